@@ -1,0 +1,50 @@
+option(BYPASS_TESTS "Build the tests and benchmarks" ON)
+set(BYPASS_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address;undefined' or 'thread'")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Libraries and programs that a user names lie at the top of the build folder: build/libbypass.so, build/bypass.
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(BYPASS_CCACHE ccache)
+if(BYPASS_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${BYPASS_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${BYPASS_CCACHE})
+endif()
+
+# Flags of every target of ours: link against bypass_flags.
+add_library(bypass_flags INTERFACE)
+target_include_directories(bypass_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(bypass_flags INTERFACE
+  -Wall -Wextra -Werror -Wshadow -Wvla -Wundef
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi>
+  -fno-strict-aliasing -fno-omit-frame-pointer -ftls-model=initial-exec)
+target_compile_definitions(bypass_flags INTERFACE _GNU_SOURCE)
+foreach(sanitizer IN LISTS BYPASS_SANITIZE)
+  target_compile_options(bypass_flags INTERFACE -fsanitize=${sanitizer})
+  target_link_options(bypass_flags INTERFACE -fsanitize=${sanitizer})
+endforeach()
+if("thread" IN_LIST BYPASS_SANITIZE)
+  # TSan does not model fences; what they order (the clock's sequence) is in atomics, which it does see.
+  target_compile_options(bypass_flags INTERFACE -Wno-tsan)
+endif()
+if("undefined" IN_LIST BYPASS_SANITIZE)
+  target_compile_options(bypass_flags INTERFACE -fno-sanitize-recover=undefined)
+endif()
+
+# The pure layers throw nothing and ask for no type information.
+add_library(bypass_pure_flags INTERFACE)
+target_link_libraries(bypass_pure_flags INTERFACE bypass_flags)
+target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)

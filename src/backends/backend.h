@@ -1,0 +1,81 @@
+// The plugin boundary: what a backend asks of the process (Host) and what it offers (Backend).
+//
+// A plugin is a shared object next to libbypass.so (libbypass-dpdk.so, libbypass-verbs.so), opened with
+// RTLD_NOW | RTLD_LOCAL when a port is first needed, and it exports one function, `bypass_backend`.
+// Plugin and host are always of one build; `kBackendAbi` catches a stale file.
+//
+// Everything that a backend does runs with the calling thread marked "inside", so that its own socket,
+// ioctl and close calls go straight to libc; threads that it starts are marked for good by Host::run_thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "stack/address.h"
+#include "stack/port.h"
+
+namespace bypass {
+
+inline constexpr std::uint32_t kBackendAbi = 1;
+
+enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
+
+/// One port as the configuration names it.
+struct PortSpec {
+  std::string kind;       // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "sim"
+  std::string target;     // what follows the colon: a path, an interface, a PCI address, devargs
+  MacAddress mac;         // zero: the backend chooses a stable one (locally administered, from target and role)
+  std::uint32_t mtu = 0;  // 0: the kind's own default
+  std::uint16_t queues = 1;
+  std::uint32_t buffer_memory = 0;  // bytes for frames, 0: the default budget
+  std::uint16_t index = 0;          // the port's place in Context::queues; its packets carry it
+};
+
+/// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.
+struct Host {
+  std::uint32_t abi = kBackendAbi;
+  /// libc's own function of that name, never our interposer of it. Null when libc lacks it.
+  void* (*libc)(const char* name) = nullptr;
+  /// Descriptors are born at or above this number, CLOEXEC; re-read at each use (RLIMIT_NOFILE may change).
+  int (*descriptor_base)() = nullptr;
+  /// Remembers (add) or forgets a descriptor that the program must not close and a forked child must drop.
+  void (*own_descriptor)(int fd, bool add) = nullptr;
+  void (*log)(LogLevel level, const char* text) = nullptr;
+  /// Starts a detached-from-the-program thread: all signals blocked, marked inside for good, named `name`
+  /// (15 characters). Returns 0 or an errno.
+  int (*run_thread)(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) = nullptr;
+  void (*join_thread)(std::uint64_t id) = nullptr;
+};
+
+/// Every text that a user may see is complete: what was asked for, what is wrong, what would be accepted.
+class Backend {
+ public:
+  Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  virtual ~Backend() = default;
+
+  /// What can be found out without opening anything (folder writable, interface there, kind built in).
+  /// Takes microseconds. False: `problem` says what to change.
+  virtual bool check(const PortSpec& spec, std::string& problem) = 0;
+
+  /// Opens the port, milliseconds; never prints, exits, or blocks on a silent peer. A wire whose other
+  /// end is not there yet opens with its link down and comes up by itself. Null: `problem` says why.
+  virtual Port* open(const PortSpec& spec, std::string& problem) = 0;
+
+  /// Closes a port that open() returned; frames that are still out stay readable until release_memory().
+  virtual void close(Port* port) = 0;
+
+  /// A forked child's first act, async-signal-safe: close the wire descriptors that it inherited, touch
+  /// nothing else. The child never uses this copy of the plugin again.
+  virtual void drop_in_child() = 0;
+};
+
+/// `Backend* bypass_backend(const Host*)`: the plugin's one symbol; null when the ABI differs.
+using BackendEntry = Backend* (*)(const Host* host);
+inline constexpr std::string_view kBackendSymbol = "bypass_backend";
+
+}  // namespace bypass

@@ -1,0 +1,110 @@
+// The plugin's entry: Backend over DPDK.
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/dpdk/control.h"
+#include "backends/dpdk/descriptors.h"
+#include "backends/dpdk/libc.h"
+#include "backends/dpdk/port_keeper.h"
+#include "backends/dpdk/port_plan.h"
+
+namespace bypass::dpdk {
+namespace {
+
+// A thread that is cancelled while it waits for the control thread would leave its request dangling.
+class NoCancellation {
+ public:
+  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation(const NoCancellation&) = delete;
+  NoCancellation& operator=(const NoCancellation&) = delete;
+  ~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
+
+class DpdkBackend final : public Backend {
+ public:
+  bool check(const PortSpec& spec, std::string& problem) override;
+  Port* open(const PortSpec& spec, std::string& problem) override;
+  void close(Port* port) override;
+  void drop_in_child() override { drop_all_descriptors(); }
+
+ private:
+  Port* open_on_control(const PortSpec& spec, std::string& problem);
+
+  Control control_;
+  std::vector<std::unique_ptr<PortKeeper>> keepers_;  // control thread only
+};
+
+bool DpdkBackend::check(const PortSpec& spec, std::string& problem) try {
+  PortPlan plan;
+  return make_plan(spec, plan, problem);
+} catch (const std::exception& e) {
+  problem = e.what();
+  return false;
+}
+
+Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
+  const NoCancellation here;
+  if (const int error = control_.start(); error != 0) {
+    problem = "no thread for the ports: " + std::string(std::strerror(error));
+    return nullptr;
+  }
+  Port* port = nullptr;
+  control_.call([&] { port = open_on_control(spec, problem); });
+  return port;
+} catch (const std::exception& e) {
+  problem = e.what();
+  return nullptr;
+}
+
+Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem) try {
+  PortPlan plan;
+  if (!make_plan(spec, plan, problem)) return nullptr;
+  auto keeper = std::make_unique<PortKeeper>(control_, std::move(plan), spec.index);
+  if (!keeper->open(problem)) {
+    keeper->close();
+    return nullptr;
+  }
+  control_.watch(keeper.get());
+  keepers_.push_back(std::move(keeper));
+  return keepers_.back()->port();
+} catch (const std::exception& e) {
+  problem = e.what();
+  return nullptr;
+}
+
+void DpdkBackend::close(Port* port) try {
+  const NoCancellation here;
+  control_.call([&] {
+    const auto found = std::find_if(keepers_.begin(), keepers_.end(), [&](const auto& k) { return k->port() == port; });
+    if (found == keepers_.end()) return;
+    control_.forget(found->get());
+    (*found)->close();
+    keepers_.erase(found);
+  });
+} catch (const std::exception& e) {
+  host->log(LogLevel::kError, e.what());
+}
+
+}  // namespace
+}  // namespace bypass::dpdk
+
+extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
+  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
+  const char* missing = nullptr;
+  if (!bypass::dpdk::bind_libc(host, &missing)) {
+    host->log(bypass::LogLevel::kError, missing);
+    return nullptr;
+  }
+  // Never destroyed: its thread outlives the program's static destructors.
+  static auto* backend = new bypass::dpdk::DpdkBackend;
+  return backend;
+}

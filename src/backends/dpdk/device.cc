@@ -1,0 +1,220 @@
+#include "backends/dpdk/device.h"
+
+#include <rte_alarm.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_eth_vhost.h>
+#include <rte_ethdev.h>
+#include <rte_vhost.h>
+#include <semaphore.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "backends/dpdk/eal.h"
+#include "backends/dpdk/libc.h"
+
+// The driver's, which no header of DPDK's declares: unregisters the interrupt of a port whose peer has gone.
+extern "C" void virtio_user_dev_delayed_disconnect_handler(void* device);
+
+namespace bypass::dpdk {
+namespace {
+
+constexpr std::uint64_t kRxChecksums =
+    RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+constexpr std::uint64_t kTxL4Checksums = RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+// An IPv4 packet's 65,535 bytes less the longest IP and TCP headers.
+constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
+
+// virtio feature bits (virtio 1.2, 5.1.3)
+constexpr unsigned kGuestCsum = 1;
+constexpr unsigned kGuestTso4 = 7;
+constexpr unsigned kGuestTso6 = 8;
+
+int on_link_event(std::uint16_t, rte_eth_event_type, void* argument, void*) {
+  auto* call = static_cast<std::pair<void (*)(void*), void*>*>(argument);
+  call->first(call->second);
+  return 0;
+}
+
+std::uint16_t fit(std::uint16_t wanted, const rte_eth_desc_lim& limit) {
+  std::uint32_t n = wanted;
+  if (limit.nb_max != 0) n = std::min<std::uint32_t>(n, limit.nb_max);
+  n = std::max<std::uint32_t>(n, limit.nb_min);
+  if (limit.nb_align > 1) n = n / limit.nb_align * limit.nb_align;
+  return static_cast<std::uint16_t>(n);
+}
+
+// The packet socket of drivers without interrupts (af_packet, af_xdp): readable when frames are there.
+int find_packet_socket() {
+  int found = -1;
+  for (int fd = host->descriptor_base(); fd < host->descriptor_base() + 512; fd++) {
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    if (libc.getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) continue;
+    if (domain == AF_PACKET || domain == AF_XDP) found = fd;
+  }
+  return found;
+}
+
+}  // namespace
+
+bool Device::fail(const char* step, int error, std::string& problem) {
+  const std::string details = take_dpdk_errors();
+  problem = spec_.name + " (" + spec_.arguments + "): " + step +
+            " failed: " + rte_strerror(error < 0 ? -error : error) + (details.empty() ? "" : ": " + details);
+  return false;
+}
+
+bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(void*), void* argument,
+                  std::string& problem) {
+  spec_ = spec;
+  event_ = {on_event, argument};
+  take_dpdk_errors();
+  if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
+    return fail("opening", error, problem);
+  plugged_ = true;
+  std::uint16_t id = kNone;
+  if (rte_eth_dev_get_port_by_name(spec.name.c_str(), &id) != 0) {
+    close();
+    return fail("finding the port", ENODEV, problem);
+  }
+  id_ = id;
+  if (bring_up(pool, problem)) return true;
+  close();
+  return false;
+}
+
+bool Device::bring_up(rte_mempool* pool, std::string& problem) {
+  if (!configure(problem)) return false;
+  if (!set_up_queues(pool, problem)) return false;
+  rte_eth_dev_callback_register(id_, RTE_ETH_EVENT_INTR_LSC, on_link_event, &event_);
+  if (const int error = rte_eth_dev_start(id_); error != 0) return fail("starting", error, problem);
+  started_ = true;
+  if (spec_.mtu != 0 && !spec_.shared_memory) rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(spec_.mtu));
+  find_interrupt_descriptor();
+  return true;
+}
+
+bool Device::configure(std::string& problem) {
+  rte_eth_dev_info info{};
+  if (const int error = rte_eth_dev_info_get(id_, &info); error != 0) return fail("asking", error, problem);
+  rte_eth_conf conf{};
+  conf.rxmode.offloads =
+      info.rx_offload_capa & (kRxChecksums | RTE_ETH_RX_OFFLOAD_SCATTER | RTE_ETH_RX_OFFLOAD_TCP_LRO);
+  conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | kTxL4Checksums |
+                                                 RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
+  conf.rxmode.max_lro_pkt_size = info.max_lro_pkt_size;
+  conf.intr_conf.lsc = (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0 ? 1 : 0;
+  conf.intr_conf.rxq = spec_.interrupts ? 1 : 0;
+  int error = rte_eth_dev_configure(id_, 1, 1, &conf);
+  if (error != 0 && spec_.interrupts) {  // a driver without receive interrupts
+    conf.intr_conf.rxq = 0;
+    error = rte_eth_dev_configure(id_, 1, 1, &conf);
+  }
+  return error == 0 || fail("configuring", error, problem);
+}
+
+bool Device::set_up_queues(rte_mempool* pool, std::string& problem) {
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(id_, &info);
+  if (const int error =
+          rte_eth_rx_queue_setup(id_, 0, fit(spec_.descriptors, info.rx_desc_lim), SOCKET_ID_ANY, nullptr, pool);
+      error != 0)
+    return fail("receive queue", error, problem);
+  if (const int error =
+          rte_eth_tx_queue_setup(id_, 0, fit(spec_.descriptors, info.tx_desc_lim), SOCKET_ID_ANY, nullptr);
+      error != 0)
+    return fail("transmit queue", error, problem);
+  return true;
+}
+
+void Device::find_interrupt_descriptor() {
+  interrupt_fd_ = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, 0);
+  has_interrupt_switch_ = interrupt_fd_ >= 0 && rte_eth_dev_rx_intr_disable(id_, 0) == 0;
+  if (has_interrupt_switch_) return;
+  interrupt_fd_ = find_packet_socket();
+}
+
+void Device::stop_and_close() {
+  rte_eth_dev_callback_unregister(id_, RTE_ETH_EVENT_INTR_LSC, on_link_event, &event_);
+  if (started_) rte_eth_dev_stop(id_);
+  rte_eth_dev_close(id_);
+}
+
+// The virtio-user driver does not wait for its interrupt handler, nor for the alarm that the handler sets
+// when the peer has gone: both would run on freed memory. They run on EAL's interrupt thread, so does this.
+void Device::close_virtio_user() {
+  struct Closing {
+    Device* device;
+    sem_t done;
+  } closing{this, {}};
+  sem_init(&closing.done, 0, 0);
+  const auto body = [](void* argument) {
+    auto* c = static_cast<Closing*>(argument);
+    c->device->stop_and_close();
+    rte_eal_alarm_cancel(virtio_user_dev_delayed_disconnect_handler, reinterpret_cast<void*>(-1));
+    sem_post(&c->done);
+  };
+  if (rte_eal_alarm_set(1, body, &closing) != 0) return stop_and_close();
+  while (sem_wait(&closing.done) != 0) continue;
+  sem_destroy(&closing.done);
+}
+
+void Device::close() {
+  if (id_ != kNone) spec_.virtio_user ? close_virtio_user() : stop_and_close();
+  if (plugged_) rte_eal_hotplug_remove(spec_.bus.c_str(), spec_.name.c_str());
+  id_ = kNone;
+  started_ = plugged_ = false;
+  interrupt_fd_ = -1;
+}
+
+bool Device::link_is_up() const {
+  rte_eth_link link{};
+  return rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+bool Device::peer_takes_frames() const {
+  constexpr std::uint16_t kPeerReceiveQueue = 0;
+  const int vid = rte_eth_vhost_get_vid_from_port_id(id_);
+  return vid >= 0 && rte_vhost_avail_entries(vid, kPeerReceiveQueue) > 0;
+}
+
+PortCaps Device::capabilities() const {
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(id_, &info);
+  PortCaps caps;
+  std::uint16_t mtu = 1500;
+  rte_eth_dev_get_mtu(id_, &mtu);
+  caps.mtu = spec_.mtu != 0 && spec_.shared_memory ? spec_.mtu : std::uint32_t{mtu};
+  caps.rx_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_TCP_CKSUM) != 0;
+  caps.tx_ip_checksum = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) != 0;
+  caps.tx_l4_checksum = (info.tx_offload_capa & kTxL4Checksums) == kTxL4Checksums;
+  caps.tso = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_TCP_TSO) != 0;
+  caps.lro = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_TCP_LRO) != 0;
+  if (const int vid = rte_eth_vhost_get_vid_from_port_id(id_); vid >= 0) {
+    // The vhost driver does not say what its peer can take: read it from the negotiation.
+    std::uint64_t features = 0;
+    rte_vhost_get_negotiated_features(vid, &features);
+    caps.tx_l4_checksum = (features >> kGuestCsum & 1) != 0;
+    caps.tso = caps.tx_l4_checksum && (features >> kGuestTso4 & 1) != 0 && (features >> kGuestTso6 & 1) != 0;
+    caps.lro = true;
+  }
+  if (caps.tso) caps.tso_max_bytes = kLargestTsoPayload;
+  return caps;
+}
+
+MacAddress Device::mac() const {
+  rte_ether_addr address{};
+  rte_eth_macaddr_get(id_, &address);
+  MacAddress mac;
+  std::copy_n(address.addr_bytes, mac.bytes.size(), mac.bytes.begin());
+  return mac;
+}
+
+std::uint64_t Device::dropped_by_device() const {
+  rte_eth_stats stats{};
+  return rte_eth_stats_get(id_, &stats) == 0 ? stats.imissed + stats.rx_nombuf : 0;
+}
+
+}  // namespace bypass::dpdk

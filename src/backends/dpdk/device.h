@@ -1,0 +1,73 @@
+// Device: one DPDK ethdev from hotplug to removal. All calls on the control thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "stack/port.h"
+
+struct rte_mempool;
+
+namespace bypass::dpdk {
+
+/// How a kind of port is opened.
+struct DeviceSpec {
+  std::string bus = "vdev";  // "vdev" or "pci"
+  std::string name;          // of the device: net_vhost0, 0000:01:00.0
+  std::string arguments;
+  std::uint16_t descriptors = 256;  // of each queue; what the driver cannot take is rounded to what it can
+  std::uint32_t mtu = 0;            // 0: leave the driver's
+  bool interrupts = true;           // ask for receive interrupts
+  // The peers of vhost and virtio-user copy in and out of shared memory: frames longer than the MTU pass
+  // whole, and checksums that were never written are vouched for.
+  bool shared_memory = false;
+  bool virtio_user = false;
+};
+
+class Device {
+ public:
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device() { close(); }
+
+  /// on_event is called from DPDK's threads whenever the link may have changed.
+  bool open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(void*), void* argument, std::string& problem);
+  void close();
+
+  [[nodiscard]] bool is_open() const { return id_ != kNone; }
+  [[nodiscard]] std::uint16_t id() const { return id_; }
+  [[nodiscard]] bool link_is_up() const;
+  /// vhost: whether the peer has posted receive buffers.
+  [[nodiscard]] bool peer_takes_frames() const;
+  /// What the device can do now: with vhost and virtio it depends on the peer.
+  [[nodiscard]] PortCaps capabilities() const;
+  [[nodiscard]] MacAddress mac() const;
+  [[nodiscard]] std::uint64_t dropped_by_device() const;
+  /// The descriptor that tells of received frames, or -1; edge-triggered, never drained by anybody.
+  [[nodiscard]] int interrupt_descriptor() const { return interrupt_fd_; }
+  /// Whether rte_eth_dev_rx_intr_enable/disable are to be called around a sleep.
+  [[nodiscard]] bool has_interrupt_switch() const { return has_interrupt_switch_; }
+
+ private:
+  static constexpr std::uint16_t kNone = 0xffff;
+
+  void stop_and_close();
+  void close_virtio_user();
+  bool bring_up(rte_mempool* pool, std::string& problem);
+  bool configure(std::string& problem);
+  bool set_up_queues(rte_mempool* pool, std::string& problem);
+  void find_interrupt_descriptor();
+  bool fail(const char* step, int error, std::string& problem);
+
+  DeviceSpec spec_;
+  std::uint16_t id_ = kNone;
+  bool plugged_ = false;
+  bool started_ = false;
+  int interrupt_fd_ = -1;
+  bool has_interrupt_switch_ = false;
+  std::pair<void (*)(void*), void*> event_{};  // function and argument, handed to DPDK by address
+};
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,355 @@
+#include "backends/dpdk/dpdk_port.h"
+
+#include <fcntl.h>
+#include <rte_ethdev.h>
+
+#include <algorithm>
+
+#include "backends/dpdk/descriptors.h"
+#include "backends/dpdk/libc.h"
+
+namespace bypass::dpdk {
+namespace {
+
+constexpr std::size_t kBurst = 64;
+
+std::uint16_t flags_of(const rte_mbuf* m) {
+  unsigned flags = 0;
+  const std::uint64_t l4 = m->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+  const std::uint64_t ip = m->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK;
+  // NONE: the checksum in the frame is not filled, and the data is good all the same (a peer on this machine).
+  if (l4 == RTE_MBUF_F_RX_L4_CKSUM_GOOD || l4 == RTE_MBUF_F_RX_L4_CKSUM_NONE) flags |= kRxL4ChecksumGood;
+  if (ip == RTE_MBUF_F_RX_IP_CKSUM_GOOD) flags |= kRxIpChecksumGood;
+  if (l4 == RTE_MBUF_F_RX_L4_CKSUM_BAD || ip == RTE_MBUF_F_RX_IP_CKSUM_BAD) flags |= kRxChecksumBad;
+  if ((m->ol_flags & RTE_MBUF_F_RX_LRO) != 0) flags |= kRxLro;
+  return static_cast<std::uint16_t>(flags);
+}
+
+void view_segment(rte_mbuf* m) {
+  Packet* p = packet_of(m);
+  p->data = p->buffer + m->data_off;
+  p->len = m->data_len;
+  p->next_segment = m->next != nullptr ? packet_of(m->next) : nullptr;
+  p->queue_next = nullptr;
+}
+
+Packet* view_frame(rte_mbuf* m) {
+  for (rte_mbuf* s = m->next; s != nullptr; s = s->next) view_segment(s);
+  view_segment(m);
+  Packet* p = packet_of(m);
+  p->frame_len = m->pkt_len;
+  p->flags = m->ol_flags == 0 ? std::uint16_t{0} : flags_of(m);
+  p->tso_mss = (p->flags & kRxLro) != 0 ? m->tso_segsz : std::uint16_t{0};
+  p->external_len[0] = p->external_len[1] = 0;
+  p->offset = 0;
+  return p;
+}
+
+std::uint64_t offloads_of(const Packet* p) {
+  if ((p->flags & (kTxIpChecksum | kTxL4Checksum | kTxTso)) == 0) return 0;
+  constexpr std::uint16_t kUdpHeader = 8;
+  const bool v4 = (std::to_integer<unsigned>(p->data[p->l2_len]) >> 4) == 4;
+  std::uint64_t flags = v4 ? RTE_MBUF_F_TX_IPV4 : RTE_MBUF_F_TX_IPV6;
+  if ((p->flags & kTxIpChecksum) != 0 && v4) flags |= RTE_MBUF_F_TX_IP_CKSUM;
+  if ((p->flags & kTxTso) != 0)
+    flags |= RTE_MBUF_F_TX_TCP_SEG | RTE_MBUF_F_TX_TCP_CKSUM;
+  else if ((p->flags & kTxL4Checksum) != 0)
+    flags |= p->l4_len == kUdpHeader ? RTE_MBUF_F_TX_UDP_CKSUM : RTE_MBUF_F_TX_TCP_CKSUM;
+  return flags;
+}
+
+void point_at(rte_mbuf* m, const std::byte* bytes, std::uint32_t length) {
+  m->buf_addr = const_cast<std::byte*>(bytes);
+  m->buf_len = m->data_len = static_cast<std::uint16_t>(length);
+  m->data_off = 0;
+}
+
+}  // namespace
+
+DpdkPort::DpdkPort(BufferPool& pool, BufferPool* gather, void (*poke)(void*), void* argument)
+    : pool_(pool), gather_(gather), poke_(poke), poke_argument_(argument) {
+  epoll_fd_ = raise_descriptor(libc.epoll_create1(EPOLL_CLOEXEC));
+  wake_fd_ = raise_descriptor(libc.eventfd(0, EPOLL_CLOEXEC | O_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  libc.epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event);
+}
+
+DpdkPort::~DpdkPort() {
+  close_descriptor(epoll_fd_);
+  close_descriptor(wake_fd_);
+}
+
+// --- The meeting with the control thread
+
+void DpdkPort::announce(const PortCaps& caps, MacAddress mac) {
+  caps_ = caps;
+  mac_ = mac;
+}
+
+void DpdkPort::resume(const Opened& opened) {
+  next_ = opened;
+  if (opened.interrupt_fd >= 0) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    libc.epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, opened.interrupt_fd, &event);
+  }
+  state_.store(State::kResuming, std::memory_order_release);
+  wake();
+}
+
+void DpdkPort::renew(const Opened& opened) {
+  State expected = State::kResuming;
+  state_.compare_exchange_strong(expected, State::kPaused, std::memory_order_acq_rel);
+  next_ = opened;
+  state_.store(State::kResuming, std::memory_order_release);
+  wake();
+}
+
+void DpdkPort::request_pause() {
+  // Resumed, but never adopted: nobody has been inside the queues.
+  State expected = State::kResuming;
+  if (state_.compare_exchange_strong(expected, State::kPaused, std::memory_order_acq_rel)) return;
+  expected = State::kRunning;
+  state_.compare_exchange_strong(expected, State::kPausing, std::memory_order_acq_rel);
+  wake();
+}
+
+void DpdkPort::set_link(bool up) {
+  if (link_.exchange(up, std::memory_order_acq_rel) == up) return;
+  (up ? link_ups_ : link_downs_).fetch_add(1, std::memory_order_relaxed);
+  wake();
+}
+
+void DpdkPort::wake() {
+  const std::uint64_t one = 1;
+  if (wake_fd_ >= 0 && libc.write(wake_fd_, &one, sizeof one) < 0) return;  // never full: nobody counts to 2^64
+}
+
+[[gnu::noinline, gnu::cold]] bool DpdkPort::settle() {
+  for (;;) {
+    State state = state_.load(std::memory_order_acquire);
+    if (state == State::kRunning) return true;
+    if (state == State::kPaused) return false;
+    if (state == State::kPausing) {
+      pool_.set_shared(true);
+      state_.store(State::kPaused, std::memory_order_release);
+      poke_(poke_argument_);
+      return false;
+    }
+    // Against a request_pause() in between; who wins here has next_ and the queues for itself.
+    if (!state_.compare_exchange_strong(state, State::kRunning, std::memory_order_acq_rel)) continue;
+    adopt();
+    return true;
+  }
+}
+
+void DpdkPort::adopt() {
+  device_ = next_.device;
+  interrupt_switch_ = next_.interrupt_switch;
+  prepare_ = next_.prepare;
+  caps_ = next_.caps;
+  mac_ = next_.mac;
+  armed_ = false;
+  pool_.set_shared(next_.foreign_threads);
+  if (gather_ != nullptr) gather_->set_shared(false);
+  set_link(next_.link_up);
+}
+
+// --- Receiving
+
+std::size_t DpdkPort::receive(std::uint16_t, std::span<Packet*> out) {
+  if (state_.load(std::memory_order_acquire) != State::kRunning && !settle()) [[unlikely]]
+    return 0;
+  rte_mbuf* frames[kBurst];
+  const auto room = static_cast<std::uint16_t>(std::min(out.size(), kBurst));
+  const std::uint16_t n = rte_eth_rx_burst(device_, 0, frames, room);
+  if (n == 0) return 0;
+  std::uint64_t bytes = 0;
+  for (std::uint16_t i = 0; i < n; i++) {
+    if (i + 1 < n) {
+      __builtin_prefetch(packet_of(frames[i + 1]), 1);
+      __builtin_prefetch(static_cast<std::byte*>(frames[i + 1]->buf_addr) + frames[i + 1]->data_off);
+    }
+    out[i] = view_frame(frames[i]);
+    bytes += out[i]->frame_len;
+  }
+  rx_frames_.add(n);
+  rx_bytes_.add(bytes);
+  return n;
+}
+
+// --- Sending
+
+void DpdkPort::fill_mbuf(Packet* head) {
+  rte_mbuf* first = mbuf_of(head);
+  rte_mbuf* last = nullptr;
+  std::uint16_t segments = 0;
+  for (Packet* p = head; p != nullptr; p = p->next_segment) {
+    rte_mbuf* m = mbuf_of(p);
+    m->data_off = static_cast<std::uint16_t>(p->headroom());
+    m->data_len = static_cast<std::uint16_t>(p->len);
+    if (last != nullptr) last->next = m;
+    last = m;
+    segments++;
+  }
+  last->next = nullptr;
+  first->nb_segs = segments;
+  first->pkt_len = head->frame_len;
+  first->ol_flags = offloads_of(head);
+  first->l2_len = head->l2_len;
+  first->l3_len = head->l3_len;
+  first->l4_len = head->l4_len;
+  first->tso_segsz = head->tso_mss;
+}
+
+// Hangs the bytes outside of the buffer behind the head, as segments that point at them. These mbufs own no
+// memory; the driver copies the bytes and gives the mbufs back within the burst.
+bool DpdkPort::append_external(Packet* head) {
+  Packet* extra[2];
+  const std::size_t wanted = head->external_len[1] != 0 ? 2 : 1;
+  if (gather_ == nullptr || gather_->free_count() < wanted) return false;
+  gather_->alloc({extra, wanted});
+  rte_mbuf* first = mbuf_of(head);
+  rte_mbuf* last = first;
+  for (std::size_t i = 0; i < wanted; i++) {
+    rte_mbuf* m = mbuf_of(extra[i]);
+    point_at(m, head->external[i], head->external_len[i]);
+    last->next = m;
+    last = m;
+  }
+  last->next = nullptr;
+  first->nb_segs = static_cast<std::uint16_t>(1 + wanted);
+  return true;
+}
+
+void DpdkPort::take_back_external(Packet* head) {
+  rte_mbuf* first = mbuf_of(head);
+  for (rte_mbuf* m = first->next; m != nullptr;) {
+    rte_mbuf* next = m->next;
+    Packet* p = packet_of(m);
+    p->next_segment = nullptr;
+    gather_->free_frame(p);
+    m = next;
+  }
+  first->next = nullptr;
+  first->nb_segs = 1;
+}
+
+std::size_t DpdkPort::burst(std::span<Packet* const> frames) {
+  rte_mbuf* mbufs[kBurst];
+  std::uint64_t bytes[kBurst];
+  bool gathered[kBurst];
+  std::uint16_t n = 0;
+  for (Packet* p : frames) {
+    fill_mbuf(p);
+    gathered[n] = p->external_len[0] != 0;
+    if (gathered[n] && !append_external(p)) break;
+    mbufs[n] = mbuf_of(p);
+    bytes[n++] = p->frame_len;
+  }
+  const std::uint16_t ready = prepare_ ? rte_eth_tx_prepare(device_, 0, mbufs, n) : n;
+  const std::uint16_t sent = rte_eth_tx_burst(device_, 0, mbufs, ready);
+  std::uint64_t total = 0;
+  for (std::uint16_t i = 0; i < sent; i++) total += bytes[i];
+  for (std::uint16_t i = sent; i < n; i++)
+    if (gathered[i]) take_back_external(frames[i]);
+  tx_frames_.add(sent);
+  tx_bytes_.add(total);
+  return sent;
+}
+
+std::size_t DpdkPort::drop(std::span<Packet* const> frames) {
+  free(frames);
+  tx_dropped_.add(frames.size());
+  return frames.size();
+}
+
+std::size_t DpdkPort::send(std::uint16_t, std::span<Packet* const> frames) {
+  if (state_.load(std::memory_order_acquire) != State::kRunning && !settle()) [[unlikely]]
+    return drop(frames);
+  std::size_t sent = 0;
+  while (sent < frames.size()) {
+    const auto part = frames.subspan(sent, std::min(frames.size() - sent, kBurst));
+    const std::size_t n = burst(part);
+    sent += n;
+    if (n != part.size()) break;
+  }
+  if (sent == frames.size()) return sent;
+  // Only what the device refuses meets the link's state: a vhost end may be asked for an answer by a peer
+  // whose link it does not count as settled yet.
+  if (!link_.load(std::memory_order_relaxed)) return sent + drop(frames.subspan(sent));
+  tx_full_.add(1);
+  return sent;
+}
+
+// --- Buffers
+
+std::size_t DpdkPort::alloc(std::uint16_t, std::span<Packet*> out) {
+  const std::size_t n = pool_.alloc(out);
+  if (pool_.free_count() < pool_.low_mark()) [[unlikely]] {
+    // Once a shortage: the control thread makes a chunk, which a later alloc takes in.
+    if (!asked_to_grow_) poke_(poke_argument_);
+    asked_to_grow_ = true;
+  } else {
+    asked_to_grow_ = false;
+  }
+  return n;
+}
+
+void DpdkPort::free(std::span<Packet* const> frames) {
+  for (Packet* p : frames) pool_.free_frame(p);
+}
+
+// --- Sleeping
+
+void DpdkPort::fetch_events() const {
+  epoll_event events[4];
+  libc.epoll_wait(epoll_fd_, events, 4, 0);
+}
+
+bool DpdkPort::arm(std::uint16_t) {
+  fetch_events();
+  // What the control thread wants to be noticed has just lost its event: have receive() look.
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kPausing || state == State::kResuming) return false;
+  const bool up = link_.load(std::memory_order_acquire);
+  if (up != armed_link_) {
+    armed_link_ = up;
+    return false;
+  }
+  if (state == State::kRunning && interrupt_switch_) rte_eth_dev_rx_intr_enable(device_, 0);
+  armed_ = true;
+  // Pairs with the peer's barrier between writing a frame and reading whether we want to be woken: either it
+  // sees our wish, or the caller's receive() after arm() sees the frame.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return true;
+}
+
+void DpdkPort::disarm(std::uint16_t) {
+  if (!armed_) return;
+  armed_ = false;
+  if (state_.load(std::memory_order_acquire) == State::kRunning && interrupt_switch_)
+    rte_eth_dev_rx_intr_disable(device_, 0);
+  fetch_events();
+}
+
+PortStats DpdkPort::stats() const {
+  PortStats s;
+  s.rx_frames = rx_frames_.get();
+  s.rx_bytes = rx_bytes_.get();
+  s.rx_dropped = rx_dropped_.get();
+  s.rx_no_buffer = pool_.ran_dry();
+  s.tx_frames = tx_frames_.get();
+  s.tx_bytes = tx_bytes_.get();
+  s.tx_full = tx_full_.get();
+  s.tx_dropped = tx_dropped_.get();
+  s.link_up = link_ups_.load(std::memory_order_relaxed);
+  s.link_down = link_downs_.load(std::memory_order_relaxed);
+  s.reopened = reopened_.load(std::memory_order_relaxed);
+  s.buffers_total = pool_.total();
+  s.buffers_free = pool_.free_count();
+  return s;
+}
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,114 @@
+// DpdkPort: the data path of one port. What lies behind it (EAL, device, reopening) is PortKeeper's, on the
+// control thread; the two meet in `state_`.
+//
+// (renew() goes from kRunning to kResuming.)
+//
+//   kPaused ──resume()──▶ kResuming ──settle()──▶ kRunning ──request_pause()──▶ kPausing ──settle()──▶ kPaused
+//           (control)               (data path)             (control)                   (data path)
+//
+// settle() runs at the head of receive() and send(), so with the shard's lock held: after kPaused nobody is
+// inside the driver's queues, and the control thread may close and open them. In kRunning it costs one load.
+//
+// The wake-up descriptor is an epoll descriptor of our own that stays the same over every reopening. Inside
+// it, edge-triggered: the device's interrupt and an eventfd by which the control thread asks for receive().
+// An edge-triggered member makes the outer descriptor readable from its event on until somebody fetches
+// the event. arm() and disarm() fetch it, so that a level-triggered poll()
+//   - wakes for every event since the last arm() (nothing is lost between arm() and poll()),
+//   - does not spin: it stays readable only until the sleeper's disarm() or next arm().
+// A descriptor that is polled without ever being armed says nothing about frames and may stay readable.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "backends/dpdk/buffer_pool.h"
+#include "stack/port.h"
+
+namespace bypass::dpdk {
+
+/// What a freshly opened device means for the data path.
+struct Opened {
+  std::uint16_t device = 0;
+  int interrupt_fd = -1;
+  bool interrupt_switch = false;
+  bool prepare = false;          // the driver wants rte_eth_tx_prepare before offloads
+  bool foreign_threads = false;  // the driver frees buffers from threads of its own
+  bool link_up = false;          // from when the data path has taken all this
+  PortCaps caps;
+  MacAddress mac;
+};
+
+class DpdkPort final : public Port {
+ public:
+  /// poke(argument) wakes the control thread.
+  DpdkPort(BufferPool& pool, BufferPool* gather, void (*poke)(void*), void* argument);
+  ~DpdkPort() override;
+
+  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
+  [[nodiscard]] MacAddress mac() const override { return mac_; }
+  [[nodiscard]] LinkState link() const override {
+    return link_.load(std::memory_order_acquire) ? LinkState::kUp : LinkState::kDown;
+  }
+  std::size_t receive(std::uint16_t queue, std::span<Packet*> out) override;
+  std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
+  std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) override;
+  void free(std::span<Packet* const> frames) override;
+  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return epoll_fd_; }
+  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
+  bool arm(std::uint16_t queue) override;
+  void disarm(std::uint16_t queue) override;
+  [[nodiscard]] PortStats stats() const override;
+
+  // --- For PortKeeper, on the control thread
+  void announce(const PortCaps& caps, MacAddress mac);  // before the port is handed out
+  void resume(const Opened& opened);
+  void renew(const Opened& opened);  // the same device, with other capabilities: no pause, nothing dropped
+  void request_pause();  // is_paused() becomes true when the data path has seen it, or at once if it never ran
+  [[nodiscard]] bool is_paused() const { return state_.load(std::memory_order_acquire) == State::kPaused; }
+  [[nodiscard]] bool is_running() const { return state_.load(std::memory_order_acquire) == State::kRunning; }
+  void set_link(bool up);  // from any thread
+  void count_reopening() { reopened_.fetch_add(1, std::memory_order_relaxed); }
+  void wake();
+
+ private:
+  enum class State : std::uint8_t { kPaused, kResuming, kRunning, kPausing };
+
+  // A counter with one writer (the holder of the shard's lock) and readers anywhere.
+  struct Counter {
+    std::atomic<std::uint64_t> value{0};
+    void add(std::uint64_t n) { value.store(get() + n, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
+  };
+
+  bool settle();
+  void adopt();
+  void fill_mbuf(Packet* head);
+  bool append_external(Packet* head);
+  void take_back_external(Packet* head);
+  std::size_t burst(std::span<Packet* const> frames);
+  std::size_t drop(std::span<Packet* const> frames);
+  void fetch_events() const;
+
+  std::atomic<State> state_{State::kPaused};
+  std::atomic<bool> link_{false};
+  bool armed_ = false;
+  bool armed_link_ = false;  // link_ as it was at the last arm()
+  bool prepare_ = false;
+  bool interrupt_switch_ = false;
+  std::uint16_t device_ = 0;
+  BufferPool& pool_;
+  BufferPool* const gather_;
+  Counter rx_frames_, rx_bytes_, rx_dropped_, tx_frames_, tx_bytes_, tx_full_, tx_dropped_;
+
+  PortCaps caps_;
+  MacAddress mac_;
+  Opened next_;  // read by the data path in kResuming, written by the control thread in any other state
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+  void (*const poke_)(void*);
+  void* const poke_argument_;
+  bool asked_to_grow_ = false;
+  std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0}, reopened_{0};
+};
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,215 @@
+#include "backends/dpdk/eal.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_log.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backends/dpdk/guard.h"
+#include "backends/dpdk/libc.h"
+
+namespace bypass::dpdk {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+// EAL, one port and its peer use about 20 descriptors; EAL panics when it finds none.
+constexpr int kDescriptorsNeeded = 32;
+// Queues, rings and DPDK's own tables beside the buffers.
+constexpr std::size_t kOverhead = 48 * kMiB;
+constexpr std::size_t kHugePage = 2 * kMiB;
+
+enum class State { kNotStarted, kRunning, kFailed };
+State state = State::kNotStarted;
+bool huge_pages = false;
+
+// --- DPDK's log: errors kept for `problem` texts, everything handed on at debug level
+// Never destroyed: DPDK's threads may log while the program's static destructors run.
+struct Log {
+  std::mutex mutex;
+  std::string recent_errors;
+};
+Log& dpdk_log() {
+  static auto* log = new Log;
+  return *log;
+}
+
+ssize_t on_log_write(void*, const char* text, std::size_t size) {
+  std::string line(text, size);
+  while (!line.empty() && line.back() == '\n') line.pop_back();
+  if (line.empty()) return static_cast<ssize_t>(size);
+  host->log(LogLevel::kDebug, line.c_str());
+  Log& log = dpdk_log();
+  const std::lock_guard lock(log.mutex);
+  if (log.recent_errors.size() < 600) log.recent_errors += (log.recent_errors.empty() ? "" : "; ") + line;
+  return static_cast<ssize_t>(size);
+}
+
+void redirect_log() {
+  cookie_io_functions_t functions{};
+  functions.write = on_log_write;
+  FILE* file = fopencookie(nullptr, "w", functions);
+  if (file == nullptr) return;
+  setvbuf(file, nullptr, _IONBF, 0);
+  rte_openlog_stream(file);
+}
+
+std::string& failure() {
+  static auto* text = new std::string;
+  return *text;
+}
+
+// --- What rte_eal_init would die of
+bool descriptors_free(int count) {
+  std::vector<int> held;
+  for (int i = 0; i < count; i++) {
+    const int fd = libc.eventfd(0, EPOLL_CLOEXEC);
+    if (fd < 0) break;
+    held.push_back(fd);
+  }
+  for (const int fd : held) libc.close(fd);
+  return held.size() == static_cast<std::size_t>(count);
+}
+
+rlim_t limit(int what) {
+  rlimit value{};
+  return getrlimit(static_cast<__rlimit_resource>(what), &value) == 0 ? value.rlim_cur : RLIM_INFINITY;
+}
+
+bool preflight(std::size_t bytes, std::string& problem) {
+  for (const char* file : {"/proc/mounts", "/proc/meminfo", "/proc/self/status"}) {
+    if (libc.access(file, R_OK) == 0) continue;
+    problem = std::string("cannot start DPDK: ") + file + " cannot be read (it needs /proc, also in a chroot)";
+    return false;
+  }
+  if (libc.access("/sys/devices/system/cpu/cpu0/topology/core_id", F_OK) != 0) {
+    problem = "cannot start DPDK: /sys/devices/system/cpu is not there (it needs /sys, also in a chroot)";
+    return false;
+  }
+  if (!descriptors_free(kDescriptorsNeeded)) {
+    problem = "cannot start DPDK: it needs " + std::to_string(kDescriptorsNeeded) +
+              " free descriptors; raise RLIMIT_NOFILE (ulimit -n)";
+    return false;
+  }
+  if (limit(RLIMIT_FSIZE) < bytes) {
+    problem = "cannot start DPDK: RLIMIT_FSIZE (ulimit -f) is below the " + std::to_string(bytes / kMiB) +
+              " MiB of shared memory that its buffers lie in";
+    return false;
+  }
+  return true;
+}
+
+// --- Huge pages: used when enough are free now, for this user, and address space is not rationed (the mode
+// reserves 134 GB of it).
+std::size_t read_number(const char* path) {
+  const int fd = libc.open64(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[32] = {};
+  const ssize_t got = libc.read(fd, text, sizeof text - 1);
+  libc.close(fd);
+  return got > 0 ? std::strtoul(text, nullptr, 10) : 0;
+}
+
+bool can_map_huge_page() {
+  const int fd = libc.memfd_create("bypass-probe", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+  if (fd < 0) return false;
+  bool good = libc.ftruncate64(fd, kHugePage) == 0;
+  if (good) {
+    void* page = mmap(nullptr, kHugePage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    good = page != MAP_FAILED;
+    if (good) munmap(page, kHugePage);
+  }
+  libc.close(fd);
+  return good;
+}
+
+bool huge_pages_suffice(std::size_t bytes) {
+  const std::size_t free = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+  const std::size_t reserved = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
+  if (free < reserved + bytes / kHugePage) return false;
+  return limit(RLIMIT_AS) == RLIM_INFINITY && can_map_huge_page();
+}
+
+// --- The start itself
+struct Start {
+  std::vector<std::string> words;
+  int result = -1;
+  int error = 0;
+};
+
+void call_init(void* argument) {
+  auto* start = static_cast<Start*>(argument);
+  std::array<char*, 24> argv{};
+  int argc = 0;
+  for (std::string& word : start->words) argv[static_cast<std::size_t>(argc++)] = word.data();
+  start->result = rte_eal_init(argc, argv.data());
+  start->error = rte_errno;
+}
+
+std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes) {
+  // Which core EAL believes in does not matter: its pinning is cut off (wraps_process.cc).
+  std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--iova-mode=va", "--log-level=error"};
+  // Without an address PCI stays closed: a scan would try drivers on the machine's own cards.
+  words.push_back(request.pci_address.empty() ? "--no-pci" : "--allow=" + request.pci_address);
+  if (huge_pages) {
+    words.insert(words.end(), {"--in-memory", "--single-file-segments"});
+  } else {
+    // Small pages of one sparse memfd: what is not touched costs nothing but 64 bytes of table a page.
+    words.insert(words.end(), {"--no-huge", "--no-shconf", "-m" + std::to_string(bytes / kMiB)});
+  }
+  return words;
+}
+
+bool fail(std::string text, std::string& problem) {
+  state = State::kFailed;
+  failure() = std::move(text);
+  problem = failure();
+  return false;
+}
+
+}  // namespace
+
+bool start_eal(const EalRequest& request, std::string& problem) {
+  if (state == State::kRunning) return true;
+  if (state == State::kFailed) {
+    problem = failure();
+    return false;
+  }
+  const std::size_t bytes = kOverhead + request.buffer_bytes;
+  if (!preflight(bytes, problem)) return false;  // nothing has been started: may be tried again
+  huge_pages = huge_pages_suffice(bytes);
+  redirect_log();
+  Start start{arguments(request, bytes)};
+  std::string gave_up;
+  if (!run_guarded(call_init, &start, gave_up)) return fail(std::move(gave_up), problem);
+  if (start.result < 0)
+    return fail("DPDK does not start: " + std::string(rte_strerror(start.error)) + " (" + take_dpdk_errors() + ")",
+                problem);
+  take_dpdk_errors();
+  state = State::kRunning;
+  return true;
+}
+
+bool eal_runs() {
+  return state == State::kRunning;
+}
+bool eal_has_huge_pages() {
+  return huge_pages;
+}
+
+std::string take_dpdk_errors() {
+  Log& log = dpdk_log();
+  const std::lock_guard lock(log.mutex);
+  return std::exchange(log.recent_errors, {});
+}
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,28 @@
+// DPDK's environment layer: started late, once a copy of the plugin, trimmed to about 10 ms and silent.
+//
+// rte_eal_init ends the program, prints its usage text or panics on machines it does not like; everything
+// of that kind that is known is looked at first, and the rest is caught (guard.h). It must never be called
+// twice in one copy: after a failure this copy stays without EAL and says why.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace bypass::dpdk {
+
+struct EalRequest {
+  std::string pci_address;         // empty: no PCI scan at all
+  std::uint32_t buffer_bytes = 0;  // what the first port's buffers may grow to
+};
+
+/// Starts EAL unless it runs. Control thread only. False: `problem` says why.
+bool start_eal(const EalRequest& request, std::string& problem);
+
+[[nodiscard]] bool eal_runs();
+/// Whether buffers lie in huge pages (else in one memfd of small pages).
+[[nodiscard]] bool eal_has_huge_pages();
+
+/// The last error lines that DPDK logged since the previous call, for `problem` texts; empty when none.
+std::string take_dpdk_errors();
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,241 @@
+#include "backends/dpdk/port_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/dpdk/descriptors.h"
+#include "backends/dpdk/eal.h"
+#include "backends/dpdk/libc.h"
+
+namespace bypass::dpdk {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a vhost-user server may take to answer our question before we call it silent.
+constexpr int kPatienceMs = 100;
+// The link is looked at this often even when no driver reports a change.
+constexpr milliseconds kLookInterval{1000};
+// How often a vhost end looks whether its new peer has posted receive buffers yet.
+constexpr milliseconds kMeetInterval{1};
+// … and after this many looks (a guest that has no driver may never do it).
+constexpr unsigned kQuickLooks = 1000;
+constexpr milliseconds kSlowMeetInterval{50};
+
+void poke_control(void* control) {
+  static_cast<Control*>(control)->poke();
+}
+
+}  // namespace
+
+PortKeeper::PortKeeper(Control& control, PortPlan plan, std::uint16_t index)
+    : control_(control), plan_(std::move(plan)), index_(index) {}
+
+PortKeeper::~PortKeeper() = default;
+
+void PortKeeper::on_link_event(void* self) {
+  auto* keeper = static_cast<PortKeeper*>(self);
+  keeper->link_events_.fetch_add(1, std::memory_order_acq_rel);
+  keeper->control_.poke();
+}
+
+bool PortKeeper::create_pools(std::string& problem) {
+  const std::string name = "bypass-" + plan_.device.name;
+  pool_ = std::make_unique<BufferPool>();
+  if (!pool_->create(name.c_str(), plan_.pool, index_, problem)) return false;
+  if (!plan_.expected.gather) return true;
+  // Two pointers to outside bytes a frame of one burst.
+  const PoolConfig pointers{.data_room = 0, .initial = 128, .chunk = 0, .budget_bytes = 0};
+  gather_ = std::make_unique<BufferPool>();
+  return gather_->create((name + "g").c_str(), pointers, index_, problem);
+}
+
+bool PortKeeper::open(std::string& problem) {
+  if (!start_eal({plan_.pci_address, plan_.pool.budget_bytes}, problem)) return false;
+  if (!create_pools(problem)) return false;
+  port_ = std::make_unique<DpdkPort>(*pool_, gather_.get(), poke_control, &control_);
+  port_->announce(plan_.expected, plan_.mac);
+  if (!plan_.warning.empty()) host->log(LogLevel::kWarn, plan_.warning.c_str());
+  switch (plan_.role) {
+    case Role::kVirtio:
+      try_virtio(monotonic_now());
+      return true;
+    case Role::kVhost:
+      if (!open_vhost(problem)) return false;
+      break;
+    case Role::kOther:
+      if (!open_device(problem)) return false;
+      break;
+  }
+  phase_ = Phase::kUp;
+  port_->resume(describe(plan_.role == Role::kOther && device_.link_is_up()));
+  return true;
+}
+
+bool PortKeeper::open_vhost(std::string& problem) {
+  const FolderLock lock(plan_.path);
+  std::string detail;
+  switch (look_at_peer(plan_.path, kPatienceMs, detail)) {
+    case Peer::kAbsent:
+      break;
+    case Peer::kStale:
+      libc.unlink(plan_.path.c_str());
+      break;
+    case Peer::kForbidden:
+      problem = "vhost:" + plan_.path + ": " + detail;
+      return false;
+    case Peer::kSilent:
+      problem =
+          "vhost:" + plan_.path + ": another process listens there and does not answer; end it or choose another path";
+      return false;
+    case Peer::kBusy:
+    case Peer::kAlive:
+      problem = "vhost:" + plan_.path +
+                ": another process serves this path; choose another, or connect to it with virtio:" + plan_.path;
+      return false;
+  }
+  if (!open_device(problem)) return false;
+  poke_vhost_thread();
+  return true;
+}
+
+bool PortKeeper::open_device(std::string& problem) {
+  return device_.open(plan_.device, pool_->mempool(), on_link_event, this, problem);
+}
+
+Opened PortKeeper::describe(bool link_up) const {
+  Opened opened;
+  opened.link_up = link_up;
+  opened.device = device_.id();
+  opened.interrupt_fd = device_.interrupt_descriptor();
+  opened.interrupt_switch = device_.has_interrupt_switch();
+  opened.prepare = plan_.prepare;
+  opened.foreign_threads = plan_.foreign_threads;
+  // A vhost end that has not met its peer yet has only its hopes.
+  opened.caps = plan_.role == Role::kVhost && !link_up ? plan_.expected : device_.capabilities();
+  opened.caps.gather = plan_.expected.gather;
+  opened.caps.buffer_bytes = pool_->buffer_bytes();
+  opened.mac = plan_.mac.is_zero() ? device_.mac() : plan_.mac;
+  return opened;
+}
+
+// --- The virtio end
+
+void PortKeeper::try_virtio(Instant now) {
+  phase_ = Phase::kAbsent;
+  std::string detail;
+  const Peer peer = look_at_peer(plan_.path, kPatienceMs, detail);
+  if (peer == Peer::kAlive && open_device(detail)) {
+    if (tries_ != 0) host->log(LogLevel::kDebug, ("virtio:" + plan_.path + ": the peer is there").c_str());
+    tries_ = 0;
+    last_complaint_.clear();
+    phase_ = Phase::kUp;
+    port_->resume(describe(true));
+    return;
+  }
+  explain_absence(peer, detail);
+  due_ = next_try(now);
+}
+
+// Each cause is said once, not at every try.
+void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
+  std::string text = "virtio:" + plan_.path + ": ";
+  switch (peer) {
+    case Peer::kAbsent:
+      text += "nobody serves the path yet; waiting";
+      break;
+    case Peer::kStale:
+      text += "whoever served the path has gone; waiting";
+      break;
+    case Peer::kSilent:
+      text += "whoever serves the path does not answer; waiting";
+      break;
+    case Peer::kBusy:
+      text += "another client is connected already; waiting for it to leave";
+      break;
+    default:
+      text += detail;
+      break;
+  }
+  if (text == last_complaint_) return;
+  last_complaint_ = text;
+  host->log(peer == Peer::kBusy || peer == Peer::kForbidden ? LogLevel::kWarn : LogLevel::kInfo, text.c_str());
+}
+
+// A try costs about 20 us: every 10 ms for the first second, ten times a second for a while, then five.
+Instant PortKeeper::next_try(Instant now) {
+  tries_++;
+  if (tries_ < 100) return now + milliseconds{10};
+  return now + (tries_ < 200 ? milliseconds{100} : milliseconds{200});
+}
+
+void PortKeeper::finish_stopping(Instant now) {
+  if (!port_->is_paused()) return;
+  close_device();
+  port_->count_reopening();
+  tries_ = 0;
+  try_virtio(now);
+}
+
+// --- Watching
+
+void PortKeeper::watch_link(Instant now) {
+  if (plan_.role == Role::kVhost) return watch_vhost_link(now);
+  const bool is_up = device_.link_is_up();
+  if (plan_.role == Role::kVirtio && !is_up) {
+    port_->set_link(false);
+    phase_ = Phase::kStopping;
+    port_->request_pause();
+    return;
+  }
+  if (port_->is_running()) port_->set_link(is_up);
+}
+
+// A virtio-user peer starts its device three times in a row while it opens (DPDK's driver negotiates anew at
+// each step). Only the last time are there receive buffers: then frames can pass, and the link is up.
+void PortKeeper::watch_vhost_link(Instant now) {
+  // Every event is a peer that came or went, even when the link is up again by now. The count is read before
+  // the state: what changes in between is a further event.
+  const unsigned events = link_events_.load(std::memory_order_acquire);
+  const bool is_up = device_.link_is_up();
+  if (events != seen_link_events_) {
+    seen_link_events_ = events;
+    port_->set_link(false);
+    meeting_ = is_up;
+    looks_ = 0;
+  }
+  if (!meeting_) return;
+  if (is_up && device_.peer_takes_frames()) {
+    meeting_ = false;
+    port_->renew(describe(true));  // the new peer may know other offloads
+  } else {
+    due_ = now + (looks_++ < kQuickLooks ? kMeetInterval : kSlowMeetInterval);
+  }
+}
+
+Instant PortKeeper::step(Instant now) {
+  pool_->grow();
+  if (phase_ == Phase::kUp) watch_link(now);
+  if (phase_ == Phase::kStopping) finish_stopping(now);
+  if (phase_ == Phase::kAbsent && now >= due_) try_virtio(now);
+  return phase_ == Phase::kAbsent || meeting_ ? due_ : now + kLookInterval;
+}
+
+// --- The end
+
+void PortKeeper::close_device() {
+  // Closing asks the peer for its ring positions and would wait for one that is stopped: cut the line first.
+  if (plan_.role == Role::kVirtio) shut_client_down(plan_.path);
+  device_.close();
+  if (plan_.role == Role::kVhost) poke_vhost_thread();
+}
+
+void PortKeeper::close() {
+  if (port_ != nullptr) port_->set_link(false);
+  close_device();
+  port_.reset();
+  gather_.reset();
+  pool_.reset();
+}
+
+}  // namespace bypass::dpdk

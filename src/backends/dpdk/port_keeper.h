@@ -1,0 +1,70 @@
+// PortKeeper: one port's life on the control thread: opening, watching the link, opening again.
+//
+// vhost end: opened once; the driver takes every new peer by itself. The keeper only hands the data path
+// what the new peer can do. virtio end: the driver cannot outlive its peer, so the keeper closes the device
+// when the link has gone and opens it anew when somebody serves the path again.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "backends/dpdk/control.h"
+#include "backends/dpdk/device.h"
+#include "backends/dpdk/dpdk_port.h"
+#include "backends/dpdk/peer.h"
+#include "backends/dpdk/port_plan.h"
+
+namespace bypass::dpdk {
+
+class PortKeeper final : public Watched {
+ public:
+  PortKeeper(Control& control, PortPlan plan, std::uint16_t index);
+  ~PortKeeper() override;
+
+  /// Pool and first attempt. False: `problem` says why the port cannot be had at all; a virtio end whose
+  /// peer is not there yet is fine.
+  bool open(std::string& problem);
+  void close();
+  Instant step(Instant now) override;
+
+  [[nodiscard]] DpdkPort* port() const { return port_.get(); }
+
+ private:
+  enum class Phase {
+    kAbsent,    // virtio: no device; tried again when due
+    kUp,        // the device is open
+    kStopping,  // virtio: the peer has gone; waiting for the data path to leave the queues
+  };
+
+  static void on_link_event(void* self);  // on DPDK's threads
+
+  bool create_pools(std::string& problem);
+  bool open_vhost(std::string& problem);
+  bool open_device(std::string& problem);
+  void try_virtio(Instant now);
+  void explain_absence(Peer peer, const std::string& detail);
+  void watch_link(Instant now);
+  void watch_vhost_link(Instant now);
+  void finish_stopping(Instant now);
+  [[nodiscard]] Opened describe(bool link_up) const;
+  void close_device();
+  Instant next_try(Instant now);
+
+  Control& control_;
+  const PortPlan plan_;
+  const std::uint16_t index_;
+  std::unique_ptr<BufferPool> pool_, gather_;
+  std::unique_ptr<DpdkPort> port_;
+  Device device_;
+  Phase phase_ = Phase::kAbsent;
+  Instant due_ = kNever;
+  unsigned tries_ = 0;
+  std::atomic<unsigned> link_events_{0};
+  unsigned seen_link_events_ = 0;
+  bool meeting_ = false;  // vhost: a new peer is connected, but cannot take frames yet
+  unsigned looks_ = 0;    // at that peer
+  std::string last_complaint_;
+};
+
+}  // namespace bypass::dpdk

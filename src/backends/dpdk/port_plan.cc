@@ -1,0 +1,238 @@
+#include "backends/dpdk/port_plan.h"
+
+#include <fcntl.h>
+#include <net/if.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "backends/dpdk/peer.h"
+
+namespace bypass::dpdk {
+namespace {
+
+constexpr std::uint32_t kDefaultBuffers = 64u << 20;
+// A 64 KB frame crosses shared memory in 8 KiB buffers 1.3 to 1.8 times as fast as in 2 KiB ones: every buffer costs
+// a descriptor's cache lines. Larger ones gain little more. A small frame touches only a buffer's first page.
+constexpr std::uint32_t kSharedMemoryRoom = 8192;
+constexpr std::uint32_t kLargestMtu = 65'535 - 14;
+constexpr std::uint32_t kSmallestMtu = 68;  // RFC 791
+
+// The drivers of this build that `dpdk:` may name.
+constexpr std::array<std::string_view, 9> kVirtualDrivers{"net_vhost",  "net_virtio_user", "net_af_packet",
+                                                          "net_af_xdp", "net_tap",         "net_ring",
+                                                          "net_null",   "net_memif",       "virtio_user"};
+
+// Device names are unique in a process.
+std::string next_name(std::string_view driver) {
+  static std::atomic<unsigned> counter{0};
+  return std::string(driver) + std::to_string(counter.fetch_add(1));
+}
+
+std::string text_of(MacAddress mac) {
+  char text[18];
+  const auto& b = mac.bytes;
+  std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5]);
+  return text;
+}
+
+// The folder resolved, the name kept: the socket itself may not exist yet, and the program may chdir.
+bool absolute_path(const std::string& path, std::string& out, std::string& problem) {
+  const std::string folder = folder_of(path);
+  char resolved[PATH_MAX];
+  if (::realpath(folder.c_str(), resolved) == nullptr) {
+    problem = "the folder " + folder + " of socket " + path + ": " + std::strerror(errno);
+    return false;
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  out = std::string(resolved) + (std::strcmp(resolved, "/") == 0 ? "" : "/") + name;
+  return true;
+}
+
+bool check_socket_path(const PortSpec& spec, std::string& path, std::string& problem) {
+  const std::string what = spec.kind + ":" + spec.target;
+  if (spec.target.empty() || spec.target.back() == '/') {
+    problem = what + ": a socket path is needed, as in " + spec.kind + ":/run/user/1000/wire.sock";
+    return false;
+  }
+  if (spec.target.find_first_of(",=[]()\"'") != std::string::npos) {
+    problem = what + ": DPDK cannot take a path with any of , = [ ] ( ) or quotes";
+    return false;
+  }
+  if (!absolute_path(spec.target, path, problem)) return false;
+  constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() <= kLongest) return true;
+  problem = what + ": the socket path has " + std::to_string(path.size()) + " bytes; at most " +
+            std::to_string(kLongest) + " are possible";
+  return false;
+}
+
+bool plan_vhost(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  if (!check_socket_path(spec, plan.path, problem)) return false;
+  if (::faccessat(AT_FDCWD, folder_of(plan.path).c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    problem = spec.kind + ":" + spec.target + ": no socket can be made in " + folder_of(plan.path) + ": " +
+              std::strerror(errno);
+    return false;
+  }
+  plan.role = Role::kVhost;
+  plan.device.name = next_name("net_vhost");
+  plan.device.arguments = "iface=" + plan.path + ",queues=1,tso=1";
+  plan.expected.gather = true;
+  if (plan.mac.is_zero()) plan.mac = derive_mac(plan.path, 's');
+  return true;
+}
+
+bool plan_virtio(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  if (!check_socket_path(spec, plan.path, problem)) return false;
+  plan.role = Role::kVirtio;
+  plan.device.virtio_user = true;
+  plan.device.name = next_name("net_virtio_user");
+  if (plan.mac.is_zero()) plan.mac = derive_mac(plan.path, 'c');
+  plan.device.arguments = "path=" + plan.path + ",queues=1,queue_size=" + std::to_string(plan.device.descriptors) +
+                          ",mac=" + text_of(plan.mac);
+  return true;
+}
+
+void share_memory_with_peer(PortPlan& plan) {
+  plan.device.shared_memory = true;
+  plan.pool.data_room = kSharedMemoryRoom;
+  plan.expected.rx_checksum = plan.expected.tx_l4_checksum = plan.expected.tso = plan.expected.lro = true;
+  plan.expected.tso_max_bytes = 65'535 - 60 - 60;
+}
+
+bool plan_interface(const PortSpec& spec, PortPlan& plan, const char* driver, std::string& problem) {
+  if (spec.target.empty() || ::if_nametoindex(spec.target.c_str()) == 0) {
+    problem = spec.kind + ":" + spec.target + ": no network interface of that name (see: ip link)";
+    return false;
+  }
+  plan.device.name = next_name(driver);
+  plan.device.arguments = "iface=" + spec.target;
+  plan.device.interrupts = false;
+  return true;
+}
+
+bool plan_tap(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  if (spec.target.empty() || spec.target.size() >= IFNAMSIZ) {
+    problem = "tap:" + spec.target + ": an interface name of 1 to 15 characters is needed";
+    return false;
+  }
+  if (::access("/dev/net/tun", R_OK | W_OK) != 0) {
+    problem = "tap:" + spec.target + ": /dev/net/tun: " + std::strerror(errno);
+    return false;
+  }
+  plan.device.name = next_name("net_tap");
+  plan.device.arguments = "iface=" + spec.target;
+  return true;
+}
+
+bool is_pci_address(std::string_view text) {
+  unsigned domain, bus, slot, function;
+  char rest;
+  const std::string copy(text);
+  return std::sscanf(copy.c_str(), "%x:%x:%x.%x%c", &domain, &bus, &slot, &function, &rest) == 4 ||
+         std::sscanf(copy.c_str(), "%x:%x.%x%c", &bus, &slot, &function, &rest) == 3;
+}
+
+bool plan_pci(const std::string& address, const std::string& arguments, PortPlan& plan, std::string& problem) {
+  if (!is_pci_address(address)) {
+    problem = "pci:" + address + ": not a PCI address (as in pci:0000:3b:00.0)";
+    return false;
+  }
+  const std::string full = std::count(address.begin(), address.end(), ':') == 1 ? "0000:" + address : address;
+  if (::access(("/sys/bus/pci/devices/" + full).c_str(), F_OK) != 0) {
+    problem = "pci:" + address + ": no such device (see: lspci -D)";
+    return false;
+  }
+  plan.device.bus = "pci";
+  plan.device.name = plan.pci_address = full;
+  plan.device.arguments = arguments;
+  plan.prepare = true;
+  return true;
+}
+
+bool plan_devargs(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  const std::size_t comma = spec.target.find(',');
+  const std::string name = spec.target.substr(0, comma);
+  const std::string arguments = comma == std::string::npos ? "" : spec.target.substr(comma + 1);
+  if (is_pci_address(name)) return plan_pci(name, arguments, plan, problem);
+  const std::string driver = name.substr(0, name.find_last_not_of("0123456789") + 1);
+#ifndef BYPASS_DPDK_SHARED
+  if (std::find(kVirtualDrivers.begin(), kVirtualDrivers.end(), driver) == kVirtualDrivers.end()) {
+    problem = "dpdk:" + spec.target + ": this build has no driver " + driver + "; it has";
+    for (const std::string_view each : kVirtualDrivers) problem += " " + std::string(each);
+    problem += ". Build with -DBYPASS_DPDK_SHARED=ON to use every driver of the installed DPDK";
+    return false;
+  }
+#endif
+  plan.device.name = name;
+  plan.device.arguments = arguments;
+  plan.prepare = true;
+  plan.foreign_threads = true;
+  if (driver == "net_memif")
+    plan.warning = "dpdk:" + name + ": DPDK's memif driver can crash this program when its peer ends; prefer virtio:";
+  return true;
+}
+
+bool plan_kind(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  if (spec.kind == "vhost" || spec.kind == "virtio") {
+    share_memory_with_peer(plan);
+    return spec.kind == "vhost" ? plan_vhost(spec, plan, problem) : plan_virtio(spec, plan, problem);
+  }
+  if (spec.kind == "af_packet") return plan_interface(spec, plan, "net_af_packet", problem);
+  if (spec.kind == "af_xdp") {
+    // The driver registers the pool's memory with the kernel once: it cannot grow later.
+    plan.pool.initial = 8192;
+    plan.pool.budget_bytes = 0;
+    return plan_interface(spec, plan, "net_af_xdp", problem);
+  }
+  if (spec.kind == "tap") return plan_tap(spec, plan, problem);
+  if (spec.kind == "pci") return plan_pci(spec.target, "", plan, problem);
+  if (spec.kind == "dpdk") return plan_devargs(spec, plan, problem);
+  if (spec.kind == "netdev") {
+    problem = "netdev:" + spec.target + ": not built yet; use af_xdp:" + spec.target + " or af_packet:" + spec.target;
+    return false;
+  }
+  problem = spec.kind + ":" + spec.target +
+            ": not a wire of DPDK's; accepted are vhost, virtio, af_packet, af_xdp, tap, pci and dpdk";
+  return false;
+}
+
+}  // namespace
+
+MacAddress derive_mac(const std::string& target, char role) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : target + role) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  MacAddress mac;
+  for (std::size_t i = 0; i < mac.bytes.size(); i++) mac.bytes[i] = static_cast<std::uint8_t>(hash >> (8 * i));
+  mac.bytes[0] = static_cast<std::uint8_t>((mac.bytes[0] & 0xfc) | 0x02);  // locally administered, unicast
+  return mac;
+}
+
+bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
+  plan = PortPlan{};
+  plan.mac = spec.mac;
+  if (spec.mtu != 0 && (spec.mtu < kSmallestMtu || spec.mtu > kLargestMtu)) {
+    problem = spec.kind + ":" + spec.target + ": an MTU of " + std::to_string(spec.mtu) +
+              " is not possible; accepted are " + std::to_string(kSmallestMtu) + " to " + std::to_string(kLargestMtu);
+    return false;
+  }
+  plan.device.mtu = spec.mtu;
+  plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
+  if (spec.mtu != 0) plan.expected.mtu = spec.mtu;
+  if (!plan_kind(spec, plan, problem)) return false;
+  plan.expected.buffer_bytes = plan.pool.data_room + kTxHeadroom;
+  return true;
+}
+
+}  // namespace bypass::dpdk

@@ -1,0 +1,235 @@
+// The rest of what DPDK would do to the process it lives in: threads, affinity, output, getopt's state,
+// start-up delays, and ending the program. Redirected by --wrap, or defined here under libc's own name
+// (hidden, so that only the objects of this plugin see it).
+#include <getopt.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstring>
+
+#include "backends/dpdk/guard.h"
+#include "backends/dpdk/libc.h"
+
+using bypass::dpdk::host;
+using bypass::dpdk::libc;
+
+// --- Threads: started by the host, which blocks their signals and marks them as ours
+namespace {
+
+struct ThreadStart {
+  void* (*routine)(void*);
+  void* argument;
+  pthread_t self;
+  sem_t running;
+};
+
+void run_start(void* argument) {
+  auto* start = static_cast<ThreadStart*>(argument);
+  void* (*const routine)(void*) = start->routine;
+  void* const routine_argument = start->argument;
+  start->self = pthread_self();
+  sem_post(&start->running);  // `start` lies on the creator's stack: gone from here on
+  routine(routine_argument);
+}
+
+void log_text(bypass::LogLevel level, const char* format, va_list arguments) {
+  char text[512];
+  vsnprintf(text, sizeof text, format, arguments);
+  text[strcspn(text, "\n")] = '\0';
+  if (text[0] != '\0') host->log(level, text);
+}
+
+}  // namespace
+
+extern "C" {
+
+int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t*, void* (*routine)(void*), void* argument) {
+  ThreadStart start{routine, argument, {}, {}};
+  sem_init(&start.running, 0, 0);
+  std::uint64_t id = 0;
+  const int error = host->run_thread("bypass-dpdk", run_start, &start, &id);
+  if (error == 0) {
+    while (sem_wait(&start.running) != 0) continue;
+    *thread = start.self;
+  }
+  sem_destroy(&start.running);
+  return error;
+}
+
+// EAL pins the thread that starts it and spreads its own: the program's affinity is the program's.
+int __wrap_pthread_setaffinity_np(pthread_t, size_t, const cpu_set_t*) {
+  return 0;
+}
+
+// --- Start-up delays
+// The TSC is calibrated over 100 ms and rounded to 10 MHz; 1 ms gives the same rounded value, which is only
+// good for coarse time-outs. The stack's clock does not come from EAL.
+int __wrap_nanosleep(const timespec* wanted, timespec* left) {
+  const timespec one_ms{0, 1'000'000};
+  const bool calibration = wanted->tv_sec == 0 && wanted->tv_nsec == 100'000'000;
+  return libc.nanosleep(calibration ? &one_ms : wanted, left);
+}
+
+// EAL looks for each of 128 cores under each of 32 NUMA nodes: thousands of calls, nearly all on absent nodes.
+int __wrap_access(const char* path, int mode) {
+  enum : char { kUnknown, kAbsent, kPresent };
+  static char nodes[64];
+  unsigned node = 0;
+  if (sscanf(path, "/sys/devices/system/node/node%u/", &node) == 1 && node < sizeof nodes) {
+    if (nodes[node] == kUnknown) {
+      char folder[64];
+      snprintf(folder, sizeof folder, "/sys/devices/system/node/node%u", node);
+      nodes[node] = libc.access(folder, F_OK) == 0 ? kPresent : kAbsent;
+    }
+    if (nodes[node] == kAbsent) {
+      errno = ENOENT;
+      return -1;
+    }
+  }
+  return libc.access(path, mode);
+}
+
+// EAL asks whether it runs with shared DPDK libraries, to load drivers from a folder. It does not.
+void* __wrap_dlopen(const char* file, int flags) {
+  return file != nullptr && strstr(file, "librte_") != nullptr ? nullptr : libc.dlopen(file, flags);
+}
+
+// The run-time folder (/var/run/dpdk/…): without shared files nothing is ever put there.
+int __wrap_mkdir(const char* path, mode_t mode) {
+  return strstr(path, "/dpdk") != nullptr ? 0 : libc.mkdir(path, mode);
+}
+
+// --- Output: none of it is the program's
+int __wrap_printf(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  log_text(bypass::LogLevel::kDebug, format, arguments);
+  va_end(arguments);
+  return 0;
+}
+int __wrap___printf_chk(int, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  log_text(bypass::LogLevel::kDebug, format, arguments);
+  va_end(arguments);
+  return 0;
+}
+int __wrap___fprintf_chk(FILE* file, int, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  int result = 0;
+  if (file == stdout || file == stderr)
+    log_text(bypass::LogLevel::kDebug, format, arguments);
+  else
+    result = vfprintf(file, format, arguments);
+  va_end(arguments);
+  return result;
+}
+int __wrap_fprintf(FILE* file, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  int result = 0;
+  if (file == stdout || file == stderr)
+    log_text(bypass::LogLevel::kDebug, format, arguments);
+  else
+    result = vfprintf(file, format, arguments);
+  va_end(arguments);
+  return result;
+}
+int __wrap_puts(const char* text) {
+  host->log(bypass::LogLevel::kDebug, text);
+  return 0;
+}
+int __wrap_putchar(int c) {
+  return c;
+}
+void __wrap_perror(const char* text) {
+  host->log(bypass::LogLevel::kDebug, text);
+}
+void __wrap_openlog(const char*, int, int) {}
+void __wrap_closelog() {}
+void __wrap___syslog_chk(int, int, const char*, ...) {}
+
+// --- Ending the program
+void __wrap___rte_panic(const char* function, const char* format, ...) {
+  char text[400];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  bypass::dpdk::give_up(function, text);
+}
+void __wrap_exit(int) {
+  bypass::dpdk::give_up("exit", "DPDK wanted to end the program");
+}
+
+// --- getopt: EAL's own copy, so that the program's is left alone. Only what EAL is given: `--name[=value]`
+// and `-xVALUE`.
+[[gnu::visibility("hidden")]] int optind = 1;
+[[gnu::visibility("hidden")]] int optopt = 0;
+[[gnu::visibility("hidden")]] char* optarg = nullptr;
+
+[[gnu::visibility("hidden")]] int getopt_long(int argc, char* const* argv, const char*, const option* options,
+                                              int* index) {
+  if (optind >= argc) return -1;
+  const char* word = argv[optind];
+  if (word[0] != '-') return -1;
+  optind++;
+  if (word[1] != '-') {
+    optarg = const_cast<char*>(word) + 2;
+    return word[1];
+  }
+  const char* equals = strchr(word, '=');
+  const std::size_t length = equals != nullptr ? static_cast<std::size_t>(equals - word) - 2 : strlen(word) - 2;
+  for (int i = 0; options[i].name != nullptr; i++) {
+    if (strlen(options[i].name) != length || strncmp(options[i].name, word + 2, length) != 0) continue;
+    optarg = equals != nullptr ? const_cast<char*>(equals) + 1 : nullptr;
+    if (index != nullptr) *index = i;
+    if (options[i].flag == nullptr) return options[i].val;
+    *options[i].flag = options[i].val;
+    return 0;
+  }
+  return '?';
+}
+
+// --- Two string functions that Debian's DPDK takes from libbsd, which would bring its own entropy pool along
+[[gnu::visibility("hidden")]] size_t strlcpy(char* to, const char* from, size_t size) {
+  const size_t length = strlen(from);
+  if (size != 0) {
+    const size_t fits = length < size ? length : size - 1;
+    memcpy(to, from, fits);
+    to[fits] = '\0';
+  }
+  return length;
+}
+[[gnu::visibility("hidden")]] size_t strlcat(char* to, const char* from, size_t size) {
+  const size_t before = strnlen(to, size);
+  return before == size ? size + strlen(from) : before + strlcpy(to + before, from, size - before);
+}
+
+// --- NUMA: memory is placed by first touch, as the kernel does it; no libnuma (its constructor reads half of
+// /sys when the plugin is opened).
+[[gnu::visibility("hidden")]] int numa_available() {
+  return -1;
+}
+[[gnu::visibility("hidden")]] void* numa_allocate_nodemask() {
+  return nullptr;
+}
+[[gnu::visibility("hidden")]] void numa_bitmask_free(void*) {}
+[[gnu::visibility("hidden")]] void numa_set_localalloc() {}
+[[gnu::visibility("hidden")]] void numa_set_preferred(int) {}
+[[gnu::visibility("hidden")]] long get_mempolicy(int* node, unsigned long*, unsigned long, void*, unsigned) {
+  if (node != nullptr) *node = 0;
+  return 0;
+}
+[[gnu::visibility("hidden")]] long set_mempolicy(int, const unsigned long*, unsigned long) {
+  errno = ENOSYS;
+  return -1;
+}
+
+}  // extern "C"

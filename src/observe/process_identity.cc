@@ -1,0 +1,67 @@
+#include "observe/process_identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+namespace bypass::observe {
+namespace {
+
+// Field 22 of /proc/PID/stat; the command before it may hold spaces and parentheses, so count from the last ')'.
+std::uint64_t parse_start_time(std::string_view stat) {
+  const std::size_t end_of_command = stat.rfind(')');
+  if (end_of_command == std::string_view::npos || end_of_command + 2 >= stat.size()) return 0;
+  stat.remove_prefix(end_of_command + 2);
+  if (stat.front() == 'Z' || stat.front() == 'X') return 0;
+  constexpr int kFieldsBetween = 19;  // from the state (3) to the start time (22)
+  for (int i = 0; i < kFieldsBetween; i++) {
+    const std::size_t space = stat.find(' ');
+    if (space == std::string_view::npos) return 0;
+    stat.remove_prefix(space + 1);
+  }
+  std::uint64_t ticks = 0;
+  std::from_chars(stat.data(), stat.data() + stat.size(), ticks);
+  return ticks;
+}
+
+}  // namespace
+
+std::uint64_t start_time_of(pid_t pid) {
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[1024];
+  const ssize_t length = read(fd, text, sizeof text);
+  close(fd);
+  return length <= 0 ? 0 : parse_start_time({text, static_cast<std::size_t>(length)});
+}
+
+std::uint64_t own_pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+ProcessIdentity self_identity() {
+  const pid_t pid = getpid();
+  return {pid, start_time_of(pid), own_pid_namespace()};
+}
+
+Liveness liveness(const ProcessIdentity& identity) {
+  if (identity.pid_namespace != own_pid_namespace()) return Liveness::kElsewhere;
+  const std::uint64_t now = start_time_of(identity.pid);
+  if (now == 0) return Liveness::kDead;
+  return identity.start_time == 0 || now == identity.start_time ? Liveness::kAlive : Liveness::kDead;
+}
+
+void command_of_self(char* out, std::size_t size) {
+  std::snprintf(out, size, "%s", program_invocation_short_name);
+}
+
+}  // namespace bypass::observe

@@ -1,0 +1,29 @@
+// Which process a stats file belongs to. A pid alone may have been given to another process since.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace bypass::observe {
+
+struct ProcessIdentity {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;     // clock ticks since boot; 0: /proc could not be read
+  std::uint64_t pid_namespace = 0;  // inode; 0: unknown
+};
+
+ProcessIdentity self_identity();
+
+/// 0: no such process (or only its zombie).
+std::uint64_t start_time_of(pid_t pid);
+std::uint64_t own_pid_namespace();
+
+enum class Liveness : std::uint8_t { kAlive, kDead, kElsewhere };
+/// kElsewhere: of another pid namespace, about which nothing can be said from here.
+Liveness liveness(const ProcessIdentity& identity);
+
+/// The name of the executable, as the program was started (argv[0] without its folder).
+void command_of_self(char* out, std::size_t size);
+
+}  // namespace bypass::observe

@@ -1,0 +1,53 @@
+// The reader's side of layout.h: a copy of a process's stats as plain values. For tools and tests.
+//
+// A file's content is somebody else's: bounds are checked, texts are cut at their field's end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "observe/layout.h"
+
+namespace bypass::observe {
+
+struct CounterValue {
+  std::string name;
+  std::string unit;
+  std::uint64_t value = 0;
+};
+
+struct SocketEntry {
+  std::uint32_t slot = 0;
+  SocketRecord record{};
+};
+
+struct Snapshot {
+  std::int32_t pid = 0;
+  std::uint32_t uid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t created_ns = 0;
+  std::uint64_t updated_ns = 0;
+  std::uint64_t sockets_missing = 0;
+  std::uint64_t whys_lost = 0;
+  bool elsewhere = false;  // of another pid namespace: its pid means nothing here
+  std::string command, library_version, profile;
+  std::vector<CounterValue> counters;
+  std::vector<PortRecord> ports;
+  std::vector<SocketEntry> sockets;
+  std::vector<WhyRecord> whys;
+};
+
+/// False: `problem` says what is wrong with the file.
+bool read_stats(int directory, const std::string& name, Snapshot& out, std::string& problem);
+
+struct Listing {
+  std::vector<Snapshot> processes;    // by pid
+  std::vector<std::string> problems;  // directories and files that could not be read
+};
+
+/// Sweeps the directory and reads what is left; `pid` 0 is every process. A directory that does not exist
+/// holds nothing and is no problem.
+Listing read_run_dir(const std::string& path, std::int32_t pid);
+
+}  // namespace bypass::observe

@@ -1,0 +1,53 @@
+#include "observe/reasons.h"
+
+#include <array>
+#include <cstddef>
+
+namespace bypass::observe {
+namespace {
+
+constexpr auto kReasons = std::to_array<ReasonInfo>({
+    {"none", "no reason was recorded"},
+    {"no_port_configured", "BYPASS_PORT names no port"},
+    {"config_problem", "the configuration has a problem, so nothing is bypassed (`bypass config` shows it)"},
+    {"no_route", "no port of the bypass routes to the address"},
+    {"rule_kernel", "a rule leaves it to the kernel"},
+    {"rule_fail", "a rule forbids it"},
+    {"loopback", "loopback addresses stay with the kernel"},
+    {"dns", "DNS stays with the kernel unless a port owns the server's address"},
+    {"af_unsupported", "the address family is not IPv4 (or IPv4 in IPv6)"},
+    {"socket_type_unsupported", "the socket is neither a TCP nor a UDP socket"},
+    {"option_unsupported", "the program set a socket option that only the kernel has"},
+    {"flag_unsupported", "the program passed a flag that only the kernel has"},
+    {"port_unavailable", "the port could not be opened"},
+    {"port_not_open", "the port was not open yet when the socket had to be decided"},
+    {"plugin_missing", "the plugin of this kind of port is not installed"},
+    {"not_built", "this part of libbypass is not built yet"},
+    {"address_not_ours", "the local address belongs to no port"},
+    {"address_of_kernel", "the kernel owns the same address on the same interface: both would answer"},
+    {"arena_unavailable", "the memory that processes share could not be set up"},
+    {"rlimit_fsize", "the limit on file sizes (RLIMIT_FSIZE) forbids the memory that processes share"},
+    {"no_memory", "the memory budget is used up (BYPASS_MEMORY)"},
+    {"escaped_fdopen", "the program uses stdio on the socket, which reads past us"},
+    {"escaped_exec", "the program ran another one that inherited the socket"},
+    {"escaped_io_uring", "the program uses io_uring, which reads past us"},
+    {"escaped_syscall", "the program made a system call by itself, which goes past us"},
+    {"escaped_passed", "the program passed the socket to another process"},
+    {"forked_child", "a forked process cannot share the stack yet"},
+    {"stats_unavailable", "the stats file could not be made"},
+});
+static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
+
+constexpr ReasonInfo kUnknown = {"unknown", "a reason that this build does not know"};
+
+}  // namespace
+
+std::span<const ReasonInfo> reasons() {
+  return kReasons;
+}
+
+const ReasonInfo& reason_info(std::uint16_t reason) {
+  return reason < kReasons.size() ? kReasons[reason] : kUnknown;
+}
+
+}  // namespace bypass::observe

@@ -1,0 +1,81 @@
+// Region: this process's stats file, mapped; the writer's side of layout.h.
+//
+// Made when a process first uses the bypass, never by one that does not. Unlinked at exit; what a killed
+// process leaves is swept by the next writer and by readers. Every call is cheap, allocates nothing, may be
+// made from a signal handler, and does nothing while there is no region. create() and remove() alone make
+// system calls (and a socket claim once every kSocketChunk).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "observe/layout.h"
+#include "observe/reasons.h"
+#include "stack/address.h"
+#include "stack/counters.h"
+
+namespace bypass::observe {
+
+struct RegionStart {
+  std::string run_dir;  // runtime::run_dir_path(config.run_dir)
+  const char* library_version = "";
+  const char* profile = "";
+  std::span<const CounterInfo> counters;  // names in the order of publish_counters' values
+};
+
+class Region {
+ public:
+  Region() = default;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region() { remove(); }
+
+  bool create(const RegionStart& start, std::string& problem);
+  /// Unlinks and unmaps. Nobody may be inside another call.
+  void remove();
+  /// A forked child forgets its parent's region (async-signal-safe); it makes its own when it uses the bypass.
+  void abandon();
+  [[nodiscard]] bool active() const { return header() != nullptr; }
+
+  /// All counters, in the table's order; `now_ns` is CLOCK_REALTIME.
+  void publish_counters(std::span<const std::uint64_t> values, std::uint64_t now_ns);
+  void set_port(std::size_t index, const PortRecord& record);
+
+  /// A slot for a socket's life, -1 when none is left (counted; the other calls ignore -1).
+  int claim_socket();
+  /// One writer at a time a slot: the holder of the shard's lock.
+  void update_socket(int slot, const SocketRecord& record);
+  void release_socket(int slot);
+
+  /// Something was left to the kernel. The same reason for the same address is one entry with a count.
+  void why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail);
+
+ private:
+  [[nodiscard]] Header* header() const { return header_.load(std::memory_order_acquire); }
+  bool map_file(int directory, const std::string& name, std::string& problem);
+  bool grow_sockets(Header* header, std::uint32_t have);
+
+  std::atomic<Header*> header_{nullptr};
+  std::atomic<std::uint32_t> socket_hint_{0};
+  // Under why_lock_: the keys of the entries, so that a repetition is found without reading the file's
+  // records, and the ring's next place.
+  std::atomic_flag why_lock_ = ATOMIC_FLAG_INIT;
+  std::array<std::uint64_t, kMaxWhys> why_keys_{};
+  std::size_t why_used_ = 0;
+  std::size_t why_next_ = 0;
+  std::string path_;
+};
+
+/// Removes the files of dead processes of this pid namespace from an open run directory; how many.
+int sweep_dead(int directory);
+
+/// PID-STARTTIME.stats, and back; false for any other name.
+std::string file_name(std::int32_t pid, std::uint64_t start_time);
+bool parse_file_name(std::string_view name, std::int32_t& pid, std::uint64_t& start_time);
+
+}  // namespace bypass::observe

@@ -1,0 +1,82 @@
+#include "preload/acceleration.h"
+
+#include <sched.h>
+#include <unwind.h>
+
+#include <atomic>
+
+#include "preload/inside.h"
+#include "preload/numbers.h"
+#include "preload/process.h"
+#include "preload/signals.h"
+#include "runtime/process.h"
+
+namespace bypass::preload {
+
+constinit std::atomic<bool> started{false};
+
+namespace {
+
+enum class State { kUndecided, kDeciding, kOn, kOff };
+std::atomic<State> state{State::kUndecided};
+thread_local constinit bool deciding_here = false;
+
+// Our copy of the unwinder is part of this library; a cancelled thread is unwound by libc's, which comes to our
+// frames' handlers, and so to our copy, before that has ever unwound anything itself: it then aborts over
+// tables that its own first unwinding fills in.
+void prepare_unwinder() {
+  auto stop = [](_Unwind_Context*, void*) { return _URC_END_OF_STACK; };
+  _Unwind_Backtrace(stop, nullptr);
+}
+
+State decide() {
+  KeepErrno keep;
+  Inside inside;
+  if (!runtime::accelerates()) return State::kOff;
+  if (!started) prepare_uses();
+  if (!runtime::start()) return State::kOff;
+  if (started) return State::kOn;  // a forked child's own decision
+  prepare_unwinder();
+  wrap_signal_handlers();
+  prepare_quick_exit();
+  started = true;
+  return State::kOn;
+}
+
+[[gnu::noinline, gnu::cold]] State decide_once() {
+  State seen = State::kUndecided;
+  if (state.compare_exchange_strong(seen, State::kDeciding)) {
+    deciding_here = true;
+    seen = decide();
+    state.store(seen);
+    deciding_here = false;
+  }
+  // A signal handler on top of the decision has its sockets from the kernel; another thread waits: its
+  // program was promised that every socket is looked at.
+  while (seen == State::kDeciding && !deciding_here) {
+    sched_yield();
+    seen = state.load();
+  }
+  return seen;
+}
+
+}  // namespace
+
+bool is_accelerating() {
+  State seen = state.load(std::memory_order_acquire);
+  if (seen == State::kOff || goes_straight()) return false;
+  return seen == State::kOn || decide_once() == State::kOn;
+}
+
+void end_acceleration() {
+  started = false;
+  state = State::kOff;
+  fd_table.forget();
+}
+
+void decide_again() {
+  if (state.load() == State::kDeciding && !deciding_here) state = State::kOff;  // half done, by a thread left behind
+  if (state.load() == State::kOn) state = State::kUndecided;
+}
+
+}  // namespace bypass::preload

@@ -1,0 +1,126 @@
+// From a name to a connection: bind, listen, accept, connect, shutdown, getsockname, getpeername.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include "preload/escape.h"
+#include "preload/numbers.h"
+#include "preload/restart.h"
+#include "preload/symbols.h"
+
+namespace bypass::preload {
+namespace {
+
+BYPASS_EXPORT(int, bind, (int fd, const sockaddr* address, socklen_t length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.bind(fd, address, length);
+  Use use(fd);
+  if (!use) return real.bind(fd, address, length);
+  long result = socket::bind(*use, fd, address, length);
+  drop_if_decided(use, fd);
+  return static_cast<int>(use.finish(result));
+}
+
+BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.listen(fd, backlog);
+  Use use(fd);
+  if (!use) return real.listen(fd, backlog);
+  long result = socket::listen(*use, fd, backlog);
+  drop_if_decided(use, fd);
+  return static_cast<int>(use.finish(result));
+}
+
+// Gives a connection of ours its number: a duplicate of the placeholder, so that fstat says socket.
+int number_connection(const socket::Accepted& accepted, int flags) {
+  int placeholder = socket::shadow_placeholder(accepted.domain);
+  int fd = real.fcntl(placeholder, (flags & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+  if (fd < 0) {
+    KeepErrno keep;
+    socket::release(*accepted.file, -1);
+    return -1;
+  }
+  if (enter_number(fd, accepted.file)) return fd;
+  real.close(fd);
+  errno = ENFILE;
+  return -1;
+}
+
+int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length, int flags) {
+  pthread_testcancel();
+  Restart restart(use, fd, SO_RCVTIMEO);
+  socket::Accepted accepted;
+  long result;
+  do result = socket::accept(*use, fd, address, length, flags, accepted);
+  while (restart.again(result));
+  result = use.finish(result);
+  if (result < 0) return -1;
+  if (accepted.file != nullptr) return number_connection(accepted, flags);
+  drop_stale_number(accepted.kernel_fd);
+  return accepted.kernel_fd;
+}
+
+int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
+  int connection = flags == 0 ? real.accept(fd, address, length) : real.accept4(fd, address, length, flags);
+  if (connection >= 0) drop_stale_number(connection);
+  return connection;
+}
+
+BYPASS_EXPORT(int, accept, (int fd, sockaddr* address, socklen_t* length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return accept_kernel(fd, address, length, 0);
+  Use use(fd);
+  return use ? accept_tracked(use, fd, address, length, 0) : accept_kernel(fd, address, length, 0);
+}
+
+BYPASS_EXPORT(int, accept4, (int fd, sockaddr* address, socklen_t* length, int flags)) {
+  if (!is_tracked(fd) || (flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0) [[likely]] {
+    return accept_kernel(fd, address, length, flags);
+  }
+  Use use(fd);
+  return use ? accept_tracked(use, fd, address, length, flags) : accept_kernel(fd, address, length, flags);
+}
+
+BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.connect(fd, address, length);
+  Use use(fd);
+  if (!use) return real.connect(fd, address, length);
+  pthread_testcancel();
+  Restart restart(use, fd, SO_SNDTIMEO);
+  long result = socket::connect(*use, fd, address, length);
+  // A connect that goes on after a signal has begun already: EALREADY and EISCONN are then its outcome.
+  while (restart.again(result)) {
+    result = socket::connect(*use, fd, address, length);
+    if (result == -EISCONN) result = 0;
+  }
+  drop_if_decided(use, fd);
+  return static_cast<int>(use.finish(result));
+}
+
+BYPASS_EXPORT(int, shutdown, (int fd, int how)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.shutdown(fd, how);
+  Use use(fd);
+  if (!use) return real.shutdown(fd, how);
+  return static_cast<int>(use.finish(socket::shutdown(*use, fd, how)));
+}
+
+BYPASS_EXPORT(int, getsockname, (int fd, sockaddr* address, socklen_t* length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.getsockname(fd, address, length);
+  Use use(fd);
+  if (!use) return real.getsockname(fd, address, length);
+  return static_cast<int>(use.finish(socket::local_name(*use, fd, address, length)));
+}
+
+BYPASS_EXPORT(int, getpeername, (int fd, sockaddr* address, socklen_t* length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.getpeername(fd, address, length);
+  Use use(fd);
+  if (!use) return real.getpeername(fd, address, length);
+  return static_cast<int>(use.finish(socket::peer_name(*use, fd, address, length)));
+}
+
+}  // namespace
+}  // namespace bypass::preload

@@ -1,0 +1,92 @@
+// epoll sets: one of ours holds kernel descriptors and sockets of ours alike.
+#include <limits.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+
+#include "preload/acceleration.h"
+#include "preload/numbers.h"
+#include "preload/symbols.h"
+#include "preload/timeouts.h"
+
+namespace bypass::preload {
+namespace {
+
+[[gnu::noinline]] void adopt_epoll(int fd) {
+  KeepErrno keep;
+  drop_stale_number(fd);
+  if (!is_accelerating()) return;
+  if (File* file = socket::open_epoll(fd); file != nullptr) enter_number(fd, file);
+}
+
+BYPASS_EXPORT(int, epoll_create, (int size)) {
+  int fd = real.epoll_create(size);
+  if (fd >= 0) adopt_epoll(fd);
+  return fd;
+}
+
+BYPASS_EXPORT(int, epoll_create1, (int flags)) {
+  int fd = real.epoll_create1(flags);
+  if (fd >= 0) adopt_epoll(fd);
+  return fd;
+}
+
+int control_set(int set, int operation, int fd, epoll_event* event) {
+  Use use(set, Use::kEpoll);
+  if (!use) return real.epoll_ctl(set, operation, fd, event);
+  Use target(fd, Use::kAny, use);
+  return static_cast<int>(
+      use.finish(socket::epoll_control(*use, set, operation, fd, target ? &*target : nullptr, event)));
+}
+
+// A set that we did not see being made watches its first socket of ours. To remove what is not in it is
+// ENOENT for a set, EINVAL for any other descriptor.
+void adopt_unseen_epoll(int set, int fd) {
+  KeepErrno keep;
+  if (real.epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr) == 0 || errno == ENOENT) adopt_epoll(set);
+}
+
+BYPASS_EXPORT(int, epoll_ctl, (int set, int operation, int fd, epoll_event* event)) {
+  if (!is_tracked(set)) [[likely]] {
+    if (!is_tracked(fd)) [[likely]]
+      return real.epoll_ctl(set, operation, fd, event);
+    if (operation == EPOLL_CTL_ADD) adopt_unseen_epoll(set, fd);
+  }
+  return control_set(set, operation, fd, event);
+}
+
+int wait_for_set(int set, epoll_event* events, int count, Duration timeout, const sigset_t* mask, const Use& use) {
+  pthread_testcancel();
+  if (count <= 0 || count > INT_MAX / static_cast<int>(sizeof(epoll_event))) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(use.finish(socket::epoll_wait(*use, set, events, count, timeout, mask)));
+}
+
+BYPASS_EXPORT(int, epoll_wait, (int set, epoll_event* events, int count, int timeout)) {
+  if (!is_tracked(set)) [[likely]]
+    return real.epoll_wait(set, events, count, timeout);
+  Use use(set, Use::kEpoll);
+  if (!use) return real.epoll_wait(set, events, count, timeout);
+  return wait_for_set(set, events, count, from_milliseconds(timeout), nullptr, use);
+}
+
+BYPASS_EXPORT(int, epoll_pwait, (int set, epoll_event* events, int count, int timeout, const sigset_t* mask)) {
+  if (!is_tracked(set)) [[likely]]
+    return real.epoll_pwait(set, events, count, timeout, mask);
+  Use use(set, Use::kEpoll);
+  if (!use) return real.epoll_pwait(set, events, count, timeout, mask);
+  return wait_for_set(set, events, count, from_milliseconds(timeout), mask, use);
+}
+
+BYPASS_EXPORT(int, epoll_pwait2,
+              (int set, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask)) {
+  if (!is_tracked(set) || !is_valid(timeout)) [[likely]]
+    return real.epoll_pwait2(set, events, count, timeout, mask);
+  Use use(set, Use::kEpoll);
+  if (!use) return real.epoll_pwait2(set, events, count, timeout, mask);
+  return wait_for_set(set, events, count, from_timespec(timeout), mask, use);
+}
+
+}  // namespace
+}  // namespace bypass::preload

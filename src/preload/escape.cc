@@ -1,0 +1,40 @@
+#include "preload/escape.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#include "preload/numbers.h"
+#include "preload/symbols.h"
+#include "runtime/process.h"
+
+namespace bypass::preload {
+
+void note_escape(int fd, observe::Reason reason, const char* detail) {
+  KeepErrno keep;
+  runtime::record_why(fd, static_cast<unsigned>(reason), detail);
+}
+
+void note_passed_descriptors(const msghdr* message) {
+  if (message == nullptr || message->msg_control == nullptr || message->msg_controllen == 0) return;
+  if (fd_table.end() == 0) return;
+  auto* copy = const_cast<msghdr*>(message);
+  for (cmsghdr* c = CMSG_FIRSTHDR(copy); c != nullptr; c = CMSG_NXTHDR(copy, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+      int fd;
+      memcpy(&fd, reinterpret_cast<const char*>(c) + at, sizeof(fd));
+      if (is_tracked(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
+    }
+  }
+}
+
+void note_exec(const char* program) {
+  KeepErrno keep;
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    if (!fd_table.load(fd).is_socket()) continue;
+    int flags = real.fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) note_escape(fd, observe::Reason::kEscapedExec, program);
+  }
+}
+
+}  // namespace bypass::preload

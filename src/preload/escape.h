@@ -1,0 +1,18 @@
+// Escapes: ways in which a socket of ours leaves the sight of the interposers, counted for `bypass why`.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "observe/reasons.h"
+
+namespace bypass::preload {
+
+void note_escape(int fd, observe::Reason reason, const char* detail);
+
+/// Looks for sockets of ours among the descriptors that a message carries.
+void note_passed_descriptors(const msghdr* message);
+
+/// Every socket of ours that an exec'd image would inherit.
+void note_exec(const char* program);
+
+}  // namespace bypass::preload

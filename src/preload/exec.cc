@@ -1,0 +1,117 @@
+// The exec family and posix_spawn. libc's own forms call each other inside, so each is an entry of its own.
+#include <errno.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "preload/acceleration.h"
+#include "preload/escape.h"
+#include "preload/inside.h"
+#include "preload/process.h"
+#include "preload/symbols.h"
+
+namespace bypass::preload {
+namespace {
+
+constexpr int kExecArguments = 1 << 16;
+
+// Arguments of an execl form, up to and with the null; 0: more than a stack holds.
+int count_arguments(va_list arguments) {
+  for (int count = 2; count < kExecArguments; count++) {
+    if (va_arg(arguments, char*) == nullptr) return count;
+  }
+  return 0;
+}
+
+void collect_arguments(const char* first, char** out, va_list arguments) {
+  *out++ = const_cast<char*>(first);
+  while ((*out++ = va_arg(arguments, char*)) != nullptr) {
+  }
+}
+
+// Runs `body(argv, rest)` with the arguments of an execl form; `rest` stands behind the null.
+#define BYPASS_WITH_ARGUMENTS(first, body)                                                         \
+  va_list counting, arguments;                                                                     \
+  va_start(counting, first);                                                                       \
+  int count = (first) != nullptr ? count_arguments(counting) : 1;                                  \
+  va_end(counting);                                                                                \
+  if (count == 0) {                                                                                \
+    errno = E2BIG;                                                                                 \
+    return -1;                                                                                     \
+  }                                                                                                \
+  char** argv = static_cast<char**>(__builtin_alloca(static_cast<size_t>(count) * sizeof(char*))); \
+  va_start(arguments, first);                                                                      \
+  argv[0] = nullptr;                                                                               \
+  if ((first) != nullptr) collect_arguments(first, argv, arguments);                               \
+  body;                                                                                            \
+  va_end(arguments)
+
+BYPASS_EXPORT(int, execve, (const char* path, char* const* argv, char* const* environment)) {
+  before_exec(path);
+  return real.execve(path, argv, environment);
+}
+
+BYPASS_EXPORT(int, execv, (const char* path, char* const* argv)) {
+  before_exec(path);
+  return real.execve(path, argv, environ);
+}
+
+BYPASS_EXPORT(int, execvp, (const char* file, char* const* argv)) {
+  before_exec(file);
+  return real.execvpe(file, argv, environ);
+}
+
+BYPASS_EXPORT(int, execvpe, (const char* file, char* const* argv, char* const* environment)) {
+  before_exec(file);
+  return real.execvpe(file, argv, environment);
+}
+
+BYPASS_EXPORT(int, fexecve, (int fd, char* const* argv, char* const* environment)) {
+  before_exec(nullptr);
+  return real.fexecve(fd, argv, environment);
+}
+
+BYPASS_EXPORT(int, execveat,
+              (int directory, const char* path, char* const* argv, char* const* environment, int flags)) {
+  before_exec(nullptr);
+  return real.execveat(directory, path, argv, environment, flags);
+}
+
+BYPASS_EXPORT(int, execl, (const char* path, const char* first, ...)) {
+  before_exec(path);
+  BYPASS_WITH_ARGUMENTS(first, int result = real.execve(path, argv, environ));
+  return result;
+}
+
+BYPASS_EXPORT(int, execlp, (const char* file, const char* first, ...)) {
+  before_exec(file);
+  BYPASS_WITH_ARGUMENTS(first, int result = real.execvpe(file, argv, environ));
+  return result;
+}
+
+BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
+  before_exec(path);
+  BYPASS_WITH_ARGUMENTS(first, int result = real.execve(path, argv, va_arg(arguments, char* const*)));
+  return result;
+}
+
+void before_spawn(const char* program) {
+  if (has_started() && !goes_straight()) note_exec(program);
+}
+
+BYPASS_EXPORT(int, posix_spawn,
+              (pid_t * pid, const char* path, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const* argv, char* const* environment)) {
+  before_spawn(path);
+  return real.posix_spawn(pid, path, actions, attributes, argv, environment);
+}
+
+BYPASS_EXPORT(int, posix_spawnp,
+              (pid_t * pid, const char* file, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const* argv, char* const* environment)) {
+  before_spawn(file);
+  return real.posix_spawnp(pid, file, actions, attributes, argv, environment);
+}
+
+}  // namespace
+}  // namespace bypass::preload

@@ -1,0 +1,140 @@
+// Numbers come and go: socket, close and its ranges, dup and its kin, fcntl.
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/close_range.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include "preload/acceleration.h"
+#include "preload/escape.h"
+#include "preload/inside.h"
+#include "preload/numbers.h"
+#include "preload/own_descriptors.h"
+#include "preload/raw_syscall.h"
+#include "preload/symbols.h"
+
+namespace bypass::preload {
+namespace {
+
+[[gnu::noinline]] void adopt_socket(int fd, int domain, int type, int protocol) {
+  KeepErrno keep;
+  drop_stale_number(fd);
+  if ((domain != AF_INET && domain != AF_INET6) || !is_accelerating()) return;
+  File* file = socket::open_socket(fd, domain, type, protocol);
+  if (file != nullptr && !enter_number(fd, file)) note_escape(fd, observe::Reason::kNoMemory, "table of numbers");
+}
+
+BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
+  int fd = real.socket(domain, type, protocol);
+  if (fd >= 0) adopt_socket(fd, domain, type, protocol);
+  return fd;
+}
+
+[[gnu::noinline]] int close_started(int fd) {
+  if (is_tracked(fd)) {
+    KeepErrno keep;
+    leave_number(fd);
+  }
+  if (!is_own_descriptor(fd)) [[likely]]
+    return real.close(fd);
+  errno = EBADF;
+  return -1;
+}
+
+BYPASS_EXPORT(int, close, (int fd)) {
+  return has_started() ? close_started(fd) : real.close(fd);
+}
+
+// Numbers of ours in the range leave the table first; then the kernel closes what is not our own.
+int close_numbers(unsigned first, unsigned last, int flags) {
+  if ((flags & CLOSE_RANGE_CLOEXEC) != 0 || first > last || goes_straight())
+    return real.close_range(first, last, flags);
+  KeepErrno keep;
+  for (int fd = static_cast<int>(first < INT_MAX ? first : INT_MAX); fd < fd_table.end(); fd++) {
+    if (static_cast<unsigned>(fd) > last) break;
+    if (is_tracked(fd)) leave_number(fd);
+  }
+  return close_around_own(first, last, flags);
+}
+
+BYPASS_EXPORT(int, close_range, (unsigned first, unsigned last, int flags)) {
+  return close_numbers(first, last, flags);
+}
+
+BYPASS_EXPORT(void, closefrom, (int first)) {
+  unsigned from = first < 0 ? 0 : static_cast<unsigned>(first);
+  if (!has_started() || close_numbers(from, UINT_MAX, 0) != 0) real.closefrom(first);
+}
+
+BYPASS_EXPORT(int, dup, (int fd)) {
+  int copy = real.dup(fd);
+  if (copy >= 0 && (is_tracked(fd) || is_tracked(copy))) [[unlikely]]
+    share_number(fd, copy);
+  return copy;
+}
+
+// Duplicates onto a number that the program chose: what it named leaves it first, for it must still be open.
+template <typename Duplicate>
+int duplicate_onto(int fd, int target, Duplicate duplicate) {
+  if ((!is_tracked(fd) && !is_tracked(target)) || fd == target || goes_straight()) [[likely]]
+    return duplicate();
+  if (is_tracked(target)) {
+    if (real.fcntl(fd, F_GETFD) < 0) return -1;
+    KeepErrno keep;
+    leave_number(target);
+  }
+  int result = duplicate();
+  if (result >= 0) share_number(fd, target);
+  return result;
+}
+
+bool refuses_target(int target) {
+  if (!is_own_descriptor(target)) [[likely]]
+    return false;
+  errno = EBADF;
+  return true;
+}
+
+BYPASS_EXPORT(int, dup2, (int fd, int target)) {
+  if (refuses_target(target)) return -1;
+  return duplicate_onto(fd, target, [=] { return real.dup2(fd, target); });
+}
+
+BYPASS_EXPORT(int, dup3, (int fd, int target, int flags)) {
+  if (refuses_target(target)) return -1;
+  if ((flags & ~O_CLOEXEC) != 0) return real.dup3(fd, target, flags);
+  return duplicate_onto(fd, target, [=] { return real.dup3(fd, target, flags); });
+}
+
+int control_tracked(int fd, int command, void* argument) {
+  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+    int copy = real.fcntl(fd, command, argument);
+    if (copy >= 0) share_number(fd, copy);
+    return copy;
+  }
+  Use use(fd);
+  if (!use) return real.fcntl(fd, command, argument);
+  if (command == F_GETFL) return static_cast<int>(use.finish(socket::status_flags(*use, fd)));
+  if (command == F_SETFL) {
+    return static_cast<int>(
+        use.finish(socket::set_status_flags(*use, fd, static_cast<int>(reinterpret_cast<long>(argument)))));
+  }
+  return real.fcntl(fd, command, argument);
+}
+
+// Not variadic as libc declares it: the argument comes in the same register, and nothing else is saved.
+BYPASS_EXPORT(int, fcntl, (int fd, int command, void* argument)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.fcntl(fd, command, argument);
+  return control_tracked(fd, command, argument);
+}
+
+BYPASS_EXPORT(int, fcntl64, (int fd, int command, void* argument)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.fcntl64(fd, command, argument);
+  return control_tracked(fd, command, argument);
+}
+
+}  // namespace
+}  // namespace bypass::preload

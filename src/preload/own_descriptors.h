@@ -1,0 +1,18 @@
+// Descriptors of ours (the arena's, the ports', eventfds) under the program's closes.
+#pragma once
+
+#include "preload/acceleration.h"
+#include "preload/inside.h"
+#include "runtime/process.h"
+
+namespace bypass::preload {
+
+/// The program must not close this number, nor put another descriptor there. Our own code may.
+inline bool is_own_descriptor(int fd) {
+  return has_started() && !goes_straight() && runtime::owns_descriptor(fd);
+}
+
+/// close_range over what lies between our own.
+int close_around_own(unsigned first, unsigned last, int flags);
+
+}  // namespace bypass::preload

@@ -1,0 +1,164 @@
+// The life of the process: load, fork, vfork, exec, exit.
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "preload/acceleration.h"
+#include "preload/escape.h"
+#include "preload/inside.h"
+#include "preload/numbers.h"
+#include "preload/process.h"
+#include "preload/raw_syscall.h"
+#include "preload/stdio.h"
+#include "preload/symbols.h"
+#include "runtime/process.h"
+
+namespace bypass::preload {
+
+bool is_straight_path() {
+  if (thread_path.depth > 0) return true;
+  if (raw_syscall(SYS_getpid) != thread_path.vfork_parent) return true;
+  thread_path.vfork_parent = 0;  // the parent again: its child has gone its way
+  return false;
+}
+
+void before_fork() {
+  goes_straight();  // an earlier vfork of this thread is over
+  if (has_started()) runtime::prepare_fork();
+}
+
+void after_fork_in_parent() {
+  if (has_started()) runtime::after_fork_parent();
+}
+
+void after_fork_in_child() {
+  thread_path.vfork_parent = 0;
+  decide_again();
+  if (!has_started()) return;
+  forget_uses_after_fork();
+  runtime::after_fork_child();
+  // Families are not built: what the parent has of ours is, in the child, the kernel socket that stands under each
+  // number. The child may close them, exec, and open sockets of its own, which are the kernel's.
+  end_acceleration();
+  is_fork_child = true;
+}
+
+constinit bool is_fork_child = false;
+
+void note_vfork() {
+  if (thread_path.vfork_parent == 0 || !goes_straight()) {
+    thread_path.vfork_parent = static_cast<pid_t>(raw_syscall(SYS_getpid));
+  }
+}
+
+namespace {
+
+// An exec that cannot succeed must not end what the process has; Python tries every folder of PATH.
+bool can_be_run(const char* program) {
+  if (program == nullptr || strchr(program, '/') != nullptr) return program == nullptr || access(program, X_OK) == 0;
+  const char* path = getenv("PATH");
+  if (path == nullptr) return true;
+  for (const char* folder = path; folder != nullptr; folder = strchr(folder, ':')) {
+    if (*folder == ':') folder++;
+    char file[PATH_MAX];
+    auto length = static_cast<int>(strcspn(folder, ":"));
+    snprintf(file, sizeof(file), "%.*s/%s", length, folder, program);
+    if (access(file, X_OK) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void before_exec(const char* program) {
+  if (!has_started() || goes_straight()) return;
+  KeepErrno keep;
+  if (!can_be_run(program)) return;
+  note_exec(program != nullptr ? program : "fexecve");
+  runtime::before_exit();
+  if (!is_fork_child) return;
+  // The parent has them, too, and waits for nobody's exec; a child whose exec fails is about to end.
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) leave_number(fd);
+}
+
+namespace {
+
+void on_quick_exit() {
+  runtime::before_exit();
+}
+
+[[gnu::constructor(101)]] void on_load(int, char**, char** environment) {
+  resolve_symbols();
+  runtime::at_load(environment);
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+// After the program's own exit handlers and destructors.
+[[gnu::destructor]] void on_unload() {
+  if (!has_started()) return;
+  flush_streams();
+  runtime::before_exit();
+  end_acceleration();
+}
+
+void leave_process(int status) {
+  if (has_started() && !goes_straight()) runtime::before_exit();
+  real._exit(status);
+}
+
+BYPASS_EXPORT(void, _exit, (int status)) {
+  leave_process(status);
+}
+
+BYPASS_EXPORT(void, _Exit, (int status)) {
+  leave_process(status);
+}
+
+BYPASS_EXPORT(pid_t, _Fork, ()) {
+  before_fork();
+  pid_t child = real._Fork();
+  child == 0 ? after_fork_in_child() : after_fork_in_parent();
+  return child;
+}
+
+BYPASS_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
+  int result = real.daemon(keep_directory, keep_streams);
+  for (int fd = 0; result == 0 && keep_streams == 0 && fd < 3; fd++) drop_stale_number(fd);
+  return result;
+}
+
+}  // namespace
+
+void prepare_quick_exit() {
+  at_quick_exit(on_quick_exit);
+}
+
+}  // namespace bypass::preload
+
+// The child returns from vfork on the parent's stack, so nothing of ours may lie there: note it, then become
+// libc's vfork.
+extern "C" [[gnu::used, gnu::visibility("hidden")]] void* bypass_before_vfork() {
+  bypass::preload::resolve_symbols();
+  bypass::preload::note_vfork();
+  return reinterpret_cast<void*>(bypass::preload::real.vfork);
+}
+
+#define BYPASS_VFORK(name)                 \
+  asm(".text\n"                            \
+      ".globl " #name                      \
+      "\n"                                 \
+      ".type " #name ", @function\n" #name \
+      ":\n"                                \
+      "  endbr64\n"                        \
+      "  subq $8, %rsp\n"                  \
+      "  call bypass_before_vfork\n"       \
+      "  addq $8, %rsp\n"                  \
+      "  jmp *%rax\n"                      \
+      ".size " #name ", .-" #name "\n")
+BYPASS_VFORK(vfork);
+BYPASS_VFORK(__vfork);

@@ -1,0 +1,21 @@
+// What the process's turns mean for the tables; process.cc, and raw.cc for the same turns by number.
+#pragma once
+
+namespace bypass::preload {
+
+void before_fork();
+void after_fork_in_parent();
+void after_fork_in_child();
+
+/// This thread's next calls may be a vfork child's.
+void note_vfork();
+
+/// Unsent data is delivered, what the new image would inherit is noted; a forked child lets go of everything.
+/// Nothing happens for a program that cannot be run. Null: one that has no path.
+void before_exec(const char* program);
+extern bool is_fork_child;
+
+/// Once, when the process starts to accelerate.
+void prepare_quick_exit();
+
+}  // namespace bypass::preload

@@ -1,0 +1,182 @@
+// syscall(2): the numbers whose functions we interpose go the interposers' way when they concern a socket of
+// ours. What is made by hand (Go, static programs) is beyond us.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "preload/acceleration.h"
+#include "preload/escape.h"
+#include "preload/inside.h"
+#include "preload/numbers.h"
+#include "preload/process.h"
+#include "preload/symbols.h"
+
+namespace bypass::preload {
+namespace {
+
+struct Arguments {
+  long word[6];
+
+  template <typename T>
+  [[nodiscard]] T at(int index) const {
+    if constexpr (std::is_pointer_v<T>) {
+      return reinterpret_cast<T>(word[index]);
+    } else {
+      return static_cast<T>(word[index]);
+    }
+  }
+};
+
+// Calls an exported function of ours (these names are our own exports) with the words as its arguments.
+template <typename R, typename... A, std::size_t... I>
+long call_words(R (*function)(A...), const Arguments& arguments, std::index_sequence<I...>) {
+  return static_cast<long>(function(arguments.at<A>(static_cast<int>(I))...));
+}
+template <typename R, typename... A>
+long call(R (*function)(A...), const Arguments& arguments) {
+  return call_words(function, arguments, std::index_sequence_for<A...>{});
+}
+
+long call_fcntl(const Arguments& a) {
+  return ::fcntl(a.at<int>(0), a.at<int>(1), a.at<void*>(2));
+}
+
+long call_ioctl(const Arguments& a) {
+  return ::ioctl(a.at<int>(0), a.at<unsigned long>(1), a.at<void*>(2));
+}
+
+long make_fork(long number, const Arguments& a) {
+  before_fork();
+  long child = real.syscall(number, a.word[0], a.word[1], a.word[2], a.word[3], a.word[4], a.word[5]);
+  child == 0 ? after_fork_in_child() : after_fork_in_parent();
+  return child;
+}
+
+// Calls that make or end numbers or the process, whatever their first argument is.
+bool is_lifecycle_call(long number, const Arguments& a) {
+  switch (number) {
+    case SYS_socket:
+    case SYS_close_range:
+    case SYS_epoll_create1:
+    case SYS_dup2:
+    case SYS_dup3:
+    case SYS_execve:
+    case SYS_exit_group:
+    case SYS_fork:
+      return true;
+    case SYS_clone:
+      return (a.word[0] & CLONE_VM) == 0 && a.word[1] == 0;
+    default:
+      return false;
+  }
+}
+
+long call_lifecycle(long number, const Arguments& a) {
+  switch (number) {
+    case SYS_socket:
+      return call(::socket, a);
+    case SYS_close_range:
+      return ::close_range(a.at<unsigned>(0), a.at<unsigned>(1), a.at<int>(2));
+    case SYS_epoll_create1:
+      return call(::epoll_create1, a);
+    case SYS_dup2:
+      return call(::dup2, a);
+    case SYS_dup3:
+      return call(::dup3, a);
+    case SYS_execve:
+      return call(::execve, a);
+    case SYS_exit_group:
+      ::_exit(a.at<int>(0));
+    default:
+      return make_fork(number, a);
+  }
+}
+
+// Transfers and the rest, on a socket or a set of ours. False: a number that we do not interpose.
+bool call_tracked(long number, const Arguments& a, long& result) {
+  switch (number) {
+#define BYPASS_CASE(name)     \
+  case SYS_##name:            \
+    result = call(::name, a); \
+    return true;
+    BYPASS_CASE(close)
+    BYPASS_CASE(dup)
+    BYPASS_CASE(bind)
+    BYPASS_CASE(listen)
+    BYPASS_CASE(accept)
+    BYPASS_CASE(accept4)
+    BYPASS_CASE(connect)
+    BYPASS_CASE(shutdown)
+    BYPASS_CASE(getsockname)
+    BYPASS_CASE(getpeername)
+    BYPASS_CASE(getsockopt)
+    BYPASS_CASE(setsockopt)
+    BYPASS_CASE(read)
+    BYPASS_CASE(write)
+    BYPASS_CASE(readv)
+    BYPASS_CASE(writev)
+    BYPASS_CASE(recvfrom)
+    BYPASS_CASE(recvmsg)
+    BYPASS_CASE(recvmmsg)
+    BYPASS_CASE(sendto)
+    BYPASS_CASE(sendmsg)
+    BYPASS_CASE(sendmmsg)
+    BYPASS_CASE(sendfile)
+    BYPASS_CASE(epoll_wait)
+    BYPASS_CASE(epoll_pwait)
+#undef BYPASS_CASE
+    case SYS_fcntl:
+      result = call_fcntl(a);
+      return true;
+    case SYS_ioctl:
+      result = call_ioctl(a);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool call_waiting(long number, const Arguments& a, long& result) {
+  switch (number) {
+    case SYS_epoll_ctl:
+      result = call(::epoll_ctl, a);
+      return true;
+    case SYS_poll:
+      result = call(::poll, a);
+      return true;
+    case SYS_ppoll:
+      result = call(::ppoll, a);
+      return true;
+    case SYS_select:
+      result = call(::select, a);
+      return true;
+    default:
+      return false;
+  }
+}
+
+BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
+  Arguments arguments{{a, b, c, d, e, f}};
+  long result = 0;
+  if (number == SYS_io_uring_setup && has_started()) note_escape(-1, observe::Reason::kEscapedIoUring, "syscall");
+  if (fd_table.end() == 0 || goes_straight()) {
+    bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
+    if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);
+  }
+  if (is_lifecycle_call(number, arguments)) return call_lifecycle(number, arguments);
+  if (is_tracked(static_cast<int>(a)) && call_tracked(number, arguments, result)) return result;
+  if (call_waiting(number, arguments, result)) return result;
+  return real.syscall(number, a, b, c, d, e, f);
+}
+
+}  // namespace
+}  // namespace bypass::preload

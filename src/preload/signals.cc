@@ -1,0 +1,203 @@
+#include "preload/signals.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "preload/inside.h"
+#include "preload/raw_syscall.h"
+#include "preload/symbols.h"
+#include "runtime/crash.h"
+#include "socket/api.h"
+
+namespace bypass::preload {
+namespace {
+
+using Handler = void (*)(int, siginfo_t*, void*);
+
+// What the program installed, where the kernel has the trampoline. A handler without SA_SIGINFO is called
+// with three arguments, too: it does not look at the others.
+struct Installed {
+  std::atomic<Handler> handler;
+  std::atomic<int> flags;
+};
+constinit std::array<Installed, NSIG> installed{};
+constinit std::atomic<bool> wrapping{false};
+constinit std::atomic<std::uint64_t> interrupting{0};  // siginterrupt's set
+thread_local constinit std::uint64_t held_back = 0;    // blocked by us until the lock is left
+
+constexpr std::uint64_t bit_of(int signal) {
+  return std::uint64_t{1} << (signal - 1);
+}
+
+long change_mask(int how, std::uint64_t set) {
+  return raw_syscall(SYS_rt_sigprocmask, how, reinterpret_cast<long>(&set), 0, sizeof(set));
+}
+
+// Back to the same thread, blocked now and after this handler's return: the kernel keeps it for us.
+void hold_back(int signal, siginfo_t* info, ucontext_t* context) {
+  change_mask(SIG_BLOCK, bit_of(signal));
+  long pid = raw_syscall(SYS_getpid), tid = raw_syscall(SYS_gettid);
+  if (raw_syscall(SYS_rt_tgsigqueueinfo, pid, tid, signal, reinterpret_cast<long>(info)) < 0) {
+    raw_syscall(SYS_tgkill, pid, tid, signal);
+  }
+  sigaddset(&context->uc_sigmask, signal);
+  held_back |= bit_of(signal);
+  socket::thread_signals.held_back = 1;
+}
+
+void redeliver() {
+  std::uint64_t set = held_back;
+  held_back = 0;
+  socket::thread_signals.held_back = 0;
+  if (set != 0) change_mask(SIG_UNBLOCK, set);
+}
+
+// What the kernel does for SA_RESETHAND: flags and mask stay.
+void reset_to_default(int signal, int flags) {
+  struct sigaction action;
+  real.sigaction(signal, nullptr, &action);
+  action.sa_handler = SIG_DFL;
+  action.sa_flags = flags;
+  real.sigaction(signal, &action, nullptr);
+}
+
+void trampoline(int signal, siginfo_t* info, void* context) {
+  Installed& program = installed[static_cast<std::size_t>(signal)];
+  auto& thread = socket::thread_signals;
+  bool fault = (signal == SIGTRAP || signal == SIGSYS) && info->si_code > 0;
+  if (thread.in_lock > 0 && !fault) return hold_back(signal, info, static_cast<ucontext_t*>(context));
+  Handler handler = program.handler.load(std::memory_order_relaxed);
+  int flags = program.flags.load(std::memory_order_relaxed);
+  if ((flags & SA_RESETHAND) != 0) reset_to_default(signal, flags);
+  thread.seen = thread.seen + 1;
+  if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
+  int depth = thread_path.depth;
+  thread_path.depth = 0;  // the handler is the program's, whatever it interrupted; it may never return
+  handler(signal, info, context);
+  thread_path.depth = depth;
+}
+
+bool is_trampoline(const struct sigaction& action) {
+  return action.sa_sigaction == trampoline;
+}
+
+// The program's action as the kernel is to have it.
+struct sigaction behind_trampoline(int signal, const struct sigaction& action) {
+  struct sigaction wrapped = action;
+  if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) return wrapped;
+  Installed& program = installed[static_cast<std::size_t>(signal)];
+  if (!is_trampoline(action)) {  // else: given back to us by a call that we do not see, sigset(3)
+    program.flags = action.sa_flags;
+    program.handler = action.sa_sigaction;
+  }
+  wrapped.sa_sigaction = trampoline;
+  // SA_RESETHAND is done by the trampoline: a signal that is held back comes twice.
+  wrapped.sa_flags = (action.sa_flags & ~SA_RESETHAND) | SA_SIGINFO;
+  return wrapped;
+}
+
+void show_own(struct sigaction& old, Handler handler, int flags) {
+  if (!is_trampoline(old)) return;
+  old.sa_sigaction = handler;
+  old.sa_flags = flags;
+}
+
+int change_action(int signal, const struct sigaction* action, struct sigaction* old) {
+  if (!wrapping || goes_straight() || signal <= 0 || signal >= NSIG) return real.sigaction(signal, action, old);
+  if (runtime::crash::concerns(signal)) {
+    return runtime::crash::installed() ? runtime::crash::on_program_sigaction(signal, action, old)
+                                       : real.sigaction(signal, action, old);
+  }
+  Installed& program = installed[static_cast<std::size_t>(signal)];
+  Handler handler = program.handler;
+  int flags = program.flags;
+  struct sigaction wrapped;
+  if (action != nullptr) wrapped = behind_trampoline(signal, *action);
+  int result = real.sigaction(signal, action != nullptr ? &wrapped : nullptr, old);
+  if (result == 0 && old != nullptr) show_own(*old, handler, flags);
+  return result;
+}
+
+// signal() and its historical kin.
+sighandler_t change_handler(int signal, sighandler_t handler, int flags, bool block_itself) {
+  if (handler == SIG_ERR || signal <= 0 || signal >= NSIG) {
+    errno = EINVAL;
+    return SIG_ERR;
+  }
+  struct sigaction action {
+  }, old;
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  if (block_itself) sigaddset(&action.sa_mask, signal);
+  return change_action(signal, &action, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
+sighandler_t bsd_signal_action(int signal, sighandler_t handler) {
+  bool interrupts = signal > 0 && signal < NSIG && (interrupting & bit_of(signal)) != 0;
+  return change_handler(signal, handler, interrupts ? 0 : SA_RESTART, true);
+}
+
+constexpr int kSystemVFlags = SA_RESETHAND | SA_NODEFER;
+
+BYPASS_EXPORT(int, sigaction, (int signal, const struct sigaction* action, struct sigaction* old)) {
+  return change_action(signal, action, old);
+}
+
+BYPASS_EXPORT(int, __sigaction, (int signal, const struct sigaction* action, struct sigaction* old)) {
+  return change_action(signal, action, old);
+}
+
+BYPASS_EXPORT(sighandler_t, signal, (int signal, sighandler_t handler)) {
+  return bsd_signal_action(signal, handler);
+}
+
+BYPASS_EXPORT(sighandler_t, bsd_signal, (int signal, sighandler_t handler)) {
+  return bsd_signal_action(signal, handler);
+}
+
+BYPASS_EXPORT(sighandler_t, ssignal, (int signal, sighandler_t handler)) {
+  return bsd_signal_action(signal, handler);
+}
+
+BYPASS_EXPORT(sighandler_t, sysv_signal, (int signal, sighandler_t handler)) {
+  return change_handler(signal, handler, kSystemVFlags, false);
+}
+
+BYPASS_EXPORT(sighandler_t, __sysv_signal, (int signal, sighandler_t handler)) {
+  return change_handler(signal, handler, kSystemVFlags, false);
+}
+
+BYPASS_EXPORT(int, siginterrupt, (int signal, int interrupts)) {
+  struct sigaction action;
+  if (change_action(signal, nullptr, &action) != 0) return -1;
+  if (interrupts != 0) {
+    interrupting |= bit_of(signal);
+    action.sa_flags &= ~SA_RESTART;
+  } else {
+    interrupting &= ~bit_of(signal);
+    action.sa_flags |= SA_RESTART;
+  }
+  return change_action(signal, &action, nullptr);
+}
+
+}  // namespace
+
+void wrap_signal_handlers() {
+  socket::redeliver_signals = redeliver;
+  wrapping = true;
+  for (int signal = 1; signal < NSIG; signal++) {
+    struct sigaction action;
+    if (runtime::crash::concerns(signal) || real.sigaction(signal, nullptr, &action) != 0) continue;
+    if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN || is_trampoline(action)) continue;
+    action = behind_trampoline(signal, action);
+    real.sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace bypass::preload

@@ -1,0 +1,43 @@
+// Real: libc's own functions behind the names that this library exports.
+//
+// The table is usable from the first instruction on. Until our constructor has filled it, an entry makes the
+// system call itself (an allocator's start reads files before anything else has run, and dlsym may allocate),
+// or, where there is no such call, fills the table first. Private to a process; written once.
+#pragma once
+
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "preload/real_list.h"
+
+namespace bypass::preload {
+
+#define BYPASS_REAL_MEMBER(result, name, parameters) result(*name) parameters;
+struct Real {
+  BYPASS_REAL_CALLS(BYPASS_REAL_MEMBER)
+  BYPASS_REAL_VARIADIC(BYPASS_REAL_MEMBER)
+  BYPASS_REAL_OTHERS(BYPASS_REAL_MEMBER)
+};
+#undef BYPASS_REAL_MEMBER
+
+extern Real real;
+
+/// Fills the table and src/socket's part of it. Idempotent; the constructor calls it.
+void resolve_symbols();
+
+}  // namespace bypass::preload
+
+/// Defines an exported function. The label keeps it apart from libc's declaration: that may be noexcept,
+/// inline or a macro, and what we define is a cancellation point wherever libc's is.
+#define BYPASS_EXPORT(result, name, parameters)                                         \
+  extern "C" [[gnu::visibility("default")]] result bypass_##name parameters asm(#name); \
+  extern "C" [[gnu::visibility("default")]] result bypass_##name parameters

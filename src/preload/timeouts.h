@@ -1,0 +1,65 @@
+// libc's timeouts as Durations: negative is for ever; and select's write-back of what is left.
+#pragma once
+
+#include <sys/time.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "stack/time.h"
+
+namespace bypass::preload {
+
+inline constexpr Duration kForEver{-1};
+// Longer is for ever, too: 2^63 ns are 292 years.
+inline constexpr std::int64_t kLongestSeconds = 1'000'000'000;
+
+inline Duration from_milliseconds(int timeout) {
+  return timeout < 0 ? kForEver : Duration(std::chrono::milliseconds(timeout));
+}
+
+inline bool is_valid(const timespec* timeout) {
+  return timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 && timeout->tv_nsec < 1'000'000'000);
+}
+
+inline bool is_valid(const timeval* timeout) {
+  return timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0);
+}
+
+inline Duration from_timespec(const timespec* timeout) {
+  if (timeout == nullptr || timeout->tv_sec > kLongestSeconds) return kForEver;
+  return std::chrono::seconds(timeout->tv_sec) + Duration(timeout->tv_nsec);
+}
+
+inline Duration from_timeval(const timeval* timeout) {
+  if (timeout == nullptr || timeout->tv_sec > kLongestSeconds || timeout->tv_usec / 1'000'000 > kLongestSeconds) {
+    return kForEver;
+  }
+  return std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec);
+}
+
+/// Linux's select leaves in `timeout` what was left of it.
+class Remaining {
+ public:
+  explicit Remaining(timeval* timeout) : timeout_(timeout) {
+    if (timeout != nullptr) deadline_ = now() + std::max(from_timeval(timeout), Duration(0));
+  }
+  void write_back() const {
+    if (timeout_ == nullptr || from_timeval(timeout_) == kForEver) return;
+    Duration left = std::max(deadline_ - now(), Duration(0));
+    timeout_->tv_sec = left / std::chrono::seconds(1);
+    timeout_->tv_usec = left % std::chrono::seconds(1) / std::chrono::microseconds(1);
+  }
+
+ private:
+  static Duration now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return std::chrono::seconds(t.tv_sec) + Duration(t.tv_nsec);
+  }
+  timeval* timeout_;
+  Duration deadline_{};
+};
+
+}  // namespace bypass::preload

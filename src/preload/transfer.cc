@@ -1,0 +1,331 @@
+// read, write, recv*, send*, their vector, batch and fortified forms.
+#include "preload/transfer.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "preload/escape.h"
+#include "preload/numbers.h"
+#include "preload/raw_syscall.h"
+#include "preload/restart.h"
+#include "preload/symbols.h"
+
+namespace bypass::preload {
+namespace {
+
+// As the kernel does: to the thread that wrote.
+[[gnu::cold]] void raise_sigpipe() {
+  raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), SIGPIPE);
+}
+
+ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(data);
+  message.msg_iovlen = static_cast<size_t>(count);
+  return receive_message(use, fd, message, flags);
+}
+
+ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(data);
+  message.msg_iovlen = static_cast<size_t>(count);
+  return send_message(use, fd, message, flags);
+}
+
+// The checks that the kernel makes of every vector.
+bool vector_is_valid(int count) {
+  if (count >= 0 && count <= 1024) [[likely]]
+    return true;  // UIO_MAXIOV
+  errno = EINVAL;
+  return false;
+}
+
+// preadv2 and pwritev2 at offset -1 are readv and writev with flags; at another a socket cannot seek.
+bool vector_flags(off_t offset, int flags, int& socket_flags) {
+  socket_flags = (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
+  if (offset != -1) errno = ESPIPE;
+  if (offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) != 0) errno = EOPNOTSUPP;
+  return offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0;
+}
+
+ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, sockaddr* name, socklen_t* name_length) {
+  msghdr message{};
+  message.msg_name = name;
+  message.msg_namelen = name != nullptr && name_length != nullptr ? *name_length : 0;
+  message.msg_iov = const_cast<iovec*>(&data);
+  message.msg_iovlen = 1;
+  ssize_t result = receive_message(use, fd, message, flags);
+  if (result >= 0 && name != nullptr && name_length != nullptr) *name_length = message.msg_namelen;
+  return result;
+}
+
+}  // namespace
+
+ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
+  pthread_testcancel();
+  socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
+                    .name = static_cast<sockaddr*>(message.msg_name),
+                    .name_length = message.msg_namelen,
+                    .control = message.msg_control,
+                    .control_length = message.msg_controllen};
+  Restart restart(use, fd, SO_RCVTIMEO);
+  long result;
+  do result = socket::receive(*use, fd, m, flags);
+  while (restart.again(result));
+  if (result >= 0) {
+    message.msg_namelen = m.name_length;
+    message.msg_controllen = m.control_length;
+    message.msg_flags = m.flags;
+  }
+  return use.finish(result);
+}
+
+ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
+  pthread_testcancel();
+  socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
+                    .name = static_cast<sockaddr*>(message.msg_name),
+                    .name_length = message.msg_namelen,
+                    .control = message.msg_control,
+                    .control_length = message.msg_controllen};
+  Restart restart(use, fd, SO_SNDTIMEO);
+  bool sigpipe = false;
+  long result;
+  do result = socket::send(*use, fd, m, flags, sigpipe);
+  while (restart.again(result));
+  if (sigpipe) raise_sigpipe();
+  if ((flags & MSG_FASTOPEN) != 0) drop_if_decided(use, fd);
+  return use.finish(result);
+}
+
+namespace {
+
+BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.read(fd, buffer, length);
+  Use use(fd);
+  if (!use) return real.read(fd, buffer, length);
+  iovec data = buffer_of(buffer, length);
+  return receive_vector(use, fd, &data, 1, 0);
+}
+
+BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t room)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.__read_chk(fd, buffer, length, room);
+  Use use(fd);
+  if (!use || length > room) return real.__read_chk(fd, buffer, length, room);
+  iovec data = buffer_of(buffer, length);
+  return receive_vector(use, fd, &data, 1, 0);
+}
+
+BYPASS_EXPORT(ssize_t, readv, (int fd, const iovec* data, int count)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.readv(fd, data, count);
+  Use use(fd);
+  if (!use) return real.readv(fd, data, count);
+  return vector_is_valid(count) ? receive_vector(use, fd, data, count, 0) : -1;
+}
+
+ssize_t positioned_read(int fd, const iovec* data, int count, off_t offset, int flags) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.preadv2(fd, data, count, offset, flags);
+  Use use(fd);
+  int socket_flags = 0;
+  if (!use) return real.preadv2(fd, data, count, offset, flags);
+  if (!vector_is_valid(count) || !vector_flags(offset, flags, socket_flags)) return -1;
+  return receive_vector(use, fd, data, count, socket_flags);
+}
+
+BYPASS_EXPORT(ssize_t, preadv2, (int fd, const iovec* data, int count, off_t offset, int flags)) {
+  return positioned_read(fd, data, count, offset, flags);
+}
+
+BYPASS_EXPORT(ssize_t, preadv64v2, (int fd, const iovec* data, int count, off_t offset, int flags)) {
+  return positioned_read(fd, data, count, offset, flags);
+}
+
+BYPASS_EXPORT(ssize_t, recv, (int fd, void* buffer, size_t length, int flags)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.recv(fd, buffer, length, flags);
+  Use use(fd);
+  if (!use) return real.recv(fd, buffer, length, flags);
+  iovec data = buffer_of(buffer, length);
+  return receive_vector(use, fd, &data, 1, flags);
+}
+
+BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t room, int flags)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.__recv_chk(fd, buffer, length, room, flags);
+  Use use(fd);
+  if (!use || length > room) return real.__recv_chk(fd, buffer, length, room, flags);
+  iovec data = buffer_of(buffer, length);
+  return receive_vector(use, fd, &data, 1, flags);
+}
+
+BYPASS_EXPORT(ssize_t, recvfrom,
+              (int fd, void* buffer, size_t length, int flags, sockaddr* name, socklen_t* name_length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  Use use(fd);
+  if (!use) return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
+}
+
+BYPASS_EXPORT(ssize_t, __recvfrom_chk,
+              (int fd, void* buffer, size_t length, size_t room, int flags, sockaddr* name, socklen_t* name_length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
+  Use use(fd);
+  if (!use || length > room) return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
+  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
+}
+
+BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.recvmsg(fd, message, flags);
+  Use use(fd);
+  if (!use) return real.recvmsg(fd, message, flags);
+  return receive_message(use, fd, *message, flags);
+}
+
+BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.recvmmsg(fd, messages, count, flags, timeout);
+  Use use(fd);
+  if (!use) return real.recvmmsg(fd, messages, count, flags, timeout);
+  pthread_testcancel();
+  Restart restart(use, fd, SO_RCVTIMEO);
+  long result;
+  do result = socket::receive_many(*use, fd, messages, count, flags, timeout);
+  while (timeout == nullptr && restart.again(result));
+  return static_cast<int>(use.finish(result));
+}
+
+BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.write(fd, buffer, length);
+  Use use(fd);
+  if (!use) return real.write(fd, buffer, length);
+  iovec data = buffer_of(buffer, length);
+  return send_vector(use, fd, &data, 1, 0);
+}
+
+BYPASS_EXPORT(ssize_t, writev, (int fd, const iovec* data, int count)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.writev(fd, data, count);
+  Use use(fd);
+  if (!use) return real.writev(fd, data, count);
+  return vector_is_valid(count) ? send_vector(use, fd, data, count, 0) : -1;
+}
+
+ssize_t positioned_write(int fd, const iovec* data, int count, off_t offset, int flags) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.pwritev2(fd, data, count, offset, flags);
+  Use use(fd);
+  int socket_flags = 0;
+  if (!use) return real.pwritev2(fd, data, count, offset, flags);
+  if (!vector_is_valid(count) || !vector_flags(offset, flags, socket_flags)) return -1;
+  return send_vector(use, fd, data, count, socket_flags);
+}
+
+BYPASS_EXPORT(ssize_t, pwritev2, (int fd, const iovec* data, int count, off_t offset, int flags)) {
+  return positioned_write(fd, data, count, offset, flags);
+}
+
+BYPASS_EXPORT(ssize_t, pwritev64v2, (int fd, const iovec* data, int count, off_t offset, int flags)) {
+  return positioned_write(fd, data, count, offset, flags);
+}
+
+BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int flags)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.send(fd, buffer, length, flags);
+  Use use(fd);
+  if (!use) return real.send(fd, buffer, length, flags);
+  iovec data = buffer_of(buffer, length);
+  return send_vector(use, fd, &data, 1, flags);
+}
+
+BYPASS_EXPORT(ssize_t, sendto,
+              (int fd, const void* buffer, size_t length, int flags, const sockaddr* name, socklen_t name_length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.sendto(fd, buffer, length, flags, name, name_length);
+  Use use(fd);
+  if (!use) return real.sendto(fd, buffer, length, flags, name, name_length);
+  iovec data = buffer_of(buffer, length);
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr*>(name);
+  message.msg_namelen = name != nullptr ? name_length : 0;
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  return send_message(use, fd, message, flags);
+}
+
+BYPASS_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {
+  if (!is_tracked(fd)) [[likely]] {
+    note_passed_descriptors(message);
+    return real.sendmsg(fd, message, flags);
+  }
+  Use use(fd);
+  if (!use) return real.sendmsg(fd, message, flags);
+  return send_message(use, fd, *message, flags);
+}
+
+int send_batch(int fd, mmsghdr* messages, unsigned count, int flags) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.sendmmsg(fd, messages, count, flags);
+  Use use(fd);
+  if (!use) return real.sendmmsg(fd, messages, count, flags);
+  pthread_testcancel();
+  Restart restart(use, fd, SO_SNDTIMEO);
+  bool sigpipe = false;
+  long result;
+  do result = socket::send_many(*use, fd, messages, count, flags, sigpipe);
+  while (restart.again(result));
+  if (sigpipe) raise_sigpipe();
+  return static_cast<int>(use.finish(result));
+}
+
+BYPASS_EXPORT(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
+  return send_batch(fd, messages, count, flags);
+}
+
+BYPASS_EXPORT(int, __sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags)) {
+  return send_batch(fd, messages, count, flags);
+}
+
+ssize_t send_file(int out, int in, off_t* offset, size_t count) {
+  if (!is_tracked(out)) [[likely]]
+    return real.sendfile(out, in, offset, count);
+  Use use(out);
+  if (!use) return real.sendfile(out, in, offset, count);
+  pthread_testcancel();
+  Restart restart(use, out, SO_SNDTIMEO);
+  bool sigpipe = false;
+  long result;
+  do result = socket::send_file(*use, out, in, offset, count, sigpipe);
+  while (restart.again(result));
+  if (sigpipe) raise_sigpipe();
+  return use.finish(result);
+}
+
+BYPASS_EXPORT(ssize_t, sendfile, (int out, int in, off_t* offset, size_t count)) {
+  return send_file(out, in, offset, count);
+}
+
+BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count)) {
+  return send_file(out, in, offset, count);
+}
+
+// Programs that splice fall back to read and write on EINVAL, which the kernel gives for whatever cannot
+// splice; moving bytes by way of a pipe of ours could lose what the other end does not take.
+BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_offset, size_t length, unsigned flags)) {
+  bool ours = (is_tracked(in) && Use(in)) || (is_tracked(out) && Use(out));
+  if (!ours) [[likely]]
+    return real.splice(in, in_offset, out, out_offset, length, flags);
+  note_escape(is_tracked(in) ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
+  errno = EINVAL;
+  return -1;
+}
+
+}  // namespace
+}  // namespace bypass::preload

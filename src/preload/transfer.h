@@ -1,0 +1,18 @@
+// Bytes in and out of a socket of ours, as the transfer calls need them: with SA_RESTART, SIGPIPE and errno.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "preload/uses.h"
+
+namespace bypass::preload {
+
+/// `message` as recvmsg has it; results are libc's.
+ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags);
+ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags);
+
+inline iovec buffer_of(const void* buffer, size_t length) {
+  return {.iov_base = const_cast<void*>(buffer), .iov_len = length};
+}
+
+}  // namespace bypass::preload

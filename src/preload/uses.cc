@@ -1,0 +1,270 @@
+#include "preload/uses.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <atomic>
+
+#include "preload/inside.h"
+#include "preload/raw_syscall.h"
+
+namespace bypass::preload {
+namespace {
+
+// One thread's marks. Written by that thread alone; read by closers.
+struct Marks {
+  static constexpr int kDepth = 4;  // a call, and signal handlers' calls on top of it
+  std::atomic<bool> taken;
+  int depth;
+  std::atomic<std::uintptr_t> word[kDepth];
+  std::uintptr_t frame[kDepth];
+  std::atomic<const socket::PollItem*> many;
+  std::atomic<std::size_t> many_count;
+  std::uintptr_t many_frame;
+  std::atomic<int> readers;  // closers that look through `many` now
+};
+
+struct Chunk {
+  std::array<Marks, 64> marks;
+  std::atomic<Chunk*> next;
+};
+
+constinit Chunk first_chunk{};
+std::atomic<int> threads{0};  // that have marks
+std::atomic<bool> fence_each_call{false};
+thread_local constinit Marks* my_marks = nullptr;
+pthread_key_t exit_key;
+
+// Objects whose number is gone while a call is inside.
+constinit std::array<std::atomic<std::uintptr_t>, 1024> deferred{};
+std::atomic<int> deferred_count{0};
+
+long membarrier(int command) {
+  return raw_syscall(SYS_membarrier, command, 0, 0);
+}
+
+// The call's half: its mark is stored before the table is read again (see fence_for_closer).
+void fence_for_call() {
+  if (fence_each_call.load(std::memory_order_relaxed)) [[unlikely]] {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } else {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+}
+
+// The closer's half: the table was written before the marks are read, on every processor.
+void fence_for_closer() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!fence_each_call.load(std::memory_order_relaxed)) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+void drop_stale(Marks& marks, std::uintptr_t frame) {
+  while (marks.depth > 0 && marks.frame[marks.depth - 1] <= frame) {
+    marks.depth--;
+    marks.word[marks.depth].store(0, std::memory_order_relaxed);
+  }
+  if (marks.many_frame != 0 && marks.many_frame <= frame) {
+    marks.many_frame = 0;
+    marks.many.store(nullptr, std::memory_order_relaxed);
+  }
+}
+
+Chunk* more_marks(Chunk& last) {
+  long made = raw_syscall(SYS_mmap, 0, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (made < 0) return nullptr;
+  Chunk* expected = nullptr;
+  if (last.next.compare_exchange_strong(expected, reinterpret_cast<Chunk*>(made))) return last.next.load();
+  raw_syscall(SYS_munmap, made, sizeof(Chunk));
+  return expected;
+}
+
+[[gnu::noinline, gnu::cold]] Marks* take_marks() {
+  for (Chunk* chunk = &first_chunk; chunk != nullptr;) {
+    for (Marks& marks : chunk->marks) {
+      if (marks.taken.load(std::memory_order_relaxed) || marks.taken.exchange(true)) continue;
+      marks.depth = 0;
+      threads.fetch_add(1);  // sequentially consistent: a closer that counts one thread has not missed us
+      my_marks = &marks;
+      pthread_setspecific(exit_key, &marks);  // allocates nothing: among a process's first 32 keys
+      return &marks;
+    }
+    Chunk* next = chunk->next.load(std::memory_order_acquire);
+    chunk = next != nullptr ? next : more_marks(*chunk);
+  }
+  return nullptr;
+}
+
+void give_marks_back(void* argument) {
+  auto* marks = static_cast<Marks*>(argument);
+  drop_stale(*marks, UINTPTR_MAX);
+  my_marks = nullptr;
+  threads.fetch_sub(1);
+  marks->taken.store(false, std::memory_order_release);
+}
+
+bool is_among_many(Marks& marks, const File* file) {
+  if (marks.many.load(std::memory_order_relaxed) == nullptr) return false;
+  marks.readers.fetch_add(1);
+  const socket::PollItem* items = marks.many.load();
+  bool found = false;
+  for (std::size_t i = 0; items != nullptr && !found && i < marks.many_count.load(); i++) {
+    found = items[i].file == file;
+  }
+  marks.readers.fetch_sub(1);
+  return found;
+}
+
+bool is_marked(Marks& marks, Entry entry) {
+  for (auto& word : marks.word) {
+    if (word.load(std::memory_order_relaxed) == entry.word()) return true;
+  }
+  return is_among_many(marks, entry.file());
+}
+
+bool is_in_use(Entry entry) {
+  int mine = my_marks != nullptr ? 1 : 0;
+  if (mine != 0 && is_marked(*my_marks, entry)) return true;
+  if (threads.load() == mine) return false;
+  fence_for_closer();
+  for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load(std::memory_order_acquire)) {
+    for (Marks& marks : chunk->marks) {
+      if (marks.taken.load(std::memory_order_relaxed) && is_marked(marks, entry)) return true;
+    }
+  }
+  return false;
+}
+
+bool defer(std::uintptr_t word) {
+  for (auto& place : deferred) {
+    std::uintptr_t expected = 0;
+    if (place.compare_exchange_strong(expected, word)) return true;
+  }
+  return false;
+}
+
+// Releases what no call is inside any more. The number is long gone: -1.
+[[gnu::noinline, gnu::cold]] void release_deferred() {
+  int saved = errno;
+  for (auto& place : deferred) {
+    Entry entry(place.load(std::memory_order_relaxed));
+    if (entry.empty() || is_in_use(entry)) continue;
+    std::uintptr_t expected = entry.word();
+    if (!place.compare_exchange_strong(expected, 0)) continue;
+    deferred_count.fetch_sub(1);
+    socket::release(*entry.file(), -1);
+  }
+  errno = saved;
+}
+
+}  // namespace
+
+Use::Use(int fd, Kinds kinds) {
+  enter(fd, kinds, reinterpret_cast<std::uintptr_t>(this));
+}
+
+Use::Use(int fd, Kinds kinds, const Use& /*enclosing*/) {
+  enter(fd, kinds, 0);
+}
+
+void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
+  if (goes_straight()) return;
+  Marks* marks = my_marks != nullptr ? my_marks : take_marks();
+  if (marks == nullptr) return;
+  drop_stale(*marks, stale_below);
+  int place = marks->depth < Marks::kDepth ? marks->depth : Marks::kDepth - 1;
+  marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);
+  saved_errno_ = errno;
+  marks->depth = place + 1;  // before the mark: a handler's calls take the places above
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (Entry seen = fd_table.load(fd); !seen.empty();) {
+    marks->word[place].store(seen.word(), std::memory_order_relaxed);
+    fence_for_call();
+    Entry again = fd_table.load(fd);
+    if (again == seen) {
+      if ((kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) entry_ = seen;
+      break;
+    }
+    seen = again;
+  }
+  place_ = place;
+}
+
+Use::~Use() {
+  if (place_ < 0) return;
+  Marks& marks = *my_marks;
+  marks.word[place_].store(0, std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  marks.depth = place_;
+  if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    release_deferred();
+}
+
+UseMany::UseMany(std::span<socket::PollItem> items) {
+  if (goes_straight()) return;
+  Marks* marks = my_marks != nullptr ? my_marks : take_marks();
+  if (marks == nullptr) return;
+  drop_stale(*marks, reinterpret_cast<std::uintptr_t>(this));
+  saved_errno_ = errno;
+  for (socket::PollItem& item : items) {
+    item.file = fd_table.load(item.fd).file();
+    any_ |= item.file != nullptr;
+  }
+  // A handler's poll on top of a poll goes unmarked: it is short, and its set is rarely closed meanwhile.
+  if (!any_ || marks->many_frame != 0) return;
+  marks->many_frame = reinterpret_cast<std::uintptr_t>(this);
+  marks->many_count.store(items.size(), std::memory_order_relaxed);
+  marks->many.store(items.data(), std::memory_order_release);
+  fence_for_call();
+  for (socket::PollItem& item : items) {
+    if (item.file != fd_table.load(item.fd).file()) item.file = nullptr;  // closed meanwhile: the kernel's answer
+  }
+}
+
+UseMany::~UseMany() {
+  if (!any_ || my_marks->many_frame != reinterpret_cast<std::uintptr_t>(this)) return;
+  my_marks->many_frame = 0;
+  my_marks->many.store(nullptr);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before `readers` is read; they add, then load `many`
+  while (my_marks->readers.load() != 0) __builtin_ia32_pause();
+  if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    release_deferred();
+}
+
+void release_entry(Entry entry, int fd) {
+  if (my_marks != nullptr) drop_stale(*my_marks, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
+  if (!is_in_use(entry)) {
+    socket::release(*entry.file(), fd);
+    return;
+  }
+  // A full list keeps the object for good: better than one that a call still uses.
+  if (!defer(entry.word())) return;
+  deferred_count.fetch_add(1);
+  fence_for_closer();  // whoever leaves from here on sees the count; who left before is found out now
+  release_deferred();
+}
+
+void prepare_uses() {
+  pthread_key_create(&exit_key, give_marks_back);
+  fence_each_call = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) < 0;
+}
+
+void forget_uses_after_fork() {
+  for (Chunk* chunk = &first_chunk; chunk != nullptr; chunk = chunk->next.load()) {
+    for (Marks& marks : chunk->marks) {
+      marks.readers = 0;
+      if (&marks == my_marks || !marks.taken.load()) continue;
+      drop_stale(marks, UINTPTR_MAX);
+      marks.taken = false;
+    }
+  }
+  threads = my_marks != nullptr ? 1 : 0;
+  for (auto& place : deferred) place = 0;  // the parent's references
+  deferred_count = 0;
+  fence_each_call = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) < 0;
+}
+
+}  // namespace bypass::preload

@@ -1,0 +1,208 @@
+// poll and select, and their fortified and masked forms, over sets of kernel descriptors and ours.
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include "preload/numbers.h"
+#include "preload/raw_syscall.h"
+#include "preload/symbols.h"
+#include "preload/timeouts.h"
+
+namespace bypass::preload {
+namespace {
+
+using socket::PollItem;
+
+// Room for a set: on the stack when it is small, else mapped (no malloc: poll is async-signal-safe).
+class Items {
+ public:
+  explicit Items(std::size_t count) : count_(count) {
+    if (count <= kNear) return;
+    long made = raw_syscall(SYS_mmap, 0, static_cast<long>(bytes()), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    far_ = made < 0 ? nullptr : reinterpret_cast<PollItem*>(made);
+  }
+  ~Items() {
+    if (far_ != nullptr) raw_syscall(SYS_munmap, reinterpret_cast<long>(far_), static_cast<long>(bytes()));
+  }
+  Items(const Items&) = delete;
+  Items& operator=(const Items&) = delete;
+
+  explicit operator bool() const { return count_ <= kNear || far_ != nullptr; }
+  std::span<PollItem> get() { return {far_ != nullptr ? far_ : near_, count_}; }
+
+ private:
+  static constexpr std::size_t kNear = 64;
+  [[nodiscard]] std::size_t bytes() const { return count_ * sizeof(PollItem); }
+
+  std::size_t count_;
+  PollItem* far_ = nullptr;
+  PollItem near_[kNear];
+};
+
+bool any_tracked(const pollfd* set, nfds_t count) {
+  if (fd_table.end() == 0) return false;
+  for (nfds_t i = 0; i < count; i++) {
+    if (is_tracked(set[i].fd)) return true;
+  }
+  return false;
+}
+
+// nullopt: none of the set is ours after all, the kernel answers.
+[[gnu::noinline]] std::optional<int> poll_mixed(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask) {
+  Items items(count);
+  if (!items) {
+    errno = ENOMEM;
+    return -1;
+  }
+  for (nfds_t i = 0; i < count; i++) items.get()[i] = {.fd = set[i].fd, .events = set[i].events};
+  UseMany use(items.get());
+  if (!use) return std::nullopt;
+  pthread_testcancel();
+  long result = socket::poll(items.get(), timeout, mask);
+  for (nfds_t i = 0; result >= 0 && i < count; i++) set[i].revents = items.get()[i].revents;
+  return static_cast<int>(use.finish(result));
+}
+
+BYPASS_EXPORT(int, poll, (pollfd * set, nfds_t count, int timeout)) {
+  if (!any_tracked(set, count)) [[likely]]
+    return real.poll(set, count, timeout);
+  std::optional<int> result = poll_mixed(set, count, from_milliseconds(timeout), nullptr);
+  return result.has_value() ? *result : real.poll(set, count, timeout);
+}
+
+BYPASS_EXPORT(int, __poll_chk, (pollfd * set, nfds_t count, int timeout, size_t room)) {
+  if (!any_tracked(set, count)) [[likely]]
+    return real.__poll_chk(set, count, timeout, room);
+  if (room / sizeof(pollfd) < count) return real.__poll_chk(set, count, timeout, room);
+  return bypass_poll(set, count, timeout);
+}
+
+BYPASS_EXPORT(int, ppoll, (pollfd * set, nfds_t count, const timespec* timeout, const sigset_t* mask)) {
+  if (!any_tracked(set, count) || !is_valid(timeout)) [[likely]]
+    return real.ppoll(set, count, timeout, mask);
+  std::optional<int> result = poll_mixed(set, count, from_timespec(timeout), mask);
+  return result.has_value() ? *result : real.ppoll(set, count, timeout, mask);
+}
+
+BYPASS_EXPORT(int, __ppoll_chk,
+              (pollfd * set, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room)) {
+  if (!any_tracked(set, count)) [[likely]]
+    return real.__ppoll_chk(set, count, timeout, mask, room);
+  if (room / sizeof(pollfd) < count) return real.__ppoll_chk(set, count, timeout, mask, room);
+  return bypass_ppoll(set, count, timeout, mask);
+}
+
+// select's three sets as words of 64 descriptors: the program may have allocated sets of more than FD_SETSIZE.
+struct SelectSets {
+  int count;
+  std::array<fd_set*, 3> sets;  // read, write, exceptional
+
+  static constexpr std::array<short, 3> kAsk = {POLLIN, POLLOUT, POLLPRI};
+  // fs/select.c: POLLIN_SET, POLLOUT_SET, POLLEX_SET
+  static constexpr std::array<short, 3> kAnswer = {POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR,
+                                                   POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR, POLLPRI};
+
+  static unsigned long* words(fd_set* set) { return reinterpret_cast<unsigned long*>(set); }
+  [[nodiscard]] int word_count() const { return (count + 63) / 64; }
+  [[nodiscard]] unsigned long asked(int word) const {
+    unsigned long bits = 0;
+    for (fd_set* set : sets) bits |= set != nullptr ? words(set)[word] : 0;
+    int rest = count - word * 64;
+    return rest < 64 ? bits & ((1UL << rest) - 1) : bits;
+  }
+  [[nodiscard]] short events(int fd) const {
+    short events = 0;
+    for (int i = 0; i < 3; i++) {
+      if (sets[i] != nullptr && (words(sets[i])[fd / 64] >> (fd % 64) & 1) != 0) events |= kAsk[i];
+    }
+    return events;
+  }
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (int word = 0; word < word_count(); word++) {
+      for (unsigned long bits = asked(word); bits != 0; bits &= bits - 1) visit(word * 64 + __builtin_ctzl(bits));
+    }
+  }
+  void clear() const {
+    for (fd_set* set : sets) {
+      if (set != nullptr) memset(set, 0, static_cast<std::size_t>(word_count()) * sizeof(long));
+    }
+  }
+  // How many of the three sets the descriptor is ready in.
+  int answer(const PollItem& item) const {
+    int ready = 0;
+    for (int i = 0; i < 3; i++) {
+      if ((item.events & kAsk[i]) == 0 || (item.revents & kAnswer[i]) == 0) continue;
+      words(sets[i])[item.fd / 64] |= 1UL << (item.fd % 64);
+      ready++;
+    }
+    return ready;
+  }
+};
+
+bool any_tracked(const SelectSets& sets) {
+  if (sets.count < 0 || fd_table.end() == 0) return false;
+  bool found = false;
+  sets.each([&](int fd) { found |= is_tracked(fd); });
+  return found;
+}
+
+int select_answer(const SelectSets& sets, std::span<const PollItem> items) {
+  for (const PollItem& item : items) {
+    if ((item.revents & POLLNVAL) != 0) return -EBADF;
+  }
+  sets.clear();
+  int ready = 0;
+  for (const PollItem& item : items) ready += sets.answer(item);
+  return ready;
+}
+
+[[gnu::noinline]] std::optional<int> select_mixed(const SelectSets& sets, Duration timeout, const sigset_t* mask) {
+  std::size_t count = 0;
+  sets.each([&](int) { count++; });
+  Items items(count);
+  if (!items) {
+    errno = ENOMEM;
+    return -1;
+  }
+  std::size_t next = 0;
+  sets.each([&](int fd) { items.get()[next++] = {.fd = fd, .events = sets.events(fd)}; });
+  UseMany use(items.get());
+  if (!use) return std::nullopt;
+  pthread_testcancel();
+  long result = socket::poll(items.get(), timeout, mask);
+  return static_cast<int>(use.finish(result < 0 ? result : select_answer(sets, items.get())));
+}
+
+BYPASS_EXPORT(int, select, (int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout)) {
+  SelectSets sets{count, {read, write, except}};
+  if (!any_tracked(sets) || !is_valid(timeout)) [[likely]]
+    return real.select(count, read, write, except, timeout);
+  Remaining remaining(timeout);
+  std::optional<int> result = select_mixed(sets, from_timeval(timeout), nullptr);
+  if (!result.has_value()) return real.select(count, read, write, except, timeout);
+  remaining.write_back();
+  return *result;
+}
+
+BYPASS_EXPORT(int, pselect,
+              (int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout, const sigset_t* mask)) {
+  SelectSets sets{count, {read, write, except}};
+  if (!any_tracked(sets) || !is_valid(timeout)) [[likely]] {
+    return real.pselect(count, read, write, except, timeout, mask);
+  }
+  std::optional<int> result = select_mixed(sets, from_timespec(timeout), mask);
+  return result.has_value() ? *result : real.pselect(count, read, write, except, timeout, mask);
+}
+
+}  // namespace
+}  // namespace bypass::preload

@@ -1,0 +1,36 @@
+// Arena: one shared mapping at one address for a process and all that it forks.
+//
+// The address range is reserved when the library loads, before anything else can take it; nothing of it is
+// touched then. At the first internet socket it becomes a MAP_SHARED mapping of a sparse memfd, so that forked
+// processes find the same objects at the same addresses. It is left out of core dumps. Pages cost nothing until
+// they are touched; how many may be in use is Memory's budget.
+//
+//   Header | processes (FamilyTable) | lock (LockState) | Memory
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "socket/family.h"
+#include "socket/shard_lock.h"
+#include "stack/memory.h"
+
+namespace bypass::runtime::arena {
+
+/// A process's hold on its arena: the parts that lie there, and its own halves of them.
+struct Mapped {
+  Memory* memory;
+  socket::Family& family;
+  socket::ShardLock& lock;
+};
+
+/// Reserves the range: one mmap and one madvise, at load. Where the preferred address is taken another one
+/// serves; under RLIMIT_AS it is an eighth of the limit, or nothing, and take() says so.
+void reserve();
+
+/// Makes the reservation memory, with `budget` bytes for use. Null: `problem` says why (RLIMIT_FSIZE,
+/// RLIMIT_AS, no memfd), complete, and the program stays with the kernel's sockets.
+Mapped* take(std::size_t budget, std::string& problem);
+
+}  // namespace bypass::runtime::arena

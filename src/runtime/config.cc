@@ -1,0 +1,214 @@
+// Which value a setting has: environment, else file, else profile, else default; then one pass of parsing
+// over the table.
+#include "runtime/config.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/config_draft.h"
+#include "runtime/settings.h"
+#include "runtime/settings_text.h"
+
+namespace bypass::runtime {
+namespace {
+
+constexpr std::string_view kEnvPrefix = "BYPASS_";
+constexpr std::string_view kTestPrefix = "BYPASS_TEST_";  // the test suite's own, passed on to what it runs
+constexpr const char* kSystemFile = "/etc/bypass.toml";
+constexpr off_t kMaxFileBytes = 1 << 20;
+
+std::string did_you_mean(std::string_view near) {
+  return near.empty() ? "" : "; did you mean " + std::string(near) + "?";
+}
+
+void set_value(Draft& draft, const Setting& setting, std::string_view text, Origin origin, std::string where) {
+  draft.values[setting_index(setting)] = {std::string(text), origin, std::move(where)};
+}
+
+void set_defaults(Draft& draft) {
+  for (const Setting& setting : settings()) {
+    draft.values.push_back({std::string(setting.fallback), Origin::kDefault, "default"});
+  }
+}
+
+void unknown_key(Draft& draft, const FileEntry& entry, const std::string& where) {
+  std::vector<std::string_view> keys{"rule"};
+  for (const Setting& setting : settings())
+    if (setting.in_file) keys.push_back(setting.key);
+  draft.problems.push_back({entry.key, entry.value, where, "is no setting" + did_you_mean(nearest(entry.key, keys))});
+}
+
+// [[rule]] tables together are the value of "rules".
+void add_rule_table(Draft& draft, const FileEntry& entry, const std::string& where) {
+  SettingValue& rules = draft.values[setting_index(*setting_by_key("rules"))];
+  if (rules.origin == Origin::kFile) {
+    rules.text += "; " + entry.value;
+  } else {
+    rules = {entry.value, Origin::kFile, where};
+  }
+}
+
+void take_file(Draft& draft, const ConfigFile& file) {
+  draft.problems.insert(draft.problems.end(), file.problems.begin(), file.problems.end());
+  for (const FileEntry& entry : file.entries) {
+    const std::string where = file.path + ":" + std::to_string(entry.line);
+    const Setting* const setting = setting_by_key(entry.key);
+    if (entry.key == "rule") {
+      add_rule_table(draft, entry, where);
+    } else if (setting != nullptr && setting->in_file) {
+      set_value(draft, *setting, entry.value, Origin::kFile, where);
+    } else {
+      unknown_key(draft, entry, where);
+    }
+  }
+}
+
+void unknown_variable(Draft& draft, std::string_view name, std::string_view value) {
+  // The common prefix would make everything look near.
+  std::vector<std::string_view> names;
+  for (const Setting& setting : settings()) names.push_back(setting.env.substr(kEnvPrefix.size()));
+  const std::string_view near = nearest(name.substr(kEnvPrefix.size()), names);
+  std::string text = "is no setting";
+  if (!near.empty()) text += did_you_mean(std::string(kEnvPrefix) + std::string(near));
+  text += "; `bypass config` lists them";
+  draft.problems.push_back({std::string(name), std::string(value), "environment", std::move(text)});
+}
+
+// An empty variable is one that is not set, as `BYPASS_PORT= command` means in a shell.
+void take_environment(Draft& draft, const char* const* environment) {
+  for (; environment != nullptr && *environment != nullptr; environment++) {
+    const std::string_view entry(*environment);
+    const std::size_t equals = entry.find('=');
+    if (!entry.starts_with(kEnvPrefix) || equals == std::string_view::npos) continue;
+    if (entry.starts_with(kTestPrefix)) continue;
+    const std::string_view name = entry.substr(0, equals);
+    const std::string_view value = entry.substr(equals + 1);
+    const Setting* const setting = setting_by_env(name);
+    if (setting == nullptr) {
+      unknown_variable(draft, name, value);
+    } else if (!value.empty()) {
+      set_value(draft, *setting, value, Origin::kEnvironment, "environment");
+    }
+  }
+}
+
+// The profile is itself a setting; it fills what nobody set. A bad name is reported when it is parsed.
+void take_profile(Draft& draft) {
+  const ProfileInfo* const profile = profile_by_name(draft.values[setting_index(*setting_by_key("profile"))].text);
+  if (profile == nullptr) return;
+  for (const ProfileValue& value : profile->values) {
+    const Setting& setting = *setting_by_key(value.key);
+    if (draft.values[setting_index(setting)].origin != Origin::kDefault) continue;
+    set_value(draft, setting, value.value, Origin::kProfile, "profile " + std::string(profile->name));
+  }
+}
+
+void apply_values(Draft& draft) {
+  for (const Setting& setting : settings()) {
+    const std::string value = draft.values[setting_index(setting)].text;
+    if (value.empty()) continue;
+    std::string problem;
+    if (setting.apply(setting, value, draft, problem)) continue;
+    if (problem.find("accepted is") == std::string::npos) problem += "; accepted is " + accepted_text(setting);
+    add_problem(draft, setting.env, std::move(problem));
+  }
+  if (draft.tcp.rto_min > draft.tcp.rto_max)
+    add_problem(draft, "BYPASS_TCP_RTO_MIN_US", "is longer than the longest timeout, tcp.rto_max_ms");
+}
+
+bool read_whole(int fd, std::string& text) {
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = read(fd, buffer, sizeof buffer);
+    if (got == 0) return true;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return false;
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+// Returns 0 or an errno. A device or a pipe as configuration file could block for ever.
+int read_file(const char* path, std::string& text) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return errno;
+  struct stat status {};
+  int error = 0;
+  if (fstat(fd, &status) != 0) {
+    error = errno;
+  } else if (!S_ISREG(status.st_mode)) {
+    error = EINVAL;
+  } else if (status.st_size > kMaxFileBytes) {
+    error = EFBIG;
+  } else if (!read_whole(fd, text)) {
+    error = errno;
+  }
+  close(fd);
+  return error;
+}
+
+void file_problem(ConfigFile& file, bool named, const char* why) {
+  file.problems.push_back({named ? "BYPASS_CONFIG" : "configuration file", file.path, named ? "environment" : "default",
+                           std::string("cannot be read: ") + why + "; accepted is the path of a TOML file"});
+}
+
+}  // namespace
+
+const char* origin_name(Origin origin) {
+  static constexpr const char* kNames[] = {"default", "profile", "file", "environment"};
+  return kNames[static_cast<std::size_t>(origin)];
+}
+
+std::string ConfigProblem::message() const {
+  std::string out = name;
+  if (!value.empty()) out += "=" + value;
+  if (!where.empty() && where != "default") out += " (" + where + ")";
+  return out + ": " + text;
+}
+
+void add_problem(Draft& draft, std::string_view env, std::string text) {
+  const Setting& setting = *setting_by_env(env);
+  const SettingValue& value = draft.values[setting_index(setting)];
+  const std::string_view name = value.origin == Origin::kFile ? setting.key : setting.env;
+  draft.problems.push_back({std::string(name), value.text, value.where, std::move(text)});
+}
+
+const char* find_variable(const char* const* environment, std::string_view name) {
+  for (; environment != nullptr && *environment != nullptr; environment++) {
+    const char* const entry = *environment;
+    if (std::strncmp(entry, name.data(), name.size()) == 0 && entry[name.size()] == '=') return entry + name.size() + 1;
+  }
+  return nullptr;
+}
+
+Config parse_config(const char* const* environment, const ConfigFile* file) {
+  Draft draft;
+  set_defaults(draft);
+  if (file != nullptr) take_file(draft, *file);
+  take_environment(draft, environment);
+  take_profile(draft);
+  apply_values(draft);
+  join_ports(draft);
+  return std::move(static_cast<Config&>(draft));
+}
+
+Config load_config(const char* const* environment, TomlReader reader) {
+  const char* const named = find_variable(environment, "BYPASS_CONFIG");
+  const bool is_named = named != nullptr && *named != 0;
+  ConfigFile file;
+  file.path = is_named ? named : kSystemFile;
+  std::string text;
+  const int error = read_file(file.path.c_str(), text);
+  if (error == ENOENT && !is_named) return parse_config(environment, nullptr);
+  if (error != 0) {
+    file_problem(file, is_named, strerrordesc_np(error));
+  } else {
+    reader(text, file);
+  }
+  return parse_config(environment, &file);
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,141 @@
+// Config: every setting of a process, typed, with its origin; and what was wrong with what was given.
+//
+// The table in settings.h is the one source of names, ranges, defaults and help. A value comes from the
+// environment, else from the file, else from the profile, else from the default. Parsing is a pure function
+// of (environment, file); only load_config() reads a file. Private to a process, copied by fork.
+//
+// A configuration with problems is not used in part: the program runs on the kernel's sockets (or ends
+// with 78 when `strict`), and each problem says what to change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "runtime/rules.h"
+#include "stack/address.h"
+#include "stack/time.h"
+
+namespace bypass::runtime {
+
+enum class Origin : std::uint8_t { kDefault, kProfile, kFile, kEnvironment };
+const char* origin_name(Origin origin);
+
+enum class Profile : std::uint8_t { kBalanced, kLatency, kThroughput, kCpu };
+enum class Congestion : std::uint8_t { kCubic, kNewReno };
+enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
+enum class RdmaMode : std::uint8_t { kAuto, kOff, kDevice };
+
+/// A budget of this length never ends: the thread spins as long as it waits.
+inline constexpr Duration kForever = Duration::max();
+
+struct PortConfig {
+  std::string kind;    // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "auto"
+  std::string target;  // what follows the colon
+  std::vector<Prefix> addresses;    // IPv4 and IPv6, with the length of the link's prefix
+  std::vector<IpAddress> gateways;  // at most one a family
+  MacAddress mac;                   // zero: the backend chooses
+  std::uint32_t mtu = 0;            // zero: the kind's own default
+};
+
+/// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
+const char* plugin_of_kind(std::string_view kind);
+/// False for kinds that the configuration accepts and no plugin serves yet.
+bool kind_built(std::string_view kind);
+
+struct TcpConfig {
+  Duration rto_min{};
+  Duration rto_max{};
+  Duration delayed_ack{};
+  Duration time_wait{};
+  std::uint32_t syn_retries = 0;
+  std::uint32_t retries2 = 0;        // retransmissions of data before ETIMEDOUT (tcp_retries2)
+  std::uint32_t initial_window = 0;  // segments
+  std::uint64_t send_buffer = 0;     // bytes a connection at most; grows on demand
+  std::uint64_t receive_buffer = 0;
+  Congestion congestion = Congestion::kCubic;
+};
+
+/// One setting's value as text, with where it came from; in the order of the settings table.
+struct SettingValue {
+  std::string text;
+  Origin origin = Origin::kDefault;
+  std::string where;  // "environment", "/etc/bypass.toml:12", "profile latency", "default"
+};
+
+struct ConfigProblem {
+  std::string name;   // the variable or the file's key, as the user wrote it
+  std::string value;  // … and its value
+  std::string where;  // "environment", "/etc/bypass.toml:12"
+  std::string text;   // what is wrong, what is accepted, the nearest match
+  /// "BYPASS_MTU=9 (environment): …", one line.
+  [[nodiscard]] std::string message() const;
+};
+
+struct Config {
+  std::vector<PortConfig> ports;
+  std::vector<PortConfig> soft;  // soft0, soft1, …: the wires of the software RDMA devices
+  bool local = true;
+  RdmaMode rdma = RdmaMode::kAuto;
+  std::string rdma_device;  // when kDevice
+  RuleSet rules;
+  Profile profile = Profile::kBalanced;
+  bool strict = false;
+
+  std::string config_file;
+  std::string run_dir;  // empty: /dev/shm/bypass-UID
+  LogLevel log_level = LogLevel::kWarn;
+  std::string log_file;  // empty: standard error
+
+  Duration spin{};         // then
+  Duration yield{};        // then sleep
+  Duration kernel_poll{};  // how often a spinning wait looks at kernel descriptors
+  Duration tick{};         // how long a busy application may stay away before the progress thread steps in
+  TcpConfig tcp;
+  bool tso = true;
+  bool checksum_offload = true;
+  std::uint64_t memory = 0;       // bytes of the arena
+  std::uint64_t port_memory = 0;  // bytes of frames, a port
+  Hugepages hugepages = Hugepages::kAuto;
+  Duration exit_linger{};  // how long exit may wait for unsent data
+
+  std::vector<SettingValue> values;  // one a row of settings()
+  std::vector<ConfigProblem> problems;
+
+  [[nodiscard]] bool ok() const { return problems.empty(); }
+  /// There is something to accelerate: a port, or a mover that needs none.
+  [[nodiscard]] bool wants_port() const { return ok() && !ports.empty(); }
+};
+
+/// What the backend is asked to open for `ports[index]`.
+PortSpec port_spec(const Config& config, std::size_t index);
+
+/// One `key = value` of the file; `[[rule]]` tables arrive as key "rule" with the rule as text.
+struct FileEntry {
+  std::string key;    // dotted: "tcp.rto_min_us"
+  std::string value;  // as the environment would have it: true is "on", a list is joined by ";"
+  int line = 0;
+};
+
+struct ConfigFile {
+  std::string path;
+  std::vector<FileEntry> entries;
+  std::vector<ConfigProblem> problems;  // syntax errors, unreadable file
+};
+
+/// Fills `file` from TOML text. A function of its own object (libbypass-toml.so), because a TOML parser
+/// needs the C++ locale and libbypass.so shall not have it: plugin.h's toml_reader() opens it on demand.
+using TomlReader = void (*)(std::string_view text, ConfigFile& file);
+
+/// Pure: the environment (null-terminated NAME=VALUE pointers) and at most one file that has been read.
+Config parse_config(const char* const* environment, const ConfigFile* file);
+
+/// Reads BYPASS_CONFIG, else /etc/bypass.toml if it is there, through `reader`, and parses.
+Config load_config(const char* const* environment, TomlReader reader);
+
+/// The value of `name` in an environment block; null when absent.
+const char* find_variable(const char* const* environment, std::string_view name);
+
+}  // namespace bypass::runtime

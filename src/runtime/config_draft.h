@@ -1,0 +1,42 @@
+// Draft: a Config while it is parsed, with the per-port lists that are joined into ports at the end.
+// Private to the configuration's own files.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/config.h"
+
+namespace bypass::runtime {
+
+struct PortName {
+  std::string kind;
+  std::string target;
+};
+
+struct Draft : Config {
+  // One entry a port, as the variables give them separated by `;`. An empty entry says nothing.
+  std::vector<PortName> port_names;
+  std::vector<PortName> soft_names;
+  std::vector<std::vector<Prefix>> addresses;
+  std::vector<std::vector<Prefix>> soft_addresses;
+  std::vector<std::vector<IpAddress>> gateways;
+  std::vector<MacAddress> macs;
+  std::vector<std::uint32_t> mtus;
+};
+
+// config_ports.cc: one entry of the lists above; false with what is wrong.
+bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem);
+bool parse_address_lists(std::string_view value, std::vector<std::vector<Prefix>>& out, std::string& problem);
+bool parse_gateways(std::string_view value, std::vector<std::vector<IpAddress>>& out, std::string& problem);
+bool parse_macs(std::string_view value, std::vector<MacAddress>& out, std::string& problem);
+bool parse_mtus(std::string_view value, std::vector<std::uint32_t>& out, std::string& problem);
+
+/// Joins the lists into draft.ports and draft.soft; what does not fit together becomes a problem.
+void join_ports(Draft& draft);
+
+/// Adds a problem with the setting's name, value and origin as they stand in draft.values.
+void add_problem(Draft& draft, std::string_view env, std::string text);
+
+}  // namespace bypass::runtime

@@ -1,0 +1,302 @@
+// The per-port lists: what a port, an address, a gateway, a MAC and an MTU look like, and whether the
+// lists fit each other.
+#include <net/if.h>
+#include <sys/un.h>
+
+#include <algorithm>
+
+#include "runtime/address_text.h"
+#include "runtime/config_draft.h"
+#include "runtime/settings.h"
+#include "runtime/settings_text.h"
+
+namespace bypass::runtime {
+namespace {
+
+enum class Target : std::uint8_t { kNone, kPath, kInterface, kPci, kDevargs, kDevice };
+
+struct KindInfo {
+  std::string_view kind;
+  const char* plugin;
+  Target target;
+  bool needs_address;
+  bool built;
+};
+
+// RDMA devices bring the addresses of their network interface with them.
+constexpr KindInfo kKinds[] = {
+    {"vhost", "dpdk", Target::kPath, true, true},
+    {"virtio", "dpdk", Target::kPath, true, true},
+    {"netdev", "dpdk", Target::kInterface, true, true},
+    {"af_xdp", "dpdk", Target::kInterface, true, true},
+    {"af_packet", "dpdk", Target::kInterface, true, true},
+    {"tap", "dpdk", Target::kInterface, true, true},
+    {"pci", "dpdk", Target::kPci, true, true},
+    {"dpdk", "dpdk", Target::kDevargs, true, true},
+    {"verbs", "verbs", Target::kDevice, false, false},
+    {"auto", "verbs", Target::kNone, false, false},
+};
+
+const KindInfo* find_kind(std::string_view kind) {
+  const auto at = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const KindInfo& k) { return k.kind == kind; });
+  return at == std::end(kKinds) ? nullptr : at;
+}
+
+std::string quoted(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+bool is_hex(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
+
+// 0000:03:00.0 or 03:00.0
+bool is_pci_address(std::string_view text) {
+  const auto dot = text.rfind('.');
+  if (dot == std::string_view::npos || dot + 2 != text.size() || text[dot + 1] < '0' || text[dot + 1] > '7')
+    return false;
+  const auto parts = split(text.substr(0, dot), ':');
+  if (parts.size() != 2 && parts.size() != 3) return false;
+  if (parts.size() == 3 && (parts[0].size() != 4 || !is_hex(parts[0]))) return false;
+  return std::all_of(parts.end() - 2, parts.end(), [](auto part) { return part.size() == 2 && is_hex(part); });
+}
+
+// Empty: fine. Otherwise what is wrong with the target of this kind.
+std::string target_problem(const KindInfo& kind, std::string_view target) {
+  if (kind.target == Target::kNone) return target.empty() ? "" : "takes nothing behind it";
+  if (target.empty()) return "names no target behind the colon";
+  if (kind.target == Target::kPath && target.size() >= sizeof(sockaddr_un::sun_path))
+    return "has a path longer than a socket's 107 bytes";
+  if (kind.target == Target::kInterface && (target.size() >= IFNAMSIZ || target.find_first_of("/ ") != target.npos))
+    return "names no possible network interface (at most 15 characters, no slash, no space)";
+  if (kind.target == Target::kPci && !is_pci_address(target)) return "is no PCI address such as 0000:03:00.0";
+  return "";
+}
+
+bool parse_port_name(std::string_view text, PortName& out, std::string& problem) {
+  const std::size_t colon = text.find(':');
+  const std::string_view word = text.substr(0, colon);
+  const KindInfo* const kind = find_kind(word);
+  if (kind == nullptr) {
+    std::vector<std::string_view> known;
+    for (const KindInfo& k : kKinds) known.push_back(k.kind);
+    problem = "has the unknown kind " + quoted(word);
+    if (const auto near = nearest(word, known); !near.empty()) problem += " (did you mean " + quoted(near) + "?)";
+    return false;
+  }
+  out.kind = kind->kind;
+  out.target = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const std::string wrong = target_problem(*kind, out.target);
+  if (wrong.empty()) return true;
+  problem = "has the port " + quoted(text) + ", which " + wrong;
+  return false;
+}
+
+bool parse_address(std::string_view text, Prefix& out, std::string& problem) {
+  const auto prefix = parse_prefix(text);
+  if (!prefix) {
+    problem = "has " + quoted(text) + ", which is no address with a prefix length";
+    return false;
+  }
+  if (text.find('/') == std::string_view::npos) {
+    problem = "has " + quoted(text) + " without the length of the link's prefix";
+    return false;
+  }
+  const IpAddress& a = prefix->address;
+  if (a.is_any() || a.is_multicast() || (a.is_v4() && (a.v4() >> 24 == 127 || a.v4() >> 28 == 0xf))) {
+    problem = "has " + quoted(text) + ", which no host can own";
+    return false;
+  }
+  if (a.is_v4() && prefix->length >= 1 && prefix->length <= 30) {
+    const std::uint32_t host = a.v4() & (0xffffffffU >> prefix->length);
+    if (host == 0 || host == (0xffffffffU >> prefix->length)) {
+      problem =
+          "has " + quoted(text) + ", which is the prefix's own " + (host == 0 ? "network" : "broadcast") + " address";
+      return false;
+    }
+  }
+  out = *prefix;
+  return true;
+}
+
+std::string port_text(const PortConfig& port) {
+  return port.target.empty() ? port.kind : port.kind + ":" + port.target;
+}
+
+// More entries than ports is a mistake; fewer say nothing about the rest.
+template <typename T>
+bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::size_t ports) {
+  if (list.size() <= ports) return true;
+  add_problem(draft, env,
+              "has " + std::to_string(list.size()) + " entries for " + std::to_string(ports) +
+                  (ports == 1 ? " port" : " ports") + "; accepted is one entry a port");
+  return false;
+}
+
+bool on_link(const PortConfig& port, const IpAddress& address) {
+  if (!address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80) return true;  // link-local
+  return std::any_of(port.addresses.begin(), port.addresses.end(),
+                     [&](const Prefix& p) { return p.contains(address); });
+}
+
+void check_addresses(Draft& draft) {
+  std::vector<IpAddress> seen;
+  for (const PortConfig& port : draft.ports) {
+    if (port.addresses.empty() && find_kind(port.kind)->needs_address)
+      add_problem(draft, "BYPASS_ADDR",
+                  "gives no address to the port " + quoted(port_text(port)) + "; accepted is " +
+                      accepted_text(*setting_by_env("BYPASS_ADDR")));
+    for (const Prefix& prefix : port.addresses) {
+      if (std::find(seen.begin(), seen.end(), prefix.address) != seen.end())
+        add_problem(draft, "BYPASS_ADDR", "gives " + std::string(to_text(prefix.address).view()) + " twice");
+      seen.push_back(prefix.address);
+    }
+  }
+}
+
+void check_gateways(Draft& draft) {
+  for (const PortConfig& port : draft.ports) {
+    if (port.addresses.empty()) continue;
+    for (const IpAddress& gateway : port.gateways)
+      if (!on_link(port, gateway))
+        add_problem(draft, "BYPASS_GATEWAY",
+                    "has " + std::string(to_text(gateway).view()) + ", which lies in no prefix of the port " +
+                        quoted(port_text(port)));
+  }
+}
+
+}  // namespace
+
+const char* plugin_of_kind(std::string_view kind) {
+  const KindInfo* const info = find_kind(kind);
+  return info == nullptr ? nullptr : info->plugin;
+}
+
+bool kind_built(std::string_view kind) {
+  const KindInfo* const info = find_kind(kind);
+  return info != nullptr && info->built;
+}
+
+bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem) {
+  out.clear();
+  if (trim(value) == "none") return true;
+  for (const auto part : split(value, ';')) {
+    const auto trimmed = trim(part);
+    if (trimmed.empty()) continue;
+    PortName name;
+    if (!parse_port_name(trimmed, name, problem)) return false;
+    out.push_back(std::move(name));
+  }
+  return true;
+}
+
+bool parse_address_lists(std::string_view value, std::vector<std::vector<Prefix>>& out, std::string& problem) {
+  out.clear();
+  for (const auto entry : split(value, ';')) {
+    auto& list = out.emplace_back();
+    for (const auto part : split(entry, ',')) {
+      const auto trimmed = trim(part);
+      if (trimmed.empty()) continue;
+      if (!parse_address(trimmed, list.emplace_back(), problem)) return false;
+    }
+  }
+  return true;
+}
+
+bool parse_gateways(std::string_view value, std::vector<std::vector<IpAddress>>& out, std::string& problem) {
+  out.clear();
+  for (const auto entry : split(value, ';')) {
+    auto& list = out.emplace_back();
+    for (const auto part : split(entry, ',')) {
+      const auto trimmed = trim(part);
+      if (trimmed.empty()) continue;
+      const auto address = parse_ip(trimmed);
+      if (!address || address->is_any() || address->is_multicast()) {
+        problem = "has " + quoted(trimmed) + ", which is no router's address";
+        return false;
+      }
+      if (std::any_of(list.begin(), list.end(), [&](const IpAddress& a) { return a.is_v4() == address->is_v4(); })) {
+        problem = "has two gateways of one family for one port";
+        return false;
+      }
+      list.push_back(*address);
+    }
+  }
+  return true;
+}
+
+bool parse_macs(std::string_view value, std::vector<MacAddress>& out, std::string& problem) {
+  out.clear();
+  for (const auto entry : split(value, ';')) {
+    const auto trimmed = trim(entry);
+    auto& mac = out.emplace_back();
+    if (trimmed.empty()) continue;
+    const auto parsed = parse_mac(trimmed);
+    if (!parsed || parsed->is_multicast() || parsed->is_zero()) {
+      problem = "has " + quoted(trimmed) + ", which is no unicast MAC address";
+      return false;
+    }
+    mac = *parsed;
+  }
+  return true;
+}
+
+bool parse_mtus(std::string_view value, std::vector<std::uint32_t>& out, std::string& problem) {
+  constexpr std::int64_t kLeast = 576;  // what every IPv4 host must take (RFC 791)
+  constexpr std::int64_t kMost = 65535;
+  out.clear();
+  for (const auto entry : split(value, ';')) {
+    const auto trimmed = trim(entry);
+    auto& mtu = out.emplace_back();
+    if (trimmed.empty()) continue;
+    const auto parsed = parse_number(trimmed);
+    if (!parsed || *parsed < kLeast || *parsed > kMost) {
+      problem = "has " + quoted(trimmed) + ", which is no possible MTU";
+      return false;
+    }
+    mtu = static_cast<std::uint32_t>(*parsed);
+  }
+  return true;
+}
+
+void join_ports(Draft& draft) {
+  for (const PortName& name : draft.port_names) {
+    auto& port = draft.ports.emplace_back();
+    port.kind = name.kind;
+    port.target = name.target;
+  }
+  const std::size_t count = draft.ports.size();
+  if (count > 0 && fits(draft, "BYPASS_ADDR", draft.addresses, count) &&
+      fits(draft, "BYPASS_GATEWAY", draft.gateways, count) && fits(draft, "BYPASS_MAC", draft.macs, count) &&
+      fits(draft, "BYPASS_MTU", draft.mtus, count)) {
+    for (std::size_t i = 0; i < count; i++) {
+      PortConfig& port = draft.ports[i];
+      if (i < draft.addresses.size()) port.addresses = draft.addresses[i];
+      if (i < draft.gateways.size()) port.gateways = draft.gateways[i];
+      if (i < draft.macs.size()) port.mac = draft.macs[i];
+      if (i < draft.mtus.size()) port.mtu = draft.mtus[i];
+    }
+    check_addresses(draft);
+    check_gateways(draft);
+  }
+  const auto& soft_addresses = draft.soft_addresses.empty() ? draft.addresses : draft.soft_addresses;
+  for (std::size_t i = 0; i < draft.soft_names.size(); i++) {
+    auto& wire = draft.soft.emplace_back();
+    wire.kind = draft.soft_names[i].kind;
+    wire.target = draft.soft_names[i].target;
+    if (i < soft_addresses.size()) wire.addresses = soft_addresses[i];
+  }
+}
+
+PortSpec port_spec(const Config& config, std::size_t index) {
+  const PortConfig& port = config.ports[index];
+  PortSpec spec;
+  spec.kind = port.kind;
+  spec.target = port.target;
+  spec.mac = port.mac;
+  spec.mtu = port.mtu;
+  spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
+  return spec;
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,164 @@
+#include "runtime/crash.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/crash_report.h"
+#include "runtime/crash_table.h"
+#include "runtime/plugin.h"
+
+namespace bypass::runtime::crash {
+namespace {
+
+constinit std::array<Entry, kSignals.size()> g_program;
+constinit std::atomic<bool> g_installed{false};
+constinit std::atomic_flag g_writing = ATOMIC_FLAG_INIT;
+constinit Hooks g_hooks;
+
+// One writer of g_program at a time, and no signal on top of it.
+class Writing {
+ public:
+  Writing() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask_);
+    while (g_writing.test_and_set(std::memory_order_acquire)) {
+    }
+  }
+  ~Writing() {
+    g_writing.clear(std::memory_order_release);
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+
+ private:
+  sigset_t mask_;
+};
+
+void on_signal(int signal, siginfo_t* info, void* context);
+
+// Our handler under the program's flags and mask.
+struct sigaction ours(const struct sigaction& program) {
+  struct sigaction action = program;
+  if (program.sa_handler == SIG_DFL) {
+    action.sa_flags = SA_ONSTACK;  // where there is another stack, an overflow of the first can be reported
+    sigemptyset(&action.sa_mask);
+  }
+  action.sa_flags |= SA_SIGINFO;
+  action.sa_sigaction = on_signal;
+  return action;
+}
+
+// A real fault comes back when the faulting instruction runs again; a signal that somebody sent, or that
+// reports an earlier event, has to be sent again.
+bool repeats(int signal, const siginfo_t& info) {
+  return info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
+}
+
+void take_default_action(int signal, siginfo_t* info) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  g_hooks.sigaction(signal, &action, nullptr);
+  if (repeats(signal, *info)) return;
+  syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), signal, info);
+}
+
+void forward(int signal, siginfo_t* info, void* context) {
+  const auto index = static_cast<std::size_t>(index_of(signal));
+  const struct sigaction program = g_program[index].load();
+  if (program.sa_handler == SIG_IGN && !repeats(signal, *info)) return;  // the program has just chosen so
+  if (program.sa_handler == SIG_DFL || program.sa_handler == SIG_IGN) return take_default_action(signal, info);
+  if ((program.sa_flags & SA_RESETHAND) != 0) {
+    // The kernel has reset our handler already; so the program finds it when it asks.
+    struct sigaction reset = program;
+    reset.sa_handler = SIG_DFL;
+    reset.sa_flags &= ~SA_SIGINFO;
+    const Writing writing;
+    g_program[index].store(reset);
+  }
+  if ((program.sa_flags & SA_SIGINFO) != 0) {
+    program.sa_sigaction(signal, info, context);
+  } else {
+    program.sa_handler(signal);
+  }
+}
+
+bool is_ours(int signal, const siginfo_t& info, const void* context) {
+  const bool by_itself = info.si_code > 0 || (signal == SIGABRT && info.si_pid == getpid());
+  return by_itself && (covers(program_counter(context)) || (g_hooks.inside != nullptr && g_hooks.inside()));
+}
+
+void on_signal(int signal, siginfo_t* info, void* context) {
+  const int saved = errno;
+  escape_from_report();
+  if (is_ours(signal, *info, context))
+    report(signal, *info, context, g_hooks.doing == nullptr ? nullptr : g_hooks.doing());
+  errno = saved;
+  forward(signal, info, context);
+}
+
+// Of the mask only what the kernel knows: the rest of a sigset_t has no meaning.
+void give_back(const struct sigaction& from, struct sigaction& to) {
+  to.sa_sigaction = from.sa_sigaction;
+  to.sa_flags = from.sa_flags;
+  to.sa_restorer = from.sa_restorer;
+  std::memcpy(&to.sa_mask, &from.sa_mask, _NSIG / 8);
+}
+
+// `program` as the kernel would give it back: known to the table, ours (or nothing) to the kernel.
+int put(int signal, const struct sigaction& program) {
+  g_program[static_cast<std::size_t>(index_of(signal))].store(program);
+  if (program.sa_handler == SIG_IGN) return g_hooks.sigaction(signal, &program, nullptr);
+  const struct sigaction action = ours(program);
+  return g_hooks.sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+bool concerns(int signal) {
+  return index_of(signal) >= 0;
+}
+bool installed() {
+  return g_installed.load(std::memory_order_acquire);
+}
+
+void install(const Hooks& hooks) {
+  if (installed()) return;
+  g_hooks = hooks;
+  if (g_hooks.sigaction == nullptr) g_hooks.sigaction = ::sigaction;
+  cover(reinterpret_cast<const void*>(&on_signal));
+  std::string problem;
+  set_backtrace(reinterpret_cast<Backtrace>(plugin_function("crash", "bypass_backtrace", problem)));
+  const Writing writing;
+  for (const int signal : kSignals) {
+    struct sigaction program {};
+    if (g_hooks.sigaction(signal, nullptr, &program) == 0) put(signal, program);
+  }
+  g_installed.store(true, std::memory_order_release);
+}
+
+int on_program_sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
+  const auto libc = g_hooks.sigaction == nullptr ? ::sigaction : g_hooks.sigaction;
+  if (!installed() || !concerns(signal)) return libc(signal, action, old);
+  const Writing writing;
+  const struct sigaction before = g_program[static_cast<std::size_t>(index_of(signal))].load();
+  if (action != nullptr) {
+    // The kernel judges it and says what it keeps of the flags; then ours goes over it.
+    struct sigaction kept {};
+    if (libc(signal, action, nullptr) != 0 || libc(signal, nullptr, &kept) != 0 || put(signal, kept) != 0) return -1;
+  }
+  if (old != nullptr) give_back(before, *old);
+  return 0;
+}
+
+void on_fork_child() {
+  g_writing.clear(std::memory_order_release);
+  forget_report();
+}
+
+}  // namespace bypass::runtime::crash

@@ -1,0 +1,51 @@
+#include "runtime/decide.h"
+
+namespace bypass::runtime {
+
+using observe::Reason;
+
+namespace {
+
+Reason reason_of(const RuleDecision& decision) {
+  switch (decision.source) {
+    case RuleSource::kLoopback:
+      return Reason::kLoopback;
+    case RuleSource::kDns:
+      return Reason::kDns;
+    case RuleSource::kUser:
+    case RuleSource::kDefault:
+      break;
+  }
+  return decision.action == RuleAction::kFail ? Reason::kRuleFail : Reason::kRuleKernel;
+}
+
+}  // namespace
+
+Verdict Decider::by_rule(RuleProto proto, RuleRole role, const Endpoint& address, bool owned) const {
+  const RuleDecision decision = config_.rules.decide({proto, role, address, owned});
+  if (decision.action == RuleAction::kBypass) return {RuleAction::kBypass, Reason::kNone, "", 0};
+  return {decision.action, reason_of(decision), decision.text, 0};
+}
+
+Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {
+  const auto port = routes_.port_to(remote.address);
+  Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, port.has_value());
+  if (verdict.action != RuleAction::kBypass) return verdict;
+  if (!port) return {RuleAction::kKernel, Reason::kNoRoute, "", 0};
+  // The IPv6 wire is not built: such a peer is the kernel's.
+  if (!remote.address.is_v4()) return {RuleAction::kKernel, Reason::kAfUnsupported, "IPv6", 0};
+  verdict.port = *port;
+  return verdict;
+}
+
+Verdict Decider::listen(RuleProto proto, const Endpoint& local) const {
+  const auto owner = routes_.owner_of(local.address);
+  Verdict verdict = by_rule(proto, RuleRole::kListen, local, owner.has_value() || local.address.is_any());
+  if (verdict.action != RuleAction::kBypass) return verdict;
+  if (!owner && !local.address.is_any()) return {RuleAction::kKernel, Reason::kAddressNotOurs, "", 0};
+  if (!routes_.any_port()) return {RuleAction::kKernel, Reason::kNoPortConfigured, "", 0};
+  verdict.port = owner.value_or(0);
+  return verdict;
+}
+
+}  // namespace bypass::runtime

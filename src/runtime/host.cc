@@ -1,0 +1,152 @@
+#include "runtime/host.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+#include "runtime/inside.h"
+#include "runtime/log.h"
+#include "socket/kernel.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+// A number plus one; 0 is an empty place. Written under no lock: a place is claimed by compare-and-swap, so that a
+// signal handler or a second thread may register at the same time.
+std::array<std::atomic<int>, 512> g_own{};
+std::atomic<unsigned> g_own_used{0};  // places ever used, so that a look-up reads no more
+
+void* libc_function(const char* name) {
+  static void* const libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  return dlsym(libc, name);
+}
+
+struct ThreadStart {
+  void (*body)(void*);
+  void* argument;
+  char name[16];
+};
+
+void* thread_main(void* raw) {
+  ThreadStart start = *static_cast<ThreadStart*>(raw);
+  delete static_cast<ThreadStart*>(raw);
+  preload::stay_inside();
+  pthread_setname_np(pthread_self(), start.name);
+  start.body(start.argument);
+  return nullptr;
+}
+
+}  // namespace
+
+int descriptor_base() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
+  constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
+  const rlim_t soft = limit.rlim_cur;
+  return static_cast<int>(soft - soft / 8 < kHighest ? soft - soft / 8 : kHighest);
+}
+
+void own_descriptor(int fd, bool add) {
+  if (fd < 0) return;
+  const int stored = fd + 1;
+  const unsigned used = g_own_used.load(std::memory_order_acquire);
+  if (!add) {
+    for (unsigned i = 0; i < used; i++) {
+      int expected = stored;
+      if (g_own[i].compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) return;
+    }
+    return;
+  }
+  if (owns_descriptor(fd)) return;
+  for (unsigned i = 0; i < g_own.size(); i++) {
+    int expected = 0;
+    if (!g_own[i].compare_exchange_strong(expected, stored, std::memory_order_acq_rel)) continue;
+    unsigned seen = g_own_used.load(std::memory_order_relaxed);
+    while (seen < i + 1 && !g_own_used.compare_exchange_weak(seen, i + 1, std::memory_order_acq_rel)) {
+    }
+    return;
+  }
+  BYPASS_LOG_WARN("more than %zu descriptors of our own: %d is not protected from the program's close", g_own.size(),
+                  fd);
+}
+
+bool owns_descriptor(int fd) {
+  const unsigned used = g_own_used.load(std::memory_order_acquire);
+  for (unsigned i = 0; i < used; i++)
+    if (g_own[i].load(std::memory_order_acquire) == fd + 1) return true;
+  return false;
+}
+
+void close_own_descriptors() {
+  const unsigned used = g_own_used.load(std::memory_order_acquire);
+  for (unsigned i = 0; i < used; i++) {
+    const int stored = g_own[i].exchange(0, std::memory_order_acq_rel);
+    if (stored != 0) socket::kernel->close(stored - 1);
+  }
+}
+
+int own_high(int fd) {
+  if (fd < 0) return fd;
+  const int base = descriptor_base();
+  if (fd < base) {
+    const int high = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, base);
+    if (high >= 0) {
+      socket::kernel->close(fd);
+      fd = high;
+    }
+  }
+  own_descriptor(fd, true);
+  return fd;
+}
+
+int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {
+  auto* start = new ThreadStart{body, argument, {}};
+  __builtin_strncpy(start->name, name, sizeof start->name - 1);
+  sigset_t all, before;
+  sigfillset(&all);
+  // A fault in one of our threads is to be reported, and is the program's handler's to see.
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 << 10);
+  pthread_t thread{};
+  Inside inside;  // glibc's thread creation maps and opens nothing of the program's
+  const int failed = pthread_create(&thread, &attributes, thread_main, start);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failed != 0) {
+    delete start;
+    return failed;
+  }
+  if (id != nullptr) *id = thread;
+  return 0;
+}
+
+void join_thread(std::uint64_t id) {
+  pthread_join(id, nullptr);
+}
+
+const Host& backend_host() {
+  static const Host host = [] {
+    Host h;
+    h.libc = libc_function;
+    h.descriptor_base = descriptor_base;
+    h.own_descriptor = own_descriptor;
+    h.log = log_text;
+    h.run_thread = run_thread;
+    h.join_thread = join_thread;
+    return h;
+  }();
+  return host;
+}
+
+}  // namespace bypass::runtime

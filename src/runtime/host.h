@@ -1,0 +1,29 @@
+// Host: what this process offers its backends (backend.h's table), and the descriptors that are ours.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace bypass::runtime {
+
+/// The table handed to every plugin. Valid for the life of the process.
+const Host& backend_host();
+
+/// Descriptors are born at or above this number: high enough that a program's own never get there, low
+/// enough that the kernel's descriptor table stays small; below the soft RLIMIT_NOFILE, read anew each time.
+int descriptor_base();
+
+/// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number (the old
+/// one where there is no room); -1 stays -1.
+int own_high(int fd);
+
+/// Registers or forgets a descriptor that the program's close must not reach. Async-signal-safe.
+void own_descriptor(int fd, bool add);
+bool owns_descriptor(int fd);
+/// Closes all of them: a forked child lets go of what it inherited.
+void close_own_descriptors();
+
+/// A thread of ours: every signal blocked, marked inside for good, named. Returns 0 or an errno.
+int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id);
+void join_thread(std::uint64_t id);
+
+}  // namespace bypass::runtime

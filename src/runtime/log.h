@@ -1,0 +1,62 @@
+// The log: complete lines on standard error or in BYPASS_LOG_FILE, never on the program's standard output.
+//
+// A line is formatted into the stack and leaves in one write(), so it may be written from a signal handler,
+// with any lock held, by any thread. Nothing is allocated. Errors, warnings and information are limited in
+// rate (a line says how many were left out); debug and trace are not, since somebody asked for them.
+//
+// Give it libc's own functions before the interposers stand (set_log_calls); until then it uses the names.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/backend.h"
+
+namespace bypass::runtime {
+
+/// libc's functions that the log needs, as the preload layer resolved them.
+struct LogCalls {
+  ssize_t (*write)(int, const void*, std::size_t) = nullptr;
+  int (*fcntl_getfl)(int) = nullptr;  // fcntl(fd, F_GETFL)
+};
+void set_log_calls(const LogCalls& calls);
+
+/// Level and target. `fd` -1: standard error, as long as descriptor 2 is what it was now (a daemon closes
+/// it, and its next file gets the number: that file must not receive our lines).
+void start_log(LogLevel level, int fd);
+
+/// Opens a log file for start_log: appended to, CLOEXEC, numbered at `descriptor_base` or above. -1: errno says why.
+int open_log_file(const char* path, int descriptor_base);
+
+extern std::atomic<LogLevel> g_log_level;
+inline bool log_enabled(LogLevel level) {
+  return level <= g_log_level.load(std::memory_order_relaxed);
+}
+
+[[gnu::format(printf, 2, 3)]] void log_line(LogLevel level, const char* format, ...);
+void log_line_v(LogLevel level, const char* format, std::va_list arguments);
+
+/// For Host::log: a text that is complete already.
+void log_text(LogLevel level, const char* text);
+
+/// Past level and rate: the crash report.
+[[gnu::format(printf, 1, 2)]] void log_always(const char* format, ...);
+
+const char* log_level_name(LogLevel level);
+
+// The arguments are evaluated only when the level is on.
+#define BYPASS_LOG(level, ...)                                                                    \
+  do {                                                                                            \
+    if (::bypass::runtime::log_enabled(level)) ::bypass::runtime::log_line((level), __VA_ARGS__); \
+  } while (0)
+#define BYPASS_LOG_ERROR(...) BYPASS_LOG(::bypass::LogLevel::kError, __VA_ARGS__)
+#define BYPASS_LOG_WARN(...) BYPASS_LOG(::bypass::LogLevel::kWarn, __VA_ARGS__)
+#define BYPASS_LOG_INFO(...) BYPASS_LOG(::bypass::LogLevel::kInfo, __VA_ARGS__)
+#define BYPASS_LOG_DEBUG(...) BYPASS_LOG(::bypass::LogLevel::kDebug, __VA_ARGS__)
+#define BYPASS_LOG_TRACE(...) BYPASS_LOG(::bypass::LogLevel::kTrace, __VA_ARGS__)
+
+}  // namespace bypass::runtime

@@ -1,0 +1,38 @@
+// Plugins: shared objects libbypass-NAME.so that a process opens only when it needs them. They lie beside
+// libbypass.so, in its folder `bypass`, or where `cmake --install` put them.
+//
+// The calling thread must be marked inside: the loader opens and maps files.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "backends/backend.h"
+#include "runtime/config.h"
+
+namespace bypass::runtime {
+
+/// The path of the plugin; empty: `problem` says where it was looked for.
+std::string find_plugin(std::string_view name, std::string& problem);
+/// The cheap check: the file is there.
+bool plugin_present(std::string_view name, std::string& problem);
+
+/// Opens the plugin and asks it for its backend. Null: `problem` is a complete text.
+Backend* open_plugin(std::string_view name, const Host& host, std::string& problem);
+
+/// A fresh copy of the plugin, with static data of its own, beside the one that is loaded already: a forked
+/// child that takes over a port cannot use the DPDK that it inherited.
+Backend* open_plugin_copy(std::string_view name, const Host& host, std::string& problem);
+
+/// The two above for a file by its path.
+Backend* open_plugin_file(const std::string& path, const Host& host, std::string& problem);
+Backend* open_plugin_file_copy(const std::string& path, const Host& host, std::string& problem);
+
+/// A function of a plugin that is no backend; null: `problem` says why.
+void* plugin_function(std::string_view name, const char* function, std::string& problem);
+
+/// load_config's reader: opens libbypass-toml.so when there is a text to read; that it is missing is then a
+/// problem of the file.
+TomlReader toml_reader();
+
+}  // namespace bypass::runtime

@@ -1,0 +1,61 @@
+// PortSet: the process's ports, opened late and together.
+//
+// The first call that needs the wire opens them (accept, a wait, connect, send); a bare listen leaves it to
+// the progress thread some tens of milliseconds later, in a process that is still alive then (a daemon's
+// parent is not). Opening takes milliseconds and happens outside of the shard's lock.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "runtime/config.h"
+#include "socket/shard.h"
+
+namespace bypass::runtime {
+
+class PortSet {
+ public:
+  explicit PortSet(const Config& config) : config_(config) {}
+
+  /// The cheap check at the first internet socket: interface there, socket folder writable, plugin there.
+  /// Opens nothing. Problems are complete texts.
+  bool check(std::vector<std::string>& problems);
+
+  /// Opens every port that is not open yet and gives it to the shard; the first caller does the work, others
+  /// wait for it. True when at least one port is open. A port that fails is reported once and not tried again.
+  bool open(socket::Shard& shard);
+  [[nodiscard]] bool opened() const { return state_.load(std::memory_order_acquire) == State::kOpen; }
+  [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
+  /// Whether ports[index] serves (or has not been tried yet).
+  [[nodiscard]] bool usable(std::size_t index) const;
+
+  /// At the process's end: closes what is open, with the shard's lock free.
+  void close(socket::Shard& shard);
+  /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors.
+  void drop_in_child();
+
+  struct Entry {
+    Backend* backend = nullptr;
+    Port* port = nullptr;
+    std::string problem;
+    bool tried = false;
+    std::uint16_t index = 0;  // in the shard's context
+  };
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
+  void open_one(std::size_t index, socket::Shard& shard);
+  Backend* backend_for(std::size_t index, std::string& problem);
+
+  const Config& config_;
+  std::atomic<State> state_{State::kClosed};
+  std::vector<Entry> entries_;
+  std::vector<std::pair<std::string, Backend*>> plugins_;
+};
+
+}  // namespace bypass::runtime

@@ -1,0 +1,35 @@
+// Process: the runtime's life in one process, as src/preload drives it.
+//
+// Private to a process; in a vfork child none of it is called. Everything is cheap until start(): a program
+// that opens no internet socket pays for the arena's reserved address range and nothing else.
+#pragma once
+
+namespace bypass::runtime {
+
+/// When the library is loaded, before the program's own constructors. Parses nothing: reserves the arena's
+/// address range, cheaply.
+void at_load(char** envp);
+
+/// Whether this process is configured to accelerate anything. Asked at the first internet socket, and at the
+/// first epoll set (an event loop is often made before the sockets that it will watch); reads the
+/// configuration then.
+bool accelerates();
+
+/// At the first AF_INET/AF_INET6 socket: configuration, log, arena, stack. Ports open later. False: the
+/// process stays with the kernel's sockets, for a reason that has been logged.
+bool start();
+
+/// The process is about to end through libc: delivers unsent data, within a bound. May be called twice.
+void before_exit();
+
+void prepare_fork();
+void after_fork_parent();
+void after_fork_child();
+
+/// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.
+bool owns_descriptor(int fd);
+
+/// Why a descriptor was left to the kernel, or left our sight, for `bypass why`.
+void record_why(int fd, unsigned reason, const char* detail);
+
+}  // namespace bypass::runtime

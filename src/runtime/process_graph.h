@@ -1,0 +1,43 @@
+// Process: everything that libbypass is in one process, built in one place and joined by references.
+// Private to src/runtime.
+#pragma once
+
+#include <vector>
+
+#include "observe/region.h"
+#include "runtime/arena.h"
+#include "runtime/config.h"
+#include "runtime/decide.h"
+#include "runtime/ports.h"
+#include "runtime/progress.h"
+#include "runtime/routes.h"
+#include "socket/clock.h"
+#include "socket/shard.h"
+#include "stack/stack.h"
+
+namespace bypass::runtime {
+
+struct Process {
+  Process(const Config& c, arena::Mapped& mapped, Stack& stack)
+      : config(c), shard(mapped.lock, stack, *mapped.memory, clock), progress(shard, ports, c.tick) {}
+
+  const Config& config;
+  Routes routes{config};
+  Decider decider{config, routes};
+  socket::Clock clock;
+  socket::Shard shard;
+  PortSet ports{config};
+  Progress progress;
+  observe::Region region;
+  std::vector<int> socket_slots;  // of the region; the progress thread's
+  Instant sockets_published{};
+  bool ended = false;
+};
+
+/// Null until start().
+Process* process();
+
+/// At exit: polls until all that was written is acknowledged, FINs included, or the setting's time is up.
+void deliver_rest(Process& p);
+
+}  // namespace bypass::runtime

@@ -1,0 +1,129 @@
+#include "runtime/progress.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/host.h"
+#include "socket/kernel.h"
+
+namespace bypass::runtime {
+
+namespace {
+/// How long a listener's process must have lived before the ports are opened for it.
+constexpr Duration kLateOpen = std::chrono::milliseconds(30);
+/// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
+/// is stepped in for this late at worst, well below a peer's retransmission timer.
+constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+}  // namespace
+
+bool Progress::start() {
+  if (running_.exchange(true, std::memory_order_acq_rel)) return true;
+  stopping_.store(false, std::memory_order_relaxed);
+  wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_fd_ < 0 || run_thread("bypass-progress", run, this, &thread_) != 0) {
+    running_.store(false, std::memory_order_relaxed);
+    return false;
+  }
+  return true;
+}
+
+void Progress::stop() {
+  if (!running_.load(std::memory_order_acquire)) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  join_thread(thread_);
+  own_descriptor(wake_fd_, false);
+  socket::kernel->close(wake_fd_);
+  wake_fd_ = -1;
+  running_.store(false, std::memory_order_release);
+}
+
+void Progress::want_ports() {
+  if (!want_ports_.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+void Progress::wake() {
+  const std::uint64_t one = 1;
+  if (wake_fd_ >= 0) (void)!socket::kernel->write(wake_fd_, &one, sizeof one);
+}
+
+void Progress::run(void* self) {
+  static_cast<Progress*>(self)->loop();
+}
+
+void Progress::loop() {
+  while (!stopping_.load(std::memory_order_acquire)) step();
+}
+
+void Progress::step() {
+  if (!ports_.opened()) {
+    if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return sleep_for(kNever - Instant{});
+    sleep_for(kLateOpen);
+    if (!stopping_.load(std::memory_order_acquire)) ports_.open(shard_);
+    return;
+  }
+  if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  const Instant polled = shard_.last_poll();
+  const bool by_others = polled != own_poll_;
+  if (shard_.watched() || (by_others && shard_.clock().now() - polled < pause_)) {
+    sleep_for(pause_);
+    pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
+    return;
+  }
+  pause_ = tick_;
+  sleep_armed();
+}
+
+// Nobody polls: do it here, until the wire is quiet, then sleep until a port or a timer wants us. A thread of
+// the program that falls asleep meanwhile becomes the wires' watcher beside us; both are woken then, and the
+// lock decides who arms and disarms, so that no sleeper is left with a port that is not armed.
+void Progress::sleep_armed() {
+  constexpr int kBatches = 64;  // then look at the program and stopping_ again
+  for (int i = 0; i < kBatches; i++) {
+    const auto received = shard_.poll();
+    if (!received.has_value()) return;  // somebody else is inside
+    if (*received == 0) break;
+  }
+  own_poll_ = shard_.last_poll();
+  {
+    socket::Guard guard(shard_);
+    if (!shard_.arm_locked()) {
+      if (!shard_.watched()) shard_.disarm_locked();
+      return;
+    }
+  }
+  std::array<pollfd, Context::kMaxPorts + 1> set{};
+  std::array<int, Context::kMaxPorts> wires{};
+  const std::size_t wire_count = shard_.wait_descriptors(wires);
+  set[0] = {wake_fd_, POLLIN, 0};
+  for (std::size_t i = 0; i < wire_count; i++) set[i + 1] = {wires[i], POLLIN, 0};
+  const Instant deadline = shard_.next_timeout();
+  timespec time{};
+  const bool bounded = deadline != kNever;
+  if (bounded) {
+    const std::int64_t left = std::max<std::int64_t>(0, (deadline - shard_.clock().now()).count());
+    time = {left / 1'000'000'000, left % 1'000'000'000};
+  }
+  socket::kernel->ppoll(set.data(), wire_count + 1, bounded ? &time : nullptr, nullptr);
+  {
+    socket::Guard guard(shard_);
+    if (!shard_.watched()) shard_.disarm_locked();
+  }
+  if ((set[0].revents & POLLIN) != 0) drain_wake();
+}
+
+void Progress::drain_wake() {
+  std::uint64_t drained = 0;
+  (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
+}
+
+void Progress::sleep_for(Duration time) {
+  pollfd set{wake_fd_, POLLIN, 0};
+  const timespec limit{time.count() / 1'000'000'000, time.count() % 1'000'000'000};
+  if (socket::kernel->ppoll(&set, 1, &limit, nullptr) > 0) drain_wake();
+}
+
+}  // namespace bypass::runtime

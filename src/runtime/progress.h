@@ -1,0 +1,57 @@
+// Progress: the thread that keeps the stack alive while the program is elsewhere.
+//
+// It sleeps on the ports' wake-up descriptors and the next timer, and steps in only when no application
+// thread has polled lately (one setting, `tick`): a program that computes for seconds still answers SYNs,
+// acknowledges and retransmits. It never spins, and it does not arm the ports while somebody polls, because
+// an armed port costs the peer a system call a batch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/ports.h"
+#include "socket/shard.h"
+
+namespace bypass::runtime {
+
+class Progress {
+ public:
+  Progress(socket::Shard& shard, PortSet& ports, Duration tick) : shard_(shard), ports_(ports), tick_(tick) {}
+
+  /// Starts the thread if it does not run in this process. False: no thread could be had.
+  bool start();
+  void stop();
+  /// A forked child has no threads: the next start() makes one.
+  void forget() { running_.store(false, std::memory_order_relaxed); }
+  /// A listener waits for its port: open it soon.
+  void want_ports();
+  /// Called once a tick, for what is not urgent (statistics).
+  void on_tick(void (*call)(void*), void* argument) {
+    tick_call_ = call;
+    tick_argument_ = argument;
+  }
+
+ private:
+  static void run(void* self);
+  void loop();
+  void step();
+  void sleep_armed();
+  void sleep_for(Duration time);
+  void wake();
+  void drain_wake();
+
+  socket::Shard& shard_;
+  PortSet& ports_;
+  Duration tick_;
+  Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own
+  Instant own_poll_{};     // what last_poll() said after a poll of ours
+  std::atomic<bool> running_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> want_ports_{false};
+  std::uint64_t thread_ = 0;
+  int wake_fd_ = -1;
+  void (*tick_call_)(void*) = nullptr;
+  void* tick_argument_ = nullptr;
+};
+
+}  // namespace bypass::runtime

@@ -1,0 +1,71 @@
+#include "runtime/publish.h"
+
+#include <time.h>
+
+#include <cstring>
+
+#include "observe/layout.h"
+#include "runtime/process_graph.h"
+#include "stack/counters.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+std::uint64_t wall_clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* entry) {
+  observe::PortRecord record{};
+  observe::set_text(record.kind, config.kind.c_str());
+  observe::set_text(record.target, config.target.c_str());
+  record.mtu = config.mtu;
+  for (const Prefix& prefix : config.addresses) {
+    if (prefix.address.is_v4() && record.v4.is_any()) {
+      record.v4 = prefix.address;
+      record.v4_length = prefix.length;
+    } else if (!prefix.address.is_v4() && record.v6.is_any()) {
+      record.v6 = prefix.address;
+      record.v6_length = prefix.length;
+    }
+  }
+  if (entry == nullptr || entry->port == nullptr) return record;
+  const PortStats stats = entry->port->stats();
+  record.open = 1;
+  record.link_up = entry->port->link() == LinkState::kUp ? 1 : 0;
+  record.mtu = entry->port->caps().mtu;
+  record.mac = entry->port->mac().bytes;
+  record.rx_frames = stats.rx_frames, record.rx_bytes = stats.rx_bytes;
+  record.rx_dropped = stats.rx_dropped, record.rx_no_buffer = stats.rx_no_buffer;
+  record.tx_frames = stats.tx_frames, record.tx_bytes = stats.tx_bytes, record.tx_full = stats.tx_full;
+  record.link_ups = stats.link_up, record.link_downs = stats.link_down, record.reopened = stats.reopened;
+  record.buffers_total = stats.buffers_total, record.buffers_free = stats.buffers_free;
+  return record;
+}
+
+}  // namespace
+
+void publish(void* process_pointer) {
+  Process& p = *static_cast<Process*>(process_pointer);
+  if (!p.region.active()) return;
+  // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here.
+  const StackCounters& counters = p.shard.stack().counters();
+  static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
+  std::uint64_t values[sizeof(StackCounters) / sizeof(std::uint64_t)];
+  std::memcpy(values, &counters, sizeof counters);
+  p.region.publish_counters(values, wall_clock_ns());
+  for (std::size_t i = 0; i < p.config.ports.size(); i++)
+    p.region.set_port(i,
+                      port_record(p.config.ports[i], i < p.ports.entries().size() ? &p.ports.entries()[i] : nullptr));
+  // Every socket is looked at with the lock held: some times a second at most.
+  constexpr Duration kSocketsEvery = std::chrono::milliseconds(200);
+  const Instant now = p.clock.now();
+  if (now - p.sockets_published < kSocketsEvery) return;
+  p.sockets_published = now;
+  publish_sockets(p, p.socket_slots);
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,29 @@
+// Routes: which port reaches an address, as the configuration has it. Pure.
+//
+// Asked before a port is open (a socket is decided by its address alone), and therefore kept beside the
+// stack's own routes, which exist once the port does.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "runtime/config.h"
+#include "stack/address.h"
+
+namespace bypass::runtime {
+
+class Routes {
+ public:
+  explicit Routes(const Config& config) : config_(config) {}
+
+  /// The port that reaches `remote`: longest prefix, then a gateway of the address's family.
+  [[nodiscard]] std::optional<std::size_t> port_to(const IpAddress& remote) const;
+  /// The port whose own address `address` is.
+  [[nodiscard]] std::optional<std::size_t> owner_of(const IpAddress& address) const;
+  [[nodiscard]] bool any_port() const { return !config_.ports.empty(); }
+
+ private:
+  const Config& config_;
+};
+
+}  // namespace bypass::runtime

@@ -1,0 +1,66 @@
+// Rules: which sockets go to the bypass, which stay with the kernel, and why.
+//
+// A rule is `ACTION [PROTO] [ROLE] [ADDRESS[/LENGTH]][:PORT[-PORT]] [program=NAME]`, with `*` for "any";
+// rules are separated by `;` and the first match wins. Behind the user's rules stand the built-in ones:
+// loopback and DNS stay with the kernel unless a port owns the address; everything else may be bypassed
+// (whether a port routes there is the route table's question, not asked here).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stack/address.h"
+
+namespace bypass::runtime {
+
+enum class RuleAction : std::uint8_t { kBypass, kKernel, kFail };
+enum class RuleProto : std::uint8_t { kAny, kTcp, kUdp };
+/// For a stream connect() and bind()+listen(); for a datagram the direction of the first use.
+enum class RuleRole : std::uint8_t { kAny, kConnect, kListen };
+
+struct Rule {
+  RuleAction action = RuleAction::kBypass;
+  RuleProto proto = RuleProto::kAny;
+  RuleRole role = RuleRole::kAny;
+  std::optional<Prefix> prefix;  // none: any address
+  std::uint16_t port_low = 0;
+  std::uint16_t port_high = 65535;
+  std::string program;  // name of the executable, shell wildcards; empty: any
+  std::string text;     // as the user wrote it
+};
+
+struct RuleQuery {
+  RuleProto proto = RuleProto::kTcp;
+  RuleRole role = RuleRole::kConnect;
+  Endpoint address;                // the peer's for connect, the local one for listen
+  bool port_owns_address = false;  // it lies in the prefix of one of the bypass's ports
+};
+
+enum class RuleSource : std::uint8_t { kUser, kLoopback, kDns, kDefault };
+
+struct RuleDecision {
+  RuleAction action = RuleAction::kBypass;
+  RuleSource source = RuleSource::kDefault;
+  const char* text = "";  // the rule's own words; lives as long as the RuleSet
+};
+
+class RuleSet {
+ public:
+  /// Parses `text` and appends; false: `problem` says what is wrong with which rule.
+  bool add(std::string_view text, std::string& problem);
+
+  /// Drops the rules of other programs, so that decide() need not compare names.
+  void keep_program(const char* name);
+
+  [[nodiscard]] RuleDecision decide(const RuleQuery& query) const;
+
+  [[nodiscard]] const std::vector<Rule>& rules() const { return rules_; }
+
+ private:
+  std::vector<Rule> rules_;
+};
+
+}  // namespace bypass::runtime

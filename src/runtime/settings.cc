@@ -1,0 +1,368 @@
+#include "runtime/settings.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/settings_apply.h"
+
+namespace bypass::runtime {
+namespace {
+
+using namespace apply;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr std::int64_t kMega = std::int64_t{1} << 20;
+constexpr std::int64_t kGiga = std::int64_t{1} << 30;
+
+constexpr std::string_view kPortForm =
+    "vhost:PATH, virtio:PATH, netdev:IFNAME, af_xdp:IFNAME, af_packet:IFNAME, tap:NAME, pci:ADDRESS, "
+    "dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated by ;";
+constexpr std::string_view kAddressForm =
+    "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by ;";
+
+constexpr auto kSettings = std::to_array<Setting>({
+    // What the process is joined to
+    {.key = "port",
+     .env = "BYPASS_PORT",
+     .fallback = "none",
+     .accepted = kPortForm,
+     .example = "vhost:/run/bypass/a.sock",
+     .help = "The wire: what the stack sends its frames through.",
+     .apply = list<parse_port_names, &Draft::port_names>},
+    {.key = "addr",
+     .env = "BYPASS_ADDR",
+     .accepted = kAddressForm,
+     .example = "10.9.0.1/24",
+     .help = "The stack's own addresses on each port, with the length of the link's prefix.",
+     .apply = list<parse_address_lists, &Draft::addresses>},
+    {.key = "gateway",
+     .env = "BYPASS_GATEWAY",
+     .accepted = "an address inside of the port's prefix, one of IPv4 and one of IPv6 at most; one entry a port, "
+                 "separated by ;",
+     .example = "10.9.0.254",
+     .help = "The router to addresses that no port's prefix holds.",
+     .apply = list<parse_gateways, &Draft::gateways>},
+    {.key = "mac",
+     .env = "BYPASS_MAC",
+     .accepted = "a unicast MAC address (02:00:00:00:00:01); one entry a port, separated by ;",
+     .example = "02:00:00:00:00:01",
+     .help = "The port's MAC address; without it a stable one is made from the port's name.",
+     .apply = list<parse_macs, &Draft::macs>},
+    {.key = "mtu",
+     .env = "BYPASS_MTU",
+     .accepted = "bytes from 576 to 65535; one entry a port, separated by ;",
+     .example = "9000",
+     .help = "Bytes of the largest IP packet; without it the kind of port decides.",
+     .apply = list<parse_mtus, &Draft::mtus>},
+    {.key = "soft",
+     .env = "BYPASS_SOFT",
+     .accepted = "WIRE[;WIRE], a wire written as in BYPASS_PORT",
+     .example = "vhost:/run/bypass/rdma.sock",
+     .built = false,
+     .help = "Makes the software RDMA devices soft0, soft1, … on these wires.",
+     .apply = list<parse_port_names, &Draft::soft_names>},
+    {.key = "soft_addr",
+     .env = "BYPASS_SOFT_ADDR",
+     .accepted = kAddressForm,
+     .example = "10.9.1.1/24",
+     .built = false,
+     .help = "The software RDMA devices' addresses; without it BYPASS_ADDR's.",
+     .apply = list<parse_address_lists, &Draft::soft_addresses>},
+
+    // Which sockets take it
+    {.key = "local",
+     .env = "BYPASS_LOCAL",
+     .type = SettingType::kSwitch,
+     .fallback = "on",
+     .built = false,
+     .help = "Connections between two processes of one host go through shared memory.",
+     .apply = on_off<&Config::local>},
+    {.key = "rdma",
+     .env = "BYPASS_RDMA",
+     .fallback = "auto",
+     .accepted = "auto, off or the name of an RDMA device",
+     .built = false,
+     .help = "Connections to an accelerated peer move to a reliable RDMA connection.",
+     .apply = rdma},
+    {.key = "rules",
+     .env = "BYPASS_RULES",
+     .accepted = "ACTION [tcp|udp|*] [connect|listen|*] [ADDRESS[/LENGTH]|*][:PORT[-PORT]] [program=NAME], the actions "
+                 "being bypass, kernel and fail; rules separated by ;",
+     .example = "bypass tcp connect 10.9.0.0/16:6379; kernel udp *",
+     .help = "Which sockets are bypassed; the first match wins. In the file also as [[rule]] tables.",
+     .apply = rules},
+    {.key = "profile",
+     .env = "BYPASS_PROFILE",
+     .type = SettingType::kChoice,
+     .fallback = "balanced",
+     .accepted = "balanced|latency|throughput|cpu",
+     .help = "A named set of the settings below; each can still be set by itself.",
+     .apply = choice<&Config::profile>},
+    {.key = "strict",
+     .env = "BYPASS_STRICT",
+     .type = SettingType::kSwitch,
+     .fallback = "off",
+     .help = "What cannot be set up as asked ends the program with status 78 instead of leaving it to the kernel.",
+     .apply = on_off<&Config::strict>},
+
+    // Files
+    {.key = "config",
+     .env = "BYPASS_CONFIG",
+     .accepted = "the path of a TOML file",
+     .example = "/etc/bypass.toml",
+     .in_file = false,
+     .help = "The configuration file; without it /etc/bypass.toml, if there is one.",
+     .apply = text<&Config::config_file>},
+    {.key = "run_dir",
+     .env = "BYPASS_RUN_DIR",
+     .accepted = "the path of a directory of the user's own, mode 0700",
+     .example = "/run/user/1000/bypass",
+     .help = "Where processes leave what the bypass command reads; without it /dev/shm/bypass-UID.",
+     .apply = text<&Config::run_dir>},
+    {.key = "log",
+     .env = "BYPASS_LOG",
+     .type = SettingType::kChoice,
+     .fallback = "warn",
+     .accepted = "error|warn|info|debug|trace",
+     .help = "How much is logged.",
+     .apply = choice<&Config::log_level>},
+    {.key = "log_file",
+     .env = "BYPASS_LOG_FILE",
+     .accepted = "the path of a file, appended to",
+     .example = "/var/log/bypass.log",
+     .help = "Where the log goes; without it standard error.",
+     .apply = text<&Config::log_file>},
+
+    // Waiting
+    {.key = "spin_us",
+     .env = "BYPASS_SPIN_US",
+     .type = SettingType::kNumber,
+     .unit = "µs",
+     .max = 10'000'000,
+     .fallback = "50",
+     .word = "forever",
+     .help = "How long a waiting thread polls the ports without giving up its processor.",
+     .apply = duration<microseconds, &Config::spin>},
+    {.key = "yield_us",
+     .env = "BYPASS_YIELD_US",
+     .type = SettingType::kNumber,
+     .unit = "µs",
+     .max = 10'000'000,
+     .fallback = "50",
+     .word = "forever",
+     .help = "How long it then polls while yielding the processor between polls, before it sleeps.",
+     .apply = duration<microseconds, &Config::yield>},
+    {.key = "kernel_poll_us",
+     .env = "BYPASS_KERNEL_POLL_US",
+     .type = SettingType::kNumber,
+     .unit = "µs",
+     .max = 1'000'000,
+     .fallback = "20",
+     .help = "How often a polling thread looks at the kernel's descriptors among those it waits for.",
+     .apply = duration<microseconds, &Config::kernel_poll>},
+    {.key = "tick_ms",
+     .env = "BYPASS_TICK_MS",
+     .type = SettingType::kNumber,
+     .unit = "ms",
+     .min = 1,
+     .max = 1000,
+     .fallback = "10",
+     .help = "How long the program's threads may stay away from the ports before the progress thread steps in.",
+     .apply = duration<milliseconds, &Config::tick>},
+    {.key = "exit_linger_ms",
+     .env = "BYPASS_EXIT_LINGER_MS",
+     .type = SettingType::kNumber,
+     .unit = "ms",
+     .max = 600'000,
+     .fallback = "5000",
+     .help = "How long the program's exit may wait until its peers have acknowledged what it wrote.",
+     .apply = duration<milliseconds, &Config::exit_linger>},
+
+    // Memory and offloads
+    {.key = "memory",
+     .env = "BYPASS_MEMORY",
+     .type = SettingType::kSize,
+     .unit = "bytes",
+     .min = 16 * kMega,
+     .max = 256 * kGiga,
+     .fallback = "1G",
+     .help = "Most bytes that sockets and their buffers may take, all processes of the family together.",
+     .apply = number<&Config::memory>},
+    {.key = "port_memory",
+     .env = "BYPASS_PORT_MEMORY",
+     .type = SettingType::kSize,
+     .unit = "bytes",
+     .max = 2 * kGiga,
+     .fallback = "0",
+     .help = "Bytes for the frames of each port; 0 leaves it to the kind of port.",
+     .apply = number<&Config::port_memory>},
+    {.key = "hugepages",
+     .env = "BYPASS_HUGEPAGES",
+     .type = SettingType::kChoice,
+     .fallback = "auto",
+     .accepted = "auto|on|off",
+     .help = "Huge pages for the ports' memory: where there are any, always, or never.",
+     .apply = choice<&Config::hugepages>},
+    {.key = "tso",
+     .env = "BYPASS_TSO",
+     .type = SettingType::kSwitch,
+     .fallback = "on",
+     .help = "Frames of many segments (TSO) where the port takes them.",
+     .apply = on_off<&Config::tso>},
+    {.key = "checksum_offload",
+     .env = "BYPASS_CHECKSUM_OFFLOAD",
+     .type = SettingType::kSwitch,
+     .fallback = "on",
+     .help = "The port computes and verifies checksums where it can.",
+     .apply = on_off<&Config::checksum_offload>},
+
+    // TCP
+    {.key = "tcp.congestion",
+     .env = "BYPASS_TCP_CONGESTION",
+     .type = SettingType::kChoice,
+     .fallback = "cubic",
+     .accepted = "cubic|newreno",
+     .help = "Congestion control (RFC 9438, RFC 6582).",
+     .apply = choice<&Config::tcp, &TcpConfig::congestion>},
+    {.key = "tcp.initial_window",
+     .env = "BYPASS_TCP_INITIAL_WINDOW",
+     .type = SettingType::kNumber,
+     .unit = "segments",
+     .min = 1,
+     .max = 100,
+     .fallback = "10",
+     .help = "Congestion window of a new connection (RFC 6928).",
+     .apply = number<&Config::tcp, &TcpConfig::initial_window>},
+    {.key = "tcp.rto_min_us",
+     .env = "BYPASS_TCP_RTO_MIN_US",
+     .type = SettingType::kNumber,
+     .unit = "µs",
+     .min = 1000,
+     .max = 60'000'000,
+     .fallback = "200000",
+     .help = "Shortest retransmission timeout (RFC 6298; Linux has 200 ms).",
+     .apply = duration<microseconds, &Config::tcp, &TcpConfig::rto_min>},
+    {.key = "tcp.rto_max_ms",
+     .env = "BYPASS_TCP_RTO_MAX_MS",
+     .type = SettingType::kNumber,
+     .unit = "ms",
+     .min = 1000,
+     .max = 600'000,
+     .fallback = "120000",
+     .help = "Longest retransmission timeout (RFC 6298; Linux has 120 s).",
+     .apply = duration<milliseconds, &Config::tcp, &TcpConfig::rto_max>},
+    {.key = "tcp.delack_us",
+     .env = "BYPASS_TCP_DELACK_US",
+     .type = SettingType::kNumber,
+     .unit = "µs",
+     .max = 500'000,
+     .fallback = "40000",
+     .help = "How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).",
+     .apply = duration<microseconds, &Config::tcp, &TcpConfig::delayed_ack>},
+    {.key = "tcp.time_wait_ms",
+     .env = "BYPASS_TCP_TIME_WAIT_MS",
+     .type = SettingType::kNumber,
+     .unit = "ms",
+     .max = 240'000,
+     .fallback = "60000",
+     .help = "How long a closed connection stays in TIME_WAIT.",
+     .apply = duration<milliseconds, &Config::tcp, &TcpConfig::time_wait>},
+    {.key = "tcp.syn_retries",
+     .env = "BYPASS_TCP_SYN_RETRIES",
+     .type = SettingType::kNumber,
+     .unit = "times",
+     .max = 127,
+     .fallback = "6",
+     .help = "How often a SYN is sent again before connect fails with ETIMEDOUT.",
+     .apply = number<&Config::tcp, &TcpConfig::syn_retries>},
+    {.key = "tcp.retries2",
+     .env = "BYPASS_TCP_RETRIES2",
+     .type = SettingType::kNumber,
+     .unit = "times",
+     .min = 1,
+     .max = 127,
+     .fallback = "15",
+     .help = "How often data is sent again before the connection fails with ETIMEDOUT.",
+     .apply = number<&Config::tcp, &TcpConfig::retries2>},
+    {.key = "tcp.sndbuf",
+     .env = "BYPASS_TCP_SNDBUF",
+     .type = SettingType::kSize,
+     .unit = "bytes",
+     .min = 16 << 10,
+     .max = kGiga,
+     .fallback = "4M",
+     .help = "Largest send buffer of a connection; it grows as needed.",
+     .apply = number<&Config::tcp, &TcpConfig::send_buffer>},
+    {.key = "tcp.rcvbuf",
+     .env = "BYPASS_TCP_RCVBUF",
+     .type = SettingType::kSize,
+     .unit = "bytes",
+     .min = 16 << 10,
+     .max = kGiga,
+     .fallback = "6M",
+     .help = "Largest receive buffer of a connection; it grows as needed.",
+     .apply = number<&Config::tcp, &TcpConfig::receive_buffer>},
+});
+
+}  // namespace
+
+std::span<const Setting> settings() {
+  return kSettings;
+}
+
+const Setting* setting_by_env(std::string_view env) {
+  const auto at = std::find_if(kSettings.begin(), kSettings.end(), [env](const Setting& s) { return s.env == env; });
+  return at == kSettings.end() ? nullptr : &*at;
+}
+
+const Setting* setting_by_key(std::string_view key) {
+  const auto at = std::find_if(kSettings.begin(), kSettings.end(), [key](const Setting& s) { return s.key == key; });
+  return at == kSettings.end() ? nullptr : &*at;
+}
+
+std::size_t setting_index(const Setting& setting) {
+  return static_cast<std::size_t>(&setting - kSettings.data());
+}
+
+const char* type_name(SettingType type) {
+  static constexpr const char* kNames[] = {"text", "switch", "number", "size", "choice"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+namespace {
+
+std::string size_text(std::int64_t bytes) {
+  constexpr std::string_view kUnits = "KMGT";
+  std::string unit;
+  for (std::size_t i = 0; bytes >= 1024 && bytes % 1024 == 0; i++, bytes /= 1024) unit = kUnits[i];
+  return std::to_string(bytes) + unit;
+}
+
+}  // namespace
+
+std::string accepted_text(const Setting& setting) {
+  switch (setting.type) {
+    case SettingType::kText:
+      return std::string(setting.accepted);
+    case SettingType::kSwitch:
+      return "on or off";
+    case SettingType::kChoice: {
+      std::string out = "one of ";
+      for (const char c : setting.accepted) c == '|' ? out += ", " : out += c;
+      return out;
+    }
+    case SettingType::kNumber:
+    case SettingType::kSize:
+      break;
+  }
+  const bool size = setting.type == SettingType::kSize;
+  const auto shown = [size](std::int64_t number) { return size ? size_text(number) : std::to_string(number); };
+  std::string out = size ? "a number of bytes, with K, M, G or T if you like," : "a whole number";
+  out += " from " + shown(setting.min) + " to " + shown(setting.max);
+  if (!size) out += " (" + std::string(setting.unit) + ")";
+  if (!setting.word.empty()) out += " or " + std::string(setting.word);
+  return out;
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,140 @@
+// What src/preload calls: one function a verb, on objects instead of descriptors.
+//
+// Return values follow the system calls': a count or 0, or a negative errno (from errno_map.cc). Nothing here
+// sets errno or raises SIGPIPE by itself: `send` returns -EPIPE and says through `sigpipe` whether Linux would
+// have raised it. Nothing here takes a descriptor out of or into a table; `fd` arguments name the kernel
+// descriptor (the shadow) under the program's number.
+//
+// Blocking calls are cancellation points and hold no lock while they wait. A blocking call spins (polling the
+// shard), yields, then sleeps, by the profile. -EINTR is returned when a signal handler ran meanwhile
+// (`signals_seen` moved), with SA_RESTART's rule left to the caller: see `Interrupted`.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "socket/clock.h"
+#include "socket/kernel.h"
+#include "stack/result.h"
+#include "stack/time.h"
+
+namespace bypass::socket {
+
+/// What a descriptor number can stand for besides a plain kernel descriptor. Lies in the arena; references
+/// are counted by process slot, one for each number of the process's table.
+enum class FileKind : std::uint8_t { kStream, kListener, kDatagram, kEpoll };
+
+struct File;    // file.h: kind, references, flags, readiness, the epoll items that watch it
+struct Socket;  // socket.h: File and the protocol's half
+struct Epoll;   // epoll.h
+
+// --- Birth and death -------------------------------------------------------------------------------------
+
+/// After the kernel's socket() gave `fd`: the object for an AF_INET/AF_INET6 stream or datagram socket when
+/// this process accelerates anything, else null (the number is the kernel's alone from then on).
+File* open_socket(int fd, int domain, int type, int protocol);
+/// After epoll_create1 gave `fd`. Null when this process accelerates nothing.
+File* open_epoll(int fd);
+/// Remembers a number that names the object, for `bypass stat`.
+void note_number(File& file, int fd);
+/// One more number of this process names the object (dup, fork's child).
+void retain(File& file);
+/// A number is gone (close, dup2 over it, exec). The last one ends the object: the socket closes as SO_LINGER
+/// says (`fd` is still open when this is called; the caller closes it after). -1: the number went first, while
+/// another call was still inside the object.
+/// `last` tells whether it was. May block for a lingering close.
+int release(File& file, int fd);
+
+[[nodiscard]] FileKind kind(const File& file);
+/// Whether the object has been decided for the kernel: the caller then drops it from its table
+/// (release with the descriptor kept), and the number is a plain kernel descriptor from then on.
+[[nodiscard]] bool decided_for_kernel(const File& file);
+
+// --- Names and connections -------------------------------------------------------------------------------
+
+long bind(File& file, int fd, const sockaddr* address, socklen_t length);
+long listen(File& file, int fd, int backlog);
+long connect(File& file, int fd, const sockaddr* address, socklen_t length);
+
+struct Accepted {
+  File* file = nullptr;  // a bypass connection: the caller gives it a number (a dup of shadow_placeholder())
+  int kernel_fd = -1;    // or a connection of the kernel's, with its descriptor
+  int domain = AF_INET;  // of `file`, the listener's: whose shadow_placeholder() stands for it
+};
+/// Takes a connection of either path. `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC. `address`/`length` as accept4's.
+long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
+/// A socket descriptor whose duplicates stand for accepted connections (fstat says socket).
+int shadow_placeholder(int domain);
+
+long shutdown(File& file, int fd, int how);
+long local_name(File& file, int fd, sockaddr* address, socklen_t* length);
+long peer_name(File& file, int fd, sockaddr* address, socklen_t* length);
+
+// --- Bytes -----------------------------------------------------------------------------------------------
+
+/// One recvmsg/sendmsg: every transfer call becomes one of these. `name`, `control` may be null.
+struct Message {
+  std::span<const iovec> data;
+  sockaddr* name = nullptr;
+  socklen_t name_length = 0;  // in: room; out (receive): length
+  void* control = nullptr;
+  std::size_t control_length = 0;
+  int flags = 0;  // out (receive): MSG_TRUNC, MSG_CTRUNC …
+};
+long receive(File& file, int fd, Message& message, int flags);
+long send(File& file, int fd, const Message& message, int flags, bool& sigpipe);
+/// recvmmsg and sendmmsg on one lock hold where possible: counts of messages.
+long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec* timeout);
+long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, bool& sigpipe);
+/// sendfile: bytes of `in_fd` at *offset (or its file position when null) into the socket.
+long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
+
+// --- Options ---------------------------------------------------------------------------------------------
+
+long get_option(File& file, int fd, int level, int name, void* value, socklen_t* length);
+long set_option(File& file, int fd, int level, int name, const void* value, socklen_t length);
+/// FIONREAD, FIONBIO, SIOCOUTQ, SIOCATMARK …; nullopt: let the kernel answer on the shadow.
+std::optional<long> control(File& file, int fd, unsigned long request, void* argument);
+/// O_NONBLOCK and O_ASYNC as fcntl(F_SETFL) sets them; the open file description's, so shared by dup.
+long status_flags(File& file, int fd);
+long set_status_flags(File& file, int fd, int flags);
+
+// --- Waiting ---------------------------------------------------------------------------------------------
+
+/// poll's set with the objects already looked up: `file` null is a kernel descriptor (or a negative one).
+struct PollItem {
+  int fd = -1;
+  short events = 0;
+  short revents = 0;
+  File* file = nullptr;
+};
+/// ppoll over a mixed set. `timeout` negative: for ever; the mask (may be null) holds while it sleeps, atomically.
+long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask);
+
+/// epoll_ctl on a set; `target` is null for a kernel descriptor.
+long epoll_control(File& epoll, int epoll_fd, int operation, int fd, File* target, epoll_event* event);
+/// timeout negative: for ever.
+long epoll_wait(File& epoll, int epoll_fd, epoll_event* events, int count, Duration timeout, const sigset_t* mask);
+
+// --- Signals ---------------------------------------------------------------------------------------------
+
+/// src/preload wraps the program's handlers: the trampoline counts here, so that a spinning call sees that a
+/// handler ran, and holds back asynchronous handlers while the thread is inside the lock (`in_lock`), to be
+/// queued again by `leave_lock`'s caller. Both thread-local, initial-exec.
+struct ThreadSignals {
+  unsigned seen = 0;           // handlers that ran on this thread
+  unsigned restart_seen = 0;   // … of them those installed with SA_RESTART
+  volatile int in_lock = 0;    // depth of shard locks held
+  volatile int held_back = 0;  // signals waiting for the lock to be left
+};
+extern constinit thread_local ThreadSignals thread_signals;  // constinit: no call to see whether it is made
+/// Called after the lock has been left when held_back is set; src/preload queues the signals again.
+extern void (*redeliver_signals)();
+
+}  // namespace bypass::socket

@@ -1,0 +1,64 @@
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "socket/errno_map.h"
+#include "socket/kernel_half.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+namespace {
+
+long answer(void* argument, std::size_t value) {
+  if (argument == nullptr) return failure(Refusal::kBadPointer);
+  *static_cast<int*>(argument) = static_cast<int>(value);
+  return 0;
+}
+
+long set_status_bit(File& file, int fd, int bit, const void* argument) {
+  if (argument == nullptr) return failure(Refusal::kBadPointer);
+  const bool on = *static_cast<const int*>(argument) != 0;
+  const long now = status_flags(file, fd);
+  return set_status_flags(file, fd, static_cast<int>(on ? now | bit : now & ~bit));
+}
+
+std::optional<long> control_connection(Socket& socket, unsigned long request, void* argument) {
+  Guard guard(shard());
+  if (socket.tcb == nullptr) return std::nullopt;
+  switch (request) {
+    case FIONREAD:
+      return answer(argument, tcp_engine().readable(*socket.tcb));
+    case SIOCOUTQ:
+      return answer(argument, tcp_engine().unacknowledged(*socket.tcb));
+    case SIOCOUTQNSD:
+      return answer(argument, tcp_engine().info(*socket.tcb).unsent);
+    case SIOCATMARK:
+      return answer(argument, 0);
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<long> control(File& file, int fd, unsigned long request, void* argument) {
+  if (request == FIONBIO) return set_status_bit(file, fd, O_NONBLOCK, argument);
+  if (request == FIOASYNC) return set_status_bit(file, fd, O_ASYNC, argument);
+  switch (kind(file)) {
+    case FileKind::kStream:
+      if (socket_of(file).path != Path::kBypass) return std::nullopt;
+      return control_connection(socket_of(file), request, argument);
+    case FileKind::kListener: {
+      const bool connections_only = request == FIONREAD || request == SIOCOUTQ || request == SIOCOUTQNSD;
+      if (connections_only) return failure(Error::kInvalid);
+      return std::nullopt;
+    }
+    case FileKind::kDatagram:
+      return datagram_control(socket_of(file), fd, request, argument);
+    case FileKind::kEpoll:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,251 @@
+#include "socket/epoll.h"
+
+#include <poll.h>
+
+#include "socket/errno_map.h"
+#include "socket/objects.h"
+#include "socket/readiness.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+namespace {
+
+/// Bits of an item that are no events; a fired one-shot item keeps only these.
+constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+/// What may stand beside EPOLLEXCLUSIVE (fs/eventpoll.c, EPOLLEXCLUSIVE_OK_BITS).
+constexpr std::uint32_t kExclusiveOk =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+/// Sets in sets: as deep as Linux allows (EP_MAX_NESTS).
+constexpr int kDeepest = 4;
+
+void enqueue(EpollItem& item) {
+  Epoll& set = *item.set;
+  item.ready = true;
+  item.ready_next = nullptr;
+  (set.ready_tail != nullptr ? set.ready_tail->ready_next : set.ready_head) = &item;
+  set.ready_tail = &item;
+}
+
+EpollItem* find_item(const Epoll& set, const File& target, int fd) {
+  for (EpollItem* item = target.items; item != nullptr; item = item->target_next)
+    if (item->set == &set && item->fd == fd) return item;
+  return nullptr;
+}
+
+void unlink_from_target(EpollItem& item) {
+  for (EpollItem** at = &item.target->items; *at != nullptr; at = &(*at)->target_next) {
+    if (*at != &item) continue;
+    *at = item.target_next;
+    return;
+  }
+}
+
+// Out of its target's list; freed now, or by whoever takes it off the ready list.
+void remove_item(EpollItem& item) {
+  unlink_from_target(item);
+  Epoll& set = *item.set;
+  set.bypass_items.fetch_sub(1, std::memory_order_relaxed);
+  if (has_kernel_half(*item.target)) set.dual_items.fetch_sub(1, std::memory_order_relaxed);
+  item.target = nullptr;
+  if (item.ready)
+    item.gone = true;
+  else
+    objects->items.free(&item);
+}
+
+std::uint32_t bits_now(const EpollItem& item) {
+  return item.gone ? 0 : poll_bits(*item.target) & item.events;
+}
+
+// A set that watches `inner` would be watched by it, directly or through others.
+bool would_loop(const Epoll& set, const File& inner, int depth) {
+  if (depth > kDeepest) return true;
+  for (const EpollItem* item = set.items; item != nullptr; item = item->target_next)
+    if (item->set == &inner || would_loop(*item->set, inner, depth + 1)) return true;
+  return false;
+}
+
+long refuse(const Epoll& set, int operation, const File& target, const epoll_event* event) {
+  if (&set == &target) return failure(Error::kInvalid);
+  if (event == nullptr || (event->events & EPOLLEXCLUSIVE) == 0) return 0;
+  if (operation == EPOLL_CTL_MOD) return failure(Error::kInvalid);
+  if (operation == EPOLL_CTL_ADD && (target.kind == FileKind::kEpoll || (event->events & ~kExclusiveOk) != 0))
+    return failure(Error::kInvalid);
+  return 0;
+}
+
+void note_seen(EpollItem& item) {
+  const Readiness& r = item.target->readiness;
+  item.seen_in = static_cast<std::uint16_t>(r.in);
+  item.seen_out = static_cast<std::uint16_t>(r.out);
+  item.seen_hup = static_cast<std::uint16_t>(r.hup);
+  item.seen_err = static_cast<std::uint16_t>(r.err);
+}
+
+// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
+void report_present(EpollItem& item) {
+  note_seen(item);
+  if (bits_now(item) != 0) item_signalled(item);
+}
+
+long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
+  if (find_item(set, target, fd) != nullptr) return failure(Refusal::kExists);
+  if (target.kind == FileKind::kEpoll) {
+    if (would_loop(set, target, 0)) return failure(Refusal::kLoop);
+    watch_kernel_half(target, fd);
+  }
+  if (target.kind == FileKind::kDatagram) watch_kernel_half(target, fd);
+  EpollItem* item = objects->items.allocate();
+  if (item == nullptr) return failure(Error::kNoMemory);
+  item->set = &set;
+  item->target = &target;
+  item->fd = fd;
+  item->data = event.data;
+  item->events = event.events | kAlways;
+  item->target_next = target.items;
+  target.items = item;
+  if (has_kernel_half(target)) set.dual_items.fetch_add(1, std::memory_order_relaxed);
+  // The first one: whoever sleeps in the set does not look at the wire.
+  if (set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0) signal_idle(set);
+  report_present(*item);
+  return 0;
+}
+
+long modify_item(Epoll& set, int fd, File& target, const epoll_event& event) {
+  EpollItem* item = find_item(set, target, fd);
+  if (item == nullptr) return failure(Refusal::kNotThere);
+  if ((item->events & EPOLLEXCLUSIVE) != 0) return failure(Error::kInvalid);
+  item->data = event.data;
+  item->events = event.events | kAlways;
+  report_present(*item);
+  return 0;
+}
+
+long delete_item(Epoll& set, int fd, File& target) {
+  EpollItem* item = find_item(set, target, fd);
+  if (item == nullptr) return failure(Refusal::kNotThere);
+  remove_item(*item);
+  return 0;
+}
+
+long control_kernel(Epoll& set, int epoll_fd, int operation, int fd, epoll_event* event) {
+  if (kernel->epoll_ctl(epoll_fd, operation, fd, event) != 0) return kernel_failure();
+  if (operation != EPOLL_CTL_ADD || set.kernel_items.exchange(true, std::memory_order_relaxed)) return 0;
+  Guard guard(shard());
+  signal_idle(set);  // a sleeper has to take the kernel's set into its poll
+  return 0;
+}
+
+}  // namespace
+
+bool item_signalled(EpollItem& item) {
+  note_seen(item);
+  if (!item.ready) enqueue(item);
+  const bool somebody_sleeps = item.set->waiters != nullptr;
+  signal(*item.set, kIn);
+  return somebody_sleeps;
+}
+
+void forget_target(File& target) {
+  while (target.items != nullptr) remove_item(*target.items);
+}
+
+void move_items_to_kernel(File& target) {
+  while (target.items != nullptr) {
+    EpollItem& item = *target.items;
+    Epoll& set = *item.set;
+    epoll_event event{};
+    event.events = item.events & ~kAlways;
+    event.data = item.data;
+    if (set.number >= 0) kernel->epoll_ctl(set.number, EPOLL_CTL_ADD, item.fd, &event);
+    set.kernel_items.store(true, std::memory_order_relaxed);
+    remove_item(item);
+    signal_idle(set);
+  }
+}
+
+void count_dual(File& target, int change) {
+  for (EpollItem* item = target.items; item != nullptr; item = item->target_next) {
+    item->set->dual_items.fetch_add(static_cast<std::uint32_t>(change), std::memory_order_relaxed);
+    if (change > 0) signal_idle(*item->set);
+  }
+}
+
+void end_epoll(Epoll& epoll) {
+  unwatch_kernel_half(epoll);
+  objects->items.for_each([&](EpollItem& item) {
+    if (item.set == &epoll && !item.gone) remove_item(item);
+  });
+  while (EpollItem* item = epoll.ready_head) {
+    epoll.ready_head = item->ready_next;
+    objects->items.free(item);
+  }
+}
+
+std::size_t harvest(Epoll& set, std::span<epoll_event> out) {
+  EpollItem* list = set.ready_head;
+  EpollItem* const last = set.ready_tail;
+  set.ready_head = set.ready_tail = nullptr;
+  std::size_t n = 0;
+  while (list != nullptr && n < out.size()) {
+    EpollItem& item = *list;
+    list = item.ready_next;
+    item.ready = false;
+    if (item.gone) {
+      objects->items.free(&item);
+      continue;
+    }
+    const std::uint32_t bits = bits_now(item);
+    if (bits == 0) continue;
+    out[n].events = bits;
+    out[n].data = item.data;
+    n++;
+    if ((item.events & EPOLLONESHOT) != 0)
+      item.events &= kFlags;
+    else if ((item.events & EPOLLET) == 0)
+      enqueue(item);
+  }
+  if (list != nullptr) {  // no room for these: they come first next time
+    last->ready_next = set.ready_head;
+    if (set.ready_tail == nullptr) set.ready_tail = last;
+    set.ready_head = list;
+  }
+  return n;
+}
+
+std::uint32_t epoll_bits(Epoll& epoll) {
+  for (const EpollItem* item = epoll.ready_head; item != nullptr; item = item->ready_next)
+    if (bits_now(*item) != 0) return kIn;
+  if (!epoll.half.in || epoll.number < 0) return 0;
+  epoll.half.in = false;
+  pollfd kernel_part{epoll.number, POLLIN, 0};
+  const timespec no_time{};
+  epoll.half.in = kernel->ppoll(&kernel_part, 1, &no_time, nullptr) > 0;
+  return epoll.half.in ? kIn : 0U;
+}
+
+long epoll_control(File& file, int epoll_fd, int operation, int fd, File* target, epoll_event* event) {
+  auto& set = static_cast<Epoll&>(file);
+  const bool ours = target != nullptr && target->alive && !decided_for_kernel(*target);
+  if (!ours) {
+    set.number = epoll_fd;
+    return control_kernel(set, epoll_fd, operation, fd, event);
+  }
+  if (event == nullptr && operation != EPOLL_CTL_DEL) return failure(Refusal::kBadPointer);
+  Guard guard(shard());
+  set.number = epoll_fd;
+  if (const long r = refuse(set, operation, *target, event); r != 0) return r;
+  switch (operation) {
+    case EPOLL_CTL_ADD:
+      return add_item(set, fd, *target, *event);
+    case EPOLL_CTL_MOD:
+      return modify_item(set, fd, *target, *event);
+    case EPOLL_CTL_DEL:
+      return delete_item(set, fd, *target);
+    default:
+      return failure(Error::kInvalid);
+  }
+}
+
+}  // namespace bypass::socket

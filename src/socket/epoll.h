@@ -1,0 +1,63 @@
+// Epoll: one epoll set. Bypass objects are EpollItems of ours; kernel descriptors lie in the kernel's own set
+// under the program's number. A wait looks at both.
+//
+// As in Linux an item gets on its set's ready list when its target is signalled, and a wait takes the list
+// and asks each target what is true now: O(ready). A level-triggered item that was reported goes back on it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "socket/file.h"
+#include "socket/kernel_half.h"
+#include "stack/time.h"
+
+namespace bypass::socket {
+
+struct Epoll;
+
+/// A descriptor in a set: keyed by (fd, target), as the kernel's are, so that dup'd numbers are two items.
+struct EpollItem {
+  Epoll* set = nullptr;
+  File* target = nullptr;
+  EpollItem* target_next = nullptr;  // File::items
+  EpollItem* ready_next = nullptr;   // Epoll::ready
+  epoll_data_t data{};
+  std::uint32_t events = 0;
+  int fd = -1;
+  // Of Readiness, modulo 2^16, when it was last put on the list: a rebuild sees edges that nobody has taken.
+  std::uint16_t seen_in = 0, seen_out = 0, seen_hup = 0, seen_err = 0;
+  bool ready = false;  // on the list
+  bool gone = false;   // removed while on the list: freed by whoever takes it off
+};
+static_assert(sizeof(EpollItem) <= 72, "an idle connection in a set costs one of these");
+
+struct Epoll : File {
+  EpollItem* ready_head = nullptr;
+  EpollItem* ready_tail = nullptr;
+  // Read without the lock by a waiting thread, as hints: a change also bumps the set's version.
+  std::atomic<std::uint32_t> bypass_items{0};
+  std::atomic<std::uint32_t> dual_items{0};    // … of them those with a kernel half to look at
+  std::atomic<bool> kernel_items{false};       // a kernel descriptor was added at some time
+  std::atomic<std::int64_t> kernel_looked{0};  // when, in ns
+  KernelHalf half;                             // of a nested set
+  int number = -1;                             // a number of this process for the set, as last seen
+};
+
+/// signal()'s part: puts the item on its set's ready list. True when a thread was woken for it.
+bool item_signalled(EpollItem& item);
+/// The object ends: out of every set. Lock held.
+void forget_target(File& target);
+/// The socket has been decided for the kernel: its items go to the sets' kernel halves, data and flags kept.
+void move_items_to_kernel(File& target);
+/// The target got (or lost) a kernel half: its sets have to look at it.
+void count_dual(File& target, int change);
+void end_epoll(Epoll& epoll);
+
+/// Takes what is ready, up to the room there is. Lock held.
+std::size_t harvest(Epoll& set, std::span<epoll_event> out);
+[[nodiscard]] std::uint32_t epoll_bits(Epoll& epoll);
+
+}  // namespace bypass::socket

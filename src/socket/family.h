@@ -1,0 +1,137 @@
+// Family: the processes that share an arena: a process, what it forked, what those forked.
+//
+// Each has a slot in the arena: pid, start time, pid namespace, incarnation. The slot is how the shard's lock
+// names its owner and how objects count their references, so that what a dead process held can be given back.
+// A slot's incarnation changes whenever another process, or the same one after exec, takes it.
+//
+// FamilyTable lies in the arena. Family is a process's own half; its identity lies in a page that the kernel wipes
+// in every forked child, so that a child never takes itself for its parent, however it was made.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "stack/memory.h"
+
+namespace bypass::socket {
+
+inline constexpr std::uint32_t kMaxProcesses = 1024;
+inline constexpr std::uint32_t kNoSlot = 0xffffffff;
+
+/// A slot is free while `pid` is 0; taken and given back by a compare-and-swap of it. The other fields are
+/// written by whoever holds the slot.
+struct alignas(64) ProcessSlot {
+  std::atomic<std::uint32_t> pid{0};
+  std::atomic<std::uint32_t> incarnation{0};
+  std::atomic<std::uint64_t> start_time{0};  // 0: /proc could not be read
+  std::atomic<std::uint64_t> pid_namespace{0};
+  std::atomic<bool> executing{false};  // inside exec, holding the shard's lock as the only thread that still runs
+};
+
+/// As fresh memory of the arena (all zero) it is an empty table.
+struct FamilyTable {
+  std::atomic<std::uint32_t> high{0};  // slots ever used: a walk ends here
+  std::array<ProcessSlot, kMaxProcesses> slots;
+};
+
+class Family {
+ public:
+  Family() = default;
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  /// Takes a slot (after exec: the one that this process had, with a new incarnation). False: no page for the
+  /// identity, or the table is full of living processes.
+  [[nodiscard]] bool attach(FamilyTable& table);
+  /// Gives the slot back; what the process referred to has been dropped before.
+  void detach();
+  /// In a forked child: a slot of its own. False: none is free, and the child must not use the arena.
+  [[nodiscard]] bool on_fork_child();
+
+  /// This process's slot; kNoSlot in a child that has not called on_fork_child() yet.
+  [[nodiscard]] std::uint32_t slot() const { return self_ == nullptr ? kNoSlot : self_->slot_plus_1 - 1; }
+  [[nodiscard]] std::uint32_t incarnation() const { return self_ == nullptr ? 0 : self_->incarnation; }
+  /// A number of this identity, another one in each forked child; 0 when there is none, and inside exec. For caches.
+  [[nodiscard]] std::uint32_t generation() const { return self_ == nullptr ? 0 : self_->generation; }
+  [[nodiscard]] FamilyTable& table() { return *table_; }
+
+  /// Whether the process that held the slot in that incarnation can still run. Unknown is alive: of another pid
+  /// namespace, for instance. Some system calls, about 10 us.
+  [[nodiscard]] bool alive(std::uint32_t slot, std::uint32_t incarnation) const;
+  [[nodiscard]] bool thread_alive(std::uint32_t slot, std::uint32_t tid) const;
+  [[nodiscard]] std::uint32_t count() const;
+
+  /// Calls gone(slot) for each dead process's slot, then frees it. With the shard's lock held: nobody else sweeps.
+  template <typename F>
+  std::size_t sweep(F&& gone) {
+    std::size_t swept = 0;
+    for (std::uint32_t i = 0; i < table_->high.load(std::memory_order_acquire); i++) {
+      ProcessSlot& s = table_->slots[i];
+      if (i == slot() || s.pid.load(std::memory_order_acquire) == 0 || alive(i, s.incarnation.load())) continue;
+      gone(i);
+      free_slot(s);
+      swept++;
+    }
+    return swept;
+  }
+
+  /// Around exec, with the shard's lock held (ShardLock::hold_for_exec).
+  void set_executing(bool executing);
+  [[nodiscard]] bool executing() const { return self_ != nullptr && self_->executing; }
+
+ private:
+  /// In a page that fork wipes.
+  struct Self {
+    std::uint32_t slot_plus_1;
+    std::uint32_t incarnation;
+    std::uint32_t generation;
+    bool executing;
+  };
+  bool make_page();
+  bool take_slot();
+  std::uint32_t claim(std::uint32_t pid);
+  static void free_slot(ProcessSlot& slot);
+
+  FamilyTable* table_ = nullptr;
+  Self* self_ = nullptr;
+};
+
+/// How many references each process holds to one object. Few hold one: three processes fit in place, more in a
+/// block of Memory. Lies in the object; lock held.
+class SlotRefs {
+ public:
+  /// False: no memory for one process more; nothing has changed.
+  [[nodiscard]] bool add(Memory& memory, std::uint32_t slot, std::uint32_t count = 1);
+  /// One of the process's references less; true when that was the last of all.
+  bool remove(Memory& memory, std::uint32_t slot);
+  /// All of a process's; true when no references are left.
+  bool drop(Memory& memory, std::uint32_t slot);
+
+  [[nodiscard]] std::uint32_t of(std::uint32_t slot) const;
+  [[nodiscard]] std::uint32_t total() const { return total_; }
+  [[nodiscard]] bool empty() const { return total_ == 0; }
+  /// For Memory's rebuild: the block owned, null if none.
+  [[nodiscard]] const void* block() const { return more_; }
+
+ private:
+  struct Entry {
+    std::uint32_t slot;
+    std::uint32_t count;
+  };
+  static constexpr std::uint32_t kInline = 3;
+  [[nodiscard]] Entry& at(std::uint32_t i) { return i < kInline ? few_[i] : more_[i - kInline]; }
+  [[nodiscard]] const Entry& at(std::uint32_t i) const { return i < kInline ? few_[i] : more_[i - kInline]; }
+  [[nodiscard]] std::uint32_t find(std::uint32_t slot) const;
+  bool make_room(Memory& memory);
+  void erase(Memory& memory, std::uint32_t i);
+
+  std::uint32_t total_ = 0;
+  std::uint16_t entries_ = 0;
+  std::uint16_t room_ = kInline;
+  Entry few_[kInline] = {};
+  Entry* more_ = nullptr;
+};
+
+}  // namespace bypass::socket

@@ -1,0 +1,60 @@
+// IoCursor: a place in an iovec array, for copies that go on where the last one ended.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+namespace bypass::socket {
+
+inline std::size_t total_bytes(std::span<const iovec> data) {
+  std::size_t sum = 0;
+  for (const iovec& v : data) sum += v.iov_len;
+  return sum;
+}
+
+class IoCursor {
+ public:
+  explicit IoCursor(std::span<const iovec> data) : data_(data) {}
+
+  /// Bytes into the program's buffers; the caller asks for no more than there is room for.
+  void write(const std::byte* from, std::size_t bytes) {
+    each(bytes, [&](std::byte* place, std::size_t n) {
+      std::memcpy(place, from, n);
+      from += n;
+    });
+  }
+  /// Bytes out of the program's buffers.
+  void read(std::byte* to, std::size_t bytes) {
+    each(bytes, [&](const std::byte* place, std::size_t n) {
+      std::memcpy(to, place, n);
+      to += n;
+    });
+  }
+  void skip(std::size_t bytes) {
+    each(bytes, [](const std::byte*, std::size_t) {});
+  }
+
+ private:
+  template <typename Each>
+  void each(std::size_t bytes, Each&& visit) {
+    while (bytes != 0 && index_ < data_.size()) {
+      const iovec& v = data_[index_];
+      const std::size_t n = std::min(bytes, v.iov_len - offset_);
+      if (n != 0) visit(static_cast<std::byte*>(v.iov_base) + offset_, n);
+      bytes -= n;
+      offset_ += n;
+      if (offset_ != v.iov_len) continue;
+      index_++;
+      offset_ = 0;
+    }
+  }
+
+  std::span<const iovec> data_;
+  std::size_t index_ = 0, offset_ = 0;
+};
+
+}  // namespace bypass::socket

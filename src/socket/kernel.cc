@@ -1,0 +1,7 @@
+#include "socket/kernel.h"
+
+namespace bypass::socket {
+
+const Kernel* kernel = nullptr;
+
+}  // namespace bypass::socket

@@ -1,0 +1,162 @@
+#include "socket/kernel_half.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <array>
+#include <atomic>
+
+#include "socket/epoll.h"
+#include "socket/objects.h"
+#include "socket/readiness.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+namespace {
+
+/// After something was done on the kernel's side, looks are not rationed for this long.
+constexpr Duration kActive = std::chrono::milliseconds(50);
+constexpr std::uint32_t kEpollKind = 1U << 31;
+
+std::atomic<int> watch_set{-1};  // the process's; never closed
+std::atomic<std::int64_t> looked{0};
+std::atomic<std::int64_t> active_until{0};
+
+// Slot and generation, so that an edge of an object that has ended since finds nothing.
+std::uint64_t name_of(File& file) {
+  const bool epoll = file.kind == FileKind::kEpoll;
+  const SlotId id =
+      epoll ? objects->epolls.id_of(static_cast<Epoll*>(&file)) : objects->sockets.id_of(static_cast<Socket*>(&file));
+  return std::uint64_t{id.generation} << 32 | id.index | (epoll ? kEpollKind : 0U);
+}
+
+File* find(std::uint64_t name) {
+  const auto low = static_cast<std::uint32_t>(name);
+  const SlotId id{low & ~kEpollKind, static_cast<std::uint32_t>(name >> 32)};
+  if ((low & kEpollKind) != 0) return objects->epolls.get(id);
+  return objects->sockets.get(id);
+}
+
+int the_watch_set() {
+  int fd = watch_set.load(std::memory_order_acquire);
+  if (fd >= 0) return fd;
+  fd = kernel->epoll_create1(EPOLL_CLOEXEC);
+  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  watch_set.store(fd, std::memory_order_release);
+  return fd;
+}
+
+bool tell_kernel(int operation, File& file, int fd, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events | EPOLLET;
+  event.data.u64 = name_of(file);
+  const int set = the_watch_set();
+  return set >= 0 && kernel->epoll_ctl(set, operation, fd, &event) == 0;
+}
+
+void hear(const epoll_event& event) {
+  File* file = find(event.data.u64);
+  if (file == nullptr) return;
+  KernelHalf* half = kernel_half(*file);
+  if (half == nullptr || !half->watched) return;
+  std::uint32_t bits = 0;
+  if ((event.events & EPOLLIN) != 0) half->in = true, half->unsure = false, bits |= kIn;
+  if ((event.events & EPOLLOUT) != 0) half->out = true, bits |= kOut;
+  if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
+  if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
+  if (bits != 0) signal(*file, bits);
+}
+
+}  // namespace
+
+KernelHalf* kernel_half(File& file) {
+  if (file.kind == FileKind::kEpoll) return &static_cast<Epoll&>(file).half;
+  Details* details = socket_of(file).details;
+  return details == nullptr ? nullptr : &details->half;
+}
+
+bool has_kernel_half(const File& file) {
+  const KernelHalf* half = kernel_half(file);
+  return half != nullptr && half->watched;
+}
+
+bool kernel_half_readable(const File& file) {
+  auto* half = const_cast<KernelHalf*>(kernel_half(file));
+  if (half == nullptr || !half->in || !half->unsure) return half != nullptr && half->in;
+  half->in = half->unsure = false;
+  pollfd item{half->number, POLLIN, 0};
+  const timespec no_time{};
+  half->in = kernel->ppoll(&item, 1, &no_time, nullptr) > 0;
+  return half->in;
+}
+
+void watch_kernel_half(File& file, int fd) {
+  KernelHalf* half = kernel_half(file);
+  if (half == nullptr || half->watched || !tell_kernel(EPOLL_CTL_ADD, file, fd, EPOLLIN | EPOLLRDHUP)) return;
+  half->watched = true;
+  half->number = fd;
+  count_dual(file, 1);
+  note_kernel_activity();
+}
+
+void unwatch_kernel_half(File& file) {
+  KernelHalf* half = kernel_half(file);
+  if (half == nullptr || !half->watched) return;
+  epoll_event unused{};
+  kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, half->number, &unused);
+  if (half->owned) kernel->close(half->number);
+  *half = KernelHalf{};
+  count_dual(file, -1);
+}
+
+void number_goes(File& file, int fd) {
+  KernelHalf* half = kernel_half(file);
+  if (half == nullptr || !half->watched || half->owned || half->number != fd) return;
+  int own = kernel->dup(fd);
+  if (own >= 0 && environment.own_descriptor != nullptr) own = environment.own_descriptor(own);
+  if (own < 0) return;
+  epoll_event unused{};
+  kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
+  half->number = own;
+  half->owned = true;
+  tell_kernel(EPOLL_CTL_ADD, file, own, EPOLLIN | EPOLLRDHUP);
+}
+
+void want_kernel_out(File& file, int fd) {
+  KernelHalf* half = kernel_half(file);
+  if (half == nullptr) return;
+  half->out = false;
+  if (!half->watched || !tell_kernel(EPOLL_CTL_MOD, file, half->number, EPOLLIN | EPOLLOUT | EPOLLRDHUP)) {
+    half->out = true;  // nobody would tell: let the program try again
+    (void)fd;
+  }
+}
+
+void look_at_kernel_halves(Instant now, bool always) {
+  const int set = watch_set.load(std::memory_order_acquire);
+  if (set < 0) return;
+  const std::int64_t ns = now.time_since_epoch().count();
+  if (!always && ns - looked.load(std::memory_order_relaxed) < environment.kernel_poll.count() &&
+      ns >= active_until.load(std::memory_order_relaxed))
+    return;
+  looked.store(ns, std::memory_order_relaxed);
+  std::array<epoll_event, 32> events;
+  int n = 0;
+  do {
+    n = kernel->epoll_pwait(set, events.data(), static_cast<int>(events.size()), 0, nullptr);
+    if (n <= 0) return;
+    Guard guard(shard());
+    for (int i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)]);
+  } while (n == static_cast<int>(events.size()));
+}
+
+void note_kernel_activity() {
+  active_until.store((shard().clock().now() + kActive).time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+int kernel_halves_descriptor() {
+  return watch_set.load(std::memory_order_acquire);
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,50 @@
+// KernelHalf: the kernel's side of a dual object (a wildcard listener's queue, a datagram socket's, a nested
+// epoll set's kernel part), and the process's watch over all of them.
+//
+// One kernel epoll set, edge-triggered, holds the kernel halves: one system call every `kernel_poll` tells of
+// all. Its edges are kept as flags in the objects and mixed into their readiness, so that nobody else needs to
+// know. A flag is taken back *before* the kernel is asked and set again when the answer was "there was
+// something": an edge that comes in between is then never lost.
+#pragma once
+
+#include <cstdint>
+
+#include "socket/file.h"
+#include "stack/time.h"
+
+namespace bypass::socket {
+
+struct KernelHalf {
+  bool in = false, out = true, error = false, hung_up = false;
+  bool unsure = false;  // `in` is a guess: something was just taken, there may be more
+  bool watched = false;
+  bool owned = false;  // `number` is a duplicate of ours
+  int number = -1;     // under which the kernel watches it
+};
+
+/// The kernel half of a file; null when it can have none.
+[[nodiscard]] KernelHalf* kernel_half(File& file);
+[[nodiscard]] inline const KernelHalf* kernel_half(const File& file) {
+  return kernel_half(const_cast<File&>(file));
+}
+[[nodiscard]] bool has_kernel_half(const File& file);
+
+/// Whether the kernel's side has something to read; a guess is made sure of (a system call). Lock held.
+[[nodiscard]] bool kernel_half_readable(const File& file);
+
+/// Lock held. `fd` is a number of the kernel's object. Its present readiness is heard at the next look.
+void watch_kernel_half(File& file, int fd);
+void unwatch_kernel_half(File& file);
+/// `fd` is about to be closed while the object stays: the watch moves to a duplicate.
+void number_goes(File& file, int fd);
+/// The kernel refused a write for want of room: ask to be told.
+void want_kernel_out(File& file, int fd);
+
+/// Without the lock. At most every `kernel_poll` unless `always` or the kernel's side is busy: something
+/// that this process itself does there must be seen at the next call.
+void look_at_kernel_halves(Instant now, bool always);
+void note_kernel_activity();
+/// For a sleeper's poll set; -1 while nothing has been watched.
+[[nodiscard]] int kernel_halves_descriptor();
+
+}  // namespace bypass::socket

@@ -1,0 +1,12 @@
+// The kernel's half of a transfer: Message to msghdr and back.
+#pragma once
+
+#include "socket/api.h"
+
+namespace bypass::socket {
+
+long kernel_receive(int fd, Message& message, int flags);
+/// The kernel itself raises SIGPIPE where it is due.
+long kernel_send(int fd, const Message& message, int flags);
+
+}  // namespace bypass::socket

@@ -1,0 +1,232 @@
+#include <fcntl.h>
+
+#include "observe/reasons.h"
+#include "socket/objects.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+constexpr std::uint32_t kMaxBacklog = 4096;  // net.core.somaxconn's default
+/// What a child takes over from its listener (sk_clone copies the whole socket).
+constexpr std::uint32_t kInherited = kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs;
+
+std::uint32_t clamp_backlog(int backlog) {
+  return static_cast<std::uint32_t>(backlog) > kMaxBacklog ? kMaxBacklog : static_cast<std::uint32_t>(backlog);
+}
+
+void tell_why(int fd, observe::Reason reason, const char* detail) {
+  if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), detail);
+}
+
+Decision decide(const Socket& socket, int fd) {
+  if (socket.has(kForceKernel)) {
+    tell_why(fd, observe::Reason::kOptionUnsupported, nullptr);
+    return Decision::kKernel;
+  }
+  if (socket.has(kV6Only)) {  // no IPv4 peer may come in here, and there is no IPv6 wire yet
+    tell_why(fd, observe::Reason::kAfUnsupported, "IPV6_V6ONLY");
+    return Decision::kKernel;
+  }
+  SocketName name;
+  const Endpoint local = socket.has(kBound) ? socket.details->bound : Endpoint{};
+  write_name(local, socket.domain, name);
+  return environment.decide_listen(fd, SOCK_STREAM, &name.base);
+}
+
+long listen_in_kernel(Socket& socket, int fd, int backlog) {
+  Guard guard(shard());
+  give_to_kernel(guard, socket);
+  return kernel_result(kernel->listen(fd, backlog));
+}
+
+// The bypass half. A port that another listener of ours has (SO_REUSEPORT) stays the kernel's alone here.
+long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
+  // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
+  if (!local.address.is_any() && environment.need_wire != nullptr) environment.need_wire();
+  Guard guard(shard());
+  const auto made = tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket);
+  if (!made.ok()) {
+    if (!dual) return failure(made.error());
+    tell_why(fd, made.error() == Error::kNoMemory ? observe::Reason::kNoMemory : observe::Reason::kAddressNotOurs,
+             "the bypass half of the listener");
+    give_to_kernel(guard, socket);
+    return 0;
+  }
+  socket.listener = *made;
+  socket.path = dual ? Path::kDual : Path::kBypass;
+  socket.kind = FileKind::kListener;
+  socket.details->backlog = clamp_backlog(backlog);
+  if (dual) {
+    // accept() asks the kernel when its turn comes and must never block there.
+    kernel->fcntl(fd, F_SETFL, static_cast<int>(socket.status) | O_NONBLOCK);
+    watch_kernel_half(socket, fd);
+  }
+  signal(socket, kEverything);  // from "unconnected" to "listening"
+  return 0;
+}
+
+long listen_first(Socket& socket, int fd, int backlog) {
+  switch (decide(socket, fd)) {
+    case Decision::kFail:
+      return failure(Error::kAccess);
+    case Decision::kKernel:
+      return listen_in_kernel(socket, fd, backlog);
+    case Decision::kBypass:
+      break;
+  }
+  if (socket.has(kFreeBound)) return listen_on_wire(socket, fd, backlog, socket.details->bound, false);
+  // The kernel comes first: its errno is the program's, and an unbound socket gets its port from it.
+  if (kernel->listen(fd, backlog) != 0) return kernel_failure();
+  return listen_on_wire(socket, fd, backlog, kernel_name(fd), true);
+}
+
+long listen_again(Socket& socket, int fd, int backlog) {
+  if (socket.path == Path::kDual && kernel->listen(fd, backlog) != 0) return kernel_failure();
+  Guard guard(shard());
+  if (socket.listener == nullptr) return failure(Error::kInvalid);
+  socket.details->backlog = clamp_backlog(backlog);
+  tcp_engine().set_backlog(*socket.listener, clamp_backlog(backlog));
+  return 0;
+}
+
+class Accepting final : public DualCondition {
+ public:
+  Accepting(Socket& socket, int fd, int flags) : DualCondition(socket, kIn, true), fd_(fd), flags_(flags) {}
+
+  long attempt(Guard& guard) override {
+    for (;;) {
+      if (socket_.listener == nullptr) return failure(Error::kInvalid);
+      const bool kernel_has = has_kernel_half(socket_) && socket_.details->half.in;
+      const bool wire_has = tcp_engine().accept_queue_length(*socket_.listener) != 0;
+      if (!kernel_has && !wire_has) return again();
+      const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
+      socket_.set(kKernelTurn, !from_kernel);
+      const long r = from_kernel ? take_from_kernel(guard) : take_from_wire(guard);
+      if (r != kAgain) return r;
+    }
+  }
+
+  Accepted result;
+  Endpoint peer;
+  SocketName kernel_peer;
+  socklen_t kernel_peer_length = sizeof(sockaddr_storage);
+
+ private:
+  long take_from_kernel(Guard& guard);
+  long take_from_wire(Guard& guard);
+
+  int fd_, flags_;
+};
+
+// Without the lock; see kernel_half.h for the order.
+long Accepting::take_from_kernel(Guard& guard) {
+  socket_.details->half.in = false;
+  socket_.users++;
+  guard.pause();
+  kernel_peer_length = sizeof kernel_peer.storage;
+  const int fd = kernel->accept4(fd_, &kernel_peer.base, &kernel_peer_length, flags_);
+  const long r = kernel_result(fd);
+  guard.resume();
+  socket_.users--;
+  if (r == kAgain) return kAgain;
+  socket_.details->half.in = socket_.details->half.unsure = true;
+  if (r < 0) return r;
+  result.kernel_fd = fd;
+  if (socket_.waiters != nullptr) signal_idle(socket_);
+  return 0;
+}
+
+long Accepting::take_from_wire(Guard& guard) {
+  Socket* child = objects->sockets.allocate();
+  if (child == nullptr) return failure(Error::kNoMemory);
+  const auto taken = tcp_engine().accept(guard.context(), *socket_.listener, child);
+  if (!taken.ok()) {
+    objects->sockets.free(child);
+    return taken.error() == Error::kWouldBlock ? kAgain : failure(taken.error());
+  }
+  child->tcb = *taken;
+  child->path = Path::kBypass;
+  child->progress = Progress::kConnected;
+  child->domain = socket_.domain;
+  child->flags = socket_.flags & kInherited;
+  child->status = (flags_ & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0;
+  child->receive_timeout_ms = socket_.receive_timeout_ms;
+  child->send_timeout_ms = socket_.send_timeout_ms;
+  child->linger_s = socket_.linger_s;
+  child->low_water = socket_.low_water;
+  peer = tcp_engine().remote(**taken);
+  result.file = child;
+  result.domain = socket_.domain;
+  return 0;
+}
+
+long copy_kernel_name(const Accepting& accepting, sockaddr* address, socklen_t* length) {
+  if (address == nullptr) return 0;
+  if (length == nullptr) return failure(Refusal::kBadPointer);
+  std::memcpy(address, &accepting.kernel_peer, std::min(*length, accepting.kernel_peer_length));
+  *length = accepting.kernel_peer_length;
+  return 0;
+}
+
+long accept_one(Socket& socket, Accepting& accepting) {
+  Patience patience;
+  {
+    Guard guard(shard());
+    if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    const long r = accepting.attempt(guard);
+    if (r != kAgain) return r;
+    patience = socket_patience(guard, socket.receive_timeout_ms);
+    patience.block = !non_blocking(socket, 0);
+    accepting.ration(!patience.block);
+    socket.users++;
+  }
+  Pin pin(socket);
+  const long r = wait(accepting, patience);
+  return r == kTimedOutWait ? kAgain : r;
+}
+
+}  // namespace
+
+long listener_listen(Socket& socket, int fd, int backlog) {
+  if (socket.kind == FileKind::kListener && !socket.has(kUnlistened)) return listen_again(socket, fd, backlog);
+  if (socket.path == Path::kKernel) return kernel_result(kernel->listen(fd, backlog));
+  if (socket.path == Path::kBypass && socket.tcb != nullptr) return failure(Error::kInvalid);
+  return listen_first(socket, fd, backlog);
+}
+
+long listener_accept(Socket& socket, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
+  Accepting accepting(socket, fd, flags);
+  // However many come in on the wire, the kernel's are heard.
+  if (socket.path == Path::kDual) look_at_kernel_halves(shard().clock().now(), false);
+  const long r = accept_one(socket, accepting);
+  if (r < 0) return r;
+  out = accepting.result;
+  if (out.file == nullptr) return copy_kernel_name(accepting, address, length);
+  return copy_name(accepting.peer, socket.domain, address, length);
+}
+
+// shutdown(SHUT_RD) ends the listening (inet_shutdown): sleepers in accept() get EINVAL.
+long listener_shutdown(Socket& socket, int fd, int how) {
+  if (how == SHUT_WR) return 0;
+  Guard guard(shard());
+  if (socket.path == Path::kDual) kernel->shutdown(fd, how);
+  unwatch_kernel_half(socket);
+  if (socket.listener != nullptr) tcp_engine().close_listener(guard.context(), *socket.listener);
+  socket.listener = nullptr;
+  socket.path = Path::kUndecided;
+  socket.kind = FileKind::kStream;
+  signal(socket, kEverything);
+  return 0;
+}
+
+std::uint32_t listener_bits(const Socket& socket) {
+  if (socket.listener == nullptr) return kOut | kHangUp;
+  std::uint32_t bits = 0;
+  if (tcp_engine().accept_queue_length(*socket.listener) != 0) bits |= kIn;
+  if (kernel_half_readable(socket)) bits |= kIn;
+  return bits;
+}
+
+}  // namespace bypass::socket

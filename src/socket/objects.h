@@ -1,0 +1,29 @@
+// Objects: the slabs of everything that the socket layer keeps in the arena. One a shard; lock held.
+#pragma once
+
+#include "socket/epoll.h"
+#include "socket/socket.h"
+#include "socket/wait.h"
+#include "stack/slab.h"
+
+namespace bypass::socket {
+
+struct Objects {
+  explicit Objects(Memory& memory_in)
+      : memory(memory_in), sockets(memory), details(memory), epolls(memory), items(memory), waiters(memory) {}
+
+  Memory& memory;
+  Slab<Socket> sockets;
+  Slab<Details> details;
+  Slab<Epoll> epolls;
+  Slab<EpollItem> items;
+  Slab<Waiter> waiters;
+  Waiter* idle_waiters = nullptr;  // of threads that have ended; their eventfds wait for the next
+};
+
+/// Null until the first object has been asked for (or the arena has no room).
+extern Objects* objects;
+/// Lock held. False: no memory.
+bool prepare_objects(Shard& shard);
+
+}  // namespace bypass::socket

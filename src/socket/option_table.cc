@@ -1,0 +1,310 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include "socket/errno_map.h"
+#include "socket/options.h"
+#include "stack/tcp/listener.h"
+
+namespace bypass::socket {
+
+namespace {
+
+using Bytes = std::span<std::byte>;
+using Value = std::span<const std::byte>;
+
+// net.core.{w,r}mem_max and the kernel's smallest buffers (SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF), as Linux has them.
+constexpr int kMaxBuffer = 212992, kMinSendBuffer = 4608, kMinReceiveBuffer = 2304;
+
+// --- Values as bytes
+
+long put(Bytes out, const void* value, std::size_t size) {
+  const std::size_t n = std::min(out.size(), size);
+  std::memcpy(out.data(), value, n);
+  return static_cast<long>(n);
+}
+long put_int(Bytes out, long value) {
+  const int v = static_cast<int>(value);
+  return put(out, &v, sizeof v);
+}
+template <typename T>
+bool read_as(Value value, T& out) {
+  if (value.size() < sizeof out) return false;
+  std::memcpy(&out, value.data(), sizeof out);
+  return true;
+}
+
+/// A setter of an int: `Apply` is long(Guard&, Socket&, int).
+template <auto Apply>
+long set_int(Guard& guard, Socket& socket, Value value) {
+  int v = 0;
+  return read_as(value, v) ? Apply(guard, socket, v) : failure(Error::kInvalid);
+}
+template <auto Read>
+long get_int(Socket& socket, Bytes out) {
+  return put_int(out, Read(socket));
+}
+
+// --- Flags of the socket
+
+template <std::uint32_t Flag>
+constexpr auto read_flag = [](Socket& s) -> long { return s.has(Flag) ? 1 : 0; };
+template <std::uint32_t Flag>
+constexpr auto write_flag = [](Guard&, Socket& s, int v) -> long {
+  s.set(Flag, v != 0);
+  return 0;
+};
+template <auto Constant>
+constexpr auto constant = [](Socket&) -> long { return Constant; };
+constexpr auto accept_and_forget = [](Guard&, Socket&, int) -> long { return 0; };
+
+// --- Members of tcp::Options
+
+template <auto Member>
+constexpr auto read_tcp = [](Socket& s) -> long { return static_cast<long>(tcp_options(s).*Member); };
+template <auto Member, int Least, int Most>
+constexpr auto write_tcp = [](Guard& g, Socket& s, int v) -> long {
+  if (v < Least || v > Most) return failure(Error::kInvalid);
+  tcp::Options options = tcp_options(s);
+  options.*Member = static_cast<std::remove_reference_t<decltype(options.*Member)>>(v);
+  set_tcp_options(g, s, options);
+  return 0;
+};
+template <auto Member>
+constexpr auto write_tcp_bool = [](Guard& g, Socket& s, int v) -> long {
+  tcp::Options options = tcp_options(s);
+  options.*Member = v != 0;
+  set_tcp_options(g, s, options);
+  return 0;
+};
+
+constexpr int kForever = 0x7fffffff;
+
+// --- One by one
+
+long get_error(Socket& socket, Bytes out) {
+  Error error = Error::kNone;
+  if (socket.kind == FileKind::kStream && socket.tcb != nullptr) error = tcp_engine().take_error(*socket.tcb);
+  return put_int(out, option_error(error));
+}
+
+template <std::uint32_t tcp::Options::*Member>
+long get_buffer(Socket& socket, Bytes out) {
+  const std::uint32_t set = tcp_options(socket).*Member;
+  const std::uint32_t preset =
+      Member == &tcp::Options::send_buffer ? environment.send_buffer : environment.receive_buffer;
+  return put_int(out, set != 0 ? std::int64_t{set} * 2 : preset);
+}
+// As sock_setsockopt: clamped, doubled for bookkeeping, and reported doubled. The stack counts payload.
+template <std::uint32_t tcp::Options::*Member, int Least, bool Clamped>
+constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
+  if (Clamped && (v < 0 || v > kMaxBuffer)) v = kMaxBuffer;
+  v = std::min(std::max(v, Least / 2), 0x3fffffff);
+  tcp::Options options = tcp_options(s);
+  options.*Member = static_cast<std::uint32_t>(v);
+  set_tcp_options(g, s, options);
+  return 0;
+};
+
+long get_linger(Socket& socket, Bytes out) {
+  const ::linger value{socket.linger_s >= 0 ? 1 : 0, std::max(socket.linger_s, 0)};
+  return put(out, &value, sizeof value);
+}
+long set_linger(Guard&, Socket& socket, Value value) {
+  ::linger v{};
+  if (!read_as(value, v)) return failure(Error::kInvalid);
+  socket.linger_s = v.l_onoff != 0 ? std::max(v.l_linger, 0) : -1;
+  return 0;
+}
+
+template <std::uint32_t Socket::*Member>
+long get_timeout(Socket& socket, Bytes out) {
+  const std::uint32_t ms = socket.*Member;
+  const timeval value{ms / 1000, static_cast<suseconds_t>(ms % 1000) * 1000};
+  return put(out, &value, sizeof value);
+}
+template <std::uint32_t Socket::*Member>
+long set_timeout(Guard&, Socket& socket, Value value) {
+  timeval v{};
+  if (!read_as(value, v)) return failure(Error::kInvalid);
+  if (v.tv_usec < 0 || v.tv_usec >= 1'000'000) return failure(Refusal::kDomain);
+  constexpr std::int64_t kMost = 0xfffffffe;  // about 49 days
+  const std::int64_t ms =
+      v.tv_sec < 0 ? 1 : std::min<std::int64_t>(v.tv_sec, kMost / 1000) * 1000 + (v.tv_usec + 999) / 1000;
+  socket.*Member = static_cast<std::uint32_t>(ms);
+  return 0;
+}
+
+constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
+  s.low_water = v < 0 ? 0x7fffffffU : std::max(static_cast<std::uint32_t>(v), 1U);
+  signal(s, kIn);  // what was too little may be enough now
+  return 0;
+};
+
+long get_max_segment(Socket& socket, Bytes out) {
+  if (socket.kind == FileKind::kStream && socket.tcb != nullptr)
+    return put_int(out, tcp_engine().info(*socket.tcb).mss);
+  const std::uint16_t set = tcp_options(socket).max_segment;
+  return put_int(out, set != 0 ? set : 536);
+}
+
+constexpr std::pair<std::string_view, tcp::Congestion> kAlgorithms[] = {{"cubic", tcp::Congestion::kCubic},
+                                                                        {"reno", tcp::Congestion::kNewReno}};
+long get_congestion(Socket& socket, Bytes out) {
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  for (const auto& [text, algorithm] : kAlgorithms)
+    if (algorithm == tcp_options(socket).congestion) text.copy(name.data(), name.size() - 1);
+  return put(out, name.data(), name.size());
+}
+long set_congestion(Guard& guard, Socket& socket, Value value) {
+  const auto* text = reinterpret_cast<const char*>(value.data());
+  const std::string_view name(text, strnlen(text, std::min<std::size_t>(value.size(), 15)));
+  for (const auto& [known, algorithm] : kAlgorithms) {
+    if (known != name) continue;
+    tcp::Options options = tcp_options(socket);
+    options.congestion = algorithm;
+    set_tcp_options(guard, socket, options);
+    return 0;
+  }
+  return failure(Refusal::kNoSuchName);
+}
+
+constexpr auto read_cork = [](Socket& s) -> long { return tcp_options(s).cork ? 1 : 0; };
+constexpr auto read_quick_ack = [](Socket& s) -> long { return tcp_options(s).quick_ack ? 1 : 0; };
+constexpr auto read_domain = [](Socket& s) -> long { return s.domain; };
+constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKind::kListener ? 1 : 0; };
+constexpr auto read_cpu = [](Socket&) -> long { return sched_getcpu(); };
+constexpr auto read_low_water = [](Socket& s) -> long { return s.low_water; };
+constexpr auto read_tos = [](Socket& s) -> long { return tcp_options(s).tos; };
+// The two lowest bits are ECN's and TCP's own (ip_sock_set_tos).
+constexpr auto write_tos = [](Guard& g, Socket& s, int v) -> long {
+  tcp::Options options = tcp_options(s);
+  options.tos = static_cast<std::uint8_t>(v & ~3);
+  set_tcp_options(g, s, options);
+  return 0;
+};
+constexpr auto write_ttl = [](Guard& g, Socket& s, int v) -> long {
+  if (v != -1 && (v < 1 || v > 255)) return failure(Error::kInvalid);
+  tcp::Options options = tcp_options(s);
+  options.ttl = static_cast<std::uint8_t>(v == -1 ? 64 : v);
+  set_tcp_options(g, s, options);
+  return 0;
+};
+constexpr auto read_mtu = [](Socket& s) -> long {
+  return s.kind == FileKind::kStream && s.tcb != nullptr ? tcp_engine().info(*s.tcb).mss + 40L : 1500L;
+};
+constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
+  s.set(kV6Only, v != 0);
+  return 0;
+};
+
+using O = tcp::Options;
+
+constexpr OptionRow kTable[] = {
+    {SOL_SOCKET, SO_REUSEADDR, get_int<read_flag<kReuseAddress>>, set_int<write_flag<kReuseAddress>>},
+    {SOL_SOCKET, SO_REUSEPORT, get_int<read_flag<kReusePort>>, set_int<write_flag<kReusePort>>},
+    {SOL_SOCKET, SO_TYPE, get_int<constant<SOCK_STREAM>>, nullptr},
+    {SOL_SOCKET, SO_PROTOCOL, get_int<constant<IPPROTO_TCP>>, nullptr},
+    {SOL_SOCKET, SO_DOMAIN, get_int<read_domain>, nullptr},
+    {SOL_SOCKET, SO_ERROR, get_error, nullptr},
+    {SOL_SOCKET, SO_ACCEPTCONN, get_int<read_accepting>, nullptr},
+    {SOL_SOCKET, SO_INCOMING_CPU, get_int<read_cpu>, set_int<accept_and_forget>},
+    {SOL_SOCKET, SO_BROADCAST, get_int<read_flag<kBroadcast>>, set_int<write_flag<kBroadcast>>},
+    {SOL_SOCKET, SO_SNDBUF, get_buffer<&O::send_buffer>, set_int<write_buffer<&O::send_buffer, kMinSendBuffer, true>>},
+    {SOL_SOCKET, SO_RCVBUF, get_buffer<&O::receive_buffer>,
+     set_int<write_buffer<&O::receive_buffer, kMinReceiveBuffer, true>>},
+    {SOL_SOCKET, SO_SNDBUFFORCE, nullptr, set_int<write_buffer<&O::send_buffer, kMinSendBuffer, false>>},
+    {SOL_SOCKET, SO_RCVBUFFORCE, nullptr, set_int<write_buffer<&O::receive_buffer, kMinReceiveBuffer, false>>},
+    {SOL_SOCKET, SO_KEEPALIVE, get_int<read_tcp<&O::keep_alive>>, set_int<write_tcp_bool<&O::keep_alive>>},
+    {SOL_SOCKET, SO_LINGER, get_linger, set_linger},
+    {SOL_SOCKET, SO_RCVTIMEO, get_timeout<&Socket::receive_timeout_ms>, set_timeout<&Socket::receive_timeout_ms>},
+    {SOL_SOCKET, SO_SNDTIMEO, get_timeout<&Socket::send_timeout_ms>, set_timeout<&Socket::send_timeout_ms>},
+    {SOL_SOCKET, SO_RCVLOWAT, get_int<read_low_water>, set_int<write_low_water>},
+    {SOL_SOCKET, SO_SNDLOWAT, get_int<constant<1>>, nullptr},
+    {SOL_SOCKET, SO_TIMESTAMP, get_int<read_flag<kWantTimestamp>>, set_int<write_flag<kWantTimestamp>>},
+    {SOL_SOCKET, SO_TIMESTAMPNS, get_int<read_flag<kWantTimestampNs>>, set_int<write_flag<kWantTimestampNs>>},
+    {SOL_SOCKET, SO_BUSY_POLL, get_int<constant<0>>, set_int<accept_and_forget>},
+
+    {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_tcp_bool<&O::no_delay>>},
+    {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_tcp_bool<&O::cork>>},
+    {IPPROTO_TCP, TCP_QUICKACK, get_int<read_quick_ack>, set_int<write_tcp_bool<&O::quick_ack>>},
+    {IPPROTO_TCP, TCP_MAXSEG, get_max_segment, set_int<write_tcp<&O::max_segment, 88, 32767>>},
+    {IPPROTO_TCP, TCP_KEEPIDLE, get_int<read_tcp<&O::keep_idle_s>>, set_int<write_tcp<&O::keep_idle_s, 1, 32767>>},
+    {IPPROTO_TCP, TCP_KEEPINTVL, get_int<read_tcp<&O::keep_interval_s>>,
+     set_int<write_tcp<&O::keep_interval_s, 1, 32767>>},
+    {IPPROTO_TCP, TCP_KEEPCNT, get_int<read_tcp<&O::keep_count>>, set_int<write_tcp<&O::keep_count, 1, 127>>},
+    {IPPROTO_TCP, TCP_SYNCNT, get_int<read_tcp<&O::syn_retries>>, set_int<write_tcp<&O::syn_retries, 1, 127>>},
+    {IPPROTO_TCP, TCP_LINGER2, get_int<read_tcp<&O::linger2_s>>, set_int<write_tcp<&O::linger2_s, -1, kForever>>},
+    {IPPROTO_TCP, TCP_DEFER_ACCEPT, get_int<read_tcp<&O::defer_accept_s>>,
+     set_int<write_tcp<&O::defer_accept_s, 0, kForever>>},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, get_int<read_tcp<&O::user_timeout_ms>>,
+     set_int<write_tcp<&O::user_timeout_ms, 0, kForever>>},
+    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, get_int<read_tcp<&O::not_sent_low_water>>,
+     set_int<write_tcp<&O::not_sent_low_water, -kForever - 1, kForever>>},
+    {IPPROTO_TCP, TCP_CONGESTION, get_congestion, set_congestion},
+    {IPPROTO_TCP, TCP_INFO, get_tcp_info, nullptr},
+
+    {IPPROTO_IP, IP_TOS, get_int<read_tos>, set_int<write_tos>},
+    {IPPROTO_IP, IP_TTL, get_int<read_tcp<&O::ttl>>, set_int<write_ttl>},
+    {IPPROTO_IP, IP_MTU, get_int<read_mtu>, nullptr},
+    {IPPROTO_IPV6, IPV6_V6ONLY, get_int<read_flag<kV6Only>>, set_int<write_v6_only>},
+    {IPPROTO_IPV6, IPV6_TCLASS, get_int<read_tos>, set_int<write_tos>},
+    {IPPROTO_IPV6, IPV6_UNICAST_HOPS, get_int<read_tcp<&O::ttl>>, set_int<write_ttl>},
+};
+
+struct Name {
+  int level, name;
+};
+constexpr Name kKernelOnly[] = {
+    {SOL_SOCKET, SO_BINDTODEVICE},
+    {SOL_SOCKET, SO_ATTACH_FILTER},
+    {SOL_SOCKET, SO_ATTACH_BPF},
+    {SOL_SOCKET, SO_ZEROCOPY},
+    {SOL_SOCKET, SO_MARK},
+    {SOL_SOCKET, SO_TXTIME},
+    {IPPROTO_TCP, TCP_MD5SIG},
+    {IPPROTO_TCP, TCP_REPAIR},
+    {IPPROTO_TCP, TCP_ULP},
+    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
+    {IPPROTO_IP, IP_TRANSPARENT},
+    {IPPROTO_IP, IP_OPTIONS},
+    {SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF},
+    {SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF},
+};
+
+}  // namespace
+
+const OptionRow* find_option(int level, int name) {
+  for (const OptionRow& row : kTable)
+    if (row.level == level && row.name == name) return &row;
+  return nullptr;
+}
+
+bool needs_kernel(int level, int name) {
+  for (const Name& only : kKernelOnly)
+    if (only.level == level && only.name == name) return true;
+  return false;
+}
+
+tcp::Options tcp_options(const Socket& socket) {
+  if (socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr)
+    return tcp_engine().options(*socket.tcb);
+  return socket.details != nullptr ? socket.details->tcp : tcp::Options{};
+}
+
+void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options) {
+  if (socket.details != nullptr) socket.details->tcp = options;
+  if (socket.kind == FileKind::kListener) {
+    if (socket.listener != nullptr) socket.listener->options = options;
+  } else if (socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr) {
+    tcp_engine().set_options(guard.context(), *socket.tcb, options);
+  }
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,111 @@
+#include "socket/options.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cstring>
+
+#include "observe/reasons.h"
+#include "socket/errno_map.h"
+
+namespace bypass::socket {
+
+namespace {
+
+bool is_connection(const Socket& socket) {
+  return socket.path == Path::kBypass && socket.kind == FileKind::kStream && socket.tcb != nullptr;
+}
+
+// A kernel socket to ask: the socket's own, or one that exists for the moment.
+class KernelSocket {
+ public:
+  KernelSocket(const Socket& socket, int fd) : fd_(fd) {
+    if (socket.details != nullptr) return;
+    fd_ = kernel->socket(socket.domain, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    own_ = true;
+  }
+  ~KernelSocket() {
+    if (own_ && fd_ >= 0) kernel->close(fd_);
+  }
+  KernelSocket(const KernelSocket&) = delete;
+  KernelSocket& operator=(const KernelSocket&) = delete;
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_;
+  bool own_ = false;
+};
+
+void tell_why(int fd) {
+  if (environment.record_why != nullptr)
+    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
+}
+
+// The stack's half of a socket that has a kernel half.
+void take_over(Socket& socket, int level, int name, std::span<const std::byte> value) {
+  Guard guard(shard());
+  if (needs_kernel(level, name)) socket.set(kForceKernel);
+  if (const OptionRow* row = find_option(level, name); row != nullptr && row->set != nullptr)
+    row->set(guard, socket, value);
+  if (socket.kind == FileKind::kDatagram) datagram_option(guard, socket, level, name, value);
+}
+
+long set_connection_option(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
+  if (needs_kernel(level, name)) {
+    tell_why(fd);
+    return failure(Refusal::kNoOption);
+  }
+  const OptionRow* row = find_option(level, name);
+  if (row != nullptr && row->set != nullptr) {
+    Guard guard(shard());
+    return row->set(guard, socket, value);
+  }
+  const KernelSocket asked(socket, fd);
+  const long r =
+      kernel_result(kernel->setsockopt(asked.fd(), level, name, value.data(), static_cast<socklen_t>(value.size())));
+  if (r == 0 && row == nullptr) tell_why(fd);
+  return r;
+}
+
+}  // namespace
+
+long set_option(File& file, int fd, int level, int name, const void* value, socklen_t length) {
+  if (kind(file) == FileKind::kEpoll) return kernel_result(kernel->setsockopt(fd, level, name, value, length));
+  Socket& socket = socket_of(file);
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(value), value == nullptr ? 0 : length);
+  if (is_connection(socket)) {
+    if (static_cast<int>(length) < 0) return failure(Error::kInvalid);
+    if (value == nullptr && length != 0) return failure(Refusal::kBadPointer);
+    return set_connection_option(socket, fd, level, name, bytes);
+  }
+  const long r = kernel_result(kernel->setsockopt(fd, level, name, value, length));
+  if (r == 0 && socket.path != Path::kKernel) take_over(socket, level, name, bytes);
+  return r;
+}
+
+long get_option(File& file, int fd, int level, int name, void* value, socklen_t* length) {
+  if (kind(file) == FileKind::kEpoll) return kernel_result(kernel->getsockopt(fd, level, name, value, length));
+  Socket& socket = socket_of(file);
+  if (kind(file) == FileKind::kDatagram && level == SOL_SOCKET && name == SO_ERROR) {
+    const long r = datagram_error(socket, value, length);
+    if (r != kAgain) return r;
+  }
+  const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
+  const bool hidden =
+      listener_info || (kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN);
+  if (!is_connection(socket) && !hidden) return kernel_result(kernel->getsockopt(fd, level, name, value, length));
+  const OptionRow* row = find_option(level, name);
+  if (row == nullptr || row->get == nullptr) {
+    const KernelSocket asked(socket, fd);
+    return kernel_result(kernel->getsockopt(asked.fd(), level, name, value, length));
+  }
+  if (value == nullptr || length == nullptr) return failure(Refusal::kBadPointer);
+  if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
+  Guard guard(shard());
+  const long n = row->get(socket, {static_cast<std::byte*>(value), *length});
+  if (n < 0) return n;
+  *length = static_cast<socklen_t>(n);
+  return 0;
+}
+
+}  // namespace bypass::socket

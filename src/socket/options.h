@@ -1,0 +1,37 @@
+// Options: one table of what getsockopt and setsockopt mean to the stack: level, name, size, getter, setter.
+//
+// A socket with a kernel socket of its own (undecided, listener, datagram) sets every option there first: the
+// kernel's errno is the program's, and the value is ready should the socket be left to the kernel. What the
+// table knows is then taken over. A connection of the stack's is answered from the table; what the table does
+// not know is answered by a kernel socket of the same kind, if it is harmless, and recorded for `bypass why`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+struct OptionRow {
+  int level;
+  int name;
+  /// Into `out` (its size is the room the program gave): bytes written, or a failure. Null: write-only.
+  long (*get)(Socket& socket, std::span<std::byte> out);
+  /// Lock held. Null: read-only.
+  long (*set)(Guard& guard, Socket& socket, std::span<const std::byte> value);
+};
+
+/// Null when the table does not know it.
+[[nodiscard]] const OptionRow* find_option(int level, int name);
+/// Options that only the kernel can do: set before an address is named, they leave the socket to the kernel.
+[[nodiscard]] bool needs_kernel(int level, int name);
+
+[[nodiscard]] tcp::Options tcp_options(const Socket& socket);
+void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
+
+/// TCP_INFO.
+long get_tcp_info(Socket& socket, std::span<std::byte> out);
+
+}  // namespace bypass::socket

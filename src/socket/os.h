@@ -1,0 +1,90 @@
+// Os: system calls made directly, for what must work in a signal handler, inside the shard's lock, in a forked
+// child's first steps, and must never reach an interposer, ours or another's. No errno: results are the kernel's,
+// a value or a negative error number.
+#pragma once
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+namespace bypass::socket::os {
+
+inline long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+#if defined(__x86_64__)
+  long result;
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result;
+#else
+#error "no system call sequence for this machine"
+#endif
+}
+
+template <typename T>
+long address(const T* p) {
+  return reinterpret_cast<long>(p);
+}
+
+inline std::uint32_t getpid() {
+  return static_cast<std::uint32_t>(call(SYS_getpid));
+}
+inline std::uint32_t gettid() {
+  return static_cast<std::uint32_t>(call(SYS_gettid));
+}
+/// With signal 0: whether the thread exists (0 or -EPERM) or not (-ESRCH).
+inline long tgkill(std::uint32_t pid, std::uint32_t tid, int signal) {
+  return call(SYS_tgkill, pid, tid, signal);
+}
+inline long kill(std::uint32_t pid, int signal) {
+  return call(SYS_kill, pid, signal);
+}
+inline long pidfd_open(std::uint32_t pid) {
+  return call(SYS_pidfd_open, pid, 0);
+}
+inline long close(int fd) {
+  return call(SYS_close, fd);
+}
+inline long open(const char* path, int flags) {
+  return call(SYS_openat, AT_FDCWD, address(path), flags);
+}
+inline long read(int fd, void* data, std::size_t bytes) {
+  return call(SYS_read, fd, address(data), static_cast<long>(bytes));
+}
+/// Whether the descriptor is readable now.
+inline bool readable(int fd) {
+  pollfd item{fd, POLLIN, 0};
+  const timespec zero{};
+  return call(SYS_ppoll, address(&item), 1, address(&zero), 0, 8) > 0;
+}
+
+// The futex words lie in memory that several processes share: never FUTEX_PRIVATE_FLAG.
+
+/// Sleeps while the word holds `expected`, at most so long (-ETIMEDOUT); returns on a wake-up, a signal, or for no
+/// reason, too.
+inline long futex_wait(const std::uint32_t* word, std::uint32_t expected, std::int64_t nanoseconds) {
+  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  return call(SYS_futex, address(word), FUTEX_WAIT, expected, address(&limit));
+}
+inline void futex_wake(const std::uint32_t* word, int count) {
+  call(SYS_futex, address(word), FUTEX_WAKE, count);
+}
+
+/// When the process began, in clock ticks since boot (field 22 of /proc/PID/stat); 0 when that cannot be read.
+[[nodiscard]] std::uint64_t start_time_of(std::uint32_t pid);
+/// The inode of this process's pid namespace; 0 when it cannot be read.
+[[nodiscard]] std::uint64_t pid_namespace();
+
+}  // namespace bypass::socket::os

@@ -1,0 +1,214 @@
+#include <poll.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "socket/datagram.h"
+#include "socket/epoll.h"
+#include "socket/errno_map.h"
+#include "socket/readiness.h"
+#include "socket/socket.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+bool is_kernel(const PollItem& item) {
+  return item.file == nullptr;
+}
+
+// Items that the kernel alone answers for lose their file for this call: decided once, whatever other threads do.
+bool leave_to_kernel(const File& file) {
+  if (decided_for_kernel(file)) return true;
+  if (kind(file) != FileKind::kDatagram) return false;
+  const Socket& socket = socket_of(file);
+  return socket.path == Path::kUndecided && socket.details->peer_is_kernel;
+}
+
+/// The kernel's items as one array, with room in front for what the sleeper adds.
+class KernelSet {
+ public:
+  static constexpr std::size_t kSpare = Context::kMaxPorts + 2;
+
+  explicit KernelSet(std::span<PollItem> items) : items_(items) {
+    std::size_t count = 0;
+    for (const PollItem& item : items) count += is_kernel(item) && item.fd >= 0;
+    if (kSpare + count + 1 > few_.size()) {
+      entries_ = static_cast<pollfd*>(std::malloc((kSpare + count + 1) * sizeof(pollfd)));
+      if (entries_ == nullptr) return;
+    }
+    for (PollItem& item : items)
+      if (is_kernel(item) && item.fd >= 0) entries_[kSpare + count_++] = {item.fd, item.events, 0};
+  }
+  ~KernelSet() {
+    if (entries_ != few_.data()) std::free(entries_);
+  }
+  KernelSet(const KernelSet&) = delete;
+  KernelSet& operator=(const KernelSet&) = delete;
+
+  [[nodiscard]] bool valid() const { return entries_ != nullptr; }
+  [[nodiscard]] std::size_t count() const { return count_; }
+  /// ppoll over the kernel's items alone; the answers go to the program's.
+  long ask(const timespec* timeout, const sigset_t* mask) {
+    const int n = kernel->ppoll(entries_ + kSpare, count_, timeout, mask);
+    if (n < 0) return kernel_failure();
+    std::size_t at = kSpare;
+    for (PollItem& item : items_)
+      if (is_kernel(item)) item.revents = item.fd >= 0 ? entries_[at++].revents : short{0};
+    return n;
+  }
+  std::span<pollfd> with_front(std::size_t spare, int extra_fd) {
+    std::size_t end = kSpare + count_;
+    if (extra_fd >= 0) entries_[end++] = {extra_fd, POLLIN, 0};
+    return {entries_ + kSpare - spare, spare + end - kSpare};
+  }
+
+ private:
+  std::span<PollItem> items_;
+  std::array<pollfd, kSpare + 16> few_;
+  pollfd* entries_ = few_.data();
+  std::size_t count_ = 0;
+};
+
+class PollCondition final : public Condition {
+ public:
+  PollCondition(std::span<PollItem> items, KernelSet& kernel_set) : items_(items), kernel_set_(kernel_set) {
+    for (const PollItem& item : items) {
+      if (is_kernel(item)) continue;
+      files_++;
+      duals_ = duals_ || has_dual(*item.file);
+    }
+  }
+
+  long attempt(Guard&) override {
+    long ready = 0;
+    versions_ = 0;
+    wire_ = false;
+    for (PollItem& item : items_) {
+      if (is_kernel(item)) continue;
+      versions_ += item.file->readiness.version.load(std::memory_order_relaxed);
+      wire_ = wire_ || wants_wire(*item.file);
+      item.revents = item.file->alive ? bits_of(item) : short{POLLNVAL};
+      ready += item.revents != 0;
+    }
+    return ready == 0 ? kAgain : ready + kernel_ready_;
+  }
+  [[nodiscard]] bool changed() const override {
+    std::uint64_t now = 0;
+    for (const PollItem& item : items_)
+      if (!is_kernel(item)) now += item.file->readiness.version.load(std::memory_order_acquire);
+    return now != versions_;
+  }
+  bool link(Waiter& waiter) override {
+    if (files_ > 1 && !reserve_links(waiter, files_ - 1)) return false;
+    for (const PollItem& item : items_)
+      if (!is_kernel(item) && !link_waiter(waiter, *item.file, wanted(item), false)) return false;
+    return true;
+  }
+
+  [[nodiscard]] bool polls_first() const override { return true; }
+  [[nodiscard]] bool needs_wire() const override { return wire_; }
+  [[nodiscard]] bool has_kernel() const override { return kernel_set_.count() != 0 || duals_; }
+  long look_at_kernel(Instant now, bool always) override {
+    if (duals_) look_at_kernel_halves(now, always);
+    if (kernel_set_.count() == 0 || (!always && now - looked_ < environment.kernel_poll)) return kAgain;
+    looked_ = now;
+    const timespec no_time{};
+    const long n = kernel_set_.ask(&no_time, nullptr);
+    kernel_ready_ = n > 0 ? n : 0;
+    return n == 0 ? kAgain : n;
+  }
+  std::span<pollfd> sleep_set(std::size_t spare) override {
+    return kernel_set_.with_front(spare, duals_ ? kernel_halves_descriptor() : -1);
+  }
+
+ private:
+  static std::uint32_t wanted(const PollItem& item) { return static_cast<std::uint16_t>(item.events) | kAlways; }
+  static short bits_of(PollItem& item) { return static_cast<short>(poll_bits(*item.file) & wanted(item)); }
+  static bool has_dual(const File& file) {
+    if (kind(file) != FileKind::kEpoll) return has_kernel_half(file);
+    return has_kernel_half(file) || static_cast<const Epoll&>(file).dual_items.load(std::memory_order_relaxed) != 0;
+  }
+  static bool wants_wire(const File& file) {
+    if (kind(file) == FileKind::kEpoll)
+      return static_cast<const Epoll&>(file).bypass_items.load(std::memory_order_relaxed) != 0;
+    return socket_of(file).path != Path::kUndecided;
+  }
+
+  std::span<PollItem> items_;
+  KernelSet& kernel_set_;
+  std::uint64_t versions_ = 0;
+  std::size_t files_ = 0;
+  bool duals_ = false, wire_ = false;
+  long kernel_ready_ = 0;
+  Instant looked_{};
+};
+
+/// When any thread of the process last looked at kernel descriptors from poll(): sets come and go with the calls,
+/// so that there is no better place.
+std::atomic<std::int64_t> last_look{0};
+
+bool look_is_due() {
+  const std::int64_t now = shard().clock().now().time_since_epoch().count();
+  if (now - last_look.load(std::memory_order_relaxed) < environment.kernel_poll.count()) return false;
+  last_look.store(now, std::memory_order_relaxed);
+  return true;
+}
+
+// Datagram sockets, and epoll sets with kernel descriptors in them, have a kernel half that is to be heard.
+void watch_halves(std::span<PollItem> items) {
+  Guard guard(shard());
+  for (const PollItem& item : items) {
+    if (is_kernel(item) || !item.file->alive) continue;
+    if (kind(*item.file) == FileKind::kDatagram && !connected_to_bypass(socket_of(*item.file)))
+      watch_kernel_half(*item.file, item.fd);
+    if (kind(*item.file) != FileKind::kEpoll) continue;
+    static_cast<Epoll&>(*item.file).number = item.fd;
+    if (static_cast<Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed))
+      watch_kernel_half(*item.file, item.fd);
+  }
+}
+
+bool may_have_half(FileKind kind) {
+  return kind == FileKind::kDatagram || kind == FileKind::kEpoll;
+}
+
+long poll_kernel_only(KernelSet& set, Duration timeout, const sigset_t* mask) {
+  const bool bounded = timeout >= Duration{};
+  const timespec limit{timeout.count() / 1'000'000'000, timeout.count() % 1'000'000'000};
+  return set.ask(bounded ? &limit : nullptr, mask);
+}
+
+}  // namespace
+
+long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
+  bool ours = false, halves = false;
+  for (PollItem& item : items) {
+    item.revents = 0;
+    if (item.file != nullptr && leave_to_kernel(*item.file)) item.file = nullptr;
+    ours = ours || item.file != nullptr;
+    halves = halves || (item.file != nullptr && may_have_half(kind(*item.file)));
+  }
+  KernelSet kernel_set(items);
+  if (!kernel_set.valid()) return failure(Error::kNoMemory);
+  if (!ours) return poll_kernel_only(kernel_set, timeout, mask);
+  if (halves) watch_halves(items);
+  PollCondition condition(items, kernel_set);
+  Patience patience;
+  patience.block = timeout != Duration{};
+  patience.deadline = patience.block ? deadline_after(timeout) : kNever;
+  patience.restart = false;  // signal(7): never restarted
+  patience.mask = mask;
+  long from_kernel = 0;
+  if (kernel_set.count() != 0 && look_is_due()) {
+    from_kernel = condition.look_at_kernel(shard().clock().now(), true);
+    if (from_kernel < 0 && from_kernel != kAgain) return from_kernel;
+    if (from_kernel > 0) patience.block = false;  // what the wire has to say as well, then back
+  }
+  const long r = wait(condition, patience);
+  if (r != kAgain && r != kTimedOutWait) return r;
+  return from_kernel > 0 ? from_kernel : 0;
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,134 @@
+#include "socket/readiness.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include <array>
+
+#include "socket/epoll.h"
+#include "socket/kernel.h"
+#include "socket/shard.h"
+#include "socket/socket.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+struct Collected {
+  std::array<int, 32> descriptors;
+  unsigned count = 0;
+};
+thread_local Collected collected;
+
+void write_wake(int event_fd) {
+  const std::uint64_t one = 1;
+  (void)!kernel->write(event_fd, &one, sizeof one);
+}
+
+void count_up(Readiness& readiness, std::uint32_t bits) {
+  readiness.in += (bits & kIn) != 0;
+  readiness.out += (bits & kOut) != 0;
+  readiness.hup += (bits & (kHangUp | kPeerShut)) != 0;
+  readiness.err += (bits & kError) != 0;
+  // Release pairs with the spinner's acquire: it then takes the lock anyway, so this only has to be seen.
+  readiness.version.store(readiness.version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+void call(Waiter& waiter) {
+  if (!waiter.asleep || waiter.called) return;
+  waiter.called = true;
+  collect_wake(waiter.event_fd);
+}
+
+void call_waiters(File& file, std::uint32_t bits) {
+  bool exclusive_called = false;
+  for (WaitLink* link = file.waiters; link != nullptr; link = link->next) {
+    if ((link->mask & bits) == 0) continue;
+    if (!link->exclusive) {
+      call(*link->waiter);
+    } else if (!exclusive_called && !link->waiter->called) {
+      call(*link->waiter);
+      exclusive_called = true;
+    }
+  }
+}
+
+std::uint32_t bits_of(const EventNode& node, std::uint16_t events) {
+  std::uint32_t bits = 0;
+  if ((events & kEventReadable) != 0) bits |= kIn;
+  if ((events & kEventWritable) != 0) bits |= kOut;
+  if ((events & kEventError) != 0 && node.source == EventSource::kUdp) bits |= kError;
+  constexpr std::uint16_t kStateChange = kEventConnected | kEventEof | kEventClosed;
+  if ((events & kStateChange) != 0) bits = kEverything;
+  if ((events & kEventError) != 0 && node.source != EventSource::kUdp) bits = kEverything;
+  return bits;
+}
+
+}  // namespace
+
+void signal(File& file, std::uint32_t bits) {
+  count_up(file.readiness, bits);
+  if (file.waiters != nullptr) call_waiters(file, bits);
+  bool exclusive_woken = false;
+  for (EpollItem* item = file.items; item != nullptr; item = item->target_next) {
+    if ((item->events & (bits | kAlways) & bits) == 0) continue;
+    const bool exclusive = (item->events & EPOLLEXCLUSIVE) != 0;
+    if (exclusive && exclusive_woken) continue;
+    const bool woken = item_signalled(*item);
+    exclusive_woken = exclusive_woken || (exclusive && woken);
+  }
+}
+
+void signal_idle(File& file) {
+  file.readiness.version.store(file.readiness.version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  for (WaitLink* link = file.waiters; link != nullptr; link = link->next) call(*link->waiter);
+}
+
+void pass_on(File& file, std::uint32_t bits) {
+  if (file.waiters != nullptr && (poll_bits(file) & bits) != 0) call_waiters(file, bits);
+}
+
+std::uint32_t poll_bits(File& file) {
+  switch (file.kind) {
+    case FileKind::kStream:
+      return stream_bits(socket_of(file));
+    case FileKind::kListener:
+      return listener_bits(socket_of(file));
+    case FileKind::kDatagram:
+      return datagram_bits(socket_of(file));
+    case FileKind::kEpoll:
+      return epoll_bits(static_cast<Epoll&>(file));
+  }
+  return 0;
+}
+
+void dispatch_events(Stack& stack) {
+  EventList& list = stack.events();
+  while (EventNode* node = list.take()) {
+    const std::uint16_t events = node->events;
+    node->events = 0;
+    if (node->user != nullptr) signal(*static_cast<Socket*>(node->user), bits_of(*node, events));
+  }
+}
+
+void collect_wake(int event_fd) {
+  if (collected.count == collected.descriptors.size()) {
+    write_wake(event_fd);
+    return;
+  }
+  collected.descriptors[collected.count++] = event_fd;
+}
+
+void wake_collected() {
+  if (collected.count == 0) return;
+  // write() is a cancellation point, and this runs in destructors.
+  int before = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  const int saved = errno;
+  while (collected.count != 0) write_wake(collected.descriptors[--collected.count]);
+  errno = saved;
+  pthread_setcancelstate(before, nullptr);
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,86 @@
+// After a death inside the lock: what the arena's slabs hold is the truth, everything that links them is made
+// anew.
+#include "socket/objects.h"
+#include "socket/readiness.h"
+
+namespace bypass::socket {
+
+namespace {
+
+bool lives(const File* file) {
+  return objects->sockets.lives(file) || objects->epolls.lives(file);
+}
+
+void forget_links(File& file) {
+  file.items = nullptr;
+  file.waiters = nullptr;
+}
+
+// Threads of living processes sleep on: their links name the objects.
+void relink_waiters() {
+  objects->waiters.for_each([](Waiter& waiter) {
+    if (waiter.links != nullptr) (void)objects->memory.mark_in_use(waiter.links);
+    const auto relink = [](WaitLink& link) {
+      if (link.file == nullptr || !lives(link.file)) return;
+      link.next = link.file->waiters;
+      link.file->waiters = &link;
+    };
+    relink(waiter.link);
+    for (std::uint32_t i = 0; i < waiter.linked; i++) relink(waiter.links[i]);
+  });
+}
+
+void relink_items() {
+  objects->items.for_each([](EpollItem& item) {
+    item.ready = false;
+    item.ready_next = nullptr;
+    if (item.gone || !objects->epolls.lives(item.set) || !lives(item.target)) {
+      objects->items.free(&item);
+      return;
+    }
+    item.target_next = item.target->items;
+    item.target->items = &item;
+    item.set->bypass_items.fetch_add(1, std::memory_order_relaxed);
+    if (has_kernel_half(*item.target)) item.set->dual_items.fetch_add(1, std::memory_order_relaxed);
+  });
+}
+
+// Level-triggered items are asked when somebody looks; an edge that nobody has taken shows in the counters.
+void refill_ready_lists() {
+  objects->items.for_each([](EpollItem& item) {
+    const Readiness& r = item.target->readiness;
+    const bool missed =
+        item.seen_in != static_cast<std::uint16_t>(r.in) || item.seen_out != static_cast<std::uint16_t>(r.out) ||
+        item.seen_hup != static_cast<std::uint16_t>(r.hup) || item.seen_err != static_cast<std::uint16_t>(r.err);
+    if (missed || (item.events & EPOLLET) == 0) item_signalled(item);
+  });
+}
+
+bool mark_objects() {
+  Objects& o = *objects;
+  return o.memory.mark_in_use(&o) && o.sockets.rebuild() && o.details.rebuild() && o.epolls.rebuild() &&
+         o.items.rebuild() && o.waiters.rebuild();
+}
+
+}  // namespace
+
+void rebuild_after_death(Shard& shard) {
+  Memory& memory = *shard.context().memory;
+  memory.begin_rebuild();
+  const bool sound = objects == nullptr || mark_objects();
+  if (objects != nullptr && sound) {
+    objects->sockets.for_each([](Socket& socket) { forget_links(socket); });
+    objects->epolls.for_each([](Epoll& epoll) {
+      forget_links(epoll);
+      epoll.ready_head = epoll.ready_tail = nullptr;
+      epoll.bypass_items = epoll.dual_items = 0;
+    });
+    relink_waiters();
+    relink_items();
+  }
+  shard.stack().rebuild(shard.context());
+  memory.finish_rebuild();
+  if (objects != nullptr && sound) refill_ready_lists();
+}
+
+}  // namespace bypass::socket

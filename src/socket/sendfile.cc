@@ -1,0 +1,60 @@
+#include <algorithm>
+
+#include "socket/stream_send.h"
+
+namespace bypass::socket {
+
+namespace {
+
+/// What Linux moves in one call at most (MAX_RW_COUNT).
+constexpr std::size_t kMost = 0x7ffff000;
+/// One pread: the send ring is filled in pieces, so that the peer gets the first while the next is read.
+constexpr std::size_t kPiece = std::size_t{256} << 10;
+
+class SendingFile final : public Sending {
+ public:
+  SendingFile(Socket& socket, int in_fd, off_t* offset, std::size_t count)
+      : Sending(socket, count, false), in_fd_(in_fd), offset_(offset) {}
+
+ private:
+  long copy_in(const tcp::Room& room, std::size_t bytes) override {
+    long total = 0;
+    for (const auto& part : room.part) {
+      const std::size_t n = std::min({part.size(), bytes - static_cast<std::size_t>(total), kPiece});
+      if (n == 0) continue;
+      const long r = read_file(part.data(), n);
+      if (r < 0) return total != 0 ? total : r;
+      total += r;
+      if (static_cast<std::size_t>(r) < n || n < part.size()) break;
+    }
+    return total;
+  }
+  long read_file(std::byte* to, std::size_t bytes) {
+    if (offset_ == nullptr) return kernel_result(kernel->read(in_fd_, to, bytes));
+    const long r = kernel_result(kernel->pread(in_fd_, to, bytes, *offset_));
+    if (r > 0) *offset_ += r;
+    return r;
+  }
+  [[nodiscard]] bool slow_source() const override { return true; }
+
+  int in_fd_;
+  off_t* offset_;
+};
+
+}  // namespace
+
+// A datagram socket, or one that the kernel has, is the caller's to hand on.
+long send_file(File& file, int, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
+  if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
+  Socket& socket = socket_of(file);
+  if (socket.path != Path::kBypass) {
+    sigpipe = true;
+    return failure(Error::kBrokenPipe);
+  }
+  SendingFile sending(socket, in_fd, offset, std::min(count, kMost));
+  const long r = run_sending(socket, sending, 0);
+  sigpipe = sending.is_pipe() && r < 0;
+  return r;
+}
+
+}  // namespace bypass::socket

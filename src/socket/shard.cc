@@ -1,0 +1,185 @@
+#include "socket/shard.h"
+
+#include <algorithm>
+#include <array>
+
+#include "socket/api.h"
+#include "socket/readiness.h"
+
+namespace bypass::socket {
+
+Environment environment;
+
+namespace {
+/// Frames of one look at one port. As many as a transmit batch: what they bring about goes out in one burst.
+constexpr std::size_t kBurst = 64;
+/// While output waits for room on a device, timers are due this soon.
+constexpr Duration kOutputRetry = std::chrono::microseconds(50);
+}  // namespace
+
+Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
+    : lock_(lock), stack_(stack), clock_(clock) {
+  context_.memory = &memory;
+  next_timeout_.store(kNever.time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void Shard::add_port(Port* port, std::uint16_t queue) {
+  context_.queues[context_.ports] = PortQueue(port, static_cast<std::uint16_t>(context_.ports), queue);
+  context_.ports++;
+}
+
+Instant Shard::next_timeout() const {
+  return Instant(Duration(next_timeout_.load(std::memory_order_relaxed)));
+}
+
+Instant Shard::last_poll() const {
+  return Instant(Duration(last_poll_.load(std::memory_order_relaxed)));
+}
+
+void Shard::enter() {
+  context_.now = clock_.now();
+}
+
+// When somebody must poll next: a timer, or output that waits for room on a device.
+Instant Shard::due() const {
+  bool waiting = stack_.output_pending();
+  for (std::size_t i = 0; i < context_.ports; i++) waiting = waiting || context_.queues[i].pending() != 0;
+  const Instant next = stack_.next_timeout();
+  return waiting ? std::min(next, context_.now + kOutputRetry) : next;
+}
+
+void Shard::leave() {
+  context_.flush();
+  dispatch_events(stack_);
+  const Instant next = due();
+  next_timeout_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
+  if (next < watch_until_) {
+    watch_until_ = next;
+    collect_wake(watcher_fd_);
+  }
+}
+
+std::optional<std::size_t> Shard::poll() {
+  Guard guard(*this, std::try_to_lock);
+  if (!guard.held()) return std::nullopt;
+  return poll_locked();
+}
+
+std::size_t Shard::poll_locked() {
+  context_.now = clock_.now();
+  last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
+  if (stack_.output_pending()) stack_.resume_output(context_);
+  std::array<Packet*, kBurst> frames;
+  std::size_t received = 0;
+  for (std::size_t i = 0; i < context_.ports; i++) {
+    PortQueue& queue = context_.queues[i];
+    const std::size_t n = queue.port()->receive(queue.queue(), frames);
+    if (n == 0) continue;
+    received += n;
+    stack_.on_frames(context_, static_cast<std::uint16_t>(i), {frames.data(), n});
+  }
+  if (stack_.next_timeout() <= context_.now) stack_.on_timers(context_);
+  return received;
+}
+
+bool Shard::arm_locked() {
+  bool quiet = true;
+  for (std::size_t i = 0; i < context_.ports; i++) {
+    PortQueue& queue = context_.queues[i];
+    quiet = queue.port()->arm(queue.queue()) && quiet;
+  }
+  return quiet;
+}
+
+void Shard::disarm_locked() {
+  for (std::size_t i = 0; i < context_.ports; i++) {
+    PortQueue& queue = context_.queues[i];
+    queue.port()->disarm(queue.queue());
+  }
+}
+
+bool Shard::arm() {
+  Guard guard(*this);
+  return arm_locked();
+}
+
+void Shard::disarm() {
+  Guard guard(*this);
+  disarm_locked();
+}
+
+std::size_t Shard::wait_descriptors(std::span<int> out) const {
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < context_.ports && n < out.size(); i++) {
+    const PortQueue& queue = context_.queues[i];
+    const int fd = queue.port()->wait_descriptor(queue.queue());
+    if (fd >= 0) out[n++] = fd;
+  }
+  return n;
+}
+
+bool Shard::begin_watch(int event_fd) {
+  if (watched_.load(std::memory_order_relaxed)) return false;
+  watched_.store(true, std::memory_order_release);
+  watcher_fd_ = event_fd;
+  return true;
+}
+
+Instant Shard::watch_until(Instant deadline) {
+  context_.flush();
+  return watch_until_ = std::min(deadline, due());
+}
+
+void Shard::end_watch() {
+  watch_until_ = Instant::min();
+  watched_.store(false, std::memory_order_release);
+}
+
+// Signal handlers of this thread read `in_lock`: the compiler may move nothing across these counts.
+namespace {
+void count_in() {
+  thread_signals.in_lock = thread_signals.in_lock + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+void count_out() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  thread_signals.in_lock = thread_signals.in_lock - 1;
+  if (thread_signals.held_back != 0 && thread_signals.in_lock == 0 && redeliver_signals != nullptr) redeliver_signals();
+}
+}  // namespace
+
+Guard::Guard(Shard& shard) : shard_(shard) {
+  resume();
+}
+
+Guard::Guard(Shard& shard, std::try_to_lock_t) : shard_(shard) {
+  count_in();
+  held_ = shard_.lock_.try_lock();
+  if (held_)
+    shard_.enter();
+  else
+    count_out();
+}
+
+Guard::~Guard() {
+  if (held_) pause();
+}
+
+void Guard::pause() {
+  shard_.leave();
+  held_ = false;
+  shard_.lock_.unlock();
+  count_out();
+  wake_collected();
+}
+
+void Guard::resume() {
+  count_in();
+  // False only for a handler on top of this thread's own hold (api calls turn those away: `busy_here`) or in a
+  // process that has no slot in the family: going on would corrupt what others use.
+  if (!shard_.lock_.lock()) __builtin_trap();
+  held_ = true;
+  shard_.enter();
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,141 @@
+// Shard: this process's hold on one shard: the arena's lock and stack, and the process's own ports and clock.
+//
+// Whoever holds the lock is the shard's only thread. A Guard takes the lock for one call; poll() looks at the
+// wire once. Run to completion: a caller that waits calls poll() until its object is ready.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "socket/clock.h"
+#include "socket/shard_lock.h"
+#include "stack/context.h"
+#include "stack/stack.h"
+
+namespace bypass::socket {
+
+/// Turns the stack's events into readiness; src/socket/readiness.cc. Called with the lock held, before it is
+/// let go of. Wakes nobody itself: it collects waiters, and `wake_collected` wakes them after the unlock.
+void dispatch_events(Stack& stack);
+void wake_collected();
+
+class Shard {
+ public:
+  /// `ports` may still be empty: they are opened late.
+  Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock);
+
+  [[nodiscard]] Stack& stack() { return stack_; }
+  [[nodiscard]] Context& context() { return context_; }
+  [[nodiscard]] const Clock& clock() const { return clock_; }
+  [[nodiscard]] ShardLock& lock() { return lock_; }
+
+  /// One look at every port, if nobody else is inside: receives a batch each, delivers it, runs due timers,
+  /// sends what became due, turns events into readiness. Returns the frames received, nullopt when the lock
+  /// is another's (who then does the same work).
+  std::optional<std::size_t> poll();
+  /// The same with the lock already held.
+  std::size_t poll_locked();
+
+  /// When timers next want a poll; read without the lock (a hint, refreshed at each unlock).
+  [[nodiscard]] Instant next_timeout() const;
+  /// When an application thread last polled; the progress thread steps in when it is long ago.
+  [[nodiscard]] Instant last_poll() const;
+
+  /// Before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Takes the lock.
+  bool arm();
+  void disarm();
+  /// The same with the lock already held.
+  bool arm_locked();
+  void disarm_locked();
+  /// The ports' wake-up descriptors, for a sleeper's poll set. Returns how many (at most out.size()).
+  std::size_t wait_descriptors(std::span<int> out) const;
+
+  /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
+  /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
+  bool begin_watch(int event_fd);
+  /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer wakes it.
+  Instant watch_until(Instant deadline);
+  void end_watch();
+  /// Without the lock: a hint.
+  [[nodiscard]] bool watched() const { return watched_.load(std::memory_order_acquire); }
+
+  // The process's side, called by src/runtime with the lock held.
+  void add_port(Port* port, std::uint16_t queue);
+  [[nodiscard]] std::size_t port_count() const { return context_.ports; }
+
+ private:
+  friend class Guard;
+  void enter();  // after the lock is taken
+  void leave();  // before it is let go of
+  [[nodiscard]] Instant due() const;
+
+  ShardLock& lock_;
+  Stack& stack_;
+  const Clock& clock_;
+  Context context_;
+  std::atomic<std::int64_t> next_timeout_{0};
+  std::atomic<std::int64_t> last_poll_{0};
+  std::atomic<bool> watched_{false};
+  Instant watch_until_ = Instant::min();  // the watcher's; min() while it is awake
+  int watcher_fd_ = -1;
+};
+
+/// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,
+/// turns events into readiness, lets go, and wakes who must be woken.
+class Guard {
+ public:
+  explicit Guard(Shard& shard);
+  /// Takes the lock only if it is free: ask held().
+  Guard(Shard& shard, std::try_to_lock_t);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  [[nodiscard]] bool held() const { return held_; }
+  /// Lets go in the middle of a call (a large copy, a wait) and takes the lock again. What the call relies on
+  /// meanwhile it has pinned.
+  void pause();
+  void resume();
+  [[nodiscard]] Shard& shard() { return shard_; }
+  [[nodiscard]] Context& context() { return shard_.context(); }
+
+ private:
+  Shard& shard_;
+  bool held_ = false;
+};
+
+/// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).
+enum class Decision : std::uint8_t { kKernel, kBypass, kFail };
+
+/// The process's environment as src/socket needs it; src/runtime fills it in before the first object.
+struct Environment {
+  Shard* shard = nullptr;  // null until the arena is taken
+  /// Routes and rules: bypass (true) or kernel, with the reason recorded for `bypass why`. Opens the ports
+  /// when the answer is bypass and they are not open yet (milliseconds, once).
+  Decision (*decide_connect)(int fd, int type, const sockaddr* local, const sockaddr* remote) = nullptr;
+  Decision (*decide_listen)(int fd, int type, const sockaddr* local) = nullptr;
+  /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …).
+  bool (*need_wire)() = nullptr;
+  /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.
+  bool (*routes_to)(const sockaddr* remote) = nullptr;
+  /// Why something was left to the kernel, for `bypass why`.
+  void (*record_why)(int fd, unsigned reason, const char* detail) = nullptr;
+  Duration spin{};                                    // how long a wait polls without yielding
+  Duration yield{};                                   // then with sched_yield between polls; negative: for ever
+  Duration kernel_poll{};                             // how often kernel descriptors of a busy mixed set are looked at
+  std::uint32_t send_buffer = 0, receive_buffer = 0;  // defaults that getsockopt reports
+  bool (*is_progress_thread)() = nullptr;
+  /// Tells the progress thread that application threads poll again, or that one has gone to sleep.
+  void (*note_busy)() = nullptr;
+  /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Null: it stays where it is.
+  int (*own_descriptor)(int fd) = nullptr;
+};
+extern Environment environment;
+
+}  // namespace bypass::socket

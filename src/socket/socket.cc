@@ -1,0 +1,310 @@
+#include "socket/socket.h"
+
+#include <netinet/in.h>
+
+#include <optional>
+
+#include "socket/api.h"
+#include "socket/epoll.h"
+#include "socket/errno_map.h"
+#include "socket/objects.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+constexpr int kTypeFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
+/// What F_SETFL can change of a socket.
+constexpr int kSettable = O_NONBLOCK | O_ASYNC | O_APPEND;
+
+bool is_ours(int domain, int type, int protocol) {
+  if (domain != AF_INET && domain != AF_INET6) return false;
+  const int kind = type & ~kTypeFlags;
+  if (kind == SOCK_STREAM) return protocol == 0 || protocol == IPPROTO_TCP;
+  return kind == SOCK_DGRAM && (protocol == 0 || protocol == IPPROTO_UDP);
+}
+
+}  // namespace
+
+long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  const int on = 1, off = 0;
+  int before = 0;
+  socklen_t size = sizeof before;
+  kernel->getsockopt(fd, IPPROTO_IP, IP_FREEBIND, &before, &size);
+  kernel->setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &on, sizeof on);
+  const long r = kernel_result(kernel->bind(fd, address, length));
+  if (before == 0) kernel->setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &off, sizeof off);
+  if (r == 0) socket.set(kFreeBound);
+  return r;
+}
+
+namespace {
+
+long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  if (socket.path == Path::kBypass || socket.path == Path::kDual) return failure(Error::kInvalid);
+  long r = kernel_result(kernel->bind(fd, address, length));
+  if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value() &&
+      environment.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
+    r = bind_to_bypass(socket, fd, address, length);
+  if (r != 0 || socket.path == Path::kKernel) return r;
+  const Endpoint bound = kernel_name(fd);
+  Guard guard(shard());
+  socket.details->bound = bound;
+  socket.set(kBound);
+  return 0;
+}
+
+void end_file(Guard& guard, File& file) {
+  forget_target(file);
+  file.alive = false;
+  if (file.kind == FileKind::kEpoll) {
+    auto& epoll = static_cast<Epoll&>(file);
+    end_epoll(epoll);
+    objects->epolls.free(&epoll);
+    return;
+  }
+  Socket& socket = socket_of(file);
+  end_socket(guard, socket);
+  if (socket.details != nullptr) objects->details.free(socket.details);
+  objects->sockets.free(&socket);
+}
+
+// The local name where no kernel socket knows it.
+std::optional<Endpoint> connection_name(const Socket& socket) {
+  Guard guard(shard());
+  if (socket.kind != FileKind::kStream || socket.path != Path::kBypass || socket.tcb == nullptr) return std::nullopt;
+  return tcp_engine().local(*socket.tcb);
+}
+
+bool must_linger(const Socket& socket) {
+  return socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.linger_s > 0 && socket.users == 0 &&
+         socket.tcb != nullptr;
+}
+
+}  // namespace
+
+Endpoint kernel_name(int fd) {
+  SocketName name;
+  socklen_t length = sizeof name.storage;
+  if (kernel->getsockname(fd, &name.base, &length) != 0) return {};
+  return endpoint_of(&name.base, length).value_or(Endpoint{});
+}
+
+void give_to_kernel(Guard&, Socket& socket) {
+  unwatch_kernel_half(socket);
+  move_items_to_kernel(socket);
+  socket.path = Path::kKernel;
+  signal_idle(socket);
+}
+
+void end_socket(Guard& guard, Socket& socket) {
+  unwatch_kernel_half(socket);
+  Context& ctx = guard.context();
+  if (socket.kind == FileKind::kListener) {
+    if (socket.listener != nullptr) tcp_engine().close_listener(ctx, *socket.listener);
+  } else if (socket.kind == FileKind::kDatagram) {
+    if (socket.binding != nullptr) udp_engine().close(ctx, *socket.binding);
+  } else if (socket.tcb != nullptr) {
+    if (socket.linger_s == 0)
+      tcp_engine().abort(ctx, *socket.tcb);
+    else
+      tcp_engine().close(ctx, *socket.tcb);
+  }
+  socket.tcb = nullptr;
+}
+
+void end_if_unused(Guard& guard, File& file) {
+  if (file.alive && file.ending && file.users == 0) end_file(guard, file);
+}
+
+Pin::~Pin() {
+  Guard guard(shard());
+  file_.users--;
+  end_if_unused(guard, file_);
+}
+
+File* open_socket(int fd, int domain, int type, int protocol) {
+  (void)fd;
+  if (environment.shard == nullptr || !is_ours(domain, type, protocol)) return nullptr;
+  Guard guard(shard());
+  if (!prepare_objects(shard())) return nullptr;
+  Socket* socket = objects->sockets.allocate();
+  Details* details = objects->details.allocate();
+  if (socket == nullptr || details == nullptr) {
+    if (socket != nullptr) objects->sockets.free(socket);
+    if (details != nullptr) objects->details.free(details);
+    return nullptr;
+  }
+  const bool stream = (type & ~kTypeFlags) == SOCK_STREAM;
+  socket->kind = stream ? FileKind::kStream : FileKind::kDatagram;
+  socket->path = Path::kUndecided;
+  socket->domain = static_cast<std::uint8_t>(domain);
+  socket->status = (type & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0;
+  socket->details = details;
+  return socket;
+}
+
+File* open_epoll(int fd) {
+  if (environment.shard == nullptr) return nullptr;
+  Guard guard(shard());
+  if (!prepare_objects(shard())) return nullptr;
+  Epoll* epoll = objects->epolls.allocate();
+  if (epoll == nullptr) return nullptr;
+  epoll->kind = FileKind::kEpoll;
+  epoll->number = fd;
+  return epoll;
+}
+
+void note_number(File& file, int fd) {
+  file.number.store(fd, std::memory_order_relaxed);
+}
+
+void retain(File& file) {
+  Guard guard(shard());
+  if (file.alive) file.references++;
+}
+
+int release(File& file, int fd) {
+  {
+    Guard guard(shard());
+    if (!file.alive || file.ending) return 0;
+    if (file.references > 1) {
+      file.references--;
+      if (fd >= 0) number_goes(file, fd);
+      if (file.kind == FileKind::kEpoll && static_cast<Epoll&>(file).number == fd)
+        static_cast<Epoll&>(file).number = -1;
+      return 0;
+    }
+    if (file.kind == FileKind::kEpoll || !must_linger(socket_of(file))) {
+      file.references = 0;
+      file.ending = true;
+      end_if_unused(guard, file);
+      return 1;
+    }
+    file.users++;
+  }
+  linger(socket_of(file));
+  Guard guard(shard());
+  file.users--;
+  file.references = 0;
+  file.ending = true;
+  end_if_unused(guard, file);
+  return 1;
+}
+
+FileKind kind(const File& file) {
+  return file.kind.load(std::memory_order_relaxed);
+}
+
+bool decided_for_kernel(const File& file) {
+  return kind(file) != FileKind::kEpoll && socket_of(file).path.load(std::memory_order_relaxed) == Path::kKernel;
+}
+
+long bind(File& file, int fd, const sockaddr* address, socklen_t length) {
+  Socket& socket = socket_of(file);
+  switch (kind(file)) {
+    case FileKind::kStream:
+      return bind_stream(socket, fd, address, length);
+    case FileKind::kDatagram:
+      return datagram_bind(socket, fd, address, length);
+    default:
+      return failure(Error::kInvalid);
+  }
+}
+
+long listen(File& file, int fd, int backlog) {
+  if (kind(file) == FileKind::kDatagram) return failure(Error::kNotSupported);
+  return listener_listen(socket_of(file), fd, backlog);
+}
+
+long connect(File& file, int fd, const sockaddr* address, socklen_t length) {
+  switch (kind(file)) {
+    case FileKind::kStream:
+      return stream_connect(socket_of(file), fd, address, length);
+    case FileKind::kDatagram:
+      return datagram_connect(socket_of(file), fd, address, length);
+    default:
+      return failure(Error::kIsConnected);
+  }
+}
+
+long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
+  if ((flags & ~kTypeFlags) != 0) return failure(Error::kInvalid);
+  if (kind(file) == FileKind::kDatagram) return failure(Error::kNotSupported);
+  if (kind(file) != FileKind::kListener) return failure(Error::kInvalid);
+  return listener_accept(socket_of(file), fd, address, length, flags, out);
+}
+
+int shadow_placeholder(int domain) {
+  static std::atomic<int> placeholders[2] = {-1, -1};
+  std::atomic<int>& place = placeholders[domain == AF_INET6 ? 1 : 0];
+  int fd = place.load(std::memory_order_acquire);
+  if (fd >= 0) return fd;
+  fd = kernel->socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  if (fd < 0) return fd;
+  int expected = -1;
+  if (place.compare_exchange_strong(expected, fd)) return fd;
+  kernel->close(fd);
+  return expected;
+}
+
+long shutdown(File& file, int fd, int how) {
+  if (how < SHUT_RD || how > SHUT_RDWR) return failure(Error::kInvalid);
+  switch (kind(file)) {
+    case FileKind::kStream:
+      return stream_shutdown(socket_of(file), fd, how);
+    case FileKind::kListener:
+      return listener_shutdown(socket_of(file), fd, how);
+    case FileKind::kDatagram:
+      return datagram_shutdown(socket_of(file), fd, how);
+    default:
+      return failure(Error::kInvalid);
+  }
+}
+
+long local_name(File& file, int fd, sockaddr* address, socklen_t* length) {
+  Socket& socket = socket_of(file);
+  if (kind(file) == FileKind::kDatagram) return datagram_name(socket, fd, false, address, length);
+  const std::optional<Endpoint> local = connection_name(socket);
+  if (!local.has_value()) return kernel_result(kernel->getsockname(fd, address, length));
+  return copy_name(*local, socket.domain, address, length);
+}
+
+long peer_name(File& file, int fd, sockaddr* address, socklen_t* length) {
+  Socket& socket = socket_of(file);
+  if (kind(file) == FileKind::kDatagram) return datagram_name(socket, fd, true, address, length);
+  if (kind(file) == FileKind::kListener) return failure(Error::kNotConnected);
+  if (socket.path != Path::kBypass) return kernel_result(kernel->getpeername(fd, address, length));
+  Endpoint remote;
+  {
+    Guard guard(shard());
+    if (socket.tcb == nullptr) return failure(Error::kNotConnected);
+    const tcp::State state = tcp_engine().state(*socket.tcb);
+    if (state == tcp::State::kClosed || state == tcp::State::kSynSent) return failure(Error::kNotConnected);
+    remote = tcp_engine().remote(*socket.tcb);
+  }
+  return copy_name(remote, socket.domain, address, length);
+}
+
+long status_flags(File& file, int fd) {
+  (void)fd;
+  Guard guard(shard());
+  return O_RDWR | static_cast<long>(file.status);
+}
+
+long set_status_flags(File& file, int fd, int flags) {
+  const bool own_kernel_socket = kind(file) == FileKind::kEpoll || socket_of(file).details != nullptr;
+  if (own_kernel_socket) {
+    // A listener's kernel half never blocks: accept looks at it when its turn comes.
+    const bool forced = kind(file) == FileKind::kListener;
+    const long r = kernel_result(kernel->fcntl(fd, F_SETFL, forced ? flags | O_NONBLOCK : flags));
+    if (r < 0) return r;
+  }
+  Guard guard(shard());
+  file.status = static_cast<std::uint32_t>(flags & kSettable);
+  return 0;
+}
+
+}  // namespace bypass::socket

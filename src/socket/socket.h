@@ -1,0 +1,157 @@
+// Socket: a File with a protocol behind it, as it lies in the arena.
+//
+// A stream is undecided (a plain kernel socket) until connect or listen names an address; then it is the
+// stack's (a connection, or a listener that may have a kernel half), or the kernel's, and then this object
+// goes away. A datagram socket is dual for good. What only sockets with a kernel socket of their own need
+// lies in Details; an accepted connection has none.
+#pragma once
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "socket/address.h"
+#include "socket/file.h"
+#include "socket/kernel_half.h"
+#include "socket/readiness.h"
+#include "socket/shard.h"
+#include "stack/tcp/engine.h"
+#include "stack/udp.h"
+
+namespace bypass::socket {
+
+enum class Path : std::uint8_t {
+  kUndecided,  // stream: the kernel socket answers everything
+  kBypass,     // the stack's
+  kDual,       // both: wildcard listeners, datagrams
+  kKernel,     // decided for the kernel; the caller drops the object
+};
+
+enum class Progress : std::uint8_t {
+  kNone,
+  kConnecting,  // connect() has started and has not reported its end
+  kConnected,
+};
+
+enum SocketFlag : std::uint32_t {
+  kShutReceive = 1U << 0,
+  kShutSend = 1U << 1,
+  kReading = 1U << 2,  // a thread copies out without the lock: others wait
+  kWriting = 1U << 3,  // a thread copies in without the lock
+  kV6Only = 1U << 4,
+  kReuseAddress = 1U << 5,
+  kReusePort = 1U << 6,
+  kBound = 1U << 7,        // by the program; Details::bound says where
+  kFreeBound = 1U << 8,    // to a bypass address: the kernel socket holds the number only
+  kForceKernel = 1U << 9,  // an option was set that only the kernel can do
+  kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
+  kUnlistened = 1U << 11,  // shutdown(SHUT_RD) on a listener
+  kBroadcast = 1U << 12,
+  kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
+  // What receive reports beside the bytes
+  kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
+  kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS
+  kWantPacketInfo = 1U << 18,   // IP_PKTINFO
+  kWantTos = 1U << 19,
+  kWantTtl = 1U << 20,
+  kWantPacketInfo6 = 1U << 21,  // IPV6_RECVPKTINFO
+};
+
+/// What sockets with a kernel socket of their own keep.
+struct Details {
+  tcp::Options tcp;
+  Endpoint bound;
+  std::uint32_t backlog = 0;
+  KernelHalf half;
+  // Datagrams
+  Endpoint peer;  // connected to; any: not connected
+  bool peer_is_kernel = false;
+  std::uint8_t tos = 0, ttl = 64, multicast_ttl = 1;
+  std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
+};
+
+struct Socket : File {
+  std::atomic<Path> path{Path::kUndecided};  // read without the lock by decided_for_kernel()
+  Progress progress = Progress::kNone;
+  std::uint8_t domain = AF_INET;
+  std::uint32_t flags = 0;
+  union {
+    tcp::Tcb* tcb = nullptr;
+    tcp::Listener* listener;
+    udp::Binding* binding;
+  };
+  Details* details = nullptr;
+  std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever
+  std::int32_t linger_s = -1;                                 // -1: off
+  std::uint32_t low_water = 1;                                // SO_RCVLOWAT
+
+  [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
+  void set(std::uint32_t f) { flags |= f; }
+  void clear(std::uint32_t f) { flags &= ~f; }
+  void set(std::uint32_t f, bool on) { flags = on ? flags | f : flags & ~f; }
+};
+static_assert(sizeof(Socket) <= 112, "an accepted connection costs this beside its Tcb");
+
+// --- Shorthands of the socket layer's files
+inline Shard& shard() {
+  return *environment.shard;
+}
+inline tcp::Engine& tcp_engine() {
+  return environment.shard->stack().tcp();
+}
+inline udp::Engine& udp_engine() {
+  return environment.shard->stack().udp();
+}
+inline Socket& socket_of(File& file) {
+  return static_cast<Socket&>(file);
+}
+inline const Socket& socket_of(const File& file) {
+  return static_cast<const Socket&>(file);
+}
+
+[[nodiscard]] inline bool non_blocking(const File& file, int flags) {
+  return (file.status & static_cast<std::uint32_t>(O_NONBLOCK)) != 0 || (flags & MSG_DONTWAIT) != 0;
+}
+
+/// Decided for the kernel: items go to the sets' kernel halves; the caller's table drops the object next.
+void give_to_kernel(Guard& guard, Socket& socket);
+/// A bypass address is none of the kernel's, so its bind refuses it. IP_FREEBIND lets the kernel socket take it
+/// all the same: the kernel then keeps the books of port numbers, as it does for addresses of its own.
+long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t length);
+/// The address that the kernel socket is bound to; port 0 when it is not.
+[[nodiscard]] Endpoint kernel_name(int fd);
+/// Ends what the protocol holds, as close() does. Lock held.
+void end_socket(Guard& guard, Socket& socket);
+
+// --- One file a kind
+long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
+long stream_receive(Socket& socket, int fd, Message& message, int flags);
+long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
+long stream_shutdown(Socket& socket, int fd, int how);
+[[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
+/// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.
+void linger(Socket& socket);
+
+long listener_listen(Socket& socket, int fd, int backlog);
+long listener_accept(Socket& socket, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
+long listener_shutdown(Socket& socket, int fd, int how);
+[[nodiscard]] std::uint32_t listener_bits(const Socket& socket);
+
+long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t length);
+long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
+long datagram_receive(Socket& socket, int fd, Message& message, int flags);
+long datagram_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
+long datagram_shutdown(Socket& socket, int fd, int how);
+long datagram_name(Socket& socket, int fd, bool peer, sockaddr* address, socklen_t* length);
+[[nodiscard]] std::uint32_t datagram_bits(const Socket& socket);
+/// The bypass half of an option that the kernel half has accepted.
+void datagram_option(Guard& guard, Socket& socket, int level, int name, std::span<const std::byte> value);
+/// SO_ERROR of the bypass half; kAgain: none, the kernel half is to be asked.
+long datagram_error(Socket& socket, void* value, socklen_t* length);
+std::optional<long> datagram_control(Socket& socket, int fd, unsigned long request, void* argument);
+
+}  // namespace bypass::socket

@@ -1,0 +1,90 @@
+// What the calls on one socket have in common: their patience, their condition, and how a failed wait is told.
+#pragma once
+
+#include "socket/errno_map.h"
+#include "socket/socket.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+/// Copies longer than this are made without the lock.
+inline constexpr std::size_t kCopyInLock = std::size_t{16} << 10;
+/// A call that has work to do looks at the wire all the same when nobody has for this long.
+inline constexpr Duration kStale = std::chrono::microseconds(20);
+
+inline void poll_if_stale(Guard& guard) {
+  if (guard.context().now - guard.shard().last_poll() > kStale) guard.shard().poll_locked();
+}
+
+/// Patience of a blocking call; `timeout_ms` is SO_RCVTIMEO or SO_SNDTIMEO, 0 for none. A call with a timeout
+/// is not restarted after a handler (signal(7)).
+inline Patience socket_patience(Guard& guard, std::uint32_t timeout_ms) {
+  Patience patience;
+  patience.restart = timeout_ms == 0;
+  if (timeout_ms != 0) patience.deadline = guard.context().now + std::chrono::milliseconds(timeout_ms);
+  return patience;
+}
+
+/// kAgain and kTimedOutWait as the program sees them, unless some bytes have been moved already.
+inline long wait_result(long r, std::size_t done) {
+  if (r >= 0) return r;
+  if (done != 0) return static_cast<long>(done);
+  return r == kTimedOutWait ? kAgain : r;
+}
+
+/// A condition on one socket.
+class SocketCondition : public Condition {
+ public:
+  SocketCondition(Socket& socket, std::uint32_t mask, bool exclusive = false)
+      : socket_(socket), mask_(mask), exclusive_(exclusive) {}
+
+  [[nodiscard]] bool changed() const final {
+    return socket_.readiness.version.load(std::memory_order_acquire) != version_;
+  }
+  bool link(Waiter& waiter) final { return link_waiter(waiter, socket_, mask_ | kAlways, exclusive_); }
+
+ protected:
+  ~SocketCondition() = default;
+  long again() {
+    version_ = socket_.readiness.version.load(std::memory_order_relaxed);
+    return kAgain;
+  }
+  /// Another thread copies from or to the socket without the lock: wait for it, as for the kernel's socket lock.
+  void wait_for_copy(Guard& guard, std::uint32_t flag) {
+    while (socket_.has(flag)) [[unlikely]] yield_to_copy(guard);
+  }
+
+  Socket& socket_;
+
+ private:
+  void yield_to_copy(Guard& guard);
+
+  std::uint32_t version_ = 0;
+  std::uint32_t mask_;
+  bool exclusive_;
+};
+
+/// The same with a kernel half.
+class DualCondition : public SocketCondition {
+ public:
+  using SocketCondition::SocketCondition;
+  [[nodiscard]] bool has_kernel() const final { return has_kernel_half(socket_); }
+  long look_at_kernel(Instant now, bool always) final {
+    look_at_kernel_halves(now, always && !rationed_);
+    return kAgain;
+  }
+  /// A program that asks again and again without blocking makes a system call only every `kernel_poll`.
+  void ration(bool on) { rationed_ = on; }
+  std::span<pollfd> sleep_set(std::size_t spare) final {
+    if (has_kernel()) few_[spare++] = {kernel_halves_descriptor(), POLLIN, 0};
+    return {few_, spare};
+  }
+
+ protected:
+  ~DualCondition() = default;
+
+ private:
+  bool rationed_ = false;
+};
+
+}  // namespace bypass::socket

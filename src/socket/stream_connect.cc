@@ -1,0 +1,147 @@
+#include <cerrno>
+
+#include "observe/reasons.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+using tcp::State;
+
+// A failed attempt leaves an unconnected socket that may try again (inet_stream_connect's sock_error).
+long give_up(Guard& guard, Socket& socket) {
+  const Error error = tcp_engine().take_error(*socket.tcb);
+  tcp_engine().close(guard.context(), *socket.tcb);
+  socket.tcb = nullptr;
+  socket.progress = Progress::kNone;
+  socket.path = Path::kUndecided;
+  return failure(error == Error::kNone ? Error::kAborted : error);
+}
+
+class Connecting final : public SocketCondition {
+ public:
+  explicit Connecting(Socket& socket) : SocketCondition(socket, kOut) {}
+
+  long attempt(Guard& guard) override {
+    if (socket_.tcb == nullptr) return failure(Error::kAborted);
+    switch (tcp_engine().state(*socket_.tcb)) {
+      case State::kSynSent:
+      case State::kSynReceived:
+        return again();
+      case State::kClosed:
+        return give_up(guard, socket_);
+      default:
+        socket_.progress = Progress::kConnected;
+        return 0;
+    }
+  }
+};
+
+// Waits for a connection attempt that is under way; `pending` is the answer while it stays so.
+long await(Socket& socket, Error pending) {
+  Connecting connecting(socket);
+  Patience patience;
+  {
+    Guard guard(shard());
+    const long r = connecting.attempt(guard);
+    if (r != kAgain) return r;
+    if (non_blocking(socket, 0)) return failure(pending);
+    patience = socket_patience(guard, socket.send_timeout_ms);
+    socket.users++;
+  }
+  Pin pin(socket);
+  const long r = wait_on(connecting, patience);
+  return r == kTimedOutWait ? failure(pending) : r;
+}
+
+long connect_in_kernel(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  note_kernel_activity();
+  // Epoll sets see what they would have seen: the unconnected socket's readiness was reported already, and a
+  // blocking connect is waited for in the sets, too.
+  const bool block = !non_blocking(socket, 0);
+  if (block) {
+    Guard guard(shard());
+    give_to_kernel(guard, socket);
+  }
+  const long r = kernel_result(kernel->connect(fd, address, length));
+  if (!block) {
+    const int saved = errno;
+    Guard guard(shard());
+    give_to_kernel(guard, socket);
+    errno = saved;
+  }
+  return r;
+}
+
+Decision decide(Socket& socket, int fd, const sockaddr* address) {
+  if (socket.has(kForceKernel)) {
+    if (environment.record_why != nullptr)
+      environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
+    return Decision::kKernel;
+  }
+  SocketName local;
+  const bool bound = socket.has(kBound);
+  if (bound) write_name(socket.details->bound, socket.domain, local);
+  return environment.decide_connect(fd, SOCK_STREAM, bound ? &local.base : nullptr, address);
+}
+
+long begin(Socket& socket, const Endpoint& remote) {
+  if (environment.need_wire != nullptr) environment.need_wire();
+  Guard guard(shard());
+  if (socket.path != Path::kUndecided) return failure(Error::kAlready);  // another thread was faster
+  const Endpoint local = socket.has(kBound) ? socket.details->bound : Endpoint{};
+  const auto made = tcp_engine().connect(guard.context(), local, remote, socket.details->tcp, &socket);
+  if (!made.ok()) return failure(made.error());
+  socket.tcb = *made;
+  socket.path = Path::kBypass;
+  socket.progress = Progress::kConnecting;
+  // From "unconnected" (HUP) to "connecting" (nothing): whoever watches looks again.
+  signal_idle(socket);
+  return 0;
+}
+
+// connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
+long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  {
+    Guard guard(shard());
+    if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
+    if (socket.tcb != nullptr) {
+      tcp_engine().abort(guard.context(), *socket.tcb);
+      socket.tcb = nullptr;
+    }
+    socket.clear(kShutReceive | kShutSend);
+    socket.progress = Progress::kNone;
+    if (socket.details == nullptr) return 0;  // was accepted: there is no kernel socket to go back to
+    socket.path = Path::kUndecided;
+    signal(socket, kEverything);
+  }
+  return kernel_result(kernel->connect(fd, address, length));
+}
+
+}  // namespace
+
+long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  const bool unspecified = is_unspecified(address, length);
+  if (socket.path == Path::kBypass) {
+    if (unspecified) return disconnect(socket, fd, address, length);
+    if (socket.progress == Progress::kConnecting) return await(socket, Error::kAlready);
+    return failure(Error::kIsConnected);
+  }
+  const std::optional<Endpoint> remote = endpoint_of(address, length);
+  // What the kernel refuses or dissolves is its business, and changes nothing here.
+  if (!remote.has_value() || unspecified || socket.path == Path::kKernel)
+    return kernel_result(kernel->connect(fd, address, length));
+  switch (decide(socket, fd, address)) {
+    case Decision::kFail:
+      return failure(Error::kAccess);
+    case Decision::kKernel:
+      return connect_in_kernel(socket, fd, address, length);
+    case Decision::kBypass:
+      break;
+  }
+  const long r = begin(socket, *remote);
+  return r != 0 ? r : await(socket, Error::kInProgress);
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,125 @@
+#include "socket/stream_send.h"
+
+#include <algorithm>
+
+#include "socket/kernel_message.h"
+
+namespace bypass::socket {
+
+using tcp::State;
+
+long Sending::attempt(Guard& guard) {
+  wait_for_copy(guard, kWriting);
+  if (const long r = refusal(); r != 0) return r;
+  do {
+    if (done_ == total_) return static_cast<long>(done_);
+    const auto room = tcp_engine().reserve(*socket_.tcb, total_ - done_);
+    if (!room.ok()) return room.error() == Error::kWouldBlock ? again() : broken(room.error());
+    const long n = fill(guard, *room);
+    if (n < 0) return done_ != 0 ? static_cast<long>(done_) : n;
+    done_ += static_cast<std::size_t>(n);
+    tcp_engine().commit(guard.context(), *socket_.tcb, static_cast<std::size_t>(n), more_);
+    if (n == 0) return static_cast<long>(done_);  // the source has ended
+  } while (true);
+}
+
+// Linux's order (tcp_sendmsg): the pending error, once; then EPIPE; a handshake is waited for.
+long Sending::refusal() {
+  if (socket_.tcb == nullptr) return pipe();
+  const Error error = tcp_engine().error(*socket_.tcb);
+  if (error != Error::kNone) return broken(error);
+  if (socket_.has(kShutSend)) return pipe();
+  switch (tcp_engine().state(*socket_.tcb)) {
+    case State::kEstablished:
+    case State::kCloseWait:
+      return 0;
+    case State::kSynSent:
+    case State::kSynReceived:
+      return again();
+    default:
+      return pipe();
+  }
+}
+
+long Sending::broken(Error error) {
+  if (done_ != 0) return static_cast<long>(done_);
+  tcp_engine().take_error(*socket_.tcb);
+  if (error == Error::kBrokenPipe || error == Error::kNotConnected) return pipe();
+  return failure(error);
+}
+
+long Sending::pipe() {
+  if (done_ != 0) return static_cast<long>(done_);
+  pipe_ = true;
+  return failure(Error::kBrokenPipe);
+}
+
+long Sending::fill(Guard& guard, const tcp::Room& room) {
+  const std::size_t bytes = std::min(room.size(), total_ - done_);
+  const bool outside = bytes > kCopyInLock || slow_source();
+  if (outside) {
+    socket_.set(kWriting);
+    socket_.users++;
+    guard.pause();
+  }
+  const long n = copy_in(room, bytes);
+  if (outside) {
+    guard.resume();
+    socket_.users--;
+    socket_.clear(kWriting);
+  }
+  if (n < 0) tcp_engine().commit(guard.context(), *socket_.tcb, 0, more_);
+  return n;
+}
+
+long run_sending(Socket& socket, Sending& sending, int flags) {
+  Patience patience;
+  {
+    Guard guard(shard());
+    if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    long r = sending.attempt(guard);
+    if (r == kAgain) {
+      guard.shard().poll_locked();
+      r = sending.attempt(guard);
+    } else {
+      poll_if_stale(guard);
+    }
+    end_if_unused(guard, socket);
+    if (r != kAgain || non_blocking(socket, flags)) return wait_result(r, sending.done());
+    patience = socket_patience(guard, socket.send_timeout_ms);
+    socket.users++;
+  }
+  Pin pin(socket);
+  return wait_result(wait_on(sending, patience), sending.done());
+}
+
+namespace {
+
+class SendingMessage final : public Sending {
+ public:
+  SendingMessage(Socket& socket, std::span<const iovec> data, bool more)
+      : Sending(socket, total_bytes(data), more), cursor_(data) {}
+
+ private:
+  long copy_in(const tcp::Room& room, std::size_t bytes) override {
+    const std::size_t first = std::min(room.part[0].size(), bytes);
+    cursor_.read(room.part[0].data(), first);
+    cursor_.read(room.part[1].data(), bytes - first);
+    return static_cast<long>(bytes);
+  }
+
+  IoCursor cursor_;
+};
+
+}  // namespace
+
+long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_send(fd, message, flags);
+  if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
+  SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);
+  const long r = run_sending(socket, sending, flags);
+  sigpipe = sending.is_pipe() && r < 0 && (flags & MSG_NOSIGNAL) == 0;
+  return r;
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,41 @@
+// Sending: bytes from a source into a connection's send ring. send() and sendfile() differ in the source.
+#pragma once
+
+#include <cstddef>
+
+#include "socket/io_cursor.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+class Sending : public SocketCondition {
+ public:
+  Sending(Socket& socket, std::size_t total, bool more) : SocketCondition(socket, kOut), total_(total), more_(more) {}
+
+  long attempt(Guard& guard) final;
+  [[nodiscard]] std::size_t done() const { return done_; }
+  /// The failure is the one that comes with SIGPIPE.
+  [[nodiscard]] bool is_pipe() const { return pipe_; }
+
+ protected:
+  ~Sending() = default;
+  /// Fills the first `bytes` of the room: how many, 0 at the source's end, or a failure. Without the lock if
+  /// there are many or slow_source() says so.
+  virtual long copy_in(const tcp::Room& room, std::size_t bytes) = 0;
+  [[nodiscard]] virtual bool slow_source() const { return false; }
+
+ private:
+  long refusal();
+  long broken(Error error);
+  long pipe();
+  long fill(Guard& guard, const tcp::Room& room);
+
+  std::size_t total_, done_ = 0;
+  bool more_;
+  bool pipe_ = false;
+};
+
+/// Attempts, then waits as the socket's flags and timeouts say.
+long run_sending(Socket& socket, Sending& sending, int flags);
+
+}  // namespace bypass::socket

@@ -1,0 +1,104 @@
+#include <cerrno>
+
+#include "socket/errno_map.h"
+#include "socket/socket.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+namespace {
+
+// A signal handler on top of this thread's own hold of the lock can wait for nothing in here.
+bool busy_here() {
+  return thread_signals.in_lock != 0;
+}
+
+Message message_of(const msghdr& header) {
+  Message message;
+  message.data = {header.msg_iov, header.msg_iovlen};
+  message.name = static_cast<sockaddr*>(header.msg_name);
+  message.name_length = header.msg_name == nullptr ? 0 : header.msg_namelen;
+  message.control = header.msg_control;
+  message.control_length = header.msg_control == nullptr ? 0 : header.msg_controllen;
+  return message;
+}
+
+long receive_header(File& file, int fd, msghdr& header, int flags) {
+  Message message = message_of(header);
+  const long r = receive(file, fd, message, flags);
+  if (r < 0) return r;
+  header.msg_namelen = message.name_length;
+  header.msg_controllen = message.control_length;
+  header.msg_flags = message.flags;
+  return r;
+}
+
+}  // namespace
+
+long receive(File& file, int fd, Message& message, int flags) {
+  if (busy_here()) return kAgain;
+  switch (kind(file)) {
+    case FileKind::kStream:
+      return stream_receive(socket_of(file), fd, message, flags);
+    case FileKind::kDatagram:
+      return datagram_receive(socket_of(file), fd, message, flags);
+    case FileKind::kListener:
+      return failure(Error::kNotConnected);
+    case FileKind::kEpoll:
+      break;
+  }
+  return failure(Error::kInvalid);
+}
+
+long send(File& file, int fd, const Message& message, int flags, bool& sigpipe) {
+  sigpipe = false;
+  if (busy_here()) return kAgain;
+  switch (kind(file)) {
+    case FileKind::kStream:
+      return stream_send(socket_of(file), fd, message, flags, sigpipe);
+    case FileKind::kDatagram:
+      return datagram_send(socket_of(file), fd, message, flags, sigpipe);
+    case FileKind::kListener:
+      sigpipe = (flags & MSG_NOSIGNAL) == 0;
+      return failure(Error::kBrokenPipe);
+    case FileKind::kEpoll:
+      break;
+  }
+  return failure(Error::kInvalid);
+}
+
+// As do_recvmmsg: the timeout is looked at between messages only; what was received counts more than an error
+// that came after it.
+long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
+  Instant deadline = kNever;
+  if (timeout != nullptr) {
+    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000)
+      return failure(Error::kInvalid);
+    deadline = deadline_after(std::chrono::seconds(timeout->tv_sec) + Duration(timeout->tv_nsec));
+  }
+  const bool wait_for_one = (flags & MSG_WAITFORONE) != 0;
+  flags &= ~MSG_WAITFORONE;
+  unsigned done = 0;
+  while (done < count) {
+    const long r = receive_header(file, fd, messages[done].msg_hdr, flags);
+    if (r < 0) return done != 0 ? static_cast<long>(done) : r;
+    messages[done].msg_len = static_cast<unsigned>(r);
+    done++;
+    if (wait_for_one) flags |= MSG_DONTWAIT;
+    if (deadline != kNever && shard().clock().now() >= deadline) break;
+  }
+  return done;
+}
+
+long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, bool& sigpipe) {
+  sigpipe = false;
+  unsigned done = 0;
+  for (; done < count; done++) {
+    const long r = send(file, fd, message_of(messages[done].msg_hdr), flags, sigpipe);
+    if (r < 0) return done != 0 ? static_cast<long>(done) : r;
+    messages[done].msg_len = static_cast<unsigned>(r);
+  }
+  return done;
+}
+
+}  // namespace bypass::socket

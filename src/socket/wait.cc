@@ -1,0 +1,326 @@
+#include "socket/wait.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+
+#include "socket/errno_map.h"
+#include "socket/readiness.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+constinit thread_local ThreadSignals thread_signals;
+void (*redeliver_signals)() = nullptr;
+
+namespace {
+
+/// Longest sleep of a watcher while a port has no wake-up descriptor.
+constexpr Duration kBlindSleep = std::chrono::milliseconds(1);
+/// A wait this many times longer than the budget would not have been caught by spinning; the next one of this
+/// thread then sleeps at once, so that an idle server costs nothing.
+constexpr int kSpinPays = 8;
+thread_local bool spin_pays = true;
+
+/// All signals blocked for a scope: a handler runs either before the last look or inside ppoll, never between.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t before_;
+};
+
+/// The mask that ppoll and epoll_pwait ask for, for the whole call.
+class CallMask {
+ public:
+  explicit CallMask(const sigset_t* mask) : set_(mask != nullptr) {
+    if (set_) pthread_sigmask(SIG_SETMASK, mask, &before_);
+  }
+  ~CallMask() {
+    if (set_) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  CallMask(const CallMask&) = delete;
+  CallMask& operator=(const CallMask&) = delete;
+
+ private:
+  bool set_;
+  sigset_t before_;
+};
+
+/// A sleeper's links, and its watch over the wires. What it holds goes with it, also on cancellation.
+class Bed {
+ public:
+  explicit Bed(Waiter& waiter) : waiter_(waiter) {}
+  ~Bed() {
+    if (up_) return;
+    Guard guard(shard());
+    leave();
+  }
+  Bed(const Bed&) = delete;
+  Bed& operator=(const Bed&) = delete;
+
+  /// Links the waiter and looks a last time. kAgain with `quiet()`: sleep.
+  long lie_down(Condition& condition, Instant deadline) {
+    Guard guard(shard());
+    if (condition.changed()) {
+      const long r = condition.attempt(guard);
+      if (r != kAgain) return r;
+    }
+    if (!condition.link(waiter_)) return kAgain;
+    waiter_.asleep = true;
+    if (!condition.needs_wire() || !shard().begin_watch(waiter_.event_fd)) {
+      quiet_ = true;
+      return kAgain;
+    }
+    watching_ = true;
+    const bool armed = shard().arm_locked();
+    const std::size_t received = shard().poll_locked();
+    dispatch_events(shard().stack());
+    if (condition.changed()) return condition.attempt(guard);
+    until_ = shard().watch_until(deadline);
+    quiet_ = armed && received == 0;
+    return kAgain;
+  }
+  /// Awake: one look at the wire and an attempt, then out of all lists.
+  long get_up(Condition& condition) {
+    Guard guard(shard());
+    if (condition.needs_wire()) shard().poll_locked();
+    dispatch_events(shard().stack());
+    const long r = condition.changed() ? condition.attempt(guard) : kAgain;
+    leave();
+    up_ = true;
+    return r;
+  }
+  [[nodiscard]] bool quiet() const { return quiet_; }
+  [[nodiscard]] bool watching() const { return watching_; }
+  [[nodiscard]] Instant until(Instant deadline) const { return watching_ ? until_ : deadline; }
+
+ private:
+  void leave() {
+    if (watching_) {
+      shard().disarm_locked();
+      shard().end_watch();
+    }
+    unlink_waiter(waiter_);
+  }
+
+  Waiter& waiter_;
+  bool watching_ = false, quiet_ = false, up_ = false;
+  Instant until_ = kNever;
+};
+
+timespec to_timespec(Duration d) {
+  const std::int64_t ns = std::max<std::int64_t>(0, d.count());
+  return {ns / 1'000'000'000, ns % 1'000'000'000};
+}
+
+void drain(int event_fd) {
+  std::uint64_t count = 0;
+  const int saved = errno;
+  (void)!kernel->read(event_fd, &count, sizeof count);
+  errno = saved;
+}
+
+class Waiting {
+ public:
+  Waiting(Condition& condition, const Patience& patience)
+      : condition_(condition),
+        patience_(patience),
+        seen_(thread_signals.seen),
+        restart_seen_(thread_signals.restart_seen) {}
+
+  /// The first attempt, with one look at the wire.
+  long begin();
+  /// Everything after a failed attempt.
+  long go_on();
+
+ private:
+  long spin();
+  long turn();
+  long attempt();
+  long look(bool always);
+  long pause();
+  long sleep();
+  long sleep_in(Waiter& waiter);
+  bool interrupted();
+
+  Condition& condition_;
+  const Patience& patience_;
+  unsigned seen_, restart_seen_;
+  bool foreign_handler_ = false;  // one that nobody counts ran
+  bool slept_ = false;            // what the kernel has to say is to be seen at once
+  Instant started_{}, now_{};
+  Duration spin_{}, yield_{};
+};
+
+long Waiting::attempt() {
+  Guard guard(shard());
+  return condition_.attempt(guard);
+}
+
+long Waiting::begin() {
+  const bool wire = condition_.needs_wire();
+  if (wire && environment.need_wire != nullptr) environment.need_wire();
+  Guard guard(shard());
+  if (wire && condition_.polls_first()) {
+    shard().poll_locked();
+    dispatch_events(shard().stack());
+    return condition_.attempt(guard);
+  }
+  const long r = condition_.attempt(guard);
+  if (r != kAgain || !wire) return r;
+  shard().poll_locked();
+  dispatch_events(shard().stack());
+  return condition_.changed() ? condition_.attempt(guard) : kAgain;
+}
+
+long Waiting::go_on() {
+  started_ = now_ = shard().clock().now();
+  long r = look(!patience_.block);
+  if (r != kAgain || !patience_.block) return r;
+  if (condition_.needs_wire()) {
+    spin_ = environment.spin;
+    yield_ = environment.yield;
+    if (!spin_pays && yield_ >= Duration{}) spin_ = yield_ = Duration{};
+  }
+  r = spin();
+  spin_pays = now_ - started_ <= kSpinPays * (environment.spin + environment.yield);
+  return r;
+}
+
+long Waiting::spin() {
+  for (;;) {
+    pthread_testcancel();
+    long r = turn();
+    if (r != kAgain) return r;
+    if (interrupted()) return kInterrupted;
+    const bool late = now_ >= patience_.deadline;
+    r = look(slept_ || late);
+    slept_ = false;
+    if (r != kAgain) return r;
+    if (late) return kTimedOutWait;
+    r = pause();
+    if (r != kAgain) return r;
+  }
+}
+
+// One poll, and in the same lock hold an attempt if that changed anything.
+long Waiting::turn() {
+  {
+    Guard guard(shard(), std::try_to_lock);
+    if (guard.held()) {
+      if (condition_.needs_wire()) shard().poll_locked();
+      dispatch_events(shard().stack());
+      now_ = guard.context().now;
+      return condition_.changed() ? condition_.attempt(guard) : kAgain;
+    }
+  }
+  __builtin_ia32_pause();
+  now_ = shard().clock().now();
+  return condition_.changed() ? attempt() : kAgain;
+}
+
+long Waiting::look(bool always) {
+  if (!condition_.has_kernel()) return kAgain;
+  const long r = condition_.look_at_kernel(now_, always);
+  if (r != kAgain || !condition_.changed()) return r;
+  return attempt();
+}
+
+long Waiting::pause() {
+  const Duration waited = now_ - started_;
+  if (waited < spin_) return kAgain;
+  if (yield_ < Duration{} || waited < spin_ + yield_) {
+    sched_yield();
+    return kAgain;
+  }
+  return sleep();
+}
+
+long Waiting::sleep() {
+  Waiter* waiter = my_waiter();
+  if (waiter == nullptr) {  // no descriptor or no memory for one
+    sched_yield();
+    return kAgain;
+  }
+  return sleep_in(*waiter);
+}
+
+long Waiting::sleep_in(Waiter& waiter) {
+  Bed bed(waiter);
+  const long r = bed.lie_down(condition_, patience_.deadline);
+  if (r != kAgain || !bed.quiet()) return r;
+
+  std::array<int, Context::kMaxPorts> wires;
+  const std::size_t wire_count = bed.watching() ? shard().wait_descriptors(wires) : 0;
+  const std::span<pollfd> set = condition_.sleep_set(1 + wire_count);
+  if (set.empty()) {
+    sched_yield();
+    return kAgain;
+  }
+  set[0] = {waiter.event_fd, POLLIN, 0};
+  for (std::size_t i = 0; i < wire_count; i++) set[1 + i] = {wires[i], POLLIN, 0};
+
+  Instant until = bed.until(patience_.deadline);
+  now_ = shard().clock().now();
+  if (bed.watching() && wire_count < shard().port_count()) until = std::min(until, now_ + kBlindSleep);
+  const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
+  {
+    SignalsBlocked blocked;
+    if (interrupted()) return kInterrupted;
+    const unsigned seen = thread_signals.seen;
+    const int ready = kernel->ppoll(set.data(), set.size(), until == kNever ? nullptr : &limit, &blocked.before());
+    foreign_handler_ = ready < 0 && errno == EINTR && thread_signals.seen == seen;
+    slept_ = true;
+  }
+  if ((set[0].revents & POLLIN) != 0) drain(waiter.event_fd);
+  return bed.get_up(condition_);
+}
+
+bool Waiting::interrupted() {
+  if (foreign_handler_) return true;
+  const unsigned ran = thread_signals.seen - seen_;
+  if (ran == 0) return false;
+  if (!patience_.restart || thread_signals.restart_seen - restart_seen_ != ran) return true;
+  seen_ = thread_signals.seen;
+  restart_seen_ = thread_signals.restart_seen;
+  return false;
+}
+
+}  // namespace
+
+std::span<pollfd> Condition::sleep_set(std::size_t spare) {
+  return {few_, std::min(spare, kFewDescriptors)};
+}
+
+long wait(Condition& condition, const Patience& patience) {
+  Waiting waiting(condition, patience);
+  CallMask mask(patience.mask);
+  const long r = waiting.begin();
+  return r != kAgain ? r : waiting.go_on();
+}
+
+long wait_on(Condition& condition, const Patience& patience) {
+  Waiting waiting(condition, patience);
+  return waiting.go_on();
+}
+
+Instant deadline_after(Duration timeout) {
+  if (timeout < Duration{}) return kNever;
+  const Instant now = shard().clock().now();
+  return timeout > kNever - now ? kNever : now + timeout;
+}
+
+}  // namespace bypass::socket

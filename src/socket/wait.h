@@ -1,0 +1,106 @@
+// Waiting: spin on the shard, then yield the processor between polls, then sleep.
+//
+// A sleeper sleeps in one ppoll over its own eventfd, the kernel descriptors it waits for, and, if no other
+// thread does so already, the wires (it is then the shard's watcher, and minds the timers, too).
+//
+// No wake-up is lost: a thread links itself to what it waits for and looks at it once more under the shard's
+// lock, and whoever changes the object signals it under the same lock. The eventfd is written after the
+// unlock, and only for a thread that is linked; it stays readable until its owner has read it.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "socket/errno_map.h"
+#include "socket/file.h"
+#include "socket/shard.h"
+#include "stack/time.h"
+
+namespace bypass::socket {
+
+struct Waiter;
+
+/// A sleeper's place in the list of one object.
+struct WaitLink {
+  Waiter* waiter = nullptr;
+  WaitLink* next = nullptr;
+  File* file = nullptr;
+  std::uint32_t mask = 0;  // what it waits for; signals of other kinds leave it asleep
+  bool exclusive = false;  // one of those is woken a signal
+};
+
+/// A thread that sleeps (or did once). Lies in the arena: whoever holds the lock may find it.
+struct Waiter {
+  int event_fd = -1;
+  bool asleep = false;
+  bool called = false;  // a signal has been sent its way since it fell asleep
+  Waiter* free_next = nullptr;
+  WaitLink link;              // for a wait on one object
+  WaitLink* links = nullptr;  // a block for more
+  std::uint32_t linked = 0;   // how many of either are in use
+  std::uint32_t room = 0;     // of the block
+};
+
+/// The calling thread's, made at its first sleep. Null when there is no descriptor or no memory for one.
+Waiter* my_waiter();
+/// Lock held. False when the arena has no room for the links: the caller then does not sleep.
+bool link_waiter(Waiter& waiter, File& file, std::uint32_t mask, bool exclusive);
+bool reserve_links(Waiter& waiter, std::size_t count);
+void unlink_waiter(Waiter& waiter);
+
+struct Patience {
+  Instant deadline = kNever;
+  bool block = true;    // false: one look at everything, then kAgain
+  bool restart = true;  // handlers installed with SA_RESTART do not end the wait
+  const sigset_t* mask = nullptr;
+};
+
+/// What a call waits for.
+class Condition {
+ public:
+  Condition() = default;
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  /// With the lock held: does the work, or returns kAgain and remembers the versions that changed() compares.
+  virtual long attempt(Guard& guard) = 0;
+  /// Without the lock: whether an attempt may succeed where the last one did not.
+  [[nodiscard]] virtual bool changed() const = 0;
+  /// With the lock held, after a failed attempt: links the waiter to all objects.
+  virtual bool link(Waiter& waiter) = 0;
+
+  /// Whether it needs the wires at all (an epoll set of kernel descriptors does not).
+  [[nodiscard]] virtual bool needs_wire() const { return true; }
+  /// Whether to look at the wire before the first attempt: a set with an object that is always ready (a writable
+  /// socket nobody writes to) would otherwise never hear of the others.
+  [[nodiscard]] virtual bool polls_first() const { return false; }
+  /// Whether it has kernel descriptors, and a look at them without the lock: kAgain or the call's result.
+  /// Unless `always`, the look may be left out when the last one was less than `kernel_poll` ago.
+  [[nodiscard]] virtual bool has_kernel() const { return false; }
+  virtual long look_at_kernel(Instant /*now*/, bool /*always*/) { return kAgain; }
+  /// The sleeper's poll set: `spare` entries for the waiter, then the kernel descriptors. Empty: no memory.
+  virtual std::span<pollfd> sleep_set(std::size_t spare);
+
+ protected:
+  ~Condition() = default;
+  static constexpr std::size_t kFewDescriptors = Context::kMaxPorts + 4;
+  pollfd few_[kFewDescriptors];
+};
+
+/// Runs the condition's attempt until it succeeds, the deadline passes (kTimedOutWait), a signal handler ran
+/// (kInterrupted), or, for a call that does not block, everything has been looked at once (kAgain).
+long wait(Condition& condition, const Patience& patience);
+/// The same after a failed attempt and poll: begins with looking at the kernel and spinning.
+long wait_on(Condition& condition, const Patience& patience);
+
+/// Deadlines: now plus a duration that may be "for ever" (negative).
+[[nodiscard]] Instant deadline_after(Duration timeout);
+
+/// A forked child's first act: its threads' waiters are the parent's.
+void forget_waiters();
+
+}  // namespace bypass::socket

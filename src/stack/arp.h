@@ -1,0 +1,86 @@
+// ARP (RFC 826, with RFC 1122 §2.3.2 and RFC 5227): who has an address, and telling others that we have ours.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "stack/context.h"
+#include "stack/counters.h"
+#include "stack/neighbour.h"
+#include "stack/packet_list.h"
+#include "stack/route.h"
+#include "stack/time.h"
+
+namespace bypass {
+
+struct StackConfig;
+
+class Arp {
+ public:
+  Arp(const StackConfig& config, const RouteTable& routes, StackCounters& counters);
+
+  /// A received ARP frame; takes it over. `broadcast`: it came to a group address.
+  void on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadcast);
+  void on_timers(Context& ctx);
+  [[nodiscard]] Instant next_timeout() const { return std::min(table_.next_deadline(), next_announcement_); }
+
+  /// The entry of a neighbour that somebody wants to send to: made and asked for where there is none, asked
+  /// again where it is stale. 0 when the table is full of unanswered questions.
+  [[nodiscard]] std::uint16_t use(Context& ctx, std::uint16_t port, std::uint32_t address);
+  [[nodiscard]] const Neighbour& entry(std::uint16_t name) const { return table_[name]; }
+  /// Keeps a whole frame (destination MAC still zero) until the neighbour answers. The oldest one gives way.
+  void wait(Context& ctx, std::uint16_t name, Packet* frame);
+  /// The upper layer has heard from the neighbour (RFC 4861 §7.3.1).
+  void confirm(Instant now, std::uint16_t name);
+  /// Frames whose neighbour did not answer; they become the caller's.
+  [[nodiscard]] PacketList take_failed();
+
+  /// The port's addresses are new or its device has been opened afresh: what was known may be wrong, and others
+  /// are told (at the next on_timers). Frames that waited are handed out by take_stranded().
+  void interface_changed(std::uint16_t port);
+  [[nodiscard]] PacketList take_stranded();
+
+  [[nodiscard]] std::uint32_t generation() const { return table_.generation(); }
+  void bump_generation() { table_.bump_generation(); }
+  void clear();
+
+ private:
+  struct Announcement {
+    std::uint8_t left = 0;
+    Instant at = kNever;
+    Instant defended = Instant::min();
+  };
+
+  void on_conflict(Context& ctx, std::uint16_t port);
+  void on_request(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip,
+                  std::uint32_t target_ip);
+  void doubt(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip);
+  void resolved(Context& ctx, std::uint16_t name, const MacAddress& mac);
+  void send_waiting(Context& ctx, std::uint16_t name);
+  void ask(Context& ctx, std::uint16_t name);
+  void expire(Context& ctx, std::uint16_t name);
+  void fail(Context& ctx, std::uint16_t name);
+  void announce_due(Context& ctx);
+  void announce(Context& ctx, std::uint16_t port);
+
+  struct Message {
+    std::uint16_t operation = 0;
+    std::uint32_t sender_ip = 0, target_ip = 0;
+    MacAddress target_mac;                    // in the ARP body
+    MacAddress to = MacAddress::broadcast();  // of the frame
+  };
+  bool send(Context& ctx, std::uint16_t port, const Message& message);
+
+  const RouteTable& routes_;
+  StackCounters& counters_;
+  Duration reachable_, retry_;
+  std::uint8_t max_attempts_;
+  std::uint32_t max_queue_;
+  NeighbourTable table_;
+  PacketList failed_, stranded_;
+  std::array<Announcement, Context::kMaxPorts> announcements_{};
+  Instant next_announcement_ = kNever;
+};
+
+}  // namespace bypass

@@ -1,0 +1,51 @@
+#include "stack/context.h"
+
+#include <algorithm>
+
+#include "stack/memory.h"
+
+namespace bypass {
+
+void PortQueue::refill() {
+  if (port_ == nullptr) return;
+  cached_ = static_cast<std::uint16_t>(port_->alloc(queue_, cache_));
+  scarce_ = cached_ < cache_.size();
+  for (std::size_t i = 0; i < cached_; i++) cache_[i]->port = index_;
+}
+
+bool PortQueue::push() {
+  if (port_ == nullptr) return false;
+  const std::size_t sent = port_->send(queue_, {tx_.data(), pending_});
+  std::move(tx_.begin() + static_cast<std::ptrdiff_t>(sent), tx_.begin() + pending_, tx_.begin());
+  pending_ = static_cast<std::uint16_t>(pending_ - sent);
+  return sent != 0;
+}
+
+void PortQueue::give_back() {
+  if (port_ != nullptr) port_->free({free_.data(), frees_});
+  frees_ = 0;
+}
+
+void PortQueue::drain() {
+  if (port_ != nullptr) {
+    port_->free({tx_.data(), pending_});
+    port_->free({cache_.data(), cached_});
+  }
+  pending_ = cached_ = 0;
+  give_back();
+}
+
+void Context::release(Packet* frame) {
+  if ((frame->flags & kInArena) == 0) {
+    if (frame->port < ports) queues[frame->port].free(frame);
+    return;
+  }
+  // An arena packet is one block that begins with its header; its further segments are such blocks, too.
+  while (frame != nullptr) {
+    Packet* next = frame->next_segment;
+    memory->release(frame);
+    frame = next;
+  }
+}
+
+}  // namespace bypass

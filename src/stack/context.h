@@ -1,0 +1,126 @@
+// Context: what a process brings along when it enters the stack with the shard's lock held: the time, its
+// ports with their transmit batches, and the hooks. It is private to the process; the Stack that it is
+// handed to lies in the arena and keeps nothing of it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "stack/packet.h"
+#include "stack/port.h"
+#include "stack/time.h"
+
+namespace bypass {
+
+class Memory;
+namespace tcp {
+struct Tcb;
+}
+
+/// What others may add to TCP without TCP knowing them (the fast path's handshake, source-port steering).
+/// Every member may be null.
+struct Hooks {
+  void* self = nullptr;
+  /// Called while a SYN or SYN-ACK is built, the first time and on each retransmission (`attempt` counts
+  /// from 0). Appends whole options to `room`, returns bytes used; what does not fit is left out.
+  std::size_t (*add_syn_options)(void* self, tcp::Tcb& tcb, bool syn_ack, unsigned attempt,
+                                 std::span<std::byte> room) = nullptr;
+  /// Each option of a received SYN or SYN-ACK that the stack itself does not know.
+  void (*see_syn_option)(void* self, tcp::Tcb& tcb, bool syn_ack, std::uint8_t kind,
+                         std::span<const std::byte> body) = nullptr;
+  /// Bytes that ride on the handshake's last ACK, in front of the program's own. Returns how many were
+  /// written to `room`; they are numbered as the stream's first bytes and retransmitted as such.
+  std::size_t (*handshake_ack_payload)(void* self, tcp::Tcb& tcb, std::span<std::byte> room) = nullptr;
+  /// Picks the source port of a connect (0: let the stack choose). RSS, fast paths.
+  std::uint16_t (*choose_source_port)(void* self, const Endpoint& local, const Endpoint& remote) = nullptr;
+};
+
+/// One port's side of a Context: transmit batch, a few empty frames at hand, frames to give back.
+class PortQueue {
+ public:
+  static constexpr std::size_t kBatch = 64;
+
+  PortQueue() = default;
+  PortQueue(Port* port, std::uint16_t index, std::uint16_t queue)
+      : port_(port), caps_(&port->caps()), index_(index), queue_(queue) {}
+
+  [[nodiscard]] Port* port() const { return port_; }
+  [[nodiscard]] std::uint16_t queue() const { return queue_; }
+  /// Of a port that is not there: nothing.
+  [[nodiscard]] const PortCaps& caps() const { return *caps_; }
+
+  /// An empty frame, or null when the port has none left.
+  Packet* alloc() {
+    if (cached_ == 0) refill();
+    return cached_ == 0 ? nullptr : cache_[--cached_];
+  }
+  /// Queues a frame for the batch's transmit burst and takes it over. False (the caller keeps the frame)
+  /// when the batch and the device's ring are full: a sender with state tries again at the next poll.
+  [[nodiscard]] bool transmit(Packet* frame) {
+    if (pending_ == kBatch && !push()) return false;
+    tx_[pending_++] = frame;
+    return true;
+  }
+  /// Whether transmit() will take `frames` more.
+  [[nodiscard]] bool can_transmit(std::size_t frames = 1) {
+    if (pending_ + frames <= kBatch) return true;
+    push();
+    return pending_ + frames <= kBatch;
+  }
+  void free(Packet* frame) {
+    if (frees_ == kBatch) give_back();
+    free_[frees_++] = frame;
+  }
+  /// One send() for all that is queued; what the device does not take stays queued.
+  void flush() {
+    if (pending_ != 0) push();
+    if (frees_ != 0) give_back();
+  }
+  [[nodiscard]] std::size_t pending() const { return pending_; }
+  /// The port gave fewer frames than asked for when last asked: who holds received ones should copy them to the
+  /// arena and give them back.
+  [[nodiscard]] bool scarce() const { return scarce_; }
+  /// Gives every frame back to the port: before it is closed.
+  void drain();
+
+ private:
+  void refill();
+  bool push();  // true when at least one place became free
+  void give_back();
+
+  static constexpr PortCaps kNoCaps{};
+
+  Port* port_ = nullptr;
+  const PortCaps* caps_ = &kNoCaps;  // the port's own object: no virtual call for each frame
+  std::uint16_t index_ = 0;
+  std::uint16_t queue_ = 0;
+  std::uint16_t pending_ = 0;
+  std::uint16_t cached_ = 0;
+  std::uint16_t frees_ = 0;
+  bool scarce_ = false;
+  std::array<Packet*, kBatch> tx_{};
+  std::array<Packet*, 32> cache_{};
+  std::array<Packet*, kBatch> free_{};
+};
+
+struct Context {
+  static constexpr std::size_t kMaxPorts = 16;
+
+  Instant now{};  // the batch's arrival time, or the time of the program's call
+  std::array<PortQueue, kMaxPorts> queues{};
+  std::size_t ports = 0;
+  Memory* memory = nullptr;
+  const Hooks* hooks = nullptr;
+
+  [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
+  /// Gives a frame back to whoever owns its memory.
+  void release(Packet* frame);
+  /// Ends a batch: one transmit burst a port, freed frames given back.
+  void flush() {
+    for (std::size_t i = 0; i < ports; i++) queues[i].flush();
+  }
+};
+
+}  // namespace bypass

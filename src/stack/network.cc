@@ -1,0 +1,311 @@
+#include "stack/network.h"
+
+#include <algorithm>
+#include <new>
+
+#include "stack/arena_packet.h"
+#include "stack/ipv4.h"
+#include "stack/network_impl.h"
+#include "stack/stack.h"
+#include "stack/wire.h"
+
+namespace bypass {
+namespace {
+
+constexpr std::uint32_t kLimitedBroadcast = 0xffffffffU;
+// What a host may have on its way to itself before its senders have to wait.
+constexpr std::uint32_t kMaxLoopedFrames = 256;
+constexpr std::size_t kMaxLoopedBytes = std::size_t{4} << 20;
+
+constexpr std::uint32_t kLoopedTso = 60'000;  // with all headers below IPv4's 65,535
+
+constexpr std::uint32_t kEchoRepliesPerSecond = 10'000, kEchoBurst = 1'000;
+constexpr std::uint32_t kErrorsPerSecond = 1'000, kErrorBurst = 50;  // RFC 1812 §4.3.2.8
+
+// RFC 1112 §6.4: the low 23 bits of the group.
+MacAddress group_mac(std::uint32_t address) {
+  if (address >> 28 != 0xe) return MacAddress::broadcast();
+  return {{0x01, 0x00, 0x5e, static_cast<std::uint8_t>(address >> 16 & 0x7f), static_cast<std::uint8_t>(address >> 8),
+           static_cast<std::uint8_t>(address)}};
+}
+
+bool is_group(std::uint32_t address) {
+  return address == kLimitedBroadcast || address >> 28 == 0xe;
+}
+
+}  // namespace
+
+Network::Impl::Impl(Memory& memory_in, StackCounters& counters_in, const StackConfig& config)
+    : memory(memory_in),
+      counters(counters_in),
+      arp(config, routes, counters_in),
+      echo_limit(kEchoRepliesPerSecond, kEchoBurst),
+      error_limit(kErrorsPerSecond, kErrorBurst),
+      checksum_offload(config.checksum_offload),
+      tso(config.tso) {}
+
+Network::Network(Memory& memory, StackCounters& counters, const StackConfig& config) : impl_(nullptr) {
+  static_assert(sizeof(Impl) <= std::size_t{64} << 10, "fits one block of the arena");
+  void* block = memory.allocate(sizeof(Impl));
+  if (block != nullptr) impl_ = new (block) Impl(memory, counters, config);
+}
+
+// --- Interfaces and routes
+
+Result<bool> Network::set_interface(std::uint16_t port, const InterfaceConfig& config) {
+  const Result<bool> set = impl_->routes.set(port, config);
+  if (set) impl_->arp.interface_changed(port);
+  return set;
+}
+
+bool Network::is_local(const IpAddress& address) const {
+  if (!address.is_v4()) return false;
+  return impl_->routes.owner(address.v4()) != RouteTable::kNone || impl_->routes.is_broadcast(address.v4());
+}
+
+bool Network::routes(const IpAddress& remote, std::uint16_t* port) const {
+  if (!remote.is_v4() || is_group(remote.v4())) return false;
+  const Route* route = impl_->routes.lookup(remote.v4());
+  if (route == nullptr || remote.is_any()) return false;
+  if (port != nullptr) *port = route->port;
+  return true;
+}
+
+std::uint32_t Network::generation() const {
+  return impl_->arp.generation();
+}
+
+Result<bool> Network::resolve(const IpAddress& local, const IpAddress& remote, Path& path) const {
+  return impl_->resolve(local, remote, path);
+}
+
+Result<bool> Network::Impl::resolve(const IpAddress& local, const IpAddress& remote, Path& path) const {
+  if (!remote.is_v4() || !(local.is_v4() || local.is_any())) return Error::kNoRoute;
+  const std::uint32_t to = remote.v4();
+  const std::uint32_t from = local.is_any() ? 0 : local.v4();
+  const std::uint16_t from_port = from == 0 ? RouteTable::kNone : routes.owner(from);
+  if (from != 0 && from_port == RouteTable::kNone) return Error::kAddressNotAvailable;
+  if (to == 0) return Error::kNoRoute;
+
+  const std::uint16_t own_port = routes.owner(to);
+  const Route* route = nullptr;
+  if (own_port != RouteTable::kNone) {
+    path.port = own_port;
+    path.neighbour = Path::kLooped;
+  } else if (is_group(to) && from_port != RouteTable::kNone) {
+    path.port = from_port;
+    path.neighbour = Path::kGroup;
+  } else {
+    route = routes.lookup(to);
+    if (route == nullptr) return Error::kNoRoute;
+    path.port = route->port;
+    path.neighbour = is_group(to) || routes.interface(route->port).is_broadcast(to) ? Path::kGroup : std::uint16_t{0};
+  }
+  if (from != 0)
+    path.local = local;
+  else
+    path.local = IpAddress::from_v4(route != nullptr ? route->source : to);
+  path.remote = remote;
+  path.next_hop = route != nullptr && route->gateway != 0 ? IpAddress::from_v4(route->gateway) : remote;
+  path.mtu = routes.interface(path.port).mtu;
+  path.generation = arp.generation();
+  path.header_len = 0;
+  return true;
+}
+
+// --- Sending
+
+Packet* Network::alloc(Context& ctx, const Path& path) {
+  Packet* packet = nullptr;
+  if (path.neighbour == Path::kLooped)
+    packet = allocate_arena_packet(impl_->memory, kTxHeadroom, path.mtu);
+  else if (path.port < ctx.ports)
+    packet = ctx.queue(path.port).alloc();
+  if (packet == nullptr) impl_->counters.drop_no_frame++;
+  return packet;
+}
+
+Network::Offloads Network::offloads(Context& ctx, const Path& path) const {
+  if (path.neighbour == Path::kLooped) return {true, true, impl_->tso ? kLoopedTso : 0};
+  if (path.port >= ctx.ports) return {};
+  const PortCaps& caps = ctx.queue(path.port).caps();
+  const bool l4_checksum = caps.tx_l4_checksum && impl_->checksum_offload;
+  return {l4_checksum, caps.gather, l4_checksum && caps.tso && impl_->tso ? caps.tso_max_bytes : 0};
+}
+
+Result<bool> Network::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol) {
+  Impl& impl = *impl_;
+  if (path.generation != impl.arp.generation() || path.header_len == 0) [[unlikely]]
+    return impl.send_slow(*this, ctx, path, packet, protocol);
+  PortQueue& queue = ctx.queue(path.port);
+  if (!queue.can_transmit()) return Error::kWouldBlock;
+  prepend_prefix(*packet, path, protocol, impl.next_id++);
+  leave_ip_checksum(*packet, queue.caps());
+  (void)queue.transmit(packet);
+  impl.counters.tx_frames++;
+  return true;
+}
+
+// The path is stale or not resolved yet.
+[[gnu::noinline]] Result<bool> Network::Impl::send_slow(Network& network, Context& ctx, Path& path, Packet* packet,
+                                                        std::uint8_t protocol) {
+  if (path.generation != arp.generation()) {
+    Result<bool> found = resolve(path.local, path.remote, path);
+    // A frame of one port (or of the arena) cannot leave by another; what must get there is sent again.
+    const bool from_port = (packet->flags & kInArena) == 0 && packet->port == path.port;
+    const bool fits = path.neighbour == Path::kLooped || from_port;
+    if (found && !fits) found = Error::kNoRoute;
+    if (!found) {
+      counters.drop_no_route++;
+      ctx.release(packet);
+      return found;
+    }
+  }
+  if (path.neighbour == Path::kLooped) return loop(ctx, path, packet, protocol);
+  const Interface& interface = routes.interface(path.port);
+  if (path.neighbour == Path::kGroup) {
+    build_prefix(path, interface.mac, group_mac(path.remote.v4()));
+    return network.send(ctx, path, packet, protocol);
+  }
+  if (!ctx.queue(path.port).can_transmit()) return Error::kWouldBlock;
+  const std::uint16_t name = arp.use(ctx, path.port, path.next_hop.v4());
+  if (name == 0 || !arp.entry(name).has_mac()) return send_unresolved(ctx, path, packet, protocol, name);
+  path.neighbour = name;
+  path.generation = arp.generation();
+  build_prefix(path, interface.mac, arp.entry(name).mac);
+  return network.send(ctx, path, packet, protocol);
+}
+
+Result<bool> Network::Impl::send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol,
+                                            std::uint16_t name) {
+  if (name == 0 || packet->external_len[0] != 0) {
+    counters.drop_arp_queue++;
+    ctx.release(packet);
+    return true;
+  }
+  build_prefix(path, routes.interface(path.port).mac, {});
+  prepend_prefix(*packet, path, protocol, next_id++);
+  leave_ip_checksum(*packet, ctx.queue(path.port).caps());
+  path.header_len = 0;
+  arp.wait(ctx, name, packet);
+  return true;
+}
+
+// To an address of ours: turned into a received frame that the port would have vouched for.
+Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol) {
+  if (looped.count() >= kMaxLoopedFrames || looped_bytes >= kMaxLoopedBytes) return Error::kWouldBlock;
+  Path own = path;
+  build_prefix(own, routes.interface(path.port).mac, routes.interface(path.port).mac);
+  Packet* frame = packet;
+  const bool plain = (packet->flags & kInArena) != 0 && packet->next_segment == nullptr && packet->external_len[0] == 0;
+  prepend_prefix(*packet, own, protocol, next_id++);
+  if (!plain) {
+    frame = copy_to_arena(memory, *packet);
+    ctx.release(packet);
+    if (frame == nullptr) {
+      counters.drop_no_frame++;
+      return true;
+    }
+  }
+  const bool large = (frame->flags & kTxTso) != 0;
+  frame->flags = kInArena | kRxIpChecksumGood | kRxL4ChecksumGood;
+  if (large) frame->flags |= kRxLro;
+  frame->port = path.port;
+  if (looped.empty()) looped_since = ctx.now;
+  looped.push(frame);
+  looped_bytes += frame->frame_len;
+  counters.tx_frames++;
+  return true;
+}
+
+void Network::confirm(Context& ctx, const Path& path) {
+  if (path.generation != impl_->arp.generation() || path.header_len == 0) return;
+  if (path.neighbour < Path::kGroup) impl_->arp.confirm(ctx.now, path.neighbour);
+}
+
+// --- Input
+
+bool Network::Impl::receive(Context& ctx, std::uint16_t port, Packet* frame, L4Input& input) {
+  frame->port = port;
+  if (!wire::fits<wire::Ethernet>(*frame, 0)) {
+    counters.drop_eth_short++;
+    ctx.release(frame);
+    return false;
+  }
+  const auto& ethernet = wire::at<wire::Ethernet>(*frame, 0);
+  const bool group = ethernet.destination.is_multicast();
+  if (!group && ethernet.destination != routes.interface(port).mac) {
+    counters.drop_eth_not_ours++;
+    ctx.release(frame);
+    return false;
+  }
+  const std::uint16_t type = ethernet.type;
+  if (type == wire::kEtherTypeIpv4) [[likely]]
+    return receive_ipv4(ctx, port, frame, group, input);
+  if (type == wire::kEtherTypeArp) {
+    arp.on_packet(ctx, port, frame, group);
+    return false;
+  }
+  counters.drop_eth_type++;
+  ctx.release(frame);
+  return false;
+}
+
+bool Network::Impl::receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input) {
+  const Ipv4Check check = parse_ipv4(*frame, input);
+  std::uint64_t* drop = nullptr;
+  if (check == Ipv4Check::kGood) {
+    const std::uint32_t from = input.source.v4(), to = input.destination.v4();
+    const bool to_broadcast = to == kLimitedBroadcast || routes.interface(port).is_broadcast(to);
+    // RFC 1122 §3.2.1.3: such sources are nobody's; our own would let strangers have us answer ourselves.
+    const bool nobody =
+        from == 0 || from >> 24 == 127 || from >> 28 >= 0xe || routes.interface(port).is_broadcast(from);
+    if (nobody || routes.owner(from) != RouteTable::kNone)
+      drop = &counters.drop_ip_source;
+    else if (!to_broadcast && (group || routes.owner(to) == RouteTable::kNone))
+      drop = &counters.drop_ip_not_ours;  // RFC 1122 §3.3.6: a unicast packet in a broadcast frame, too
+    input.broadcast = to_broadcast;
+  } else {
+    drop = check == Ipv4Check::kFragment ? &counters.drop_ip_fragment : &counters.drop_ip_malformed;
+  }
+  if (drop != nullptr) [[unlikely]] {
+    (*drop)++;
+    ctx.release(frame);
+    return false;
+  }
+  input.port = port;
+  input.checksum_good = (frame->flags & kRxL4ChecksumGood) != 0;
+  return true;
+}
+
+bool Network::Impl::receive_looped(Context& ctx, Packet* frame, L4Input& input) {
+  looped_bytes -= frame->frame_len;
+  if (parse_ipv4(*frame, input) != Ipv4Check::kGood) {
+    counters.drop_ip_malformed++;
+    ctx.release(frame);
+    return false;
+  }
+  input.port = frame->port;
+  input.checksum_good = true;
+  input.broadcast = false;
+  return true;
+}
+
+void Network::Impl::on_timers(Context& ctx) {
+  arp.on_timers(ctx);
+  PacketList stranded = arp.take_stranded();
+  while (Packet* frame = stranded.pop()) ctx.release(frame);
+}
+
+Instant Network::Impl::next_timeout() const {
+  return looped.empty() ? arp.next_timeout() : std::min(looped_since, arp.next_timeout());
+}
+
+void Network::Impl::rebuild() {
+  (void)memory.mark_in_use(this);
+  arp.clear();
+  looped = {};
+  looped_bytes = 0;
+}
+
+}  // namespace bypass

@@ -1,0 +1,120 @@
+// Network: interfaces, routes, neighbours (ARP) and IPv4, below TCP, UDP and ICMP.
+//
+// Lies in the arena as a part of Stack; all calls with the shard's lock held. Inbound it turns a burst of
+// frames into L4Input views; outbound it puts Ethernet and IP headers in front of an L4 packet, whose
+// prefix a connection caches in its Path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "stack/address.h"
+#include "stack/context.h"
+#include "stack/packet.h"
+#include "stack/result.h"
+
+namespace bypass {
+
+/// One received L4 packet, validated up to and including the L4 checksum. The receiver owns `packet`, whose
+/// bytes end where the IP packet ends. The L4 header (TCP: with its options) is whole and lies in the head.
+struct L4Input {
+  Packet* packet = nullptr;  // data still points at the Ethernet header
+  IpAddress source, destination;
+  std::uint16_t l4_offset = 0;  // from packet->data to the L4 header
+  std::uint32_t l4_len = 0;     // header and payload, over the whole chain, padding cut off
+  std::uint16_t port = 0;       // index of the port it came from
+  std::uint8_t protocol = 0;
+  std::uint8_t tos = 0;
+  bool checksum_good = false;  // verified by the port or by the stack: L4 need not sum
+  bool broadcast = false;      // to a broadcast or multicast address
+};
+
+/// Where packets to one remote address go: a route, and the header prefix once the neighbour is known.
+/// Kept by a connection; stays valid while `generation` is the network's.
+struct Path {
+  IpAddress local, remote, next_hop;
+  std::uint16_t port = 0;
+  std::uint16_t neighbour = 0;   // index in the neighbour table + 1; 0: unknown; kLooped, kGroup
+  std::uint32_t generation = 0;  // changes when routes or neighbours do
+  std::uint32_t mtu = 0;         // of the L3 packet
+  std::uint8_t tos = 0, ttl = 64;
+  std::uint8_t header_len = 0;  // bytes of `header`; 0 until resolved
+  std::byte header[38]{};       // Ethernet and IPv4 prefix (34), then the sum of its words that never change
+
+  // `tos` and `ttl` may be changed at any time: they are not part of the cached prefix.
+  static constexpr std::uint16_t kLooped = 0xffff;  // to an address of ours: never reaches the port
+  static constexpr std::uint16_t kGroup = 0xfffe;   // broadcast or multicast: no neighbour to ask
+};
+
+struct InterfaceConfig {
+  MacAddress mac;
+  std::uint32_t mtu = 1500;
+  std::span<const Prefix> addresses;  // host address with its prefix length
+  IpAddress gateway{};                // any: none
+};
+
+struct IcmpError {
+  Error error = Error::kNone;  // kRefused, kHostUnreachable, kNetUnreachable, kMessageTooLarge, …
+  bool hard = false;           // RFC 5461: a hard error aborts a connection attempt
+  std::uint8_t type = 0, code = 0;
+  std::uint32_t mtu = 0;       // with "fragmentation needed"
+  std::uint8_t protocol = 0;   // of the quoted packet
+  Endpoint local, remote;      // of the quoted packet: local is its source
+  std::uint32_t sequence = 0;  // the quoted TCP sequence number (RFC 5927: check it)
+};
+
+}  // namespace bypass
+
+namespace bypass {
+
+struct StackConfig;
+struct StackCounters;
+class EventList;
+
+class Network {
+ public:
+  Network(Memory& memory, StackCounters& counters, const StackConfig& config);
+  /// False when the memory could not hold the tables.
+  [[nodiscard]] bool valid() const { return impl_ != nullptr; }
+
+  // --- Interfaces and routes
+  Result<bool> set_interface(std::uint16_t port, const InterfaceConfig& config);
+  /// One of our addresses (on any port), or its subnet's broadcast.
+  [[nodiscard]] bool is_local(const IpAddress& address) const;
+  /// Fills a path to `remote`; `local` any: the route's own address is chosen. kNoRoute.
+  Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
+  /// Moves when paths may have become stale.
+  [[nodiscard]] std::uint32_t generation() const;
+  /// Whether a port routes to the address (the socket layer's decision), and which.
+  [[nodiscard]] bool routes(const IpAddress& remote, std::uint16_t* port = nullptr) const;
+
+  // --- Sending
+  /// Puts Ethernet and IPv4 headers in front of an L4 packet (packet->data at the L4 header, frame_len its
+  /// bytes, l4_len set with offloads) and queues it for transmit. Refreshes a stale path. While the neighbour
+  /// is being resolved the packet waits (bounded) or, when its memory must not be held (`external`), is
+  /// dropped. Takes the packet over in any case but kWouldBlock (device full; the caller keeps it).
+  Result<bool> send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);
+  /// A frame for an L4 packet to that path, headroom reserved; null when none is left.
+  Packet* alloc(Context& ctx, const Path& path);
+  /// What the sender of a packet on this path may leave to the port: its capabilities, as far as the stack's
+  /// configuration lets them be used. To ourselves: everything.
+  struct Offloads {
+    bool l4_checksum = false, gather = false;
+    std::uint32_t tso_max_bytes = 0;  // payload bytes of one large TCP frame; 0: no TSO
+  };
+  [[nodiscard]] Offloads offloads(Context& ctx, const Path& path) const;
+  /// Sends ICMP port unreachable for a datagram nobody took (rate-limited).
+  void send_port_unreachable(Context& ctx, const L4Input& input);
+  /// TCP made progress on this path: its neighbour is reachable (RFC 4861 §7.3.1's hint, used for ARP too).
+  void confirm(Context& ctx, const Path& path);
+
+  // --- For Stack (network_impl.h)
+  struct Impl;
+  [[nodiscard]] Impl& impl() { return *impl_; }
+
+ private:
+  Impl* impl_;  // in the arena
+};
+
+}  // namespace bypass

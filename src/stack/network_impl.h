@@ -1,0 +1,52 @@
+// Network::Impl: the tables below Network, and what only Stack asks of it.
+#pragma once
+
+#include <cstdint>
+
+#include "stack/arp.h"
+#include "stack/counters.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/packet_list.h"
+#include "stack/rate_limit.h"
+#include "stack/route.h"
+
+namespace bypass {
+
+struct Network::Impl {
+  Impl(Memory& memory_in, StackCounters& counters_in, const StackConfig& config);
+
+  // --- Input
+  /// Link layer and IP of one received frame. True: `input` is an L4 packet for us, unverified above IP. False:
+  /// the frame is dealt with.
+  bool receive(Context& ctx, std::uint16_t port, Packet* frame, L4Input& input);
+  /// The same for a frame of our own out of `looped`.
+  bool receive_looped(Context& ctx, Packet* frame, L4Input& input);
+  void on_timers(Context& ctx);
+  [[nodiscard]] Instant next_timeout() const;
+  /// Marks the tables' memory and forgets neighbours and frames on their way.
+  void rebuild();
+
+  // --- Output
+  Result<bool> send_slow(Network& network, Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);
+  [[nodiscard]] Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
+
+  Memory& memory;
+  StackCounters& counters;
+  RouteTable routes;
+  Arp arp;
+  std::uint16_t next_id = 0;  // IPv4 identification
+  PacketList looped;          // to ourselves, delivered at the next poll
+  std::size_t looped_bytes = 0;
+  Instant looped_since{};
+  RateLimit echo_limit;
+  RateLimit error_limit;
+  bool checksum_offload, tso;
+
+ private:
+  bool receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input);
+  Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol);
+  Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t name);
+};
+
+}  // namespace bypass

@@ -1,0 +1,94 @@
+// Port: what the stack asks of a wire. A batch of frames in, a batch of frames out.
+//
+// Backends implement it (dpdk, verbs, sim). All calls of one queue come from whoever holds the shard's
+// lock, never two at once; a backend that has to stop its queues (to open the device again) lets
+// receive() and send() see a flag and do nothing meanwhile. No call blocks. A virtual call is made once a
+// batch, never once a byte.
+//
+// A Port object is private to the process that opened it and never lies in the arena.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "stack/address.h"
+#include "stack/packet.h"
+
+namespace bypass {
+
+struct PortCaps {
+  std::uint32_t mtu = 1500;           // bytes of the L3 packet
+  std::uint32_t buffer_bytes = 2048;  // of one buffer, headroom included
+  std::uint16_t queues = 1;
+  bool rx_checksum = false;  // sets kRx…ChecksumGood/Bad
+  bool tx_ip_checksum = false;
+  bool tx_l4_checksum = false;
+  bool tso = false;
+  std::uint32_t tso_max_bytes = 0;  // payload bytes of the largest TSO frame
+  bool lro = false;                 // may deliver frames longer than the MTU
+  bool gather = false;              // send() takes Packet::external: it can read the arena
+  bool rss = false;
+  bool steering = false;  // steer() works; the kernel keeps what is not steered
+};
+
+enum class LinkState : std::uint8_t { kDown, kUp };
+
+struct PortStats {
+  std::uint64_t rx_frames = 0, rx_bytes = 0, rx_dropped = 0, rx_no_buffer = 0;
+  std::uint64_t tx_frames = 0, tx_bytes = 0, tx_full = 0;
+  std::uint64_t tx_dropped = 0;  // taken while the link was down
+  std::uint64_t link_up = 0, link_down = 0, reopened = 0;
+  std::uint64_t buffers_total = 0, buffers_free = 0;
+};
+
+/// A flow as a steering device matches it; a zero field matches anything.
+struct FlowSpec {
+  std::uint8_t protocol = 0;  // IPPROTO_TCP, IPPROTO_UDP
+  Endpoint local;
+  Endpoint remote;
+};
+
+class Port {
+ public:
+  Port() = default;
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  virtual ~Port() = default;
+
+  [[nodiscard]] virtual const PortCaps& caps() const = 0;
+  [[nodiscard]] virtual MacAddress mac() const = 0;
+  [[nodiscard]] virtual LinkState link() const = 0;
+
+  /// Up to out.size() frames that have arrived. The caller owns them.
+  virtual std::size_t receive(std::uint16_t queue, std::span<Packet*> out) = 0;
+
+  /// Sends a prefix of `frames` and returns its length; owns what it took. The rest stays the caller's
+  /// (the device's ring is full, or the link is down: a down link takes frames and drops them, counted,
+  /// as a card with no carrier does).
+  virtual std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) = 0;
+
+  /// Empty frames of one buffer each, reset() to kTxHeadroom. Fewer than asked when the pool runs dry.
+  virtual std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) = 0;
+
+  /// Takes back whole frames (heads with their segments) that came from this port's receive or alloc.
+  virtual void free(std::span<Packet* const> frames) = 0;
+
+  /// A descriptor that becomes readable when frames arrive while the queue is armed, or when the port wants
+  /// receive() called for its own reasons; -1 when the port has none (it must then be polled by timer).
+  /// It may change when the device is opened again: `wait_generation` counts.
+  [[nodiscard]] virtual int wait_descriptor(std::uint16_t queue) const = 0;
+  [[nodiscard]] virtual std::uint32_t wait_generation() const = 0;
+
+  /// Asks for the wake-up. Returns false when frames may already be waiting: look again before sleeping.
+  /// The order is arm, receive once more, sleep, disarm.
+  virtual bool arm(std::uint16_t queue) = 0;
+  virtual void disarm(std::uint16_t queue) = 0;
+
+  /// Steers a flow to (add) or away from this port. Ports without steering see everything and return true.
+  virtual bool steer(const FlowSpec& /*flow*/, bool /*add*/) { return true; }
+
+  [[nodiscard]] virtual PortStats stats() const = 0;
+};
+
+}  // namespace bypass

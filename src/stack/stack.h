@@ -1,0 +1,70 @@
+// Stack: one shard's protocols, whole: Ethernet, ARP, IPv4, ICMP, UDP, TCP.
+//
+// Pure: no system call, no clock, no global, no thread. Lies in the arena; everything that a process brings
+// (ports, time) comes in with the Context. A loop over a simulated port and a counter for a clock is a
+// complete environment:
+//
+//   ctx.now = t; n = port.receive(0, frames); stack.on_frames(ctx, 0, {frames, n}); stack.on_timers(ctx);
+//   ctx.flush(); while (EventNode* e = stack.events().take()) …; sleep until stack.next_timeout()
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "stack/context.h"
+#include "stack/counters.h"
+#include "stack/events.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/result.h"
+#include "stack/tcp/engine.h"
+#include "stack/time.h"
+#include "stack/udp.h"
+
+namespace bypass {
+
+struct StackConfig {
+  tcp::EngineConfig tcp;
+  Duration arp_reachable = std::chrono::seconds(60);  // then refreshed by use
+  Duration arp_retry = std::chrono::seconds(1);
+  unsigned arp_attempts = 3;
+  unsigned arp_queue = 16;  // packets waiting for one neighbour
+  bool checksum_offload = true, tso = true;
+};
+
+class Stack {
+ public:
+  /// Places a Stack in memory's arena; null when the budget cannot hold the smallest one.
+  static Stack* create(Memory& memory, const StackConfig& config);
+
+  /// Binds addresses to the port with that index in the Context; announces them (gratuitous ARP, RFC 5227 §3)
+  /// at the next poll. Called again with the same index when the port has been opened afresh.
+  Result<bool> set_interface(std::uint16_t port, const InterfaceConfig& config);
+
+  /// One received burst of one port. Takes the frames over. ctx.now is its arrival time.
+  void on_frames(Context& ctx, std::uint16_t port, std::span<Packet* const> frames);
+  void on_timers(Context& ctx);
+  [[nodiscard]] Instant next_timeout() const;
+  /// Output that had to wait for room on a device; call once a poll.
+  void resume_output(Context& ctx);
+  [[nodiscard]] bool output_pending() const;
+
+  Network& network();
+  tcp::Engine& tcp();
+  udp::Engine& udp();
+  EventList& events();
+  StackCounters& counters();
+  Memory& memory();
+
+  /// After a death inside the lock: all indices anew; the object that was being changed is given up. Marks the
+  /// blocks of the whole stack as in use: the caller has begun Memory's rebuild, marks what is its own, and
+  /// finishes it.
+  void rebuild(Context& ctx);
+
+ private:
+  Stack() = default;
+  struct Impl;
+  Impl* impl_ = nullptr;
+};
+
+}  // namespace bypass

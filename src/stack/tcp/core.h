@@ -1,0 +1,81 @@
+// Core: what the engine's parts share, and Env, what each of their functions is handed.
+//
+// Lies in the arena with the Engine. The parts are free functions by RFC-sized idea: input*.cc takes
+// segments, output.cc sends, timers.cc fires, listener.cc and time_wait.cc hold what is not a whole
+// connection. Whoever calls them holds the shard's lock.
+#pragma once
+
+#include <cstdint>
+
+#include "stack/context.h"
+#include "stack/counters.h"
+#include "stack/events.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/rate_limit.h"
+#include "stack/slab.h"
+#include "stack/tcp/engine.h"
+#include "stack/tcp/flow_table.h"
+#include "stack/tcp/isn.h"
+#include "stack/tcp/listener.h"
+#include "stack/tcp/rtt.h"
+#include "stack/tcp/tcb.h"
+#include "stack/tcp/time_wait.h"
+#include "stack/timer_wheel.h"
+
+namespace bypass::tcp {
+
+/// A singly linked list of Tcbs, first in, first out. An index.
+struct TcbList {
+  Tcb* head = nullptr;
+  Tcb* tail = nullptr;
+};
+
+struct Core {
+  Core(Memory& m, Network& n, EventList& e, StackCounters& c, const EngineConfig& k)
+      : memory(m), network(n), events(e), counters(c), config(k) {}
+
+  Memory& memory;
+  Network& network;
+  EventList& events;
+  StackCounters& counters;
+  EngineConfig config;
+  Secret secret;
+  RtoBounds rto_bounds;
+
+  Slab<Tcb> tcbs{memory};
+  Slab<Listener> listeners{memory};
+  TimeWaits time_waits{memory};
+  FlowTable flows;
+  ListenerTable ports;
+  TimerWheel<Tcb, &Tcb::wheel> wheel;
+
+  TcbList burst;            // touched by this burst, through burst_next
+  TcbList blocked;          // output waits for room on a device, through blocked_next
+  Tcb* pinned = nullptr;    // through pinned_next
+  void* current = nullptr;  // what is being changed
+  std::uint32_t next_ephemeral = 0;
+
+  /// Challenge ACKs and other answers to what may be forged, of all connections (RFC 5961 §7).
+  RateLimit challenges{1000, 100};
+  /// Received frames that readers have not taken yet, and how many of them the ports can spare.
+  std::uint32_t held_frames = 0;
+  std::uint32_t frame_budget = 1024;
+  Instant budget_checked{};
+};
+
+struct Engine::Impl : Core {
+  using Core::Core;
+};
+
+/// One entry into the engine: the shard's and the process's half.
+struct Env {
+  Core& core;
+  Context& ctx;
+
+  [[nodiscard]] Instant now() const { return ctx.now; }
+  [[nodiscard]] StackCounters& count() const { return core.counters; }
+  void post(Tcb& tcb, std::uint16_t events) const { core.events.post(tcb.event, events); }
+};
+
+}  // namespace bypass::tcp

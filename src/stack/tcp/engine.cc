@@ -1,0 +1,381 @@
+// The calls of engine.h: each names the object it changes, does its work through the parts, and forgets it.
+#include "stack/tcp/engine.h"
+
+#include <algorithm>
+#include <new>
+
+#include "stack/tcp/accept.h"
+#include "stack/tcp/core.h"
+#include "stack/tcp/icmp.h"
+#include "stack/tcp/input.h"
+#include "stack/tcp/open.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/receive_window.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+// What the lock's header names while a call is inside.
+class Changing {
+ public:
+  Changing(Core& core, void* object) : core_(core) { core_.current = object; }
+  ~Changing() { core_.current = nullptr; }
+  Changing(const Changing&) = delete;
+  Changing& operator=(const Changing&) = delete;
+
+ private:
+  Core& core_;
+};
+
+bool local_matches(const FlowNode& flow, const IpAddress& address, const Endpoint& local) {
+  return flow.local_port == local.port && (local.address.is_any() || local.address == address);
+}
+
+}  // namespace
+
+Engine::Engine(Memory& memory, Network& network, EventList& events, StackCounters& counters, const EngineConfig& config)
+    : impl_(nullptr) {
+  void* place = memory.allocate(sizeof(Impl));
+  if (place == nullptr) return;
+  auto* impl = new (place) Impl(memory, network, events, counters, config);
+  impl->secret = {config.secret[0], config.secret[1]};
+  impl->rto_bounds = {config.rto_initial, config.rto_min, config.rto_max};
+  if (impl->flows.create(memory, config.secret[0] ^ 0x9e3779b97f4a7c15U, config.secret[1] ^ 0xd1b54a32d192ed03U))
+    impl_ = impl;
+}
+
+// --- From the wire and the clock
+
+void Engine::on_segments(Context& ctx, std::span<L4Input> batch) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  take_burst(env, batch);
+}
+
+void Engine::on_icmp(Context& ctx, const IcmpError& error) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  take_icmp(env, error);
+}
+
+void Engine::on_timers(Context& ctx) {
+  if (ctx.now < next_timeout()) return;
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  run_timers(env);
+}
+
+Instant Engine::next_timeout() const {
+  const TimeWait* oldest = impl_->time_waits.oldest;
+  return std::min(impl_->wheel.next_deadline(), oldest != nullptr ? oldest->expires : kNever);
+}
+
+void Engine::resume_output(Context& ctx) {
+  if (impl_->blocked.head == nullptr && impl_->pinned == nullptr) return;
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  resume_blocked(env);
+}
+
+bool Engine::output_pending() const {
+  return impl_->blocked.head != nullptr;
+}
+
+// --- Opening
+
+Result<Tcb*> Engine::connect(Context& ctx, const Endpoint& local, const Endpoint& remote, const Options& options,
+                             void* user) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  return tcp::connect(env, local, remote, options, user);
+}
+
+Result<Listener*> Engine::listen(const Endpoint& local, unsigned backlog, const Options& options, void* user) {
+  if (local.port == 0) return Error::kInvalid;
+  if (!local.address.is_any() && !impl_->network.is_local(local.address)) return Error::kAddressNotAvailable;
+  if (impl_->ports.conflicting(local) != nullptr) return Error::kAddressInUse;
+  Listener* listener = impl_->listeners.allocate();
+  if (listener == nullptr) return Error::kNoMemory;
+  listener->event.source = EventSource::kListener;
+  listener->event.user = user;
+  listener->local = local;
+  listener->backlog = backlog;
+  listener->options = options;
+  impl_->ports.insert(*listener);
+  return listener;
+}
+
+void Engine::set_backlog(Listener& listener, unsigned backlog) {
+  listener.backlog = backlog;
+}
+
+Result<Tcb*> Engine::accept(Context& ctx, Listener& listener, void* user) {
+  const Changing changing(*impl_, &listener);
+  Env env{*impl_, ctx};
+  Tcb* tcb = accept_pop(listener);
+  if (tcb == nullptr) return Error::kWouldBlock;
+  tcb->event.user = user;
+  unsigned events = kEventWritable;
+  if (tcb->rx_bytes != 0) events |= kEventReadable;
+  if (tcb->has(kFinReceived)) events |= kEventEof | kEventReadable;
+  if (tcb->state == State::kClosed) events |= kEventClosed | kEventReadable;
+  if (tcb->error != Error::kNone) events |= kEventError;
+  env.post(*tcb, static_cast<std::uint16_t>(events));
+  return tcb;
+}
+
+std::size_t Engine::accept_queue_length(const Listener& listener) const {
+  return listener.accept_count;
+}
+
+void Engine::close_listener(Context& ctx, Listener& listener) {
+  const Changing changing(*impl_, &listener);
+  Env env{*impl_, ctx};
+  const SlotId id = impl_->listeners.id_of(&listener);
+  impl_->ports.erase(listener);
+  while (Tcb* tcb = accept_pop(listener)) abort(ctx, *tcb);
+  if (listener.half_open != 0) {
+    impl_->tcbs.for_each([&](Tcb& tcb) {
+      if (!tcb.has(kHalfOpen) || tcb.listener != id) return;
+      if (tcb.has(kDeferred)) send_reset(env, tcb);
+      finish(env, tcb, Error::kAborted, Why::kUser);
+    });
+  }
+  impl_->events.remove(listener.event);
+  impl_->listeners.free(&listener);
+}
+
+bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
+  if (impl_->ports.conflicting(local) != nullptr) return true;
+  if (reuse_address) return false;
+  bool used = false;
+  impl_->tcbs.for_each(
+      [&](const Tcb& tcb) { used |= tcb.has(kInFlowTable) && local_matches(tcb.flow, tcb.path.local, local); });
+  impl_->time_waits.slab.for_each([&](const TimeWait& tw) { used |= local_matches(tw.flow, tw.local, local); });
+  return used;
+}
+
+// --- Sending
+
+std::size_t Engine::send_room(const Tcb& tcb) const {
+  if (tcb.has(kFinQueued) || (tcb.state != State::kEstablished && tcb.state != State::kCloseWait)) return 0;
+  if (tcb.unsent() >= tcb.options.not_sent_low_water) return 0;
+  return tcb.ring.room(send_limit(*impl_, tcb));
+}
+
+Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
+  if (tcb.error != Error::kNone) return take_error(tcb);
+  if (tcb.has(kFinQueued) || tcb.state == State::kClosed || tcb.state == State::kTimeWait) return Error::kBrokenPipe;
+  if (!synchronized(tcb.state)) return Error::kWouldBlock;
+  const Changing changing(*impl_, &tcb);
+  const std::uint32_t limit = send_limit(*impl_, tcb);
+  const std::size_t room = tcb.ring.room(limit);
+  if (room < limit / 3 + want) tcb.set(kWantWritable);
+  if (tcb.unsent() >= tcb.options.not_sent_low_water) {
+    tcb.set(kWantWritable);
+    return Error::kWouldBlock;
+  }
+  auto reserved = tcb.ring.reserve(impl_->memory, want, limit);
+  // Also where the limit leaves room but the block may not move, because frames still refer to it.
+  if (reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
+  return reserved;
+}
+
+void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  const bool alive = sends(tcb.state) && !tcb.has(kFinQueued);
+  tcb.ring.commit(impl_->memory, alive ? bytes : 0);
+  if (!alive) return reap(env, tcb);
+  if (more) {
+    tcb.set(kMore);
+  } else {
+    tcb.clear(kMore);
+  }
+  output(env, tcb);
+}
+
+std::size_t Engine::unacknowledged(const Tcb& tcb) const {
+  return tcb.ring.size();
+}
+
+// --- Receiving
+
+std::size_t Engine::readable(const Tcb& tcb) const {
+  return tcb.rx_bytes;
+}
+
+std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> out) const {
+  std::size_t count = 0;
+  for (const Packet* frame = tcb.rx_head; frame != nullptr; frame = frame->queue_next) {
+    std::uint32_t skip = frame->offset, left = frame->payload_len;
+    for (const Packet* p = frame; p != nullptr && left != 0; p = p->next_segment) {
+      const std::uint32_t from = std::min(skip, p->len);
+      const std::uint32_t n = std::min(p->len - from, left);
+      skip -= from;
+      left -= n;
+      if (n == 0) continue;
+      if (count == out.size()) return count;
+      out[count++] = {p->data + from, n};
+    }
+  }
+  return count;
+}
+
+void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  std::size_t left = std::min<std::size_t>(bytes, tcb.rx_bytes);
+  tcb.rx_bytes -= static_cast<std::uint32_t>(left);
+  tune_receive_limit(env, tcb, static_cast<std::uint32_t>(left));
+  while (left != 0) {
+    Packet* frame = tcb.rx_head;
+    if (left < frame->payload_len) {
+      trim_front(*frame, static_cast<std::uint32_t>(left));
+      break;
+    }
+    left -= frame->payload_len;
+    tcb.rx_head = frame->queue_next;
+    if (tcb.rx_head == nullptr) tcb.rx_tail = nullptr;
+    tcb.rx_truesize -= truesize(*frame);
+    if ((frame->flags & kInArena) == 0) impl_->held_frames--;
+    ctx.release(frame);
+  }
+  if (receives(tcb.state) && !tcb.has(kFinSeen) && update_due(tcb)) acknowledge(env, tcb);
+}
+
+bool Engine::at_eof(const Tcb& tcb) const {
+  if (tcb.rx_bytes != 0) return false;
+  if (tcb.has(kFinReceived | kReceiveShut)) return true;
+  return tcb.state == State::kClosed && tcb.error == Error::kNone;
+}
+
+// --- Ending
+
+void Engine::shutdown_send(Context& ctx, Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  queue_fin(env, tcb);
+}
+
+void Engine::shutdown_receive(Context& ctx, Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  const Env env{*impl_, ctx};
+  tcb.set(kReceiveShut);
+  env.post(tcb, kEventEof | kEventReadable);
+}
+
+void Engine::close(Context& ctx, Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  impl_->events.remove(tcb.event);
+  tcb.event.user = nullptr;
+  tcb.set(kOrphan);
+  if (tcb.state == State::kClosed || tcb.state == State::kTimeWait) return destroy(env, tcb);
+  if (tcb.state == State::kSynSent) return finish(env, tcb, Error::kNone, Why::kUser);
+  if (tcb.rx_bytes != 0) {  // RFC 2525 §2.17: the peer must not believe that these were read
+    send_reset(env, tcb);
+    return finish(env, tcb, Error::kNone, Why::kUser);
+  }
+  tcb.clear(kMore);
+  tcb.options.cork = false;
+  queue_fin(env, tcb);
+  if (tcb.state == State::kFinWait2) arm_idle(env, tcb);
+}
+
+void Engine::abort(Context& ctx, Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  impl_->events.remove(tcb.event);
+  tcb.event.user = nullptr;
+  tcb.set(kOrphan);
+  if (tcb.state == State::kClosed || tcb.state == State::kTimeWait) return destroy(env, tcb);
+  if (tcb.state != State::kSynSent) send_reset(env, tcb);
+  finish(env, tcb, Error::kAborted, Why::kUser);
+}
+
+std::size_t Engine::orphans_with_data() const {
+  std::size_t count = 0;
+  impl_->tcbs.for_each([&](const Tcb& tcb) {
+    if (tcb.orphan() && sends(tcb.state) && !tcb.has(kHalfOpen)) count++;
+  });
+  return count;
+}
+
+// --- Looking
+
+State Engine::state(const Tcb& tcb) const {
+  return tcb.state;
+}
+
+Error Engine::error(const Tcb& tcb) const {
+  return tcb.error;
+}
+
+Error Engine::take_error(Tcb& tcb) {
+  return std::exchange(tcb.error, Error::kNone);
+}
+
+Endpoint Engine::local(const Tcb& tcb) const {
+  return {tcb.path.local, tcb.flow.local_port};
+}
+
+Endpoint Engine::remote(const Tcb& tcb) const {
+  return {tcb.path.remote, tcb.flow.remote_port};
+}
+
+Info Engine::info(const Tcb& tcb) const {
+  Info i;
+  i.state = tcb.state;
+  i.srtt = tcb.rtt.srtt();
+  i.rttvar = tcb.rtt.rttvar();
+  i.rto = tcb.rtt.rto(impl_->rto_bounds);
+  i.cwnd = tcb.congestion.cwnd();
+  i.ssthresh = tcb.congestion.ssthresh();
+  i.snd_wnd = tcb.snd_wnd;
+  i.rcv_wnd = tcb.rcv_wnd();
+  i.mss = tcb.mss;
+  i.rcv_mss = tcb.rcv_mss;
+  i.snd_scale = tcb.snd_scale;
+  i.rcv_scale = tcb.rcv_scale;
+  i.timestamps = tcb.has(kTimestamps);
+  i.sack = tcb.has(kSackPermitted);
+  i.unsent = static_cast<std::uint32_t>(tcb.unsent());
+  i.in_flight = tcb.in_flight();
+  i.readable = tcb.rx_bytes;
+  i.bytes_sent = tcb.snd_nxt;
+  i.bytes_acked = tcb.snd_una;
+  i.bytes_received = tcb.received;
+  i.segments_sent = tcb.segments_out;
+  i.segments_received = tcb.segments_in;
+  i.retransmits = tcb.retransmits;
+  i.backoff = tcb.rtt.backoff();
+  i.probes = tcb.probes;
+  i.lost = tcb.scoreboard.lost_bytes();
+  i.sacked = tcb.scoreboard.sacked_bytes();
+  return i;
+}
+
+void Engine::set_options(Context& ctx, Tcb& tcb, const Options& options) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  if (options.congestion != tcb.options.congestion) tcb.congestion.change(options.congestion);
+  tcb.options = options;
+  apply_options(env, tcb);
+  if (!synchronized(tcb.state)) return;
+  if (options.quick_ack && tcb.has(kAckDelayed)) acknowledge(env, tcb);
+  output(env, tcb);
+}
+
+const Options& Engine::options(const Tcb& tcb) const {
+  return tcb.options;
+}
+
+void* Engine::current() const {
+  return impl_->current;
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,205 @@
+// tcp::Engine: the TCP of one shard (RFC 9293), as the socket layer and the tests call it.
+//
+// Lies in the arena as a part of Stack; every call is made with the shard's lock held and takes the process's
+// Context, whose `now` is the arrival time of the batch or the time of the program's call. Calls queue
+// frames on the context's transmit batch; the caller ends the batch with Context::flush().
+//
+// Send side: a byte ring in the arena numbered by 64-bit stream offsets (bytes since the connection began).
+// TCP segmentation is one of its drains; a segment is an offset and a length into it, kept nowhere else.
+// Receive side: in-order frames queue as they came; the reader sees spans of them and consumes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "stack/address.h"
+#include "stack/context.h"
+#include "stack/events.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/result.h"
+#include "stack/time.h"
+
+namespace bypass {
+class Network;
+struct StackCounters;
+}  // namespace bypass
+
+namespace bypass::tcp {
+
+struct Tcb;       // tcb.h
+struct Listener;  // listener.h; both begin with an EventNode
+
+enum class State : std::uint8_t {  // RFC 9293 §3.3.2
+  kClosed,
+  kListen,
+  kSynSent,
+  kSynReceived,
+  kEstablished,
+  kFinWait1,
+  kFinWait2,
+  kCloseWait,
+  kClosing,
+  kLastAck,
+  kTimeWait,
+};
+
+enum class Congestion : std::uint8_t { kCubic, kNewReno };
+
+/// What a whole shard shares; from the settings.
+struct EngineConfig {
+  Duration rto_initial = std::chrono::seconds(1);
+  Duration rto_min = std::chrono::milliseconds(200);
+  Duration rto_max = std::chrono::seconds(120);
+  Duration delayed_ack = std::chrono::milliseconds(40);
+  Duration time_wait = std::chrono::seconds(60);
+  Duration fin_wait2 = std::chrono::seconds(60);
+  unsigned syn_retries = 6;
+  unsigned synack_retries = 5;
+  unsigned retries2 = 15;                   // of data, before ETIMEDOUT (as tcp_retries2)
+  std::uint32_t send_buffer = 4U << 20;     // largest ring of one connection, bytes
+  std::uint32_t receive_buffer = 4U << 20;  // largest window
+  std::uint32_t receive_initial = 256U << 10;
+  std::uint32_t initial_window = 10;  // segments, RFC 6928
+  std::uint32_t syn_queue = 4096;     // half-open connections of one listener
+  std::uint32_t max_time_wait = 65536;
+  std::uint16_t port_first = 32768, port_last = 60999;
+  Congestion congestion = Congestion::kCubic;
+  bool timestamps = true, sack = true, window_scaling = true;
+  std::uint64_t secret[2] = {};  // keys the ISN (RFC 6528) and the timestamp offset
+};
+
+/// The options a socket may set before or after the connection exists.
+struct Options {
+  bool no_delay = false, cork = false, quick_ack = false, keep_alive = false, reuse_address = false;
+  std::uint32_t keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
+  std::uint32_t user_timeout_ms = 0;  // RFC 5482; 0: retries2 decides
+  std::uint32_t send_buffer = 0;      // 0: the engine's, tuned; else SO_SNDBUF as the program set it
+  std::uint32_t receive_buffer = 0;
+  std::uint16_t max_segment = 0;  // TCP_MAXSEG; 0: from the path
+  std::uint8_t tos = 0, ttl = 64, syn_retries = 0;
+  std::uint32_t defer_accept_s = 0;
+  std::uint32_t linger2_s = 0;                     // TCP_LINGER2; 0: the engine's fin_wait2
+  std::uint32_t not_sent_low_water = 0xffffffffU;  // TCP_NOTSENT_LOWAT
+  Congestion congestion = Congestion::kCubic;
+};
+
+/// TCP_INFO's source, and what `bypass stat` shows.
+struct Info {
+  State state = State::kClosed;
+  Duration srtt{}, rttvar{}, rto{};
+  std::uint32_t cwnd = 0, ssthresh = 0;  // bytes
+  std::uint32_t snd_wnd = 0, rcv_wnd = 0, mss = 0, rcv_mss = 0;
+  std::uint8_t snd_scale = 0, rcv_scale = 0;
+  bool timestamps = false, sack = false;
+  std::uint32_t unsent = 0, in_flight = 0, readable = 0;  // bytes
+  std::uint64_t bytes_sent = 0, bytes_acked = 0, bytes_received = 0;
+  std::uint64_t segments_sent = 0, segments_received = 0;
+  std::uint32_t retransmits = 0, backoff = 0, probes = 0, lost = 0, sacked = 0, reordering = 0;
+};
+
+/// Places in the send ring for bytes not yet committed (two when it wraps).
+struct Room {
+  std::span<std::byte> part[2];
+  [[nodiscard]] std::size_t size() const { return part[0].size() + part[1].size(); }
+};
+
+class Engine {
+ public:
+  Engine(Memory& memory, Network& network, EventList& events, StackCounters& counters, const EngineConfig& config);
+  /// False when the memory could not hold the tables.
+  [[nodiscard]] bool valid() const { return impl_ != nullptr; }
+
+  // --- From the wire and the clock
+  /// A burst of TCP packets, already validated as IP; takes the packets over. At most one ACK a flow a burst.
+  void on_segments(Context& ctx, std::span<L4Input> batch);
+  void on_icmp(Context& ctx, const IcmpError& error);
+  void on_timers(Context& ctx);
+  [[nodiscard]] Instant next_timeout() const;  // kNever when idle
+  /// Connections that found the device's ring full go on sending. Called at the start of each poll.
+  void resume_output(Context& ctx);
+  [[nodiscard]] bool output_pending() const;
+
+  // --- Opening
+  /// Starts a connection; kEventConnected or kEventError follows. `local.port` 0: an ephemeral one is
+  /// chosen (RFC 6056); `local.address` any: the route's.
+  /// kAddressInUse, kAddressNotAvailable, kNoRoute, kNoMemory.
+  Result<Tcb*> connect(Context& ctx, const Endpoint& local, const Endpoint& remote, const Options& options, void* user);
+  /// `local.address` any: all bypass addresses. kAddressInUse when another listener has the port
+  /// (SO_REUSEPORT comes with several shards).
+  Result<Listener*> listen(const Endpoint& local, unsigned backlog, const Options& options, void* user);
+  void set_backlog(Listener& listener, unsigned backlog);
+  /// The oldest established connection of the accept queue, kWouldBlock if there is none.
+  Result<Tcb*> accept(Context& ctx, Listener& listener, void* user);
+  [[nodiscard]] std::size_t accept_queue_length(const Listener& listener) const;
+  /// Connections that nobody accepted are reset.
+  void close_listener(Context& ctx, Listener& listener);
+  /// Whether a local port is taken for bind() (listener or connection without address reuse).
+  [[nodiscard]] bool port_in_use(const Endpoint& local, bool reuse_address) const;
+
+  // --- Sending
+  /// Bytes that reserve() could give now. 0 after shutdown_send.
+  [[nodiscard]] std::size_t send_room(const Tcb& tcb) const;
+  /// Up to `want` bytes of the ring, growing it within the limit. kWouldBlock when full (kEventWritable
+  /// comes when a third is free again), kBrokenPipe, kNotConnected, the connection's pending error.
+  /// The room may be filled without the lock; nothing else reserves on this connection until commit().
+  Result<Room> reserve(Tcb& tcb, std::size_t want);
+  /// The first `bytes` of the room hold data: queue them and send what window, cwnd and Nagle allow.
+  /// `more`: MSG_MORE, hold back a partial segment.
+  void commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more);
+  /// Bytes given to the connection that the peer has not acknowledged (SIOCOUTQ).
+  [[nodiscard]] std::size_t unacknowledged(const Tcb& tcb) const;
+
+  // --- Receiving
+  [[nodiscard]] std::size_t readable(const Tcb& tcb) const;
+  /// Up to out.size() spans of in-order bytes, from the oldest; returns how many. They stay valid, also
+  /// without the lock, until consume().
+  std::size_t peek(const Tcb& tcb, std::span<std::span<const std::byte>> out) const;
+  /// The reader has taken `bytes`; frees frames, opens the window, may send a window update.
+  void consume(Context& ctx, Tcb& tcb, std::size_t bytes);
+  /// The peer's FIN has come and all before it is consumed.
+  [[nodiscard]] bool at_eof(const Tcb& tcb) const;
+
+  // --- Ending
+  void shutdown_send(Context& ctx, Tcb& tcb);
+  void shutdown_receive(Context& ctx, Tcb& tcb);
+  /// The socket is gone: FIN after what is queued (RST at once if unread bytes lie here, RFC 2525 §2.17).
+  /// The connection goes on as an orphan; the Tcb must not be used again.
+  void close(Context& ctx, Tcb& tcb);
+  /// RST now (SO_LINGER with 0 s).
+  void abort(Context& ctx, Tcb& tcb);
+  /// A failed or ended connection's Tcb goes back to the slab (close() does this for living ones).
+  /// Orphans that have not ended yet: for exit's linger.
+  [[nodiscard]] std::size_t orphans_with_data() const;
+
+  // --- Looking
+  [[nodiscard]] State state(const Tcb& tcb) const;
+  /// The pending error; take: SO_ERROR's read-and-clear.
+  [[nodiscard]] Error error(const Tcb& tcb) const;
+  Error take_error(Tcb& tcb);
+  [[nodiscard]] Endpoint local(const Tcb& tcb) const;
+  [[nodiscard]] Endpoint remote(const Tcb& tcb) const;
+  [[nodiscard]] Info info(const Tcb& tcb) const;
+  void set_options(Context& ctx, Tcb& tcb, const Options& options);
+  [[nodiscard]] const Options& options(const Tcb& tcb) const;
+
+  // --- After a death inside the lock
+  /// Rebuilds flow table, timers, listeners' queues and event list from the slabs. `broken` (may be null) is
+  /// the object that was being changed: it is given up, its socket sees kReset.
+  void rebuild(Context& ctx, void* broken);
+  /// What the lock's header names while a call is inside: the connection being changed.
+  [[nodiscard]] void* current() const;
+  /// A rule of invariants.h that does not hold, or null. Walks everything: for tests.
+  [[nodiscard]] const char* violated() const;
+
+  // --- For tests (core.h)
+  struct Impl;
+  [[nodiscard]] Impl& impl() { return *impl_; }
+
+ private:
+  Impl* impl_;  // in the arena
+};
+
+}  // namespace bypass::tcp

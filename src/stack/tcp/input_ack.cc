@@ -1,0 +1,122 @@
+// What an ACK does: the send ring, round-trip times, congestion window and loss recovery.
+#include <algorithm>
+
+#include "stack/tcp/input.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+// Below this a ring is not worth keeping small; above it follows the window that the path can use.
+constexpr std::uint32_t kSmallestTuned = 256U << 10;
+
+// RFC 6298 §3, RFC 7323 §4: a segment timed here, else the echoed timestamp, which also holds for what was
+// sent again but counts in milliseconds.
+Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {
+  const bool timed = tcb.probe.running();
+  if (const auto rtt = tcb.probe.on_ack(s.ack, env.now())) {
+    const Duration sample = std::max(*rtt, Duration{1});
+    tcb.rtt.on_sample(env.now(), sample);
+    env.core.network.confirm(env.ctx, tcb.path);
+    return sample;
+  }
+  if (timed || !tcb.has(kTimestamps) || s.options.ts_echo == 0) return {};
+  const std::uint32_t ticks = timestamp_clock(env.now()) + tcb.ts_offset - s.options.ts_echo;
+  if (ticks > 1U << 20) return {};  // 18 minutes: not an echo of ours
+  const Duration sample{std::int64_t{std::max(ticks, 1U)} << kTimestampShift};
+  tcb.rtt.on_sample(env.now(), sample);
+  return sample;
+}
+
+// Growth counts only what left while cwnd was the limit; slow start may fill half of it (RFC 7661's concern).
+bool app_limited(const Tcb& tcb, std::uint32_t flight) {
+  if (tcb.snd_una < tcb.cwnd_limited) return false;
+  return !tcb.congestion.in_slow_start() || tcb.congestion.cwnd() >= 2 * flight;
+}
+
+[[gnu::noinline, gnu::cold]] void begin_recovery(Env& env, Tcb& tcb) {
+  env.count().tcp_fast_retransmits++;
+  tcb.congestion.on_loss_event(env.now(), tcb.in_flight());
+  tcb.scoreboard.enter_recovery(tcb.seq_of(tcb.snd_nxt));
+  tcb.probe.cancel();
+  tcb.set(kRetransmitNow);
+}
+
+void try_output(Env& env, Tcb& tcb) {
+  tcb.set(kTryOutput);
+  touch(env, tcb);
+}
+
+void after_scoreboard(Env& env, Tcb& tcb) {
+  if (tcb.scoreboard.clean()) return;
+  if (tcb.scoreboard.should_recover()) begin_recovery(env, tcb);
+  try_output(env, tcb);
+}
+
+}  // namespace
+
+void update_window(Env& env, Tcb& tcb, const Segment& s) {
+  if (before(s.seq, tcb.snd_wl1) || (s.seq == tcb.snd_wl1 && before(s.ack, tcb.snd_wl2))) return;
+  tcb.snd_wl1 = s.seq;
+  tcb.snd_wl2 = s.ack;
+  const std::uint32_t wnd = std::uint32_t{s.window} << tcb.snd_scale;
+  if (wnd == tcb.snd_wnd) return;
+  const bool wider = wnd > tcb.snd_wnd;
+  tcb.snd_wnd = wnd;
+  tcb.max_snd_wnd = std::max(tcb.max_snd_wnd, wnd);
+  if (wider && tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+}
+
+void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
+  const std::uint32_t flight = tcb.in_flight();
+  AckEvent event;
+  event.now = env.now();
+  event.acked = acked;
+  event.flight = flight;
+  event.app_limited = app_limited(tcb, flight);
+  tcb.snd_una += acked;
+  tcb.ring.advance(env.core.memory, std::min(tcb.snd_una, tcb.ring.end()));
+  event.rtt = take_sample(env, tcb, s);
+  event.srtt = tcb.rtt.srtt();
+  event.una = s.ack;
+  event.nxt = tcb.seq_of(tcb.snd_nxt);
+  tcb.scoreboard.on_ack(env.core.memory, s.ack, event.nxt, s.options.sack_blocks(), false, tcb.mss);
+  event.in_recovery = tcb.scoreboard.in_recovery();
+  tcb.congestion.on_ack(event);
+  tcb.progress = env.now();
+  tcb.rtt.reset_backoff();
+  after_scoreboard(env, tcb);
+  // RFC 6298 §5.2, §5.3.
+  if (tcb.in_flight() == 0) {
+    if (!tcb.has(kPersist)) disarm(tcb, Timer::kRetransmit);
+  } else {
+    arm_retransmit(env, tcb);
+  }
+  if (tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+  if (tcb.has(kWantWritable)) wake_writer(env, tcb);
+}
+
+void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
+  if (tcb.in_flight() == 0) return;
+  // RFC 5681 §2's definition; RFC 6675 §2 wants news in the SACK blocks instead, which the scoreboard looks for.
+  const bool duplicate = s.payload == 0 && !s.has(kFin);
+  tcb.scoreboard.on_ack(env.core.memory, s.ack, tcb.seq_of(tcb.snd_nxt), s.options.sack_blocks(), duplicate, tcb.mss);
+  after_scoreboard(env, tcb);
+}
+
+std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
+  if (tcb.options.send_buffer != 0) return tcb.options.send_buffer;
+  return std::min(core.config.send_buffer, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
+}
+
+void wake_writer(Env& env, Tcb& tcb) {
+  const std::uint32_t limit = send_limit(env.core, tcb);
+  if (tcb.ring.room(limit) < limit / 3) return;
+  if (tcb.unsent() >= tcb.options.not_sent_low_water) return;
+  tcb.clear(kWantWritable);
+  env.post(tcb, kEventWritable);
+}
+
+}  // namespace bypass::tcp

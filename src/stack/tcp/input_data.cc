@@ -1,0 +1,243 @@
+// Text and FIN: the receive queue, reassembly, and when to acknowledge (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+#include <algorithm>
+#include <cstring>
+
+#include "stack/arena_packet.h"
+#include "stack/tcp/accept.h"
+#include "stack/tcp/input.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
+
+namespace bypass::tcp {
+namespace {
+
+constexpr std::size_t kArenaBlock = 4096;  // a block that gathers small segments
+constexpr std::uint32_t kFewestFrames = 64;
+
+// --- Frames and the memory they hold
+
+bool in_arena(const Packet& frame) {
+  return (frame.flags & kInArena) != 0;
+}
+
+// Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
+bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
+  if (in_arena(frame)) return false;
+  if (tcb.rx_truesize + truesize(frame) > 2 * tcb.rcv_limit) return true;
+  return env.core.held_frames >= env.core.frame_budget || env.ctx.queue(frame.port).scarce();
+}
+
+void copy_out(const Packet& frame, std::byte* to) {
+  std::uint32_t skip = frame.offset, left = frame.payload_len;
+  for (const Packet* p = &frame; p != nullptr && left != 0; p = p->next_segment) {
+    const std::uint32_t from = std::min(skip, p->len);
+    const std::uint32_t n = std::min(p->len - from, left);
+    if (n != 0) std::memcpy(to, p->data + from, n);
+    to += n;
+    left -= n;
+    skip -= from;
+  }
+}
+
+// The payload in an arena packet with room for more behind it; null without memory.
+Packet* to_arena(Env& env, const Packet& frame) {
+  const std::size_t room = std::max<std::size_t>(frame.payload_len, kArenaBlock - sizeof(Packet));
+  Packet* copy = allocate_arena_packet(env.core.memory, 0, room);
+  if (copy == nullptr) return nullptr;
+  copy_out(frame, copy->data);
+  copy->len = copy->frame_len = copy->payload_len = frame.payload_len;
+  copy->seq = frame.seq;
+  return copy;
+}
+
+bool append_to_tail(Tcb& tcb, const Packet& frame) {
+  Packet* tail = tcb.rx_tail;
+  if (tail == nullptr || !in_arena(*tail) || tail->next_segment != nullptr) return false;
+  // Only where the payload is the packet's end: nothing was trimmed off it.
+  if (tail->offset + tail->payload_len != tail->len || tail->tailroom() < frame.payload_len) return false;
+  copy_out(frame, tail->data + tail->len);
+  tail->len += frame.payload_len;
+  tail->frame_len += frame.payload_len;
+  tail->payload_len += frame.payload_len;
+  return true;
+}
+
+void link_tail(Env& env, Tcb& tcb, Packet* frame) {
+  frame->queue_next = nullptr;
+  (tcb.rx_tail != nullptr ? tcb.rx_tail->queue_next : tcb.rx_head) = frame;
+  tcb.rx_tail = frame;
+  tcb.rx_truesize += truesize(*frame);
+  if (!in_arena(*frame)) env.core.held_frames++;
+}
+
+// Takes the frame over. False: no memory for a copy; the frame stays the caller's.
+bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
+  const std::uint32_t bytes = frame->payload_len;
+  if (should_copy(env, tcb, *frame)) [[unlikely]] {
+    if (!append_to_tail(tcb, *frame)) {
+      Packet* copy = to_arena(env, *frame);
+      if (copy == nullptr) return false;
+      link_tail(env, tcb, copy);
+    }
+    env.ctx.release(frame);
+  } else {
+    link_tail(env, tcb, frame);
+  }
+  tcb.rx_bytes += bytes;
+  tcb.received += bytes;
+  tcb.rcv_nxt += bytes;
+  return true;
+}
+
+Packet* as_queued(Segment& s) {
+  Packet* frame = s.packet;
+  frame->seq = s.seq.v;
+  frame->offset = s.offset;
+  frame->payload_len = s.payload;
+  return frame;
+}
+
+// --- When to acknowledge
+
+void note_size(Tcb& tcb, const Segment& s) {
+  // A large receive is many segments; what they carried is known, or at most our MSS.
+  const bool large = (s.packet->flags & kRxLro) != 0 && s.packet->tso_mss != 0;
+  const std::uint32_t one = large ? s.packet->tso_mss : s.payload;
+  if (one > tcb.rcv_mss) tcb.rcv_mss = static_cast<std::uint16_t>(std::min<std::uint32_t>(one, tcb.own_mss));
+}
+
+void ack_text(Env& env, Tcb& tcb) {
+  const std::uint32_t owed = distance(tcb.last_ack_sent, tcb.rcv_nxt);
+  if (tcb.quick_acks != 0 || tcb.options.quick_ack || owed >= 2U * tcb.rcv_mss) {
+    if (tcb.quick_acks != 0) tcb.quick_acks--;
+    return ack_soon(env, tcb);
+  }
+  if (tcb.has(kAckDelayed)) return;
+  tcb.set(kAckDelayed);
+  arm(env, tcb, Timer::kDelayedAck, env.now() + env.core.config.delayed_ack);
+}
+
+// --- Out of order
+
+Reassembly::Limits hole_limits(const Tcb& tcb) {
+  return {tcb.rcv_wnd(), std::max(kFewestFrames, tcb.rcv_limit / 1024)};
+}
+
+void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
+  if (should_copy(env, tcb, *frame)) {
+    Packet* copy = to_arena(env, *frame);
+    env.ctx.release(frame);
+    if (copy == nullptr) {
+      env.count().drop_tcp_memory++;
+      return;
+    }
+    frame = copy;
+  }
+  const SeqNum begin{frame->seq};
+  const std::uint32_t bytes = frame->payload_len;
+  const auto inserted = tcb.reassembly.insert(env.core.memory, frame, hole_limits(tcb));
+  if (inserted.outcome == Reassembly::Outcome::kDuplicate) {
+    env.count().drop_tcp_duplicate++;
+    tcb.reassembly.note_duplicate(begin, begin + bytes);
+  }
+  if (inserted.outcome == Reassembly::Outcome::kRefused) env.count().drop_tcp_memory++;
+  release_list(env, inserted.release);
+  if (!tcb.reassembly.empty()) tcb.set(kHoles);
+}
+
+// A hole was filled: what follows it is in order now.
+[[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb) {
+  auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt);
+  release_list(env, ready.release);
+  for (Packet* frame = ready.frames; frame != nullptr;) {
+    Packet* next = frame->queue_next;
+    if (!enqueue(env, tcb, frame)) {
+      // No memory: the rest was not acknowledged in order yet and comes again.
+      env.count().drop_tcp_memory++;
+      release_list(env, frame);
+      break;
+    }
+    frame = next;
+  }
+  if (tcb.reassembly.empty()) tcb.clear(kHoles);
+}
+
+}  // namespace
+
+std::uint32_t truesize(const Packet& frame) {
+  std::uint32_t size = 0;
+  for (const Packet* p = &frame; p != nullptr; p = p->next_segment)
+    size += p->capacity + static_cast<std::uint32_t>(sizeof(Packet));
+  return size;
+}
+
+void ack_soon(Env& env, Tcb& tcb) {
+  tcb.set(kAckNow);
+  touch(env, tcb);
+}
+
+void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
+  note_size(tcb, s);
+  if (!enqueue(env, tcb, as_queued(s))) {
+    env.count().drop_tcp_memory++;
+    return;
+  }
+  s.packet = nullptr;
+  ack_text(env, tcb);
+  env.post(tcb, kEventReadable);
+}
+
+void accept_text(Env& env, Tcb& tcb, Segment& s) {
+  const SeqNum end = s.seq + s.payload;
+  // Behind the right edge: neither text nor FIN (RFC 9293 §3.10.7.4: trimmed to fit the window).
+  if (after(end, tcb.rcv_adv)) {
+    env.count().drop_tcp_out_of_window++;
+    ack_soon(env, tcb);
+    s.flags &= static_cast<std::uint8_t>(~kFin);
+    if (before_or_at(tcb.rcv_adv, s.seq)) return;
+    s.payload = distance(s.seq, tcb.rcv_adv);
+  }
+  if (before(s.seq, tcb.rcv_nxt)) {
+    const SeqNum duplicate_end = earlier(s.seq + s.payload, tcb.rcv_nxt);
+    tcb.reassembly.note_duplicate(s.seq, duplicate_end);
+    ack_soon(env, tcb);
+    const std::uint32_t cut = distance(s.seq, duplicate_end);
+    s.seq += cut;
+    s.offset += cut;
+    s.payload -= cut;
+    if (s.payload == 0) return;
+  }
+  if (s.seq != tcb.rcv_nxt) {
+    ack_soon(env, tcb);  // RFC 5681 §4.2: at once, so that the sender sees the hole
+    note_size(tcb, s);
+    keep_for_later(env, tcb, as_queued(s));
+    s.packet = nullptr;
+    return;
+  }
+  accept_in_order(env, tcb, s);
+  if (!tcb.has(kHoles) || s.packet != nullptr) return;
+  take_ready(env, tcb);
+  ack_soon(env, tcb);
+}
+
+void take_fin(Env& env, Tcb& tcb) {
+  tcb.set(kFinReceived);
+  tcb.rcv_nxt += 1;
+  if (after(tcb.rcv_nxt, tcb.rcv_adv)) tcb.rcv_adv = tcb.rcv_nxt;
+  ack_soon(env, tcb);
+  env.post(tcb, kEventEof | kEventReadable);
+  switch (tcb.state) {
+    case State::kEstablished:
+      return set_state(env, tcb, State::kCloseWait, Why::kSegment);
+    case State::kFinWait1:
+      return set_state(env, tcb, State::kClosing, Why::kSegment);
+    case State::kFinWait2:
+      set_state(env, tcb, State::kTimeWait, Why::kSegment);
+      return leave_for_time_wait(env, tcb);
+    default:
+      return;
+  }
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,94 @@
+#include "stack/tcp/invariants.h"
+
+#include "stack/tcp/core.h"
+#include "stack/tcp/state.h"
+
+namespace bypass::tcp {
+namespace {
+
+struct Rule {
+  const char* text;
+  bool (*holds)(const Tcb&);
+};
+
+bool queue_adds_up(const Tcb& tcb) {
+  std::uint64_t bytes = 0;
+  const Packet* last = nullptr;
+  for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) {
+    if (p->payload_len == 0) return false;
+    bytes += p->payload_len;
+    last = p;
+    if (bytes > tcb.rx_bytes) return false;  // also ends a walk in a circle
+  }
+  return bytes == tcb.rx_bytes && last == tcb.rx_tail;
+}
+
+constexpr Rule kAlways[] = {
+    {"a state of RFC 9293", [](const Tcb& t) { return t.state <= State::kTimeWait && t.state != State::kListen; }},
+    {"in the flow table while it lives",
+     [](const Tcb& t) { return t.has(kInFlowTable) == (t.state != State::kClosed && t.state != State::kTimeWait); }},
+    {"a socket or an orphan", [](const Tcb& t) { return !t.has(kOrphan) || t.event.user == nullptr; }},
+    {"the receive queue adds up", queue_adds_up},
+    {"an empty queue holds no buffers", [](const Tcb& t) { return t.rx_head != nullptr || t.rx_truesize == 0; }},
+};
+
+constexpr Rule kSynchronized[] = {
+    {"SND.UNA <= SND.NXT", [](const Tcb& t) { return t.snd_una <= t.snd_nxt; }},
+    {"SND.NXT within what was queued", [](const Tcb& t) { return t.snd_nxt <= t.send_end(); }},
+    {"the ring begins at SND.UNA",
+     [](const Tcb& t) { return t.ring.begin() == (t.snd_una > t.ring.end() ? t.ring.end() : t.snd_una); }},
+    {"FIN sent means FIN queued", [](const Tcb& t) { return !t.has(kFinSent) || t.has(kFinQueued); }},
+    {"FIN sent is behind the last byte", [](const Tcb& t) { return !t.has(kFinSent) || t.snd_nxt == t.send_end(); }},
+    {"the promised edge is not behind RCV.NXT", [](const Tcb& t) { return !after(t.rcv_nxt, t.rcv_adv); }},
+    {"Last.ACK.sent <= RCV.NXT", [](const Tcb& t) { return !after(t.last_ack_sent, t.rcv_nxt); }},
+    {"cwnd is at least a segment", [](const Tcb& t) { return t.congestion.cwnd() >= t.mss; }},
+    {"no more in the pipe than in flight", [](const Tcb& t) { return t.scoreboard.pipe() <= 2 * t.in_flight(); }},
+    {"something in flight has a timer", [](const Tcb& t) { return t.in_flight() == 0 || t.deadline[0] != kNever; }},
+    {"a full ACK is owed to nobody", [](const Tcb& t) { return !t.has(kAckNow) || t.has(kInBurst | kBlocked); }},
+    {"holes are flagged", [](const Tcb& t) { return t.has(kHoles) == !t.reassembly.empty(); }},
+};
+
+const char* first_broken(const Tcb& tcb, const Rule* rules, std::size_t count) {
+  for (std::size_t i = 0; i < count; i++)
+    if (!rules[i].holds(tcb)) return rules[i].text;
+  return nullptr;
+}
+
+const char* index_violated(const Core& core, const Tcb& tcb) {
+  if (tcb.has(kZombie)) return nullptr;
+  if (!tcb.has(kInFlowTable)) return nullptr;
+  const FlowKey key{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port};
+  if (core.flows.find(key, core.flows.hash(key)) != &tcb.flow) return "the flow table finds the connection";
+  for (const Instant at : tcb.deadline)
+    if (at != kNever && (!tcb.wheel.scheduled() || tcb.wheel.expires() > at)) return "the wheel fires in time";
+  return nullptr;
+}
+
+}  // namespace
+
+const char* violated(const Tcb& tcb) {
+  if (tcb.has(kZombie)) return nullptr;
+  if (const char* rule = first_broken(tcb, kAlways, std::size(kAlways))) return rule;
+  if (!synchronized(tcb.state) || !tcb.has(kInFlowTable)) return nullptr;
+  if (const char* rule = first_broken(tcb, kSynchronized, std::size(kSynchronized))) return rule;
+  if (const char* rule = tcb.scoreboard.violated()) return rule;
+  return tcb.reassembly.violated(tcb.rcv_nxt);
+}
+
+const char* Engine::violated() const {
+  const char* broken = nullptr;
+  std::size_t flows = impl_->time_waits.count;
+  std::uint32_t held = 0;
+  impl_->tcbs.for_each([&](const Tcb& tcb) {
+    flows += tcb.has(kInFlowTable) ? 1 : 0;
+    for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) held += (p->flags & kInArena) == 0 ? 1 : 0;
+    if (broken == nullptr) broken = tcp::violated(tcb);
+    if (broken == nullptr) broken = index_violated(*impl_, tcb);
+  });
+  if (broken != nullptr) return broken;
+  if (flows != impl_->flows.size()) return "the flow table holds what lives and nothing else";
+  if (held != impl_->held_frames) return "held frames are counted";
+  return nullptr;
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,11 @@
+// What always holds for a connection between two calls; the simulator asks after each event, a rebuild before
+// it keeps a connection.
+#pragma once
+
+#include "stack/tcp/tcb.h"
+
+namespace bypass::tcp {
+
+/// The rule that does not hold, or null.
+[[nodiscard]] const char* violated(const Tcb& tcb);
+}  // namespace bypass::tcp

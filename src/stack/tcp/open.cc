@@ -1,0 +1,169 @@
+#include "stack/tcp/open.h"
+
+#include <algorithm>
+
+#include "stack/tcp/input.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/receive_window.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+constexpr std::uint32_t kHeaders = 40;       // IPv4 and TCP without options
+constexpr std::uint8_t kQuickAcks = 8;       // at the start, so that the peer's slow start is not held up
+constexpr std::uint32_t kReuseStep = 65537;  // above the last incarnation's window (as Linux)
+
+std::uint16_t own_mss(const Path& path, const Options& options) {
+  const std::uint32_t fits = path.mtu > kHeaders + kLeastMss ? path.mtu - kHeaders : kLeastMss;
+  const std::uint32_t most = options.max_segment != 0 ? options.max_segment : 0xffffU;
+  return static_cast<std::uint16_t>(std::min({fits, std::max<std::uint32_t>(most, kLeastMss), 0xffffU}));
+}
+
+// --- The source port (RFC 6056 §3.3.3)
+
+enum class Slot : std::uint8_t { kFree, kTaken, kReusable };
+
+Slot look(Env& env, const FlowKey& key, TimeWait*& found) {
+  FlowNode* node = env.core.flows.find(key, env.core.flows.hash(key));
+  if (node == nullptr) return Slot::kFree;
+  if (node->kind != FlowKind::kTimeWait) return Slot::kTaken;
+  found = reinterpret_cast<TimeWait*>(reinterpret_cast<char*>(node) - offsetof(TimeWait, flow));
+  return may_reuse(*found, env.now()) ? Slot::kReusable : Slot::kTaken;
+}
+
+struct Choice {
+  std::uint16_t port = 0;
+  TimeWait* reused = nullptr;
+};
+
+// A port without a past if there is one soon, else one whose TIME_WAIT may be taken over (RFC 6191).
+Choice choose_port(Env& env, const IpAddress& local, const Endpoint& remote) {
+  const auto& config = env.core.config;
+  const std::uint32_t offset = port_offset(env.core.secret, local, remote);
+  const std::uint32_t count = config.port_last - config.port_first + 1U;
+  Choice fallback;
+  for (std::uint32_t i = 0; i < count; i++) {
+    const std::uint16_t port = ephemeral_port(offset + env.core.next_ephemeral++, config.port_first, config.port_last);
+    if (env.core.ports.conflicting({local, port}) != nullptr) continue;
+    TimeWait* tw = nullptr;
+    const Slot slot = look(env, {local, remote.address, port, remote.port}, tw);
+    if (slot == Slot::kFree) return {port, nullptr};
+    if (slot == Slot::kReusable && fallback.port == 0) fallback = {port, tw};
+    if (fallback.port != 0 && i >= 64) break;
+  }
+  return fallback;
+}
+
+Result<Choice> source_port(Env& env, const Path& path, const Endpoint& local, const Endpoint& remote) {
+  std::uint16_t wanted = local.port;
+  const Hooks* hooks = env.ctx.hooks;
+  if (wanted == 0 && hooks != nullptr && hooks->choose_source_port != nullptr)
+    wanted = hooks->choose_source_port(hooks->self, {path.local, 0}, remote);
+  if (wanted == 0) {
+    const Choice choice = choose_port(env, path.local, remote);
+    if (choice.port == 0) return Error::kAddressNotAvailable;
+    return choice;
+  }
+  Choice choice{wanted, nullptr};
+  const Slot slot = look(env, {path.local, remote.address, wanted, remote.port}, choice.reused);
+  if (slot == Slot::kTaken) return choice.reused != nullptr ? Error::kAddressNotAvailable : Error::kAddressInUse;
+  return choice;
+}
+
+}  // namespace
+
+void update_mss(Tcb& tcb) {
+  const std::uint32_t option_bytes = tcb.has(kTimestamps) ? kTimestampsBytes : 0;
+  const std::uint32_t most = std::max(std::min(tcb.peer_mss, tcb.own_mss), kLeastMss);
+  tcb.mss = static_cast<std::uint16_t>(std::max<std::uint32_t>(most - option_bytes, kLeastMss - kTimestampsBytes));
+}
+
+void apply_options(Env& env, Tcb& tcb) {
+  tcb.path.tos = tcb.options.tos;
+  tcb.path.ttl = tcb.options.ttl;
+  if (synchronized(tcb.state)) {
+    tcb.rcv_limit = tcb.options.receive_buffer != 0 ? initial_receive_limit(env, tcb) : tcb.rcv_limit;
+    arm_idle(env, tcb);
+  }
+}
+
+Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::uint16_t remote_port,
+                     const Options& options) {
+  Tcb* tcb = env.core.tcbs.allocate();
+  if (tcb == nullptr) return nullptr;
+  env.core.current = tcb;
+  const auto& config = env.core.config;
+  tcb->event.source = EventSource::kTcp;
+  tcb->path = path;
+  tcb->options = options;
+  if (config.timestamps) tcb->set(kTimestamps);
+  if (config.sack) tcb->set(kSackPermitted);
+  if (config.window_scaling) tcb->set(kWindowScaling);
+  const std::uint32_t largest = options.receive_buffer != 0 ? options.receive_buffer : config.receive_buffer;
+  tcb->rcv_scale = config.window_scaling ? window_scale_for(largest) : 0;
+  tcb->rcv_limit = initial_receive_limit(env, *tcb);
+  tcb->own_mss = own_mss(path, options);
+  tcb->rcv_mss = std::min(tcb->own_mss, kDefaultMss);
+  apply_options(env, *tcb);
+  const Endpoint local{path.local, local_port}, remote{path.remote, remote_port};
+  tcb->seq_base = initial_sequence(env.core.secret, local, remote, env.now()) + 1;
+  tcb->ts_offset = timestamp_offset(env.core.secret, local, remote);
+  tcb->progress = tcb->last_received = tcb->last_sent = tcb->rcv_round = env.now();
+  env.core.flows.insert(env.core.memory, tcb->flow, {path.local, path.remote, local_port, remote_port});
+  tcb->set(kInFlowTable);
+  return tcb;
+}
+
+void establish(Env& env, Tcb& tcb, const Segment& s) {
+  set_state(env, tcb, State::kEstablished, Why::kSegment);
+  if (const auto rtt = tcb.probe.on_ack(s.ack, env.now())) tcb.rtt.on_sample(env.now(), std::max(*rtt, Duration{1}));
+  tcb.rtt.reset_backoff();
+  tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));
+  tcb.congestion.start(tcb.options.congestion, tcb.mss, env.core.config.initial_window);
+  if (tcb.has(kSynLost)) {
+    tcb.congestion.on_syn_lost();
+    if (!tcb.rtt.has_sample()) tcb.rtt.on_handshake_without_sample();
+  }
+  tcb.quick_acks = kQuickAcks;
+  tcb.attempts = 0;
+  tcb.soft_error = Error::kNone;
+  tcb.progress = tcb.last_sent = tcb.rcv_round = env.now();
+  disarm(tcb, Timer::kRetransmit);
+  arm_idle(env, tcb);
+  if (!tcb.has(kFinQueued)) return;
+  set_state(env, tcb, State::kFinWait1, Why::kUser);  // shut down while two SYNs crossed
+  tcb.set(kTryOutput);
+  touch(env, tcb);
+}
+
+Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, const Options& options, void* user) {
+  if (remote.port == 0 || remote.address.is_any() || remote.address.is_multicast()) return Error::kNoRoute;
+  Path path;
+  const auto route = env.core.network.resolve(local.address, remote.address, path);
+  if (!route.ok()) return route.error();
+  const auto choice = source_port(env, path, local, remote);
+  if (!choice.ok()) return choice.error();
+  SeqNum floor{};
+  bool has_floor = false;
+  if (choice->reused != nullptr) {
+    floor = choice->reused->snd_nxt + kReuseStep;
+    has_floor = true;
+    env.count().tcp_time_wait_reused++;
+    end_time_wait(env, *choice->reused);
+  }
+  Tcb* tcb = make_connection(env, path, choice->port, remote.port, options);
+  if (tcb == nullptr) return Error::kNoMemory;
+  if (has_floor && before(tcb->seq_base, floor)) tcb->seq_base = floor;
+  tcb->event.user = user;
+  env.count().tcp_active_opens++;
+  set_state(env, *tcb, State::kSynSent, Why::kOpen);
+  tcb->probe.start(tcb->seq_base, env.now());
+  open_output(env, *tcb);
+  arm_retransmit(env, *tcb);
+  return tcb;
+}
+
+}  // namespace bypass::tcp

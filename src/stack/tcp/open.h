@@ -1,0 +1,26 @@
+// How a connection comes to be: its Tcb, its numbers, and the step to ESTABLISHED.
+#pragma once
+
+#include "stack/tcp/core.h"
+#include "stack/tcp/segment.h"
+
+namespace bypass::tcp {
+
+inline constexpr std::uint16_t kDefaultMss = 536;  // RFC 9293 §3.7.1
+/// A peer that asks for less costs more headers than payload (as Linux's tcp_min_snd_mss).
+inline constexpr std::uint16_t kLeastMss = 48;
+
+/// A Tcb for these endpoints, in the flow table, CLOSED, offering what the engine's settings allow.
+/// Null without memory.
+Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::uint16_t remote_port,
+                     const Options& options);
+/// The segment size that both sides, the path and the options in each header leave.
+void update_mss(Tcb& tcb);
+/// The handshake is done; `segment` acknowledged our SYN.
+void establish(Env& env, Tcb& tcb, const Segment& segment);
+/// Options that act at once: TOS, TTL, keep-alive, buffers.
+void apply_options(Env& env, Tcb& tcb);
+
+Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, const Options& options, void* user);
+
+}  // namespace bypass::tcp

@@ -1,0 +1,258 @@
+#include "stack/tcp/output.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "stack/tcp/input.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+// Why sending stopped.
+enum class Hold : std::uint8_t {
+  kNone,     // it did not: there is something to send
+  kNothing,  // all is sent
+  kWindow,   // the peer's window
+  kCwnd,
+  kSmall,   // Nagle or cork: a partial segment waits for company
+  kDevice,  // no room on the device
+};
+
+struct Chunk {
+  Hold hold = Hold::kNone;
+  std::uint32_t length = 0;
+  bool fin = false;
+};
+
+// --- New data
+
+std::uint32_t usable_window(const Tcb& tcb) {
+  const std::uint64_t edge = tcb.snd_una + tcb.snd_wnd;
+  return edge > tcb.snd_nxt ? static_cast<std::uint32_t>(edge - tcb.snd_nxt) : 0;
+}
+
+// RFC 9293 §3.7.4 with Minshall's refinement: only an unacknowledged partial segment holds back another.
+bool hold_small(const Tcb& tcb) {
+  if (tcb.has(kForceOutput)) return false;
+  if (tcb.has(kMore) || tcb.options.cork) return true;
+  return !tcb.options.no_delay && tcb.small_end > tcb.snd_una;
+}
+
+std::uint32_t whole_segments(std::uint32_t length, std::uint32_t mss) {
+  return length < 2 * mss ? mss : length - length % mss;
+}
+
+// RFC 9293 §3.8.6.2.1: what may be sent, and no silly windows.
+Chunk fit_window(const Tcb& tcb, std::uint32_t mss, std::uint32_t window, std::uint32_t limit, bool fin) {
+  const auto unsent = static_cast<std::uint32_t>(std::min<std::uint64_t>(tcb.unsent(), ~0U));
+  std::uint32_t length = std::min({unsent, window, limit});
+  if (length == unsent) {
+    if (fin) return {Hold::kNone, length, window > length};  // FIN takes a number of the window, too
+    if (length < mss) return {hold_small(tcb) ? Hold::kSmall : Hold::kNone, length};
+    const std::uint32_t whole = whole_segments(length, mss);
+    return {Hold::kNone, whole != length && hold_small(tcb) ? whole : length};
+  }
+  if (length >= mss) return {Hold::kNone, whole_segments(length, mss)};
+  const bool half = length != 0 && length >= tcb.max_snd_wnd / 2;
+  return {half || (length != 0 && tcb.has(kForceOutput)) ? Hold::kNone : Hold::kWindow, length};
+}
+
+Chunk next_chunk(Tcb& tcb, std::uint32_t mss, std::uint32_t frame_limit) {
+  const bool fin = tcb.has(kFinQueued) && !tcb.has(kFinSent);
+  if (tcb.unsent() == 0 && !fin) return {Hold::kNothing};
+  const std::uint32_t window = usable_window(tcb);
+  if (window == 0) return {Hold::kWindow};
+  // An empty pipe always takes a segment; a part of one is not worth it (RFC 6675 §5 step C).
+  const std::uint32_t cwnd = tcb.congestion.cwnd(), pipe = tcb.scoreboard.pipe();
+  const std::uint32_t room = pipe == 0 ? std::max(cwnd, mss) : cwnd > pipe ? cwnd - pipe : 0;
+  if (room < mss && room < tcb.unsent()) return {Hold::kCwnd};
+  if (room == 0 && tcb.unsent() != 0) return {Hold::kCwnd};
+  return fit_window(tcb, mss, window, std::min(frame_limit, std::max(room, mss)), fin);
+}
+
+bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint32_t mss) {
+  const bool last = chunk.length == tcb.unsent();
+  auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
+  if (chunk.fin) flags |= kFin;
+  const auto sent = send_data(env, tcb, tcb.snd_nxt, chunk.length, flags);
+  if (!sent) return false;
+  const bool fin = chunk.fin && *sent == chunk.length;
+  const std::uint32_t numbers = *sent + (fin ? 1 : 0);
+  if (tcb.in_flight() == 0) tcb.progress = env.now();
+  tcb.scoreboard.on_sent(tcb.seq_of(tcb.snd_nxt), numbers);
+  tcb.snd_nxt += numbers;
+  if (fin) tcb.set(kFinSent);
+  if (*sent < mss) tcb.small_end = tcb.snd_nxt;
+  if (!tcb.probe.running()) tcb.probe.start(tcb.seq_of(tcb.snd_nxt), env.now());
+  if (tcb.received != 0) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
+  return true;
+}
+
+Hold send_new(Env& env, Tcb& tcb) {
+  const std::uint32_t mss = segment_room(tcb);
+  std::uint32_t limit = 0;
+  for (;;) {
+    if (limit == 0 && tcb.unsent() > mss) limit = frame_limit(env, tcb);
+    const Chunk chunk = next_chunk(tcb, mss, std::max(limit, mss));
+    if (chunk.hold != Hold::kNone) return chunk.hold;
+    if (!send_chunk(env, tcb, chunk, mss)) return Hold::kDevice;
+  }
+}
+
+// --- Retransmission
+
+bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
+  const std::uint64_t position = tcb.position_of(segment.begin);
+  const std::uint64_t end = std::min(position + segment.length, tcb.ring.end());
+  const auto length = static_cast<std::uint32_t>(end > position ? end - position : 0);
+  const bool fin = length < segment.length;  // the number behind the ring's last byte
+  const bool last = position + length == tcb.ring.end();
+  auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
+  if (fin) flags |= kFin;
+  const auto sent = send_data(env, tcb, position, length, flags);
+  if (!sent) return false;
+  segment.length = *sent + (fin && *sent == length ? 1 : 0);
+  tcb.scoreboard.on_retransmitted(segment);
+  tcb.probe.cancel();
+  tcb.retransmits++;
+  env.count().tcp_retransmits++;
+  return true;
+}
+
+// RFC 6675 §5 step C. False: the device has no room.
+[[gnu::noinline, gnu::cold]] bool retransmit_lost(Env& env, Tcb& tcb) {
+  const std::uint32_t mss = segment_room(tcb);
+  for (;;) {
+    const std::uint32_t pipe = tcb.scoreboard.pipe();
+    const bool first = tcb.has(kRetransmitNow);
+    if (!first && pipe != 0 && pipe + mss > tcb.congestion.cwnd()) return true;
+    const bool new_data = tcb.unsent() != 0 && usable_window(tcb) >= std::min<std::uint64_t>(mss, tcb.unsent());
+    const auto segment = tcb.scoreboard.next_segment(mss, mss, new_data);
+    if (segment.length == 0) return true;
+    if (!retransmit(env, tcb, segment)) return false;
+    tcb.clear(kRetransmitNow);
+  }
+}
+
+// --- Timers afterwards
+
+void settle_timers(Env& env, Tcb& tcb, Hold hold) {
+  if (tcb.in_flight() != 0) {
+    if (deadline(tcb, Timer::kRetransmit) == kNever || tcb.has(kPersist)) arm_retransmit(env, tcb);
+    return;
+  }
+  const bool armed = tcb.has(kPersist) && deadline(tcb, Timer::kRetransmit) != kNever;
+  if (hold == Hold::kWindow) {
+    if (!armed) arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
+  } else if (hold == Hold::kSmall) {
+    if (!armed) arm_persist(env, tcb, kCorkLimit);
+  } else {
+    disarm(tcb, Timer::kRetransmit);
+    tcb.clear(kPersist);
+  }
+}
+
+// RFC 5681 §4.1: after a pause cwnd says nothing about the path any more.
+void restart_after_idle(Env& env, Tcb& tcb) {
+  const Duration idle = env.now() - tcb.last_sent;
+  if (idle <= env.core.config.rto_min || tcb.unsent() == 0) return;
+  tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
+}
+
+void push_burst(TcbList& list, Tcb& tcb) {
+  tcb.burst_next = nullptr;
+  (list.tail != nullptr ? list.tail->burst_next : list.head) = &tcb;
+  list.tail = &tcb;
+}
+
+void resume_one(Env& env, Tcb& tcb) {
+  tcb.clear(kBlocked);
+  if (tcb.has(kZombie)) return reap(env, tcb);
+  env.core.current = &tcb;
+  if (tcb.has(kSynOwed)) return open_output(env, tcb);
+  output(env, tcb);
+  if (tcb.has(kAckNow)) acknowledge(env, tcb);
+}
+
+void unpin_sent(Env& env) {
+  Tcb* tcb = std::exchange(env.core.pinned, nullptr);
+  while (tcb != nullptr) {
+    Tcb* next = std::exchange(tcb->pinned_next, nullptr);
+    if (env.ctx.queue(tcb->path.port).pending() == 0) {
+      tcb->clear(kPinned);
+      tcb->ring.unpin(env.core.memory);
+      if (tcb->has(kWantWritable)) wake_writer(env, *tcb);  // the block may grow again
+      reap(env, *tcb);
+    } else {
+      tcb->pinned_next = std::exchange(env.core.pinned, tcb);
+    }
+    tcb = next;
+  }
+}
+
+}  // namespace
+
+void output(Env& env, Tcb& tcb) {
+  tcb.clear(kTryOutput);
+  if (!sends(tcb.state)) return;
+  if (tcb.in_flight() == 0) restart_after_idle(env, tcb);
+  Hold hold = Hold::kDevice;
+  if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) hold = send_new(env, tcb);
+  if (hold == Hold::kDevice) block(env, tcb);
+  if (hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd()) tcb.cwnd_limited = tcb.snd_nxt;
+  tcb.clear(kForceOutput);
+  settle_timers(env, tcb, hold);
+}
+
+void acknowledge(Env& env, Tcb& tcb) {
+  if (send_ack(env, tcb)) return;
+  tcb.set(kAckNow);
+  block(env, tcb);
+}
+
+void open_output(Env& env, Tcb& tcb) {
+  tcb.clear(kSynOwed);
+  if (send_syn(env, tcb)) return;
+  tcb.set(kSynOwed);
+  block(env, tcb);
+}
+
+void send_probe(Env& env, Tcb& tcb) {
+  send_empty(env, tcb, tcb.seq_of(tcb.snd_una) - 1, kAck);
+}
+
+void touch(Env& env, Tcb& tcb) {
+  if (tcb.has(kInBurst)) return;
+  tcb.set(kInBurst);
+  push_burst(env.core.burst, tcb);
+}
+
+void end_burst(Env& env) {
+  while (Tcb* tcb = env.core.burst.head) {
+    env.core.current = tcb;
+    if (tcb->has(kTryOutput)) output(env, *tcb);
+    if (tcb->has(kAckNow)) acknowledge(env, *tcb);
+    env.core.burst.head = tcb->burst_next;
+    if (env.core.burst.head == nullptr) env.core.burst.tail = nullptr;
+    tcb->clear(kInBurst);
+    if (tcb->has(kZombie)) reap(env, *tcb);
+  }
+}
+
+void resume_blocked(Env& env) {
+  if (env.core.pinned != nullptr) unpin_sent(env);
+  // Whoever finds no room again links itself behind `last`: each gets one turn.
+  Tcb* last = env.core.blocked.tail;
+  while (Tcb* tcb = env.core.blocked.head) {
+    if (!tcb->has(kZombie) && !env.ctx.queue(tcb->path.port).can_transmit()) return;
+    env.core.blocked.head = tcb->blocked_next;
+    if (env.core.blocked.head == nullptr) env.core.blocked.tail = nullptr;
+    resume_one(env, *tcb);
+    if (tcb == last) return;
+  }
+}
+
+}  // namespace bypass::tcp

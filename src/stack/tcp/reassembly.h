@@ -1,0 +1,126 @@
+// Reassembly: frames that arrived ahead of a hole (RFC 9293 §3.10.7.4), and the SACK blocks that tell of
+// them (RFC 2018), duplicates included (RFC 2883).
+//
+// Frames lie in islands, runs without a hole, sorted by sequence number. An island is one entry of a small
+// array, the frames in it one list through Packet::queue_next, so that a hole's end takes the whole run
+// at once. Per frame the queue needs Packet::seq, ::offset (where the payload begins in the chain) and
+// ::payload_len; trimming changes those and moves no byte. FIN is no business of this queue: who sees one
+// remembers its sequence number.
+//
+// Bytes that came first stay, but for islands that a later frame covers from end to end: those give way to
+// it, because one frame cannot be in two places.
+//
+// Cost against a hostile peer: islands are bounded by kMaxIslands, a frame costs one scan of at most that
+// many entries plus one move of at most 4 KiB, and frames freed on the way were each paid for by their own
+// arrival. A frame that would need one island more is refused, as is one above the caller's limits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "stack/memory.h"
+#include "stack/packet.h"
+#include "stack/tcp/seq.h"
+
+namespace bypass::tcp {
+
+class Reassembly {
+ public:
+  static constexpr std::size_t kMaxIslands = 128;
+
+  struct Limits {
+    std::uint32_t bytes = 0;   // of payload
+    std::uint32_t frames = 0;  // each holds a buffer, however few bytes it brings
+  };
+  enum class Outcome : std::uint8_t {
+    kQueued,
+    kDuplicate,  // all of it lay here already
+    kRefused,    // a limit, the islands or the memory are used up
+  };
+  /// What insert() did; `release` is a list (through queue_next) of frames to give back: the frame itself
+  /// unless queued, and those that gave way.
+  struct Inserted {
+    Outcome outcome = Outcome::kRefused;
+    Packet* release = nullptr;
+  };
+  /// What may be delivered now: `frames` follow each other without a hole from rcv_nxt on.
+  struct Ready {
+    Packet* frames = nullptr;
+    Packet* last = nullptr;
+    std::uint32_t bytes = 0;
+    std::uint32_t count = 0;
+    Packet* release = nullptr;  // overtaken frames to give back
+  };
+
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] std::uint32_t bytes() const { return bytes_; }
+  [[nodiscard]] std::uint32_t frames() const { return frames_; }
+  [[nodiscard]] std::size_t islands() const { return count_; }
+
+  /// Queues a frame with payload that begins after rcv_nxt (the caller trims to the window first).
+  Inserted insert(Memory& memory, Packet* frame, const Limits& limits);
+  /// The receiver has all before `rcv_nxt` (an in-order frame was taken): what follows it without a hole?
+  /// The caller's rcv_nxt then grows by Ready::bytes. Cheap when empty; call it only when not.
+  Ready advance(Memory& memory, SeqNum rcv_nxt);
+
+  /// A segment brought bytes that were taken before (below rcv_nxt): to be reported by DSACK once.
+  void note_duplicate(SeqNum begin, SeqNum end) { duplicate_ = {begin, end}; }
+  [[nodiscard]] bool has_sack() const { return count_ != 0 || !duplicate_.empty(); }
+  /// Fills in the blocks for the next ACK and returns how many: the duplicate first, if one is noted (it
+  /// is then forgotten: RFC 2883 §4 reports it once), then islands, last changed first (RFC 2018 §4).
+  std::size_t take_sack_blocks(std::span<SackBlock> out);
+  /// The SYN negotiated no SACK, or the ACK that was to carry the duplicate has none.
+  void forget_duplicate() { duplicate_ = {}; }
+
+  /// Gives everything up (connection gone, or memory short): the list of frames to give back.
+  Packet* clear(Memory& memory);
+
+  /// For Memory's rebuild: the block owned, null if none.
+  [[nodiscard]] const void* block() const { return islands_; }
+  /// For invariants: what does not hold, or null. Walks all frames.
+  [[nodiscard]] const char* violated(SeqNum rcv_nxt) const;
+
+ private:
+  struct Island {
+    SeqNum begin, end;
+    Packet* first;
+    Packet* last;
+    std::uint32_t frames;
+    std::uint32_t stamp;  // when it last changed
+  };
+  static_assert(sizeof(Island) == 32);
+
+  struct Place;
+
+  [[nodiscard]] std::size_t find(SeqNum begin) const;
+  [[nodiscard]] Place locate(const SackBlock& all) const;
+  [[nodiscard]] bool make_room(Memory& memory);
+  void note_overlap(const SackBlock& all, const Place& p);
+  void link(Packet* frame, const Place& p);
+  Packet* detach(Island& island, Packet* list);
+  Packet* drop_front(Island& island, SeqNum rcv_nxt, Packet* list);
+  void erase(std::size_t first, std::size_t last);
+  void release_if_empty(Memory& memory);
+
+  Island* islands_ = nullptr;
+  std::uint16_t count_ = 0;
+  std::uint16_t capacity_ = 0;
+  std::uint32_t bytes_ = 0;
+  std::uint32_t frames_ = 0;
+  std::uint32_t stamp_ = 0;
+  SackBlock duplicate_{};
+};
+static_assert(sizeof(Reassembly) <= 40);
+
+/// Shortens a queued frame by bytes at the front or the end of its payload.
+inline void trim_front(Packet& frame, std::uint32_t bytes) {
+  frame.seq += bytes;
+  frame.offset += bytes;
+  frame.payload_len -= bytes;
+}
+inline void trim_back(Packet& frame, std::uint32_t bytes) {
+  frame.payload_len -= bytes;
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,225 @@
+// After a death inside the lock. The truth is in the slabs: every Tcb, TimeWait and Listener that lives says
+// what it owns and where it stands. Flow table, port table, timer wheel, queues and lists are made anew from
+// that. The object that was being changed, and any whose rules do not hold, is given up.
+//
+// Between Memory's begin_rebuild() and finish_rebuild(): what is not marked here is free afterwards.
+#include <algorithm>
+#include <new>
+
+#include "stack/tcp/core.h"
+#include "stack/tcp/invariants.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+bool mark(Memory& memory, const void* block) {
+  return block == nullptr || memory.mark_in_use(block);
+}
+
+// Frames of a port can be read only by the process that has it open.
+bool owns_ports(const Env& env) {
+  return std::any_of(env.ctx.queues.begin(), env.ctx.queues.begin() + static_cast<std::ptrdiff_t>(env.ctx.ports),
+                     [](const PortQueue& q) { return q.port() != nullptr; });
+}
+
+// --- One connection
+
+bool queue_is_readable(const Env& env, const Tcb& tcb) {
+  const bool own = owns_ports(env);
+  const Memory& memory = env.core.memory;
+  std::uint64_t bytes = 0;
+  for (const Packet* p = tcb.rx_head; p != nullptr && bytes <= tcb.rx_bytes; p = p->queue_next) {
+    if (!own && !memory.contains(p)) return false;
+    bytes += p->payload_len;
+  }
+  return bytes == tcb.rx_bytes;
+}
+
+bool mark_queue(Env& env, const Tcb& tcb) {
+  for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) {
+    if ((p->flags & kInArena) == 0) {
+      env.core.held_frames++;
+      continue;
+    }
+    for (const Packet* segment = p; segment != nullptr; segment = segment->next_segment)
+      if (!env.core.memory.mark_in_use(segment)) return false;
+  }
+  return true;
+}
+
+// What waits for a hole is given up: it was not acknowledged, and the peer sends it again.
+void forget_holes(Env& env, Tcb& tcb) {
+  if (owns_ports(env) && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr) {
+    Packet* list = tcb.reassembly.clear(env.core.memory);
+    while (list != nullptr) {
+      Packet* next = list->queue_next;
+      if ((list->flags & kInArena) == 0) env.ctx.release(list);
+      list = next;
+    }
+  }
+  new (&tcb.reassembly) Reassembly{};
+  tcb.clear(kHoles);
+}
+
+bool adopt(Env& env, Tcb& tcb) {
+  Memory& memory = env.core.memory;
+  if (!queue_is_readable(env, tcb)) return false;
+  if (violated(tcb) != nullptr) return false;
+  forget_holes(env, tcb);
+  if (!mark(memory, tcb.ring.block()) || !mark(memory, tcb.scoreboard.block())) return false;
+  return mark_queue(env, tcb);
+}
+
+// Whatever it owned is not marked and thereby free. Its socket, if it has one, sees a reset.
+void give_up(Tcb& tcb) {
+  const EventNode event = tcb.event;
+  const SlotId listener = tcb.listener;
+  tcb.~Tcb();
+  new (&tcb) Tcb;
+  tcb.event = event;
+  tcb.event.source = EventSource::kTcp;
+  tcb.listener = listener;
+  if (event.user == nullptr) {
+    tcb.set(kOrphan | kZombie);
+    return;
+  }
+  tcb.error = Error::kReset;
+  tcb.why = static_cast<std::uint8_t>(Why::kRebuild);
+}
+
+void forget_links(Tcb& tcb) {
+  tcb.event.linked = false;
+  tcb.event.next = nullptr;
+  new (&tcb.wheel) TimerNode{};
+  tcb.flow.next = nullptr;
+  tcb.burst_next = tcb.accept_next = tcb.blocked_next = tcb.pinned_next = nullptr;
+}
+
+void take_turns(Env& env, Tcb& tcb) {
+  // The frames that referred to the ring went with the process that had made them, or have been sent.
+  // Not only where kPinned says so: whoever died between flag and pin was not changing this connection by name.
+  while (tcb.ring.pinned()) tcb.ring.unpin(env.core.memory);
+  const bool waits = tcb.has(kInBurst | kBlocked);
+  tcb.clear(kInBurst | kBlocked | kPinned);
+  if (waits) block(env, tcb);
+}
+
+void post_state(Env& env, Tcb& tcb) {
+  unsigned events = kEventWritable;
+  if (tcb.rx_bytes != 0) events |= kEventReadable;
+  if (tcb.has(kFinReceived)) events |= kEventReadable | kEventEof;
+  if (tcb.error != Error::kNone) events |= kEventError | kEventReadable;
+  if (tcb.state == State::kClosed) events |= kEventClosed | kEventReadable;
+  if (synchronized(tcb.state)) events |= kEventConnected;
+  env.post(tcb, static_cast<std::uint16_t>(events));
+}
+
+// In order of completion, as before the death.
+void queue_for_accept(Listener& listener, Tcb& tcb) {
+  Tcb** at = &listener.accept_head;
+  while (*at != nullptr && static_cast<std::int32_t>((*at)->accept_order - tcb.accept_order) < 0)
+    at = &(*at)->accept_next;
+  tcb.accept_next = *at;
+  *at = &tcb;
+  if (tcb.accept_next == nullptr) listener.accept_tail = &tcb;
+  listener.accept_count++;
+}
+
+bool rejoin_listener(Env& env, Tcb& tcb) {
+  if (!tcb.has(kHalfOpen | kAccepting)) return true;
+  Listener* listener = env.core.listeners.get(tcb.listener);
+  if (listener == nullptr) return false;
+  if (tcb.has(kHalfOpen)) listener->half_open++;
+  if (tcb.has(kAccepting)) queue_for_accept(*listener, tcb);
+  return true;
+}
+
+void rejoin(Env& env, Tcb& tcb) {
+  if (tcb.has(kInFlowTable)) {
+    env.core.flows.insert(env.core.memory, tcb.flow,
+                          {tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port});
+  }
+  tcb.path.header_len = 0;  // neighbours are forgotten
+  const Instant next = *std::min_element(tcb.deadline.begin(), tcb.deadline.end());
+  if (next != kNever) env.core.wheel.schedule(tcb, next);
+  take_turns(env, tcb);
+}
+
+void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
+  forget_links(tcb);
+  const bool zombie = tcb.has(kZombie);
+  if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) give_up(tcb);
+  if (tcb.has(kZombie)) return env.core.tcbs.free(&tcb);
+  rejoin(env, tcb);
+  post_state(env, tcb);
+}
+
+// --- TIME_WAITs: their list is in order of expiry
+
+void insert_by_expiry(TimeWaits& list, TimeWait& tw) {
+  TimeWait* older = list.newest;
+  while (older != nullptr && older->expires > tw.expires) older = older->older;
+  tw.older = older;
+  tw.newer = older != nullptr ? older->newer : list.oldest;
+  (tw.older != nullptr ? tw.older->newer : list.oldest) = &tw;
+  (tw.newer != nullptr ? tw.newer->older : list.newest) = &tw;
+  list.count++;
+}
+
+void rebuild_time_waits(Env& env, const void* broken) {
+  TimeWaits& list = env.core.time_waits;
+  list.oldest = list.newest = nullptr;
+  list.count = 0;
+  list.slab.for_each([&](TimeWait& tw) {
+    if (&tw == broken || tw.flow.kind != FlowKind::kTimeWait) return list.slab.free(&tw);
+    env.core.flows.insert(env.core.memory, tw.flow, {tw.local, tw.remote, tw.flow.local_port, tw.flow.remote_port});
+    insert_by_expiry(list, tw);
+  });
+}
+
+// --- Listeners
+
+void rebuild_listeners(Env& env) {
+  env.core.ports.clear();
+  env.core.listeners.for_each([&](Listener& listener) {
+    listener.event.linked = false;
+    listener.event.next = nullptr;
+    listener.accept_head = listener.accept_tail = nullptr;
+    listener.accept_count = listener.half_open = 0;
+    env.core.ports.insert(listener);
+  });
+}
+
+void forget_indices(Core& core) {
+  core.flows.clear();
+  core.wheel.clear();
+  core.burst = core.blocked = {};
+  core.pinned = nullptr;
+  core.held_frames = 0;
+  core.current = nullptr;
+}
+
+}  // namespace
+
+void Engine::rebuild(Context& ctx, void* broken) {
+  Core& core = *impl_;
+  Env env{core, ctx};
+  (void)core.memory.mark_in_use(impl_);
+  (void)mark(core.memory, core.flows.block());
+  (void)core.tcbs.rebuild();
+  (void)core.listeners.rebuild();
+  (void)core.time_waits.slab.rebuild();
+  forget_indices(core);
+  rebuild_listeners(env);
+  rebuild_time_waits(env, broken);
+  core.tcbs.for_each([&](Tcb& tcb) { rebuild_one(env, tcb, broken); });
+  core.listeners.for_each([&](Listener& listener) {
+    if (listener.accept_count != 0) core.events.post(listener.event, kEventReadable);
+  });
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,67 @@
+#include "stack/tcp/receive_window.h"
+
+#include <algorithm>
+
+#include "stack/tcp/options.h"
+
+namespace bypass::tcp {
+namespace {
+
+constexpr std::uint32_t kUnscaled = 0xffff;
+
+// Where the right edge could be now: everything not taken up by unread bytes.
+SeqNum possible_edge(const Tcb& tcb) {
+  const std::uint32_t room = tcb.rcv_limit > tcb.rx_bytes ? tcb.rcv_limit - tcb.rx_bytes : 0;
+  return tcb.rcv_nxt + std::min(room, kUnscaled << tcb.rcv_scale);
+}
+
+// The edge moves by whole segments, or by half of a buffer smaller than two of them.
+std::uint32_t worth_moving(const Tcb& tcb) {
+  return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
+}
+
+}  // namespace
+
+std::uint8_t window_scale_for(std::uint32_t largest_window) {
+  std::uint8_t scale = 0;
+  while (scale < kMaxWindowScale && (kUnscaled << scale) < largest_window) scale++;
+  return scale;
+}
+
+std::uint32_t receive_limit(const Env& env, const Tcb& tcb) {
+  const std::uint32_t most =
+      tcb.options.receive_buffer != 0 ? tcb.options.receive_buffer : env.core.config.receive_buffer;
+  return std::min(most, kUnscaled << tcb.rcv_scale);
+}
+
+std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb) {
+  const std::uint32_t wanted =
+      tcb.options.receive_buffer != 0 ? tcb.options.receive_buffer : env.core.config.receive_initial;
+  return std::min(wanted, receive_limit(env, tcb));
+}
+
+std::uint16_t advertise_window(Tcb& tcb) {
+  const SeqNum edge = possible_edge(tcb);
+  if (edge - tcb.rcv_adv >= static_cast<std::int32_t>(worth_moving(tcb))) tcb.rcv_adv = edge;
+  return static_cast<std::uint16_t>(std::min(tcb.rcv_wnd() >> tcb.rcv_scale, kUnscaled));
+}
+
+bool update_due(const Tcb& tcb) {
+  const std::int32_t gain = possible_edge(tcb) - tcb.rcv_adv;
+  if (gain < static_cast<std::int32_t>(worth_moving(tcb)) || gain <= 0) return false;
+  // A peer that still has room for segments learns of more with their ACKs.
+  const std::uint32_t wnd = tcb.rcv_wnd();
+  return static_cast<std::uint32_t>(gain) >= wnd || wnd < 2U * std::max(tcb.mss, tcb.rcv_mss);
+}
+
+void tune_receive_limit(Env& env, Tcb& tcb, std::uint32_t bytes) {
+  tcb.rcv_copied += bytes;
+  if (env.now() - tcb.rcv_round < tcb.rtt.srtt()) return;
+  const std::uint32_t most = receive_limit(env, tcb);
+  if (tcb.rcv_copied > tcb.rcv_limit / 2 && tcb.rcv_limit < most)
+    tcb.rcv_limit = std::min(most, std::max(tcb.rcv_limit, 2 * tcb.rcv_copied));
+  tcb.rcv_copied = 0;
+  tcb.rcv_round = env.now();
+}
+
+}  // namespace bypass::tcp

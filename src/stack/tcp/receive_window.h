@@ -1,0 +1,25 @@
+// The window that we offer: how much of the buffer is promised, when the promise grows (RFC 9293
+// §3.8.6.2.2 against silly windows), and how the buffer's size follows the reader (receive autotuning).
+#pragma once
+
+#include <cstdint>
+
+#include "stack/tcp/core.h"
+
+namespace bypass::tcp {
+
+/// The shift we offer in a SYN: the smallest that can show the largest window.
+[[nodiscard]] std::uint8_t window_scale_for(std::uint32_t largest_window);
+/// The largest buffer this connection may have.
+[[nodiscard]] std::uint32_t receive_limit(const Env& env, const Tcb& tcb);
+/// The buffer it begins with.
+[[nodiscard]] std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb);
+
+/// The window field of the next segment; moves the promised edge if that is worth it.
+[[nodiscard]] std::uint16_t advertise_window(Tcb& tcb);
+/// Whether the reader has made so much room that the peer should hear of it at once.
+[[nodiscard]] bool update_due(const Tcb& tcb);
+/// The reader took `bytes`: a reader that empties more than half a window a round trip gets a larger one.
+void tune_receive_limit(Env& env, Tcb& tcb, std::uint32_t bytes);
+
+}  // namespace bypass::tcp

@@ -1,0 +1,51 @@
+#include "stack/tcp/rtt.h"
+
+#include <limits>
+
+namespace bypass::tcp {
+namespace {
+
+constexpr Duration kGranularity = std::chrono::microseconds(1);  // RFC 6298's G: what polling adds
+constexpr Duration kFallback = std::chrono::seconds(3);          // §5.7
+
+}  // namespace
+
+void RttEstimator::on_sample(Instant now, Duration rtt, unsigned samples_per_rtt) {
+  rtt = std::max(rtt, Duration{1});
+  if (!has_sample()) {  // §2.2
+    srtt_ = rtt;
+    rttvar_ = rtt / 2;
+  } else {  // §2.3: alpha = 1/8, beta = 1/4, both spread over the flight's samples
+    const auto n = static_cast<Duration::rep>(std::max(samples_per_rtt, 1U));
+    const Duration error = rtt - srtt_;
+    rttvar_ += (std::chrono::abs(error) - rttvar_) / (4 * n);
+    srtt_ = std::max(srtt_ + error / (8 * n), Duration{1});
+  }
+  backoff_ = 0;
+  fallback_ = false;
+  remember_minimum(now, rtt);
+}
+
+Duration RttEstimator::rto(const RtoBounds& bounds) const {
+  Duration base = fallback_ ? std::max(kFallback, bounds.initial) : bounds.initial;
+  if (has_sample()) base = std::clamp(srtt_ + std::max(kGranularity, 4 * rttvar_), bounds.min, bounds.max);
+  for (unsigned i = 0; i < backoff_ && base < bounds.max; i++) base *= 2;
+  return std::min(base, bounds.max);
+}
+
+Duration RttEstimator::min_rtt() const {
+  return Duration{min_before_ns_ == 0 ? min_now_ns_ : std::min(min_now_ns_, min_before_ns_)};
+}
+
+void RttEstimator::remember_minimum(Instant now, Duration rtt) {
+  constexpr Duration::rep kLargest = std::numeric_limits<std::uint32_t>::max();
+  const auto ns = static_cast<std::uint32_t>(std::min(rtt.count(), kLargest));
+  if (min_now_ns_ == 0 || now - window_began_ >= kMinWindow) {
+    min_before_ns_ = now - window_began_ < 2 * kMinWindow ? min_now_ns_ : 0;
+    min_now_ns_ = ns;
+    window_began_ = now;
+  }
+  min_now_ns_ = std::min(min_now_ns_, ns);
+}
+
+}  // namespace bypass::tcp

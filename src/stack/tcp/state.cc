@@ -1,0 +1,112 @@
+#include "stack/tcp/state.h"
+
+#include "stack/tcp/timers.h"
+
+namespace bypass::tcp {
+namespace {
+
+constexpr std::uint16_t bit(State s) {
+  return static_cast<std::uint16_t>(1U << static_cast<unsigned>(s));
+}
+template <typename... States>
+constexpr std::uint16_t to(States... s) {
+  return static_cast<std::uint16_t>((bit(s) | ...));
+}
+
+// Rows: from. RFC 9293 figure 5; every state but CLOSED may also end at once (RST, abort, timeout).
+constexpr std::uint16_t kEdges[] = {
+    to(State::kSynSent, State::kSynReceived),                                 // CLOSED
+    to(State::kClosed),                                                       // LISTEN: a Listener, never a Tcb
+    to(State::kSynReceived, State::kEstablished, State::kClosed),             // SYN-SENT
+    to(State::kEstablished, State::kFinWait1, State::kClosed),                // SYN-RECEIVED
+    to(State::kFinWait1, State::kCloseWait, State::kClosed),                  // ESTABLISHED
+    to(State::kFinWait2, State::kClosing, State::kTimeWait, State::kClosed),  // FIN-WAIT-1
+    to(State::kTimeWait, State::kClosed),                                     // FIN-WAIT-2
+    to(State::kLastAck, State::kClosed),                                      // CLOSE-WAIT
+    to(State::kTimeWait, State::kClosed),                                     // CLOSING
+    to(State::kClosed),                                                       // LAST-ACK
+    to(State::kClosed),                                                       // TIME-WAIT
+};
+static_assert(std::size(kEdges) == static_cast<std::size_t>(State::kTimeWait) + 1);
+
+constexpr const char* kNames[] = {"CLOSED",     "LISTEN",     "SYN-SENT", "SYN-RECEIVED", "ESTABLISHED", "FIN-WAIT-1",
+                                  "FIN-WAIT-2", "CLOSE-WAIT", "CLOSING",  "LAST-ACK",     "TIME-WAIT"};
+static_assert(std::size(kNames) == std::size(kEdges));
+
+bool linked(const Tcb& tcb) {
+  return tcb.has(kInBurst | kBlocked | kPinned | kAccepting);
+}
+
+void release_receive_queue(Env& env, Tcb& tcb) {
+  for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next)
+    if ((p->flags & kInArena) == 0) env.core.held_frames--;
+  release_list(env, tcb.rx_head);
+  tcb.rx_head = tcb.rx_tail = nullptr;
+  tcb.rx_bytes = tcb.rx_truesize = 0;
+}
+
+}  // namespace
+
+bool legal(State from, State to_state) {
+  return (kEdges[static_cast<std::size_t>(from)] & bit(to_state)) != 0;
+}
+
+const char* name_of(State state) {
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+void set_state(Env& env, Tcb& tcb, State next, Why why) {
+  if (!legal(tcb.state, next)) __builtin_trap();  // our own bookkeeping is wrong; no peer can cause it
+  if (next == State::kEstablished) env.count().tcp_established++;
+  if (next == State::kClosed && why == Why::kTimer) env.count().tcp_timeouts++;
+  tcb.state = next;
+  tcb.why = static_cast<std::uint8_t>(why);
+}
+
+void release_list(Env& env, Packet* list) {
+  while (list != nullptr) {
+    Packet* next = list->queue_next;
+    env.ctx.release(list);
+    list = next;
+  }
+}
+
+void detach(Env& env, Tcb& tcb) {
+  if (tcb.has(kInFlowTable)) env.core.flows.erase(tcb.flow);
+  if (tcb.has(kHalfOpen)) {
+    Listener* listener = env.core.listeners.get(tcb.listener);
+    if (listener != nullptr && listener->half_open != 0) listener->half_open--;
+  }
+  tcb.clear(kInFlowTable | kHalfOpen);
+  stop_timers(env, tcb);
+  tcb.ring.clear(env.core.memory);
+  tcb.scoreboard.clear(env.core.memory);
+  release_list(env, tcb.reassembly.clear(env.core.memory));
+}
+
+void finish(Env& env, Tcb& tcb, Error error, Why why) {
+  if (tcb.state == State::kClosed) return;
+  detach(env, tcb);
+  set_state(env, tcb, State::kClosed, why);
+  if (tcb.orphan()) return destroy(env, tcb);
+  tcb.error = error;
+  unsigned events = kEventClosed | kEventReadable | kEventWritable;
+  if (error != Error::kNone) events |= kEventError;
+  env.post(tcb, static_cast<std::uint16_t>(events));
+}
+
+void destroy(Env& env, Tcb& tcb) {
+  env.core.events.remove(tcb.event);
+  tcb.event.user = nullptr;
+  release_receive_queue(env, tcb);
+  tcb.set(kOrphan | kZombie);
+  reap(env, tcb);
+}
+
+void reap(Env& env, Tcb& tcb) {
+  if (!tcb.has(kZombie) || linked(tcb) || tcb.ring.busy()) return;
+  if (env.core.current == &tcb) env.core.current = nullptr;
+  env.core.tcbs.free(&tcb);
+}
+
+}  // namespace bypass::tcp

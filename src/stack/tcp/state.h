@@ -1,0 +1,43 @@
+// The state of a connection (RFC 9293 §3.3.2): the one place that changes it, and how a connection ends.
+#pragma once
+
+#include <cstdint>
+
+#include "stack/result.h"
+#include "stack/tcp/core.h"
+
+namespace bypass::tcp {
+
+enum class Why : std::uint8_t { kOpen, kUser, kSegment, kTimer, kReset, kRebuild };
+
+/// Whether RFC 9293 figure 5 (with the ways out that every state has) knows the transition.
+[[nodiscard]] bool legal(State from, State to);
+void set_state(Env& env, Tcb& tcb, State next, Why why);
+[[nodiscard]] const char* name_of(State state);
+
+[[nodiscard]] constexpr bool synchronized(State s) {
+  return s >= State::kEstablished;
+}
+/// The peer may still send data.
+[[nodiscard]] constexpr bool receives(State s) {
+  return s == State::kEstablished || s == State::kFinWait1 || s == State::kFinWait2;
+}
+/// We may still have data or a FIN to send or to send again.
+[[nodiscard]] constexpr bool sends(State s) {
+  return s == State::kEstablished || s == State::kCloseWait || s == State::kFinWait1 || s == State::kClosing ||
+         s == State::kLastAck;
+}
+
+/// The connection is over, for `error` or in order (kNone): it leaves table and timers, its socket is told.
+/// Without a socket the Tcb goes back to the slab; the caller must not touch it again.
+void finish(Env& env, Tcb& tcb, Error error, Why why);
+/// The Tcb leaves the flow table and its listener's count; timers stop. For finish() and TIME_WAIT.
+void detach(Env& env, Tcb& tcb);
+/// The socket is gone and the connection is over: gives back everything the Tcb owns, and it.
+void destroy(Env& env, Tcb& tcb);
+/// After unlinking from a list: frees a Tcb that waited only for that.
+void reap(Env& env, Tcb& tcb);
+/// Gives a list of frames (through queue_next) back.
+void release_list(Env& env, Packet* list);
+
+}  // namespace bypass::tcp

@@ -1,0 +1,170 @@
+// Tcb: one connection, as it lies in the arena. Everything that a rebuild needs is in here: the flow
+// table, the timer wheel and the lists that link Tcbs are indices and can be made anew from the slab.
+//
+// Send positions are 64-bit stream offsets, position 0 being the first byte; SYN is the number in front of
+// it, FIN takes the position behind the last byte. On the wire a position is seq_base + its low 32 bits:
+//
+//      0            snd_una           snd_nxt           ring.end()
+//      |  acknowledged |  in flight      |  not sent yet   |FIN
+//
+// Receive side (RFC 9293 figure 4): rcv_nxt, and rcv_adv, the right edge that was promised and that never
+// moves back.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "stack/address.h"
+#include "stack/events.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/packet.h"
+#include "stack/tcp/congestion.h"
+#include "stack/tcp/engine.h"
+#include "stack/tcp/flow_table.h"
+#include "stack/tcp/reassembly.h"
+#include "stack/tcp/rtt.h"
+#include "stack/tcp/sack_scoreboard.h"
+#include "stack/tcp/send_ring.h"
+#include "stack/tcp/seq.h"
+#include "stack/time.h"
+#include "stack/timer_wheel.h"
+
+namespace bypass::tcp {
+
+enum TcbFlag : std::uint32_t {
+  // What the connection agreed on
+  kTimestamps = 1U << 0,
+  kSackPermitted = 1U << 1,
+  kWindowScaling = 1U << 2,
+  // Acknowledging
+  kAckNow = 1U << 3,      // at the end of the burst
+  kAckDelayed = 1U << 4,  // something waits to be acknowledged
+  kAckTwice = 1U << 5,    // two full segments or more: RFC 9293 §3.8.6.3 allows no more delay
+  // Sending
+  kTryOutput = 1U << 6,      // window, cwnd or ring changed in this burst
+  kMore = 1U << 7,           // MSG_MORE: a partial segment is held back
+  kPersist = 1U << 8,        // the retransmission slot holds the persist timer
+  kForceOutput = 1U << 9,    // persist or cork ran out: send a partial segment
+  kWantWritable = 1U << 10,  // a writer found too little room
+  kFinQueued = 1U << 11,     // our direction is shut; FIN follows the last byte
+  kFinSent = 1U << 12,
+  // Receiving
+  kFinSeen = 1U << 13,      // the peer's FIN came; rcv_fin says where
+  kHoles = 1U << 29,        // frames wait in the reassembly queue
+  kFinReceived = 1U << 14,  // … and everything before it
+  kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
+  // Where it stands
+  kPassive = 1U << 16,   // made by a listener
+  kOrphan = 1U << 17,    // its socket is closed
+  kDeferred = 1U << 18,  // established, but TCP_DEFER_ACCEPT waits for data
+  kSynLost = 1U << 19,   // the handshake took a retransmission
+  kInFlowTable = 1U << 20,
+  kSynOwed = 1U << 27,        // SYN or SYN-ACK found no room on the device
+  kRetransmitNow = 1U << 28,  // a loss event began: one segment whatever cwnd says (RFC 6675 §5 step 4.3)
+  kHalfOpen = 1U << 26,       // counted in its listener's SYN queue
+  // Lists it is linked in; a Tcb goes back to the slab only when it is in none
+  kInBurst = 1U << 21,
+  kBlocked = 1U << 22,    // output waits for room on the device
+  kPinned = 1U << 23,     // frames that refer to the send ring are not yet known to be sent
+  kAccepting = 1U << 24,  // in its listener's accept queue
+  kZombie = 1U << 25,     // to be freed by whoever unlinks it last
+};
+
+/// One deadline a purpose; the wheel holds the Tcb once, at the earliest of them or sooner.
+enum class Timer : std::uint8_t {
+  kRetransmit,  // SYN, data, FIN; or the persist timer: never both (RFC 9293 §3.8.6.1)
+  kDelayedAck,
+  kIdle,  // keep-alive, FIN-WAIT-2 of an orphan, deferred accept
+};
+inline constexpr std::size_t kTimers = 3;
+
+struct alignas(64) Tcb {
+  // --- Line 0: found, and told about
+  EventNode event;  // first: the socket layer knows a Tcb by it
+  FlowNode flow;
+  std::uint32_t flags = 0;
+  State state = State::kClosed;
+  std::uint8_t rcv_scale = 0, snd_scale = 0;
+  std::uint8_t quick_acks = 0;  // ACKs to send at once before delaying begins
+  Tcb* burst_next = nullptr;
+
+  // --- Line 1: header prediction
+  SeqNum rcv_nxt{}, rcv_adv{}, last_ack_sent{};
+  std::uint32_t ts_recent = 0;  // RFC 7323 TS.Recent
+  std::uint64_t snd_una = 0, snd_nxt = 0;
+  SeqNum seq_base{};  // the number of position 0: ISS + 1
+  std::uint32_t snd_wnd = 0;
+  Packet* rx_head = nullptr;  // in-order frames not yet read, through queue_next
+  Packet* rx_tail = nullptr;
+  std::uint32_t rx_bytes = 0;     // payload in them
+  std::uint32_t rx_truesize = 0;  // buffers they hold
+
+  // --- Line 2: bookkeeping of every segment
+  std::uint64_t received = 0;  // stream offset of rcv_nxt
+  Instant last_received{};     // arrival of the last acceptable segment
+  Instant last_sent{};         // of data
+  std::array<Instant, kTimers> deadline{kNever, kNever, kNever};
+  std::uint32_t ts_offset = 0;
+  std::uint16_t mss = 536;      // payload bytes of our full segment, timestamps deducted
+  std::uint16_t rcv_mss = 536;  // what the peer's full segments seem to carry, for ACKs and window
+  SeqNum snd_wl1{}, snd_wl2{};
+
+  // --- Sending
+  Path path;
+  SendRing ring;
+  Scoreboard scoreboard;
+  RttProbe probe;
+  RttEstimator rtt;
+  CongestionControl congestion;
+  std::uint64_t cwnd_limited = 0;  // bytes below this position left while cwnd was the limit
+  std::uint64_t small_end = 0;     // behind the last partial segment (Minshall's variant of Nagle)
+  Instant progress{};              // the oldest unanswered transmission, or the last answer (RFC 5482)
+  std::uint32_t max_snd_wnd = 0;   // largest window the peer has offered
+  std::uint16_t peer_mss = 536;    // the peer's MSS option
+  std::uint16_t own_mss = 536;     // ours
+  std::uint8_t probes = 0;         // unanswered keep-alives or window probes
+  std::uint8_t attempts = 0;       // of SYN, SYN-ACK
+  std::uint8_t why = 0;            // Why of the last change of state
+
+  // --- Cold
+  Error error = Error::kNone;
+  Error soft_error = Error::kNone;  // what ICMP said, should the connection time out (RFC 5461)
+  Reassembly reassembly;
+  SeqNum rcv_fin{};              // the number of the peer's FIN
+  std::uint32_t rcv_limit = 0;   // receive buffer now, bytes of payload
+  std::uint32_t rcv_copied = 0;  // consumed in this round of the window's tuning
+  Instant rcv_round{};           // when it began
+  Instant challenged{};          // last answer to a segment that may be forged
+  TimerNode wheel;
+  Tcb* accept_next = nullptr;
+  Tcb* blocked_next = nullptr;
+  Tcb* pinned_next = nullptr;
+  SlotId listener;  // whose child it is
+  std::uint32_t accept_order = 0;
+  std::uint32_t segments_out = 0, segments_in = 0, retransmits = 0;  // modulo 2^32, for TCP_INFO
+  Options options;
+
+  [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
+  void set(std::uint32_t f) { flags |= f; }
+  void clear(std::uint32_t f) { flags &= ~f; }
+
+  [[nodiscard]] SeqNum seq_of(std::uint64_t position) const { return seq_base + static_cast<std::uint32_t>(position); }
+  /// The position of a sequence number less than 2^31 away from SND.UNA.
+  [[nodiscard]] std::uint64_t position_of(SeqNum s) const { return stream_offset(s, seq_of(snd_una), snd_una); }
+  /// Behind everything that we ever want to send, FIN included.
+  [[nodiscard]] std::uint64_t send_end() const { return ring.end() + (has(kFinQueued) ? 1 : 0); }
+  [[nodiscard]] std::uint32_t in_flight() const { return static_cast<std::uint32_t>(snd_nxt - snd_una); }
+  [[nodiscard]] std::uint64_t unsent() const { return ring.end() > snd_nxt ? ring.end() - snd_nxt : 0; }
+  [[nodiscard]] std::uint32_t rcv_wnd() const { return after(rcv_adv, rcv_nxt) ? distance(rcv_nxt, rcv_adv) : 0; }
+  [[nodiscard]] bool orphan() const { return has(kOrphan); }
+};
+
+static_assert(offsetof(Tcb, event) == 0);
+static_assert(offsetof(Tcb, rcv_nxt) == 64, "what finds a connection fills line 0");
+static_assert(offsetof(Tcb, received) == 128, "header prediction reads line 1");
+static_assert(offsetof(Tcb, path) <= 200, "every segment's bookkeeping ends with line 2");
+static_assert(sizeof(Tcb) <= 832, "an idle connection costs this and nothing else of TCP's");
+
+}  // namespace bypass::tcp

@@ -1,0 +1,187 @@
+#include "stack/tcp/timers.h"
+
+#include <algorithm>
+
+#include "stack/tcp/accept.h"
+#include "stack/tcp/output.h"
+#include "stack/tcp/state.h"
+#include "stack/tcp/transmit.h"
+
+namespace bypass::tcp {
+namespace {
+
+constexpr unsigned kOrphanRetries = 8;  // as Linux: nobody waits for an orphan's data any more
+
+Instant earliest(const Tcb& tcb) {
+  return *std::min_element(tcb.deadline.begin(), tcb.deadline.end());
+}
+
+Instant user_deadline(const Tcb& tcb) {
+  if (tcb.options.user_timeout_ms == 0) return kNever;
+  return tcb.progress + std::chrono::milliseconds(tcb.options.user_timeout_ms);
+}
+
+unsigned retries(const Env& env, const Tcb& tcb) {
+  const unsigned most = env.core.config.retries2;
+  return tcb.orphan() ? std::min(most, kOrphanRetries) : most;
+}
+
+// RFC 9293 §3.8.3 (R2), RFC 5482.
+bool exhausted(Env& env, const Tcb& tcb, unsigned attempts) {
+  if (tcb.options.user_timeout_ms != 0) return env.now() >= user_deadline(tcb);
+  return attempts >= retries(env, tcb);
+}
+
+void time_out(Env& env, Tcb& tcb) {
+  const Error why = tcb.soft_error != Error::kNone ? tcb.soft_error : Error::kTimedOut;
+  finish(env, tcb, why, Why::kTimer);
+}
+
+// --- SYN, SYN-ACK
+
+unsigned syn_retries(const Env& env, const Tcb& tcb) {
+  if (tcb.has(kPassive)) return env.core.config.synack_retries;
+  return tcb.options.syn_retries != 0 ? tcb.options.syn_retries : env.core.config.syn_retries;
+}
+
+void retry_syn(Env& env, Tcb& tcb) {
+  if (tcb.attempts >= syn_retries(env, tcb)) return time_out(env, tcb);
+  if (env.now() >= user_deadline(tcb)) return time_out(env, tcb);
+  tcb.attempts++;
+  tcb.set(kSynLost);
+  tcb.rtt.on_timeout();
+  tcb.retransmits++;
+  env.count().tcp_retransmits++;
+  open_output(env, tcb);
+  arm_retransmit(env, tcb);
+}
+
+// --- Data and FIN (RFC 6298 §5.4 to §5.7)
+
+// A peer that closed its window on data in flight is alive as long as it answers: then no R2.
+bool answers_with_closed_window(const Tcb& tcb) {
+  return tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
+}
+
+void retransmission_timeout(Env& env, Tcb& tcb) {
+  env.count().tcp_rto++;
+  if (exhausted(env, tcb, tcb.rtt.backoff()) && !answers_with_closed_window(tcb)) return time_out(env, tcb);
+  const bool again = tcb.rtt.backoff() != 0;
+  tcb.congestion.on_rto(env.now(), tcb.in_flight(), again);
+  tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
+  tcb.rtt.on_timeout();
+  tcb.probe.cancel();
+  tcb.set(kRetransmitNow);
+  arm_retransmit(env, tcb);
+  output(env, tcb);
+}
+
+// --- Persist (RFC 9293 §3.8.6.1), and the cork's limit
+
+void persist_timeout(Env& env, Tcb& tcb) {
+  tcb.clear(kPersist);
+  if (tcb.snd_wnd > tcb.in_flight()) {
+    tcb.set(kForceOutput);
+    return output(env, tcb);
+  }
+  if (exhausted(env, tcb, tcb.probes)) return time_out(env, tcb);
+  tcb.probes++;
+  tcb.rtt.on_timeout();
+  env.count().tcp_zero_window_probes++;
+  send_probe(env, tcb);
+  arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
+}
+
+void on_retransmit(Env& env, Tcb& tcb) {
+  if (!synchronized(tcb.state)) return retry_syn(env, tcb);
+  if (tcb.has(kPersist)) return persist_timeout(env, tcb);
+  if (tcb.in_flight() != 0) retransmission_timeout(env, tcb);
+}
+
+void on_delayed_ack(Env& env, Tcb& tcb) {
+  if (!tcb.has(kAckDelayed)) return;
+  env.count().tcp_delayed_acks++;
+  acknowledge(env, tcb);
+}
+
+// --- Idle
+
+void keep_alive(Env& env, Tcb& tcb) {
+  const auto interval = std::chrono::seconds(tcb.options.keep_interval_s);
+  const Instant due = tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s) + tcb.probes * interval;
+  if (env.now() < due || tcb.in_flight() != 0 || tcb.unsent() != 0) {
+    return arm(env, tcb, Timer::kIdle, std::max(due, env.now() + std::chrono::seconds(1)));
+  }
+  if (tcb.probes >= tcb.options.keep_count) {
+    send_reset(env, tcb);
+    return time_out(env, tcb);
+  }
+  tcb.probes++;
+  send_probe(env, tcb);
+  arm(env, tcb, Timer::kIdle, env.now() + interval);
+}
+
+void on_idle(Env& env, Tcb& tcb) {
+  if (tcb.has(kDeferred)) return accept_deferred(env, tcb);
+  if (tcb.orphan() && tcb.state == State::kFinWait2) return finish(env, tcb, Error::kNone, Why::kUser);
+  if (tcb.options.keep_alive) keep_alive(env, tcb);
+}
+
+void fire(Env& env, Tcb& tcb) {
+  constexpr void (*kHandlers[])(Env&, Tcb&) = {on_retransmit, on_delayed_ack, on_idle};
+  static_assert(std::size(kHandlers) == kTimers);
+  env.core.current = &tcb;
+  touch(env, tcb);  // keeps the Tcb in the slab while its handlers run; end_burst() lets go
+  for (std::size_t i = 0; i < kTimers; i++) {
+    if (tcb.deadline[i] > env.now()) continue;
+    tcb.deadline[i] = kNever;
+    kHandlers[i](env, tcb);
+    if (tcb.state == State::kClosed) return;
+  }
+  const Instant next = earliest(tcb);
+  if (next != kNever) env.core.wheel.schedule(tcb, next);
+}
+
+}  // namespace
+
+void arm(Env& env, Tcb& tcb, Timer timer, Instant at) {
+  deadline(tcb, timer) = at;
+  if (!tcb.wheel.scheduled() || at < tcb.wheel.expires()) env.core.wheel.schedule(tcb, at);
+}
+
+void stop_timers(Env& env, Tcb& tcb) {
+  tcb.deadline.fill(kNever);
+  env.core.wheel.cancel(tcb);
+}
+
+void arm_retransmit(Env& env, Tcb& tcb) {
+  tcb.clear(kPersist);
+  const Instant at = env.now() + tcb.rtt.rto(env.core.rto_bounds);
+  arm(env, tcb, Timer::kRetransmit, std::min(at, std::max(user_deadline(tcb), env.now())));
+}
+
+void arm_persist(Env& env, Tcb& tcb, Duration after) {
+  tcb.set(kPersist);
+  arm(env, tcb, Timer::kRetransmit, env.now() + after);
+}
+
+void arm_idle(Env& env, Tcb& tcb) {
+  const auto& config = env.core.config;
+  if (tcb.orphan() && tcb.state == State::kFinWait2) {
+    const std::uint32_t own = tcb.options.linger2_s;
+    return arm(env, tcb, Timer::kIdle, env.now() + (own != 0 ? std::chrono::seconds(own) : config.fin_wait2));
+  }
+  if (tcb.has(kDeferred)) {
+    return arm(env, tcb, Timer::kIdle, env.now() + std::chrono::seconds(tcb.options.defer_accept_s));
+  }
+  if (!tcb.options.keep_alive || !synchronized(tcb.state)) return disarm(tcb, Timer::kIdle);
+  arm(env, tcb, Timer::kIdle, tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s));
+}
+
+void run_timers(Env& env) {
+  env.core.wheel.expire(env.now(), [&env](Tcb& tcb) { fire(env, tcb); });
+  expire_time_waits(env);
+  end_burst(env);
+}
+
+}  // namespace bypass::tcp

@@ -1,0 +1,29 @@
+// Time as the stack sees it: a monotonic count of nanoseconds that somebody else read.
+//
+// Nothing below src/stack, src/socket's readiness and src/fastpath reads a clock. An `Instant` comes in
+// with each batch of frames (its arrival time) and with each call; deadlines go out through
+// `next_timeout()`. A unit test therefore owns the clock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace bypass {
+
+using Duration = std::chrono::nanoseconds;
+
+/// The stack's clock has no `now()`: only callers outside of the stack can make an Instant.
+struct StackClock {
+  using rep = std::int64_t;
+  using period = std::nano;
+  using duration = Duration;
+  using time_point = std::chrono::time_point<StackClock>;
+  static constexpr bool is_steady = true;
+};
+
+using Instant = StackClock::time_point;
+
+/// Later than anything that happens; "no deadline".
+inline constexpr Instant kNever = Instant::max();
+
+}  // namespace bypass

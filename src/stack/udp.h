@@ -1,0 +1,81 @@
+// UDP (RFC 768) of one shard: endpoints, their receive queues, and sending.
+//
+// A datagram socket of the program is dual (kernel and bypass); this is its bypass half. Lies in the arena.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "stack/address.h"
+#include "stack/context.h"
+#include "stack/events.h"
+#include "stack/memory.h"
+#include "stack/network.h"
+#include "stack/result.h"
+
+namespace bypass {
+class Network;
+struct StackCounters;
+}  // namespace bypass
+
+namespace bypass::udp {
+
+struct Binding;  // udp.cc; begins with an EventNode
+
+/// One received datagram, as peeked: spans of the frame and where it came from.
+struct Datagram {
+  Endpoint source;
+  IpAddress destination;     // IP_PKTINFO
+  std::uint32_t length = 0;  // payload bytes
+  std::uint8_t tos = 0, ttl = 0;
+  Instant arrived{};               // SO_TIMESTAMP
+  const Packet* packet = nullptr;  // chain; payload starts `offset` bytes into it
+  std::uint32_t offset = 0;
+};
+
+struct SendOptions {
+  std::uint8_t tos = 0, ttl = 64;
+  bool broadcast = false;
+};
+
+class Engine {
+ public:
+  Engine(Memory& memory, Network& network, EventList& events, StackCounters& counters);
+  /// False when the memory could not hold the tables.
+  [[nodiscard]] bool valid() const { return impl_ != nullptr; }
+
+  void on_datagrams(Context& ctx, std::span<L4Input> batch);
+  void on_icmp(Context& ctx, const IcmpError& error);
+
+  /// Takes `local` (port 0 is not accepted: the kernel's bind chose the number). `receive_bytes` bounds the
+  /// queue (payload plus buffer overhead). kAddressInUse unless both reuse.
+  Result<Binding*> open(const Endpoint& local, std::uint32_t receive_bytes, bool reuse, void* user);
+  void close(Context& ctx, Binding& endpoint);
+  /// A connected endpoint takes datagrams of that peer alone, and its ICMP errors. Any address: disconnect.
+  void connect(Binding& endpoint, const Endpoint& remote);
+  void set_receive_bytes(Binding& endpoint, std::uint32_t bytes);
+
+  /// The gathered bytes as one datagram. kNoRoute, kMessageTooLarge (above the MTU: fragments come with
+  /// IPv4 reassembly), kNoMemory (no frame: as ENOBUFS), kWouldBlock (the device's ring is full).
+  Result<std::size_t> send(Context& ctx, Binding& endpoint, const Endpoint& remote, const IpAddress& source,
+                           std::span<const std::span<const std::byte>> bytes, const SendOptions& options);
+
+  [[nodiscard]] std::size_t queued(const Binding& endpoint) const;  // datagrams
+  /// The oldest datagram; false when there is none. It stays valid until pop().
+  bool front(const Binding& endpoint, Datagram& out) const;
+  void pop(Context& ctx, Binding& endpoint);
+  [[nodiscard]] Error error(const Binding& endpoint) const;
+  Error take_error(Binding& endpoint);
+  [[nodiscard]] Endpoint local(const Binding& endpoint) const;
+  [[nodiscard]] Endpoint remote(const Binding& endpoint) const;
+
+  void rebuild(Context& ctx, void* broken);
+  [[nodiscard]] void* current() const;
+
+ private:
+  struct Impl;
+  Impl* impl_;
+};
+
+}  // namespace bypass::udp

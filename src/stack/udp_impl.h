@@ -1,0 +1,64 @@
+// udp::Engine's insides: a datagram endpoint, and the table of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "stack/checksum.h"
+#include "stack/counters.h"
+#include "stack/packet_list.h"
+#include "stack/slab.h"
+#include "stack/udp.h"
+
+namespace bypass::udp {
+
+struct Binding {
+  EventNode event;  // first: the event list knows no more
+  Endpoint local, remote;
+  bool connected = false, reuse = false;
+  Error error = Error::kNone;
+  std::uint32_t limit = 0;    // of `charged`
+  std::uint32_t charged = 0;  // memory that the queue holds: payload, headers and what lies around them
+  PacketList queue;
+  Binding* next = nullptr;  // of the bucket; newest first
+  IpAddress path_source;    // that `path` was asked for; any: the route's
+  Path path;                // to where the last datagram went
+};
+
+struct Engine::Impl {
+  Impl(Memory& memory_in, Network& network_in, EventList& events_in, StackCounters& counters_in)
+      : memory(memory_in), network(network_in), events(events_in), counters(counters_in) {}
+
+  // --- Input (udp_input.cc)
+  void take(Context& ctx, const L4Input& input);
+  void on_icmp(const IcmpError& error);
+  [[nodiscard]] Binding* find(const L4Input& input) const;
+  void deliver(Context& ctx, Binding& binding, const L4Input& input);
+  /// To everybody who listens: broadcast.
+  void deliver_all(Context& ctx, const L4Input& input);
+  void release(Context& ctx, Packet* frame);
+  void empty_queue(Context& ctx, Binding& binding);
+
+  // --- Output (udp.cc)
+  Result<bool> route(Binding& binding, const IpAddress& remote, const IpAddress& source, const SendOptions& options);
+  void fill_header(Packet& frame, const Binding& binding, std::uint16_t to_port, PartialSum payload,
+                   bool offload) const;
+
+  Binding*& bucket(std::uint16_t port) { return buckets[port % buckets.size()]; }
+  [[nodiscard]] Binding* bucket(std::uint16_t port) const { return buckets[port % buckets.size()]; }
+  void link(Binding& binding);
+  void unlink(Binding& binding);
+  void rebuild_queue(Binding& binding);
+
+  Memory& memory;
+  Network& network;
+  EventList& events;
+  StackCounters& counters;
+  Slab<Binding> bindings{memory};
+  std::array<Binding*, 256> buckets{};
+  std::uint32_t held_frames = 0;  // ports' frames that lie in queues
+  void* current = nullptr;
+};
+
+}  // namespace bypass::udp

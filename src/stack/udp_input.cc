@@ -1,0 +1,181 @@
+// UDP's receiving half: who gets a datagram, what it may cost, and the errors that come back.
+#include <algorithm>
+#include <cstring>
+
+#include "stack/arena_packet.h"
+#include "stack/udp_impl.h"
+#include "stack/wire.h"
+
+namespace bypass::udp {
+namespace {
+
+// A queue of many small datagrams is kept in blocks of the arena: a port's frame holds 2 KiB of a pool that the
+// whole shard receives into.
+constexpr std::uint32_t kSmallDatagram = 512;
+constexpr std::uint32_t kFewQueued = 16;
+constexpr std::uint32_t kMaxHeldFrames = 256;
+
+Endpoint source_of(const L4Input& in) {
+  return {in.source, wire::at<wire::Udp>(*in.packet, in.l4_offset).source};
+}
+std::uint16_t port_of(const L4Input& in) {
+  return wire::at<wire::Udp>(*in.packet, in.l4_offset).destination;
+}
+
+// How well an endpoint fits (the most specific wins), or -1. A datagram to a broadcast address is for endpoints
+// bound to that address or to any.
+int fit(const Binding& binding, const L4Input& in) {
+  if (binding.local.port != port_of(in)) return -1;
+  const bool any = binding.local.address.is_any();
+  if (!any && binding.local.address != in.destination) return -1;
+  if (binding.connected && binding.remote != source_of(in)) return -1;
+  return (any ? 0 : 1) + (binding.connected ? 2 : 0);
+}
+
+std::size_t frame_cost(const Packet& frame) {
+  std::size_t cost = 0;
+  for (const Packet* p = &frame; p != nullptr; p = p->next_segment) cost += sizeof(Packet) + p->capacity;
+  return cost;
+}
+
+void set_arrival(Packet& frame, Instant at) {
+  const std::int64_t ns = at.time_since_epoch().count();
+  std::memcpy(frame.scratch, &ns, sizeof ns);
+}
+Instant arrival(const Packet& frame) {
+  std::int64_t ns;
+  std::memcpy(&ns, frame.scratch, sizeof ns);
+  return Instant{Duration{ns}};
+}
+
+}  // namespace
+
+Binding* Engine::Impl::find(const L4Input& input) const {
+  Binding* best = nullptr;
+  int best_fit = -1;
+  for (Binding* b = bucket(port_of(input)); b != nullptr; b = b->next) {
+    const int f = fit(*b, input);
+    if (f <= best_fit) continue;
+    best = b;
+    best_fit = f;
+  }
+  return best;
+}
+
+void Engine::Impl::take(Context& ctx, const L4Input& input) {
+  if (input.broadcast) return deliver_all(ctx, input);
+  Binding* binding = find(input);
+  if (binding != nullptr) return deliver(ctx, *binding, input);
+  counters.drop_udp_no_socket++;
+  network.send_port_unreachable(ctx, input);
+  ctx.release(input.packet);
+}
+
+void Engine::Impl::deliver_all(Context& ctx, const L4Input& input) {
+  bool taken = false;
+  for (Binding* b = bucket(port_of(input)); b != nullptr; b = b->next) {
+    if (fit(*b, input) < 0) continue;
+    taken = true;
+    L4Input copy = input;
+    copy.packet = copy_to_arena(memory, *input.packet);
+    if (copy.packet != nullptr)
+      deliver(ctx, *b, copy);
+    else
+      counters.drop_udp_queue_full++;
+  }
+  if (!taken) counters.drop_udp_no_socket++;
+  ctx.release(input.packet);
+}
+
+void Engine::Impl::deliver(Context& ctx, Binding& binding, const L4Input& input) {
+  current = &binding;
+  Packet* frame = input.packet;
+  const bool in_arena = (frame->flags & kInArena) != 0;
+  const bool crowded = binding.queue.count() >= kFewQueued && frame->frame_len <= kSmallDatagram;
+  const bool copying = !in_arena && (crowded || held_frames >= kMaxHeldFrames || ctx.queue(input.port).scarce());
+  const std::size_t cost = copying ? arena_packet_size(frame->frame_len) : frame_cost(*frame);
+  Packet* kept = frame;
+  const bool fits = binding.queue.empty() || binding.charged + cost <= binding.limit;
+  if (fits && copying) kept = copy_to_arena(memory, *frame);
+  if (!fits || kept == nullptr) {
+    counters.drop_udp_queue_full++;
+    ctx.release(frame);
+    current = nullptr;
+    return;
+  }
+  if (kept != frame) ctx.release(frame);
+  if ((kept->flags & kInArena) == 0) held_frames++;
+  kept->l4_len = sizeof(wire::Udp);
+  kept->offset = static_cast<std::uint32_t>(input.l4_offset + sizeof(wire::Udp));
+  kept->payload_len = static_cast<std::uint32_t>(input.l4_len - sizeof(wire::Udp));
+  kept->seq = static_cast<std::uint32_t>(cost);
+  set_arrival(*kept, ctx.now);
+  binding.charged += kept->seq;
+  binding.queue.push(kept);
+  counters.udp_in++;
+  events.post(binding.event, kEventReadable);
+  current = nullptr;
+}
+
+void Engine::Impl::release(Context& ctx, Packet* frame) {
+  if ((frame->flags & kInArena) == 0) held_frames--;
+  ctx.release(frame);
+}
+
+void Engine::Impl::empty_queue(Context& ctx, Binding& binding) {
+  while (Packet* frame = binding.queue.pop()) release(ctx, frame);
+  binding.charged = 0;
+}
+
+// As on Linux, only a connected socket hears of errors, and only of the fatal ones.
+void Engine::Impl::on_icmp(const IcmpError& error) {
+  if (!error.hard) return;
+  for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next) {
+    if (!b->connected || b->local.port != error.local.port || b->remote != error.remote) continue;
+    if (!b->local.address.is_any() && b->local.address != error.local.address) continue;
+    b->error = error.error;
+    events.post(b->event, kEventError);
+    return;
+  }
+}
+
+// --- Engine's receiving calls
+
+void Engine::on_datagrams(Context& ctx, std::span<L4Input> batch) {
+  for (const L4Input& input : batch) impl_->take(ctx, input);
+}
+
+void Engine::on_icmp(Context&, const IcmpError& error) {
+  impl_->on_icmp(error);
+}
+
+std::size_t Engine::queued(const Binding& endpoint) const {
+  return endpoint.queue.count();
+}
+
+bool Engine::front(const Binding& endpoint, Datagram& out) const {
+  const Packet* frame = endpoint.queue.front();
+  if (frame == nullptr) return false;
+  const auto& ip = wire::at<wire::Ipv4>(*frame, frame->l2_len);
+  const auto& udp = wire::at<wire::Udp>(*frame, frame->offset - sizeof(wire::Udp));
+  out.source = {IpAddress::from_v4(ip.source), udp.source};
+  out.destination = IpAddress::from_v4(ip.destination);
+  out.length = frame->payload_len;
+  out.tos = ip.tos;
+  out.ttl = ip.ttl;
+  out.arrived = arrival(*frame);
+  out.packet = frame;
+  out.offset = frame->offset;
+  return true;
+}
+
+void Engine::pop(Context& ctx, Binding& endpoint) {
+  impl_->current = &endpoint;
+  if (Packet* frame = endpoint.queue.pop()) {
+    endpoint.charged -= frame->seq;
+    impl_->release(ctx, frame);
+  }
+  impl_->current = nullptr;
+}
+
+}  // namespace bypass::udp

@@ -1,0 +1,149 @@
+// bypass stat, why and config: what they print of a live process, and how they end.
+#include <netinet/in.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "observe/scratch.h"
+
+namespace bypass::tool {
+namespace {
+
+using nlohmann::json;
+using observe::Reason;
+using observe::Region;
+using observe::RunDir;
+
+// This test program as a process that uses the bypass: one port, one connection, one kernel socket.
+class Show : public testing::Test {
+ protected:
+  void SetUp() override {
+    observe::start(region_, dir_);
+    const std::uint64_t counters[] = {7, 0};
+    region_.publish_counters(counters, 1);
+    observe::PortRecord port{};
+    observe::set_text(port.kind, "vhost");
+    observe::set_text(port.target, "/tmp/x");
+    port.open = port.link_up = 1;
+    port.v4 = IpAddress::from_v4(0x0a090001);
+    port.v4_length = 24;
+    region_.set_port(0, port);
+    observe::SocketRecord socket{};
+    socket.fd = 5;
+    socket.protocol = IPPROTO_TCP;
+    socket.state = static_cast<std::uint8_t>(observe::SocketState::kEstablished);
+    socket.path = static_cast<std::uint8_t>(observe::SocketPath::kWire);
+    socket.local_address = port.v4;
+    socket.local_port = 6379;
+    socket.remote_address = IpAddress::from_v4(0x0a090002);
+    socket.remote_port = 40000;
+    socket.rx_bytes = 12345;
+    region_.update_socket(region_.claim_socket(), socket);
+    socket.fd = 6;
+    socket.path = static_cast<std::uint8_t>(observe::SocketPath::kKernel);
+    socket.reason = static_cast<std::uint16_t>(Reason::kRuleKernel);
+    region_.update_socket(region_.claim_socket(), socket);
+    region_.why(Reason::kNoRoute, 9, IPPROTO_TCP, {IpAddress::from_v4(0x08080808), 443}, "8.8.8.8 is in no prefix");
+  }
+
+  Ran show(std::vector<std::string> arguments) {
+    return run_command(std::move(arguments), {"BYPASS_RUN_DIR=" + dir_.path()});
+  }
+
+  RunDir dir_;
+  Region region_;
+  const std::string pid_ = std::to_string(getpid());
+};
+
+TEST_F(Show, Stat_PrintsPortsSocketsAndCounters) {
+  const Ran ran = show({"stat"});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err, "");
+  for (const char* part :
+       {"cli_test", "vhost:/tmp/x", "10.9.0.1/24", "ESTABLISHED", "10.9.0.2:40000", "12345", "rx_frames"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+  EXPECT_EQ(ran.out.find("tx_frames"), std::string::npos) << "zero, and not asked for";
+  EXPECT_NE(show({"stat", "--all"}).out.find("tx_frames"), std::string::npos);
+}
+
+TEST_F(Show, StatJson_HasTheSame) {
+  const Ran ran = show({"stat", pid_, "--json"});
+  const json parsed = json::parse(ran.out);
+  const json& process = parsed.at("processes").at(0);
+  EXPECT_EQ(process.at("pid"), getpid());
+  EXPECT_EQ(process.at("ports").at(0).at("link"), "up");
+  EXPECT_EQ(process.at("sockets").at(0).at("rx_bytes"), 12345);
+  EXPECT_EQ(process.at("sockets").at(1).at("reason"), "rule_kernel");
+  EXPECT_EQ(process.at("counters").at("rx_frames"), 7);
+}
+
+TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
+  const Ran ran = show({"why", pid_});
+  EXPECT_EQ(ran.code, 0);
+  for (const char* part :
+       {"no_route", "8.8.8.8:443", "no port of the bypass routes to the address: 8.8.8.8 is in no prefix",
+        "a rule leaves it to the kernel"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+TEST_F(Show, WhyJson_HasTheSame) {
+  const json parsed = json::parse(show({"why", "--json"}).out);
+  const json& process = parsed.at("processes").at(0);
+  EXPECT_EQ(process.at("whys").at(0).at("reason"), "no_route");
+  EXPECT_EQ(process.at("whys").at(0).at("count"), 1);
+  EXPECT_EQ(process.at("kernel_sockets").at(0).at("fd"), 6);
+}
+
+TEST_F(Show, UnknownPid_SaysSoAndEndsWith1) {
+  const Ran ran = show({"stat", "4194304"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("there is no process 4194304"), std::string::npos) << ran.err;
+  const Ran other = show({"why", std::to_string(getppid()), "--json"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_TRUE(json::parse(other.out).at("processes").empty()) << "JSON all the same";
+}
+
+TEST(ShowNothing, NoProcess_SaysWhereItLooked) {
+  const Ran ran = run_command({"stat"}, {"BYPASS_RUN_DIR=/nonexistent/run"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_NE(ran.err.find("/nonexistent/run"), std::string::npos) << ran.err;
+}
+
+TEST(ShowConfig, ValuesAndOrigins) {
+  const Ran ran = run_command({"config"}, {"BYPASS_TICK_MS=25", "BYPASS_PROFILE=latency"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("25 ms"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("BYPASS_TICK_MS"), std::string::npos);
+  EXPECT_NE(ran.out.find("profile latency"), std::string::npos);
+  EXPECT_NE(ran.out.find("not built yet"), std::string::npos);
+}
+
+TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
+  const Ran ran = run_command({"config", "--json"}, {"BYPASS_MTU=1", "BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_EQ(ran.code, 1);
+  const json parsed = json::parse(ran.out);
+  EXPECT_GT(parsed.at("settings").size(), 30U);
+  EXPECT_EQ(parsed.at("settings").at(0).at("value"), "tap:a");
+  EXPECT_EQ(parsed.at("settings").at(0).at("origin"), "environment");
+  EXPECT_EQ(parsed.at("problems").at(0).at("name"), "BYPASS_MTU");
+}
+
+TEST(ShowConfig, Problem_IsToldOnStandardErrorAndEndsWith1) {
+  const Ran ran = run_command({"config"}, {"BYPASS_PROT=x"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("did you mean BYPASS_PORT?"), std::string::npos) << ran.err;
+}
+
+TEST(Usage, Mistakes_EndWith2AndHelpWith0) {
+  EXPECT_EQ(run_command({}).code, 2);
+  EXPECT_EQ(run_command({"stat", "abc"}).code, 2);
+  EXPECT_EQ(run_command({"frotz"}).code, 2);
+  EXPECT_EQ(run_command({"config", "--json", "--toml"}).code, 2);
+  EXPECT_EQ(run_command({"config", "--profile", "fast"}).code, 2);
+  EXPECT_EQ(run_command({"--help"}).code, 0);
+  EXPECT_EQ(run_command({"stat", "--help"}).code, 0);
+}
+
+}  // namespace
+}  // namespace bypass::tool

@@ -1,0 +1,136 @@
+// What opening a port does to the process it happens in: nothing that the program could notice, and never
+// its end.
+#include <sys/resource.h>
+
+#include "driver.h"
+
+namespace bypass::test {
+namespace {
+
+void expect_error(const std::string& answer, const std::string& part) {
+  EXPECT_EQ(answer.rfind("error", 0), 0U) << answer;
+  EXPECT_NE(answer.find(part), std::string::npos) << answer;
+}
+
+TEST(DpdkProcess, OpeningChangesNothing) {
+  for (const char* kind : {"vhost", "virtio"}) {
+    Folder folder;
+    Driver driver;
+    const std::string before = driver.ask("process");
+    ASSERT_OK(driver.ask(std::string("open ") + kind + " " + (folder / "w")));
+    EXPECT_EQ(driver.ask("process"), before);
+    EXPECT_OK(driver.ask("close"));
+    EXPECT_EQ(driver.ask("process"), before);
+    EXPECT_EQ(driver.ask("getopt"), "ok 98");  // 'b', behind the 'a' that was taken before
+    EXPECT_EQ(driver.errors(), "");
+  }
+}
+
+TEST(DpdkProcess, ThroughAWholeConnection) {
+  Wire wire;
+  const std::string before = wire.vhost.ask("process");
+  wire.open();
+  wire.vhost.say("echo");
+  EXPECT_EQ(wire.virtio.ask("ping 100 60"), "ok 100 0");
+  EXPECT_EQ(wire.virtio.ask("process"), before);
+  EXPECT_OK(wire.vhost.ask("stats"));
+  EXPECT_OK(wire.vhost.hear());
+  EXPECT_EQ(wire.vhost.ask("process"), before);
+  EXPECT_EQ(wire.vhost.errors() + wire.virtio.errors(), "");
+}
+
+TEST(DpdkProcess, StaysSmall) {
+  Wire wire;
+  wire.open();
+  constexpr long kMostKib = 64 * 1024;
+  for (Driver* end : {&wire.vhost, &wire.virtio}) {
+    const std::string answer = end->ask("resident");
+    ASSERT_OK(answer);
+    EXPECT_LE(std::atol(answer.c_str() + 3), kMostKib);
+  }
+}
+
+TEST(DpdkProcess, AnOrdinaryUserCan) {
+  if (geteuid() != 0) GTEST_SKIP() << "is an ordinary user already: every other test shows it";
+  constexpr uid_t kNobody = 65534;
+  const auto become_nobody = [] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(126);
+  };
+  Folder folder;
+  Driver vhost(become_nobody), virtio(become_nobody);
+  const std::string hello = vhost.ask("process");
+  if (hello.rfind("gone", 0) == 0) GTEST_SKIP() << "the build folder is closed to others";
+  ASSERT_OK(vhost.ask("open vhost " + (folder / "w")));
+  ASSERT_OK(virtio.ask("open virtio " + (folder / "w")));
+  vhost.say("echo");
+  EXPECT_OK(virtio.ask("wait-link up"));
+  EXPECT_EQ(virtio.ask("ping 100 60"), "ok 100 0");
+}
+
+TEST(DpdkProcess, FewDescriptorsAreAnError) {
+  Folder folder;
+  Driver driver([] {
+    const rlimit few{24, 24};
+    setrlimit(RLIMIT_NOFILE, &few);
+  });
+  expect_error(driver.ask("open vhost " + (folder / "w")), "RLIMIT_NOFILE");
+  EXPECT_OK(driver.ask("process"));
+}
+
+TEST(DpdkProcess, ASmallFileSizeLimitIsAnError) {
+  Folder folder;
+  Driver driver([] {
+    const rlimit small{1 << 20, 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &small);
+  });
+  expect_error(driver.ask("open vhost " + (folder / "w")), "RLIMIT_FSIZE");
+  EXPECT_OK(driver.ask("process"));
+}
+
+TEST(DpdkProcess, RationedAddressSpaceIsNoObstacle) {
+  Folder folder;
+  Driver driver([] {
+    const rlimit four_gib{rlim_t{4} << 30, rlim_t{4} << 30};
+    setrlimit(RLIMIT_AS, &four_gib);
+  });
+  EXPECT_OK(driver.ask("open vhost " + (folder / "w")));
+}
+
+TEST(DpdkProcess, WaitingForAPeerCostsNextToNothing) {
+  Folder folder;
+  Driver driver;
+  ASSERT_OK(driver.ask("open virtio " + (folder / "w")));
+  const std::string answer = driver.ask("idle 1500");
+  long cpu_us = -1;
+  std::sscanf(answer.c_str(), "ok %ld", &cpu_us);
+  constexpr long kMostCpuUs = 50'000;  // about 110 tries, 20 us each, on a busy machine
+  EXPECT_GE(cpu_us, 0) << answer;
+  EXPECT_LE(cpu_us, kMostCpuUs) << answer;
+}
+
+TEST(DpdkProcess, WrongTargetsAreExplained) {
+  Folder folder;
+  Driver driver;
+  expect_error(driver.ask("check vhost /no/such/folder/w"), "/no/such/folder");
+  expect_error(driver.ask("check virtio " + (folder / "a,b")), "cannot take a path");
+  expect_error(driver.ask("check vhost " + (folder / std::string(120, 'x').c_str())), "at most 107");
+  expect_error(driver.ask("check af_packet nosuchif0"), "no network interface");
+  expect_error(driver.ask("check pci 1234"), "not a PCI address");
+  expect_error(driver.ask("check dpdk net_mlx5"), "BYPASS_DPDK_SHARED");
+  expect_error(driver.ask("check netdev eth0"), "not built yet");
+  expect_error(driver.ask("check carrier pigeon"), "accepted are");
+  std::filesystem::create_directory(folder / "w");
+  expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");
+}
+
+TEST(DpdkProcess, OtherDriversOpen) {
+  Driver driver;
+  EXPECT_OK(driver.ask("open dpdk net_null0"));
+  EXPECT_OK(driver.ask("close"));
+  EXPECT_OK(driver.ask("open dpdk net_ring0"));
+  EXPECT_OK(driver.ask("wait-link up"));
+  EXPECT_EQ(driver.ask("ping 100 60"), "ok 100 0");  // a ring of one end is its own echo
+}
+
+}  // namespace
+}  // namespace bypass::test

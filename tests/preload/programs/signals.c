@@ -1,0 +1,268 @@
+/* Signals on top of calls: EINTR, SA_RESTART, what sigaction shows, SIGPIPE, masks, a jump out of a handler.
+ * Prints results only. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "say.h"
+
+static int a, b; /* a connection */
+static volatile sig_atomic_t count, last_code, write_in_handler;
+static sigjmp_buf out;
+
+static void counter(int signal) {
+  (void)signal;
+  count++;
+  if (write_in_handler) {
+    write_in_handler = 0;
+    if (write(a, "h", 1) != 1) abort();
+  }
+}
+
+static void informed(int signal, siginfo_t* info, void* context) {
+  (void)signal;
+  (void)context;
+  count++;
+  last_code = info->si_code;
+}
+
+static void jumper(int signal) {
+  (void)signal;
+  siglongjmp(out, 1);
+}
+
+static void connect_both(void) {
+  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
+  socklen_t length = sizeof(where);
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
+  getsockname(listener, (struct sockaddr*)&where, &length);
+  a = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(a, (struct sockaddr*)&where, length) != 0) abort();
+  b = accept(listener, NULL, NULL);
+  close(listener);
+}
+
+static void alarm_in(int milliseconds, int then_every) {
+  struct itimerval timer = {{0, then_every * 1000}, {0, milliseconds * 1000}};
+  setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+static void on_alarm(int flags) {
+  struct sigaction action = {.sa_handler = counter, .sa_flags = flags};
+  sigaction(SIGALRM, &action, NULL);
+}
+
+static void* writer(void* milliseconds) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, NULL);
+  usleep((useconds_t)(long)milliseconds * 1000);
+  if (write(a, "late", 4) != 4) abort();
+  return NULL;
+}
+
+static pthread_t write_in(long milliseconds) {
+  pthread_t thread;
+  pthread_create(&thread, NULL, writer, (void*)milliseconds);
+  return thread;
+}
+
+static void interruptions(void) {
+  char buffer[16];
+  struct pollfd set = {b, POLLIN, 0};
+  struct epoll_event event = {.events = EPOLLIN};
+  int epoll = epoll_create1(0);
+  epoll_ctl(epoll, EPOLL_CTL_ADD, b, &event);
+  fd_set reads;
+  printf("== interruptions\n");
+  on_alarm(0);
+  alarm_in(20, 0);
+  TRY(read(b, buffer, sizeof(buffer)));
+  alarm_in(20, 0);
+  TRY(recvmsg(b, &(struct msghdr){.msg_iov = &(struct iovec){buffer, 4}, .msg_iovlen = 1}, 0));
+  on_alarm(SA_RESTART);
+  pthread_t thread = write_in(90);
+  alarm_in(20, 20);
+  TRY(read(b, buffer, sizeof(buffer)));
+  alarm_in(0, 0);
+  pthread_join(thread, NULL);
+  printf("restarted over %d\n", count > 2);
+  alarm_in(20, 0); /* these never restart */
+  TRY(poll(&set, 1, 5000));
+  alarm_in(20, 0);
+  TRY(ppoll(&set, 1, NULL, NULL));
+  FD_ZERO(&reads);
+  FD_SET(b, &reads);
+  alarm_in(20, 0);
+  TRY(select(b + 1, &reads, NULL, NULL, &(struct timeval){5, 0}));
+  alarm_in(20, 0);
+  TRY(epoll_wait(epoll, &event, 1, 5000));
+  struct timeval timeout = {5, 0}; /* a socket with a timeout does not restart either */
+  setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  alarm_in(20, 0);
+  TRY(recv(b, buffer, sizeof(buffer), 0));
+  timeout.tv_sec = 0;
+  setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  write_in_handler = 1; /* a handler that uses the socket that it interrupted */
+  alarm_in(20, 0);
+  TRY(read(b, buffer, sizeof(buffer)));
+  close(epoll);
+}
+
+static void masks(void) {
+  printf("== masks\n");
+  struct pollfd set = {b, POLLIN, 0};
+  sigset_t block, empty, now;
+  sigemptyset(&empty);
+  sigemptyset(&block);
+  sigaddset(&block, SIGALRM);
+  sigprocmask(SIG_BLOCK, &block, NULL);
+  count = 0;
+  alarm_in(10, 0);
+  usleep(30000);
+  printf("blocked %d\n", count);
+  TRY(ppoll(&set, 1, &(struct timespec){5, 0}, &empty));
+  printf("delivered %d\n", count);
+  alarm_in(10, 0);
+  usleep(30000);
+  TRY(pselect(0, NULL, NULL, NULL, &(struct timespec){5, 0}, &empty));
+  int epoll = epoll_create1(0);
+  alarm_in(10, 0);
+  usleep(30000);
+  TRY(epoll_pwait(epoll, &(struct epoll_event){0}, 1, 5000, &empty));
+  close(epoll);
+  sigprocmask(SIG_SETMASK, NULL, &now);
+  printf("still blocked %d, delivered %d\n", sigismember(&now, SIGALRM), count);
+  sigprocmask(SIG_UNBLOCK, &block, NULL);
+}
+
+static void show(const char* what, const struct sigaction* action) {
+  const char* handler = action->sa_handler == SIG_DFL   ? "default"
+                        : action->sa_handler == SIG_IGN ? "ignore"
+                        : action->sa_handler == counter ? "counter"
+                        : action->sa_sigaction == informed ? "informed"
+                                                           : "unknown";
+  printf("%s: %s flags %x usr2 masked %d\n", what, handler, (unsigned)action->sa_flags & ~0x04000000U,
+         sigismember(&action->sa_mask, SIGUSR2));
+}
+
+static void actions(void) {
+  struct sigaction old, action = {.sa_sigaction = informed, .sa_flags = SA_SIGINFO | SA_NODEFER};
+  printf("== actions\n");
+  sigaction(SIGUSR1, NULL, &old); /* installed before the first socket */
+  show("early", &old);
+  count = 0;
+  raise(SIGUSR1);
+  printf("count %d\n", count);
+  sigaddset(&action.sa_mask, SIGUSR2);
+  TRY(sigaction(SIGUSR1, &action, &old));
+  show("replaced", &old);
+  TRY(sigaction(SIGUSR1, NULL, &old));
+  show("now", &old);
+  kill(getpid(), SIGUSR1);
+  printf("count %d code %d\n", count, last_code == SI_USER);
+  TRY(signal(SIGUSR1, counter) == (sighandler_t)informed);
+  sigaction(SIGUSR1, NULL, &old);
+  show("signal()", &old);
+  TRY(siginterrupt(SIGUSR1, 1));
+  sigaction(SIGUSR1, NULL, &old);
+  show("siginterrupt", &old);
+  TRY(signal(SIGUSR1, SIG_IGN) == counter);
+  TRY(signal(SIGUSR1, SIG_DFL) == SIG_IGN);
+  signal(SIGUSR1, counter);
+  sigaction(SIGUSR1, NULL, &old);
+  show("signal() again", &old);
+  siginterrupt(SIGUSR1, 0);
+  action.sa_handler = counter;
+  action.sa_flags = SA_RESETHAND;
+  sigaction(SIGUSR1, &action, NULL);
+  count = 0;
+  raise(SIGUSR1);
+  sigaction(SIGUSR1, NULL, &old);
+  show("after one shot", &old);
+  printf("count %d\n", count);
+  sysv_signal(SIGUSR1, counter);
+  raise(SIGUSR1);
+  printf("sysv then %d\n", signal(SIGUSR1, SIG_DFL) == SIG_DFL);
+  TRY(sigaction(SIGKILL, &action, NULL));
+  TRY(sigaction(0, NULL, &old));
+  TRY(sigaction(65, NULL, &old));
+  TRY(signal(SIGSTOP, counter) == SIG_ERR ? -1 : 0);
+  sigaction(SIGSEGV, NULL, &old);
+  show("segv", &old);
+  signal(SIGSEGV, counter);
+  sigaction(SIGSEGV, NULL, &old);
+  show("segv handled", &old);
+  signal(SIGSEGV, SIG_DFL);
+  sigset(SIGUSR2, counter); /* a form that changes actions behind the interposers */
+  count = 0;
+  raise(SIGUSR2);
+  TRY(sigset(SIGUSR2, SIG_DFL) == counter);
+  printf("sigset %d\n", count);
+}
+
+static void jumps(void) {
+  char buffer[4];
+  printf("== jumps\n");
+  signal(SIGALRM, jumper);
+  for (int i = 0; i < 6; i++) { /* more often than a thread may have calls on top of each other */
+    if (sigsetjmp(out, 1) == 0) {
+      alarm_in(10, 0);
+      TRY(read(b, buffer, 4));
+    }
+  }
+  struct pollfd set = {b, POLLIN, 0};
+  if (sigsetjmp(out, 1) == 0) {
+    alarm_in(10, 0);
+    TRY(poll(&set, 1, -1));
+  }
+  TRY(write(a, "x", 1));
+  TRY(read(b, buffer, 4));
+}
+
+static void pipes(void) {
+  printf("== SIGPIPE\n");
+  signal(SIGPIPE, counter);
+  count = 0;
+  shutdown(a, SHUT_WR);
+  TRY(write(a, "x", 1));
+  TRY(send(a, "x", 1, 0));
+  TRY(send(a, "x", 1, MSG_NOSIGNAL));
+  printf("count %d\n", count);
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t block, pending;
+  sigemptyset(&block);
+  sigaddset(&block, SIGPIPE);
+  sigprocmask(SIG_BLOCK, &block, NULL);
+  TRY(write(a, "x", 1));
+  sigpending(&pending);
+  printf("pending %d\n", sigismember(&pending, SIGPIPE));
+  sigtimedwait(&block, NULL, &(struct timespec){0, 0});
+  /* After the jumps nothing must hold the object: its end reaches the other side. */
+  TRY(close(b));
+  TRY(recv(a, &(char){0}, 1, 0));
+}
+
+int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  struct sigaction early = {.sa_handler = counter, .sa_flags = SA_RESTART};
+  sigaction(SIGUSR1, &early, NULL);
+  connect_both();
+  interruptions();
+  masks();
+  actions();
+  if (!skips("jumps")) jumps();
+  pipes();
+  return 0;
+}

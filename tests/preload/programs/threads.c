@@ -1,0 +1,155 @@
+/* Closing under another thread's call, cancellation, many threads on one table. Results only. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "say.h"
+
+static void connect_both(int* a, int* b) {
+  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
+  socklen_t length = sizeof(where);
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
+  getsockname(listener, (struct sockaddr*)&where, &length);
+  *a = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(*a, (struct sockaddr*)&where, length) != 0) abort();
+  *b = accept(listener, NULL, NULL);
+  close(listener);
+}
+
+static void* reader(void* number) {
+  char buffer[8];
+  ssize_t got = read((int)(long)number, buffer, sizeof(buffer));
+  return (void*)got;
+}
+
+static void* poller(void* number) {
+  struct pollfd set[2] = {{(int)(long)number, POLLIN, 0}, {0, 0, 0}};
+  return (void*)(long)poll(set, 1, 5000);
+}
+
+/* As on Linux: the call goes on with the object; the number is gone at once. */
+static void close_under(const char* name, void* (*body)(void*)) {
+  int a, b;
+  void* result;
+  pthread_t thread;
+  connect_both(&a, &b);
+  pthread_create(&thread, NULL, body, (void*)(long)b);
+  usleep(30000);
+  TRY(close(b));
+  TRY(write(b, "x", 1));
+  TRY(write(a, "late", 4));
+  pthread_join(thread, &result);
+  printf("%s: %ld\n", name, (long)result);
+  /* The last user has left: the end reaches us (with RST, if the bytes were not read). */
+  char byte;
+  TRY(recv(a, &byte, 1, 0) <= 0);
+  TRY(close(a));
+}
+
+static void cleanup(void* cleaned) { *(int*)cleaned = 1; }
+
+static void* cancelled(void* argument) {
+  int* pair = argument;
+  char buffer[8];
+  pthread_cleanup_push(cleanup, pair + 1);
+  read(pair[0], buffer, sizeof(buffer));
+  pthread_cleanup_pop(0);
+  return NULL;
+}
+
+static void cancel(void) {
+  int a, b;
+  connect_both(&a, &b);
+  int pair[2] = {b, 0};
+  pthread_t thread;
+  void* result;
+  pthread_create(&thread, NULL, cancelled, pair);
+  usleep(30000);
+  pthread_cancel(thread);
+  pthread_join(thread, &result);
+  printf("cancelled %d cleaned %d\n", result == PTHREAD_CANCELED, pair[1]);
+  TRY(close(b));
+  char byte;
+  TRY(recv(a, &byte, 1, 0));
+  close(a);
+}
+
+static void* churn(void* argument) {
+  (void)argument;
+  long bad = 0;
+  for (int i = 0; i < 200; i++) {
+    int a, b;
+    char buffer[4];
+    connect_both(&a, &b);
+    int copy = dup(a);
+    bad += write(copy, "abcd", 4) != 4;
+    close(a);
+    bad += read(b, buffer, 4) != 4;
+    close(copy);
+    bad += read(b, buffer, 4) != 0;
+    close(b);
+  }
+  return (void*)bad;
+}
+
+static void many(void) {
+  pthread_t threads[4];
+  long bad = 0;
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
+  for (int i = 0; i < 4; i++) {
+    void* result;
+    pthread_join(threads[i], &result);
+    bad += (long)result;
+  }
+  printf("churn: %ld bad\n", bad);
+}
+
+/* Descriptors above FD_SETSIZE, above the table's near part, and none left. */
+static void numbers(void) {
+  int a, b;
+  connect_both(&a, &b);
+  struct rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  rlim_t soft = limit.rlim_cur;
+  limit.rlim_cur = limit.rlim_max < 300000 ? limit.rlim_max : 300000;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  int high = (int)limit.rlim_cur - 1;
+  TRY(dup2(a, 1500));
+  TRY(dup2(a, high) == high);
+  TRY(write(1500, "x", 1));
+  TRY(write(high, "y", 1));
+  struct pollfd set[2] = {{b, POLLIN, 0}, {high, POLLOUT, 0}};
+  TRY(poll(set, 2, 1000));
+  char buffer[4];
+  usleep(20000);
+  TRY(read(b, buffer, 4));
+  TRY(close(1500));
+  TRY(close_range(1400, 0x7fffffff, 0));
+  TRY(write(high, "z", 1));
+  limit.rlim_cur = (rlim_t)b + 1;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  while (dup(0) >= 0) {
+  }
+  TRY(socket(AF_INET, SOCK_STREAM, 0));
+  TRY(dup(a));
+  limit.rlim_cur = soft;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  TRY(write(a, "end", 3));
+  TRY(read(b, buffer, 4));
+}
+
+int main(void) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  close_under("read", reader);
+  close_under("poll", poller);
+  cancel();
+  many();
+  numbers();
+  return 0;
+}

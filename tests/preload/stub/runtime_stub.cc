@@ -1,0 +1,75 @@
+// A stand-in for src/runtime. PRELOAD_STUB=on accelerates; else nothing is. At exit, PRELOAD_STUB_REPORT=1
+// says on standard error how many objects were left and what was recorded for `bypass why`.
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <array>
+#include <atomic>
+
+#include "observe/reasons.h"
+#include "preload/stub/stub.h"
+#include "runtime/crash.h"
+#include "runtime/process.h"
+
+namespace bypass::runtime {
+namespace {
+
+constinit std::array<std::atomic<bool>, 4096> owned{};
+std::atomic<bool> reported{false};
+
+bool is_reporting() {
+  return getenv("PRELOAD_STUB_REPORT") != nullptr;
+}
+
+}  // namespace
+
+void at_load(char**) {}
+
+bool accelerates() {
+  const char* mode = getenv("PRELOAD_STUB");
+  return mode != nullptr && strcmp(mode, "on") == 0;
+}
+
+bool start() {
+  return true;
+}
+
+void before_exit() {
+  if (!is_reporting() || reported.exchange(true)) return;
+  fprintf(stderr, "stub: %d objects at exit\n", preload_stub::live_objects());
+}
+
+void prepare_fork() {}
+void after_fork_parent() {}
+void after_fork_child() {}
+
+bool owns_descriptor(int fd) {
+  return fd >= 0 && fd < static_cast<int>(owned.size()) && owned[static_cast<unsigned>(fd)];
+}
+
+void record_why(int fd, unsigned reason, const char* detail) {
+  if (is_reporting()) fprintf(stderr, "stub: why fd=%d %u %s\n", fd, reason, detail);
+}
+
+namespace crash {
+bool concerns(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT;
+}
+bool installed() {
+  return false;
+}
+int on_program_sigaction(int, const struct sigaction*, struct sigaction*) {
+  return -1;
+}
+}  // namespace crash
+}  // namespace bypass::runtime
+
+namespace bypass::preload_stub {
+
+void own(int fd, bool add) {
+  if (fd >= 0 && fd < static_cast<int>(runtime::owned.size())) runtime::owned[static_cast<unsigned>(fd)] = add;
+}
+
+}  // namespace bypass::preload_stub

@@ -1,0 +1,117 @@
+// Ports, addresses, gateways, MACs and MTUs, and whether they fit each other.
+#include <gtest/gtest.h>
+
+#include "runtime/address_text.h"
+#include "runtime/environment.h"
+
+namespace bypass::runtime {
+namespace {
+
+void expect_problem(std::initializer_list<const char*> variables, const char* start) {
+  const std::string text = messages(from_environment(variables));
+  EXPECT_EQ(text.substr(0, std::string_view(start).size()), start) << text;
+}
+
+TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
+  const Config config = from_environment(
+      {"BYPASS_PORT=vhost:/tmp/a ; tap:bp0", "BYPASS_ADDR=10.9.0.1/24, fd09::1/64 ; 10.8.0.1/16",
+       "BYPASS_GATEWAY=;10.8.0.254", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=9000", "BYPASS_PORT_MEMORY=8M"});
+  ASSERT_EQ(messages(config), "");
+  const PortConfig& first = config.ports[0];
+  EXPECT_EQ(first.kind, "vhost");
+  EXPECT_EQ(first.target, "/tmp/a");
+  ASSERT_EQ(first.addresses.size(), 2U);
+  EXPECT_EQ(to_text(first.addresses[1]).view(), "fd09::1/64");
+  EXPECT_TRUE(first.gateways.empty());
+  EXPECT_TRUE(first.mac.is_zero());
+  EXPECT_EQ(first.mtu, 9000U);
+  const PortConfig& second = config.ports[1];
+  EXPECT_EQ(to_text(second.addresses[0]).view(), "10.8.0.1/16");
+  EXPECT_EQ(to_text(second.gateways[0]).view(), "10.8.0.254");
+  EXPECT_EQ(to_text(second.mac).view(), "02:00:00:00:00:07");
+  EXPECT_EQ(second.mtu, 0U);
+  const PortSpec spec = port_spec(config, 1);
+  EXPECT_EQ(spec.kind, "tap");
+  EXPECT_EQ(spec.target, "bp0");
+  EXPECT_EQ(spec.buffer_memory, 8U << 20);
+}
+
+TEST(ConfigPorts, EveryKind_Parses) {
+  for (const char* port :
+       {"vhost:/tmp/x", "virtio:/tmp/x", "netdev:eth0", "af_xdp:eth0", "af_packet:eth0", "tap:bp0", "pci:0000:03:00.0",
+        "pci:03:00.1", "dpdk:net_memif0,role=client", "verbs:mlx5_0", "verbs:soft0:1", "auto"}) {
+    const std::string variable = std::string("BYPASS_PORT=") + port;
+    EXPECT_EQ(messages(from_environment({variable.c_str(), "BYPASS_ADDR=10.9.0.1/24"})), "") << port;
+  }
+  EXPECT_TRUE(from_environment({"BYPASS_PORT=none", "BYPASS_ADDR=10.9.0.1/24"}).ports.empty());
+}
+
+TEST(ConfigPorts, Kinds_NameTheirPlugin) {
+  EXPECT_STREQ(plugin_of_kind("vhost"), "dpdk");
+  EXPECT_STREQ(plugin_of_kind("verbs"), "verbs");
+  EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
+  EXPECT_TRUE(kind_built("vhost"));
+  EXPECT_FALSE(kind_built("verbs"));
+}
+
+TEST(ConfigPorts, BadPort_IsNamed) {
+  expect_problem({"BYPASS_PORT=vhots:/tmp/x"},
+                 "BYPASS_PORT=vhots:/tmp/x (environment): has the unknown kind 'vhots' (did you mean 'vhost'?); "
+                 "accepted is vhost:PATH, ");
+  expect_problem({"BYPASS_PORT=vhost"},
+                 "BYPASS_PORT=vhost (environment): has the port 'vhost', which names no target behind the colon");
+  expect_problem({"BYPASS_PORT=tap:a-name-that-is-too-long"},
+                 "BYPASS_PORT=tap:a-name-that-is-too-long (environment): has the port 'tap:a-name-that-is-too-long', "
+                 "which names no possible network interface");
+  expect_problem({"BYPASS_PORT=pci:eth0"},
+                 "BYPASS_PORT=pci:eth0 (environment): has the port 'pci:eth0', which is no PCI address");
+  const std::string long_path = "BYPASS_PORT=vhost:/" + std::string(200, 'x');
+  EXPECT_EQ(from_environment({long_path.c_str(), "BYPASS_ADDR=10.9.0.1/24"}).problems.size(), 1U);
+}
+
+TEST(ConfigPorts, PortWithoutAddress_IsAProblem) {
+  expect_problem({"BYPASS_PORT=vhost:/tmp/x"},
+                 "BYPASS_ADDR: gives no address to the port 'vhost:/tmp/x'; accepted is ");
+  EXPECT_EQ(messages(from_environment({"BYPASS_PORT=verbs:mlx5_0"})), "");  // has its interface's address
+}
+
+TEST(ConfigPorts, BadAddress_IsNamed) {
+  expect_problem(
+      {"BYPASS_ADDR=10.9.0.1"},
+      "BYPASS_ADDR=10.9.0.1 (environment): has '10.9.0.1' without the length of the link's prefix; accepted");
+  for (const char* bad : {"10.9.0.999/24", "10.9.0.1/33", "0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/24", "ff02::1/64",
+                          "10.9.0.0/24", "10.9.0.255/24", "255.255.255.255/32", "eth0"}) {
+    const std::string variable = std::string("BYPASS_ADDR=") + bad;
+    EXPECT_EQ(from_environment({variable.c_str()}).problems.size(), 1U) << bad;
+  }
+  // RFC 3021: both addresses of a /31 are hosts.
+  EXPECT_EQ(messages(from_environment({"BYPASS_ADDR=10.9.0.0/31"})), "");
+}
+
+TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
+  expect_problem(
+      {"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24"},
+      "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24 (environment): has 2 entries for 1 port; accepted is one entry a port");
+  expect_problem({"BYPASS_PORT=tap:a;tap:b", "BYPASS_ADDR=10.9.0.1/24;10.9.0.1/16"}, "BYPASS_ADDR=");
+  expect_problem({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.8.0.1"},
+                 "BYPASS_GATEWAY=10.8.0.1 (environment): has 10.8.0.1, which lies in no prefix of the port 'tap:a'");
+  expect_problem({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.9.0.2,10.9.0.3"},
+                 "BYPASS_GATEWAY=10.9.0.2,10.9.0.3 (environment): has two gateways of one family");
+  EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=fd09::1/64", "BYPASS_GATEWAY=fe80::1"})), "");
+}
+
+TEST(ConfigPorts, MacAndMtu_AreChecked) {
+  for (const char* bad : {"BYPASS_MAC=01:00:5e:00:00:01", "BYPASS_MAC=00:00:00:00:00:00", "BYPASS_MAC=x",
+                          "BYPASS_MTU=100", "BYPASS_MTU=65536", "BYPASS_MTU=large"})
+    EXPECT_EQ(from_environment({bad}).problems.size(), 1U) << bad;
+}
+
+TEST(ConfigPorts, SoftDevices_TakeTheirOwnAddressesElseThePorts) {
+  const Config own = from_environment({"BYPASS_SOFT=tap:a", "BYPASS_SOFT_ADDR=10.7.0.1/24", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_EQ(to_text(own.soft.at(0).addresses.at(0)).view(), "10.7.0.1/24");
+  const Config shared = from_environment({"BYPASS_SOFT=tap:a", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_EQ(to_text(shared.soft.at(0).addresses.at(0)).view(), "10.9.0.1/24");
+}
+
+}  // namespace
+}  // namespace bypass::runtime

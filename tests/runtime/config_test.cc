@@ -1,0 +1,143 @@
+// Where a value comes from, what a bad one says, and what each kind of value accepts.
+#include "runtime/config.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/environment.h"
+#include "runtime/settings.h"
+
+namespace bypass::runtime {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+const SettingValue& value_of(const Config& config, std::string_view key) {
+  return config.values[setting_index(*setting_by_key(key))];
+}
+
+TEST(Config, NothingGiven_IsAllDefaultsAndNoPort) {
+  const Config config = from_environment({"PATH=/bin", "HOME=/root"});
+  EXPECT_EQ(messages(config), "");
+  EXPECT_TRUE(config.ports.empty());
+  EXPECT_FALSE(config.wants_port());
+  EXPECT_TRUE(config.local);
+  EXPECT_EQ(config.rdma, RdmaMode::kAuto);
+  EXPECT_EQ(config.profile, Profile::kBalanced);
+  EXPECT_EQ(config.spin, microseconds(50));
+  EXPECT_EQ(config.tcp.rto_min, milliseconds(200));
+  EXPECT_EQ(config.tcp.congestion, Congestion::kCubic);
+  EXPECT_EQ(config.memory, 1U << 30);
+  EXPECT_EQ(config.log_level, LogLevel::kWarn);
+  for (const SettingValue& value : config.values) EXPECT_NE(value.origin, Origin::kEnvironment);
+}
+
+TEST(Config, EveryContractName_ParsesFromTheEnvironment) {
+  const Config config = from_environment(
+      {"BYPASS_PORT=vhost:/tmp/a.sock;verbs:mlx5_0:1", "BYPASS_ADDR=10.9.0.1/24,fd09::1/64;10.8.0.1/24",
+       "BYPASS_GATEWAY=10.9.0.254", "BYPASS_MAC=02:00:00:00:00:01", "BYPASS_MTU=9000;1500",
+       "BYPASS_SOFT=tap:bp0;vhost:/tmp/s", "BYPASS_SOFT_ADDR=10.7.0.1/24", "BYPASS_LOCAL=off", "BYPASS_RDMA=mlx5_0",
+       "BYPASS_RULES=bypass tcp connect 10.9.0.0/16:6379; kernel udp *", "BYPASS_PROFILE=latency", "BYPASS_STRICT=1",
+       "BYPASS_CONFIG=/nonexistent", "BYPASS_RUN_DIR=/tmp/run", "BYPASS_LOG=debug", "BYPASS_LOG_FILE=/tmp/log"});
+  EXPECT_EQ(messages(config), "");
+  ASSERT_EQ(config.ports.size(), 2U);
+  ASSERT_EQ(config.soft.size(), 2U);
+  EXPECT_FALSE(config.local);
+  EXPECT_EQ(config.rdma, RdmaMode::kDevice);
+  EXPECT_EQ(config.rdma_device, "mlx5_0");
+  EXPECT_EQ(config.rules.rules().size(), 2U);
+  EXPECT_EQ(config.profile, Profile::kLatency);
+  EXPECT_TRUE(config.strict);
+  EXPECT_EQ(config.run_dir, "/tmp/run");
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config.log_file, "/tmp/log");
+}
+
+TEST(Config, Precedence_EnvironmentFileProfileDefault) {
+  const char* const file = "profile = \"throughput\"\nspin_us = 7\ntick_ms = 20\n";
+  const Config config = from_file(file, {"BYPASS_TICK_MS=30"});
+  EXPECT_EQ(messages(config), "");
+  EXPECT_EQ(config.tick, milliseconds(30));
+  EXPECT_EQ(value_of(config, "tick_ms").where, "environment");
+  EXPECT_EQ(config.spin, microseconds(7));
+  EXPECT_EQ(value_of(config, "spin_us").where, "test.toml:2");
+  EXPECT_EQ(config.tcp.send_buffer, 16U << 20);
+  EXPECT_EQ(value_of(config, "tcp.sndbuf").where, "profile throughput");
+  EXPECT_EQ(config.tcp.retries2, 15U);
+  EXPECT_EQ(value_of(config, "tcp.retries2").origin, Origin::kDefault);
+}
+
+TEST(Config, EnvironmentsProfile_BeatsTheFilesProfile) {
+  const Config config = from_file("profile = \"latency\"\n", {"BYPASS_PROFILE=cpu"});
+  EXPECT_EQ(config.spin, Duration::zero());
+  EXPECT_EQ(config.yield, Duration::zero());
+}
+
+TEST(Config, LatencyProfile_NeverSleeps) {
+  EXPECT_EQ(from_environment({"BYPASS_PROFILE=latency"}).yield, kForever);
+}
+
+TEST(Config, EmptyVariable_IsNotSet) {
+  const Config config = from_environment({"BYPASS_PORT=", "BYPASS_TSO="});
+  EXPECT_EQ(messages(config), "");
+  EXPECT_TRUE(config.tso);
+}
+
+TEST(Config, UnknownVariable_NamesTheNearest) {
+  EXPECT_EQ(messages(from_environment({"BYPASS_PROT=vhost:/tmp/x"})),
+            "BYPASS_PROT=vhost:/tmp/x (environment): is no setting; did you mean BYPASS_PORT?; "
+            "`bypass config` lists them\n");
+  EXPECT_EQ(messages(from_environment({"BYPASS_XYZZY_FROTZ=1"})),
+            "BYPASS_XYZZY_FROTZ=1 (environment): is no setting; `bypass config` lists them\n");
+}
+
+TEST(Config, TestSuitesOwnVariables_AreNoSettings) {
+  EXPECT_EQ(messages(from_environment({"BYPASS_TEST_LONG=1"})), "");
+}
+
+TEST(Config, BadNumber_SaysRangeAndUnit) {
+  EXPECT_EQ(messages(from_environment({"BYPASS_TCP_RTO_MIN_US=5"})),
+            "BYPASS_TCP_RTO_MIN_US=5 (environment): is out of range; accepted is a whole number from 1000 to 60000000 "
+            "(µs)\n");
+  EXPECT_EQ(messages(from_environment({"BYPASS_SPIN_US=soon"})),
+            "BYPASS_SPIN_US=soon (environment): is no whole number; accepted is a whole number from 0 to 10000000 (µs) "
+            "or forever\n");
+}
+
+TEST(Config, BadChoice_SaysTheWordsAndTheNearest) {
+  EXPECT_EQ(messages(from_environment({"BYPASS_TCP_CONGESTION=cubik"})),
+            "BYPASS_TCP_CONGESTION=cubik (environment): is none of them (did you mean 'cubic'?); accepted is one of "
+            "cubic, newreno\n");
+  EXPECT_EQ(from_environment({"BYPASS_PROFILE=fast"}).problems.size(), 1U);
+  EXPECT_EQ(from_environment({"BYPASS_STRICT=maybe"}).problems.size(), 1U);
+}
+
+TEST(Config, BadValue_LeavesTheDefaultAndEveryProblemIsReported) {
+  const Config config = from_environment({"BYPASS_MEMORY=lots", "BYPASS_TICK_MS=0", "BYPASS_NOPE=1"});
+  EXPECT_EQ(config.problems.size(), 3U);
+  EXPECT_FALSE(config.ok());
+  EXPECT_FALSE(config.wants_port());
+}
+
+TEST(Config, Sizes_TakeSuffixes) {
+  EXPECT_EQ(from_environment({"BYPASS_MEMORY=64M"}).memory, 64U << 20);
+  EXPECT_EQ(from_environment({"BYPASS_MEMORY=67108864"}).memory, 64U << 20);
+  EXPECT_EQ(from_environment({"BYPASS_MEMORY=2GiB"}).memory, std::uint64_t{2} << 30);
+  EXPECT_EQ(from_environment({"BYPASS_MEMORY=65536kB"}).memory, 64U << 20);
+  for (const char* bad :
+       {"BYPASS_MEMORY=64X", "BYPASS_MEMORY=-1", "BYPASS_MEMORY=9999999999999999G", "BYPASS_MEMORY=M"})
+    EXPECT_EQ(from_environment({bad}).problems.size(), 1U) << bad;
+}
+
+TEST(Config, RtoBounds_MustNotCross) {
+  EXPECT_EQ(from_environment({"BYPASS_TCP_RTO_MIN_US=5000000", "BYPASS_TCP_RTO_MAX_MS=1000"}).problems.size(), 1U);
+}
+
+TEST(Config, FindVariable_NeedsTheWholeName) {
+  const char* const block[] = {"BYPASS_PORTS=1", "BYPASS_PORT=2", nullptr};
+  EXPECT_STREQ(find_variable(block, "BYPASS_PORT"), "2");
+  EXPECT_EQ(find_variable(block, "BYPASS"), nullptr);
+}
+
+}  // namespace
+}  // namespace bypass::runtime

@@ -1,0 +1,35 @@
+// An environment block made of literals, and a configuration parsed from it.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "runtime/config.h"
+#include "runtime/config_toml.h"
+
+namespace bypass::runtime {
+
+inline Config from_environment(std::initializer_list<const char*> variables) {
+  std::vector<const char*> block(variables);
+  block.push_back(nullptr);
+  return parse_config(block.data(), nullptr);
+}
+
+inline Config from_file(const std::string& text, std::initializer_list<const char*> variables = {}) {
+  std::vector<const char*> block(variables);
+  block.push_back(nullptr);
+  ConfigFile file;
+  file.path = "test.toml";
+  read_toml(text, file);
+  return parse_config(block.data(), &file);
+}
+
+/// All problems' messages, a line each; empty when all is well.
+inline std::string messages(const Config& config) {
+  std::string out;
+  for (const ConfigProblem& problem : config.problems) out += problem.message() + "\n";
+  return out;
+}
+
+}  // namespace bypass::runtime

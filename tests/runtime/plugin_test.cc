@@ -1,0 +1,99 @@
+// Plugins are found, checked and copied; what is wrong with one is said in full.
+#include "runtime/plugin.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/crash_report.h"
+#include "runtime/plugin_path.h"
+
+namespace bypass::runtime {
+namespace {
+
+const std::string kGood = BYPASS_GOOD_PLUGIN;
+const std::string kNone = BYPASS_NONE_PLUGIN;
+
+std::string asked(Backend& backend) {
+  std::string text;
+  backend.check({}, text);
+  return text;
+}
+
+TEST(Plugin, Opens_AndItsCodeCountsAsTheLibrarys) {
+  std::string problem;
+  const Host host;
+  Backend* const backend = open_plugin_file(kGood, host, problem);
+  ASSERT_NE(backend, nullptr) << problem;
+  EXPECT_TRUE(crash::covers(*reinterpret_cast<void**>(*reinterpret_cast<void***>(backend)))) << "its first method";
+}
+
+TEST(Plugin, Copies_HaveStaticDataOfTheirOwn) {
+  std::string problem;
+  const Host host;
+  Backend* const first = open_plugin_file(kGood, host, problem);
+  ASSERT_NE(first, nullptr) << problem;
+  const std::string before = asked(*first);
+  Backend* const copy = open_plugin_file_copy(kGood, host, problem);
+  Backend* const another = open_plugin_file_copy(kGood, host, problem);
+  ASSERT_NE(copy, nullptr) << problem;
+  ASSERT_NE(another, nullptr) << problem;
+  EXPECT_EQ(asked(*first), before);
+  EXPECT_EQ(asked(*copy), "1");
+  EXPECT_EQ(asked(*another), "1");
+}
+
+TEST(Plugin, OtherBuild_IsRefused) {
+  std::string problem;
+  Host host;
+  host.abi = kBackendAbi + 1;
+  EXPECT_EQ(open_plugin_file(kGood, host, problem), nullptr);
+  EXPECT_NE(problem.find("another build"), std::string::npos) << problem;
+}
+
+TEST(Plugin, NoPlugin_IsRefused) {
+  std::string problem;
+  EXPECT_EQ(open_plugin_file(kNone, {}, problem), nullptr);
+  EXPECT_NE(problem.find("exports no bypass_backend"), std::string::npos) << problem;
+}
+
+TEST(Plugin, MissingPlugin_SaysWhereItWasLookedFor) {
+  std::string problem;
+  EXPECT_FALSE(plugin_present("frotz", problem));
+  EXPECT_EQ(problem.substr(0, 66),
+            "the plugin libbypass-frotz.so is not installed: looked for in " + plugin_folders()[0].substr(0, 4))
+      << problem;
+  EXPECT_EQ(open_plugin("frotz", {}, problem), nullptr);
+}
+
+TEST(Plugin, OwnFolder_IsAbsolute) {
+  EXPECT_EQ(file_of_address(reinterpret_cast<const void*>(&asked)).front(), '/');
+  EXPECT_EQ(file_of_address(nullptr), "");
+}
+
+TEST(Plugin, CopyBeyondTheFileSizeLimit_IsAProblemAndNoSignal) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{100, 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    std::string problem;
+    _exit(open_plugin_file_copy(kGood, {}, problem) == nullptr && problem.find("File too large") != std::string::npos
+              ? 0
+              : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Plugin, TomlReader_IsOpenedOnDemand) {
+  ConfigFile file;
+  file.path = "x.toml";
+  toml_reader()("spin_us = 5\n", file);
+  ASSERT_EQ(file.entries.size(), 1U) << (file.problems.empty() ? "" : file.problems[0].text);
+  EXPECT_EQ(file.entries[0].key, "spin_us");
+}
+
+}  // namespace
+}  // namespace bypass::runtime

@@ -1,0 +1,4 @@
+// A shared object that is no plugin.
+extern "C" [[gnu::visibility("default")]] int something_else() {
+  return 1;
+}

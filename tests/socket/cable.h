@@ -1,0 +1,116 @@
+// Two ports joined in memory, in real time, for threads: frames cross under a mutex, and an armed port's
+// descriptor becomes readable when one arrives.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stack/port.h"
+
+namespace bypass::test {
+
+class CablePort final : public Port {
+ public:
+  static constexpr std::size_t kBuffers = 1024, kBufferBytes = 2048;
+
+  explicit CablePort(std::uint8_t last_byte) : mac_{{2, 0, 0, 0, 0, last_byte}} {
+    caps_.buffer_bytes = kBufferBytes;
+    storage_.reset(new std::byte[kBuffers * (kBufferBytes + sizeof(Packet))]);
+    for (std::size_t i = 0; i < kBuffers; i++) {
+      auto* packet = reinterpret_cast<Packet*>(storage_.get() + i * (kBufferBytes + sizeof(Packet)));
+      *packet = {};
+      packet->buffer = reinterpret_cast<std::byte*>(packet + 1);
+      packet->capacity = kBufferBytes;
+      free_.push_back(packet);
+    }
+  }
+  ~CablePort() override { ::close(event_); }
+  static void join(CablePort& a, CablePort& b) {
+    a.peer_ = &b;
+    b.peer_ = &a;
+  }
+
+  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
+  [[nodiscard]] MacAddress mac() const override { return mac_; }
+  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
+
+  std::size_t receive(std::uint16_t, std::span<Packet*> out) override {
+    std::lock_guard lock(mutex_);
+    std::size_t n = 0;
+    while (n < out.size() && !inbox_.empty() && !free_.empty()) {
+      Packet* packet = take();
+      const std::vector<std::byte>& frame = inbox_.front();
+      std::memcpy(packet->data, frame.data(), frame.size());
+      packet->len = packet->frame_len = static_cast<std::uint32_t>(frame.size());
+      inbox_.pop_front();
+      out[n++] = packet;
+    }
+    return n;
+  }
+  std::size_t send(std::uint16_t, std::span<Packet* const> frames) override {
+    for (Packet* packet : frames) peer_->arrive(*packet);
+    free(frames);
+    return frames.size();
+  }
+  std::size_t alloc(std::uint16_t, std::span<Packet*> out) override {
+    std::lock_guard lock(mutex_);
+    std::size_t n = 0;
+    while (n < out.size() && !free_.empty()) out[n++] = take();
+    return n;
+  }
+  void free(std::span<Packet* const> frames) override {
+    std::lock_guard lock(mutex_);
+    for (Packet* head : frames)
+      for (Packet* p = head; p != nullptr; p = p->next_segment) free_.push_back(p);
+  }
+  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return event_; }
+  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
+  bool arm(std::uint16_t) override {
+    std::lock_guard lock(mutex_);
+    armed_ = true;
+    return inbox_.empty();
+  }
+  void disarm(std::uint16_t) override {
+    std::lock_guard lock(mutex_);
+    armed_ = false;
+    std::uint64_t count = 0;
+    (void)!::read(event_, &count, sizeof count);
+  }
+  [[nodiscard]] PortStats stats() const override { return {}; }
+
+ private:
+  Packet* take() {
+    Packet* packet = free_.back();
+    free_.pop_back();
+    packet->reset(kTxHeadroom);
+    packet->port = 0;
+    return packet;
+  }
+  void arrive(const Packet& head) {
+    std::vector<std::byte> frame;
+    for (const Packet* p = &head; p != nullptr; p = p->next_segment)
+      frame.insert(frame.end(), p->data, p->data + p->len);
+    std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(frame));
+    const std::uint64_t one = 1;
+    if (armed_) (void)!::write(event_, &one, sizeof one);
+  }
+
+  PortCaps caps_;
+  MacAddress mac_;
+  CablePort* peer_ = nullptr;
+  std::mutex mutex_;
+  std::deque<std::vector<std::byte>> inbox_;
+  std::vector<Packet*> free_;
+  std::unique_ptr<std::byte[]> storage_;
+  int event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  bool armed_ = false;
+};
+
+}  // namespace bypass::test

@@ -1,0 +1,49 @@
+// World: a process with the socket layer over one shard, whose port is joined to a second stack (the peer) by a
+// cable. Its own address is 10.9.0.1, the peer's 10.9.0.2; connections to its own address are looped inside.
+// One a test process: a case of CTest's is a process of its own.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "socket/api.h"
+#include "socket/cable.h"
+#include "socket/shard.h"
+
+namespace bypass::test {
+
+inline constexpr std::uint32_t kOurs = 0x0a090001, kPeers = 0x0a090002;
+
+class World {
+ public:
+  static World& get();
+
+  socket::Shard& shard() { return *shard_; }
+  /// The peer's stack, driven by `peer_step` from whoever calls run_peer_once(), or by a thread.
+  Stack& peer() { return *peer_stack_; }
+  Context& peer_context() { return peer_context_; }
+  /// One look at the peer's port, its timers, its transmit batch.
+  void run_peer_once();
+  /// Runs the peer in a thread, calling `step` after each look, until the guard goes.
+  class PeerThread {
+   public:
+    PeerThread(World& world, std::function<void()> step);
+    ~PeerThread();
+
+   private:
+    std::atomic<bool> stop_{false};
+    std::thread thread_;
+  };
+
+ private:
+  World();
+
+  socket::Clock clock_;
+  CablePort port_{1}, peer_port_{2};
+  socket::Shard* shard_ = nullptr;
+  Stack* peer_stack_ = nullptr;
+  Context peer_context_;
+};
+
+}  // namespace bypass::test

@@ -1,0 +1,164 @@
+// Acknowledging: RFC 9293 §3.8.6.3, RFC 5681 §4.2, SACK's receive side (RFC 2018, RFC 2883), reassembly.
+#include "stack/tcp/script.h"
+
+namespace bypass::test {
+namespace {
+
+// Past the ACKs that a young connection sends at once.
+Script& settled(Script& s) {
+  s.establish();
+  s.tcb()->quick_acks = 0;
+  s.tcb()->rcv_mss = 1000;
+  return s;
+}
+
+TEST(Ack, YoungConnection_IsAtOnce) {
+  Script s;
+  s.establish().inject(seg().seq(1).ack(1).len(10)).expect(seg().ack(11).len(0)).nothing_more();
+}
+
+TEST(DelayedAck, SmallSegment_Waits40ms) {
+  Script s;
+  settled(s).inject(seg().seq(1).ack(1).len(10)).nothing_more();
+  s.at(39ms).nothing_more().at(41ms).expect(seg().ack(11).len(0)).nothing_more();
+  EXPECT_EQ(s.counters().tcp_delayed_acks, 1U);
+}
+
+TEST(DelayedAck, SecondFullSegment_IsAckedAtOnce) {
+  Script s;
+  settled(s).inject(seg().seq(1).ack(1).len(1000)).nothing_more();
+  s.inject(seg().seq(1001).ack(1).len(1000)).expect(seg().ack(2001)).nothing_more();
+}
+
+TEST(DelayedAck, Burst_GetsOneAck) {
+  Script s;
+  settled(s).burst({seg().seq(1).ack(1).len(1000), seg().seq(1001).ack(1).len(1000), seg().seq(2001).ack(1).len(1000),
+                    seg().seq(3001).ack(1).len(1000), seg().seq(4001).ack(1).len(1000)});
+  s.expect(seg().ack(5001)).nothing_more();
+}
+
+TEST(DelayedAck, AnswerData_CarriesIt) {
+  Script s;
+  settled(s).inject(seg().seq(1).ack(1).len(10)).write(5).expect(seg().seq(1).ack(11).len(5)).at(1ms).nothing_more();
+  s.inject(seg().seq(11).ack(6)).at(60ms).nothing_more();
+}
+
+TEST(DelayedAck, QuickAckOption_IsAtOnce) {
+  Given given;
+  given.options.quick_ack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(10)).expect(seg().ack(11)).nothing_more();
+}
+
+TEST(OutOfOrder, Segment_IsAckedAtOnceWithSack) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(101).ack(1).len(100)).expect(seg().ack(1).sack(101, 201)).nothing_more();
+  s.inject(seg().seq(301).ack(1).len(100)).expect(seg().ack(1).sack(301, 401).sack(101, 201));
+  s.inject(seg().seq(1).ack(1).len(100)).expect(seg().ack(201).sack(301, 401));
+  s.inject(seg().seq(201).ack(1).len(100)).expect(seg().ack(401)).nothing_more();
+  EXPECT_EQ(s.read(), pattern(0, 400));
+}
+
+TEST(OutOfOrder, WithoutSack_IsPlainDuplicateAck) {
+  Script s;
+  settled(s).inject(seg().seq(101).ack(1).len(100)).expect(seg().seq(1).ack(1).len(0)).nothing_more();
+  s.inject(seg().seq(1).ack(1).len(100)).expect(seg().ack(201));
+}
+
+TEST(OutOfOrder, Duplicate_IsReportedByDsack) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(100)).at(50ms).ignore_all();
+  s.inject(seg().seq(1).ack(1).len(100)).expect(seg().ack(101).sack(1, 101));
+  s.inject(seg().seq(51).ack(1).len(100)).expect(seg().ack(151).sack(51, 101)).nothing_more();
+  EXPECT_EQ(s.read(), pattern(0, 150));
+}
+
+TEST(OutOfOrder, SameTwice_IsCountedDuplicate) {
+  Script s;
+  settled(s).inject(seg().seq(101).ack(1).len(100)).inject(seg().seq(101).ack(1).len(100));
+  EXPECT_EQ(s.counters().drop_tcp_duplicate, 1U);
+}
+
+TEST(Readable, InOrderData_PostsOneEvent) {
+  Script s;
+  settled(s).events();
+  s.inject(seg().seq(101).ack(1).len(100));
+  EXPECT_EQ(s.events(), 0);
+  s.inject(seg().seq(1).ack(1).len(100));
+  EXPECT_EQ(s.events(), kEventReadable);
+  EXPECT_EQ(s.engine().readable(*s.tcb()), 200U);
+}
+
+TEST(Readable, PartlyConsumed_GoesOnInTheFrame) {
+  Script s;
+  settled(s).burst({seg().seq(1).ack(1).len(100), seg().seq(101).ack(1).len(100)});
+  EXPECT_EQ(s.read(150), pattern(0, 150));
+  EXPECT_EQ(s.read(), pattern(150, 50));
+}
+
+TEST(Readable, ChainedFrame_IsReadWhole) {
+  Given given;
+  given.caps = offloading_caps();
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(1200));
+  EXPECT_EQ(s.read(), pattern(0, 1200));
+}
+
+// --- Memory
+
+TEST(ReceiveMemory, ManySmallSegments_MoveToTheArena) {
+  Given given;
+  given.options.receive_buffer = 8192;
+  Script s(given);
+  settled(s);
+  for (int i = 0; i < 200; i++) s.inject(seg().seq(1 + 8 * i).ack(1).len(8));
+  EXPECT_LT(s.tcb()->rx_truesize, 3U * 8192);
+  EXPECT_LT(s.host().port().buffers_out(), 100U);
+  EXPECT_EQ(s.read(), pattern(0, 1600));
+}
+
+TEST(ReceiveMemory, PoolHeldByReaders_IsSpared) {
+  Given given;
+  given.buffers = 256;
+  Script s(given);
+  settled(s);
+  s.engine().impl().frame_budget = 16;
+  s.engine().impl().budget_checked = s.world().now() + 1h;
+  for (int i = 0; i < 60; i++) s.inject(seg().seq(1 + 500 * i).ack(1).len(500));
+  EXPECT_EQ(s.engine().impl().held_frames, 16U);
+  EXPECT_EQ(s.read(), pattern(0, 30000));
+  EXPECT_EQ(s.engine().impl().held_frames, 0U);
+}
+
+TEST(ReceiveMemory, NoneLeft_SegmentIsDroppedAndComesAgain) {
+  Script s;
+  settled(s);
+  s.engine().impl().frame_budget = 0;
+  s.engine().impl().budget_checked = s.world().now() + 1h;
+  s.host().memory().set_budget(0);
+  void* hog = nullptr;
+  while ((hog = s.host().memory().allocate(4096)) != nullptr) {
+  }
+  s.inject(seg().seq(1).ack(1).len(100)).at(100ms).nothing_more();
+  EXPECT_EQ(s.counters().drop_tcp_memory, 1U);
+  s.host().memory().set_budget(64U << 20);
+  s.inject(seg().seq(1).ack(1).len(100));
+  EXPECT_EQ(s.read(), pattern(0, 100));
+}
+
+TEST(IdleConnection, Established_OwnsNothingElse) {
+  Script s;
+  s.establish().write(5000).inject(seg().seq(1).ack(5001).len(300));
+  s.read();
+  EXPECT_EQ(s.tcb()->ring.block(), nullptr);
+  EXPECT_EQ(s.tcb()->scoreboard.block(), nullptr);
+  EXPECT_EQ(s.tcb()->reassembly.block(), nullptr);
+  EXPECT_LE(s.host().port().buffers_out(), 32U) << "frames that the queue keeps at hand";
+}
+
+}  // namespace
+}  // namespace bypass::test

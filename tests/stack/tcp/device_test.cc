@@ -1,0 +1,127 @@
+// What the port can do and what it cannot: offloads, gather, rings that are full, pools that are dry.
+#include "stack/tcp/script.h"
+
+namespace bypass::test {
+namespace {
+
+Given offloading() {
+  Given given;
+  given.caps = offloading_caps();
+  return given;
+}
+
+TEST(Offload, LargeWrite_IsOneTsoFrame) {
+  Script s(offloading());
+  const std::uint64_t frames = s.counters().tx_frames;
+  s.establish();
+  const std::uint64_t before = s.counters().tx_frames;
+  s.write(8000);
+  EXPECT_EQ(s.counters().tx_frames - before, 1U) << frames;
+  for (int i = 0; i < 8; i++)
+    s.expect(seg().seq(1 + 1000 * i).len(1000).text(pattern(1000U * static_cast<unsigned>(i), 1000)));
+}
+
+TEST(Offload, WithoutGather_TsoFrameIsAChain) {
+  Given given = offloading();
+  given.caps.gather = false;
+  Script s(given);
+  s.establish().write(8000);
+  for (int i = 0; i < 8; i++) s.expect(seg().seq(1 + 1000 * i).text(pattern(1000U * static_cast<unsigned>(i), 1000)));
+  s.nothing_more();
+  EXPECT_FALSE(s.tcb()->ring.pinned());
+}
+
+TEST(Gather, ReferredRing_IsPinnedUntilSent) {
+  Script s(offloading());
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  EXPECT_TRUE(s.tcb()->ring.pinned());
+  s.wait(1ms).ignore_all().inject(seg().seq(1).ack(2101));
+  EXPECT_FALSE(s.tcb()->ring.pinned());
+  EXPECT_EQ(s.tcb()->ring.block(), nullptr);
+}
+
+TEST(Gather, SmallWrite_IsCopied) {
+  Script s(offloading());
+  s.establish().write(200).expect(seg().len(200).text(pattern(0, 200)));
+  EXPECT_FALSE(s.tcb()->ring.pinned());
+}
+
+TEST(Gather, ClosedWhilePinned_LivesUntilSent) {
+  Script s(offloading());
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  s.engine().abort(s.ctx(), *s.tcb());
+  EXPECT_EQ(s.connections(), 1U);
+  s.wait(1ms);
+  EXPECT_EQ(s.connections(), 0U);
+}
+
+// The wire lets go of a frame a millisecond; what does not fit waits in the device's ring.
+void narrow(Script& s) {
+  sim::Impairment slow;
+  slow.bits_per_second = 8'000'000;
+  s.world().wire().set_impairment(0, slow);
+}
+
+TEST(FullRing, Output_GoesOnLater) {
+  Given given;
+  given.options.no_delay = true;
+  Script s(given);
+  s.establish();
+  narrow(s);
+  s.tcb()->congestion.start(tcp::Congestion::kCubic, 1000, 2000);
+  s.tcb()->snd_wnd = s.tcb()->max_snd_wnd = 1'000'000;
+  for (int i = 0; i < 700; i++) s.write(100);
+  EXPECT_TRUE(s.engine().output_pending());
+  const std::uint64_t unsent = s.tcb()->unsent();
+  EXPECT_GT(unsent, 0U);
+  s.wait(150ms);
+  EXPECT_EQ(s.tcb()->unsent(), 0U);
+  EXPECT_FALSE(s.engine().output_pending());
+}
+
+TEST(DryPool, Output_GoesOnWhenBuffersReturn) {
+  Given given;
+  given.buffers = 40;
+  Script s(given);
+  s.establish();
+  std::vector<Packet*> hog(64);
+  hog.resize(s.host().port().alloc(0, hog));
+  while (Packet* p = s.ctx().queue(0).alloc()) hog.push_back(p);
+  s.write(100).nothing_more();
+  EXPECT_TRUE(s.engine().output_pending());
+  s.host().port().free(hog);
+  s.wait(1ms).expect(seg().seq(1).len(100));
+}
+
+TEST(DryPool, ConnectingSyn_GoesLater) {
+  Given given;
+  given.buffers = 40;
+  Script s(given);
+  std::vector<Packet*> hog(64);
+  hog.resize(s.host().port().alloc(0, hog));
+  while (Packet* p = s.ctx().queue(0).alloc()) hog.push_back(p);
+  s.connect().nothing_more();
+  s.host().port().free(hog);
+  s.wait(1ms).expect(seg().syn().seq(0));
+}
+
+TEST(Loop, ConnectToOurselves_Works) {
+  Script s;
+  s.listen();
+  int user = 0;
+  auto client = s.engine().connect(s.ctx(), {}, {s.host().address(), 80}, {}, &user);
+  ASSERT_TRUE(client.ok());
+  s.wait(1ms).accept();
+  EXPECT_EQ(s.engine().state(**client), tcp::State::kEstablished);
+  s.write(3000).wait(1ms);
+  EXPECT_EQ(s.engine().readable(**client), 3000U);
+}
+
+}  // namespace
+}  // namespace bypass::test

@@ -1,0 +1,69 @@
+// Small segments: Nagle (RFC 9293 §3.7.4), TCP_NODELAY, TCP_CORK, MSG_MORE, PSH.
+#include "stack/tcp/script.h"
+
+namespace bypass::test {
+namespace {
+
+TEST(Nagle, SecondSmallSegment_WaitsForTheAck) {
+  Script s;
+  s.establish().write(10).expect(seg().seq(1).len(10)).write(20).write(30).nothing_more();
+  s.inject(seg().seq(1).ack(11)).expect(seg().seq(11).len(50)).nothing_more();
+}
+
+TEST(Nagle, FullSegment_GoesAtOnce) {
+  Script s;
+  s.establish().write(10).ignore_all().write(1500).expect(seg().seq(11).len(1000)).nothing_more();
+}
+
+TEST(Nagle, SmallAfterFullSegments_GoesAtOnce) {  // Minshall: only a small one in flight holds back
+  Script s;
+  s.establish().write(1500).expect(seg().seq(1).len(1000)).expect(seg().seq(1001).len(500)).nothing_more();
+}
+
+TEST(NoDelay, SmallSegments_GoAtOnce) {
+  Given given;
+  given.options.no_delay = true;
+  Script s(given);
+  s.establish().write(10).write(20).expect(seg().seq(1).len(10)).expect(seg().seq(11).len(20)).nothing_more();
+}
+
+TEST(NoDelay, SetLater_LetsTheRestGo) {
+  Script s;
+  s.establish().write(10).write(20).ignore_all();
+  tcp::Options options;
+  options.no_delay = true;
+  s.set_options(options).expect(seg().seq(11).len(20)).nothing_more();
+}
+
+TEST(Cork, PartialSegment_WaitsUntilUncorked) {
+  Given given;
+  given.options.cork = true;
+  Script s(given);
+  s.establish().write(1500).expect(seg().seq(1).len(1000)).nothing_more().inject(seg().seq(1).ack(1001)).nothing_more();
+  s.set_options({}).expect(seg().seq(1001).len(500)).nothing_more();
+}
+
+TEST(Cork, ForTooLong_GoesAfter200ms) {
+  Given given;
+  given.options.cork = true;
+  Script s(given);
+  s.establish().write(500).at(199ms).nothing_more().at(201ms).expect(seg().seq(1).len(500)).nothing_more();
+}
+
+TEST(More, PartialSegment_WaitsForTheNextWrite) {
+  Script s;
+  s.establish().write(300, true).nothing_more().write(200).expect(seg().seq(1).len(500)).nothing_more();
+}
+
+TEST(More, Close_LetsItGo) {
+  Script s;
+  s.establish().write(300, true).close().expect(seg().push().fin().seq(1).ack(1).len(300)).nothing_more();
+}
+
+TEST(Push, LastSegmentOfAWrite_CarriesIt) {
+  Script s;
+  s.establish().write(1500).expect(seg().seq(1).ack(1).len(1000)).expect(seg().push().seq(1001).ack(1).len(500));
+}
+
+}  // namespace
+}  // namespace bypass::test

@@ -1,0 +1,149 @@
+// Time: RFC 6298, RFC 5482, keep-alive (RFC 9293 §3.8.4), timestamps and PAWS (RFC 7323).
+#include "stack/tcp/script.h"
+
+namespace bypass::test {
+namespace {
+
+using tcp::State;
+
+TEST(Rto, FirstSample_SetsItToAtLeastMinimum) {
+  Script s;
+  s.establish().write(100).ignore_all().at(199ms).nothing_more().at(201ms).expect(seg().seq(1).len(100));
+}
+
+TEST(Rto, SlowPath_IsMeasured) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0).mss(1000)).wait(300ms).inject(seg().seq(1).ack(1)).accept().ignore_all();
+  EXPECT_EQ(s.info().srtt, 300ms);
+  EXPECT_EQ(s.info().rttvar, 150ms);
+  s.write(100).ignore_all().wait(899ms).nothing_more().wait(2ms).expect(seg().seq(1).len(100));
+}
+
+TEST(Rto, NoAnswer_DoublesAndGivesUp) {
+  Given given;
+  given.stack.tcp.retries2 = 3;
+  Script s(given);
+  s.establish().write(100).ignore_all();
+  s.at(201ms).expect(seg().seq(1)).at(601ms).expect(seg().seq(1)).at(1401ms).expect(seg().seq(1)).nothing_more();
+  s.at(10s).nothing_more();
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+  EXPECT_EQ(s.counters().tcp_timeouts, 1U);
+  EXPECT_EQ(s.info().retransmits, 3U);
+}
+
+TEST(Rto, RetransmittedSegment_GivesNoSample) {  // Karn, RFC 6298 §3
+  Script s;
+  s.establish().write(100).at(201ms).inject(seg().seq(1).ack(101));
+  EXPECT_LT(s.info().srtt, 1ms);
+}
+
+TEST(Rto, LostSyn_BeginsWithOneSegment) {
+  Script s;
+  s.connect().at(1001ms).inject(seg().syn().seq(0).ack(1).mss(1000)).ignore_all();
+  s.write(5000).expect(seg().seq(1).len(1000)).nothing_more();
+}
+
+TEST(UserTimeout, Unanswered_EndsTheConnection) {
+  Given given;
+  given.options.user_timeout_ms = 1000;
+  Script s(given);
+  s.establish().write(100).at(990ms);
+  EXPECT_EQ(s.state(), State::kEstablished);
+  s.at(1010ms);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+Given keep_alive() {
+  Given given;
+  given.options.keep_alive = true;
+  given.options.keep_idle_s = 10;
+  given.options.keep_interval_s = 2;
+  given.options.keep_count = 3;
+  return given;
+}
+
+TEST(KeepAlive, AnsweredProbe_StartsAnew) {
+  Script s(keep_alive());
+  s.establish().at(9900ms).nothing_more().at(10100ms).expect(seg().seq(0).ack(1).len(0)).nothing_more();
+  s.inject(seg().seq(1).ack(1)).at(19900ms).nothing_more().at(20200ms).expect(seg().seq(0).len(0));
+}
+
+TEST(KeepAlive, Unanswered_ResetsAndTimesOut) {
+  Script s(keep_alive());
+  s.establish().at(15s).ignore_all().at(16100ms).expect(seg().rst().seq(1));
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+TEST(KeepAlive, Traffic_PutsItOff) {
+  Script s(keep_alive());
+  s.establish().at(8s).inject(seg().seq(1).ack(1).len(10)).ignore_all().at(17900ms).nothing_more();
+  s.at(18100ms).expect(seg().seq(0).ack(11).len(0));
+}
+
+TEST(KeepAlive, SetLater_Begins) {
+  Script s;
+  s.establish().set_options(keep_alive().options).at(10100ms).expect(seg().seq(0).len(0));
+}
+
+// --- Timestamps
+
+Given stamped() {
+  Given given;
+  given.timestamps = true;
+  return given;
+}
+
+TEST(Timestamps, Echo_IsOfTheSegmentThatTheAckAnswers) {
+  Script s(stamped());
+  s.establish();
+  s.tcb()->quick_acks = 0;
+  s.inject(seg().seq(1).ack(1).ts(10, 0).len(10)).inject(seg().seq(11).ack(1).ts(20, 0).len(10));
+  s.at(41ms).expect(seg().ack(21).echo(10));  // RFC 7323 §4.3: the earliest unacknowledged one
+}
+
+TEST(Timestamps, OutOfOrderSegment_DoesNotMoveTheEcho) {
+  Script s(stamped());
+  s.establish().inject(seg().seq(101).ack(1).ts(30, 0).len(10)).expect(seg().ack(1).echo(2));
+}
+
+TEST(Paws, OlderTimestamp_IsDroppedAndAnswered) {
+  Script s(stamped());
+  s.establish().inject(seg().seq(1).ack(1).ts(100, 0).len(10)).ignore_all();
+  s.inject(seg().seq(11).ack(1).ts(99, 0).len(10)).expect(seg().ack(11).echo(100)).nothing_more();
+  EXPECT_EQ(s.counters().drop_tcp_paws, 1U);
+  s.inject(seg().rst().seq(11).ts(1, 0));
+  EXPECT_EQ(s.state(), State::kClosed);  // RST is exempt, RFC 7323 §5.2
+}
+
+TEST(Paws, After24DaysOfSilence_IsNotApplied) {
+  Script s(stamped());
+  s.establish()
+      .inject(seg().seq(1).ack(1).ts(100, 0).len(10))
+      .at(25 * 24h)
+      .inject(seg().seq(11).ack(1).ts(7, 0).len(10));
+  EXPECT_EQ(s.info().readable, 20U);
+}
+
+TEST(Timestamps, Retransmission_IsMeasuredByEcho) {
+  Script s(stamped());
+  s.establish().write(100).ignore_all().at(300ms);
+  const std::uint32_t echo = static_cast<std::uint32_t>((200ms / 1ns) >> 20) + s.tcb()->ts_offset;
+  s.inject(seg().seq(1).ack(101).ts(50, echo));
+  EXPECT_GT(s.info().srtt, 10ms);
+}
+
+TEST(Timestamps, FullSegment_LeavesRoomForThem) {
+  Script s(stamped());
+  s.establish().write(2000).expect(seg().seq(1).len(988));
+}
+
+TEST(NextTimeout, IdleStack_IsNever) {
+  Script s;
+  s.establish();
+  EXPECT_LE(s.engine().next_timeout(), s.world().now() + 2s);
+  s.at(5s);
+  EXPECT_EQ(s.engine().next_timeout(), kNever);
+}
+
+}  // namespace
+}  // namespace bypass::test

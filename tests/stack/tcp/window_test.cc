@@ -1,0 +1,180 @@
+// Windows: RFC 9293 §3.8.6, both sides of the silly window, probes, scaling (RFC 7323 §2), autotuning.
+#include "stack/tcp/script.h"
+
+namespace bypass::test {
+namespace {
+
+using tcp::State;
+
+TEST(SendWindow, Full_HoldsTheRest) {
+  Given given;
+  given.window = 2000;
+  Script s(given);
+  s.establish().write(5000).expect(seg().seq(1).len(1000)).expect(seg().seq(1001).len(1000)).nothing_more();
+  s.inject(seg().seq(1).ack(2001).window(2000)).expect(seg().seq(2001)).expect(seg().seq(3001)).nothing_more();
+}
+
+TEST(SendWindow, PartOfASegment_IsNotFilled) {
+  Given given;
+  given.window = 4000;
+  Script s(given);
+  s.establish().write(5000).ignore_all().inject(seg().seq(1).ack(4001).window(500)).nothing_more();
+  s.inject(seg().seq(1).ack(4001).window(1000)).expect(seg().seq(4001).len(1000)).nothing_more();
+}
+
+TEST(SendWindow, HalfOfTheLargest_IsFilled) {
+  Given given;
+  given.window = 900;
+  Script s(given);
+  s.establish().write(2000).expect(seg().seq(1).len(900)).inject(seg().seq(1).ack(901).window(500));
+  s.expect(seg().seq(901).len(500)).nothing_more();
+}
+
+TEST(SendWindow, ShrunkBelowFlight_IsSurvived) {
+  Script s;
+  s.establish().write(5000).ignore_all().inject(seg().seq(1).ack(1001).window(100)).nothing_more();
+  EXPECT_EQ(s.info().in_flight, 4000U);
+  s.inject(seg().seq(1).ack(5001).window(60000));
+  s.write(1000).expect(seg().seq(5001).len(1000));
+}
+
+TEST(SendWindow, Scaled_IsShifted) {
+  Given given;
+  given.scale = 2;
+  given.window = 1024;
+  Script s(given);
+  s.establish().write(2000).expect(seg().seq(1).len(1000)).nothing_more();
+  s.inject(seg().seq(1).ack(1001).window(512)).expect(seg().seq(1001).len(1000));
+}
+
+TEST(Probe, ClosedWindow_IsProbedWithBackoffForEver) {
+  Given given;
+  given.window = 1000;
+  given.stack.tcp.retries2 = 3;
+  Script s(given);
+  s.establish().write(2000).expect(seg().seq(1).len(1000)).inject(seg().seq(1).ack(1001).window(0)).nothing_more();
+  Duration next = 200ms;
+  for (int i = 0; i < 6; i++) {
+    s.wait(next + 1ms).expect(seg().seq(1000).len(0).ack(1)).nothing_more();
+    s.inject(seg().seq(1).ack(1001).window(0)).nothing_more();
+    next *= 2;
+  }
+  EXPECT_EQ(s.state(), State::kEstablished);
+  EXPECT_EQ(s.counters().tcp_zero_window_probes, 6U);
+  s.inject(seg().seq(1).ack(1001).window(5000)).expect(seg().seq(1001).len(1000));
+}
+
+TEST(Probe, SilentPeer_TimesOut) {
+  Given given;
+  given.window = 1000;
+  given.stack.tcp.retries2 = 3;
+  Script s(given);
+  s.establish().write(2000).inject(seg().seq(1).ack(1001).window(0)).at(60s);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+TEST(Probe, SmallWindowForLong_IsUsedAnyway) {
+  Given given;
+  given.window = 3000;
+  Script s(given);
+  s.establish().write(4000).ignore_all().inject(seg().seq(1).ack(3001).window(300)).nothing_more();
+  s.at(250ms).expect(seg().seq(3001).len(300)).nothing_more();
+}
+
+TEST(Probe, FinIntoClosedWindow_Waits) {
+  Given given;
+  given.window = 1000;
+  Script s(given);
+  s.establish().write(1000).shutdown_send().expect(seg().seq(1).len(1000)).nothing_more();
+  s.inject(seg().seq(1).ack(1001).window(0)).nothing_more();
+  s.inject(seg().seq(1).ack(1001).window(10)).expect(seg().fin().seq(1001).len(0));
+}
+
+// --- Receiving
+
+Given small_buffer(std::uint32_t bytes) {
+  Given given;
+  given.options.receive_buffer = bytes;
+  return given;
+}
+
+TEST(ReceiveWindow, UnreadBytes_NarrowIt) {
+  Script s(small_buffer(4000));
+  s.establish().inject(seg().seq(1).ack(1).len(1000)).expect(seg().ack(1001).window(3000));
+  s.inject(seg().seq(1001).ack(1).len(1000)).expect(seg().ack(2001).window(2000));
+}
+
+TEST(ReceiveWindow, ReaderEmptiesIt_UpdateIsSent) {
+  Script s(small_buffer(4000));
+  s.establish();
+  for (int i = 0; i < 4; i++) s.inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
+  s.ignore_all();
+  EXPECT_EQ(s.read().size(), 4000U);
+  s.wait(0ms).expect(seg().ack(4001).window(4000).len(0)).nothing_more();
+}
+
+TEST(ReceiveWindow, FewBytesRead_StaysClosed) {
+  Script s(small_buffer(4000));
+  s.establish();
+  for (int i = 0; i < 4; i++) s.inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
+  s.ignore_all();
+  EXPECT_EQ(s.read(100).size(), 100U);
+  s.nothing_more();
+  EXPECT_EQ(s.read(900).size(), 900U);
+  s.expect(seg().ack(4001).window(1000)).nothing_more();
+}
+
+TEST(ReceiveWindow, ProbeOfClosedWindow_IsAnsweredNotTaken) {
+  Script s(small_buffer(1000));
+  s.establish().inject(seg().seq(1).ack(1).len(1000)).expect(seg().ack(1001).window(0));
+  s.wait(50ms).inject(seg().seq(1001).ack(1).len(1)).expect(seg().ack(1001).window(0));
+  EXPECT_EQ(s.read(), pattern(0, 1000));
+}
+
+TEST(ReceiveWindow, AckInSegmentBeyondClosedWindow_Counts) {
+  Script s(small_buffer(1000));
+  s.establish().write(500).inject(seg().seq(1).ack(1).len(1000)).ignore_all();
+  s.inject(seg().seq(1001).ack(501).len(1));
+  EXPECT_EQ(s.info().bytes_acked, 500U);
+}
+
+TEST(ReceiveWindow, FastReader_GetsALargerOne) {
+  Given given;
+  given.scale = 7;
+  given.stack.tcp.receive_initial = 20000;
+  Script s(given);
+  s.listen().inject(seg().syn().seq(0).mss(1000).scale(7)).wait(10ms).inject(seg().seq(1).ack(1)).accept();
+  const std::uint32_t before = s.tcb()->rcv_limit;
+  for (int i = 0; i < 100; i++) {
+    s.wait(500us).inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
+    s.read();
+  }
+  EXPECT_GT(s.tcb()->rcv_limit, before);
+}
+
+TEST(Writable, RingFull_ComesBackWithAThird) {
+  Given given;
+  given.options.send_buffer = 6000;
+  given.window = 60000;
+  Script s(given);
+  s.establish().write(6000).events();
+  EXPECT_EQ(s.engine().send_room(*s.tcb()), 0U);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
+  s.inject(seg().seq(1).ack(1001));
+  EXPECT_EQ(s.events() & kEventWritable, 0);
+  s.inject(seg().seq(1).ack(2001));
+  EXPECT_NE(s.events() & kEventWritable, 0);
+}
+
+TEST(Writable, NotSentLowWater_HoldsWriters) {
+  Given given;
+  given.options.not_sent_low_water = 1000;
+  given.window = 1000;
+  Script s(given);
+  s.establish().write(3000);
+  EXPECT_EQ(s.engine().send_room(*s.tcb()), 0U);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
+}
+
+}  // namespace
+}  // namespace bypass::test

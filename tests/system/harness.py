@@ -1,0 +1,162 @@
+"""Runs programs on two sides, the kernel's loopback and libbypass over a vhost/virtio link, so that one
+scenario's results can be compared. Everything it makes lies in one temporary folder and goes with it."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("BYPASS_BUILD", os.path.join(ROOT, "build"))
+LIB = os.path.join(BUILD, "libbypass.so")
+LONG = bool(os.environ.get("BYPASS_TEST_LONG"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failure(Exception):
+    pass
+
+
+def check(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+class Side:
+    """One way to connect a server and a client program: `kernel` or `bypass`."""
+
+    def __init__(self, name, profile="balanced"):
+        check(os.path.exists(LIB), f"{LIB} is not built")
+        self.name = name
+        self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
+        self.profile = profile
+        self.children = []
+        self.serial = 0
+        if name == "bypass":
+            self.address, self.client_address = "10.9.0.1", "10.9.0.2"
+        else:
+            self.address, self.client_address = "127.0.0.1", "127.0.0.1"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            self.show_logs()
+        for child in reversed(self.children):
+            self.kill(child)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def show_logs(self):
+        for child in self.children:
+            text = open(child.log, errors="replace").read()[-2000:]
+            print(f"--- {self.name}: {' '.join(child.args)[:200]} (exit {child.poll()})\n{text}", file=sys.stderr)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def environment(self, role, **extra):
+        """`server` is the vhost end, `client` the virtio end."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
+        env["LC_ALL"] = "C"
+        if self.name == "bypass":
+            kind, address = {"server": ("vhost", self.address), "client": ("virtio", self.client_address)}[role]
+            env.update(BYPASS_PORT=f"{kind}:{self.path('wire')}", BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
+                       BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"), LD_PRELOAD=LIB)
+        env.update(extra)
+        return env
+
+    def start(self, role, *command, until=None, timeout=20, **extra):
+        """Starts a program in the background; `until` is a word its output must show first."""
+        self.serial += 1
+        log = self.path(f"log{self.serial}")
+        with open(log, "wb") as out:
+            child = subprocess.Popen([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir,
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        child.log = log
+        self.children.append(child)
+        if until:
+            self.wait_for(child, until, timeout)
+        return child
+
+    def output(self, child):
+        return open(child.log, errors="replace").read()
+
+    def wait_for(self, child, word, timeout=20):
+        deadline = time.monotonic() + timeout
+        while word not in self.output(child):
+            check(child.poll() is None, f"{child.args[0]} ended with {child.poll()} before it said '{word}'")
+            check(time.monotonic() < deadline, f"{child.args[0]} did not say '{word}' within {timeout} s")
+            time.sleep(0.01)
+
+    def run(self, role, *command, timeout=60, stdin=None, expect=0, **extra):
+        """Runs a program to its end; returns its standard output."""
+        try:
+            done = subprocess.run([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir, input=stdin,
+                                  stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, timeout=timeout)
+        except subprocess.TimeoutExpired as slow:
+            raise Failure(f"{command[0]} did not end within {timeout} s: {(slow.stdout or b'')[-500:]} {(slow.stderr or b'')[-500:]}")
+        check(expect is None or done.returncode == expect,
+              f"{' '.join(str(c) for c in command)}: exit {done.returncode}: {done.stdout[-800:]!r} {done.stderr[-800:]!r}")
+        return done.stdout
+
+    def python(self, role, script, *arguments, **options):
+        """Runs a script of this folder under /usr/bin/python3."""
+        return self.run(role, "/usr/bin/python3", os.path.join(HERE, "peers", script), *arguments, **options)
+
+    def start_python(self, role, script, *arguments, **options):
+        return self.start(role, "/usr/bin/python3", "-u", os.path.join(HERE, "peers", script), *arguments, **options)
+
+    def wait_port(self, port, timeout=20):
+        """Until somebody listens at the server's port, as the client sees it."""
+        self.python("client", "wait_port.py", self.address, port, timeout, timeout=timeout + 10)
+
+    def kill(self, child, how=signal.SIGTERM):
+        if child.poll() is None:
+            try:
+                os.killpg(child.pid, signal.SIGCONT)
+                os.killpg(child.pid, how)
+                child.wait(5)
+            except ProcessLookupError:
+                pass
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+
+    def end(self, child, timeout=20):
+        """Waits for a background program's own end; returns its exit code."""
+        try:
+            return child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{child.args[0]} did not end within {timeout} s")
+
+    def why(self):
+        """What `bypass why` says of this side's processes."""
+        done = subprocess.run([os.path.join(BUILD, "bypass"), "why"], env=self.environment("server", LD_PRELOAD=""),
+                              capture_output=True, text=True)
+        return done.stdout
+
+
+def free_port(kind=socket.SOCK_STREAM):
+    with socket.socket(socket.AF_INET, kind) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def make_file(path, size, seed=1):
+    """A file of reproducible bytes; returns its SHA-256."""
+    import hashlib
+    import random
+    data = random.Random(seed).randbytes(size)
+    with open(path, "wb") as out:
+        out.write(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256(path):
+    import hashlib
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()

@@ -1,0 +1,217 @@
+"""The programs people run, each doing its real work with both ends under libbypass, compared with the same run on
+the kernel's sockets.   programs.py NAME...   (no name: lists them)"""
+import json
+import re
+import sys
+import traceback
+
+from harness import Side, check, free_port, make_file, sha256
+import socket
+
+SCENARIOS = {}
+NOT_YET = set()  # scenarios of what is not built: they run when named, and are not listed
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def not_yet(function):
+    NOT_YET.add(function.__name__)
+    return scenario(function)
+
+
+def redis_server(side):
+    port = free_port()
+    server = side.start("server", "redis-server", "--bind", side.address, "--protected-mode", "no", "--port", port, "--save", "", "--appendonly", "no", "--dir",
+                        side.dir, until="Ready to accept")
+    return server, port
+
+
+@scenario
+def redis(side):
+    _, port = redis_server(side)
+    cli = ["redis-cli", "-h", side.address, "-p", port]
+    out = [side.run("client", *cli, "set", "greeting", "hello"), side.run("client", *cli, "get", "greeting")]
+    script = "".join(f"rpush list {i}\n" for i in range(500)) + "lrange list 0 -1\nincrby n 41\nincr n\n"
+    out.append(side.run("client", *cli, stdin=script.encode()))
+    big = bytes(range(33, 123)) * 50000
+    out.append(side.run("client", *cli, "-x", "set", "big", stdin=big))
+    check(side.run("client", *cli, "get", "big").strip() == big, "4.5 MB came back changed")
+    out.append(side.run("client", *cli, "nosuch"))
+    return out
+
+
+@scenario
+def redis_benchmark(side):
+    _, port = redis_server(side)
+    text = side.run("client", "redis-benchmark", "-h", side.address, "-p", port, "-n", 20000, "-c", 20, "-P", 4, "-t",
+                    "ping,set,get,incr,lpush,lrange_100", "--csv", timeout=120).decode()
+    rows = [line.split(",")[0] for line in text.strip().splitlines()]
+    check(all(float(line.split(",")[1].strip('"')) > 0 for line in text.strip().splitlines()[1:]), "a row with no requests")
+    return rows
+
+
+@scenario
+def redis_from_the_kernel(side):
+    """A wildcard listener serves kernel peers, too: redis-cli from a plain shell reaches the same server."""
+    port = free_port()
+    side.start("server", "redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,
+               until="Ready to accept")
+    wire = side.run("client", "redis-cli", "-h", side.address, "-p", port, "incr", "n")
+    plain = side.run("client", "redis-cli", "-h", "127.0.0.1", "-p", port, "incr", "n", LD_PRELOAD="")
+    again = side.run("client", "redis-cli", "-h", side.address, "-p", port, "incr", "n")
+    return [wire, plain, again]
+
+
+@scenario
+def memcached(side):
+    port = free_port()
+    user = ["-u", "root"]
+    side.start("server", "memcached", "-l", side.address, "-p", port, "-U", 0, "-t", 4, *user)
+    side.wait_port(port)
+    return side.python("client", "memcache_client.py", side.address, port, timeout=90)
+
+
+def http_server(side, sizes):
+    for name, size in sizes.items():
+        make_file(side.path(name), size)
+    port = free_port()
+    side.start("server", "/usr/bin/python3", "-u", "-m", "http.server", port, "--bind", side.address, until="Serving HTTP")
+    return port
+
+
+@scenario
+def curl_and_wget(side):
+    port = http_server(side, {"small": 100, "middle": 70000, "large": 20 << 20})
+    out = []
+    for name in ("small", "middle", "large"):
+        url = f"http://{side.address}:{port}/{name}"
+        out.append(side.run("client", "curl", "-sS", "-o", side.path("got"), "-w", "%{http_code} %{size_download}", url))
+        check(sha256(side.path("got")) == sha256(side.path(name)), f"curl: {name} came changed")
+        side.run("client", "wget", "-q", "-O", side.path("got"), url)
+        check(sha256(side.path("got")) == sha256(side.path(name)), f"wget: {name} came changed")
+    out.append(side.run("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"http://{side.address}:{port}/none"))
+    side.run("client", "curl", "-sS", f"http://{side.address}:{free_port()}/", expect=7)  # refused
+    return out
+
+
+@scenario
+def python_urllib_and_subprocess(side):
+    port = http_server(side, {"a": 1, "b": 300000})
+    return side.python("client", "http_client.py", f"http://{side.address}:{port}/a", f"http://{side.address}:{port}/b")
+
+
+@scenario
+def python_asyncio(side):
+    port = free_port()
+    side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
+    return side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+
+
+def iperf3(side, *arguments):
+    port = free_port()
+    server = side.start("server", "iperf3", "-s", "-1", "-B", side.address, "-p", port, "--forceflush", until="Server listening")
+    report = json.loads(side.run("client", "iperf3", "-c", side.address, "-p", port, "-J", "-t", "1", *arguments))
+    side.end(server)  # one client a server; the wire's path is free again when it has gone
+    check("error" not in report, f"iperf3: {report.get('error')}")
+    return report["end"]
+
+
+@scenario
+def iperf3_tcp(side):
+    for extra in ([], ["-R"], ["-P", "4"]):
+        end = iperf3(side, *extra)
+        check(end["sum_received"]["bytes"] > 1 << 20, "less than 1 MiB in a second")
+    return "both directions and four streams"
+
+
+@not_yet
+def iperf3_udp(side):
+    # Datagrams may be lost where the receiver gets no processor for a while: most must arrive, none reordered.
+    end = iperf3(side, "-u", "-b", "20M", "-l", "1400")
+    check(end["sum"]["packets"] > 1000 and end["sum"]["lost_percent"] < 50, f"lost {end['sum']['lost_percent']} %")
+    return "20 Mbit/s of datagrams"
+
+
+def sockperf(side, *arguments):
+    port = free_port(socket.SOCK_DGRAM)
+    side.start("server", "sockperf", "server", "-i", side.address, "-p", port, *arguments, until="to block on socket")
+    text = side.run("client", "sockperf", "ping-pong", "-i", side.address, "-p", port, "-t", 2, *arguments).decode()
+    counts = re.search(r"# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)", text)
+    check(counts is not None, f"no totals in sockperf's report: {text[-500:]}")
+    check("Summary: Latency is" in text, "no latency in sockperf's report")
+    return counts.groups()
+
+
+@not_yet
+def sockperf_udp(side):
+    return sockperf(side)
+
+
+@scenario
+def sockperf_tcp(side):
+    return sockperf(side, "--tcp")
+
+
+@scenario
+def fork_and_exec(side):
+    port = free_port()
+    side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
+    return side.python("client", "forking.py", side.address, port)
+
+
+@scenario
+def wrk(side):
+    port = http_server(side, {"page": 2000})
+    text = side.run("client", "wrk", "-t", 2, "-c", 8, "-d", "2s", f"http://{side.address}:{port}/page").decode()
+    check("requests in" in text, text)
+    check("Socket errors" not in text and "Non-2xx" not in text, text)
+    return "no errors"
+
+
+@scenario
+def socat(side):
+    port = free_port()
+    make_file(side.path("in"), 3 << 20)
+    server = side.start("server", "socat", "-u", f"TCP-LISTEN:{port},bind={side.address},reuseaddr", f"OPEN:{side.path('out')},creat")
+    side.run("client", "socat", "-u", f"OPEN:{side.path('in')}", f"TCP:{side.address}:{port},retry=100,interval=0.05")
+    check(side.end(server) == 0, "the listening socat failed")
+    check(sha256(side.path("out")) == sha256(side.path("in")), "the file came changed")
+    return "3 MiB"
+
+
+@not_yet
+def udp_echo(side):
+    port = free_port(socket.SOCK_DGRAM)
+    side.start_python("server", "udp_echo.py", "server", "0.0.0.0", port, until="ready")
+    wire = side.python("client", "udp_echo.py", "client", side.address, port, 500)
+    plain = side.python("client", "udp_echo.py", "client", "127.0.0.1", port, 500, LD_PRELOAD="")
+    return [wire, plain]
+
+
+def compare(name):
+    results = {}
+    for side_name in ("kernel", "bypass"):
+        with Side(side_name) as side:
+            results[side_name] = SCENARIOS[name](side)
+            if side_name == "bypass":
+                check("port_unavailable" not in side.why(), "the bypass side ran on the kernel's sockets")
+    check(results["kernel"] == results["bypass"], f"the sides differ:\nkernel: {results['kernel']}\nbypass: {results['bypass']}")
+
+
+def main():
+    if len(sys.argv) < 2:
+        print("\n".join(name for name in SCENARIOS if name not in NOT_YET))
+        return
+    for name in sys.argv[1:]:
+        try:
+            compare(name)
+            print(f"{name}: same on both sides")
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+
+
+main()

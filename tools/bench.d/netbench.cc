@@ -1,0 +1,291 @@
+// netbench: the plain socket program that the benchmark runs on the kernel's sockets and on libbypass's alike.
+//
+//   netbench pingpong  server|client ADDRESS PORT [--size N] [--count N] [--spin] [--mark] [--cpu N]
+//   netbench stream    server|client ADDRESS PORT [--size N] [--seconds S] [--cpu N]
+//   netbench connect   server|client ADDRESS PORT [--count N] [--cpu N]
+//   netbench idle      client ADDRESS PORT [--count N]      opens N connections and waits for end of input
+//
+// A server prints "ready" when it listens and serves one client; a client prints one line of JSON. It knows
+// nothing of libbypass. `--spin`: non-blocking sockets, polled without pause, as a tuned kernel program does.
+// `--mark`: asks for the files /netbench-begin and /netbench-end before and after the measured round trips (for a
+// tracer to see), with clocks left alone in between; a server then serves exactly --count of them.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Arguments {
+  std::string mode, role, address;
+  int port = 0;
+  std::size_t size = 64;
+  long count = 100000;
+  double seconds = 2;
+  bool spin = false, mark = false;
+  int cpu = -1;
+};
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "netbench: %s: %s\n", what, std::strerror(errno));
+  std::exit(1);
+}
+
+void usage() {
+  std::fputs(
+      "usage: netbench pingpong|stream|connect|idle server|client ADDRESS PORT [--size N] [--count N] [--seconds S] "
+      "[--spin] [--mark] [--cpu N]\n",
+      stderr);
+  std::exit(2);
+}
+
+Arguments parse(int argc, char** argv) {
+  if (argc < 5) usage();
+  Arguments a{argv[1], argv[2], argv[3], std::atoi(argv[4])};
+  for (int i = 5; i < argc; i++) {
+    const std::string_view option = argv[i];
+    if (option == "--spin" || option == "--mark") {
+      (option == "--spin" ? a.spin : a.mark) = true;
+      continue;
+    }
+    if (i + 1 >= argc) usage();
+    const char* value = argv[++i];
+    if (option == "--size")
+      a.size = std::strtoul(value, nullptr, 10);
+    else if (option == "--count")
+      a.count = std::atol(value);
+    else if (option == "--seconds")
+      a.seconds = std::atof(value);
+    else if (option == "--cpu")
+      a.cpu = std::atoi(value);
+    else
+      usage();
+  }
+  return a;
+}
+
+void pin(int cpu) {
+  if (cpu < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
+}
+
+sockaddr_in address_of(const Arguments& a) {
+  sockaddr_in sa{};
+  sa.sin_family = AF_INET;
+  sa.sin_port = htons(static_cast<std::uint16_t>(a.port));
+  if (inet_pton(AF_INET, a.address.c_str(), &sa.sin_addr) != 1) fail("address");
+  return sa;
+}
+
+void tune(int fd, bool spin) {
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (spin && fcntl(fd, F_SETFL, O_NONBLOCK) != 0) fail("fcntl");
+}
+
+int listen_at(const Arguments& a) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  const sockaddr_in sa = address_of(a);
+  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&sa), sizeof sa) != 0 || ::listen(fd, 128) != 0)
+    fail("listen");
+  std::puts("ready");
+  std::fflush(stdout);
+  return fd;
+}
+
+int connect_to(const Arguments& a) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in sa = address_of(a);
+  if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&sa), sizeof sa) != 0) fail("connect");
+  return fd;
+}
+
+int accept_one(int listener) {
+  const int fd = accept(listener, nullptr, nullptr);
+  if (fd < 0) fail("accept");
+  return fd;
+}
+
+// Whole messages, blocking or spinning. False: the peer has closed.
+bool read_all(int fd, char* buffer, std::size_t size) {
+  for (std::size_t have = 0; have < size;) {
+    const ssize_t n = read(fd, buffer + have, size - have);
+    if (n > 0)
+      have += static_cast<std::size_t>(n);
+    else if (n == 0)
+      return false;
+    else if (errno != EAGAIN && errno != EINTR)
+      return errno == ECONNRESET ? false : (fail("read"), false);
+  }
+  return true;
+}
+
+bool write_all(int fd, const char* buffer, std::size_t size) {
+  for (std::size_t done = 0; done < size;) {
+    const ssize_t n = write(fd, buffer + done, size - done);
+    if (n > 0)
+      done += static_cast<std::size_t>(n);
+    else if (errno == EPIPE || errno == ECONNRESET)
+      return false;
+    else if (errno != EAGAIN && errno != EINTR)
+      fail("write");
+  }
+  return true;
+}
+
+double nanoseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+void pingpong_server(const Arguments& a) {
+  const int fd = accept_one(listen_at(a));
+  tune(fd, a.spin);
+  std::vector<char> buffer(a.size);
+  const auto echo = [&] { return read_all(fd, buffer.data(), a.size) && write_all(fd, buffer.data(), a.size); };
+  if (a.mark) {
+    for (int i = 0; i < 100; i++) echo();
+    access("/netbench-begin", F_OK);
+    for (long i = 0; i < a.count && echo(); i++) {
+    }
+    access("/netbench-end", F_OK);
+  }
+  while (echo()) {
+  }
+}
+
+void marked_client(const Arguments& a, int fd) {
+  std::vector<char> buffer(a.size, 'x');
+  const auto ask = [&] {
+    if (!write_all(fd, buffer.data(), a.size) || !read_all(fd, buffer.data(), a.size)) fail("the peer went away");
+  };
+  for (int i = 0; i < 100; i++) ask();
+  access("/netbench-begin", F_OK);
+  for (long i = 0; i < a.count; i++) ask();
+  access("/netbench-end", F_OK);
+  std::printf("{\"count\": %ld}\n", a.count);
+}
+
+void pingpong_client(const Arguments& a) {
+  const int fd = connect_to(a);
+  tune(fd, a.spin);
+  if (a.mark) return marked_client(a, fd);
+  std::vector<char> buffer(a.size, 'x');
+  std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(a.count));
+  const long warm_up = std::min(a.count / 10, 10000L);
+  for (long i = -warm_up; i < a.count; i++) {
+    const auto start = Clock::now();
+    if (!write_all(fd, buffer.data(), a.size) || !read_all(fd, buffer.data(), a.size)) fail("the peer went away");
+    if (i >= 0) times.push_back(nanoseconds_since(start));
+  }
+  std::sort(times.begin(), times.end());
+  const auto at = [&](double q) { return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))]; };
+  std::printf("{\"p50_ns\": %.0f, \"p99_ns\": %.0f, \"p999_ns\": %.0f, \"min_ns\": %.0f, \"count\": %zu}\n", at(.5),
+              at(.99), at(.999), times.front(), times.size());
+}
+
+void stream_server(const Arguments& a) {
+  const int fd = accept_one(listen_at(a));
+  std::vector<char> buffer(a.size);
+  while (read(fd, buffer.data(), buffer.size()) > 0) {
+  }
+}
+
+void stream_client(const Arguments& a) {
+  const int fd = connect_to(a);
+  std::vector<char> buffer(a.size, 'x');
+  const auto start = Clock::now();
+  double bytes = 0;
+  while (nanoseconds_since(start) < a.seconds * 1e9) {
+    if (!write_all(fd, buffer.data(), a.size)) fail("the peer went away");
+    bytes += static_cast<double>(a.size);
+  }
+  shutdown(fd, SHUT_WR);
+  char last = 0;
+  while (read(fd, &last, 1) > 0) {  // the server closes when it has everything
+  }
+  std::printf("{\"gbit_per_s\": %.3f, \"bytes\": %.0f}\n", bytes * 8 / nanoseconds_since(start), bytes);
+}
+
+void connect_server(const Arguments& a) {
+  const int listener = listen_at(a);
+  for (long i = 0; i < a.count; i++) {
+    const int fd = accept_one(listener);
+    char byte = 0;
+    if (read(fd, &byte, 1) == 1) (void)!write(fd, &byte, 1);
+    close(fd);
+  }
+}
+
+void connect_client(const Arguments& a) {
+  const auto start = Clock::now();
+  for (long i = 0; i < a.count; i++) {
+    const int fd = connect_to(a);
+    char byte = 'x';
+    if (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1) fail("transaction");
+    close(fd);
+  }
+  std::printf("{\"connections_per_s\": %.0f}\n", static_cast<double>(a.count) * 1e9 / nanoseconds_since(start));
+}
+
+void idle_server(const Arguments& a) {
+  const int listener = listen_at(a);
+  std::vector<int> all;
+  for (long i = 0; i < a.count; i++) all.push_back(accept_one(listener));
+  std::puts("connected");
+  std::fflush(stdout);
+  char byte = 0;
+  while (read(0, &byte, 1) > 0) {
+  }
+}
+
+void idle_client(const Arguments& a) {
+  std::vector<int> all;
+  for (long i = 0; i < a.count; i++) all.push_back(connect_to(a));
+  std::puts("connected");
+  std::fflush(stdout);
+  char byte = 0;
+  while (read(0, &byte, 1) > 0) {
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Arguments a = parse(argc, argv);
+  pin(a.cpu);
+  const struct {
+    std::string_view mode;
+    void (*server)(const Arguments&);
+    void (*client)(const Arguments&);
+  } modes[] = {{"pingpong", pingpong_server, pingpong_client},
+               {"stream", stream_server, stream_client},
+               {"connect", connect_server, connect_client},
+               {"idle", idle_server, idle_client}};
+  for (const auto& m : modes) {
+    if (m.mode != a.mode) continue;
+    if (a.role != "server" && a.role != "client") usage();
+    (a.role == "server" ? m.server : m.client)(a);
+    return 0;
+  }
+  usage();
+}

@@ -1,0 +1,384 @@
+// raw_wire: what a wire can do without a stack: frame round trips, and frames a second one way, through
+// exactly the plugin that libbypass uses. The bound that every figure of the stack is held against.
+//
+//   raw_wire --role server --port vhost:/tmp/w.sock --cpu 0 &
+//   raw_wire --role client --port virtio:/tmp/w.sock --cpu 1 --mode pingpong --size 60 --count 1000000
+//
+// pingpong: the server sends every frame back. stream: the client sends, the server takes. Either role may
+// have either end of the wire. The server says "ready"; each prints one JSON object at its end. Round trips
+// include reading the time stamp counter (10 ns).
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/plain_host.h"
+
+namespace {
+
+using bypass::Packet;
+using bypass::Port;
+
+constexpr std::size_t kBurst = 64;
+constexpr std::size_t kHeader = 54;  // Ethernet, IPv4, TCP
+
+struct Options {
+  std::string role, mode = "pingpong", port, plugin;
+  std::uint32_t size = 60;  // bytes of a frame, the card's 4-byte check sum left out
+  std::uint64_t count = 1'000'000;
+  std::uint32_t burst = 32;
+  int cpu = -1;
+  bool copy = false;     // sender: fill the payload, as a stack copies it in; taker: copy it out
+  bool gather = false;   // sender: payload by reference where the port can
+  bool yield = false;    // give the core away when nothing has arrived (both ends on one core)
+  double patience = 20;  // seconds without a frame until giving up
+};
+
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Maps ticks to nanoseconds by the two clocks' distance over the whole run.
+class TickRate {
+ public:
+  [[nodiscard]] double ns_per_tick() const {
+    return (seconds() - seconds_) * 1e9 / static_cast<double>(ticks() - ticks_);
+  }
+
+ private:
+  double seconds_ = seconds();
+  std::uint64_t ticks_ = ticks();
+};
+
+std::vector<std::byte>& payload() {
+  static std::vector<std::byte> bytes(1 << 16, std::byte{0x5a});
+  return bytes;
+}
+
+[[noreturn]] void die(const std::string& text) {
+  std::fprintf(stderr, "raw_wire: %s\n", text.c_str());
+  std::exit(1);
+}
+
+// --- Frames
+
+void write_header(std::byte* at) {
+  static const unsigned char header[kHeader] = {2, 0, 0,    0, 0, 1, 2, 0, 0, 0, 0,  2,
+                                                8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6};
+  std::memcpy(at, header, kHeader);
+}
+
+void ask_for_offloads(const Options& options, const Port& port, Packet* head) {
+  head->l2_len = 14;
+  head->l3_len = 20;
+  head->l4_len = 20;
+  if (port.caps().tx_l4_checksum) head->flags |= bypass::kTxL4Checksum;
+  if (options.size > port.caps().mtu + 14 && port.caps().tso) {
+    head->flags |= bypass::kTxTso;
+    head->tso_mss = static_cast<std::uint16_t>(port.caps().mtu - 40);
+  }
+}
+
+// One frame of options.size bytes, or null when buffers have run out.
+Packet* make_frame(const Options& options, Port& port) {
+  const bool by_reference = options.gather && port.caps().gather && options.size > kHeader;
+  const std::uint32_t inside = by_reference ? kHeader : std::max<std::uint32_t>(options.size, 1);
+  const std::uint32_t room = port.caps().buffer_bytes - bypass::kTxHeadroom;
+  Packet* parts[64];
+  const std::size_t wanted = (inside + room - 1) / room;
+  const std::size_t got = port.alloc(0, {parts, wanted});
+  if (got != wanted) {
+    port.free({parts, got});
+    return nullptr;
+  }
+  std::uint32_t left = inside;
+  for (std::size_t i = 0; i < wanted; i++) {
+    parts[i]->len = std::min(left, room);
+    if (options.copy && !by_reference) std::memcpy(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
+    left -= parts[i]->len;
+    parts[i]->next_segment = i + 1 < wanted ? parts[i + 1] : nullptr;
+  }
+  Packet* head = parts[0];
+  head->frame_len = options.size;
+  if (options.size >= kHeader) {
+    write_header(head->data);
+    ask_for_offloads(options, port, head);
+  }
+  if (by_reference) {
+    head->external[0] = payload().data();
+    head->external_len[0] = options.size - kHeader;
+  }
+  return head;
+}
+
+std::uint64_t copy_out(Packet* head) {
+  static std::vector<std::byte> to(1 << 16);
+  std::size_t at = 0;
+  for (Packet* p = head; p != nullptr; p = p->next_segment) {
+    std::memcpy(to.data() + at, p->data, p->len);
+    at += p->len;
+  }
+  return at;
+}
+
+// --- Roles
+
+class Patience {
+ public:
+  explicit Patience(const Options& options) : options_(options) {}
+  void progress() { empty_ = 0; }
+  // Called at each empty poll; looks at the clock every so often.
+  [[nodiscard]] bool over() {
+    if (options_.yield) sched_yield();
+    if (empty_++ == 0) last_ = seconds();
+    return empty_ % 4096 == 0 && seconds() - last_ > options_.patience;
+  }
+
+ private:
+  const Options& options_;
+  std::uint64_t empty_ = 0;
+  double last_ = 0;
+};
+
+bool wait_for_link(const Options& options, Port& port) {
+  Patience patience(options);
+  while (port.link() != bypass::LinkState::kUp) {
+    Packet* none[1];
+    if (port.receive(0, {none, 1}) != 0) port.free({none, 1});
+    if (patience.over()) return false;
+  }
+  return true;
+}
+
+void send_all(Port& port, Packet** frames, std::size_t n) {
+  for (std::size_t sent = 0; sent < n;) sent += port.send(0, {frames + sent, n - sent});
+}
+
+void run_pong(const Options& options, Port& port) {
+  Patience patience(options);
+  Packet* frames[kBurst];
+  std::uint64_t total = 0;
+  bool was_up = false;  // frames may come before a vhost end counts its link as up
+  for (;;) {
+    const bool up = port.link() == bypass::LinkState::kUp;
+    if (was_up && !up && total != 0) break;
+    was_up |= up;
+    const std::size_t n = port.receive(0, frames);
+    if (n == 0) {
+      if (patience.over()) break;
+      continue;
+    }
+    patience.progress();
+    send_all(port, frames, n);
+    total += n;
+  }
+  std::printf("{\"role\":\"server\",\"port\":\"%s\",\"frames\":%llu}\n", options.port.c_str(),
+              static_cast<unsigned long long>(total));
+}
+
+void run_ping(const Options& options, Port& port) {
+  if (!wait_for_link(options, port)) die("no peer at " + options.port);
+  const TickRate rate;
+  Patience patience(options);
+  std::vector<std::uint64_t> trips;
+  trips.reserve(options.count);
+  const double start = seconds();
+  while (trips.size() < options.count) {
+    Packet* frame = make_frame(options, port);
+    if (frame == nullptr) die("no buffers");
+    const std::uint64_t begin = ticks();
+    send_all(port, &frame, 1);
+    Packet* back[1];
+    while (port.receive(0, back) == 0)
+      if (patience.over()) die("the peer stopped answering");
+    trips.push_back(ticks() - begin);
+    port.free(back);
+    patience.progress();
+  }
+  const double rate_s = static_cast<double>(options.count) / (seconds() - start);
+  std::sort(trips.begin(), trips.end());
+  const double ns = rate.ns_per_tick();
+  const auto at = [&](double q) {
+    return ns * static_cast<double>(trips[static_cast<std::size_t>(q * static_cast<double>(trips.size() - 1))]);
+  };
+  std::printf(
+      "{\"role\":\"client\",\"port\":\"%s\",\"size\":%u,\"count\":%llu,\"min_ns\":%.0f,\"p50_ns\":%.0f,\"p99_ns\":%.0f,"
+      "\"p999_ns\":%.0f,\"round_trips_per_s\":%.0f}\n",
+      options.port.c_str(), options.size, static_cast<unsigned long long>(options.count), at(0), at(0.5), at(0.99),
+      at(0.999), rate_s);
+}
+
+void run_send(const Options& options, Port& port) {
+  if (!wait_for_link(options, port)) die("no peer at " + options.port);
+  Patience patience(options);
+  const double start = seconds();
+  std::uint64_t sent = 0;
+  Packet* frames[kBurst];
+  std::size_t held = 0;
+  while (sent < options.count) {
+    while (held < options.burst && (frames[held] = make_frame(options, port)) != nullptr) held++;
+    const std::size_t n = port.send(0, {frames, held});
+    std::copy(frames + n, frames + held, frames);
+    held -= n;
+    sent += n;
+    Packet* none[kBurst];
+    port.free({none, port.receive(0, none)});
+    if (n != 0)
+      patience.progress();
+    else if (patience.over())
+      die("the peer stopped taking frames");
+  }
+  port.free({frames, held});
+  const double elapsed = seconds() - start;
+  std::printf(
+      "{\"role\":\"client\",\"port\":\"%s\",\"size\":%u,\"frames\":%llu,\"frames_per_s\":%.0f,\"gbit_per_s\":%.2f}\n",
+      options.port.c_str(), options.size, static_cast<unsigned long long>(sent), static_cast<double>(sent) / elapsed,
+      static_cast<double>(sent) * options.size * 8e-9 / elapsed);
+  // Leaving takes the frames in the ring along: let the sink have them.
+  for (int i = 0; i < 200 && port.link() == bypass::LinkState::kUp; i++) usleep(1000);
+}
+
+void run_sink(const Options& options, Port& port) {
+  Patience patience(options);
+  std::uint64_t frames = 0, bytes = 0;
+  double first = 0, last = 0;
+  Packet* batch[kBurst];
+  bool was_up = false;
+  while (frames < options.count) {
+    const std::size_t n = port.receive(0, batch);
+    if (n == 0) {
+      const bool up = port.link() == bypass::LinkState::kUp;
+      if ((was_up && !up && frames != 0) || patience.over()) break;
+      was_up |= up;
+      continue;
+    }
+    patience.progress();
+    if (frames == 0) first = seconds();
+    for (std::size_t i = 0; i < n; i++) {
+      bytes += batch[i]->frame_len;
+      if (options.copy) copy_out(batch[i]);
+    }
+    port.free({batch, n});
+    frames += n;
+    if (frames % 1024 < n) last = seconds();
+  }
+  if (frames >= options.count) last = seconds();
+  const double elapsed = std::max(last - first, 1e-9);
+  std::printf("{\"role\":\"server\",\"port\":\"%s\",\"frames\":%llu,\"frames_per_s\":%.0f,\"gbit_per_s\":%.2f}\n",
+              options.port.c_str(), static_cast<unsigned long long>(frames), static_cast<double>(frames) / elapsed,
+              static_cast<double>(bytes) * 8e-9 / elapsed);
+}
+
+// --- Command line
+
+bool take_flag(Options& options, std::string_view name) {
+  if (name == "--copy")
+    options.copy = true;
+  else if (name == "--gather")
+    options.gather = true;
+  else if (name == "--yield")
+    options.yield = true;
+  else
+    return false;
+  return true;
+}
+
+bool take_value(Options& options, std::string_view name, const std::string& value) {
+  if (name == "--role")
+    options.role = value;
+  else if (name == "--mode")
+    options.mode = value;
+  else if (name == "--port")
+    options.port = value;
+  else if (name == "--plugin")
+    options.plugin = value;
+  else if (name == "--size")
+    options.size = static_cast<std::uint32_t>(std::stoul(value));
+  else if (name == "--count")
+    options.count = std::stoull(value);
+  else if (name == "--burst")
+    options.burst = std::clamp<std::uint32_t>(static_cast<std::uint32_t>(std::stoul(value)), 1, kBurst);
+  else if (name == "--cpu")
+    options.cpu = std::stoi(value);
+  else if (name == "--patience")
+    options.patience = std::stod(value);
+  else
+    return false;
+  return true;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i];
+    if (take_flag(options, word)) continue;
+    if (i + 1 < argc && take_value(options, word, argv[i + 1]))
+      i++;
+    else
+      die(word +
+          ": accepted are --role server|client --mode pingpong|stream --port KIND:TARGET --plugin FILE --size BYTES "
+          "--count N --burst N --cpu N --patience SECONDS --copy --gather --yield");
+  }
+  return options;
+}
+
+std::string plugin_of(const Options& options) {
+  if (!options.plugin.empty()) return options.plugin;
+  char self[4096] = {};
+  if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) die("/proc/self/exe cannot be read; use --plugin");
+  const std::string folder = std::string(self).substr(0, std::string_view(self).rfind('/'));
+  return folder + "/../libbypass-dpdk.so";  // build/bin/raw_wire
+}
+
+void pin(int cpu) {
+  if (cpu < 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<std::size_t>(cpu), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) die("cannot run on core " + std::to_string(cpu));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  const std::size_t colon = options.port.find(':');
+  if (colon == std::string::npos) die("--port KIND:TARGET is needed, as in --port vhost:/tmp/w.sock");
+  if (options.role != "server" && options.role != "client") die("--role server or --role client is needed");
+  if (options.mode != "pingpong" && options.mode != "stream")
+    die(options.mode + ": accepted modes are pingpong and stream");
+  std::string problem;
+  bypass::Backend* backend = bypass::PlainHost::load(plugin_of(options), problem);
+  if (backend == nullptr) die(problem);
+  bypass::PortSpec spec;
+  spec.kind = options.port.substr(0, colon);
+  spec.target = options.port.substr(colon + 1);
+  Port* port = backend->open(spec, problem);
+  if (port == nullptr) die(problem);
+  pin(options.cpu);  // after open: the driver's threads stay on every core
+  const bool server = options.role == "server";
+  if (server) {
+    std::puts("ready");
+    std::fflush(stdout);
+  }
+  if (options.mode == "pingpong")
+    server ? run_pong(options, *port) : run_ping(options, *port);
+  else
+    server ? run_sink(options, *port) : run_send(options, *port);
+  backend->close(port);
+}

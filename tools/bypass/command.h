@@ -1,0 +1,36 @@
+// What the commands of `bypass` share: their options, and how they end.
+#pragma once
+
+#include <string>
+
+#include "observe/reader.h"
+
+namespace bypass::tool {
+
+// Exit codes. A script tells "nothing there" from "called wrongly".
+inline constexpr int kOk = 0;
+inline constexpr int kNothing = 1;  // no process found, or the configuration has problems
+inline constexpr int kUsage = 2;
+
+struct ShowOptions {
+  int pid = 0;  // 0: every process
+  bool json = false;
+  bool all = false;  // counters that are zero, too
+};
+
+struct ConfigOptions {
+  bool json = false;
+  bool markdown = false;  // docs/settings.md
+  bool toml = false;      // config/bypass.toml
+  std::string profile;    // config/profiles/NAME.toml
+};
+
+int run_stat(const ShowOptions& options);
+int run_why(const ShowOptions& options);
+int run_config(const ConfigOptions& options);
+
+/// The processes that a command is about, from the run directory of this user's configuration (root: from
+/// everybody's). Prints what cannot be read, and when there is none why that may be.
+observe::Listing find_processes(int pid);
+
+}  // namespace bypass::tool

@@ -1,0 +1,113 @@
+// bypass config: the configuration as a program started from this shell would have it.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "describe.h"
+#include "reference.h"
+#include "runtime/config_toml.h"
+#include "runtime/settings.h"
+
+namespace bypass::tool {
+namespace {
+
+using runtime::Config;
+using runtime::Setting;
+
+bool is_number(const Setting& setting) {
+  return setting.type == runtime::SettingType::kNumber;
+}
+
+std::string shown_value(const Setting& setting, const runtime::SettingValue& value) {
+  if (value.text.empty()) return "-";
+  return is_number(setting) && value.text != setting.word ? fmt::format("{} {}", value.text, setting.unit) : value.text;
+}
+
+// Accepted and without effect yet: a whole setting, or the kind of port that it names.
+std::string not_built(const Setting& setting, const Config& config) {
+  if (!setting.built) return "not built yet";
+  if (setting.key != "port") return "";
+  std::string kinds;
+  for (const auto& port : config.ports)
+    if (!runtime::kind_built(port.kind)) kinds += (kinds.empty() ? "" : ", ") + port.kind;
+  return kinds.empty() ? "" : "not built yet: " + kinds;
+}
+
+Json setting_json(const Setting& setting, const runtime::SettingValue& value, const Config& config) {
+  Json json = {{"key", setting.key},
+               {"variable", setting.env},
+               {"type", runtime::type_name(setting.type)},
+               {"unit", setting.unit},
+               {"value", value.text},
+               {"default", setting.fallback},
+               {"origin", runtime::origin_name(value.origin)},
+               {"where", value.where},
+               {"built", not_built(setting, config).empty()},
+               {"accepted", runtime::accepted_text(setting)},
+               {"help", setting.help}};
+  return json;
+}
+
+void print_json(const Config& config) {
+  Json settings = Json::array();
+  for (const Setting& setting : runtime::settings())
+    settings.push_back(setting_json(setting, config.values[runtime::setting_index(setting)], config));
+  Json problems = Json::array();
+  for (const auto& problem : config.problems)
+    problems.push_back({{"name", problem.name},
+                        {"value", problem.value},
+                        {"where", problem.where},
+                        {"text", problem.text},
+                        {"message", problem.message()}});
+  fmt::print("{}\n", Json{{"settings", settings}, {"problems", problems}}.dump(2));
+}
+
+void print_text(const Config& config) {
+  std::vector<std::vector<std::string>> rows = {{"SETTING", "VALUE", "FROM", ""}};
+  for (const Setting& setting : runtime::settings()) {
+    const auto& value = config.values[runtime::setting_index(setting)];
+    const std::string from = value.origin == runtime::Origin::kEnvironment ? std::string(setting.env) : value.where;
+    rows.push_back({std::string(setting.key), shown_value(setting, value), from, not_built(setting, config)});
+  }
+  print_table(rows, "");
+}
+
+void print_problems(const Config& config) {
+  if (config.ok()) return;
+  std::fflush(stdout);
+  fmt::print(stderr, "\n");
+  for (const auto& problem : config.problems) fmt::print(stderr, "bypass: {}\n", problem.message());
+  fmt::print(stderr, "bypass: with {} programs {}\n", config.problems.size() == 1 ? "this problem" : "these problems",
+             config.strict ? "end with status 78 (strict)" : "stay on the kernel's sockets");
+}
+
+int print_profile(const std::string& name) {
+  const auto* const profile = runtime::profile_by_name(name);
+  if (profile == nullptr) {
+    fmt::print(stderr, "bypass: there is no profile '{}': accepted is {}\n", name,
+               runtime::accepted_text(*runtime::setting_by_key("profile")));
+    return kUsage;
+  }
+  fmt::print("{}", profile_toml(*profile));
+  return kOk;
+}
+
+}  // namespace
+
+int run_config(const ConfigOptions& options) {
+  if (!options.profile.empty()) return print_profile(options.profile);
+  if (options.markdown || options.toml) {
+    fmt::print("{}", options.markdown ? settings_markdown() : settings_toml());
+    return kOk;
+  }
+  const Config config = runtime::load_config(environ, runtime::read_toml);
+  if (options.json) {
+    print_json(config);
+  } else {
+    print_text(config);
+    print_problems(config);
+  }
+  return config.ok() ? kOk : kNothing;
+}
+
+}  // namespace bypass::tool

@@ -1,0 +1,34 @@
+// Values of the stats file in words: shared by the tables and by JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "observe/reader.h"
+
+namespace bypass::tool {
+
+using Json = nlohmann::ordered_json;
+
+std::string protocol_text(std::uint8_t protocol);
+/// "10.9.0.1:80"; "-" for nothing.
+std::string endpoint_text(const IpAddress& address, std::uint16_t port);
+/// What the field holds, up to its first zero.
+template <std::size_t size>
+std::string field_text(const std::array<char, size>& field) {
+  return {field.data(), strnlen(field.data(), size)};
+}
+
+Json process_json(const observe::Snapshot& process);  // pid, command, …: what each command begins with
+Json port_json(const observe::PortRecord& port);
+Json socket_json(const observe::SocketRecord& socket);
+Json why_json(const observe::WhyRecord& why);
+std::vector<std::string> port_addresses(const observe::PortRecord& port);
+std::string port_name(const observe::PortRecord& port);
+
+/// Columns as wide as their widest cell; the first row is the heading. Numbers are set to the right.
+void print_table(const std::vector<std::vector<std::string>>& rows, const char* indent);
+void print_process_line(const observe::Snapshot& process);
+
+}  // namespace bypass::tool

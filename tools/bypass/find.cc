@@ -1,0 +1,80 @@
+// Which processes there are, and what to say when there are none.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "command.h"
+#include "runtime/config.h"
+#include "runtime/config_toml.h"
+#include "runtime/run_dir.h"
+
+namespace bypass::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Root sees every user's default directory; whoever named a directory means that one.
+std::vector<std::string> run_dirs() {
+  const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
+  if (!config.run_dir.empty() || geteuid() != 0) return {runtime::run_dir_path(config.run_dir)};
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", error))
+    if (entry.path().filename().string().starts_with("bypass-")) found.push_back(entry.path());
+  if (found.empty()) found.push_back(runtime::run_dir_path(""));
+  return found;
+}
+
+bool has_library(int pid, bool& readable) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  readable = maps.good();
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("/libbypass.so") != std::string::npos) return true;
+  return false;
+}
+
+void explain_pid(int pid) {
+  if (!fs::exists(fmt::format("/proc/{}", pid))) {
+    fmt::print(stderr, "bypass: there is no process {}\n", pid);
+    return;
+  }
+  bool readable = false;
+  const bool loaded = has_library(pid, readable);
+  if (!readable) {
+    fmt::print(stderr, "bypass: process {} belongs to another user\n", pid);
+  } else if (loaded) {
+    fmt::print(
+        stderr,
+        "bypass: process {} has libbypass.so loaded and has not used it: it has opened no internet socket, or no "
+        "port is configured for it (BYPASS_PORT)\n",
+        pid);
+  } else {
+    fmt::print(stderr, "bypass: process {} does not run on libbypass: start it with LD_PRELOAD=libbypass.so\n", pid);
+  }
+}
+
+void explain_none(const std::vector<std::string>& dirs) {
+  fmt::print(stderr,
+             "bypass: no process uses libbypass now (looked in {}). A process appears there with its first internet "
+             "socket; one that runs with another BYPASS_RUN_DIR is found with the same variable set here\n",
+             fmt::format("{}", fmt::join(dirs, ", ")));
+}
+
+}  // namespace
+
+observe::Listing find_processes(int pid) {
+  observe::Listing all;
+  const auto dirs = run_dirs();
+  for (const std::string& dir : dirs) {
+    observe::Listing one = observe::read_run_dir(dir, pid);
+    std::move(one.processes.begin(), one.processes.end(), std::back_inserter(all.processes));
+    std::move(one.problems.begin(), one.problems.end(), std::back_inserter(all.problems));
+  }
+  for (const std::string& problem : all.problems) fmt::print(stderr, "bypass: {}\n", problem);
+  if (all.processes.empty()) pid != 0 ? explain_pid(pid) : explain_none(dirs);
+  return all;
+}
+
+}  // namespace bypass::tool

@@ -1,0 +1,107 @@
+// bypass stat
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "command.h"
+#include "describe.h"
+
+namespace bypass::tool {
+namespace {
+
+using observe::Snapshot;
+using observe::SocketPath;
+
+Json stat_json(const Snapshot& process, bool all) {
+  Json json = process_json(process);
+  json["ports"] = Json::array();
+  for (const auto& port : process.ports) json["ports"].push_back(port_json(port));
+  json["sockets"] = Json::array();
+  for (const auto& socket : process.sockets) json["sockets"].push_back(socket_json(socket.record));
+  json["sockets_not_listed"] = process.sockets_missing;
+  json["counters"] = Json::object();
+  for (const auto& counter : process.counters)
+    if (all || counter.value != 0) json["counters"][counter.name] = counter.value;
+  return json;
+}
+
+void print_ports(const Snapshot& process) {
+  if (process.ports.empty()) {
+    fmt::print("\n  no port\n");
+    return;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"PORT", "LINK", "ADDRESS", "MTU", "RX FRAMES", "RX BYTES", "RX LOST", "TX FRAMES", "TX BYTES", "REOPENED"}};
+  for (const auto& port : process.ports)
+    rows.push_back({port_name(port),
+                    port.open == 0      ? "not open"
+                    : port.link_up != 0 ? "up"
+                                        : "down",
+                    fmt::format("{}", fmt::join(port_addresses(port), ",")), fmt::format("{}", port.mtu),
+                    fmt::format("{}", port.rx_frames), fmt::format("{}", port.rx_bytes),
+                    fmt::format("{}", port.rx_dropped + port.rx_no_buffer), fmt::format("{}", port.tx_frames),
+                    fmt::format("{}", port.tx_bytes), fmt::format("{}", port.reopened)});
+  fmt::print("\n");
+  print_table(rows, "  ");
+}
+
+std::vector<std::string> socket_row(const observe::SocketRecord& s) {
+  const bool estimated = s.srtt_us != 0;
+  return {s.fd < 0 ? "-" : fmt::format("{}", s.fd),
+          protocol_text(s.protocol),
+          observe::state_name(s.state),
+          observe::path_name(s.path),
+          endpoint_text(s.local_address, s.local_port),
+          endpoint_text(s.remote_address, s.remote_port),
+          fmt::format("{}", s.rx_bytes),
+          fmt::format("{}", s.tx_bytes),
+          fmt::format("{}", s.rx_queue),
+          fmt::format("{}", s.tx_queue),
+          fmt::format("{}", s.retransmits),
+          estimated ? fmt::format("{}", s.srtt_us) : "-",
+          s.cwnd != 0 ? fmt::format("{}", s.cwnd) : "-"};
+}
+
+void print_sockets(const Snapshot& process) {
+  fmt::print("\n");
+  if (process.sockets.empty()) {
+    fmt::print("  no socket\n");
+    return;
+  }
+  std::vector<std::vector<std::string>> rows = {{"FD", "PROTO", "STATE", "PATH", "LOCAL", "REMOTE", "RX BYTES",
+                                                 "TX BYTES", "RXQ", "TXQ", "RETRANS", "SRTT µs", "CWND"}};
+  for (const auto& socket : process.sockets) rows.push_back(socket_row(socket.record));
+  print_table(rows, "  ");
+  if (process.sockets_missing != 0) fmt::print("  and {} more that found no place here\n", process.sockets_missing);
+}
+
+void print_counters(const Snapshot& process, bool all) {
+  std::vector<std::vector<std::string>> rows = {{"COUNTER", "VALUE", "UNIT"}};
+  for (const auto& counter : process.counters)
+    if (all || counter.value != 0) rows.push_back({counter.name, fmt::format("{}", counter.value), counter.unit});
+  if (rows.size() == 1) return;
+  fmt::print("\n");
+  print_table(rows, "  ");
+}
+
+}  // namespace
+
+int run_stat(const ShowOptions& options) {
+  const observe::Listing listing = find_processes(options.pid);
+  if (options.json) {
+    Json processes = Json::array();
+    for (const Snapshot& process : listing.processes) processes.push_back(stat_json(process, options.all));
+    fmt::print("{}\n", Json{{"processes", processes}}.dump(2));
+  } else {
+    for (const Snapshot& process : listing.processes) {
+      if (&process != &listing.processes.front()) fmt::print("\n");
+      print_process_line(process);
+      print_ports(process);
+      print_sockets(process);
+      print_counters(process, options.all);
+    }
+  }
+  return listing.processes.empty() ? kNothing : kOk;
+}
+
+}  // namespace bypass::tool

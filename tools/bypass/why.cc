@@ -1,0 +1,81 @@
+// bypass why
+#include <fmt/format.h>
+
+#include "command.h"
+#include "describe.h"
+#include "observe/reasons.h"
+
+namespace bypass::tool {
+namespace {
+
+using observe::Snapshot;
+
+// Sockets that the kernel serves now; the entries tell what happened at any time.
+std::vector<observe::SocketRecord> kernel_sockets(const Snapshot& process) {
+  std::vector<observe::SocketRecord> found;
+  for (const auto& socket : process.sockets)
+    if (socket.record.path == static_cast<std::uint8_t>(observe::SocketPath::kKernel)) found.push_back(socket.record);
+  return found;
+}
+
+Json whys_json(const Snapshot& process) {
+  Json json = process_json(process);
+  json["whys"] = Json::array();
+  for (const auto& why : process.whys) json["whys"].push_back(why_json(why));
+  json["whys_lost"] = process.whys_lost;
+  json["kernel_sockets"] = Json::array();
+  for (const auto& socket : kernel_sockets(process)) json["kernel_sockets"].push_back(socket_json(socket));
+  return json;
+}
+
+std::string sentence(std::uint16_t reason, const std::string& detail) {
+  const std::string text = observe::reason_info(reason).sentence;
+  return detail.empty() ? text : text + ": " + detail;
+}
+
+void print_whys(const Snapshot& process) {
+  if (process.whys.empty()) {
+    fmt::print("  nothing was left to the kernel\n");
+    return;
+  }
+  std::vector<std::vector<std::string>> rows = {{"TIMES", "LAST FD", "PROTO", "ADDRESS", "REASON", "WHAT"}};
+  for (const auto& why : process.whys)
+    rows.push_back({fmt::format("{}", why.count), why.fd < 0 ? "-" : fmt::format("{}", why.fd),
+                    protocol_text(why.protocol), endpoint_text(why.address, why.port),
+                    observe::reason_info(why.reason).name, sentence(why.reason, field_text(why.detail))});
+  print_table(rows, "  ");
+  if (process.whys_lost != 0) fmt::print("  and {} older entries that had to make room\n", process.whys_lost);
+}
+
+void print_kernel_sockets(const Snapshot& process) {
+  const auto sockets = kernel_sockets(process);
+  if (sockets.empty()) return;
+  std::vector<std::vector<std::string>> rows = {{"FD", "PROTO", "LOCAL", "REMOTE", "ON THE KERNEL BECAUSE"}};
+  for (const auto& s : sockets)
+    rows.push_back({fmt::format("{}", s.fd), protocol_text(s.protocol), endpoint_text(s.local_address, s.local_port),
+                    endpoint_text(s.remote_address, s.remote_port), sentence(s.reason, "")});
+  fmt::print("\n");
+  print_table(rows, "  ");
+}
+
+}  // namespace
+
+int run_why(const ShowOptions& options) {
+  const observe::Listing listing = find_processes(options.pid);
+  if (options.json) {
+    Json processes = Json::array();
+    for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));
+    fmt::print("{}\n", Json{{"processes", processes}}.dump(2));
+  } else {
+    for (const Snapshot& process : listing.processes) {
+      if (&process != &listing.processes.front()) fmt::print("\n");
+      print_process_line(process);
+      fmt::print("\n");
+      print_whys(process);
+      print_kernel_sockets(process);
+    }
+  }
+  return listing.processes.empty() ? kNothing : kOk;
+}
+
+}  // namespace bypass::tool
