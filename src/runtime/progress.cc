@@ -17,6 +17,8 @@ constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, well below a peer's retransmission timer.
 constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+/// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes.
+constexpr int kLooksBeforeDozing = 10;
 }  // namespace
 
 bool Progress::start() {
@@ -69,12 +71,29 @@ void Progress::step() {
   const Instant polled = shard_.last_poll();
   const bool by_others = polled != own_poll_;
   if (shard_.watched() || (by_others && shard_.clock().now() - polled < pause_)) {
+    if (doze(polled)) return;
     sleep_for(pause_);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
   }
   pause_ = tick_;
   sleep_armed();
+}
+
+// The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
+// watch says so.
+bool Progress::doze(Instant polled) {
+  same_looks_ = shard_.watched() && polled == seen_poll_ ? same_looks_ + 1 : 0;
+  seen_poll_ = polled;
+  if (same_looks_ < kLooksBeforeDozing) return false;
+  {
+    socket::Guard guard(shard_);
+    if (!shard_.doze_while_watched(wake_fd_)) return false;
+  }
+  sleep_for(kNever - Instant{});
+  same_looks_ = 0;
+  pause_ = tick_;
+  return true;
 }
 
 // Nobody polls: do it here, until the wire is quiet, then sleep until a port or a timer wants us. A thread of

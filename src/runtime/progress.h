@@ -39,11 +39,14 @@ class Progress {
   void sleep_for(Duration time);
   void wake();
   void drain_wake();
+  bool doze(Instant polled);
 
   socket::Shard& shard_;
   PortSet& ports_;
   Duration tick_;
   Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own
+  Instant seen_poll_{};    // what last_poll() said at the last look
+  int same_looks_ = 0;     // how many looks in a row said the same
   Instant own_poll_{};     // what last_poll() said after a poll of ours
   std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};

@@ -133,6 +133,14 @@ Instant Shard::watch_until(Instant deadline) {
 void Shard::end_watch() {
   watch_until_ = Instant::min();
   watched_.store(false, std::memory_order_release);
+  if (dozer_fd_ >= 0) collect_wake(dozer_fd_);
+  dozer_fd_ = -1;
+}
+
+bool Shard::doze_while_watched(int event_fd) {
+  const bool watched = watched_.load(std::memory_order_relaxed);
+  if (watched) dozer_fd_ = event_fd;
+  return watched;
 }
 
 // Signal handlers of this thread read `in_lock`: the compiler may move nothing across these counts.

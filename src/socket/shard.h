@@ -62,6 +62,9 @@ class Shard {
   /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer wakes it.
   Instant watch_until(Instant deadline);
   void end_watch();
+  /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
+  /// watch. Lock held. False: nobody watches.
+  bool doze_while_watched(int event_fd);
   /// Without the lock: a hint.
   [[nodiscard]] bool watched() const { return watched_.load(std::memory_order_acquire); }
 
@@ -84,6 +87,7 @@ class Shard {
   std::atomic<bool> watched_{false};
   Instant watch_until_ = Instant::min();  // the watcher's; min() while it is awake
   int watcher_fd_ = -1;
+  int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch
 };
 
 /// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,
@@ -130,9 +134,6 @@ struct Environment {
   Duration yield{};                                   // then with sched_yield between polls; negative: for ever
   Duration kernel_poll{};                             // how often kernel descriptors of a busy mixed set are looked at
   std::uint32_t send_buffer = 0, receive_buffer = 0;  // defaults that getsockopt reports
-  bool (*is_progress_thread)() = nullptr;
-  /// Tells the progress thread that application threads poll again, or that one has gone to sleep.
-  void (*note_busy)() = nullptr;
   /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Null: it stays where it is.
   int (*own_descriptor)(int fd) = nullptr;
 };

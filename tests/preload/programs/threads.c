@@ -127,8 +127,7 @@ static void numbers(void) {
   struct pollfd set[2] = {{b, POLLIN, 0}, {high, POLLOUT, 0}};
   TRY(poll(set, 2, 1000));
   char buffer[4];
-  usleep(20000);
-  TRY(read(b, buffer, 4));
+  TRY(recv(b, buffer, 2, MSG_WAITALL));
   TRY(close(1500));
   TRY(close_range(1400, 0x7fffffff, 0));
   TRY(write(high, "z", 1));
@@ -141,7 +140,7 @@ static void numbers(void) {
   limit.rlim_cur = soft;
   setrlimit(RLIMIT_NOFILE, &limit);
   TRY(write(a, "end", 3));
-  TRY(read(b, buffer, 4));
+  TRY(recv(b, buffer, 3, MSG_WAITALL));
 }
 
 int main(void) {
