@@ -35,7 +35,7 @@ template <typename Visit>
 bool visit_open_descriptors(Visit visit) {
   long directory = raw_syscall(SYS_open, reinterpret_cast<long>("/proc/self/fd"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return false;
-  alignas(DirectoryEntry) char buffer[2048];
+  alignas(DirectoryEntry) char buffer[2048] = {};
   long length;
   while ((length = raw_syscall(SYS_getdents64, directory, reinterpret_cast<long>(buffer), sizeof(buffer))) > 0) {
     for (long at = 0; at < length;) {

@@ -19,13 +19,14 @@ void forget_links(File& file) {
 // Threads of living processes sleep on: their links name the objects.
 void relink_waiters() {
   objects->waiters.for_each([](Waiter& waiter) {
-    if (waiter.links != nullptr) (void)objects->memory.mark_in_use(waiter.links);
     const auto relink = [](WaitLink& link) {
       if (link.file == nullptr || !lives(link.file)) return;
       link.next = link.file->waiters;
       link.file->waiters = &link;
     };
     relink(waiter.link);
+    if (waiter.links == nullptr) return;
+    (void)objects->memory.mark_in_use(waiter.links);
     for (std::uint32_t i = 0; i < waiter.linked; i++) relink(waiter.links[i]);
   });
 }

@@ -55,7 +55,7 @@ bool Wire::has_room(std::size_t from) {
   return lane.impairment.queue_frames != 0 || lane.departures.size() < ports_[from]->config_.tx_ring;
 }
 
-void Wire::transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss) {
+void Wire::transmit(std::size_t from, const Bytes& frame, std::uint16_t tso_mss) {
   if (capture_ != nullptr) capture_->write(now_, frame);
   const Fate fate = filter_ ? filter_(from, frame) : Fate{};
   const Impairment& impairment = lanes_[from].impairment;
@@ -63,7 +63,7 @@ void Wire::transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss) {
   if (copies != 0 && random_.chance(impairment.loss)) copies = 0;
   if (copies != 0 && random_.chance(impairment.duplicate)) copies++;
   for (unsigned i = 0; i < copies; i++) {
-    Bytes copy = i + 1 < copies ? frame : std::move(frame);
+    Bytes copy = frame;
     if (random_.chance(impairment.corrupt)) {
       const std::uint64_t bit = random_.below(copy.size() * 8);
       copy[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));

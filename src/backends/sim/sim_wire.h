@@ -150,7 +150,7 @@ class Wire {
   };
   /// Whether the lane takes one more frame now (else the sender waits).
   [[nodiscard]] bool has_room(std::size_t from);
-  void transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss);
+  void transmit(std::size_t from, const Bytes& frame, std::uint16_t tso_mss);
   void carry(std::size_t from, Bytes frame, std::uint16_t tso_mss, Duration more_delay);
   /// When the last bit has left, or kNever when the bottleneck's queue was full.
   Instant depart(Lane& lane, std::size_t bytes);
