@@ -44,6 +44,16 @@ if("undefined" IN_LIST BYPASS_SANITIZE)
   target_compile_options(bypass_flags INTERFACE -fno-sanitize-recover=undefined)
 endif()
 
+# The data path runs through some twenty short files; libbypass.so, and nothing else, is linked from their whole text
+# (an eighth fewer instructions a segment). Tests link the objects' ordinary half.
+option(BYPASS_LTO "Optimise libbypass.so across files" ON)
+add_library(bypass_lto_flags INTERFACE)
+if(BYPASS_LTO AND NOT BYPASS_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_options(bypass_lto_flags INTERFACE -flto -ffat-lto-objects)
+  target_link_options(bypass_flags INTERFACE
+    $<IF:$<BOOL:$<TARGET_PROPERTY:BYPASS_LINK_LTO>>,-flto=auto,-fno-lto>)
+endif()
+
 # The pure layers throw nothing and ask for no type information.
 add_library(bypass_pure_flags INTERFACE)
 target_link_libraries(bypass_pure_flags INTERFACE bypass_flags)

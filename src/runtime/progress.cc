@@ -25,11 +25,17 @@ bool Progress::start() {
   if (running_.exchange(true, std::memory_order_acq_rel)) return true;
   stopping_.store(false, std::memory_order_relaxed);
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake_fd_ < 0 || run_thread("bypass-progress", run, this, &thread_) != 0) {
-    running_.store(false, std::memory_order_relaxed);
-    return false;
-  }
-  return true;
+  if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
+  close_wake();
+  running_.store(false, std::memory_order_relaxed);
+  return false;
+}
+
+void Progress::close_wake() {
+  if (wake_fd_ < 0) return;
+  own_descriptor(wake_fd_, false);
+  socket::kernel->close(wake_fd_);
+  wake_fd_ = -1;
 }
 
 void Progress::stop() {
@@ -37,9 +43,7 @@ void Progress::stop() {
   stopping_.store(true, std::memory_order_release);
   wake();
   join_thread(thread_);
-  own_descriptor(wake_fd_, false);
-  socket::kernel->close(wake_fd_);
-  wake_fd_ = -1;
+  close_wake();
   running_.store(false, std::memory_order_release);
 }
 
@@ -70,9 +74,13 @@ void Progress::step() {
   if (tick_call_ != nullptr) tick_call_(tick_argument_);
   const Instant polled = shard_.last_poll();
   const bool by_others = polled != own_poll_;
-  if (shard_.watched() || (by_others && shard_.clock().now() - polled < pause_)) {
+  const bool watched = shard_.watched();
+  // Sleepers beside the watcher count on us when it gets up and does not come back.
+  if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
+  const Duration quiet = shard_.clock().now() - polled;
+  if (watched || (by_others && quiet < pause_)) {
     if (doze(polled)) return;
-    sleep_for(pause_);
+    sleep_for(watched ? pause_ : pause_ - quiet);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
   }

@@ -38,6 +38,7 @@ class Progress {
   void sleep_armed();
   void sleep_for(Duration time);
   void wake();
+  void close_wake();
   void drain_wake();
   bool doze(Instant polled);
 

@@ -38,6 +38,7 @@ Instant Shard::last_poll() const {
 
 void Shard::enter() {
   context_.now = clock_.now();
+  fresh_ = true;
 }
 
 // When somebody must poll next: a timer, or output that waits for room on a device.
@@ -50,6 +51,7 @@ Instant Shard::due() const {
 
 void Shard::leave() {
   context_.flush();
+  stack_.on_flushed(context_);
   dispatch_events(stack_);
   const Instant next = due();
   next_timeout_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
@@ -66,9 +68,12 @@ std::optional<std::size_t> Shard::poll() {
 }
 
 std::size_t Shard::poll_locked() {
-  context_.now = clock_.now();
+  // Reading the clock is a good part of an idle poll: a hold's first poll takes the time of its beginning.
+  if (!fresh_) context_.now = clock_.now();
+  fresh_ = false;
   last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
-  if (stack_.output_pending()) stack_.resume_output(context_);
+  const bool output = stack_.output_pending();
+  if (output) stack_.resume_output(context_);
   std::array<Packet*, kBurst> frames;
   std::size_t received = 0;
   for (std::size_t i = 0; i < context_.ports; i++) {
@@ -78,7 +83,9 @@ std::size_t Shard::poll_locked() {
     received += n;
     stack_.on_frames(context_, static_cast<std::uint16_t>(i), {frames.data(), n});
   }
-  if (stack_.next_timeout() <= context_.now) stack_.on_timers(context_);
+  const bool due = stack_.next_timeout() <= context_.now;
+  if (due) stack_.on_timers(context_);
+  idle_ = !output && received == 0 && !due;
   return received;
 }
 
@@ -179,6 +186,12 @@ void Guard::pause() {
   shard_.lock_.unlock();
   count_out();
   wake_collected();
+}
+
+void Guard::leave_untouched() {
+  held_ = false;
+  shard_.lock_.unlock();
+  count_out();
 }
 
 void Guard::resume() {

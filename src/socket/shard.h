@@ -41,6 +41,8 @@ class Shard {
   std::optional<std::size_t> poll();
   /// The same with the lock already held.
   std::size_t poll_locked();
+  /// The last poll_locked() found no frame, no timer due and no output waiting.
+  [[nodiscard]] bool poll_was_idle() const { return idle_; }
 
   /// When timers next want a poll; read without the lock (a hint, refreshed at each unlock).
   [[nodiscard]] Instant next_timeout() const;
@@ -67,6 +69,11 @@ class Shard {
   bool doze_while_watched(int event_fd);
   /// Without the lock: a hint.
   [[nodiscard]] bool watched() const { return watched_.load(std::memory_order_acquire); }
+  /// Threads asleep until something comes on the wire, the watcher among them. Changed with the lock held.
+  void count_sleeper(int change) {
+    sleepers_.store(sleepers_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
+  [[nodiscard]] int sleepers() const { return sleepers_.load(std::memory_order_relaxed); }
 
   // The process's side, called by src/runtime with the lock held.
   void add_port(Port* port, std::uint16_t queue);
@@ -85,6 +92,9 @@ class Shard {
   std::atomic<std::int64_t> next_timeout_{0};
   std::atomic<std::int64_t> last_poll_{0};
   std::atomic<bool> watched_{false};
+  std::atomic<int> sleepers_{0};
+  bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
+  bool idle_ = false;
   Instant watch_until_ = Instant::min();  // the watcher's; min() while it is awake
   int watcher_fd_ = -1;
   int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch
@@ -106,6 +116,9 @@ class Guard {
   /// meanwhile it has pinned.
   void pause();
   void resume();
+  /// Ends the hold after a poll that found nothing, when nothing else was done in it: there is no output to flush,
+  /// no event to tell and no new timer.
+  void leave_untouched();
   [[nodiscard]] Shard& shard() { return shard_; }
   [[nodiscard]] Context& context() { return shard_.context(); }
 

@@ -25,6 +25,24 @@ constexpr Duration kBlindSleep = std::chrono::milliseconds(1);
 constexpr int kSpinPays = 8;
 thread_local bool spin_pays = true;
 
+/// What the last yields of this thread met on its processor.
+enum class Neighbour : std::uint8_t {
+  kNone,    // nobody: a yield comes back at once
+  kPolite,  // somebody who runs for microseconds and yields, too: the other end of our wire, as likely as not
+  kGreedy,  // somebody who keeps the processor: a yield costs a time slice, a wake-up from sleep does not
+};
+thread_local Neighbour neighbour = Neighbour::kNone;
+/// A yield that nobody took.
+constexpr Duration kEmptyYield = std::chrono::nanoseconds(1200);
+/// Longer than what the other end needs for an answer.
+constexpr Duration kGreedyYield = std::chrono::microseconds(200);
+
+void yield_and_learn(Instant before) {
+  sched_yield();
+  const Duration away = shard().clock().now() - before;
+  neighbour = away < kEmptyYield ? Neighbour::kNone : away < kGreedyYield ? Neighbour::kPolite : Neighbour::kGreedy;
+}
+
 /// All signals blocked for a scope: a handler runs either before the last look or inside ppoll, never between.
 class SignalsBlocked {
  public:
@@ -80,6 +98,8 @@ class Bed {
     }
     if (!condition.link(waiter_)) return kAgain;
     waiter_.asleep = true;
+    counted_ = condition.needs_wire();
+    if (counted_) shard().count_sleeper(1);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.event_fd)) {
       quiet_ = true;
       return kAgain;
@@ -109,6 +129,7 @@ class Bed {
 
  private:
   void leave() {
+    if (counted_) shard().count_sleeper(-1);
     if (watching_) {
       shard().disarm_locked();
       shard().end_watch();
@@ -117,7 +138,7 @@ class Bed {
   }
 
   Waiter& waiter_;
-  bool watching_ = false, quiet_ = false, up_ = false;
+  bool counted_ = false, watching_ = false, quiet_ = false, up_ = false;
   Instant until_ = kNever;
 };
 
@@ -193,7 +214,7 @@ long Waiting::go_on() {
   if (condition_.needs_wire()) {
     spin_ = environment.spin;
     yield_ = environment.yield;
-    if (!spin_pays && yield_ >= Duration{}) spin_ = yield_ = Duration{};
+    if (!spin_pays && yield_ >= Duration{} && spin_ >= Duration{}) spin_ = yield_ = Duration{};
   }
   r = spin();
   spin_pays = now_ - started_ <= kSpinPays * (environment.spin + environment.yield);
@@ -224,7 +245,9 @@ long Waiting::turn() {
       if (condition_.needs_wire()) shard().poll_locked();
       dispatch_events(shard().stack());
       now_ = guard.context().now;
-      return condition_.changed() ? condition_.attempt(guard) : kAgain;
+      if (condition_.changed()) return condition_.attempt(guard);
+      if (condition_.needs_wire() && shard().poll_was_idle()) guard.leave_untouched();
+      return kAgain;
     }
   }
   __builtin_ia32_pause();
@@ -241,11 +264,15 @@ long Waiting::look(bool always) {
 
 long Waiting::pause() {
   const Duration waited = now_ - started_;
-  if (waited < spin_) return kAgain;
-  if (yield_ < Duration{} || waited < spin_ + yield_) {
-    sched_yield();
+  // Who shares the processor with us cannot answer before it has it.
+  const bool give_way = neighbour == Neighbour::kPolite;
+  if (!give_way && (spin_ < Duration{} || waited < spin_)) return kAgain;
+  const bool greedy = neighbour == Neighbour::kGreedy && yield_ >= Duration{};
+  if (yield_ < Duration{} || (waited < spin_ + yield_ && !greedy)) {
+    yield_and_learn(shard().clock().now());
     return kAgain;
   }
+  neighbour = Neighbour::kNone;  // to be found out anew after the sleep
   return sleep();
 }
 
