@@ -305,6 +305,15 @@ bool Arp::send(Context& ctx, std::uint16_t port, const Message& message) {
   return true;
 }
 
+PacketList Arp::take_waiting() {
+  PacketList waiting = take_failed();
+  PacketList stranded = take_stranded();
+  waiting.take_all(stranded);
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++) waiting.take_all(table_[name].waiting);
+  table_.total_waiting = 0;
+  return waiting;
+}
+
 void Arp::clear() {
   table_.clear();
   failed_ = {};

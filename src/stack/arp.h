@@ -43,7 +43,12 @@ class Arp {
 
   [[nodiscard]] std::uint32_t generation() const { return table_.generation(); }
   void bump_generation() { table_.bump_generation(); }
+  /// After a death: frames that wait become the caller's (who can see them only where their port is open) …
+  [[nodiscard]] PacketList take_waiting();
+  /// … and everything is forgotten.
   void clear();
+  /// Frames that wait for an answer.
+  [[nodiscard]] std::uint32_t waiting() const { return table_.total_waiting; }
 
  private:
   struct Announcement {

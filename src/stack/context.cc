@@ -35,6 +35,11 @@ void PortQueue::drain() {
   give_back();
 }
 
+bool Context::has_ports() const {
+  return std::any_of(queues.begin(), queues.begin() + static_cast<std::ptrdiff_t>(ports),
+                     [](const PortQueue& queue) { return queue.port() != nullptr; });
+}
+
 void Context::release(Packet* frame) {
   if ((frame->flags & kInArena) == 0) {
     if (frame->port < ports) queues[frame->port].free(frame);

@@ -115,6 +115,8 @@ struct Context {
   const Hooks* hooks = nullptr;
 
   [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
+  /// Whether this process has a port open: frames of a port can be read only there.
+  [[nodiscard]] bool has_ports() const;
   /// Gives a frame back to whoever owns its memory.
   void release(Packet* frame);
   /// Ends a batch: one transmit burst a port, freed frames given back.

@@ -48,6 +48,7 @@ bool FrameWriter::append(std::span<const std::byte> bytes) {
 }
 
 bool FrameWriter::append(const Packet& frame, std::size_t offset, std::size_t len) {
+  if (head_ == nullptr) return false;
   for (const Packet* p = &frame; p != nullptr && len != 0; p = p->next_segment) {
     const std::size_t skip = std::min<std::size_t>(offset, p->len);
     offset -= skip;

@@ -301,8 +301,12 @@ Instant Network::Impl::next_timeout() const {
   return looped.empty() ? arp.next_timeout() : std::min(looped_since, arp.next_timeout());
 }
 
-void Network::Impl::rebuild() {
+void Network::Impl::rebuild(Context& ctx) {
   (void)memory.mark_in_use(this);
+  if (ctx.has_ports()) {
+    PacketList waiting = arp.take_waiting();
+    while (Packet* frame = waiting.pop()) ctx.release(frame);
+  }
   arp.clear();
   looped = {};
   looped_bytes = 0;

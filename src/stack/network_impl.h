@@ -25,7 +25,7 @@ struct Network::Impl {
   void on_timers(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;
   /// Marks the tables' memory and forgets neighbours and frames on their way.
-  void rebuild();
+  void rebuild(Context& ctx);
 
   // --- Output
   Result<bool> send_slow(Network& network, Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);

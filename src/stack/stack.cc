@@ -194,6 +194,17 @@ bool Stack::output_pending() const {
   return impl_->tcp.output_pending() || !impl_->network.impl().looped.empty();
 }
 
+std::size_t Stack::undelivered(const Context& ctx) const {
+  const Network::Impl& network = impl_->network.impl();
+  std::size_t count = network.arp.waiting() + network.looped.count();
+  for (std::size_t i = 0; i < ctx.ports; i++) count += ctx.queues[i].pending();
+  return count;
+}
+
+void Stack::on_flushed(Context& ctx) {
+  impl_->tcp.on_flushed(ctx);
+}
+
 Network& Stack::network() {
   return impl_->network;
 }
@@ -218,7 +229,7 @@ void Stack::rebuild(Context& ctx) {
   (void)impl_->memory.mark_in_use(this);
   (void)impl_->memory.mark_in_use(impl_);
   impl_->events.clear();
-  impl_->network.impl().rebuild();
+  impl_->network.impl().rebuild(ctx);
   impl_->tcp.rebuild(ctx, impl_->tcp.current());
   impl_->udp.rebuild(ctx, impl_->udp.current());
 }

@@ -5,7 +5,8 @@
 // complete environment:
 //
 //   ctx.now = t; n = port.receive(0, frames); stack.on_frames(ctx, 0, {frames, n}); stack.on_timers(ctx);
-//   ctx.flush(); while (EventNode* e = stack.events().take()) …; sleep until stack.next_timeout()
+//   ctx.flush(); stack.on_flushed(ctx); while (EventNode* e = stack.events().take()) …;
+//   sleep until stack.next_timeout()
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,11 @@ class Stack {
   /// Output that had to wait for room on a device; call once a poll.
   void resume_output(Context& ctx);
   [[nodiscard]] bool output_pending() const;
+  /// Packets that were sent and have not left: they wait for a neighbour's address, for ourselves to take them, or in
+  /// this process's transmit batches. What TCP has to send is its own to say (Engine::orphans).
+  [[nodiscard]] std::size_t undelivered(const Context& ctx) const;
+  /// After ctx.flush(): frames that referred to send buffers have left, those may move and go again.
+  void on_flushed(Context& ctx);
 
   Network& network();
   tcp::Engine& tcp();

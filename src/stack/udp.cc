@@ -161,7 +161,7 @@ Result<std::size_t> Engine::send(Context& ctx, Binding& endpoint, const Endpoint
 
 // --- After a death inside the lock
 
-void Engine::rebuild(Context&, void* broken) {
+void Engine::rebuild(Context& ctx, void* broken) {
   Impl& impl = *impl_;
   (void)impl.memory.mark_in_use(&impl);
   const bool sound = impl.bindings.rebuild();
@@ -170,11 +170,8 @@ void Engine::rebuild(Context&, void* broken) {
   impl.current = nullptr;
   if (!sound) return;
   impl.bindings.for_each([&](Binding& binding) {
-    if (&binding == broken) {
-      binding.queue = {};
-      binding.error = Error::kReset;
-    }
-    impl.rebuild_queue(binding);
+    impl.rebuild_queue(ctx, binding, &binding == broken);
+    if (&binding == broken) binding.error = Error::kReset;
     binding.path.generation = 0;
     impl.link(binding);
     binding.event.linked = false;
@@ -185,16 +182,25 @@ void Engine::rebuild(Context&, void* broken) {
   });
 }
 
-// Keeps the datagrams that lie in the arena; a port's frames may be out of this process's sight.
-void Engine::Impl::rebuild_queue(Binding& binding) {
+// Keeps the datagrams, or only gives the ports' frames among them back. A port's frames may be out of this process's
+// sight: then what lies behind the first one is lost.
+void Engine::Impl::rebuild_queue(Context& ctx, Binding& binding, bool give_up) {
   const PacketList old = binding.queue;
+  const bool sees_frames = ctx.has_ports();
   binding.queue = {};
   binding.charged = 0;
-  for (Packet* frame = old.front(); frame != nullptr && memory.contains(frame);) {
+  for (Packet* frame = old.front(); frame != nullptr;) {
+    const bool in_arena = memory.contains(frame);
+    if (!in_arena && !sees_frames) break;
     Packet* const next = frame->queue_next;
-    if (!memory.mark_in_use(frame)) break;
-    binding.charged += frame->seq;
-    binding.queue.push(frame);
+    if (give_up) {
+      if (!in_arena) ctx.release(frame);
+    } else {
+      if (in_arena && !memory.mark_in_use(frame)) break;
+      if (!in_arena) held_frames++;
+      binding.charged += frame->seq;
+      binding.queue.push(frame);
+    }
     frame = next;
   }
 }

@@ -49,7 +49,7 @@ struct Engine::Impl {
   [[nodiscard]] Binding* bucket(std::uint16_t port) const { return buckets[port % buckets.size()]; }
   void link(Binding& binding);
   void unlink(Binding& binding);
-  void rebuild_queue(Binding& binding);
+  void rebuild_queue(Context& ctx, Binding& binding, bool give_up);
 
   Memory& memory;
   Network& network;

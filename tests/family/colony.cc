@@ -82,6 +82,7 @@ void Colony::turn(Duration step) {
   stack_->resume_output(context_);
   if (stack_->next_timeout() <= context_.now) stack_->on_timers(context_);
   context_.flush();
+  stack_->on_flushed(context_);
   while (EventNode* node = stack_->events().take()) node->events = 0;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -21,6 +22,7 @@ class CablePort final : public Port {
 
   explicit CablePort(std::uint8_t last_byte) : mac_{{2, 0, 0, 0, 0, last_byte}} {
     caps_.buffer_bytes = kBufferBytes;
+    caps_.gather = true;
     storage_.reset(new std::byte[kBuffers * (kBufferBytes + sizeof(Packet))]);
     for (std::size_t i = 0; i < kBuffers; i++) {
       auto* packet = reinterpret_cast<Packet*>(storage_.get() + i * (kBufferBytes + sizeof(Packet)));
@@ -41,6 +43,7 @@ class CablePort final : public Port {
   [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
 
   std::size_t receive(std::uint16_t, std::span<Packet*> out) override {
+    looks++;
     std::lock_guard lock(mutex_);
     std::size_t n = 0;
     while (n < out.size() && !inbox_.empty() && !free_.empty()) {
@@ -84,6 +87,8 @@ class CablePort final : public Port {
   }
   [[nodiscard]] PortStats stats() const override { return {}; }
 
+  std::atomic<unsigned> looks{0};  // how often receive() was called
+
  private:
   Packet* take() {
     Packet* packet = free_.back();
@@ -96,6 +101,7 @@ class CablePort final : public Port {
     std::vector<std::byte> frame;
     for (const Packet* p = &head; p != nullptr; p = p->next_segment)
       frame.insert(frame.end(), p->data, p->data + p->len);
+    for (int i = 0; i < 2; i++) frame.insert(frame.end(), head.external[i], head.external[i] + head.external_len[i]);
     std::lock_guard lock(mutex_);
     inbox_.push_back(std::move(frame));
     const std::uint64_t one = 1;

@@ -136,6 +136,7 @@ void World::run_peer_once() {
   if (n != 0) peer_stack_->on_frames(ctx, 0, {frames.data(), n});
   peer_stack_->on_timers(ctx);
   ctx.flush();
+  peer_stack_->on_flushed(ctx);
 }
 
 World::PeerThread::PeerThread(World& world, std::function<void()> step)

@@ -137,6 +137,7 @@ class Bench {
     stack_->on_timers(ctx_);
     while (EventNode* node = stack_->events().take()) node->events = 0;
     ctx_.flush();
+    stack_->on_flushed(ctx_);
   }
   std::vector<tcp::Tcb*> tcbs;
   NullPort& port() { return port_; }

@@ -81,6 +81,7 @@ std::size_t Host::poll(Instant now) {
     stack_->on_frames(context_, 0, std::span{frames}.first(n));
   stack_->on_timers(context_);
   context_.flush();
+  stack_->on_flushed(context_);
   while (EventNode* node = stack_->events().take()) {
     events_[node->user] |= node->events;
     node->events = 0;

@@ -9,7 +9,7 @@
 namespace bypass::tcp {
 namespace {
 
-void open_passive(Env& env, Listener& listener, Segment& s) {
+void open_passive(Env& env, Listener& listener, Segment& s, std::optional<SeqNum> last) {
   const TcpHeader& h = header_of(*s.input);
   Path path;
   if (!env.core.network.resolve(s.input->destination, s.input->source, path).ok()) {
@@ -21,6 +21,7 @@ void open_passive(Env& env, Listener& listener, Segment& s) {
     env.count().drop_tcp_memory++;
     return;
   }
+  if (last) begin_above(*tcb, *last);
   env.count().tcp_passive_opens++;
   tcb->set(kPassive | kOrphan | kHalfOpen);
   tcb->listener = env.core.listeners.id_of(&listener);
@@ -53,7 +54,7 @@ void give_up(Env& env, Tcb& tcb) {
 
 }  // namespace
 
-void on_listen(Env& env, Listener& listener, Segment& s) {
+void on_listen(Env& env, Listener& listener, Segment& s, std::optional<SeqNum> last) {
   if (s.has(kRst)) return;  // first
   if (s.has(kAck)) {        // second
     env.count().drop_tcp_no_connection++;
@@ -68,7 +69,7 @@ void on_listen(Env& env, Listener& listener, Segment& s) {
   } else if (listener.half_open >= env.core.config.syn_queue) {
     env.count().drop_tcp_syn_queue++;
   } else {
-    open_passive(env, listener, s);
+    open_passive(env, listener, s, last);
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace bypass::tcp {
 
-/// A segment for a listener's port.
-void on_listen(Env& env, Listener& listener, Segment& segment);
+/// A segment for a listener's port. `last`: what the endpoints' last incarnation had sent, if it is still remembered.
+void on_listen(Env& env, Listener& listener, Segment& segment, std::optional<SeqNum> last = std::nullopt);
 /// Our SYN is acknowledged in SYN-RECEIVED. kDone: the accept queue is full, the ACK is dropped and the
 /// SYN-ACK will be sent again (as Linux).
 Verdict complete_handshake(Env& env, Tcb& tcb, Segment& segment);

@@ -5,6 +5,7 @@
 // connection. Whoever calls them holds the shard's lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "stack/context.h"
@@ -12,7 +13,6 @@
 #include "stack/events.h"
 #include "stack/memory.h"
 #include "stack/network.h"
-#include "stack/rate_limit.h"
 #include "stack/slab.h"
 #include "stack/tcp/engine.h"
 #include "stack/tcp/flow_table.h"
@@ -50,14 +50,13 @@ struct Core {
   ListenerTable ports;
   TimerWheel<Tcb, &Tcb::wheel> wheel;
 
-  TcbList burst;            // touched by this burst, through burst_next
-  TcbList blocked;          // output waits for room on a device, through blocked_next
-  Tcb* pinned = nullptr;    // through pinned_next
-  void* current = nullptr;  // what is being changed
+  TcbList burst;                                    // touched by this burst, through burst_next
+  std::array<TcbList, Context::kMaxPorts> blocked;  // output waits for room on that port, through blocked_next
+  std::uint32_t blocked_ports = 0;                  // bit n: blocked[n] is not empty
+  Tcb* pinned = nullptr;                            // through pinned_next
+  void* current = nullptr;                          // what is being changed
   std::uint32_t next_ephemeral = 0;
 
-  /// Challenge ACKs and other answers to what may be forged, of all connections (RFC 5961 §7).
-  RateLimit challenges{1000, 100};
   /// Received frames that readers have not taken yet, and how many of them the ports can spare.
   std::uint32_t held_frames = 0;
   std::uint32_t frame_budget = 1024;

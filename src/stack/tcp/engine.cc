@@ -74,14 +74,21 @@ Instant Engine::next_timeout() const {
 }
 
 void Engine::resume_output(Context& ctx) {
-  if (impl_->blocked.head == nullptr && impl_->pinned == nullptr) return;
+  if (impl_->blocked_ports == 0) return;
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
   resume_blocked(env);
 }
 
+void Engine::on_flushed(Context& ctx) {
+  if (impl_->pinned == nullptr) return;
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  unpin_sent(env);
+}
+
 bool Engine::output_pending() const {
-  return impl_->blocked.head != nullptr;
+  return impl_->blocked_ports != 0;
 }
 
 // --- Opening
@@ -240,9 +247,8 @@ void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
     left -= frame->payload_len;
     tcb.rx_head = frame->queue_next;
     if (tcb.rx_head == nullptr) tcb.rx_tail = nullptr;
-    tcb.rx_truesize -= truesize(*frame);
-    if ((frame->flags & kInArena) == 0) impl_->held_frames--;
-    ctx.release(frame);
+    frame->queue_next = nullptr;
+    release_held(env, tcb, frame);
   }
   if (receives(tcb.state) && !tcb.has(kFinSeen) && update_due(tcb)) acknowledge(env, tcb);
 }

@@ -121,6 +121,8 @@ class Engine {
   /// Connections that found the device's ring full go on sending. Called at the start of each poll.
   void resume_output(Context& ctx);
   [[nodiscard]] bool output_pending() const;
+  /// After Context::flush(): rings that frames referred to are no longer pinned, once those have left.
+  void on_flushed(Context& ctx);
 
   // --- Opening
   /// Starts a connection; kEventConnected or kEventError follows. `local.port` 0: an ephemeral one is

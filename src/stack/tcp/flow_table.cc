@@ -1,6 +1,7 @@
 #include "stack/tcp/flow_table.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "stack/tcp/tcb.h"
 #include "stack/tcp/time_wait.h"
@@ -26,11 +27,22 @@ Addresses addresses_of(const FlowNode& node) {
 }  // namespace
 
 bool FlowTable::create(Memory& memory, std::uint64_t seed0, std::uint64_t seed1) {
+  seed_[0] = seed0 | 1;
+  seed_[1] = seed1 | 1;
+  return take_first_block(memory);
+}
+
+bool FlowTable::rebuild(Memory& memory) {
+  if (!memory.mark_in_use(buckets_) || memory.size_of(buckets_) < (mask_ + 1) * sizeof(FlowNode*))
+    return take_first_block(memory);
+  clear();
+  return true;
+}
+
+bool FlowTable::take_first_block(Memory& memory) {
   buckets_ = static_cast<FlowNode**>(memory.allocate(kFirstBuckets * sizeof(FlowNode*)));
   if (buckets_ == nullptr) return false;
   mask_ = kFirstBuckets - 1;
-  seed_[0] = seed0 | 1;
-  seed_[1] = seed1 | 1;
   clear();
   return true;
 }
@@ -86,9 +98,14 @@ void FlowTable::grow(Memory& memory) {
       node = next;
     }
   }
-  memory.release(buckets_);
+  // A death in between must not leave buckets_ naming a block that is free.
+  FlowNode** smaller = buckets_;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   buckets_ = larger;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   mask_ = count - 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  memory.release(smaller);
 }
 
 }  // namespace bypass::tcp

@@ -63,8 +63,9 @@ class FlowTable {
   void erase(FlowNode& node);
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  /// For a rebuild: forgets all nodes, keeps the buckets.
-  void clear();
+  /// After a death, between Memory's begin_rebuild() and finish_rebuild(): forgets all nodes, keeps the buckets, or
+  /// takes new ones where the old block is lost. False: there is no memory for those.
+  [[nodiscard]] bool rebuild(Memory& memory);
   [[nodiscard]] const void* block() const { return buckets_; }
 
  private:
@@ -72,6 +73,8 @@ class FlowTable {
     const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
   }
+  [[nodiscard]] bool take_first_block(Memory& memory);
+  void clear();
   void grow(Memory& memory);
 
   FlowNode** buckets_ = nullptr;

@@ -53,12 +53,12 @@ void refuse(Env& env, const Segment& s) {
   answer_with_reset(env, s);
 }
 
-void to_listener(Env& env, Segment& s) {
+void to_listener(Env& env, Segment& s, std::optional<SeqNum> last = std::nullopt) {
   const TcpHeader& h = header_of(*s.input);
   Listener* listener = env.core.ports.find({s.input->destination, h.destination});
   if (listener == nullptr) return refuse(env, s);
   env.core.current = listener;
-  on_listen(env, *listener, s);
+  on_listen(env, *listener, s, last);
 }
 
 void deliver(Env& env, Segment& s, std::uint32_t hash) {
@@ -69,7 +69,8 @@ void deliver(Env& env, Segment& s, std::uint32_t hash) {
   if (node->kind == FlowKind::kTimeWait) {
     TimeWait& tw = time_wait_of(*node);
     env.core.current = &tw;
-    if (on_time_wait_segment(env, tw, s) == TimeWaitVerdict::kReusable) to_listener(env, s);
+    const SeqNum last = tw.snd_nxt;
+    if (on_time_wait_segment(env, tw, s) == TimeWaitVerdict::kReusable) to_listener(env, s, last);
     return;
   }
   Tcb& tcb = tcb_of(*node);

@@ -29,7 +29,8 @@ inline Verdict drop(std::uint64_t& counter) {
   counter++;
   return Verdict::kDone;
 }
-/// An ACK that may answer a forgery: rate-limited (RFC 5961 §7).
+/// An ACK that may answer a forgery: rate-limited for the connection (RFC 5961 §7). A limit that connections share
+/// would tell a stranger about the others (CVE-2016-5696).
 void challenge(Env& env, Tcb& tcb);
 /// An ACK for a segment outside the window: at once for text, else rate-limited, or two confused peers
 /// would answer each other for ever.
@@ -40,6 +41,9 @@ void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment);
 void on_new_ack(Env& env, Tcb& tcb, const Segment& segment, std::uint32_t acked);
 /// An ACK that acknowledges nothing new: duplicates, SACK.
 void on_old_ack(Env& env, Tcb& tcb, const Segment& segment);
+/// The round-trip time that an ACK shows, zero if none (RFC 6298 §3, RFC 7323 §4): a segment timed here, else the
+/// echoed timestamp, which also holds for what was sent again but counts in milliseconds.
+Duration take_sample(Env& env, Tcb& tcb, const Segment& segment);
 /// RFC 9293 §3.10.7.4 step 5, SND.WND.
 void update_window(Env& env, Tcb& tcb, const Segment& segment);
 /// A writer that found too little room is told once a third is free.
@@ -55,6 +59,8 @@ void accept_text(Env& env, Tcb& tcb, Segment& segment);
 void take_fin(Env& env, Tcb& tcb);
 /// An ACK is due at the end of the burst.
 void ack_soon(Env& env, Tcb& tcb);
+/// Gives back a list of frames that the connection has kept.
+void release_held(Env& env, Tcb& tcb, Packet* list);
 /// The memory that a queued frame holds.
 [[nodiscard]] std::uint32_t truesize(const Packet& frame);
 

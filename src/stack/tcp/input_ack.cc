@@ -12,24 +12,6 @@ namespace {
 // Below this a ring is not worth keeping small; above it follows the window that the path can use.
 constexpr std::uint32_t kSmallestTuned = 256U << 10;
 
-// RFC 6298 §3, RFC 7323 §4: a segment timed here, else the echoed timestamp, which also holds for what was
-// sent again but counts in milliseconds.
-Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {
-  const bool timed = tcb.probe.running();
-  if (const auto rtt = tcb.probe.on_ack(s.ack, env.now())) {
-    const Duration sample = std::max(*rtt, Duration{1});
-    tcb.rtt.on_sample(env.now(), sample);
-    env.core.network.confirm(env.ctx, tcb.path);
-    return sample;
-  }
-  if (timed || !tcb.has(kTimestamps) || s.options.ts_echo == 0) return {};
-  const std::uint32_t ticks = timestamp_clock(env.now()) + tcb.ts_offset - s.options.ts_echo;
-  if (ticks > 1U << 20) return {};  // 18 minutes: not an echo of ours
-  const Duration sample{std::int64_t{std::max(ticks, 1U)} << kTimestampShift};
-  tcb.rtt.on_sample(env.now(), sample);
-  return sample;
-}
-
 // Growth counts only what left while cwnd was the limit; slow start may fill half of it (RFC 7661's concern).
 bool app_limited(const Tcb& tcb, std::uint32_t flight) {
   if (tcb.snd_una < tcb.cwnd_limited) return false;
@@ -61,12 +43,30 @@ void update_window(Env& env, Tcb& tcb, const Segment& s) {
   if (before(s.seq, tcb.snd_wl1) || (s.seq == tcb.snd_wl1 && before(s.ack, tcb.snd_wl2))) return;
   tcb.snd_wl1 = s.seq;
   tcb.snd_wl2 = s.ack;
-  const std::uint32_t wnd = std::uint32_t{s.window} << tcb.snd_scale;
+  const std::uint32_t wnd = std::uint32_t{s.window} << (s.of_syn ? 0 : tcb.snd_scale);
   if (wnd == tcb.snd_wnd) return;
   const bool wider = wnd > tcb.snd_wnd;
   tcb.snd_wnd = wnd;
   tcb.max_snd_wnd = std::max(tcb.max_snd_wnd, wnd);
-  if (wider && tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+  if (!wider) return;
+  if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
+  if (tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+}
+
+Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {
+  const bool timed = tcb.probe.running();
+  if (const auto rtt = tcb.probe.on_ack(s.ack, env.now())) {
+    const Duration sample = std::max(*rtt, Duration{1});
+    tcb.rtt.on_sample(env.now(), sample);
+    env.core.network.confirm(env.ctx, tcb.path);
+    return sample;
+  }
+  if (timed || !tcb.has(kTimestamps) || s.options.ts_echo == 0) return {};
+  const std::uint32_t ticks = timestamp_clock(env.now()) + tcb.ts_offset - s.options.ts_echo;
+  if (ticks > 1U << 20) return {};  // 18 minutes: not an echo of ours
+  const Duration sample{std::int64_t{std::max(ticks, 1U)} << kTimestampShift};
+  tcb.rtt.on_sample(env.now(), sample);
+  return sample;
 }
 
 void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
@@ -81,6 +81,7 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.rtt = take_sample(env, tcb, s);
   event.srtt = tcb.rtt.srtt();
   event.una = s.ack;
+  event.in_timeout = tcb.scoreboard.in_timeout();
   event.nxt = tcb.seq_of(tcb.snd_nxt);
   tcb.scoreboard.on_ack(env.core.memory, s.ack, event.nxt, s.options.sack_blocks(), false, tcb.mss);
   event.in_recovery = tcb.scoreboard.in_recovery();

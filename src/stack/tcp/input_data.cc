@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kArenaBlock = 4096;  // a block that gathers small segments
 constexpr std::uint32_t kFewestFrames = 64;
+// A frame that brings less than this part of its buffer is tiny: few of those may take up the ports' frames.
+constexpr std::uint32_t kTiny = 8;
 
 // --- Frames and the memory they hold
 
@@ -24,8 +26,11 @@ bool in_arena(const Packet& frame) {
 // Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
 bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
   if (in_arena(frame)) return false;
-  if (tcb.rx_truesize + truesize(frame) > 2 * tcb.rcv_limit) return true;
-  return env.core.held_frames >= env.core.frame_budget || env.ctx.queue(frame.port).scarce();
+  const std::uint32_t size = truesize(frame);
+  if (tcb.rx_truesize + size > 2 * tcb.rcv_limit) return true;
+  const bool tiny = frame.payload_len < size / kTiny;
+  const std::uint32_t budget = tiny ? env.core.frame_budget / kTiny : env.core.frame_budget;
+  return env.core.held_frames >= budget || env.ctx.queue(frame.port).scarce();
 }
 
 void copy_out(const Packet& frame, std::byte* to) {
@@ -40,10 +45,9 @@ void copy_out(const Packet& frame, std::byte* to) {
   }
 }
 
-// The payload in an arena packet with room for more behind it; null without memory.
-Packet* to_arena(Env& env, const Packet& frame) {
-  const std::size_t room = std::max<std::size_t>(frame.payload_len, kArenaBlock - sizeof(Packet));
-  Packet* copy = allocate_arena_packet(env.core.memory, 0, room);
+// The payload in an arena packet with at least that much room; null without memory.
+Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
+  Packet* copy = allocate_arena_packet(env.core.memory, 0, std::max<std::size_t>(frame.payload_len, room));
   if (copy == nullptr) return nullptr;
   copy_out(frame, copy->data);
   copy->len = copy->frame_len = copy->payload_len = frame.payload_len;
@@ -63,12 +67,22 @@ bool append_to_tail(Tcb& tcb, const Packet& frame) {
   return true;
 }
 
-void link_tail(Env& env, Tcb& tcb, Packet* frame) {
+// The connection keeps the frame, in its queue or for later, until release_held().
+void hold(Env& env, Tcb& tcb, const Packet& frame) {
+  tcb.rx_truesize += truesize(frame);
+  if (!in_arena(frame)) env.core.held_frames++;
+}
+
+void link_tail(Tcb& tcb, Packet* frame) {
   frame->queue_next = nullptr;
   (tcb.rx_tail != nullptr ? tcb.rx_tail->queue_next : tcb.rx_head) = frame;
   tcb.rx_tail = frame;
-  tcb.rx_truesize += truesize(*frame);
-  if (!in_arena(*frame)) env.core.held_frames++;
+}
+
+void count_in_order(Tcb& tcb, std::uint32_t bytes) {
+  tcb.rx_bytes += bytes;
+  tcb.received += bytes;
+  tcb.rcv_nxt += bytes;
 }
 
 // Takes the frame over. False: no memory for a copy; the frame stays the caller's.
@@ -76,17 +90,17 @@ bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
   if (should_copy(env, tcb, *frame)) [[unlikely]] {
     if (!append_to_tail(tcb, *frame)) {
-      Packet* copy = to_arena(env, *frame);
+      Packet* copy = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
       if (copy == nullptr) return false;
-      link_tail(env, tcb, copy);
+      hold(env, tcb, *copy);
+      link_tail(tcb, copy);
     }
     env.ctx.release(frame);
   } else {
-    link_tail(env, tcb, frame);
+    hold(env, tcb, *frame);
+    link_tail(tcb, frame);
   }
-  tcb.rx_bytes += bytes;
-  tcb.received += bytes;
-  tcb.rcv_nxt += bytes;
+  count_in_order(tcb, bytes);
   return true;
 }
 
@@ -126,7 +140,7 @@ Reassembly::Limits hole_limits(const Tcb& tcb) {
 
 void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
   if (should_copy(env, tcb, *frame)) {
-    Packet* copy = to_arena(env, *frame);
+    Packet* copy = to_arena(env, *frame, 0);
     env.ctx.release(frame);
     if (copy == nullptr) {
       env.count().drop_tcp_memory++;
@@ -136,28 +150,25 @@ void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
   }
   const SeqNum begin{frame->seq};
   const std::uint32_t bytes = frame->payload_len;
+  hold(env, tcb, *frame);
   const auto inserted = tcb.reassembly.insert(env.core.memory, frame, hole_limits(tcb));
   if (inserted.outcome == Reassembly::Outcome::kDuplicate) {
     env.count().drop_tcp_duplicate++;
     tcb.reassembly.note_duplicate(begin, begin + bytes);
   }
   if (inserted.outcome == Reassembly::Outcome::kRefused) env.count().drop_tcp_memory++;
-  release_list(env, inserted.release);
+  release_held(env, tcb, inserted.release);
   if (!tcb.reassembly.empty()) tcb.set(kHoles);
 }
 
 // A hole was filled: what follows it is in order now.
 [[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb) {
   auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt);
-  release_list(env, ready.release);
+  release_held(env, tcb, ready.release);
   for (Packet* frame = ready.frames; frame != nullptr;) {
     Packet* next = frame->queue_next;
-    if (!enqueue(env, tcb, frame)) {
-      // No memory: the rest was not acknowledged in order yet and comes again.
-      env.count().drop_tcp_memory++;
-      release_list(env, frame);
-      break;
-    }
+    link_tail(tcb, frame);
+    count_in_order(tcb, frame->payload_len);
     frame = next;
   }
   if (tcb.reassembly.empty()) tcb.clear(kHoles);
@@ -170,6 +181,16 @@ std::uint32_t truesize(const Packet& frame) {
   for (const Packet* p = &frame; p != nullptr; p = p->next_segment)
     size += p->capacity + static_cast<std::uint32_t>(sizeof(Packet));
   return size;
+}
+
+void release_held(Env& env, Tcb& tcb, Packet* list) {
+  while (list != nullptr) {
+    Packet* next = list->queue_next;
+    tcb.rx_truesize -= truesize(*list);
+    if (!in_arena(*list)) env.core.held_frames--;
+    env.ctx.release(list);
+    list = next;
+  }
 }
 
 void ack_soon(Env& env, Tcb& tcb) {

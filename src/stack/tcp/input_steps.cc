@@ -28,10 +28,11 @@ Verdict on_repeated_syn(Env& env, Tcb& tcb, Segment& s) {
   if (s.has(kAck)) {  // simultaneous open, figure 8: its ACK counts
     s.seq += 1;
     s.flags &= static_cast<std::uint8_t>(~kSyn);
+    s.of_syn = true;
     ack_soon(env, tcb);
     return Verdict::kContinue;
   }
-  open_output(env, tcb);
+  repeat_open(env, tcb);
   return drop(env.count().drop_tcp_duplicate);
 }
 
@@ -50,8 +51,6 @@ Verdict check_sequence(Env& env, Tcb& tcb, Segment& s) {
   if (acceptable(tcb, s)) {
     tcb.last_received = env.now();
     tcb.probes = 0;
-    if (s.options.has_timestamps && tcb.has(kTimestamps) && !after(s.seq, tcb.last_ack_sent))
-      tcb.ts_recent = s.options.ts_value;
     return Verdict::kContinue;
   }
   if (s.has(kRst)) return drop(env.count().drop_tcp_bad_rst);
@@ -95,6 +94,13 @@ Verdict check_syn(Env& env, Tcb& tcb, Segment& s) {
 
 // --- Fifth: ACK
 
+// RFC 7323 §5.3 R3, but only after the ACK has been found good: or a blind guess of the sequence number alone could
+// set a timestamp that makes PAWS drop all that the peer sends.
+void note_timestamp(Tcb& tcb, const Segment& s) {
+  if (!s.options.has_timestamps || !tcb.has(kTimestamps)) return;
+  if (!after(s.seq, tcb.last_ack_sent)) tcb.ts_recent = s.options.ts_value;
+}
+
 Verdict ack_of_syn(Env& env, Tcb& tcb, Segment& s) {
   if (s.ack != tcb.seq_base) {
     answer_with_reset(env, s);
@@ -133,6 +139,7 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
     challenge(env, tcb);
     return drop(env.count().drop_tcp_bad_ack);
   }
+  note_timestamp(tcb, s);
   if (acked < 0) return Verdict::kContinue;
   const std::uint32_t wnd_before = tcb.snd_wnd;
   update_window(env, tcb, s);
@@ -178,7 +185,6 @@ Verdict check_fin(Env& env, Tcb& tcb, Segment& s) {
 
 void challenge(Env& env, Tcb& tcb) {
   if (env.now() - tcb.challenged < kChallengeInterval && tcb.challenged != Instant{}) return;
-  if (!env.core.challenges.allow(env.now())) return;
   tcb.challenged = env.now();
   env.count().tcp_challenge_acks++;
   ack_soon(env, tcb);

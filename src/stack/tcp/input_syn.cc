@@ -40,13 +40,14 @@ void on_syn_ack(Env& env, Tcb& tcb, Segment& s) {
   // Sixth and on: text and FIN that the SYN-ACK may carry, at the next number.
   s.seq += 1;
   s.flags &= static_cast<std::uint8_t>(~kSyn);
+  s.of_syn = true;
   if (s.payload != 0 || s.has(kFin)) process_segment(env, tcb, s);
 }
 
 // Both opened at once (figure 8).
 void on_crossing_syn(Env& env, Tcb& tcb) {
   set_state(env, tcb, State::kSynReceived, Why::kSegment);
-  open_output(env, tcb);
+  repeat_open(env, tcb);
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ constexpr Rule kAlways[] = {
      [](const Tcb& t) { return t.has(kInFlowTable) == (t.state != State::kClosed && t.state != State::kTimeWait); }},
     {"a socket or an orphan", [](const Tcb& t) { return !t.has(kOrphan) || t.event.user == nullptr; }},
     {"the receive queue adds up", queue_adds_up},
-    {"an empty queue holds no buffers", [](const Tcb& t) { return t.rx_head != nullptr || t.rx_truesize == 0; }},
+    {"an empty queue holds no buffers",
+     [](const Tcb& t) { return t.rx_head != nullptr || t.has(kHoles) || t.rx_truesize == 0; }},
 };
 
 constexpr Rule kSynchronized[] = {
@@ -82,6 +83,7 @@ const char* Engine::violated() const {
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     flows += tcb.has(kInFlowTable) ? 1 : 0;
     for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) held += (p->flags & kInArena) == 0 ? 1 : 0;
+    held += tcb.reassembly.port_frames();
     if (broken == nullptr) broken = tcp::violated(tcb);
     if (broken == nullptr) broken = index_violated(*impl_, tcb);
   });

@@ -1,6 +1,7 @@
 #include "stack/tcp/open.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
@@ -117,9 +118,14 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   return tcb;
 }
 
+void begin_above(Tcb& tcb, SeqNum last) {
+  const SeqNum floor = last + kReuseStep;
+  if (before(tcb.seq_base, floor)) tcb.seq_base = floor;
+}
+
 void establish(Env& env, Tcb& tcb, const Segment& s) {
   set_state(env, tcb, State::kEstablished, Why::kSegment);
-  if (const auto rtt = tcb.probe.on_ack(s.ack, env.now())) tcb.rtt.on_sample(env.now(), std::max(*rtt, Duration{1}));
+  (void)take_sample(env, tcb, s);
   tcb.rtt.reset_backoff();
   tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));
   tcb.congestion.start(tcb.options.congestion, tcb.mss, env.core.config.initial_window);
@@ -144,19 +150,18 @@ Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, co
   Path path;
   const auto route = env.core.network.resolve(local.address, remote.address, path);
   if (!route.ok()) return route.error();
+  if (path.neighbour == Path::kGroup) return Error::kNetUnreachable;  // a subnet's broadcast address
   const auto choice = source_port(env, path, local, remote);
   if (!choice.ok()) return choice.error();
-  SeqNum floor{};
-  bool has_floor = false;
+  std::optional<SeqNum> last;
   if (choice->reused != nullptr) {
-    floor = choice->reused->snd_nxt + kReuseStep;
-    has_floor = true;
+    last = choice->reused->snd_nxt;
     env.count().tcp_time_wait_reused++;
     end_time_wait(env, *choice->reused);
   }
   Tcb* tcb = make_connection(env, path, choice->port, remote.port, options);
   if (tcb == nullptr) return Error::kNoMemory;
-  if (has_floor && before(tcb->seq_base, floor)) tcb->seq_base = floor;
+  if (last) begin_above(*tcb, *last);
   tcb->event.user = user;
   env.count().tcp_active_opens++;
   set_state(env, *tcb, State::kSynSent, Why::kOpen);

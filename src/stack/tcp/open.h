@@ -14,6 +14,9 @@ inline constexpr std::uint16_t kLeastMss = 48;
 /// Null without memory.
 Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::uint16_t remote_port,
                      const Options& options);
+/// The same endpoints were used before, up to `last` (exclusive): the new numbers begin above (RFC 9293 §3.10.7.4's
+/// TIME-WAIT, RFC 6191). Before the SYN goes out.
+void begin_above(Tcb& tcb, SeqNum last);
 /// The segment size that both sides, the path and the options in each header leave.
 void update_mss(Tcb& tcb);
 /// The handshake is done; `segment` acknowledged our SYN.

@@ -1,6 +1,7 @@
 #include "stack/tcp/output.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "stack/tcp/input.h"
@@ -146,7 +147,9 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
   }
   const bool armed = tcb.has(kPersist) && deadline(tcb, Timer::kRetransmit) != kNever;
   if (hold == Hold::kWindow) {
-    if (!armed) arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
+    if (armed) return;
+    tcb.progress = env.now();  // what waits begins to wait now (RFC 5482)
+    arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
   } else if (hold == Hold::kSmall) {
     if (!armed) arm_persist(env, tcb, kCorkLimit);
   } else {
@@ -177,19 +180,19 @@ void resume_one(Env& env, Tcb& tcb) {
   if (tcb.has(kAckNow)) acknowledge(env, tcb);
 }
 
-void unpin_sent(Env& env) {
-  Tcb* tcb = std::exchange(env.core.pinned, nullptr);
-  while (tcb != nullptr) {
-    Tcb* next = std::exchange(tcb->pinned_next, nullptr);
-    if (env.ctx.queue(tcb->path.port).pending() == 0) {
-      tcb->clear(kPinned);
-      tcb->ring.unpin(env.core.memory);
-      if (tcb->has(kWantWritable)) wake_writer(env, *tcb);  // the block may grow again
-      reap(env, *tcb);
-    } else {
-      tcb->pinned_next = std::exchange(env.core.pinned, tcb);
+void resume_port(Env& env, std::uint16_t port) {
+  TcbList& list = env.core.blocked[port];
+  // Whoever finds no room again links itself behind `last`: each gets one turn.
+  const Tcb* last = list.tail;
+  while (Tcb* tcb = list.head) {
+    if (!tcb->has(kZombie) && !env.ctx.queue(port).can_transmit()) return;
+    list.head = tcb->blocked_next;
+    if (list.head == nullptr) {
+      list.tail = nullptr;
+      env.core.blocked_ports &= ~(1U << port);
     }
-    tcb = next;
+    resume_one(env, *tcb);
+    if (tcb == last) return;
   }
 }
 
@@ -220,6 +223,11 @@ void open_output(Env& env, Tcb& tcb) {
   block(env, tcb);
 }
 
+void repeat_open(Env& env, Tcb& tcb) {
+  tcb.probe.cancel();
+  open_output(env, tcb);
+}
+
 void send_probe(Env& env, Tcb& tcb) {
   send_empty(env, tcb, tcb.seq_of(tcb.snd_una) - 1, kAck);
 }
@@ -243,15 +251,23 @@ void end_burst(Env& env) {
 }
 
 void resume_blocked(Env& env) {
-  if (env.core.pinned != nullptr) unpin_sent(env);
-  // Whoever finds no room again links itself behind `last`: each gets one turn.
-  Tcb* last = env.core.blocked.tail;
-  while (Tcb* tcb = env.core.blocked.head) {
-    if (!tcb->has(kZombie) && !env.ctx.queue(tcb->path.port).can_transmit()) return;
-    env.core.blocked.head = tcb->blocked_next;
-    if (env.core.blocked.head == nullptr) env.core.blocked.tail = nullptr;
-    resume_one(env, *tcb);
-    if (tcb == last) return;
+  std::uint32_t ports = env.core.blocked_ports;
+  for (; ports != 0; ports &= ports - 1) resume_port(env, static_cast<std::uint16_t>(std::countr_zero(ports)));
+}
+
+void unpin_sent(Env& env) {
+  Tcb* tcb = std::exchange(env.core.pinned, nullptr);
+  while (tcb != nullptr) {
+    Tcb* next = std::exchange(tcb->pinned_next, nullptr);
+    if (env.ctx.queue(tcb->path.port).pending() == 0) {
+      tcb->clear(kPinned);
+      tcb->ring.unpin(env.core.memory);
+      if (tcb->has(kWantWritable)) wake_writer(env, *tcb);  // the block may grow again
+      reap(env, *tcb);
+    } else {
+      tcb->pinned_next = std::exchange(env.core.pinned, tcb);
+    }
+    tcb = next;
   }
 }
 

@@ -12,6 +12,8 @@ void output(Env& env, Tcb& tcb);
 void acknowledge(Env& env, Tcb& tcb);
 /// SYN or SYN-ACK; at the next poll if the device has no room.
 void open_output(Env& env, Tcb& tcb);
+/// The same once more: whose answer comes is not to be told any more (Karn's algorithm, RFC 6298 §3).
+void repeat_open(Env& env, Tcb& tcb);
 /// An empty segment below the window, which every receiver answers: window probe and keep-alive.
 void send_probe(Env& env, Tcb& tcb);
 
@@ -20,7 +22,9 @@ void touch(Env& env, Tcb& tcb);
 /// Output and ACKs of every connection that the burst touched: at most one pure ACK each.
 void end_burst(Env& env);
 
-/// The device may have room again, and may have sent what referred to send rings.
+/// The device may have room again.
 void resume_blocked(Env& env);
+/// The device may have sent what referred to send rings.
+void unpin_sent(Env& env);
 
 }  // namespace bypass::tcp

@@ -206,6 +206,15 @@ void Reassembly::release_if_empty(Memory& memory) {
   memory.release(std::exchange(islands_, nullptr));
 }
 
+std::uint32_t Reassembly::port_frames() const {
+  std::uint32_t count = 0;
+  for (const Island* i = islands_; i != islands_ + count_; i++) {
+    for (const Packet* frame = i->first; frame != i->last->queue_next; frame = frame->queue_next)
+      count += (frame->flags & kInArena) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
 const char* Reassembly::violated(SeqNum rcv_nxt) const {
   std::uint32_t bytes = 0, frames = 0;
   SeqNum previous = rcv_nxt;
@@ -214,6 +223,7 @@ const char* Reassembly::violated(SeqNum rcv_nxt) const {
     SeqNum at = i->begin;
     std::uint32_t in_island = 0;
     for (const Packet* frame = i->first;; frame = frame->queue_next) {
+      if (frame == nullptr) return "an island ends before its last frame";
       if (begin_of(*frame) != at || frame->payload_len == 0) return "an island has a hole";
       at = end_of(*frame);
       bytes += frame->payload_len;

@@ -78,6 +78,8 @@ class Reassembly {
 
   /// For Memory's rebuild: the block owned, null if none.
   [[nodiscard]] const void* block() const { return islands_; }
+  /// For invariants: frames that are not the arena's. Walks all frames.
+  [[nodiscard]] std::uint32_t port_frames() const;
   /// For invariants: what does not hold, or null. Walks all frames.
   [[nodiscard]] const char* violated(SeqNum rcv_nxt) const;
 

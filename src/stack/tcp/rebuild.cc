@@ -7,6 +7,7 @@
 #include <new>
 
 #include "stack/tcp/core.h"
+#include "stack/tcp/input.h"
 #include "stack/tcp/invariants.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/state.h"
@@ -20,16 +21,10 @@ bool mark(Memory& memory, const void* block) {
   return block == nullptr || memory.mark_in_use(block);
 }
 
-// Frames of a port can be read only by the process that has it open.
-bool owns_ports(const Env& env) {
-  return std::any_of(env.ctx.queues.begin(), env.ctx.queues.begin() + static_cast<std::ptrdiff_t>(env.ctx.ports),
-                     [](const PortQueue& q) { return q.port() != nullptr; });
-}
-
 // --- One connection
 
 bool queue_is_readable(const Env& env, const Tcb& tcb) {
-  const bool own = owns_ports(env);
+  const bool own = env.ctx.has_ports();
   const Memory& memory = env.core.memory;
   std::uint64_t bytes = 0;
   for (const Packet* p = tcb.rx_head; p != nullptr && bytes <= tcb.rx_bytes; p = p->queue_next) {
@@ -39,8 +34,10 @@ bool queue_is_readable(const Env& env, const Tcb& tcb) {
   return bytes == tcb.rx_bytes;
 }
 
-bool mark_queue(Env& env, const Tcb& tcb) {
+bool mark_queue(Env& env, Tcb& tcb) {
+  tcb.rx_truesize = 0;
   for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) {
+    tcb.rx_truesize += truesize(*p);
     if ((p->flags & kInArena) == 0) {
       env.core.held_frames++;
       continue;
@@ -51,16 +48,19 @@ bool mark_queue(Env& env, const Tcb& tcb) {
   return true;
 }
 
+// To whom they belong; the arena's own are free by not being marked.
+void give_back(Env& env, Packet* list) {
+  while (list != nullptr) {
+    Packet* next = list->queue_next;
+    if ((list->flags & kInArena) == 0) env.ctx.release(list);
+    list = next;
+  }
+}
+
 // What waits for a hole is given up: it was not acknowledged, and the peer sends it again.
 void forget_holes(Env& env, Tcb& tcb) {
-  if (owns_ports(env) && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr) {
-    Packet* list = tcb.reassembly.clear(env.core.memory);
-    while (list != nullptr) {
-      Packet* next = list->queue_next;
-      if ((list->flags & kInArena) == 0) env.ctx.release(list);
-      list = next;
-    }
-  }
+  if (env.ctx.has_ports() && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr)
+    give_back(env, tcb.reassembly.clear(env.core.memory));
   new (&tcb.reassembly) Reassembly{};
   tcb.clear(kHoles);
 }
@@ -74,8 +74,11 @@ bool adopt(Env& env, Tcb& tcb) {
   return mark_queue(env, tcb);
 }
 
-// Whatever it owned is not marked and thereby free. Its socket, if it has one, sees a reset.
-void give_up(Tcb& tcb) {
+// Whatever it owned of the arena is not marked and thereby free; ports' frames go back if the lists are whole (a list
+// that was being changed costs its frames). Its socket, if it has one, sees a reset.
+void give_up(Env& env, Tcb& tcb) {
+  if (env.ctx.has_ports() && queue_is_readable(env, tcb)) give_back(env, tcb.rx_head);
+  forget_holes(env, tcb);
   const EventNode event = tcb.event;
   const SlotId listener = tcb.listener;
   tcb.~Tcb();
@@ -152,7 +155,7 @@ void rejoin(Env& env, Tcb& tcb) {
 void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
   forget_links(tcb);
   const bool zombie = tcb.has(kZombie);
-  if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) give_up(tcb);
+  if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) give_up(env, tcb);
   if (tcb.has(kZombie)) return env.core.tcbs.free(&tcb);
   rejoin(env, tcb);
   post_state(env, tcb);
@@ -195,9 +198,10 @@ void rebuild_listeners(Env& env) {
 }
 
 void forget_indices(Core& core) {
-  core.flows.clear();
   core.wheel.clear();
-  core.burst = core.blocked = {};
+  core.burst = {};
+  core.blocked.fill({});
+  core.blocked_ports = 0;
   core.pinned = nullptr;
   core.held_frames = 0;
   core.current = nullptr;
@@ -209,10 +213,10 @@ void Engine::rebuild(Context& ctx, void* broken) {
   Core& core = *impl_;
   Env env{core, ctx};
   (void)core.memory.mark_in_use(impl_);
-  (void)mark(core.memory, core.flows.block());
   (void)core.tcbs.rebuild();
   (void)core.listeners.rebuild();
   (void)core.time_waits.slab.rebuild();
+  if (!core.flows.rebuild(core.memory)) __builtin_trap();  // nothing could be found any more
   forget_indices(core);
   rebuild_listeners(env);
   rebuild_time_waits(env, broken);

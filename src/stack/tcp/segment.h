@@ -41,6 +41,7 @@ struct Segment {
   std::uint16_t window = 0;  // as the wire shows it
   std::uint8_t flags = 0;
   std::uint8_t header_len = 0;
+  bool of_syn = false;       // it came with a SYN: the window is not scaled (RFC 7323 §2.2)
   std::uint32_t offset = 0;  // of the payload, from packet->data
   std::uint32_t payload = 0;
   SegmentOptions options;

@@ -1,5 +1,9 @@
 #include "stack/tcp/state.h"
 
+#include <atomic>
+#include <utility>
+
+#include "stack/tcp/input.h"
 #include "stack/tcp/timers.h"
 
 namespace bypass::tcp {
@@ -38,11 +42,12 @@ bool linked(const Tcb& tcb) {
 }
 
 void release_receive_queue(Env& env, Tcb& tcb) {
-  for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next)
-    if ((p->flags & kInArena) == 0) env.core.held_frames--;
-  release_list(env, tcb.rx_head);
-  tcb.rx_head = tcb.rx_tail = nullptr;
-  tcb.rx_bytes = tcb.rx_truesize = 0;
+  // Off the queue first: after a death in between nobody must give them back once more.
+  Packet* list = std::exchange(tcb.rx_head, nullptr);
+  tcb.rx_tail = nullptr;
+  tcb.rx_bytes = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  release_held(env, tcb, list);
 }
 
 }  // namespace
@@ -63,14 +68,6 @@ void set_state(Env& env, Tcb& tcb, State next, Why why) {
   tcb.why = static_cast<std::uint8_t>(why);
 }
 
-void release_list(Env& env, Packet* list) {
-  while (list != nullptr) {
-    Packet* next = list->queue_next;
-    env.ctx.release(list);
-    list = next;
-  }
-}
-
 void detach(Env& env, Tcb& tcb) {
   if (tcb.has(kInFlowTable)) env.core.flows.erase(tcb.flow);
   if (tcb.has(kHalfOpen)) {
@@ -81,7 +78,7 @@ void detach(Env& env, Tcb& tcb) {
   stop_timers(env, tcb);
   tcb.ring.clear(env.core.memory);
   tcb.scoreboard.clear(env.core.memory);
-  release_list(env, tcb.reassembly.clear(env.core.memory));
+  release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
 }
 
 void finish(Env& env, Tcb& tcb, Error error, Why why) {

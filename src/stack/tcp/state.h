@@ -37,7 +37,5 @@ void detach(Env& env, Tcb& tcb);
 void destroy(Env& env, Tcb& tcb);
 /// After unlinking from a list: frees a Tcb that waited only for that.
 void reap(Env& env, Tcb& tcb);
-/// Gives a list of frames (through queue_next) back.
-void release_list(Env& env, Packet* list);
 
 }  // namespace bypass::tcp

@@ -99,7 +99,7 @@ struct alignas(64) Tcb {
   Packet* rx_head = nullptr;  // in-order frames not yet read, through queue_next
   Packet* rx_tail = nullptr;
   std::uint32_t rx_bytes = 0;     // payload in them
-  std::uint32_t rx_truesize = 0;  // buffers they hold
+  std::uint32_t rx_truesize = 0;  // buffers that they and those in `reassembly` hold
 
   // --- Line 2: bookkeeping of every segment
   std::uint64_t received = 0;  // stream offset of rcv_nxt

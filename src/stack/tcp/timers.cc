@@ -52,7 +52,7 @@ void retry_syn(Env& env, Tcb& tcb) {
   tcb.rtt.on_timeout();
   tcb.retransmits++;
   env.count().tcp_retransmits++;
-  open_output(env, tcb);
+  repeat_open(env, tcb);
   arm_retransmit(env, tcb);
 }
 
@@ -130,6 +130,11 @@ void on_idle(Env& env, Tcb& tcb) {
 void fire(Env& env, Tcb& tcb) {
   constexpr void (*kHandlers[])(Env&, Tcb&) = {on_retransmit, on_delayed_ack, on_idle};
   static_assert(std::size(kHandlers) == kTimers);
+  // Deadlines move away without the wheel's knowledge.
+  if (const Instant at = earliest(tcb); at > env.now()) {
+    if (at != kNever) env.core.wheel.schedule(tcb, at);
+    return;
+  }
   env.core.current = &tcb;
   touch(env, tcb);  // keeps the Tcb in the slab while its handlers run; end_burst() lets go
   for (std::size_t i = 0; i < kTimers; i++) {

@@ -178,7 +178,7 @@ bool send_frame(Env& env, Tcb& tcb, Packet* frame, bool checksum_offload, SeqNum
 }  // namespace
 
 std::uint32_t segment_room(const Tcb& tcb) {
-  if (!tcb.has(kSackPermitted) || tcb.reassembly.empty()) return tcb.mss;
+  if (!tcb.has(kSackPermitted) || !tcb.reassembly.has_sack()) return tcb.mss;
   const std::size_t most = max_sack_blocks(tcb.has(kTimestamps));
   const auto sack = options_size(false, std::min(tcb.reassembly.islands() + 1, most));
   return tcb.mss - static_cast<std::uint32_t>(std::min<std::size_t>(sack, tcb.mss / 2U));
@@ -258,7 +258,8 @@ void block(Env& env, Tcb& tcb) {
   if (tcb.has(kBlocked)) return;
   tcb.set(kBlocked);
   tcb.blocked_next = nullptr;
-  TcbList& list = env.core.blocked;
+  TcbList& list = env.core.blocked[tcb.path.port];
+  env.core.blocked_ports |= 1U << tcb.path.port;
   (list.tail != nullptr ? list.tail->blocked_next : list.head) = &tcb;
   list.tail = &tcb;
 }

@@ -42,6 +42,17 @@ TEST_F(IcmpHost, Echo_IsAnsweredWithTheSameBytes) {
   EXPECT_EQ(counters().icmp_echo, 5U);
 }
 
+TEST_F(IcmpHost, EmptyEcho_PoolDry_IsNotAnswered) {
+  resolve_peer();
+  std::vector<Packet*> hog(host.port().stats().buffers_total);
+  hog.resize(host.port().alloc(0, hog));
+  while (Packet* cached = host.ctx().queue(0).alloc()) hog.push_back(cached);
+  host.port().free(std::span{hog}.first(1));  // for the request itself
+  EXPECT_TRUE(exchange(icmp_frame({}, wire::kIcmpEcho, 0, 0, {})).empty());
+  EXPECT_EQ(counters().icmp_echo, 0U);
+  host.port().free(std::span{hog}.subspan(1));
+}
+
 TEST_F(IcmpHost, EchoFlood_IsAnsweredAtALimitedRate) {
   resolve_peer();
   std::size_t answered = 0;

@@ -30,6 +30,23 @@ TEST_F(Rebuild, EndpointAndArenaDatagrams_Survive) {
   EXPECT_EQ(host.udp().queued(*endpoint), before + 1);
 }
 
+TEST_F(Rebuild, DatagramsInFramesOfThePortsOwner_Survive) {
+  for (int i = 0; i < 3; i++) world.wire().inject(0, udp_frame({}, 9, 7, bytes_of("datagram")));
+  run(1us);
+  rebuild();
+  EXPECT_EQ(host.udp().queued(*endpoint), 3U);
+  for (int i = 0; i < 3; i++) host.udp().pop(host.ctx(), *endpoint);
+  EXPECT_EQ(leaked(), 0U);
+}
+
+TEST_F(Rebuild, FramesThatWaitForANeighbour_GoBackToTheirPort) {
+  ASSERT_TRUE(send_to("10.9.0.2"));
+  EXPECT_EQ(host.stack().undelivered(host.ctx()), 1U);
+  rebuild();
+  EXPECT_EQ(host.stack().undelivered(host.ctx()), 0U);
+  EXPECT_EQ(leaked(), 0U);
+}
+
 TEST_F(Rebuild, Neighbours_AreAskedAnew) {
   resolve_peer();
   Path path;

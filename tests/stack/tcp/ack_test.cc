@@ -83,6 +83,35 @@ TEST(OutOfOrder, SameTwice_IsCountedDuplicate) {
   EXPECT_EQ(s.counters().drop_tcp_duplicate, 1U);
 }
 
+TEST(OutOfOrder, Frames_CountAgainstThePortsBudget) {
+  Script s;
+  settled(s);
+  s.engine().impl().frame_budget = 8;
+  for (int i = 20; i > 0; i--) s.inject(seg().seq(1 + 1000 * i).ack(1).len(i % 2 == 0 ? 500 : 1000));
+  EXPECT_LE(s.engine().impl().held_frames, 8U);
+  for (int i = 0; i <= 20; i++) s.inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(0, 21000));
+  EXPECT_EQ(s.engine().impl().held_frames, 0U);
+}
+
+TEST(OutOfOrder, TinyFrames_MayHoldFewBuffersAndLittleMemory) {
+  Script s;
+  settled(s);
+  s.engine().impl().frame_budget = 64;
+  const std::size_t used = s.host().memory().stats().used_bytes;
+  for (int i = 1; i <= 50; i++) s.inject(seg().seq(1 + 2 * i).ack(1).len(1));
+  EXPECT_LE(s.engine().impl().held_frames, 8U);
+  EXPECT_LE(s.host().memory().stats().used_bytes - used, 50 * 512U);
+}
+
+TEST(OutOfOrder, DsackAlone_LeavesDataSegmentsWithinTheMtu) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(10)).write(20000).ignore_all();
+  s.inject(seg().seq(1).ack(2001).len(20)).expect(seg().seq(10001).ack(21).len(988).sack(1, 11));
+}
+
 TEST(Readable, InOrderData_PostsOneEvent) {
   Script s;
   settled(s).events();

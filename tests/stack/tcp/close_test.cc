@@ -155,6 +155,16 @@ TEST(TimeWait, HigherSyn_OpensAnew) {
   EXPECT_EQ(s.counters().tcp_time_wait_reused, 1U);
 }
 
+TEST(TimeWait, OpenedAnew_BeginsAboveTheLastIncarnation) {  // RFC 1122 §4.2.2.13
+  Script s;
+  to_time_wait(s.establish());
+  tcp::SeqNum& last = s.engine().impl().time_waits.newest->snd_nxt;
+  last += 1'000'000'000;  // as if it had sent a gigabyte
+  const tcp::SeqNum before = last;
+  s.inject(seg().syn().seq(5000).mss(1000)).ignore_all();
+  EXPECT_TRUE(tcp::after(tcp::SeqNum{s.host_iss}, before));
+}
+
 TEST(TimeWait, OldSyn_IsAcknowledgedOnly) {
   Script s;
   to_time_wait(s.establish()).inject(seg().syn().seq(-100)).expect(seg().seq(2).ack(2).len(0)).nothing_more();

@@ -1,5 +1,6 @@
 // What the port can do and what it cannot: offloads, gather, rings that are full, pools that are dry.
 #include "stack/tcp/script.h"
+#include "stack/tcp/transmit.h"
 
 namespace bypass::test {
 namespace {
@@ -83,6 +84,32 @@ TEST(FullRing, Output_GoesOnLater) {
   s.wait(150ms);
   EXPECT_EQ(s.tcb()->unsent(), 0U);
   EXPECT_FALSE(s.engine().output_pending());
+}
+
+TEST(FullRing, OfOnePort_DoesNotHoldUpAnother) {
+  Script s;
+  s.establish();
+  tcp::Tcb* first = s.tcb();
+  s.new_peer(40001);
+  s.establish();
+  s.ctx().queues[1] = PortQueue{&s.world().add_probe(50), 1, 0};
+  s.ctx().ports = 2;
+  s.tcb()->path.port = 1;
+  narrow(s);
+  while (s.ctx().queue(0).can_transmit()) {
+    Packet* frame = s.ctx().queue(0).alloc();
+    frame->len = frame->frame_len = 1500;
+    if (!s.ctx().queue(0).transmit(frame)) s.ctx().release(frame);
+  }
+  tcp::Env env{s.engine().impl(), s.ctx()};
+  for (tcp::Tcb* tcb : {first, s.tcb()}) {
+    tcb->set(tcp::kAckNow);
+    tcp::block(env, *tcb);
+  }
+  s.engine().resume_output(s.ctx());
+  EXPECT_TRUE(first->has(tcp::kAckNow));
+  EXPECT_FALSE(s.tcb()->has(tcp::kAckNow));
+  s.ctx().queue(1).drain();
 }
 
 TEST(DryPool, Output_GoesOnWhenBuffersReturn) {

@@ -119,6 +119,22 @@ TEST(ActiveOpen, BothAtOnce_Establishes) {
   EXPECT_TRUE((s.events() & kEventConnected) != 0);
 }
 
+TEST(ActiveOpen, BothAtOnce_WindowOfTheSynAckIsNotScaled) {  // RFC 7323 §2.2
+  Script s;
+  s.connect().inject(seg().syn().seq(0).mss(1000).scale(2).window(1000)).ignore_all();
+  s.inject(seg().syn().seq(0).ack(1).mss(1000).scale(2).window(1000));
+  EXPECT_EQ(s.info().snd_wnd, 1000U);
+  s.inject(seg().seq(1).ack(1).window(1000));
+  EXPECT_EQ(s.info().snd_wnd, 4000U);
+}
+
+TEST(ActiveOpen, TextOnSynAck_WindowIsNotScaled) {
+  Script s;
+  s.connect().ignore_all().inject(seg().syn().seq(0).ack(1).mss(1000).scale(2).window(1000).text("hi"));
+  EXPECT_EQ(s.read(), "hi");
+  EXPECT_EQ(s.info().snd_wnd, 1000U);
+}
+
 TEST(ActiveOpen, BothAtOnceThenReset_IsRefused) {
   Script s;
   s.connect().inject(seg().syn().seq(0)).inject(seg().rst().seq(1));

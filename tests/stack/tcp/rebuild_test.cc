@@ -15,7 +15,8 @@ void scramble(Script& s) {
     buckets[i] = reinterpret_cast<tcp::FlowNode*>(junk(i));
   std::memset(static_cast<void*>(&core.wheel), 0x5a, sizeof core.wheel);
   core.burst = {junk(1), junk(2)};
-  core.blocked = {junk(3), junk(4)};
+  core.blocked.fill({junk(3), junk(4)});
+  core.blocked_ports = 0xffff;
   core.pinned = junk(5);
   core.time_waits.oldest = core.time_waits.newest = nullptr;
   core.held_frames = 77;
@@ -118,6 +119,28 @@ TEST(Rebuild, MemoryOfTheBroken_IsFreeAgain) {
   EXPECT_GT(s.host().memory().stats().used_bytes, before);
   rebuild(s, s.tcb());
   EXPECT_LE(s.host().memory().stats().used_bytes, before);
+}
+
+TEST(Rebuild, FramesOfTheBroken_GoBackToTheirPort) {
+  Script s;
+  s.establish();
+  s.ctx().queue(0).drain();
+  const std::size_t out = s.host().port().buffers_out();
+  s.inject(seg().seq(1).ack(1).len(500)).inject(seg().seq(1001).ack(1).len(500)).ignore_all();
+  rebuild(s, s.tcb());
+  EXPECT_EQ(s.engine().impl().held_frames, 0U);
+  s.ctx().queue(0).drain();
+  EXPECT_EQ(s.host().port().buffers_out(), out);
+}
+
+TEST(Rebuild, FlowTablesBlockLost_ANewOneIsTaken) {
+  Script s;
+  s.establish();
+  void* lost = const_cast<void*>(s.engine().impl().flows.block());
+  s.host().memory().release(lost);
+  rebuild(s).inject(seg().seq(1).ack(1).text("found"));
+  EXPECT_EQ(s.read(), "found");
+  EXPECT_NE(s.engine().impl().flows.block(), lost) << "it may become somebody else's";
 }
 
 TEST(Current, BetweenCalls_IsNothing) {

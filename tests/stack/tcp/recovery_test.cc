@@ -88,6 +88,12 @@ TEST(Timeout, WholeFlightLost_GoesBackAtSlowStart) {
   s.inject(seg().seq(1).ack(1001)).expect(seg().seq(1001)).expect(seg().seq(2001)).nothing_more();
 }
 
+TEST(Timeout, AckOfTheWholeFlight_CountsAsOneSegment) {  // RFC 3465 §2.3
+  Script s;
+  ten_in_flight(s).at(201ms).ignore_all().inject(seg().seq(1).ack(10001));
+  EXPECT_EQ(s.info().cwnd, 2000U);
+}
+
 TEST(Timeout, SackedRanges_AreNotSentAgain) {
   Script s(sacking());
   ten_in_flight(s).inject(seg().seq(1).ack(1).sack(2001, 3001)).ignore_all().at(250ms).expect(seg().seq(1).len(1000));

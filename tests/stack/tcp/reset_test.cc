@@ -60,6 +60,20 @@ TEST(Challenge, Flood_IsAnsweredSeldom) {
   EXPECT_EQ(s.counters().tcp_challenge_acks, 2U);
 }
 
+TEST(Challenge, OfManyConnections_HasNoCommonLimit) {
+  constexpr std::uint16_t kConnections = 150;
+  Script s;
+  for (std::uint16_t port = 1; port <= kConnections; port++) {
+    s.new_peer(port);
+    s.establish();
+  }
+  for (std::uint16_t port = 1; port <= kConnections; port++) {
+    s.new_peer(port);
+    s.inject(seg().seq(0).ack(1));  // a keep-alive
+  }
+  EXPECT_EQ(s.counters().tcp_challenge_acks, kConnections);
+}
+
 TEST(Ack, OfWhatWasNeverSent_IsChallenged) {
   Script s;
   s.establish().inject(seg().seq(1).ack(1000)).expect(seg().seq(1).ack(1).len(0)).nothing_more();

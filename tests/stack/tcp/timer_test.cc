@@ -43,6 +43,29 @@ TEST(Rto, LostSyn_BeginsWithOneSegment) {
   s.write(5000).expect(seg().seq(1).len(1000)).nothing_more();
 }
 
+TEST(Rto, AnswerToRepeatedSyn_GivesNoSample) {
+  Script s;
+  s.connect().at(1001ms).inject(seg().syn().seq(0).ack(1).mss(1000)).ignore_all();
+  EXPECT_EQ(s.info().srtt, 0ms);
+}
+
+TEST(Rto, SynAckSentTwice_GivesNoSample) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0)).wait(50ms).inject(seg().syn().seq(0)).wait(50ms);
+  s.inject(seg().seq(1).ack(1)).accept().ignore_all();
+  EXPECT_EQ(s.info().srtt, 0ms);
+}
+
+TEST(UserTimeout, ClosedWindowAfterAPause_CountsFromTheWrite) {
+  Given given;
+  given.options.user_timeout_ms = 1000;
+  Script s(given);
+  s.establish().inject(seg().seq(1).ack(1).window(0)).at(5s).write(100).at(5300ms).ignore_all();
+  EXPECT_EQ(s.state(), State::kEstablished);
+  s.at(7s);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
 TEST(UserTimeout, Unanswered_EndsTheConnection) {
   Given given;
   given.options.user_timeout_ms = 1000;
@@ -104,6 +127,24 @@ TEST(Timestamps, Echo_IsOfTheSegmentThatTheAckAnswers) {
 TEST(Timestamps, OutOfOrderSegment_DoesNotMoveTheEcho) {
   Script s(stamped());
   s.establish().inject(seg().seq(101).ack(1).ts(30, 0).len(10)).expect(seg().ack(1).echo(2));
+}
+
+TEST(Timestamps, SegmentWithBadAck_DoesNotMoveTheEcho) {
+  Script s(stamped());
+  s.establish().inject(seg().seq(1).ack(5000).ts(0x40000000, 0).len(10)).ignore_all();
+  s.inject(seg().seq(1).ack(1).ts(3, 0).text("real"));
+  EXPECT_EQ(s.read(), "real");
+}
+
+TEST(Timestamps, SynAckSentTwice_IsMeasuredByEcho) {
+  Script s(stamped());
+  s.listen().inject(seg().syn().seq(0).ts(1, 0)).at(1001ms).ignore_all();
+  std::uint32_t offset = 0;
+  s.engine().impl().tcbs.for_each([&](const tcp::Tcb& tcb) { offset = tcb.ts_offset; });
+  const auto sent = static_cast<std::uint32_t>((1000ms / 1ns) >> 20) + offset;
+  s.at(1041ms).inject(seg().seq(1).ack(1).ts(2, sent)).accept();
+  EXPECT_GT(s.info().srtt, 35ms);
+  EXPECT_LT(s.info().srtt, 45ms);
 }
 
 TEST(Paws, OlderTimestamp_IsDroppedAndAnswered) {

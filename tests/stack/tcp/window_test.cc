@@ -73,6 +73,16 @@ TEST(Probe, SilentPeer_TimesOut) {
   EXPECT_EQ(s.error(), Error::kTimedOut);
 }
 
+TEST(Probe, WindowOpensAfterManyProbes_DataHasAFreshTimeout) {
+  Given given;
+  given.window = 1000;
+  Script s(given);
+  s.establish().write(2000).inject(seg().seq(1).ack(1001).window(0)).at(10s).ignore_all();
+  EXPECT_GT(s.info().backoff, 3U);
+  s.inject(seg().seq(1).ack(1001).window(5000)).expect(seg().seq(1001).len(1000)).nothing_more();
+  s.wait(201ms).expect(seg().seq(1001).len(1000)).nothing_more();
+}
+
 TEST(Probe, SmallWindowForLong_IsUsedAnyway) {
   Given given;
   given.window = 3000;
