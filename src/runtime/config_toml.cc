@@ -66,6 +66,10 @@ bool read_rule_fields(const toml::table& rule, ConfigFile& file, std::string (&f
     } else if (!scalar_text(node, text)) {
       problem(file, "rule." + std::string(key.str()), "", line_of(node), "must be a string or a whole number");
       good = false;
+    } else if (text.empty() && at != std::begin(kRuleKeys)) {
+      problem(file, "rule." + std::string(key.str()), "", line_of(node),
+              "is empty; accepted is to leave the key out, which means any");
+      good = false;
     } else {
       fields[at - std::begin(kRuleKeys)] = text;
     }

@@ -29,7 +29,7 @@ Verdict Decider::by_rule(RuleProto proto, RuleRole role, const Endpoint& address
 
 Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {
   const auto port = routes_.port_to(remote.address);
-  Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, port.has_value());
+  Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, routes_.on_link(remote.address));
   if (verdict.action != RuleAction::kBypass) return verdict;
   if (!port) return {RuleAction::kKernel, Reason::kNoRoute, "", 0};
   // The IPv6 wire is not built: such a peer is the kernel's.

@@ -16,8 +16,12 @@ class Routes {
  public:
   explicit Routes(const Config& config) : config_(config) {}
 
-  /// The port that reaches `remote`: longest prefix, then a gateway of the address's family.
+  /// The port that reaches `remote`: longest prefix, then a gateway of the address's family. None reaches a
+  /// loopback address that is no port's own, whatever its prefix holds.
   [[nodiscard]] std::optional<std::size_t> port_to(const IpAddress& remote) const;
+  /// Whether a port owns `address`: it is its own, or lies in its prefix. What a gateway or a prefix of length 0
+  /// reaches is everybody else's.
+  [[nodiscard]] bool on_link(const IpAddress& address) const;
   /// The port whose own address `address` is.
   [[nodiscard]] std::optional<std::size_t> owner_of(const IpAddress& address) const;
   [[nodiscard]] bool any_port() const { return !config_.ports.empty(); }

@@ -87,6 +87,10 @@ bool parse_words(std::vector<std::string_view> words, Rule& rule, std::string& p
   std::size_t next = 1;
   if (words.size() > next && words.back().starts_with("program=")) {
     rule.program = words.back().substr(8);
+    if (rule.program.empty()) {
+      problem = "'program=' names no program (without the word a rule is every program's)";
+      return false;
+    }
     words.pop_back();
   }
   if (next < words.size() && find_word(kProtos, words[next], rule.proto)) next++;
@@ -104,14 +108,14 @@ bool matches(const Rule& rule, const RuleQuery& query) {
   return query.address.port >= rule.port_low && query.address.port <= rule.port_high;
 }
 
+}  // namespace
+
 bool is_loopback(const IpAddress& address) {
   if (address.is_v4()) return (address.v4() >> 24) == 127;
   IpAddress one;
   one.bytes[15] = 1;
   return address == one;
 }
-
-}  // namespace
 
 bool RuleSet::add(std::string_view text, std::string& problem) {
   for (const std::string_view part : split(text, ';')) {

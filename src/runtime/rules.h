@@ -36,7 +36,7 @@ struct RuleQuery {
   RuleProto proto = RuleProto::kTcp;
   RuleRole role = RuleRole::kConnect;
   Endpoint address;                // the peer's for connect, the local one for listen
-  bool port_owns_address = false;  // it lies in the prefix of one of the bypass's ports
+  bool port_owns_address = false;  // it lies in the prefix of one of the bypass's ports (Routes::on_link)
 };
 
 enum class RuleSource : std::uint8_t { kUser, kLoopback, kDns, kDefault };
@@ -46,6 +46,9 @@ struct RuleDecision {
   RuleSource source = RuleSource::kDefault;
   const char* text = "";  // the rule's own words; lives as long as the RuleSet
 };
+
+/// 127.0.0.0/8 and ::1.
+bool is_loopback(const IpAddress& address);
 
 class RuleSet {
  public:

@@ -84,6 +84,8 @@ TEST(ConfigFileToml, BadRule_IsExplained) {
       "address, port and program\n");
   EXPECT_EQ(messages(from_file("[[rule]]\nproto = \"udp\"\n")),
             "rule (test.toml:1): has no action; accepted is bypass, kernel or fail\n");
+  EXPECT_EQ(messages(from_file("[[rule]]\naction = \"fail\"\nprogram = \"\"\n")),
+            "rule.program (test.toml:3): is empty; accepted is to leave the key out, which means any\n");
   EXPECT_EQ(from_file("rule = 1\n").problems.size(), 1U);
   EXPECT_EQ(from_file("rules = \"kernel udp\"\n[[rule]]\naction = \"fail\"\n").problems.size(), 1U);
   EXPECT_NE(messages(from_file("[[rule]]\naction = \"pass\"\n")).find("'pass' is no action"), std::string::npos);

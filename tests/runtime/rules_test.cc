@@ -99,6 +99,7 @@ TEST(Rules, Mistakes_NameTheRuleTheWordAndTheForm) {
             "in the rule 'kernal udp *' 'kernal' is no action (did you mean 'kernel'?);");
   EXPECT_NE(problem_of("kernel icmp").find("'icmp' does not fit there"), std::string::npos);
   EXPECT_NE(problem_of("kernel tcp connect 10.9.0.0/40").find("'10.9.0.0/40'"), std::string::npos);
+  EXPECT_NE(problem_of("kernel tcp * program=").find("'program=' names no program"), std::string::npos);
   EXPECT_NE(problem_of("kernel tcp *:99999").find("accepted is ACTION"), std::string::npos);
   EXPECT_NE(problem_of("kernel tcp *:90-80").find("'*:90-80'"), std::string::npos);
 }
