@@ -23,6 +23,9 @@ inline constexpr std::uint32_t kBackendAbi = 1;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
+/// The range of BYPASS_MTU: what every IPv4 host must take (RFC 791), and the longest frame less its Ethernet header.
+inline constexpr std::uint32_t kLeastMtu = 576, kMostMtu = 65'535 - 14;
+
 /// One port as the configuration names it.
 struct PortSpec {
   std::string kind;       // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "sim"

@@ -9,6 +9,7 @@
 #include "runtime/config_draft.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"
+#include "stack/context.h"
 
 namespace bypass::runtime {
 namespace {
@@ -25,15 +26,11 @@ struct KindInfo {
 
 // RDMA devices bring the addresses of their network interface with them.
 constexpr KindInfo kKinds[] = {
-    {"vhost", "dpdk", Target::kPath, true, true},
-    {"virtio", "dpdk", Target::kPath, true, true},
-    {"netdev", "dpdk", Target::kInterface, true, true},
-    {"af_xdp", "dpdk", Target::kInterface, true, true},
-    {"af_packet", "dpdk", Target::kInterface, true, true},
-    {"tap", "dpdk", Target::kInterface, true, true},
-    {"pci", "dpdk", Target::kPci, true, true},
-    {"dpdk", "dpdk", Target::kDevargs, true, true},
-    {"verbs", "verbs", Target::kDevice, false, false},
+    {"vhost", "dpdk", Target::kPath, true, true},        {"virtio", "dpdk", Target::kPath, true, true},
+    {"netdev", "dpdk", Target::kInterface, true, false},  // af_xdp or af_packet by themselves are
+    {"af_xdp", "dpdk", Target::kInterface, true, true},  {"af_packet", "dpdk", Target::kInterface, true, true},
+    {"tap", "dpdk", Target::kInterface, true, true},     {"pci", "dpdk", Target::kPci, true, true},
+    {"dpdk", "dpdk", Target::kDevargs, true, true},      {"verbs", "verbs", Target::kDevice, false, false},
     {"auto", "verbs", Target::kNone, false, false},
 };
 
@@ -139,6 +136,27 @@ bool on_link(const PortConfig& port, const IpAddress& address) {
                      [&](const Prefix& p) { return p.contains(address); });
 }
 
+// The stack's own limit; an array in each process's hands, so more would be written past its end.
+bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
+  if (ports <= Context::kMaxPorts) return true;
+  add_problem(draft, env,
+              "has " + std::to_string(ports) + " ports; accepted are at most " + std::to_string(Context::kMaxPorts));
+  return false;
+}
+
+// A list that speaks of ports where there are none was meant for something. `none` says that it was not, and a
+// setting that has a problem already is not reported twice.
+void check_unused(Draft& draft) {
+  const auto origin = [&](std::string_view env) { return draft.values[setting_index(*setting_by_env(env))].origin; };
+  if (!draft.ok() || !draft.port_names.empty() || origin("BYPASS_PORT") != Origin::kDefault) return;
+  for (const std::string_view env : {"BYPASS_ADDR", "BYPASS_GATEWAY", "BYPASS_MAC", "BYPASS_MTU"}) {
+    const bool of_soft = env == "BYPASS_ADDR" && !draft.soft_names.empty();
+    if (of_soft || origin(env) == Origin::kDefault) continue;
+    add_problem(draft, env,
+                "has no effect without BYPASS_PORT; accepted is " + accepted_text(*setting_by_env("BYPASS_PORT")));
+  }
+}
+
 void check_addresses(Draft& draft) {
   std::vector<IpAddress> seen;
   for (const PortConfig& port : draft.ports) {
@@ -242,15 +260,13 @@ bool parse_macs(std::string_view value, std::vector<MacAddress>& out, std::strin
 }
 
 bool parse_mtus(std::string_view value, std::vector<std::uint32_t>& out, std::string& problem) {
-  constexpr std::int64_t kLeast = 576;  // what every IPv4 host must take (RFC 791)
-  constexpr std::int64_t kMost = 65535;
   out.clear();
   for (const auto entry : split(value, ';')) {
     const auto trimmed = trim(entry);
     auto& mtu = out.emplace_back();
     if (trimmed.empty()) continue;
     const auto parsed = parse_number(trimmed);
-    if (!parsed || *parsed < kLeast || *parsed > kMost) {
+    if (!parsed || *parsed < kLeastMtu || *parsed > kMostMtu) {
       problem = "has " + quoted(trimmed) + ", which is no possible MTU";
       return false;
     }
@@ -266,7 +282,9 @@ void join_ports(Draft& draft) {
     port.target = name.target;
   }
   const std::size_t count = draft.ports.size();
-  if (count > 0 && fits(draft, "BYPASS_ADDR", draft.addresses, count) &&
+  few_enough(draft, "BYPASS_SOFT", draft.soft_names.size());
+  check_unused(draft);
+  if (count > 0 && few_enough(draft, "BYPASS_PORT", count) && fits(draft, "BYPASS_ADDR", draft.addresses, count) &&
       fits(draft, "BYPASS_GATEWAY", draft.gateways, count) && fits(draft, "BYPASS_MAC", draft.macs, count) &&
       fits(draft, "BYPASS_MTU", draft.mtus, count)) {
     for (std::size_t i = 0; i < count; i++) {

@@ -13,9 +13,9 @@ void expect_problem(std::initializer_list<const char*> variables, const char* st
 }
 
 TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
-  const Config config = from_environment(
-      {"BYPASS_PORT=vhost:/tmp/a ; tap:bp0", "BYPASS_ADDR=10.9.0.1/24, fd09::1/64 ; 10.8.0.1/16",
-       "BYPASS_GATEWAY=;10.8.0.254", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=9000", "BYPASS_PORT_MEMORY=8M"});
+  const Config config =
+      from_environment({"BYPASS_PORT=vhost:/tmp/a ; tap:bp0", "BYPASS_ADDR=10.9.0.1/24, fd09::1/64 ; 10.8.0.1/16",
+                        "BYPASS_GATEWAY=;10.8.0.254", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=9000", "BYPASS_PORT_MEMORY=8M"});
   ASSERT_EQ(messages(config), "");
   const PortConfig& first = config.ports[0];
   EXPECT_EQ(first.kind, "vhost");
@@ -52,6 +52,8 @@ TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
   EXPECT_TRUE(kind_built("vhost"));
   EXPECT_FALSE(kind_built("verbs"));
+  EXPECT_FALSE(kind_built("netdev"));  // what the plugin refuses to open
+  EXPECT_TRUE(kind_built("af_xdp"));
 }
 
 TEST(ConfigPorts, BadPort_IsNamed) {
@@ -85,7 +87,7 @@ TEST(ConfigPorts, BadAddress_IsNamed) {
     EXPECT_EQ(from_environment({variable.c_str()}).problems.size(), 1U) << bad;
   }
   // RFC 3021: both addresses of a /31 are hosts.
-  EXPECT_EQ(messages(from_environment({"BYPASS_ADDR=10.9.0.0/31"})), "");
+  EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.0/31"})), "");
 }
 
 TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
@@ -102,8 +104,32 @@ TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
 
 TEST(ConfigPorts, MacAndMtu_AreChecked) {
   for (const char* bad : {"BYPASS_MAC=01:00:5e:00:00:01", "BYPASS_MAC=00:00:00:00:00:00", "BYPASS_MAC=x",
-                          "BYPASS_MTU=100", "BYPASS_MTU=65536", "BYPASS_MTU=large"})
+                          "BYPASS_MTU=575", "BYPASS_MTU=65522", "BYPASS_MTU=large"})
     EXPECT_EQ(from_environment({bad}).problems.size(), 1U) << bad;
+  EXPECT_EQ(messages(from_environment(
+                {"BYPASS_PORT=tap:a;tap:b", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24", "BYPASS_MTU=576;65521"})),
+            "");
+}
+
+TEST(ConfigPorts, MorePortsThanTheStackHolds_AreRefused) {
+  std::string ports = "BYPASS_PORT=tap:p0", addresses = "BYPASS_ADDR=10.0.0.1/24";
+  for (int i = 1; i < 16; i++) {
+    ports += ";tap:p" + std::to_string(i);
+    addresses += ";10.0." + std::to_string(i) + ".1/24";
+  }
+  EXPECT_EQ(messages(from_environment({ports.c_str(), addresses.c_str()})), "");
+  ports += ";tap:p16";
+  const std::string text = messages(from_environment({ports.c_str(), addresses.c_str()}));
+  EXPECT_EQ(text, ports + " (environment): has 17 ports; accepted are at most 16\n");
+}
+
+TEST(ConfigPorts, ListsWithoutAPort_AreProblems) {
+  expect_problem({"BYPASS_ADDR=10.9.0.1/24"},
+                 "BYPASS_ADDR=10.9.0.1/24 (environment): has no effect without BYPASS_PORT; accepted is vhost:PATH, ");
+  for (const char* alone : {"BYPASS_GATEWAY=10.9.0.254", "BYPASS_MAC=02:00:00:00:00:01", "BYPASS_MTU=1500"})
+    EXPECT_EQ(from_environment({alone}).problems.size(), 1U) << alone;
+  // Whoever turns the bypass off for one program need not take the rest of its settings away.
+  EXPECT_EQ(messages(from_environment({"BYPASS_PORT=none", "BYPASS_MTU=1500"})), "");
 }
 
 TEST(ConfigPorts, SoftDevices_TakeTheirOwnAddressesElseThePorts) {

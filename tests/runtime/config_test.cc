@@ -124,8 +124,8 @@ TEST(Config, Sizes_TakeSuffixes) {
   EXPECT_EQ(from_environment({"BYPASS_MEMORY=67108864"}).memory, 64U << 20);
   EXPECT_EQ(from_environment({"BYPASS_MEMORY=2GiB"}).memory, std::uint64_t{2} << 30);
   EXPECT_EQ(from_environment({"BYPASS_MEMORY=65536kB"}).memory, 64U << 20);
-  for (const char* bad :
-       {"BYPASS_MEMORY=64X", "BYPASS_MEMORY=-1", "BYPASS_MEMORY=9999999999999999G", "BYPASS_MEMORY=M"})
+  for (const char* bad : {"BYPASS_MEMORY=64X", "BYPASS_MEMORY=64G", "BYPASS_MEMORY=-1",
+                          "BYPASS_MEMORY=9999999999999999G", "BYPASS_MEMORY=M"})
     EXPECT_EQ(from_environment({bad}).problems.size(), 1U) << bad;
 }
 

@@ -25,8 +25,6 @@ constexpr std::uint32_t kDefaultBuffers = 64u << 20;
 // A 64 KB frame crosses shared memory in 8 KiB buffers 1.3 to 1.8 times as fast as in 2 KiB ones: every buffer costs
 // a descriptor's cache lines. Larger ones gain little more. A small frame touches only a buffer's first page.
 constexpr std::uint32_t kSharedMemoryRoom = 8192;
-constexpr std::uint32_t kLargestMtu = 65'535 - 14;
-constexpr std::uint32_t kSmallestMtu = 68;  // RFC 791
 
 // The drivers of this build that `dpdk:` may name.
 constexpr std::array<std::string_view, 9> kVirtualDrivers{"net_vhost",  "net_virtio_user", "net_af_packet",
@@ -222,9 +220,9 @@ MacAddress derive_mac(const std::string& target, char role) {
 bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   plan = PortPlan{};
   plan.mac = spec.mac;
-  if (spec.mtu != 0 && (spec.mtu < kSmallestMtu || spec.mtu > kLargestMtu)) {
+  if (spec.mtu != 0 && (spec.mtu < kLeastMtu || spec.mtu > kMostMtu)) {
     problem = spec.kind + ":" + spec.target + ": an MTU of " + std::to_string(spec.mtu) +
-              " is not possible; accepted are " + std::to_string(kSmallestMtu) + " to " + std::to_string(kLargestMtu);
+              " is not possible; accepted are " + std::to_string(kLeastMtu) + " to " + std::to_string(kMostMtu);
     return false;
   }
   plan.device.mtu = spec.mtu;
