@@ -19,9 +19,12 @@
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 1;
+inline constexpr std::uint32_t kBackendAbi = 2;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
+
+/// For the ports' memory: where there are enough, always (else the port does not open), or never.
+enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
 
 /// The range of BYPASS_MTU: what every IPv4 host must take (RFC 791), and the longest frame less its Ethernet header.
 inline constexpr std::uint32_t kLeastMtu = 576, kMostMtu = 65'535 - 14;
@@ -34,7 +37,8 @@ struct PortSpec {
   std::uint32_t mtu = 0;  // 0: the kind's own default
   std::uint16_t queues = 1;
   std::uint32_t buffer_memory = 0;  // bytes for frames, 0: the default budget
-  std::uint16_t index = 0;          // the port's place in Context::queues; its packets carry it
+  Hugepages hugepages = Hugepages::kAuto;
+  std::uint16_t index = 0;  // the port's place in Context::queues; its packets carry it
 };
 
 /// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.

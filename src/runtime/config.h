@@ -25,7 +25,6 @@ const char* origin_name(Origin origin);
 
 enum class Profile : std::uint8_t { kBalanced, kLatency, kThroughput, kCpu };
 enum class Congestion : std::uint8_t { kCubic, kNewReno };
-enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
 enum class RdmaMode : std::uint8_t { kAuto, kOff, kDevice };
 
 /// A budget of this length never ends: the thread spins as long as it waits.

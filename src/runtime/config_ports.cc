@@ -314,6 +314,7 @@ PortSpec port_spec(const Config& config, std::size_t index) {
   spec.mac = port.mac;
   spec.mtu = port.mtu;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
+  spec.hugepages = config.hugepages;
   return spec;
 }
 

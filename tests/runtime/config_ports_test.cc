@@ -15,7 +15,8 @@ void expect_problem(std::initializer_list<const char*> variables, const char* st
 TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
   const Config config =
       from_environment({"BYPASS_PORT=vhost:/tmp/a ; tap:bp0", "BYPASS_ADDR=10.9.0.1/24, fd09::1/64 ; 10.8.0.1/16",
-                        "BYPASS_GATEWAY=;10.8.0.254", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=9000", "BYPASS_PORT_MEMORY=8M"});
+                        "BYPASS_GATEWAY=;10.8.0.254", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=9000",
+                        "BYPASS_PORT_MEMORY=8M", "BYPASS_HUGEPAGES=on"});
   ASSERT_EQ(messages(config), "");
   const PortConfig& first = config.ports[0];
   EXPECT_EQ(first.kind, "vhost");
@@ -34,6 +35,7 @@ TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
   EXPECT_EQ(spec.kind, "tap");
   EXPECT_EQ(spec.target, "bp0");
   EXPECT_EQ(spec.buffer_memory, 8U << 20);
+  EXPECT_EQ(spec.hugepages, Hugepages::kOn);
 }
 
 TEST(ConfigPorts, EveryKind_Parses) {

@@ -27,6 +27,7 @@ constexpr int kDescriptorsNeeded = 32;
 // Queues, rings and DPDK's own tables beside the buffers.
 constexpr std::size_t kOverhead = 48 * kMiB;
 constexpr std::size_t kHugePage = 2 * kMiB;
+constexpr const char* kFreeHugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
 enum class State { kNotStarted, kRunning, kFailed };
 State state = State::kNotStarted;
@@ -133,10 +134,19 @@ bool can_map_huge_page() {
 }
 
 bool huge_pages_suffice(std::size_t bytes) {
-  const std::size_t free = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+  const std::size_t free = read_number(kFreeHugePages);
   const std::size_t reserved = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
   if (free < reserved + bytes / kHugePage) return false;
   return limit(RLIMIT_AS) == RLIM_INFINITY && can_map_huge_page();
+}
+
+bool choose_pages(Hugepages wanted, std::size_t bytes, std::string& problem) {
+  huge_pages = wanted != Hugepages::kOff && huge_pages_suffice(bytes);
+  if (huge_pages || wanted != Hugepages::kOn) return true;
+  problem = "BYPASS_HUGEPAGES=on: this process cannot have the " + std::to_string(bytes / kHugePage) +
+            " huge pages of 2 MiB that the port needs (" + std::to_string(read_number(kFreeHugePages)) +
+            " are free on this machine); accepted are auto and off, or more of them (sysctl vm.nr_hugepages)";
+  return false;
 }
 
 // --- The start itself
@@ -186,7 +196,7 @@ bool start_eal(const EalRequest& request, std::string& problem) {
   }
   const std::size_t bytes = kOverhead + request.buffer_bytes;
   if (!preflight(bytes, problem)) return false;  // nothing has been started: may be tried again
-  huge_pages = huge_pages_suffice(bytes);
+  if (!choose_pages(request.hugepages, bytes, problem)) return false;
   redirect_log();
   Start start{arguments(request, bytes)};
   std::string gave_up;

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <string>
 
+#include "backends/backend.h"
+
 namespace bypass::dpdk {
 
 struct EalRequest {
   std::string pci_address;         // empty: no PCI scan at all
   std::uint32_t buffer_bytes = 0;  // what the first port's buffers may grow to
+  Hugepages hugepages = Hugepages::kAuto;
 };
 
 /// Starts EAL unless it runs. Control thread only. False: `problem` says why.

@@ -226,6 +226,7 @@ bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
     return false;
   }
   plan.device.mtu = spec.mtu;
+  plan.hugepages = spec.hugepages;
   plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
   if (spec.mtu != 0) plan.expected.mtu = spec.mtu;
   if (!plan_kind(spec, plan, problem)) return false;

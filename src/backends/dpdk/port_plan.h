@@ -22,6 +22,7 @@ struct PortPlan {
   std::string warning;      // worth a line in the log when the port opens
   DeviceSpec device;
   PoolConfig pool;
+  Hugepages hugepages = Hugepages::kAuto;
   MacAddress mac;     // zero: the device's own
   PortCaps expected;  // until the device is there
   bool prepare = false;
