@@ -129,12 +129,14 @@ bool installed() {
 
 void install(const Hooks& hooks) {
   if (installed()) return;
+  std::string problem;
+  const auto backtrace = reinterpret_cast<Backtrace>(plugin_function("crash", "bypass_backtrace", problem));
+  const Writing writing;
+  if (installed()) return;  // a second caller would take our own handler for the program's, which then calls itself
   g_hooks = hooks;
   if (g_hooks.sigaction == nullptr) g_hooks.sigaction = ::sigaction;
   cover(reinterpret_cast<const void*>(&on_signal));
-  std::string problem;
-  set_backtrace(reinterpret_cast<Backtrace>(plugin_function("crash", "bypass_backtrace", problem)));
-  const Writing writing;
+  set_backtrace(backtrace);
   for (const int signal : kSignals) {
     struct sigaction program {};
     if (g_hooks.sigaction(signal, nullptr, &program) == 0) put(signal, program);

@@ -22,7 +22,8 @@ struct Hooks {
   int (*sigaction)(int, const struct sigaction*, struct sigaction*) = nullptr;
 };
 
-/// Once, when a port is opened. Opens libbypass-crash.so for the backtrace; without it the report is shorter.
+/// When a port is opened; the first call counts. Opens libbypass-crash.so for the backtrace; without it the report is
+/// shorter.
 void install(const Hooks& hooks);
 bool installed();
 

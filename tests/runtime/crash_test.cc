@@ -6,10 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cerrno>
 #include <csetjmp>
 #include <cstring>
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "runtime/log.h"
 
@@ -94,6 +97,23 @@ TEST(Crash, ProgramsHandler_RunsAfterTheReport) {
   });
   EXPECT_TRUE(exited_with(outcome, 42)) << outcome.status << outcome.log;
   EXPECT_NE(outcome.log.find("crash inside"), std::string::npos);
+}
+
+TEST(Crash, InstalledByManyThreadsAtOnce_ProgramsHandlerStillRuns) {
+  const Outcome outcome = in_child([] {
+    ::signal(SIGSEGV, [](int) { _exit(45); });
+    constexpr int kThreads = 8;
+    std::barrier together(kThreads);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; i++)
+      threads.emplace_back([&] {
+        together.arrive_and_wait();
+        install();
+      });
+    for (std::thread& thread : threads) thread.join();
+    touch_nothing();
+  });
+  EXPECT_TRUE(exited_with(outcome, 45)) << outcome.status << outcome.log;
 }
 
 TEST(Crash, HandlerSetLater_GetsTheSignalAndItsInformation) {
