@@ -27,13 +27,20 @@ int plain_getfl(int fd) {
 constinit LogCalls g_calls{::write, plain_getfl};
 constinit std::atomic<int> g_fd{-1};
 
-// What descriptor 2 was when the log started.
+// What a descriptor was when the log started.
 struct Identity {
   dev_t device = 0;
   ino_t inode = 0;
   bool known = false;
+  [[nodiscard]] bool is(const struct stat& now) const { return now.st_dev == device && now.st_ino == inode; }
 };
-constinit Identity g_stderr;
+constinit Identity g_stderr, g_file;
+
+Identity identity_of(int fd) {
+  struct stat now {};
+  if (fstat(fd, &now) != 0) return {};
+  return {now.st_dev, now.st_ino, true};
+}
 
 // Token bucket; a lost update between threads lets a line more or less through, which is no harm.
 constinit std::atomic<std::int64_t> g_tokens{kBurst};
@@ -65,16 +72,22 @@ bool stderr_takes_messages() {
   struct stat now {};
   if (fstat(STDERR_FILENO, &now) != 0) return false;
   if (!g_stderr.known) return true;  // not started yet: nothing can have changed
-  if (now.st_dev == g_stderr.device && now.st_ino == g_stderr.inode) return true;
+  if (g_stderr.is(now)) return true;
   if (S_ISCHR(now.st_mode)) return true;
   return S_ISREG(now.st_mode) && (g_calls.fcntl_getfl(STDERR_FILENO) & O_APPEND) != 0;
+}
+
+// In a forked child nothing keeps the program from closing the log file, and its next file gets the number.
+bool still_the_file(int fd) {
+  struct stat now {};
+  return fstat(fd, &now) == 0 && g_file.is(now);
 }
 
 void put(const char* line, std::size_t length) {
   const int saved_errno = errno;
   const int fd = g_fd.load(std::memory_order_relaxed);
   if (fd >= 0) {
-    (void)!g_calls.write(fd, line, length);
+    if (still_the_file(fd)) (void)!g_calls.write(fd, line, length);
   } else if (stderr_takes_messages()) {
     (void)!g_calls.write(STDERR_FILENO, line, length);
   }
@@ -129,11 +142,14 @@ void set_log_calls(const LogCalls& calls) {
 }
 
 void start_log(LogLevel level, int fd) {
-  struct stat now {};
-  g_stderr = {};
-  if (fstat(STDERR_FILENO, &now) == 0) g_stderr = {now.st_dev, now.st_ino, true};
+  g_stderr = identity_of(STDERR_FILENO);
+  g_file = identity_of(fd);
   g_fd.store(fd, std::memory_order_relaxed);
   g_log_level.store(level, std::memory_order_relaxed);
+}
+
+int log_descriptor() {
+  return g_fd.load(std::memory_order_relaxed);
 }
 
 int open_log_file(const char* path, int descriptor_base) {

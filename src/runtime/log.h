@@ -29,6 +29,9 @@ void set_log_calls(const LogCalls& calls);
 /// it, and its next file gets the number: that file must not receive our lines).
 void start_log(LogLevel level, int fd);
 
+/// The log file's, -1: there is none. A forked child goes on writing to it, as long as it is that file.
+int log_descriptor();
+
 /// Opens a log file for start_log: appended to, CLOEXEC, numbered at `descriptor_base` or above. -1: errno says why.
 int open_log_file(const char* path, int descriptor_base);
 

@@ -88,6 +88,20 @@ TEST(Log, StandardErrorThatBecameADataFile_IsLeftAlone) {
   EXPECT_GT(as_log, 0);
 }
 
+// So does a forked child with the log file's.
+TEST(Log, LogFileThatBecameADataFile_IsLeftAlone) {
+  const int log = memfd_create("log", MFD_CLOEXEC), data = memfd_create("data", MFD_CLOEXEC);
+  start_log(LogLevel::kTrace, log);
+  EXPECT_EQ(log_descriptor(), log);
+  dup2(data, log);
+  BYPASS_LOG_TRACE("not here");
+  EXPECT_EQ(lseek(data, 0, SEEK_END), 0);
+  start_log(LogLevel::kWarn, -1);
+  EXPECT_EQ(log_descriptor(), -1);
+  close(log);
+  close(data);
+}
+
 TEST(Log, File_IsOpenedHighAndAppended) {
   char path[] = "/tmp/bypass-log-test-XXXXXX";
   close(mkstemp(path));
