@@ -88,8 +88,8 @@ void raise_used(Section& section, std::size_t to) {
   }
 }
 
-// FNV-1a over what makes two reports the same.
-std::uint64_t why_key(Reason reason, std::uint8_t protocol, const Endpoint& address) {
+// FNV-1a over what makes two reports the same: reason and address, or, about the process as a whole, the text.
+std::uint64_t why_key(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&hash](std::uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
   mix(static_cast<std::uint16_t>(reason));
@@ -97,6 +97,7 @@ std::uint64_t why_key(Reason reason, std::uint8_t protocol, const Endpoint& addr
   for (const std::uint8_t byte : address.address.bytes) mix(byte);
   mix(address.port & 0xff);
   mix(address.port >> 8);
+  for (; fd < 0 && *detail != 0; detail++) mix(static_cast<std::uint8_t>(*detail));
   return hash;
 }
 
@@ -146,6 +147,7 @@ bool Region::create(const RegionStart& start, std::string& problem) {
   close(directory);
   if (!mapped) return false;
   path_ = start.run_dir + "/" + name;
+  owner_ = self.pid;
   fill_header(header(), start, self);
   return true;
 }
@@ -153,8 +155,8 @@ bool Region::create(const RegionStart& start, std::string& problem) {
 void Region::remove() {
   Header* const mapped = header_.exchange(nullptr, std::memory_order_acq_rel);
   if (mapped == nullptr) return;
-  unlink(path_.c_str());
-  munmap(mapped, kFileBytes);
+  // A forked child that was not told to abandon() it leaves the parent's file alone.
+  if (getpid() == owner_) unlink(path_.c_str());
 }
 
 // The mapping stays: another thread's frame on this stack copy may still point into it.
@@ -235,6 +237,7 @@ void Region::release_socket(int slot) {
 void Region::why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail) {
   Header* const h = header();
   if (h == nullptr) return;
+  if (detail == nullptr) detail = "";
   // A signal handler may find its own thread holding the lock: give up and count.
   int tries = 1000;
   while (why_lock_.test_and_set(std::memory_order_acquire))
@@ -242,7 +245,7 @@ void Region::why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& a
       h->whys_lost.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-  const std::uint64_t key = why_key(reason, protocol, address);
+  const std::uint64_t key = why_key(reason, fd, protocol, address, detail);
   const auto known = std::find(why_keys_.begin(), why_keys_.begin() + static_cast<std::ptrdiff_t>(why_used_), key);
   auto place = static_cast<std::size_t>(known - why_keys_.begin());
   const std::uint64_t now = realtime_ns();
@@ -264,7 +267,7 @@ void Region::why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& a
   record.fd = fd;
   record.count++;
   record.last_ns = now;
-  set_text(record.detail, detail == nullptr ? "" : detail);
+  set_text(record.detail, detail);
   store_record(whys(h)[place], record);
   raise_used(h->whys, place + 1);
   why_lock_.clear(std::memory_order_release);

@@ -6,6 +6,8 @@
 // system calls (and a socket claim once every kSocketChunk).
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -36,7 +38,8 @@ class Region {
   ~Region() { remove(); }
 
   bool create(const RegionStart& start, std::string& problem);
-  /// Unlinks and unmaps. Nobody may be inside another call.
+  /// Unlinks the file, if this process made it. Its memory stays mapped: another thread may be inside a call, and
+  /// the process is about to end. Async-signal-safe.
   void remove();
   /// A forked child forgets its parent's region (async-signal-safe); it makes its own when it uses the bypass.
   void abandon();
@@ -52,7 +55,8 @@ class Region {
   void update_socket(int slot, const SocketRecord& record);
   void release_socket(int slot);
 
-  /// Something was left to the kernel. The same reason for the same address is one entry with a count.
+  /// Something was left to the kernel. The same reason for the same address is one entry with a count;
+  /// with `fd` -1 it is about the process, and the same text is one entry.
   void why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail);
 
  private:
@@ -69,6 +73,7 @@ class Region {
   std::size_t why_used_ = 0;
   std::size_t why_next_ = 0;
   std::string path_;
+  pid_t owner_ = 0;
 };
 
 /// Removes the files of dead processes of this pid namespace from an open run directory; how many.

@@ -175,6 +175,32 @@ TEST(Region, ForkedChild_LeavesItsParentsFileAlone) {
   EXPECT_TRUE(snapshot(dir).whys.empty());
 }
 
+TEST(Region, ForkedChildThatWasNotTold_LeavesItsParentsFileAlone) {
+  const RunDir dir;
+  Region region;
+  start(region, dir);
+  if (const pid_t child = fork(); child == 0) {
+    region.remove();
+    _exit(0);
+  } else {
+    waitpid(child, nullptr, 0);
+  }
+  EXPECT_NE(dir.own_file(), "");
+}
+
+// What went wrong in a whole process has no address: each text is an entry of its own.
+TEST(Region, WhyWithoutDescriptor_IsKeptByItsText) {
+  const RunDir dir;
+  Region region;
+  start(region, dir);
+  for (const char* text : {"BYPASS_MTU=1: …", "BYPASS_LOG=x: …", "BYPASS_MTU=1: …"})
+    region.why(Reason::kConfigProblem, -1, 0, {}, text);
+  const Snapshot s = snapshot(dir);
+  ASSERT_EQ(s.whys.size(), 2U);
+  EXPECT_EQ(s.whys[0].count, 2U);
+  EXPECT_STREQ(s.whys[1].detail.data(), "BYPASS_LOG=x: …");
+}
+
 TEST(Region, FileSizeLimit_IsAProblemAndNoSignal) {
   const RunDir dir;
   const pid_t child = fork();
