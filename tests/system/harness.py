@@ -1,5 +1,6 @@
 """Runs programs on two sides, the kernel's loopback and libbypass over a vhost/virtio link, so that one
 scenario's results can be compared. Everything it makes lies in one temporary folder and goes with it."""
+import json
 import os
 import shutil
 import signal
@@ -35,6 +36,7 @@ class Side:
         self.profile = profile
         self.children = []
         self.serial = 0
+        open(self.path("empty.toml"), "w").close()
         if name == "bypass":
             self.address, self.client_address = "10.9.0.1", "10.9.0.2"
         else:
@@ -65,7 +67,8 @@ class Side:
         if self.name == "bypass":
             kind, address = {"server": ("vhost", self.address), "client": ("virtio", self.client_address)}[role]
             env.update(BYPASS_PORT=f"{kind}:{self.path('wire')}", BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
-                       BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"), LD_PRELOAD=LIB)
+                       BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
+                       BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
         env.update(extra)
         return env
 
@@ -133,11 +136,23 @@ class Side:
         except subprocess.TimeoutExpired:
             raise Failure(f"{child.args[0]} did not end within {timeout} s")
 
+    def until(self, condition, what, timeout=20):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            check(time.monotonic() < deadline, f"not within {timeout} s: {what}")
+            time.sleep(0.02)
+
+    def bypass(self, subcommand, child, command=os.path.join(BUILD, "bypass")):
+        """What `bypass SUBCOMMAND --json` says of one process."""
+        out = self.run("server", command, subcommand, "--json", child.pid, LD_PRELOAD="")
+        return json.loads(out)["processes"][0]
+
+    def stat(self, child):
+        return self.bypass("stat", child)
+
     def why(self):
         """What `bypass why` says of this side's processes."""
-        done = subprocess.run([os.path.join(BUILD, "bypass"), "why"], env=self.environment("server", LD_PRELOAD=""),
-                              capture_output=True, text=True)
-        return done.stdout
+        return self.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="", expect=None).decode()
 
 
 def free_port(kind=socket.SOCK_STREAM):
