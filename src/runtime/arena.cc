@@ -19,6 +19,8 @@ constexpr std::size_t kBytes = std::size_t{64} << 30;
 /// Under a limit on address space (RLIMIT_AS) the program needs the rest of it: an eighth is ours, if that is enough
 /// for anything.
 constexpr std::size_t kShareOfLimit = 8, kLeastBytes = std::size_t{64} << 20;
+/// Memory's own tables, and what lies before them, take less than a ninth of the arena.
+constexpr std::size_t kShareOfTables = 9;
 /// Between where programs are loaded and where libraries are: free in every ordinary process, so that an
 /// exec'd image can take the same range up again.
 constexpr std::uintptr_t kPreferred = 0x6000'0000'0000;
@@ -53,7 +55,7 @@ bool fit_file_size(std::size_t budget, std::string& problem) {
   const std::size_t limit = soft_limit(RLIMIT_FSIZE, g_bytes);
   if (limit >= g_bytes) return true;
   constexpr std::size_t kPage = 4096;
-  const std::size_t least = std::max(kLeastBytes, budget + budget / 8);  // with Memory's own tables
+  const std::size_t least = std::max(kLeastBytes, budget + budget / (kShareOfTables - 1));
   if (limit >= least) {
     g_bytes = limit & ~(kPage - 1);
     return true;
@@ -99,6 +101,10 @@ void reserve() {
     if (g_bytes < kLeastBytes || (g_base = map_reservation(g_bytes)) == nullptr) return;
   }
   madvise(g_base, g_bytes, MADV_DONTDUMP);
+}
+
+std::size_t largest_budget() {
+  return g_base == nullptr ? 0 : g_bytes - g_bytes / kShareOfTables;
 }
 
 Mapped* take(std::size_t budget, std::string& problem) {

@@ -29,6 +29,9 @@ struct Mapped {
 /// serves; under RLIMIT_AS it is an eighth of the limit, or nothing, and take() says so.
 void reserve();
 
+/// The largest budget that the reservation holds; 0: nothing is reserved.
+std::size_t largest_budget();
+
 /// Makes the reservation memory, with `budget` bytes for use. Null: `problem` says why (RLIMIT_FSIZE,
 /// RLIMIT_AS, no memfd), complete, and the program stays with the kernel's sockets.
 Mapped* take(std::size_t budget, std::string& problem);

@@ -24,7 +24,8 @@ Reason reason_of(const RuleDecision& decision) {
 Verdict Decider::by_rule(RuleProto proto, RuleRole role, const Endpoint& address, bool owned) const {
   const RuleDecision decision = config_.rules.decide({proto, role, address, owned});
   if (decision.action == RuleAction::kBypass) return {RuleAction::kBypass, Reason::kNone, "", 0};
-  return {decision.action, reason_of(decision), decision.text, 0};
+  // The built-in rules' words are the reason's own.
+  return {decision.action, reason_of(decision), decision.source == RuleSource::kUser ? decision.text : "", 0};
 }
 
 Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {

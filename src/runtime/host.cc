@@ -85,11 +85,11 @@ bool owns_descriptor(int fd) {
   return false;
 }
 
-void close_own_descriptors() {
+void close_own_descriptors(int kept) {
   const unsigned used = g_own_used.load(std::memory_order_acquire);
   for (unsigned i = 0; i < used; i++) {
     const int stored = g_own[i].exchange(0, std::memory_order_acq_rel);
-    if (stored != 0) socket::kernel->close(stored - 1);
+    if (stored != 0 && stored - 1 != kept) socket::kernel->close(stored - 1);
   }
 }
 
@@ -107,13 +107,18 @@ int own_high(int fd) {
   return fd;
 }
 
+sigset_t all_but_faults() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&set, fault);
+  return set;
+}
+
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {
   auto* start = new ThreadStart{body, argument, {}};
   __builtin_strncpy(start->name, name, sizeof start->name - 1);
-  sigset_t all, before;
-  sigfillset(&all);
-  // A fault in one of our threads is to be reported, and is the program's handler's to see.
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+  const sigset_t all = all_but_faults();
+  sigset_t before;
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

@@ -1,6 +1,8 @@
 // Host: what this process offers its backends (backend.h's table), and the descriptors that are ours.
 #pragma once
 
+#include <signal.h>
+
 #include "backends/backend.h"
 
 namespace bypass::runtime {
@@ -19,8 +21,12 @@ int own_high(int fd);
 /// Registers or forgets a descriptor that the program's close must not reach. Async-signal-safe.
 void own_descriptor(int fd, bool add);
 bool owns_descriptor(int fd);
-/// Closes all of them: a forked child lets go of what it inherited.
-void close_own_descriptors();
+/// Closes all of them but `kept` (-1: none), and protects none any more: a forked child lets go of what it
+/// inherited. Async-signal-safe.
+void close_own_descriptors(int kept);
+
+/// Every signal, but those that report a fault: these are to be reported, and are the program's handler's to see.
+sigset_t all_but_faults();
 
 /// A thread of ours: every signal blocked, marked inside for good, named. Returns 0 or an errno.
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id);

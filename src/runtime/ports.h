@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "observe/reasons.h"
 #include "runtime/config.h"
 #include "socket/shard.h"
 
@@ -21,9 +22,16 @@ class PortSet {
  public:
   explicit PortSet(const Config& config) : config_(config) {}
 
-  /// The cheap check at the first internet socket: interface there, socket folder writable, plugin there.
-  /// Opens nothing. Problems are complete texts.
-  bool check(std::vector<std::string>& problems);
+  struct Problem {
+    observe::Reason reason;
+    std::string text;  // complete
+  };
+  /// The cheap check at the first internet socket: interface there, socket folder writable, plugin there, device
+  /// arguments understood. Opens nothing; loads a plugin only for the arguments that nobody else can read.
+  bool check(std::vector<Problem>& problems);
+
+  /// Called once, by whoever opened, when every port has been tried and before others see them open.
+  void on_tried(void (*call)(const PortSet&)) { tried_ = call; }
 
   /// Opens every port that is not open yet and gives it to the shard; the first caller does the work, others
   /// wait for it. True when at least one port is open. A port that fails is reported once and not tried again.
@@ -50,10 +58,13 @@ class PortSet {
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
   void open_one(std::size_t index, socket::Shard& shard);
+  void open_all(socket::Shard& shard);
   Backend* backend_for(std::size_t index, std::string& problem);
+  Problem check_one(std::size_t index);
 
   const Config& config_;
   std::atomic<State> state_{State::kClosed};
+  void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
   std::vector<std::pair<std::string, Backend*>> plugins_;
 };

@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,18 +18,19 @@
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
-#include "runtime/plugin.h"
 #include "runtime/ports.h"
 #include "runtime/process_graph.h"
 #include "runtime/progress.h"
 #include "runtime/publish.h"
 #include "runtime/routes.h"
-#include "runtime/run_dir.h"
 #include "runtime/settings.h"
+#include "runtime/startup.h"
 #include "socket/address.h"
 #include "socket/api.h"
 #include "socket/kernel.h"
+#include "socket/os.h"
 #include "socket/shard.h"
+#include "socket/socket.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {
@@ -38,46 +39,8 @@ namespace {
 
 using observe::Reason;
 
-char** g_environment = nullptr;
-Config* g_config = nullptr;    // read at the first internet socket, then constant
 Process* g_process = nullptr;  // the graph; null until start()
 bool g_forked_child = false;   // of a process that had started: its sockets are the kernel's
-
-/// A process under BYPASS_STRICT ends with this status when something cannot be set up as asked.
-constexpr int kStrictStatus = 78;
-
-const char* profile_name(Profile profile) {
-  return profiles()[static_cast<std::size_t>(profile)].name.data();
-}
-
-void report(const char* text) {
-  BYPASS_LOG_ERROR("%s", text);
-}
-
-[[noreturn]] void end_strict() {
-  BYPASS_LOG_ERROR("BYPASS_STRICT is on: the program ends with status %d", kStrictStatus);
-  _exit(kStrictStatus);
-}
-
-void read_configuration() {
-  if (g_config != nullptr) return;
-  Inside inside;
-  auto* config = new Config(load_config(g_environment, toml_reader()));
-  config->rules.keep_program(program_invocation_short_name);
-  int log_fd = -1;
-  if (!config->log_file.empty()) {
-    log_fd = open_log_file(config->log_file.c_str(), descriptor_base());
-    if (log_fd < 0)
-      config->problems.push_back({"BYPASS_LOG_FILE", config->log_file, "environment",
-                                  std::string("cannot be opened for writing: ") + strerror(errno)});
-    else
-      own_descriptor(log_fd, true);
-  }
-  start_log(config->log_level, log_fd);
-  for (const ConfigProblem& problem : config->problems) report(problem.message().c_str());
-  if (!config->problems.empty() && config->strict) end_strict();
-  g_config = config;
-}
 
 tcp::EngineConfig engine_config(const Config& config) {
   tcp::EngineConfig tcp;
@@ -130,11 +93,22 @@ void install_crash_reports() {
   crash::install(hooks);
 }
 
+/// Every port has been tried, by whichever thread came first, the progress thread among them.
+void after_opening(const PortSet& ports) {
+  bool all = true, any = false;
+  for (const PortSet::Entry& entry : ports.entries()) {
+    if (entry.port == nullptr) report_problem(Reason::kPortUnavailable, entry.problem);
+    all = all && entry.port != nullptr;
+    any = any || entry.port != nullptr;
+  }
+  if (!all) end_if_strict();
+  if (any) install_crash_reports();
+}
+
 /// Opens the ports, once; from then on the progress thread minds them.
 bool open_ports(Process& p) {
   if (p.ports.opened()) return true;
   if (!p.ports.open(p.shard)) return false;
-  install_crash_reports();
   if (!p.progress.start()) BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
 }
@@ -143,12 +117,11 @@ bool open_ports(Process& p) {
 socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, const Endpoint& address, bool open_now) {
   Process& p = *g_process;
   if (verdict.action == RuleAction::kBypass) {
-    if (!open_now) return socket::Decision::kBypass;
+    if (!open_now && !p.ports.failed()) return socket::Decision::kBypass;
     if (open_ports(p) && p.ports.usable(verdict.port)) return socket::Decision::kBypass;
     const std::string* problem = nullptr;
     if (verdict.port < p.ports.entries().size()) problem = &p.ports.entries()[verdict.port].problem;
     p.region.why(Reason::kPortUnavailable, fd, protocol, address, problem != nullptr ? problem->c_str() : "");
-    if (p.config.strict) end_strict();
     return socket::Decision::kKernel;
   }
   p.region.why(verdict.reason, fd, protocol, address, verdict.detail);
@@ -183,20 +156,13 @@ socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
 }
 
 bool need_wire() {
-  Process& p = *g_process;
-  if (open_ports(p)) return true;
-  if (p.config.strict) end_strict();
-  return false;
+  return open_ports(*g_process);
 }
 
 bool routes_to(const sockaddr* remote) {
   const auto endpoint = socket::endpoint_of(remote, sizeof(sockaddr_in6));
   if (!endpoint) return false;
   return g_process->decider.connect(RuleProto::kUdp, *endpoint).action == RuleAction::kBypass;
-}
-
-void socket_why(int fd, unsigned reason, const char* detail) {
-  record_why(fd, reason, detail);
 }
 
 void fill_environment(Process& p) {
@@ -206,7 +172,7 @@ void fill_environment(Process& p) {
   e.decide_listen = decide_listen;
   e.need_wire = need_wire;
   e.routes_to = routes_to;
-  e.record_why = socket_why;
+  e.record_why = record_why;
   e.spin = p.config.spin == kForever ? Duration(-1) : p.config.spin;
   e.yield = p.config.yield == kForever ? Duration(-1) : p.config.yield;
   e.kernel_poll = p.config.kernel_poll;
@@ -215,25 +181,54 @@ void fill_environment(Process& p) {
   e.own_descriptor = own_high;
 }
 
-bool check_ports(Process& p) {
-  std::vector<std::string> problems;
-  if (p.ports.check(problems)) return true;
-  for (const std::string& problem : problems) {
-    report(problem.c_str());
-    p.region.why(Reason::kPluginMissing, -1, 0, Endpoint{}, problem.c_str());
-  }
-  if (p.config.strict) end_strict();
+/// False: the process stays with the kernel's sockets, as each problem says.
+bool check_ports(PortSet& ports) {
+  std::vector<PortSet::Problem> problems;
+  if (ports.check(problems)) return true;
+  for (const PortSet::Problem& problem : problems) report_problem(problem.reason, problem.text);
+  end_if_strict();
   return false;
 }
 
-void create_region(Process& p) {
-  observe::RegionStart start;
-  start.run_dir = run_dir_path(p.config.run_dir);
-  start.library_version = BYPASS_VERSION;
-  start.profile = profile_name(p.config.profile);
-  start.counters = stack_counter_table();
-  std::string problem;
-  if (!p.region.create(start, problem)) BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
+bool cannot_start(Reason reason, const std::string& problem) {
+  report_problem(reason, problem);
+  end_if_strict();
+  return false;
+}
+
+/// A budget that was asked for by name and that the address range (smaller under RLIMIT_AS) cannot hold.
+bool memory_fits(const Config& config, std::string& problem) {
+  const Setting& setting = *setting_by_env("BYPASS_MEMORY");
+  const SettingValue& value = config.values[setting_index(setting)];
+  const std::size_t most = arena::largest_budget();
+  if (value.origin == Origin::kDefault || most == 0 || config.memory <= most) return true;
+  problem = ConfigProblem{std::string(setting.env), value.text, value.where,
+                          "is more than the address space that this process may take (RLIMIT_AS, ulimit -v) holds; "
+                          "accepted is up to " +
+                              std::to_string(most >> 20) + "M"}
+                .message();
+  return false;
+}
+
+/// The first thread that ends the process ends it; another one waits until it has. False: nothing is left to do,
+/// also for a handler on top of the one that is at it.
+bool begin_end(Process& p) {
+  const auto self = static_cast<std::uint32_t>(gettid());
+  std::uint32_t by = 0;
+  if (p.ending.compare_exchange_strong(by, self)) return true;
+  for (; by != Process::kEnded && by != self; by = p.ending.load())
+    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&p.ending), by, 1'000'000'000);
+  return false;
+}
+
+void finish_end(Process& p) {
+  p.ending = Process::kEnded;
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.ending), INT_MAX);
+}
+
+/// The kernel's name of a descriptor, where the program has given it one.
+Endpoint name_of(int fd) {
+  return fd < 0 ? Endpoint{} : socket::kernel_name(fd);
 }
 
 }  // namespace
@@ -243,56 +238,50 @@ Process* process() {
 }
 
 void at_load(char** envp) {
-  g_environment = envp;
+  keep_environment(envp);
   arena::reserve();
 }
 
 bool accelerates() {
-  if (g_forked_child) return false;
-  read_configuration();
-  return g_config->wants_port();
+  return !g_forked_child && configuration().wants_port();
 }
 
 bool start() {
   if (g_process != nullptr) return !g_forked_child;
   Inside inside;
-  read_configuration();
-  if (!g_config->wants_port()) return false;
+  const Config& config = configuration();
+  if (!config.wants_port()) return false;
+  auto* ports = new PortSet(config);
+  if (!check_ports(*ports)) return false;
   std::string problem;
-  arena::Mapped* mapped = arena::take(g_config->memory, problem);
-  if (mapped == nullptr) {
-    report(problem.c_str());
-    if (g_config->strict) end_strict();
-    return false;
-  }
-  Stack* stack = Stack::create(*mapped->memory, stack_config(*g_config));
-  if (stack == nullptr) {
-    report("BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");
-    if (g_config->strict) end_strict();
-    return false;
-  }
-  auto* p = new Process(*g_config, *mapped, *stack);
+  if (!memory_fits(config, problem)) return cannot_start(Reason::kConfigProblem, problem);
+  arena::Mapped* mapped = arena::take(config.memory, problem);
+  if (mapped == nullptr) return cannot_start(Reason::kArenaUnavailable, problem);
+  Stack* stack = Stack::create(*mapped->memory, stack_config(config));
+  if (stack == nullptr)
+    return cannot_start(Reason::kNoMemory,
+                        "BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");
+  auto* p = new Process(config, region(), *ports, *mapped, *stack);
   g_process = p;
-  create_region(*p);
   fill_environment(*p);
-  if (!check_ports(*p)) {
-    g_process = nullptr;
-    return false;
-  }
+  ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
   BYPASS_LOG_INFO("started: %zu port(s), profile %s", p->config.ports.size(), profile_name(p->config.profile));
   return true;
 }
 
 void before_exit() {
+  if (g_forked_child) return;
   Process* p = g_process;
-  if (p == nullptr || g_forked_child || p->ended) return;
-  p->ended = true;
+  // A handler that ends the process on top of our own work finds the stack in the middle of a change.
+  if (p == nullptr || socket::thread_signals.in_lock > 0) return remove_region();
   Inside inside;
+  if (!begin_end(*p)) return;
   deliver_rest(*p);
   p->progress.stop();
   p->ports.close(p->shard);
-  p->region.remove();
+  remove_region();
+  finish_end(*p);
 }
 
 void prepare_fork() {}
@@ -306,14 +295,20 @@ void after_fork_child() {
   g_process->ports.drop_in_child();
   g_process->region.abandon();
   g_process->progress.forget();
-  close_own_descriptors();
+  close_own_descriptors(log_descriptor());
   crash::on_fork_child();
   g_forked_child = true;
 }
 
 void record_why(int fd, unsigned reason, const char* detail) {
-  if (g_process != nullptr)
-    g_process->region.why(static_cast<Reason>(reason), fd, 0, Endpoint{}, detail != nullptr ? detail : "");
+  if (g_process == nullptr) return;
+  const int saved = errno;
+  record_why(fd, reason, name_of(fd), detail);
+  errno = saved;
+}
+
+void record_why(int fd, unsigned reason, const Endpoint& address, const char* detail) {
+  if (g_process != nullptr) g_process->region.why(static_cast<Reason>(reason), fd, 0, address, detail);
 }
 
 }  // namespace bypass::runtime

@@ -4,6 +4,8 @@
 // that opens no internet socket pays for the arena's reserved address range and nothing else.
 #pragma once
 
+#include "stack/address.h"
+
 namespace bypass::runtime {
 
 /// When the library is loaded, before the program's own constructors. Parses nothing: reserves the arena's
@@ -19,7 +21,8 @@ bool accelerates();
 /// process stays with the kernel's sockets, for a reason that has been logged.
 bool start();
 
-/// The process is about to end through libc: delivers unsent data, within a bound. May be called twice.
+/// The process is about to end through libc: delivers unsent data, within a bound. May be called twice, and by
+/// several threads: returns when all is done.
 void before_exit();
 
 void prepare_fork();
@@ -29,7 +32,9 @@ void after_fork_child();
 /// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.
 bool owns_descriptor(int fd);
 
-/// Why a descriptor was left to the kernel, or left our sight, for `bypass why`.
+/// Why a descriptor was left to the kernel, or left our sight, for `bypass why`. Async-signal-safe. Without an
+/// address: with the one that the kernel knows it by.
 void record_why(int fd, unsigned reason, const char* detail);
+void record_why(int fd, unsigned reason, const Endpoint& address, const char* detail);
 
 }  // namespace bypass::runtime

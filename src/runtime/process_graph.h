@@ -2,6 +2,8 @@
 // Private to src/runtime.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "observe/region.h"
@@ -18,20 +20,26 @@
 namespace bypass::runtime {
 
 struct Process {
-  Process(const Config& c, arena::Mapped& mapped, Stack& stack)
-      : config(c), shard(mapped.lock, stack, *mapped.memory, clock), progress(shard, ports, c.tick) {}
+  Process(const Config& c, observe::Region& r, PortSet& p, arena::Mapped& mapped, Stack& stack)
+      : config(c),
+        region(r),
+        ports(p),
+        shard(mapped.lock, stack, *mapped.memory, clock),
+        progress(shard, ports, c.tick) {}
 
   const Config& config;
+  observe::Region& region;
+  PortSet& ports;
   Routes routes{config};
   Decider decider{config, routes};
   socket::Clock clock;
   socket::Shard shard;
-  PortSet ports{config};
   Progress progress;
-  observe::Region region;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
-  bool ended = false;
+  /// The thread that ends the process, 0 before, kEnded after. A futex.
+  std::atomic<std::uint32_t> ending{0};
+  static constexpr std::uint32_t kEnded = UINT32_MAX;
 };
 
 /// Null until start().

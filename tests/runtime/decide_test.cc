@@ -34,6 +34,7 @@ TEST(Decide, Gateway_DoesNotDrawLoopbackToTheWire) {
   const Verdict verdict = with_gateway().connect("127.0.0.1", 6379);
   EXPECT_EQ(verdict.action, RuleAction::kKernel);
   EXPECT_EQ(verdict.reason, Reason::kLoopback);
+  EXPECT_STREQ(verdict.detail, "");
 }
 
 TEST(Decide, Gateway_DoesNotDrawDnsToTheWire) {

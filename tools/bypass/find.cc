@@ -47,8 +47,8 @@ void explain_pid(int pid) {
   } else if (loaded) {
     fmt::print(
         stderr,
-        "bypass: process {} has libbypass.so loaded and has not used it: it has opened no internet socket, or no "
-        "port is configured for it (BYPASS_PORT)\n",
+        "bypass: process {} has libbypass.so loaded and has not used it: it has opened no internet socket, no port is "
+        "configured for it (BYPASS_PORT), or it is the forked child of a process that uses it\n",
         pid);
   } else {
     fmt::print(stderr, "bypass: process {} does not run on libbypass: start it with LD_PRELOAD=libbypass.so\n", pid);

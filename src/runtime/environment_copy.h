@@ -1,0 +1,35 @@
+// The BYPASS_ variables as the program was started with them, copied when the library loads: programs that
+// change their title (setproctitle) write over the block that they came in.
+//
+// Filling makes no system call and takes no memory: it happens in every process that has the library.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace bypass::runtime {
+
+class EnvironmentCopy {
+ public:
+  /// Copies what begins with BYPASS_. What finds no room is left out, and the first such name remembered.
+  void take(const char* const* environment);
+
+  /// As `environ` has it.
+  [[nodiscard]] const char* const* entries() const { return entries_.data(); }
+  /// The first variable that found no room, without its value; "" when all did.
+  [[nodiscard]] const char* left_out() const { return left_out_.data(); }
+
+  static constexpr std::size_t kMaxEntries = 128;
+  static constexpr std::size_t kMaxBytes = 32 << 10;  // all of them together
+
+ private:
+  void remember(const char* entry);
+
+  std::array<const char*, kMaxEntries + 1> entries_{};
+  std::array<char, kMaxBytes> text_{};
+  std::array<char, 64> left_out_{};
+  std::size_t count_ = 0;
+  std::size_t used_ = 0;
+};
+
+}  // namespace bypass::runtime

@@ -1,0 +1,18 @@
+// The cheap check of a port at a program's first internet socket: what can be found out without opening the port
+// and without loading its plugin, which a program that never touches an accelerated address shall not pay for.
+#pragma once
+
+#include <string>
+
+#include "runtime/config.h"
+
+namespace bypass::runtime {
+
+/// Empty: nothing wrong that can be seen. Else what is, and what would be accepted; without the port's name.
+std::string quick_check(const PortConfig& port);
+
+/// "BYPASS_PORT=vhost:/run/a.sock: " (or the file's key) and the problem; a text that begins with the port's name
+/// or with a variable of its own is not named twice.
+std::string named_problem(const Config& config, const PortConfig& port, const std::string& problem);
+
+}  // namespace bypass::runtime

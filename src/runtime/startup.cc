@@ -1,0 +1,114 @@
+#include "runtime/startup.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/environment_copy.h"
+#include "runtime/host.h"
+#include "runtime/inside.h"
+#include "runtime/log.h"
+#include "runtime/plugin.h"
+#include "runtime/run_dir.h"
+#include "runtime/settings.h"
+#include "stack/stack.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+using observe::Reason;
+
+constinit EnvironmentCopy g_environment;
+Config* g_config = nullptr;
+observe::Region* g_region = nullptr;
+
+/// A process under BYPASS_STRICT ends with this status when something cannot be set up as asked.
+constexpr int kStrictStatus = 78;
+
+Config* load() {
+  auto* config = new Config(load_config(g_environment.entries(), toml_reader()));
+  config->rules.keep_program(program_invocation_short_name);
+  if (*g_environment.left_out() != 0)
+    config->problems.push_back({g_environment.left_out(), "", "environment",
+                                "finds no room; accepted are " + std::to_string(EnvironmentCopy::kMaxEntries) +
+                                    " variables of " + std::to_string(EnvironmentCopy::kMaxBytes) + " bytes together"});
+  return config;
+}
+
+void open_log(Config& config) {
+  int fd = -1;
+  if (!config.log_file.empty()) {
+    fd = open_log_file(config.log_file.c_str(), descriptor_base());
+    if (fd < 0)
+      config.problems.push_back({"BYPASS_LOG_FILE", config.log_file, "environment",
+                                 std::string("cannot be opened for writing: ") + strerror(errno)});
+    else
+      own_descriptor(fd, true);
+  }
+  start_log(config.log_level, fd);
+}
+
+// Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
+void create_region(const Config& config) {
+  if (config.ok() && config.ports.empty()) return;
+  observe::RegionStart start;
+  start.run_dir = run_dir_path(config.run_dir);
+  start.library_version = BYPASS_VERSION;
+  start.profile = profile_name(config.profile);
+  start.counters = stack_counter_table();
+  std::string problem;
+  if (!g_region->create(start, problem)) BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
+}
+
+// Of a process that never started: nobody else knows that it has a stats file.
+// Among the last: what is delivered at exit is still counted.
+[[gnu::destructor(101)]] void on_unload() {
+  remove_region();
+}
+
+}  // namespace
+
+const char* profile_name(Profile profile) {
+  return profiles()[static_cast<std::size_t>(profile)].name.data();
+}
+
+void keep_environment(const char* const* environment) {
+  g_environment.take(environment);
+}
+
+const Config& configuration() {
+  if (g_config != nullptr) return *g_config;
+  const Inside inside;
+  Config* const config = load();
+  open_log(*config);
+  g_region = new observe::Region();
+  create_region(*config);
+  g_config = config;
+  for (const ConfigProblem& problem : config->problems) report_problem(Reason::kConfigProblem, problem.message());
+  if (!config->ok()) end_if_strict();
+  return *config;
+}
+
+observe::Region& region() {
+  return *g_region;
+}
+
+void remove_region() {
+  if (g_region != nullptr) g_region->remove();
+}
+
+void report_problem(Reason reason, const std::string& text) {
+  BYPASS_LOG_ERROR("%s", text.c_str());
+  g_region->why(reason, -1, 0, Endpoint{}, text.c_str());
+}
+
+void end_if_strict() {
+  if (!g_config->strict) return;
+  BYPASS_LOG_ERROR("BYPASS_STRICT is on: the program ends with status %d", kStrictStatus);
+  remove_region();
+  const Inside inside;  // this _exit is not the program's: nothing is delivered first
+  _exit(kStrictStatus);
+}
+
+}  // namespace bypass::runtime

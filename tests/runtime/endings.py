@@ -1,0 +1,206 @@
+"""A process from its first socket to its end, with the library itself: what it was started with, what it says when
+something is not as asked for, a crash inside, and its exit.   endings.py NAME...   (no name: lists them)"""
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "system"))
+from harness import BUILD, Side, check, free_port  # noqa: E402
+
+CASES = {}
+PYTHON = "/usr/bin/python3"
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def asked(side, what):
+    """What `bypass` says of the one process of this side."""
+    done = subprocess.run([os.path.join(BUILD, "bypass"), what, "--json"], env=side.environment("server", LD_PRELOAD=""),
+                          capture_output=True, text=True)
+    processes = json.loads(done.stdout)["processes"]
+    check(len(processes) == 1, f"bypass {what}: {done.stdout} {done.stderr}")
+    return processes[0]
+
+
+def until_end_of_input(script):
+    """`script`, then the word that it is done, then alive until its standard input ends."""
+    return f"import sys\n{script}\nprint('done', flush=True)\nsys.stdin.read()"
+
+
+class Asked:
+    """A program that has run `script` and is alive inside the block."""
+
+    def __init__(self, side, script, **variables):
+        self.child = subprocess.Popen([PYTHON, "-c", until_end_of_input(script)], env=side.environment("server", **variables),
+                                      cwd=side.dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      text=True)
+
+    def __enter__(self):
+        line = self.child.stdout.readline()
+        check(line == "done\n", f"{line!r} {self.child.poll()}")
+        return self
+
+    def __exit__(self, *_):
+        _, self.errors = self.child.communicate(timeout=20)
+
+
+SOCKET = "import socket; s = socket.socket()"  # the import alone makes an epoll set
+
+
+def problems():
+    """Variables, the reason that `bypass why` names, how the message begins."""
+    return [
+        ({"BYPASS_MTU": "1"}, "config_problem", "BYPASS_MTU=1 (environment): "),
+        ({"BYPASS_PROT": "x"}, "config_problem", "BYPASS_PROT=x (environment): "),
+        ({"BYPASS_PORT": "dpdk:net_nosuch0"}, "port_unavailable", "BYPASS_PORT=dpdk:net_nosuch0: "),
+        ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, "port_unavailable", "BYPASS_PORT=vhost:/proc/nowhere/wire: "),
+        ({"BYPASS_PORT": "af_packet:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=af_packet:bp-nosuch: "),
+        ({"BYPASS_PORT": "netdev:lo"}, "not_built", "BYPASS_PORT=netdev:lo: not built yet"),
+    ]
+
+
+@case
+def first_socket_finds_problems_and_why_tells_them():
+    for variables, reason, start in problems():
+        with Side("bypass") as side:
+            with Asked(side, SOCKET, **variables) as program:
+                whys = asked(side, "why")["whys"]
+                check([why["reason"] for why in whys] == [reason], f"{variables}: {whys}")
+                check(whys[0]["detail"].startswith(start), f"{variables}: {whys}")
+            check(f": {start}" in program.errors, f"{variables}: {program.errors}")
+            check(os.listdir(side.path("run")) == [], f"{variables}: the stats file stays")
+
+
+@case
+def strict_process_leaves_no_stats_file():
+    for variables, _, start in problems():
+        with Side("bypass") as side:
+            done = subprocess.run([PYTHON, "-c", SOCKET], capture_output=True, text=True, timeout=60,
+                                  env=side.environment("server", BYPASS_STRICT="1", **variables))
+            check(done.returncode == 78 and start in done.stderr, f"{variables}: {done}")
+            check(os.listdir(side.path("run")) == [], f"{variables}: the stats file stays")
+
+
+@case
+def limit_that_forbids_the_arena_is_told():
+    with Side("bypass") as side:
+        script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20,) * 2)\n{SOCKET}"
+        with Asked(side, script) as program:
+            whys = asked(side, "why")["whys"]
+            check([why["reason"] for why in whys] == ["arena_unavailable"], f"{whys}")
+        check("RLIMIT_FSIZE is 4194304 bytes" in program.errors, program.errors)
+
+
+@case
+def memory_that_the_address_space_cannot_hold_is_refused():
+    with Side("bypass") as side:
+        script = f"ulimit -v 4194304; exec {PYTHON} -c '{SOCKET}'"
+        done = subprocess.run(["/bin/sh", "-c", script], env=side.environment("server", BYPASS_MEMORY="8G"), capture_output=True,
+                              text=True, timeout=60)
+        check("BYPASS_MEMORY=8G (environment): " in done.stderr and "accepted is up to 455M" in done.stderr, f"{done}")
+
+
+@case
+def late_failure_of_a_listeners_port_is_told():
+    """A bare listener's port is opened by the progress thread, after listen() has returned."""
+    with Side("bypass") as side:
+        open(side.path("wire"), "w").close()  # a file that is no socket stands in the way
+        port = free_port()
+        script = f"{SOCKET}; s.bind(('0.0.0.0', {port})); s.listen()"
+        with Asked(side, script) as program:
+            while not asked(side, "why")["whys"]:
+                check(program.child.poll() is None, "the program ended")
+            whys = asked(side, "why")["whys"]
+            check(whys[0]["reason"] == "port_unavailable", f"{whys}")
+            check(whys[0]["detail"].startswith(f"BYPASS_PORT=vhost:{side.path('wire')}: "), f"{whys}")
+
+
+@case
+def program_that_overwrites_its_environment_keeps_its_port():
+    script = """
+import ctypes, socket
+block = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), 'environ')
+at = 0
+while block[at]:
+    ctypes.memset(block[at], ord('x'), len(ctypes.string_at(block[at])))
+    at += 1
+s = socket.socket()
+assert 'bypass-arena' in open('/proc/self/maps').read()"""
+    with Side("bypass") as side, Asked(side, script):
+        check(asked(side, "stat")["profile"] == side.profile, "not the configuration it was started with")
+
+
+@case
+def crash_inside_is_reported_then_the_programs_handler_runs():
+    """The port of a bare listener is opened by the progress thread; its memory is then taken from under the library."""
+    script = f"""
+import ctypes, faulthandler
+faulthandler.enable()
+s = socket.create_server(('0.0.0.0', {free_port()}))
+print('listens', flush=True)
+sys.stdin.readline()
+for line in open('/proc/self/maps'):
+    if 'bypass-arena' in line:
+        low, high = (int(x, 16) for x in line.split()[0].split('-'))
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(low), ctypes.c_size_t(high - low), 0)
+s.accept()"""
+    with Side("bypass") as side:
+        child = subprocess.Popen([PYTHON, "-c", f"import socket, sys{script}"], env=side.environment("server"), cwd=side.dir,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        check(child.stdout.readline() == "listens\n", "no listener")
+        while not any(port["open"] for port in asked(side, "stat")["ports"]):
+            check(child.poll() is None, "the program ended")
+        _, errors = child.communicate("go on\n", timeout=60)
+        report, handler = errors.find("crash inside libbypass: SIGSEGV"), errors.find("Fatal Python error: Segmentation fault")
+        check(0 <= report < handler, errors)
+        check(child.returncode == -11, f"exit {child.returncode}")
+
+
+@case
+def exit_waits_for_the_thread_that_delivers():
+    """Two threads end the process at once: the second must not end it under the first one's delivery."""
+    size = 3 << 20
+    expected = f"{size} {hashlib.sha256(random.Random(3).randbytes(size)).hexdigest()}"
+    script = """
+import ctypes, random, socket, sys, threading
+address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+end = ctypes.CDLL(None)._exit  # unlike os._exit it lets other threads run
+together = threading.Barrier(2)
+def leave():
+    together.wait()
+    end(0)
+s = socket.create_connection((address, port))
+s.sendall(random.Random(3).randbytes(size))
+threading.Thread(target=leave).start()
+leave()"""
+    with Side("bypass") as side:
+        port, rounds = free_port(), 5
+        sink = side.start_python("server", "sink.py", side.address, port, rounds, until="ready")
+        for _ in range(rounds):
+            side.run("client", PYTHON, "-c", script, side.address, port, size)
+        check(side.end(sink) == 0, "the sink failed")
+        check(side.output(sink).split("\n")[1:1 + rounds] == [expected] * rounds, side.output(sink))
+
+
+def main():
+    if len(sys.argv) < 2:
+        print("\n".join(CASES))
+        return
+    for name in sys.argv[1:]:
+        try:
+            CASES[name]()
+            print(f"{name}: shown")
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+
+
+main()

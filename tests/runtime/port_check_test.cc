@@ -1,0 +1,64 @@
+#include "runtime/port_check.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "runtime/environment.h"
+
+namespace bypass::runtime {
+namespace {
+
+std::string checked(const char* kind, const std::string& target) {
+  PortConfig port;
+  port.kind = kind;
+  port.target = target;
+  return quick_check(port);
+}
+
+TEST(PortCheck, SocketFolder_MustBeThere) {
+  EXPECT_EQ(checked("vhost", "/nonexistent/wire"), "the folder /nonexistent: No such file or directory");
+  EXPECT_EQ(checked("virtio", "/nonexistent/wire"), "the folder /nonexistent: No such file or directory");
+  EXPECT_EQ(checked("vhost", "/dev/null/wire"), "/dev/null is no folder");
+  EXPECT_NE(checked("vhost", "/tmp/"), "");
+  EXPECT_EQ(checked("vhost", "wire-in-the-folder-of-the-test"), "");
+  EXPECT_EQ(checked("virtio", "/tmp/nobody-serves-it-yet"), "");
+}
+
+TEST(PortCheck, SocketFolder_MustTakeAFileOfTheServingEnd) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  char folder[] = "/tmp/bypass-port-check-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  chmod(folder, 0500);
+  const std::string path = std::string(folder) + "/wire";
+  EXPECT_EQ(checked("vhost", path), "no socket can be made in " + std::string(folder) + ": Permission denied");
+  EXPECT_EQ(checked("virtio", path), "");
+  rmdir(folder);
+}
+
+TEST(PortCheck, InterfaceAndDevice_MustBeThere) {
+  EXPECT_NE(checked("af_packet", "bp-nosuch").find("no network interface"), std::string::npos);
+  EXPECT_NE(checked("af_xdp", "bp-nosuch").find("no network interface"), std::string::npos);
+  EXPECT_EQ(checked("af_packet", "lo"), "");
+  EXPECT_NE(checked("pci", "fff0:ff:1f.7").find("lspci"), std::string::npos);
+}
+
+TEST(PortCheck, KindsThatAreNotBuilt_SayWhatToUse) {
+  EXPECT_EQ(checked("netdev", "eth0"), "not built yet; use af_xdp:eth0 or af_packet:eth0");
+  EXPECT_EQ(checked("verbs", "mlx5_0"), "not built yet");
+}
+
+TEST(PortCheck, Problem_BeginsWithVariableAndValue) {
+  const Config config = from_environment({"BYPASS_PORT=dpdk:net_nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
+  const PortConfig& port = config.ports.at(0);
+  EXPECT_EQ(named_problem(config, port, "no driver"), "BYPASS_PORT=dpdk:net_nosuch0: no driver");
+  EXPECT_EQ(named_problem(config, port, "dpdk:net_nosuch0: no driver"), "BYPASS_PORT=dpdk:net_nosuch0: no driver");
+  EXPECT_EQ(named_problem(config, port, "BYPASS_HUGEPAGES=on: none"), "BYPASS_HUGEPAGES=on: none");
+  const Config of_file = from_file("port = \"tap:a\"\naddr = \"10.9.0.1/24\"\n");
+  EXPECT_EQ(named_problem(of_file, of_file.ports.at(0), "is gone"), "port=tap:a: is gone");
+}
+
+}  // namespace
+}  // namespace bypass::runtime
