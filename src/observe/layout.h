@@ -24,7 +24,7 @@
 namespace bypass::observe {
 
 inline constexpr std::uint64_t kMagic = 0x3154415453504259;  // "YBPSTAT1" in memory order
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 
 inline constexpr std::size_t kMaxCounters = 192;
 inline constexpr std::size_t kMaxPorts = 16;
@@ -89,11 +89,11 @@ struct PortRecord {
   IpAddress v4;  // any: none
   IpAddress v6;
   std::uint64_t rx_frames, rx_bytes, rx_dropped, rx_no_buffer;
-  std::uint64_t tx_frames, tx_bytes, tx_full;
+  std::uint64_t tx_frames, tx_bytes, tx_full, tx_dropped;
   std::uint64_t link_ups, link_downs, reopened;
   std::uint64_t buffers_total, buffers_free;
 };
-static_assert(sizeof(PortRecord) == 248);
+static_assert(sizeof(PortRecord) == 256);
 
 /// How a socket's bytes travel.
 enum class SocketPath : std::uint8_t { kUndecided, kKernel, kWire, kDual, kShm, kRc };
@@ -126,19 +126,18 @@ struct SocketRecord {
   IpAddress remote_address;
   std::uint16_t local_port;
   std::uint16_t remote_port;
-  std::uint16_t reason;  // Reason, when path is kKernel
-  std::uint16_t shard;
+  std::uint32_t unused;
+  std::uint32_t rx_queue, tx_queue;  // bytes not yet read, not yet acknowledged; a listener: queue, backlog;
+                                     // a datagram socket: datagrams not yet read, nothing
+  // Of connections alone:
   std::uint64_t rx_bytes, tx_bytes;
   std::uint64_t rx_packets, tx_packets;
-  std::uint32_t rx_queue, tx_queue;  // bytes not yet read, not yet acknowledged; a listener: queue, backlog
-  std::uint32_t rx_queue_max, tx_queue_max;
   std::uint64_t retransmits;
-  std::uint64_t dropped;  // datagrams the receive queue had no room for
   std::uint32_t srtt_us, rttvar_us, rto_us;
   std::uint32_t cwnd, ssthresh, mss;  // bytes
   std::uint32_t snd_wnd, rcv_wnd;
 };
-static_assert(sizeof(SocketRecord) == 144);
+static_assert(sizeof(SocketRecord) == 128);
 
 struct WhyRecord {
   std::uint16_t reason;   // Reason

@@ -41,6 +41,7 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   record.rx_frames = stats.rx_frames, record.rx_bytes = stats.rx_bytes;
   record.rx_dropped = stats.rx_dropped, record.rx_no_buffer = stats.rx_no_buffer;
   record.tx_frames = stats.tx_frames, record.tx_bytes = stats.tx_bytes, record.tx_full = stats.tx_full;
+  record.tx_dropped = stats.tx_dropped;
   record.link_ups = stats.link_up, record.link_downs = stats.link_down, record.reopened = stats.reopened;
   record.buffers_total = stats.buffers_total, record.buffers_free = stats.buffers_free;
   return record;

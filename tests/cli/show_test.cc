@@ -14,7 +14,7 @@ using observe::Reason;
 using observe::Region;
 using observe::RunDir;
 
-// This test program as a process that uses the bypass: one port, one connection, one kernel socket.
+// This test program as a process that uses the bypass: one port, one connection, one datagram socket.
 class Show : public testing::Test {
  protected:
   void SetUp() override {
@@ -27,6 +27,7 @@ class Show : public testing::Test {
     port.open = port.link_up = 1;
     port.v4 = IpAddress::from_v4(0x0a090001);
     port.v4_length = 24;
+    port.tx_dropped = 77;
     region_.set_port(0, port);
     observe::SocketRecord socket{};
     socket.fd = 5;
@@ -39,10 +40,13 @@ class Show : public testing::Test {
     socket.remote_port = 40000;
     socket.rx_bytes = 12345;
     region_.update_socket(region_.claim_socket(), socket);
-    socket.fd = 6;
-    socket.path = static_cast<std::uint8_t>(observe::SocketPath::kKernel);
-    socket.reason = static_cast<std::uint16_t>(Reason::kRuleKernel);
-    region_.update_socket(region_.claim_socket(), socket);
+    observe::SocketRecord datagrams{};
+    datagrams.fd = 6;
+    datagrams.protocol = IPPROTO_UDP;
+    datagrams.state = static_cast<std::uint8_t>(observe::SocketState::kOpen);
+    datagrams.path = static_cast<std::uint8_t>(observe::SocketPath::kDual);
+    datagrams.rx_queue = 3;
+    region_.update_socket(region_.claim_socket(), datagrams);
     region_.why(Reason::kNoRoute, 9, IPPROTO_TCP, {IpAddress::from_v4(0x08080808), 443}, "8.8.8.8 is in no prefix");
   }
 
@@ -73,7 +77,9 @@ TEST_F(Show, StatJson_HasTheSame) {
   EXPECT_EQ(process.at("pid"), getpid());
   EXPECT_EQ(process.at("ports").at(0).at("link"), "up");
   EXPECT_EQ(process.at("sockets").at(0).at("rx_bytes"), 12345);
-  EXPECT_EQ(process.at("sockets").at(1).at("reason"), "rule_kernel");
+  EXPECT_EQ(process.at("ports").at(0).at("tx_dropped"), 77);
+  EXPECT_EQ(process.at("sockets").at(1).at("rx_queue"), 3);
+  EXPECT_FALSE(process.at("sockets").at(1).contains("rx_bytes")) << "nobody counts them for datagrams";
   EXPECT_EQ(process.at("counters").at("rx_frames"), 7);
 }
 
@@ -81,8 +87,7 @@ TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
   const Ran ran = show({"why", pid_});
   EXPECT_EQ(ran.code, 0);
   for (const char* part :
-       {"no_route", "8.8.8.8:443", "no port of the bypass routes to the address: 8.8.8.8 is in no prefix",
-        "a rule leaves it to the kernel"})
+       {"no_route", "8.8.8.8:443", "no port of the bypass routes to the address: 8.8.8.8 is in no prefix"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
 
@@ -91,7 +96,6 @@ TEST_F(Show, WhyJson_HasTheSame) {
   const json& process = parsed.at("processes").at(0);
   EXPECT_EQ(process.at("whys").at(0).at("reason"), "no_route");
   EXPECT_EQ(process.at("whys").at(0).at("count"), 1);
-  EXPECT_EQ(process.at("kernel_sockets").at(0).at("fd"), 6);
 }
 
 TEST_F(Show, UnknownPid_SaysSoAndEndsWith1) {

@@ -18,7 +18,7 @@ TEST(RegionThreads, Reader_SeesWholeRecords) {
   std::thread writer([&] {
     SocketRecord record{};
     for (std::uint64_t i = 1; !stop.load(std::memory_order_relaxed); i++) {
-      record.rx_bytes = record.tx_bytes = record.retransmits = record.dropped = i;
+      record.rx_bytes = record.tx_bytes = record.retransmits = record.tx_packets = i;
       store_record(*slot, record);
     }
   });
@@ -28,7 +28,7 @@ TEST(RegionThreads, Reader_SeesWholeRecords) {
     if (!load_record(*slot, record)) continue;
     seen++;
     ASSERT_TRUE(record.rx_bytes == record.tx_bytes && record.tx_bytes == record.retransmits &&
-                record.retransmits == record.dropped);
+                record.retransmits == record.tx_packets);
   }
   while (seen == 0) {
     SocketRecord record{};
@@ -75,6 +75,23 @@ TEST(RegionThreads, Whys_AreCountedOrSaidToBeLost) {
   std::uint64_t total = s.whys_lost;
   for (const WhyRecord& why : s.whys) total += why.count;
   EXPECT_EQ(total, 2000U);
+}
+
+TEST(RegionThreads, Remove_TakesNothingFromUnderAWriter) {
+  const RunDir dir;
+  Region region;
+  start(region, dir);
+  const int slot = region.claim_socket();
+  std::atomic<int> rounds{0};
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (; !stop.load(std::memory_order_relaxed); rounds++, rounds.notify_one()) region.update_socket(slot, {});
+  });
+  rounds.wait(0);
+  region.remove();
+  stop = true;
+  writer.join();
+  EXPECT_EQ(dir.own_file(), "");
 }
 
 }  // namespace

@@ -75,24 +75,19 @@ Json process_json(const observe::Snapshot& process) {
 }
 
 Json port_json(const observe::PortRecord& port) {
-  return {{"port", port_name(port)},
-          {"open", port.open != 0},
-          {"link", port.link_up != 0 ? "up" : "down"},
-          {"addresses", port_addresses(port)},
-          {"mac", mac_text(port)},
-          {"mtu", port.mtu},
-          {"rx_frames", port.rx_frames},
-          {"rx_bytes", port.rx_bytes},
-          {"rx_dropped", port.rx_dropped},
-          {"rx_no_buffer", port.rx_no_buffer},
-          {"tx_frames", port.tx_frames},
-          {"tx_bytes", port.tx_bytes},
-          {"tx_full", port.tx_full},
-          {"link_ups", port.link_ups},
-          {"link_downs", port.link_downs},
-          {"reopened", port.reopened},
-          {"buffers_total", port.buffers_total},
-          {"buffers_free", port.buffers_free}};
+  return {
+      {"port", port_name(port)},           {"open", port.open != 0},        {"link", port.link_up != 0 ? "up" : "down"},
+      {"addresses", port_addresses(port)}, {"mac", mac_text(port)},         {"mtu", port.mtu},
+      {"rx_frames", port.rx_frames},       {"rx_bytes", port.rx_bytes},     {"rx_dropped", port.rx_dropped},
+      {"rx_no_buffer", port.rx_no_buffer}, {"tx_frames", port.tx_frames},   {"tx_bytes", port.tx_bytes},
+      {"tx_full", port.tx_full},           {"tx_dropped", port.tx_dropped}, {"link_ups", port.link_ups},
+      {"link_downs", port.link_downs},     {"reopened", port.reopened},     {"buffers_total", port.buffers_total},
+      {"buffers_free", port.buffers_free}};
+}
+
+bool is_connection(const observe::SocketRecord& s) {
+  const auto state = static_cast<observe::SocketState>(s.state);
+  return s.protocol == IPPROTO_TCP && state != observe::SocketState::kListen && state != observe::SocketState::kOpen;
 }
 
 Json socket_json(const observe::SocketRecord& s) {
@@ -102,16 +97,14 @@ Json socket_json(const observe::SocketRecord& s) {
                {"path", observe::path_name(s.path)},
                {"local", endpoint_text(s.local_address, s.local_port)},
                {"remote", endpoint_text(s.remote_address, s.remote_port)},
-               {"rx_bytes", s.rx_bytes},
+               {"rx_queue", s.rx_queue},
+               {"tx_queue", s.tx_queue}};
+  if (!is_connection(s)) return json;
+  json.update({{"rx_bytes", s.rx_bytes},
                {"tx_bytes", s.tx_bytes},
                {"rx_packets", s.rx_packets},
                {"tx_packets", s.tx_packets},
-               {"rx_queue", s.rx_queue},
-               {"tx_queue", s.tx_queue},
-               {"rx_queue_max", s.rx_queue_max},
-               {"tx_queue_max", s.tx_queue_max},
                {"retransmits", s.retransmits},
-               {"dropped", s.dropped},
                {"srtt_us", s.srtt_us},
                {"rttvar_us", s.rttvar_us},
                {"rto_us", s.rto_us},
@@ -119,8 +112,7 @@ Json socket_json(const observe::SocketRecord& s) {
                {"ssthresh", s.ssthresh},
                {"mss", s.mss},
                {"snd_wnd", s.snd_wnd},
-               {"rcv_wnd", s.rcv_wnd}};
-  if (s.reason != 0) json["reason"] = observe::reason_info(s.reason).name;
+               {"rcv_wnd", s.rcv_wnd}});
   return json;
 }
 

@@ -22,6 +22,8 @@ std::string field_text(const std::array<char, size>& field) {
 
 Json process_json(const observe::Snapshot& process);  // pid, command, …: what each command begins with
 Json port_json(const observe::PortRecord& port);
+/// What counts bytes and has a round-trip time.
+bool is_connection(const observe::SocketRecord& socket);
 Json socket_json(const observe::SocketRecord& socket);
 Json why_json(const observe::WhyRecord& why);
 std::vector<std::string> port_addresses(const observe::PortRecord& port);

@@ -30,8 +30,8 @@ void print_ports(const Snapshot& process) {
     fmt::print("\n  no port\n");
     return;
   }
-  std::vector<std::vector<std::string>> rows = {
-      {"PORT", "LINK", "ADDRESS", "MTU", "RX FRAMES", "RX BYTES", "RX LOST", "TX FRAMES", "TX BYTES", "REOPENED"}};
+  std::vector<std::vector<std::string>> rows = {{"PORT", "LINK", "ADDRESS", "MTU", "RX FRAMES", "RX BYTES", "RX LOST",
+                                                 "TX FRAMES", "TX BYTES", "TX LOST", "REOPENED"}};
   for (const auto& port : process.ports)
     rows.push_back({port_name(port),
                     port.open == 0      ? "not open"
@@ -40,24 +40,26 @@ void print_ports(const Snapshot& process) {
                     fmt::format("{}", fmt::join(port_addresses(port), ",")), fmt::format("{}", port.mtu),
                     fmt::format("{}", port.rx_frames), fmt::format("{}", port.rx_bytes),
                     fmt::format("{}", port.rx_dropped + port.rx_no_buffer), fmt::format("{}", port.tx_frames),
-                    fmt::format("{}", port.tx_bytes), fmt::format("{}", port.reopened)});
+                    fmt::format("{}", port.tx_bytes), fmt::format("{}", port.tx_dropped),
+                    fmt::format("{}", port.reopened)});
   fmt::print("\n");
   print_table(rows, "  ");
 }
 
 std::vector<std::string> socket_row(const observe::SocketRecord& s) {
-  const bool estimated = s.srtt_us != 0;
+  const bool connection = is_connection(s), estimated = connection && s.srtt_us != 0;
+  const auto counted = [connection](std::uint64_t count) { return connection ? fmt::format("{}", count) : "-"; };
   return {s.fd < 0 ? "-" : fmt::format("{}", s.fd),
           protocol_text(s.protocol),
           observe::state_name(s.state),
           observe::path_name(s.path),
           endpoint_text(s.local_address, s.local_port),
           endpoint_text(s.remote_address, s.remote_port),
-          fmt::format("{}", s.rx_bytes),
-          fmt::format("{}", s.tx_bytes),
+          counted(s.rx_bytes),
+          counted(s.tx_bytes),
           fmt::format("{}", s.rx_queue),
           fmt::format("{}", s.tx_queue),
-          fmt::format("{}", s.retransmits),
+          counted(s.retransmits),
           estimated ? fmt::format("{}", s.srtt_us) : "-",
           s.cwnd != 0 ? fmt::format("{}", s.cwnd) : "-"};
 }

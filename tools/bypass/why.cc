@@ -10,21 +10,11 @@ namespace {
 
 using observe::Snapshot;
 
-// Sockets that the kernel serves now; the entries tell what happened at any time.
-std::vector<observe::SocketRecord> kernel_sockets(const Snapshot& process) {
-  std::vector<observe::SocketRecord> found;
-  for (const auto& socket : process.sockets)
-    if (socket.record.path == static_cast<std::uint8_t>(observe::SocketPath::kKernel)) found.push_back(socket.record);
-  return found;
-}
-
 Json whys_json(const Snapshot& process) {
   Json json = process_json(process);
   json["whys"] = Json::array();
   for (const auto& why : process.whys) json["whys"].push_back(why_json(why));
   json["whys_lost"] = process.whys_lost;
-  json["kernel_sockets"] = Json::array();
-  for (const auto& socket : kernel_sockets(process)) json["kernel_sockets"].push_back(socket_json(socket));
   return json;
 }
 
@@ -47,17 +37,6 @@ void print_whys(const Snapshot& process) {
   if (process.whys_lost != 0) fmt::print("  and {} older entries that had to make room\n", process.whys_lost);
 }
 
-void print_kernel_sockets(const Snapshot& process) {
-  const auto sockets = kernel_sockets(process);
-  if (sockets.empty()) return;
-  std::vector<std::vector<std::string>> rows = {{"FD", "PROTO", "LOCAL", "REMOTE", "ON THE KERNEL BECAUSE"}};
-  for (const auto& s : sockets)
-    rows.push_back({fmt::format("{}", s.fd), protocol_text(s.protocol), endpoint_text(s.local_address, s.local_port),
-                    endpoint_text(s.remote_address, s.remote_port), sentence(s.reason, "")});
-  fmt::print("\n");
-  print_table(rows, "  ");
-}
-
 }  // namespace
 
 int run_why(const ShowOptions& options) {
@@ -72,7 +51,6 @@ int run_why(const ShowOptions& options) {
       print_process_line(process);
       fmt::print("\n");
       print_whys(process);
-      print_kernel_sockets(process);
     }
   }
   return listing.processes.empty() ? kNothing : kOk;
