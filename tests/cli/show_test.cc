@@ -133,6 +133,15 @@ TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
   EXPECT_EQ(parsed.at("problems").at(0).at("name"), "BYPASS_MTU");
 }
 
+TEST(ShowConfig, KindOfPortThatIsNotBuilt_IsSaidToBe) {
+  const auto said = [](const char* port) {
+    return run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out.find("not built yet: netdev") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(said("BYPASS_PORT=tap:a;netdev:lo"));
+  EXPECT_FALSE(said("BYPASS_PORT=af_packet:lo"));
+}
+
 TEST(ShowConfig, Problem_IsToldOnStandardErrorAndEndsWith1) {
   const Ran ran = run_command({"config"}, {"BYPASS_PROT=x"});
   EXPECT_EQ(ran.code, 1);

@@ -125,14 +125,14 @@ def late_failure_of_a_listeners_port_is_told():
 
 @case
 def program_that_overwrites_its_environment_keeps_its_port():
-    script = """
-import ctypes, socket
+    script = f"""
+import ctypes
 block = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), 'environ')
 at = 0
 while block[at]:
     ctypes.memset(block[at], ord('x'), len(ctypes.string_at(block[at])))
     at += 1
-s = socket.socket()
+{SOCKET}
 assert 'bypass-arena' in open('/proc/self/maps').read()"""
     with Side("bypass") as side, Asked(side, script):
         check(asked(side, "stat")["profile"] == side.profile, "not the configuration it was started with")
@@ -162,6 +162,23 @@ s.accept()"""
         report, handler = errors.find("crash inside libbypass: SIGSEGV"), errors.find("Fatal Python error: Segmentation fault")
         check(0 <= report < handler, errors)
         check(child.returncode == -11, f"exit {child.returncode}")
+
+
+@case
+def handler_that_ends_the_process_inside_the_lock_does_not_enter_the_stack():
+    """The arena's first pages hold the lock, the rest of it is taken away: the next socket faults with the lock held."""
+    script = f"""{SOCKET}
+import ctypes
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.signal(11, ctypes.cast(libc._exit, ctypes.c_void_p))  # ends with the signal's number as status
+low, high = next([int(x, 16) for x in line.split()[0].split('-')] for line in open('/proc/self/maps') if 'bypass-arena' in line)
+libc.mprotect(ctypes.c_void_p(low + (1 << 20)), ctypes.c_size_t(high - low - (1 << 20)), 0)
+socket.socket()"""
+    with Side("bypass") as side:
+        done = subprocess.run([PYTHON, "-c", script], env=side.environment("server"), capture_output=True, text=True, timeout=60)
+        check(done.returncode == 11, f"{done}")
+        check(os.listdir(side.path("run")) == [], "the stats file stays")
 
 
 @case
