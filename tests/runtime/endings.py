@@ -165,6 +165,42 @@ s.accept()"""
 
 
 @case
+def handler_on_top_of_the_opening_does_not_wait_for_itself():
+    """While a call opens the ports, a timer's handler makes one that needs them: accept, with the signal's number, 14, as
+    descriptor."""
+    script = f"""
+import ctypes, os, socket
+listener = socket.create_server(('0.0.0.0', {free_port()}))
+listener.setblocking(False)
+os.dup2(listener.fileno(), 14)
+datagrams = socket.socket(type=socket.SOCK_DGRAM)
+libc = ctypes.CDLL(None)
+libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.signal(14, ctypes.cast(libc.accept, ctypes.c_void_p))
+every_ms = (ctypes.c_long * 4)(0, 1000, 0, 1000)
+libc.setitimer(0, every_ms, None)
+datagrams.sendto(b'x', ('10.9.0.2', 9))
+libc.setitimer(0, (ctypes.c_long * 4)(), None)
+print('opened')"""
+    with Side("bypass") as side:
+        check(side.run("server", PYTHON, "-c", script, timeout=20) == b"opened\n", "it did not open")
+
+
+@case
+def huge_pages_that_are_not_there_are_told():
+    if open("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read().strip() != "0":
+        print("this machine has free huge pages: not shown")
+        return
+    with Side("bypass") as side:
+        script = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('10.9.0.2', 9))"
+        for value, status in (("on", 78), ("auto", 0), ("off", 0)):
+            done = subprocess.run([PYTHON, "-c", script], env=side.environment("server", BYPASS_HUGEPAGES=value, BYPASS_STRICT="1"),
+                                  capture_output=True, text=True, timeout=60)
+            check(done.returncode == status, f"{value}: {done}")
+            check((": BYPASS_HUGEPAGES=on: " in done.stderr) == (value == "on"), f"{value}: {done}")
+
+
+@case
 def handler_that_ends_the_process_inside_the_lock_does_not_enter_the_stack():
     """The arena's first pages hold the lock, the rest of it is taken away: the next socket faults with the lock held."""
     script = f"""{SOCKET}
