@@ -38,6 +38,7 @@ struct PortSpec {
   std::uint16_t queues = 1;
   std::uint32_t buffer_memory = 0;  // bytes for frames, 0: the default budget
   Hugepages hugepages = Hugepages::kAuto;
+  std::uint16_t ports = 1;  // how many this process opens: what is started with the first must suffice for all
   std::uint16_t index = 0;  // the port's place in Context::queues; its packets carry it
 };
 

@@ -116,11 +116,17 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("check vhost " + (folder / std::string(120, 'x').c_str())), "at most 107");
   expect_error(driver.ask("check af_packet nosuchif0"), "no network interface");
   expect_error(driver.ask("check pci 1234"), "not a PCI address");
-  expect_error(driver.ask("check dpdk net_mlx5"), "BYPASS_DPDK_SHARED");
+  expect_error(driver.ask("check dpdk net_mlx5"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");
   expect_error(driver.ask("check netdev eth0"), "not built yet");
   expect_error(driver.ask("check carrier pigeon"), "accepted are");
   std::filesystem::create_directory(folder / "w");
   expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");
+}
+
+// Without huge pages DPDK's memory has the size it was given with the first port.
+TEST(DpdkProcess, TheLastPortHasItsMemoryToo) {
+  Driver driver;
+  EXPECT_OK(driver.ask("fill 3 50331648"));
 }
 
 TEST(DpdkProcess, OtherDriversOpen) {

@@ -12,6 +12,7 @@
 //   sleep-echo, sleep-ping N   asleep on the wait descriptor whenever nothing has arrived -> ok WAKES
 //   idle MS              asleep for that long -> ok CPU-MICROSECONDS WAKES
 //   flags                -> ok FLAGS FLAGS   of a frame with its checksum left out and of one without, echoed
+//   fill PORTS BYTES     opens so many and takes frames until each port's buffers have grown to BYTES
 //   stats                -> ok RX TX REOPENED UP DOWN FREE TOTAL
 //   poll                 one receive
 //   said                 -> ok TEXT  warnings of the plugin's
@@ -28,6 +29,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -414,6 +416,43 @@ std::string open_port(const std::string& kind, const std::string& target, bool c
   return text;
 }
 
+// Takes frames until all that the budget allows are made: -> what went wrong, or nothing.
+std::string take_all(Port& from, std::uint32_t budget) {
+  constexpr std::uint32_t kMbufAndPacket = 256;
+  const std::uint64_t expected = budget / (from.caps().buffer_bytes + kMbufAndPacket);
+  std::vector<Packet*> taken;
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  while (taken.size() < expected && std::chrono::steady_clock::now() < patience) {
+    std::array<Packet*, 64> some{};
+    const std::size_t n = from.alloc(0, {some.data(), std::min<std::size_t>(some.size(), expected - taken.size())});
+    taken.insert(taken.end(), some.data(), some.data() + n);
+    if (n == 0) sched_yield();
+  }
+  const std::size_t got = taken.size();
+  from.free(taken);
+  return got == expected ? "" : std::to_string(got) + " of " + std::to_string(expected) + " frames";
+}
+
+std::string fill(std::uint16_t count, std::uint32_t budget) {
+  std::string problem;
+  std::vector<Port*> ports;
+  for (std::uint16_t i = 0; i < count; i++) {
+    bypass::PortSpec spec;
+    spec.kind = "dpdk";
+    spec.target = "net_null" + std::to_string(i);
+    spec.buffer_memory = budget;
+    spec.hugepages = bypass::Hugepages::kOff;
+    spec.ports = count;
+    spec.index = i;
+    ports.push_back(backend->open(spec, problem));
+    if (ports.back() == nullptr) return "error port " + std::to_string(i) + ": " + problem;
+  }
+  for (std::size_t i = 0; i < ports.size(); i++)
+    if (const std::string wrong = take_all(*ports[i], budget); !wrong.empty())
+      return "error port " + std::to_string(i) + ": " + wrong;
+  return "ok";
+}
+
 std::string close_port() {
   backend->close(port);
   port = nullptr;
@@ -435,6 +474,7 @@ std::string run(const std::string& line) {
     std::replace(text.begin(), text.end(), '\n', ' ');
     return "ok " + text;
   }
+  if (verb == "fill") return fill(static_cast<std::uint16_t>(number(a)), size);
   if (port == nullptr) return "error no port";
   if (verb == "close") return close_port();
   if (verb == "echo") return echo();

@@ -288,11 +288,11 @@ std::size_t DpdkPort::send(std::uint16_t, std::span<Packet* const> frames) {
 std::size_t DpdkPort::alloc(std::uint16_t, std::span<Packet*> out) {
   const std::size_t n = pool_.alloc(out);
   if (pool_.free_count() < pool_.low_mark()) [[unlikely]] {
-    // Once a shortage: the control thread makes a chunk, which a later alloc takes in.
-    if (!asked_to_grow_) poke_(poke_argument_);
-    asked_to_grow_ = true;
+    // Once a shortage and once a chunk: the control thread makes one, which a later alloc takes in.
+    if (asked_at_total_ != pool_.total()) poke_(poke_argument_);
+    asked_at_total_ = pool_.total();
   } else {
-    asked_to_grow_ = false;
+    asked_at_total_ = 0;
   }
   return n;
 }

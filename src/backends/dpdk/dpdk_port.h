@@ -107,7 +107,7 @@ class DpdkPort final : public Port {
   int wake_fd_ = -1;
   void (*const poke_)(void*);
   void* const poke_argument_;
-  bool asked_to_grow_ = false;
+  std::uint32_t asked_at_total_ = 0;
   std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0}, reopened_{0};
 };
 

@@ -5,7 +5,7 @@
 // twice in one copy: after a failure this copy stays without EAL and says why.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 
 #include "backends/backend.h"
@@ -13,8 +13,8 @@
 namespace bypass::dpdk {
 
 struct EalRequest {
-  std::string pci_address;         // empty: no PCI scan at all
-  std::uint32_t buffer_bytes = 0;  // what the first port's buffers may grow to
+  std::string pci_address;       // empty: no PCI scan at all
+  std::size_t buffer_bytes = 0;  // what the buffers of all ports may grow to together
   Hugepages hugepages = Hugepages::kAuto;
 };
 

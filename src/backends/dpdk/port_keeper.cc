@@ -51,7 +51,7 @@ bool PortKeeper::create_pools(std::string& problem) {
 }
 
 bool PortKeeper::open(std::string& problem) {
-  if (!start_eal({plan_.pci_address, plan_.pool.budget_bytes, plan_.hugepages}, problem)) return false;
+  if (!start_eal({plan_.pci_address, plan_.all_buffer_bytes, plan_.hugepages}, problem)) return false;
   if (!create_pools(problem)) return false;
   port_ = std::make_unique<DpdkPort>(*pool_, gather_.get(), poke_control, &control_);
   port_->announce(plan_.expected, plan_.mac);

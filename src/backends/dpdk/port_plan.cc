@@ -165,11 +165,11 @@ bool plan_devargs(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   const std::string arguments = comma == std::string::npos ? "" : spec.target.substr(comma + 1);
   if (is_pci_address(name)) return plan_pci(name, arguments, plan, problem);
   const std::string driver = name.substr(0, name.find_last_not_of("0123456789") + 1);
-#ifndef BYPASS_DPDK_SHARED
+#ifndef BYPASS_DPDK_EXTRA_PMDS  // … whose drivers' names are known to DPDK only
   if (std::find(kVirtualDrivers.begin(), kVirtualDrivers.end(), driver) == kVirtualDrivers.end()) {
     problem = "dpdk:" + spec.target + ": this build has no driver " + driver + "; it has";
     for (const std::string_view each : kVirtualDrivers) problem += " " + std::string(each);
-    problem += ". Build with -DBYPASS_DPDK_SHARED=ON to use every driver of the installed DPDK";
+    problem += ". Build with -DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE to add one, as in net_bond for librte_net_bond.a";
     return false;
   }
 #endif
@@ -228,6 +228,7 @@ bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   plan.device.mtu = spec.mtu;
   plan.hugepages = spec.hugepages;
   plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
+  plan.all_buffer_bytes = std::size_t{plan.pool.budget_bytes} * spec.ports;
   if (spec.mtu != 0) plan.expected.mtu = spec.mtu;
   if (!plan_kind(spec, plan, problem)) return false;
   plan.expected.buffer_bytes = plan.pool.data_room + kTxHeadroom;

@@ -1,6 +1,7 @@
 // PortPlan: a PortSpec made concrete: which driver, with which arguments, which pool.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "backends/backend.h"
@@ -22,6 +23,7 @@ struct PortPlan {
   std::string warning;      // worth a line in the log when the port opens
   DeviceSpec device;
   PoolConfig pool;
+  std::size_t all_buffer_bytes = 0;  // of every port of the process together
   Hugepages hugepages = Hugepages::kAuto;
   MacAddress mac;     // zero: the device's own
   PortCaps expected;  // until the device is there
