@@ -31,17 +31,9 @@ BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
   return static_cast<int>(use.finish(result));
 }
 
-// Gives a connection of ours its number: a duplicate of the placeholder, so that fstat says socket.
-int number_connection(const socket::Accepted& accepted, int flags) {
-  int placeholder = socket::shadow_placeholder(accepted.domain);
-  int fd = real.fcntl(placeholder, (flags & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
-  if (fd < 0) {
-    KeepErrno keep;
-    socket::release(*accepted.file, -1);
-    return -1;
-  }
-  if (enter_number(fd, accepted.file)) return fd;
-  real.close(fd);
+int number_connection(const socket::Accepted& accepted) {
+  if (enter_number(accepted.number, accepted.file)) return accepted.number;
+  real.close(accepted.number);
   errno = ENFILE;
   return -1;
 }
@@ -55,7 +47,7 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
   while (restart.again(result));
   result = use.finish(result);
   if (result < 0) return -1;
-  if (accepted.file != nullptr) return number_connection(accepted, flags);
+  if (accepted.file != nullptr) return number_connection(accepted);
   drop_stale_number(accepted.kernel_fd);
   return accepted.kernel_fd;
 }

@@ -240,6 +240,7 @@ void release_entry(Entry entry, int fd) {
     socket::release(*entry.file(), fd);
     return;
   }
+  if (fd >= 0) socket::number_closes(*entry.file(), fd);
   // A full list keeps the object for good: better than one that a call still uses.
   if (!defer(entry.word())) return;
   deferred_count.fetch_add(1);

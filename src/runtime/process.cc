@@ -159,10 +159,12 @@ bool need_wire() {
   return open_ports(*g_process);
 }
 
-bool routes_to(const sockaddr* remote) {
+socket::Decision routes_to(const sockaddr* remote) {
   const auto endpoint = socket::endpoint_of(remote, sizeof(sockaddr_in6));
-  if (!endpoint) return false;
-  return g_process->decider.connect(RuleProto::kUdp, *endpoint).action == RuleAction::kBypass;
+  if (!endpoint) return socket::Decision::kKernel;
+  const Verdict verdict = g_process->decider.connect(RuleProto::kUdp, *endpoint);
+  if (verdict.action == RuleAction::kKernel) return socket::Decision::kKernel;  // too many to note one by one
+  return act_on(verdict, -1, IPPROTO_UDP, *endpoint, true);
 }
 
 void fill_environment(Process& p) {
@@ -179,6 +181,7 @@ void fill_environment(Process& p) {
   e.send_buffer = static_cast<std::uint32_t>(p.config.tcp.send_buffer);
   e.receive_buffer = static_cast<std::uint32_t>(p.config.tcp.receive_buffer);
   e.own_descriptor = own_high;
+  e.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
 }
 
 /// False: the process stays with the kernel's sockets, as each problem says.

@@ -51,6 +51,10 @@ void retain(File& file);
 /// `last` tells whether it was. May block for a lingering close.
 int release(File& file, int fd);
 
+/// The last number is about to be closed while a call is inside; release(file, -1) follows when it has left. Until
+/// then the kernel's side of the object is reached by a descriptor of ours.
+void number_closes(File& file, int fd);
+
 [[nodiscard]] FileKind kind(const File& file);
 /// Whether the object has been decided for the kernel: the caller then drops it from its table
 /// (release with the descriptor kept), and the number is a plain kernel descriptor from then on.
@@ -63,9 +67,9 @@ long listen(File& file, int fd, int backlog);
 long connect(File& file, int fd, const sockaddr* address, socklen_t length);
 
 struct Accepted {
-  File* file = nullptr;  // a bypass connection: the caller gives it a number (a dup of shadow_placeholder())
+  File* file = nullptr;  // a bypass connection …
+  int number = -1;       // … and the descriptor made for it, a duplicate of shadow_placeholder()
   int kernel_fd = -1;    // or a connection of the kernel's, with its descriptor
-  int domain = AF_INET;  // of `file`, the listener's: whose shadow_placeholder() stands for it
 };
 /// Takes a connection of either path. `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC. `address`/`length` as accept4's.
 long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);

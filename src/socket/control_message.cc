@@ -1,6 +1,7 @@
 #include "socket/control_message.h"
 
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <time.h>
 
 #include <algorithm>
@@ -53,6 +54,10 @@ void read_one(const cmsghdr& header, const std::byte* data, std::size_t size, Se
     out.tos = static_cast<std::uint8_t>(data[0]);
   } else if (header.cmsg_level == IPPROTO_IP && header.cmsg_type == IP_TTL) {
     out.ttl = static_cast<std::uint8_t>(value);
+  } else if (header.cmsg_level == IPPROTO_UDP && header.cmsg_type == UDP_SEGMENT && size >= sizeof(std::uint16_t)) {
+    std::uint16_t bytes = 0;
+    std::memcpy(&bytes, data, sizeof bytes);
+    out.segment_bytes = bytes;
   } else if (header.cmsg_level == IPPROTO_IPV6 && header.cmsg_type == IPV6_TCLASS) {
     out.tos = static_cast<std::uint8_t>(value);
   }

@@ -33,6 +33,7 @@ void report_datagram(const Socket& socket, const udp::Datagram& datagram, Instan
 struct SendControl {
   IpAddress source;  // IP_PKTINFO; any: the route's
   std::optional<std::uint8_t> tos, ttl;
+  std::optional<std::uint16_t> segment_bytes;  // UDP_SEGMENT
 };
 SendControl read_control(const Message& message);
 

@@ -1,12 +1,14 @@
 #include "socket/datagram.h"
 
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <sys/ioctl.h>
 
 #include <cstring>
 
 #include "observe/reasons.h"
 #include "socket/errno_map.h"
+#include "socket/options.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {
@@ -16,9 +18,8 @@ namespace {
 /// net.core.rmem_default: what a socket queues whose program has said nothing.
 constexpr std::uint32_t kReceiveBytes = 212992;
 
-void tell_why(int fd, const char* detail) {
-  if (environment.record_why != nullptr)
-    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kAddressNotOurs), detail);
+void tell_why(int fd, observe::Reason reason, const char* detail) {
+  if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
 // The kernel keeps the books of ports for both halves.
@@ -40,6 +41,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   socket.binding = *made;
   socket.path = Path::kDual;
   watch_kernel_half(socket, fd);
+  tell_ignored_options(socket, fd);
   signal_idle(socket);  // who waits looks at the wire from now on
   return 0;
 }
@@ -51,17 +53,41 @@ bool wants_bypass(int fd, const Endpoint& local, int domain) {
   return environment.decide_listen(fd, SOCK_DGRAM, &name.base) == Decision::kBypass;
 }
 
+// A port that the program has not asked for goes with the association (udp_disconnect); the next send finds
+// another one, for both halves.
+void close_if_unbound(Guard& guard, Socket& socket, int fd) {
+  if (udp_engine().local(*socket.binding).port == kernel_name(fd).port) return;
+  udp_engine().close(guard.context(), *socket.binding);
+  socket.binding = nullptr;
+  socket.path = Path::kUndecided;
+}
+
 long dissolve(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  const long r = kernel_result(kernel->connect(fd, address, length));
+  Guard guard(shard());
+  socket.details->peer = {};
+  socket.details->peer_is_kernel = false;
+  if (socket.binding == nullptr) return r;
+  udp_engine().connect(*socket.binding, {});
+  close_if_unbound(guard, socket, fd);
+  watch_kernel_half(socket, fd);
+  return r;
+}
+
+// Takes the kernel half's peer away, but not the port, which the other half goes on with.
+void disconnect_kernel_half(Socket& socket, int fd) {
+  sockaddr none{};
+  none.sa_family = AF_UNSPEC;
+  kernel->connect(fd, &none, sizeof none);
+  if (kernel_name(fd).port != 0) return;
+  Endpoint local;
   {
     Guard guard(shard());
-    socket.details->peer = {};
-    socket.details->peer_is_kernel = false;
-    if (socket.binding != nullptr) {
-      udp_engine().connect(*socket.binding, {});
-      watch_kernel_half(socket, fd);
-    }
+    if (socket.binding != nullptr) local = udp_engine().local(*socket.binding);
+    if (socket.has(kBound)) local.address = socket.details->bound.address;
   }
-  return kernel_result(kernel->connect(fd, address, length));
+  SocketName name;
+  kernel->bind(fd, &name.base, write_name(local, socket.domain, name));
 }
 
 long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, socklen_t length, const Endpoint& remote) {
@@ -79,13 +105,7 @@ long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, sockle
 }
 
 long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
-  const bool was_kernel = socket.details->peer_is_kernel;
-  if (const long r = ensure_binding(socket, fd); r != 0) return r;
-  if (was_kernel) {
-    sockaddr none{};
-    none.sa_family = AF_UNSPEC;
-    kernel->connect(fd, &none, sizeof none);
-  }
+  if (socket.details->peer_is_kernel) disconnect_kernel_half(socket, fd);
   Guard guard(shard());
   udp_engine().connect(*socket.binding, remote);
   socket.details->peer = remote;
@@ -97,16 +117,30 @@ long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
 
 }  // namespace
 
-Way way_to(const Endpoint& remote, const sockaddr* name) {
-  return remote.address.is_v4() && environment.routes_to(name) ? Way::kBypass : Way::kKernel;
+long pending_error_of(Socket& socket) {
+  if (const long r = take_pending_error(socket); r != 0 || socket.binding == nullptr) return r;
+  const Error error = udp_engine().take_error(*socket.binding);
+  return error == Error::kNone ? 0 : failure(error);
 }
 
-long ensure_binding(Socket& socket, int fd) {
-  if (has_binding(socket)) return 0;
-  if (environment.need_wire != nullptr && !environment.need_wire()) return failure(Error::kNetUnreachable);
-  const Endpoint local = bind_kernel_half(socket, fd);
-  if (local.port == 0) return failure(Error::kAddressNotAvailable);
-  return open_binding(socket, fd, local);
+Decision way_to(const Endpoint& remote, const sockaddr* name) {
+  return remote.address.is_v4() ? environment.routes_to(name) : Decision::kKernel;
+}
+
+bool ensure_binding(Socket& socket, int fd) {
+  if (has_binding(socket)) return true;
+  observe::Reason reason = observe::Reason::kPortNotOpen;
+  if (environment.need_wire == nullptr || environment.need_wire()) {
+    Endpoint local = bind_kernel_half(socket, fd);
+    // A peer of the kernel's has given its half an address that the other half cannot have.
+    local.address = socket.has(kBound) ? socket.details->bound.address : Endpoint{}.address;
+    if (local.port != 0 && open_binding(socket, fd, local) == 0) return true;
+    reason = observe::Reason::kAddressNotOurs;
+  }
+  Guard guard(shard());
+  if (!socket.has(kToldNoWire)) tell_why(fd, reason, "the bypass half of the datagram socket");
+  socket.set(kToldNoWire);
+  return false;
 }
 
 long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
@@ -126,7 +160,7 @@ long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t le
   if (own_address && environment.need_wire != nullptr) environment.need_wire();
   r = open_binding(socket, fd, local);
   if (r == 0 || own_address) return r;
-  tell_why(fd, "the bypass half of the datagram socket");
+  tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the datagram socket");
   return 0;
 }
 
@@ -147,6 +181,7 @@ long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t
     case Decision::kBypass:
       break;
   }
+  if (!ensure_binding(socket, fd)) return connect_kernel_half(socket, fd, address, length, *remote);
   return connect_bypass_half(socket, fd, *remote);
 }
 
@@ -191,10 +226,23 @@ std::uint32_t datagram_bits(const Socket& socket) {
     if (udp_engine().queued(*socket.binding) != 0) bits |= kIn;
     if (udp_engine().error(*socket.binding) != Error::kNone) bits |= kError;
   }
-  if (kernel_half_readable(socket)) bits |= kIn;
-  if (half.error) bits |= kError;
+  if (socket.pending_error != 0) bits |= kError;
+  bits |= kernel_half_bits(socket);
   if (half.out) bits |= kOut;
   return bits;
+}
+
+bool datagram_knows(int level, int name) {
+  switch (level) {
+    case IPPROTO_IP:
+      return name == IP_PKTINFO || name == IP_RECVTOS || name == IP_RECVTTL || name == IP_MULTICAST_TTL;
+    case IPPROTO_IPV6:
+      return name == IPV6_RECVPKTINFO;
+    case IPPROTO_UDP:
+      return name == UDP_SEGMENT || name == UDP_CORK || name == UDP_GRO;  // nothing comes coalesced: as allowed
+    default:
+      return false;
+  }
 }
 
 void datagram_option(Guard&, Socket& socket, int level, int name, std::span<const std::byte> value) {
@@ -228,6 +276,9 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
     if (name == IPV6_RECVPKTINFO) socket.set(kWantPacketInfo6, v != 0);
     if (name == IPV6_TCLASS) details.tos = static_cast<std::uint8_t>(v < 0 ? 0 : v);
     if (name == IPV6_UNICAST_HOPS) details.ttl = static_cast<std::uint8_t>(v < 0 ? 64 : v);
+  } else if (level == IPPROTO_UDP) {
+    if (name == UDP_SEGMENT) details.segment_bytes = static_cast<std::uint16_t>(v);
+    if (name == UDP_CORK) details.cork = v != 0;
   } else if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_RCVBUFFORCE)) {
     details.receive_bytes = details.tcp.receive_buffer * 2;  // what the kernel bounds, too: bookkeeping included
     if (socket.binding != nullptr) udp_engine().set_receive_bytes(*socket.binding, details.receive_bytes);
@@ -236,11 +287,10 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
 
 long datagram_error(Socket& socket, void* value, socklen_t* length) {
   Guard guard(shard());
-  socket.details->half.error = false;  // the kernel's is read next, if this half has none
-  if (socket.binding == nullptr) return kAgain;
-  const Error error = udp_engine().take_error(*socket.binding);
-  if (error == Error::kNone || value == nullptr || length == nullptr || *length < sizeof(int)) return kAgain;
-  const int number = option_error(error);
+  if (value == nullptr || length == nullptr || *length < sizeof(int)) return kAgain;
+  auto number = static_cast<int>(-take_pending_error(socket));
+  if (number == 0 && socket.binding != nullptr) number = option_error(udp_engine().take_error(*socket.binding));
+  if (number == 0) return kAgain;
   std::memcpy(value, &number, sizeof number);
   *length = sizeof number;
   return 0;

@@ -6,13 +6,23 @@
 
 namespace bypass::socket {
 
-/// Where one datagram goes.
-enum class Way : std::uint8_t { kKernel, kBypass };
-[[nodiscard]] Way way_to(const Endpoint& remote, const sockaddr* name);
+/// UDP's longest payload over IPv4.
+inline constexpr std::size_t kMostPayload = 65507;
 
-/// Gives the socket its bypass half under the kernel half's port, which is chosen now if it has none. A failure
-/// leaves the socket the kernel's.
-long ensure_binding(Socket& socket, int fd);
+/// Where one datagram goes.
+[[nodiscard]] Decision way_to(const Endpoint& remote, const sockaddr* name);
+
+/// Gives the socket its bypass half under the kernel half's port, which is chosen now if it has none. False: the
+/// socket stays the kernel's, and `bypass why` is told.
+bool ensure_binding(Socket& socket, int fd);
+
+/// The error that comes before everything else (sock_error), once; 0: none. Lock held.
+[[nodiscard]] long pending_error_of(Socket& socket);
+
+/// The message as one datagram, or as several (UDP_SEGMENT): what was sent, or a failure.
+long send_on_wire(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote);
+/// MSG_MORE and UDP_CORK: adds the message to the datagram that is being put together.
+long send_corked(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote);
 [[nodiscard]] inline bool has_binding(const Socket& socket) {
   return socket.path.load(std::memory_order_relaxed) == Path::kDual;
 }

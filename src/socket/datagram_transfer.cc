@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 
@@ -17,8 +15,8 @@ namespace {
 
 class ReceivingDatagram final : public DualCondition {
  public:
-  ReceivingDatagram(Socket& socket, int fd, Message& message, int flags)
-      : DualCondition(socket, kIn), fd_(fd), message_(message), asked_(message), flags_(flags) {}
+  ReceivingDatagram(Socket& socket, Message& message, int flags)
+      : DualCondition(socket, kIn), message_(message), asked_(message), flags_(flags) {}
 
   long attempt(Guard& guard) override;
   [[nodiscard]] bool needs_wire() const override { return has_binding(socket_); }
@@ -27,7 +25,6 @@ class ReceivingDatagram final : public DualCondition {
   long take_from_wire(Guard& guard, const udp::Datagram& datagram);
   long take_from_kernel(Guard& guard);
 
-  int fd_;
   Message& message_;
   const Message asked_;  // the room there was: a failed attempt must not use it up
   int flags_;
@@ -35,16 +32,12 @@ class ReceivingDatagram final : public DualCondition {
 
 long ReceivingDatagram::attempt(Guard& guard) {
   for (;;) {
+    if (const long r = pending_error_of(socket_); r != 0) return r;
     udp::Datagram first;
     const bool wire_has = socket_.binding != nullptr && udp_engine().front(*socket_.binding, first);
-    const bool kernel_has = has_kernel_half(socket_) && socket_.details->half.in;
-    if (!wire_has && !kernel_has) {
-      if (socket_.binding != nullptr) {
-        const Error error = udp_engine().take_error(*socket_.binding);
-        if (error != Error::kNone) return failure(error);
-      }
-      return socket_.has(kShutReceive) ? 0 : again();
-    }
+    const KernelHalf& half = socket_.details->half;
+    const bool kernel_has = has_kernel_half(socket_) && (half.in || half.error);
+    if (!wire_has && !kernel_has) return socket_.has(kShutReceive) ? 0 : again();
     const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
     if ((flags_ & MSG_PEEK) == 0) socket_.set(kKernelTurn, !from_kernel);
     const long r = from_kernel ? take_from_kernel(guard) : take_from_wire(guard, first);
@@ -81,82 +74,9 @@ long ReceivingDatagram::take_from_wire(Guard& guard, const udp::Datagram& datagr
   return (flags_ & MSG_TRUNC) != 0 ? whole : static_cast<long>(copied);
 }
 
-// Without the lock; see kernel_half.h for the order.
 long ReceivingDatagram::take_from_kernel(Guard& guard) {
-  KernelHalf& half = socket_.details->half;
-  half.in = false;
-  socket_.users++;
-  guard.pause();
   message_ = asked_;
-  const long r = kernel_receive(fd_, message_, flags_ | MSG_DONTWAIT);
-  guard.resume();
-  socket_.users--;
-  if (r == kAgain) return r;
-  half.in = half.unsure = half.watched;
-  if (r < 0) half.error = false;  // told
-  if (socket_.waiters != nullptr) signal_idle(socket_);
-  return r;
-}
-
-// --- Sending -----------------------------------------------------------------------------------------------
-
-constexpr std::size_t kFewPieces = 16;
-
-Error send_once(Guard& guard, Socket& socket, const Endpoint& remote, const Message& message, std::size_t& sent) {
-  std::array<std::span<const std::byte>, kFewPieces> pieces;
-  for (std::size_t i = 0; i < message.data.size(); i++)
-    pieces[i] = {static_cast<const std::byte*>(message.data[i].iov_base), message.data[i].iov_len};
-  const SendControl control = read_control(message);
-  const Details& details = *socket.details;
-  udp::SendOptions options;
-  options.tos = control.tos.value_or(details.tos);
-  options.ttl = control.ttl.value_or(remote.address.is_multicast() ? details.multicast_ttl : details.ttl);
-  options.broadcast = socket.has(kBroadcast);
-  const auto r = udp_engine().send(guard.context(), *socket.binding, remote, control.source,
-                                   {pieces.data(), message.data.size()}, options);
-  if (r.ok()) sent = *r;
-  return r.error();
-}
-
-// More pieces than fit: a copy in one (rare; nothing on the data path sends so).
-long send_gathered(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote);
-
-long send_on_wire(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote) {
-  if (message.data.size() > kFewPieces) return send_gathered(socket, fd, message, flags, remote);
-  const Instant deadline =
-      socket.send_timeout_ms == 0 ? kNever : shard().clock().now() + std::chrono::milliseconds(socket.send_timeout_ms);
-  for (;;) {
-    {
-      Guard guard(shard());
-      if (!socket.alive || socket.binding == nullptr) return failure(Refusal::kBadDescriptor);
-      std::size_t sent = 0;
-      Error error = send_once(guard, socket, remote, message, sent);
-      if (error == Error::kWouldBlock) {
-        guard.shard().poll_locked();
-        error = send_once(guard, socket, remote, message, sent);
-      } else {
-        poll_if_stale(guard);
-      }
-      if (error == Error::kNone) return static_cast<long>(sent);
-      if (error == Error::kNoMemory) return failure(Refusal::kNoBuffers);
-      if (error != Error::kWouldBlock || non_blocking(socket, flags)) return failure(error);
-      if (guard.context().now >= deadline) return kAgain;
-    }
-    sched_yield();  // the device's ring is full: that is a matter of microseconds
-  }
-}
-
-long send_gathered(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote) {
-  constexpr std::size_t kMost = 65536;
-  const std::size_t bytes = total_bytes(message.data);
-  if (bytes > kMost) return failure(Error::kMessageTooLarge);
-  std::array<std::byte, kMost> flat;
-  IoCursor from(message.data);
-  from.read(flat.data(), bytes);
-  const iovec one{flat.data(), bytes};
-  Message whole = message;
-  whole.data = {&one, 1};
-  return send_on_wire(socket, fd, whole, flags, remote);
+  return ask_kernel(guard, [this](int number) { return kernel_receive(number, message_, flags_ | MSG_DONTWAIT); });
 }
 
 long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
@@ -168,6 +88,15 @@ long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
   return r;
 }
 
+// Of a socket that the kernel alone has, as far as we know: it waits there or not as the flags say.
+long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
+  const long r = kernel_receive(fd, message, flags);
+  if (!socket.details->half.watched) return r;
+  Guard guard(shard());
+  doubt_kernel_half(socket.details->half);
+  return r;
+}
+
 bool same_family(const Socket& socket, const sockaddr* name) {
   return name->sa_family == socket.domain;
 }
@@ -176,10 +105,11 @@ bool same_family(const Socket& socket, const sockaddr* name) {
 
 long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   const bool only_kernel = (flags & MSG_ERRQUEUE) != 0 || (!has_binding(socket) && non_blocking(socket, flags));
-  if (only_kernel) return kernel_receive(fd, message, flags);
+  if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
   // However many come in on the wire, the kernel's are heard.
   if (has_binding(socket) && !connected_to_bypass(socket)) look_at_kernel_halves(shard().clock().now(), false);
-  ReceivingDatagram receiving(socket, fd, message, flags);
+  if (has_binding(socket) && environment.need_wire != nullptr) environment.need_wire();
+  ReceivingDatagram receiving(socket, message, flags);
   Patience patience;
   {
     Guard guard(shard());
@@ -200,23 +130,28 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
     socket.users++;
   }
   Pin pin(socket);
-  return wait_result(wait(receiving, patience), 0);
+  return wait_result(wait_on(receiving, patience), 0);
 }
 
 long datagram_send(Socket& socket, int fd, const Message& message, int flags, bool&) {
-  Endpoint remote = socket.details->peer;
-  Way way = socket.details->peer_is_kernel || remote.address.is_any() ? Way::kKernel : Way::kBypass;
-  if (message.name != nullptr) {
+  Details& details = *socket.details;
+  Endpoint remote = details.peer;
+  Decision way = details.peer_is_kernel || remote.address.is_any() ? Decision::kKernel : Decision::kBypass;
+  if (details.corked != nullptr) {  // the rest of a datagram goes where its beginning goes
+    remote = details.corked_to;
+    way = Decision::kBypass;
+  } else if (message.name != nullptr) {
     const std::optional<Endpoint> named = endpoint_of(message.name, message.name_length);
     if (!named.has_value() || !same_family(socket, message.name) || socket.has(kV6Only | kForceKernel))
       return send_in_kernel(socket, fd, message, flags);
     remote = *named;
     way = way_to(remote, message.name);
   }
-  if (way == Way::kKernel) return send_in_kernel(socket, fd, message, flags);
+  if (way == Decision::kFail) return failure(Error::kAccess);
+  if (way == Decision::kKernel || !ensure_binding(socket, fd)) return send_in_kernel(socket, fd, message, flags);
   if (socket.has(kShutSend)) return failure(Error::kBrokenPipe);
-  if (const long r = ensure_binding(socket, fd); r != 0) return r;
-  return send_on_wire(socket, fd, message, flags, remote);
+  const bool corked = details.corked != nullptr || details.cork || (flags & MSG_MORE) != 0;
+  return corked ? send_corked(socket, fd, message, flags, remote) : send_on_wire(socket, fd, message, flags, remote);
 }
 
 }  // namespace bypass::socket

@@ -1,9 +1,8 @@
 #include "socket/epoll.h"
 
-#include <poll.h>
-
 #include "socket/errno_map.h"
 #include "socket/objects.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 
@@ -218,10 +217,7 @@ std::uint32_t epoll_bits(Epoll& epoll) {
   for (const EpollItem* item = epoll.ready_head; item != nullptr; item = item->ready_next)
     if (bits_now(*item) != 0) return kIn;
   if (!epoll.half.in || epoll.number < 0) return 0;
-  epoll.half.in = false;
-  pollfd kernel_part{epoll.number, POLLIN, 0};
-  const timespec no_time{};
-  epoll.half.in = kernel->ppoll(&kernel_part, 1, &no_time, nullptr) > 0;
+  epoll.half.in = os::readable(epoll.number);
   return epoll.half.in ? kIn : 0U;
 }
 

@@ -8,6 +8,7 @@
 
 #include "socket/epoll.h"
 #include "socket/objects.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 
@@ -22,6 +23,7 @@ constexpr std::uint32_t kEpollKind = 1U << 31;
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
 std::atomic<std::int64_t> active_until{0};
+std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
 // Slot and generation, so that an edge of an object that has ended since finds nothing.
 std::uint64_t name_of(File& file) {
@@ -55,13 +57,13 @@ bool tell_kernel(int operation, File& file, int fd, std::uint32_t events) {
   return set >= 0 && kernel->epoll_ctl(set, operation, fd, &event) == 0;
 }
 
-void hear(const epoll_event& event) {
+void hear(const epoll_event& event, bool fresh) {
   File* file = find(event.data.u64);
   if (file == nullptr) return;
   KernelHalf* half = kernel_half(*file);
   if (half == nullptr || !half->watched) return;
   std::uint32_t bits = 0;
-  if ((event.events & EPOLLIN) != 0) half->in = true, half->unsure = false, bits |= kIn;
+  if ((event.events & EPOLLIN) != 0) half->in = true, half->unsure = !fresh, bits |= kIn;
   if ((event.events & EPOLLOUT) != 0) half->out = true, bits |= kOut;
   if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
   if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
@@ -81,14 +83,21 @@ bool has_kernel_half(const File& file) {
   return half != nullptr && half->watched;
 }
 
-bool kernel_half_readable(const File& file) {
+std::uint32_t kernel_half_bits(const File& file) {
   auto* half = const_cast<KernelHalf*>(kernel_half(file));
-  if (half == nullptr || !half->in || !half->unsure) return half != nullptr && half->in;
-  half->in = half->unsure = false;
-  pollfd item{half->number, POLLIN, 0};
-  const timespec no_time{};
-  half->in = kernel->ppoll(&item, 1, &no_time, nullptr) > 0;
-  return half->in;
+  if (half == nullptr) return 0;
+  if (half->taking != 0 || half->error || (half->in && half->unsure)) {
+    const short now = os::poll_now(half->number, POLLIN);
+    half->in = (now & (POLLIN | POLLHUP)) != 0;
+    half->error = (now & POLLERR) != 0;
+    half->unsure = half->taking != 0;
+  }
+  return (half->in ? kIn : 0U) | (half->error ? kError : 0U);
+}
+
+void doubt_kernel_half(KernelHalf& half) {
+  half.unsure = true;
+  takes.fetch_add(1, std::memory_order_relaxed);
 }
 
 void watch_kernel_half(File& file, int fd) {
@@ -105,8 +114,10 @@ void unwatch_kernel_half(File& file) {
   if (half == nullptr || !half->watched) return;
   epoll_event unused{};
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, half->number, &unused);
-  if (half->owned) kernel->close(half->number);
+  if (half->owned) close_own(half->number);
+  const std::uint16_t taking = half->taking;
   *half = KernelHalf{};
+  half->taking = taking;
   count_dual(file, -1);
 }
 
@@ -115,7 +126,8 @@ void number_goes(File& file, int fd) {
   if (half == nullptr || !half->watched || half->owned || half->number != fd) return;
   int own = kernel->dup(fd);
   if (own >= 0 && environment.own_descriptor != nullptr) own = environment.own_descriptor(own);
-  if (own < 0) return;
+  // Without one the kernel's side is lost to the object; better than the next owner's of the number.
+  if (own < 0) return unwatch_kernel_half(file);
   epoll_event unused{};
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
   half->number = own;
@@ -144,15 +156,22 @@ void look_at_kernel_halves(Instant now, bool always) {
   std::array<epoll_event, 32> events;
   int n = 0;
   do {
-    n = kernel->epoll_pwait(set, events.data(), static_cast<int>(events.size()), 0, nullptr);
+    const std::uint32_t before = takes.load(std::memory_order_relaxed);
+    n = static_cast<int>(os::epoll_now(set, events.data(), static_cast<int>(events.size())));
     if (n <= 0) return;
     Guard guard(shard());
-    for (int i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)]);
+    const bool fresh = takes.load(std::memory_order_relaxed) == before;
+    for (int i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)], fresh);
   } while (n == static_cast<int>(events.size()));
 }
 
 void note_kernel_activity() {
   active_until.store((shard().clock().now() + kActive).time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void close_own(int fd) {
+  if (environment.disown_descriptor != nullptr) environment.disown_descriptor(fd);
+  os::close(fd);
 }
 
 int kernel_halves_descriptor() {

@@ -4,7 +4,8 @@
 // One kernel epoll set, edge-triggered, holds the kernel halves: one system call every `kernel_poll` tells of
 // all. Its edges are kept as flags in the objects and mixed into their readiness, so that nobody else needs to
 // know. A flag is taken back *before* the kernel is asked and set again when the answer was "there was
-// something": an edge that comes in between is then never lost.
+// something": an edge that comes in between is then never lost. While such a question is under way (`taking`)
+// the flags say nothing, and whoever wants to know asks the kernel.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,11 @@ namespace bypass::socket {
 
 struct KernelHalf {
   bool in = false, out = true, error = false, hung_up = false;
-  bool unsure = false;  // `in` is a guess: something was just taken, there may be more
+  bool unsure = false;  // `in` is a guess: something was just taken, there may be more. `error` always is one
   bool watched = false;
-  bool owned = false;  // `number` is a duplicate of ours
-  int number = -1;     // under which the kernel watches it
+  bool owned = false;        // `number` is a duplicate of ours
+  std::uint16_t taking = 0;  // calls that ask the kernel now, without the lock
+  int number = -1;           // under which the kernel watches it
 };
 
 /// The kernel half of a file; null when it can have none.
@@ -29,8 +31,10 @@ struct KernelHalf {
 }
 [[nodiscard]] bool has_kernel_half(const File& file);
 
-/// Whether the kernel's side has something to read; a guess is made sure of (a system call). Lock held.
-[[nodiscard]] bool kernel_half_readable(const File& file);
+/// kIn and kError as they are on the kernel's side; a guess is made sure of (a system call). Lock held.
+[[nodiscard]] std::uint32_t kernel_half_bits(const File& file);
+/// Something may have been taken there: `in` is a guess from here on. Lock held.
+void doubt_kernel_half(KernelHalf& half);
 
 /// Lock held. `fd` is a number of the kernel's object. Its present readiness is heard at the next look.
 void watch_kernel_half(File& file, int fd);
@@ -44,6 +48,8 @@ void want_kernel_out(File& file, int fd);
 /// that this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);
 void note_kernel_activity();
+/// Closes a descriptor that was given to environment.own_descriptor(). No cancellation point.
+void close_own(int fd);
 /// For a sleeper's poll set; -1 while nothing has been watched.
 [[nodiscard]] int kernel_halves_descriptor();
 

@@ -2,6 +2,8 @@
 
 #include "observe/reasons.h"
 #include "socket/objects.h"
+#include "socket/options.h"
+#include "socket/os.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {
@@ -45,6 +47,7 @@ long listen_in_kernel(Socket& socket, int fd, int backlog) {
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
   if (!local.address.is_any() && environment.need_wire != nullptr) environment.need_wire();
+  (void)shadow_placeholder(socket.domain);  // while there are descriptors to be had
   Guard guard(shard());
   const auto made = tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket);
   if (!made.ok()) {
@@ -57,6 +60,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   socket.listener = *made;
   socket.path = dual ? Path::kDual : Path::kBypass;
   socket.kind = FileKind::kListener;
+  tell_ignored_options(socket, fd);
   socket.details->backlog = clamp_backlog(backlog);
   if (dual) {
     // accept() asks the kernel when its turn comes and must never block there.
@@ -93,7 +97,7 @@ long listen_again(Socket& socket, int fd, int backlog) {
 
 class Accepting final : public DualCondition {
  public:
-  Accepting(Socket& socket, int fd, int flags) : DualCondition(socket, kIn, true), fd_(fd), flags_(flags) {}
+  Accepting(Socket& socket, int flags) : DualCondition(socket, kIn, true), flags_(flags) {}
 
   long attempt(Guard& guard) override {
     for (;;) {
@@ -117,33 +121,39 @@ class Accepting final : public DualCondition {
   long take_from_kernel(Guard& guard);
   long take_from_wire(Guard& guard);
 
-  int fd_, flags_;
+  // A duplicate of the placeholder, so that fstat says socket.
+  [[nodiscard]] int make_number() const {
+    const int placeholder = shadow_placeholder(socket_.domain);
+    if (placeholder < 0) return placeholder;
+    return kernel->fcntl(placeholder, (flags_ & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+  }
+
+  int flags_;
 };
 
-// Without the lock; see kernel_half.h for the order.
 long Accepting::take_from_kernel(Guard& guard) {
-  socket_.details->half.in = false;
-  socket_.users++;
-  guard.pause();
   kernel_peer_length = sizeof kernel_peer.storage;
-  const int fd = kernel->accept4(fd_, &kernel_peer.base, &kernel_peer_length, flags_);
-  const long r = kernel_result(fd);
-  guard.resume();
-  socket_.users--;
-  if (r == kAgain) return kAgain;
-  socket_.details->half.in = socket_.details->half.unsure = true;
+  const long r = ask_kernel(guard, [this](int number) {
+    return kernel_result(kernel->accept4(number, &kernel_peer.base, &kernel_peer_length, flags_));
+  });
   if (r < 0) return r;
-  result.kernel_fd = fd;
-  if (socket_.waiters != nullptr) signal_idle(socket_);
+  result.kernel_fd = static_cast<int>(r);
   return 0;
 }
 
 long Accepting::take_from_wire(Guard& guard) {
+  // Its number first: without one the connection stays in the queue.
+  const int number = make_number();
+  if (number < 0) return kernel_failure();
   Socket* child = objects->sockets.allocate();
-  if (child == nullptr) return failure(Error::kNoMemory);
+  if (child == nullptr) {
+    os::close(number);
+    return failure(Error::kNoMemory);
+  }
   const auto taken = tcp_engine().accept(guard.context(), *socket_.listener, child);
   if (!taken.ok()) {
     objects->sockets.free(child);
+    os::close(number);
     return taken.error() == Error::kWouldBlock ? kAgain : failure(taken.error());
   }
   child->tcb = *taken;
@@ -158,16 +168,25 @@ long Accepting::take_from_wire(Guard& guard) {
   child->low_water = socket_.low_water;
   peer = tcp_engine().remote(**taken);
   result.file = child;
-  result.domain = socket_.domain;
+  result.number = number;
   return 0;
 }
 
-long copy_kernel_name(const Accepting& accepting, sockaddr* address, socklen_t* length) {
+long copy_peer(const Accepting& accepting, int domain, sockaddr* address, socklen_t* length) {
   if (address == nullptr) return 0;
   if (length == nullptr) return failure(Refusal::kBadPointer);
+  if (accepting.result.file != nullptr) return copy_name(accepting.peer, domain, address, length);
+  if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
   std::memcpy(address, &accepting.kernel_peer, std::min(*length, accepting.kernel_peer_length));
   *length = accepting.kernel_peer_length;
   return 0;
+}
+
+// A connection that the caller cannot be told of ends, as in do_accept.
+void discard(const Accepted& accepted) {
+  const CancellationOff off;
+  if (accepted.file != nullptr) release(*accepted.file, accepted.number);
+  kernel->close(accepted.file != nullptr ? accepted.number : accepted.kernel_fd);
 }
 
 long accept_one(Socket& socket, Accepting& accepting) {
@@ -196,15 +215,18 @@ long listener_listen(Socket& socket, int fd, int backlog) {
   return listen_first(socket, fd, backlog);
 }
 
-long listener_accept(Socket& socket, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
-  Accepting accepting(socket, fd, flags);
+long listener_accept(Socket& socket, int, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
+  Accepting accepting(socket, flags);
   // However many come in on the wire, the kernel's are heard.
   if (socket.path == Path::kDual) look_at_kernel_halves(shard().clock().now(), false);
-  const long r = accept_one(socket, accepting);
+  long r = accept_one(socket, accepting);
   if (r < 0) return r;
-  out = accepting.result;
-  if (out.file == nullptr) return copy_kernel_name(accepting, address, length);
-  return copy_name(accepting.peer, socket.domain, address, length);
+  r = copy_peer(accepting, socket.domain, address, length);
+  if (r < 0)
+    discard(accepting.result);
+  else
+    out = accepting.result;
+  return r;
 }
 
 // shutdown(SHUT_RD) ends the listening (inet_shutdown): sleepers in accept() get EINVAL.
@@ -225,7 +247,7 @@ std::uint32_t listener_bits(const Socket& socket) {
   if (socket.listener == nullptr) return kOut | kHangUp;
   std::uint32_t bits = 0;
   if (tcp_engine().accept_queue_length(*socket.listener) != 0) bits |= kIn;
-  if (kernel_half_readable(socket)) bits |= kIn;
+  bits |= kernel_half_bits(socket) & kIn;
   return bits;
 }
 

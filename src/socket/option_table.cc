@@ -10,6 +10,7 @@
 
 #include "socket/errno_map.h"
 #include "socket/options.h"
+#include "socket/os.h"
 #include "stack/tcp/listener.h"
 
 namespace bypass::socket {
@@ -19,8 +20,8 @@ namespace {
 using Bytes = std::span<std::byte>;
 using Value = std::span<const std::byte>;
 
-// net.core.{w,r}mem_max and the kernel's smallest buffers (SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF), as Linux has them.
-constexpr int kMaxBuffer = 212992, kMinSendBuffer = 4608, kMinReceiveBuffer = 2304;
+// The kernel's smallest buffers (SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF).
+constexpr int kMinSendBuffer = 4608, kMinReceiveBuffer = 2304;
 
 // --- Values as bytes
 
@@ -89,22 +90,44 @@ constexpr int kForever = 0x7fffffff;
 // --- One by one
 
 long get_error(Socket& socket, Bytes out) {
+  if (const long pending = take_pending_error(socket); pending != 0) return put_int(out, -pending);
   Error error = Error::kNone;
   if (socket.kind == FileKind::kStream && socket.tcb != nullptr) error = tcp_engine().take_error(*socket.tcb);
   return put_int(out, option_error(error));
 }
 
 template <std::uint32_t tcp::Options::*Member>
-long get_buffer(Socket& socket, Bytes out) {
+std::int64_t buffer_size(Socket& socket) {
   const std::uint32_t set = tcp_options(socket).*Member;
   const std::uint32_t preset =
       Member == &tcp::Options::send_buffer ? environment.send_buffer : environment.receive_buffer;
-  return put_int(out, set != 0 ? std::int64_t{set} * 2 : preset);
+  return set != 0 ? std::int64_t{set} * 2 : preset;
+}
+template <std::uint32_t tcp::Options::*Member>
+long get_buffer(Socket& socket, Bytes out) {
+  return put_int(out, buffer_size<Member>(socket));
+}
+// net.core.wmem_max or rmem_max: what the kernel clamps the largest wish to. Its file is not there in a container.
+int ask_most(int name) {
+  constexpr int kUsual = 212992;
+  const int fd = kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return kUsual;
+  int value = 0x7fffffff;
+  socklen_t length = sizeof value;
+  const bool told = kernel->setsockopt(fd, SOL_SOCKET, name, &value, sizeof value) == 0 &&
+                    kernel->getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0;
+  os::close(fd);
+  return told ? value / 2 : kUsual;
+}
+template <std::uint32_t tcp::Options::*Member>
+int most_buffer() {
+  static const int most = ask_most(Member == &tcp::Options::send_buffer ? SO_SNDBUF : SO_RCVBUF);
+  return most;
 }
 // As sock_setsockopt: clamped, doubled for bookkeeping, and reported doubled. The stack counts payload.
 template <std::uint32_t tcp::Options::*Member, int Least, bool Clamped>
 constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
-  if (Clamped && (v < 0 || v > kMaxBuffer)) v = kMaxBuffer;
+  if (Clamped) v = static_cast<int>(std::min(static_cast<unsigned>(v), static_cast<unsigned>(most_buffer<Member>())));
   v = std::min(std::max(v, Least / 2), 0x3fffffff);
   tcp::Options options = tcp_options(s);
   options.*Member = static_cast<std::uint32_t>(v);

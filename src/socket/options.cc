@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 
 #include <cstring>
 
@@ -41,13 +42,27 @@ void tell_why(int fd) {
     environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
 }
 
+// Known to the table, but of datagrams only.
+bool is_for_datagrams(int level, int name) {
+  return level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
+}
+
+bool has_effect(const Socket& socket, int level, int name) {
+  if (socket.kind == FileKind::kDatagram && datagram_knows(level, name)) return true;
+  if (socket.kind != FileKind::kDatagram && is_for_datagrams(level, name)) return false;
+  return find_option(level, name) != nullptr || needs_kernel(level, name);
+}
+
 // The stack's half of a socket that has a kernel half.
-void take_over(Socket& socket, int level, int name, std::span<const std::byte> value) {
+void take_over(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   Guard guard(shard());
   if (needs_kernel(level, name)) socket.set(kForceKernel);
   if (const OptionRow* row = find_option(level, name); row != nullptr && row->set != nullptr)
     row->set(guard, socket, value);
   if (socket.kind == FileKind::kDatagram) datagram_option(guard, socket, level, name, value);
+  if (!has_effect(socket, level, name)) socket.set(kOptionIgnored);
+  const bool decided = socket.path == Path::kBypass || socket.path == Path::kDual;
+  if (decided) tell_ignored_options(socket, fd);
 }
 
 long set_connection_option(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
@@ -58,16 +73,28 @@ long set_connection_option(Socket& socket, int fd, int level, int name, std::spa
   const OptionRow* row = find_option(level, name);
   if (row != nullptr && row->set != nullptr) {
     Guard guard(shard());
-    return row->set(guard, socket, value);
+    const long r = row->set(guard, socket, value);
+    if (r == 0 && is_for_datagrams(level, name)) socket.set(kOptionIgnored);
+    tell_ignored_options(socket, fd);
+    return r;
   }
   const KernelSocket asked(socket, fd);
   const long r =
       kernel_result(kernel->setsockopt(asked.fd(), level, name, value.data(), static_cast<socklen_t>(value.size())));
-  if (r == 0 && row == nullptr) tell_why(fd);
+  if (r != 0 || row != nullptr) return r;
+  Guard guard(shard());
+  socket.set(kOptionIgnored);
+  tell_ignored_options(socket, fd);
   return r;
 }
 
 }  // namespace
+
+void tell_ignored_options(Socket& socket, int fd) {
+  if (!socket.has(kOptionIgnored) || socket.has(kToldOption)) return;
+  socket.set(kToldOption);
+  tell_why(fd);
+}
 
 long set_option(File& file, int fd, int level, int name, const void* value, socklen_t length) {
   if (kind(file) == FileKind::kEpoll) return kernel_result(kernel->setsockopt(fd, level, name, value, length));
@@ -79,7 +106,9 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
     return set_connection_option(socket, fd, level, name, bytes);
   }
   const long r = kernel_result(kernel->setsockopt(fd, level, name, value, length));
-  if (r == 0 && socket.path != Path::kKernel) take_over(socket, level, name, bytes);
+  if (r != 0 || socket.path == Path::kKernel) return r;
+  take_over(socket, fd, level, name, bytes);
+  if (kind(file) == FileKind::kDatagram && level == IPPROTO_UDP && name == UDP_CORK) datagram_uncork(socket, fd);
   return r;
 }
 

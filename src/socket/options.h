@@ -31,6 +31,11 @@ struct OptionRow {
 [[nodiscard]] tcp::Options tcp_options(const Socket& socket);
 void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
 
+/// For `bypass why`, once a socket: an option was set that the kernel took and the stack's side has no use for.
+void tell_ignored_options(Socket& socket, int fd);
+/// Whether the bypass half of a datagram socket acts on it beside the table (or has nothing to do for it).
+[[nodiscard]] bool datagram_knows(int level, int name);
+
 /// TCP_INFO.
 long get_tcp_info(Socket& socket, std::span<std::byte> out);
 

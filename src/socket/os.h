@@ -7,6 +7,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -63,11 +64,18 @@ inline long open(const char* path, int flags) {
 inline long read(int fd, void* data, std::size_t bytes) {
   return call(SYS_read, fd, address(data), static_cast<long>(bytes));
 }
-/// Whether the descriptor is readable now.
-inline bool readable(int fd) {
-  pollfd item{fd, POLLIN, 0};
+/// What poll() says of the descriptor now. No cancellation point, unlike libc's: it may stand inside the lock.
+inline short poll_now(int fd, short events) {
+  pollfd item{fd, events, 0};
   const timespec zero{};
-  return call(SYS_ppoll, address(&item), 1, address(&zero), 0, 8) > 0;
+  return call(SYS_ppoll, address(&item), 1, address(&zero), 0, 8) > 0 ? item.revents : short{0};
+}
+inline bool readable(int fd) {
+  return poll_now(fd, POLLIN) != 0;
+}
+/// epoll_wait() without waiting, and no cancellation point either: what it reports once is never lost.
+inline long epoll_now(int set, epoll_event* events, int count) {
+  return call(SYS_epoll_pwait, set, address(events), count, 0, 0, 8);
 }
 
 // The futex words lie in memory that several processes share: never FUTEX_PRIVATE_FLAG.

@@ -140,7 +140,7 @@ struct Environment {
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …).
   bool (*need_wire)() = nullptr;
   /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.
-  bool (*routes_to)(const sockaddr* remote) = nullptr;
+  Decision (*routes_to)(const sockaddr* remote) = nullptr;
   /// Why something was left to the kernel, for `bypass why`.
   void (*record_why)(int fd, unsigned reason, const char* detail) = nullptr;
   Duration spin{};                                    // how long a wait polls without yielding
@@ -149,6 +149,8 @@ struct Environment {
   std::uint32_t send_buffer = 0, receive_buffer = 0;  // defaults that getsockopt reports
   /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Null: it stays where it is.
   int (*own_descriptor)(int fd) = nullptr;
+  /// Such a descriptor is about to be closed.
+  void (*disown_descriptor)(int fd) = nullptr;
 };
 extern Environment environment;
 

@@ -8,7 +8,8 @@
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
 #include "socket/objects.h"
-#include "socket/wait.h"
+#include "socket/options.h"
+#include "socket/socket_wait.h"
 
 namespace bypass::socket {
 
@@ -105,6 +106,7 @@ void end_socket(Guard& guard, Socket& socket) {
     if (socket.listener != nullptr) tcp_engine().close_listener(ctx, *socket.listener);
   } else if (socket.kind == FileKind::kDatagram) {
     if (socket.binding != nullptr) udp_engine().close(ctx, *socket.binding);
+    if (socket.details != nullptr) drop_corked(*socket.details);
   } else if (socket.tcb != nullptr) {
     if (socket.linger_s == 0)
       tcp_engine().abort(ctx, *socket.tcb);
@@ -179,18 +181,27 @@ int release(File& file, int fd) {
     if (file.kind == FileKind::kEpoll || !must_linger(socket_of(file))) {
       file.references = 0;
       file.ending = true;
+      if (fd >= 0 && file.users != 0) number_goes(file, fd);
       end_if_unused(guard, file);
       return 1;
     }
     file.users++;
   }
-  linger(socket_of(file));
+  {
+    const CancellationOff off;  // the object must end
+    linger(socket_of(file));
+  }
   Guard guard(shard());
   file.users--;
   file.references = 0;
   file.ending = true;
   end_if_unused(guard, file);
   return 1;
+}
+
+void number_closes(File& file, int fd) {
+  Guard guard(shard());
+  if (file.alive && !file.ending) number_goes(file, fd);
 }
 
 FileKind kind(const File& file) {
@@ -246,7 +257,7 @@ int shadow_placeholder(int domain) {
   if (fd < 0) return fd;
   int expected = -1;
   if (place.compare_exchange_strong(expected, fd)) return fd;
-  kernel->close(fd);
+  close_own(fd);
   return expected;
 }
 
@@ -303,7 +314,11 @@ long set_status_flags(File& file, int fd, int flags) {
     if (r < 0) return r;
   }
   Guard guard(shard());
-  file.status = static_cast<std::uint32_t>(flags & kSettable);
+  file.status = static_cast<std::uint16_t>(flags & kSettable);
+  if ((flags & O_ASYNC) == 0 || kind(file) == FileKind::kEpoll) return 0;
+  Socket& socket = socket_of(file);
+  socket.set(kOptionIgnored);  // nobody sends SIGIO for the stack's side
+  if (socket.path == Path::kBypass || socket.path == Path::kDual) tell_ignored_options(socket, fd);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "socket/address.h"
 #include "socket/file.h"
@@ -51,7 +52,9 @@ enum SocketFlag : std::uint32_t {
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
   kUnlistened = 1U << 11,  // shutdown(SHUT_RD) on a listener
   kBroadcast = 1U << 12,
-  kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
+  kOptionsSet = 1U << 13,     // TCP options differ from the engine's defaults
+  kOptionIgnored = 1U << 14,  // one was set that has no effect on the stack's side
+  kToldOption = 1U << 15,     // … and `bypass why` knows
   // What receive reports beside the bytes
   kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
   kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS
@@ -59,6 +62,7 @@ enum SocketFlag : std::uint32_t {
   kWantTos = 1U << 19,
   kWantTtl = 1U << 20,
   kWantPacketInfo6 = 1U << 21,  // IPV6_RECVPKTINFO
+  kToldNoWire = 1U << 22,       // `bypass why` knows that datagrams for the wire go by the kernel
 };
 
 /// What sockets with a kernel socket of their own keep.
@@ -71,6 +75,11 @@ struct Details {
   Endpoint peer;  // connected to; any: not connected
   bool peer_is_kernel = false;
   std::uint8_t tos = 0, ttl = 64, multicast_ttl = 1;
+  bool cork = false;                // UDP_CORK
+  std::uint16_t segment_bytes = 0;  // UDP_SEGMENT
+  std::byte* corked = nullptr;      // what the datagram has so far, to `corked_to`; a block of kMostPayload
+  std::uint32_t corked_bytes = 0;
+  Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
 };
 
@@ -78,6 +87,7 @@ struct Socket : File {
   std::atomic<Path> path{Path::kUndecided};  // read without the lock by decided_for_kernel()
   Progress progress = Progress::kNone;
   std::uint8_t domain = AF_INET;
+  std::uint8_t pending_error = 0;  // the errno that a batch of receives ended with: the next call's
   std::uint32_t flags = 0;
   union {
     tcp::Tcb* tcb = nullptr;
@@ -117,6 +127,11 @@ inline const Socket& socket_of(const File& file) {
   return (file.status & static_cast<std::uint32_t>(O_NONBLOCK)) != 0 || (flags & MSG_DONTWAIT) != 0;
 }
 
+/// pending_error as a failure, once; 0: none. Lock held.
+[[nodiscard]] inline long take_pending_error(Socket& socket) {
+  return -static_cast<long>(std::exchange(socket.pending_error, std::uint8_t{0}));
+}
+
 /// Decided for the kernel: items go to the sets' kernel halves; the caller's table drops the object next.
 void give_to_kernel(Guard& guard, Socket& socket);
 /// A bypass address is none of the kernel's, so its bind refuses it. IP_FREEBIND lets the kernel socket take it
@@ -131,6 +146,8 @@ void end_socket(Guard& guard, Socket& socket);
 long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
 long stream_receive(Socket& socket, int fd, Message& message, int flags);
 long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
+/// MSG_FASTOPEN: connects as connect() does. Nothing: the connection stands, the bytes are to be sent.
+std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
 long stream_shutdown(Socket& socket, int fd, int how);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
 /// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.
@@ -150,6 +167,10 @@ long datagram_name(Socket& socket, int fd, bool peer, sockaddr* address, socklen
 [[nodiscard]] std::uint32_t datagram_bits(const Socket& socket);
 /// The bypass half of an option that the kernel half has accepted.
 void datagram_option(Guard& guard, Socket& socket, int level, int name, std::span<const std::byte> value);
+/// After UDP_CORK was cleared: what was held back goes out. Not holding the lock.
+void datagram_uncork(Socket& socket, int fd);
+/// Gives back what was held back. Lock held.
+void drop_corked(Details& details);
 /// SO_ERROR of the bypass half; kAgain: none, the kernel half is to be asked.
 long datagram_error(Socket& socket, void* value, socklen_t* length);
 std::optional<long> datagram_control(Socket& socket, int fd, unsigned long request, void* argument);

@@ -1,6 +1,10 @@
 // What the calls on one socket have in common: their patience, their condition, and how a failed wait is told.
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
+
 #include "socket/errno_map.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -31,6 +35,46 @@ inline long wait_result(long r, std::size_t done) {
   if (done != 0) return static_cast<long>(done);
   return r == kTimedOutWait ? kAgain : r;
 }
+
+/// For a scope: the thread is not cancelled here, in a call of the kernel's that does not wait.
+class CancellationOff {
+ public:
+  CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~CancellationOff() { pthread_setcancelstate(before_, nullptr); }
+  CancellationOff(const CancellationOff&) = delete;
+  CancellationOff& operator=(const CancellationOff&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+/// A stretch of an attempt without the lock: a long copy, which `flag` (kReading, kWriting) tells other threads of.
+/// Signals are held back meanwhile, as inside the lock: a handler on top of the copy that used the same socket
+/// would wait for it for ever. What it holds goes with it, also on cancellation.
+class OutsideLock {
+ public:
+  OutsideLock(Guard& guard, Socket& socket, std::uint32_t flag) : guard_(guard), socket_(socket), flag_(flag) {
+    socket_.set(flag_);
+    socket_.users++;
+    thread_signals.in_lock = thread_signals.in_lock + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    guard_.pause();
+  }
+  ~OutsideLock() {
+    guard_.resume();
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_signals.in_lock = thread_signals.in_lock - 1;  // the guard's own count stays
+    socket_.users--;
+    socket_.clear(flag_);
+  }
+  OutsideLock(const OutsideLock&) = delete;
+  OutsideLock& operator=(const OutsideLock&) = delete;
+
+ private:
+  Guard& guard_;
+  Socket& socket_;
+  std::uint32_t flag_;
+};
 
 /// A condition on one socket.
 class SocketCondition : public Condition {
@@ -82,8 +126,21 @@ class DualCondition : public SocketCondition {
 
  protected:
   ~DualCondition() = default;
+  /// Asks the kernel's side without the lock: `ask` makes one call on the number it is given, which does not wait.
+  /// See kernel_half.h for the order of flags and question.
+  template <typename Ask>
+  long ask_kernel(Guard& guard, Ask ask) {
+    const CancellationOff off;  // what the call takes must not be lost
+    const int number = begin_asking(guard);
+    const long r = ask(number);
+    end_asking(guard, r);
+    return r;
+  }
 
  private:
+  int begin_asking(Guard& guard);
+  void end_asking(Guard& guard, long answer);
+
   bool rationed_ = false;
 };
 

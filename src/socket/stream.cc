@@ -54,7 +54,7 @@ std::uint32_t stream_bits(const Socket& socket) {
     if (engine.readable(*socket.tcb) >= socket.low_water) bits |= kIn;
     if (send_ended || has_send_room(*socket.tcb)) bits |= kOut;
   }
-  if (engine.error(*socket.tcb) != Error::kNone) bits |= kError;
+  if (engine.error(*socket.tcb) != Error::kNone || socket.pending_error != 0) bits |= kError;
   return bits;
 }
 

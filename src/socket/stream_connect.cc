@@ -1,6 +1,8 @@
-#include <cerrno>
+#include <netinet/in.h>
 
 #include "observe/reasons.h"
+#include "socket/kernel_message.h"
+#include "socket/options.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {
@@ -55,7 +57,9 @@ long await(Socket& socket, Error pending) {
   return r == kTimedOutWait ? failure(pending) : r;
 }
 
-long connect_in_kernel(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+// Makes the kernel connect, by `call`, and gives it the socket.
+template <typename Call>
+long connect_in_kernel(Socket& socket, Call call) {
   note_kernel_activity();
   // Epoll sets see what they would have seen: the unconnected socket's readiness was reported already, and a
   // blocking connect is waited for in the sets, too.
@@ -64,12 +68,10 @@ long connect_in_kernel(Socket& socket, int fd, const sockaddr* address, socklen_
     Guard guard(shard());
     give_to_kernel(guard, socket);
   }
-  const long r = kernel_result(kernel->connect(fd, address, length));
+  const long r = call();
   if (!block) {
-    const int saved = errno;
     Guard guard(shard());
     give_to_kernel(guard, socket);
-    errno = saved;
   }
   return r;
 }
@@ -86,7 +88,7 @@ Decision decide(Socket& socket, int fd, const sockaddr* address) {
   return environment.decide_connect(fd, SOCK_STREAM, bound ? &local.base : nullptr, address);
 }
 
-long begin(Socket& socket, const Endpoint& remote) {
+long begin(Socket& socket, int fd, const Endpoint& remote) {
   if (environment.need_wire != nullptr) environment.need_wire();
   Guard guard(shard());
   if (socket.path != Path::kUndecided) return failure(Error::kAlready);  // another thread was faster
@@ -96,6 +98,7 @@ long begin(Socket& socket, const Endpoint& remote) {
   socket.tcb = *made;
   socket.path = Path::kBypass;
   socket.progress = Progress::kConnecting;
+  tell_ignored_options(socket, fd);
   // From "unconnected" (HUP) to "connecting" (nothing): whoever watches looks again.
   signal_idle(socket);
   return 0;
@@ -136,12 +139,33 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:
-      return connect_in_kernel(socket, fd, address, length);
+      return connect_in_kernel(socket, [&] { return kernel_result(kernel->connect(fd, address, length)); });
     case Decision::kBypass:
       break;
   }
-  const long r = begin(socket, *remote);
+  const long r = begin(socket, fd, *remote);
   return r != 0 ? r : await(socket, Error::kInProgress);
+}
+
+// There are no cookies on the wire: the bytes follow the handshake, as Linux does it without a cookie. Should the
+// kernel get the socket, it gets the whole call.
+std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
+  const std::optional<Endpoint> remote = endpoint_of(message.name, message.name_length);
+  if (socket.path == Path::kUndecided) {
+    if (!remote.has_value() || is_unspecified(message.name, message.name_length)) return std::nullopt;
+    const Decision decision = decide(socket, fd, message.name);
+    if (decision == Decision::kFail) return failure(Error::kAccess);
+    if (decision == Decision::kKernel) {
+      const long r = connect_in_kernel(socket, [&] { return kernel_send(fd, message, flags); });
+      sigpipe = r == failure(Error::kBrokenPipe) && (flags & MSG_NOSIGNAL) == 0;
+      return r;
+    }
+    if (const long r = begin(socket, fd, *remote); r != 0) return r;
+    const bool block = !non_blocking(socket, flags);
+    const long r = block ? await(socket, Error::kInProgress) : failure(Error::kInProgress);
+    return r == 0 ? std::nullopt : std::optional<long>(r);
+  }
+  return failure(socket.progress == Progress::kConnecting ? Error::kAlready : Error::kIsConnected);
 }
 
 }  // namespace bypass::socket

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
@@ -52,6 +53,7 @@ long Receiving::attempt(Guard& guard) {
 
 long Receiving::ended() {
   tcp::Engine& engine = tcp_engine();
+  if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (engine.at_eof(*socket_.tcb)) return static_cast<long>(done_);
   if (engine.error(*socket_.tcb) != Error::kNone)
     return done_ != 0 ? static_cast<long>(done_) : failure(engine.take_error(*socket_.tcb));
@@ -82,23 +84,14 @@ void Receiving::take(Guard& guard, std::size_t bytes) {
 // consume(), which only the thread that has set kReading may call.
 std::size_t Receiving::copy_out(Guard& guard, std::size_t bytes) {
   std::array<std::span<const std::byte>, kSpans> spans;
-  const std::size_t count = tcp_engine().peek(*socket_.tcb, spans);
-  const bool outside = bytes > kCopyInLock;
-  if (outside) {
-    socket_.set(kReading);
-    socket_.users++;
-    guard.pause();
-  }
+  const std::size_t count = tcp_engine().peek(*socket_.tcb, spans, bytes);
+  std::optional<OutsideLock> outside;
+  if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
   std::size_t copied = 0;
   for (std::size_t i = 0; i < count && copied < bytes; i++) {
     const std::size_t n = std::min(spans[i].size(), bytes - copied);
     cursor_.write(spans[i].data(), n);
     copied += n;
-  }
-  if (outside) {
-    guard.resume();
-    socket_.users--;
-    socket_.clear(kReading);
   }
   return copied;
 }

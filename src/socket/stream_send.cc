@@ -1,6 +1,7 @@
 #include "socket/stream_send.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "socket/kernel_message.h"
 
@@ -18,7 +19,6 @@ long Sending::attempt(Guard& guard) {
     const long n = fill(guard, *room);
     if (n < 0) return done_ != 0 ? static_cast<long>(done_) : n;
     done_ += static_cast<std::size_t>(n);
-    tcp_engine().commit(guard.context(), *socket_.tcb, static_cast<std::size_t>(n), more_);
     if (n == 0) return static_cast<long>(done_);  // the source has ended
   } while (true);
 }
@@ -26,6 +26,7 @@ long Sending::attempt(Guard& guard) {
 // Linux's order (tcp_sendmsg): the pending error, once; then EPIPE; a handshake is waited for.
 long Sending::refusal() {
   if (socket_.tcb == nullptr) return pipe();
+  if (const long r = take_pending_error(socket_); r != 0) return done_ != 0 ? static_cast<long>(done_) : r;
   const Error error = tcp_engine().error(*socket_.tcb);
   if (error != Error::kNone) return broken(error);
   if (socket_.has(kShutSend)) return pipe();
@@ -54,21 +55,33 @@ long Sending::pipe() {
   return failure(Error::kBrokenPipe);
 }
 
+namespace {
+
+/// The engine gives out room only once: it is given back also by a thread that is cancelled while it fills it.
+class Filling {
+ public:
+  Filling(Guard& guard, tcp::Tcb& tcb, bool more) : guard_(guard), tcb_(tcb), more_(more) {}
+  ~Filling() { tcp_engine().commit(guard_.context(), tcb_, filled, more_); }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+  std::size_t filled = 0;
+
+ private:
+  Guard& guard_;
+  tcp::Tcb& tcb_;
+  bool more_;
+};
+
+}  // namespace
+
 long Sending::fill(Guard& guard, const tcp::Room& room) {
   const std::size_t bytes = std::min(room.size(), total_ - done_);
-  const bool outside = bytes > kCopyInLock || slow_source();
-  if (outside) {
-    socket_.set(kWriting);
-    socket_.users++;
-    guard.pause();
-  }
+  Filling filling(guard, *socket_.tcb, more_);
+  std::optional<OutsideLock> outside;
+  if (bytes > kCopyInLock || slow_source()) outside.emplace(guard, socket_, kWriting);
   const long n = copy_in(room, bytes);
-  if (outside) {
-    guard.resume();
-    socket_.users--;
-    socket_.clear(kWriting);
-  }
-  if (n < 0) tcp_engine().commit(guard.context(), *socket_.tcb, 0, more_);
+  if (n > 0) filling.filled = static_cast<std::size_t>(n);
   return n;
 }
 
@@ -114,6 +127,11 @@ class SendingMessage final : public Sending {
 }  // namespace
 
 long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
+  const bool opens = (flags & MSG_FASTOPEN) != 0 && message.name != nullptr && socket.path != Path::kKernel;
+  if (opens) {
+    const std::optional<long> r = stream_fast_open(socket, fd, message, flags, sigpipe);
+    if (r.has_value()) return *r;
+  }
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_send(fd, message, flags);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);

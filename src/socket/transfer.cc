@@ -1,6 +1,7 @@
 #include <cerrno>
 
 #include "socket/errno_map.h"
+#include "socket/io_cursor.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 
@@ -67,6 +68,19 @@ long send(File& file, int fd, const Message& message, int flags, bool& sigpipe) 
   return failure(Error::kInvalid);
 }
 
+namespace {
+
+// What a batch ended with is the next call's, as sk_err; "nothing there" and a handler are no errors of the socket.
+void keep_error(File& file, long failed) {
+  if (failed == kAgain || failed == kInterrupted || file.kind == FileKind::kEpoll) return;
+  Guard guard(shard());
+  if (!file.alive) return;
+  socket_of(file).pending_error = static_cast<std::uint8_t>(-failed);
+  signal(file, kError);
+}
+
+}  // namespace
+
 // As do_recvmmsg: the timeout is looked at between messages only; what was received counts more than an error
 // that came after it.
 long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
@@ -81,7 +95,11 @@ long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int fla
   unsigned done = 0;
   while (done < count) {
     const long r = receive_header(file, fd, messages[done].msg_hdr, flags);
-    if (r < 0) return done != 0 ? static_cast<long>(done) : r;
+    if (r < 0) {
+      if (done == 0) return r;
+      keep_error(file, r);
+      break;
+    }
     messages[done].msg_len = static_cast<unsigned>(r);
     done++;
     if (wait_for_one) flags |= MSG_DONTWAIT;
@@ -93,10 +111,13 @@ long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int fla
 long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, bool& sigpipe) {
   sigpipe = false;
   unsigned done = 0;
-  for (; done < count; done++) {
-    const long r = send(file, fd, message_of(messages[done].msg_hdr), flags, sigpipe);
+  while (done < count) {
+    const Message message = message_of(messages[done].msg_hdr);
+    const long r = send(file, fd, message, flags, sigpipe);
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
     messages[done].msg_len = static_cast<unsigned>(r);
+    done++;
+    if (static_cast<std::size_t>(r) < total_bytes(message.data)) break;  // the next one's bytes would follow a gap
   }
   return done;
 }

@@ -70,7 +70,7 @@ Waiter* my_waiter() {
   Guard guard(shard());
   Waiter* made = objects == nullptr ? nullptr : objects->waiters.allocate();
   if (made == nullptr)
-    kernel->close(fd);
+    close_own(fd);
   else
     made->event_fd = fd;
   return thread_waiter.waiter = made;

@@ -86,14 +86,17 @@ long Calls::connect(int fd, const sockaddr_in& name) {
 
 long Calls::accept(int fd, int flags, sockaddr_in* peer) {
   socklen_t length = sizeof *peer;
-  auto* base = reinterpret_cast<sockaddr*>(peer);
+  return accept_named(fd, flags, reinterpret_cast<sockaddr*>(peer), peer == nullptr ? nullptr : &length);
+}
+
+long Calls::accept_named(int fd, int flags, sockaddr* name, socklen_t* length) {
   socket::File* file = find(fd);
-  if (file == nullptr) return result(::accept4(fd, base, peer == nullptr ? nullptr : &length, flags));
+  if (file == nullptr) return result(::accept4(fd, name, length, flags));
   socket::Accepted accepted;
-  const long r = socket::accept(*file, fd, base, peer == nullptr ? nullptr : &length, flags, accepted);
+  const long r = socket::accept(*file, fd, name, length, flags, accepted);
   if (r < 0) return r;
   if (accepted.file == nullptr) return accepted.kernel_fd;
-  return insert(::fcntl(socket::shadow_placeholder(accepted.domain), F_DUPFD_CLOEXEC, 0), accepted.file);
+  return insert(accepted.number, accepted.file);
 }
 
 long Calls::shutdown(int fd, int how) {
@@ -157,6 +160,34 @@ long Calls::receive_message(int fd, msghdr& header, int flags) {
   header.msg_controllen = message.control_length;
   header.msg_flags = message.flags;
   return r;
+}
+
+long Calls::send_message(int fd, const msghdr& header, int flags) {
+  socket::File* file = find(fd);
+  if (file == nullptr) return result(::sendmsg(fd, &header, flags));
+  socket::Message message;
+  message.data = {header.msg_iov, header.msg_iovlen};
+  message.name = static_cast<sockaddr*>(header.msg_name);
+  message.name_length = header.msg_namelen;
+  message.control = header.msg_control;
+  message.control_length = header.msg_controllen;
+  bool sigpipe = false;
+  return socket::send(*file, fd, message, flags, sigpipe);
+}
+
+long Calls::send_many(int fd, std::vector<mmsghdr>& messages, int flags) {
+  const auto count = static_cast<unsigned>(messages.size());
+  socket::File* file = find(fd);
+  if (file == nullptr) return result(::sendmmsg(fd, messages.data(), count, flags));
+  bool sigpipe = false;
+  return socket::send_many(*file, fd, messages.data(), count, flags, sigpipe);
+}
+
+long Calls::receive_many(int fd, std::vector<mmsghdr>& messages, int flags) {
+  const auto count = static_cast<unsigned>(messages.size());
+  socket::File* file = find(fd);
+  if (file == nullptr) return result(::recvmmsg(fd, messages.data(), count, flags, nullptr));
+  return socket::receive_many(*file, fd, messages.data(), count, flags, nullptr);
 }
 
 long Calls::receive(int fd, std::string& bytes, std::size_t room, int flags) {

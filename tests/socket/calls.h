@@ -35,6 +35,8 @@ class Calls {
   long listen(int fd, int backlog);
   long connect(int fd, const sockaddr_in& name);
   long accept(int fd, int flags = 0, sockaddr_in* peer = nullptr);
+  /// With the program's own pointers.
+  long accept_named(int fd, int flags, sockaddr* name, socklen_t* length);
   long shutdown(int fd, int how);
   long close(int fd);
   int dup(int fd);
@@ -44,6 +46,10 @@ class Calls {
   long send_to(int fd, std::string_view bytes, const sockaddr_in& to, int flags = 0);
   long receive_from(int fd, std::string& bytes, sockaddr_in& from, std::size_t room = 65536, int flags = 0);
   long receive_message(int fd, msghdr& header, int flags = 0);
+  long send_message(int fd, const msghdr& header, int flags = 0);
+  /// sendmmsg and recvmmsg; the messages' lengths are in `messages`.
+  long send_many(int fd, std::vector<mmsghdr>& messages, int flags = MSG_NOSIGNAL);
+  long receive_many(int fd, std::vector<mmsghdr>& messages, int flags = 0);
   long send_file(int fd, int in_fd, off_t* offset, std::size_t count);
   sockaddr_in local_name(int fd);
   long peer_name(int fd, sockaddr_in& name);

@@ -1,5 +1,6 @@
 // Datagrams: the same calls on both sides, and sockets with peers on both paths at once.
 #include <arpa/inet.h>
+#include <netinet/udp.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
@@ -200,6 +201,194 @@ TEST_P(DatagramTest, UnboundReader_InAnotherThread_HearsTheAnswer) {
   reader.join();
 }
 
+TEST_P(DatagramTest, Error_ComesBeforeWhatIsQueued) {
+  std::uint16_t port = 0;
+  const int server = bound(port);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.send_to(server, "queued", calls.local_name(client)), 6);
+  ASSERT_EQ(calls.poll_one(client, POLLIN, 5000), POLLIN);
+  calls.close(server);
+  ASSERT_EQ(calls.send(client, "x"), 1);
+  ASSERT_EQ(calls.poll_one(client, POLLPRI, 5000), POLLERR);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got, 10, MSG_DONTWAIT), -ECONNREFUSED);
+  EXPECT_EQ(calls.receive(client, got, 10, MSG_DONTWAIT), 6);
+}
+
+TEST_P(DatagramTest, Error_IsToldBySendAsWell) {
+  std::uint16_t port = 0;
+  calls.close(bound(port));
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.send(client, "x"), 1);
+  ASSERT_EQ(calls.poll_one(client, POLLPRI, 5000), POLLERR);
+  EXPECT_EQ(calls.send(client, "y"), -ECONNREFUSED);
+  EXPECT_EQ(calls.send(client, "z"), 1);
+}
+
+TEST_P(DatagramTest, Disconnect_NameIsWhereDatagramsComeFrom) {
+  std::uint16_t port = 0;
+  const int server = bound(port);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.send(client, "one"), 3);
+  sockaddr_in none{}, from{};
+  none.sin_family = AF_UNSPEC;
+  ASSERT_EQ(calls.connect(client, none), 0);
+  ASSERT_EQ(calls.send_to(client, "two", calls.address(port)), 3);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got), 3);
+  EXPECT_EQ(calls.receive_from(server, got, from), 3);
+  EXPECT_EQ(calls.local_name(client).sin_port, from.sin_port);
+  EXPECT_EQ(calls.send_to(server, "back", from), 4);
+  EXPECT_EQ(calls.receive(client, got), 4);
+}
+
+TEST_P(DatagramTest, Disconnect_OfBoundSocket_KeepsThePort) {
+  std::uint16_t port = 0, own_port = 0;
+  const int server = bound(port);
+  calls.close(bound(own_port));
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.bind(client, calls.address(own_port)), 0);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  sockaddr_in none{};
+  none.sin_family = AF_UNSPEC;
+  ASSERT_EQ(calls.connect(client, none), 0);
+  EXPECT_EQ(ntohs(calls.local_name(client).sin_port), own_port);
+  EXPECT_EQ(calls.send_to(server, "back", calls.address(own_port)), 4);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), 4);
+}
+
+// --- Segmentation and corking
+
+class DatagramSegmentTest : public DatagramTest {
+ protected:
+  void expect(std::initializer_list<std::size_t> lengths) {
+    std::string got;
+    for (const std::size_t length : lengths) {
+      EXPECT_EQ(calls.receive(server, got), static_cast<long>(length));
+      for (const char c : got) EXPECT_EQ(c, static_cast<char>('a' + next_++ % 26));
+    }
+    calls.poll_one(server, POLLIN, 5);
+    EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), -EAGAIN);
+    next_ = 0;
+  }
+  static std::string pattern(std::size_t bytes) {
+    std::string text(bytes, 0);
+    for (std::size_t i = 0; i < bytes; i++) text[i] = static_cast<char>('a' + i % 26);
+    return text;
+  }
+  std::uint16_t port = 0;
+  int server = bound(port);
+  int client = calls.socket(AF_INET, SOCK_DGRAM);
+
+ private:
+  std::size_t next_ = 0;
+};
+ON_BOTH_SIDES(DatagramSegmentTest);
+
+TEST_P(DatagramSegmentTest, Option_CutsEverySend) {
+  ASSERT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_SEGMENT, 1000), 0);
+  EXPECT_EQ(calls.send_to(client, pattern(2500), calls.address(port)), 2500);
+  expect({1000, 1000, 500});
+  EXPECT_EQ(calls.send_to(client, pattern(10), calls.address(port)), 10);
+  expect({10});
+  int value = 0;
+  EXPECT_EQ(calls.get_option(client, IPPROTO_UDP, UDP_SEGMENT, value), 0);
+  EXPECT_EQ(value, 1000);
+}
+
+TEST_P(DatagramSegmentTest, ControlMessage_CutsOneSend) {
+  const std::string text = pattern(2500);
+  iovec data[2] = {{const_cast<char*>(text.data()), 700}, {const_cast<char*>(text.data()) + 700, 1800}};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(std::uint16_t))] = {};
+  sockaddr_in to = calls.address(port);
+  msghdr header{};
+  header.msg_name = &to;
+  header.msg_namelen = sizeof to;
+  header.msg_iov = data;
+  header.msg_iovlen = 2;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&header);
+  c->cmsg_level = SOL_UDP;
+  c->cmsg_type = UDP_SEGMENT;
+  c->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+  const std::uint16_t size = 1200;
+  std::memcpy(CMSG_DATA(c), &size, sizeof size);
+  EXPECT_EQ(calls.send_message(client, header), 2500);
+  expect({1200, 1200, 100});
+}
+
+TEST_P(DatagramSegmentTest, TooManyOrTooLong_IsRefused) {
+  ASSERT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_SEGMENT, 10), 0);
+  EXPECT_EQ(calls.send_to(client, pattern(10 * 200), calls.address(port)), -EINVAL);
+  EXPECT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_SEGMENT, 70000), -EINVAL);
+  ASSERT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_SEGMENT, 1400), 0);
+  EXPECT_EQ(calls.send_to(client, pattern(65508), calls.address(port)), -EMSGSIZE);
+}
+
+TEST_P(DatagramSegmentTest, More_MakesOneDatagramOfSeveralSends) {
+  const std::string text = pattern(100);
+  EXPECT_EQ(calls.send_to(client, text.substr(0, 30), calls.address(port), MSG_MORE), 30);
+  EXPECT_EQ(calls.send_to(client, text.substr(30, 30), calls.address(port), MSG_MORE), 30);
+  calls.poll_one(server, POLLIN, 5);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), -EAGAIN);
+  EXPECT_EQ(calls.send(client, text.substr(60)), 40);  // to where the first part goes
+  expect({100});
+}
+
+TEST_P(DatagramSegmentTest, Cork_HoldsUntilItIsTakenOut) {
+  const std::string text = pattern(100);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_CORK, 1), 0);
+  EXPECT_EQ(calls.send(client, text.substr(0, 50)), 50);
+  EXPECT_EQ(calls.send(client, text.substr(50)), 50);
+  calls.poll_one(server, POLLIN, 5);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), -EAGAIN);
+  ASSERT_EQ(calls.set_option(client, IPPROTO_UDP, UDP_CORK, 0), 0);
+  expect({100});
+  EXPECT_EQ(calls.send(client, pattern(5)), 5);
+  expect({5});
+}
+
+// --- What cannot go by the wire
+
+class DatagramRouteTest : public ::testing::Test {
+ protected:
+  DatagramRouteTest() {
+    World::get();
+    told = 0;
+    socket::environment.record_why = [](int, unsigned, const char*) { told++; };
+  }
+  static inline int told = 0;
+  Calls calls{true}, kernel_calls{false};
+};
+
+TEST_F(DatagramRouteTest, Send_RuleForbidsIt_IsDenied) {
+  socket::environment.routes_to = [](const sockaddr*) { return socket::Decision::kFail; };
+  const int fd = calls.socket(AF_INET, SOCK_DGRAM);
+  EXPECT_EQ(calls.send_to(fd, "x", calls.address(9)), -EACCES);
+}
+
+TEST_F(DatagramRouteTest, Send_NoWire_GoesByTheKernelAndSaysSoOnce) {
+  socket::environment.routes_to = [](const sockaddr*) { return socket::Decision::kBypass; };
+  socket::environment.need_wire = [] { return false; };
+  const int server = kernel_calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(kernel_calls.bind(server, kernel_calls.address(0)), 0);
+  const sockaddr_in to = kernel_calls.local_name(server);
+  const int fd = calls.socket(AF_INET, SOCK_DGRAM);
+  EXPECT_EQ(calls.send_to(fd, "one", to), 3);
+  EXPECT_EQ(calls.send_to(fd, "two", to), 3);
+  std::string got;
+  EXPECT_EQ(kernel_calls.receive(server, got), 3);
+  EXPECT_EQ(told, 1);
+}
+
 // --- Peers on both paths at once
 
 TEST(DualDatagramTest, EchoServer_KernelAndBypassPeers_BothAreAnswered) {
@@ -247,6 +436,36 @@ TEST(DualDatagramTest, NonBlockingReceive_AfterOwnKernelSend_SeesItAtOnce) {
     EXPECT_EQ(calls.send_to(server, "self", to), 4);
     EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), 4);
   }
+}
+
+TEST(DualDatagramTest, NonBlockingReceive_NothingThere_LooksAtTheWireOnce) {
+  World::get();
+  Calls calls(true);
+  const int server = calls.socket(AF_INET, SOCK_DGRAM);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  ASSERT_EQ(calls.bind(server, any), 0);
+  const unsigned before = World::get().port().looks;
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got, 10, MSG_DONTWAIT), -EAGAIN);
+  EXPECT_EQ(World::get().port().looks - before, 1U);
+}
+
+TEST(DualDatagramTest, Connect_FromAKernelPeerToABypassPeer_KeepsThePort) {
+  World::get();
+  Calls calls(true), kernel_calls(false);
+  const int kernel_peer = kernel_calls.socket(AF_INET, SOCK_DGRAM), bypass_peer = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(kernel_calls.bind(kernel_peer, kernel_calls.address(0)), 0);
+  ASSERT_EQ(calls.bind(bypass_peer, calls.address(0)), 0);
+  const int fd = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(fd, kernel_calls.local_name(kernel_peer)), 0);
+  const auto port = calls.local_name(fd).sin_port;
+  ASSERT_EQ(calls.connect(fd, calls.local_name(bypass_peer)), 0);
+  EXPECT_EQ(calls.local_name(fd).sin_port, port);
+  sockaddr_in kernel_name{};
+  socklen_t length = sizeof kernel_name;
+  ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&kernel_name), &length), 0);
+  EXPECT_EQ(kernel_name.sin_port, port);  // still the program's alone
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Listeners: accept queues, readiness, both halves of a wildcard listener.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <thread>
@@ -126,6 +127,43 @@ TEST_P(ListenerTest, Close_WithWaitingConnection_ResetsIt) {
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
 }
 
+TEST_P(ListenerTest, Accept_NoDescriptorLeft_LeavesTheConnectionInTheQueue) {
+  std::uint16_t port = 0;
+  const int listener = calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.poll_one(listener, POLLIN, 5000), POLLIN);
+  const int next = ::dup(listener);
+  ::close(next);
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  EXPECT_EQ(calls.accept(listener), -EMFILE);
+  setrlimit(RLIMIT_NOFILE, &before);
+  const long server = calls.accept(listener);
+  ASSERT_GE(server, 0);
+  EXPECT_EQ(calls.send(client, "x"), 1);
+  std::string got;
+  EXPECT_EQ(calls.receive(static_cast<int>(server), got), 1);
+}
+
+TEST_P(ListenerTest, Accept_NameWithoutItsLength_EndsTheConnection) {
+  std::uint16_t port = 0;
+  const int listener = calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  const int next = ::dup(listener);
+  ::close(next);
+  sockaddr_in peer{};
+  EXPECT_EQ(calls.accept_named(listener, 0, reinterpret_cast<sockaddr*>(&peer), nullptr), -EFAULT);
+  const int same = ::dup(listener);
+  EXPECT_EQ(same, next);
+  ::close(same);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), 0);
+}
+
 // --- Both halves of a wildcard listener
 
 class DualListenerTest : public ::testing::Test {
@@ -208,6 +246,31 @@ TEST_F(DualListenerTest, Dup_NumberOfTheWatchCloses_KernelHalfIsStillWatched) {
   connect_kernel();
   EXPECT_EQ(calls.poll_one(listener, POLLIN, 5000), POLLIN);
   EXPECT_GE(calls.accept(listener), 0);
+}
+
+TEST_F(DualListenerTest, Accept_KernelPeersNameWithoutItsLength_EndsTheConnection) {
+  const int client = connect_kernel();
+  ASSERT_EQ(calls.poll_one(listener, POLLIN, 5000), POLLIN);
+  sockaddr_in peer{};
+  EXPECT_EQ(calls.accept_named(listener, 0, reinterpret_cast<sockaddr*>(&peer), nullptr), -EFAULT);
+  std::string got;
+  EXPECT_EQ(kernel_calls.receive(client, got), 0);
+}
+
+TEST_F(DualListenerTest, Close_OwnDuplicateOfTheWatch_IsOursNoMore) {
+  static int own;
+  own = 0;
+  socket::environment.own_descriptor = [](int fd) {
+    own++;
+    return fd;
+  };
+  socket::environment.disown_descriptor = [](int) { own--; };
+  const int other = calls.dup(listener);
+  calls.close(listener);
+  listener = other;
+  EXPECT_EQ(own, 1);
+  calls.close(listener);
+  EXPECT_EQ(own, 0);
 }
 
 TEST_F(DualListenerTest, Listen_KernelRefusesThePort_IsTheProgramsError) {

@@ -1,14 +1,21 @@
 // Streams: the same calls on the kernel's sockets and on the stack's must give the same results.
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <functional>
 #include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "socket/calls.h"
+#include "socket/kernel_table.h"
+#include "socket/world.h"
 
 namespace bypass::test {
 namespace {
@@ -361,6 +368,184 @@ TEST_P(StreamTest, OutQueue_EmptiesWhenAcknowledged) {
     calls.poll_one(client, POLLIN, 1);
   }
   EXPECT_EQ(left, 0);
+}
+
+TEST_P(StreamTest, SendMany_PartialMessage_IsTheLast) {
+  const auto [client, server] = calls.connected();
+  calls.set_non_blocking(client, true);
+  std::string large(64U << 20, 'x');
+  iovec data{large.data(), large.size()};
+  std::vector<mmsghdr> messages(3);
+  for (mmsghdr& m : messages) m.msg_hdr.msg_iov = &data, m.msg_hdr.msg_iovlen = 1;
+  EXPECT_EQ(calls.send_many(client, messages), 1);
+  EXPECT_LT(messages[0].msg_len, large.size());
+}
+
+TEST_P(StreamTest, ReceiveMany_EndedByAReset_TellsItAtTheNextCall) {
+  const auto [client, server] = calls.connected();
+  const linger off{1, 0};
+  calls.set_option(server, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  ASSERT_EQ(calls.send(server, "abcd"), 4);
+  await(calls, client, POLLIN);
+  char room[2][4];
+  iovec data[2] = {{room[0], 4}, {room[1], 4}};
+  std::vector<mmsghdr> messages(2);
+  for (std::size_t i = 0; i < 2; i++) messages[i].msg_hdr.msg_iov = &data[i], messages[i].msg_hdr.msg_iovlen = 1;
+  std::thread closer([&, s = server] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the second message is waited for
+    calls.close(s);
+  });
+  EXPECT_EQ(calls.receive_many(client, messages), 1);
+  closer.join();
+  EXPECT_EQ(calls.poll_one(client, POLLPRI) & POLLERR, POLLERR);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
+  EXPECT_EQ(calls.receive(client, got), 0);
+}
+
+TEST_P(StreamTest, FastOpen_ConnectsAndSends) {
+  std::uint16_t port = 0;
+  const int listener = calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  EXPECT_EQ(calls.send_to(client, "hello", calls.address(port), MSG_FASTOPEN), 5);
+  sockaddr_in peer{};
+  const int server = static_cast<int>(calls.accept(listener, 0, &peer));
+  ASSERT_GE(server, 0);
+  EXPECT_EQ(peer.sin_addr.s_addr, calls.address(0).sin_addr.s_addr);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got), 5);
+  EXPECT_EQ(calls.send_to(client, "again", calls.address(port), MSG_FASTOPEN), -EISCONN);
+}
+
+TEST_P(StreamTest, FastOpen_NobodyListens_IsRefused) {
+  std::uint16_t port = 0;
+  calls.close(calls.server(port));
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  EXPECT_EQ(calls.send_to(client, "hello", calls.address(port), MSG_FASTOPEN), -ECONNREFUSED);
+}
+
+TEST_P(StreamTest, Buffers_AboveTheSystemsBound_AreClampedToIt) {
+  const auto [client, server] = calls.connected();
+  const int plain = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  for (const int name : {SO_SNDBUF, SO_RCVBUF}) {
+    const int most = 0x7fffffff;
+    int linux = 0, ours = 0;
+    socklen_t length = sizeof linux;
+    ASSERT_EQ(::setsockopt(plain, SOL_SOCKET, name, &most, sizeof most), 0);
+    ASSERT_EQ(::getsockopt(plain, SOL_SOCKET, name, &linux, &length), 0);
+    EXPECT_EQ(calls.set_option(client, SOL_SOCKET, name, most), 0);
+    EXPECT_EQ(calls.get_option(client, SOL_SOCKET, name, ours), 0);
+    EXPECT_EQ(ours, linux);
+  }
+  ::close(plain);
+}
+
+TEST(IgnoredOptionTest, SetWithoutEffect_IsToldOnceASocket) {
+  World::get();
+  Calls calls(true);
+  static int told;
+  told = 0;
+  socket::environment.record_why = [](int, unsigned, const char*) { told++; };
+  std::uint16_t port = 0;
+  calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+  EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+  EXPECT_EQ(told, 0);  // the kernel may yet get it
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_PRIORITY, 3), 0);
+  EXPECT_EQ(told, 1);
+  const auto [other, server] = calls.connected();
+  int on = 1;
+  EXPECT_EQ(calls.ioctl_int(server, FIOASYNC, on), 0);
+  EXPECT_EQ(told, 2);
+}
+
+// --- What happens in the middle of a long copy, while the lock is let go of
+
+class LongCopyTest : public ::testing::Test {
+ protected:
+  LongCopyTest() {
+    World::get();
+    std::tie(client, server) = calls.connected();
+  }
+  static inline std::function<void()> meanwhile;
+
+  Calls calls{true};
+  int client = -1, server = -1;
+};
+
+TEST_F(LongCopyTest, Reset_InTheMiddle_IsToldByTheNextSend) {
+  char name[] = "/tmp/socket_test_XXXXXX";
+  const int file = mkstemp(name);
+  unlink(name);
+  ASSERT_EQ(ftruncate(file, 64 << 20), 0);
+  const linger off{1, 0};
+  calls.set_option(server, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  meanwhile = [&] {
+    calls.close(server);
+    calls.poll_one(client, POLLPRI, 5000);
+  };
+  KernelTable table;
+  table->pread = [](int fd, void* to, size_t bytes, off_t offset) {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return ::pread(fd, to, bytes, offset);
+  };
+  off_t offset = 0;
+  EXPECT_GT(calls.send_file(client, file, &offset, 64 << 20), 0);
+  EXPECT_EQ(calls.send(client, "x"), -ECONNRESET);
+  EXPECT_EQ(calls.send(client, "x"), -EPIPE);
+  ::close(file);
+}
+
+TEST_F(LongCopyTest, Cancelled_InTheMiddle_LeavesTheSocketToOthers) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::atomic<bool> reading{false};
+  meanwhile = [&] { reading = true; };
+  KernelTable table;
+  table->read = [](int fd, void* to, size_t bytes) {
+    meanwhile();
+    return ::read(fd, to, bytes);
+  };
+  std::thread sender([&] { calls.send_file(client, ends[0], nullptr, 100); });
+  while (!reading) std::this_thread::yield();
+  pthread_cancel(sender.native_handle());
+  sender.join();
+  EXPECT_EQ(calls.send(client, "x"), 1);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+// A handler on top of the copy would wait for ever for the copy that it interrupted.
+TEST_F(LongCopyTest, Signals_AreHeldBackMeanwhile) {
+  static std::atomic<int> held;
+  static char* page;
+  constexpr std::size_t kBytes = 64 << 10;
+  page = static_cast<char*>(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  struct sigaction action {
+  }, before;
+  action.sa_handler = [](int) {
+    held += socket::thread_signals.in_lock > 0 ? 1 : 0;
+    mprotect(page, kBytes, PROT_READ | PROT_WRITE);
+  };
+  sigaction(SIGSEGV, &action, &before);
+  held = 0;
+  EXPECT_EQ(calls.send(client, {page, kBytes}), static_cast<long>(kBytes));
+  EXPECT_EQ(held, 1);
+  calls.poll_one(server, POLLPRI, 20);
+  mprotect(page, kBytes, PROT_NONE);
+  std::string got;
+  iovec data{page, kBytes};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  EXPECT_GT(calls.receive_message(server, header), 16384);
+  EXPECT_EQ(held, 2);
+  EXPECT_EQ(socket::thread_signals.in_lock, 0);
+  sigaction(SIGSEGV, &before, nullptr);
+  munmap(page, kBytes);
 }
 
 }  // namespace

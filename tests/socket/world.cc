@@ -119,7 +119,9 @@ World::World() {
     return is_bypass(local) || is_any(local) ? socket::Decision::kBypass : socket::Decision::kKernel;
   };
   env.need_wire = [] { return true; };
-  env.routes_to = is_bypass;
+  env.routes_to = [](const sockaddr* remote) {
+    return is_bypass(remote) ? socket::Decision::kBypass : socket::Decision::kKernel;
+  };
   env.spin = std::chrono::microseconds(20);
   env.yield = std::chrono::microseconds(20);
   env.kernel_poll = std::chrono::microseconds(20);

@@ -174,7 +174,7 @@ std::size_t Engine::send_room(const Tcb& tcb) const {
 }
 
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
-  if (tcb.error != Error::kNone) return take_error(tcb);
+  if (tcb.error != Error::kNone) return tcb.error;  // take_error() is the caller's, who may have bytes to report first
   if (tcb.has(kFinQueued) || tcb.state == State::kClosed || tcb.state == State::kTimeWait) return Error::kBrokenPipe;
   if (!synchronized(tcb.state)) return Error::kWouldBlock;
   const Changing changing(*impl_, &tcb);
@@ -215,8 +215,8 @@ std::size_t Engine::readable(const Tcb& tcb) const {
   return tcb.rx_bytes;
 }
 
-std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> out) const {
-  std::size_t count = 0;
+std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) const {
+  std::size_t count = 0, seen = 0;
   for (const Packet* frame = tcb.rx_head; frame != nullptr; frame = frame->queue_next) {
     std::uint32_t skip = frame->offset, left = frame->payload_len;
     for (const Packet* p = frame; p != nullptr && left != 0; p = p->next_segment) {
@@ -225,8 +225,9 @@ std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> o
       skip -= from;
       left -= n;
       if (n == 0) continue;
-      if (count == out.size()) return count;
+      if (count == out.size() || seen >= bytes) return count;
       out[count++] = {p->data + from, n};
+      seen += n;
     }
   }
   return count;

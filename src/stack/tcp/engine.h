@@ -156,9 +156,9 @@ class Engine {
 
   // --- Receiving
   [[nodiscard]] std::size_t readable(const Tcb& tcb) const;
-  /// Up to out.size() spans of in-order bytes, from the oldest; returns how many. They stay valid, also
-  /// without the lock, until consume().
-  std::size_t peek(const Tcb& tcb, std::span<std::span<const std::byte>> out) const;
+  /// Up to out.size() spans of in-order bytes, from the oldest, as many as hold `bytes`; returns how many. They
+  /// stay valid, also without the lock, until consume().
+  std::size_t peek(const Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes = SIZE_MAX) const;
   /// The reader has taken `bytes`; frees frames, opens the window, may send a window update.
   void consume(Context& ctx, Tcb& tcb, std::size_t bytes);
   /// The peer's FIN has come and all before it is consumed.

@@ -82,6 +82,7 @@ FileKind kind(const File& file) {
 }
 
 // Option 4711 of SOL_SOCKET decides for the kernel: the shadow serves from then on.
+void number_closes(File&, int) {}
 bool decided_for_kernel(const File& file) {
   return file.shadowed;
 }
@@ -97,16 +98,6 @@ long connect(File& file, int, const sockaddr* address, socklen_t length) {
   return answer(kernel->connect(file.io, address, length));
 }
 
-long accept(File& file, int, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
-  int io = kernel->accept4(file.io, address, length, flags | SOCK_CLOEXEC);
-  if (io < 0) return -errno;
-  int high = kernel->fcntl(io, F_DUPFD_CLOEXEC, kBase);
-  kernel->close(io);
-  out.file = make(FileKind::kStream, high, file.domain);
-  out.domain = file.domain;
-  return 0;
-}
-
 int shadow_placeholder(int domain) {
   static const int placeholder = [domain] {
     int low = kernel->socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -116,6 +107,20 @@ int shadow_placeholder(int domain) {
     return high;
   }();
   return placeholder;
+}
+
+long accept(File& file, int, sockaddr* address, socklen_t* length, int flags, Accepted& out) {
+  int io = kernel->accept4(file.io, address, length, flags | SOCK_CLOEXEC);
+  if (io < 0) return -errno;
+  int high = kernel->fcntl(io, F_DUPFD_CLOEXEC, kBase);
+  kernel->close(io);
+  out.file = make(FileKind::kStream, high, file.domain);
+  const int duplicate = (flags & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD;
+  out.number = kernel->fcntl(shadow_placeholder(file.domain), duplicate, 0);
+  if (out.number >= 0) return 0;
+  const long failed = -errno;
+  release(*out.file, -1);
+  return failed;
 }
 
 long shutdown(File& file, int, int how) {
