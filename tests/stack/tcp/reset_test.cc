@@ -13,6 +13,7 @@ TEST(Reset, Exact_EndsTheConnection) {
   EXPECT_EQ(s.error(), Error::kReset);
   EXPECT_EQ(s.counters().tcp_resets_in, 1U);
   EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kReset);
+  EXPECT_EQ(s.engine().take_error(*s.tcb()), Error::kReset);
   EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kBrokenPipe);
 }
 
