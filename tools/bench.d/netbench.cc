@@ -119,10 +119,21 @@ int connect_to(const Arguments& a) {
   return fd;
 }
 
+// Until there is a connection, also at a listener that spins.
 int accept_one(int listener) {
-  const int fd = accept(listener, nullptr, nullptr);
-  if (fd < 0) fail("accept");
-  return fd;
+  for (;;) {
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd >= 0) return fd;
+    if (errno != EAGAIN && errno != EINTR) fail("accept");
+  }
+}
+
+// What has arrived, blocking or spinning; 0: the peer has closed.
+ssize_t read_some(int fd, char* buffer, std::size_t size) {
+  ssize_t n;
+  do n = read(fd, buffer, size);
+  while (n < 0 && (errno == EAGAIN || errno == EINTR));
+  return n;
 }
 
 // Whole messages, blocking or spinning. False: the peer has closed.
@@ -205,13 +216,15 @@ void pingpong_client(const Arguments& a) {
 
 void stream_server(const Arguments& a) {
   const int fd = accept_one(listen_at(a));
+  if (a.spin) tune(fd, true);
   std::vector<char> buffer(a.size);
-  while (read(fd, buffer.data(), buffer.size()) > 0) {
+  while (read_some(fd, buffer.data(), buffer.size()) > 0) {
   }
 }
 
 void stream_client(const Arguments& a) {
   const int fd = connect_to(a);
+  if (a.spin) tune(fd, true);
   std::vector<char> buffer(a.size, 'x');
   const auto start = Clock::now();
   double bytes = 0;
@@ -221,17 +234,19 @@ void stream_client(const Arguments& a) {
   }
   shutdown(fd, SHUT_WR);
   char last = 0;
-  while (read(fd, &last, 1) > 0) {  // the server closes when it has everything
+  while (read_some(fd, &last, 1) > 0) {  // the server closes when it has everything
   }
   std::printf("{\"gbit_per_s\": %.3f, \"bytes\": %.0f}\n", bytes * 8 / nanoseconds_since(start), bytes);
 }
 
 void connect_server(const Arguments& a) {
   const int listener = listen_at(a);
+  if (a.spin) tune(listener, true);
   for (long i = 0; i < a.count; i++) {
     const int fd = accept_one(listener);
+    if (a.spin) tune(fd, true);
     char byte = 0;
-    if (read(fd, &byte, 1) == 1) (void)!write(fd, &byte, 1);
+    if (read_some(fd, &byte, 1) == 1) (void)!write(fd, &byte, 1);
     close(fd);
   }
 }
@@ -240,8 +255,9 @@ void connect_client(const Arguments& a) {
   const auto start = Clock::now();
   for (long i = 0; i < a.count; i++) {
     const int fd = connect_to(a);
+    if (a.spin) tune(fd, true);
     char byte = 'x';
-    if (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1) fail("transaction");
+    if (write(fd, &byte, 1) != 1 || read_some(fd, &byte, 1) != 1) fail("transaction");
     close(fd);
   }
   std::printf("{\"connections_per_s\": %.0f}\n", static_cast<double>(a.count) * 1e9 / nanoseconds_since(start));

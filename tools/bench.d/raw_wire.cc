@@ -4,9 +4,9 @@
 //   raw_wire --role server --port vhost:/tmp/w.sock --cpu 0 &
 //   raw_wire --role client --port virtio:/tmp/w.sock --cpu 1 --mode pingpong --size 60 --count 1000000
 //
-// pingpong: the server sends every frame back. stream: the client sends, the server takes. Either role may
-// have either end of the wire. The server says "ready"; each prints one JSON object at its end. Round trips
-// include reading the time stamp counter (10 ns).
+// pingpong: the server sends every frame back. stream: the client sends, the server takes. start: the port opens,
+// plugin and DPDK with it, and closes; nothing is sent. Either role may have either end of the wire. The server says
+// "ready"; each prints one JSON object at its end. Round trips include reading the time stamp counter (10 ns).
 #include <sched.h>
 #include <unistd.h>
 
@@ -331,7 +331,8 @@ Options parse(int argc, char** argv) {
       i++;
     else
       die(word +
-          ": accepted are --role server|client --mode pingpong|stream --port KIND:TARGET --plugin FILE --size BYTES "
+          ": accepted are --role server|client --mode pingpong|stream|start --port KIND:TARGET --plugin FILE --size "
+          "BYTES "
           "--count N --burst N --cpu N --patience SECONDS --copy --gather --yield");
   }
   return options;
@@ -360,8 +361,9 @@ int main(int argc, char** argv) {
   const std::size_t colon = options.port.find(':');
   if (colon == std::string::npos) die("--port KIND:TARGET is needed, as in --port vhost:/tmp/w.sock");
   if (options.role != "server" && options.role != "client") die("--role server or --role client is needed");
-  if (options.mode != "pingpong" && options.mode != "stream")
-    die(options.mode + ": accepted modes are pingpong and stream");
+  if (options.mode != "pingpong" && options.mode != "stream" && options.mode != "start")
+    die(options.mode + ": accepted modes are pingpong, stream and start");
+  const double begin = seconds();
   std::string problem;
   bypass::Backend* backend = bypass::PlainHost::load(plugin_of(options), problem);
   if (backend == nullptr) die(problem);
@@ -370,6 +372,11 @@ int main(int argc, char** argv) {
   spec.target = options.port.substr(colon + 1);
   Port* port = backend->open(spec, problem);
   if (port == nullptr) die(problem);
+  if (options.mode == "start") {
+    std::printf("{\"start_ms\": %.3f}\n", (seconds() - begin) * 1e3);
+    backend->close(port);
+    return 0;
+  }
   pin(options.cpu);  // after open: the driver's threads stay on every core
   const bool server = options.role == "server";
   if (server) {
