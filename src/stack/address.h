@@ -50,13 +50,8 @@ struct IpAddress {
 
   /// `v4` in host order: 0x0a090001 is 10.9.0.1.
   static constexpr IpAddress from_v4(std::uint32_t v4) {
-    IpAddress a;
-    a.bytes[10] = a.bytes[11] = 0xff;
-    a.bytes[12] = static_cast<std::uint8_t>(v4 >> 24);
-    a.bytes[13] = static_cast<std::uint8_t>(v4 >> 16);
-    a.bytes[14] = static_cast<std::uint8_t>(v4 >> 8);
-    a.bytes[15] = static_cast<std::uint8_t>(v4);
-    return a;
+    const Words words = {0, kMapped | std::uint64_t{host_to_be32(v4)} << 32};
+    return {std::bit_cast<std::array<std::uint8_t, 16>>(words)};
   }
   [[nodiscard]] constexpr bool is_v4() const {
     const Words w = words();

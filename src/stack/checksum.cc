@@ -90,13 +90,4 @@ PartialSum checksum_frame(const Packet& head, std::size_t offset, std::size_t le
   return chain.sum();
 }
 
-PartialSum checksum_pseudo(const IpAddress& source, const IpAddress& destination, std::uint8_t protocol,
-                           std::uint32_t l4_len) {
-  std::uint32_t from, to;
-  std::memcpy(&from, &source.bytes[12], 4);
-  std::memcpy(&to, &destination.bytes[12], 4);
-  const std::uint64_t type_and_len = std::uint64_t{host_to_be32(protocol)} + host_to_be32(l4_len);
-  return {std::uint64_t{from} + to + type_and_len};
-}
-
 }  // namespace bypass

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "stack/address.h"
@@ -54,7 +55,13 @@ PartialSum copy_checksum(void* to, const void* from, std::size_t len);
 [[nodiscard]] PartialSum checksum_frame(const Packet& head, std::size_t offset, std::size_t len);
 
 /// The pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `l4_len` may be that of a large receive.
-[[nodiscard]] PartialSum checksum_pseudo(const IpAddress& source, const IpAddress& destination, std::uint8_t protocol,
-                                         std::uint32_t l4_len);
+[[nodiscard]] inline PartialSum checksum_pseudo(const IpAddress& source, const IpAddress& destination,
+                                                std::uint8_t protocol, std::uint32_t l4_len) {
+  std::uint32_t from, to;
+  std::memcpy(&from, &source.bytes[12], 4);
+  std::memcpy(&to, &destination.bytes[12], 4);
+  const std::uint64_t type_and_len = std::uint64_t{host_to_be32(protocol)} + host_to_be32(l4_len);
+  return {std::uint64_t{from} + to + type_and_len};
+}
 
 }  // namespace bypass

@@ -17,7 +17,13 @@ constexpr std::size_t kPrefetchAhead = 4;
 // L4 packets of one burst, a protocol each. Not initialised: a burst is often one frame.
 class Batch {
  public:
-  void add(const L4Input& input) { new (storage_ + sizeof(L4Input) * count_++) L4Input(input); }
+  /// A place for the next one, which is part of the batch only after keep().
+  L4Input& place() { return *new (storage_ + sizeof(L4Input) * count_) L4Input; }
+  void keep() { count_++; }
+  void add(const L4Input& input) {
+    place() = input;
+    keep();
+  }
   [[nodiscard]] std::span<L4Input> items() { return {std::launder(reinterpret_cast<L4Input*>(storage_)), count_}; }
 
  private:
@@ -101,7 +107,7 @@ void Stack::Impl::on_burst(Context& ctx, std::uint16_t port, std::span<Packet* c
   Batch segments, datagrams;
   for (std::size_t i = 0; i < frames.size(); i++) {
     if (i + kPrefetchAhead < frames.size()) __builtin_prefetch(frames[i + kPrefetchAhead]->data);
-    L4Input input;
+    L4Input& input = segments.place();
     if (network.impl().receive(ctx, port, frames[i], input)) sort(ctx, input, segments, datagrams);
   }
   if (!segments.items().empty()) tcp.on_segments(ctx, segments.items());
@@ -128,7 +134,7 @@ void Stack::Impl::take_tcp(Context& ctx, L4Input& input, Batch& segments) {
   if (!tcp_header_is_whole(input)) return drop(ctx, input, counters.drop_tcp_malformed);
   if (!sums_well(input)) return drop(ctx, input, counters.drop_tcp_checksum);
   input.checksum_good = true;
-  segments.add(input);
+  segments.keep();  // on_burst() made it there
 }
 
 void Stack::Impl::take_udp(Context& ctx, L4Input& input, Batch& datagrams) {
@@ -156,7 +162,7 @@ void Stack::Impl::deliver_looped(Context& ctx) {
     Batch segments, datagrams;
     for (std::size_t i = 0; i < kBurst && left != 0; i++, left--) {
       counters.rx_frames++;
-      L4Input input;
+      L4Input& input = segments.place();
       if (network.impl().receive_looped(ctx, network.impl().looped.pop(), input)) sort(ctx, input, segments, datagrams);
     }
     if (!segments.items().empty()) tcp.on_segments(ctx, segments.items());
@@ -175,7 +181,8 @@ void Stack::Impl::report_failed_neighbours(Context& ctx) {
 }
 
 void Stack::on_timers(Context& ctx) {
-  impl_->deliver_looped(ctx);
+  if (ctx.now < next_timeout()) return;
+  if (!impl_->network.impl().looped.empty()) impl_->deliver_looped(ctx);
   impl_->network.impl().on_timers(ctx);
   impl_->report_failed_neighbours(ctx);
   impl_->tcp.on_timers(ctx);
@@ -186,7 +193,7 @@ Instant Stack::next_timeout() const {
 }
 
 void Stack::resume_output(Context& ctx) {
-  impl_->deliver_looped(ctx);
+  if (!impl_->network.impl().looped.empty()) impl_->deliver_looped(ctx);
   impl_->tcp.resume_output(ctx);
 }
 

@@ -87,16 +87,15 @@ void put32(std::span<std::byte> room, std::size_t at, std::uint32_t host) {
 
 }  // namespace
 
-Result<SegmentOptions> parse_any_options(std::span<const std::byte> options) {
-  SegmentOptions out;
+bool parse_any_options(std::span<const std::byte> options, SegmentOptions& out) {
   for (std::size_t at = 0; at < options.size();) {
     const std::size_t length = option_length(options, at);
-    if (length == 0) return Error::kProtocol;
+    if (length == 0) return false;
     const std::uint8_t kind = byte_at(options, at);
     if (kind != kNop && kind != kEnd) take_option(out, options.subspan(at, length));
     at += length;
   }
-  return out;
+  return true;
 }
 
 std::size_t unknown_options(std::span<const std::byte> options, std::span<UnknownOption> out) {

@@ -31,7 +31,7 @@ struct SegmentOptions {
   std::uint8_t sack_count = 0;
   std::uint8_t unknown_count = 0;  // options for see_unknown_options()
   bool has_timestamps = false, has_window_scale = false, sack_permitted = false;
-  std::array<SackBlock, kMaxSackBlocks> sack{};  // in wire order, not checked against any window
+  std::array<SackBlock, kMaxSackBlocks> sack;  // the first sack_count, in wire order, not checked against any window
 
   [[nodiscard]] std::span<const SackBlock> sack_blocks() const { return {sack.data(), sack_count}; }
 };
@@ -42,19 +42,25 @@ struct UnknownOption {
   std::span<const std::byte> body;  // without kind and length
 };
 
-/// Options of any layout. kProtocol: a length is illegal.
-Result<SegmentOptions> parse_any_options(std::span<const std::byte> options);
+/// Options of any layout, into `out` as it was made. False: a length is illegal.
+[[nodiscard]] bool parse_any_options(std::span<const std::byte> options, SegmentOptions& out);
 
 /// The same, with established connections' usual layout (NOP NOP TS and nothing else) in line.
-inline Result<SegmentOptions> parse_options(std::span<const std::byte> options) {
+[[nodiscard]] inline bool parse_options(std::span<const std::byte> options, SegmentOptions& out) {
   std::uint32_t word[3];
-  if (options.size() != kTimestampsBytes) return parse_any_options(options);
+  if (options.size() != kTimestampsBytes) return parse_any_options(options, out);
   std::memcpy(word, options.data(), sizeof word);
-  if (word[0] != host_to_be32(0x0101080a)) return parse_any_options(options);
-  SegmentOptions out;
+  if (word[0] != host_to_be32(0x0101080a)) return parse_any_options(options, out);
   out.ts_value = be32_to_host(word[1]);
   out.ts_echo = be32_to_host(word[2]);
   out.has_timestamps = true;
+  return true;
+}
+
+/// The same as a value: kProtocol for an illegal length.
+inline Result<SegmentOptions> parse_options(std::span<const std::byte> options) {
+  SegmentOptions out;
+  if (!parse_options(options, out)) return Error::kProtocol;
   return out;
 }
 

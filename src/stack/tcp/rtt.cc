@@ -16,10 +16,16 @@ void RttEstimator::on_sample(Instant now, Duration rtt, unsigned samples_per_rtt
     srtt_ = rtt;
     rttvar_ = rtt / 2;
   } else {  // §2.3: alpha = 1/8, beta = 1/4, both spread over the flight's samples
-    const auto n = static_cast<Duration::rep>(std::max(samples_per_rtt, 1U));
     const Duration error = rtt - srtt_;
-    rttvar_ += (std::chrono::abs(error) - rttvar_) / (4 * n);
-    srtt_ = std::max(srtt_ + error / (8 * n), Duration{1});
+    const Duration spread = std::chrono::abs(error) - rttvar_;
+    if (samples_per_rtt <= 1) [[likely]] {  // by constants: no division
+      rttvar_ += spread / 4;
+      srtt_ = std::max(srtt_ + error / 8, Duration{1});
+    } else {
+      const auto n = static_cast<Duration::rep>(samples_per_rtt);
+      rttvar_ += spread / (4 * n);
+      srtt_ = std::max(srtt_ + error / (8 * n), Duration{1});
+    }
   }
   backoff_ = 0;
   fallback_ = false;

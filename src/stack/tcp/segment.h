@@ -75,9 +75,7 @@ inline bool read_segment(const L4Input& input, Segment& out) {
   out.offset = static_cast<std::uint32_t>(input.l4_offset + header_len);
   out.payload = static_cast<std::uint32_t>(input.l4_len - header_len);
   if (header_len == sizeof(TcpHeader)) return true;
-  auto options = parse_options(out.option_bytes());
-  if (options.ok()) out.options = *options;
-  return options.ok();
+  return parse_options(out.option_bytes(), out.options);
 }
 
 }  // namespace bypass::tcp

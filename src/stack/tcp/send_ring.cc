@@ -11,6 +11,7 @@ Result<Room> SendRing::reserve(Memory& memory, std::size_t want, std::size_t lim
   if (reserved()) return Error::kAlready;
   const std::size_t allowed = std::min({want, room(limit), kMaxBlock - size()});
   if (allowed == 0) return Error::kWouldBlock;
+  if (block_ == nullptr) take_first(memory, allowed);
   if (capacity_ - size() < allowed) grow(memory, size() + allowed);
   const std::size_t given = std::min(allowed, capacity_ - size());
   if (given == 0) return empty() ? Error::kNoMemory : Error::kWouldBlock;
@@ -48,6 +49,13 @@ void SendRing::unpin(Memory& memory) {
 void SendRing::clear(Memory& memory) {
   begin_ = end_;
   release_if_idle(memory);
+}
+
+/// The usual case, a request or an answer in an empty ring; grow() has what is left to do when memory is short.
+void SendRing::take_first(Memory& memory, std::size_t needed) {
+  const std::size_t wanted = needed <= kFirstBlock ? kFirstBlock : Memory::block_size(needed);
+  block_ = static_cast<std::byte*>(memory.allocate(wanted));
+  capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
 }
 
 /// Takes a block for `needed` live and new bytes, or the largest to be had below that, and moves the live

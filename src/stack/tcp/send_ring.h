@@ -74,6 +74,7 @@ class SendRing {
   [[nodiscard]] std::size_t position(std::uint64_t offset) const {
     return static_cast<std::size_t>(offset - origin_) & (capacity_ - 1);
   }
+  void take_first(Memory& memory, std::size_t needed);
   void grow(Memory& memory, std::size_t needed);
   void release_if_idle(Memory& memory);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "stack/checksum.h"
+#include "stack/frame_writer.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/timers.h"
 
@@ -26,44 +27,30 @@ Packet* new_frame(Env& env, const Path& path) {
 
 // --- Payload
 
-struct Source {
-  SendRing::Spans spans;
-
-  std::uint32_t take(std::byte* to, std::size_t room) {
-    std::size_t taken = 0;
-    for (auto& part : spans.part) {
-      const std::size_t n = std::min(part.size(), room - taken);
-      if (n != 0) std::memcpy(to + taken, part.data(), n);
-      part = part.subspan(n);
-      taken += n;
-    }
-    return static_cast<std::uint32_t>(taken);
-  }
+// A frame without its header, and the sum of its bytes where the port does not make it.
+struct Payload {
+  Packet* frame = nullptr;
+  PartialSum sum{};
 };
 
-// Copies into the head and as many further buffers as it takes. False: the pool ran dry.
-bool copy_payload(Env& env, Packet& head, Source source) {
-  head.len = source.take(head.data, head.tailroom());
-  head.frame_len = head.len;
-  Packet* last = &head;
-  while (source.spans.size() != 0) {
-    Packet* more = env.ctx.queue(head.port).alloc();
-    if (more == nullptr) return false;
-    more->reset(0);
-    more->len = source.take(more->data, more->capacity);
-    head.frame_len += more->len;
-    last->next_segment = more;
-    last = more;
-  }
-  return true;
+// Copied into as many buffers as it takes, and summed on the way. Without a frame: the pool ran dry.
+Payload copy_payload(Env& env, const Path& path, const SendRing::Spans& spans, bool summing) {
+  FrameWriter writer{env.core.network, env.ctx, path, 0, summing};
+  for (const auto& part : spans.part)
+    if (!part.empty() && !writer.append(part)) return {};
+  const PartialSum sum = writer.sum();
+  return {writer.take(), sum};
 }
 
-void refer_to_payload(Packet& head, const SendRing::Spans& spans) {
+Payload refer_to_payload(Env& env, const Path& path, const SendRing::Spans& spans, bool summing) {
+  Packet* frame = env.core.network.alloc(env.ctx, path);
+  if (frame == nullptr) return {};
   for (int i = 0; i < 2; i++) {
-    head.external[i] = spans.part[i].data();
-    head.external_len[i] = static_cast<std::uint32_t>(spans.part[i].size());
+    frame->external[i] = spans.part[i].data();
+    frame->external_len[i] = static_cast<std::uint32_t>(spans.part[i].size());
   }
-  head.frame_len = static_cast<std::uint32_t>(spans.size());
+  frame->frame_len = static_cast<std::uint32_t>(spans.size());
+  return {frame, summing ? checksum_frame(*frame, 0, frame->frame_len) : PartialSum{}};
 }
 
 // Not while the neighbour is unknown: a frame that waits for it must own its bytes.
@@ -114,7 +101,7 @@ void write_header(Packet& frame, const Fields& f) {
 }
 
 // RFC 9293 §3.1; by the port where it can, with the pseudo header's sum as packet.h says.
-void write_checksum(Packet& frame, const Path& path, bool offload) {
+void write_checksum(Packet& frame, const Path& path, bool offload, PartialSum payload = {}) {
   auto& h = wire::at<TcpHeader>(frame, 0);
   const PartialSum pseudo = checksum_pseudo(path.local, path.remote, wire::kProtocolTcp, frame.frame_len);
   if (offload) {
@@ -123,7 +110,7 @@ void write_checksum(Packet& frame, const Path& path, bool offload) {
     return;
   }
   h.checksum.set_raw(0);
-  h.checksum.set_raw(checksum_finish(pseudo + checksum_frame(frame, 0, frame.frame_len)));
+  h.checksum.set_raw(checksum_finish(pseudo + checksum(&h, frame.l4_len) + payload));
 }
 
 bool launch(Env& env, Path& path, Packet* frame) {
@@ -138,20 +125,25 @@ bool launch(Env& env, Path& path, Packet* frame) {
 
 // --- An established connection's options: timestamps, then what SACK has to say
 
-std::size_t connection_options(Env& env, Tcb& tcb, std::span<std::byte> room) {
-  std::size_t used = 0;
-  if (tcb.has(kTimestamps)) {
-    write_timestamps(room.data(), timestamp_clock(env.now()) + tcb.ts_offset, tcb.ts_recent);
-    used = kTimestampsBytes;
-  }
-  if (!tcb.reassembly.has_sack()) return used;
+[[gnu::noinline, gnu::cold]] std::size_t write_sack_option(Tcb& tcb, std::span<std::byte> room) {
   if (!tcb.has(kSackPermitted)) {
     tcb.reassembly.forget_duplicate();
-    return used;
+    return 0;
   }
   SackBlock blocks[kMaxSackBlocks];
-  const std::size_t count = tcb.reassembly.take_sack_blocks({blocks, max_sack_blocks(used != 0)});
-  return used + write_sack(room.subspan(used), {blocks, count});
+  const std::size_t count = tcb.reassembly.take_sack_blocks({blocks, max_sack_blocks(tcb.has(kTimestamps))});
+  return write_sack(room, {blocks, count});
+}
+
+// Makes room for header and options in front of what the frame holds. Returns the options' length.
+std::size_t push_connection_header(Env& env, Tcb& tcb, Packet& frame) {
+  std::byte sack[kMaxOptionBytes];
+  const std::size_t sack_len = tcb.reassembly.has_sack() ? write_sack_option(tcb, sack) : 0;
+  const std::size_t stamps_len = tcb.has(kTimestamps) ? kTimestampsBytes : 0;
+  std::byte* options = push_header(frame, stamps_len + sack_len);
+  if (stamps_len != 0) write_timestamps(options, timestamp_clock(env.now()) + tcb.ts_offset, tcb.ts_recent);
+  if (sack_len != 0) std::memcpy(options + stamps_len, sack, sack_len);
+  return stamps_len + sack_len;
 }
 
 // What a segment that left tells the peer is no longer owed.
@@ -163,14 +155,13 @@ void note_sent(Tcb& tcb, std::uint8_t flags) {
   disarm(tcb, Timer::kDelayedAck);
 }
 
-bool send_frame(Env& env, Tcb& tcb, Packet* frame, bool checksum_offload, SeqNum seq, std::uint8_t flags) {
-  std::byte options[kMaxOptionBytes];
-  const std::size_t options_len = connection_options(env, tcb, options);
-  std::memcpy(push_header(*frame, options_len), options, options_len);
+bool send_frame(Env& env, Tcb& tcb, const Payload& payload, bool checksum_offload, SeqNum seq, std::uint8_t flags) {
+  Packet& frame = *payload.frame;
+  const std::size_t options_len = push_connection_header(env, tcb, frame);
   write_header(
-      *frame, {tcb.flow.local_port, tcb.flow.remote_port, seq, tcb.rcv_nxt, flags, advertise_window(tcb), options_len});
-  write_checksum(*frame, tcb.path, checksum_offload);
-  if (!launch(env, tcb.path, frame)) return false;
+      frame, {tcb.flow.local_port, tcb.flow.remote_port, seq, tcb.rcv_nxt, flags, advertise_window(tcb), options_len});
+  write_checksum(frame, tcb.path, checksum_offload, payload.sum);
+  if (!launch(env, tcb.path, &frame)) return false;
   note_sent(tcb, flags);
   return true;
 }
@@ -191,30 +182,29 @@ std::uint32_t frame_limit(Env& env, const Tcb& tcb) {
 
 std::optional<std::uint32_t> send_data(Env& env, Tcb& tcb, std::uint64_t position, std::uint32_t length,
                                        std::uint8_t flags) {
-  Packet* frame = new_frame(env, tcb.path);
-  if (frame == nullptr) return std::nullopt;
+  if (!env.ctx.queue(tcb.path.port).can_transmit()) return std::nullopt;
   const Network::Offloads offloads = offloads_of(env, tcb.path);
   const std::uint32_t room = segment_room(tcb);
-  if (may_refer(offloads, tcb.path, length)) {
-    refer_to_payload(*frame, tcb.ring.spans(position, length));
-    pin(env, tcb);
-  } else if (length != 0 && !copy_payload(env, *frame, {tcb.ring.spans(position, length)})) {
-    env.ctx.release(frame);
-    if (length <= room) return std::nullopt;
+  const bool refer = may_refer(offloads, tcb.path, length);
+  const auto make = refer ? refer_to_payload : copy_payload;
+  const Payload payload = make(env, tcb.path, tcb.ring.spans(position, length), !offloads.l4_checksum);
+  if (payload.frame == nullptr) {
+    if (refer || length <= room) return std::nullopt;
     return send_data(env, tcb, position, room, kAck);  // a frame of one segment needs fewer buffers
   }
+  if (refer) pin(env, tcb);
   if (length > room) {
-    frame->flags = static_cast<std::uint16_t>(frame->flags | kTxTso);
-    frame->tso_mss = static_cast<std::uint16_t>(room);
+    payload.frame->flags = static_cast<std::uint16_t>(payload.frame->flags | kTxTso);
+    payload.frame->tso_mss = static_cast<std::uint16_t>(room);
   }
-  if (!send_frame(env, tcb, frame, offloads.l4_checksum, tcb.seq_of(position), flags)) return std::nullopt;
+  if (!send_frame(env, tcb, payload, offloads.l4_checksum, tcb.seq_of(position), flags)) return std::nullopt;
   tcb.last_sent = env.now();
   return length;
 }
 
 bool send_empty(Env& env, Tcb& tcb, SeqNum seq, std::uint8_t flags) {
   Packet* frame = new_frame(env, tcb.path);
-  return frame != nullptr && send_frame(env, tcb, frame, offloads_of(env, tcb.path).l4_checksum, seq, flags);
+  return frame != nullptr && send_frame(env, tcb, {frame, {}}, offloads_of(env, tcb.path).l4_checksum, seq, flags);
 }
 
 bool send_syn(Env& env, Tcb& tcb) {

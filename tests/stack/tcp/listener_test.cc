@@ -172,5 +172,19 @@ TEST(Nobody, NoMemory_SynIsDropped) {
   EXPECT_NE(s.counters().drop_tcp_memory, 0U);
 }
 
+// The design's budget for one is 1 KiB, the socket's own part included; what the slab has not handed out counts, too.
+TEST(Memory, IdleConnections_CostTheirTcbOnly) {
+  constexpr std::uint16_t kConnections = 1000;
+  Script s;
+  s.listen();
+  const std::size_t before = s.host().memory().stats().used_bytes;
+  for (std::uint16_t port = 1; port <= kConnections; port++) {
+    s.new_peer(port);
+    s.establish().inject(seg().seq(1).ack(1).len(100)).read();
+    s.write(100).inject(seg().seq(101).ack(101)).ignore_all();
+  }
+  EXPECT_LE(s.host().memory().stats().used_bytes - before, kConnections * (sizeof(tcp::Tcb) + 64));
+}
+
 }  // namespace
 }  // namespace bypass::test

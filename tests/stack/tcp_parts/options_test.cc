@@ -36,11 +36,13 @@ TEST(Options, LinuxSyn_ParsesWhole) {
 TEST(Options, AlignedTimestamps_FastAndSlowPathAgree) {
   std::byte room[kTimestampsBytes];
   write_timestamps(room, 0xdeadbeef, 0x12345678);
-  for (const auto& parsed : {parse_options(room), parse_any_options(room)}) {
-    ASSERT_TRUE(parsed);
-    EXPECT_TRUE(parsed->has_timestamps);
-    EXPECT_EQ(parsed->ts_value, 0xdeadbeefU);
-    EXPECT_EQ(parsed->ts_echo, 0x12345678U);
+  SegmentOptions fast, slow;
+  ASSERT_TRUE(parse_options(room, fast));
+  ASSERT_TRUE(parse_any_options(room, slow));
+  for (const SegmentOptions& parsed : {fast, slow}) {
+    EXPECT_TRUE(parsed.has_timestamps);
+    EXPECT_EQ(parsed.ts_value, 0xdeadbeefU);
+    EXPECT_EQ(parsed.ts_echo, 0x12345678U);
   }
 }
 
