@@ -26,6 +26,13 @@ ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int
   return receive_message(use, fd, message, flags);
 }
 
+// read(2) of nothing waits for nothing, where recv(2) of nothing waits for something (sock_read_iter).
+ssize_t read_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+  size_t room = 0;
+  for (int i = 0; i < count && room == 0; i++) room = data[i].iov_len;
+  return room == 0 ? 0 : receive_vector(use, fd, data, count, flags);
+}
+
 ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(data);
@@ -106,7 +113,7 @@ BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
   Use use(fd);
   if (!use) return real.read(fd, buffer, length);
   iovec data = buffer_of(buffer, length);
-  return receive_vector(use, fd, &data, 1, 0);
+  return read_vector(use, fd, &data, 1, 0);
 }
 
 BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t room)) {
@@ -115,7 +122,7 @@ BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t 
   Use use(fd);
   if (!use || length > room) return real.__read_chk(fd, buffer, length, room);
   iovec data = buffer_of(buffer, length);
-  return receive_vector(use, fd, &data, 1, 0);
+  return read_vector(use, fd, &data, 1, 0);
 }
 
 BYPASS_EXPORT(ssize_t, readv, (int fd, const iovec* data, int count)) {
@@ -123,7 +130,7 @@ BYPASS_EXPORT(ssize_t, readv, (int fd, const iovec* data, int count)) {
     return real.readv(fd, data, count);
   Use use(fd);
   if (!use) return real.readv(fd, data, count);
-  return vector_is_valid(count) ? receive_vector(use, fd, data, count, 0) : -1;
+  return vector_is_valid(count) ? read_vector(use, fd, data, count, 0) : -1;
 }
 
 ssize_t positioned_read(int fd, const iovec* data, int count, off_t offset, int flags) {
@@ -133,7 +140,7 @@ ssize_t positioned_read(int fd, const iovec* data, int count, off_t offset, int 
   int socket_flags = 0;
   if (!use) return real.preadv2(fd, data, count, offset, flags);
   if (!vector_is_valid(count) || !vector_flags(offset, flags, socket_flags)) return -1;
-  return receive_vector(use, fd, data, count, socket_flags);
+  return read_vector(use, fd, data, count, socket_flags);
 }
 
 BYPASS_EXPORT(ssize_t, preadv2, (int fd, const iovec* data, int count, off_t offset, int flags)) {

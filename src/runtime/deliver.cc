@@ -6,6 +6,7 @@
 
 #include "runtime/log.h"
 #include "runtime/process_graph.h"
+#include "socket/api.h"
 #include "socket/kernel.h"
 #include "socket/objects.h"
 
@@ -16,7 +17,9 @@ namespace {
 /// The kernel closes every descriptor of a process that ends: so do we, sockets first.
 void end_all_sockets(socket::Shard& shard) {
   if (socket::objects == nullptr) return;
+  socket::thread_signals.serves_the_end = true;
   socket::Guard guard(shard);
+  shard.end_for_others();
   socket::objects->sockets.for_each([&](socket::Socket& s) {
     if (s.alive && s.path != socket::Path::kUndecided) socket::end_socket(guard, s);
   });
@@ -36,6 +39,30 @@ void sleep_on_wire(socket::Shard& shard, Instant deadline) {
   shard.disarm();
 }
 
+/// What has been written and is not there yet.
+struct Rest {
+  tcp::Engine::Orphans tcp;
+  std::size_t packets = 0;  // datagrams, mostly, that wait for a neighbour's address or for room
+
+  [[nodiscard]] bool nothing() const { return only_ends() && tcp.closing == 0; }
+  [[nodiscard]] bool only_ends() const { return tcp.with_data == 0 && packets == 0; }
+};
+
+Rest look_at_rest(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  shard.poll_locked();
+  guard.context().flush();
+  return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
+}
+
+/// With the other end of every wire gone, nobody is left who could want our FIN.
+bool any_link_is_up(const PortSet& ports) {
+  const auto& entries = ports.entries();
+  return std::any_of(entries.begin(), entries.end(), [](const PortSet::Entry& entry) {
+    return entry.port != nullptr && entry.port->link() == LinkState::kUp;
+  });
+}
+
 }  // namespace
 
 void deliver_rest(Process& p) {
@@ -43,15 +70,13 @@ void deliver_rest(Process& p) {
   if (!p.ports.opened()) return;
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   for (;;) {
-    std::size_t left = 0;
-    {
-      socket::Guard guard(p.shard);
-      p.shard.poll_locked();
-      left = p.shard.stack().tcp().orphans_with_data();
-    }
-    if (left == 0) return;
+    const Rest rest = look_at_rest(p.shard);
+    if (rest.nothing() || (rest.only_ends() && !any_link_is_up(p.ports))) return;
     if (p.clock.now() >= deadline) {
-      BYPASS_LOG_WARN("exit: %zu connection(s) still had unacknowledged data after the time of exit_linger", left);
+      BYPASS_LOG_WARN(
+          "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "
+          "unacknowledged end, and %zu packet(s) had not left",
+          rest.tcp.with_data, rest.tcp.closing, rest.packets);
       return;
     }
     sleep_on_wire(p.shard, deadline);

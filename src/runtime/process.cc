@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "observe/region.h"
 #include "runtime/arena.h"
@@ -31,6 +32,7 @@
 #include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
+#include "socket/wait.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {
@@ -289,12 +291,18 @@ void before_exit() {
 
 void prepare_fork() {}
 
-void after_fork_parent() {}
+// The child has no region to tell it in, and most children only exec.
+void after_fork_parent() {
+  static bool told = false;
+  if (g_process == nullptr || std::exchange(told, true)) return;
+  g_process->region.why(Reason::kForkedChild, -1, 0, Endpoint{}, "in the child, until it execs");
+}
 
 // The child of a process that has started: its copies of our descriptors go at once (a wire that a child holds
 // hides the owner's death from the peer), and its sockets are the kernel's from here on.
 void after_fork_child() {
   if (g_process == nullptr) return;
+  socket::forget_family();
   g_process->ports.drop_in_child();
   g_process->region.abandon();
   g_process->progress.forget();

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "runtime/host.h"
+#include "socket/api.h"
 #include "socket/kernel.h"
 
 namespace bypass::runtime {
@@ -16,7 +17,7 @@ namespace {
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, well below a peer's retransmission timer.
-constexpr Duration kLongestPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestPause = std::chrono::milliseconds(150);
 /// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes.
 constexpr int kLooksBeforeDozing = 10;
 }  // namespace
@@ -57,6 +58,7 @@ void Progress::wake() {
 }
 
 void Progress::run(void* self) {
+  socket::thread_signals.serves_the_end = true;
   static_cast<Progress*>(self)->loop();
 }
 

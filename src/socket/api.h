@@ -132,10 +132,11 @@ long epoll_wait(File& epoll, int epoll_fd, epoll_event* events, int count, Durat
 /// handler ran, and holds back asynchronous handlers while the thread is inside the lock (`in_lock`), to be
 /// queued again by `leave_lock`'s caller. Both thread-local, initial-exec.
 struct ThreadSignals {
-  unsigned seen = 0;           // handlers that ran on this thread
-  unsigned restart_seen = 0;   // … of them those installed with SA_RESTART
-  volatile int in_lock = 0;    // depth of shard locks held
-  volatile int held_back = 0;  // signals waiting for the lock to be left
+  unsigned seen = 0;            // handlers that ran on this thread
+  unsigned restart_seen = 0;    // … of them those installed with SA_RESTART
+  volatile int in_lock = 0;     // depth of shard locks held
+  volatile int held_back = 0;   // signals waiting for the lock to be left
+  bool serves_the_end = false;  // delivers what is left when the process ends; the others stop: Shard::end_for_others
 };
 extern constinit thread_local ThreadSignals thread_signals;  // constinit: no call to see whether it is made
 /// Called after the lock has been left when held_back is set; src/preload queues the signals again.

@@ -187,15 +187,14 @@ long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t
 
 long datagram_shutdown(Socket& socket, int fd, int how) {
   const bool bypass = has_binding(socket) && connected_to_bypass(socket);
-  if (!bypass) {
-    const long r = kernel_result(kernel->shutdown(fd, how));
-    if (r != 0) return r;
-  }
+  const long r = bypass ? 0 : kernel_result(kernel->shutdown(fd, how));
+  // inet_shutdown: what is not connected is shut all the same, and its waiters wake.
+  if (r != 0 && r != failure(Error::kNotConnected)) return r;
   Guard guard(shard());
   if (how != SHUT_RD) socket.set(kShutSend);
   if (how != SHUT_WR) socket.set(kShutReceive);
   signal(socket, kEverything);
-  return 0;
+  return r;
 }
 
 long datagram_name(Socket& socket, int fd, bool peer, sockaddr* address, socklen_t* length) {

@@ -26,14 +26,14 @@ struct Readiness {
 struct File {
   std::atomic<FileKind> kind{FileKind::kStream};  // listen() makes a listener of a stream; read without the lock
   bool alive = true;
-  bool ending = false;      // no number is left; the last call inside ends it
-  std::uint16_t users = 0;  // calls inside that have let go of the lock
+  bool ending = false;       // no number is left; the last call inside ends it
+  std::uint16_t users = 0;   // calls inside that have let go of the lock
+  std::uint16_t status = 0;  // O_NONBLOCK, O_ASYNC: the open file description's
   Readiness readiness;
+  std::uint32_t references = 1;          // numbers that name it, in this process
   EpollItem* items = nullptr;            // of the sets that watch it, through EpollItem::target_next
   WaitLink* waiters = nullptr;           // of the threads that sleep on it
-  std::uint32_t references = 1;          // numbers that name it, in this process
   std::atomic<std::int32_t> number{-1};  // one of them, for people to read; stored without the lock
-  std::uint32_t status = 0;              // O_NONBLOCK, O_ASYNC: the open file description's
 };
 
 class Guard;

@@ -77,6 +77,10 @@ constexpr auto write_tcp = [](Guard& g, Socket& s, int v) -> long {
   set_tcp_options(g, s, options);
   return 0;
 };
+// Where Linux takes the nearest that it can do.
+template <auto Member, int Least, int Most>
+constexpr auto write_tcp_clamped =
+    [](Guard& g, Socket& s, int v) -> long { return write_tcp<Member, Least, Most>(g, s, std::clamp(v, Least, Most)); };
 template <auto Member>
 constexpr auto write_tcp_bool = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
@@ -165,7 +169,10 @@ long set_timeout(Guard&, Socket& socket, Value value) {
 }
 
 constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
-  s.low_water = v < 0 ? 0x7fffffffU : std::max(static_cast<std::uint32_t>(v), 1U);
+  // tcp_set_rcvlowat: more than the window could let in would never come.
+  const std::int64_t most = buffer_size<&tcp::Options::receive_buffer>(s) / 2;
+  const std::int64_t wanted = v < 0 ? 0x7fffffff : std::max(v, 1);
+  s.low_water = static_cast<std::uint32_t>(s.kind == FileKind::kStream ? std::min(wanted, most) : wanted);
   signal(s, kIn);  // what was too little may be enough now
   return 0;
 };
@@ -263,9 +270,9 @@ constexpr OptionRow kTable[] = {
      set_int<write_tcp<&O::keep_interval_s, 1, 32767>>},
     {IPPROTO_TCP, TCP_KEEPCNT, get_int<read_tcp<&O::keep_count>>, set_int<write_tcp<&O::keep_count, 1, 127>>},
     {IPPROTO_TCP, TCP_SYNCNT, get_int<read_tcp<&O::syn_retries>>, set_int<write_tcp<&O::syn_retries, 1, 127>>},
-    {IPPROTO_TCP, TCP_LINGER2, get_int<read_tcp<&O::linger2_s>>, set_int<write_tcp<&O::linger2_s, -1, kForever>>},
+    {IPPROTO_TCP, TCP_LINGER2, get_int<read_tcp<&O::linger2_s>>, set_int<write_tcp_clamped<&O::linger2_s, -1, 120>>},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, get_int<read_tcp<&O::defer_accept_s>>,
-     set_int<write_tcp<&O::defer_accept_s, 0, kForever>>},
+     set_int<write_tcp_clamped<&O::defer_accept_s, 0, 0xffff>>},
     {IPPROTO_TCP, TCP_USER_TIMEOUT, get_int<read_tcp<&O::user_timeout_ms>>,
      set_int<write_tcp<&O::user_timeout_ms, 0, kForever>>},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, get_int<read_tcp<&O::not_sent_low_water>>,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "socket/api.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
 
 namespace bypass::socket {
@@ -36,7 +37,29 @@ Instant Shard::last_poll() const {
   return Instant(Duration(last_poll_.load(std::memory_order_relaxed)));
 }
 
+// Signal handlers of this thread read `in_lock`: the compiler may move nothing across these counts.
+namespace {
+void count_in() {
+  thread_signals.in_lock = thread_signals.in_lock + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+void count_out() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  thread_signals.in_lock = thread_signals.in_lock - 1;
+  if (thread_signals.held_back != 0 && thread_signals.in_lock == 0 && redeliver_signals != nullptr) redeliver_signals();
+}
+}  // namespace
+
+void Shard::stop_if_ended() {
+  if (!ended_ || thread_signals.serves_the_end) [[likely]]
+    return;
+  lock_.unlock();
+  count_out();
+  for (;;) os::call(SYS_pause);
+}
+
 void Shard::enter() {
+  stop_if_ended();
   context_.now = clock_.now();
   fresh_ = true;
 }
@@ -149,19 +172,6 @@ bool Shard::doze_while_watched(int event_fd) {
   if (watched) dozer_fd_ = event_fd;
   return watched;
 }
-
-// Signal handlers of this thread read `in_lock`: the compiler may move nothing across these counts.
-namespace {
-void count_in() {
-  thread_signals.in_lock = thread_signals.in_lock + 1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
-void count_out() {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  thread_signals.in_lock = thread_signals.in_lock - 1;
-  if (thread_signals.held_back != 0 && thread_signals.in_lock == 0 && redeliver_signals != nullptr) redeliver_signals();
-}
-}  // namespace
 
 Guard::Guard(Shard& shard) : shard_(shard) {
   resume();

@@ -75,6 +75,10 @@ class Shard {
   }
   [[nodiscard]] int sleepers() const { return sleepers_.load(std::memory_order_relaxed); }
 
+  /// The process ends: its other threads stop where they next ask for the lock, as those of a process that the
+  /// kernel ends do, and see nothing of sockets that end under them. Lock held.
+  void end_for_others() { ended_ = true; }
+
   // The process's side, called by src/runtime with the lock held.
   void add_port(Port* port, std::uint16_t queue);
   [[nodiscard]] std::size_t port_count() const { return context_.ports; }
@@ -83,6 +87,7 @@ class Shard {
   friend class Guard;
   void enter();  // after the lock is taken
   void leave();  // before it is let go of
+  void stop_if_ended();
   [[nodiscard]] Instant due() const;
 
   ShardLock& lock_;
@@ -95,6 +100,7 @@ class Shard {
   std::atomic<int> sleepers_{0};
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
+  bool ended_ = false;
   Instant watch_until_ = Instant::min();  // the watcher's; min() while it is awake
   int watcher_fd_ = -1;
   int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch

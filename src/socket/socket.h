@@ -147,7 +147,7 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
 long stream_receive(Socket& socket, int fd, Message& message, int flags);
 long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
 /// MSG_FASTOPEN: connects as connect() does. Nothing: the connection stands, the bytes are to be sent.
-std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
+std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags);
 long stream_shutdown(Socket& socket, int fd, int how);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
 /// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.

@@ -149,23 +149,23 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
 
 // There are no cookies on the wire: the bytes follow the handshake, as Linux does it without a cookie. Should the
 // kernel get the socket, it gets the whole call.
-std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
-  const std::optional<Endpoint> remote = endpoint_of(message.name, message.name_length);
+std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags) {
+  long r = 0;
   if (socket.path == Path::kUndecided) {
+    const std::optional<Endpoint> remote = endpoint_of(message.name, message.name_length);
     if (!remote.has_value() || is_unspecified(message.name, message.name_length)) return std::nullopt;
     const Decision decision = decide(socket, fd, message.name);
     if (decision == Decision::kFail) return failure(Error::kAccess);
-    if (decision == Decision::kKernel) {
-      const long r = connect_in_kernel(socket, [&] { return kernel_send(fd, message, flags); });
-      sigpipe = r == failure(Error::kBrokenPipe) && (flags & MSG_NOSIGNAL) == 0;
-      return r;
-    }
-    if (const long r = begin(socket, fd, *remote); r != 0) return r;
-    const bool block = !non_blocking(socket, flags);
-    const long r = block ? await(socket, Error::kInProgress) : failure(Error::kInProgress);
-    return r == 0 ? std::nullopt : std::optional<long>(r);
+    if (decision == Decision::kKernel)
+      return connect_in_kernel(socket, [&] { return kernel_send(fd, message, flags); });
+    r = begin(socket, fd, *remote);
+    if (r == 0) r = await(socket, Error::kInProgress);
+  } else if (socket.progress == Progress::kConnecting) {
+    r = await(socket, Error::kAlready);
+  } else {
+    r = failure(Error::kIsConnected);
   }
-  return failure(socket.progress == Progress::kConnecting ? Error::kAlready : Error::kIsConnected);
+  return r == 0 ? std::nullopt : std::optional<long>(r);
 }
 
 }  // namespace bypass::socket

@@ -123,7 +123,8 @@ long stream_receive(Socket& socket, int fd, Message& message, int flags) {
     socket.users++;
   }
   Pin pin(socket);
-  return wait_result(wait_on(receiving, patience), receiving.done());
+  const long r = wait_on(receiving, patience);  // before done() is asked
+  return wait_result(r, receiving.done());
 }
 
 }  // namespace bypass::socket

@@ -103,7 +103,8 @@ long run_sending(Socket& socket, Sending& sending, int flags) {
     socket.users++;
   }
   Pin pin(socket);
-  return wait_result(wait_on(sending, patience), sending.done());
+  const long r = wait_on(sending, patience);  // before done() is asked
+  return wait_result(r, sending.done());
 }
 
 namespace {
@@ -129,7 +130,7 @@ class SendingMessage final : public Sending {
 long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
   const bool opens = (flags & MSG_FASTOPEN) != 0 && message.name != nullptr && socket.path != Path::kKernel;
   if (opens) {
-    const std::optional<long> r = stream_fast_open(socket, fd, message, flags, sigpipe);
+    const std::optional<long> r = stream_fast_open(socket, fd, message, flags);
     if (r.has_value()) return *r;
   }
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_send(fd, message, flags);

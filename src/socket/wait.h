@@ -100,7 +100,8 @@ long wait_on(Condition& condition, const Patience& patience);
 /// Deadlines: now plus a duration that may be "for ever" (negative).
 [[nodiscard]] Instant deadline_after(Duration timeout);
 
-/// A forked child's first act: its threads' waiters are the parent's.
-void forget_waiters();
+/// A forked child's first act, while children have no part in their parent's sockets: its thread's waiter is the
+/// parent's, and nothing of it may reach for the shard any more.
+void forget_family();
 
 }  // namespace bypass::socket

@@ -104,8 +104,9 @@ void unlink_waiter(Waiter& waiter) {
   waiter.asleep = waiter.called = false;
 }
 
-void forget_waiters() {
+void forget_family() {
   thread_waiter.waiter = nullptr;
+  environment.shard = nullptr;
 }
 
 }  // namespace bypass::socket

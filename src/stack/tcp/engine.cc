@@ -304,12 +304,13 @@ void Engine::abort(Context& ctx, Tcb& tcb) {
   finish(env, tcb, Error::kAborted, Why::kUser);
 }
 
-std::size_t Engine::orphans_with_data() const {
-  std::size_t count = 0;
+Engine::Orphans Engine::orphans() const {
+  Orphans found;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
-    if (tcb.orphan() && sends(tcb.state) && !tcb.has(kHalfOpen)) count++;
+    if (!tcb.orphan() || !sends(tcb.state) || tcb.has(kHalfOpen)) return;
+    (tcb.snd_una < tcb.ring.end() ? found.with_data : found.closing)++;
   });
-  return count;
+  return found;
 }
 
 // --- Looking

@@ -74,16 +74,17 @@ struct EngineConfig {
 /// The options a socket may set before or after the connection exists.
 struct Options {
   bool no_delay = false, cork = false, quick_ack = false, keep_alive = false, reuse_address = false;
-  std::uint32_t keep_idle_s = 7200, keep_interval_s = 75, keep_count = 9;
+  Congestion congestion = Congestion::kCubic;
+  std::uint8_t tos = 0, ttl = 64, syn_retries = 0;
+  std::uint8_t keep_count = 9;
+  std::uint16_t keep_idle_s = 7200, keep_interval_s = 75;
+  std::uint16_t defer_accept_s = 0;
+  std::int16_t linger2_s = 0;         // TCP_LINGER2; 0: the engine's fin_wait2, negative: none
+  std::uint16_t max_segment = 0;      // TCP_MAXSEG; 0: from the path
   std::uint32_t user_timeout_ms = 0;  // RFC 5482; 0: retries2 decides
   std::uint32_t send_buffer = 0;      // 0: the engine's, tuned; else SO_SNDBUF as the program set it
   std::uint32_t receive_buffer = 0;
-  std::uint16_t max_segment = 0;  // TCP_MAXSEG; 0: from the path
-  std::uint8_t tos = 0, ttl = 64, syn_retries = 0;
-  std::uint32_t defer_accept_s = 0;
-  std::uint32_t linger2_s = 0;                     // TCP_LINGER2; 0: the engine's fin_wait2
   std::uint32_t not_sent_low_water = 0xffffffffU;  // TCP_NOTSENT_LOWAT
-  Congestion congestion = Congestion::kCubic;
 };
 
 /// TCP_INFO's source, and what `bypass stat` shows.
@@ -173,8 +174,12 @@ class Engine {
   /// RST now (SO_LINGER with 0 s).
   void abort(Context& ctx, Tcb& tcb);
   /// A failed or ended connection's Tcb goes back to the slab (close() does this for living ones).
-  /// Orphans that have not ended yet: for exit's linger.
-  [[nodiscard]] std::size_t orphans_with_data() const;
+  /// Orphans that have not ended yet, for exit's linger: those whose peer lacks bytes, and those of which only the
+  /// FIN is not acknowledged.
+  struct Orphans {
+    std::size_t with_data = 0, closing = 0;
+  };
+  [[nodiscard]] Orphans orphans() const;
 
   // --- Looking
   [[nodiscard]] State state(const Tcb& tcb) const;

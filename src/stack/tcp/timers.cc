@@ -173,8 +173,8 @@ void arm_persist(Env& env, Tcb& tcb, Duration after) {
 void arm_idle(Env& env, Tcb& tcb) {
   const auto& config = env.core.config;
   if (tcb.orphan() && tcb.state == State::kFinWait2) {
-    const std::uint32_t own = tcb.options.linger2_s;
-    return arm(env, tcb, Timer::kIdle, env.now() + (own != 0 ? std::chrono::seconds(own) : config.fin_wait2));
+    const Duration own = std::chrono::seconds(std::max<int>(tcb.options.linger2_s, 0));
+    return arm(env, tcb, Timer::kIdle, env.now() + (tcb.options.linger2_s != 0 ? own : config.fin_wait2));
   }
   if (tcb.has(kDeferred)) {
     return arm(env, tcb, Timer::kIdle, env.now() + std::chrono::seconds(tcb.options.defer_accept_s));

@@ -110,14 +110,17 @@ TEST(Orphan, SocketOpenInFinWait2_Waits) {
   EXPECT_EQ(s.state(), State::kFinWait2);
 }
 
-TEST(Orphan, UnacknowledgedData_IsCounted) {
+TEST(Orphan, WhatIsNotAcknowledged_IsCounted) {
   Script s;
   s.establish().write(100);
-  EXPECT_EQ(s.engine().orphans_with_data(), 0U);
+  EXPECT_EQ(s.engine().orphans().with_data, 0U);
   s.close();
-  EXPECT_EQ(s.engine().orphans_with_data(), 1U);
+  EXPECT_EQ(s.engine().orphans().with_data, 1U);
+  s.inject(seg().seq(1).ack(101));
+  EXPECT_EQ(s.engine().orphans().with_data, 0U);
+  EXPECT_EQ(s.engine().orphans().closing, 1U);
   s.inject(seg().seq(1).ack(102));
-  EXPECT_EQ(s.engine().orphans_with_data(), 0U);
+  EXPECT_EQ(s.engine().orphans().closing, 0U);
 }
 
 TEST(Abort, Linger0_SendsReset) {
