@@ -50,14 +50,14 @@ void CongestionControl::on_ack(const AckEvent& ack) {
 }
 
 void CongestionControl::slow_start(const AckEvent& ack) {
+  // A window that is used by half may double, so that a sender who stops and goes does not stay small.
+  if (ack.app_limited && window_.cwnd / 2 >= ack.flight) return;
   // HyStart++ is for the first slow start only (RFC 9406 §4.3).
   const unsigned divisor = window_.ssthresh == kMaxCwnd ? hystart_.on_ack(ack) : 1;
   if (divisor == 0) {
     window_.ssthresh = window_.cwnd;
     return;
   }
-  // A window that is used by half may double, so that a sender who stops and goes does not stay small.
-  if (ack.app_limited && window_.cwnd / 2 >= ack.flight) return;
   // After a timeout an ACK may cover what arrived long before it (RFC 3465 §2.3).
   const std::uint32_t limit = ack.in_timeout ? window_.mss : std::max(kAckLimit, 2 * window_.mss);
   const std::uint32_t growth = std::min(ack.acked, limit) / divisor;
