@@ -43,6 +43,17 @@ long listen_in_kernel(Socket& socket, int fd, int backlog) {
   return kernel_result(kernel->listen(fd, backlog));
 }
 
+void tell_failure(int fd, Error error) {
+  switch (error) {
+    case Error::kNoMemory:
+      return tell_why(fd, observe::Reason::kNoMemory, "the bypass half of the listener");
+    case Error::kAddressInUse:  // the kernel has let it pass: SO_REUSEPORT, which the stack has for one listener only
+      return tell_why(fd, observe::Reason::kNotBuilt, "a second listener of one port");
+    default:
+      return tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the listener");
+  }
+}
+
 // The bypass half. A port that another listener of ours has (SO_REUSEPORT) stays the kernel's alone here.
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
@@ -51,9 +62,8 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   Guard guard(shard());
   const auto made = tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket);
   if (!made.ok()) {
+    tell_failure(fd, made.error());
     if (!dual) return failure(made.error());
-    tell_why(fd, made.error() == Error::kNoMemory ? observe::Reason::kNoMemory : observe::Reason::kAddressNotOurs,
-             "the bypass half of the listener");
     give_to_kernel(guard, socket);
     return 0;
   }

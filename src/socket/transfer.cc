@@ -1,5 +1,6 @@
 #include <cerrno>
 
+#include "socket/datagram.h"
 #include "socket/errno_map.h"
 #include "socket/io_cursor.h"
 #include "socket/socket.h"
@@ -70,6 +71,19 @@ long send(File& file, int fd, const Message& message, int flags, bool& sigpipe) 
 
 namespace {
 
+// recvmmsg() begins with the socket's error, whatever is queued before it.
+long earlier_error(File& file, int flags) {
+  if (busy_here() || (flags & MSG_ERRQUEUE) != 0) return 0;
+  Socket& socket = socket_of(file);
+  Guard guard(shard());
+  if (!socket.alive) return 0;
+  if (socket.kind == FileKind::kDatagram) return pending_error_of(socket);
+  if (socket.kind != FileKind::kStream || socket.path != Path::kBypass || socket.tcb == nullptr) return 0;
+  if (const long r = take_pending_error(socket); r != 0) return r;
+  const Error error = tcp_engine().take_error(*socket.tcb);
+  return error == Error::kNone ? 0 : failure(error);
+}
+
 // What a batch ended with is the next call's, as sk_err; "nothing there" and a handler are no errors of the socket.
 void keep_error(File& file, long failed) {
   if (failed == kAgain || failed == kInterrupted || file.kind == FileKind::kEpoll) return;
@@ -90,6 +104,7 @@ long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int fla
       return failure(Error::kInvalid);
     deadline = deadline_after(std::chrono::seconds(timeout->tv_sec) + Duration(timeout->tv_nsec));
   }
+  if (const long r = earlier_error(file, flags); r != 0) return r;
   const bool wait_for_one = (flags & MSG_WAITFORONE) != 0;
   flags &= ~MSG_WAITFORONE;
   unsigned done = 0;

@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 
+#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <thread>
@@ -119,8 +120,10 @@ TEST_F(KernelHalfTest, Accept_SpinnerFoundItTaken_HearsOfTheRest) {
   };
   std::thread second;
   g_meanwhile = [&] {
+    const std::atomic<unsigned>& looks = World::get().port().looks;
+    const unsigned before = looks;
     second = std::thread([&] { EXPECT_GE(calls.accept(listener), 0); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // into its spinning
+    while (looks - before < 5) std::this_thread::yield();  // until it spins
   };
   EXPECT_GE(calls.accept(listener), 0);
   second.join();
@@ -149,12 +152,19 @@ TEST_F(KernelHalfTest, Close_WhileACallIsInside_TheNumbersNextOwnerKeepsItsWatch
   std::uint16_t port = 0, next_port = 0;
   const int fd = datagram_socket(INADDR_ANY, port);
   calls.set_non_blocking(fd, false);
+  KernelTable table;
+  table->ppoll = [](pollfd* items, nfds_t count, const timespec* limit, const sigset_t* mask) {
+    run_meanwhile();
+    return ::ppoll(items, count, limit, mask);
+  };
+  std::atomic<bool> asleep{false};
+  g_meanwhile = [&] { asleep = true; };
   std::thread reader([&] {
     std::string got;
     EXPECT_EQ(calls.receive(fd, got), 4);  // of the socket that it began with, as with the kernel's
     EXPECT_EQ(got, "ping");
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // into its sleep
+  while (!asleep) std::this_thread::yield();
   calls.close(fd);
   const int next = datagram_socket(INADDR_ANY, next_port);
   ASSERT_EQ(next, fd);

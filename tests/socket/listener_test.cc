@@ -164,6 +164,26 @@ TEST_P(ListenerTest, Accept_NameWithoutItsLength_EndsTheConnection) {
   EXPECT_EQ(calls.receive(client, got), 0);
 }
 
+TEST(ReusePortListenerTest, Listen_SecondOneOfAPort_FailsAndSaysWhy) {
+  World::get();
+  Calls calls(true);
+  static int told;
+  told = 0;
+  socket::environment.record_why = [](int, unsigned, const char*) { told++; };
+  int listeners[2];
+  std::uint16_t port = 0;
+  for (int& fd : listeners) {
+    fd = calls.socket(AF_INET, SOCK_STREAM);
+    ASSERT_EQ(calls.set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+    ASSERT_EQ(calls.bind(fd, calls.address(port)), 0);
+    port = ntohs(calls.local_name(fd).sin_port);
+  }
+  EXPECT_EQ(calls.listen(listeners[0], 1), 0);
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(calls.listen(listeners[1], 1), -EADDRINUSE);
+  EXPECT_EQ(told, 1);
+}
+
 // --- Both halves of a wildcard listener
 
 class DualListenerTest : public ::testing::Test {

@@ -391,9 +391,10 @@ TEST_P(StreamTest, ReceiveMany_EndedByAReset_TellsItAtTheNextCall) {
   iovec data[2] = {{room[0], 4}, {room[1], 4}};
   std::vector<mmsghdr> messages(2);
   for (std::size_t i = 0; i < 2; i++) messages[i].msg_hdr.msg_iov = &data[i], messages[i].msg_hdr.msg_iovlen = 1;
-  std::thread closer([&, s = server] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the second message is waited for
-    calls.close(s);
+  std::thread closer([&, c = client, s = server] {
+    int waiting = 4;
+    while (waiting != 0) ASSERT_EQ(calls.ioctl_int(c, FIONREAD, waiting), 0);
+    calls.close(s);  // while the second message is waited for
   });
   EXPECT_EQ(calls.receive_many(client, messages), 1);
   closer.join();
@@ -401,6 +402,22 @@ TEST_P(StreamTest, ReceiveMany_EndedByAReset_TellsItAtTheNextCall) {
   std::string got;
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
   EXPECT_EQ(calls.receive(client, got), 0);
+}
+
+TEST_P(StreamTest, ReceiveMany_AfterAReset_TellsItBeforeTheBytes) {
+  const auto [client, server] = calls.connected();
+  const linger off{1, 0};
+  calls.set_option(server, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  ASSERT_EQ(calls.send(server, "abcd"), 4);
+  await(calls, client, POLLIN);
+  calls.close(server);
+  await(calls, client, POLLHUP);
+  char room[4];
+  iovec data{room, 4};
+  std::vector<mmsghdr> messages(1);
+  messages[0].msg_hdr.msg_iov = &data, messages[0].msg_hdr.msg_iovlen = 1;
+  EXPECT_EQ(calls.receive_many(client, messages), -ECONNRESET);
+  EXPECT_EQ(calls.receive_many(client, messages), 1);
 }
 
 TEST_P(StreamTest, FastOpen_ConnectsAndSends) {
@@ -534,7 +551,9 @@ TEST_F(LongCopyTest, Signals_AreHeldBackMeanwhile) {
   held = 0;
   EXPECT_EQ(calls.send(client, {page, kBytes}), static_cast<long>(kBytes));
   EXPECT_EQ(held, 1);
-  calls.poll_one(server, POLLPRI, 20);
+  for (int waiting = 0; waiting <= 16384; calls.poll_one(server, POLLPRI, 1)) {
+    ASSERT_EQ(calls.ioctl_int(server, FIONREAD, waiting), 0);
+  }
   mprotect(page, kBytes, PROT_NONE);
   std::string got;
   iovec data{page, kBytes};
