@@ -17,8 +17,10 @@ namespace {
 constexpr std::size_t kFewPieces = 16;
 /// UDP_MAX_SEGMENTS of Linux.
 constexpr std::size_t kMostSegments = 128;
-/// How long the rest of a segmented send waits for room on the device before it is lost, as in a full queue.
-constexpr Duration kRestPatience = std::chrono::milliseconds(10);
+/// How long a datagram waits for room on the device before it is lost, as in a full transmit queue of the kernel's: the
+/// other end takes microseconds, or is stopped.
+constexpr Duration kDevicePatience = std::chrono::milliseconds(10);
+constexpr Duration kDevicePatienceNonBlocking = std::chrono::microseconds(100);
 
 /// One send: as many datagrams as UDP_SEGMENT makes of it.
 class WireSend {
@@ -42,7 +44,6 @@ class WireSend {
     } while (sent_ < total_);
     return Error::kNone;
   }
-  [[nodiscard]] bool has_begun() const { return sent_ != 0; }
   [[nodiscard]] long total() const { return static_cast<long>(total_); }
 
  private:
@@ -141,9 +142,8 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
   if (message.data.size() > kFewPieces) return send_gathered(socket, fd, message, flags, remote);
   WireSend sending(socket, message, remote);
   if (const long r = sending.refusal(); r != 0) return r;
-  const Instant began = shard().clock().now();
   const Instant deadline =
-      socket.send_timeout_ms == 0 ? kNever : began + std::chrono::milliseconds(socket.send_timeout_ms);
+      shard().clock().now() + (non_blocking(socket, flags) ? kDevicePatienceNonBlocking : kDevicePatience);
   for (;;) {
     {
       Guard guard(shard());
@@ -159,10 +159,12 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
       if (error == Error::kNone) return sending.total();
       if (error == Error::kNoMemory) return failure(Refusal::kNoBuffers);
       if (error != Error::kWouldBlock) return failure(error);
-      if (!sending.has_begun() && (non_blocking(socket, flags) || guard.context().now >= deadline)) return kAgain;
-      if (sending.has_begun() && guard.context().now >= began + kRestPatience) return sending.total();
+      if (guard.context().now >= deadline) {
+        shard().stack().counters().drop_udp_device++;
+        return sending.total();
+      }
     }
-    sched_yield();  // the device's ring is full: that is a matter of microseconds
+    sched_yield();
   }
 }
 

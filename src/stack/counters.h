@@ -39,6 +39,7 @@ namespace bypass {
   X(drop_udp_malformed, "datagrams", "UDP length or checksum wrong")              \
   X(drop_udp_no_socket, "datagrams", "to a port nobody has")                      \
   X(drop_udp_queue_full, "datagrams", "the socket's receive buffer was full")     \
+  X(drop_udp_device, "datagrams", "not sent: the device's ring stayed full")      \
   X(udp_in, "datagrams", "datagrams delivered")                                   \
   X(udp_out, "datagrams", "datagrams sent")                                       \
   BYPASS_TCP_COUNTERS(X)

@@ -57,9 +57,10 @@ class CablePort final : public Port {
     return n;
   }
   std::size_t send(std::uint16_t, std::span<Packet* const> frames) override {
-    for (Packet* packet : frames) peer_->arrive(*packet);
-    free(frames);
-    return frames.size();
+    std::size_t taken = 0;
+    while (taken < frames.size() && peer_->arrive(*frames[taken])) taken++;
+    free(frames.first(taken));
+    return taken;
   }
   std::size_t alloc(std::uint16_t, std::span<Packet*> out) override {
     std::lock_guard lock(mutex_);
@@ -87,7 +88,8 @@ class CablePort final : public Port {
   }
   [[nodiscard]] PortStats stats() const override { return {}; }
 
-  std::atomic<unsigned> looks{0};  // how often receive() was called
+  std::atomic<unsigned> looks{0};                  // how often receive() was called
+  std::atomic<std::size_t> room{~std::size_t{0}};  // frames that may wait here
 
  private:
   Packet* take() {
@@ -97,15 +99,18 @@ class CablePort final : public Port {
     packet->port = 0;
     return packet;
   }
-  void arrive(const Packet& head) {
+  /// False: as many frames wait already as fit into a ring.
+  bool arrive(const Packet& head) {
     std::vector<std::byte> frame;
     for (const Packet* p = &head; p != nullptr; p = p->next_segment)
       frame.insert(frame.end(), p->data, p->data + p->len);
     for (int i = 0; i < 2; i++) frame.insert(frame.end(), head.external[i], head.external[i] + head.external_len[i]);
     std::lock_guard lock(mutex_);
+    if (inbox_.size() >= room) return false;
     inbox_.push_back(std::move(frame));
     const std::uint64_t one = 1;
     if (armed_) (void)!::write(event_, &one, sizeof one);
+    return true;
   }
 
   PortCaps caps_;

@@ -3,6 +3,7 @@
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -199,6 +200,20 @@ TEST_P(DatagramTest, UnboundReader_InAnotherThread_HearsTheAnswer) {
   EXPECT_EQ(calls.receive_from(server, got, from), 3);
   calls.send_to(server, "def", from);
   reader.join();
+}
+
+TEST_P(DatagramTest, Shutdown_OfUnconnected_WakesItsReader) {
+  std::uint16_t port = 0;
+  const int server = bound(port);
+  std::atomic<long> result{-1};
+  std::thread reader([&] {
+    std::string got;
+    result = calls.receive(server, got);
+  });
+  while (calls.shutdown(server, SHUT_RD) == -ENOTCONN && result == -1) std::this_thread::yield();
+  reader.join();
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(calls.poll_one(server, POLLIN | POLLRDHUP) & (POLLIN | POLLRDHUP), POLLIN | POLLRDHUP);
 }
 
 TEST_P(DatagramTest, Error_ComesBeforeWhatIsQueued) {
@@ -419,6 +434,25 @@ TEST(DualDatagramTest, EchoServer_KernelAndBypassPeers_BothAreAnswered) {
     EXPECT_EQ(got, text);
   }
   echo.join();
+}
+
+TEST(DualDatagramTest, Send_PeerTakesNothingAnyMore_LosesAndCounts) {
+  World& world = World::get();
+  Calls calls(true);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  sockaddr_in peer = calls.address(9);
+  peer.sin_addr.s_addr = htonl(kPeers);
+  {
+    World::PeerThread answers_arp(world, [] {});
+    ASSERT_EQ(calls.send_to(client, "first", peer), 5);
+    while (world.shard().stack().undelivered(world.shard().context()) != 0) (void)world.shard().poll();
+  }
+  world.peer_port().room = 100;
+  std::uint64_t& lost = world.shard().stack().counters().drop_udp_device;
+  for (int i = 0; i < 1000 && lost == 0; i++) ASSERT_EQ(calls.send_to(client, "more", peer, MSG_DONTWAIT), 4);
+  EXPECT_EQ(lost, 1U);
+  EXPECT_EQ(calls.send_to(client, "more", peer), 4) << "a blocking send must not wait for ever either";
+  EXPECT_EQ(lost, 2U);
 }
 
 TEST(DualDatagramTest, NonBlockingReceive_AfterOwnKernelSend_SeesItAtOnce) {
