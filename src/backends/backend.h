@@ -19,7 +19,7 @@
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 2;
+inline constexpr std::uint32_t kBackendAbi = 3;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 

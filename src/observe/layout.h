@@ -126,18 +126,18 @@ struct SocketRecord {
   IpAddress remote_address;
   std::uint16_t local_port;
   std::uint16_t remote_port;
-  std::uint32_t unused;
+  std::uint16_t mss;  // bytes; of a connection
+  std::uint16_t unused;
   std::uint32_t rx_queue, tx_queue;  // bytes not yet read, not yet acknowledged; a listener: queue, backlog;
                                      // a datagram socket: datagrams not yet read, nothing
   // Of connections alone:
   std::uint64_t rx_bytes, tx_bytes;
-  std::uint64_t rx_packets, tx_packets;
-  std::uint64_t retransmits;
+  std::uint32_t rx_packets, tx_packets;  // modulo 2^32
+  std::uint32_t retransmits;
   std::uint32_t srtt_us, rttvar_us, rto_us;
-  std::uint32_t cwnd, ssthresh, mss;  // bytes
-  std::uint32_t snd_wnd, rcv_wnd;
+  std::uint32_t cwnd, ssthresh, snd_wnd, rcv_wnd;  // bytes
 };
-static_assert(sizeof(SocketRecord) == 128);
+static_assert(sizeof(SocketRecord) == 112);
 
 struct WhyRecord {
   std::uint16_t reason;   // Reason

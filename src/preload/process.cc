@@ -107,7 +107,7 @@ void on_quick_exit() {
 }
 
 void leave_process(int status) {
-  if (has_started() && !goes_straight()) runtime::before_exit();
+  if (!goes_straight()) runtime::before_exit();  // one that did not start may have told why
   real._exit(status);
 }
 

@@ -315,6 +315,7 @@ PortSpec port_spec(const Config& config, std::size_t index) {
   spec.mtu = port.mtu;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
+  spec.ports = static_cast<std::uint16_t>(config.ports.size());
   return spec;
 }
 

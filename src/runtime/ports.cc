@@ -101,7 +101,8 @@ void PortSet::open_all(socket::Shard& shard) {
 void PortSet::open_one(std::size_t index, socket::Shard& shard) {
   Entry& entry = entries_[index];
   entry.tried = true;
-  const PortSpec spec = port_spec(config_, index);
+  PortSpec spec = port_spec(config_, index);
+  spec.index = static_cast<std::uint16_t>(shard.port_count());  // its place among those that did open
   entry.backend = backend_for(index, entry.problem);
   if (entry.backend != nullptr) entry.port = entry.backend->open(spec, entry.problem);
   if (entry.port == nullptr) {

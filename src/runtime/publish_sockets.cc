@@ -63,7 +63,7 @@ void fill_stream(SocketRecord& record, tcp::Engine& engine, const socket::Socket
   record.retransmits = info.retransmits;
   record.srtt_us = microseconds(info.srtt), record.rttvar_us = microseconds(info.rttvar);
   record.rto_us = microseconds(info.rto);
-  record.cwnd = info.cwnd, record.ssthresh = info.ssthresh, record.mss = info.mss;
+  record.cwnd = info.cwnd, record.ssthresh = info.ssthresh, record.mss = static_cast<std::uint16_t>(info.mss);
   record.snd_wnd = info.snd_wnd, record.rcv_wnd = info.rcv_wnd;
 }
 

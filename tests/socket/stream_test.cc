@@ -173,6 +173,43 @@ TEST_P(StreamTest, Receive_WaitAll_WaitsForTheWholeOrTheEnd) {
   writer.join();
 }
 
+TEST_P(StreamTest, ReceiveAll_TimeoutAfterSomeCame_ReportsThose) {
+  const auto [client, server] = calls.connected();
+  const timeval limit{1, 0};
+  ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  std::thread writer([&calls = calls, fd = client] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // while the reader waits
+    EXPECT_EQ(calls.send(fd, "abc"), 3);
+  });
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got, 6, MSG_WAITALL), 3);
+  writer.join();
+}
+
+TEST_P(StreamTest, Send_TimeoutAfterSomeWent_ReportsThose) {
+  const auto [client, server] = calls.connected();
+  const timeval limit{0, 200000};
+  ASSERT_EQ(calls.set_option(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string block(std::size_t{64} << 20, 'x');
+  const long sent = calls.send(client, block);
+  ASSERT_GT(sent, 0);
+  ASSERT_LT(sent, static_cast<long>(block.size()));
+  calls.shutdown(client, SHUT_WR);
+  long arrived = 0;
+  std::string got;
+  for (long n = 1; n > 0; arrived += n) n = calls.receive(server, got);
+  EXPECT_EQ(arrived, sent);
+}
+
+TEST_P(StreamTest, LowWater_AboveTheBuffer_IsBounded) {
+  const auto [client, server] = calls.connected();
+  int value = 0;
+  ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVBUF, 8192), 0);
+  ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVLOWAT, 1 << 20), 0);
+  ASSERT_EQ(calls.get_option(server, SOL_SOCKET, SO_RCVLOWAT, value), 0);
+  EXPECT_EQ(value, 8192);
+}
+
 TEST_P(StreamTest, Receive_OutOfBand_IsInvalidWithoutUrgentData) {
   const auto [client, server] = calls.connected();
   std::string got;
