@@ -63,20 +63,28 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
   return static_cast<int>(use.finish(socket::epoll_wait(*use, set, events, count, timeout, mask)));
 }
 
-BYPASS_EXPORT(int, epoll_wait, (int set, epoll_event* events, int count, int timeout)) {
-  if (!is_tracked(set)) [[likely]]
-    return real.epoll_wait(set, events, count, timeout);
+[[gnu::noinline]] int epoll_wait_tracked(int set, epoll_event* events, int count, int timeout) {
   Use use(set, Use::kEpoll);
   if (!use) return real.epoll_wait(set, events, count, timeout);
   return wait_for_set(set, events, count, from_milliseconds(timeout), nullptr, use);
 }
 
-BYPASS_EXPORT(int, epoll_pwait, (int set, epoll_event* events, int count, int timeout, const sigset_t* mask)) {
+BYPASS_EXPORT(int, epoll_wait, (int set, epoll_event* events, int count, int timeout)) {
   if (!is_tracked(set)) [[likely]]
-    return real.epoll_pwait(set, events, count, timeout, mask);
+    return real.epoll_wait(set, events, count, timeout);
+  return epoll_wait_tracked(set, events, count, timeout);
+}
+
+[[gnu::noinline]] int epoll_pwait_tracked(int set, epoll_event* events, int count, int timeout, const sigset_t* mask) {
   Use use(set, Use::kEpoll);
   if (!use) return real.epoll_pwait(set, events, count, timeout, mask);
   return wait_for_set(set, events, count, from_milliseconds(timeout), mask, use);
+}
+
+BYPASS_EXPORT(int, epoll_pwait, (int set, epoll_event* events, int count, int timeout, const sigset_t* mask)) {
+  if (!is_tracked(set)) [[likely]]
+    return real.epoll_pwait(set, events, count, timeout, mask);
+  return epoll_pwait_tracked(set, events, count, timeout, mask);
 }
 
 BYPASS_EXPORT(int, epoll_pwait2,

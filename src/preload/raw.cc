@@ -164,7 +164,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
   }
 }
 
-BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
+[[gnu::noinline]] long syscall_of_ours(long number, long a, long b, long c, long d, long e, long f) {
   Arguments arguments{{a, b, c, d, e, f}};
   long result = 0;
   if (number == SYS_io_uring_setup && has_started()) note_escape(-1, observe::Reason::kEscapedIoUring, "syscall");
@@ -176,6 +176,13 @@ BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long 
   if (is_tracked(static_cast<int>(a)) && call_tracked(number, arguments, result)) return result;
   if (call_waiting(number, arguments, result)) return result;
   return real.syscall(number, a, b, c, d, e, f);
+}
+
+// Until there is a socket of ours, only the first one's making concerns us.
+BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
+  if (!has_started() && number != SYS_socket) [[likely]]
+    return real.syscall(number, a, b, c, d, e, f);
+  return syscall_of_ours(number, a, b, c, d, e, f);
 }
 
 }  // namespace

@@ -105,13 +105,26 @@ ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   return use.finish(result);
 }
 
+// What a call on one of the kernel's descriptors costs is the look at the table and a jump: everything else, with its
+// stack frame, stands in a function of its own.
 namespace {
+
+[[gnu::noinline]] ssize_t read_tracked(int fd, void* buffer, size_t length) {
+  Use use(fd);
+  if (!use) return real.read(fd, buffer, length);
+  iovec data = buffer_of(buffer, length);
+  return read_vector(use, fd, &data, 1, 0);
+}
 
 BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
   if (!is_tracked(fd)) [[likely]]
     return real.read(fd, buffer, length);
+  return read_tracked(fd, buffer, length);
+}
+
+[[gnu::noinline]] ssize_t read_chk_tracked(int fd, void* buffer, size_t length, size_t room) {
   Use use(fd);
-  if (!use) return real.read(fd, buffer, length);
+  if (!use || length > room) return real.__read_chk(fd, buffer, length, room);
   iovec data = buffer_of(buffer, length);
   return read_vector(use, fd, &data, 1, 0);
 }
@@ -119,18 +132,19 @@ BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
 BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t room)) {
   if (!is_tracked(fd)) [[likely]]
     return real.__read_chk(fd, buffer, length, room);
+  return read_chk_tracked(fd, buffer, length, room);
+}
+
+[[gnu::noinline]] ssize_t readv_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
-  if (!use || length > room) return real.__read_chk(fd, buffer, length, room);
-  iovec data = buffer_of(buffer, length);
-  return read_vector(use, fd, &data, 1, 0);
+  if (!use) return real.readv(fd, data, count);
+  return vector_is_valid(count) ? read_vector(use, fd, data, count, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, readv, (int fd, const iovec* data, int count)) {
   if (!is_tracked(fd)) [[likely]]
     return real.readv(fd, data, count);
-  Use use(fd);
-  if (!use) return real.readv(fd, data, count);
-  return vector_is_valid(count) ? read_vector(use, fd, data, count, 0) : -1;
+  return readv_tracked(fd, data, count);
 }
 
 ssize_t positioned_read(int fd, const iovec* data, int count, off_t offset, int flags) {
@@ -151,11 +165,22 @@ BYPASS_EXPORT(ssize_t, preadv64v2, (int fd, const iovec* data, int count, off_t 
   return positioned_read(fd, data, count, offset, flags);
 }
 
+[[gnu::noinline]] ssize_t recv_tracked(int fd, void* buffer, size_t length, int flags) {
+  Use use(fd);
+  if (!use) return real.recv(fd, buffer, length, flags);
+  iovec data = buffer_of(buffer, length);
+  return receive_vector(use, fd, &data, 1, flags);
+}
+
 BYPASS_EXPORT(ssize_t, recv, (int fd, void* buffer, size_t length, int flags)) {
   if (!is_tracked(fd)) [[likely]]
     return real.recv(fd, buffer, length, flags);
+  return recv_tracked(fd, buffer, length, flags);
+}
+
+[[gnu::noinline]] ssize_t recv_chk_tracked(int fd, void* buffer, size_t length, size_t room, int flags) {
   Use use(fd);
-  if (!use) return real.recv(fd, buffer, length, flags);
+  if (!use || length > room) return real.__recv_chk(fd, buffer, length, room, flags);
   iovec data = buffer_of(buffer, length);
   return receive_vector(use, fd, &data, 1, flags);
 }
@@ -163,18 +188,27 @@ BYPASS_EXPORT(ssize_t, recv, (int fd, void* buffer, size_t length, int flags)) {
 BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t room, int flags)) {
   if (!is_tracked(fd)) [[likely]]
     return real.__recv_chk(fd, buffer, length, room, flags);
+  return recv_chk_tracked(fd, buffer, length, room, flags);
+}
+
+[[gnu::noinline]] ssize_t recvfrom_tracked(int fd, void* buffer, size_t length, int flags, sockaddr* name,
+                                           socklen_t* name_length) {
   Use use(fd);
-  if (!use || length > room) return real.__recv_chk(fd, buffer, length, room, flags);
-  iovec data = buffer_of(buffer, length);
-  return receive_vector(use, fd, &data, 1, flags);
+  if (!use) return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
 }
 
 BYPASS_EXPORT(ssize_t, recvfrom,
               (int fd, void* buffer, size_t length, int flags, sockaddr* name, socklen_t* name_length)) {
   if (!is_tracked(fd)) [[likely]]
     return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  return recvfrom_tracked(fd, buffer, length, flags, name, name_length);
+}
+
+[[gnu::noinline]] ssize_t recvfrom_chk_tracked(int fd, void* buffer, size_t length, size_t room, int flags,
+                                               sockaddr* name, socklen_t* name_length) {
   Use use(fd);
-  if (!use) return real.recvfrom(fd, buffer, length, flags, name, name_length);
+  if (!use || length > room) return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
   return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
 }
 
@@ -182,22 +216,22 @@ BYPASS_EXPORT(ssize_t, __recvfrom_chk,
               (int fd, void* buffer, size_t length, size_t room, int flags, sockaddr* name, socklen_t* name_length)) {
   if (!is_tracked(fd)) [[likely]]
     return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
-  Use use(fd);
-  if (!use || length > room) return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
-  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
+  return recvfrom_chk_tracked(fd, buffer, length, room, flags, name, name_length);
 }
 
-BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
-  if (!is_tracked(fd)) [[likely]]
-    return real.recvmsg(fd, message, flags);
+[[gnu::noinline]] ssize_t recvmsg_tracked(int fd, msghdr* message, int flags) {
   Use use(fd);
   if (!use) return real.recvmsg(fd, message, flags);
   return receive_message(use, fd, *message, flags);
 }
 
-BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
+BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.recvmmsg(fd, messages, count, flags, timeout);
+    return real.recvmsg(fd, message, flags);
+  return recvmsg_tracked(fd, message, flags);
+}
+
+[[gnu::noinline]] int recvmmsg_tracked(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   Use use(fd);
   if (!use) return real.recvmmsg(fd, messages, count, flags, timeout);
   pthread_testcancel();
@@ -208,21 +242,35 @@ BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int fla
   return static_cast<int>(use.finish(result));
 }
 
-BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
+BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.write(fd, buffer, length);
+    return real.recvmmsg(fd, messages, count, flags, timeout);
+  return recvmmsg_tracked(fd, messages, count, flags, timeout);
+}
+
+[[gnu::noinline]] ssize_t write_tracked(int fd, const void* buffer, size_t length) {
   Use use(fd);
   if (!use) return real.write(fd, buffer, length);
   iovec data = buffer_of(buffer, length);
   return send_vector(use, fd, &data, 1, 0);
 }
 
-BYPASS_EXPORT(ssize_t, writev, (int fd, const iovec* data, int count)) {
+BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.writev(fd, data, count);
+    return real.write(fd, buffer, length);
+  return write_tracked(fd, buffer, length);
+}
+
+[[gnu::noinline]] ssize_t writev_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
   if (!use) return real.writev(fd, data, count);
   return vector_is_valid(count) ? send_vector(use, fd, data, count, 0) : -1;
+}
+
+BYPASS_EXPORT(ssize_t, writev, (int fd, const iovec* data, int count)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.writev(fd, data, count);
+  return writev_tracked(fd, data, count);
 }
 
 ssize_t positioned_write(int fd, const iovec* data, int count, off_t offset, int flags) {
@@ -243,19 +291,21 @@ BYPASS_EXPORT(ssize_t, pwritev64v2, (int fd, const iovec* data, int count, off_t
   return positioned_write(fd, data, count, offset, flags);
 }
 
-BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int flags)) {
-  if (!is_tracked(fd)) [[likely]]
-    return real.send(fd, buffer, length, flags);
+[[gnu::noinline]] ssize_t send_tracked(int fd, const void* buffer, size_t length, int flags) {
   Use use(fd);
   if (!use) return real.send(fd, buffer, length, flags);
   iovec data = buffer_of(buffer, length);
   return send_vector(use, fd, &data, 1, flags);
 }
 
-BYPASS_EXPORT(ssize_t, sendto,
-              (int fd, const void* buffer, size_t length, int flags, const sockaddr* name, socklen_t name_length)) {
+BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int flags)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.sendto(fd, buffer, length, flags, name, name_length);
+    return real.send(fd, buffer, length, flags);
+  return send_tracked(fd, buffer, length, flags);
+}
+
+[[gnu::noinline]] ssize_t sendto_tracked(int fd, const void* buffer, size_t length, int flags, const sockaddr* name,
+                                         socklen_t name_length) {
   Use use(fd);
   if (!use) return real.sendto(fd, buffer, length, flags, name, name_length);
   iovec data = buffer_of(buffer, length);
@@ -265,6 +315,13 @@ BYPASS_EXPORT(ssize_t, sendto,
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   return send_message(use, fd, message, flags);
+}
+
+BYPASS_EXPORT(ssize_t, sendto,
+              (int fd, const void* buffer, size_t length, int flags, const sockaddr* name, socklen_t name_length)) {
+  if (!is_tracked(fd)) [[likely]]
+    return real.sendto(fd, buffer, length, flags, name, name_length);
+  return sendto_tracked(fd, buffer, length, flags, name, name_length);
 }
 
 BYPASS_EXPORT(ssize_t, sendmsg, (int fd, const msghdr* message, int flags)) {

@@ -48,7 +48,7 @@ class Items {
   PollItem near_[kNear];
 };
 
-bool any_tracked(const pollfd* set, nfds_t count) {
+[[gnu::always_inline]] inline bool any_tracked(const pollfd* set, nfds_t count) {
   if (fd_table.end() == 0) return false;
   for (nfds_t i = 0; i < count; i++) {
     if (is_tracked(set[i].fd)) return true;
@@ -72,11 +72,15 @@ bool any_tracked(const pollfd* set, nfds_t count) {
   return static_cast<int>(use.finish(result));
 }
 
+[[gnu::noinline]] int poll_tracked(pollfd* set, nfds_t count, int timeout) {
+  std::optional<int> result = poll_mixed(set, count, from_milliseconds(timeout), nullptr);
+  return result.has_value() ? *result : real.poll(set, count, timeout);
+}
+
 BYPASS_EXPORT(int, poll, (pollfd * set, nfds_t count, int timeout)) {
   if (!any_tracked(set, count)) [[likely]]
     return real.poll(set, count, timeout);
-  std::optional<int> result = poll_mixed(set, count, from_milliseconds(timeout), nullptr);
-  return result.has_value() ? *result : real.poll(set, count, timeout);
+  return poll_tracked(set, count, timeout);
 }
 
 BYPASS_EXPORT(int, __poll_chk, (pollfd * set, nfds_t count, int timeout, size_t room)) {
