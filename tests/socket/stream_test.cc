@@ -201,6 +201,20 @@ TEST_P(StreamTest, Send_TimeoutAfterSomeWent_ReportsThose) {
   EXPECT_EQ(arrived, sent);
 }
 
+TEST_P(StreamTest, Shutdown_BothWays_PeersDataIsReset) {
+  const auto [client, server] = calls.connected();
+  ASSERT_EQ(calls.shutdown(server, SHUT_RDWR), 0);
+  std::string got;
+  ASSERT_EQ(calls.receive(client, got), 0);
+  ASSERT_EQ(calls.send(client, "for nobody"), 10);
+  await(calls, client, POLLHUP);
+  EXPECT_EQ(calls.send(client, "more"), -EPIPE);
+  int error = 0;
+  await(calls, server, POLLERR);
+  EXPECT_EQ(calls.get_option(server, SOL_SOCKET, SO_ERROR, error), 0);
+  EXPECT_EQ(error, ECONNRESET);
+}
+
 TEST_P(StreamTest, LowWater_AboveTheBuffer_IsBounded) {
   const auto [client, server] = calls.connected();
   int value = 0;
