@@ -101,6 +101,10 @@ bool Progress::doze(Instant polled) {
     if (!shard_.doze_while_watched(wake_fd_)) return false;
   }
   sleep_for(kNever - Instant{});
+  {
+    socket::Guard guard(shard_);
+    shard_.end_doze();
+  }
   same_looks_ = 0;
   pause_ = tick_;
   return true;

@@ -67,6 +67,7 @@ class Shard {
   /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
   /// watch. Lock held. False: nobody watches.
   bool doze_while_watched(int event_fd);
+  void end_doze() { dozer_fd_ = -1; }
   /// Without the lock: a hint.
   [[nodiscard]] bool watched() const { return watched_.load(std::memory_order_acquire); }
   /// Threads asleep until something comes on the wire, the watcher among them. Changed with the lock held.
