@@ -48,6 +48,13 @@ bool vector_is_valid(int count) {
   return false;
 }
 
+bool is_short_enough(const msghdr& message) {
+  if (message.msg_iovlen <= 1024) [[likely]]
+    return true;  // UIO_MAXIOV
+  errno = EMSGSIZE;
+  return false;
+}
+
 // preadv2 and pwritev2 at offset -1 are readv and writev with flags; at another a socket cannot seek.
 bool vector_flags(off_t offset, int flags, int& socket_flags) {
   socket_flags = (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
@@ -70,6 +77,7 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
 }  // namespace
 
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
+  if (!is_short_enough(message)) return -1;
   pthread_testcancel();
   socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
                     .name = static_cast<sockaddr*>(message.msg_name),
@@ -89,6 +97,7 @@ ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
 }
 
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
+  if (!is_short_enough(message)) return -1;
   pthread_testcancel();
   socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
                     .name = static_cast<sockaddr*>(message.msg_name),

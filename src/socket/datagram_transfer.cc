@@ -142,12 +142,13 @@ long datagram_send(Socket& socket, int fd, const Message& message, int flags, bo
     way = Decision::kBypass;
   } else if (message.name != nullptr) {
     const std::optional<Endpoint> named = endpoint_of(message.name, message.name_length);
-    if (!named.has_value() || !same_family(socket, message.name) || socket.has(kV6Only | kForceKernel))
-      return send_in_kernel(socket, fd, message, flags);
+    const bool refused = !named.has_value() || named->port == 0 || !same_family(socket, message.name);
+    if (refused || socket.has(kV6Only | kForceKernel)) return send_in_kernel(socket, fd, message, flags);
     remote = *named;
     way = way_to(remote, message.name);
   }
   if (way == Decision::kFail) return failure(Error::kAccess);
+  if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   if (way == Decision::kKernel || !ensure_binding(socket, fd)) return send_in_kernel(socket, fd, message, flags);
   if (socket.has(kShutSend)) return failure(Error::kBrokenPipe);
   const bool corked = details.corked != nullptr || details.cork || (flags & MSG_MORE) != 0;

@@ -206,6 +206,26 @@ long set_congestion(Guard& guard, Socket& socket, Value value) {
 }
 
 constexpr auto read_cork = [](Socket& s) -> long { return tcp_options(s).cork ? 1 : 0; };
+// 0 is the system's default, which is no bound, both ways.
+constexpr auto read_not_sent = [](Socket& s) -> long {
+  const std::uint32_t v = tcp_options(s).not_sent_low_water;
+  return v == ~0U ? 0 : static_cast<long>(v);
+};
+constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
+  tcp::Options options = tcp_options(s);
+  options.not_sent_low_water = v == 0 ? ~0U : static_cast<std::uint32_t>(v);
+  set_tcp_options(g, s, options);
+  return 0;
+};
+// What nobody has set reads as Linux's default.
+constexpr auto read_syn_retries = [](Socket& s) -> long {
+  const std::uint8_t set = tcp_options(s).syn_retries;
+  return set != 0 ? set : 6;
+};
+constexpr auto read_linger2 = [](Socket& s) -> long {
+  const std::int16_t set = tcp_options(s).linger2_s;
+  return set == 0 ? 60 : std::max<long>(set, -1);
+};
 constexpr auto read_quick_ack = [](Socket& s) -> long { return tcp_options(s).quick_ack ? 1 : 0; };
 constexpr auto read_domain = [](Socket& s) -> long { return s.domain; };
 constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKind::kListener ? 1 : 0; };
@@ -269,14 +289,13 @@ constexpr OptionRow kTable[] = {
     {IPPROTO_TCP, TCP_KEEPINTVL, get_int<read_tcp<&O::keep_interval_s>>,
      set_int<write_tcp<&O::keep_interval_s, 1, 32767>>},
     {IPPROTO_TCP, TCP_KEEPCNT, get_int<read_tcp<&O::keep_count>>, set_int<write_tcp<&O::keep_count, 1, 127>>},
-    {IPPROTO_TCP, TCP_SYNCNT, get_int<read_tcp<&O::syn_retries>>, set_int<write_tcp<&O::syn_retries, 1, 127>>},
-    {IPPROTO_TCP, TCP_LINGER2, get_int<read_tcp<&O::linger2_s>>, set_int<write_tcp_clamped<&O::linger2_s, -1, 120>>},
+    {IPPROTO_TCP, TCP_SYNCNT, get_int<read_syn_retries>, set_int<write_tcp<&O::syn_retries, 1, 127>>},
+    {IPPROTO_TCP, TCP_LINGER2, get_int<read_linger2>, set_int<write_tcp_clamped<&O::linger2_s, -1, 120>>},
     {IPPROTO_TCP, TCP_DEFER_ACCEPT, get_int<read_tcp<&O::defer_accept_s>>,
      set_int<write_tcp_clamped<&O::defer_accept_s, 0, 0xffff>>},
     {IPPROTO_TCP, TCP_USER_TIMEOUT, get_int<read_tcp<&O::user_timeout_ms>>,
      set_int<write_tcp<&O::user_timeout_ms, 0, kForever>>},
-    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, get_int<read_tcp<&O::not_sent_low_water>>,
-     set_int<write_tcp<&O::not_sent_low_water, -kForever - 1, kForever>>},
+    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, get_int<read_not_sent>, set_int<write_not_sent>},
     {IPPROTO_TCP, TCP_CONGESTION, get_congestion, set_congestion},
     {IPPROTO_TCP, TCP_INFO, get_tcp_info, nullptr},
 

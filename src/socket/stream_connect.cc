@@ -133,7 +133,8 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   }
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   // What the kernel refuses or dissolves is its business, and changes nothing here.
-  if (!remote.has_value() || unspecified || socket.path == Path::kKernel)
+  const bool refused = !remote.has_value() || address->sa_family != socket.domain;
+  if (refused || unspecified || socket.path == Path::kKernel)
     return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:

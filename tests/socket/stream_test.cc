@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -213,6 +214,25 @@ TEST_P(StreamTest, Shutdown_BothWays_PeersDataIsReset) {
   await(calls, server, POLLERR);
   EXPECT_EQ(calls.get_option(server, SOL_SOCKET, SO_ERROR, error), 0);
   EXPECT_EQ(error, ECONNRESET);
+}
+
+TEST_P(StreamTest, Options_NobodySet_ReadAsOnLinux) {
+  const auto [client, server] = calls.connected();
+  for (const int name : {TCP_SYNCNT, TCP_LINGER2, TCP_NOTSENT_LOWAT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT,
+                         TCP_USER_TIMEOUT, TCP_DEFER_ACCEPT, TCP_NODELAY, TCP_CORK}) {
+    int value = -1;
+    EXPECT_EQ(calls.get_option(client, IPPROTO_TCP, name, value), 0);
+    const std::map<int, int> linux_has = {
+        {TCP_SYNCNT, 6}, {TCP_LINGER2, 60}, {TCP_KEEPIDLE, 7200}, {TCP_KEEPINTVL, 75}, {TCP_KEEPCNT, 9}};
+    const auto known = linux_has.find(name);
+    EXPECT_EQ(value, known != linux_has.end() ? known->second : 0) << name;
+  }
+}
+
+TEST_P(StreamTest, NotSentLowWater_Zero_IsNoBound) {
+  const auto [client, server] = calls.connected();
+  ASSERT_EQ(calls.set_option(client, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0), 0);
+  EXPECT_EQ(calls.poll_one(client, POLLOUT, 1000), POLLOUT);
 }
 
 TEST_P(StreamTest, LowWater_AboveTheBuffer_IsBounded) {

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -80,11 +81,30 @@ void set_address(Stack& stack, const CablePort& port, std::uint32_t address) {
   if (!stack.set_interface(0, {port.mac(), 1500, {&prefix, 1}, {}}).ok()) std::abort();
 }
 
+World* the_world = nullptr;
+
+/// A case may set the environment, libc's table and the cable as it needs them: the next finds them as they were.
+class PutBack : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo&) override {
+    if (the_world != nullptr) the_world->put_back();
+  }
+};
+[[maybe_unused]] const bool listening = [] {
+  testing::UnitTest::GetInstance()->listeners().Append(new PutBack);
+  return true;
+}();
+
 }  // namespace
 
 World& World::get() {
-  static World* world = new World;
-  return *world;
+  if (the_world == nullptr) the_world = new World;
+  return *the_world;
+}
+
+void World::put_back() {
+  socket::environment = environment_;
+  socket::kernel = kernel_;
+  peer_port_.room = ~std::size_t{0};
 }
 
 World::World() {
@@ -127,6 +147,8 @@ World::World() {
   env.kernel_poll = std::chrono::microseconds(20);
   env.send_buffer = 16384;
   env.receive_buffer = 131072;
+  environment_ = env;
+  kernel_ = socket::kernel;
 }
 
 void World::run_peer_once() {

@@ -1,6 +1,6 @@
 // World: a process with the socket layer over one shard, whose port is joined to a second stack (the peer) by a
 // cable. Its own address is 10.9.0.1, the peer's 10.9.0.2; connections to its own address are looped inside.
-// One a test process: a case of CTest's is a process of its own.
+// One a test process.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 
 #include "socket/api.h"
 #include "socket/cable.h"
+#include "socket/kernel.h"
 #include "socket/shard.h"
 
 namespace bypass::test {
@@ -25,6 +26,8 @@ class World {
   /// The peer's stack, driven by `peer_step` from whoever calls run_peer_once(), or by a thread.
   Stack& peer() { return *peer_stack_; }
   Context& peer_context() { return peer_context_; }
+  /// After a case: what it may have set is as World made it.
+  void put_back();
   /// One look at the peer's port, its timers, its transmit batch.
   void run_peer_once();
   /// Runs the peer in a thread, calling `step` after each look, until the guard goes.
@@ -46,6 +49,8 @@ class World {
   socket::Shard* shard_ = nullptr;
   Stack* peer_stack_ = nullptr;
   Context peer_context_;
+  socket::Environment environment_;
+  const socket::Kernel* kernel_ = nullptr;
 };
 
 }  // namespace bypass::test

@@ -146,7 +146,8 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
 }
 
 Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, const Options& options, void* user) {
-  if (remote.port == 0 || remote.address.is_any() || remote.address.is_multicast()) return Error::kNoRoute;
+  if (remote.address.is_any() || remote.address.is_multicast()) return Error::kNoRoute;
+  if (remote.port == 0) return Error::kRefused;  // nobody listens there
   Path path;
   const auto route = env.core.network.resolve(local.address, remote.address, path);
   if (!route.ok()) return route.error();
