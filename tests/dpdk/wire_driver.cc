@@ -169,10 +169,13 @@ std::string echo() {
   return "ok";
 }
 
-// One frame there and back. Waits as long as the link is up and no command interrupts.
+// One frame there and back. Waits as long as the link is up and no command interrupts, and no longer than `patience`:
+// a wire may lose a frame, most of all while its other end is being replaced.
 enum class Trip { kGood, kLost, kWrong, kInterrupted };
+using Clock = std::chrono::steady_clock;
 
-Trip round_trip(const FrameWish& wish) {
+Trip round_trip(const FrameWish& wish, Clock::duration patience = std::chrono::hours(1)) {
+  const Clock::time_point deadline = Clock::now() + patience;
   if (port->link() == LinkState::kDown) {
     echo_once();  // receive() lets the port settle
     return command_waits() ? Trip::kInterrupted : Trip::kLost;
@@ -200,7 +203,7 @@ Trip round_trip(const FrameWish& wish) {
       if (mine) return good ? Trip::kGood : Trip::kWrong;
       continue;  // an answer from before a restart
     }
-    if (is_lost()) return Trip::kLost;
+    if (is_lost() || Clock::now() >= deadline) return Trip::kLost;
     if (command_waits()) return Trip::kInterrupted;
     sched_yield();
   }
@@ -226,7 +229,7 @@ std::string flood() {
   static std::uint64_t serial = std::uint64_t{1} << 32;
   std::uint64_t good = 0, lost = 0, row = 0;
   for (;;) {
-    const Trip trip = round_trip({.serial = serial++, .size = 200});
+    const Trip trip = round_trip({.serial = serial++, .size = 200}, std::chrono::milliseconds(200));
     if (trip == Trip::kWrong) return "error frame " + std::to_string(serial - 1) + " came back wrong";
     if (trip == Trip::kInterrupted) return "ok " + std::to_string(good) + " " + std::to_string(lost);
     row = trip == Trip::kGood ? row + 1 : 0;

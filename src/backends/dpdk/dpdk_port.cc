@@ -116,9 +116,14 @@ void DpdkPort::request_pause() {
 }
 
 void DpdkPort::set_link(bool up) {
-  if (link_.exchange(up, std::memory_order_acq_rel) == up) return;
+  if (link_.exchange(up, std::memory_order_seq_cst) == up) return;
   (up ? link_ups_ : link_downs_).fetch_add(1, std::memory_order_relaxed);
   wake();
+}
+
+void DpdkPort::lose_link() {
+  link_generation_.fetch_add(1, std::memory_order_seq_cst);
+  set_link(false);
 }
 
 void DpdkPort::wake() {
@@ -153,7 +158,9 @@ void DpdkPort::adopt() {
   armed_ = false;
   pool_.set_shared(next_.foreign_threads);
   if (gather_ != nullptr) gather_->set_shared(false);
+  // Against a lose_link() meanwhile: either it comes after our set_link(true), or we see its generation.
   set_link(next_.link_up);
+  if (link_generation_.load(std::memory_order_seq_cst) != next_.link_generation) set_link(false);
 }
 
 // --- Receiving

@@ -36,6 +36,7 @@ struct Opened {
   bool link_up = false;          // from when the data path has taken all this
   PortCaps caps;
   MacAddress mac;
+  unsigned link_generation = 0;  // DpdkPort::link_generation() when the link was seen up
 };
 
 class DpdkPort final : public Port {
@@ -67,6 +68,9 @@ class DpdkPort final : public Port {
   [[nodiscard]] bool is_paused() const { return state_.load(std::memory_order_acquire) == State::kPaused; }
   [[nodiscard]] bool is_running() const { return state_.load(std::memory_order_acquire) == State::kRunning; }
   void set_link(bool up);  // from any thread
+  /// The peer has gone, or has begun anew: the link is down, and a renewal that nobody has adopted yet is of the past.
+  void lose_link();
+  [[nodiscard]] unsigned link_generation() const { return link_generation_.load(std::memory_order_acquire); }
   void count_reopening() { reopened_.fetch_add(1, std::memory_order_relaxed); }
   void wake();
 
@@ -108,6 +112,7 @@ class DpdkPort final : public Port {
   void (*const poke_)(void*);
   void* const poke_argument_;
   std::uint32_t asked_at_total_ = 0;
+  std::atomic<unsigned> link_generation_{0};
   std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0}, reopened_{0};
 };
 

@@ -106,6 +106,7 @@ bool PortKeeper::open_device(std::string& problem) {
 Opened PortKeeper::describe(bool link_up) const {
   Opened opened;
   opened.link_up = link_up;
+  opened.link_generation = port_->link_generation();
   opened.device = device_.id();
   opened.interrupt_fd = device_.interrupt_descriptor();
   opened.interrupt_switch = device_.has_interrupt_switch();
@@ -137,8 +138,10 @@ void PortKeeper::try_virtio(Instant now) {
   due_ = next_try(now);
 }
 
-// Each cause is said once, not at every try.
+// Each cause is said once, not at every try. A server that is ending looks busy, too, for a moment.
 void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
+  busy_looks_ = peer == Peer::kBusy ? busy_looks_ + 1 : 0;
+  if (busy_looks_ == 1) return;
   std::string text = "virtio:" + plan_.path + ": ";
   switch (peer) {
     case Peer::kAbsent:
@@ -200,7 +203,7 @@ void PortKeeper::watch_vhost_link(Instant now) {
   const bool is_up = device_.link_is_up();
   if (events != seen_link_events_) {
     seen_link_events_ = events;
-    port_->set_link(false);
+    port_->lose_link();
     meeting_ = is_up;
     looks_ = 0;
   }
