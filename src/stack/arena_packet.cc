@@ -1,9 +1,39 @@
 #include "stack/arena_packet.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
+#include <span>
 
 namespace bypass {
+namespace {
+
+// The frame's bytes in their order, piece by piece.
+template <typename F>
+void for_each_piece(const Packet& frame, F&& f) {
+  for (const Packet* p = &frame; p != nullptr; p = p->next_segment) f(p->bytes());
+  for (int i = 0; i < 2; i++) f(std::span{frame.external[i], frame.external_len[i]});
+}
+
+// Behind a chain's last buffer, in as many more as it takes. False: the port has none left.
+bool append(PortQueue& queue, Packet*& last, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (last->tailroom() == 0) {
+      Packet* next = queue.alloc();
+      if (next == nullptr) return false;
+      next->data = next->buffer;
+      last->next_segment = next;
+      last = next;
+    }
+    const std::size_t n = std::min(bytes.size(), last->tailroom());
+    std::memcpy(last->data + last->len, bytes.data(), n);
+    last->len += static_cast<std::uint32_t>(n);
+    bytes = bytes.subspan(n);
+  }
+  return true;
+}
+
+}  // namespace
 
 std::size_t arena_packet_size(std::size_t bytes_and_headroom) {
   return Memory::block_size(sizeof(Packet) + bytes_and_headroom);
@@ -26,12 +56,10 @@ Packet* copy_to_arena(Memory& memory, const Packet& frame) {
   Packet* copy = allocate_arena_packet(memory, 0, frame.frame_len);
   if (copy == nullptr) return nullptr;
   std::byte* to = copy->data;
-  const auto append = [&to](const std::byte* bytes, std::size_t len) {
-    if (len != 0) std::memcpy(to, bytes, len);
-    to += len;
-  };
-  for (const Packet* p = &frame; p != nullptr; p = p->next_segment) append(p->data, p->len);
-  for (int i = 0; i < 2; i++) append(frame.external[i], frame.external_len[i]);
+  for_each_piece(frame, [&to](std::span<const std::byte> bytes) {
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+    to += bytes.size();
+  });
   Packet saved = frame;
   saved.data = copy->data;
   saved.buffer = copy->buffer;
@@ -43,6 +71,46 @@ Packet* copy_to_arena(Memory& memory, const Packet& frame) {
   saved.flags |= kInArena;
   *copy = saved;
   return copy;
+}
+
+Packet* move_to_arena(Context& ctx, Packet* frame) {
+  if ((frame->flags & kInArena) != 0 || !ctx.has_port_of(*frame)) return frame;
+  Packet* copy = copy_to_arena(*ctx.memory, *frame);
+  if (copy == nullptr) return frame;
+  ctx.release(frame);
+  return copy;
+}
+
+std::size_t move_to_arena(Context& ctx, PacketList& list) {
+  std::size_t stayed = 0;
+  for (std::uint32_t left = list.count(); left != 0; left--) {
+    Packet* packet = move_to_arena(ctx, list.pop());
+    if ((packet->flags & kInArena) == 0) stayed++;
+    list.push(packet);
+  }
+  return stayed;
+}
+
+Packet* to_device_frame(PortQueue& queue, const Packet& packet) {
+  Packet* head = queue.alloc();
+  if (head == nullptr) return nullptr;
+  // As a sender lays it out: headers in the headroom, payload aligned behind it.
+  const std::size_t headers = std::size_t{packet.l2_len} + packet.l3_len + packet.l4_len;
+  head->data -= std::min(headers, head->headroom());
+  Packet* last = head;
+  bool whole = true;
+  for_each_piece(packet, [&](std::span<const std::byte> bytes) { whole = whole && append(queue, last, bytes); });
+  if (!whole) {
+    queue.free(head);
+    return nullptr;
+  }
+  head->frame_len = packet.frame_len;
+  head->flags = static_cast<std::uint16_t>(packet.flags & ~kInArena);
+  head->l2_len = packet.l2_len;
+  head->l3_len = packet.l3_len;
+  head->l4_len = packet.l4_len;
+  head->tso_mss = packet.tso_mss;
+  return head;
 }
 
 }  // namespace bypass

@@ -1,7 +1,9 @@
 #include "stack/arp.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "stack/arena_packet.h"
 #include "stack/stack.h"
 #include "stack/wire.h"
 
@@ -112,13 +114,30 @@ void Arp::send_waiting(Context& ctx, std::uint16_t name) {
   while (Packet* frame = n.waiting.pop()) {
     table_.total_waiting--;
     wire::at<wire::Ethernet>(*frame, 0).destination = n.mac;
-    if (ctx.queue(n.port).transmit(frame)) {
-      counters_.tx_frames++;
-    } else {
-      counters_.drop_arp_queue++;
-      ctx.release(frame);
-    }
+    send_one(ctx, n.port, frame);
   }
+}
+
+void Arp::send_one(Context& ctx, std::uint16_t port, Packet* frame) {
+  PortQueue& queue = ctx.queue(port);
+  if ((frame->flags & kInArena) != 0) {
+    Packet* moved = std::exchange(frame, to_device_frame(queue, *frame));
+    ctx.release(moved);
+  }
+  if (frame != nullptr && queue.transmit(frame)) {
+    counters_.tx_frames++;
+    return;
+  }
+  counters_.drop_arp_queue++;
+  if (frame != nullptr) ctx.release(frame);
+}
+
+std::size_t Arp::move_waiting_to_arena(Context& ctx) {
+  if (table_.total_waiting == 0) return 0;
+  std::size_t stayed = 0;
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++)
+    stayed += move_to_arena(ctx, table_[name].waiting);
+  return stayed;
 }
 
 void Arp::confirm(Instant now, std::uint16_t name) {

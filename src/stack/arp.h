@@ -29,10 +29,13 @@ class Arp {
   /// again where it is stale. 0 when the table is full of unanswered questions.
   [[nodiscard]] std::uint16_t use(Context& ctx, std::uint16_t port, std::uint32_t address);
   [[nodiscard]] const Neighbour& entry(std::uint16_t name) const { return table_[name]; }
-  /// Keeps a whole frame (destination MAC still zero) until the neighbour answers. The oldest one gives way.
+  /// Keeps a whole frame (destination MAC still zero) until the neighbour answers. The oldest one gives way. One in
+  /// the arena leaves as a frame of the port's.
   void wait(Context& ctx, std::uint16_t name, Packet* frame);
   /// The upper layer has heard from the neighbour (RFC 4861 §7.3.1).
   void confirm(Instant now, std::uint16_t name);
+  /// Moves the frames that wait to the arena. Returns how many of them are still a port's.
+  std::size_t move_waiting_to_arena(Context& ctx);
   /// Frames whose neighbour did not answer; they become the caller's.
   [[nodiscard]] PacketList take_failed();
 
@@ -63,6 +66,7 @@ class Arp {
   void doubt(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip);
   void resolved(Context& ctx, std::uint16_t name, const MacAddress& mac);
   void send_waiting(Context& ctx, std::uint16_t name);
+  void send_one(Context& ctx, std::uint16_t port, Packet* frame);
   void ask(Context& ctx, std::uint16_t name);
   void expire(Context& ctx, std::uint16_t name);
   void fail(Context& ctx, std::uint16_t name);

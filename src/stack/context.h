@@ -117,6 +117,10 @@ struct Context {
   [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
   /// Whether this process has a port open: frames of a port can be read only there.
   [[nodiscard]] bool has_ports() const;
+  /// Whether the port that a frame belongs to is open here, so that release() reaches it.
+  [[nodiscard]] bool has_port_of(const Packet& frame) const {
+    return frame.port < ports && queues[frame.port].port() != nullptr;
+  }
   /// Gives a frame back to whoever owns its memory.
   void release(Packet* frame);
   /// Ends a batch: one transmit burst a port, freed frames given back.

@@ -293,8 +293,17 @@ bool Network::Impl::receive_looped(Context& ctx, Packet* frame, L4Input& input) 
 
 void Network::Impl::on_timers(Context& ctx) {
   arp.on_timers(ctx);
+  release_stranded(ctx);
+}
+
+void Network::Impl::release_stranded(Context& ctx) {
   PacketList stranded = arp.take_stranded();
   while (Packet* frame = stranded.pop()) ctx.release(frame);
+}
+
+std::size_t Network::Impl::move_frames_to_arena(Context& ctx) {
+  release_stranded(ctx);
+  return arp.move_waiting_to_arena(ctx);
 }
 
 Instant Network::Impl::next_timeout() const {

@@ -24,6 +24,9 @@ struct Network::Impl {
   bool receive_looped(Context& ctx, Packet* frame, L4Input& input);
   void on_timers(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;
+  /// Moves frames that wait for a neighbour to the arena (`looped` ones lie there). Returns how many could not be
+  /// moved.
+  std::size_t move_frames_to_arena(Context& ctx);
   /// Marks the tables' memory and forgets neighbours and frames on their way.
   void rebuild(Context& ctx);
 
@@ -44,6 +47,7 @@ struct Network::Impl {
   bool checksum_offload, tso;
 
  private:
+  void release_stranded(Context& ctx);
   bool receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input);
   Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol);
   Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t name);

@@ -212,6 +212,11 @@ void Stack::on_flushed(Context& ctx) {
   impl_->tcp.on_flushed(ctx);
 }
 
+std::size_t Stack::move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user)) {
+  return impl_->network.impl().move_frames_to_arena(ctx) + impl_->tcp.move_frames_to_arena(ctx, being_read) +
+         impl_->udp.move_frames_to_arena(ctx);
+}
+
 Network& Stack::network() {
   return impl_->network;
 }

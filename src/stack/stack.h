@@ -55,6 +55,13 @@ class Stack {
   /// After ctx.flush(): frames that referred to send buffers have left, those may move and go again.
   void on_flushed(Context& ctx);
 
+  /// What every process of a family must be able to read: exchanges each port's frame that the stack holds from call
+  /// to call (received and not read, behind a hole, waiting for a neighbour) for a copy in the arena and gives it
+  /// back. To be called where the ports are open. Returns how many frames are still a port's: memory was used up, or
+  /// a thread reads them without the lock (tcp::Engine::peek), which `being_read` says of a connection's user pointer;
+  /// a later call tries again. Frames in transmit batches are not held by the stack.
+  std::size_t move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user) = nullptr);
+
   Network& network();
   tcp::Engine& tcp();
   udp::Engine& udp();

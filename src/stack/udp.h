@@ -70,6 +70,8 @@ class Engine {
   [[nodiscard]] Endpoint local(const Binding& endpoint) const;
   [[nodiscard]] Endpoint remote(const Binding& endpoint) const;
 
+  /// See Stack::move_frames_to_arena.
+  std::size_t move_frames_to_arena(Context& ctx);
   void rebuild(Context& ctx, void* broken);
   [[nodiscard]] void* current() const;
 

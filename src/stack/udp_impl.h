@@ -38,6 +38,7 @@ struct Engine::Impl {
   /// To everybody who listens: broadcast.
   void deliver_all(Context& ctx, const L4Input& input);
   void release(Context& ctx, Packet* frame);
+  std::size_t move_queue_to_arena(Context& ctx, Binding& binding);
   void empty_queue(Context& ctx, Binding& binding);
 
   // --- Output (udp.cc)

@@ -122,6 +122,26 @@ void Engine::Impl::release(Context& ctx, Packet* frame) {
   ctx.release(frame);
 }
 
+// Datagrams in the arena are charged for the block that they take there.
+std::size_t Engine::Impl::move_queue_to_arena(Context& ctx, Binding& binding) {
+  std::size_t stayed = 0;
+  current = &binding;
+  for (std::uint32_t left = binding.queue.count(); left != 0; left--) {
+    Packet* frame = binding.queue.pop();
+    Packet* kept = move_to_arena(ctx, frame);
+    if (kept != frame) {
+      held_frames--;
+      binding.charged -= kept->seq;
+      kept->seq = static_cast<std::uint32_t>(arena_packet_size(kept->frame_len));
+      binding.charged += kept->seq;
+    }
+    if ((kept->flags & kInArena) == 0) stayed++;
+    binding.queue.push(kept);
+  }
+  current = nullptr;
+  return stayed;
+}
+
 void Engine::Impl::empty_queue(Context& ctx, Binding& binding) {
   while (Packet* frame = binding.queue.pop()) release(ctx, frame);
   binding.charged = 0;
@@ -167,6 +187,13 @@ bool Engine::front(const Binding& endpoint, Datagram& out) const {
   out.packet = frame;
   out.offset = frame->offset;
   return true;
+}
+
+std::size_t Engine::move_frames_to_arena(Context& ctx) {
+  if (impl_->held_frames == 0) return 0;
+  std::size_t stayed = 0;
+  impl_->bindings.for_each([&](Binding& binding) { stayed += impl_->move_queue_to_arena(ctx, binding); });
+  return stayed;
 }
 
 void Engine::pop(Context& ctx, Binding& endpoint) {

@@ -260,6 +260,18 @@ bool Engine::at_eof(const Tcb& tcb) const {
   return tcb.state == State::kClosed && tcb.error == Error::kNone;
 }
 
+std::size_t Engine::move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user)) {
+  if (impl_->held_frames == 0) return 0;
+  std::size_t stayed = 0;
+  Env env{*impl_, ctx};
+  impl_->tcbs.for_each([&](Tcb& tcb) {
+    const Changing changing(*impl_, &tcb);
+    const void* user = tcb.event.user;
+    stayed += tcp::move_to_arena(env, tcb, being_read != nullptr && user != nullptr && being_read(user));
+  });
+  return stayed;
+}
+
 // --- Ending
 
 void Engine::shutdown_send(Context& ctx, Tcb& tcb) {

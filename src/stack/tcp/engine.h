@@ -165,6 +165,9 @@ class Engine {
   /// The peer's FIN has come and all before it is consumed.
   [[nodiscard]] bool at_eof(const Tcb& tcb) const;
 
+  /// See Stack::move_frames_to_arena.
+  std::size_t move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user));
+
   // --- Ending
   void shutdown_send(Context& ctx, Tcb& tcb);
   void shutdown_receive(Context& ctx, Tcb& tcb);

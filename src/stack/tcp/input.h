@@ -61,6 +61,9 @@ void take_fin(Env& env, Tcb& tcb);
 void ack_soon(Env& env, Tcb& tcb);
 /// Gives back a list of frames that the connection has kept.
 void release_held(Env& env, Tcb& tcb, Packet* list);
+/// Moves the connection's received frames to the arena, or only those behind a hole while a thread reads the others.
+/// Returns how many are still a port's.
+std::size_t move_to_arena(Env& env, Tcb& tcb, bool being_read);
 /// The memory that a queued frame holds.
 [[nodiscard]] std::uint32_t truesize(const Packet& frame);
 

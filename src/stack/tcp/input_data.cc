@@ -1,6 +1,7 @@
 // Text and FIN: the receive queue, reassembly, and when to acknowledge (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "stack/arena_packet.h"
 #include "stack/tcp/accept.h"
@@ -161,6 +162,30 @@ void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
   if (!tcb.reassembly.empty()) tcb.set(kHoles);
 }
 
+// What takes the frame's place: its payload in the arena, or the frame itself.
+Packet* moved(Env& env, Tcb& tcb, Packet* frame) {
+  if (in_arena(*frame) || !env.ctx.has_port_of(*frame)) return frame;
+  Packet* copy = to_arena(env, *frame, 0);
+  if (copy == nullptr) return frame;
+  hold(env, tcb, *copy);
+  frame->queue_next = nullptr;
+  release_held(env, tcb, frame);
+  return copy;
+}
+
+std::size_t move_in_order(Env& env, Tcb& tcb) {
+  std::size_t stayed = 0;
+  Packet* list = std::exchange(tcb.rx_head, nullptr);
+  tcb.rx_tail = nullptr;
+  while (list != nullptr) {
+    Packet* next = list->queue_next;
+    link_tail(tcb, moved(env, tcb, list));
+    if (!in_arena(*tcb.rx_tail)) stayed++;
+    list = next;
+  }
+  return stayed;
+}
+
 // A hole was filled: what follows it is in order now.
 [[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb) {
   auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt);
@@ -191,6 +216,17 @@ void release_held(Env& env, Tcb& tcb, Packet* list) {
     env.ctx.release(list);
     list = next;
   }
+}
+
+std::size_t move_to_arena(Env& env, Tcb& tcb, bool being_read) {
+  std::size_t stayed = 0;
+  if (being_read) {
+    for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) stayed += in_arena(*p) ? 0 : 1;
+  } else {
+    stayed = move_in_order(env, tcb);
+  }
+  tcb.reassembly.exchange_frames([&](Packet* frame) { return moved(env, tcb, frame); });
+  return stayed + tcb.reassembly.port_frames();
 }
 
 void ack_soon(Env& env, Tcb& tcb) {

@@ -73,6 +73,11 @@ class Reassembly {
   /// The SYN negotiated no SACK, or the ACK that was to carry the duplicate has none.
   void forget_duplicate() { duplicate_ = {}; }
 
+  /// Puts what `exchange(frame)` returns, a Packet* with the same numbers and payload or the frame itself, in the
+  /// place of each frame.
+  template <typename F>
+  void exchange_frames(F&& exchange);
+
   /// Gives everything up (connection gone, or memory short): the list of frames to give back.
   Packet* clear(Memory& memory);
 
@@ -114,6 +119,19 @@ class Reassembly {
   SackBlock duplicate_{};
 };
 static_assert(sizeof(Reassembly) <= 40);
+
+template <typename F>
+void Reassembly::exchange_frames(F&& exchange) {
+  for (Island* i = islands_; i != islands_ + count_; i++) {
+    Packet** link = &i->first;
+    for (std::uint32_t left = i->frames; left != 0; left--) {
+      Packet* next = (*link)->queue_next;
+      i->last = *link = exchange(*link);
+      i->last->queue_next = next;
+      link = &i->last->queue_next;
+    }
+  }
+}
 
 /// Shortens a queued frame by bytes at the front or the end of its payload.
 inline void trim_front(Packet& frame, std::uint32_t bytes) {

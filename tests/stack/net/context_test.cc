@@ -124,6 +124,73 @@ TEST_F(ContextTest, CopyToArena_JoinsChainAndExternalBytes) {
   ctx.release(copy);
 }
 
+// An outgoing frame of the arena: headers of 66 bytes, then a payload.
+Packet* outgoing(Memory& memory, std::uint32_t len) {
+  Packet* packet = allocate_arena_packet(memory, 0, len);
+  for (std::uint32_t i = 0; i < len; i++) packet->data[i] = static_cast<std::byte>(i % 251);
+  packet->len = packet->frame_len = len;
+  packet->flags |= kTxTso | kTxL4Checksum;
+  packet->l2_len = 14;
+  packet->l3_len = 20;
+  packet->l4_len = 32;
+  packet->tso_mss = 1448;
+  return packet;
+}
+
+TEST_F(ContextTest, ToDeviceFrame_IsAChainLaidOutAsASenderDoes) {
+  Packet* packet = outgoing(*memory, 5000);
+  Packet* frame = to_device_frame(ctx.queue(0), *packet);
+  ASSERT_NE(frame, nullptr);
+  EXPECT_EQ(frame->flags, kTxTso | kTxL4Checksum);
+  EXPECT_EQ(frame->l2_len + frame->l3_len + frame->l4_len, 66);
+  EXPECT_EQ(frame->tso_mss, 1448);
+  EXPECT_EQ(frame->port, 0);
+  EXPECT_EQ(frame->frame_len, 5000U);
+  EXPECT_EQ(frame->headroom(), kTxHeadroom - 66U) << "the payload is aligned";
+  std::vector<std::byte> bytes;
+  std::size_t buffers = 0;
+  for (const Packet* p = frame; p != nullptr; p = p->next_segment, buffers++)
+    bytes.insert(bytes.end(), p->data, p->data + p->len);
+  EXPECT_EQ(buffers, 3U);
+  ASSERT_EQ(bytes.size(), 5000U);
+  EXPECT_EQ(std::memcmp(bytes.data(), packet->data, 5000), 0);
+  ctx.release(frame);
+  ctx.release(packet);
+  ctx.queue(0).drain();
+  EXPECT_EQ(port.buffers_out(), 0U);
+}
+
+TEST_F(ContextTest, ToDeviceFrame_TakesChainsAndExternalBytes) {
+  Packet* head = outgoing(*memory, 100);
+  Packet* tail = outgoing(*memory, 50);
+  const std::byte outside[20]{std::byte{1}, std::byte{2}};
+  head->next_segment = tail;
+  head->external[0] = outside;
+  head->external_len[0] = sizeof outside;
+  head->frame_len = 170;
+  Packet* frame = to_device_frame(ctx.queue(0), *head);
+  ASSERT_NE(frame, nullptr);
+  EXPECT_EQ(frame->len, 170U);
+  EXPECT_EQ(frame->external[0], nullptr);
+  EXPECT_EQ(std::memcmp(frame->data, head->data, 100), 0);
+  EXPECT_EQ(std::memcmp(frame->data + 100, tail->data, 50), 0);
+  EXPECT_EQ(std::memcmp(frame->data + 150, outside, 20), 0);
+  ctx.release(frame);
+  ctx.release(head);
+}
+
+TEST_F(ContextTest, ToDeviceFrame_WithTooFewBuffers_GivesNullAndTheBuffersBack) {
+  std::vector<Packet*> taken(98);
+  ASSERT_EQ(port.alloc(0, taken), 98U);
+  Packet* packet = outgoing(*memory, 5000);  // needs three
+  EXPECT_EQ(to_device_frame(ctx.queue(0), *packet), nullptr);
+  ctx.queue(0).drain();
+  EXPECT_EQ(port.buffers_out(), 98U);
+  port.free(taken);
+  EXPECT_NE(to_device_frame(ctx.queue(0), *packet), nullptr);
+  ctx.release(packet);
+}
+
 TEST_F(ContextTest, ArenaUsedUp_GivesNull) {
   std::vector<Packet*> out;
   while (Packet* packet = allocate_arena_packet(*memory, 0, 2000)) out.push_back(packet);
