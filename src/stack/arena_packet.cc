@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <utility>
 
 namespace bypass {
 namespace {
@@ -83,8 +84,9 @@ Packet* move_to_arena(Context& ctx, Packet* frame) {
 
 std::size_t move_to_arena(Context& ctx, PacketList& list) {
   std::size_t stayed = 0;
-  for (std::uint32_t left = list.count(); left != 0; left--) {
-    Packet* packet = move_to_arena(ctx, list.pop());
+  PacketList old = std::exchange(list, {});
+  while (Packet* frame = old.pop()) {
+    Packet* packet = move_to_arena(ctx, frame);
     if ((packet->flags & kInArena) == 0) stayed++;
     list.push(packet);
   }

@@ -1,6 +1,7 @@
 // UDP's receiving half: who gets a datagram, what it may cost, and the errors that come back.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "stack/arena_packet.h"
 #include "stack/udp_impl.h"
@@ -126,8 +127,8 @@ void Engine::Impl::release(Context& ctx, Packet* frame) {
 std::size_t Engine::Impl::move_queue_to_arena(Context& ctx, Binding& binding) {
   std::size_t stayed = 0;
   current = &binding;
-  for (std::uint32_t left = binding.queue.count(); left != 0; left--) {
-    Packet* frame = binding.queue.pop();
+  PacketList old = std::exchange(binding.queue, {});
+  while (Packet* frame = old.pop()) {
     Packet* kept = move_to_arena(ctx, frame);
     if (kept != frame) {
       held_frames--;
