@@ -29,26 +29,43 @@ bool is_straight_path() {
 
 void before_fork() {
   goes_straight();  // an earlier vfork of this thread is over
-  if (has_started()) runtime::prepare_fork();
+  if (!has_started()) return;
+  KeepErrno keep;
+  runtime::prepare_fork();
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    const Entry entry = fd_table.load(fd);
+    if (!entry.empty()) runtime::share_with_child(*entry.file());
+  }
 }
 
-void after_fork_in_parent() {
-  if (has_started()) runtime::after_fork_parent();
+void after_fork_in_parent(pid_t child) {
+  KeepErrno keep;
+  if (has_started()) runtime::after_fork_parent(child);
 }
+
+namespace {
+
+// The numbers that the child has from its parent name the same objects.
+void adopt_numbers() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    const Entry entry = fd_table.load(fd);
+    if (!entry.empty() && !runtime::adopt_number(*entry.file(), fd)) fd_table.clear(fd, entry);
+  }
+  runtime::end_fork_child();
+}
+
+}  // namespace
 
 void after_fork_in_child() {
   thread_path.vfork_parent = 0;
   decide_again();
   if (!has_started()) return;
+  KeepErrno keep;
   forget_uses_after_fork();
-  runtime::after_fork_child();
-  // Families are not built: what the parent has of ours is, in the child, the kernel socket that stands under each
-  // number. The child may close them, exec, and open sockets of its own, which are the kernel's.
+  if (runtime::after_fork_child()) return adopt_numbers();
+  // What the parent has of ours is, in the child, the kernel socket that stands under each number.
   end_acceleration();
-  is_fork_child = true;
 }
-
-constinit bool is_fork_child = false;
 
 void note_vfork() {
   if (thread_path.vfork_parent == 0 || !goes_straight()) {
@@ -80,13 +97,14 @@ void before_exec(const char* program) {
   KeepErrno keep;
   if (!can_be_run(program)) return;
   note_exec(program != nullptr ? program : "fexecve");
-  runtime::before_exit();
-  if (!is_fork_child) return;
-  // The parent has them, too, and waits for nobody's exec; a child whose exec fails is about to end.
-  for (int fd = 0, end = fd_table.end(); fd < end; fd++) leave_number(fd);
+  runtime::before_exec();
 }
 
 namespace {
+
+void after_fork_in_unknown_parent() {
+  after_fork_in_parent(0);
+}
 
 void on_quick_exit() {
   runtime::before_exit();
@@ -95,7 +113,7 @@ void on_quick_exit() {
 [[gnu::constructor(101)]] void on_load(int, char**, char** environment) {
   resolve_symbols();
   runtime::at_load(environment);
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);
 }
 
 // After the program's own exit handlers and destructors.
@@ -119,10 +137,17 @@ BYPASS_EXPORT(void, _Exit, (int status)) {
   leave_process(status);
 }
 
+// The handlers above run inside; which child it was is known here alone.
+BYPASS_EXPORT(pid_t, fork, ()) {
+  const pid_t child = real.fork();
+  if (child != 0 && !goes_straight()) after_fork_in_parent(child);
+  return child;
+}
+
 BYPASS_EXPORT(pid_t, _Fork, ()) {
   before_fork();
   pid_t child = real._Fork();
-  child == 0 ? after_fork_in_child() : after_fork_in_parent();
+  child == 0 ? after_fork_in_child() : after_fork_in_parent(child);
   return child;
 }
 

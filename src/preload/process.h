@@ -4,7 +4,8 @@
 namespace bypass::preload {
 
 void before_fork();
-void after_fork_in_parent();
+/// `child`: its pid, negative: there is none, 0: not known.
+void after_fork_in_parent(int child);
 void after_fork_in_child();
 
 /// This thread's next calls may be a vfork child's.
@@ -13,7 +14,6 @@ void note_vfork();
 /// Unsent data is delivered, what the new image would inherit is noted; a forked child lets go of everything.
 /// Nothing happens for a program that cannot be run. Null: one that has no path.
 void before_exec(const char* program);
-extern bool is_fork_child;
 
 /// Once, when the process starts to accelerate.
 void prepare_quick_exit();

@@ -57,7 +57,7 @@ long call_ioctl(const Arguments& a) {
 long make_fork(long number, const Arguments& a) {
   before_fork();
   long child = real.syscall(number, a.word[0], a.word[1], a.word[2], a.word[3], a.word[4], a.word[5]);
-  child == 0 ? after_fork_in_child() : after_fork_in_parent();
+  child == 0 ? after_fork_in_child() : after_fork_in_parent(static_cast<int>(child));
   return child;
 }
 

@@ -66,6 +66,7 @@
   X(int, eventfd, (unsigned, int))                                                                                  \
   X(void, closefrom, (int))                                                                                         \
   X(pid_t, _Fork, ())                                                                                               \
+  X(pid_t, fork, ())                                                                                                \
   X(pid_t, vfork, ())                                                                                               \
   X(int, daemon, (int, int))                                                                                        \
   X(int, execve, (const char*, char* const*, char* const*))                                                         \

@@ -8,18 +8,21 @@
 #include "runtime/process_graph.h"
 #include "socket/api.h"
 #include "socket/kernel.h"
+#include "socket/kin.h"
 #include "socket/objects.h"
 
 namespace bypass::runtime {
 
 namespace {
 
-/// The kernel closes every descriptor of a process that ends: so do we, sockets first.
+/// The kernel closes every descriptor of a process that ends: so do we, sockets first. What other processes of the
+/// family refer to goes on. Lock held.
 void end_all_sockets(socket::Shard& shard) {
   if (socket::objects == nullptr) return;
   socket::thread_signals.serves_the_end = true;
   socket::Guard guard(shard);
   shard.end_for_others();
+  if (socket::has_kin()) return socket::leave_family(guard);
   socket::objects->sockets.for_each([&](socket::Socket& s) {
     if (s.alive && s.path != socket::Path::kUndecided) socket::end_socket(guard, s);
   });
@@ -67,7 +70,7 @@ bool any_link_is_up(const PortSet& ports) {
 
 void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
-  if (!p.ports.opened()) return;
+  if (!p.ports.opened() || p.ports.following()) return;  // an owner that lives delivers it
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   for (;;) {
     const Rest rest = look_at_rest(p.shard);

@@ -4,12 +4,16 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
+#include "socket/kin.h"
+#include "socket/os.h"
 
 namespace bypass::runtime {
 
@@ -40,13 +44,29 @@ class Undisturbed {
   int cancel_ = 0;
 };
 
+void tell_openings(socket::Wires& wires) {
+  wires.openings.fetch_add(1, std::memory_order_acq_rel);
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.openings), INT_MAX);
+}
+
+/// The owner goes: the others are told, and one of them takes its place.
+void hand_over(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  shard.wires().owner.store(0, std::memory_order_release);
+  shard.wires().open.store(false, std::memory_order_release);
+  shard.follow();
+  tell_openings(shard.wires());
+  socket::call_kin();
+}
+
 }  // namespace
 
 Backend* PortSet::backend_for(std::size_t index, std::string& problem) {
   const char* name = plugin_of_kind(config_.ports[index].kind);
   for (const auto& [known, backend] : plugins_)
     if (known == name) return backend;
-  Backend* backend = open_plugin(name, backend_host(), problem);
+  Backend* backend =
+      inherited_ ? open_plugin_copy(name, backend_host(), problem) : open_plugin(name, backend_host(), problem);
   if (backend != nullptr) plugins_.emplace_back(name, backend);
   return backend;
 }
@@ -84,43 +104,155 @@ bool PortSet::open(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (state_.load(std::memory_order_acquire) == State::kClosed) open_all(shard);
+  if (state_.load(std::memory_order_acquire) == State::kClosed) open_or_follow(shard);
   pthread_mutex_unlock(&g_opening);
   return opened();
 }
 
-void PortSet::open_all(socket::Shard& shard) {
+void PortSet::open_or_follow(socket::Shard& shard) {
   state_.store(State::kOpening, std::memory_order_release);
-  entries_.resize(config_.ports.size());
-  for (std::size_t i = 0; i < entries_.size(); i++) open_one(i, shard);
-  if (tried_ != nullptr) tried_(*this);
-  const bool any = std::any_of(entries_.begin(), entries_.end(), [](const Entry& e) { return e.port != nullptr; });
-  state_.store(any ? State::kOpen : State::kFailed, std::memory_order_release);
+  bool open = false;
+  for (bool claimed = claim(shard); !open; claimed = claim(shard)) {
+    open = claimed ? open_all(shard) : follow(shard);
+    if (claimed) break;
+  }
+  state_.store(open ? State::kOpen : State::kFailed, std::memory_order_release);
 }
 
-void PortSet::open_one(std::size_t index, socket::Shard& shard) {
-  Entry& entry = entries_[index];
+// True: the ports are this process's to open. The dead have no claim.
+bool PortSet::claim(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  socket::Wires& wires = shard.wires();
+  socket::Family& family = shard.family();
+  const std::uint64_t owner = wires.owner.load(std::memory_order_relaxed);
+  const auto slot = static_cast<std::uint32_t>(owner >> 32) - 1;
+  if (owner != 0 && slot == family.slot()) return false;
+  if (owner != 0 && family.alive(slot, static_cast<std::uint32_t>(owner))) return false;
+  socket::sweep_family(guard);
+  wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
+  wires.open.store(false, std::memory_order_relaxed);
+  tell_openings(wires);
+  return true;
+}
+
+// False: whoever was opening them has given up or is gone.
+bool PortSet::follow(socket::Shard& shard) {
+  socket::Wires& wires = shard.wires();
+  for (;;) {
+    const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
+    const std::uint64_t owner = wires.owner.load(std::memory_order_acquire);
+    if (wires.open.load(std::memory_order_acquire)) break;
+    if (owner == 0) return false;
+    constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
+    const bool silent =
+        socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook) == -ETIMEDOUT;
+    const auto slot = static_cast<std::uint32_t>(owner >> 32) - 1;
+    if (silent && !shard.family().alive(slot, static_cast<std::uint32_t>(owner))) return false;
+  }
+  attach_relays(shard);
+  return true;
+}
+
+void PortSet::attach_relays(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  socket::Wires& wires = shard.wires();
+  Context& context = shard.context();
+  entries_.assign(config_.ports.size(), Entry{});
+  relays_.clear();
+  context.ports = 0;
+  for (std::size_t i = 0; i < entries_.size(); i++) {
+    entries_[i].tried = true;
+    if ((wires.opened >> i & 1) == 0) continue;
+    entries_[i].index = static_cast<std::uint16_t>(context.ports);
+    relays_.push_back(std::make_unique<socket::RelayPort>(wires, *context.memory, entries_[i].index));
+    entries_[i].port = relays_.back().get();
+    shard.add_port(entries_[i].port, 0);
+  }
+  shard.follow();
+  following_.store(true, std::memory_order_release);
+}
+
+void PortSet::look_after_owner(socket::Shard& shard) {
+  const Inside inside;
+  const Undisturbed undisturbed;
+  pthread_mutex_lock(&g_opening);
+  if (following() && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
+  pthread_mutex_unlock(&g_opening);
+}
+
+bool PortSet::open_all(socket::Shard& shard) {
+  std::vector<Entry> made(config_.ports.size());
+  std::uint16_t opened = 0;
+  for (std::size_t i = 0; i < made.size(); i++) {
+    open_one(i, opened, made[i]);
+    if (made[i].port != nullptr) opened++;
+  }
+  if (opened == 0 && following()) {  // others may have more luck; until then the relays hold what is sent
+    give_up_claim(shard);
+    return false;
+  }
+  entries_.resize(made.size());
+  install(shard, made);
+  if (tried_ != nullptr) tried_(*this);
+  if (opened == 0) {
+    give_up_claim(shard);
+    return false;
+  }
+  following_.store(false, std::memory_order_release);
+  relays_.clear();
+  return true;
+}
+
+void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
   entry.tried = true;
   PortSpec spec = port_spec(config_, index);
-  spec.index = static_cast<std::uint16_t>(shard.port_count());  // its place among those that did open
+  spec.index = place;  // among those that did open
+  entry.index = place;
   entry.backend = backend_for(index, entry.problem);
   if (entry.backend != nullptr) entry.port = entry.backend->open(spec, entry.problem);
-  if (entry.port == nullptr) {
-    entry.problem = named_problem(config_, config_.ports[index], entry.problem);
-    return;
-  }
-  const PortConfig& port = config_.ports[index];
-  InterfaceConfig interface;
-  interface.mac = entry.port->mac();
-  interface.mtu = entry.port->caps().mtu;
-  interface.addresses = port.addresses;
-  for (const IpAddress& gateway : port.gateways)
-    if (gateway.is_v4()) interface.gateway = gateway;
+  if (entry.port == nullptr) entry.problem = named_problem(config_, config_.ports[index], entry.problem);
+}
+
+// In the place of relays, where this process followed another one.
+void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   socket::Guard guard(shard);
-  entry.index = static_cast<std::uint16_t>(shard.port_count());
-  shard.add_port(entry.port, 0);
-  if (!shard.stack().network().set_interface(entry.index, interface))
-    BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses", spec.kind.c_str(), spec.target.c_str());
+  socket::Wires& wires = shard.wires();
+  Context& context = shard.context();
+  for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
+  context.ports = 0;
+  wires.opened = 0;
+  std::copy(made.begin(), made.end(), entries_.begin());  // never larger or smaller: others look at it
+  for (std::size_t i = 0; i < entries_.size(); i++) {
+    Port* const port = entries_[i].port;
+    if (port == nullptr) continue;
+    const std::uint16_t place = entries_[i].index;
+    InterfaceConfig interface;
+    interface.mac = port->mac();
+    interface.mtu = port->caps().mtu;
+    interface.addresses = config_.ports[i].addresses;
+    for (const IpAddress& gateway : config_.ports[i].gateways)
+      if (gateway.is_v4()) interface.gateway = gateway;
+    shard.add_port(port, 0);
+    const bool known = wires.known && wires.macs[place] == interface.mac && wires.caps[place].mtu == interface.mtu;
+    if (!known && !shard.stack().network().set_interface(place, interface))
+      BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses", config_.ports[i].kind.c_str(),
+                       config_.ports[i].target.c_str());
+    wires.opened |= std::uint32_t{1} << i;
+    wires.macs[place] = interface.mac;
+    wires.caps[place] = port->caps();
+    wires.caps[place].gather = false;  // a relay's frames are copied
+  }
+  if (context.ports == 0) return;
+  wires.known = true;
+  shard.become_owner();
+  wires.open.store(true, std::memory_order_release);
+  tell_openings(wires);
+}
+
+void PortSet::give_up_claim(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  shard.wires().owner.store(0, std::memory_order_release);
+  tell_openings(shard.wires());
 }
 
 void PortSet::close(socket::Shard& shard) {
@@ -132,16 +264,22 @@ void PortSet::close(socket::Shard& shard) {
     for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
     context.ports = 0;
   }
-  for (Entry& entry : entries_)
-    if (entry.port != nullptr) {
-      entry.backend->close(entry.port);
-      entry.port = nullptr;
-    }
+  for (Entry& entry : entries_) {
+    if (entry.backend != nullptr && entry.port != nullptr) entry.backend->close(entry.port);
+    entry.port = nullptr;
+  }
+  if (!following()) hand_over(shard);
   state_.store(State::kFailed, std::memory_order_release);  // a process that ends opens nothing again
 }
 
 void PortSet::drop_in_child() {
   for (const auto& [name, backend] : plugins_) backend->drop_in_child();
+  inherited_ = inherited_ || !plugins_.empty();
+  plugins_.clear();
+  entries_.clear();
+  following_.store(false, std::memory_order_relaxed);
+  state_.store(State::kClosed, std::memory_order_relaxed);
+  pthread_mutex_init(&g_opening, nullptr);  // a thread of the parent's may have held it
 }
 
 }  // namespace bypass::runtime

@@ -3,11 +3,16 @@
 // The first call that needs the wire opens them (accept, a wait, connect, send); a bare listen leaves it to
 // the progress thread some tens of milliseconds later, in a process that is still alive then (a daemon's
 // parent is not). Opening takes milliseconds and happens outside of the shard's lock.
+//
+// In a family one process owns the ports, by its name in the shard's Wires. The others follow: relays stand in the
+// ports' places. When the owner has gone, whoever notices first opens the ports afresh, in a fresh copy of the plugin
+// if this process has inherited one that was in use.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,17 +38,22 @@ class PortSet {
   /// Called once, by whoever opened, when every port has been tried and before others see them open.
   void on_tried(void (*call)(const PortSet&)) { tried_ = call; }
 
-  /// Opens every port that is not open yet and gives it to the shard; the first caller does the work, others
-  /// wait for it. True when at least one port is open. A port that fails is reported once and not tried again.
+  /// Opens the ports and gives them to the shard, or follows the process of the family that has; the first caller
+  /// does the work, others wait for it. True when at least one port is there. A port that fails is reported once and
+  /// not tried again.
   bool open(socket::Shard& shard);
   [[nodiscard]] bool opened() const { return state_.load(std::memory_order_acquire) == State::kOpen; }
+  /// Opened, and another process's.
+  [[nodiscard]] bool following() const { return following_.load(std::memory_order_acquire); }
+  /// A follower's: the owner may be gone. Takes its place if it is, and sweeps what it referred to.
+  void look_after_owner(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
   /// Whether ports[index] serves (or has not been tried yet).
   [[nodiscard]] bool usable(std::size_t index) const;
 
-  /// At the process's end: closes what is open, with the shard's lock free.
+  /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
-  /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors.
+  /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors. It may open or follow anew.
   void drop_in_child();
 
   struct Entry {
@@ -57,8 +67,14 @@ class PortSet {
 
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
-  void open_one(std::size_t index, socket::Shard& shard);
-  void open_all(socket::Shard& shard);
+  void open_or_follow(socket::Shard& shard);
+  bool claim(socket::Shard& shard);
+  bool follow(socket::Shard& shard);
+  void attach_relays(socket::Shard& shard);
+  void open_one(std::size_t index, std::uint16_t place, Entry& entry);
+  bool open_all(socket::Shard& shard);
+  void install(socket::Shard& shard, const std::vector<Entry>& made);
+  void give_up_claim(socket::Shard& shard);
   Backend* backend_for(std::size_t index, std::string& problem);
   Problem check_one(std::size_t index);
 
@@ -67,6 +83,9 @@ class PortSet {
   void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
   std::vector<std::pair<std::string, Backend*>> plugins_;
+  bool inherited_ = false;  // a parent has used the plugins that are loaded
+  std::atomic<bool> following_{false};
+  std::vector<std::unique_ptr<socket::RelayPort>> relays_;
 };
 
 }  // namespace bypass::runtime

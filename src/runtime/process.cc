@@ -29,6 +29,7 @@
 #include "socket/address.h"
 #include "socket/api.h"
 #include "socket/kernel.h"
+#include "socket/kin.h"
 #include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
@@ -42,7 +43,8 @@ namespace {
 using observe::Reason;
 
 Process* g_process = nullptr;  // the graph; null until start()
-bool g_forked_child = false;   // of a process that had started: its sockets are the kernel's
+bool g_forked_child = false;   // of a process that had started and could share nothing: its sockets are the kernel's
+thread_local socket::Fork fork_under_way;
 
 tcp::EngineConfig engine_config(const Config& config) {
   tcp::EngineConfig tcp;
@@ -109,7 +111,9 @@ void after_opening(const PortSet& ports) {
 
 /// Opens the ports, once; from then on the progress thread minds them.
 bool open_ports(Process& p) {
-  if (p.ports.opened()) return true;
+  if (p.ports.opened()) [[likely]]
+    return true;
+  renew_region();
   if (!p.ports.open(p.shard)) return false;
   if (!p.progress.start()) BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
@@ -195,6 +199,12 @@ bool check_ports(PortSet& ports) {
   return false;
 }
 
+/// A process of the family has died inside the lock: all that links the arena's objects is made anew.
+void recover(void* process, const void*) {
+  BYPASS_LOG_WARN("a process of the family has died inside the stack: its indices are made anew");
+  socket::rebuild_after_death(static_cast<Process*>(process)->shard);
+}
+
 bool cannot_start(Reason reason, const std::string& problem) {
   report_problem(reason, problem);
   end_if_strict();
@@ -269,6 +279,7 @@ bool start() {
   auto* p = new Process(config, region(), *ports, *mapped, *stack);
   g_process = p;
   fill_environment(*p);
+  mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
   BYPASS_LOG_INFO("started: %zu port(s), profile %s", p->config.ports.size(), profile_name(p->config.profile));
@@ -289,26 +300,52 @@ void before_exit() {
   finish_end(*p);
 }
 
-void prepare_fork() {}
+void before_exec() {
+  before_exit();
+  Process* const p = g_process;
+  if (p != nullptr && !g_forked_child && socket::has_kin()) p->shard.family().detach();
+}
 
-// The child has no region to tell it in, and most children only exec.
-void after_fork_parent() {
+void prepare_fork() {
+  if (g_process == nullptr || g_forked_child) return;
+  g_process->progress.join_family();
+  fork_under_way = socket::begin_fork();
+}
+
+void share_with_child(socket::File& file) {
+  socket::share_with_child(fork_under_way, file);
+}
+
+void after_fork_parent(int child) {
+  if (g_process == nullptr || g_forked_child) return;
+  socket::end_fork_in_parent(fork_under_way, child);
   static bool told = false;
-  if (g_process == nullptr || std::exchange(told, true)) return;
+  if (fork_under_way.reserved != socket::kNoSlot || std::exchange(told, true)) return;
   g_process->region.why(Reason::kForkedChild, -1, 0, Endpoint{}, "in the child, until it execs");
 }
 
-// The child of a process that has started: its copies of our descriptors go at once (a wire that a child holds
-// hides the owner's death from the peer), and its sockets are the kernel's from here on.
-void after_fork_child() {
-  if (g_process == nullptr) return;
-  socket::forget_family();
-  g_process->ports.drop_in_child();
-  g_process->region.abandon();
-  g_process->progress.forget();
+// The child's copies of our descriptors go at once: a wire that a child holds hides the owner's death from the peer.
+bool after_fork_child() {
+  if (g_process == nullptr || g_forked_child) return false;
+  Process& p = *g_process;
+  p.ports.drop_in_child();
+  p.region.abandon();
+  p.socket_slots.clear();
+  p.ending = 0;
+  p.progress.forget();
   close_own_descriptors(log_descriptor());
   crash::on_fork_child();
-  g_forked_child = true;
+  g_forked_child = !socket::join_family(fork_under_way);
+  if (g_forked_child) socket::environment.shard = nullptr;
+  return !g_forked_child;
+}
+
+bool adopt_number(socket::File& file, int fd) {
+  return socket::adopt_number(fork_under_way, file, fd);
+}
+
+void end_fork_child() {
+  socket::end_fork_in_child(fork_under_way);
 }
 
 void record_why(int fd, unsigned reason, const char* detail) {

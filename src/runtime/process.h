@@ -6,6 +6,10 @@
 
 #include "stack/address.h"
 
+namespace bypass::socket {
+struct File;
+}
+
 namespace bypass::runtime {
 
 /// When the library is loaded, before the program's own constructors. Parses nothing: reserves the arena's
@@ -25,9 +29,19 @@ bool start();
 /// several threads: returns when all is done.
 void before_exit();
 
+/// Before exec: the same, and other processes of the family see this one go.
+void before_exec();
+
+/// Around fork, in this order. In the parent: prepare_fork(), share_with_child() for each object of the table of
+/// numbers, and after_fork_parent() with the child's pid (negative: there is none), or 0 where it is not known.
+/// In the child: after_fork_child(); where it is true, adopt_number() for each number (false: it is the kernel's
+/// alone here) and end_fork_child(); else all of them are the kernel's.
 void prepare_fork();
-void after_fork_parent();
-void after_fork_child();
+void share_with_child(socket::File& file);
+void after_fork_parent(int child);
+bool after_fork_child();
+bool adopt_number(socket::File& file, int fd);
+void end_fork_child();
 
 /// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.
 bool owns_descriptor(int fd);

@@ -5,10 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "runtime/host.h"
+#include "runtime/log.h"
 #include "socket/api.h"
+#include "socket/doorbell.h"
 #include "socket/kernel.h"
+#include "socket/kernel_half.h"
+#include "socket/kin.h"
+#include "socket/wait.h"
 
 namespace bypass::runtime {
 
@@ -32,6 +38,34 @@ bool Progress::start() {
   return false;
 }
 
+void Progress::forget() {
+  running_.store(false, std::memory_order_relaxed);
+  stopping_.store(false, std::memory_order_relaxed);
+  want_ports_.store(false, std::memory_order_relaxed);
+  doorbell_fd_.store(-1, std::memory_order_relaxed);
+  wake_fd_ = -1;
+  called_ = false;
+  kin_changed_ = true;
+  kin_.forget();
+}
+
+void Progress::join_family() {
+  if (doorbell_fd_.load(std::memory_order_acquire) >= 0 || !running_.load(std::memory_order_acquire)) return;
+  socket::WakeTarget target;
+  const int fd = socket::make_doorbell(target);
+  if (fd < 0) {
+    BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
+    return;
+  }
+  {
+    const socket::Guard guard(shard_);
+    shard_.family().table().slots[shard_.family().slot()].doorbell = target.doorbell;
+  }
+  int expected = -1;
+  if (doorbell_fd_.compare_exchange_strong(expected, fd)) return wake();
+  socket::close_own(fd);
+}
+
 void Progress::close_wake() {
   if (wake_fd_ < 0) return;
   own_descriptor(wake_fd_, false);
@@ -45,6 +79,7 @@ void Progress::stop() {
   wake();
   join_thread(thread_);
   close_wake();
+  kin_.clear();
   running_.store(false, std::memory_order_release);
 }
 
@@ -74,6 +109,9 @@ void Progress::step() {
     return;
   }
   if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  if (std::exchange(kin_changed_, false)) mind_family();
+  if (ports_.following()) return follow_step();
+  if (std::exchange(called_, false)) return sleep_armed();
   const Instant polled = shard_.last_poll();
   const bool by_others = polled != own_poll_;
   const bool watched = shard_.watched();
@@ -127,25 +165,17 @@ void Progress::sleep_armed() {
       if (!shard_.watched()) shard_.disarm_locked();
       return;
     }
+    shard_.begin_progress_sleep({shard_.family().slot(), wake_fd_, {}});
   }
-  std::array<pollfd, Context::kMaxPorts + 1> set{};
   std::array<int, Context::kMaxPorts> wires{};
   const std::size_t wire_count = shard_.wait_descriptors(wires);
-  set[0] = {wake_fd_, POLLIN, 0};
-  for (std::size_t i = 0; i < wire_count; i++) set[i + 1] = {wires[i], POLLIN, 0};
   const Instant deadline = shard_.next_timeout();
-  timespec time{};
-  const bool bounded = deadline != kNever;
-  if (bounded) {
-    const std::int64_t left = std::max<std::int64_t>(0, (deadline - shard_.clock().now()).count());
-    time = {left / 1'000'000'000, left % 1'000'000'000};
-  }
-  socket::kernel->ppoll(set.data(), wire_count + 1, bounded ? &time : nullptr, nullptr);
+  nap({wires.data(), wire_count}, deadline == kNever ? kNever - Instant{} : deadline - shard_.clock().now());
   {
     socket::Guard guard(shard_);
+    shard_.end_progress_sleep();
     if (!shard_.watched()) shard_.disarm_locked();
   }
-  if ((set[0].revents & POLLIN) != 0) drain_wake();
 }
 
 void Progress::drain_wake() {
@@ -154,9 +184,52 @@ void Progress::drain_wake() {
 }
 
 void Progress::sleep_for(Duration time) {
-  pollfd set{wake_fd_, POLLIN, 0};
-  const timespec limit{time.count() / 1'000'000'000, time.count() % 1'000'000'000};
-  if (socket::kernel->ppoll(&set, 1, &limit, nullptr) > 0) drain_wake();
+  nap({}, time);
+}
+
+// Until somebody calls: this process or another one, a wire, or the death of one that is watched.
+void Progress::nap(std::span<const int> wires, Duration time) {
+  const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
+  nap_set_.assign(1, {wake_fd_, POLLIN, 0});
+  nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
+  for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
+  kin_.append(nap_set_);
+  const std::int64_t ns = std::max<std::int64_t>(0, time.count());
+  const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
+  const bool bounded = time < kNever - Instant{};
+  if (socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), bounded ? &limit : nullptr, nullptr) <= 0) return;
+  if ((nap_set_[0].revents & POLLIN) != 0) drain_wake();
+  if ((nap_set_[1].revents & POLLIN) != 0) {
+    socket::silence_doorbell(doorbell);
+    called_ = kin_changed_ = true;
+    const socket::Guard guard(shard_);
+    socket::pass_on_wakes();
+  }
+  for (std::size_t i = 2 + wires.size(); i < nap_set_.size(); i++)
+    kin_changed_ = kin_changed_ || nap_set_[i].revents != 0;
+}
+
+// The dead are swept, the port of a dead owner is taken over, new processes are watched.
+void Progress::mind_family() {
+  if (doorbell_fd_.load(std::memory_order_relaxed) < 0) join_family();
+  if (ports_.following()) {
+    ports_.look_after_owner(shard_);
+  } else {
+    socket::Guard guard(shard_);
+    socket::sweep_family(guard);
+  }
+  kin_.refresh(shard_);
+}
+
+// Another process minds the wires and the timers.
+void Progress::follow_step() {
+  called_ = false;
+  const Instant polled = shard_.last_poll();
+  const bool busy = std::exchange(seen_poll_, polled) != polled;
+  // Nobody could open the ports that an owner has left: somebody has to try again.
+  const bool orphaned = shard_.wires().owner.load(std::memory_order_relaxed) == 0;
+  kin_changed_ = kin_changed_ || orphaned;
+  sleep_for(busy || orphaned ? kLongestPause : kNever - Instant{});
 }
 
 }  // namespace bypass::runtime

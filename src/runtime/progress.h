@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
+#include "runtime/kin_watch.h"
 #include "runtime/ports.h"
 #include "socket/shard.h"
 
@@ -22,7 +24,9 @@ class Progress {
   bool start();
   void stop();
   /// A forked child has no threads: the next start() makes one.
-  void forget() { running_.store(false, std::memory_order_relaxed); }
+  void forget();
+  /// Before a fork: other processes can call this thread from then on.
+  void join_family();
   /// A listener waits for its port: open it soon.
   void want_ports();
   /// Called once a tick, for what is not urgent (statistics).
@@ -35,8 +39,11 @@ class Progress {
   static void run(void* self);
   void loop();
   void step();
+  void mind_family();
+  void follow_step();
   void sleep_armed();
   void sleep_for(Duration time);
+  void nap(std::span<const int> wires, Duration time);
   void wake();
   void close_wake();
   void drain_wake();
@@ -54,6 +61,12 @@ class Progress {
   std::atomic<bool> want_ports_{false};
   std::uint64_t thread_ = 0;
   int wake_fd_ = -1;
+  std::atomic<int> doorbell_fd_{-1};  // in a family
+  socket::WakeTarget target_;         // how others wake this thread
+  bool called_ = false;               // by the doorbell: there is something to do at once
+  bool kin_changed_ = true;           // somebody has come, or one that is watched has ended
+  KinWatch kin_;
+  std::vector<pollfd> nap_set_;
   void (*tick_call_)(void*) = nullptr;
   void* tick_argument_ = nullptr;
 };

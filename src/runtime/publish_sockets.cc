@@ -105,7 +105,7 @@ void publish_sockets(Process& p, std::vector<int>& slots) {
     socket::Guard guard(p.shard, std::try_to_lock);
     if (!guard.held()) return;  // at the next look
     socket::objects->sockets.for_each([&](socket::Socket& s) {
-      if (!s.alive) return;
+      if (!s.alive || s.references.of(p.shard.family().slot()) == 0) return;
       if (used == slots.size()) slots.push_back(p.region.claim_socket());
       p.region.update_socket(slots[used++], record_of(p.shard.stack(), s));
     });

@@ -94,6 +94,11 @@ observe::Region& region() {
   return *g_region;
 }
 
+void renew_region() {
+  const Inside inside;
+  if (!g_region->active()) create_region(*g_config);
+}
+
 void remove_region() {
   if (g_region != nullptr) g_region->remove();
 }

@@ -18,6 +18,8 @@ const Config& configuration();
 
 /// The process's stats file; inactive where nobody asked for a port. After configuration().
 observe::Region& region();
+/// In a forked child that uses the bypass: a file of its own.
+void renew_region();
 /// At the process's end, also of one that never started. Async-signal-safe.
 void remove_region();
 

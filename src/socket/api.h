@@ -75,6 +75,8 @@ struct Accepted {
 long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
 /// A socket descriptor whose duplicates stand for accepted connections (fstat says socket).
 int shadow_placeholder(int domain);
+/// In a forked child: the parent's are closed.
+void forget_placeholders();
 
 long shutdown(File& file, int fd, int how);
 long local_name(File& file, int fd, sockaddr* address, socklen_t* length);

@@ -218,7 +218,7 @@ long datagram_name(Socket& socket, int fd, bool peer, sockaddr* address, socklen
 // datagram_poll() of Linux.
 std::uint32_t datagram_bits(const Socket& socket) {
   std::uint32_t bits = 0;
-  const KernelHalf& half = socket.details->half;
+  const KernelHalf& half = kernel_half_state(socket);
   if (socket.has(kShutReceive)) bits |= kIn | kPeerShut;
   if (socket.has(kShutReceive) && socket.has(kShutSend)) bits |= kHangUp;
   if (socket.binding != nullptr) {

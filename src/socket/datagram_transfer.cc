@@ -35,7 +35,7 @@ long ReceivingDatagram::attempt(Guard& guard) {
     if (const long r = pending_error_of(socket_); r != 0) return r;
     udp::Datagram first;
     const bool wire_has = socket_.binding != nullptr && udp_engine().front(*socket_.binding, first);
-    const KernelHalf& half = socket_.details->half;
+    const KernelHalf& half = kernel_half_state(socket_);
     const bool kernel_has = has_kernel_half(socket_) && (half.in || half.error);
     if (!wire_has && !kernel_has) return socket_.has(kShutReceive) ? 0 : again();
     const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
@@ -91,9 +91,11 @@ long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
 // Of a socket that the kernel alone has, as far as we know: it waits there or not as the flags say.
 long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
   const long r = kernel_receive(fd, message, flags);
-  if (!socket.details->half.watched) return r;
+  if (!has_kernel_half(socket)) return r;
   Guard guard(shard());
-  doubt_kernel_half(socket.details->half);
+  KernelHalf* const half = kernel_half(socket);
+  if (half == nullptr || !half->watched) return r;
+  doubt_kernel_half(*half);
   return r;
 }
 
@@ -127,7 +129,7 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
     patience = socket_patience(guard, socket.receive_timeout_ms);
     patience.block = !non_blocking(socket, flags);
     receiving.ration(!patience.block);
-    socket.users++;
+    hold(socket);
   }
   Pin pin(socket);
   return wait_result(wait_on(receiving, patience), 0);

@@ -157,7 +157,8 @@ void move_items_to_kernel(File& target) {
     epoll_event event{};
     event.events = item.events & ~kAlways;
     event.data = item.data;
-    if (set.number >= 0) kernel->epoll_ctl(set.number, EPOLL_CTL_ADD, item.fd, &event);
+    const int number = kernel_half_state(set).set_number;
+    if (number >= 0) kernel->epoll_ctl(number, EPOLL_CTL_ADD, item.fd, &event);
     set.kernel_items.store(true, std::memory_order_relaxed);
     remove_item(item);
     signal_idle(set);
@@ -216,21 +217,25 @@ std::size_t harvest(Epoll& set, std::span<epoll_event> out) {
 std::uint32_t epoll_bits(Epoll& epoll) {
   for (const EpollItem* item = epoll.ready_head; item != nullptr; item = item->ready_next)
     if (bits_now(*item) != 0) return kIn;
-  if (!epoll.half.in || epoll.number < 0) return 0;
-  epoll.half.in = os::readable(epoll.number);
-  return epoll.half.in ? kIn : 0U;
+  KernelHalf* const half = kernel_half(epoll);
+  if (half == nullptr || !half->in || half->set_number < 0) return 0;
+  half->in = os::readable(half->set_number);
+  return half->in ? kIn : 0U;
 }
 
 long epoll_control(File& file, int epoll_fd, int operation, int fd, File* target, epoll_event* event) {
   auto& set = static_cast<Epoll&>(file);
   const bool ours = target != nullptr && target->alive && !decided_for_kernel(*target);
   if (!ours) {
-    set.number = epoll_fd;
+    {
+      const Guard guard(shard());
+      note_set_number(set, epoll_fd);
+    }
     return control_kernel(set, epoll_fd, operation, fd, event);
   }
   if (event == nullptr && operation != EPOLL_CTL_DEL) return failure(Refusal::kBadPointer);
   Guard guard(shard());
-  set.number = epoll_fd;
+  note_set_number(set, epoll_fd);
   if (const long r = refuse(set, operation, *target, event); r != 0) return r;
   switch (operation) {
     case EPOLL_CTL_ADD:

@@ -42,8 +42,6 @@ struct Epoll : File {
   std::atomic<std::uint32_t> dual_items{0};    // … of them those with a kernel half to look at
   std::atomic<bool> kernel_items{false};       // a kernel descriptor was added at some time
   std::atomic<std::int64_t> kernel_looked{0};  // when, in ns
-  KernelHalf half;                             // of a nested set
-  int number = -1;                             // a number of this process for the set, as last seen
 };
 
 /// signal()'s part: puts the item on its set's ready list. True when a thread was woken for it.

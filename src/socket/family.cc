@@ -36,12 +36,32 @@ bool Family::on_fork_child() {
   return take_slot();
 }
 
+std::uint32_t Family::reserve() {
+  const std::uint32_t pid = os::getpid();
+  const std::uint32_t index = claim_free(pid);
+  if (index == kNoSlot) return kNoSlot;
+  ProcessSlot& slot = table_->slots[index];
+  slot.executing.store(false, std::memory_order_relaxed);
+  slot.doorbell = {};
+  slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
+  slot.start_time.store(0, std::memory_order_relaxed);  // never taken for a slot of the parent's after an exec
+  slot.incarnation.fetch_add(1, std::memory_order_acq_rel);
+  return index;
+}
+
+void Family::bind_reserved(std::uint32_t slot, std::uint32_t incarnation, std::uint32_t pid) {
+  std::uint32_t expected = os::getpid();
+  if (incarnation_of(slot) != incarnation) return;
+  table_->slots[slot].pid.compare_exchange_strong(expected, pid, std::memory_order_acq_rel);
+}
+
 bool Family::take_slot() {
   const std::uint32_t pid = os::getpid();
   const std::uint32_t index = claim(pid);
   if (index == kNoSlot) return false;
   ProcessSlot& slot = table_->slots[index];
   slot.executing.store(false, std::memory_order_relaxed);
+  slot.doorbell = {};
   slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
   slot.start_time.store(os::start_time_of(pid), std::memory_order_relaxed);
   const std::uint32_t incarnation = slot.incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -57,6 +77,10 @@ std::uint32_t Family::claim(std::uint32_t pid) {
     ProcessSlot& slot = table_->slots[i];
     if (slot.pid.load(std::memory_order_acquire) == pid && start != 0 && slot.start_time.load() == start) return i;
   }
+  return claim_free(pid);
+}
+
+std::uint32_t Family::claim_free(std::uint32_t pid) {
   for (std::uint32_t i = 0; i < kMaxProcesses; i++) {
     std::uint32_t expected = 0;
     if (!table_->slots[i].pid.compare_exchange_strong(expected, pid, std::memory_order_acq_rel)) continue;

@@ -27,6 +27,7 @@ struct alignas(64) ProcessSlot {
   std::atomic<std::uint32_t> incarnation{0};
   std::atomic<std::uint64_t> start_time{0};  // 0: /proc could not be read
   std::atomic<std::uint64_t> pid_namespace{0};
+  std::array<char, 8> doorbell{};  // its progress thread's (wires.h: WakeTarget); empty: none. With the shard's lock
   std::atomic<bool> executing{false};  // inside exec, holding the shard's lock as the only thread that still runs
 };
 
@@ -47,6 +48,16 @@ class Family {
   [[nodiscard]] bool attach(FamilyTable& table);
   /// Gives the slot back; what the process referred to has been dropped before.
   void detach();
+  /// Before fork: a slot that stands for the child until it has one of its own, so that it can hold references
+  /// meanwhile. kNoSlot: none is free.
+  [[nodiscard]] std::uint32_t reserve();
+  /// After fork, in a parent that knows its child: the slot, unless the child is done with it, lives as long as it.
+  void bind_reserved(std::uint32_t slot, std::uint32_t incarnation, std::uint32_t pid);
+  /// The child has its own slot, or there is none: the reserved one is free again.
+  void end_reserved(std::uint32_t slot) { free_slot(table_->slots[slot]); }
+  [[nodiscard]] std::uint32_t incarnation_of(std::uint32_t slot) const {
+    return table_->slots[slot].incarnation.load();
+  }
   /// In a forked child: a slot of its own. False: none is free, and the child must not use the arena.
   [[nodiscard]] bool on_fork_child();
 
@@ -92,13 +103,14 @@ class Family {
   bool make_page();
   bool take_slot();
   std::uint32_t claim(std::uint32_t pid);
+  std::uint32_t claim_free(std::uint32_t pid);
   static void free_slot(ProcessSlot& slot);
 
   FamilyTable* table_ = nullptr;
   Self* self_ = nullptr;
 };
 
-/// How many references each process holds to one object. Few hold one: three processes fit in place, more in a
+/// How many references each process holds to one object. Few hold one: two processes fit in place, more in a
 /// block of Memory. Lies in the object; lock held.
 class SlotRefs {
  public:
@@ -120,7 +132,7 @@ class SlotRefs {
     std::uint32_t slot;
     std::uint32_t count;
   };
-  static constexpr std::uint32_t kInline = 3;
+  static constexpr std::uint32_t kInline = 2;
   [[nodiscard]] Entry& at(std::uint32_t i) { return i < kInline ? few_[i] : more_[i - kInline]; }
   [[nodiscard]] const Entry& at(std::uint32_t i) const { return i < kInline ? few_[i] : more_[i - kInline]; }
   [[nodiscard]] std::uint32_t find(std::uint32_t slot) const;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "socket/api.h"
+#include "socket/family.h"
 
 namespace bypass::socket {
 
@@ -27,16 +28,22 @@ struct File {
   std::atomic<FileKind> kind{FileKind::kStream};  // listen() makes a listener of a stream; read without the lock
   bool alive = true;
   bool ending = false;       // no number is left; the last call inside ends it
+  bool dual = false;         // its kernel half is watched, by each process that has a number of it
   std::uint16_t users = 0;   // calls inside that have let go of the lock
   std::uint16_t status = 0;  // O_NONBLOCK, O_ASYNC: the open file description's
   Readiness readiness;
-  std::uint32_t references = 1;          // numbers that name it, in this process
+  SlotRefs references;                   // numbers that name it, by process
   EpollItem* items = nullptr;            // of the sets that watch it, through EpollItem::target_next
   WaitLink* waiters = nullptr;           // of the threads that sleep on it
   std::atomic<std::int32_t> number{-1};  // one of them, for people to read; stored without the lock
 };
 
 class Guard;
+
+/// A call goes inside and will let go of the lock there; `flag`: a bit of Socket::flags that says so to others, or 0.
+/// Lock held, as for hold_end().
+void hold(File& file, std::uint32_t flag = 0);
+void hold_end(File& file, std::uint32_t flag = 0);
 
 /// Gives back, without the lock, a place in File::users that was taken with it: an object stays while a call
 /// inside it lets go of the lock.
@@ -51,6 +58,8 @@ class Pin {
   File& file_;
 };
 
+/// A new object's first number, of this process. Lock held.
+void own_first(File& file);
 /// Ends an object that no number names any more, once nobody is inside. Lock held.
 void end_if_unused(Guard& guard, File& file);
 

@@ -2,9 +2,11 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
+#include <new>
 
 #include "socket/epoll.h"
 #include "socket/objects.h"
@@ -25,12 +27,45 @@ std::atomic<std::int64_t> looked{0};
 std::atomic<std::int64_t> active_until{0};
 std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
+SlotId id_of(File& file) {
+  return file.kind == FileKind::kEpoll ? objects->epolls.id_of(static_cast<Epoll*>(&file))
+                                       : objects->sockets.id_of(static_cast<Socket*>(&file));
+}
+
+/// By the objects' slots; grows by chunks that are never given back. Mapped, not allocated: a call in a signal handler
+/// may come upon a new object.
+class HalfTable {
+ public:
+  /// Null: no memory, or beyond the four millionth slot.
+  KernelHalf* at(std::uint32_t index) {
+    const std::size_t chunk = index / kChunk;
+    if (chunk >= chunks_.size() || (chunks_[chunk] == nullptr && !make(chunk))) return nullptr;
+    return &chunks_[chunk][index % kChunk];
+  }
+  void clear() {
+    for (KernelHalf* chunk : chunks_) {
+      for (std::size_t i = 0; chunk != nullptr && i < kChunk; i++) chunk[i] = KernelHalf{};
+    }
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 1024;
+  bool make(std::size_t chunk) {
+    const long made =
+        os::call(SYS_mmap, 0, kChunk * sizeof(KernelHalf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made < 0 && made > -4096) return false;
+    chunks_[chunk] = reinterpret_cast<KernelHalf*>(made);
+    for (std::size_t i = 0; i < kChunk; i++) new (chunks_[chunk] + i) KernelHalf{};
+    return true;
+  }
+  std::array<KernelHalf*, 4096> chunks_{};
+};
+constinit std::array<HalfTable, 2> halves{};  // sockets, epoll sets; with the shard's lock
+
 // Slot and generation, so that an edge of an object that has ended since finds nothing.
 std::uint64_t name_of(File& file) {
-  const bool epoll = file.kind == FileKind::kEpoll;
-  const SlotId id =
-      epoll ? objects->epolls.id_of(static_cast<Epoll*>(&file)) : objects->sockets.id_of(static_cast<Socket*>(&file));
-  return std::uint64_t{id.generation} << 32 | id.index | (epoll ? kEpollKind : 0U);
+  const SlotId id = id_of(file);
+  return std::uint64_t{id.generation} << 32 | id.index | (file.kind == FileKind::kEpoll ? kEpollKind : 0U);
 }
 
 File* find(std::uint64_t name) {
@@ -73,14 +108,22 @@ void hear(const epoll_event& event, bool fresh) {
 }  // namespace
 
 KernelHalf* kernel_half(File& file) {
-  if (file.kind == FileKind::kEpoll) return &static_cast<Epoll&>(file).half;
-  Details* details = socket_of(file).details;
-  return details == nullptr ? nullptr : &details->half;
+  const bool epoll = file.kind == FileKind::kEpoll;
+  if (!epoll && socket_of(file).details == nullptr) return nullptr;
+  const SlotId id = id_of(file);
+  KernelHalf* const half = halves[epoll ? 1 : 0].at(id.index);
+  if (half != nullptr && half->generation != id.generation) {
+    if (half->owned) close_own(half->number);
+    *half = KernelHalf{};
+    half->generation = id.generation;
+  }
+  return half;
 }
 
-bool has_kernel_half(const File& file) {
+const KernelHalf& kernel_half_state(const File& file) {
+  static const KernelHalf none;
   const KernelHalf* half = kernel_half(file);
-  return half != nullptr && half->watched;
+  return half == nullptr ? none : *half;
 }
 
 std::uint32_t kernel_half_bits(const File& file) {
@@ -105,20 +148,35 @@ void watch_kernel_half(File& file, int fd) {
   if (half == nullptr || half->watched || !tell_kernel(EPOLL_CTL_ADD, file, fd, EPOLLIN | EPOLLRDHUP)) return;
   half->watched = true;
   half->number = fd;
-  count_dual(file, 1);
   note_kernel_activity();
+  if (file.dual) return;
+  file.dual = true;
+  count_dual(file, 1);
 }
 
-void unwatch_kernel_half(File& file) {
+void forget_kernel_half(File& file) {
   KernelHalf* half = kernel_half(file);
   if (half == nullptr || !half->watched) return;
   epoll_event unused{};
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, half->number, &unused);
   if (half->owned) close_own(half->number);
   const std::uint16_t taking = half->taking;
+  const std::uint32_t generation = half->generation;
   *half = KernelHalf{};
   half->taking = taking;
+  half->generation = generation;
+}
+
+void unwatch_kernel_half(File& file) {
+  forget_kernel_half(file);
+  if (!file.dual) return;
+  file.dual = false;
   count_dual(file, -1);
+}
+
+void forget_kernel_halves() {
+  watch_set.store(-1, std::memory_order_relaxed);
+  for (HalfTable& table : halves) table.clear();
 }
 
 void number_goes(File& file, int fd) {
@@ -133,6 +191,11 @@ void number_goes(File& file, int fd) {
   half->number = own;
   half->owned = true;
   tell_kernel(EPOLL_CTL_ADD, file, own, EPOLLIN | EPOLLRDHUP);
+}
+
+void note_set_number(File& set, int number) {
+  KernelHalf* const half = kernel_half(set);
+  if (half != nullptr) half->set_number = number;
 }
 
 void want_kernel_out(File& file, int fd) {

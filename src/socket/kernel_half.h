@@ -16,20 +16,28 @@
 namespace bypass::socket {
 
 struct KernelHalf {
+  std::uint32_t generation = 0;  // of the object's slot that this is about
   bool in = false, out = true, error = false, hung_up = false;
   bool unsure = false;  // `in` is a guess: something was just taken, there may be more. `error` always is one
   bool watched = false;
   bool owned = false;        // `number` is a duplicate of ours
   std::uint16_t taking = 0;  // calls that ask the kernel now, without the lock
   int number = -1;           // under which the kernel watches it
+  int set_number = -1;       // of an epoll set: a number of this process for it, as last seen
 };
 
-/// The kernel half of a file; null when it can have none.
+/// This process's view of the kernel half of a file; null when it can have none. Descriptors are a process's own, so
+/// nothing of it lies in the arena but that there is one (File::dual).
 [[nodiscard]] KernelHalf* kernel_half(File& file);
 [[nodiscard]] inline const KernelHalf* kernel_half(const File& file) {
   return kernel_half(const_cast<File&>(file));
 }
-[[nodiscard]] bool has_kernel_half(const File& file);
+/// The same to read; as new where there is none.
+[[nodiscard]] const KernelHalf& kernel_half_state(const File& file);
+/// Whether the kernel's side is to be looked at.
+[[nodiscard]] inline bool has_kernel_half(const File& file) {
+  return file.dual;
+}
 
 /// kIn and kError as they are on the kernel's side; a guess is made sure of (a system call). Lock held.
 [[nodiscard]] std::uint32_t kernel_half_bits(const File& file);
@@ -39,8 +47,14 @@ void doubt_kernel_half(KernelHalf& half);
 /// Lock held. `fd` is a number of the kernel's object. Its present readiness is heard at the next look.
 void watch_kernel_half(File& file, int fd);
 void unwatch_kernel_half(File& file);
+/// This process has no number of the object any more; others of the family have.
+void forget_kernel_half(File& file);
+/// In a forked child: nothing is watched, and what was is to be watched again under the child's numbers.
+void forget_kernel_halves();
 /// `fd` is about to be closed while the object stays: the watch moves to a duplicate.
 void number_goes(File& file, int fd);
+/// A number of this process for an epoll set. Lock held.
+void note_set_number(File& set, int number);
 /// The kernel refused a write for want of room: ask to be told.
 void want_kernel_out(File& file, int fd);
 

@@ -112,7 +112,7 @@ class Accepting final : public DualCondition {
   long attempt(Guard& guard) override {
     for (;;) {
       if (socket_.listener == nullptr) return failure(Error::kInvalid);
-      const bool kernel_has = has_kernel_half(socket_) && socket_.details->half.in;
+      const bool kernel_has = has_kernel_half(socket_) && kernel_half_state(socket_).in;
       const bool wire_has = tcp_engine().accept_queue_length(*socket_.listener) != 0;
       if (!kernel_has && !wire_has) return again();
       const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
@@ -166,6 +166,7 @@ long Accepting::take_from_wire(Guard& guard) {
     os::close(number);
     return taken.error() == Error::kWouldBlock ? kAgain : failure(taken.error());
   }
+  own_first(*child);
   child->tcb = *taken;
   child->path = Path::kBypass;
   child->progress = Progress::kConnected;
@@ -209,7 +210,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
     patience = socket_patience(guard, socket.receive_timeout_ms);
     patience.block = !non_blocking(socket, 0);
     accepting.ration(!patience.block);
-    socket.users++;
+    hold(socket);
   }
   Pin pin(socket);
   const long r = wait(accepting, patience);

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "socket/doorbell.h"
 #include "socket/epoll.h"
 #include "socket/kernel.h"
 #include "socket/shard.h"
@@ -16,14 +17,15 @@ namespace bypass::socket {
 namespace {
 
 struct Collected {
-  std::array<int, 32> descriptors;
+  std::array<WakeTarget, 32> targets;
   unsigned count = 0;
 };
 thread_local Collected collected;
 
-void write_wake(int event_fd) {
+void wake(const WakeTarget& target) {
+  if (target.slot != shard().family().slot()) return ring_doorbell(target);
   const std::uint64_t one = 1;
-  (void)!kernel->write(event_fd, &one, sizeof one);
+  if (target.event_fd >= 0) (void)!kernel->write(target.event_fd, &one, sizeof one);
 }
 
 void count_up(Readiness& readiness, std::uint32_t bits) {
@@ -38,7 +40,7 @@ void count_up(Readiness& readiness, std::uint32_t bits) {
 void call(Waiter& waiter) {
   if (!waiter.asleep || waiter.called) return;
   waiter.called = true;
-  collect_wake(waiter.event_fd);
+  collect_wake(waiter.target);
 }
 
 void call_waiters(File& file, std::uint32_t bits) {
@@ -112,12 +114,9 @@ void dispatch_events(Stack& stack) {
   }
 }
 
-void collect_wake(int event_fd) {
-  if (collected.count == collected.descriptors.size()) {
-    write_wake(event_fd);
-    return;
-  }
-  collected.descriptors[collected.count++] = event_fd;
+void collect_wake(const WakeTarget& target) {
+  if (collected.count == collected.targets.size()) return wake(target);
+  collected.targets[collected.count++] = target;
 }
 
 void wake_collected() {
@@ -126,7 +125,7 @@ void wake_collected() {
   int before = 0;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
   const int saved = errno;
-  while (collected.count != 0) write_wake(collected.descriptors[--collected.count]);
+  while (collected.count != 0) wake(collected.targets[--collected.count]);
   errno = saved;
   pthread_setcancelstate(before, nullptr);
 }

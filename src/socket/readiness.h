@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "socket/file.h"
+#include "socket/wires.h"
 
 namespace bypass::socket {
 
@@ -34,8 +35,8 @@ void pass_on(File& file, std::uint32_t bits);
 /// What poll() would report now. Lock held.
 [[nodiscard]] std::uint32_t poll_bits(File& file);
 
-/// Remembers a descriptor to be written to after the unlock (an eventfd of ours: never closed, so that a late
-/// write wakes a thread in vain but never touches a stranger's file).
-void collect_wake(int event_fd);
+/// Remembers a sleeper to be woken after the unlock. Its eventfd is one of ours, never closed: a late write wakes a
+/// thread in vain but never touches a stranger's file.
+void collect_wake(const WakeTarget& target);
 
 }  // namespace bypass::socket

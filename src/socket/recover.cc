@@ -57,6 +57,18 @@ void refill_ready_lists() {
   });
 }
 
+// Blocks that objects own beside their slots.
+void mark_blocks(Objects& o) {
+  const auto mark = [&o](const void* block) {
+    if (block != nullptr) (void)o.memory.mark_in_use(block);
+  };
+  o.sockets.for_each([&](Socket& socket) {
+    mark(socket.references.block());
+    if (socket.details != nullptr) mark(socket.details->corked);
+  });
+  o.epolls.for_each([&](Epoll& epoll) { mark(epoll.references.block()); });
+}
+
 bool mark_objects() {
   Objects& o = *objects;
   return o.memory.mark_in_use(&o) && o.sockets.rebuild() && o.details.rebuild() && o.epolls.rebuild() &&
@@ -69,6 +81,8 @@ void rebuild_after_death(Shard& shard) {
   Memory& memory = *shard.context().memory;
   memory.begin_rebuild();
   const bool sound = objects == nullptr || mark_objects();
+  if (objects != nullptr && sound) mark_blocks(*objects);
+  shard.mark_wires();
   if (objects != nullptr && sound) {
     objects->sockets.for_each([](Socket& socket) { forget_links(socket); });
     objects->epolls.for_each([](Epoll& epoll) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "socket/api.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
+#include "stack/arena_packet.h"
 
 namespace bypass::socket {
 
@@ -16,11 +18,16 @@ namespace {
 constexpr std::size_t kBurst = 64;
 /// While output waits for room on a device, timers are due this soon.
 constexpr Duration kOutputRetry = std::chrono::microseconds(50);
+/// An owner that has not polled for this long computes: its progress thread is called for what is left to it.
+constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
 }  // namespace
 
 Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
     : lock_(lock), stack_(stack), clock_(clock) {
   context_.memory = &memory;
+  void* const place = memory.allocate(sizeof(Wires));
+  sharable_ = place != nullptr;
+  wires_ = sharable_ ? new (place) Wires{} : new Wires{};
   next_timeout_.store(kNever.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
@@ -78,10 +85,36 @@ void Shard::leave() {
   dispatch_events(stack_);
   const Instant next = due();
   next_timeout_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
-  if (next < watch_until_) {
-    watch_until_ = next;
-    collect_wake(watcher_fd_);
+  if (owns_wires_) [[likely]]
+    call_sleepers(next);
+  else
+    leave_to_owner(next);
+}
+
+// Of this process: the watcher minds the timers, and the progress thread while nobody watches.
+void Shard::call_sleepers(Instant next) {
+  WireSleeper& sleeper = wires_->watcher.asleep ? wires_->watcher : wires_->progress;
+  if (!sleeper.asleep || next >= sleeper.until) return;
+  sleeper.until = next;
+  collect_wake(sleeper.target);
+}
+
+// What this process wants done on the wires is the owner's. Nothing of the arena stays in this process's hands: a
+// rebuild after a death gives free what nobody in the arena holds. What the ring had no room for is lost.
+void Shard::leave_to_owner(Instant next) {
+  for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].drain();
+  const bool frames = wires_->frames_left.load(std::memory_order_relaxed);
+  WireSleeper& sleeper = wires_->watcher.asleep ? wires_->watcher : wires_->progress;
+  if (sleeper.asleep) {
+    if (!frames && next >= sleeper.until) return;
+    sleeper.until = frames ? Instant::min() : next;
+    return collect_wake(sleeper.target);
   }
+  // Awake, or about to look once more. A program that computes leaves the polling to its progress thread.
+  const Instant polled(Duration(wires_->polled.load(std::memory_order_relaxed)));
+  if (!frames || wires_->rung || context_.now - polled < kOwnerIsAway) return;
+  wires_->rung = true;
+  collect_wake({static_cast<std::uint32_t>(wires_->owner.load(std::memory_order_relaxed) >> 32) - 1, -1, {}});
 }
 
 std::optional<std::size_t> Shard::poll() {
@@ -95,21 +128,45 @@ std::size_t Shard::poll_locked() {
   if (!fresh_) context_.now = clock_.now();
   fresh_ = false;
   last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
+  if (wires_->members.load(std::memory_order_relaxed) != 0 && owns_wires_) [[unlikely]]
+    serve_family();
   const bool output = stack_.output_pending();
   if (output) stack_.resume_output(context_);
-  std::array<Packet*, kBurst> frames;
   std::size_t received = 0;
-  for (std::size_t i = 0; i < context_.ports; i++) {
-    PortQueue& queue = context_.queues[i];
-    const std::size_t n = queue.port()->receive(queue.queue(), frames);
-    if (n == 0) continue;
-    received += n;
-    stack_.on_frames(context_, static_cast<std::uint16_t>(i), {frames.data(), n});
-  }
+  for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
   idle_ = !output && received == 0 && !due;
   return received;
+}
+
+void Shard::serve_family() {
+  wires_->polled.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
+  wires_->rung = false;
+  if (wires_->frames_left.load(std::memory_order_relaxed)) take_left_frames(*wires_, context_);
+}
+
+std::size_t Shard::receive(std::uint16_t port) {
+  std::array<Packet*, kBurst> frames;
+  PortQueue& queue = context_.queues[port];
+  std::size_t n = queue.port()->receive(queue.queue(), frames);
+  if (n == 0) return 0;
+  const std::size_t received = n;
+  if (wires_->members.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    n = copy_to_arena({frames.data(), n});
+  stack_.on_frames(context_, port, {frames.data(), n});
+  return received;
+}
+
+// Another process cannot read the device's memory. What the arena has no room for is lost, as on a full card.
+std::size_t Shard::copy_to_arena(std::span<Packet*> frames) {
+  std::size_t kept = 0;
+  for (Packet* frame : frames) {
+    Packet* const copy = bypass::copy_to_arena(*context_.memory, *frame);
+    context_.release(frame);
+    if (copy != nullptr) frames[kept++] = copy;
+  }
+  return kept;
 }
 
 bool Shard::arm_locked() {
@@ -148,23 +205,57 @@ std::size_t Shard::wait_descriptors(std::span<int> out) const {
   return n;
 }
 
-bool Shard::begin_watch(int event_fd) {
-  if (watched_.load(std::memory_order_relaxed)) return false;
+bool Shard::begin_watch(const WakeTarget& target) {
+  if (!owns_wires_ || watched_.load(std::memory_order_relaxed)) return false;
   watched_.store(true, std::memory_order_release);
-  watcher_fd_ = event_fd;
+  wires_->watcher.target = target;
   return true;
 }
 
 Instant Shard::watch_until(Instant deadline) {
   context_.flush();
-  return watch_until_ = std::min(deadline, due());
+  wires_->watcher.asleep = true;
+  return wires_->watcher.until = std::min(deadline, due());
 }
 
 void Shard::end_watch() {
-  watch_until_ = Instant::min();
+  wires_->watcher.asleep = false;
   watched_.store(false, std::memory_order_release);
-  if (dozer_fd_ >= 0) collect_wake(dozer_fd_);
+  if (dozer_fd_ >= 0) collect_wake({family().slot(), dozer_fd_, {}});
   dozer_fd_ = -1;
+}
+
+void Shard::begin_progress_sleep(const WakeTarget& target) {
+  wires_->progress = {true, due(), target};
+}
+
+void Shard::end_progress_sleep() {
+  wires_->progress.asleep = false;
+}
+
+void Shard::become_owner() {
+  owns_wires_ = true;
+  wires_->watcher.asleep = wires_->progress.asleep = wires_->rung = false;
+}
+
+void Shard::follow() {
+  owns_wires_ = false;
+}
+
+void Shard::mark_wires() {
+  if (!sharable_) return;
+  (void)context_.memory->mark_in_use(wires_);
+  mark_left_frames(*wires_, *context_.memory);
+}
+
+void Shard::forget_threads() {
+  context_.ports = 0;
+  owns_wires_ = false;
+  watched_.store(false, std::memory_order_relaxed);
+  sleepers_.store(0, std::memory_order_relaxed);
+  last_poll_.store(0, std::memory_order_relaxed);
+  dozer_fd_ = -1;
+  fresh_ = idle_ = ended_ = false;
 }
 
 bool Shard::doze_while_watched(int event_fd) {

@@ -15,6 +15,7 @@
 
 #include "socket/clock.h"
 #include "socket/shard_lock.h"
+#include "socket/wires.h"
 #include "stack/context.h"
 #include "stack/stack.h"
 
@@ -49,6 +50,21 @@ class Shard {
   /// When an application thread last polled; the progress thread steps in when it is long ago.
   [[nodiscard]] Instant last_poll() const;
 
+  // --- Families: see wires.h
+  [[nodiscard]] Wires& wires() { return *wires_; }
+  [[nodiscard]] Family& family() { return lock_.family(); }
+  /// Whether forked processes can share this shard: its Wires lie in the arena.
+  [[nodiscard]] bool sharable() const { return sharable_; }
+  /// Whether this process drives the ports (or none is open yet): without the lock, a hint for others than it.
+  [[nodiscard]] bool owns_wires() const { return owns_wires_; }
+  /// The ports of this process are open, or another's are followed. Lock held.
+  void become_owner();
+  void follow();
+  /// In a forked child: whatever its parent's threads did here, none of them is here. Lock not held.
+  void forget_threads();
+  /// For Memory's rebuild after a death inside the lock.
+  void mark_wires();
+
   /// Before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Takes the lock.
   bool arm();
   void disarm();
@@ -60,10 +76,14 @@ class Shard {
 
   /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
   /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
-  bool begin_watch(int event_fd);
+  bool begin_watch(const WakeTarget& target);
   /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer wakes it.
   Instant watch_until(Instant deadline);
   void end_watch();
+  /// The progress thread sleeps on the armed wires until `deadline`: who sets an earlier timer while nobody
+  /// watches wakes it. Lock held.
+  void begin_progress_sleep(const WakeTarget& target);
+  void end_progress_sleep();
   /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
   /// watch. Lock held. False: nobody watches.
   bool doze_while_watched(int event_fd);
@@ -90,6 +110,11 @@ class Shard {
   void leave();  // before it is let go of
   void stop_if_ended();
   [[nodiscard]] Instant due() const;
+  void call_sleepers(Instant next);
+  void serve_family();
+  std::size_t receive(std::uint16_t port);
+  std::size_t copy_to_arena(std::span<Packet*> frames);
+  void leave_to_owner(Instant next);
 
   ShardLock& lock_;
   Stack& stack_;
@@ -102,8 +127,9 @@ class Shard {
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
   bool ended_ = false;
-  Instant watch_until_ = Instant::min();  // the watcher's; min() while it is awake
-  int watcher_fd_ = -1;
+  Wires* wires_;
+  bool sharable_ = true;
+  bool owns_wires_ = true;
   int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch
 };
 

@@ -74,6 +74,7 @@ class ShardLock {
   /// What a death would spoil from here on; cleared by unlock().
   void set_changing(const void* object) { state_.changing.store(object, std::memory_order_relaxed); }
   [[nodiscard]] const void* changing() const { return state_.changing.load(std::memory_order_relaxed); }
+  [[nodiscard]] Family& family() { return family_; }
   /// Whether this thread holds it.
   [[nodiscard]] bool mine() { return (state_.word.load(std::memory_order_relaxed) & ~kWaiters) == own_word(); }
   [[nodiscard]] std::uint64_t recoveries() const { return state_.recoveries.load(std::memory_order_relaxed); }

@@ -122,9 +122,30 @@ void end_if_unused(Guard& guard, File& file) {
 
 Pin::~Pin() {
   Guard guard(shard());
-  file_.users--;
+  hold_end(file_);
   end_if_unused(guard, file_);
 }
+
+void own_first(File& file) {
+  (void)file.references.add(objects->memory, shard().family().slot());  // the first one's place is in the object
+}
+
+namespace {
+
+/// One number of this process less. True: it was the last one of all.
+bool drop_reference(File& file) {
+  return file.references.remove(objects->memory, shard().family().slot());
+}
+
+// The object stays: for other numbers of ours, or for other processes.
+void drop_number(File& file, int fd) {
+  drop_reference(file);
+  if (file.references.of(shard().family().slot()) == 0) return forget_kernel_half(file);
+  if (fd >= 0) number_goes(file, fd);
+  if (file.kind == FileKind::kEpoll && kernel_half_state(file).set_number == fd) note_set_number(file, -1);
+}
+
+}  // namespace
 
 File* open_socket(int fd, int domain, int type, int protocol) {
   (void)fd;
@@ -144,6 +165,7 @@ File* open_socket(int fd, int domain, int type, int protocol) {
   socket->domain = static_cast<std::uint8_t>(domain);
   socket->status = (type & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0;
   socket->details = details;
+  own_first(*socket);
   return socket;
 }
 
@@ -154,7 +176,8 @@ File* open_epoll(int fd) {
   Epoll* epoll = objects->epolls.allocate();
   if (epoll == nullptr) return nullptr;
   epoll->kind = FileKind::kEpoll;
-  epoll->number = fd;
+  own_first(*epoll);
+  note_set_number(*epoll, fd);
   return epoll;
 }
 
@@ -164,36 +187,34 @@ void note_number(File& file, int fd) {
 
 void retain(File& file) {
   Guard guard(shard());
-  if (file.alive) file.references++;
+  // Without memory for one process more it is the process's already, or the number is the kernel's alone.
+  if (file.alive) (void)file.references.add(objects->memory, shard().family().slot());
 }
 
 int release(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
-    if (file.references > 1) {
-      file.references--;
-      if (fd >= 0) number_goes(file, fd);
-      if (file.kind == FileKind::kEpoll && static_cast<Epoll&>(file).number == fd)
-        static_cast<Epoll&>(file).number = -1;
+    if (file.references.total() > 1) {
+      drop_number(file, fd);
       return 0;
     }
     if (file.kind == FileKind::kEpoll || !must_linger(socket_of(file))) {
-      file.references = 0;
+      drop_reference(file);
       file.ending = true;
       if (fd >= 0 && file.users != 0) number_goes(file, fd);
       end_if_unused(guard, file);
       return 1;
     }
-    file.users++;
+    hold(file);
   }
   {
     const CancellationOff off;  // the object must end
     linger(socket_of(file));
   }
   Guard guard(shard());
-  file.users--;
-  file.references = 0;
+  hold_end(file);
+  if (!drop_reference(file)) return 0;  // meanwhile it has been shared with a forked child
   file.ending = true;
   end_if_unused(guard, file);
   return 1;
@@ -247,8 +268,15 @@ long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags,
   return listener_accept(socket_of(file), fd, address, length, flags, out);
 }
 
+namespace {
+std::atomic<int> placeholders[2] = {-1, -1};
+}
+
+void forget_placeholders() {
+  for (std::atomic<int>& place : placeholders) place.store(-1, std::memory_order_relaxed);
+}
+
 int shadow_placeholder(int domain) {
-  static std::atomic<int> placeholders[2] = {-1, -1};
   std::atomic<int>& place = placeholders[domain == AF_INET6 ? 1 : 0];
   int fd = place.load(std::memory_order_acquire);
   if (fd >= 0) return fd;

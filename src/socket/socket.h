@@ -70,7 +70,6 @@ struct Details {
   tcp::Options tcp;
   Endpoint bound;
   std::uint32_t backlog = 0;
-  KernelHalf half;
   // Datagrams
   Endpoint peer;  // connected to; any: not connected
   bool peer_is_kernel = false;
@@ -104,7 +103,7 @@ struct Socket : File {
   void clear(std::uint32_t f) { flags &= ~f; }
   void set(std::uint32_t f, bool on) { flags = on ? flags | f : flags & ~f; }
 };
-static_assert(sizeof(Socket) <= 112, "an accepted connection costs this beside its Tcb");
+static_assert(sizeof(Socket) <= 128, "an accepted connection costs this beside its Tcb");
 
 // --- Shorthands of the socket layer's files
 inline Shard& shard() {

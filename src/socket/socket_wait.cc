@@ -5,28 +5,28 @@
 namespace bypass::socket {
 
 void SocketCondition::yield_to_copy(Guard& guard) {
-  socket_.users++;
+  hold(socket_);
   guard.pause();
   sched_yield();
   guard.resume();
-  socket_.users--;
+  hold_end(socket_);
 }
 
 int DualCondition::begin_asking(Guard& guard) {
-  KernelHalf& half = socket_.details->half;
+  KernelHalf& half = *kernel_half(socket_);  // it has said that there is something
   // Not the program's number: that may be closed, and another's, while this call goes on.
   const int number = half.number;
   half.in = half.error = false;
   half.taking++;
-  socket_.users++;
+  hold(socket_);
   guard.pause();
   return number;
 }
 
 void DualCondition::end_asking(Guard& guard, long answer) {
   guard.resume();
-  socket_.users--;
-  KernelHalf& half = socket_.details->half;
+  hold_end(socket_);
+  KernelHalf& half = *kernel_half(socket_);
   half.taking--;
   if (answer == kAgain) return;
   half.in = half.watched;

@@ -54,8 +54,7 @@ class CancellationOff {
 class OutsideLock {
  public:
   OutsideLock(Guard& guard, Socket& socket, std::uint32_t flag) : guard_(guard), socket_(socket), flag_(flag) {
-    socket_.set(flag_);
-    socket_.users++;
+    hold(socket_, flag_);
     thread_signals.in_lock = thread_signals.in_lock + 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     guard_.pause();
@@ -64,8 +63,7 @@ class OutsideLock {
     guard_.resume();
     std::atomic_signal_fence(std::memory_order_seq_cst);
     thread_signals.in_lock = thread_signals.in_lock - 1;  // the guard's own count stays
-    socket_.users--;
-    socket_.clear(flag_);
+    hold_end(socket_, flag_);
   }
   OutsideLock(const OutsideLock&) = delete;
   OutsideLock& operator=(const OutsideLock&) = delete;

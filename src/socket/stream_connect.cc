@@ -50,7 +50,7 @@ long await(Socket& socket, Error pending) {
     if (r != kAgain) return r;
     if (non_blocking(socket, 0)) return failure(pending);
     patience = socket_patience(guard, socket.send_timeout_ms);
-    socket.users++;
+    hold(socket);
   }
   Pin pin(socket);
   const long r = wait_on(connecting, patience);

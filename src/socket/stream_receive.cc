@@ -120,7 +120,7 @@ long stream_receive(Socket& socket, int fd, Message& message, int flags) {
     end_if_unused(guard, socket);  // its last number went while a long copy was made
     if (r != kAgain || non_blocking(socket, flags)) return wait_result(r, receiving.done());
     patience = socket_patience(guard, socket.receive_timeout_ms);
-    socket.users++;
+    hold(socket);
   }
   Pin pin(socket);
   const long r = wait_on(receiving, patience);  // before done() is asked

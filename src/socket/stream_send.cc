@@ -100,7 +100,7 @@ long run_sending(Socket& socket, Sending& sending, int flags) {
     end_if_unused(guard, socket);
     if (r != kAgain || non_blocking(socket, flags)) return wait_result(r, sending.done());
     patience = socket_patience(guard, socket.send_timeout_ms);
-    socket.users++;
+    hold(socket);
   }
   Pin pin(socket);
   const long r = wait_on(sending, patience);  // before done() is asked

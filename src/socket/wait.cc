@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "socket/doorbell.h"
 #include "socket/errno_map.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
@@ -100,7 +101,7 @@ class Bed {
     waiter_.asleep = true;
     counted_ = condition.needs_wire();
     if (counted_) shard().count_sleeper(1);
-    if (!condition.needs_wire() || !shard().begin_watch(waiter_.event_fd)) {
+    if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
       quiet_ = true;
       return kAgain;
     }
@@ -129,6 +130,8 @@ class Bed {
 
  private:
   void leave() {
+    if (waiter_.target.slot != shard().family().slot())
+      return;  // a handler on top of the wait has forked: the parent's
     if (counted_) shard().count_sleeper(-1);
     if (watching_) {
       shard().disarm_locked();
@@ -239,6 +242,12 @@ long Waiting::spin() {
 
 // One poll, and in the same lock hold an attempt if that changed anything.
 long Waiting::turn() {
+  // Another process polls the wires: there is nothing to do in the lock until it has brought something.
+  if (!shard().owns_wires() && condition_.needs_wire() && !condition_.changed()) [[unlikely]] {
+    __builtin_ia32_pause();
+    now_ = shard().clock().now();
+    return kAgain;
+  }
   {
     Guard guard(shard(), std::try_to_lock);
     if (guard.held()) {
@@ -292,13 +301,15 @@ long Waiting::sleep_in(Waiter& waiter) {
 
   std::array<int, Context::kMaxPorts> wires;
   const std::size_t wire_count = bed.watching() ? shard().wait_descriptors(wires) : 0;
-  const std::span<pollfd> set = condition_.sleep_set(1 + wire_count);
+  const bool bell = waiter.doorbell_fd >= 0;
+  const std::span<pollfd> set = condition_.sleep_set(1 + wire_count + (bell ? 1 : 0));
   if (set.empty()) {
     sched_yield();
     return kAgain;
   }
-  set[0] = {waiter.event_fd, POLLIN, 0};
+  set[0] = {waiter.target.event_fd, POLLIN, 0};
   for (std::size_t i = 0; i < wire_count; i++) set[1 + i] = {wires[i], POLLIN, 0};
+  if (bell) set[1 + wire_count] = {waiter.doorbell_fd, POLLIN, 0};
 
   Instant until = bed.until(patience_.deadline);
   now_ = shard().clock().now();
@@ -312,7 +323,8 @@ long Waiting::sleep_in(Waiter& waiter) {
     foreign_handler_ = ready < 0 && errno == EINTR && thread_signals.seen == seen;
     slept_ = true;
   }
-  if ((set[0].revents & POLLIN) != 0) drain(waiter.event_fd);
+  if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
+  if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
   return bed.get_up(condition_);
 }
 

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,7 @@
 #include "socket/errno_map.h"
 #include "socket/file.h"
 #include "socket/shard.h"
+#include "socket/wires.h"
 #include "stack/time.h"
 
 namespace bypass::socket {
@@ -35,7 +37,8 @@ struct WaitLink {
 
 /// A thread that sleeps (or did once). Lies in the arena: whoever holds the lock may find it.
 struct Waiter {
-  int event_fd = -1;
+  WakeTarget target;     // its eventfd is made at the first sleep
+  int doorbell_fd = -1;  // of target.doorbell; made at the first sleep in a family
   bool asleep = false;
   bool called = false;  // a signal has been sent its way since it fell asleep
   Waiter* free_next = nullptr;
@@ -43,10 +46,27 @@ struct Waiter {
   WaitLink* links = nullptr;  // a block for more
   std::uint32_t linked = 0;   // how many of either are in use
   std::uint32_t room = 0;     // of the block
+
+  /// The objects that calls of this thread are inside of, and the flag (kReading, kWriting) that each has set: what
+  /// is to be undone should its process die there.
+  struct Hold {
+    File* file;
+    std::uint32_t flag;
+  };
+  static constexpr std::uint32_t kHolds = 8;  // a call, its copy, and handlers' calls on top of it
+  std::array<Hold, kHolds> holds{};
+  std::uint32_t held = 0;
 };
 
-/// The calling thread's, made at its first sleep. Null when there is no descriptor or no memory for one.
+/// The calling thread's, able to sleep. Null when there is no descriptor or no memory for one.
 Waiter* my_waiter();
+/// A forked child's thread has none of its own yet.
+void forget_waiter();
+/// A process has died: its threads' holds and links are undone, their waiters freed. Lock held.
+void drop_waiters(Guard& guard, std::uint32_t slot);
+/// The progress thread's, when its doorbell has rung: passes on what other processes had for sleepers that have none
+/// of their own. Lock held.
+void pass_on_wakes();
 /// Lock held. False when the arena has no room for the links: the caller then does not sleep.
 bool link_waiter(Waiter& waiter, File& file, std::uint32_t mask, bool exclusive);
 bool reserve_links(Waiter& waiter, std::size_t count);
@@ -87,7 +107,7 @@ class Condition {
 
  protected:
   ~Condition() = default;
-  static constexpr std::size_t kFewDescriptors = Context::kMaxPorts + 4;
+  static constexpr std::size_t kFewDescriptors = Context::kMaxPorts + 5;
   pollfd few_[kFewDescriptors];
 };
 
@@ -99,9 +119,5 @@ long wait_on(Condition& condition, const Patience& patience);
 
 /// Deadlines: now plus a duration that may be "for ever" (negative).
 [[nodiscard]] Instant deadline_after(Duration timeout);
-
-/// A forked child's first act, while children have no part in their parent's sockets: its thread's waiter is the
-/// parent's, and nothing of it may reach for the shard any more.
-void forget_family();
 
 }  // namespace bypass::socket

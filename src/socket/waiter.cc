@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "socket/doorbell.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/wait.h"
@@ -17,6 +18,7 @@ struct ThreadWaiter {
   ~ThreadWaiter() {
     if (waiter == nullptr || environment.shard == nullptr) return;
     Guard guard(shard());
+    if (waiter->target.slot != shard().family().slot()) return;  // a parent's
     unlink_waiter(*waiter);
     waiter->free_next = objects->idle_waiters;
     objects->idle_waiters = waiter;
@@ -24,6 +26,7 @@ struct ThreadWaiter {
   }
 };
 thread_local ThreadWaiter thread_waiter;
+bool is_forked = false;
 
 void link_one(WaitLink& link, Waiter& waiter, File& file, std::uint32_t mask, bool exclusive) {
   link = {&waiter, nullptr, &file, mask, exclusive};
@@ -52,28 +55,96 @@ int make_event_fd() {
   return fd;
 }
 
-Waiter* idle_waiter() {
-  Guard guard(shard());
-  if (!prepare_objects(shard())) return nullptr;
-  Waiter* idle = objects->idle_waiters;
-  if (idle != nullptr) objects->idle_waiters = idle->free_next;
-  return idle;
+// One that a thread of this process has left; else a new one. Lock held.
+Waiter* find_waiter() {
+  const std::uint32_t slot = shard().family().slot();
+  for (Waiter** at = &objects->idle_waiters; *at != nullptr; at = &(*at)->free_next) {
+    Waiter& idle = **at;
+    if (idle.target.slot != slot) continue;
+    *at = idle.free_next;
+    return &idle;
+  }
+  Waiter* made = objects->waiters.allocate();
+  if (made != nullptr) made->target.slot = slot;
+  return made;
+}
+
+/// The calling thread's, perhaps not yet able to sleep. Lock held.
+Waiter* record() {
+  if (thread_waiter.waiter == nullptr && prepare_objects(shard())) thread_waiter.waiter = find_waiter();
+  return thread_waiter.waiter;
 }
 
 }  // namespace
 
 Waiter* my_waiter() {
-  if (thread_waiter.waiter != nullptr) return thread_waiter.waiter;
-  if ((thread_waiter.waiter = idle_waiter()) != nullptr) return thread_waiter.waiter;
-  const int fd = make_event_fd();
-  if (fd < 0) return nullptr;
-  Guard guard(shard());
-  Waiter* made = objects == nullptr ? nullptr : objects->waiters.allocate();
-  if (made == nullptr)
-    close_own(fd);
-  else
-    made->event_fd = fd;
-  return thread_waiter.waiter = made;
+  if (thread_waiter.waiter == nullptr) {
+    Guard guard(shard());
+    if (record() == nullptr) return nullptr;
+  }
+  Waiter& waiter = *thread_waiter.waiter;
+  if (waiter.target.event_fd < 0) waiter.target.event_fd = make_event_fd();
+  if (waiter.target.event_fd < 0) return nullptr;
+  const bool family = shard().wires().members.load(std::memory_order_relaxed) != 0;
+  if (family && waiter.doorbell_fd < 0) waiter.doorbell_fd = make_doorbell(waiter.target);
+  return &waiter;
+}
+
+void forget_waiter() {
+  thread_waiter.waiter = nullptr;
+  is_forked = true;
+}
+
+void hold(File& file, std::uint32_t flag) {
+  file.users++;
+  if (flag != 0) socket_of(file).set(flag);
+  Waiter* const waiter = record();
+  // One more than there are places for is not undone by a death: the object then stays.
+  if (waiter != nullptr && waiter->held < Waiter::kHolds) waiter->holds[waiter->held++] = {&file, flag};
+}
+
+void hold_end(File& file, std::uint32_t flag) {
+  Waiter* const waiter = thread_waiter.waiter;
+  if (waiter == nullptr && is_forked) return;  // the parent's: a handler on top of its call has forked
+  file.users--;
+  if (flag != 0) socket_of(file).clear(flag);
+  if (waiter == nullptr) return;
+  for (std::uint32_t i = waiter->held; i-- > 0;) {
+    if (waiter->holds[i].file != &file || waiter->holds[i].flag != flag) continue;
+    waiter->holds[i] = waiter->holds[--waiter->held];
+    return;
+  }
+}
+
+void drop_waiters(Guard& guard, std::uint32_t slot) {
+  if (objects == nullptr) return;
+  for (Waiter** at = &objects->idle_waiters; *at != nullptr;) {
+    if ((*at)->target.slot == slot)
+      *at = (*at)->free_next;
+    else
+      at = &(*at)->free_next;
+  }
+  objects->waiters.for_each([&](Waiter& waiter) {
+    if (waiter.target.slot != slot) return;
+    unlink_waiter(waiter);
+    while (waiter.held != 0) {
+      const Waiter::Hold hold = waiter.holds[--waiter.held];
+      hold.file->users--;
+      if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
+      signal_idle(*hold.file);
+      end_if_unused(guard, *hold.file);
+    }
+    if (waiter.links != nullptr) objects->memory.release(waiter.links);
+    objects->waiters.free(&waiter);
+  });
+}
+
+void pass_on_wakes() {
+  if (objects == nullptr) return;
+  const std::uint32_t slot = shard().family().slot();
+  objects->waiters.for_each([slot](Waiter& waiter) {
+    if (waiter.target.slot == slot && waiter.called && waiter.doorbell_fd < 0) collect_wake(waiter.target);
+  });
 }
 
 bool reserve_links(Waiter& waiter, std::size_t count) {
@@ -102,11 +173,6 @@ void unlink_waiter(Waiter& waiter) {
   for (std::uint32_t i = 0; i < waiter.linked; i++) unlink_one(waiter.links[i]);
   waiter.linked = 0;
   waiter.asleep = waiter.called = false;
-}
-
-void forget_family() {
-  thread_waiter.waiter = nullptr;
-  environment.shard = nullptr;
 }
 
 }  // namespace bypass::socket

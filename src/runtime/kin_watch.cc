@@ -1,0 +1,55 @@
+#include "runtime/kin_watch.h"
+
+#include <algorithm>
+
+#include "runtime/host.h"
+#include "socket/os.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+void close_watched(int fd) {
+  own_descriptor(fd, false);
+  socket::os::close(fd);
+}
+
+}  // namespace
+
+// A slot that is reserved for a child not yet known bears its parent's pid: ours, or one that is watched anyway.
+bool KinWatch::wanted(socket::Shard& shard, std::uint32_t slot) {
+  const socket::ProcessSlot& process = shard.family().table().slots[slot];
+  const std::uint32_t pid = process.pid.load(std::memory_order_acquire);
+  if (pid == 0 || pid == socket::os::getpid()) return false;
+  if (shard.owns_wires()) return true;
+  return static_cast<std::uint32_t>(shard.wires().owner.load(std::memory_order_relaxed) >> 32) == slot + 1;
+}
+
+void KinWatch::refresh(socket::Shard& shard) {
+  socket::Family& family = shard.family();
+  std::erase_if(watched_, [&](const Watched& w) {
+    const bool keep = family.incarnation_of(w.slot) == w.incarnation && wanted(shard, w.slot);
+    if (!keep) close_watched(w.fd);
+    return !keep;
+  });
+  const std::uint32_t high = family.table().high.load(std::memory_order_acquire);
+  for (std::uint32_t slot = 0; slot < high; slot++) {
+    if (!wanted(shard, slot)) continue;
+    if (std::any_of(watched_.begin(), watched_.end(), [slot](const Watched& w) { return w.slot == slot; })) continue;
+    const std::uint32_t incarnation = family.incarnation_of(slot);
+    const std::uint32_t pid = family.table().slots[slot].pid.load(std::memory_order_acquire);
+    const long fd = socket::os::pidfd_open(pid);
+    if (fd >= 0) watched_.push_back({slot, incarnation, own_high(static_cast<int>(fd))});
+  }
+}
+
+void KinWatch::clear() {
+  for (const Watched& w : watched_) close_watched(w.fd);
+  watched_.clear();
+}
+
+void KinWatch::append(std::vector<pollfd>& set) const {
+  for (const Watched& w : watched_) set.push_back({w.fd, POLLIN, 0});
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,127 @@
+#include "socket/kin.h"
+
+#include "socket/doorbell.h"
+#include "socket/kernel_half.h"
+#include "socket/objects.h"
+#include "socket/readiness.h"
+
+namespace bypass::socket {
+
+namespace {
+
+void count_members() {
+  const std::uint32_t count = shard().family().count();
+  shard().wires().members.store(count > 0 ? count - 1 : 0, std::memory_order_relaxed);
+}
+
+template <typename F>
+void for_each_file(F&& f) {
+  if (objects == nullptr) return;
+  objects->sockets.for_each([&](Socket& socket) { f(socket); });
+  objects->epolls.for_each([&](Epoll& epoll) { f(epoll); });
+}
+
+/// All of a slot's references; what nobody else refers to ends.
+void drop_references(Guard& guard, std::uint32_t slot) {
+  for_each_file([&](File& file) {
+    if (!file.alive || file.references.of(slot) == 0) return;
+    if (!file.references.drop(objects->memory, slot)) return;
+    file.ending = true;
+    end_if_unused(guard, file);
+  });
+}
+
+/// Of the owner of the wires, so that it looks at the new member.
+void call_owner() {
+  const std::uint64_t owner = shard().wires().owner.load(std::memory_order_relaxed);
+  if (owner != 0) collect_wake({static_cast<std::uint32_t>(owner >> 32) - 1, -1, {}});
+}
+
+}  // namespace
+
+Fork begin_fork() {
+  Fork fork;
+  if (!shard().sharable()) return fork;
+  Guard guard(shard());
+  fork.reserved = shard().family().reserve();
+  if (fork.reserved == kNoSlot) return fork;
+  fork.incarnation = shard().family().incarnation_of(fork.reserved);
+  count_members();
+  // From here on what arrives is put into the arena; what lies in the device's memory follows it.
+  if (shard().owns_wires()) shard().stack().move_frames_to_arena(guard.context());
+  return fork;
+}
+
+void share_with_child(const Fork& fork, File& file) {
+  if (fork.reserved == kNoSlot) return;
+  Guard guard(shard());
+  if (file.alive && !file.ending) (void)file.references.add(objects->memory, fork.reserved);
+}
+
+void end_fork_in_parent(const Fork& fork, std::int32_t child) {
+  if (fork.reserved == kNoSlot || child == 0) return;
+  Guard guard(shard());
+  Family& family = shard().family();
+  if (child > 0) return family.bind_reserved(fork.reserved, fork.incarnation, static_cast<std::uint32_t>(child));
+  drop_references(guard, fork.reserved);
+  family.end_reserved(fork.reserved);
+  count_members();
+}
+
+bool join_family(const Fork& fork) {
+  thread_signals.in_lock = 0;
+  forget_waiter();
+  forget_doorbells();
+  forget_kernel_halves();
+  forget_placeholders();
+  shard().forget_threads();
+  return fork.reserved != kNoSlot && shard().family().on_fork_child();
+}
+
+bool adopt_number(const Fork& fork, File& file, int fd) {
+  Guard guard(shard());
+  // Not among those that the parent had when it began to fork: another thread has made it since.
+  if (!file.alive || file.references.of(fork.reserved) == 0) return false;
+  if (!file.references.add(objects->memory, shard().family().slot())) return false;
+  if (file.kind == FileKind::kEpoll) note_set_number(file, fd);
+  if (file.dual) watch_kernel_half(file, fd);
+  return true;
+}
+
+void end_fork_in_child(const Fork& fork) {
+  Guard guard(shard());
+  drop_references(guard, fork.reserved);
+  shard().family().end_reserved(fork.reserved);
+  count_members();
+  call_owner();
+}
+
+void leave_family(Guard& guard) {
+  const std::uint32_t slot = shard().family().slot();
+  drop_waiters(guard, slot);
+  drop_references(guard, slot);
+}
+
+std::size_t sweep_family(Guard& guard) {
+  const std::size_t dead = shard().family().sweep([&](std::uint32_t slot) {
+    drop_waiters(guard, slot);
+    drop_references(guard, slot);
+  });
+  if (dead != 0) count_members();
+  return dead;
+}
+
+void call_kin() {
+  Family& family = shard().family();
+  const std::uint32_t high = family.table().high.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < high; i++) {
+    if (i != family.slot() && family.table().slots[i].pid.load(std::memory_order_relaxed) != 0)
+      collect_wake({i, -1, {}});
+  }
+}
+
+bool has_kin() {
+  return shard().wires().members.load(std::memory_order_relaxed) != 0;
+}
+
+}  // namespace bypass::socket

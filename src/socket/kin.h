@@ -1,0 +1,47 @@
+// Kin: what fork, exec and death mean for the objects of a family.
+//
+// A forked child has every number that its parent had, so it refers to the same objects. Between the fork and the
+// child's first word a reserved slot refers to them in its stead (the parent may close its numbers at once, and the
+// child may die before it says anything). The numbers themselves, a table private to each process, are walked by
+// src/preload.
+#pragma once
+
+#include <cstdint>
+
+#include "socket/api.h"
+#include "socket/shard.h"
+
+namespace bypass::socket {
+
+/// A fork under way, as the parent and, by its copy, the child see it.
+struct Fork {
+  std::uint32_t reserved = kNoSlot;  // kNoSlot: the child cannot share anything
+  std::uint32_t incarnation = 0;
+};
+
+/// In the parent, before: with one call for each number of its table, then the fork.
+Fork begin_fork();
+void share_with_child(const Fork& fork, File& file);
+
+/// In the parent, after. `child` 0: not known; negative: there is none.
+void end_fork_in_parent(const Fork& fork, std::int32_t child);
+
+/// In the child: false when it can share nothing; then one call for each number of its table (false: the number is
+/// the kernel's alone here), and the end.
+bool join_family(const Fork& fork);
+bool adopt_number(const Fork& fork, File& file, int fd);
+void end_fork_in_child(const Fork& fork);
+
+/// Before exec, and at the end: this process refers to nothing any more. Lock held. Objects that nobody else refers to
+/// end as by close().
+void leave_family(Guard& guard);
+/// Gives up what dead processes referred to, as the kernel closes their descriptors. Lock held. How many were dead.
+std::size_t sweep_family(Guard& guard);
+/// Wakes the progress threads of all others. Lock held.
+void call_kin();
+/// Whether other processes share the shard.
+[[nodiscard]] bool has_kin();
+/// After a death inside the lock (ShardLock::Handlers).
+void rebuild_after_death(Shard& shard);
+
+}  // namespace bypass::socket

@@ -1,0 +1,83 @@
+#include "socket/wires.h"
+
+#include <algorithm>
+#include <new>
+
+#include "stack/arena_packet.h"
+
+namespace bypass::socket {
+
+namespace {
+
+/// As large a block as a device's buffer.
+constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
+
+void release_chain(Memory& memory, Packet* packet) {
+  while (packet != nullptr) {
+    Packet* const next = packet->next_segment;
+    memory.release(packet);
+    packet = next;
+  }
+}
+
+}  // namespace
+
+std::size_t RelayPort::send(std::uint16_t, std::span<Packet* const> frames) {
+  FrameRing*& place = wires_.rings[index_];
+  if (place == nullptr) {
+    void* const block = memory_.allocate(sizeof(FrameRing));
+    if (block == nullptr) return 0;
+    place = new (block) FrameRing;
+    place->head = place->tail = 0;
+  }
+  FrameRing& ring = *place;
+  const std::size_t n = std::min<std::size_t>(frames.size(), FrameRing::kPlaces - ring.size());
+  for (std::size_t i = 0; i < n; i++) ring.frames[ring.tail++ % FrameRing::kPlaces] = frames[i];
+  if (n != 0) wires_.frames_left.store(true, std::memory_order_relaxed);
+  return n;
+}
+
+std::size_t RelayPort::alloc(std::uint16_t, std::span<Packet*> out) {
+  std::size_t n = 0;
+  while (n < out.size() && (out[n] = allocate_arena_packet(memory_, kTxHeadroom, kFrameBytes)) != nullptr) n++;
+  return n;
+}
+
+void RelayPort::free(std::span<Packet* const> frames) {
+  for (Packet* frame : frames) release_chain(memory_, frame);
+}
+
+void take_left_frames(Wires& wires, Context& context) {
+  bool any = false;
+  for (std::uint16_t i = 0; i < context.ports; i++) {
+    if (wires.rings[i] == nullptr) continue;
+    FrameRing& ring = *wires.rings[i];
+    PortQueue& queue = context.queue(i);
+    while (ring.size() != 0 && queue.can_transmit()) {
+      Packet* const left = ring.frames[ring.head % FrameRing::kPlaces];
+      Packet* const frame = to_device_frame(queue, *left);
+      if (frame == nullptr) break;
+      ring.head++;
+      release_chain(*context.memory, left);
+      (void)queue.transmit(frame);  // there is room
+    }
+    any = any || ring.size() != 0;
+  }
+  wires.frames_left.store(any, std::memory_order_relaxed);
+}
+
+void mark_left_frames(Wires& wires, Memory& memory) {
+  for (FrameRing*& ring : wires.rings) {
+    if (ring == nullptr) continue;
+    if (!memory.mark_in_use(ring)) {
+      ring = nullptr;
+      continue;
+    }
+    for (std::uint32_t i = ring->head; i != ring->tail; i++) {
+      for (Packet* p = ring->frames[i % FrameRing::kPlaces]; p != nullptr; p = p->next_segment)
+        (void)memory.mark_in_use(p);
+    }
+  }
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,99 @@
+// Wires: who of a family drives the shard's ports, and what the others leave for it.
+//
+// A port belongs to the process that opened it: the owner. It alone polls; what it receives it delivers into the
+// arena for everybody. The others have a RelayPort in the port's place, which leaves outgoing frames in a ring of
+// the arena; the owner copies them to the device when it next polls, and is woken if it sleeps.
+//
+// Wires lies in the arena (all zero: nobody's), and belongs to the holder of the shard's lock but for what is atomic.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "socket/family.h"
+#include "stack/context.h"
+#include "stack/memory.h"
+#include "stack/port.h"
+#include "stack/time.h"
+
+namespace bypass::socket {
+
+/// How a thread that sleeps is woken: by its eventfd inside its process, by a datagram to its doorbell, or its
+/// process's, from elsewhere.
+struct WakeTarget {
+  std::uint32_t slot = kNoSlot;
+  std::int32_t event_fd = -1;
+  /// The doorbell's abstract name as autobind gives it: five characters (unix(7)). Empty: it has none.
+  std::array<char, 8> doorbell{};
+};
+
+/// Somebody who sleeps on the wires and the timers.
+struct WireSleeper {
+  bool asleep = false;
+  Instant until{};  // the time that it gets up by itself
+  WakeTarget target;
+};
+
+/// Frames for one port that other processes of the family have left: packets of the arena, oldest first.
+struct FrameRing {
+  static constexpr std::uint32_t kPlaces = 256;
+  std::array<Packet*, kPlaces> frames;
+  std::uint32_t head, tail;  // taken and put, ever
+
+  [[nodiscard]] std::uint32_t size() const { return tail - head; }
+};
+
+struct Wires {
+  std::atomic<std::uint64_t> owner;     // slot + 1 and incarnation; 0: nobody's
+  std::atomic<std::uint32_t> openings;  // a futex: counts what happens to `owner` and `open`
+  std::atomic<bool> open;               // the owner's ports are open, and `caps` and `macs` are theirs
+  std::atomic<std::uint32_t> members;   // processes beside the first; above 0 payload must lie in the arena
+  std::atomic<std::int64_t> polled;     // when the owner last did
+  std::atomic<bool> frames_left;        // some ring holds something
+  bool rung;                            // the owner's progress thread has been called, and has not polled since
+  WireSleeper watcher;                  // the owner's thread that watches in a call of the program's …
+  WireSleeper progress;                 // … and its progress thread
+  bool known;                           // caps and macs have been, and the stack has its interfaces
+  std::uint32_t opened;                 // bit i: of the configuration's ports the ith is open
+  std::array<PortCaps, Context::kMaxPorts> caps;
+  std::array<MacAddress, Context::kMaxPorts> macs;
+  std::array<FrameRing*, Context::kMaxPorts> rings;  // a block of Memory each, made by whoever leaves the first frame
+
+  [[nodiscard]] static std::uint64_t name(std::uint32_t slot, std::uint32_t incarnation) {
+    return std::uint64_t{slot + 1} << 32 | incarnation;
+  }
+};
+
+/// Stands for a port of the owner's in another process of the family.
+class RelayPort final : public Port {
+ public:
+  RelayPort(Wires& wires, Memory& memory, std::uint16_t index) : wires_(wires), memory_(memory), index_(index) {}
+
+  [[nodiscard]] const PortCaps& caps() const override { return wires_.caps[index_]; }
+  [[nodiscard]] MacAddress mac() const override { return wires_.macs[index_]; }
+  /// Only the owner knows.
+  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
+  std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
+  std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
+  std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) override;
+  void free(std::span<Packet* const> frames) override;
+  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
+  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
+  bool arm(std::uint16_t) override { return true; }
+  void disarm(std::uint16_t) override {}
+  [[nodiscard]] PortStats stats() const override { return {}; }
+
+ private:
+  Wires& wires_;
+  Memory& memory_;
+  std::uint16_t index_;
+};
+
+/// The owner's part: queues what the others have left, as far as the port has frames and room. Lock held.
+void take_left_frames(Wires& wires, Context& context);
+/// After a death in the lock: the packets that the rings hold, for Memory's rebuild.
+void mark_left_frames(Wires& wires, Memory& memory);
+
+}  // namespace bypass::socket
