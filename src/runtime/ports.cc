@@ -109,14 +109,18 @@ bool PortSet::open(socket::Shard& shard) {
   return opened();
 }
 
+// Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
+  const auto& self = shard.family().table().slots[shard.family().slot()];
   state_.store(State::kOpening, std::memory_order_release);
-  bool open = false;
-  for (bool claimed = claim(shard); !open; claimed = claim(shard)) {
-    open = claimed ? open_all(shard) : follow(shard);
-    if (claimed) break;
+  for (;;) {
+    const bool refused = self.cannot_own.load(std::memory_order_relaxed);
+    const bool open = !refused && claim(shard) ? open_all(shard) : follow(shard);
+    if (open) return state_.store(State::kOpen, std::memory_order_release);
+    if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // who was opening them has given up
+    const bool may_come = shard.family().somebody_may_own();
+    return state_.store(may_come ? State::kClosed : State::kFailed, std::memory_order_release);
   }
-  state_.store(open ? State::kOpen : State::kFailed, std::memory_order_release);
 }
 
 // True: the ports are this process's to open. The dead have no claim.
@@ -142,7 +146,7 @@ bool PortSet::follow(socket::Shard& shard) {
     const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
     const std::uint64_t owner = wires.owner.load(std::memory_order_acquire);
     if (wires.open.load(std::memory_order_acquire)) break;
-    if (owner == 0) return false;
+    if (owner == 0 || shard.family().table().slots[shard.family().slot()].cannot_own.load()) return false;
     constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
     const bool silent =
         socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook) == -ETIMEDOUT;
@@ -176,7 +180,8 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (following() && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
+  const bool refused = shard.family().table().slots[shard.family().slot()].cannot_own.load(std::memory_order_relaxed);
+  if (following() && !refused && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -187,7 +192,8 @@ bool PortSet::open_all(socket::Shard& shard) {
     open_one(i, opened, made[i]);
     if (made[i].port != nullptr) opened++;
   }
-  if (opened == 0 && following()) {  // others may have more luck; until then the relays hold what is sent
+  if (opened == 0 && (following() || shard.family().somebody_may_own())) {
+    for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());
     give_up_claim(shard);
     return false;
   }
@@ -247,12 +253,15 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   shard.become_owner();
   wires.open.store(true, std::memory_order_release);
   tell_openings(wires);
+  socket::call_kin();
 }
 
 void PortSet::give_up_claim(socket::Shard& shard) {
   socket::Guard guard(shard);
+  shard.family().table().slots[shard.family().slot()].cannot_own.store(true, std::memory_order_relaxed);
   shard.wires().owner.store(0, std::memory_order_release);
   tell_openings(shard.wires());
+  socket::call_kin();
 }
 
 void PortSet::close(socket::Shard& shard) {

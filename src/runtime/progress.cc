@@ -102,12 +102,7 @@ void Progress::loop() {
 }
 
 void Progress::step() {
-  if (!ports_.opened()) {
-    if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return sleep_for(kNever - Instant{});
-    sleep_for(kLateOpen);
-    if (!stopping_.load(std::memory_order_acquire)) ports_.open(shard_);
-    return;
-  }
+  if (!ports_.opened()) return open_step();
   if (tick_call_ != nullptr) tick_call_(tick_argument_);
   if (std::exchange(kin_changed_, false)) mind_family();
   if (ports_.following()) return follow_step();
@@ -126,6 +121,16 @@ void Progress::step() {
   }
   pause_ = tick_;
   sleep_armed();
+}
+
+// A listener's ports are opened a little later; those that another process has to open, when that calls.
+void Progress::open_step() {
+  if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return sleep_for(kNever - Instant{});
+  sleep_for(kLateOpen);
+  if (stopping_.load(std::memory_order_acquire)) return;
+  if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
+  if (ports_.open(shard_) || ports_.failed()) return;
+  sleep_for(kNever - Instant{});
 }
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the

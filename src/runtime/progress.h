@@ -39,6 +39,7 @@ class Progress {
   static void run(void* self);
   void loop();
   void step();
+  void open_step();
   void mind_family();
   void follow_step();
   void sleep_armed();

@@ -43,6 +43,7 @@ std::uint32_t Family::reserve() {
   ProcessSlot& slot = table_->slots[index];
   slot.executing.store(false, std::memory_order_relaxed);
   slot.doorbell = {};
+  slot.cannot_own.store(false, std::memory_order_relaxed);
   slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
   slot.start_time.store(0, std::memory_order_relaxed);  // never taken for a slot of the parent's after an exec
   slot.incarnation.fetch_add(1, std::memory_order_acq_rel);
@@ -62,6 +63,7 @@ bool Family::take_slot() {
   ProcessSlot& slot = table_->slots[index];
   slot.executing.store(false, std::memory_order_relaxed);
   slot.doorbell = {};
+  slot.cannot_own.store(false, std::memory_order_relaxed);
   slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
   slot.start_time.store(os::start_time_of(pid), std::memory_order_relaxed);
   const std::uint32_t incarnation = slot.incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -140,6 +142,17 @@ std::uint32_t Family::count() const {
   const std::uint32_t high = table_->high.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < high; i++) n += table_->slots[i].pid.load(std::memory_order_relaxed) != 0 ? 1 : 0;
   return n;
+}
+
+bool Family::somebody_may_own() const {
+  const std::uint32_t high = table_->high.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < high; i++) {
+    const ProcessSlot& other = table_->slots[i];
+    const bool reserved = other.start_time.load(std::memory_order_relaxed) == 0;
+    if (i != slot() && !reserved && other.pid.load(std::memory_order_relaxed) != 0 && !other.cannot_own.load())
+      return true;
+  }
+  return false;
 }
 
 void Family::set_executing(bool executing) {

@@ -28,7 +28,8 @@ struct alignas(64) ProcessSlot {
   std::atomic<std::uint64_t> start_time{0};  // 0: /proc could not be read
   std::atomic<std::uint64_t> pid_namespace{0};
   std::array<char, 8> doorbell{};  // its progress thread's (wires.h: WakeTarget); empty: none. With the shard's lock
-  std::atomic<bool> executing{false};  // inside exec, holding the shard's lock as the only thread that still runs
+  std::atomic<bool> cannot_own{false};  // the ports did not open there: another user, perhaps
+  std::atomic<bool> executing{false};   // inside exec, holding the shard's lock as the only thread that still runs
 };
 
 /// As fresh memory of the arena (all zero) it is an empty table.
@@ -73,6 +74,8 @@ class Family {
   [[nodiscard]] bool alive(std::uint32_t slot, std::uint32_t incarnation) const;
   [[nodiscard]] bool thread_alive(std::uint32_t slot, std::uint32_t tid) const;
   [[nodiscard]] std::uint32_t count() const;
+  /// Whether the ports may still open in some other process.
+  [[nodiscard]] bool somebody_may_own() const;
 
   /// Calls gone(slot) for each dead process's slot, then frees it. With the shard's lock held: nobody else sweeps.
   template <typename F>

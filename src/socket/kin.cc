@@ -120,6 +120,17 @@ void call_kin() {
   }
 }
 
+bool refers_to_wire() {
+  const Guard guard(shard());
+  bool any = false;
+  const std::uint32_t slot = shard().family().slot();
+  for_each_file([&](const File& file) {
+    const bool socket = file.kind != FileKind::kEpoll && file.alive;
+    any = any || (socket && socket_of(file).path != Path::kUndecided && file.references.of(slot) != 0);
+  });
+  return any;
+}
+
 bool has_kin() {
   return shard().wires().members.load(std::memory_order_relaxed) != 0;
 }

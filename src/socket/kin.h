@@ -39,6 +39,8 @@ void leave_family(Guard& guard);
 std::size_t sweep_family(Guard& guard);
 /// Wakes the progress threads of all others. Lock held.
 void call_kin();
+/// Whether this process has a number of a socket that the stack serves. Takes the lock.
+[[nodiscard]] bool refers_to_wire();
 /// Whether other processes share the shard.
 [[nodiscard]] bool has_kin();
 /// After a death inside the lock (ShardLock::Handlers).
