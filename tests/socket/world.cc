@@ -112,8 +112,9 @@ World::World() {
   socket::kernel = &table;
   CablePort::join(port_, peer_port_);
 
-  static socket::FamilyTable family_table;
-  static socket::LockState lock_state;
+  // As in the arena: forked processes see the same.
+  auto& family_table = *new (arena()) socket::FamilyTable;
+  auto& lock_state = *new (arena()) socket::LockState;
   auto* family = new socket::Family;
   if (!family->attach(family_table)) std::abort();
   auto* lock = new socket::ShardLock(lock_state, *family);

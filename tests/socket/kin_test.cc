@@ -1,0 +1,316 @@
+// A family over one shard: what a forked child shares with its parent, who drives the port.
+#include "socket/kin.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <vector>
+
+#include "socket/objects.h"
+#include "socket/world.h"
+#include "stack/arena_packet.h"
+
+namespace bypass::socket {
+namespace {
+
+using namespace std::chrono_literals;
+using test::kOurs;
+using test::kPeers;
+using test::World;
+
+constexpr std::uint16_t kPort = 7100;
+
+struct Number {
+  File* file;
+  int fd;
+};
+
+sockaddr_in address_of(std::uint32_t host, std::uint16_t port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(host);
+  a.sin_port = htons(port);
+  return a;
+}
+
+/// A process-shared word that a child tells its parent by.
+class Flag {
+ public:
+  Flag()
+      : word_(static_cast<std::atomic<int>*>(
+            mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Flag() { munmap(word_, sizeof(int)); }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+  std::atomic<int>& operator*() const { return *word_; }
+
+ private:
+  std::atomic<int>* word_;
+};
+
+class Kin : public testing::Test {
+ protected:
+  Kin() {
+    Wires& wires = shard().wires();
+    wires.caps[0] = world_.port().caps();
+    wires.caps[0].gather = false;
+    wires.macs[0] = world_.port().mac();
+    wires.owner = Wires::name(shard().family().slot(), shard().family().incarnation());
+    listen();
+  }
+  ~Kin() override {
+    if (child_ > 0) end_child(SIGKILL);
+    for (const Number& number : numbers_) close(number);
+  }
+
+  void listen() {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    listener_ = {open_socket(fd, AF_INET, SOCK_STREAM, 0), fd};
+    const sockaddr_in local = address_of(kOurs, kPort);
+    ASSERT_EQ(bind(*listener_.file, fd, reinterpret_cast<const sockaddr*>(&local), sizeof local), 0);
+    ASSERT_EQ(socket::listen(*listener_.file, fd, 8), 0);
+    numbers_.push_back(listener_);
+  }
+  static void close(const Number& number) {
+    release(*number.file, number.fd);
+    ::close(number.fd);
+  }
+
+  /// As src/preload does it around fork().
+  template <typename Body>
+  void fork_child(Body body) {
+    const Fork fork = begin_fork();
+    ASSERT_NE(fork.reserved, kNoSlot);
+    for (const Number& number : numbers_) share_with_child(fork, *number.file);
+    child_ = ::fork();
+    if (child_ == 0) {
+      be_child(fork);
+      body();
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    end_fork_in_parent(fork, child_);
+  }
+  void be_child(const Fork& fork) {
+    if (!join_family(fork)) _exit(2);
+    static RelayPort relay(shard().wires(), *shard().context().memory, 0);
+    {
+      const Guard guard(shard());
+      shard().add_port(&relay, 0);
+      shard().follow();
+    }
+    for (const Number& number : numbers_)
+      if (!adopt_number(fork, *number.file, number.fd)) _exit(3);
+    end_fork_in_child(fork);
+  }
+
+  template <typename Done>
+  bool run_until(Done done) {
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (!done() && std::chrono::steady_clock::now() < end) {
+      world_.shard().poll();
+      world_.run_peer_once();
+    }
+    return done();
+  }
+
+  tcp::Tcb* connect_peer() {
+    Context& ctx = world_.peer_context();
+    return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), kPort}, {}, nullptr);
+  }
+  void peer_says(tcp::Tcb& tcb, std::string_view text) {
+    const auto room = world_.peer().tcp().reserve(tcb, text.size());
+    ASSERT_TRUE(room.ok());
+    ASSERT_EQ(room->part[0].size(), text.size());
+    std::memcpy(room->part[0].data(), text.data(), text.size());
+    world_.peer().tcp().commit(world_.peer_context(), tcb, text.size(), true);
+  }
+  std::string peer_hears(tcp::Tcb& tcb) {
+    std::array<std::span<const std::byte>, 8> spans;
+    std::string text;
+    const std::size_t n = world_.peer().tcp().peek(tcb, spans, 1000);
+    for (std::size_t i = 0; i < n; i++) text.append(reinterpret_cast<const char*>(spans[i].data()), spans[i].size());
+    return text;
+  }
+  void end_child(int signal) {
+    if (signal != 0) ::kill(child_, signal);
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOWAIT);
+    {
+      Guard guard(shard());
+      sweep_family(guard);
+    }
+    int status = 0;
+    waitpid(std::exchange(child_, 0), &status, 0);
+    EXPECT_TRUE(signal != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << "status " << status;
+  }
+
+  World& world_ = World::get();
+  Number listener_{};
+  std::vector<Number> numbers_;
+  pid_t child_ = 0;
+};
+
+Number accept_one(const Number& listener) {
+  Accepted accepted;
+  const long r = accept(*listener.file, listener.fd, nullptr, nullptr, 0, accepted);
+  return r == 0 ? Number{accepted.file, accepted.number} : Number{};
+}
+
+void echo_once(const Number& connection) {
+  char bytes[64];
+  iovec vector{bytes, sizeof bytes};
+  Message in;
+  in.data = {&vector, 1};
+  const long got = receive(*connection.file, connection.fd, in, 0);
+  if (got <= 0) _exit(4);
+  vector.iov_len = static_cast<std::size_t>(got);
+  bool sigpipe = false;
+  if (send(*connection.file, connection.fd, in, 0, sigpipe) != got) _exit(5);
+}
+
+TEST_F(Kin, AChild_AcceptsAndAnswersThroughItsParentsPort) {
+  const Flag go;
+  fork_child([&] {
+    echo_once(accept_one(listener_));
+    while (*go == 0) sched_yield();
+  });
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  peer_says(*peer, "hello");
+  ASSERT_TRUE(run_until([&] { return peer_hears(*peer) == "hello"; }));
+  *go = 1;
+  end_child(0);
+  // Its connection was its own; the listener is its parent's, too.
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kCloseWait; }));
+  EXPECT_TRUE(listener_.file->alive);
+  EXPECT_EQ(listener_.file->references.total(), 1U);
+  EXPECT_FALSE(has_kin());
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
+TEST_F(Kin, AParentThatClosesAtOnce_LeavesTheChildItsConnection) {
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  const Number connection = accept_one(listener_);
+  ASSERT_NE(connection.file, nullptr);
+  numbers_.push_back(connection);
+  const Flag go;
+  fork_child([&] {
+    while (*go == 0) sched_yield();
+    echo_once(connection);
+  });
+  close(connection);
+  numbers_.pop_back();
+  EXPECT_TRUE(connection.file->alive) << "the child, or what stands for it, refers to it";
+  *go = 1;
+  peer_says(*peer, "still there?");
+  ASSERT_TRUE(run_until([&] { return peer_hears(*peer) == "still there?"; }));
+  end_child(0);
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kCloseWait; }));
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
+TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  const Number connection = accept_one(listener_);
+  ASSERT_NE(connection.file, nullptr);
+  numbers_.push_back(connection);
+  peer_says(*peer, "early");
+  ASSERT_TRUE(run_until([&] { return world_.shard().stack().tcp().readable(*socket_of(*connection.file).tcb) == 5; }));
+  fork_child([&] { echo_once(connection); });
+  ASSERT_TRUE(run_until([&] { return peer_hears(*peer) == "early"; }));
+  end_child(0);
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
+TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
+  const Flag inside;
+  File& file = *listener_.file;
+  fork_child([&] {
+    {
+      const Guard guard(shard());
+      hold(file, kReading);
+    }
+    *inside = 1;
+    for (;;) pause();
+  });
+  while (*inside == 0) sched_yield();
+  EXPECT_EQ(file.users, 1);
+  end_child(SIGKILL);
+  EXPECT_EQ(file.users, 0);
+  EXPECT_FALSE(socket_of(file).has(kReading));
+  EXPECT_EQ(file.references.total(), 1U);
+}
+
+TEST_F(Kin, AForkThatFails_LeavesNothing) {
+  const Fork fork = begin_fork();
+  share_with_child(fork, *listener_.file);
+  EXPECT_EQ(listener_.file->references.total(), 2U);
+  end_fork_in_parent(fork, -1);
+  EXPECT_EQ(listener_.file->references.total(), 1U);
+  EXPECT_FALSE(has_kin());
+}
+
+TEST_F(Kin, AChildThatDiesBeforeItsFirstWord_LeavesNothing) {
+  const Fork fork = begin_fork();
+  share_with_child(fork, *listener_.file);
+  child_ = ::fork();
+  if (child_ == 0) _exit(0);
+  end_fork_in_parent(fork, child_);
+  end_child(0);
+  EXPECT_EQ(listener_.file->references.total(), 1U);
+  EXPECT_FALSE(has_kin());
+}
+
+TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
+  const Fork fork = begin_fork();
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const Number late{open_socket(fd, AF_INET, SOCK_STREAM, 0), fd};
+  child_ = ::fork();
+  if (child_ == 0) {
+    if (!join_family(fork)) _exit(2);
+    _exit(adopt_number(fork, *late.file, fd) ? 1 : 0);
+  }
+  end_fork_in_parent(fork, child_);
+  end_child(0);
+  close(late);
+}
+
+TEST_F(Kin, FramesLeftForTheOwner_AreSentInOrderAsFarAsThereIsRoom) {
+  Wires& wires = shard().wires();
+  Memory& memory = *shard().context().memory;
+  RelayPort relay(wires, memory, 0);
+  std::vector<Packet*> frames(FrameRing::kPlaces + 10);
+  Guard guard(shard());
+  ASSERT_EQ(relay.alloc(0, frames), frames.size());
+  for (std::size_t i = 0; i < frames.size(); i++) {
+    Packet& frame = *frames[i];
+    frame.len = frame.frame_len = 60;
+    std::memset(frame.data, 0, 60);
+    std::memcpy(frame.data, &i, sizeof i);
+  }
+  ASSERT_EQ(relay.send(0, frames), FrameRing::kPlaces);
+  relay.free(std::span(frames).subspan(FrameRing::kPlaces));
+  std::array<Packet*, 64> got;
+  // What earlier cases have left on the cable.
+  while (const std::size_t n = world_.peer_port().receive(0, got)) world_.peer_port().free({got.data(), n});
+  std::size_t seen = 0;
+  while (wires.frames_left) {
+    take_left_frames(wires, shard().context());
+    shard().context().flush();
+    for (std::size_t n; (n = world_.peer_port().receive(0, got)) != 0;) {
+      for (std::size_t i = 0; i < n; i++, seen++) EXPECT_EQ(std::memcmp(got[i]->data, &seen, sizeof seen), 0);
+      world_.peer_port().free({got.data(), n});
+    }
+  }
+  EXPECT_EQ(seen, FrameRing::kPlaces);
+}
+
+}  // namespace
+}  // namespace bypass::socket
