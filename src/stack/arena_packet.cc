@@ -107,7 +107,8 @@ Packet* to_device_frame(PortQueue& queue, const Packet& packet) {
     return nullptr;
   }
   head->frame_len = packet.frame_len;
-  head->flags = static_cast<std::uint16_t>(packet.flags & ~kInArena);
+  // Where its own memory came from stays: a port may have its buffers in the arena.
+  head->flags = static_cast<std::uint16_t>((packet.flags & ~kInArena) | (head->flags & kInArena));
   head->l2_len = packet.l2_len;
   head->l3_len = packet.l3_len;
   head->l4_len = packet.l4_len;
