@@ -53,6 +53,33 @@ Packet* allocate_arena_packet(Memory& memory, std::uint32_t headroom, std::size_
   return packet;
 }
 
+Packet* allocate_arena_chain(Memory& memory, std::size_t bytes) {
+  constexpr std::size_t kLargest = (std::size_t{32} << 10) - sizeof(Packet);  // two of them and little hold 64 KiB
+  Packet* head = nullptr;
+  Packet** link = &head;
+  do {
+    const std::size_t piece = std::min(bytes, kLargest);
+    Packet* packet = allocate_arena_packet(memory, 0, piece);
+    if (packet == nullptr) break;
+    *link = packet;
+    link = &packet->next_segment;
+    bytes -= piece;
+  } while (bytes != 0);
+  if (bytes == 0) return head;
+  while (head != nullptr) {
+    Packet* next = head->next_segment;
+    memory.release(head);
+    head = next;
+  }
+  return nullptr;
+}
+
+bool mark_arena_packet(Memory& memory, const Packet& packet) {
+  for (const Packet* p = &packet; p != nullptr; p = p->next_segment)
+    if (!memory.mark_in_use(p)) return false;
+  return true;
+}
+
 Packet* copy_to_arena(Memory& memory, const Packet& frame) {
   Packet* copy = allocate_arena_packet(memory, 0, frame.frame_len);
   if (copy == nullptr) return nullptr;

@@ -19,6 +19,12 @@ namespace bypass {
 /// The whole frame (chain and external bytes) as one arena packet; metadata and scratch fields come along.
 [[nodiscard]] Packet* copy_to_arena(Memory& memory, const Packet& frame);
 
+/// The same for at least `bytes`, over as many blocks as it takes to waste little: a chain of empty packets.
+[[nodiscard]] Packet* allocate_arena_chain(Memory& memory, std::size_t bytes);
+
+/// For Memory's rebuild: all blocks of a packet. False: one of them is none, or is somebody else's.
+[[nodiscard]] bool mark_arena_packet(Memory& memory, const Packet& packet);
+
 /// What stands in a held frame's place from now on: its copy in the arena, the frame itself given back to its port.
 /// The frame as it was where it is the arena's already, memory is used up, or its port is not open in this process.
 /// In no list either way.

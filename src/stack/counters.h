@@ -25,7 +25,17 @@ namespace bypass {
   X(drop_ip_malformed, "packets", "IPv4 header wrong: version, length, checksum") \
   X(drop_ip_not_ours, "packets", "to an address that is not ours")                \
   X(drop_ip_source, "packets", "from an address that no other host can have")     \
-  X(drop_ip_fragment, "packets", "fragments: reassembly is not built yet")        \
+  X(ip_fragments_in, "fragments", "fragments taken")                              \
+  X(ip_reassembled, "packets", "packets put together from fragments")             \
+  X(ip_fragmented, "packets", "packets sent in fragments")                        \
+  X(ip_fragments_out, "fragments", "fragments sent")                              \
+  X(drop_ip_fragment, "fragments", "length, offset or total wrong")               \
+  X(drop_ip_fragment_duplicate, "fragments", "received before")                   \
+  X(drop_ip_fragment_overlap, "fragments", "of packets whose fragments overlap")  \
+  X(drop_ip_fragment_timeout, "fragments", "waited 30 s for the others")          \
+  X(drop_ip_fragment_memory, "fragments", "given up: no room for all that wait")  \
+  X(drop_ip_fragment_ecn, "fragments", "of packets that are ECN-capable in part") \
+  X(drop_ip_fragment_device, "fragments", "not sent: the device's ring is full")  \
   X(drop_ip_protocol, "packets", "a protocol that is not TCP, UDP or ICMP")       \
   X(drop_no_route, "packets", "sent to an address no port routes to")             \
   X(drop_no_frame, "packets", "not sent: the port has no empty frame")            \

@@ -6,7 +6,9 @@
 
 #include "stack/checksum.h"
 #include "stack/counters.h"
+#include "stack/fragment_writer.h"
 #include "stack/frame_writer.h"
+#include "stack/ipv4.h"
 #include "stack/network_impl.h"
 #include "stack/wire.h"
 
@@ -14,7 +16,8 @@ namespace bypass {
 namespace {
 
 constexpr std::uint8_t kCodePortUnreachable = 3, kCodeFragmentationNeeded = 4, kCodeHostUnreachable = 1;
-constexpr std::size_t kQuotedL4 = 8;  // RFC 792: ports, and TCP's sequence number
+constexpr std::uint8_t kCodeReassemblyTime = 1;  // of "time exceeded"
+constexpr std::size_t kQuotedL4 = 8;             // RFC 792: ports, and TCP's sequence number
 // RFC 1812 §4.3.2.3: an error message is at most 576 bytes long.
 constexpr std::size_t kMaxQuote = 576 - sizeof(wire::Ipv4) - sizeof(wire::Icmp);
 
@@ -97,19 +100,32 @@ struct Reply {
   std::size_t offset, len;  // of the body, in the frame that is answered
 };
 
+void fill_header(Packet& frame, wire::Icmp header, PartialSum body) {
+  header.checksum = 0;
+  header.checksum.set_raw(checksum_finish(checksum(&header, sizeof header) + body));
+  wire::at<wire::Icmp>(frame, 0) = header;
+}
+
+bool reply_in_fragments(Network& network, Context& ctx, Path& path, const L4Input& input, const Reply& what) {
+  FragmentWriter writer{network, ctx, path, sizeof what.header};
+  if (!writer.append(*input.packet, what.offset, what.len)) return false;
+  fill_header(*writer.first(), what.header, writer.sum());
+  PacketList fragments = writer.take();
+  const Result<bool> sent = network.send_fragments(ctx, path, fragments, wire::kProtocolIcmp);
+  while (Packet* left = fragments.pop()) ctx.release(left);
+  return sent.ok();
+}
+
 // Sends an ICMP message whose body is copied out of `input`'s frame, back to its source.
 bool reply(Network& network, Context& ctx, const L4Input& input, const Reply& what) {
   Path path;
   path.tos = input.tos;
   if (!network.resolve(input.destination, input.source, path)) return false;
+  if (!fits_one_packet(path, sizeof what.header + what.len)) return reply_in_fragments(network, ctx, path, input, what);
   FrameWriter writer{network, ctx, path, sizeof what.header};
   if (!writer.append(*input.packet, what.offset, what.len)) return false;
-  Packet* frame = writer.frame();
-  wire::Icmp header = what.header;
-  header.checksum = 0;
-  header.checksum.set_raw(checksum_finish(checksum(&header, sizeof header) + writer.sum()));
-  wire::at<wire::Icmp>(*frame, 0) = header;
-  frame = writer.take();
+  fill_header(*writer.frame(), what.header, writer.sum());
+  Packet* frame = writer.take();
   const Result<bool> sent = network.send(ctx, path, frame, wire::kProtocolIcmp);
   if (!sent && sent.error() == Error::kWouldBlock) ctx.release(frame);
   return sent.ok();
@@ -127,6 +143,23 @@ void answer_echo(Network& network, Context& ctx, const L4Input& input, wire::Icm
     const std::size_t body = input.l4_offset + sizeof icmp;
     if (reply(network, ctx, input, {icmp, body, input.l4_len - sizeof icmp})) impl.counters.icmp_echo++;
   }
+}
+
+// About a packet to us: quotes as much of it as fits.
+void send_error(Network& network, Context& ctx, const L4Input& input, std::uint8_t type, std::uint8_t code) {
+  Network::Impl& impl = network.impl();
+  if (!impl.error_limit.allow(ctx.now)) {
+    impl.counters.drop_icmp_rate++;
+    return;
+  }
+  wire::Icmp icmp{};
+  icmp.type = type;
+  icmp.code = code;
+  const std::size_t ip_bytes = input.l4_offset - sizeof(wire::Ethernet) + std::size_t{input.l4_len};
+  L4Input answered = input;
+  answered.tos = 0;
+  if (reply(network, ctx, answered, {icmp, sizeof(wire::Ethernet), std::min(ip_bytes, kMaxQuote)}))
+    impl.counters.icmp_errors_out++;
 }
 
 }  // namespace
@@ -162,21 +195,19 @@ std::optional<IcmpError> neighbour_unreachable(const Packet& frame) {
   return error;
 }
 
-// RFC 1122 §3.2.2: never about a broadcast, never about an ICMP message (this is only asked for datagrams).
+// RFC 1122 §3.2.2: never about a broadcast, never about an ICMP error.
 void Network::send_port_unreachable(Context& ctx, const L4Input& input) {
-  if (input.broadcast) return;
-  if (!impl_->error_limit.allow(ctx.now)) {
-    impl_->counters.drop_icmp_rate++;
-    return;
-  }
-  wire::Icmp icmp{};
-  icmp.type = wire::kIcmpUnreachable;
-  icmp.code = kCodePortUnreachable;
-  const std::size_t ip_bytes = input.l4_offset - sizeof(wire::Ethernet) + std::size_t{input.l4_len};
-  L4Input answered = input;
-  answered.tos = 0;
-  if (reply(*this, ctx, answered, {icmp, sizeof(wire::Ethernet), std::min(ip_bytes, kMaxQuote)}))
-    impl_->counters.icmp_errors_out++;
+  if (!input.broadcast) send_error(*this, ctx, input, wire::kIcmpUnreachable, kCodePortUnreachable);
+}
+
+void report_reassembly_timeout(Network& network, Context& ctx, Packet* first) {
+  L4Input input;
+  const bool parsed = parse_ipv4(*first, input) == Ipv4Check::kFragment;
+  const bool may_be_error =
+      input.protocol == wire::kProtocolIcmp && !(wire::fits<wire::Icmp>(*first, input.l4_offset) &&
+                                                 wire::at<wire::Icmp>(*first, input.l4_offset).type == wire::kIcmpEcho);
+  if (parsed && !may_be_error) send_error(network, ctx, input, wire::kIcmpTimeExceeded, kCodeReassemblyTime);
+  ctx.release(first);
 }
 
 }  // namespace bypass

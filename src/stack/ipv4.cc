@@ -20,7 +20,6 @@ Ipv4Check parse_ipv4(Packet& frame, L4Input& input) {
   if (sizeof(wire::Ethernet) + header > frame.len) return Ipv4Check::kMalformed;
   if (sizeof(wire::Ethernet) + total > frame.frame_len) return Ipv4Check::kMalformed;
   if ((frame.flags & kRxIpChecksumGood) == 0 && !checksum_is_good(checksum(&ip, header))) return Ipv4Check::kMalformed;
-  if ((ip.fragment & (wire::kMoreFragments | wire::kFragmentOffset)) != 0) return Ipv4Check::kFragment;
   const auto whole = static_cast<std::uint32_t>(sizeof(wire::Ethernet) + total);
   if (frame.frame_len != whole) trim_frame(frame, whole);
   frame.l2_len = sizeof(wire::Ethernet);
@@ -32,7 +31,8 @@ Ipv4Check parse_ipv4(Packet& frame, L4Input& input) {
   input.l4_len = static_cast<std::uint32_t>(total - header);
   input.protocol = ip.protocol;
   input.tos = ip.tos;
-  return Ipv4Check::kGood;
+  const bool whole_packet = (ip.fragment & (wire::kMoreFragments | wire::kFragmentOffset)) == 0;
+  return whole_packet ? Ipv4Check::kGood : Ipv4Check::kFragment;
 }
 
 void build_prefix(Path& path, const MacAddress& from, const MacAddress& to) {
@@ -42,14 +42,26 @@ void build_prefix(Path& path, const MacAddress& from, const MacAddress& to) {
   ethernet.source = from;
   ethernet.type = wire::kEtherTypeIpv4;
   auto& ip = *reinterpret_cast<wire::Ipv4*>(path.header + sizeof(wire::Ethernet));
-  // DF on everything (RFC 1191 §6.1); the identification then means nothing (RFC 6864 §4.1).
-  ip.fragment = wire::kDontFragment;
+  ip.fragment = path.fragment;
   ip.source = path.local.v4();
   ip.destination = path.remote.v4();
   const std::uint32_t constant = checksum_fold(checksum(&ip, sizeof ip));
   ip.version_ihl = 0x45;
   std::memcpy(path.header + wire::kHeaderPrefix, &constant, sizeof constant);
   path.header_len = wire::kHeaderPrefix;
+}
+
+void set_fragment(Path& path, std::uint16_t fragment) {
+  path.fragment = fragment;
+  if (path.header_len == 0) return;
+  auto& ip = *reinterpret_cast<wire::Ipv4*>(path.header + sizeof(wire::Ethernet));
+  const std::uint16_t old = ip.fragment.raw();
+  ip.fragment = fragment;
+  std::uint32_t constant;
+  std::memcpy(&constant, path.header + wire::kHeaderPrefix, sizeof constant);
+  constant =
+      checksum_fold({std::uint64_t{constant} + static_cast<std::uint16_t>(~old) + ip.fragment.raw()});  // RFC 1624
+  std::memcpy(path.header + wire::kHeaderPrefix, &constant, sizeof constant);
 }
 
 }  // namespace bypass

@@ -18,8 +18,8 @@ namespace bypass {
 
 enum class Ipv4Check : std::uint8_t { kGood, kMalformed, kFragment };
 
-/// Checks the IPv4 header of a received frame and fills `input` (port and broadcast left to the caller). Trims the
-/// frame to the IP packet: Ethernet pads short ones.
+/// Checks the IPv4 header of a received frame and fills `input` (port and broadcast left to the caller), also from a
+/// fragment's. Trims the frame to the IP packet: Ethernet pads short ones.
 Ipv4Check parse_ipv4(Packet& frame, L4Input& input);
 
 /// Cuts the frame's bytes to `len`, over its chain; the chain keeps its (then empty) segments.
@@ -27,6 +27,10 @@ void trim_frame(Packet& frame, std::uint32_t len);
 
 /// Fills path.header for its addresses; header_len is set, `generation` is not.
 void build_prefix(Path& path, const MacAddress& from, const MacAddress& to);
+
+/// Changes the word of flags and fragment offset, also in a cached header. With DF (RFC 1191 §6.1) the identification
+/// means nothing (RFC 6864 §4.1).
+void set_fragment(Path& path, std::uint16_t fragment);
 
 /// Puts the path's prefix in front of an L4 packet.
 inline void prepend_prefix(Packet& packet, const Path& path, std::uint8_t protocol, std::uint16_t id) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 
 #include "stack/arena_packet.h"
 #include "stack/ipv4.h"
@@ -39,6 +40,8 @@ Network::Impl::Impl(Memory& memory_in, StackCounters& counters_in, const StackCo
     : memory(memory_in),
       counters(counters_in),
       arp(config, routes, counters_in),
+      fragments(memory_in, counters_in, {config.tcp.secret[0], config.tcp.secret[1]}, config.fragment_memory),
+      fragment_secret{config.tcp.secret[0], config.tcp.secret[1]},
       echo_limit(kEchoRepliesPerSecond, kEchoBurst),
       error_limit(kErrorsPerSecond, kErrorBurst),
       checksum_offload(config.checksum_offload),
@@ -134,21 +137,63 @@ Network::Offloads Network::offloads(Context& ctx, const Path& path) const {
 }
 
 Result<bool> Network::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol) {
-  Impl& impl = *impl_;
-  if (path.generation != impl.arp.generation() || path.header_len == 0) [[unlikely]]
-    return impl.send_slow(*this, ctx, path, packet, protocol);
+  return impl_->send(ctx, path, packet, protocol, impl_->next_id++);
+}
+
+inline Result<bool> Network::Impl::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol,
+                                        std::uint16_t id) {
+  if (path.generation != arp.generation() || path.header_len == 0) [[unlikely]]
+    return send_slow(ctx, path, packet, protocol, id);
   PortQueue& queue = ctx.queue(path.port);
   if (!queue.can_transmit()) return Error::kWouldBlock;
-  prepend_prefix(*packet, path, protocol, impl.next_id++);
+  prepend_prefix(*packet, path, protocol, id);
   leave_ip_checksum(*packet, queue.caps());
   (void)queue.transmit(packet);
-  impl.counters.tx_frames++;
+  counters.tx_frames++;
   return true;
 }
 
+Result<bool> Network::send_fragments(Context& ctx, Path& path, PacketList& fragments, std::uint8_t protocol) {
+  return impl_->send_fragments(ctx, path, fragments, protocol);
+}
+
+Result<bool> Network::Impl::send_fragments(Context& ctx, Path& path, PacketList& list, std::uint8_t protocol) {
+  const std::size_t burst = std::min<std::size_t>(list.count(), PortQueue::kBatch);
+  if (path.port < ctx.ports && !ctx.queue(path.port).can_transmit(burst)) return Error::kWouldBlock;
+  const std::uint16_t id = fragment_id(path, protocol);
+  std::uint32_t offset = 0;
+  Result<bool> sent = true;
+  counters.ip_fragmented++;
+  while (Packet* fragment = list.pop()) {
+    const std::uint32_t len = fragment->frame_len;
+    const unsigned more = list.empty() ? 0U : wire::kMoreFragments;
+    set_fragment(path, static_cast<std::uint16_t>(offset / 8 | more));
+    if (sent) sent = send(ctx, path, fragment, protocol, id);
+    if (sent) {
+      counters.ip_fragments_out++;
+    } else if (sent.error() == Error::kWouldBlock) {
+      counters.drop_ip_fragment_device++;
+      ctx.release(fragment);
+    } else {
+      while (Packet* rest = list.pop()) ctx.release(rest);
+    }
+    offset += len;
+  }
+  set_fragment(path, wire::kDontFragment);
+  return sent.ok() || sent.error() == Error::kWouldBlock ? Result<bool>(true) : sent;
+}
+
+// Who does not know the secret cannot tell which identification the next fragments to somebody else will have
+// (RFC 7739 §5.3); each pair of hosts sees them counted up.
+std::uint16_t Network::Impl::fragment_id(const Path& path, std::uint8_t protocol) {
+  const std::uint32_t pair[3] = {path.local.v4(), path.remote.v4(), protocol};
+  const std::uint64_t start = tcp::siphash24(fragment_secret, std::as_bytes(std::span{pair}));
+  return static_cast<std::uint16_t>(start + next_fragment_id++);
+}
+
 // The path is stale or not resolved yet.
-[[gnu::noinline]] Result<bool> Network::Impl::send_slow(Network& network, Context& ctx, Path& path, Packet* packet,
-                                                        std::uint8_t protocol) {
+[[gnu::noinline]] Result<bool> Network::Impl::send_slow(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol,
+                                                        std::uint16_t id) {
   if (path.generation != arp.generation()) {
     Result<bool> found = resolve(path.local, path.remote, path);
     // A frame of one port (or of the arena) cannot leave by another; what must get there is sent again.
@@ -161,30 +206,30 @@ Result<bool> Network::send(Context& ctx, Path& path, Packet* packet, std::uint8_
       return found;
     }
   }
-  if (path.neighbour == Path::kLooped) return loop(ctx, path, packet, protocol);
+  if (path.neighbour == Path::kLooped) return loop(ctx, path, packet, protocol, id);
   const Interface& interface = routes.interface(path.port);
   if (path.neighbour == Path::kGroup) {
     build_prefix(path, interface.mac, group_mac(path.remote.v4()));
-    return network.send(ctx, path, packet, protocol);
+    return send(ctx, path, packet, protocol, id);
   }
   if (!ctx.queue(path.port).can_transmit()) return Error::kWouldBlock;
   const std::uint16_t name = arp.use(ctx, path.port, path.next_hop.v4());
-  if (name == 0 || !arp.entry(name).has_mac()) return send_unresolved(ctx, path, packet, protocol, name);
+  if (name == 0 || !arp.entry(name).has_mac()) return send_unresolved(ctx, path, packet, protocol, id, name);
   path.neighbour = name;
   path.generation = arp.generation();
   build_prefix(path, interface.mac, arp.entry(name).mac);
-  return network.send(ctx, path, packet, protocol);
+  return send(ctx, path, packet, protocol, id);
 }
 
 Result<bool> Network::Impl::send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol,
-                                            std::uint16_t name) {
+                                            std::uint16_t id, std::uint16_t name) {
   if (name == 0 || packet->external_len[0] != 0) {
     counters.drop_arp_queue++;
     ctx.release(packet);
     return true;
   }
   build_prefix(path, routes.interface(path.port).mac, {});
-  prepend_prefix(*packet, path, protocol, next_id++);
+  prepend_prefix(*packet, path, protocol, id);
   leave_ip_checksum(*packet, ctx.queue(path.port).caps());
   path.header_len = 0;
   arp.wait(ctx, name, packet);
@@ -192,13 +237,14 @@ Result<bool> Network::Impl::send_unresolved(Context& ctx, Path& path, Packet* pa
 }
 
 // To an address of ours: turned into a received frame that the port would have vouched for.
-Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol) {
+Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol,
+                                 std::uint16_t id) {
   if (looped.count() >= kMaxLoopedFrames || looped_bytes >= kMaxLoopedBytes) return Error::kWouldBlock;
   Path own = path;
   build_prefix(own, routes.interface(path.port).mac, routes.interface(path.port).mac);
   Packet* frame = packet;
   const bool plain = (packet->flags & kInArena) != 0 && packet->next_segment == nullptr && packet->external_len[0] == 0;
-  prepend_prefix(*packet, own, protocol, next_id++);
+  prepend_prefix(*packet, own, protocol, id);
   if (!plain) {
     frame = copy_to_arena(memory, *packet);
     ctx.release(packet);
@@ -254,7 +300,7 @@ bool Network::Impl::receive(Context& ctx, std::uint16_t port, Packet* frame, L4I
 bool Network::Impl::receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input) {
   const Ipv4Check check = parse_ipv4(*frame, input);
   std::uint64_t* drop = nullptr;
-  if (check == Ipv4Check::kGood) {
+  if (check != Ipv4Check::kMalformed) [[likely]] {
     const std::uint32_t from = input.source.v4(), to = input.destination.v4();
     const bool to_broadcast = to == kLimitedBroadcast || routes.interface(port).is_broadcast(to);
     // RFC 1122 §3.2.1.3: such sources are nobody's; our own would let strangers have us answer ourselves.
@@ -266,7 +312,7 @@ bool Network::Impl::receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame
       drop = &counters.drop_ip_not_ours;  // RFC 1122 §3.3.6: a unicast packet in a broadcast frame, too
     input.broadcast = to_broadcast;
   } else {
-    drop = check == Ipv4Check::kFragment ? &counters.drop_ip_fragment : &counters.drop_ip_malformed;
+    drop = &counters.drop_ip_malformed;
   }
   if (drop != nullptr) [[unlikely]] {
     (*drop)++;
@@ -275,6 +321,8 @@ bool Network::Impl::receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame
   }
   input.port = port;
   input.checksum_good = (frame->flags & kRxL4ChecksumGood) != 0;
+  if (check == Ipv4Check::kFragment) [[unlikely]]
+    return fragments.take(ctx, input);
   return true;
 }
 
@@ -294,6 +342,7 @@ bool Network::Impl::receive_looped(Context& ctx, Packet* frame, L4Input& input) 
 void Network::Impl::on_timers(Context& ctx) {
   arp.on_timers(ctx);
   release_stranded(ctx);
+  fragments.on_timers(ctx);
 }
 
 void Network::Impl::release_stranded(Context& ctx) {
@@ -303,11 +352,12 @@ void Network::Impl::release_stranded(Context& ctx) {
 
 std::size_t Network::Impl::move_frames_to_arena(Context& ctx) {
   release_stranded(ctx);
-  return arp.move_waiting_to_arena(ctx);
+  return arp.move_waiting_to_arena(ctx) + fragments.move_frames_to_arena(ctx);
 }
 
 Instant Network::Impl::next_timeout() const {
-  return looped.empty() ? arp.next_timeout() : std::min(looped_since, arp.next_timeout());
+  const Instant next = std::min(arp.next_timeout(), fragments.next_timeout());
+  return looped.empty() ? next : std::min(looped_since, next);
 }
 
 void Network::Impl::rebuild(Context& ctx) {
@@ -317,6 +367,7 @@ void Network::Impl::rebuild(Context& ctx) {
     while (Packet* frame = waiting.pop()) ctx.release(frame);
   }
   arp.clear();
+  fragments.rebuild(ctx);
   looped = {};
   looped_bytes = 0;
 }

@@ -12,6 +12,7 @@
 #include "stack/address.h"
 #include "stack/context.h"
 #include "stack/packet.h"
+#include "stack/packet_list.h"
 #include "stack/result.h"
 
 namespace bypass {
@@ -39,8 +40,9 @@ struct Path {
   std::uint32_t generation = 0;  // changes when routes or neighbours do
   std::uint32_t mtu = 0;         // of the L3 packet
   std::uint8_t tos = 0, ttl = 64;
-  std::uint8_t header_len = 0;  // bytes of `header`; 0 until resolved
-  std::byte header[38]{};       // Ethernet and IPv4 prefix (34), then the sum of its words that never change
+  std::uint8_t header_len = 0;      // bytes of `header`; 0 until resolved
+  std::uint16_t fragment = 0x4000;  // IPv4's flags and fragment offset: DF, unless set_fragment() (ipv4.h) changed it
+  std::byte header[38]{};           // Ethernet and IPv4 prefix (34), then the sum of its words that never change
 
   // `tos` and `ttl` may be changed at any time: they are not part of the cached prefix.
   static constexpr std::uint16_t kLooped = 0xffff;  // to an address of ours: never reaches the port
@@ -95,6 +97,9 @@ class Network {
   /// is being resolved the packet waits (bounded) or, when its memory must not be held (`external`), is
   /// dropped. Takes the packet over in any case but kWouldBlock (device full; the caller keeps it).
   Result<bool> send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);
+  /// Sends the fragments of one L4 packet (FragmentWriter), which share an identification. Takes them over in any case
+  /// but kWouldBlock, which comes before the first one; those behind the first that finds the device full are dropped.
+  Result<bool> send_fragments(Context& ctx, Path& path, PacketList& fragments, std::uint8_t protocol);
   /// A frame for an L4 packet to that path, headroom reserved; null when none is left.
   Packet* alloc(Context& ctx, const Path& path);
   /// What the sender of a packet on this path may leave to the port: its capabilities, as far as the stack's

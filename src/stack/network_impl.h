@@ -5,6 +5,7 @@
 
 #include "stack/arp.h"
 #include "stack/counters.h"
+#include "stack/ip_fragments.h"
 #include "stack/memory.h"
 #include "stack/network.h"
 #include "stack/packet_list.h"
@@ -24,20 +25,25 @@ struct Network::Impl {
   bool receive_looped(Context& ctx, Packet* frame, L4Input& input);
   void on_timers(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;
-  /// Moves frames that wait for a neighbour to the arena (`looped` ones lie there). Returns how many could not be
-  /// moved.
+  /// Moves frames that wait for a neighbour, or for the others of a packet, to the arena (`looped` ones lie there).
+  /// Returns how many could not be moved.
   std::size_t move_frames_to_arena(Context& ctx);
   /// Marks the tables' memory and forgets neighbours and frames on their way.
   void rebuild(Context& ctx);
 
   // --- Output
-  Result<bool> send_slow(Network& network, Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);
+  Result<bool> send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id);
+  Result<bool> send_slow(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id);
+  Result<bool> send_fragments(Context& ctx, Path& path, PacketList& list, std::uint8_t protocol);
   [[nodiscard]] Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
 
   Memory& memory;
   StackCounters& counters;
   RouteTable routes;
   Arp arp;
+  IpFragments fragments;
+  tcp::Secret fragment_secret;
+  std::uint16_t next_fragment_id = 0;
   std::uint16_t next_id = 0;  // IPv4 identification
   PacketList looped;          // to ourselves, delivered at the next poll
   std::size_t looped_bytes = 0;
@@ -49,8 +55,10 @@ struct Network::Impl {
  private:
   void release_stranded(Context& ctx);
   bool receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input);
-  Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol);
-  Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t name);
+  [[nodiscard]] std::uint16_t fragment_id(const Path& path, std::uint8_t protocol);
+  Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id);
+  Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id,
+                               std::uint16_t name);
 };
 
 }  // namespace bypass

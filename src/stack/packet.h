@@ -74,6 +74,14 @@ struct Packet {
 };
 static_assert(sizeof(Packet) <= 128, "a Packet header is two cache lines, the size of an mbuf's private area");
 
+/// Bytes of memory that a frame holds, with all its buffers.
+[[nodiscard]] inline std::uint32_t memory_of(const Packet& frame) {
+  std::uint32_t bytes = 0;
+  for (const Packet* p = &frame; p != nullptr; p = p->next_segment)
+    bytes += static_cast<std::uint32_t>(sizeof(Packet)) + p->capacity;
+  return bytes;
+}
+
 /// Room that a sender leaves in front of the payload: Ethernet, IPv6, TCP with all options, and slack
 /// that keeps the payload 64-byte aligned.
 inline constexpr std::uint32_t kTxHeadroom = 128;

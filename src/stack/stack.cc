@@ -64,6 +64,7 @@ struct Stack::Impl {
   void deliver_looped(Context& ctx);
   void report(Context& ctx, const IcmpError& error);
   void report_failed_neighbours(Context& ctx);
+  void report_expired_fragments(Context& ctx);
   void drop(Context& ctx, const L4Input& input, std::uint64_t& reason) {
     reason++;
     ctx.release(input.packet);
@@ -180,11 +181,17 @@ void Stack::Impl::report_failed_neighbours(Context& ctx) {
   }
 }
 
+void Stack::Impl::report_expired_fragments(Context& ctx) {
+  PacketList expired = network.impl().fragments.take_expired();
+  while (Packet* first = expired.pop()) report_reassembly_timeout(network, ctx, first);
+}
+
 void Stack::on_timers(Context& ctx) {
   if (ctx.now < next_timeout()) return;
   if (!impl_->network.impl().looped.empty()) impl_->deliver_looped(ctx);
   impl_->network.impl().on_timers(ctx);
   impl_->report_failed_neighbours(ctx);
+  impl_->report_expired_fragments(ctx);
   impl_->tcp.on_timers(ctx);
 }
 

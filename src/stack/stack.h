@@ -29,7 +29,8 @@ struct StackConfig {
   Duration arp_reachable = std::chrono::seconds(60);  // then refreshed by use
   Duration arp_retry = std::chrono::seconds(1);
   unsigned arp_attempts = 3;
-  unsigned arp_queue = 16;  // packets waiting for one neighbour
+  unsigned arp_queue = 64;  // packets waiting for one neighbour: one datagram of 64 KiB in fragments, and some
+  std::uint32_t fragment_memory = 4U << 20;  // bytes that fragments may hold while they wait for the others; 0: none
   bool checksum_offload = true, tso = true;
 };
 
@@ -56,10 +57,10 @@ class Stack {
   void on_flushed(Context& ctx);
 
   /// What every process of a family must be able to read: exchanges each port's frame that the stack holds from call
-  /// to call (received and not read, behind a hole, waiting for a neighbour) for a copy in the arena and gives it
-  /// back. To be called where the ports are open. Returns how many frames are still a port's: memory was used up, or
-  /// a thread reads them without the lock (tcp::Engine::peek), which `being_read` says of a connection's user pointer;
-  /// a later call tries again. Frames in transmit batches are not held by the stack.
+  /// to call (received and not read, behind a hole, waiting for a neighbour or for other fragments) for a copy in the
+  /// arena and gives it back. To be called where the ports are open. Returns how many frames are still a port's: memory
+  /// was used up, or a thread reads them without the lock (tcp::Engine::peek), which `being_read` says of a
+  /// connection's user pointer; a later call tries again. Frames in transmit batches are not held by the stack.
   std::size_t move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user) = nullptr);
 
   Network& network();

@@ -5,7 +5,10 @@
 #include <new>
 #include <utility>
 
+#include "stack/arena_packet.h"
+#include "stack/fragment_writer.h"
 #include "stack/frame_writer.h"
+#include "stack/ipv4.h"
 #include "stack/network_impl.h"
 #include "stack/udp_impl.h"
 #include "stack/wire.h"
@@ -13,6 +16,7 @@
 namespace bypass::udp {
 namespace {
 
+constexpr std::uint32_t kLoopedMtu = 65536;  // what Linux's loopback has
 constexpr std::size_t kMaxPayload = 65535 - sizeof(wire::Ipv4) - sizeof(wire::Udp);
 
 bool conflict(const Binding& a, const Endpoint& local, bool reuse) {
@@ -94,7 +98,7 @@ void Engine::Impl::unlink(Binding& binding) {
 
 // --- Sending
 
-Result<bool> Engine::Impl::route(Binding& binding, const IpAddress& remote, const IpAddress& source,
+Result<bool> Engine::Impl::route(Context& ctx, Binding& binding, const IpAddress& remote, const IpAddress& source,
                                  const SendOptions& options) {
   Path& path = binding.path;
   const IpAddress& local = source.is_any() ? binding.local.address : source;
@@ -106,22 +110,26 @@ Result<bool> Engine::Impl::route(Binding& binding, const IpAddress& remote, cons
       return found;
     }
     binding.path_source = local;
+    if (binding.narrow_remote == remote && ctx.now < binding.narrow_until)
+      path.mtu = std::min(path.mtu, binding.narrow_mtu);
   }
   if (path.neighbour == Path::kGroup && !remote.is_multicast() && !options.broadcast) return Error::kAccess;
   path.tos = options.tos;
   path.ttl = options.ttl;
+  const std::uint16_t fragment = options.dont_fragment ? wire::kDontFragment : std::uint16_t{0};
+  if (path.fragment != fragment) [[unlikely]]
+    set_fragment(path, fragment);
   return true;
 }
 
-void Engine::Impl::fill_header(Packet& frame, const Binding& binding, std::uint16_t to_port, PartialSum payload,
-                               bool offload) const {
+void Engine::Impl::fill_header(Packet& frame, const Binding& binding, std::uint16_t to_port, std::uint32_t l4_len,
+                               PartialSum payload, bool offload) const {
   auto& udp = wire::at<wire::Udp>(frame, 0);
   udp.source = binding.local.port;
   udp.destination = to_port;
-  udp.length = static_cast<std::uint16_t>(frame.frame_len);
+  udp.length = static_cast<std::uint16_t>(l4_len);
   udp.checksum = 0;
-  const PartialSum pseudo =
-      checksum_pseudo(binding.path.local, binding.path.remote, wire::kProtocolUdp, frame.frame_len);
+  const PartialSum pseudo = checksum_pseudo(binding.path.local, binding.path.remote, wire::kProtocolUdp, l4_len);
   frame.l4_len = sizeof udp;
   if (offload) {
     frame.flags |= kTxL4Checksum;
@@ -132,29 +140,50 @@ void Engine::Impl::fill_header(Packet& frame, const Binding& binding, std::uint1
   udp.checksum.set_raw(sum == 0 ? 0xffff : sum);  // RFC 768: zero would say that there is none
 }
 
+Result<bool> Engine::Impl::send_whole(Context& ctx, Binding& binding, std::uint16_t to_port, const Pieces& bytes) {
+  const bool offload = network.offloads(ctx, binding.path).l4_checksum;
+  FrameWriter writer{network, ctx, binding.path, sizeof(wire::Udp), !offload};
+  if (!writer.ok()) return Error::kNoMemory;
+  for (const auto& piece : bytes)
+    if (!writer.append(piece)) return Error::kNoMemory;
+  fill_header(*writer.frame(), binding, to_port, writer.frame()->frame_len, writer.sum(), offload);
+  Packet* frame = writer.take();
+  const Result<bool> sent = network.send(ctx, binding.path, frame, wire::kProtocolUdp);
+  if (!sent && sent.error() == Error::kWouldBlock) ctx.release(frame);
+  return sent;
+}
+
+[[gnu::noinline]] Result<bool> Engine::Impl::send_in_fragments(Context& ctx, Binding& binding, std::uint16_t to_port,
+                                                               const Pieces& bytes, std::size_t length) {
+  FragmentWriter writer{network, ctx, binding.path, sizeof(wire::Udp)};
+  for (const auto& piece : bytes)
+    if (!writer.append(piece)) return Error::kNoMemory;
+  const auto l4_len = static_cast<std::uint32_t>(sizeof(wire::Udp) + length);
+  fill_header(*writer.first(), binding, to_port, l4_len, writer.sum(), false);
+  PacketList fragments = writer.take();
+  const Result<bool> sent = network.send_fragments(ctx, binding.path, fragments, wire::kProtocolUdp);
+  while (Packet* left = fragments.pop()) ctx.release(left);
+  return sent;
+}
+
+Result<std::uint32_t> Engine::path_mtu(Context& ctx, Binding& endpoint, const IpAddress& remote) {
+  const Result<bool> routed = impl_->route(ctx, endpoint, remote, {}, {});
+  if (!routed) return routed.error();
+  return endpoint.path.neighbour == Path::kLooped ? kLoopedMtu : endpoint.path.mtu;
+}
+
 Result<std::size_t> Engine::send(Context& ctx, Binding& endpoint, const Endpoint& remote, const IpAddress& source,
                                  std::span<const std::span<const std::byte>> bytes, const SendOptions& options) {
   if (endpoint.error != Error::kNone) return take_error(endpoint);
   std::size_t length = 0;
   for (const auto& piece : bytes) length += piece.size();
-  const Result<bool> routed = impl_->route(endpoint, remote.address, source, options);
+  const Result<bool> routed = impl_->route(ctx, endpoint, remote.address, source, options);
   if (!routed) return routed.error();
-  Path& path = endpoint.path;
-  if (length > kMaxPayload || length + sizeof(wire::Udp) + sizeof(wire::Ipv4) > path.mtu)
-    return Error::kMessageTooLarge;
-
-  const bool offload = impl_->network.offloads(ctx, path).l4_checksum;
-  FrameWriter writer{impl_->network, ctx, path, sizeof(wire::Udp), !offload};
-  if (!writer.ok()) return Error::kNoMemory;
-  for (const auto& piece : bytes)
-    if (!writer.append(piece)) return Error::kNoMemory;
-  impl_->fill_header(*writer.frame(), endpoint, remote.port, writer.sum(), offload);
-  Packet* frame = writer.take();
-  const Result<bool> sent = impl_->network.send(ctx, path, frame, wire::kProtocolUdp);
-  if (!sent) {
-    if (sent.error() == Error::kWouldBlock) ctx.release(frame);
-    return sent.error();
-  }
+  const bool fits = fits_one_packet(endpoint.path, length + sizeof(wire::Udp));
+  if (length > kMaxPayload || (!fits && !options.fragment)) return Error::kMessageTooLarge;
+  const Result<bool> sent = fits ? impl_->send_whole(ctx, endpoint, remote.port, bytes)
+                                 : impl_->send_in_fragments(ctx, endpoint, remote.port, bytes, length);
+  if (!sent) return sent.error();
   impl_->counters.udp_out++;
   return length;
 }
@@ -196,7 +225,7 @@ void Engine::Impl::rebuild_queue(Context& ctx, Binding& binding, bool give_up) {
     if (give_up) {
       if (!in_arena) ctx.release(frame);
     } else {
-      if (in_arena && !memory.mark_in_use(frame)) break;
+      if (in_arena && !mark_arena_packet(memory, *frame)) break;
       if (!in_arena) held_frames++;
       binding.charged += frame->seq;
       binding.queue.push(frame);

@@ -37,6 +37,8 @@ struct Datagram {
 struct SendOptions {
   std::uint8_t tos = 0, ttl = 64;
   bool broadcast = false;
+  bool fragment = true;       // a datagram above the path's MTU goes in fragments; false: kMessageTooLarge
+  bool dont_fragment = true;  // DF on one that fits
 };
 
 class Engine {
@@ -56,10 +58,13 @@ class Engine {
   void connect(Binding& endpoint, const Endpoint& remote);
   void set_receive_bytes(Binding& endpoint, std::uint32_t bytes);
 
-  /// The gathered bytes as one datagram. kNoRoute, kMessageTooLarge (above the MTU: fragments come with
-  /// IPv4 reassembly), kNoMemory (no frame: as ENOBUFS), kWouldBlock (the device's ring is full).
+  /// The gathered bytes as one datagram. kNoRoute, kMessageTooLarge (above 65,507 bytes, or above
+  /// the MTU with options.fragment off), kNoMemory (no frame: as ENOBUFS), kWouldBlock (the device's ring is full).
   Result<std::size_t> send(Context& ctx, Binding& endpoint, const Endpoint& remote, const IpAddress& source,
                            std::span<const std::span<const std::byte>> bytes, const SendOptions& options);
+
+  /// IP_MTU: bytes of the largest packet that is thought to reach `remote` whole.
+  Result<std::uint32_t> path_mtu(Context& ctx, Binding& endpoint, const IpAddress& remote);
 
   [[nodiscard]] std::size_t queued(const Binding& endpoint) const;  // datagrams
   /// The oldest datagram; false when there is none. It stays valid until pop().

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "stack/checksum.h"
 #include "stack/counters.h"
@@ -24,6 +25,10 @@ struct Binding {
   Binding* next = nullptr;  // of the bucket; newest first
   IpAddress path_source;    // that `path` was asked for; any: the route's
   Path path;                // to where the last datagram went
+  // What a router on the way has said (RFC 1191): the path's MTU while it is to `narrow_remote`, until then.
+  IpAddress narrow_remote;
+  std::uint32_t narrow_mtu = 0;
+  Instant narrow_until{};
 };
 
 struct Engine::Impl {
@@ -32,7 +37,8 @@ struct Engine::Impl {
 
   // --- Input (udp_input.cc)
   void take(Context& ctx, const L4Input& input);
-  void on_icmp(const IcmpError& error);
+  void on_icmp(Context& ctx, const IcmpError& error);
+  void narrow(Context& ctx, Binding& binding, const IcmpError& error);
   [[nodiscard]] Binding* find(const L4Input& input) const;
   void deliver(Context& ctx, Binding& binding, const L4Input& input);
   /// To everybody who listens: broadcast.
@@ -42,9 +48,14 @@ struct Engine::Impl {
   void empty_queue(Context& ctx, Binding& binding);
 
   // --- Output (udp.cc)
-  Result<bool> route(Binding& binding, const IpAddress& remote, const IpAddress& source, const SendOptions& options);
-  void fill_header(Packet& frame, const Binding& binding, std::uint16_t to_port, PartialSum payload,
-                   bool offload) const;
+  Result<bool> route(Context& ctx, Binding& binding, const IpAddress& remote, const IpAddress& source,
+                     const SendOptions& options);
+  using Pieces = std::span<const std::span<const std::byte>>;
+  Result<bool> send_whole(Context& ctx, Binding& binding, std::uint16_t to_port, const Pieces& bytes);
+  Result<bool> send_in_fragments(Context& ctx, Binding& binding, std::uint16_t to_port, const Pieces& bytes,
+                                 std::size_t length);
+  void fill_header(Packet& frame, const Binding& binding, std::uint16_t to_port, std::uint32_t l4_len,
+                   PartialSum payload, bool offload) const;
 
   Binding*& bucket(std::uint16_t port) { return buckets[port % buckets.size()]; }
   [[nodiscard]] Binding* bucket(std::uint16_t port) const { return buckets[port % buckets.size()]; }

@@ -16,6 +16,9 @@ constexpr std::uint32_t kSmallDatagram = 512;
 constexpr std::uint32_t kFewQueued = 16;
 constexpr std::uint32_t kMaxHeldFrames = 256;
 
+constexpr std::uint32_t kMinPathMtu = 552;                        // Linux's min_pmtu
+constexpr Duration kPathMtuLife = std::chrono::seconds(10 * 60);  // Linux's mtu_expires
+
 Endpoint source_of(const L4Input& in) {
   return {in.source, wire::at<wire::Udp>(*in.packet, in.l4_offset).source};
 }
@@ -31,12 +34,6 @@ int fit(const Binding& binding, const L4Input& in) {
   if (!any && binding.local.address != in.destination) return -1;
   if (binding.connected && binding.remote != source_of(in)) return -1;
   return (any ? 0 : 1) + (binding.connected ? 2 : 0);
-}
-
-std::size_t frame_cost(const Packet& frame) {
-  std::size_t cost = 0;
-  for (const Packet* p = &frame; p != nullptr; p = p->next_segment) cost += sizeof(Packet) + p->capacity;
-  return cost;
 }
 
 void set_arrival(Packet& frame, Instant at) {
@@ -94,7 +91,7 @@ void Engine::Impl::deliver(Context& ctx, Binding& binding, const L4Input& input)
   const bool in_arena = (frame->flags & kInArena) != 0;
   const bool crowded = binding.queue.count() >= kFewQueued && frame->frame_len <= kSmallDatagram;
   const bool copying = !in_arena && (crowded || held_frames >= kMaxHeldFrames || ctx.queue(input.port).scarce());
-  const std::size_t cost = copying ? arena_packet_size(frame->frame_len) : frame_cost(*frame);
+  const std::size_t cost = copying ? arena_packet_size(frame->frame_len) : memory_of(*frame);
   Packet* kept = frame;
   const bool fits = binding.queue.empty() || binding.charged + cost <= binding.limit;
   if (fits && copying) kept = copy_to_arena(memory, *frame);
@@ -148,8 +145,20 @@ void Engine::Impl::empty_queue(Context& ctx, Binding& binding) {
   binding.charged = 0;
 }
 
+// RFC 1191 §6.3: believed as long as Linux does, and never below what Linux takes. A forged one costs fragments.
+void Engine::Impl::narrow(Context& ctx, Binding& binding, const IcmpError& error) {
+  if (binding.path.remote != error.remote.address || error.mtu == 0 || error.mtu >= binding.path.mtu) return;
+  binding.narrow_remote = error.remote.address;
+  binding.narrow_mtu = std::max(error.mtu, kMinPathMtu);
+  binding.narrow_until = ctx.now + kPathMtuLife;
+  binding.path.mtu = std::min(binding.path.mtu, binding.narrow_mtu);
+}
+
 // As on Linux, only a connected socket hears of errors, and only of the fatal ones.
-void Engine::Impl::on_icmp(const IcmpError& error) {
+void Engine::Impl::on_icmp(Context& ctx, const IcmpError& error) {
+  if (error.error == Error::kMessageTooLarge)
+    for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next)
+      if (b->local.port == error.local.port) narrow(ctx, *b, error);
   if (!error.hard) return;
   for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next) {
     if (!b->connected || b->local.port != error.local.port || b->remote != error.remote) continue;
@@ -166,8 +175,8 @@ void Engine::on_datagrams(Context& ctx, std::span<L4Input> batch) {
   for (const L4Input& input : batch) impl_->take(ctx, input);
 }
 
-void Engine::on_icmp(Context&, const IcmpError& error) {
-  impl_->on_icmp(error);
+void Engine::on_icmp(Context& ctx, const IcmpError& error) {
+  impl_->on_icmp(ctx, error);
 }
 
 std::size_t Engine::queued(const Binding& endpoint) const {

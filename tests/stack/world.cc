@@ -190,7 +190,7 @@ sim::Bytes ipv4_frame(const Ipv4Options& options, std::span<const std::byte> l4)
   ip_header.version_ihl = static_cast<std::uint8_t>(0x40 | header_len / 4);
   ip_header.tos = options.tos;
   ip_header.total_len = static_cast<std::uint16_t>(header_len + l4.size());
-  ip_header.id = 7;
+  ip_header.id = options.id;
   ip_header.fragment = options.fragment;
   ip_header.ttl = options.ttl;
   ip_header.protocol = options.protocol;

@@ -111,7 +111,7 @@ struct Ipv4Options {
   const char* to = "10.9.0.1";
   MacAddress from_mac = mac(2), to_mac = mac(1);
   std::uint8_t protocol = 17, ttl = 64, tos = 0;
-  std::uint16_t fragment = 0x4000;
+  std::uint16_t fragment = 0x4000, id = 7;
   std::size_t option_words = 0;  // NOP options behind the header
 };
 sim::Bytes ipv4_frame(const Ipv4Options& options, std::span<const std::byte> l4);

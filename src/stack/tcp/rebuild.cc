@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <new>
 
+#include "stack/arena_packet.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/invariants.h"
@@ -42,8 +43,7 @@ bool mark_queue(Env& env, Tcb& tcb) {
       env.core.held_frames++;
       continue;
     }
-    for (const Packet* segment = p; segment != nullptr; segment = segment->next_segment)
-      if (!env.core.memory.mark_in_use(segment)) return false;
+    if (!mark_arena_packet(env.core.memory, *p)) return false;
   }
   return true;
 }

@@ -54,7 +54,7 @@ class Fuzz : public testing::TestWithParam<std::uint64_t> {
                       static_cast<std::uint32_t>(random.next()), quote);
   }
   sim::Bytes valid() {
-    switch (random.below(7)) {
+    switch (random.below(9)) {
       case 0:
         return arp_frame({.operation = static_cast<std::uint16_t>(1 + random.below(2)),
                           .to_mac = random.chance(0.5) ? mac(1) : MacAddress::broadcast()});
@@ -69,6 +69,13 @@ class Fuzz : public testing::TestWithParam<std::uint64_t> {
         return icmp_error();
       case 5:
         return tcp_segment();
+      case 6:
+      case 7: {
+        const auto word = static_cast<std::uint16_t>(random.below(4) | (random.chance(0.5) ? wire::kMoreFragments : 0));
+        const auto id = static_cast<std::uint16_t>(random.below(4));
+        return ipv4_frame({.fragment = word, .id = id, .option_words = random.below(11)},
+                          random_bytes(8 * (1 + random.below(2)) + (random.chance(0.1) ? 3 : 0)));
+      }
       default:
         return ipv4_frame({.protocol = static_cast<std::uint8_t>(random.next())}, random_bytes(random.below(64)));
     }
@@ -153,6 +160,7 @@ TEST_P(Fuzz, MutatedFrames_CostNothingButTheirCounters) {
   EXPECT_TRUE(c.udp_in && c.icmp_echo && c.icmp_errors_in && c.tcp_segments_in && c.arp_replies);
   EXPECT_TRUE(c.drop_eth_short && c.drop_eth_type && c.drop_eth_not_ours && c.drop_arp_malformed);
   EXPECT_TRUE(c.drop_ip_malformed && c.drop_ip_fragment && c.drop_ip_protocol && c.drop_ip_not_ours);
+  EXPECT_TRUE(c.ip_reassembled && c.drop_ip_fragment_overlap && c.drop_ip_fragment_duplicate);
   EXPECT_TRUE(c.drop_icmp_malformed && c.drop_udp_malformed && c.drop_tcp_malformed && c.drop_tcp_checksum);
 }
 

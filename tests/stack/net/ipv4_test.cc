@@ -91,12 +91,6 @@ TEST_F(Ipv4Input, MalformedHeaders_AreCounted) {
   EXPECT_EQ(counters().drop_ip_malformed, 7U);
 }
 
-TEST_F(Ipv4Input, Fragments_AreCounted) {
-  EXPECT_FALSE(taken(good({.fragment = 0x2000})));
-  EXPECT_FALSE(taken(good({.fragment = 0x0010})));
-  EXPECT_EQ(counters().drop_ip_fragment, 2U);
-}
-
 TEST_F(Ipv4Input, SourcesThatNobodyHas_AreCounted) {
   for (const char* from : {"0.0.0.0", "127.0.0.1", "224.0.0.5", "255.255.255.255", "10.9.0.255", "10.9.0.1"})
     EXPECT_FALSE(taken(good({.from = from}))) << from;

@@ -121,9 +121,15 @@ TEST_F(UdpPair, JumboDatagram_SpansBuffersOnBothSides) {
   EXPECT_EQ(receive(to, *in), text);
 }
 
-TEST_F(UdpPair, AboveTheMtu_IsTooLarge) {
-  EXPECT_EQ(send(a, *at_a, {b.address(), 7}, std::string(1473, 'x')).error(), Error::kMessageTooLarge);
-  EXPECT_EQ(send(a, *at_a, {b.address(), 7}, std::string(70'000, 'x')).error(), Error::kMessageTooLarge);
+TEST_F(UdpPair, AboveTheMtuWithoutFragments_IsTooLarge) {
+  EXPECT_EQ(send(a, *at_a, {b.address(), 7}, std::string(1473, 'x'), {.fragment = false}).error(),
+            Error::kMessageTooLarge);
+  EXPECT_TRUE(send(a, *at_a, {b.address(), 7}, std::string(1472, 'x'), {.fragment = false}).ok());
+}
+
+TEST_F(UdpPair, AboveIpv4sLimit_IsTooLarge) {
+  EXPECT_EQ(send(a, *at_a, {b.address(), 7}, std::string(65'508, 'x')).error(), Error::kMessageTooLarge);
+  EXPECT_TRUE(send(a, *at_a, {b.address(), 7}, std::string(65'507, 'x')).ok());
 }
 
 TEST_F(UdpPair, NowhereToSend_IsSaid) {
