@@ -115,6 +115,8 @@ void Progress::step() {
   const Duration quiet = shard_.clock().now() - polled;
   if (watched || (by_others && quiet < pause_)) {
     if (doze(polled)) return;
+    // What other processes leave for a program that has polled and computes now waits for us.
+    if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
     sleep_for(watched ? pause_ : pause_ - quiet);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
@@ -160,17 +162,22 @@ void Progress::sleep_armed() {
   constexpr int kBatches = 64;  // then look at the program and stopping_ again
   for (int i = 0; i < kBatches; i++) {
     const auto received = shard_.poll();
-    if (!received.has_value()) return;  // somebody else is inside
+    if (!received.has_value()) {
+      if (socket::has_kin()) continue;  // a process that does not poll this wire, perhaps
+      return;                           // a thread of the program, which does
+    }
+    own_poll_ = shard_.last_poll();
     if (*received == 0) break;
   }
-  own_poll_ = shard_.last_poll();
   {
     socket::Guard guard(shard_);
-    if (!shard_.arm_locked()) {
+    // What came before the port was armed wakes nobody: one look more.
+    const bool quiet = shard_.arm_locked() && shard_.poll_locked() == 0;
+    own_poll_ = shard_.last_poll();
+    if (!quiet || !shard_.begin_progress_sleep({shard_.family().slot(), wake_fd_, {}})) {
       if (!shard_.watched()) shard_.disarm_locked();
       return;
     }
-    shard_.begin_progress_sleep({shard_.family().slot(), wake_fd_, {}});
   }
   std::array<int, Context::kMaxPorts> wires{};
   const std::size_t wire_count = shard_.wait_descriptors(wires);

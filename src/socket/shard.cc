@@ -33,6 +33,7 @@ Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
 
 void Shard::add_port(Port* port, std::uint16_t queue) {
   context_.queues[context_.ports] = PortQueue(port, static_cast<std::uint16_t>(context_.ports), queue);
+  link_ups_[context_.ports] = port->link_ups();
   context_.ports++;
 }
 
@@ -150,6 +151,10 @@ std::size_t Shard::receive(std::uint16_t port) {
   std::array<Packet*, kBurst> frames;
   PortQueue& queue = context_.queues[port];
   std::size_t n = queue.port()->receive(queue.queue(), frames);
+  if (queue.port()->link_ups() != link_ups_[port]) [[unlikely]] {
+    link_ups_[port] = queue.port()->link_ups();
+    stack_.on_link_up(context_);
+  }
   if (n == 0) return 0;
   const std::size_t received = n;
   if (wires_->members.load(std::memory_order_relaxed) != 0) [[unlikely]]
@@ -225,8 +230,10 @@ void Shard::end_watch() {
   dozer_fd_ = -1;
 }
 
-void Shard::begin_progress_sleep(const WakeTarget& target) {
+bool Shard::begin_progress_sleep(const WakeTarget& target) {
+  if (frames_left()) return false;
   wires_->progress = {true, due(), target};
+  return true;
 }
 
 void Shard::end_progress_sleep() {

@@ -6,6 +6,7 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -77,13 +78,17 @@ class Shard {
   /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
   /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
   bool begin_watch(const WakeTarget& target);
-  /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer wakes it.
+  /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer, or leaves a
+  /// frame, wakes it.
   Instant watch_until(Instant deadline);
   void end_watch();
   /// The progress thread sleeps on the armed wires until `deadline`: who sets an earlier timer while nobody
   /// watches wakes it. Lock held.
-  void begin_progress_sleep(const WakeTarget& target);
+  /// False: another process has left frames meanwhile.
+  bool begin_progress_sleep(const WakeTarget& target);
   void end_progress_sleep();
+  /// Whether other processes have left frames that are not sent yet.
+  [[nodiscard]] bool frames_left() const { return wires_->frames_left.load(std::memory_order_relaxed); }
   /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
   /// watch. Lock held. False: nobody watches.
   bool doze_while_watched(int event_fd);
@@ -127,6 +132,7 @@ class Shard {
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
   bool ended_ = false;
+  std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;
   bool sharable_ = true;
   bool owns_wires_ = true;

@@ -111,7 +111,7 @@ class Bed {
     dispatch_events(shard().stack());
     if (condition.changed()) return condition.attempt(guard);
     until_ = shard().watch_until(deadline);
-    quiet_ = armed && received == 0;
+    quiet_ = armed && received == 0 && !shard().frames_left();
     return kAgain;
   }
   /// Awake: one look at the wire and an attempt, then out of all lists.

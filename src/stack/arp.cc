@@ -215,6 +215,15 @@ void Arp::on_timers(Context& ctx) {
   table_.refresh_next_deadline();
 }
 
+void Arp::on_link_up(Context& ctx) {
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++) {
+    Neighbour& n = table_[name];
+    if (n.state != NeighbourState::kIncomplete && n.state != NeighbourState::kProbe) continue;
+    n.attempts = 0;
+    ask(ctx, name);
+  }
+}
+
 void Arp::expire(Context& ctx, std::uint16_t name) {
   Neighbour& n = table_[name];
   switch (n.state) {

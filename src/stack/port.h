@@ -8,6 +8,7 @@
 // A Port object is private to the process that opened it and never lies in the arena.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -89,6 +90,15 @@ class Port {
   virtual bool steer(const FlowSpec& /*flow*/, bool /*add*/) { return true; }
 
   [[nodiscard]] virtual PortStats stats() const = 0;
+
+  /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
+  [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
+
+ protected:
+  void count_link_up() { link_ups_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  std::atomic<std::uint32_t> link_ups_{0};
 };
 
 }  // namespace bypass

@@ -186,6 +186,11 @@ void Stack::Impl::report_expired_fragments(Context& ctx) {
   while (Packet* first = expired.pop()) report_reassembly_timeout(network, ctx, first);
 }
 
+void Stack::on_link_up(Context& ctx) {
+  impl_->network.impl().arp.on_link_up(ctx);
+  impl_->tcp.on_link_up(ctx);
+}
+
 void Stack::on_timers(Context& ctx) {
   if (ctx.now < next_timeout()) return;
   if (!impl_->network.impl().looped.empty()) impl_->deliver_looped(ctx);

@@ -46,6 +46,9 @@ class Stack {
   /// One received burst of one port. Takes the frames over. ctx.now is its arrival time.
   void on_frames(Context& ctx, std::uint16_t port, std::span<Packet* const> frames);
   void on_timers(Context& ctx);
+  /// A port's link has come up again: what is unanswered is sent once more at once, without the patience and the
+  /// doubling of a timeout, for nothing says that the path is congested.
+  void on_link_up(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;
   /// Output that had to wait for room on a device; call once a poll.
   void resume_output(Context& ctx);

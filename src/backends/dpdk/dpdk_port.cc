@@ -117,7 +117,10 @@ void DpdkPort::request_pause() {
 
 void DpdkPort::set_link(bool up) {
   if (link_.exchange(up, std::memory_order_seq_cst) == up) return;
-  (up ? link_ups_ : link_downs_).fetch_add(1, std::memory_order_relaxed);
+  if (up)
+    count_link_up();
+  else
+    link_downs_.fetch_add(1, std::memory_order_relaxed);
   wake();
 }
 
@@ -351,7 +354,7 @@ PortStats DpdkPort::stats() const {
   s.tx_bytes = tx_bytes_.get();
   s.tx_full = tx_full_.get();
   s.tx_dropped = tx_dropped_.get();
-  s.link_up = link_ups_.load(std::memory_order_relaxed);
+  s.link_up = link_ups();
   s.link_down = link_downs_.load(std::memory_order_relaxed);
   s.reopened = reopened_.load(std::memory_order_relaxed);
   s.buffers_total = pool_.total();

@@ -113,7 +113,7 @@ class DpdkPort final : public Port {
   void* const poke_argument_;
   std::uint32_t asked_at_total_ = 0;
   std::atomic<unsigned> link_generation_{0};
-  std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0}, reopened_{0};
+  std::atomic<std::uint64_t> link_downs_{0}, reopened_{0};
 };
 
 }  // namespace bypass::dpdk

@@ -68,6 +68,12 @@ void Engine::on_timers(Context& ctx) {
   run_timers(env);
 }
 
+void Engine::on_link_up(Context& ctx) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  resend_after_outage(env);
+}
+
 Instant Engine::next_timeout() const {
   const TimeWait* oldest = impl_->time_waits.oldest;
   return std::min(impl_->wheel.next_deadline(), oldest != nullptr ? oldest->expires : kNever);

@@ -118,6 +118,7 @@ class Engine {
   void on_segments(Context& ctx, std::span<L4Input> batch);
   void on_icmp(Context& ctx, const IcmpError& error);
   void on_timers(Context& ctx);
+  void on_link_up(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;  // kNever when idle
   /// Connections that found the device's ring full go on sending. Called at the start of each poll.
   void resume_output(Context& ctx);

@@ -30,5 +30,7 @@ void arm_idle(Env& env, Tcb& tcb);
 
 /// Everything that is due.
 void run_timers(Env& env);
+/// The link is back: each connection that waits for an answer asks again, and what it has counted stays as it is.
+void resend_after_outage(Env& env);
 
 }  // namespace bypass::tcp

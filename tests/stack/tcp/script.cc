@@ -353,6 +353,13 @@ Script& Script::ignore_all() {
 
 // --- Time
 
+Script& Script::link_up() {
+  ctx().now = world_.now();
+  host_.stack().on_link_up(ctx());
+  pump();
+  return *this;
+}
+
 Script& Script::at(Duration since_start) {
   const Instant end = Instant{} + since_start;
   pump();

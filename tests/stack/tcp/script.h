@@ -106,6 +106,8 @@ class Script {
 
   // --- Time
   Script& at(Duration since_start);
+  /// The link has been away and is back: Stack::on_link_up.
+  Script& link_up();
   Script& wait(Duration duration) { return at(now_since_start() + duration); }
   [[nodiscard]] Duration now_since_start() const { return world_.now() - Instant{}; }
 

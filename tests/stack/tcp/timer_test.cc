@@ -31,6 +31,37 @@ TEST(Rto, NoAnswer_DoublesAndGivesUp) {
   EXPECT_EQ(s.info().retransmits, 3U);
 }
 
+TEST(LinkUp, Unanswered_IsSentAtOnce) {
+  Script s;
+  s.establish().write(100).ignore_all().at(50ms).nothing_more().link_up().expect(seg().seq(1).len(100)).nothing_more();
+  s.at(249ms).nothing_more().at(251ms).expect(seg().seq(1).len(100));  // the timeout's own course begins anew
+}
+
+TEST(LinkUp, DoublingAndPatience_AreLeftAlone) {
+  Given given;
+  given.stack.tcp.retries2 = 2;
+  Script s(given);
+  s.establish().write(100).ignore_all();
+  for (int i = 0; i < 10; i++) s.link_up().expect(seg().seq(1).len(100));
+  EXPECT_EQ(s.info().backoff, 0U);
+  EXPECT_EQ(s.state(), State::kEstablished);
+}
+
+TEST(LinkUp, Syn_IsRepeatedAtOnce) {
+  Script s;
+  s.connect().ignore_all().at(10ms).link_up().expect(seg().syn()).nothing_more();
+}
+
+TEST(LinkUp, ManySegments_BeginWithOne) {
+  Script s;
+  s.establish().write(5000).ignore_all().at(10ms).link_up().expect(seg().seq(1)).nothing_more();
+}
+
+TEST(LinkUp, NothingUnanswered_SendsNothing) {
+  Script s;
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101)).link_up().nothing_more();
+}
+
 TEST(Rto, RetransmittedSegment_GivesNoSample) {  // Karn, RFC 6298 §3
   Script s;
   s.establish().write(100).at(201ms).inject(seg().seq(1).ack(101));
