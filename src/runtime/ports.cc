@@ -247,6 +247,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     wires.macs[place] = interface.mac;
     wires.caps[place] = port->caps();
     wires.caps[place].gather = false;  // a relay's frames are copied
+    wires.caps[place].arena_frames = true;
   }
   if (context.ports == 0) return;
   wires.known = true;

@@ -1,5 +1,7 @@
 #include "socket/kin.h"
 
+#include <sched.h>
+
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
 #include "socket/objects.h"
@@ -37,19 +39,36 @@ void call_owner() {
   if (owner != 0) collect_wake({static_cast<std::uint32_t>(owner >> 32) - 1, -1, {}});
 }
 
+// From here on what arrives is put into the arena; what lies in the device's memory follows it. Where a thread copies
+// from there right now, it is waited for.
+bool move_frames(Guard& guard) {
+  const auto being_read = [](const void* user) { return static_cast<const Socket*>(user)->has(kReading); };
+  while (shard().stack().move_frames_to_arena(guard.context(), being_read) != 0) {
+    bool readers = false;
+    objects->sockets.for_each([&](const Socket& socket) { readers = readers || socket.has(kReading); });
+    if (!readers) return false;  // no memory
+    guard.pause();
+    sched_yield();
+    guard.resume();
+  }
+  return true;
+}
+
 }  // namespace
 
 Fork begin_fork() {
   Fork fork;
   if (!shard().sharable()) return fork;
   Guard guard(shard());
-  fork.reserved = shard().family().reserve();
+  Family& family = shard().family();
+  fork.reserved = family.reserve();
   if (fork.reserved == kNoSlot) return fork;
-  fork.incarnation = shard().family().incarnation_of(fork.reserved);
+  fork.incarnation = family.incarnation_of(fork.reserved);
   count_members();
-  // From here on what arrives is put into the arena; what lies in the device's memory follows it.
-  if (shard().owns_wires()) shard().stack().move_frames_to_arena(guard.context());
-  return fork;
+  if (!shard().owns_wires() || move_frames(guard)) return fork;
+  family.end_reserved(fork.reserved);
+  count_members();
+  return {};
 }
 
 void share_with_child(const Fork& fork, File& file) {

@@ -197,7 +197,8 @@ std::uint16_t Network::Impl::fragment_id(const Path& path, std::uint8_t protocol
   if (path.generation != arp.generation()) {
     Result<bool> found = resolve(path.local, path.remote, path);
     // A frame of one port (or of the arena) cannot leave by another; what must get there is sent again.
-    const bool from_port = (packet->flags & kInArena) == 0 && packet->port == path.port;
+    const bool arenas = (packet->flags & kInArena) != 0;
+    const bool from_port = arenas == ctx.queue(path.port).caps().arena_frames && packet->port == path.port;
     const bool fits = path.neighbour == Path::kLooped || from_port;
     if (found && !fits) found = Error::kNoRoute;
     if (!found) {

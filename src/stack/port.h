@@ -30,7 +30,8 @@ struct PortCaps {
   bool lro = false;                 // may deliver frames longer than the MTU
   bool gather = false;              // send() takes Packet::external: it can read the arena
   bool rss = false;
-  bool steering = false;  // steer() works; the kernel keeps what is not steered
+  bool arena_frames = false;  // its frames lie in the arena: a stand-in for a port of another process
+  bool steering = false;      // steer() works; the kernel keeps what is not steered
 };
 
 enum class LinkState : std::uint8_t { kDown, kUp };
