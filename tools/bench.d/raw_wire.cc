@@ -258,13 +258,16 @@ void run_sink(const Options& options, Port& port) {
   std::uint64_t frames = 0, bytes = 0;
   double first = 0, last = 0;
   Packet* batch[kBurst];
-  bool was_up = false;
+  double down_since = 0;
   while (frames < options.count) {
     const std::size_t n = port.receive(0, batch);
     if (n == 0) {
       const bool up = port.link() == bypass::LinkState::kUp;
-      if ((was_up && !up && frames != 0) || patience.over()) break;
-      was_up |= up;
+      if (up || frames == 0) down_since = 0;
+      if (!up && frames != 0 && down_since == 0) down_since = seconds();
+      // A link that is set up may go down once more on its way; the peer's leaving is for good.
+      constexpr double kGone = 0.5;
+      if ((down_since != 0 && seconds() - down_since > kGone) || patience.over()) break;
       continue;
     }
     patience.progress();
