@@ -28,7 +28,7 @@ struct KindInfo {
 constexpr KindInfo kKinds[] = {
     {"vhost", "dpdk", Target::kPath, true, true},        {"virtio", "dpdk", Target::kPath, true, true},
     {"netdev", "dpdk", Target::kInterface, true, false},  // af_xdp or af_packet by themselves are
-    {"af_xdp", "dpdk", Target::kInterface, true, true},  {"af_packet", "dpdk", Target::kInterface, true, true},
+    {"af_xdp", "dpdk", Target::kInterface, true, true},  {"af_packet", "packet", Target::kInterface, true, true},
     {"tap", "dpdk", Target::kInterface, true, true},     {"pci", "dpdk", Target::kPci, true, true},
     {"dpdk", "dpdk", Target::kDevargs, true, true},      {"verbs", "verbs", Target::kDevice, false, false},
     {"auto", "verbs", Target::kNone, false, false},
@@ -311,6 +311,7 @@ PortSpec port_spec(const Config& config, std::size_t index) {
   PortSpec spec;
   spec.kind = port.kind;
   spec.target = port.target;
+  for (const Prefix& prefix : port.addresses) spec.addresses.push_back(prefix.address);
   spec.mac = port.mac;
   spec.mtu = port.mtu;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);

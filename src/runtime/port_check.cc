@@ -1,14 +1,18 @@
 #include "runtime/port_check.h"
 
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
+#include "runtime/address_text.h"
 #include "runtime/settings.h"
 
 namespace bypass::runtime {
@@ -36,8 +40,37 @@ std::string check_socket(const std::string& path, bool makes_it) {
          strerrordesc_np(errno);
 }
 
-std::string check_interface(const std::string& name) {
-  return if_nametoindex(name.c_str()) == 0 ? "no network interface of that name (see: ip link)" : "";
+std::optional<IpAddress> address_of(const sockaddr* address) {
+  if (address == nullptr) return std::nullopt;
+  if (address->sa_family == AF_INET)
+    return IpAddress::from_v4(be32_to_host(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr));
+  if (address->sa_family != AF_INET6) return std::nullopt;
+  IpAddress v6;
+  std::memcpy(v6.bytes.data(), &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, v6.bytes.size());
+  return v6;
+}
+
+// Both would answer for the address, the kernel with resets to our connections.
+std::string check_addresses(const PortConfig& port) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::string problem;
+  for (const ifaddrs* each = all; each != nullptr && problem.empty(); each = each->ifa_next) {
+    if (port.target != each->ifa_name) continue;
+    const auto kernels = address_of(each->ifa_addr);
+    for (const Prefix& prefix : port.addresses)
+      if (kernels == prefix.address)
+        problem = "the kernel has the address " + std::string(to_text(prefix.address).view()) +
+                  " on this interface, and both would answer; give the port an address of its own, or take this one " +
+                  "from the kernel (ip addr del " + std::string(to_text(prefix).view()) + " dev " + port.target + ")";
+  }
+  freeifaddrs(all);
+  return problem;
+}
+
+std::string check_interface(const PortConfig& port) {
+  if (if_nametoindex(port.target.c_str()) == 0) return "no network interface of that name (see: ip link)";
+  return check_addresses(port);
 }
 
 std::string check_tap() {
@@ -57,7 +90,7 @@ std::string quick_check(const PortConfig& port) {
   if (port.kind == "netdev") return "not built yet; use af_xdp:" + port.target + " or af_packet:" + port.target;
   if (!kind_built(port.kind)) return "not built yet";
   if (port.kind == "vhost" || port.kind == "virtio") return check_socket(port.target, port.kind == "vhost");
-  if (port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port.target);
+  if (port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port);
   if (port.kind == "tap") return check_tap();
   if (port.kind == "pci") return check_pci(port.target);
   return "";

@@ -123,15 +123,18 @@ void PortSet::open_or_follow(socket::Shard& shard) {
   }
 }
 
+bool PortSet::owner_lives(socket::Shard& shard) {
+  const std::uint64_t owner = shard.wires().owner.load(std::memory_order_acquire);
+  return owner != 0 &&
+         shard.family().alive(static_cast<std::uint32_t>(owner >> 32) - 1, static_cast<std::uint32_t>(owner));
+}
+
 // True: the ports are this process's to open. The dead have no claim.
 bool PortSet::claim(socket::Shard& shard) {
   socket::Guard guard(shard);
   socket::Wires& wires = shard.wires();
   socket::Family& family = shard.family();
-  const std::uint64_t owner = wires.owner.load(std::memory_order_relaxed);
-  const auto slot = static_cast<std::uint32_t>(owner >> 32) - 1;
-  if (owner != 0 && slot == family.slot()) return false;
-  if (owner != 0 && family.alive(slot, static_cast<std::uint32_t>(owner))) return false;
+  if (owner_lives(shard)) return false;
   socket::sweep_family(guard);
   wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
   wires.open.store(false, std::memory_order_relaxed);
@@ -148,10 +151,8 @@ bool PortSet::follow(socket::Shard& shard) {
     if (wires.open.load(std::memory_order_acquire)) break;
     if (owner == 0 || shard.family().table().slots[shard.family().slot()].cannot_own.load()) return false;
     constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
-    const bool silent =
-        socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook) == -ETIMEDOUT;
-    const auto slot = static_cast<std::uint32_t>(owner >> 32) - 1;
-    if (silent && !shard.family().alive(slot, static_cast<std::uint32_t>(owner))) return false;
+    const auto* const openings = reinterpret_cast<const std::uint32_t*>(&wires.openings);
+    if (socket::os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
   }
   attach_relays(shard);
   return true;

@@ -47,6 +47,7 @@ class PortSet {
   [[nodiscard]] bool following() const { return following_.load(std::memory_order_acquire); }
   /// A follower's: the owner may be gone. Takes its place if it is, and sweeps what it referred to.
   void look_after_owner(socket::Shard& shard);
+  [[nodiscard]] static bool owner_lives(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
   /// Whether ports[index] serves (or has not been tried yet).
   [[nodiscard]] bool usable(std::size_t index) const;

@@ -1,6 +1,7 @@
 #include "runtime/progress.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -24,8 +25,16 @@ constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, well below a peer's retransmission timer.
 constexpr Duration kLongestPause = std::chrono::milliseconds(150);
+/// Before a process takes ports over for others: 10 ms.
+constexpr timespec kPassiveWait{0, 10'000'000};
 /// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes.
 constexpr int kLooksBeforeDozing = 10;
+/// A program may wait without ever sleeping; this thread does not, or it would take a processor for nothing.
+Duration bounded(Duration budget) {
+  constexpr Duration kMost = std::chrono::milliseconds(1);
+  return budget < Duration{} ? kMost : std::min(budget, kMost);
+}
+
 }  // namespace
 
 bool Progress::start() {
@@ -155,20 +164,37 @@ bool Progress::doze(Instant polled) {
   return true;
 }
 
+// Other processes of the family wait for what comes here: for them a pause is bridged as a wait of the program's own
+// would bridge it, before anything sleeps. False: a thread of the program polls.
+bool Progress::poll_until_quiet() {
+  constexpr int kBatches = 64;  // then look at the program and stopping_ again
+  const bool kin = socket::has_kin();
+  const Duration patience = kin ? bounded(socket::environment.spin) + bounded(socket::environment.yield) : Duration{};
+  Instant busy = shard_.clock().now();
+  for (int i = 0; i < kBatches;) {
+    const auto received = shard_.poll();
+    if (!received.has_value()) {
+      if (!kin) return false;
+      continue;  // a process that does not poll this wire, perhaps
+    }
+    own_poll_ = shard_.last_poll();
+    if (!shard_.poll_was_idle()) {
+      busy = own_poll_;
+      i++;
+    } else if (own_poll_ - busy >= patience) {
+      break;
+    } else {
+      sched_yield();
+    }
+  }
+  return true;
+}
+
 // Nobody polls: do it here, until the wire is quiet, then sleep until a port or a timer wants us. A thread of
 // the program that falls asleep meanwhile becomes the wires' watcher beside us; both are woken then, and the
 // lock decides who arms and disarms, so that no sleeper is left with a port that is not armed.
 void Progress::sleep_armed() {
-  constexpr int kBatches = 64;  // then look at the program and stopping_ again
-  for (int i = 0; i < kBatches; i++) {
-    const auto received = shard_.poll();
-    if (!received.has_value()) {
-      if (socket::has_kin()) continue;  // a process that does not poll this wire, perhaps
-      return;                           // a thread of the program, which does
-    }
-    own_poll_ = shard_.last_poll();
-    if (*received == 0) break;
-  }
+  if (!poll_until_quiet()) return;
   {
     socket::Guard guard(shard_);
     // What came before the port was armed wakes nobody: one look more.
@@ -225,6 +251,10 @@ void Progress::nap(std::span<const int> wires, Duration time) {
 void Progress::mind_family() {
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0) join_family();
   if (ports_.following()) {
+    // A process that never waits for the wire (a master beside its workers) is the last to take the ports: what
+    // comes in is for others.
+    const bool passive = shard_.last_poll() == Instant{};
+    if (passive && !ports_.owner_lives(shard_)) socket::kernel->ppoll(nullptr, 0, &kPassiveWait, nullptr);
     ports_.look_after_owner(shard_);
   } else {
     socket::Guard guard(shard_);

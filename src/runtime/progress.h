@@ -42,6 +42,7 @@ class Progress {
   void open_step();
   void mind_family();
   void follow_step();
+  bool poll_until_quiet();
   void sleep_armed();
   void sleep_for(Duration time);
   void nap(std::span<const int> wires, Duration time);

@@ -131,20 +131,23 @@ std::size_t Shard::poll_locked() {
   last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
   if (wires_->members.load(std::memory_order_relaxed) != 0 && owns_wires_) [[unlikely]]
     serve_family();
+  else
+    served_ = false;
   const bool output = stack_.output_pending();
   if (output) stack_.resume_output(context_);
   std::size_t received = 0;
   for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
-  idle_ = !output && received == 0 && !due;
+  idle_ = !output && received == 0 && !due && !served_;
   return received;
 }
 
 void Shard::serve_family() {
   wires_->polled.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
   wires_->rung = false;
-  if (wires_->frames_left.load(std::memory_order_relaxed)) take_left_frames(*wires_, context_);
+  served_ = frames_left();
+  if (served_) take_left_frames(*wires_, context_);
 }
 
 std::size_t Shard::receive(std::uint16_t port) {

@@ -131,6 +131,7 @@ class Shard {
   std::atomic<int> sleepers_{0};
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
+  bool served_ = false;  // the last poll took frames that other processes had left
   bool ended_ = false;
   std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;

@@ -7,6 +7,7 @@
 //
 // A server prints "ready" when it listens and serves one client; a client prints one line of JSON. It knows
 // nothing of libbypass. `--spin`: non-blocking sockets, polled without pause, as a tuned kernel program does.
+// `--fork`: a ping-pong server answers from a forked child.
 // `--mark`: asks for the files /netbench-begin and /netbench-end before and after the measured round trips (for a
 // tracer to see), with clocks left alone in between; a server then serves exactly --count of them.
 #include <arpa/inet.h>
@@ -14,6 +15,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +38,7 @@ struct Arguments {
   std::size_t size = 64;
   long count = 100000;
   double seconds = 2;
-  bool spin = false, mark = false;
+  bool spin = false, mark = false, fork = false;
   int cpu = -1;
 };
 
@@ -48,7 +50,7 @@ struct Arguments {
 void usage() {
   std::fputs(
       "usage: netbench pingpong|stream|connect|idle server|client ADDRESS PORT [--size N] [--count N] [--seconds S] "
-      "[--spin] [--mark] [--cpu N]\n",
+      "[--spin] [--mark] [--fork] [--cpu N]\n",
       stderr);
   std::exit(2);
 }
@@ -58,8 +60,8 @@ Arguments parse(int argc, char** argv) {
   Arguments a{argv[1], argv[2], argv[3], std::atoi(argv[4])};
   for (int i = 5; i < argc; i++) {
     const std::string_view option = argv[i];
-    if (option == "--spin" || option == "--mark") {
-      (option == "--spin" ? a.spin : a.mark) = true;
+    if (option == "--spin" || option == "--mark" || option == "--fork") {
+      (option == "--spin" ? a.spin : option == "--mark" ? a.mark : a.fork) = true;
       continue;
     }
     if (i + 1 >= argc) usage();
@@ -167,9 +169,22 @@ double nanoseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
+/// The child goes on with the connection; its parent, which has brought it up, only waits for it.
+void serve_in_child(int fd) {
+  const pid_t child = fork();
+  if (child < 0) fail("fork");
+  if (child == 0) return;
+  close(fd);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  std::exit(0);
+}
+
 void pingpong_server(const Arguments& a) {
   const int fd = accept_one(listen_at(a));
   tune(fd, a.spin);
+  if (a.fork) serve_in_child(fd);
   std::vector<char> buffer(a.size);
   const auto echo = [&] { return read_all(fd, buffer.data(), a.size) && write_all(fd, buffer.data(), a.size); };
   if (a.mark) {
