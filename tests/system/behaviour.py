@@ -6,11 +6,9 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
-import traceback
 
-from harness import BUILD, LIB, LONG, Side, check, free_port
+from harness import BUILD, LIB, LONG, Side, check, free_port, run_named
 
 CASES = {}
 NETBENCH = os.path.join(BUILD, "bin", "netbench")
@@ -355,17 +353,4 @@ def installed_layout_works():
         check("BYPASS_PORT" in settings and side.path("wire") in settings, settings)
 
 
-def main():
-    if len(sys.argv) < 2:
-        print("\n".join(CASES))
-        return
-    for name in sys.argv[1:]:
-        try:
-            CASES[name]()
-            print(f"{name}: shown")
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
-
-
-main()
+run_named(CASES, "shown")

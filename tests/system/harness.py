@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BYPASS_BUILD", os.path.join(ROOT, "build"))
@@ -27,13 +28,15 @@ def check(condition, text):
 
 
 class Side:
-    """One way to connect a server and a client program: `kernel` or `bypass`."""
+    """One way to connect a server and a client program: `kernel` or `bypass`; `server_port` is the server's end of
+    the wire, vhost or virtio."""
 
-    def __init__(self, name, profile="balanced"):
+    def __init__(self, name, profile="balanced", server_port="vhost"):
         check(os.path.exists(LIB), f"{LIB} is not built")
         self.name = name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
         self.profile = profile
+        self.kinds = {"server": server_port, "client": {"vhost": "virtio", "virtio": "vhost"}[server_port]}
         self.children = []
         self.serial = 0
         open(self.path("empty.toml"), "w").close()
@@ -50,7 +53,20 @@ class Side:
             self.show_logs()
         for child in reversed(self.children):
             self.kill(child)
+        for pid in self.inhabitants():
+            kill_one(pid)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def inhabitants(self):
+        """The processes whose working directory lies in our folder: those, too, that left their parent and session."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{pid}/cwd").startswith(self.dir):
+                    found.append(int(pid))
+            except OSError:
+                pass  # it has ended, or is another user's
+        return found
 
     def show_logs(self):
         for child in self.children:
@@ -61,12 +77,11 @@ class Side:
         return os.path.join(self.dir, name)
 
     def environment(self, role, **extra):
-        """`server` is the vhost end, `client` the virtio end."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
         env["LC_ALL"] = "C"
         if self.name == "bypass":
-            kind, address = {"server": ("vhost", self.address), "client": ("virtio", self.client_address)}[role]
-            env.update(BYPASS_PORT=f"{kind}:{self.path('wire')}", BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
+            address = {"server": self.address, "client": self.client_address}[role]
+            env.update(BYPASS_PORT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
                        BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
         env.update(extra)
@@ -153,6 +168,37 @@ class Side:
     def why(self):
         """What `bypass why` says of this side's processes."""
         return self.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="", expect=None).decode()
+
+
+def kill_one(pid, how=signal.SIGKILL):
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        pass
+
+
+def compare(scenario, **options):
+    """Runs a scenario on both sides; what it returns must be the same."""
+    results = {}
+    for name in ("kernel", "bypass"):
+        with Side(name, **options) as side:
+            results[name] = scenario(side)
+            if name == "bypass":
+                check("port_unavailable" not in side.why(), "the bypass side ran on the kernel's sockets")
+    check(results["kernel"] == results["bypass"], f"the sides differ:\nkernel: {results['kernel']}\nbypass: {results['bypass']}")
+
+
+def run_named(cases, verdict):
+    """The main program of a file of cases: runs those its arguments name; without arguments it lists them all."""
+    if len(sys.argv) < 2:
+        print("\n".join(cases))
+    for name in sys.argv[1:]:
+        try:
+            cases[name]()
+            print(f"{name}: {verdict}")
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
 
 
 def free_port(kind=socket.SOCK_STREAM):

@@ -2,17 +2,15 @@
 the kernel's sockets.   programs.py NAME...   (no name: lists them)"""
 import json
 import re
-import sys
-import traceback
 
-from harness import Side, check, free_port, make_file, sha256
+from harness import check, compare, free_port, make_file, run_named, sha256
 import socket
 
 SCENARIOS = {}
 
 
 def scenario(function):
-    SCENARIOS[function.__name__] = function
+    SCENARIOS[function.__name__] = lambda: compare(function)
     return function
 
 
@@ -185,27 +183,4 @@ def udp_echo(side):
     return [wire, plain]
 
 
-def compare(name):
-    results = {}
-    for side_name in ("kernel", "bypass"):
-        with Side(side_name) as side:
-            results[side_name] = SCENARIOS[name](side)
-            if side_name == "bypass":
-                check("port_unavailable" not in side.why(), "the bypass side ran on the kernel's sockets")
-    check(results["kernel"] == results["bypass"], f"the sides differ:\nkernel: {results['kernel']}\nbypass: {results['bypass']}")
-
-
-def main():
-    if len(sys.argv) < 2:
-        print("\n".join(SCENARIOS))
-        return
-    for name in sys.argv[1:]:
-        try:
-            compare(name)
-            print(f"{name}: same on both sides")
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
-
-
-main()
+run_named(SCENARIOS, "same on both sides")
