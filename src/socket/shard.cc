@@ -69,6 +69,7 @@ void Shard::stop_if_ended() {
 void Shard::enter() {
   stop_if_ended();
   context_.now = clock_.now();
+  context_.shared = wires_->members.load(std::memory_order_relaxed) != 0;
   fresh_ = true;
 }
 

@@ -180,6 +180,11 @@ void Arp::ask(Context& ctx, std::uint16_t name) {
 
 void Arp::wait(Context& ctx, std::uint16_t name, Packet* frame) {
   Neighbour& n = table_[name];
+  if (ctx.shared) frame = move_to_arena(ctx, frame);
+  if (ctx.shared && (frame->flags & kInArena) == 0) {
+    counters_.drop_arp_queue++;
+    return ctx.release(frame);
+  }
   if (n.waiting.count() >= max_queue_) {
     counters_.drop_arp_queue++;
     table_.total_waiting--;

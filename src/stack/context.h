@@ -113,6 +113,8 @@ struct Context {
   std::size_t ports = 0;
   Memory* memory = nullptr;
   const Hooks* hooks = nullptr;
+  /// Other processes use the stack, too: a packet that stays in it beyond the call must lie in the arena.
+  bool shared = false;
 
   [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
   /// Whether this process has a port open: frames of a port can be read only there.
