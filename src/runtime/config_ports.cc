@@ -26,11 +26,15 @@ struct KindInfo {
 
 // RDMA devices bring the addresses of their network interface with them.
 constexpr KindInfo kKinds[] = {
-    {"vhost", "dpdk", Target::kPath, true, true},        {"virtio", "dpdk", Target::kPath, true, true},
-    {"netdev", "dpdk", Target::kInterface, true, false},  // af_xdp or af_packet by themselves are
-    {"af_xdp", "dpdk", Target::kInterface, true, true},  {"af_packet", "packet", Target::kInterface, true, true},
-    {"tap", "dpdk", Target::kInterface, true, true},     {"pci", "dpdk", Target::kPci, true, true},
-    {"dpdk", "dpdk", Target::kDevargs, true, true},      {"verbs", "verbs", Target::kDevice, false, false},
+    {"vhost", "dpdk", Target::kPath, true, true},
+    {"virtio", "dpdk", Target::kPath, true, true},
+    {"netdev", "packet", Target::kInterface, true, true},
+    {"af_xdp", "dpdk", Target::kInterface, true, true},
+    {"af_packet", "packet", Target::kInterface, true, true},
+    {"tap", "packet", Target::kInterface, true, true},
+    {"pci", "dpdk", Target::kPci, true, true},
+    {"dpdk", "dpdk", Target::kDevargs, true, true},
+    {"verbs", "verbs", Target::kDevice, false, false},
     {"auto", "verbs", Target::kNone, false, false},
 };
 

@@ -73,8 +73,8 @@ std::string check_interface(const PortConfig& port) {
   return check_addresses(port);
 }
 
-std::string check_tap() {
-  if (access("/dev/net/tun", R_OK | W_OK) == 0) return "";
+std::string check_tap(const PortConfig& port) {
+  if (access("/dev/net/tun", R_OK | W_OK) == 0) return check_addresses(port);
   return std::string("/dev/net/tun: ") + strerrordesc_np(errno);
 }
 
@@ -87,11 +87,10 @@ std::string check_pci(const std::string& address) {
 }  // namespace
 
 std::string quick_check(const PortConfig& port) {
-  if (port.kind == "netdev") return "not built yet; use af_xdp:" + port.target + " or af_packet:" + port.target;
   if (!kind_built(port.kind)) return "not built yet";
   if (port.kind == "vhost" || port.kind == "virtio") return check_socket(port.target, port.kind == "vhost");
-  if (port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port);
-  if (port.kind == "tap") return check_tap();
+  if (port.kind == "netdev" || port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port);
+  if (port.kind == "tap") return check_tap(port);
   if (port.kind == "pci") return check_pci(port.target);
   return "";
 }

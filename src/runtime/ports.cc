@@ -54,7 +54,6 @@ void hand_over(socket::Shard& shard) {
   socket::Guard guard(shard);
   shard.wires().owner.store(0, std::memory_order_release);
   shard.wires().open.store(false, std::memory_order_release);
-  shard.follow();
   tell_openings(shard.wires());
   socket::call_kin();
 }
@@ -186,6 +185,20 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   pthread_mutex_unlock(&g_opening);
 }
 
+void PortSet::leave_forbidden(socket::Shard& shard) {
+  const auto refused = [](const Entry& entry) { return entry.port != nullptr && entry.port->forbidden(); };
+  if (following() || !std::any_of(entries_.begin(), entries_.end(), refused) || !shard.family().somebody_may_own())
+    return;
+  const Inside inside;
+  const Undisturbed undisturbed;
+  pthread_mutex_lock(&g_opening);
+  BYPASS_LOG_INFO("the wire lets this process not in: left to another process of the family");
+  close_ports(shard);
+  give_up_claim(shard);
+  state_.store(State::kClosed, std::memory_order_release);
+  pthread_mutex_unlock(&g_opening);
+}
+
 bool PortSet::open_all(socket::Shard& shard) {
   std::vector<Entry> made(config_.ports.size());
   std::uint16_t opened = 0;
@@ -262,6 +275,7 @@ void PortSet::give_up_claim(socket::Shard& shard) {
   socket::Guard guard(shard);
   shard.family().table().slots[shard.family().slot()].cannot_own.store(true, std::memory_order_relaxed);
   shard.wires().owner.store(0, std::memory_order_release);
+  shard.wires().open.store(false, std::memory_order_release);
   tell_openings(shard.wires());
   socket::call_kin();
 }
@@ -269,18 +283,23 @@ void PortSet::give_up_claim(socket::Shard& shard) {
 void PortSet::close(socket::Shard& shard) {
   if (!opened()) return;
   Inside inside;
+  close_ports(shard);
+  if (!following()) hand_over(shard);
+  state_.store(State::kFailed, std::memory_order_release);  // a process that ends opens nothing again
+}
+
+void PortSet::close_ports(socket::Shard& shard) {
   {
     socket::Guard guard(shard);
     Context& context = shard.context();
     for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
     context.ports = 0;
+    shard.follow();
   }
   for (Entry& entry : entries_) {
     if (entry.backend != nullptr && entry.port != nullptr) entry.backend->close(entry.port);
     entry.port = nullptr;
   }
-  if (!following()) hand_over(shard);
-  state_.store(State::kFailed, std::memory_order_release);  // a process that ends opens nothing again
 }
 
 void PortSet::drop_in_child() {

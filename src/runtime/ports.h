@@ -45,6 +45,9 @@ class PortSet {
   [[nodiscard]] bool opened() const { return state_.load(std::memory_order_acquire) == State::kOpen; }
   /// Opened, and another process's.
   [[nodiscard]] bool following() const { return following_.load(std::memory_order_acquire); }
+  /// An owner's: a wire that does not let this process in is left to another one of the family, if there is one that
+  /// may do better.
+  void leave_forbidden(socket::Shard& shard);
   /// A follower's: the owner may be gone. Takes its place if it is, and sweeps what it referred to.
   void look_after_owner(socket::Shard& shard);
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
@@ -75,6 +78,7 @@ class PortSet {
   void open_one(std::size_t index, std::uint16_t place, Entry& entry);
   bool open_all(socket::Shard& shard);
   void install(socket::Shard& shard, const std::vector<Entry>& made);
+  void close_ports(socket::Shard& shard);
   void give_up_claim(socket::Shard& shard);
   Backend* backend_for(std::size_t index, std::string& problem);
   Problem check_one(std::size_t index);

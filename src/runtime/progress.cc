@@ -113,7 +113,9 @@ void Progress::loop() {
 void Progress::step() {
   if (!ports_.opened()) return open_step();
   if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  if (socket::has_kin()) ports_.leave_forbidden(shard_);
   if (std::exchange(kin_changed_, false)) mind_family();
+  if (!ports_.opened()) return want_ports_.store(true, std::memory_order_release);
   if (ports_.following()) return follow_step();
   if (std::exchange(called_, false)) return sleep_armed();
   const Instant polled = shard_.last_poll();

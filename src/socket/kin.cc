@@ -126,7 +126,9 @@ std::size_t sweep_family(Guard& guard) {
     drop_waiters(guard, slot);
     drop_references(guard, slot);
   });
-  if (dead != 0) count_members();
+  if (dead == 0) return 0;
+  count_members();
+  wake_told();
   return dead;
 }
 

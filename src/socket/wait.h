@@ -64,6 +64,8 @@ Waiter* my_waiter();
 void forget_waiter();
 /// A process has died: its threads' holds and links are undone, their waiters freed. Lock held.
 void drop_waiters(Guard& guard, std::uint32_t slot);
+/// A process has died, perhaps between telling a sleeper and waking it: all that have been told are woken. Lock held.
+void wake_told();
 /// The progress thread's, when its doorbell has rung: passes on what other processes had for sleepers that have none
 /// of their own. Lock held.
 void pass_on_wakes();

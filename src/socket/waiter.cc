@@ -139,6 +139,13 @@ void drop_waiters(Guard& guard, std::uint32_t slot) {
   });
 }
 
+void wake_told() {
+  if (objects == nullptr) return;
+  objects->waiters.for_each([](const Waiter& waiter) {
+    if (waiter.asleep && waiter.called) collect_wake(waiter.target);
+  });
+}
+
 void pass_on_wakes() {
   if (objects == nullptr) return;
   const std::uint32_t slot = shard().family().slot();

@@ -95,11 +95,16 @@ class Port {
   /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
   [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
 
+  /// The wire is there and lets this process not in (another user's): perhaps another process of the family. Any thread.
+  [[nodiscard]] bool forbidden() const { return forbidden_.load(std::memory_order_acquire); }
+
  protected:
+  void set_forbidden(bool on) { forbidden_.store(on, std::memory_order_release); }
   void count_link_up() { link_ups_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
   std::atomic<std::uint32_t> link_ups_{0};
+  std::atomic<bool> forbidden_{false};
 };
 
 }  // namespace bypass

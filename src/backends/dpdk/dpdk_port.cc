@@ -124,6 +124,12 @@ void DpdkPort::set_link(bool up) {
   wake();
 }
 
+void DpdkPort::tell_forbidden(bool on) {
+  if (on == forbidden()) return;
+  set_forbidden(on);
+  wake();
+}
+
 void DpdkPort::lose_link() {
   link_generation_.fetch_add(1, std::memory_order_seq_cst);
   set_link(false);

@@ -70,6 +70,8 @@ class DpdkPort final : public Port {
   void set_link(bool up);  // from any thread
   /// The peer has gone, or has begun anew: the link is down, and a renewal that nobody has adopted yet is of the past.
   void lose_link();
+  /// Whether the wire lets this process in; somebody may have to be told.
+  void tell_forbidden(bool on);
   [[nodiscard]] unsigned link_generation() const { return link_generation_.load(std::memory_order_acquire); }
   void count_reopening() { reopened_.fetch_add(1, std::memory_order_relaxed); }
   void wake();

@@ -134,6 +134,7 @@ void PortKeeper::try_virtio(Instant now) {
     port_->resume(describe(true));
     return;
   }
+  port_->tell_forbidden(peer == Peer::kForbidden);
   explain_absence(peer, detail);
   due_ = next_try(now);
 }
