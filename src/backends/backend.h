@@ -1,6 +1,6 @@
 // The plugin boundary: what a backend asks of the process (Host) and what it offers (Backend).
 //
-// A plugin is a shared object next to libbypass.so (libbypass-dpdk.so, libbypass-verbs.so), opened with
+// A plugin is a shared object next to libbypass.so (libbypass-dpdk.so, libbypass-packet.so), opened with
 // RTLD_NOW | RTLD_LOCAL when a port is first needed, and it exports one function, `bypass_backend`.
 // Plugin and host are always of one build; `kBackendAbi` catches a stale file.
 //
@@ -13,13 +13,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stack/address.h"
 #include "stack/port.h"
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 3;
+inline constexpr std::uint32_t kBackendAbi = 4;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -31,10 +32,11 @@ inline constexpr std::uint32_t kLeastMtu = 576, kMostMtu = 65'535 - 14;
 
 /// One port as the configuration names it.
 struct PortSpec {
-  std::string kind;       // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "sim"
-  std::string target;     // what follows the colon: a path, an interface, a PCI address, devargs
-  MacAddress mac;         // zero: the backend chooses a stable one (locally administered, from target and role)
-  std::uint32_t mtu = 0;  // 0: the kind's own default
+  std::string kind;    // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "sim"
+  std::string target;  // what follows the colon: a path, an interface, a PCI address, devargs
+  std::vector<IpAddress> addresses;  // the stack's own on this port
+  MacAddress mac;                    // zero: the backend chooses a stable one (locally administered)
+  std::uint32_t mtu = 0;             // 0: the kind's own default
   std::uint16_t queues = 1;
   std::uint32_t buffer_memory = 0;  // bytes for frames, 0: the default budget
   Hugepages hugepages = Hugepages::kAuto;
