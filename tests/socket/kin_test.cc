@@ -9,9 +9,11 @@
 
 #include <csignal>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "socket/objects.h"
+#include "socket/readiness.h"
 #include "socket/world.h"
 #include "stack/arena_packet.h"
 
@@ -246,6 +248,44 @@ TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
   EXPECT_EQ(file.users, 0);
   EXPECT_FALSE(socket_of(file).has(kReading));
   EXPECT_EQ(file.references.total(), 1U);
+}
+
+TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
+  {
+    const Guard guard(shard());
+    ASSERT_TRUE(shard().begin_watch({}));  // so that the sleeper hears of the wire by being woken alone
+  }
+  Number accepted{};
+  std::thread sleeper([&] { accepted = accept_one(listener_); });
+  const auto asleep = [] {
+    const Guard guard(shard());
+    bool any = false;
+    if (objects != nullptr) objects->waiters.for_each([&](const Waiter& waiter) { any = any || waiter.asleep; });
+    return any;
+  };
+  while (!asleep()) sched_yield();
+  const Flag told;
+  fork_child([&] {
+    {
+      Guard guard(shard());
+      signal(*listener_.file, kIn);
+      guard.leave_untouched();  // it is killed here: nobody is woken
+    }
+    *told = 1;
+    for (;;) pause();
+  });
+  while (*told == 0) sched_yield();
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  end_child(SIGKILL);
+  sleeper.join();
+  {
+    const Guard guard(shard());
+    shard().end_watch();
+  }
+  ASSERT_NE(accepted.file, nullptr);
+  numbers_.push_back(accepted);
+  world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
 TEST_F(Kin, AForkThatFails_LeavesNothing) {
