@@ -135,10 +135,10 @@ TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
 
 TEST(ShowConfig, KindOfPortThatIsNotBuilt_IsSaidToBe) {
   const auto said = [](const char* port) {
-    return run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out.find("not built yet: netdev") !=
+    return run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out.find("not built yet: verbs") !=
            std::string::npos;
   };
-  EXPECT_TRUE(said("BYPASS_PORT=tap:a;netdev:lo"));
+  EXPECT_TRUE(said("BYPASS_PORT=tap:a;verbs:mlx5_0"));
   EXPECT_FALSE(said("BYPASS_PORT=af_packet:lo"));
 }
 

@@ -34,6 +34,7 @@ TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
   const PortSpec spec = port_spec(config, 1);
   EXPECT_EQ(spec.kind, "tap");
   EXPECT_EQ(spec.target, "bp0");
+  EXPECT_EQ(spec.addresses, std::vector{IpAddress::from_v4(0x0a080001)});
   EXPECT_EQ(spec.buffer_memory, 8U << 20);
   EXPECT_EQ(spec.hugepages, Hugepages::kOn);
 }
@@ -50,11 +51,12 @@ TEST(ConfigPorts, EveryKind_Parses) {
 
 TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   EXPECT_STREQ(plugin_of_kind("vhost"), "dpdk");
+  EXPECT_STREQ(plugin_of_kind("af_packet"), "packet");
   EXPECT_STREQ(plugin_of_kind("verbs"), "verbs");
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
   EXPECT_TRUE(kind_built("vhost"));
   EXPECT_FALSE(kind_built("verbs"));
-  EXPECT_FALSE(kind_built("netdev"));  // what the plugin refuses to open
+  EXPECT_TRUE(kind_built("netdev"));
   EXPECT_TRUE(kind_built("af_xdp"));
 }
 

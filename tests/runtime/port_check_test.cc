@@ -40,13 +40,23 @@ TEST(PortCheck, SocketFolder_MustTakeAFileOfTheServingEnd) {
 
 TEST(PortCheck, InterfaceAndDevice_MustBeThere) {
   EXPECT_NE(checked("af_packet", "bp-nosuch").find("no network interface"), std::string::npos);
+  EXPECT_NE(checked("netdev", "bp-nosuch").find("no network interface"), std::string::npos);
   EXPECT_NE(checked("af_xdp", "bp-nosuch").find("no network interface"), std::string::npos);
   EXPECT_EQ(checked("af_packet", "lo"), "");
   EXPECT_NE(checked("pci", "fff0:ff:1f.7").find("lspci"), std::string::npos);
 }
 
-TEST(PortCheck, KindsThatAreNotBuilt_SayWhatToUse) {
-  EXPECT_EQ(checked("netdev", "eth0"), "not built yet; use af_xdp:eth0 or af_packet:eth0");
+TEST(PortCheck, AddressThatTheKernelHasOnTheInterface_IsRefused) {
+  PortConfig port;
+  port.kind = "af_packet";
+  port.target = "lo";
+  port.addresses = {{IpAddress::from_v4(0x7f000001), 8}};
+  EXPECT_NE(quick_check(port).find("ip addr del 127.0.0.1/8 dev lo"), std::string::npos) << quick_check(port);
+  port.addresses = {{IpAddress::from_v4(0x7f000203), 8}};
+  EXPECT_EQ(quick_check(port), "");
+}
+
+TEST(PortCheck, KindsThatAreNotBuilt_SaySo) {
   EXPECT_EQ(checked("verbs", "mlx5_0"), "not built yet");
 }
 

@@ -120,20 +120,6 @@ bool plan_interface(const PortSpec& spec, PortPlan& plan, const char* driver, st
   return true;
 }
 
-bool plan_tap(const PortSpec& spec, PortPlan& plan, std::string& problem) {
-  if (spec.target.empty() || spec.target.size() >= IFNAMSIZ) {
-    problem = "tap:" + spec.target + ": an interface name of 1 to 15 characters is needed";
-    return false;
-  }
-  if (::access("/dev/net/tun", R_OK | W_OK) != 0) {
-    problem = "tap:" + spec.target + ": /dev/net/tun: " + std::strerror(errno);
-    return false;
-  }
-  plan.device.name = next_name("net_tap");
-  plan.device.arguments = "iface=" + spec.target;
-  return true;
-}
-
 bool is_pci_address(std::string_view text) {
   unsigned domain, bus, slot, function;
   char rest;
@@ -187,22 +173,15 @@ bool plan_kind(const PortSpec& spec, PortPlan& plan, std::string& problem) {
     share_memory_with_peer(plan);
     return spec.kind == "vhost" ? plan_vhost(spec, plan, problem) : plan_virtio(spec, plan, problem);
   }
-  if (spec.kind == "af_packet") return plan_interface(spec, plan, "net_af_packet", problem);
   if (spec.kind == "af_xdp") {
     // The driver registers the pool's memory with the kernel once: it cannot grow later.
     plan.pool.initial = 8192;
     plan.pool.budget_bytes = 0;
     return plan_interface(spec, plan, "net_af_xdp", problem);
   }
-  if (spec.kind == "tap") return plan_tap(spec, plan, problem);
   if (spec.kind == "pci") return plan_pci(spec.target, "", plan, problem);
   if (spec.kind == "dpdk") return plan_devargs(spec, plan, problem);
-  if (spec.kind == "netdev") {
-    problem = "netdev:" + spec.target + ": not built yet; use af_xdp:" + spec.target + " or af_packet:" + spec.target;
-    return false;
-  }
-  problem = spec.kind + ":" + spec.target +
-            ": not a wire of DPDK's; accepted are vhost, virtio, af_packet, af_xdp, tap, pci and dpdk";
+  problem = spec.kind + ":" + spec.target + ": not a wire of DPDK's; accepted are vhost, virtio, af_xdp, pci and dpdk";
   return false;
 }
 

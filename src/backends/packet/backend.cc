@@ -1,0 +1,78 @@
+// The plugin's entry: Backend over the kernel's own ways to an interface's frames.
+#include "backends/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/packet/descriptor.h"
+#include "backends/packet/libc.h"
+#include "backends/packet/link_watch.h"
+#include "backends/packet/packet_port.h"
+#include "backends/packet/tap_port.h"
+
+namespace bypass::packet {
+namespace {
+
+class PacketBackend final : public Backend {
+ public:
+  bool check(const PortSpec& spec, std::string& problem) override;
+  Port* open(const PortSpec& spec, std::string& problem) override;
+  void close(Port* port) override;
+  void drop_in_child() override { drop_descriptors(); }
+
+ private:
+  std::mutex mutex_;
+  LinkWatch links_;
+  std::vector<std::unique_ptr<FramePort>> ports_;
+};
+
+std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem) {
+  if (spec.kind == "af_packet" || spec.kind == "netdev") return PacketPort::open(spec, problem);
+  if (spec.kind == "tap") return TapPort::open(spec, problem);
+  problem = "not a wire of this plugin; accepted are af_packet, netdev and tap";
+  return nullptr;
+}
+
+// What can be known without opening anything, the process knows by itself (runtime/port_check).
+bool PacketBackend::check(const PortSpec&, std::string&) {
+  return true;
+}
+
+Port* PacketBackend::open(const PortSpec& spec, std::string& problem) {
+  auto port = open_kind(spec, problem);
+  const int error = port == nullptr ? 0 : links_.watch(port.get());
+  if (error != 0) problem = "no netlink socket: " + std::string(std::strerror(error));
+  if (port == nullptr || error != 0) {
+    problem = spec.kind + ":" + spec.target + ": " + problem;
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+void PacketBackend::close(Port* port) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(ports_.begin(), ports_.end(), [&](const auto& each) { return each.get() == port; });
+  if (found == ports_.end()) return;
+  links_.forget(found->get());
+  ports_.erase(found);
+}
+
+}  // namespace
+}  // namespace bypass::packet
+
+extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
+  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
+  const char* missing = nullptr;
+  if (!bypass::packet::bind_libc(host, &missing)) {
+    host->log(bypass::LogLevel::kError, missing);
+    return nullptr;
+  }
+  // Never destroyed: its thread outlives the program's static destructors.
+  static auto* backend = new bypass::packet::PacketBackend;
+  return backend;
+}

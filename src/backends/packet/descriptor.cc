@@ -1,0 +1,60 @@
+#include "backends/packet/descriptor.h"
+
+#include <fcntl.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "backends/packet/libc.h"
+
+namespace bypass::packet {
+namespace {
+
+// A number plus one; 0 is an empty place. A port has four at most, a process sixteen ports.
+std::array<std::atomic<int>, 128> g_open{};
+
+void replace(int before, int after) {
+  for (auto& place : g_open) {
+    int expected = before;
+    if (place.compare_exchange_strong(expected, after, std::memory_order_relaxed)) return;
+  }
+}
+
+int raise(int fd) {
+  const int base = host->descriptor_base();
+  if (fd >= base) return fd;
+  const int high = libc.fcntl(fd, F_DUPFD_CLOEXEC, base);
+  if (high < 0) return fd;  // no number left up there
+  libc.close(fd);
+  return high;
+}
+
+}  // namespace
+
+Descriptor::Descriptor(int fd) : fd_(fd) {
+  if (fd < 0) return;
+  const int saved = errno;
+  fd_ = raise(fd);
+  libc.fcntl(fd_, F_SETFD, FD_CLOEXEC);
+  host->own_descriptor(fd_, true);
+  replace(0, fd_ + 1);
+  errno = saved;
+}
+
+void Descriptor::close() {
+  if (fd_ < 0) return;
+  replace(fd_ + 1, 0);
+  host->own_descriptor(fd_, false);
+  libc.close(fd_);
+  fd_ = -1;
+}
+
+void drop_descriptors() {
+  for (auto& place : g_open) {
+    const int stored = place.exchange(0, std::memory_order_relaxed);
+    if (stored != 0) libc.close(stored - 1);
+  }
+}
+
+}  // namespace bypass::packet

@@ -1,0 +1,32 @@
+// Descriptor: one descriptor of this plugin: born at or above Host::descriptor_base(), CLOEXEC, known to the host, and
+// closed at once in a forked child, whose copy would keep sockets and interfaces alive that their owner has let go of.
+#pragma once
+
+#include <utility>
+
+namespace bypass::packet {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  /// Takes a new descriptor over; -1 is none. errno stays as it was.
+  explicit Descriptor(int fd);
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  void close();
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Closes every open Descriptor's number. For a forked child only; async-signal-safe.
+void drop_descriptors();
+
+}  // namespace bypass::packet

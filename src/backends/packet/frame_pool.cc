@@ -1,0 +1,90 @@
+#include "backends/packet/frame_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace bypass::packet {
+
+FramePool::~FramePool() {
+  // Frames that are still out stay readable: then the memory is kept to the end of the process.
+  if (memory_ != nullptr && free_count() == total_) munmap(memory_, std::size_t{total_} * kElement);
+}
+
+bool FramePool::create(std::size_t budget_bytes, std::uint16_t port_index, std::string& problem) {
+  constexpr std::uint32_t kLeast = 256;
+  const std::uint32_t count = std::max(kLeast, static_cast<std::uint32_t>(budget_bytes / kElement));
+  const std::size_t bytes = std::size_t{count} * kElement;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    problem = "no memory for " + std::to_string(bytes >> 20) + " MiB of frames: " + std::strerror(errno);
+    return false;
+  }
+  madvise(memory, bytes, MADV_DONTDUMP);
+  memory_ = static_cast<std::byte*>(memory);
+  stack_ = std::make_unique<Packet*[]>(count);
+  total_ = count;
+  port_index_ = port_index;
+  free_.store(count, std::memory_order_relaxed);
+  return true;
+}
+
+Packet* FramePool::make_fresh() {
+  if (fresh_ == total_) return nullptr;
+  std::byte* const element = memory_ + std::size_t{fresh_++} * kElement;
+  auto* const packet = new (element) Packet{};
+  packet->buffer = element + kPacketRoom;
+  packet->capacity = kBufferBytes;
+  packet->port = port_index_;
+  return packet;
+}
+
+Packet* FramePool::take() {
+  Packet* const packet = stacked_ != 0 ? stack_[--stacked_] : make_fresh();
+  if (packet == nullptr) {
+    ran_dry_.store(ran_dry() + 1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  count_free(-1);
+  packet->reset(kTxHeadroom);
+  return packet;
+}
+
+std::size_t FramePool::alloc(std::span<Packet*> out) {
+  std::size_t n = 0;
+  while (n < out.size() && (out[n] = take()) != nullptr) n++;
+  return n;
+}
+
+void FramePool::free_frame(Packet* head) {
+  for (Packet* p = head; p != nullptr;) {
+    Packet* const next = p->next_segment;
+    stack_[stacked_++] = p;
+    count_free(1);
+    p = next;
+  }
+}
+
+Packet* FramePool::copy_in(std::span<const std::byte> bytes) {
+  Packet* head = nullptr;
+  Packet** link = &head;
+  for (std::span<const std::byte> left = bytes; head == nullptr || !left.empty();) {
+    Packet* const segment = take();
+    if (segment == nullptr) {
+      free_frame(head);
+      return nullptr;
+    }
+    const auto piece = left.first(std::min<std::size_t>(left.size(), kDataRoom));
+    std::memcpy(segment->data, piece.data(), piece.size());
+    segment->len = static_cast<std::uint32_t>(piece.size());
+    *link = segment;
+    link = &segment->next_segment;
+    left = left.subspan(piece.size());
+  }
+  head->frame_len = static_cast<std::uint32_t>(bytes.size());
+  return head;
+}
+
+}  // namespace bypass::packet

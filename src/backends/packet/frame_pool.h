@@ -1,0 +1,68 @@
+// FramePool: the buffers of one port, a plain LIFO that hands the warmest out first. Every access comes from whoever
+// holds the shard's lock.
+//
+// An element is  Packet (128 bytes) | headroom 128 | data room.  The whole budget is address space from the start; a
+// buffer costs memory once it has been used. The mapping is shared with forked children, which may read in it what was
+// received before the fork.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "stack/packet.h"
+
+namespace bypass::packet {
+
+class FramePool {
+ public:
+  /// Behind the headroom. Large frames come in pieces of this size: a piece costs a header's cache lines, and a small
+  /// frame touches only its buffer's first page.
+  static constexpr std::uint32_t kDataRoom = 8192;
+  static constexpr std::uint32_t kBufferBytes = kTxHeadroom + kDataRoom;
+
+  FramePool() = default;
+  FramePool(const FramePool&) = delete;
+  FramePool& operator=(const FramePool&) = delete;
+  ~FramePool();
+
+  /// False: `problem` says why.
+  bool create(std::size_t budget_bytes, std::uint16_t port_index, std::string& problem);
+
+  /// An empty frame, reset() to kTxHeadroom; null when none is left.
+  Packet* take();
+  std::size_t alloc(std::span<Packet*> out);
+  /// A head with its segments.
+  void free_frame(Packet* head);
+  /// A frame of one or more buffers with these bytes in it; null when the pool ran dry (counted).
+  Packet* copy_in(std::span<const std::byte> bytes);
+
+  [[nodiscard]] std::uint32_t total() const { return total_; }
+  [[nodiscard]] std::uint32_t free_count() const { return free_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t ran_dry() const { return ran_dry_.load(std::memory_order_relaxed); }
+
+ private:
+  // An odd number of cache lines, so that the headers do not all meet in one set of the cache.
+  static constexpr std::uint32_t kPacketRoom = 128;
+  static constexpr std::uint32_t kElement = kPacketRoom + kBufferBytes + 64;
+  static_assert(sizeof(Packet) <= kPacketRoom && kElement / 64 % 2 == 1);
+
+  Packet* make_fresh();
+  void count_free(std::int32_t change) {
+    free_.store(free_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(change), std::memory_order_relaxed);
+  }
+
+  std::byte* memory_ = nullptr;
+  std::uint32_t total_ = 0;
+  std::uint32_t fresh_ = 0;  // elements from here on have never been used
+  std::uint32_t stacked_ = 0;
+  std::unique_ptr<Packet*[]> stack_;
+  std::uint16_t port_index_ = 0;
+  std::atomic<std::uint32_t> free_{0};  // written by the holder of the shard's lock, read by anybody
+  std::atomic<std::uint64_t> ran_dry_{0};
+};
+
+}  // namespace bypass::packet

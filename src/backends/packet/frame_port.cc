@@ -1,0 +1,84 @@
+#include "backends/packet/frame_port.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace bypass::packet {
+namespace {
+
+constexpr std::size_t kDefaultBuffers = 64u << 20;
+// An IPv4 packet's 65,535 bytes less the longest IP and TCP headers.
+constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
+
+}  // namespace
+
+bool FramePort::prepare(const PortSpec& spec, std::string& problem) {
+  if (!wakeup_.is_open()) {
+    problem = "no descriptor for the port's wake-up: " + std::string(std::strerror(errno));
+    return false;
+  }
+  caps_.buffer_bytes = FramePool::kBufferBytes;
+  caps_.gather = true;
+  caps_.tso_max_bytes = kLargestTsoPayload;
+  return pool_.create(spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers, spec.index, problem);
+}
+
+bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem) {
+  caps_.mtu = spec.mtu != 0 ? spec.mtu : of_interface;
+  if (caps_.mtu <= of_interface) return true;
+  problem = "an MTU of " + std::to_string(spec.mtu) + " is more than the interface's " + std::to_string(of_interface) +
+            "; raise that first (ip link set " + spec.target + " mtu " + std::to_string(spec.mtu) + ")";
+  return false;
+}
+
+void FramePort::set_link(bool up) {
+  if (link_.exchange(up, std::memory_order_acq_rel) == up) return;
+  (up ? link_ups_ : link_downs_).fetch_add(1, std::memory_order_relaxed);
+  wakeup_.ring();
+}
+
+std::size_t FramePort::drop(std::span<Packet* const> frames) {
+  free(frames);
+  tx_dropped_.add(frames.size());
+  return frames.size();
+}
+
+std::size_t FramePort::alloc(std::uint16_t, std::span<Packet*> out) {
+  return pool_.alloc(out);
+}
+
+void FramePort::free(std::span<Packet* const> frames) {
+  for (Packet* p : frames) pool_.free_frame(p);
+}
+
+bool FramePort::arm(std::uint16_t) {
+  wakeup_.fetch();
+  const bool up = is_up();
+  if (up == armed_link_) return true;
+  armed_link_ = up;  // its event has just been fetched: have the caller look
+  return false;
+}
+
+void FramePort::disarm(std::uint16_t) {
+  wakeup_.fetch();
+}
+
+PortStats FramePort::stats() const {
+  PortStats s;
+  s.rx_frames = rx_frames_.get();
+  s.rx_bytes = rx_bytes_.get();
+  s.rx_dropped = rx_dropped_.get() + lost_by_kernel();
+  s.rx_no_buffer = pool_.ran_dry();
+  s.tx_frames = tx_frames_.get();
+  s.tx_bytes = tx_bytes_.get();
+  s.tx_full = tx_full_.get();
+  s.tx_dropped = tx_dropped_.get();
+  s.link_up = link_ups_.load(std::memory_order_relaxed);
+  s.link_down = link_downs_.load(std::memory_order_relaxed);
+  s.reopened = reopened_.load(std::memory_order_relaxed);
+  s.buffers_total = pool_.total();
+  s.buffers_free = pool_.free_count();
+  return s;
+}
+
+}  // namespace bypass::packet

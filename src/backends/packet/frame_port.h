@@ -1,0 +1,68 @@
+// FramePort: what the ports of this plugin have in common: buffers, counters, the link's state, the wake-up descriptor.
+//
+// The link's state is set by LinkWatch's thread, which calls look() whenever netlink tells that some interface changed;
+// the data path reads one atomic.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "backends/backend.h"
+#include "backends/packet/frame_pool.h"
+#include "backends/packet/wakeup.h"
+#include "stack/port.h"
+
+namespace bypass::packet {
+
+class FramePort : public Port {
+ public:
+  /// Some interface of the system has changed. On LinkWatch's thread, and once on the opener's.
+  virtual void look() = 0;
+
+  [[nodiscard]] const PortCaps& caps() const final { return caps_; }
+  [[nodiscard]] MacAddress mac() const final { return mac_; }
+  [[nodiscard]] LinkState link() const final { return is_up() ? LinkState::kUp : LinkState::kDown; }
+  std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) final;
+  void free(std::span<Packet* const> frames) final;
+  [[nodiscard]] int wait_descriptor(std::uint16_t) const final { return wakeup_.descriptor(); }
+  [[nodiscard]] std::uint32_t wait_generation() const final { return 0; }
+  bool arm(std::uint16_t queue) override;
+  void disarm(std::uint16_t queue) override;
+  [[nodiscard]] PortStats stats() const final;
+
+ protected:
+  static constexpr std::size_t kBurst = 64;
+
+  // A counter with one writer (the holder of the shard's lock) and readers anywhere.
+  struct Counter {
+    std::atomic<std::uint64_t> value{0};
+    void add(std::uint64_t n) { value.store(get() + n, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
+  };
+
+  /// Buffers, capabilities and the first look. False: `problem` says why.
+  bool prepare(const PortSpec& spec, std::string& problem);
+  /// The interface's MTU, or the one asked for if the interface passes it.
+  bool choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem);
+  void set_link(bool up);
+  [[nodiscard]] bool is_up() const { return link_.load(std::memory_order_acquire); }
+  /// Frames that the interface does not take any more: lost, as on a wire.
+  std::size_t drop(std::span<Packet* const> frames);
+  /// Frames that the kernel had to leave out since the last call; asked when `losing_` says that there are some.
+  [[nodiscard]] virtual std::uint64_t lost_by_kernel() const { return 0; }
+
+  FramePool pool_;
+  Wakeup wakeup_;
+  PortCaps caps_;
+  MacAddress mac_;
+  Counter rx_frames_, rx_bytes_, rx_dropped_, tx_frames_, tx_bytes_, tx_full_, tx_dropped_;
+  std::atomic<std::uint64_t> reopened_{0};
+
+ private:
+  std::atomic<bool> link_{false};
+  bool armed_link_ = false;  // link_ as it was at the last arm()
+  std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0};
+};
+
+}  // namespace bypass::packet

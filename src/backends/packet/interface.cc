@@ -1,0 +1,45 @@
+#include "backends/packet/interface.h"
+
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/packet/libc.h"
+
+namespace bypass::packet {
+
+bool look_at_interface(int socket, const std::string& name, Interface& out) {
+  out = {};
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
+  if (libc.ioctl(socket, SIOCGIFINDEX, &request) != 0) return false;
+  out.index = request.ifr_ifindex;
+  if (libc.ioctl(socket, SIOCGIFMTU, &request) != 0) return false;
+  out.mtu = static_cast<std::uint32_t>(request.ifr_mtu);
+  if (libc.ioctl(socket, SIOCGIFHWADDR, &request) != 0) return false;
+  out.is_ethernet = request.ifr_hwaddr.sa_family == ARPHRD_ETHER;
+  std::copy_n(request.ifr_hwaddr.sa_data, out.mac.bytes.size(), out.mac.bytes.begin());
+  if (libc.ioctl(socket, SIOCGIFFLAGS, &request) != 0) return false;
+  constexpr short kPasses = IFF_UP | IFF_RUNNING;
+  out.is_up = (request.ifr_flags & kPasses) == kPasses;
+  return true;
+}
+
+MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto mix = [&](const auto& bytes) {
+    for (const auto byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  };
+  mix(spec.target);
+  for (const IpAddress& address : spec.addresses) mix(address.bytes);
+  mix(interface.bytes);
+  MacAddress mac;
+  for (std::size_t i = 0; i < mac.bytes.size(); i++) mac.bytes[i] = static_cast<std::uint8_t>(hash >> (8 * i));
+  mac.bytes[0] = static_cast<std::uint8_t>((mac.bytes[0] & 0xfc) | 0x02);  // locally administered, unicast
+  return mac;
+}
+
+}  // namespace bypass::packet

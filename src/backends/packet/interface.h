@@ -1,0 +1,28 @@
+// What the kernel says of a network interface: asked when a port opens and when netlink tells of a change, never on
+// the data path.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backends/backend.h"
+#include "stack/address.h"
+
+namespace bypass::packet {
+
+struct Interface {
+  int index = 0;
+  bool is_up = false;  // IFF_UP and IFF_RUNNING: frames pass
+  bool is_ethernet = false;
+  std::uint32_t mtu = 0;
+  MacAddress mac;
+};
+
+/// Any socket of the interface's network namespace serves. False with errno: there is none of that name.
+bool look_at_interface(int socket, const std::string& name, Interface& out);
+
+/// A locally administered address that is the same in every run, and another one for another interface and other
+/// bypass addresses: containers call their interfaces alike, and several processes may share one.
+MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface);
+
+}  // namespace bypass::packet

@@ -1,0 +1,52 @@
+// libc's own functions, fetched through Host::libc, so that no call of this plugin can meet the preload library's
+// interposer of it.
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "backends/backend.h"
+
+// X(return type, name, parameters)
+#define BYPASS_PACKET_LIBC_CALLS(X)                           \
+  X(int, bind, (int, const sockaddr*, socklen_t))             \
+  X(int, close, (int))                                        \
+  X(int, epoll_create1, (int))                                \
+  X(int, epoll_ctl, (int, int, int, epoll_event*))            \
+  X(int, epoll_wait, (int, epoll_event*, int, int))           \
+  X(int, eventfd, (unsigned, int))                            \
+  X(int, fcntl, (int, int, ...))                              \
+  X(int, getsockopt, (int, int, int, void*, socklen_t*))      \
+  X(int, ioctl, (int, unsigned long, ...))                    \
+  X(int, open, (const char*, int, ...))                       \
+  X(int, poll, (pollfd*, nfds_t, int))                        \
+  X(ssize_t, read, (int, void*, size_t))                      \
+  X(ssize_t, readv, (int, const iovec*, int))                 \
+  X(ssize_t, recv, (int, void*, size_t, int))                 \
+  X(int, sendmmsg, (int, mmsghdr*, unsigned, int))            \
+  X(int, setsockopt, (int, int, int, const void*, socklen_t)) \
+  X(int, socket, (int, int, int))                             \
+  X(ssize_t, write, (int, const void*, size_t))               \
+  X(ssize_t, writev, (int, const iovec*, int))
+
+namespace bypass::packet {
+
+struct Libc {
+#define BYPASS_PACKET_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
+  BYPASS_PACKET_LIBC_CALLS(BYPASS_PACKET_MEMBER)
+#undef BYPASS_PACKET_MEMBER
+};
+
+/// Filled by bind_libc(), before anything else of this plugin runs.
+extern Libc libc;
+extern const Host* host;
+
+/// Looks every call up. False: `missing` names the first one that libc lacks.
+bool bind_libc(const Host* process, const char** missing);
+
+}  // namespace bypass::packet

@@ -1,0 +1,72 @@
+// RxRing: a packet socket that receives into a ring of slots shared with the kernel (TPACKET_V2 with PACKET_VNET_HDR):
+// frames are seen and taken without a system call, with their checksums' and segments' state.
+//
+// V3 would pack frames of any length, but shows them only when a block is full or a millisecond has passed.
+#pragma once
+
+#include <linux/if_packet.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "backends/packet/descriptor.h"
+#include "backends/packet/vnet.h"
+#include "stack/address.h"
+
+namespace bypass::packet {
+
+/// A ring takes the frames to `mac` and to groups whose length lies in this range (untagged ones).
+struct RxShape {
+  std::uint32_t shortest = 0;
+  std::uint32_t longest = 0;  // also the slots' room
+  std::uint32_t ring_bytes = 0;
+  MacAddress mac;
+};
+
+class RxRing {
+ public:
+  RxRing() = default;
+  RxRing(const RxRing&) = delete;
+  RxRing& operator=(const RxRing&) = delete;
+  ~RxRing();
+
+  /// Receives nothing until attach(). False with errno.
+  bool create(const RxShape& shape);
+  /// Receives from this interface, from now on. False with errno.
+  [[nodiscard]] bool attach(int interface) const;
+
+  /// The oldest frame, null when there is none.
+  [[nodiscard]] const tpacket2_hdr* head() const {
+    const auto* slot = reinterpret_cast<const tpacket2_hdr*>(slot_);
+    // Pairs with the kernel's barrier between filling the slot and handing it over.
+    return (__atomic_load_n(&slot->tp_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER) != 0 ? slot : nullptr;
+  }
+  /// Gives the oldest frame's slot back.
+  void advance();
+
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
+  /// Frames left out since the last call because the ring was full.
+  [[nodiscard]] std::uint64_t take_losses() const;
+
+ private:
+  bool map(const RxShape& shape);
+
+  Descriptor socket_;
+  std::byte* memory_ = nullptr;
+  std::byte* slot_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint32_t slot_bytes_ = 0, block_bytes_ = 0, slots_a_block_ = 0, blocks_ = 0;
+  std::uint32_t block_ = 0, slot_in_block_ = 0;
+};
+
+/// The parts of a slot.
+inline std::span<const std::byte> frame_of(const tpacket2_hdr& slot) {
+  return {reinterpret_cast<const std::byte*>(&slot) + slot.tp_mac, slot.tp_snaplen};
+}
+VnetHeader vnet_of(const tpacket2_hdr& slot);
+/// Whether `a` arrived before `b`.
+bool is_older(const tpacket2_hdr& a, const tpacket2_hdr& b);
+
+}  // namespace bypass::packet

@@ -1,0 +1,38 @@
+// Sender: batches of frames into a packet socket, with their virtio headers.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "backends/packet/vnet.h"
+#include "stack/packet.h"
+
+namespace bypass::packet {
+
+class Sender {
+ public:
+  static constexpr std::size_t kBatch = 64;
+
+  Sender();
+
+  struct Outcome {
+    std::size_t done = 0;     // of the batch, from its beginning: sent or refused
+    std::size_t bytes = 0;    // of the frames that were sent
+    std::size_t refused = 0;  // lost: the interface is down, its queue is full, the frame is longer than its MTU
+  };
+  /// At most kBatch frames, which stay the caller's; the bytes have been copied when this returns. Never waits: it
+  /// ends early where the socket's buffer is full. One system call, and one more for each refused frame.
+  Outcome send(int socket, std::span<Packet* const> frames);
+
+ private:
+  void describe(std::span<Packet* const> frames);
+
+  std::array<VnetHeader, kBatch> headers_{};
+  std::array<std::array<iovec, 1 + kMaxPieces>, kBatch> pieces_{};
+  std::array<mmsghdr, kBatch> messages_{};
+};
+
+}  // namespace bypass::packet

@@ -1,0 +1,21 @@
+// A kernel program that sends with UDP_SEGMENT over a virtual interface hands its datagrams over in one frame
+// (VnetHeader::kUdpDatagrams), as a card would get them. The stack knows datagrams one by one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backends/packet/frame_pool.h"
+#include "backends/packet/vnet.h"
+#include "stack/packet.h"
+
+namespace bypass::packet {
+
+bool holds_datagrams(const VnetHeader& header);
+
+/// The frame's datagrams as frames of their own, linked by queue_next; null when it is not what it should be, or the
+/// pool has too few buffers. The checksums are vouched for, not made.
+Packet* split_datagrams(FramePool& pool, std::span<const std::byte> frame, const VnetHeader& header);
+
+}  // namespace bypass::packet

@@ -1,0 +1,25 @@
+// Wakeup: a port's wake-up descriptor: an epoll descriptor over the kernel's sockets for its frames, level-triggered,
+// and an eventfd for what else receive() shall look at.
+//
+// Frames make it readable by themselves, for as long as they lie there. ring()'s event stays until fetch(), which
+// arm() and disarm() call: nothing is lost between arm() and poll(), and a sleeper does not spin.
+#pragma once
+
+#include "backends/packet/descriptor.h"
+
+namespace bypass::packet {
+
+class Wakeup {
+ public:
+  Wakeup();
+  [[nodiscard]] bool is_open() const { return epoll_.is_open() && event_.is_open(); }
+  void add(int fd);
+  void ring() const;  // from any thread
+  void fetch() const;
+  [[nodiscard]] int descriptor() const { return epoll_.get(); }
+
+ private:
+  Descriptor epoll_, event_;
+};
+
+}  // namespace bypass::packet

@@ -1,0 +1,211 @@
+"""Existing interfaces: libbypass on one end of a veth pair, the kernel's own TCP on the other. Needs root.
+veth.py CASE...   (no name: lists them)"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+from harness import LONG, check, free_port, make_file, sha256
+from veth_wire import KERNELS, OURS, Tap, Veth, ip
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def ends(server_role):
+    """The client's role and the server's address."""
+    return {"ours": ("kernel", OURS), "kernel": ("ours", KERNELS)}[server_role]
+
+
+def bypassed(side):
+    check("port_unavailable" not in side.why(), "the port did not open: " + side.why())
+
+
+def transfer(side, server_role, count, timeout=600, **extra):
+    """`count` bytes each way, with both ends' digests compared."""
+    client_role, address = ends(server_role)
+    port = free_port()
+    server = side.start_python(server_role, "transfer.py", "serve", address, port, count, until="ready", **extra)
+    told = side.python(client_role, "transfer.py", "connect", address, port, count, timeout=timeout, **extra).decode()
+    check(side.end(server) == 0, "the server failed")
+    told += side.output(server)
+    check(told.count(f"{count} ") == 2 and told.count("same") == 2, told)
+
+
+def both_ways(port, count, **options):
+    with Veth(port, **options) as side:
+        for server_role in ("ours", "kernel"):
+            transfer(side, server_role, count)
+        bypassed(side)
+        check("faults" not in options or "faulty" in side.output(side.children[0]), "the forwarder did nothing to the frames")
+
+
+AMOUNT = (2 << 30) if LONG else (200 << 20)
+FAULTY_AMOUNT = (200 << 20) if LONG else (10 << 20)
+FAULTS = ("1", "2", "11")  # per cent lost, per cent reordered, seed
+
+
+@case
+def af_packet_and_kernel():
+    """The default veth: partial checksums and frames of 64 KiB."""
+    both_ways("af_packet:veth-a", AMOUNT)
+
+
+@case
+def af_packet_and_kernel_without_offloads():
+    both_ways("af_packet:veth-a", AMOUNT, offloads=False)
+
+
+@case
+def af_packet_with_loss_and_reordering():
+    both_ways("af_packet:veth-a", FAULTY_AMOUNT, offloads=False, faults=FAULTS)
+
+
+def redis(side):
+    port = free_port()
+    side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,
+               until="Ready to accept")
+    cli = ["redis-cli", "-h", OURS, "-p", port]
+    check(side.run("kernel", *cli, "set", "k", "v").strip() == b"OK", "SET failed")
+    big = bytes(range(33, 123)) * 50000
+    side.run("kernel", *cli, "-x", "set", "big", stdin=big)
+    check(side.run("kernel", *cli, "get", "big").strip() == big, "4.5 MB came back changed")
+
+
+def curl(side):
+    make_file(side.path("large"), 20 << 20)
+    port = free_port()
+    side.start("ours", "/usr/bin/python3", "-u", "-m", "http.server", port, "--bind", OURS, until="Serving HTTP")
+    side.run("kernel", "curl", "-sS", "-o", side.path("got"), f"http://{OURS}:{port}/large")
+    check(sha256(side.path("got")) == sha256(side.path("large")), "curl: the file came changed")
+
+
+def iperf3(side):
+    port = free_port()
+    side.start("ours", "iperf3", "-s", "-B", OURS, "-p", port, "--forceflush", until="Server listening")
+    for extra in ([], ["-R"], ["-u", "-b", "50M"]):
+        report = json.loads(side.run("kernel", "iperf3", "-c", OURS, "-p", port, "-J", "-t", "1", *extra))
+        check("error" not in report, f"iperf3: {report.get('error')}")
+        end = report["end"]
+        check(end.get("sum_received", end.get("sum"))["bytes"] > 1 << 20, "less than 1 MiB in a second")
+
+
+def programs(port):
+    with Veth(port) as side:
+        for program in (redis, curl, iperf3):
+            program(side)
+            bypassed(side)
+            for child in side.children:  # the next one takes the address
+                side.kill(child)
+
+
+@case
+def af_packet_programs():
+    programs("af_packet:veth-a")
+
+
+def read_capture(capture, condition):
+    """One line for each frame of ours; tshark verifies the checksums that it is asked about."""
+    found = subprocess.run(["tshark", "-r", capture, "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o",
+                            "udp.check_checksum:TRUE", "-Y", f"ip.src == {OURS} and ({condition})"], capture_output=True, text=True)
+    return found.stdout.splitlines()
+
+
+def frames_on_the_wire(port):
+    """Our interface fills checksums and cuts segments in software, so that the peer's end shows what a card would send."""
+    with Veth(port) as side:
+        side.offloads_off("ours", "veth-a")
+        capture = side.path("capture")
+        tshark = side.start("kernel", "tshark", "-q", "-i", "veth-b", "-B", "64", "-w", capture, until="Capture started")
+        for server_role in ("ours", "kernel"):
+            transfer(side, server_role, 2 << 20)
+        port_number = free_port()
+        side.start_python("ours", "udp_echo.py", "server", OURS, port_number, until="ready")
+        side.python("kernel", "udp_echo.py", "client", OURS, port_number, 100)
+        side.until(lambda: len(read_capture(capture, "udp")) > 50, "tshark writes what it has captured")
+        side.kill(tshark, signal.SIGINT)
+        check(len(read_capture(capture, "tcp.len > 0")) > 1000, "the capture has too few segments of ours")
+        wrong = read_capture(capture, "_ws.malformed or ip.checksum.status == 0 or tcp.checksum.status == 0 or udp.checksum.status == 0")
+        check(not wrong, "wrong frames:\n" + "\n".join(wrong[:20]))
+
+
+@case
+def af_packet_frames_pass_tshark():
+    frames_on_the_wire("af_packet:veth-a")
+
+
+@case
+def tap_and_kernel():
+    with Tap() as side:
+        for server_role in ("ours", "kernel"):
+            transfer(side, server_role, AMOUNT // 4)
+        redis(side)
+        bypassed(side)
+
+
+@case
+def netdev_takes_the_interface():
+    with Veth("netdev:veth-a") as side:
+        redis(side)
+        bypassed(side)
+
+
+@case
+def address_that_the_kernel_has_is_refused():
+    """Both would answer, the kernel with resets; the program runs on the kernel's sockets, and says why."""
+    with Veth("af_packet:veth-a") as side:
+        side.run("ours", "ip", "addr", "add", f"{OURS}/24", "dev", "veth-a", LD_PRELOAD="")
+        port = free_port()
+        side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,
+                   until="Ready to accept")
+        check("both would answer" in side.why(), side.why())
+        check(side.run("kernel", "redis-cli", "-h", OURS, "-p", port, "ping").strip() == b"PONG", "the kernel's socket does not answer")
+
+
+@case
+def interface_goes_down_and_comes_back():
+    """What is sent meanwhile is lost, as with a cable; the connection lives on. Then the interface is removed and made
+    again, with another index."""
+    with Veth("af_packet:veth-a") as side:
+        port = free_port()
+        server = side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir",
+                            side.dir, until="Ready to accept")
+        cli = ["redis-cli", "-h", OURS, "-p", port, "ping"]
+        check(side.run("kernel", *cli).strip() == b"PONG", "no answer at first")
+        here = side.namespaces["ours"]
+        ip("-n", here, "link", "set", "veth-a", "down")
+        side.until(lambda: side.stat(server)["ports"][0]["link"] == "down", "the link is down")
+        ip("-n", here, "link", "set", "veth-a", "up")
+        check(side.run("kernel", *cli).strip() == b"PONG", "no answer after the interface was down")
+        ip("-n", here, "link", "del", "veth-a")
+        side.until(lambda: side.stat(server)["ports"][0]["link"] == "down", "the link is down again")
+        side.pair("ours", "veth-a", "kernel", "veth-b")
+        ip("-n", side.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
+        check(side.run("kernel", *cli).strip() == b"PONG", "no answer over the new interface")
+
+
+def main():
+    if len(sys.argv) < 2:
+        print("\n".join(CASES))
+        return
+    if os.geteuid() != 0:
+        print("needs root: it makes network namespaces")
+        sys.exit(77)
+    for name in sys.argv[1:]:
+        try:
+            begin = time.monotonic()
+            CASES[name]()
+            print(f"{name}: passed in {time.monotonic() - begin:.1f} s")
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+
+
+main()
