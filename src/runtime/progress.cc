@@ -173,13 +173,16 @@ bool Progress::poll_until_quiet() {
   const bool kin = socket::has_kin();
   const Duration patience = kin ? bounded(socket::environment.spin) + bounded(socket::environment.yield) : Duration{};
   Instant busy = shard_.clock().now();
+  Instant seen = shard_.last_poll();
   for (int i = 0; i < kBatches;) {
+    if (shard_.last_poll() != seen) return false;
     const auto received = shard_.poll();
     if (!received.has_value()) {
       if (!kin) return false;
-      continue;  // a process that does not poll this wire, perhaps
+      sched_yield();  // a process that does not poll this wire is inside, perhaps
+      continue;
     }
-    own_poll_ = shard_.last_poll();
+    own_poll_ = seen = shard_.last_poll();
     if (!shard_.poll_was_idle()) {
       busy = own_poll_;
       i++;
