@@ -97,6 +97,7 @@ struct Config {
   bool checksum_offload = true;
   std::uint64_t memory = 0;       // bytes of the arena
   std::uint64_t port_memory = 0;  // bytes of frames, a port
+  std::uint64_t fragment_memory = 0;
   Hugepages hugepages = Hugepages::kAuto;
   Duration exit_linger{};  // how long exit may wait for unsent data
 

@@ -76,6 +76,7 @@ StackConfig stack_config(const Config& config) {
   stack.tcp = engine_config(config);
   stack.tso = config.tso;
   stack.checksum_offload = config.checksum_offload;
+  stack.fragment_memory = static_cast<std::uint32_t>(config.fragment_memory);
   return stack;
 }
 

@@ -216,6 +216,15 @@ constexpr auto kSettings = std::to_array<Setting>({
      .fallback = "on",
      .help = "The port computes and verifies checksums where it can.",
      .apply = on_off<&Config::checksum_offload>},
+    {.key = "ip.fragment_memory",
+     .env = "BYPASS_IP_FRAGMENT_MEMORY",
+     .type = SettingType::kSize,
+     .unit = "bytes",
+     .max = kGiga,
+     .fallback = "4M",
+     .help =
+         "Most bytes that fragments of IP packets may take while they wait for the others; 0: fragments are dropped.",
+     .apply = number<&Config::fragment_memory>},
 
     // TCP
     {.key = "tcp.congestion",

@@ -4,6 +4,7 @@
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "observe/reasons.h"
@@ -234,7 +235,8 @@ std::uint32_t datagram_bits(const Socket& socket) {
 bool datagram_knows(int level, int name) {
   switch (level) {
     case IPPROTO_IP:
-      return name == IP_PKTINFO || name == IP_RECVTOS || name == IP_RECVTTL || name == IP_MULTICAST_TTL;
+      return name == IP_PKTINFO || name == IP_RECVTOS || name == IP_RECVTTL || name == IP_MULTICAST_TTL ||
+             name == IP_MTU_DISCOVER;
     case IPPROTO_IPV6:
       return name == IPV6_RECVPKTINFO;
     case IPPROTO_UDP:
@@ -265,6 +267,9 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
       case IP_TTL:
         details.ttl = static_cast<std::uint8_t>(v < 0 ? 64 : v);
         break;
+      case IP_MTU_DISCOVER:
+        details.mtu_discovery = static_cast<std::uint8_t>(v);
+        break;
       case IP_MULTICAST_TTL:
         details.multicast_ttl = static_cast<std::uint8_t>(v < 0 ? 1 : v);
         break;
@@ -282,6 +287,19 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
     details.receive_bytes = details.tcp.receive_buffer * 2;  // what the kernel bounds, too: bookkeeping included
     if (socket.binding != nullptr) udp_engine().set_receive_bytes(*socket.binding, details.receive_bytes);
   }
+}
+
+long datagram_mtu(Socket& socket, void* value, socklen_t* length) {
+  Guard guard(shard());
+  if (socket.binding == nullptr || !connected_to_bypass(socket)) return kAgain;
+  if (value == nullptr || length == nullptr) return failure(Refusal::kBadPointer);
+  if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
+  const auto mtu = udp_engine().path_mtu(guard.context(), *socket.binding, socket.details->peer.address);
+  if (!mtu.ok()) return failure(mtu.error());
+  const int number = static_cast<int>(*mtu);
+  *length = std::min<socklen_t>(*length, sizeof number);
+  std::memcpy(value, &number, *length);
+  return 0;
 }
 
 long datagram_error(Socket& socket, void* value, socklen_t* length) {

@@ -1,3 +1,4 @@
+#include <netinet/in.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -49,6 +50,12 @@ class WireSend {
  private:
   using Pieces = std::array<std::span<const std::byte>, kFewPieces>;
 
+  /// ip_sk_ignore_df() and ip_dont_fragment() of Linux. What UDP_SEGMENT cuts is never cut again.
+  static void set_discovery(udp::SendOptions& options, int discovery) {
+    options.fragment = discovery == IP_PMTUDISC_DONT || discovery == IP_PMTUDISC_WANT || discovery == IP_PMTUDISC_OMIT;
+    options.dont_fragment =
+        discovery == IP_PMTUDISC_WANT || discovery == IP_PMTUDISC_DO || discovery == IP_PMTUDISC_PROBE;
+  }
   /// The message's bytes from `sent_` on, in pieces.
   std::size_t cut(std::size_t bytes, Pieces& pieces) const {
     std::size_t count = 0, skip = sent_;
@@ -69,6 +76,7 @@ class WireSend {
     options.tos = control_.tos.value_or(details.tos);
     options.ttl = control_.ttl.value_or(remote_.address.is_multicast() ? details.multicast_ttl : details.ttl);
     options.broadcast = socket_.has(kBroadcast);
+    set_discovery(options, bytes < total_ ? IP_PMTUDISC_DO : details.mtu_discovery);
     const auto r =
         udp_engine().send(guard.context(), *socket_.binding, remote_, control_.source, {pieces.data(), count}, options);
     if (r.ok()) sent_ += bytes;

@@ -119,6 +119,10 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
     const long r = datagram_error(socket, value, length);
     if (r != kAgain) return r;
   }
+  if (kind(file) == FileKind::kDatagram && level == IPPROTO_IP && name == IP_MTU) {
+    const long r = datagram_mtu(socket, value, length);
+    if (r != kAgain) return r;
+  }
   const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
   const bool hidden =
       listener_info || (kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN);

@@ -75,6 +75,7 @@ struct Details {
   bool peer_is_kernel = false;
   std::uint8_t tos = 0, ttl = 64, multicast_ttl = 1;
   bool cork = false;                // UDP_CORK
+  std::uint8_t mtu_discovery = 1;   // IP_MTU_DISCOVER: IP_PMTUDISC_WANT
   std::uint16_t segment_bytes = 0;  // UDP_SEGMENT
   std::byte* corked = nullptr;      // what the datagram has so far, to `corked_to`; a block of kMostPayload
   std::uint32_t corked_bytes = 0;
@@ -95,7 +96,7 @@ struct Socket : File {
   };
   Details* details = nullptr;
   std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever
-  std::int32_t linger_s = -1;                                 // -1: off
+  std::int32_t linger_s = -1;                                 // negative: off, -1 - the time set last
   std::uint32_t low_water = 1;                                // SO_RCVLOWAT
 
   [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
@@ -172,6 +173,8 @@ void datagram_uncork(Socket& socket, int fd);
 void drop_corked(Details& details);
 /// SO_ERROR of the bypass half; kAgain: none, the kernel half is to be asked.
 long datagram_error(Socket& socket, void* value, socklen_t* length);
+/// IP_MTU of a socket whose peer is on the wire; kAgain: the kernel half is to be asked.
+long datagram_mtu(Socket& socket, void* value, socklen_t* length);
 std::optional<long> datagram_control(Socket& socket, int fd, unsigned long request, void* argument);
 
 }  // namespace bypass::socket

@@ -16,7 +16,7 @@
 namespace bypass::udp {
 namespace {
 
-constexpr std::uint32_t kLoopedMtu = 65536;  // what Linux's loopback has
+constexpr std::uint32_t kLoopedMtu = 65535;  // what Linux says of its loopback
 constexpr std::size_t kMaxPayload = 65535 - sizeof(wire::Ipv4) - sizeof(wire::Udp);
 
 bool conflict(const Binding& a, const Endpoint& local, bool reuse) {

@@ -70,6 +70,30 @@ TEST_P(DatagramTest, Send_WithoutDestination_NeedsOne) {
   EXPECT_EQ(calls.accept(fd), -EOPNOTSUPP);
 }
 
+TEST_P(DatagramTest, Mtu_IsTheConnectedPathsAlone) {
+  std::uint16_t port = 0;
+  bound(port);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  int value = -1;
+  EXPECT_EQ(calls.get_option(client, IPPROTO_IP, IP_MTU_DISCOVER, value), 0);
+  EXPECT_EQ(value, IP_PMTUDISC_WANT);
+  EXPECT_EQ(calls.get_option(client, IPPROTO_IP, IP_MTU, value), -ENOTCONN);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  EXPECT_EQ(calls.get_option(client, IPPROTO_IP, IP_MTU, value), 0);
+  EXPECT_EQ(value, 65535) << "to ourselves";
+}
+
+TEST_P(DatagramTest, LargestDatagram_Arrives) {
+  std::uint16_t port = 0;
+  const int server = bound(port);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  const std::string text(65507, 'x');
+  ASSERT_EQ(calls.send_to(client, text, calls.address(port)), 65507);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got), 65507);
+  EXPECT_EQ(got, text);
+}
+
 TEST_P(DatagramTest, Connected_NobodyThere_IsRefusedOnce) {
   std::uint16_t port = 0;
   calls.close(bound(port));
@@ -453,6 +477,39 @@ TEST(DualDatagramTest, Send_PeerTakesNothingAnyMore_LosesAndCounts) {
   EXPECT_EQ(lost, 1U);
   EXPECT_EQ(calls.send_to(client, "more", peer), 4) << "a blocking send must not wait for ever either";
   EXPECT_EQ(lost, 2U);
+}
+
+// ip_sk_ignore_df() of Linux: what is above the wire's MTU goes in fragments, unless the program forbids it.
+TEST(DualDatagramTest, Send_AboveTheMtu_IsAsMtuDiscoveryAllows) {
+  World& world = World::get();
+  std::string got;
+  udp::Binding* at_peer = *world.peer().udp().open({IpAddress::from_v4(kPeers), 19}, 1 << 20, false, &got);
+  Calls calls(true);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  sockaddr_in peer = calls.address(19);
+  peer.sin_addr.s_addr = htonl(kPeers);
+  std::atomic<std::size_t> arrived{0};
+  std::atomic<bool> running{false};
+  const auto count = [&] {
+    arrived = world.peer().udp().queued(*at_peer);
+    running = true;
+  };
+  {
+    World::PeerThread thread(world, count);
+    while (!running) std::this_thread::yield();  // what other cases have left on the wire is gone
+    const std::pair<int, bool> modes[] = {{IP_PMTUDISC_WANT, true}, {IP_PMTUDISC_DO, false},
+                                          {IP_PMTUDISC_DONT, true}, {IP_PMTUDISC_PROBE, false},
+                                          {IP_PMTUDISC_OMIT, true}, {IP_PMTUDISC_INTERFACE, false}};
+    std::size_t expected = 0;
+    for (const auto& [mode, allowed] : modes) {
+      ASSERT_EQ(calls.set_option(client, IPPROTO_IP, IP_MTU_DISCOVER, mode), 0);
+      EXPECT_EQ(calls.send_to(client, std::string(1472, 'x'), peer), 1472) << mode;
+      EXPECT_EQ(calls.send_to(client, std::string(9000, 'x'), peer), allowed ? 9000 : -EMSGSIZE) << mode;
+      expected += allowed ? 2 : 1;
+      while (arrived != expected) (void)world.shard().poll();
+    }
+  }
+  world.peer().udp().close(world.peer_context(), *at_peer);
 }
 
 TEST(DualDatagramTest, NonBlockingReceive_AfterOwnKernelSend_SeesItAtOnce) {
