@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <string_view>
 
 #include "socket/errno_map.h"
@@ -140,13 +141,16 @@ constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
 };
 
 long get_linger(Socket& socket, Bytes out) {
-  const ::linger value{socket.linger_s >= 0 ? 1 : 0, std::max(socket.linger_s, 0)};
+  // What was set last is reported while it is off, too.
+  const ::linger value{socket.linger_s >= 0 ? 1 : 0, socket.linger_s >= 0 ? socket.linger_s : -1 - socket.linger_s};
   return put(out, &value, sizeof value);
 }
 long set_linger(Guard&, Socket& socket, Value value) {
   ::linger v{};
   if (!read_as(value, v)) return failure(Error::kInvalid);
-  socket.linger_s = v.l_onoff != 0 ? std::max(v.l_linger, 0) : -1;
+  const std::int32_t time = socket.linger_s >= 0 ? socket.linger_s : -1 - socket.linger_s;
+  constexpr std::int32_t kLongest = std::numeric_limits<std::int32_t>::max();
+  socket.linger_s = v.l_onoff == 0 ? -1 - time : v.l_linger < 0 ? kLongest : v.l_linger;  // unsigned in the kernel
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -343,6 +344,53 @@ TEST_P(StreamTest, Linger_Positive_ReturnsOnceThePeerHasAll) {
   std::string got;
   EXPECT_EQ(calls.receive(server, got), 9);
   EXPECT_EQ(calls.receive(server, got), 0);
+}
+
+TEST_P(StreamTest, Linger_IsReportedAsItWasSet) {
+  const auto [client, server] = calls.connected();
+  const auto expect = [&, fd = client](int on, int seconds) {
+    linger value{};
+    socklen_t length = sizeof value;
+    EXPECT_EQ(calls.get_option(fd, SOL_SOCKET, SO_LINGER, &value, length), 0);
+    EXPECT_EQ(value.l_onoff, on);
+    EXPECT_EQ(value.l_linger, seconds);
+  };
+  expect(0, 0);
+  const linger on{1, 5}, off{0, 9};
+  calls.set_option(client, SOL_SOCKET, SO_LINGER, &on, sizeof on);
+  expect(1, 5);
+  calls.set_option(client, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  expect(0, 5);
+}
+
+// inet_release() of Linux waits on a non-blocking socket, too. What is there after the time still arrives.
+TEST_P(StreamTest, Linger_PeerReadsNothing_WaitsForItsTime) {
+  const auto [client, server] = calls.connected();
+  calls.set_non_blocking(client, true);
+  const std::string block(65536, 'x');
+  std::size_t sent = 0;
+  for (long r = 0; (r = calls.send(client, block)) > 0;) sent += static_cast<std::size_t>(r);
+  const linger on{1, 1};
+  calls.set_option(client, SOL_SOCKET, SO_LINGER, &on, sizeof on);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(calls.close(client), 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(990));
+  std::string got;
+  std::size_t received = 0;
+  for (long n = 0; (n = calls.receive(server, got)) > 0;) received += static_cast<std::size_t>(n);
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(StreamTest, Linger_UnreadData_ResetsAllTheSame) {
+  const auto [client, server] = calls.connected();
+  calls.send(server, "never read");
+  await(calls, client, POLLIN);
+  const linger on{1, 60};
+  calls.set_option(client, SOL_SOCKET, SO_LINGER, &on, sizeof on);
+  EXPECT_EQ(calls.close(client), 0);
+  await(calls, server, POLLIN);
+  std::string got;
+  EXPECT_EQ(calls.receive(server, got), -ECONNRESET);
 }
 
 TEST_P(StreamTest, Send_AfterReset_GivesTheErrorThenBrokenPipe) {

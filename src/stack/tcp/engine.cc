@@ -318,7 +318,9 @@ void Engine::abort(Context& ctx, Tcb& tcb) {
   tcb.event.user = nullptr;
   tcb.set(kOrphan);
   if (tcb.state == State::kClosed || tcb.state == State::kTimeWait) return destroy(env, tcb);
-  if (tcb.state != State::kSynSent) send_reset(env, tcb);
+  // tcp_disconnect() of Linux: a peer that has ended needs no RST for an end that it only has not acknowledged.
+  const bool ended = (tcb.state == State::kClosing || tcb.state == State::kLastAck) && tcb.unsent() == 0;
+  if (tcb.state != State::kSynSent && !ended) send_reset(env, tcb);
   finish(env, tcb, Error::kAborted, Why::kUser);
 }
 
@@ -389,9 +391,12 @@ void Engine::set_options(Context& ctx, Tcb& tcb, const Options& options) {
   const Changing changing(*impl_, &tcb);
   Env env{*impl_, ctx};
   if (options.congestion != tcb.options.congestion) tcb.congestion.change(options.congestion);
+  // tcp(7): TCP_NODELAY pushes what is there, even past a cork.
+  const bool push = options.no_delay && !tcb.options.no_delay;
   tcb.options = options;
   apply_options(env, tcb);
   if (!synchronized(tcb.state)) return;
+  if (push) tcb.set(kForceOutput);
   if (options.quick_ack && tcb.has(kAckDelayed)) acknowledge(env, tcb);
   output(env, tcb);
 }

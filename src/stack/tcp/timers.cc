@@ -58,9 +58,10 @@ void retry_syn(Env& env, Tcb& tcb) {
 
 // --- Data and FIN (RFC 6298 §5.4 to §5.7)
 
-// A peer that closed its window on data in flight is alive as long as it answers: then no R2.
+// A peer that closed its window on data in flight is alive as long as it answers: then no R2. Who has set a user
+// timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux).
 bool answers_with_closed_window(const Tcb& tcb) {
-  return tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
+  return tcb.options.user_timeout_ms == 0 && tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
 }
 
 void retransmission_timeout(Env& env, Tcb& tcb) {
@@ -84,7 +85,8 @@ void persist_timeout(Env& env, Tcb& tcb) {
     tcb.set(kForceOutput);
     return output(env, tcb);
   }
-  if (exhausted(env, tcb, tcb.probes)) return time_out(env, tcb);
+  // As Linux: the user timeout counts answered probes too, and does not stand in for R2 as it does for data.
+  if (env.now() >= user_deadline(tcb) || tcb.probes >= retries(env, tcb)) return time_out(env, tcb);
   tcb.probes++;
   tcb.rtt.on_timeout();
   env.count().tcp_zero_window_probes++;
@@ -133,7 +135,12 @@ void keep_alive(Env& env, Tcb& tcb) {
   if (env.now() < due || tcb.in_flight() != 0 || tcb.unsent() != 0) {
     return arm(env, tcb, Timer::kIdle, std::max(due, env.now() + std::chrono::seconds(1)));
   }
-  if (tcb.probes >= tcb.options.keep_count) {
+  // RFC 5482 §4.2, as Linux has it: the user timeout decides instead of TCP_KEEPCNT.
+  const auto user_timeout = std::chrono::milliseconds(tcb.options.user_timeout_ms);
+  const bool given_up = tcb.options.user_timeout_ms != 0
+                            ? tcb.probes != 0 && env.now() - tcb.last_received >= user_timeout
+                            : tcb.probes >= tcb.options.keep_count;
+  if (given_up) {
     send_reset(env, tcb);
     return time_out(env, tcb);
   }
@@ -188,7 +195,7 @@ void arm_retransmit(Env& env, Tcb& tcb) {
 
 void arm_persist(Env& env, Tcb& tcb, Duration after) {
   tcb.set(kPersist);
-  arm(env, tcb, Timer::kRetransmit, env.now() + after);
+  arm(env, tcb, Timer::kRetransmit, std::min(env.now() + after, std::max(user_deadline(tcb), env.now())));
 }
 
 void arm_idle(Env& env, Tcb& tcb) {

@@ -130,6 +130,20 @@ TEST(Abort, Linger0_SendsReset) {
   EXPECT_EQ(s.counters().tcp_resets_out, 1U);
 }
 
+// tcp_disconnect() of Linux.
+TEST(Abort, AfterThePeersEnd_NeedsNoReset) {
+  Script s;
+  s.establish().inject(seg().fin().seq(1).ack(1)).shutdown_send().ignore_all().abort().nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+  Script with_data;
+  with_data.establish()
+      .inject(seg().fin().seq(1).ack(1))
+      .ignore_all()
+      .abort()
+      .expect(seg().rst().seq(1))
+      .nothing_more();
+}
+
 // --- TIME-WAIT
 
 Script& to_time_wait(Script& s) {

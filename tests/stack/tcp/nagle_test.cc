@@ -50,6 +50,26 @@ TEST(Cork, ForTooLong_GoesAfter200ms) {
   s.establish().write(500).at(199ms).nothing_more().at(201ms).expect(seg().seq(1).len(500)).nothing_more();
 }
 
+// tcp(7): TCP_NODELAY on a corked socket sends what is there, and what comes then waits.
+TEST(Cork, NoDelaySetLater_PushesOnce) {
+  Given given;
+  given.options.cork = true;
+  Script s(given);
+  given.options.no_delay = true;
+  s.establish().write(500).nothing_more().set_options(given.options).expect(seg().seq(1).len(500)).nothing_more();
+  s.inject(seg().seq(1).ack(501)).write(300).nothing_more();
+  given.options.cork = false;
+  s.set_options(given.options).expect(seg().seq(501).len(300)).nothing_more();
+}
+
+TEST(Cork, ShutdownAndClose_LetItGo) {
+  Given given;
+  given.options.cork = true;
+  Script shut(given), closed(given);
+  shut.establish().write(300).shutdown_send().expect(seg().push().fin().seq(1).len(300)).nothing_more();
+  closed.establish().write(300).close().expect(seg().push().fin().seq(1).len(300)).nothing_more();
+}
+
 TEST(More, PartialSegment_WaitsForTheNextWrite) {
   Script s;
   s.establish().write(300, true).nothing_more().write(200).expect(seg().seq(1).len(500)).nothing_more();

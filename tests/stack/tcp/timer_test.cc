@@ -107,6 +107,39 @@ TEST(UserTimeout, Unanswered_EndsTheConnection) {
   EXPECT_EQ(s.error(), Error::kTimedOut);
 }
 
+// RFC 5482 §3, Linux: answers that keep the window closed are no progress.
+TEST(UserTimeout, ClosedWindowAnswered_EndsTheConnection) {
+  Given given;
+  given.window = 1000;
+  given.options.user_timeout_ms = 3000;
+  Script s(given);
+  s.establish().write(2000).inject(seg().seq(1).ack(1001).window(0));
+  for (auto t = 250ms; t < 2950ms; t += 100ms) s.at(t).inject(seg().seq(1).ack(1001).window(0));
+  EXPECT_EQ(s.state(), State::kEstablished);
+  s.at(3001ms);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+TEST(UserTimeout, ClosedWindowLongEnoughForR2_EndsSooner) {
+  Given given;
+  given.window = 1000;
+  given.options.user_timeout_ms = 3'600'000;
+  given.stack.tcp.retries2 = 3;
+  Script s(given);
+  s.establish().write(2000).inject(seg().seq(1).ack(1001).window(0)).at(60s);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+TEST(UserTimeout, WindowClosedOnDataInFlight_EndsTheConnection) {
+  Given given;
+  given.options.user_timeout_ms = 3000;
+  Script s(given);
+  s.establish().write(1000);
+  for (auto t = 100ms; t < 2950ms; t += 100ms) s.at(t).inject(seg().seq(1).ack(1).window(0));
+  s.at(3001ms);
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
 Given keep_alive() {
   Given given;
   given.options.keep_alive = true;
@@ -126,6 +159,34 @@ TEST(KeepAlive, Unanswered_ResetsAndTimesOut) {
   Script s(keep_alive());
   s.establish().at(15s).ignore_all().at(16100ms).expect(seg().rst().seq(1));
   EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+// RFC 5482 §4.2
+TEST(KeepAlive, UserTimeout_DecidesInsteadOfTheCount) {
+  for (const std::uint32_t timeout_ms : {11'000U, 19'000U}) {
+    Given given = keep_alive();
+    given.options.user_timeout_ms = timeout_ms;
+    Script s(given);
+    const auto end = timeout_ms == 11'000 ? 12s : 20s;  // the first look after it: probes go at 10, 12, 14 …
+    s.establish().at(end - 50ms).ignore_all();
+    EXPECT_EQ(s.state(), State::kEstablished) << timeout_ms;
+    s.at(end + 100ms).expect(seg().rst().seq(1));
+    EXPECT_EQ(s.error(), Error::kTimedOut) << timeout_ms;
+  }
+}
+
+TEST(KeepAlive, UserTimeoutBelowTheIdleTime_StillProbesOnce) {
+  Given given = keep_alive();
+  given.options.user_timeout_ms = 1000;
+  Script s(given);
+  s.establish().at(10100ms).expect(seg().seq(0).ack(1).len(0)).inject(seg().seq(1).ack(1)).at(19900ms).nothing_more();
+  EXPECT_EQ(s.state(), State::kEstablished);
+}
+
+TEST(KeepAlive, DataInFlight_IsTheRetransmissionsBusiness) {
+  Script s(keep_alive());
+  s.establish().at(9900ms).write(100).ignore_all().at(10100ms);
+  EXPECT_EQ(s.info().probes, 0U);
 }
 
 TEST(KeepAlive, Traffic_PutsItOff) {
