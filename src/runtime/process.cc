@@ -114,7 +114,6 @@ void after_opening(const PortSet& ports) {
 bool open_ports(Process& p) {
   if (p.ports.opened()) [[likely]]
     return true;
-  renew_region();
   if (!p.ports.open(p.shard)) return false;
   if (!p.progress.start()) BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
@@ -331,6 +330,7 @@ bool after_fork_child() {
   Process& p = *g_process;
   p.ports.drop_in_child();
   p.region.abandon();
+  p.region_is_parents = true;
   p.socket_slots.clear();
   p.ending = 0;
   p.progress.forget();

@@ -37,6 +37,7 @@ struct Process {
   Progress progress;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
+  std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};
   static constexpr std::uint32_t kEnded = UINT32_MAX;

@@ -6,6 +6,7 @@
 
 #include "observe/layout.h"
 #include "runtime/process_graph.h"
+#include "runtime/startup.h"
 #include "stack/counters.h"
 
 namespace bypass::runtime {
@@ -51,6 +52,7 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
 
 void publish(void* process_pointer) {
   Process& p = *static_cast<Process*>(process_pointer);
+  if (p.region_is_parents.exchange(false)) renew_region();
   if (!p.region.active()) return;
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here.
   const StackCounters& counters = p.shard.stack().counters();
