@@ -79,6 +79,7 @@ bool mark_objects() {
 
 void rebuild_after_death(Shard& shard) {
   Memory& memory = *shard.context().memory;
+  shard.context().shared = true;  // what the dead one's device held is not to be looked at
   memory.begin_rebuild();
   const bool sound = objects == nullptr || mark_objects();
   if (objects != nullptr && sound) mark_blocks(*objects);

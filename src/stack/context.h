@@ -119,6 +119,8 @@ struct Context {
   [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
   /// Whether this process has a port open: frames of a port can be read only there.
   [[nodiscard]] bool has_ports() const;
+  /// After a death: whether a frame that is not in the arena can be one of ours at all.
+  [[nodiscard]] bool sees_frames() const { return has_ports() && !shared; }
   /// Whether the port that a frame belongs to is open here, so that release() reaches it.
   [[nodiscard]] bool has_port_of(const Packet& frame) const {
     return frame.port < ports && queues[frame.port].port() != nullptr;

@@ -349,7 +349,7 @@ PacketList IpFragments::take_expired() {
 // --- After a death inside the lock
 
 void IpFragments::rebuild(Context& ctx) {
-  const bool sees_frames = ctx.has_ports();
+  const bool sees_frames = ctx.sees_frames();
   buckets_ = {};
   sources_ = {};
   expired_ = {};

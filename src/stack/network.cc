@@ -363,7 +363,7 @@ Instant Network::Impl::next_timeout() const {
 
 void Network::Impl::rebuild(Context& ctx) {
   (void)memory.mark_in_use(this);
-  if (ctx.has_ports()) {
+  if (ctx.sees_frames()) {
     PacketList waiting = arp.take_waiting();
     while (Packet* frame = waiting.pop()) ctx.release(frame);
   }

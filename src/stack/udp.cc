@@ -215,7 +215,7 @@ void Engine::rebuild(Context& ctx, void* broken) {
 // sight: then what lies behind the first one is lost.
 void Engine::Impl::rebuild_queue(Context& ctx, Binding& binding, bool give_up) {
   const PacketList old = binding.queue;
-  const bool sees_frames = ctx.has_ports();
+  const bool sees_frames = ctx.sees_frames();
   binding.queue = {};
   binding.charged = 0;
   for (Packet* frame = old.front(); frame != nullptr;) {

@@ -25,7 +25,7 @@ bool mark(Memory& memory, const void* block) {
 // --- One connection
 
 bool queue_is_readable(const Env& env, const Tcb& tcb) {
-  const bool own = env.ctx.has_ports();
+  const bool own = env.ctx.sees_frames();
   const Memory& memory = env.core.memory;
   std::uint64_t bytes = 0;
   for (const Packet* p = tcb.rx_head; p != nullptr && bytes <= tcb.rx_bytes; p = p->queue_next) {
@@ -59,7 +59,7 @@ void give_back(Env& env, Packet* list) {
 
 // What waits for a hole is given up: it was not acknowledged, and the peer sends it again.
 void forget_holes(Env& env, Tcb& tcb) {
-  if (env.ctx.has_ports() && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr)
+  if (env.ctx.sees_frames() && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr)
     give_back(env, tcb.reassembly.clear(env.core.memory));
   new (&tcb.reassembly) Reassembly{};
   tcb.clear(kHoles);
@@ -77,7 +77,7 @@ bool adopt(Env& env, Tcb& tcb) {
 // Whatever it owned of the arena is not marked and thereby free; ports' frames go back if the lists are whole (a list
 // that was being changed costs its frames). Its socket, if it has one, sees a reset.
 void give_up(Env& env, Tcb& tcb) {
-  if (env.ctx.has_ports() && queue_is_readable(env, tcb)) give_back(env, tcb.rx_head);
+  if (env.ctx.sees_frames() && queue_is_readable(env, tcb)) give_back(env, tcb.rx_head);
   forget_holes(env, tcb);
   const EventNode event = tcb.event;
   const SlotId listener = tcb.listener;
@@ -152,10 +152,25 @@ void rejoin(Env& env, Tcb& tcb) {
   take_turns(env, tcb);
 }
 
+// A peer that waits for our answer would wait for ever. Where the numbers were caught in the middle of a change it asks
+// back (RFC 5961 §3.2), and gets the right ones from a host that knows no such connection.
+void tell_peer(Env& env, const Tcb& tcb) {
+  if (!tcb.has(kInFlowTable) || !synchronized(tcb.state)) return;
+  Detached reset;
+  reset.key = {tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port};
+  reset.seq = tcb.seq_of(tcb.snd_nxt);
+  reset.ack = tcb.rcv_nxt;
+  reset.flags = kRst | kAck;
+  send_detached(env, reset);
+}
+
 void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
   forget_links(tcb);
   const bool zombie = tcb.has(kZombie);
-  if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) give_up(env, tcb);
+  if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) {
+    if (!zombie) tell_peer(env, tcb);
+    give_up(env, tcb);
+  }
   if (tcb.has(kZombie)) return env.core.tcbs.free(&tcb);
   rejoin(env, tcb);
   post_state(env, tcb);

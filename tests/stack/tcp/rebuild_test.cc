@@ -69,6 +69,12 @@ TEST(Rebuild, BrokenConnection_IsResetAlone) {
   EXPECT_EQ(s.connections(), 1U);
 }
 
+TEST(Rebuild, BrokenConnection_TellsItsPeer) {
+  Script s;
+  s.establish().write(500).ignore_all();
+  rebuild(s, s.tcb()).wait(0ms).expect(seg().rst().seq(501).ack(1)).nothing_more();
+}
+
 TEST(Rebuild, RuleThatDoesNotHold_GivesTheConnectionUp) {
   Script s;
   s.establish().write(500);
@@ -127,7 +133,7 @@ TEST(Rebuild, FramesOfTheBroken_GoBackToTheirPort) {
   s.ctx().queue(0).drain();
   const std::size_t out = s.host().port().buffers_out();
   s.inject(seg().seq(1).ack(1).len(500)).inject(seg().seq(1001).ack(1).len(500)).ignore_all();
-  rebuild(s, s.tcb());
+  rebuild(s, s.tcb()).wait(0ms).ignore_all();  // its peer has been told
   EXPECT_EQ(s.engine().impl().held_frames, 0U);
   s.ctx().queue(0).drain();
   EXPECT_EQ(s.host().port().buffers_out(), out);
