@@ -29,7 +29,7 @@ constexpr KindInfo kKinds[] = {
     {"vhost", "dpdk", Target::kPath, true, true},
     {"virtio", "dpdk", Target::kPath, true, true},
     {"netdev", "packet", Target::kInterface, true, true},
-    {"af_xdp", "dpdk", Target::kInterface, true, true},
+    {"af_xdp", "packet", Target::kInterface, true, true},
     {"af_packet", "packet", Target::kInterface, true, true},
     {"tap", "packet", Target::kInterface, true, true},
     {"pci", "dpdk", Target::kPci, true, true},

@@ -114,7 +114,6 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("check vhost /no/such/folder/w"), "/no/such/folder");
   expect_error(driver.ask("check virtio " + (folder / "a,b")), "cannot take a path");
   expect_error(driver.ask("check vhost " + (folder / std::string(120, 'x').c_str())), "at most 107");
-  expect_error(driver.ask("check af_xdp nosuchif0"), "no network interface");
   expect_error(driver.ask("check pci 1234"), "not a PCI address");
   expect_error(driver.ask("check dpdk net_mlx5"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");
   expect_error(driver.ask("check carrier pigeon"), "accepted are");

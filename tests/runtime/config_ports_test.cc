@@ -51,7 +51,7 @@ TEST(ConfigPorts, EveryKind_Parses) {
 
 TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   EXPECT_STREQ(plugin_of_kind("vhost"), "dpdk");
-  EXPECT_STREQ(plugin_of_kind("af_packet"), "packet");
+  for (const char* kind : {"af_packet", "af_xdp", "netdev", "tap"}) EXPECT_STREQ(plugin_of_kind(kind), "packet");
   EXPECT_STREQ(plugin_of_kind("verbs"), "verbs");
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
   EXPECT_TRUE(kind_built("vhost"));

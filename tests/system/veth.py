@@ -142,6 +142,52 @@ def af_packet_frames_pass_tshark():
 
 
 @case
+def af_xdp_and_kernel():
+    """The peer's frames come with partial checksums, as those of a default veth do."""
+    both_ways("af_xdp:veth-a", AMOUNT)
+
+
+@case
+def af_xdp_and_kernel_without_offloads():
+    both_ways("af_xdp:veth-a", AMOUNT, offloads=False)
+
+
+@case
+def af_xdp_with_loss_and_reordering():
+    both_ways("af_xdp:veth-a", FAULTY_AMOUNT, offloads=False, faults=FAULTS)
+
+
+@case
+def af_xdp_programs():
+    programs("af_xdp:veth-a")
+
+
+@case
+def af_xdp_frames_pass_tshark():
+    frames_on_the_wire("af_xdp:veth-a")
+
+
+@case
+def af_xdp_leaves_nothing_behind():
+    """Also after SIGKILL; and the kernel keeps what is not for us: its own address on the interface answers meanwhile."""
+    with Veth("af_xdp:veth-a") as side:
+        def interface():
+            return ip("-n", side.namespaces["ours"], "link", "show", "dev", "veth-a")
+        ip("-n", side.namespaces["ours"], "addr", "add", "10.77.0.9/24", "dev", "veth-a")
+        for _ in range(2):
+            port = free_port()
+            server = side.start_python("ours", "asyncio_echo.py", "server", OURS, port, until="ready")
+            side.until(lambda: "xdp" in interface(), "the program is at the interface")
+            side.python("kernel", "wait_port.py", OURS, port, 20)
+            plain = side.start_python("ours", "asyncio_echo.py", "server", "10.77.0.9", port, until="ready", LD_PRELOAD="")
+            side.python("kernel", "wait_port.py", "10.77.0.9", port, 20)
+            side.kill(plain)
+            bypassed(side)
+            side.kill(server, signal.SIGKILL)
+            side.until(lambda: "xdp" not in interface(), "the program is gone")
+
+
+@case
 def tap_and_kernel():
     with Tap() as side:
         for server_role in ("ours", "kernel"):

@@ -1,7 +1,6 @@
 #include "backends/dpdk/port_plan.h"
 
 #include <fcntl.h>
-#include <net/if.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -109,17 +108,6 @@ void share_memory_with_peer(PortPlan& plan) {
   plan.expected.tso_max_bytes = 65'535 - 60 - 60;
 }
 
-bool plan_interface(const PortSpec& spec, PortPlan& plan, const char* driver, std::string& problem) {
-  if (spec.target.empty() || ::if_nametoindex(spec.target.c_str()) == 0) {
-    problem = spec.kind + ":" + spec.target + ": no network interface of that name (see: ip link)";
-    return false;
-  }
-  plan.device.name = next_name(driver);
-  plan.device.arguments = "iface=" + spec.target;
-  plan.device.interrupts = false;
-  return true;
-}
-
 bool is_pci_address(std::string_view text) {
   unsigned domain, bus, slot, function;
   char rest;
@@ -173,15 +161,9 @@ bool plan_kind(const PortSpec& spec, PortPlan& plan, std::string& problem) {
     share_memory_with_peer(plan);
     return spec.kind == "vhost" ? plan_vhost(spec, plan, problem) : plan_virtio(spec, plan, problem);
   }
-  if (spec.kind == "af_xdp") {
-    // The driver registers the pool's memory with the kernel once: it cannot grow later.
-    plan.pool.initial = 8192;
-    plan.pool.budget_bytes = 0;
-    return plan_interface(spec, plan, "net_af_xdp", problem);
-  }
   if (spec.kind == "pci") return plan_pci(spec.target, "", plan, problem);
   if (spec.kind == "dpdk") return plan_devargs(spec, plan, problem);
-  problem = spec.kind + ":" + spec.target + ": not a wire of DPDK's; accepted are vhost, virtio, af_xdp, pci and dpdk";
+  problem = spec.kind + ":" + spec.target + ": not a wire of DPDK's; accepted are vhost, virtio, pci and dpdk";
   return false;
 }
 

@@ -12,6 +12,7 @@
 #include "backends/packet/link_watch.h"
 #include "backends/packet/packet_port.h"
 #include "backends/packet/tap_port.h"
+#include "backends/packet/xdp_port.h"
 
 namespace bypass::packet {
 namespace {
@@ -32,7 +33,8 @@ class PacketBackend final : public Backend {
 std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem) {
   if (spec.kind == "af_packet" || spec.kind == "netdev") return PacketPort::open(spec, problem);
   if (spec.kind == "tap") return TapPort::open(spec, problem);
-  problem = "not a wire of this plugin; accepted are af_packet, netdev and tap";
+  if (spec.kind == "af_xdp") return XdpPort::open(spec, problem);
+  problem = "not a wire of this plugin; accepted are af_packet, af_xdp, netdev and tap";
   return nullptr;
 }
 

@@ -10,13 +10,15 @@ namespace bypass::packet {
 
 FramePool::~FramePool() {
   // Frames that are still out stay readable: then the memory is kept to the end of the process.
-  if (memory_ != nullptr && free_count() == total_) munmap(memory_, std::size_t{total_} * kElement);
+  if (memory_ != nullptr && free_count() == total_) munmap(memory_, memory().size());
 }
 
-bool FramePool::create(std::size_t budget_bytes, std::uint16_t port_index, std::string& problem) {
+bool FramePool::create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index,
+                       std::string& problem) {
+  layout_ = layout;
   constexpr std::uint32_t kLeast = 256;
-  const std::uint32_t count = std::max(kLeast, static_cast<std::uint32_t>(budget_bytes / kElement));
-  const std::size_t bytes = std::size_t{count} * kElement;
+  const std::uint32_t count = std::max(kLeast, static_cast<std::uint32_t>(budget_bytes / layout.element));
+  const std::size_t bytes = std::size_t{count} * layout.element;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     problem = "no memory for " + std::to_string(bytes >> 20) + " MiB of frames: " + std::strerror(errno);
@@ -33,10 +35,10 @@ bool FramePool::create(std::size_t budget_bytes, std::uint16_t port_index, std::
 
 Packet* FramePool::make_fresh() {
   if (fresh_ == total_) return nullptr;
-  std::byte* const element = memory_ + std::size_t{fresh_++} * kElement;
+  std::byte* const element = memory_ + std::size_t{fresh_++} * layout_.element;
   auto* const packet = new (element) Packet{};
   packet->buffer = element + kPacketRoom;
-  packet->capacity = kBufferBytes;
+  packet->capacity = layout_.buffer;
   packet->port = port_index_;
   return packet;
 }
@@ -76,7 +78,7 @@ Packet* FramePool::copy_in(std::span<const std::byte> bytes) {
       free_frame(head);
       return nullptr;
     }
-    const auto piece = left.first(std::min<std::size_t>(left.size(), kDataRoom));
+    const auto piece = left.first(std::min<std::size_t>(left.size(), layout_.buffer - kTxHeadroom));
     std::memcpy(segment->data, piece.data(), piece.size());
     segment->len = static_cast<std::uint32_t>(piece.size());
     *link = segment;

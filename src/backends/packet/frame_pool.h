@@ -17,12 +17,23 @@
 
 namespace bypass::packet {
 
+/// Bytes of one element: the Packet's room, the buffer, and what keeps elements apart.
+struct FrameLayout {
+  std::uint32_t element, buffer;
+};
+
 class FramePool {
  public:
-  /// Behind the headroom. Large frames come in pieces of this size: a piece costs a header's cache lines, and a small
-  /// frame touches only its buffer's first page.
-  static constexpr std::uint32_t kDataRoom = 8192;
-  static constexpr std::uint32_t kBufferBytes = kTxHeadroom + kDataRoom;
+  /// Where the Packet's header lies; the buffer follows.
+  static constexpr std::uint32_t kPacketRoom = 128;
+  static_assert(sizeof(Packet) <= kPacketRoom);
+  /// Large frames come in pieces of 8 KiB: a piece costs a header's cache lines, and a small frame touches only its
+  /// buffer's first page. An odd number of cache lines, so that the headers do not all meet in one set of the cache.
+  static constexpr std::uint32_t kLargeRoom = 8192;
+  static constexpr FrameLayout kLarge{kPacketRoom + kTxHeadroom + kLargeRoom + 64, kTxHeadroom + kLargeRoom};
+  static_assert(kLarge.element / 64 % 2 == 1);
+  /// One element a page, as AF_XDP's chunks are.
+  static constexpr FrameLayout kPaged{4096, 4096 - kPacketRoom};
 
   FramePool() = default;
   FramePool(const FramePool&) = delete;
@@ -30,7 +41,7 @@ class FramePool {
   ~FramePool();
 
   /// False: `problem` says why.
-  bool create(std::size_t budget_bytes, std::uint16_t port_index, std::string& problem);
+  bool create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index, std::string& problem);
 
   /// An empty frame, reset() to kTxHeadroom; null when none is left.
   Packet* take();
@@ -40,21 +51,20 @@ class FramePool {
   /// A frame of one or more buffers with these bytes in it; null when the pool ran dry (counted).
   Packet* copy_in(std::span<const std::byte> bytes);
 
+  /// All elements, one behind the other.
+  [[nodiscard]] std::span<std::byte> memory() const { return {memory_, std::size_t{total_} * layout_.element}; }
+  [[nodiscard]] std::uint32_t buffer_bytes() const { return layout_.buffer; }
   [[nodiscard]] std::uint32_t total() const { return total_; }
   [[nodiscard]] std::uint32_t free_count() const { return free_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t ran_dry() const { return ran_dry_.load(std::memory_order_relaxed); }
 
  private:
-  // An odd number of cache lines, so that the headers do not all meet in one set of the cache.
-  static constexpr std::uint32_t kPacketRoom = 128;
-  static constexpr std::uint32_t kElement = kPacketRoom + kBufferBytes + 64;
-  static_assert(sizeof(Packet) <= kPacketRoom && kElement / 64 % 2 == 1);
-
   Packet* make_fresh();
   void count_free(std::int32_t change) {
     free_.store(free_.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(change), std::memory_order_relaxed);
   }
 
+  FrameLayout layout_{};
   std::byte* memory_ = nullptr;
   std::uint32_t total_ = 0;
   std::uint32_t fresh_ = 0;  // elements from here on have never been used

@@ -41,8 +41,10 @@ class FramePort : public Port {
     [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
   };
 
-  /// Buffers, capabilities and the first look. False: `problem` says why.
-  bool prepare(const PortSpec& spec, std::string& problem);
+  /// Buffers and what they mean to the capabilities. False: `problem` says why.
+  bool prepare(const PortSpec& spec, const FrameLayout& layout, std::size_t default_bytes, std::string& problem);
+  /// The same for a port that has a virtio header in front of each frame.
+  bool prepare_virtio(const PortSpec& spec, std::string& problem);
   /// The interface's MTU, or the one asked for if the interface passes it.
   bool choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem);
   void set_link(bool up);

@@ -13,25 +13,27 @@
 #include "backends/backend.h"
 
 // X(return type, name, parameters)
-#define BYPASS_PACKET_LIBC_CALLS(X)                           \
-  X(int, bind, (int, const sockaddr*, socklen_t))             \
-  X(int, close, (int))                                        \
-  X(int, epoll_create1, (int))                                \
-  X(int, epoll_ctl, (int, int, int, epoll_event*))            \
-  X(int, epoll_wait, (int, epoll_event*, int, int))           \
-  X(int, eventfd, (unsigned, int))                            \
-  X(int, fcntl, (int, int, ...))                              \
-  X(int, getsockopt, (int, int, int, void*, socklen_t*))      \
-  X(int, ioctl, (int, unsigned long, ...))                    \
-  X(int, open, (const char*, int, ...))                       \
-  X(int, poll, (pollfd*, nfds_t, int))                        \
-  X(ssize_t, read, (int, void*, size_t))                      \
-  X(ssize_t, readv, (int, const iovec*, int))                 \
-  X(ssize_t, recv, (int, void*, size_t, int))                 \
-  X(int, sendmmsg, (int, mmsghdr*, unsigned, int))            \
-  X(int, setsockopt, (int, int, int, const void*, socklen_t)) \
-  X(int, socket, (int, int, int))                             \
-  X(ssize_t, write, (int, const void*, size_t))               \
+#define BYPASS_PACKET_LIBC_CALLS(X)                                               \
+  X(int, bind, (int, const sockaddr*, socklen_t))                                 \
+  X(int, close, (int))                                                            \
+  X(int, epoll_create1, (int))                                                    \
+  X(int, epoll_ctl, (int, int, int, epoll_event*))                                \
+  X(int, epoll_wait, (int, epoll_event*, int, int))                               \
+  X(int, eventfd, (unsigned, int))                                                \
+  X(int, fcntl, (int, int, ...))                                                  \
+  X(int, getsockopt, (int, int, int, void*, socklen_t*))                          \
+  X(int, ioctl, (int, unsigned long, ...))                                        \
+  X(int, open, (const char*, int, ...))                                           \
+  X(int, poll, (pollfd*, nfds_t, int))                                            \
+  X(ssize_t, read, (int, void*, size_t))                                          \
+  X(ssize_t, readv, (int, const iovec*, int))                                     \
+  X(ssize_t, recv, (int, void*, size_t, int))                                     \
+  X(int, sendmmsg, (int, mmsghdr*, unsigned, int))                                \
+  X(int, setsockopt, (int, int, int, const void*, socklen_t))                     \
+  X(int, socket, (int, int, int))                                                 \
+  X(ssize_t, sendto, (int, const void*, size_t, int, const sockaddr*, socklen_t)) \
+  X(long, syscall, (long, ...))                                                   \
+  X(ssize_t, write, (int, const void*, size_t))                                   \
   X(ssize_t, writev, (int, const iovec*, int))
 
 namespace bypass::packet {

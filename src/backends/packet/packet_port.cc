@@ -40,8 +40,7 @@ PacketPort::~PacketPort() {
 
 bool PacketPort::set_up(const PortSpec& spec, std::string& problem) {
   name_ = spec.target;
-  caps_.rx_checksum = caps_.tx_l4_checksum = caps_.tso = caps_.lro = true;
-  return prepare(spec, problem) && open_sockets(spec, problem);
+  return prepare_virtio(spec, problem) && open_sockets(spec, problem);
 }
 
 bool PacketPort::open_sockets(const PortSpec& spec, std::string& problem) {

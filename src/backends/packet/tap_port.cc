@@ -59,8 +59,7 @@ void TapPort::bring_up() {
 
 bool TapPort::set_up(const PortSpec& spec, std::string& problem) {
   name_ = spec.target;
-  caps_.rx_checksum = caps_.tx_l4_checksum = caps_.tso = caps_.lro = true;
-  if (!prepare(spec, problem) || !make_device(problem)) return false;
+  if (!prepare_virtio(spec, problem) || !make_device(problem)) return false;
   asking_ = Descriptor(libc.socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   bring_up();
   Interface interface;

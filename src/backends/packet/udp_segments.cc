@@ -48,7 +48,7 @@ bool holds_datagrams(const VnetHeader& header) {
 
 Packet* split_datagrams(FramePool& pool, std::span<const std::byte> frame, const VnetHeader& header) {
   const std::size_t head = header_bytes(frame);
-  if (head == 0 || header.gso_size == 0 || head + header.gso_size > FramePool::kDataRoom) return nullptr;
+  if (head == 0 || header.gso_size == 0 || head + header.gso_size + kTxHeadroom > pool.buffer_bytes()) return nullptr;
   Packet* first = nullptr;
   Packet** link = &first;
   for (auto left = frame.subspan(head); !left.empty();) {

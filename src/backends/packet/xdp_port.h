@@ -1,0 +1,52 @@
+// XdpPort: an existing network interface, through an AF_XDP socket (af_xdp:IFNAME).
+//
+// What is for us is taken from the kernel in its driver, before anything of its stack; everything else stays the
+// kernel's. Buffers are the socket's own chunks, so received frames are handed up where they lie. There are no
+// offloads: checksums are made and verified by the stack, and a frame is a segment.
+//
+// A veth's peer does not know that: the frames of its own programs come with the checksum still to be made. Such a
+// frame's field holds the pseudo header's sum and nothing else, and at a veth that is taken for a good one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/packet/frame_port.h"
+#include "backends/packet/interface.h"
+#include "backends/packet/xdp_program.h"
+#include "backends/packet/xdp_ring.h"
+
+namespace bypass::packet {
+
+class XdpPort final : public FramePort {
+ public:
+  /// Null: `problem` says why.
+  static std::unique_ptr<XdpPort> open(const PortSpec& spec, std::string& problem);
+
+  std::size_t receive(std::uint16_t queue, std::span<Packet*> out) override;
+  std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
+  void look() override;
+
+ private:
+  bool set_up(const PortSpec& spec, std::string& problem);
+  bool choose(const PortSpec& spec, Interface& interface, std::string& problem);
+  bool make_rings();
+  bool bind_to(int interface);
+  bool join(const Interface& interface);
+  void fill();
+  void reap();
+  void kick();
+  [[nodiscard]] Packet* packet_at(std::uint64_t address) const;
+  [[nodiscard]] std::uint64_t address_of(const std::byte* at) const;
+
+  std::string name_;
+  int index_ = 0;
+  bool is_veth_ = false;
+  Descriptor asking_;  // a packet socket that holds our MAC address at the interface, and asks for its state
+  Descriptor socket_;
+  XdpRing<xdp_desc> rx_, tx_;
+  XdpRing<std::uint64_t> fill_, completion_;
+  XdpProgram program_;
+};
+
+}  // namespace bypass::packet
