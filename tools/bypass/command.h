@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "observe/reader.h"
 
@@ -18,6 +19,17 @@ struct ShowOptions {
   bool all = false;  // counters that are zero, too
 };
 
+/// As of ss(8).
+struct SsOptions {
+  bool tcp = false, udp = false;  // neither: both
+  bool all = false, listening = false;
+  bool numeric = false, processes = false, extended = false, info = false;
+  bool no_header = false, one_line = false;
+  bool json = false;
+  int pid = 0;                      // 0: every process
+  std::vector<std::string> filter;  // ss_filter.h
+};
+
 struct ConfigOptions {
   bool json = false;
   bool markdown = false;  // docs/settings.md
@@ -27,6 +39,9 @@ struct ConfigOptions {
 
 int run_stat(const ShowOptions& options);
 int run_why(const ShowOptions& options);
+int run_ss(const SsOptions& options);
+/// `bypass run`: the words behind it. Returns only when the program does not begin.
+int run_program(const std::vector<std::string>& words);
 int run_config(const ConfigOptions& options);
 
 /// The processes that a command is about, from the run directory of this user's configuration (root: from

@@ -2,6 +2,8 @@
 // are configured.
 #include <CLI/CLI.hpp>
 
+#include <string_view>
+
 #include "command.h"
 
 namespace {
@@ -14,16 +16,40 @@ void add_show_options(CLI::App& command, ShowOptions& options) {
   command.add_flag("--json", options.json, "Print JSON");
 }
 
+// Flags and their letters as of ss(8).
+void add_ss_options(CLI::App& command, SsOptions& options) {
+  command.add_flag("-t,--tcp", options.tcp, "TCP sockets");
+  command.add_flag("-u,--udp", options.udp, "UDP sockets");
+  command.add_flag("-a,--all", options.all, "Listening sockets and others");
+  command.add_flag("-l,--listening", options.listening, "Listening sockets alone");
+  command.add_flag("-n,--numeric", options.numeric, "Numbers of ports, not names of services");
+  command.add_flag("-p,--processes", options.processes, "Which process has the socket, and under which number");
+  command.add_flag("-e,--extended", options.extended, "How the socket's bytes travel");
+  command.add_flag("-i,--info", options.info, "Round-trip time, windows and counts of a TCP connection");
+  command.add_flag("-H,--no-header", options.no_header, "Without the heading");
+  command.add_flag("-O,--oneline", options.one_line, "Everything about a socket on one line");
+  command.add_flag("--json", options.json, "Print JSON");
+  command.add_option("--pid", options.pid, "One process; without it all of the user's (for root, everybody's)")
+      ->check(CLI::Range(1, 1 << 22));
+  command.add_option("FILTER", options.filter,
+                     "state STATE, exclude STATE, and an expression: sport = :80, dport >= :1024, src ADDRESS, "
+                     "dst ADDRESS/LENGTH, joined by and, or, not, ( )");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  // What follows is the program's own: its options are none of ours.
+  if (argc > 1 && std::string_view(argv[1]) == "run") return run_program({argv + 2, argv + argc});
   CLI::App app(
       "Looks into the processes that run on libbypass, the kernel-bypass socket library.\n"
-      "Run a program on it with LD_PRELOAD=libbypass.so and a port: BYPASS_PORT, BYPASS_ADDR.",
+      "Run a program on it with `bypass run`, or with LD_PRELOAD=libbypass.so and a port: BYPASS_PORT, BYPASS_ADDR.",
       "bypass");
   app.set_version_flag("--version", "bypass " BYPASS_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done; 1 no such process, or the configuration has problems; 2 called wrongly.");
+  app.footer(
+      "Exit codes: 0 done; 1 no such process, or the configuration has problems; 2 called wrongly. Of run: the "
+      "program's; 125 the configuration has problems, 126 the program cannot be run so, 127 there is none.");
 
   ShowOptions stat_options;
   CLI::App* const stat = app.add_subcommand("stat", "Ports, sockets and protocol counters of running processes");
@@ -33,6 +59,12 @@ int main(int argc, char** argv) {
   ShowOptions why_options;
   CLI::App* const why = app.add_subcommand("why", "Why sockets were left to the kernel");
   add_show_options(*why, why_options);
+
+  SsOptions ss_options;
+  CLI::App* const ss = app.add_subcommand("ss", "The sockets of running processes, as ss shows the kernel's");
+  add_ss_options(*ss, ss_options);
+
+  app.add_subcommand("run", "Runs a program on libbypass: bypass run --port vhost:/tmp/wire -- redis-server");
 
   ConfigOptions config_options;
   CLI::App* const config =
@@ -50,5 +82,6 @@ int main(int argc, char** argv) {
   }
   if (stat->parsed()) return run_stat(stat_options);
   if (why->parsed()) return run_why(why_options);
+  if (ss->parsed()) return run_ss(ss_options);
   return run_config(config_options);
 }

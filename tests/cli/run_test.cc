@@ -1,0 +1,170 @@
+// bypass run: what environment a program gets, and how it ends when there is none to start. Any shared library will do
+// for the one that is preloaded.
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "cli/command.h"
+
+namespace bypass::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string some_library() {
+  Dl_info info{};
+  EXPECT_NE(dladdr(reinterpret_cast<const void*>(&::getenv), &info), 0);
+  for (const char* name : {"libm.so.6", "libc.so.6"})
+    if (const fs::path path = fs::path(info.dli_fname).parent_path() / name; fs::exists(path)) return path;
+  return "/lib/x86_64-linux-gnu/libm.so.6";
+}
+
+class Run : public testing::Test {
+ protected:
+  Run() {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    (void)file("empty.toml", "", 0644);
+  }
+  ~Run() override { fs::remove_all(folder_); }
+
+  Ran run(std::vector<std::string> arguments, std::vector<std::string> variables = {}) const {
+    arguments.insert(arguments.begin(), {"run", "--library", library_});
+    variables.insert(variables.end(), {"PATH=/usr/bin:/bin:" + folder_, "BYPASS_CONFIG=" + folder_ + "/empty.toml"});
+    return run_command(std::move(arguments), std::move(variables));
+  }
+  std::string file(const char* name, const std::string& content, mode_t mode = 0755) const {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  static std::string elf(unsigned char bits) {
+    Elf64_Ehdr header{};
+    std::copy_n(ELFMAG, SELFMAG, header.e_ident);
+    header.e_ident[EI_CLASS] = bits;
+    header.e_type = ET_EXEC;
+    header.e_phentsize = sizeof(Elf64_Phdr);
+    return {reinterpret_cast<const char*>(&header), sizeof header};
+  }
+  void expect_refused(const std::vector<std::string>& arguments, int code, const std::string& said) const {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_NE(ran.err.find(said), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+
+  std::string folder_ = "/tmp/bypass-run-XXXXXX";
+  const std::string library_ = some_library();
+};
+
+const std::vector<std::string> kPort = {"--port", "vhost:/tmp/wire", "--addr", "10.9.0.1/24"};
+
+std::vector<std::string> with_port(std::vector<std::string> more) {
+  more.insert(more.begin(), kPort.begin(), kPort.end());
+  return more;
+}
+bool has_line(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST_F(Run, Options_BecomeTheProgramsEnvironment) {
+  const Ran ran = run(with_port({"--gateway=10.9.0.254", "--mac", "02:00:00:00:00:05", "--mtu", "1400", "--profile",
+                                 "latency", "--tcp-rto-min-us", "5000", "--set", "tcp.retries2=4", "--set",
+                                 "BYPASS_SPIN_US=7", "--strict", "--tso", "off", "--", "env"}),
+                      {"BYPASS_MTU=9000", "BYPASS_LOG=info", "OTHER=kept"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  for (const char* line : {"BYPASS_PORT=vhost:/tmp/wire", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.9.0.254",
+                           "BYPASS_MAC=02:00:00:00:00:05", "BYPASS_MTU=1400", "BYPASS_PROFILE=latency",
+                           "BYPASS_TCP_RTO_MIN_US=5000", "BYPASS_TCP_RETRIES2=4", "BYPASS_SPIN_US=7",
+                           "BYPASS_STRICT=on", "BYPASS_TSO=off", "BYPASS_LOG=info", "OTHER=kept"})
+    EXPECT_TRUE(has_line(ran.out, line)) << line << "\n" << ran.out;
+  EXPECT_TRUE(has_line(ran.out, "LD_PRELOAD=" + library_));
+}
+
+TEST_F(Run, OtherPreloadedLibraries_StayBehindOurs) {
+  const std::string other = file("other.so", "");
+  fs::copy_file(library_, other, fs::copy_options::overwrite_existing);
+  for (const char* separator : {":", " "}) {
+    // (the command itself may be a sanitizer's build, whose runtime wants to come first)
+    const Ran ran = run(with_port({"env"}),
+                        {"LD_PRELOAD=" + other + separator + library_, "ASAN_OPTIONS=verify_asan_link_order=0"});
+    EXPECT_TRUE(has_line(ran.out, "LD_PRELOAD=" + library_ + ":" + other)) << ran.out;
+  }
+}
+
+TEST_F(Run, ProgramsOwnOptions_AreItsOwn) {
+  EXPECT_EQ(run(with_port({"--", "echo", "--port", "-n", "--", "x"})).out, "--port -n -- x\n");
+  EXPECT_EQ(run(with_port({"echo", "--port", "x"})).out, "--port x\n") << "without -- as well";
+}
+
+TEST_F(Run, ExitCode_IsThePrograms) {
+  EXPECT_EQ(run(with_port({"sh", "-c", "exit 42"})).code, 42);
+}
+
+TEST_F(Run, Script_IsRunByItsInterpreter) {
+  (void)file("hello", "#!/bin/sh\necho hello $1\n");
+  EXPECT_EQ(run(with_port({"hello", "you"})).out, "hello you\n") << "found in PATH";
+}
+
+TEST_F(Run, NoSuchProgram_EndsWith127) {
+  expect_refused(with_port({"no-such-program"}), 127, "there is no program no-such-program in PATH");
+  expect_refused(with_port({folder_ + "/nothing"}), 127, "No such file or directory");
+}
+
+TEST_F(Run, NotExecutable_EndsWith126) {
+  expect_refused(with_port({file("plain", "text", 0644)}), 126, "is not executable");
+  expect_refused(with_port({"plain"}), 126, "is not executable");
+  expect_refused(with_port({folder_}), 126, "is a folder");
+  expect_refused(with_port({file("noise", "\x01\x02")}), 126, "Exec format error");
+}
+
+TEST_F(Run, ProgramsThatPreloadNothing_EndWith126) {
+  expect_refused(with_port({file("static", elf(ELFCLASS64))}), 126, "is statically linked");
+  expect_refused(with_port({file("small", elf(ELFCLASS32))}), 126, "is a 32-bit program");
+  expect_refused(with_port({file("script", "#!" + folder_ + "/static -x\n")}), 126, "its interpreter");
+}
+
+TEST_F(Run, SetuidProgram_EndsWith126) {
+  if (geteuid() != 0) GTEST_SKIP() << "root alone can make one of another user's";
+  const std::string path = file("setuid", elf(ELFCLASS64));
+  ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+  ASSERT_EQ(chmod(path.c_str(), 04755), 0);
+  expect_refused(with_port({path}), 126, "is setuid: it runs as another user");
+}
+
+TEST_F(Run, WrongSettings_EndWith125BeforeTheProgramBegins) {
+  expect_refused(with_port({"--mtu", "5", "--", "echo", "x"}), 125, "BYPASS_MTU=5");
+  expect_refused({"--library", "/nonexistent/lib.so", "echo", "x"}, 125, "/nonexistent/lib.so");
+  expect_refused({"--library", "/tmp/a b.so", "echo", "x"}, 125, "a b.so");
+}
+
+TEST_F(Run, WrongOptions_EndWith2) {
+  expect_refused({"--prot", "x", "echo"}, 2, "there is no option --prot (did you mean --port?)");
+  expect_refused({"--set", "frotz=1", "echo"}, 2, "there is no setting frotz");
+  expect_refused({"--set", "mtu", "echo"}, 2, "NAME=VALUE");
+  expect_refused({"--port"}, 2, "--port wants a value");
+  expect_refused({}, 2, "which program?");
+}
+
+TEST_F(Run, NoPort_IsSaidAndTheProgramRuns) {
+  const Ran ran = run({"echo", "x"});
+  EXPECT_EQ(ran.out, "x\n");
+  EXPECT_NE(ran.err.find("no port is set"), std::string::npos) << ran.err;
+}
+
+TEST_F(Run, Help_NamesEverySetting) {
+  const Ran ran = run({"--help"});
+  EXPECT_EQ(ran.code, 0);
+  for (const char* part : {"--port", "--tcp-rto-min-us", "--ip-fragment-memory", "--set NAME=VALUE"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part;
+}
+
+}  // namespace
+}  // namespace bypass::tool

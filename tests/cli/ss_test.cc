@@ -1,0 +1,158 @@
+// bypass ss: columns, states and filters as of ss(8).
+#include <netinet/in.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "observe/scratch.h"
+
+namespace bypass::tool {
+namespace {
+
+using nlohmann::json;
+using observe::SocketPath;
+using observe::SocketState;
+
+constexpr std::uint32_t kOurs = 0x0a090001, kPeer = 0x0a090002, kOther = 0x0a090103;
+
+// This test program as a process with one socket of each kind.
+class Ss : public testing::Test {
+ protected:
+  void SetUp() override {
+    observe::start(region_, dir_);
+    add(4, IPPROTO_TCP, SocketState::kListen, {kOurs, 80}, {}, 1, 128);
+    add(5, IPPROTO_TCP, SocketState::kEstablished, {kOurs, 80}, {kPeer, 40000}, 0, 12);
+    add(6, IPPROTO_TCP, SocketState::kCloseWait, {kOurs, 34567}, {kOther, 443}, 0, 0);
+    add(7, IPPROTO_UDP, SocketState::kOpen, {0, 5353}, {}, 3, 0);
+    add(8, IPPROTO_UDP, SocketState::kOpen, {kOurs, 5000}, {kPeer, 53}, 0, 0);
+    add(9, IPPROTO_TCP, SocketState::kOpen, {}, {}, 0, 0);  // undecided: the kernel's so far
+  }
+  struct Name {
+    std::uint32_t address = 0;
+    std::uint16_t port = 0;
+  };
+  void add(int fd, std::uint8_t protocol, SocketState state, Name local, Name remote, std::uint32_t rx,
+           std::uint32_t tx) {
+    observe::SocketRecord s{};
+    s.fd = fd;
+    s.protocol = protocol;
+    s.state = static_cast<std::uint8_t>(state);
+    s.path = static_cast<std::uint8_t>(SocketPath::kWire);
+    if (local.address != 0) s.local_address = IpAddress::from_v4(local.address);
+    s.local_port = local.port;
+    if (remote.address != 0) s.remote_address = IpAddress::from_v4(remote.address);
+    s.remote_port = remote.port;
+    s.rx_queue = rx;
+    s.tx_queue = tx;
+    if (state == SocketState::kEstablished) {
+      s.mss = 1448;
+      s.cwnd = 14480;
+      s.ssthresh = 0x7fffffff;
+      s.srtt_us = 250;
+      s.rttvar_us = 30;
+      s.rto_us = 200250;
+      s.rx_bytes = 5;
+      s.tx_bytes = 7;
+      s.retransmits = 3;
+    }
+    region_.update_socket(region_.claim_socket(), s);
+  }
+  Ran ss(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "ss");
+    return run_command(std::move(arguments), {"BYPASS_RUN_DIR=" + dir_.path()});
+  }
+  /// The local ports of the sockets shown, in order.
+  std::vector<int> ports(std::vector<std::string> arguments) {
+    arguments.emplace_back("--json");
+    const Ran ran = ss(std::move(arguments));
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::vector<int> found;
+    const json shown = json::parse(ran.out);
+    for (const json& socket : shown.at("sockets")) found.push_back(socket.at("local_port"));
+    return found;
+  }
+  using Ports = std::vector<int>;
+
+  observe::RunDir dir_;
+  observe::Region region_;
+  const std::string pid_ = std::to_string(getpid());
+};
+
+TEST_F(Ss, Table_IsSetAsSsDoes) {
+  EXPECT_EQ(ss({"-tuan"}).out,
+            "Netid State      Recv-Q Send-Q Local Address:Port  Peer Address:Port\n"
+            "udp   UNCONN     3      0            0.0.0.0:5353       0.0.0.0:*\n"
+            "udp   ESTAB      0      0           10.9.0.1:5000      10.9.0.2:53\n"
+            "tcp   LISTEN     1      128         10.9.0.1:80         0.0.0.0:*\n"
+            "tcp   ESTAB      0      12          10.9.0.1:80        10.9.0.2:40000\n"
+            "tcp   CLOSE-WAIT 0      0           10.9.0.1:34567     10.9.1.3:443\n");
+}
+
+TEST_F(Ss, OneProtocolAndOneState_LeaveTheirColumnsOut) {
+  EXPECT_EQ(ss({"-Htnp", "state", "established"}).out,
+            "0 12 10.9.0.1:80 10.9.0.2:40000 users:((\"cli_test\",pid=" + pid_ + ",fd=5))\n");
+}
+
+TEST_F(Ss, WithoutNumeric_ServicesHaveNames) {
+  EXPECT_NE(ss({"-tl"}).out.find("10.9.0.1:http "), std::string::npos) << ss({"-tl"}).out;
+}
+
+TEST_F(Ss, Info_FollowsOnALineOfItsOwn) {
+  const std::string info =
+      "rto:200.25 rtt:0.25/0.03 mss:1448 cwnd:10 bytes_acked:7 bytes_received:5 send 463360000bps retrans:0/3";
+  EXPECT_EQ(ss({"-Htni", "sport = :80"}).out, "ESTAB 0 12 10.9.0.1:80 10.9.0.2:40000\n\t " + info + "\n");
+  EXPECT_EQ(ss({"-HtniO", "sport = :80"}).out, "ESTAB 0 12 10.9.0.1:80 10.9.0.2:40000 " + info + "\n");
+}
+
+TEST_F(Ss, Options_SayWhichSockets) {
+  EXPECT_EQ(ports({}), (Ports{5000, 80, 34567})) << "connected ones";
+  EXPECT_EQ(ports({"-t"}), (Ports{80, 34567}));
+  EXPECT_EQ(ports({"-u"}), (Ports{5000}));
+  EXPECT_EQ(ports({"-l"}), (Ports{5353, 80}));
+  EXPECT_EQ(ports({"-ta"}), (Ports{80, 80, 34567}));
+  EXPECT_EQ(ports({"--pid", pid_, "-ua"}), (Ports{5353, 5000}));
+}
+
+TEST_F(Ss, Filters) {
+  EXPECT_EQ(ports({"state", "close-wait"}), (Ports{34567}));
+  EXPECT_EQ(ports({"state", "listening", "state", "close-wait"}), (Ports{5353, 80, 34567}));
+  EXPECT_EQ(ports({"-t", "exclude", "listening"}), (Ports{80, 34567}));
+  EXPECT_EQ(ports({"-a", "sport = :80"}), (Ports{80, 80}));
+  EXPECT_EQ(ports({"-a", "sport", "!=", "80"}), (Ports{5353, 5000, 34567}));
+  EXPECT_EQ(ports({"-a", "dport ge :443"}), (Ports{80, 34567}));
+  EXPECT_EQ(ports({"-a", "dport = :https"}), (Ports{34567}));
+  EXPECT_EQ(ports({"dst", "10.9.0.0/24"}), (Ports{5000, 80}));
+  EXPECT_EQ(ports({"dst 10.9.0.2:53"}), (Ports{5000}));
+  EXPECT_EQ(ports({"-a", "src", "*:5353"}), (Ports{5353}));
+  EXPECT_EQ(ports({"state all (sport = :80 or dport = :443) and not dst 10.9.0.2"}), (Ports{80, 34567}));
+  EXPECT_EQ(ports({"! dport = :53", "dst 10.9.0.2"}), (Ports{80})) << "and may be left out";
+}
+
+TEST_F(Ss, WrongFilter_IsSaidAndEndsWith2) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"state frotz", "'frotz' is no state"},   {"sport = :frotz", "'frotz' is no port"},
+      {"( sport = :80", "a ) is missing"},      {"sport = :80 )", "')' was not expected there"},
+      {"dst 10.9.0", "'10.9.0' is no address"}, {"sport = :80 or", "the expression ends too early"},
+      {"pid = 3", "'pid' is none of"}};
+  for (const auto& [filter, said] : wrong) {
+    const Ran ran = ss({filter});
+    EXPECT_EQ(ran.code, 2) << filter;
+    EXPECT_NE(ran.err.find(said), std::string::npos) << ran.err;
+  }
+}
+
+TEST_F(Ss, Json_HasTheSame) {
+  const json sockets = json::parse(ss({"-tn", "-i", "--json", "sport = :80"}).out).at("sockets");
+  ASSERT_EQ(sockets.size(), 1U);
+  const json& socket = sockets[0];
+  EXPECT_EQ(socket.at("netid"), "tcp");
+  EXPECT_EQ(socket.at("state"), "ESTAB");
+  EXPECT_EQ(socket.at("peer_address"), "10.9.0.2");
+  EXPECT_EQ(socket.at("peer_port"), 40000);
+  EXPECT_EQ(socket.at("process").at("pid"), getpid());
+  EXPECT_EQ(socket.at("process").at("fd"), 5);
+  EXPECT_EQ(socket.at("info").at("retransmits"), 3);
+}
+
+}  // namespace
+}  // namespace bypass::tool

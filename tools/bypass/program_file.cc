@@ -1,0 +1,109 @@
+#include "program_file.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "runtime/settings_text.h"
+
+namespace bypass::tool {
+namespace {
+
+constexpr int kCannotRun = 126, kNotThere = 127;
+
+// What exec and the dynamic linker go by, at the file's begin.
+class FileHead {
+ public:
+  explicit FileHead(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    const ssize_t got = read(fd, bytes_.data(), bytes_.size());
+    close(fd);
+    size_ = got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  [[nodiscard]] std::string_view text() const { return {bytes_.data(), size_}; }
+  template <typename T>
+  [[nodiscard]] bool get(std::size_t offset, T& out) const {
+    if (offset > size_ || size_ - offset < sizeof out) return false;
+    std::memcpy(&out, bytes_.data() + offset, sizeof out);
+    return true;
+  }
+
+ private:
+  std::array<char, 4096> bytes_{};  // program headers lie behind the ELF header, everywhere
+  std::size_t size_ = 0;
+};
+
+// "#!/usr/bin/env python3": what the kernel would start.
+std::string interpreter_of(std::string_view head) {
+  if (!head.starts_with("#!")) return "";
+  const auto words = runtime::split_words(head.substr(2, head.find('\n') - 2));
+  return words.empty() ? "" : std::string(words[0]);
+}
+
+bool is_dynamic(const FileHead& head, const Elf64_Ehdr& elf) {
+  for (std::size_t i = 0; i < elf.e_phnum; i++) {
+    Elf64_Phdr segment;
+    if (!head.get(elf.e_phoff + i * elf.e_phentsize, segment)) return true;  // not known: let it try
+    if (segment.p_type == PT_INTERP) return true;
+  }
+  return false;
+}
+
+// ld.so(8), secure-execution mode.
+std::string privilege_problem(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return "";
+  if ((file.st_mode & S_ISUID) != 0 && file.st_uid != getuid()) return "is setuid: it runs as another user";
+  if ((file.st_mode & S_ISGID) != 0 && file.st_gid != getgid()) return "is setgid: it runs with another group";
+  const bool has_capabilities = getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
+  return has_capabilities && getuid() != 0 ? "gives itself capabilities" : "";
+}
+
+ProgramFile check(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0)
+    return {"", fmt::format("{}: {}", path, std::strerror(errno)), errno == ENOENT ? kNotThere : kCannotRun};
+  if (S_ISDIR(file.st_mode)) return {"", path + " is a folder", kCannotRun};
+  if (access(path.c_str(), X_OK) != 0) return {"", path + " is not executable", kCannotRun};
+  return {path, "", 0};
+}
+
+}  // namespace
+
+ProgramFile find_program(const std::string& name, const char* search) {
+  if (name.find('/') != std::string::npos) return check(name);
+  ProgramFile seen{"", fmt::format("there is no program {} in PATH", name), kNotThere};
+  for (const std::string_view folder :
+       runtime::split(search != nullptr ? search : "/usr/local/bin:/usr/bin:/bin", ':')) {
+    const ProgramFile found = check(fmt::format("{}/{}", folder.empty() ? "." : folder, name));
+    if (!found.path.empty()) return found;
+    if (found.exit_code == kCannotRun && seen.exit_code == kNotThere) seen = found;
+  }
+  return seen;
+}
+
+std::string preload_problem(const std::string& path) {
+  const FileHead head(path);
+  if (const std::string interpreter = interpreter_of(head.text()); !interpreter.empty() && interpreter != path) {
+    const std::string problem = FileHead(interpreter).text().starts_with("#!") ? "" : preload_problem(interpreter);
+    return problem.empty() ? "" : fmt::format("its interpreter {}", problem);
+  }
+  if (const std::string problem = privilege_problem(path); !problem.empty())
+    return fmt::format("{} {}, and the dynamic linker preloads nothing into such programs", path, problem);
+  Elf64_Ehdr elf;
+  if (!head.get(0, elf) || std::memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0) return "";
+  if (elf.e_ident[EI_CLASS] != ELFCLASS64) return path + " is a 32-bit program, and the library is a 64-bit one";
+  if (!is_dynamic(head, elf)) return path + " is statically linked: there is no dynamic linker to preload anything";
+  return "";
+}
+
+}  // namespace bypass::tool

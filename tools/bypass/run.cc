@@ -1,0 +1,227 @@
+// bypass run: a program with libbypass preloaded, and the settings as options.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string_view>
+
+#include "command.h"
+#include "program_file.h"
+#include "runtime/config.h"
+#include "runtime/config_toml.h"
+#include "runtime/settings.h"
+#include "runtime/settings_text.h"
+
+namespace bypass::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using runtime::Setting;
+
+// As env(1) ends: the program's own codes lie below, mostly.
+constexpr int kNotStarted = 125, kCannotRun = 126, kNotThere = 127;
+
+struct RunOptions {
+  std::map<std::string, std::string> variables;  // BYPASS_NAME → value
+  std::string library;
+  std::vector<std::string> program;
+  bool help = false;
+};
+
+/// "tcp.rto_min_us" → "tcp-rto-min-us"
+std::string option_name(const Setting& setting) {
+  std::string name(setting.key);
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '_' || c == '.'; }, '-');
+  return name;
+}
+
+const Setting* setting_of_option(std::string_view name) {
+  for (const Setting& setting : runtime::settings())
+    if (option_name(setting) == name) return &setting;
+  return nullptr;
+}
+
+bool is_switch_value(std::string_view word) {
+  static constexpr std::string_view kValues[] = {"on", "off", "1", "0", "true", "false", "yes", "no"};
+  return std::find(std::begin(kValues), std::end(kValues), word) != std::end(kValues);
+}
+
+std::string nearest_option(std::string_view name) {
+  std::vector<std::string> names = {"set", "library", "help"};
+  for (const Setting& setting : runtime::settings()) names.push_back(option_name(setting));
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string_view near = runtime::nearest(name, views);
+  return near.empty() ? "" : fmt::format(" (did you mean --{}?)", near);
+}
+
+class Words {
+ public:
+  explicit Words(const std::vector<std::string>& words) : words_(words) {}
+
+  /// False: `problem` says what is wrong.
+  bool parse(RunOptions& options, std::string& problem) {
+    for (; at_ < words_.size() && words_[at_].starts_with('-'); at_++) {
+      if (words_[at_] == "--") {
+        at_++;
+        break;
+      }
+      if (!take_option(options, problem)) return false;
+    }
+    options.program.assign(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+    if (options.program.empty() && !options.help)
+      problem = "which program? bypass run [OPTIONS] [--] PROGRAM [ARGUMENTS]";
+    return problem.empty();
+  }
+
+ private:
+  bool take_option(RunOptions& options, std::string& problem) {
+    const std::string& word = words_[at_];
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(word.starts_with("--") ? 2 : 1, equals - (word.starts_with("--") ? 2 : 1));
+    if (word == "-h" || word == "--help") return options.help = true;
+    const Setting* setting = word.starts_with("--") ? setting_of_option(name) : nullptr;
+    if (setting == nullptr && name != "set" && name != "library") {
+      problem = fmt::format("there is no option {}{}", word.substr(0, equals), nearest_option(name));
+      return false;
+    }
+    std::string value;
+    const bool on_alone = setting != nullptr && setting->type == runtime::SettingType::kSwitch &&
+                          (at_ + 1 == words_.size() || !is_switch_value(words_[at_ + 1]));
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (on_alone) {
+      value = "on";
+    } else if (++at_ < words_.size()) {
+      value = words_[at_];
+    } else {
+      problem = fmt::format("{} wants a value", word);
+      return false;
+    }
+    if (setting != nullptr) {
+      options.variables[std::string(setting->env)] = value;
+    } else if (name == "library") {
+      options.library = value;
+    } else {
+      return take_assignment(value, options, problem);
+    }
+    return true;
+  }
+  /// NAME=VALUE, the name as a variable's or as in the file.
+  static bool take_assignment(const std::string& text, RunOptions& options, std::string& problem) {
+    const std::size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    const Setting* setting = runtime::setting_by_env(name);
+    if (setting == nullptr) setting = runtime::setting_by_key(name);
+    if (equals == std::string::npos || setting == nullptr) {
+      problem = equals == std::string::npos ? fmt::format("--set wants NAME=VALUE, not '{}'", text)
+                                            : fmt::format("there is no setting {}", name);
+      return false;
+    }
+    options.variables[std::string(setting->env)] = text.substr(equals + 1);
+    return true;
+  }
+
+  const std::vector<std::string>& words_;
+  std::size_t at_ = 0;
+};
+
+// Beside the command, as the build leaves it; where the installation puts it.
+std::string find_library() {
+  std::error_code error;
+  const fs::path own = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& folder : {own, own / BYPASS_LIBRARY_FROM_COMMAND, fs::path(BYPASS_LIBRARY_FOLDER)}) {
+    const fs::path library = fs::weakly_canonical(folder / "libbypass.so", error);
+    if (fs::exists(library, error)) return library;
+  }
+  return "";
+}
+
+std::string library_problem(const std::string& library) {
+  if (library.empty())
+    return fmt::format("libbypass.so lies neither beside this command nor in {}: --library says where it is",
+                       BYPASS_LIBRARY_FOLDER);
+  if (access(library.c_str(), R_OK) != 0) return fmt::format("{}: {}", library, std::strerror(errno));
+  // ld.so(8): the list is separated by colons and spaces, and nothing escapes them.
+  if (library.find_first_of(": ") != std::string::npos)
+    return fmt::format("{}: LD_PRELOAD takes no path with a colon or a space in it", library);
+  return "";
+}
+
+void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value) {
+  std::erase_if(environment, [&name](const std::string& entry) {
+    return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
+  });
+  environment.push_back(name + "=" + value);
+}
+
+std::vector<std::string> environment_for(const RunOptions& options, const std::string& library) {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; entry++) environment.emplace_back(*entry);
+  for (const auto& [name, value] : options.variables) set_variable(environment, name, value);
+  const char* const there = getenv("LD_PRELOAD");
+  std::string preload = library, others = there != nullptr ? there : "";
+  std::replace(others.begin(), others.end(), ':', ' ');
+  for (const std::string_view other : runtime::split_words(others))
+    if (other != library) preload += fmt::format(":{}", other);
+  set_variable(environment, "LD_PRELOAD", preload);
+  return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+int fail(int code, const std::string& problem) {
+  fmt::print(stderr, "bypass: run: {}\n", problem);
+  return code;
+}
+
+void print_help() {
+  fmt::print(
+      "Runs a program on libbypass: its sockets to bypass addresses leave the kernel.\n"
+      "Usage: bypass run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
+      "  bypass run --port vhost:/tmp/wire --addr 10.9.0.1/24 -- redis-server --bind 10.9.0.1\n\n"
+      "Options, one a setting (docs/settings.md); what is not given comes from the environment and the file:\n");
+  for (const Setting& setting : runtime::settings()) fmt::print("  --{:<22} {}\n", option_name(setting), setting.help);
+  fmt::print(
+      "  --{:<22} Any setting, by its variable's name or its key in the file.\n"
+      "  --{:<22} The library, where it is not found by itself.\n\n"
+      "Ends as the program does; with 125 when the settings have problems, 126 when the program cannot be run on\n"
+      "the library (a static one, a setuid one, …), 127 when there is no such program.\n",
+      "set NAME=VALUE", "library PATH");
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& words) {
+  RunOptions options;
+  std::string problem;
+  if (!Words(words).parse(options, problem)) return fail(kUsage, problem);
+  if (options.help) return print_help(), kOk;
+
+  const std::string library = options.library.empty() ? find_library() : fs::absolute(options.library).string();
+  if (problem = library_problem(library); !problem.empty()) return fail(kNotStarted, problem);
+  std::vector<std::string> environment = environment_for(options, library);
+  const std::vector<char*> environment_pointers = pointers_to(environment);
+  const runtime::Config config = runtime::load_config(environment_pointers.data(), runtime::read_toml);
+  for (const auto& found : config.problems) fail(kNotStarted, found.message());
+  if (!config.ok()) return kNotStarted;
+  if (!config.wants_port()) fail(kOk, "no port is set (--port), so every socket stays the kernel's");
+
+  const ProgramFile program = find_program(options.program[0], getenv("PATH"));
+  if (program.path.empty()) return fail(program.exit_code, program.problem);
+  if (problem = preload_problem(program.path); !problem.empty())
+    return fail(kCannotRun, problem + "; libbypass cannot be preloaded into it");
+  execve(program.path.c_str(), pointers_to(options.program).data(), environment_pointers.data());
+  return fail(errno == ENOENT ? kNotThere : kCannotRun, fmt::format("{}: {}", program.path, std::strerror(errno)));
+}
+
+}  // namespace bypass::tool
