@@ -58,14 +58,6 @@ Rest look_at_rest(socket::Shard& shard) {
   return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
 }
 
-/// With the other end of every wire gone, nobody is left who could want our FIN.
-bool any_link_is_up(const PortSet& ports) {
-  const auto& entries = ports.entries();
-  return std::any_of(entries.begin(), entries.end(), [](const PortSet::Entry& entry) {
-    return entry.port != nullptr && entry.port->link() == LinkState::kUp;
-  });
-}
-
 }  // namespace
 
 void deliver_rest(Process& p) {
@@ -74,7 +66,8 @@ void deliver_rest(Process& p) {
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   for (;;) {
     const Rest rest = look_at_rest(p.shard);
-    if (rest.nothing() || (rest.only_ends() && !any_link_is_up(p.ports))) return;
+    // With the other end of every wire gone, nobody is left who could want our FIN.
+    if (rest.nothing() || (rest.only_ends() && !p.ports.any_link_is_up())) return;
     if (p.clock.now() >= deadline) {
       BYPASS_LOG_WARN(
           "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "

@@ -1,6 +1,7 @@
 #include "runtime/kin_watch.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "runtime/host.h"
 #include "socket/os.h"
@@ -25,13 +26,14 @@ bool KinWatch::wanted(socket::Shard& shard, std::uint32_t slot) {
   return static_cast<std::uint32_t>(shard.wires().owner.load(std::memory_order_relaxed) >> 32) == slot + 1;
 }
 
-void KinWatch::refresh(socket::Shard& shard) {
+bool KinWatch::refresh(socket::Shard& shard) {
   socket::Family& family = shard.family();
   std::erase_if(watched_, [&](const Watched& w) {
     const bool keep = family.incarnation_of(w.slot) == w.incarnation && wanted(shard, w.slot);
     if (!keep) close_watched(w.fd);
     return !keep;
   });
+  bool all = true;
   const std::uint32_t high = family.table().high.load(std::memory_order_acquire);
   for (std::uint32_t slot = 0; slot < high; slot++) {
     if (!wanted(shard, slot)) continue;
@@ -40,7 +42,9 @@ void KinWatch::refresh(socket::Shard& shard) {
     const std::uint32_t pid = family.table().slots[slot].pid.load(std::memory_order_acquire);
     const long fd = socket::os::pidfd_open(pid);
     if (fd >= 0) watched_.push_back({slot, incarnation, own_high(static_cast<int>(fd))});
+    all = all && fd != -ESRCH;
   }
+  return all;
 }
 
 void KinWatch::clear() {

@@ -17,8 +17,8 @@ class KinWatch {
   KinWatch& operator=(const KinWatch&) = delete;
   ~KinWatch() { clear(); }
 
-  /// Watches whoever there is now, and nobody else.
-  void refresh(socket::Shard& shard);
+  /// Watches whoever there is now, and nobody else. False: somebody has ended meanwhile.
+  bool refresh(socket::Shard& shard);
   void clear();
   /// Appends one entry a process, readable when it has ended.
   void append(std::vector<pollfd>& set) const;

@@ -122,6 +122,11 @@ void PortSet::open_or_follow(socket::Shard& shard) {
   }
 }
 
+bool PortSet::any_link_is_up() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.port != nullptr && entry.port->link() == LinkState::kUp; });
+}
+
 bool PortSet::owner_lives(socket::Shard& shard) {
   const std::uint64_t owner = shard.wires().owner.load(std::memory_order_acquire);
   return owner != 0 &&
@@ -133,8 +138,7 @@ bool PortSet::claim(socket::Shard& shard) {
   socket::Guard guard(shard);
   socket::Wires& wires = shard.wires();
   socket::Family& family = shard.family();
-  if (owner_lives(shard)) return false;
-  socket::sweep_family(guard);
+  if (owner_lives(shard)) return false;  // what the dead referred to is given up when there is a wire to say so on
   wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
   wires.open.store(false, std::memory_order_relaxed);
   tell_openings(wires);
@@ -163,7 +167,7 @@ void PortSet::attach_relays(socket::Shard& shard) {
   Context& context = shard.context();
   entries_.assign(config_.ports.size(), Entry{});
   relays_.clear();
-  context.ports = 0;
+  context.forget_ports();
   for (std::size_t i = 0; i < entries_.size(); i++) {
     entries_[i].tried = true;
     if ((wires.opened >> i & 1) == 0) continue;
@@ -239,7 +243,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   socket::Wires& wires = shard.wires();
   Context& context = shard.context();
   for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
-  context.ports = 0;
+  context.forget_ports();
   wires.opened = 0;
   std::copy(made.begin(), made.end(), entries_.begin());  // never larger or smaller: others look at it
   for (std::size_t i = 0; i < entries_.size(); i++) {
@@ -293,7 +297,7 @@ void PortSet::close_ports(socket::Shard& shard) {
     socket::Guard guard(shard);
     Context& context = shard.context();
     for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
-    context.ports = 0;
+    context.forget_ports();
     shard.follow();
   }
   for (Entry& entry : entries_) {

@@ -50,6 +50,7 @@ class PortSet {
   void leave_forbidden(socket::Shard& shard);
   /// A follower's: the owner may be gone. Takes its place if it is, and sweeps what it referred to.
   void look_after_owner(socket::Shard& shard);
+  [[nodiscard]] bool any_link_is_up() const;
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
   /// Whether ports[index] serves (or has not been tried yet).

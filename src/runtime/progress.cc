@@ -142,6 +142,7 @@ void Progress::open_step() {
   sleep_for(kLateOpen);
   if (stopping_.load(std::memory_order_acquire)) return;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
+  kin_changed_ = true;
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});
 }
@@ -237,6 +238,8 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   kin_.append(nap_set_);
+  // Somebody is to be swept as soon as the link is up.
+  if (kin_changed_ && ports_.opened()) time = std::min<Duration>(time, std::chrono::milliseconds(5));
   const std::int64_t ns = std::max<std::int64_t>(0, time.count());
   const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
   const bool bounded = time < kNever - Instant{};
@@ -253,6 +256,19 @@ void Progress::nap(std::span<const int> wires, Duration time) {
 }
 
 // The dead are swept, the port of a dead owner is taken over, new processes are watched.
+// What a dead process had open ends with FIN or RST, and an RST is sent once: where the wire has just been taken over,
+// not before its other end is back, or a second has passed.
+bool Progress::may_sweep() {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  if (ports_.any_link_is_up()) {
+    dark_since_ = kNever;
+    return true;
+  }
+  const Instant now = shard_.clock().now();
+  if (dark_since_ == kNever) dark_since_ = now;
+  return now - dark_since_ > kPatience;
+}
+
 void Progress::mind_family() {
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0) join_family();
   if (ports_.following()) {
@@ -261,11 +277,13 @@ void Progress::mind_family() {
     const bool passive = shard_.last_poll() == Instant{};
     if (passive && !ports_.owner_lives(shard_)) socket::kernel->ppoll(nullptr, 0, &kPassiveWait, nullptr);
     ports_.look_after_owner(shard_);
-  } else {
+  } else if (may_sweep()) {
     socket::Guard guard(shard_);
     socket::sweep_family(guard);
+  } else {
+    kin_changed_ = true;
   }
-  kin_.refresh(shard_);
+  if (!kin_.refresh(shard_)) kin_changed_ = true;
 }
 
 // Another process minds the wires and the timers.

@@ -260,7 +260,7 @@ void Shard::mark_wires() {
 }
 
 void Shard::forget_threads() {
-  context_.ports = 0;
+  context_.forget_ports();
   owns_wires_ = false;
   watched_.store(false, std::memory_order_relaxed);
   sleepers_.store(0, std::memory_order_relaxed);

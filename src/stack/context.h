@@ -125,6 +125,11 @@ struct Context {
   [[nodiscard]] bool has_port_of(const Packet& frame) const {
     return frame.port < ports && queues[frame.port].port() != nullptr;
   }
+  /// Every port is gone, and nothing of theirs is touched again: they are closed, or another process's.
+  void forget_ports() {
+    queues.fill({});
+    ports = 0;
+  }
   /// Gives a frame back to whoever owns its memory.
   void release(Packet* frame);
   /// Ends a batch: one transmit burst a port, freed frames given back.

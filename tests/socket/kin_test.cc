@@ -16,6 +16,7 @@
 #include "socket/readiness.h"
 #include "socket/world.h"
 #include "stack/arena_packet.h"
+#include "stack/tcp/core.h"
 
 namespace bypass::socket {
 namespace {
@@ -68,6 +69,8 @@ class Kin : public testing::Test {
   ~Kin() override {
     if (child_ > 0) end_child(SIGKILL);
     for (const Number& number : numbers_) close(number);
+    // The next case finds a stack without connections.
+    EXPECT_TRUE(run_until([&] { return world_.shard().stack().tcp().impl().tcbs.size() == 0; }));
   }
 
   void listen() {
