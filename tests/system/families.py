@@ -3,10 +3,11 @@ the wire cost, compared with the same run on the kernel's sockets.   families.py
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
-from harness import LONG, check, compare, free_port, kill_one, make_file, run_named, sha256
+from harness import BUILD, LONG, check, compare, free_port, make_file, run_named, sha256
 
 SCENARIOS = {}
 
@@ -155,6 +156,157 @@ def nginx_reload(side):
     nginx.curl("big")
     check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
     return nginx.quit()
+
+
+# --- Python --------------------------------------------------------------------------------------------------------
+
+def forked_echo(side, mode, word="ready"):
+    port = free_port()
+    return side.start_python("server", "forked_echo.py", mode, side.address, port, until=word), port
+
+
+def echoed(side, port):
+    return side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+
+
+@scenario("vhost", "virtio")
+def python_prefork(side):
+    server, port = forked_echo(side, "prefork")
+    total = [echoed(side, port) for _ in range(2)]
+    os.kill(server.pid, signal.SIGTERM)
+    check(side.end(server) == 0, side.output(server))
+    return total, side.output(server).splitlines()[-1]
+
+
+@scenario("vhost", "virtio")
+def python_process_pool(side):
+    _, port = forked_echo(side, "pool")
+    return echoed(side, port), echoed(side, port)
+
+
+@scenario("vhost", "virtio")
+def python_forking_server(side):
+    """A child for each of 200 connections; no descriptor and no socket is left over."""
+    server, port = forked_echo(side, "forking")
+    ours = lambda: sorted(fd for fd in map(int, os.listdir(f"/proc/{server.pid}/fd")) if fd < 1000)  # libbypass's own lie above
+    before, total = ours(), [echoed(side, port) for _ in range(4)]
+    side.until(lambda: children_of(server.pid) == [], "the children have ended")
+    if side.name == "bypass":
+        side.until(lambda: [s["state"] for s in side.stat(server)["sockets"]] == ["LISTEN"], "the listener alone is left")
+    check(ours() == before, f"descriptors: {before}, then {ours()}")
+    return before, total
+
+
+@scenario("vhost", "virtio")
+def python_daemon(side):
+    """Connections outlive the process that accepted them."""
+    fifo = side.path("go")
+    os.mkfifo(fifo)
+    server, port = forked_echo(side, "daemon", "listens")
+    client = side.start_python("client", "kept_connections.py", side.address, port, fifo, until="kept")
+    check(side.end(server) == 0, "the parent failed")
+    side.until(lambda: "alone" in side.output(server), "the child is alone")
+    open(fifo, "w").close()
+    check(side.end(client) == 0, side.output(client))
+    return side.output(client).splitlines()[-1]
+
+
+# --- redis ---------------------------------------------------------------------------------------------------------
+
+class Redis:
+    """A redis-server whose commands also come by a socket of the kernel's, from a program without libbypass."""
+
+    def __init__(self, side, role, *options, dump=None, **environment):
+        self.side, self.port, name = side, free_port(), f"redis-{role}-{side.serial}"
+        self.socket, self.dir = side.path(f"{name}.sock"), side.path(name)
+        os.mkdir(self.dir)
+        if dump:
+            shutil.copy(os.path.join(dump.dir, "dump.rdb"), self.dir)
+        self.child = side.start(role, "redis-server", "--protected-mode", "no", "--port", self.port, "--dir", self.dir, "--save", "", "--unixsocket",
+                                self.socket, "--enable-debug-command", "yes", "--repl-diskless-sync-delay", 0, *options,
+                                until="Ready to accept", **environment)
+
+    def ask(self, *command):
+        out = self.side.run("server", "redis-cli", "-s", self.socket, *command, LD_PRELOAD="").decode().strip()
+        check(not out.startswith("ERR"), f"{command}: {out}")
+        return out
+
+    def info(self, field):
+        return dict(line.split(":", 1) for line in self.ask("info").splitlines() if ":" in line)[field].strip()
+
+    def saved(self):
+        self.side.until(lambda: self.info("rdb_bgsave_in_progress") == "0", "BGSAVE has ended", 60)
+        return self.info("rdb_last_bgsave_status")
+
+    def saver(self):
+        """The child that saves, made slow enough to be met."""
+        self.ask("config", "set", "rdb-key-save-delay", 20000)
+        self.ask("bgsave")
+        self.side.until(lambda: len(children_of(self.child.pid)) == 1, "BGSAVE forks")
+        return children_of(self.child.pid)[0]
+
+
+@scenario("vhost", "virtio")
+def redis_saves_under_load(side):
+    """What a forked child saves is whole, its death is the server's only for a moment, and the clients see neither."""
+    redis = Redis(side, "server", "--bind", side.address)
+    load = side.start("client", "redis-benchmark", "-h", side.address, "-p", redis.port, "-r", 5000, "-c", 20, "-P", 4, "-t", "set,incr,sadd,hset", "-q", "-l")
+    results = []
+    side.until(lambda: int(redis.info("total_commands_processed")) > 1000, "the load runs")
+    for _ in range(3):
+        os.kill(redis.saver(), signal.SIGKILL)
+        results.append(redis.saved())
+        redis.ask("config", "set", "rdb-key-save-delay", 0)
+        redis.ask("bgsave")
+        results.append(redis.saved())
+    commands = int(redis.info("total_commands_processed"))
+    side.until(lambda: int(redis.info("total_commands_processed")) > commands + 10000, "the load goes on")
+    redis.ask("client", "kill", "type", "normal")
+    check(side.end(load) == 1, side.output(load))
+    redis.ask("bgsave")
+    results.append(redis.saved())
+    again = Redis(side, "server", "--bind", "127.0.0.1", dump=redis, LD_PRELOAD="")
+    check(again.ask("debug", "digest") == redis.ask("debug", "digest"), "the dump holds something else")
+    out = side.run("client", "redis-benchmark", "-h", side.address, "-p", redis.port, "-n", 20000, "-c", 20, "-P", 4, "-t", "get", "-q")
+    check(b"GET" in out, out)
+    return results
+
+
+@scenario("vhost", "virtio")
+def redis_replica(side):
+    """What a replica gets over the wire, through a file and through a pipe of the saving child's, also at the second try."""
+    master, results = Redis(side, "server", "--bind", side.address), []
+    replica = Redis(side, "client", "--bind", "127.0.0.1")
+    master.ask("debug", "populate", 20000, "key", 100)
+    load = side.start("server", "redis-benchmark", "-s", master.socket, "-r", 5000, "-c", 4, "-t", "set,sadd", "-q", "-l", LD_PRELOAD="")
+    for turn, diskless in enumerate(("no", "yes"), 1):
+        master.ask("config", "set", "repl-diskless-sync", diskless)
+        master.ask("config", "set", "rdb-key-save-delay", 1000)
+        replica.ask("replicaof", side.address, master.port)
+        side.until(lambda: len(children_of(master.child.pid)) == 1, "the master forks")
+        master.ask("config", "set", "rdb-key-save-delay", 0)
+        os.kill(children_of(master.child.pid)[0], signal.SIGKILL)
+        side.until(lambda: replica.info("master_link_status") == "up", "the replica is in step", 60)
+        results.append(int(master.info("sync_full")) >= 2 * turn)
+        master.ask("client", "pause", 20000, "write")
+        side.until(lambda: replica.info("master_repl_offset") == master.info("master_repl_offset"), "the replica has all")
+        check(replica.ask("debug", "digest") == master.ask("debug", "digest"), "the replica holds something else")
+        results.append(int(replica.ask("dbsize")) >= 20000)
+        master.ask("client", "unpause")
+        replica.ask("replicaof", "no", "one")
+        replica.ask("flushall")
+    side.kill(load)
+    return results
+
+
+# --- fork beside threads -------------------------------------------------------------------------------------------
+
+@scenario("vhost", "virtio")
+def forks_beside_busy_threads(side):
+    """A program forks again and again while its threads use 64 connections; its children have connections of their own."""
+    port = free_port()
+    side.start_python("client", "asyncio_echo.py", "server", side.client_address, port, until="ready")
+    return side.run("server", os.path.join(BUILD, "bin", "forks"), side.client_address, port, 1000 if LONG else 100, timeout=600)
 
 
 run_named(SCENARIOS, "same on both sides")
