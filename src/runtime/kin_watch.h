@@ -23,8 +23,6 @@ class KinWatch {
   /// Appends one entry a process, readable when it has ended.
   void append(std::vector<pollfd>& set) const;
   [[nodiscard]] std::size_t size() const { return watched_.size(); }
-  /// A forked child's: the descriptors are closed already.
-  void forget() { watched_.clear(); }
 
  private:
   struct Watched {

@@ -306,6 +306,14 @@ void PortSet::close_ports(socket::Shard& shard) {
   }
 }
 
+void PortSet::hold_for_fork() {
+  pthread_mutex_lock(&g_opening);
+}
+
+void PortSet::let_go_after_fork() {
+  pthread_mutex_unlock(&g_opening);
+}
+
 void PortSet::drop_in_child() {
   for (const auto& [name, backend] : plugins_) backend->drop_in_child();
   inherited_ = inherited_ || !plugins_.empty();
@@ -313,7 +321,7 @@ void PortSet::drop_in_child() {
   entries_.clear();
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
-  pthread_mutex_init(&g_opening, nullptr);  // a thread of the parent's may have held it
+  pthread_mutex_init(&g_opening, nullptr);  // held for the fork
 }
 
 }  // namespace bypass::runtime

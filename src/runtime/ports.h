@@ -58,6 +58,9 @@ class PortSet {
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
+  /// Around a fork: nobody is opening or taking over meanwhile.
+  void hold_for_fork();
+  void let_go_after_fork();
   /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors. It may open or follow anew.
   void drop_in_child();
 

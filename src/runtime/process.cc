@@ -45,6 +45,7 @@ using observe::Reason;
 Process* g_process = nullptr;  // the graph; null until start()
 bool g_forked_child = false;   // of a process that had started and could share nothing: its sockets are the kernel's
 thread_local socket::Fork fork_under_way;
+thread_local bool holds_ports = false;  // for a fork
 
 tcp::EngineConfig engine_config(const Config& config) {
   tcp::EngineConfig tcp;
@@ -309,6 +310,8 @@ void before_exec() {
 void prepare_fork() {
   if (g_process == nullptr || g_forked_child) return;
   g_process->progress.join_family();
+  g_process->ports.hold_for_fork();
+  holds_ports = true;
   fork_under_way = socket::begin_fork();
 }
 
@@ -318,6 +321,7 @@ void share_with_child(socket::File& file) {
 
 void after_fork_parent(int child) {
   if (g_process == nullptr || g_forked_child) return;
+  if (std::exchange(holds_ports, false)) g_process->ports.let_go_after_fork();
   socket::end_fork_in_parent(fork_under_way, child);
   static bool told = false;
   if (fork_under_way.reserved != socket::kNoSlot || std::exchange(told, true)) return;
@@ -328,6 +332,7 @@ void after_fork_parent(int child) {
 bool after_fork_child() {
   if (g_process == nullptr || g_forked_child) return false;
   Process& p = *g_process;
+  holds_ports = false;
   p.ports.drop_in_child();
   p.region.abandon();
   p.region_is_parents = true;

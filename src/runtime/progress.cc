@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <utility>
 
 #include "runtime/host.h"
@@ -55,7 +56,9 @@ void Progress::forget() {
   wake_fd_ = -1;
   called_ = false;
   kin_changed_ = true;
-  kin_.forget();
+  // The parent's thread may have been in the middle of either: what they held is left lying.
+  new (&kin_) KinWatch;
+  new (&nap_set_) std::vector<pollfd>;
 }
 
 void Progress::join_family() {
