@@ -23,12 +23,24 @@ void for_each_file(F&& f) {
   objects->epolls.for_each([&](Epoll& epoll) { f(epoll); });
 }
 
+// The kernel resets a connection that ends with bytes unread. A reset is sent once, with a number that fits only if
+// what was in flight has arrived; with a dead owner's rings that is lost, and the peer would wait for ever. A FIN is
+// repeated.
+void leave_nothing_unread(Guard& guard, File& file) {
+  if (file.kind != FileKind::kStream || socket_of(file).path != Path::kBypass || socket_of(file).tcb == nullptr) return;
+  tcp::Tcb& tcb = *socket_of(file).tcb;
+  tcp_engine().consume(guard.context(), tcb, tcp_engine().readable(tcb));
+}
+
+enum class Cause : std::uint8_t { kLeaves, kDied };
+
 /// All of a slot's references; what nobody else refers to ends.
-void drop_references(Guard& guard, std::uint32_t slot) {
+void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
   for_each_file([&](File& file) {
     if (!file.alive || file.references.of(slot) == 0) return;
     if (!file.references.drop(objects->memory, slot)) return;
     file.ending = true;
+    if (cause == Cause::kDied) leave_nothing_unread(guard, file);
     end_if_unused(guard, file);
   });
 }
@@ -124,7 +136,7 @@ void leave_family(Guard& guard) {
 std::size_t sweep_family(Guard& guard) {
   const std::size_t dead = shard().family().sweep([&](std::uint32_t slot) {
     drop_waiters(guard, slot);
-    drop_references(guard, slot);
+    drop_references(guard, slot, Cause::kDied);
   });
   if (dead == 0) return 0;
   count_members();
