@@ -205,6 +205,55 @@ def another_process_of_the_family_takes_the_interface_over():
 
 
 @case
+def container_behind_a_bridge():
+    """With the one capability that a container has by default."""
+    with Veth("af_packet:veth-a", bridge=True) as side:
+        for server_role in ("ours", "kernel"):
+            transfer(side, server_role, AMOUNT // 4)
+        port = free_port()
+        side.start("ours", "setpriv", "--bounding-set=-all,+net_raw", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port",
+                   port, "--save", "", "--dir", side.dir, until="Ready to accept")
+        check(side.run("kernel", "redis-cli", "-h", OURS, "-p", port, "ping").strip() == b"PONG", "no answer")
+        bypassed(side)
+
+
+@case
+def datagrams_that_the_sender_joined_arrive_one_by_one():
+    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
+        with Veth(port) as side:
+            number = free_port()
+            receiver = side.start_python("ours", "joined_datagrams.py", "receive", OURS, number, 21, until="ready")
+            side.python("kernel", "joined_datagrams.py", "send", OURS, number)
+            check(side.end(receiver) == 0, "the receiver failed")
+            check(side.output(receiver) == "ready\n" + "1000 same\n" * 20 + "500 same\n", side.output(receiver))
+            bypassed(side)
+
+
+def is_idle(child):
+    """Less than 25 ms of CPU time in a second."""
+    def used_ms():
+        fields = open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
+    before = used_ms()
+    time.sleep(1)
+    return used_ms() - before < 25
+
+
+@case
+def idle_server_uses_no_cpu():
+    """Also while the interface is down, which leaves an error at its sockets."""
+    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
+        with Veth(port) as side:
+            number = free_port()
+            server = side.start_python("ours", "asyncio_echo.py", "server", OURS, number, until="ready")
+            side.python("kernel", "wait_port.py", OURS, number, 20)
+            for state in ("up", "down"):
+                ip("-n", side.namespaces["ours"], "link", "set", "veth-a", state)
+                side.until(lambda: side.stat(server)["ports"][0]["link"] == state, f"the link is {state}")
+                side.until(lambda: is_idle(server), f"the server sleeps; {port} {state}")
+
+
+@case
 def tap_and_kernel():
     with Tap() as side:
         for server_role in ("ours", "kernel"):

@@ -1,5 +1,5 @@
 """A veth pair between two network namespaces: programs in the one under libbypass, in the other on the kernel's sockets,
-with a forwarder between them that loses and reorders frames if asked to. All of it goes with the object."""
+with a bridge between them, or a forwarder that loses and reorders frames, if asked to. All of it goes with the object."""
 import os
 import subprocess
 
@@ -17,30 +17,40 @@ def ip(*words):
 class Veth(Side):
     """`ours` is the preloaded role, at veth-a, `kernel` the other one, at veth-b."""
 
-    def __init__(self, port, offloads=True, faults=None):
+    def __init__(self, port, offloads=True, faults=None, bridge=False):
         super().__init__("bypass")
         self.port = port
         self.namespaces = {role: f"bp-{role}-{os.getpid()}-{self.dir[-4:]}" for role in ("ours", "kernel", "between")}
         try:
-            self.build(offloads, faults)
+            self.build(offloads, faults, bridge)
         except BaseException:
             self.__exit__(None, None, None)
             raise
 
-    def build(self, offloads, faults):
+    def build(self, offloads, faults, bridge):
         for name in self.namespaces.values():
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        if faults is None:
+        if faults is None and not bridge:
             self.pair("ours", "veth-a", "kernel", "veth-b")
         else:
             self.pair("ours", "veth-a", "between", "fwd-a")
             self.pair("between", "fwd-b", "kernel", "veth-b")
+        if bridge:
+            self.build_bridge()
         ip("-n", self.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
         if not offloads:
             self.offloads_off("kernel", "veth-b")
         if faults is not None:
             self.start_python("between", "forwarder.py", "fwd-a", "fwd-b", *faults, until="ready")
+
+    def build_bridge(self):
+        """As a container has it: the peer's end is a port of a bridge, which learns our MAC address."""
+        between = self.namespaces["between"]
+        ip("-n", between, "link", "add", "bridge", "type", "bridge")
+        for name in ("fwd-a", "fwd-b"):
+            ip("-n", between, "link", "set", name, "master", "bridge")
+        ip("-n", between, "link", "set", "bridge", "up")
 
     def pair(self, role, name, other_role, other_name):
         here, there = self.namespaces[role], self.namespaces[other_role]
@@ -82,7 +92,7 @@ class Tap(Veth):
     def __init__(self):
         super().__init__("tap:bp-tap")
 
-    def build(self, offloads, faults):
+    def build(self, offloads, faults, bridge):
         name = self.namespaces["kernel"] = self.namespaces["ours"]
         ip("netns", "add", name)
         ip("-n", name, "link", "set", "lo", "up")
