@@ -14,7 +14,7 @@ if role == "server":
 s.settimeout(1)
 rng, lost, wrong = random.Random(7), 0, 0
 for i in range(int(sys.argv[4])):
-    message = i.to_bytes(4, "big") + rng.randbytes(rng.choice([0, 10, 500, 1400]))
+    message = i.to_bytes(4, "big") + rng.randbytes(rng.choice([0, 10, 500, 1400, 4000, 60000]))  # the last two in fragments
     for attempt in range(5):
         s.sendto(message, (address, port))
         try:
