@@ -1,8 +1,10 @@
 """Programs that fork and share sockets between their processes: what their workers' deaths, reloads and takeovers of
 the wire cost, compared with the same run on the kernel's sockets.   families.py NAME...   (no name: lists them)"""
+import glob
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -299,6 +301,67 @@ def redis_replica(side):
     return results
 
 
+# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+class Postgres:
+    """A cluster of its own, of an unprivileged user's, with a process for each connection."""
+
+    def __init__(self, side):
+        self.side, self.port, self.data = side, free_port(), side.path("data")
+        self.bin = max(glob.glob("/usr/lib/postgresql/*/bin"))
+        self.user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+        if self.user:
+            shutil.chown(side.dir, "postgres", "postgres")
+        self.run("server", "initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "--no-sync", "--no-locale", LD_PRELOAD="")
+        with open(os.path.join(self.data, "pg_hba.conf"), "a") as file:
+            file.write("host all all 10.9.0.0/24 trust\n")
+        self.server = side.start("server", *self.user, f"{self.bin}/postgres", "-D", self.data, "-h", side.address, "-p", self.port, "-c", "unix_socket_directories=",
+                                 "-c", "fsync=off", "-c", "shared_buffers=16MB", until="ready to accept connections")
+
+    def run(self, role, program, *arguments, **options):
+        return self.side.run(role, *self.user, f"{self.bin}/{program}", *arguments, **options)
+
+    def client(self, program):
+        return [*self.user, f"{self.bin}/{program}", "-h", self.side.address, "-p", self.port, "-U", "postgres"]
+
+    def ask(self, query, expect=0):
+        return self.side.run("client", *self.client("psql"), "-XAtq", "-c", query, "postgres", expect=expect).decode().strip()
+
+    def bench(self, *options, timeout=120):
+        return self.side.run("client", *self.client("pgbench"), *options, "postgres", timeout=timeout).decode()
+
+    def sums(self):
+        """The money of all accounts, tellers and branches, and what the history says: all the same."""
+        tables = ("pgbench_accounts", "abalance"), ("pgbench_tellers", "tbalance"), ("pgbench_branches", "bbalance"), ("pgbench_history", "delta")
+        return set(self.ask("; ".join(f"select coalesce(sum({column}), 0) from {table}" for table, column in tables)).split())
+
+    def backends(self):
+        def title(pid):
+            with open(f"/proc/{pid}/cmdline") as file:
+                return file.read()
+        return [pid for pid in children_of(self.server.pid) if "postgres postgres" in title(pid)]
+
+
+@scenario("vhost")
+def postgresql(side):
+    """A process for each connection; one that is killed ends them all, and PostgreSQL begins anew."""
+    postgres = Postgres(side)
+    postgres.bench("-i", "-q")
+    results = re.findall(r"actually processed: (\S+)", postgres.bench("-n", "-c", 8, "-j", 2, "-t", 100))
+    check(len(postgres.sums()) == 1, f"the sums differ: {postgres.sums()}")
+    load = side.start("client", *postgres.client("pgbench"), "-n", "-c", 8, "-j", 2, "-T", 600, "postgres")
+    side.until(lambda: len(postgres.backends()) == 8, "eight backends")
+    time.sleep(random.Random(3).uniform(0, 0.3))  # the moment of death is any
+    os.kill(postgres.backends()[0], signal.SIGKILL)
+    results.append(side.end(load))
+    side.until(lambda: side.output(postgres.server).count("ready to accept connections") == 2, "PostgreSQL begins anew", 60)
+    results += re.findall(r"actually processed: (\S+)", postgres.bench("-n", "-c", 8, "-j", 2, "-t", 100))
+    check(len(postgres.sums()) == 1, f"the sums differ: {postgres.sums()}")
+    os.kill(postgres.server.pid, signal.SIGINT)
+    check(side.end(postgres.server) == 0, side.output(postgres.server))
+    return results
+
+
 # --- fork beside threads -------------------------------------------------------------------------------------------
 
 @scenario("vhost", "virtio")
@@ -307,6 +370,25 @@ def forks_beside_busy_threads(side):
     port = free_port()
     side.start_python("client", "asyncio_echo.py", "server", side.client_address, port, until="ready")
     return side.run("server", os.path.join(BUILD, "bin", "forks"), side.client_address, port, 1000 if LONG else 100, timeout=600)
+
+
+# --- a shell's children --------------------------------------------------------------------------------------------
+
+@scenario("vhost")
+def shell_in_the_background(side):
+    """A script's children, some in the background and some in pipes, each a program of its own on the wire."""
+    """A script's children, in the background and in pipes: each is a process of its own that takes its turn on the wire."""
+    port = free_port()
+    make_file(side.path("page"), 200_000)
+    side.start("server", "/usr/bin/python3", "-u", "-m", "http.server", port, "--bind", side.address, until="Serving HTTP")
+    script = f"""
+        url=http://{side.address}:{port}
+        for i in 1 2 3; do curl -sS --retry 20 --retry-connrefused --retry-all-errors --retry-delay 1 $url/page -o curl$i & done
+        wget -q --tries=20 --retry-connrefused -O - $url/page | sha256sum >wget &
+        wait
+        curl -sS --retry 20 --retry-all-errors $url/page | tee copy | wc -c
+        sha256sum curl? copy | cut -c1-64; cut -c1-64 wget"""
+    return side.run("client", "bash", "-c", script, timeout=120)
 
 
 run_named(SCENARIOS, "same on both sides")
