@@ -41,9 +41,21 @@ void before_exit() {
   fprintf(stderr, "stub: %d objects at exit\n", preload_stub::live_objects());
 }
 
+void before_exec() {
+  before_exit();
+}
+
+// The stub's objects lie in ordinary memory: a forked child has copies of its own.
 void prepare_fork() {}
-void after_fork_parent() {}
-void after_fork_child() {}
+void share_with_child(socket::File&) {}
+void after_fork_parent(int) {}
+bool after_fork_child() {
+  return true;
+}
+bool adopt_number(socket::File&, int) {
+  return true;
+}
+void end_fork_child() {}
 
 bool owns_descriptor(int fd) {
   return fd >= 0 && fd < static_cast<int>(owned.size()) && owned[static_cast<unsigned>(fd)];
