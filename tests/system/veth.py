@@ -254,6 +254,16 @@ def idle_server_uses_no_cpu():
 
 
 @case
+def a_few_buffers_suffice():
+    """The peer's window is larger than all of them together: they run dry, and come back. (AF_XDP takes its least.)"""
+    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
+        with Veth(port) as side:
+            for server_role in ("ours", "kernel"):
+                transfer(side, server_role, 20 << 20, BYPASS_PORT_MEMORY="1M")
+            bypassed(side)
+
+
+@case
 def tap_and_kernel():
     with Tap() as side:
         for server_role in ("ours", "kernel"):

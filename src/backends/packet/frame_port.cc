@@ -12,20 +12,19 @@ constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
 
 }  // namespace
 
-bool FramePort::prepare(const PortSpec& spec, const FrameLayout& layout, std::size_t default_bytes,
-                        std::string& problem) {
+bool FramePort::prepare(const PortSpec& spec, const FrameLayout& layout, std::string& problem) {
   if (!wakeup_.is_open()) {
     problem = "no descriptor for the port's wake-up: " + std::string(std::strerror(errno));
     return false;
   }
   caps_.buffer_bytes = layout.buffer;
-  return pool_.create(layout, spec.buffer_memory != 0 ? spec.buffer_memory : default_bytes, spec.index, problem);
+  return pool_.create(layout, spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers, spec.index, problem);
 }
 
 bool FramePort::prepare_virtio(const PortSpec& spec, std::string& problem) {
   caps_.rx_checksum = caps_.tx_l4_checksum = caps_.tso = caps_.lro = caps_.gather = true;
   caps_.tso_max_bytes = kLargestTsoPayload;
-  return prepare(spec, FramePool::kLarge, kDefaultBuffers, problem);
+  return prepare(spec, FramePool::kLarge, problem);
 }
 
 bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem) {

@@ -42,7 +42,7 @@ class FramePort : public Port {
   };
 
   /// Buffers and what they mean to the capabilities. False: `problem` says why.
-  bool prepare(const PortSpec& spec, const FrameLayout& layout, std::size_t default_bytes, std::string& problem);
+  bool prepare(const PortSpec& spec, const FrameLayout& layout, std::string& problem);
   /// The same for a port that has a virtio header in front of each frame.
   bool prepare_virtio(const PortSpec& spec, std::string& problem);
   /// The interface's MTU, or the one asked for if the interface passes it.

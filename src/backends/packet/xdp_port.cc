@@ -19,7 +19,10 @@ namespace bypass::packet {
 namespace {
 
 // The kernel keeps every chunk in memory.
-constexpr std::size_t kDefaultBuffers = 32u << 20;
+constexpr std::uint32_t kDefaultBuffers = 32u << 20;
+// What readers may hold before the stack copies it away (1,024 frames at first), and as much again three times, so that
+// the kernel never lacks chunks to receive into: nothing would arrive any more that frees some.
+constexpr std::uint32_t kLeastBuffers = 16u << 20;
 constexpr std::uint32_t kRingEntries = 2048;
 // What the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM).
 constexpr std::uint32_t kKernelHeadroom = 256;
@@ -63,7 +66,9 @@ std::unique_ptr<XdpPort> XdpPort::open(const PortSpec& spec, std::string& proble
 bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   name_ = spec.target;
   Interface interface;
-  if (!choose(spec, interface, problem) || !prepare(spec, FramePool::kPaged, kDefaultBuffers, problem)) return false;
+  PortSpec room = spec;
+  room.buffer_memory = spec.buffer_memory == 0 ? kDefaultBuffers : std::max(spec.buffer_memory, kLeastBuffers);
+  if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, problem)) return false;
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) && join(interface) &&
                       program_.attach(interface.index, socket_.get(), mac_, spec.addresses);
@@ -157,7 +162,7 @@ std::uint64_t XdpPort::address_of(const std::byte* at) const {
   return static_cast<std::uint64_t>(at - pool_.memory().data());
 }
 
-// Gives the kernel chunks to receive into; half of the pool stays for sending.
+// Gives the kernel chunks to receive into; a quarter of the pool stays for sending.
 void XdpPort::fill() {
   std::uint32_t room = fill_.room();
   const std::uint32_t spare = pool_.total() / 4;
@@ -165,8 +170,10 @@ void XdpPort::fill() {
     Packet* const packet = pool_.take();
     if (packet == nullptr) break;
     fill_.put(address_of(reinterpret_cast<std::byte*>(packet)));
+    posted_++;
   }
   fill_.publish();
+  if (fill_.needs_wakeup()) libc.recv(socket_.get(), nullptr, 0, MSG_DONTWAIT);  // a driver that ran out of chunks
 }
 
 // Takes chunks back that the kernel has sent.
@@ -179,6 +186,9 @@ void XdpPort::reap() {
 // --- Receiving
 
 std::size_t XdpPort::receive(std::uint16_t, std::span<Packet*> out) {
+  reap();
+  // Also when nothing arrives: it may be for want of chunks, which the program held until now.
+  if (posted_ < kRingEntries / 2) fill();
   const std::size_t n = std::min<std::size_t>(rx_.waiting(), out.size());
   if (n == 0) return 0;
   std::uint64_t bytes = 0;
@@ -192,8 +202,7 @@ std::size_t XdpPort::receive(std::uint16_t, std::span<Packet*> out) {
     bytes += received.len;
   }
   rx_.release();
-  reap();
-  fill();
+  posted_ -= static_cast<std::uint32_t>(n);
   rx_frames_.add(n);
   rx_bytes_.add(bytes);
   return n;

@@ -46,6 +46,7 @@ class XdpPort final : public FramePort {
   Descriptor socket_;
   XdpRing<xdp_desc> rx_, tx_;
   XdpRing<std::uint64_t> fill_, completion_;
+  std::uint32_t posted_ = 0;  // chunks that the kernel has to receive into, or has received into
   XdpProgram program_;
 };
 
