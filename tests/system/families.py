@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 from harness import BUILD, LONG, check, compare, free_port, make_file, run_named, sha256
@@ -116,7 +117,7 @@ class Load:
         return result
 
 
-@scenario("vhost")
+@scenario("vhost", "virtio")
 def nginx_serves(side):
     nginx = Nginx(side)
     for name in list(nginx.sums) * 2:
@@ -128,7 +129,7 @@ def nginx_serves(side):
     return nginx.quit()
 
 
-@scenario("vhost")
+@scenario("vhost", "virtio")
 def nginx_worker_killed(side):
     """Only the connections of the killed worker end."""
     nginx = Nginx(side)
@@ -145,7 +146,7 @@ def nginx_worker_killed(side):
     return nginx.quit()
 
 
-@scenario("vhost")
+@scenario("vhost", "virtio")
 def nginx_reload(side):
     """No request fails; a connection that stays idle ends."""
     nginx = Nginx(side)
@@ -389,6 +390,57 @@ def shell_in_the_background(side):
         curl -sS --retry 20 --retry-all-errors $url/page | tee copy | wc -c
         sha256sum curl? copy | cut -c1-64; cut -c1-64 wget"""
     return side.run("client", "bash", "-c", script, timeout=120)
+
+
+# --- the owner's death ---------------------------------------------------------------------------------------------
+
+def owner(side):
+    """The process that holds the server's end of the wire."""
+    rows = [line.split() for line in subprocess.run(["ss", "-xanpH"], capture_output=True, text=True, check=True).stdout.splitlines()]
+    ours = [row for row in rows if row[4] == side.path("wire")]
+    if side.kinds["server"] == "vhost":
+        held = [row for row in ours if row[1] == "LISTEN"]
+    else:
+        peers = {row[5] for row in ours if row[1] == "ESTAB"}
+        held = [row for row in rows if row[7] in peers and row not in ours]
+    pids = {int(pid) for row in held for pid in re.findall(r"pid=(\d+)", row[-1])}
+    return pids.pop() if len(pids) == 1 else None
+
+
+@scenario()
+def owner_killed(side):
+    """Whoever holds the wire is killed, again and again; of the transfers, only the dead process's end, and one more for
+    each death in the middle of a change of the stack's."""
+    port, stop, count = free_port(), side.path("stop"), 16
+    server = side.start_python("server", "many_workers.py", side.address, port, 4)
+    side.until(lambda: side.output(server).count("worker") == 4, "four workers")
+    client = side.start_python("client", "checked_transfers.py", side.address, port, count, stop)
+    killed, rng = [], random.Random(1)
+
+    def served():
+        """By which living process each connection is served."""
+        now, others = {}, 0
+        for word, index, worker in re.findall(r"^(serves|lost) (\d+) (.*)$", side.output(client), re.M):
+            others += word == "lost" and not (worker.isdigit() and int(worker) in killed)
+            now[index] = int(worker) if word == "serves" else None
+        check(others <= side.output(server).count("has died inside the stack"), f"killed {killed}: {side.output(client)}")
+        return {index: worker for index, worker in now.items() if worker not in [None, *killed]}
+
+    for turn in range(500 if LONG else 50):
+        side.until(lambda: len(served()) == count, f"all connections transfer after {turn} deaths")
+        living = [int(pid) for pid in re.findall(r"^worker (\d+)$", side.output(server), re.M) if int(pid) not in killed]
+        if side.name == "bypass":
+            side.until(lambda: owner(side) in living, "one worker owns the wire")
+        victim = owner(side) if side.name == "bypass" else rng.choice(living)
+        time.sleep(rng.uniform(0, 0.02))  # the moment of death is any
+        killed.append(victim)
+        os.kill(victim, signal.SIGKILL)
+        os.kill(rng.choice([pid for pid in living if pid != victim]), signal.SIGUSR1)
+        side.until(lambda: side.output(server).count("worker") == 5 + turn, "another worker")
+    side.until(lambda: len(served()) == count, "all connections transfer at last")
+    open(stop, "w").close()
+    check(side.end(client) == 0, side.output(client))
+    return [len(killed), side.output(client).splitlines()[-1]]
 
 
 run_named(SCENARIOS, "same on both sides")
