@@ -188,23 +188,6 @@ def af_xdp_leaves_nothing_behind():
 
 
 @case
-def another_process_of_the_family_takes_the_interface_over():
-    """What forked processes inherited of the port, its owner's death ends; another one opens the port afresh."""
-    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
-        with Veth(port) as side:
-            number = free_port()
-            side.start_python("ours", "forked_listener.py", OURS, number, until="ready\n" * 4)
-            killed = set()
-            for _ in range(3):  # the owner is among them, or the last one left
-                process = side.python("kernel", "ask_number.py", OURS, number).decode().strip()
-                check(process not in killed, f"{process} answers after it was killed")
-                killed.add(process)
-                os.kill(int(process), signal.SIGKILL)
-            side.python("kernel", "ask_number.py", OURS, number)
-            bypassed(side)
-
-
-@case
 def container_behind_a_bridge():
     """With the one capability that a container has by default."""
     with Veth("af_packet:veth-a", bridge=True) as side:
