@@ -26,8 +26,6 @@ using test::kOurs;
 using test::kPeers;
 using test::World;
 
-constexpr std::uint16_t kPort = 7100;
-
 struct Number {
   File* file;
   int fd;
@@ -76,9 +74,10 @@ class Kin : public testing::Test {
   void listen() {
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     listener_ = {open_socket(fd, AF_INET, SOCK_STREAM, 0), fd};
-    const sockaddr_in local = address_of(kOurs, kPort);
+    const sockaddr_in local = address_of(kOurs, 0);
     ASSERT_EQ(bind(*listener_.file, fd, reinterpret_cast<const sockaddr*>(&local), sizeof local), 0);
     ASSERT_EQ(socket::listen(*listener_.file, fd, 8), 0);
+    port_ = kernel_name(fd).port;
     numbers_.push_back(listener_);
   }
   static void close(const Number& number) {
@@ -125,7 +124,7 @@ class Kin : public testing::Test {
 
   tcp::Tcb* connect_peer() {
     Context& ctx = world_.peer_context();
-    return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), kPort}, {}, nullptr);
+    return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), port_}, {}, nullptr);
   }
   void peer_says(tcp::Tcb& tcb, std::string_view text) {
     const auto room = world_.peer().tcp().reserve(tcb, text.size());
@@ -156,6 +155,7 @@ class Kin : public testing::Test {
 
   World& world_ = World::get();
   Number listener_{};
+  std::uint16_t port_ = 0;
   std::vector<Number> numbers_;
   pid_t child_ = 0;
 };
