@@ -95,7 +95,8 @@ class Port {
   /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
   [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
 
-  /// The wire is there and lets this process not in (another user's): perhaps another process of the family. Any thread.
+  /// The wire is there and lets this process not in (another user's): perhaps another process of the family. Any
+  /// thread.
   [[nodiscard]] bool forbidden() const { return forbidden_.load(std::memory_order_acquire); }
 
  protected:
