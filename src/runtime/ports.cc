@@ -108,12 +108,19 @@ bool PortSet::open(socket::Shard& shard) {
   return opened();
 }
 
+// The ports did not open here, and perhaps do elsewhere. Where nobody else is left, this process tries again: what was
+// in the way may have gone.
+bool PortSet::is_refused(socket::Shard& shard) {
+  socket::Family& family = shard.family();
+  return family.table().slots[family.slot()].cannot_own.load(std::memory_order_relaxed) && family.somebody_may_own();
+}
+
 // Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
   const auto& self = shard.family().table().slots[shard.family().slot()];
   state_.store(State::kOpening, std::memory_order_release);
   for (;;) {
-    const bool refused = self.cannot_own.load(std::memory_order_relaxed);
+    const bool refused = is_refused(shard);
     const bool open = !refused && claim(shard) ? open_all(shard) : follow(shard);
     if (open) return state_.store(State::kOpen, std::memory_order_release);
     if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // who was opening them has given up
@@ -184,8 +191,7 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  const bool refused = shard.family().table().slots[shard.family().slot()].cannot_own.load(std::memory_order_relaxed);
-  if (following() && !refused && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
+  if (following() && !is_refused(shard) && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
   pthread_mutex_unlock(&g_opening);
 }
 

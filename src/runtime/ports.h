@@ -76,6 +76,7 @@ class PortSet {
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
   void open_or_follow(socket::Shard& shard);
+  static bool is_refused(socket::Shard& shard);
   bool claim(socket::Shard& shard);
   bool follow(socket::Shard& shard);
   void attach_relays(socket::Shard& shard);

@@ -240,8 +240,8 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   nap_set_.assign(1, {wake_fd_, POLLIN, 0});
   nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
-  kin_.append(nap_set_);
-  // Somebody is to be swept as soon as the link is up.
+  // Somebody is to be swept as soon as the link is up: that he has ended is known.
+  if (!kin_changed_) kin_.append(nap_set_);
   if (kin_changed_ && ports_.opened()) time = std::min<Duration>(time, std::chrono::milliseconds(5));
   const std::int64_t ns = std::max<std::int64_t>(0, time.count());
   const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
