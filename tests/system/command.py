@@ -51,8 +51,9 @@ def ss_shows_both_ends_of_what_run_started():
         check(ss(side, "-tan")[0].split() == "State Recv-Q Send-Q Local Address:Port Peer Address:Port".split(), ss(side, "-tan"))
         check(listed(ss(side, "-Htanp", "dport", "=", f":{port}"), rows[2:]), ss(side, "-Htanp", f"dport = :{port}"))
         check(listed(ss(side, "-Htlnp"), rows[:1]), ss(side, "-Htlnp"))
-        info = ss(side, "-Htni", "--pid", client.pid, "state", "established")
-        check(re.search(r"rto:[\d.]+ rtt:[\d.]+/[\d.]+ mss:\d+ cwnd:\d+ .*bytes_received:\d+", info[1]), info)
+        told = r"rto:[\d.]+ rtt:[\d.]+/[\d.]+ mss:\d+ cwnd:\d+ .*bytes_received:\d+"  # once something has come
+        info = lambda: ss(side, "-Htni", "--pid", client.pid, "state", "established")
+        side.until(lambda: re.search(told, info()[1]), "ss tells of the connection's bytes")
         sockets = json.loads("\n".join(ss(side, "-ta", "--json", f"sport = :{port}")))["sockets"]
         check(sorted(s["state"] for s in sockets) == ["ESTAB", "LISTEN"], sockets)
         side.kill(client)
