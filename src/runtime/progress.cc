@@ -26,6 +26,8 @@ constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, well below a peer's retransmission timer.
 constexpr Duration kLongestPause = std::chrono::milliseconds(150);
+/// A follower has nothing to do between calls but to write down what `bypass` shows of it.
+constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
 /// Before a process takes ports over for others: 10 ms.
 constexpr timespec kPassiveWait{0, 10'000'000};
 /// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes.
@@ -292,12 +294,10 @@ void Progress::mind_family() {
 // Another process minds the wires and the timers.
 void Progress::follow_step() {
   called_ = false;
-  const Instant polled = shard_.last_poll();
-  const bool busy = std::exchange(seen_poll_, polled) != polled;
   // Nobody could open the ports that an owner has left: somebody has to try again.
   const bool orphaned = shard_.wires().owner.load(std::memory_order_relaxed) == 0;
   kin_changed_ = kin_changed_ || orphaned;
-  sleep_for(busy || orphaned ? kLongestPause : kNever - Instant{});
+  sleep_for(orphaned ? kLongestPause : kFollowersTick);
 }
 
 }  // namespace bypass::runtime
