@@ -68,7 +68,7 @@ class Progress {
   socket::WakeTarget target_;         // how others wake this thread
   bool called_ = false;               // by the doorbell: there is something to do at once
   bool kin_changed_ = true;           // somebody has come, or one that is watched has ended
-  Instant dark_since_ = kNever;        // since when no link has been up, while somebody is to be swept
+  Instant dark_since_ = kNever;       // since when no link has been up, while somebody is to be swept
   KinWatch kin_;
   std::vector<pollfd> nap_set_;
   void (*tick_call_)(void*) = nullptr;
