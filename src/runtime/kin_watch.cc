@@ -23,7 +23,7 @@ bool KinWatch::wanted(socket::Shard& shard, std::uint32_t slot) {
   const std::uint32_t pid = process.pid.load(std::memory_order_acquire);
   if (pid == 0 || pid == socket::os::getpid()) return false;
   if (shard.owns_wires()) return true;
-  return static_cast<std::uint32_t>(shard.wires().owner.load(std::memory_order_relaxed) >> 32) == slot + 1;
+  return shard.wires().owner_slot() == slot;
 }
 
 bool KinWatch::refresh(socket::Shard& shard) {

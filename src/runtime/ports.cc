@@ -112,12 +112,12 @@ bool PortSet::open(socket::Shard& shard) {
 // in the way may have gone.
 bool PortSet::is_refused(socket::Shard& shard) {
   socket::Family& family = shard.family();
-  return family.table().slots[family.slot()].cannot_own.load(std::memory_order_relaxed) && family.somebody_may_own();
+  return family.own().cannot_own.load(std::memory_order_relaxed) && family.somebody_may_own();
 }
 
 // Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
-  const auto& self = shard.family().table().slots[shard.family().slot()];
+  const socket::ProcessSlot& self = shard.family().own();
   state_.store(State::kOpening, std::memory_order_release);
   for (;;) {
     const bool refused = is_refused(shard);
@@ -136,8 +136,7 @@ bool PortSet::any_link_is_up() const {
 
 bool PortSet::owner_lives(socket::Shard& shard) {
   const std::uint64_t owner = shard.wires().owner.load(std::memory_order_acquire);
-  return owner != 0 &&
-         shard.family().alive(static_cast<std::uint32_t>(owner >> 32) - 1, static_cast<std::uint32_t>(owner));
+  return owner != 0 && shard.family().alive(socket::Wires::slot_in(owner), static_cast<std::uint32_t>(owner));
 }
 
 // True: the ports are this process's to open. The dead have no claim.
@@ -159,7 +158,7 @@ bool PortSet::follow(socket::Shard& shard) {
     const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
     const std::uint64_t owner = wires.owner.load(std::memory_order_acquire);
     if (wires.open.load(std::memory_order_acquire)) break;
-    if (owner == 0 || shard.family().table().slots[shard.family().slot()].cannot_own.load()) return false;
+    if (owner == 0 || shard.family().own().cannot_own.load()) return false;
     constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
     const auto* const openings = reinterpret_cast<const std::uint32_t*>(&wires.openings);
     if (socket::os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
@@ -282,12 +281,8 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
 }
 
 void PortSet::give_up_claim(socket::Shard& shard) {
-  socket::Guard guard(shard);
-  shard.family().table().slots[shard.family().slot()].cannot_own.store(true, std::memory_order_relaxed);
-  shard.wires().owner.store(0, std::memory_order_release);
-  shard.wires().open.store(false, std::memory_order_release);
-  tell_openings(shard.wires());
-  socket::call_kin();
+  shard.family().own().cannot_own.store(true, std::memory_order_relaxed);
+  hand_over(shard);
 }
 
 void PortSet::close(socket::Shard& shard) {

@@ -73,7 +73,7 @@ void Progress::join_family() {
   }
   {
     const socket::Guard guard(shard_);
-    shard_.family().table().slots[shard_.family().slot()].doorbell = target.doorbell;
+    shard_.family().own().doorbell = target.doorbell;
   }
   int expected = -1;
   if (doorbell_fd_.compare_exchange_strong(expected, fd)) return wake();

@@ -40,13 +40,7 @@ std::uint32_t Family::reserve() {
   const std::uint32_t pid = os::getpid();
   const std::uint32_t index = claim_free(pid);
   if (index == kNoSlot) return kNoSlot;
-  ProcessSlot& slot = table_->slots[index];
-  slot.executing.store(false, std::memory_order_relaxed);
-  slot.doorbell = {};
-  slot.cannot_own.store(false, std::memory_order_relaxed);
-  slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
-  slot.start_time.store(0, std::memory_order_relaxed);  // never taken for a slot of the parent's after an exec
-  slot.incarnation.fetch_add(1, std::memory_order_acq_rel);
+  move_in(table_->slots[index], 0);  // without a start time: never taken for a slot of the parent's after an exec
   return index;
 }
 
@@ -56,17 +50,21 @@ void Family::bind_reserved(std::uint32_t slot, std::uint32_t incarnation, std::u
   table_->slots[slot].pid.compare_exchange_strong(expected, pid, std::memory_order_acq_rel);
 }
 
-bool Family::take_slot() {
-  const std::uint32_t pid = os::getpid();
-  const std::uint32_t index = claim(pid);
-  if (index == kNoSlot) return false;
-  ProcessSlot& slot = table_->slots[index];
+// A slot whose pid is set belongs to a new process from here on, under the incarnation that this returns.
+std::uint32_t Family::move_in(ProcessSlot& slot, std::uint64_t start_time) {
   slot.executing.store(false, std::memory_order_relaxed);
   slot.doorbell = {};
   slot.cannot_own.store(false, std::memory_order_relaxed);
   slot.pid_namespace.store(os::pid_namespace(), std::memory_order_relaxed);
-  slot.start_time.store(os::start_time_of(pid), std::memory_order_relaxed);
-  const std::uint32_t incarnation = slot.incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
+  slot.start_time.store(start_time, std::memory_order_relaxed);
+  return slot.incarnation.fetch_add(1, std::memory_order_acq_rel) + 1;
+}
+
+bool Family::take_slot() {
+  const std::uint32_t pid = os::getpid();
+  const std::uint32_t index = claim(pid);
+  if (index == kNoSlot) return false;
+  const std::uint32_t incarnation = move_in(table_->slots[index], os::start_time_of(pid));
   *self_ = {index + 1, incarnation, ++generations, false};
   return true;
 }
@@ -102,9 +100,9 @@ void Family::free_slot(ProcessSlot& slot) {
 
 void Family::detach() {
   if (slot() == kNoSlot) return;
-  ProcessSlot& own = table_->slots[slot()];
+  ProcessSlot& left = own();
   *self_ = {};
-  free_slot(own);
+  free_slot(left);
 }
 
 // A pidfd knows a zombie from a living process, also one whose first thread has ended before the others, which
@@ -159,7 +157,7 @@ void Family::set_executing(bool executing) {
   // Without a generation no other thread of ours takes the lock.
   self_->generation = executing ? 0 : ++generations;
   self_->executing = executing;
-  table_->slots[slot()].executing.store(executing, std::memory_order_release);
+  own().executing.store(executing, std::memory_order_release);
 }
 
 std::uint32_t SlotRefs::find(std::uint32_t slot) const {

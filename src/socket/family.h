@@ -68,6 +68,8 @@ class Family {
   /// A number of this identity, another one in each forked child; 0 when there is none, and inside exec. For caches.
   [[nodiscard]] std::uint32_t generation() const { return self_ == nullptr ? 0 : self_->generation; }
   [[nodiscard]] FamilyTable& table() { return *table_; }
+  /// This process's, which has one.
+  [[nodiscard]] ProcessSlot& own() { return table_->slots[slot()]; }
 
   /// Whether the process that held the slot in that incarnation can still run. Unknown is alive: of another pid
   /// namespace, for instance. Some system calls, about 10 us.
@@ -107,6 +109,7 @@ class Family {
   bool take_slot();
   std::uint32_t claim(std::uint32_t pid);
   std::uint32_t claim_free(std::uint32_t pid);
+  static std::uint32_t move_in(ProcessSlot& slot, std::uint64_t start_time);
   static void free_slot(ProcessSlot& slot);
 
   FamilyTable* table_ = nullptr;

@@ -47,8 +47,8 @@ void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLea
 
 /// Of the owner of the wires, so that it looks at the new member.
 void call_owner() {
-  const std::uint64_t owner = shard().wires().owner.load(std::memory_order_relaxed);
-  if (owner != 0) collect_wake({static_cast<std::uint32_t>(owner >> 32) - 1, -1, {}});
+  const std::uint32_t owner = shard().wires().owner_slot();
+  if (owner != kNoSlot) collect_wake(WakeTarget::process(owner));
 }
 
 // From here on what arrives is put into the arena; what lies in the device's memory follows it. Where a thread copies
@@ -149,7 +149,7 @@ void call_kin() {
   const std::uint32_t high = family.table().high.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < high; i++) {
     if (i != family.slot() && family.table().slots[i].pid.load(std::memory_order_relaxed) != 0)
-      collect_wake({i, -1, {}});
+      collect_wake(WakeTarget::process(i));
   }
 }
 

@@ -95,7 +95,7 @@ void Shard::leave() {
 
 // Of this process: the watcher minds the timers, and the progress thread while nobody watches.
 void Shard::call_sleepers(Instant next) {
-  WireSleeper& sleeper = wires_->watcher.asleep ? wires_->watcher : wires_->progress;
+  WireSleeper& sleeper = wires_->sleeper();
   if (!sleeper.asleep || next >= sleeper.until) return;
   sleeper.until = next;
   collect_wake(sleeper.target);
@@ -106,7 +106,7 @@ void Shard::call_sleepers(Instant next) {
 void Shard::leave_to_owner(Instant next) {
   for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].drain();
   const bool frames = wires_->frames_left.load(std::memory_order_relaxed);
-  WireSleeper& sleeper = wires_->watcher.asleep ? wires_->watcher : wires_->progress;
+  WireSleeper& sleeper = wires_->sleeper();
   if (sleeper.asleep) {
     if (!frames && next >= sleeper.until) return;
     sleeper.until = frames ? Instant::min() : next;
@@ -116,7 +116,7 @@ void Shard::leave_to_owner(Instant next) {
   const Instant polled(Duration(wires_->polled.load(std::memory_order_relaxed)));
   if (!frames || wires_->rung || context_.now - polled < kOwnerIsAway) return;
   wires_->rung = true;
-  collect_wake({static_cast<std::uint32_t>(wires_->owner.load(std::memory_order_relaxed) >> 32) - 1, -1, {}});
+  collect_wake(WakeTarget::process(wires_->owner_slot()));
 }
 
 std::optional<std::size_t> Shard::poll() {

@@ -75,6 +75,11 @@ Waiter* record() {
   return thread_waiter.waiter;
 }
 
+void undo_hold(const Waiter::Hold& hold) {
+  hold.file->users--;
+  if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
+}
+
 }  // namespace
 
 Waiter* my_waiter() {
@@ -106,8 +111,7 @@ void hold(File& file, std::uint32_t flag) {
 void hold_end(File& file, std::uint32_t flag) {
   Waiter* const waiter = thread_waiter.waiter;
   if (waiter == nullptr && is_forked) return;  // the parent's: a handler on top of its call has forked
-  file.users--;
-  if (flag != 0) socket_of(file).clear(flag);
+  undo_hold({&file, flag});
   if (waiter == nullptr) return;
   for (std::uint32_t i = waiter->held; i-- > 0;) {
     if (waiter->holds[i].file != &file || waiter->holds[i].flag != flag) continue;
@@ -129,8 +133,7 @@ void drop_waiters(Guard& guard, std::uint32_t slot) {
     unlink_waiter(waiter);
     while (waiter.held != 0) {
       const Waiter::Hold hold = waiter.holds[--waiter.held];
-      hold.file->users--;
-      if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
+      undo_hold(hold);
       signal_idle(*hold.file);
       end_if_unused(guard, *hold.file);
     }

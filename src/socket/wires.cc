@@ -12,14 +12,6 @@ namespace {
 /// As large a block as a device's buffer.
 constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
 
-void release_chain(Memory& memory, Packet* packet) {
-  while (packet != nullptr) {
-    Packet* const next = packet->next_segment;
-    memory.release(packet);
-    packet = next;
-  }
-}
-
 }  // namespace
 
 std::size_t RelayPort::send(std::uint16_t, std::span<Packet* const> frames) {
@@ -46,7 +38,7 @@ std::size_t RelayPort::alloc(std::uint16_t, std::span<Packet*> out) {
 void RelayPort::free(std::span<Packet* const> frames) {
   for (Packet* frame : frames) {
     // What the owner of a time gone by left unmoved is in no memory of ours.
-    if (memory_.contains(frame)) release_chain(memory_, frame);
+    if (memory_.contains(frame)) release_arena_packet(memory_, frame);
   }
 }
 
@@ -61,7 +53,7 @@ void take_left_frames(Wires& wires, Context& context) {
       Packet* const frame = to_device_frame(queue, *left);
       if (frame == nullptr) break;
       ring.head++;
-      release_chain(*context.memory, left);
+      release_arena_packet(*context.memory, left);
       (void)queue.transmit(frame);  // there is room
     }
     any = any || ring.size() != 0;
@@ -76,10 +68,8 @@ void mark_left_frames(Wires& wires, Memory& memory) {
       ring = nullptr;
       continue;
     }
-    for (std::uint32_t i = ring->head; i != ring->tail; i++) {
-      for (Packet* p = ring->frames[i % FrameRing::kPlaces]; p != nullptr; p = p->next_segment)
-        (void)memory.mark_in_use(p);
-    }
+    for (std::uint32_t i = ring->head; i != ring->tail; i++)
+      (void)mark_arena_packet(memory, *ring->frames[i % FrameRing::kPlaces]);
   }
 }
 

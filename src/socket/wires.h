@@ -27,6 +27,9 @@ struct WakeTarget {
   std::int32_t event_fd = -1;
   /// The doorbell's abstract name as autobind gives it: five characters (unix(7)). Empty: it has none.
   std::array<char, 8> doorbell{};
+
+  /// Whoever hears a process's doorbell: its progress thread.
+  [[nodiscard]] static WakeTarget process(std::uint32_t slot) { return {slot, -1, {}}; }
 };
 
 /// Somebody who sleeps on the wires and the timers.
@@ -61,9 +64,15 @@ struct Wires {
   std::array<MacAddress, Context::kMaxPorts> macs;
   std::array<FrameRing*, Context::kMaxPorts> rings;  // a block of Memory each, made by whoever leaves the first frame
 
+  /// Who minds wires and timers in the owner: the watcher, and the progress thread while nobody watches. May be awake.
+  [[nodiscard]] WireSleeper& sleeper() { return watcher.asleep ? watcher : progress; }
+
   [[nodiscard]] static std::uint64_t name(std::uint32_t slot, std::uint32_t incarnation) {
     return std::uint64_t{slot + 1} << 32 | incarnation;
   }
+  /// The slot in such a name; kNoSlot in 0.
+  [[nodiscard]] static std::uint32_t slot_in(std::uint64_t name) { return static_cast<std::uint32_t>(name >> 32) - 1; }
+  [[nodiscard]] std::uint32_t owner_slot() const { return slot_in(owner.load(std::memory_order_relaxed)); }
 };
 
 /// Stands for a port of the owner's in another process of the family.

@@ -66,12 +66,16 @@ Packet* allocate_arena_chain(Memory& memory, std::size_t bytes) {
     bytes -= piece;
   } while (bytes != 0);
   if (bytes == 0) return head;
-  while (head != nullptr) {
-    Packet* next = head->next_segment;
-    memory.release(head);
-    head = next;
-  }
+  release_arena_packet(memory, head);
   return nullptr;
+}
+
+void release_arena_packet(Memory& memory, Packet* packet) {
+  while (packet != nullptr) {
+    Packet* const next = packet->next_segment;
+    memory.release(packet);
+    packet = next;
+  }
 }
 
 bool mark_arena_packet(Memory& memory, const Packet& packet) {

@@ -22,6 +22,9 @@ namespace bypass {
 /// The same for at least `bytes`, over as many blocks as it takes to waste little: a chain of empty packets.
 [[nodiscard]] Packet* allocate_arena_chain(Memory& memory, std::size_t bytes);
 
+/// Gives a packet back: it is one block that begins with its header, and so is each further segment. Null: nothing.
+void release_arena_packet(Memory& memory, Packet* packet);
+
 /// For Memory's rebuild: all blocks of a packet. False: one of them is none, or is somebody else's.
 [[nodiscard]] bool mark_arena_packet(Memory& memory, const Packet& packet);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stack/memory.h"
+#include "stack/arena_packet.h"
 
 namespace bypass {
 
@@ -45,12 +45,7 @@ void Context::release(Packet* frame) {
     if (frame->port < ports) queues[frame->port].free(frame);
     return;
   }
-  // An arena packet is one block that begins with its header; its further segments are such blocks, too.
-  while (frame != nullptr) {
-    Packet* next = frame->next_segment;
-    memory->release(frame);
-    frame = next;
-  }
+  release_arena_packet(*memory, frame);
 }
 
 }  // namespace bypass

@@ -6,11 +6,10 @@ import os
 import random
 import subprocess
 import sys
-import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "system"))
-from harness import BUILD, Side, check, free_port  # noqa: E402
+from harness import BUILD, Side, check, free_port, run_named  # noqa: E402
 
 CASES = {}
 PYTHON = "/usr/bin/python3"
@@ -243,17 +242,4 @@ leave()"""
         check(side.output(sink).split("\n")[1:1 + rounds] == [expected] * rounds, side.output(sink))
 
 
-def main():
-    if len(sys.argv) < 2:
-        print("\n".join(CASES))
-        return
-    for name in sys.argv[1:]:
-        try:
-            CASES[name]()
-            print(f"{name}: shown")
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
-
-
-main()
+run_named(CASES, "shown")

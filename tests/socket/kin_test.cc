@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "family/fixture.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/world.h"
@@ -39,20 +39,8 @@ sockaddr_in address_of(std::uint32_t host, std::uint16_t port) {
   return a;
 }
 
-/// A process-shared word that a child tells its parent by.
-class Flag {
- public:
-  Flag()
-      : word_(static_cast<std::atomic<int>*>(
-            mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Flag() { munmap(word_, sizeof(int)); }
-  Flag(const Flag&) = delete;
-  Flag& operator=(const Flag&) = delete;
-  std::atomic<int>& operator*() const { return *word_; }
-
- private:
-  std::atomic<int>* word_;
-};
+/// By which a child and its parent tell each other something.
+using Flag = Shared<std::atomic<int>>;
 
 class Kin : public testing::Test {
  protected:
@@ -179,7 +167,7 @@ void echo_once(const Number& connection) {
 }
 
 TEST_F(Kin, AChild_AcceptsAndAnswersThroughItsParentsPort) {
-  const Flag go;
+  Flag go;
   fork_child([&] {
     echo_once(accept_one(listener_));
     while (*go == 0) sched_yield();
@@ -204,7 +192,7 @@ TEST_F(Kin, AParentThatClosesAtOnce_LeavesTheChildItsConnection) {
   const Number connection = accept_one(listener_);
   ASSERT_NE(connection.file, nullptr);
   numbers_.push_back(connection);
-  const Flag go;
+  Flag go;
   fork_child([&] {
     while (*go == 0) sched_yield();
     echo_once(connection);
@@ -235,7 +223,7 @@ TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
 }
 
 TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
-  const Flag inside;
+  Flag inside;
   File& file = *listener_.file;
   fork_child([&] {
     {
@@ -267,7 +255,7 @@ TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
     return any;
   };
   while (!asleep()) sched_yield();
-  const Flag told;
+  Flag told;
   fork_child([&] {
     {
       Guard guard(shard());

@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "backends/counter.h"
 #include "backends/dpdk/buffer_pool.h"
 #include "stack/port.h"
 
@@ -78,13 +79,6 @@ class DpdkPort final : public Port {
 
  private:
   enum class State : std::uint8_t { kPaused, kResuming, kRunning, kPausing };
-
-  // A counter with one writer (the holder of the shard's lock) and readers anywhere.
-  struct Counter {
-    std::atomic<std::uint64_t> value{0};
-    void add(std::uint64_t n) { value.store(get() + n, std::memory_order_relaxed); }
-    [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
-  };
 
   bool settle();
   void adopt();

@@ -1,5 +1,6 @@
 #include "backends/packet/interface.h"
 
+#include <linux/if_packet.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <sys/ioctl.h>
@@ -26,6 +27,16 @@ bool look_at_interface(int socket, const std::string& name, Interface& out) {
   constexpr short kPasses = IFF_UP | IFF_RUNNING;
   out.is_up = (request.ifr_flags & kPasses) == kPasses;
   return true;
+}
+
+bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& interface, unsigned short type) {
+  if (mac == interface.mac) return true;
+  packet_mreq wish{};
+  wish.mr_ifindex = interface.index;
+  wish.mr_type = type;
+  wish.mr_alen = static_cast<unsigned short>(mac.bytes.size());
+  std::memcpy(wish.mr_address, mac.bytes.data(), mac.bytes.size());
+  return libc.setsockopt(packet_socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wish, sizeof wish) == 0;
 }
 
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface) {

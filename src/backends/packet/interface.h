@@ -21,6 +21,10 @@ struct Interface {
 /// Any socket of the interface's network namespace serves. False with errno: there is none of that name.
 bool look_at_interface(int socket, const std::string& name, Interface& out);
 
+/// Has the interface take frames to `mac`, unless that is its own; undone by the kernel when the packet socket goes.
+/// `type`: PACKET_MR_UNICAST, or PACKET_MR_PROMISC for an interface that has no room for one address more.
+bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& interface, unsigned short type);
+
 /// A locally administered address that is the same in every run, and another one for another interface and other
 /// bypass addresses: containers call their interfaces alike, and several processes may share one.
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface);

@@ -86,17 +86,9 @@ bool PacketPort::attach(const Interface& interface) {
   return true;
 }
 
-// Has the interface take frames to our MAC address; the kernel undoes it when the socket goes.
 bool PacketPort::join(const Interface& interface) {
-  if (mac_ == interface.mac) return true;
-  packet_mreq wish{};
-  wish.mr_ifindex = interface.index;
-  wish.mr_type = PACKET_MR_UNICAST;
-  wish.mr_alen = static_cast<unsigned short>(mac_.bytes.size());
-  std::memcpy(wish.mr_address, mac_.bytes.data(), mac_.bytes.size());
-  if (libc.setsockopt(tx_.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wish, sizeof wish) == 0) return true;
-  wish.mr_type = PACKET_MR_PROMISC;
-  return libc.setsockopt(tx_.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wish, sizeof wish) == 0;
+  return take_frames_to(mac_, tx_.get(), interface, PACKET_MR_UNICAST) ||
+         take_frames_to(mac_, tx_.get(), interface, PACKET_MR_PROMISC);
 }
 
 // An interface that was removed and made again has another index.

@@ -70,7 +70,8 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   room.buffer_memory = spec.buffer_memory == 0 ? kDefaultBuffers : std::max(spec.buffer_memory, kLeastBuffers);
   if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, problem)) return false;
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
-  const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) && join(interface) &&
+  const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) &&
+                      take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST) &&
                       program_.attach(interface.index, socket_.get(), mac_, spec.addresses);
   if (!opened) {
     problem = explained(errno);
@@ -132,17 +133,6 @@ bool XdpPort::bind_to(int interface) {
   address.sxdp_flags = XDP_USE_NEED_WAKEUP;
   address.sxdp_ifindex = static_cast<std::uint32_t>(interface);
   return libc.bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-}
-
-// Has the interface take frames to our MAC address; the kernel undoes it when the socket goes.
-bool XdpPort::join(const Interface& interface) {
-  if (mac_ == interface.mac) return true;
-  packet_mreq wish{};
-  wish.mr_ifindex = interface.index;
-  wish.mr_type = PACKET_MR_UNICAST;
-  wish.mr_alen = static_cast<unsigned short>(mac_.bytes.size());
-  std::memcpy(wish.mr_address, mac_.bytes.data(), mac_.bytes.size());
-  return libc.setsockopt(asking_.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wish, sizeof wish) == 0;
 }
 
 // The socket stays with the interface that it was bound to: one made anew under the name is another one.

@@ -32,7 +32,6 @@ class XdpPort final : public FramePort {
   bool choose(const PortSpec& spec, Interface& interface, std::string& problem);
   bool make_rings();
   bool bind_to(int interface);
-  bool join(const Interface& interface);
   void fill();
   void reap();
   void kick();
