@@ -37,7 +37,10 @@ bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std
 
 void FramePort::set_link(bool up) {
   if (link_.exchange(up, std::memory_order_acq_rel) == up) return;
-  (up ? link_ups_ : link_downs_).fetch_add(1, std::memory_order_relaxed);
+  if (up)
+    count_link_up();
+  else
+    link_downs_.fetch_add(1, std::memory_order_relaxed);
   wakeup_.ring();
 }
 
@@ -77,7 +80,7 @@ PortStats FramePort::stats() const {
   s.tx_bytes = tx_bytes_.get();
   s.tx_full = tx_full_.get();
   s.tx_dropped = tx_dropped_.get();
-  s.link_up = link_ups_.load(std::memory_order_relaxed);
+  s.link_up = link_ups();
   s.link_down = link_downs_.load(std::memory_order_relaxed);
   s.reopened = reopened_.load(std::memory_order_relaxed);
   s.buffers_total = pool_.total();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backends/backend.h"
+#include "backends/counter.h"
 #include "backends/packet/frame_pool.h"
 #include "backends/packet/wakeup.h"
 #include "stack/port.h"
@@ -34,13 +35,6 @@ class FramePort : public Port {
  protected:
   static constexpr std::size_t kBurst = 64;
 
-  // A counter with one writer (the holder of the shard's lock) and readers anywhere.
-  struct Counter {
-    std::atomic<std::uint64_t> value{0};
-    void add(std::uint64_t n) { value.store(get() + n, std::memory_order_relaxed); }
-    [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
-  };
-
   /// Buffers and what they mean to the capabilities. False: `problem` says why.
   bool prepare(const PortSpec& spec, const FrameLayout& layout, std::string& problem);
   /// The same for a port that has a virtio header in front of each frame.
@@ -64,7 +58,7 @@ class FramePort : public Port {
  private:
   std::atomic<bool> link_{false};
   bool armed_link_ = false;  // link_ as it was at the last arm()
-  std::atomic<std::uint64_t> link_ups_{0}, link_downs_{0};
+  std::atomic<std::uint64_t> link_downs_{0};
 };
 
 }  // namespace bypass::packet
