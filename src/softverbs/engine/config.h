@@ -1,0 +1,52 @@
+// What a software RDMA device is made of: its addresses and its limits.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "stack/address.h"
+#include "stack/time.h"
+
+namespace bypass::rdma {
+
+/// What the device promises at most; the names and, where nothing speaks against them, the values of Linux's soft-RoCE.
+struct Limits {
+  std::uint32_t max_qp = 65'536;
+  std::uint32_t max_qp_wr = 16'384;
+  std::uint32_t max_sge = 32;  // of a request of any kind
+  std::uint32_t max_inline = 512;
+  std::uint32_t max_cq = 65'536;
+  std::uint32_t max_cqe = 32'767;
+  std::uint32_t max_mr = 65'535;
+  std::uint32_t max_pd = 65'535;
+  std::uint32_t max_ah = 65'535;
+  std::uint32_t max_srq = 65'535;
+  std::uint32_t max_srq_wr = 32'767;
+  std::uint32_t max_rd_atomic = 128;     // of a queue pair, in either direction
+  std::uint32_t max_message = 8U << 20;  // bytes
+  std::uint64_t max_mr_size = ~std::uint64_t{0};
+  std::uint32_t max_multicast = 8'192;  // attachments of queue pairs to groups
+  std::uint32_t max_flow = 65'535;      // steering rules
+};
+
+struct DeviceConfig {
+  MacAddress mac;  // zero: the port's
+  /// The device's own addresses, of either family. GID 0 is the link-local address made from the MAC; then the IPv4
+  /// addresses (v4-mapped), then the others, in this order. All RoCE v2.
+  std::vector<Prefix> addresses;
+  IpAddress gateway;      // IPv4; any: none
+  std::uint32_t mtu = 0;  // bytes of an IP packet; 0: the port's
+  /// Whether the device answers ARP and neighbour solicitations: not where a kernel owns the address and answers.
+  bool answer_neighbours = true;
+  /// Where keys and the order of IP identifications begin. Not a secret: keys are checked against registrations,
+  /// addresses and access rights in any case.
+  std::uint64_t seed = 1;
+  /// Packets of one queue pair that may be without an answer. More than the wire's rings hold is lost and repeated.
+  std::uint32_t window = 128;
+  Duration resolve_retry = std::chrono::milliseconds{100};  // between two questions for a neighbour's address
+  Limits limits;
+};
+
+}  // namespace bypass::rdma

@@ -1,0 +1,179 @@
+// Device: a software RDMA device. RoCE v2 (IB transport over UDP 4791) with queue pairs RC, UC, UD and RAW_PACKET on
+// any wire that is a Port.
+//
+// Pure: it makes no system call, reads no clock, starts no thread and takes no lock. Whoever calls it is its only
+// thread; the time is an argument. Registered memory is memory of this process, and the engine copies between it and
+// frames. Every access of a peer is checked against keys, rights and bounds before a byte moves.
+//
+// Errors of calls are errno values, 0 is success, as the verbs they serve return them. Objects are made with a `user`
+// pointer, which events name them by, and live until their destroy call; one that others still rest on answers EBUSY.
+//
+// A turn: poll(now), or receive from the port oneself, on_frames(), run(). Posting only queues: run() sends. After any
+// call look for events (take_completion_event, take_async_event); come back at next_timeout(), and soon while
+// output_pending(). Spurious calls are harmless.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "softverbs/engine/config.h"
+#include "softverbs/engine/counters.h"
+#include "softverbs/engine/requests.h"
+#include "stack/port.h"
+#include "stack/time.h"
+
+namespace bypass::rdma {
+
+struct Pd;
+struct Mr;
+struct Cq;
+struct Srq;
+struct Qp;
+struct Ah;
+struct Flow;
+struct Engine;
+
+enum class Resolution : std::uint8_t { kKnown, kAsked, kUnreachable };
+
+/// A new object, or why there is none.
+template <typename T>
+struct [[nodiscard]] Made {
+  T* object = nullptr;
+  int error = 0;
+};
+
+struct QpInit {
+  Pd* pd = nullptr;
+  Cq* send_cq = nullptr;
+  Cq* receive_cq = nullptr;
+  Srq* srq = nullptr;
+  ibv_qp_type type = IBV_QPT_RC;
+  ibv_qp_cap cap{};  // create_qp answers what it gives through query_qp
+  bool sq_sig_all = false;
+  void* user = nullptr;
+};
+
+struct AsyncEvent {
+  ibv_event_type type{};
+  void* user = nullptr;  // of the queue pair, CQ or SRQ; null: the port's or the device's
+};
+
+class Device {
+ public:
+  /// The port stays the caller's and outlives the device; the device is its queue's only user.
+  static std::unique_ptr<Device> create(const DeviceConfig& config, Port& port, std::uint16_t queue = 0);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // --- The wire
+
+  /// Takes over a burst that has arrived. Answers are queued for run().
+  void on_frames(std::span<Packet* const> frames, Instant now);
+  /// Due timers, then what there is to send, in one batch or several; ends when nothing is due, the wire is full or
+  /// others should have their turn (output_pending()).
+  void run(Instant now);
+  /// Receives what has arrived (at most four bursts of 64), then run(). Returns the frames received.
+  std::size_t poll(Instant now);
+  /// When run() has work again by itself; kNever without. Not before the time of the last call.
+  [[nodiscard]] Instant next_timeout() const;
+  /// More could be sent now: call run() or poll() again soon.
+  [[nodiscard]] bool output_pending() const;
+  /// Asks for the MAC that packets to the address need (its own, or the gateway's) unless it is known. Call again until
+  /// the answer is another one than kAsked: in poll()'s time. kUnreachable: nobody answered three questions.
+  Resolution resolve(const ibv_gid& gid, Instant now);
+  /// Who has which MAC, known from elsewhere (the kernel's table); never asked for from then on.
+  void set_neighbour(const IpAddress& address, const MacAddress& mac);
+
+  // --- The device and its port, as ibv_query_device, _port, _gid tell them
+
+  [[nodiscard]] const Limits& limits() const;
+  [[nodiscard]] const Counters& counters() const;
+  [[nodiscard]] MacAddress mac() const;
+  [[nodiscard]] LinkState link() const;
+  [[nodiscard]] ibv_mtu max_mtu() const;     // 4096
+  [[nodiscard]] ibv_mtu active_mtu() const;  // what the wire's MTU has room for, headers of 84 bytes beside it
+  [[nodiscard]] std::span<const ibv_gid> gids() const;
+  [[nodiscard]] std::uint32_t qp_count() const;
+
+  // --- Protection domains and memory
+
+  Made<Pd> alloc_pd();
+  int dealloc_pd(Pd& pd);
+  /// `iova` is what keys address the first byte by (the address itself for ibv_reg_mr). EINVAL: remote write or atomic
+  /// without local write, rights that the device lacks (windows, zero-based, on demand).
+  Made<Mr> reg_mr(Pd& pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access);
+  /// ibv_rereg_mr: `flags` of ibv_rereg_mr_flags say which arguments count. The keys change.
+  int rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t length, unsigned access);
+  int dereg_mr(Mr& mr);
+  [[nodiscard]] static std::uint32_t lkey(const Mr& mr);
+  [[nodiscard]] static std::uint32_t rkey(const Mr& mr);
+
+  // --- Completion queues
+
+  Made<Cq> create_cq(std::uint32_t cqe, void* user);
+  /// EINVAL when more completions wait than would fit.
+  int resize_cq(Cq& cq, std::uint32_t cqe);
+  int destroy_cq(Cq& cq);
+  [[nodiscard]] static std::uint32_t cqe(const Cq& cq);
+  /// It has been given more than it holds: IBV_EVENT_CQ_ERR, and what came then is lost.
+  [[nodiscard]] static bool overrun(const Cq& cq);
+  std::size_t poll_cq(Cq& cq, std::span<ibv_wc> out);
+  /// The oldest completion in place, null when there is none; valid until pop_cq().
+  [[nodiscard]] static const Completion* front(const Cq& cq);
+  static void pop(Cq& cq);
+  /// One take_completion_event for the next completion that comes (a solicited or failed one only). What waits already
+  /// counts for nothing: poll once more after arming.
+  int request_notify(Cq& cq, bool solicited_only);
+
+  // --- Shared receive queues
+
+  Made<Srq> create_srq(Pd& pd, const ibv_srq_attr& attr, void* user);
+  int modify_srq(Srq& srq, const ibv_srq_attr& attr, unsigned mask);
+  [[nodiscard]] static ibv_srq_attr query_srq(const Srq& srq);
+  int destroy_srq(Srq& srq);
+  /// ENOMEM: full. EINVAL: too many elements.
+  int post_srq_receive(Srq& srq, const ReceiveRequest& request);
+
+  // --- Queue pairs
+
+  Made<Qp> create_qp(const QpInit& init);
+  /// As the kernel's ib_modify_qp_is_ok has it; the attributes' values are checked before any of them counts.
+  int modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask);
+  /// Everything, whatever was asked for; `init` gets the capabilities, type and signalling (no pointers).
+  static void query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init);
+  int destroy_qp(Qp& qp);
+  [[nodiscard]] static std::uint32_t qpn(const Qp& qp);
+  [[nodiscard]] static ibv_qp_state state(const Qp& qp);
+  /// ENOMEM: full. EINVAL: the state, the operation, the number of elements or the length. Nothing of it is posted
+  /// then.
+  int post_send(Qp& qp, const SendRequest& request);
+  int post_receive(Qp& qp, const ReceiveRequest& request);
+
+  // --- Addresses of datagrams, groups, steering
+
+  Made<Ah> create_ah(Pd& pd, const ibv_ah_attr& attr);
+  int destroy_ah(Ah& ah);
+  int attach_multicast(Qp& qp, const ibv_gid& gid);
+  int detach_multicast(Qp& qp, const ibv_gid& gid);
+  /// Raw-packet queue pairs only. Rules outlive nothing: destroy_qp with rules answers EBUSY.
+  Made<Flow> create_flow(Qp& qp, const FlowRule& rule);
+  int destroy_flow(Flow& flow);
+
+  // --- Events: empty these after each call that may have made some (all but the queries)
+
+  /// The user pointer of a CQ whose notification is due; false: none.
+  bool take_completion_event(void*& user);
+  bool take_async_event(AsyncEvent& event);
+
+ private:
+  explicit Device(std::unique_ptr<Engine> engine);
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace bypass::rdma
