@@ -161,6 +161,20 @@ Backend* open_plugin_copy(std::string_view name, const Host& host, std::string& 
   return path.empty() ? nullptr : open_plugin_file_copy(path, host, problem);
 }
 
+Backend* PluginSet::get(std::string_view name, const Host& host, std::string& problem) {
+  for (const auto& [known, backend] : opened_)
+    if (known == name) return backend;
+  Backend* const backend = inherited_ ? open_plugin_copy(name, host, problem) : open_plugin(name, host, problem);
+  if (backend != nullptr) opened_.emplace_back(name, backend);
+  return backend;
+}
+
+void PluginSet::drop_in_child() {
+  for (const auto& [name, backend] : opened_) backend->drop_in_child();
+  inherited_ = inherited_ || !opened_.empty();
+  opened_.clear();
+}
+
 void* plugin_function(std::string_view name, const char* function, std::string& problem) {
   const std::string path = find_plugin(name, problem);
   void* const handle = path.empty() ? nullptr : open_object(path, problem);

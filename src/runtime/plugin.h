@@ -6,6 +6,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "backends/backend.h"
 #include "runtime/config.h"
@@ -27,6 +29,19 @@ Backend* open_plugin_copy(std::string_view name, const Host& host, std::string& 
 /// The two above for a file by its path.
 Backend* open_plugin_file(const std::string& path, const Host& host, std::string& problem);
 Backend* open_plugin_file_copy(const std::string& path, const Host& host, std::string& problem);
+
+/// The plugins of a process, each opened once. What a forked child asks for after drop_in_child() are fresh copies.
+class PluginSet {
+ public:
+  /// Null: `problem` is a complete text.
+  Backend* get(std::string_view name, const Host& host, std::string& problem);
+  /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors.
+  void drop_in_child();
+
+ private:
+  std::vector<std::pair<std::string, Backend*>> opened_;
+  bool inherited_ = false;  // a parent has used the plugins that are loaded
+};
 
 /// A function of a plugin that is no backend; null: `problem` says why.
 void* plugin_function(std::string_view name, const char* function, std::string& problem);

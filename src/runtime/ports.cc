@@ -61,13 +61,7 @@ void hand_over(socket::Shard& shard) {
 }  // namespace
 
 Backend* PortSet::backend_for(std::size_t index, std::string& problem) {
-  const char* name = plugin_of_kind(config_.ports[index].kind);
-  for (const auto& [known, backend] : plugins_)
-    if (known == name) return backend;
-  Backend* backend =
-      inherited_ ? open_plugin_copy(name, backend_host(), problem) : open_plugin(name, backend_host(), problem);
-  if (backend != nullptr) plugins_.emplace_back(name, backend);
-  return backend;
+  return plugins_.get(plugin_of_kind(config_.ports[index].kind), backend_host(), problem);
 }
 
 // Reason kNone: nothing wrong that can be seen.
@@ -316,9 +310,7 @@ void PortSet::let_go_after_fork() {
 }
 
 void PortSet::drop_in_child() {
-  for (const auto& [name, backend] : plugins_) backend->drop_in_child();
-  inherited_ = inherited_ || !plugins_.empty();
-  plugins_.clear();
+  plugins_.drop_in_child();
   entries_.clear();
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);

@@ -19,6 +19,7 @@
 #include "backends/backend.h"
 #include "observe/reasons.h"
 #include "runtime/config.h"
+#include "runtime/plugin.h"
 #include "socket/shard.h"
 
 namespace bypass::runtime {
@@ -92,8 +93,7 @@ class PortSet {
   std::atomic<State> state_{State::kClosed};
   void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
-  std::vector<std::pair<std::string, Backend*>> plugins_;
-  bool inherited_ = false;  // a parent has used the plugins that are loaded
+  PluginSet plugins_;
   std::atomic<bool> following_{false};
   std::vector<std::unique_ptr<socket::RelayPort>> relays_;
 };
