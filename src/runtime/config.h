@@ -39,6 +39,8 @@ struct PortConfig {
   std::uint32_t mtu = 0;            // zero: the kind's own default
 };
 
+/// "vhost:/run/a.sock", as the setting has it.
+std::string port_text(const PortConfig& port);
 /// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
 const char* plugin_of_kind(std::string_view kind);
 /// False for kinds that the configuration accepts and no plugin serves yet.

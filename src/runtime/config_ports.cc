@@ -120,10 +120,6 @@ bool parse_address(std::string_view text, Prefix& out, std::string& problem) {
   return true;
 }
 
-std::string port_text(const PortConfig& port) {
-  return port.target.empty() ? port.kind : port.kind + ":" + port.target;
-}
-
 // More entries than ports is a mistake; fewer say nothing about the rest.
 template <typename T>
 bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::size_t ports) {
@@ -188,6 +184,10 @@ void check_gateways(Draft& draft) {
 }
 
 }  // namespace
+
+std::string port_text(const PortConfig& port) {
+  return port.target.empty() ? port.kind : port.kind + ":" + port.target;
+}
 
 const char* plugin_of_kind(std::string_view kind) {
   const KindInfo* const info = find_kind(kind);

@@ -18,10 +18,6 @@
 namespace bypass::runtime {
 namespace {
 
-std::string port_text(const PortConfig& port) {
-  return port.target.empty() ? port.kind : port.kind + ":" + port.target;
-}
-
 std::string folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
