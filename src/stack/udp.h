@@ -67,6 +67,8 @@ class Engine {
   Result<std::uint32_t> path_mtu(Context& ctx, Binding& endpoint, const IpAddress& remote);
 
   [[nodiscard]] std::size_t queued(const Binding& endpoint) const;  // datagrams
+  /// Bytes of memory that they take, of `receive_bytes`.
+  [[nodiscard]] std::size_t queued_bytes(const Binding& endpoint) const;
   /// The oldest datagram; false when there is none. It stays valid until pop().
   bool front(const Binding& endpoint, Datagram& out) const;
   void pop(Context& ctx, Binding& endpoint);

@@ -183,6 +183,10 @@ std::size_t Engine::queued(const Binding& endpoint) const {
   return endpoint.queue.count();
 }
 
+std::size_t Engine::queued_bytes(const Binding& endpoint) const {
+  return endpoint.charged;
+}
+
 bool Engine::front(const Binding& endpoint, Datagram& out) const {
   const Packet* frame = endpoint.queue.front();
   if (frame == nullptr) return false;

@@ -387,6 +387,15 @@ Info Engine::info(const Tcb& tcb) const {
   return i;
 }
 
+void Engine::for_each_unowned(std::size_t most, void (*each)(void* argument, const Unowned&), void* argument) const {
+  impl_->tcbs.for_each([&](const Tcb& tcb) {
+    if (tcb.event.user != nullptr || tcb.state == State::kClosed) return;
+    each(argument, {tcb.state, local(tcb), remote(tcb), &tcb});
+  });
+  for (const TimeWait* tw = impl_->time_waits.newest; tw != nullptr && most > 0; tw = tw->older, most--)
+    each(argument, {State::kTimeWait, {tw->local, tw->flow.local_port}, {tw->remote, tw->flow.remote_port}, nullptr});
+}
+
 void Engine::set_options(Context& ctx, Tcb& tcb, const Options& options) {
   const Changing changing(*impl_, &tcb);
   Env env{*impl_, ctx};

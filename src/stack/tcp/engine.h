@@ -193,6 +193,14 @@ class Engine {
   [[nodiscard]] Endpoint local(const Tcb& tcb) const;
   [[nodiscard]] Endpoint remote(const Tcb& tcb) const;
   [[nodiscard]] Info info(const Tcb& tcb) const;
+  /// A connection that no socket stands for: half-open, not accepted yet, closed and still delivering, in TIME-WAIT.
+  struct Unowned {
+    State state;
+    Endpoint local, remote;
+    const Tcb* tcb;  // null in TIME-WAIT
+  };
+  /// Of those in TIME-WAIT, of which there may be very many, the newest `most`.
+  void for_each_unowned(std::size_t most, void (*each)(void* argument, const Unowned&), void* argument) const;
   void set_options(Context& ctx, Tcb& tcb, const Options& options);
   [[nodiscard]] const Options& options(const Tcb& tcb) const;
 

@@ -53,6 +53,19 @@ class UdpPair : public testing::Test {
   udp::Binding* at_b;
 };
 
+TEST_F(UdpPair, QueuedBytes_AreWhatTheQueueHoldsOfMemory) {
+  EXPECT_EQ(b.udp().queued_bytes(*at_b), 0U);
+  for (const char* text : {"hello", "again"}) {
+    ASSERT_TRUE(send(a, *at_a, {b.address(), 7}, text).has_value());
+    world.run_for(1ms);
+  }
+  const std::size_t both = b.udp().queued_bytes(*at_b);
+  EXPECT_EQ(b.udp().queued(*at_b), 2U);
+  EXPECT_GT(both, 10U) << "more than the payload, as ss(8) counts";
+  (void)receive(b, *at_b);
+  EXPECT_EQ(b.udp().queued_bytes(*at_b), both / 2);
+}
+
 TEST_F(UdpPair, FirstDatagram_WaitsForArpAndArrives) {
   ASSERT_EQ(*send(a, *at_a, {b.address(), 7}, "hello"), 5U);
   world.run_for(1ms);

@@ -17,6 +17,34 @@ TEST(Close, ActiveThenPeer_LeavesTimeWaitOnly) {
   EXPECT_EQ(s.engine().impl().time_waits.count, 0U);
 }
 
+std::vector<std::string> unowned(Script& s, std::size_t most = 10) {
+  std::vector<std::string> found;
+  const auto add = [](void* list, const tcp::Engine::Unowned& c) {
+    static_cast<std::vector<std::string>*>(list)->push_back(std::to_string(static_cast<int>(c.state)) + " " +
+                                                            std::to_string(c.local.port) +
+                                                            (c.tcb != nullptr ? " tcb" : ""));
+  };
+  s.engine().for_each_unowned(most, add, &found);
+  return found;
+}
+
+TEST(Close, ConnectionWithoutASocket_IsListedUntilItHasEnded) {
+  Script s;
+  s.establish();
+  const std::string port = std::to_string(s.engine().local(*s.tcb()).port);
+  const auto text = [&](State state, const char* more) {
+    return std::vector{std::to_string(static_cast<int>(state)) + " " + port + more};
+  };
+  EXPECT_TRUE(unowned(s).empty()) << "its socket is there";
+  s.close().expect(seg().fin().seq(1).ack(1));
+  EXPECT_EQ(unowned(s), text(State::kFinWait1, " tcb"));
+  s.inject(seg().seq(1).ack(2)).inject(seg().fin().seq(1).ack(2)).expect(seg().seq(2).ack(2).len(0));
+  EXPECT_EQ(unowned(s), text(State::kTimeWait, ""));
+  EXPECT_TRUE(unowned(s, 0).empty()) << "no more of those than wanted";
+  s.at(61s);
+  EXPECT_TRUE(unowned(s).empty());
+}
+
 TEST(Close, PeerFirst_EndsWithoutTimeWait) {
   Script s;
   s.establish().inject(seg().fin().seq(1).ack(1)).expect(seg().seq(1).ack(2).len(0));
