@@ -152,10 +152,12 @@ class Side:
             raise Failure(f"{child.args[0]} did not end within {timeout} s")
 
     def until(self, condition, what, timeout=20):
+        """Asks until the answer is not false; returns it."""
         deadline = time.monotonic() + timeout
-        while not condition():
+        while not (answer := condition()):
             check(time.monotonic() < deadline, f"not within {timeout} s: {what}")
             time.sleep(0.02)
+        return answer
 
     def bypass(self, subcommand, child, command=os.path.join(BUILD, "bypass")):
         """What `bypass SUBCOMMAND --json` says of one process."""

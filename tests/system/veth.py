@@ -247,6 +247,23 @@ def a_few_buffers_suffice():
 
 
 @case
+def another_process_of_the_family_takes_the_interface_over():
+    """What forked processes inherited of the port, its owner's death ends; another one opens the port afresh."""
+    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
+        with Veth(port) as side:
+            number = free_port()
+            side.start_python("ours", "forked_listener.py", OURS, number, until="ready\n" * 4)
+            killed = set()
+            for _ in range(3):  # the owner is among them, or the last one left
+                process = side.python("kernel", "ask_number.py", OURS, number).decode().strip()
+                check(process not in killed, f"{process} answers after it was killed")
+                killed.add(process)
+                os.kill(int(process), signal.SIGKILL)
+            side.python("kernel", "ask_number.py", OURS, number)
+            bypassed(side)
+
+
+@case
 def tap_and_kernel():
     with Tap() as side:
         for server_role in ("ours", "kernel"):

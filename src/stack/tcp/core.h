@@ -15,6 +15,7 @@
 #include "stack/network.h"
 #include "stack/slab.h"
 #include "stack/tcp/engine.h"
+#include "stack/tcp/farewells.h"
 #include "stack/tcp/flow_table.h"
 #include "stack/tcp/isn.h"
 #include "stack/tcp/listener.h"
@@ -49,6 +50,7 @@ struct Core {
   FlowTable flows;
   ListenerTable ports;
   TimerWheel<Tcb, &Tcb::wheel> wheel;
+  Farewells farewells;
 
   TcbList burst;                                    // touched by this burst, through burst_next
   std::array<TcbList, Context::kMaxPorts> blocked;  // output waits for room on that port, through blocked_next

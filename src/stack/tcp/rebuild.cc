@@ -153,15 +153,10 @@ void rejoin(Env& env, Tcb& tcb) {
 }
 
 // A peer that waits for our answer would wait for ever. Where the numbers were caught in the middle of a change it asks
-// back (RFC 5961 §3.2), and gets the right ones from a host that knows no such connection.
+// back (RFC 5961 §3.2) or answers the question, and gets the right ones from a host that knows no such connection.
 void tell_peer(Env& env, const Tcb& tcb) {
   if (!tcb.has(kInFlowTable) || !synchronized(tcb.state)) return;
-  Detached reset;
-  reset.key = {tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port};
-  reset.seq = tcb.seq_of(tcb.snd_nxt);
-  reset.ack = tcb.rcv_nxt;
-  reset.flags = kRst | kAck;
-  send_detached(env, reset);
+  repeat_farewell(env, note_farewell(env, tcb));
 }
 
 void rebuild_one(Env& env, Tcb& tcb, const void* broken) {

@@ -212,7 +212,9 @@ void arm_idle(Env& env, Tcb& tcb) {
 }
 
 void resend_after_outage(Env& env) {
+  env.core.farewells.recent(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });
   env.core.tcbs.for_each([&env](Tcb& tcb) {
+    tcb.challenged = {};  // that answer may be lost, too
     if (tcb.state == State::kClosed || deadline(tcb, Timer::kRetransmit) == kNever) return;
     env.core.current = &tcb;
     touch(env, tcb);

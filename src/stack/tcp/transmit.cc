@@ -240,7 +240,18 @@ bool send_syn(Env& env, Tcb& tcb) {
   return true;
 }
 
+Farewell note_farewell(Env& env, const Tcb& tcb) {
+  const Farewell farewell{{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port},
+                          tcb.seq_of(tcb.snd_nxt),
+                          tcb.rcv_nxt,
+                          tcb.seq_of(tcb.snd_una) - 1,
+                          env.now()};
+  if (env.core.farewells.note(farewell)) env.count().tcp_resets_forgotten++;
+  return farewell;
+}
+
 void send_reset(Env& env, Tcb& tcb) {
+  (void)note_farewell(env, tcb);
   if (send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kRst | kAck)) env.count().tcp_resets_out++;
 }
 
@@ -267,6 +278,18 @@ void send_detached(Env& env, const Detached& s) {
   write_header(*frame, {s.key.local_port, s.key.remote_port, s.seq, s.ack, s.flags, s.window, options_len});
   write_checksum(*frame, path, offloads_of(env, path).l4_checksum);
   if (launch(env, path, frame) && (s.flags & kRst) != 0) env.count().tcp_resets_out++;
+}
+
+void repeat_farewell(Env& env, const Farewell& farewell) {
+  Detached segment;
+  segment.key = farewell.key;
+  segment.seq = farewell.seq;
+  segment.ack = farewell.ack;
+  segment.flags = kRst | kAck;
+  send_detached(env, segment);
+  segment.seq = farewell.before;
+  segment.flags = kAck;
+  send_detached(env, segment);
 }
 
 void answer_with_reset(Env& env, const Segment& segment) {

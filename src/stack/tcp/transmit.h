@@ -38,7 +38,10 @@ inline bool send_ack(Env& env, Tcb& tcb) {
   return send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kAck);
 }
 /// RST with the next number the peer expects (RFC 9293 §3.10.5); the state is the caller's to change.
+/// Ends a connection at its peer; said again if the link comes up within Farewells::kLifetime.
 void send_reset(Env& env, Tcb& tcb);
+/// What send_reset() leaves to be said again.
+Farewell note_farewell(Env& env, const Tcb& tcb);
 
 /// Output goes on when the device has room.
 void block(Env& env, Tcb& tcb);
@@ -53,6 +56,8 @@ struct Detached {
   std::uint32_t ts_value = 0, ts_echo = 0;
 };
 void send_detached(Env& env, const Detached& segment);
+/// A connection's RST as it was, and beside it the question that a peer with other numbers answers with its own.
+void repeat_farewell(Env& env, const Farewell& farewell);
 /// RFC 9293 §3.10.7.1: the RST that answers a segment nobody wants; none for an RST or a broadcast.
 void answer_with_reset(Env& env, const Segment& segment);
 

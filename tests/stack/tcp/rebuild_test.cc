@@ -72,7 +72,7 @@ TEST(Rebuild, BrokenConnection_IsResetAlone) {
 TEST(Rebuild, BrokenConnection_TellsItsPeer) {
   Script s;
   s.establish().write(500).ignore_all();
-  rebuild(s, s.tcb()).wait(0ms).expect(seg().rst().seq(501).ack(1)).nothing_more();
+  rebuild(s, s.tcb()).wait(0ms).expect(seg().rst().seq(501).ack(1)).expect(seg().seq(0).ack(1).len(0)).nothing_more();
 }
 
 TEST(Rebuild, RuleThatDoesNotHold_GivesTheConnectionUp) {

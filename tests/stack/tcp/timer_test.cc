@@ -57,6 +57,33 @@ TEST(LinkUp, ManySegments_BeginWithOne) {
   s.establish().write(5000).ignore_all().at(10ms).link_up().expect(seg().seq(1)).nothing_more();
 }
 
+TEST(LinkUp, ResetOfTheLastSecond_IsSaidAgainWithAQuestion) {
+  Script s;
+  s.establish().write(100).inject(seg().seq(1).ack(101).len(50)).close().ignore_all();
+  EXPECT_EQ(s.connections(), 0U) << "unread data: RST";
+  s.at(900ms).link_up().expect(seg().rst().seq(101).ack(51)).expect(seg().seq(100).ack(51).len(0)).nothing_more();
+  s.at(1100ms).link_up().nothing_more();
+}
+
+TEST(LinkUp, QuestionOfAHostThatHasForgotten_IsAnsweredAtOnce) {
+  Script s;
+  s.establish().inject(seg().rst().seq(50)).expect(seg().seq(1).ack(1));  // challenged: that answer is lost
+  s.link_up().inject(seg().rst().seq(50)).expect(seg().seq(1).ack(1)).nothing_more();
+  s.link_up().inject(seg().seq(0).ack(1)).expect(seg().seq(1).ack(1)).nothing_more();
+  s.inject(seg().rst().seq(1));
+  EXPECT_EQ(s.error(), Error::kReset);
+}
+
+TEST(LinkUp, MoreResetsThanAreKept_AreCounted) {
+  Script s;
+  s.listen();
+  for (std::uint16_t port = 1000; port < 1000 + tcp::Farewells::kSlots + 3; port++) {
+    s.new_peer(port);
+    s.inject(seg().syn().seq(0)).inject(seg().seq(1).ack(1).len(1)).accept().close();
+  }
+  EXPECT_EQ(s.counters().tcp_resets_forgotten, 3U);
+}
+
 TEST(LinkUp, NothingUnanswered_SendsNothing) {
   Script s;
   s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101)).link_up().nothing_more();

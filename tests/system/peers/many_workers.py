@@ -43,7 +43,7 @@ def serve():
     poke.setblocking(False)
     signal.set_wakeup_fd(poke.fileno())
     signal.signal(signal.SIGUSR1, lambda *_: None)
-    print(f"worker {os.getpid()}", flush=True)
+    os.write(1, f"worker {os.getpid()}\n".encode())  # in one piece: others write there, too
     with selectors.EpollSelector() as events:
         events.register(listener, selectors.EVENT_READ)
         events.register(wake, selectors.EVENT_READ)

@@ -1,0 +1,52 @@
+// Farewells: the RSTs of the last second, for a wire that goes down just then.
+//
+// Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
+// ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
+// came up is said again. A peer that heard it the first time has no such connection, and ignores it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "stack/tcp/flow_table.h"
+#include "stack/tcp/seq.h"
+#include "stack/time.h"
+
+namespace bypass::tcp {
+
+struct Farewell {
+  FlowKey key;
+  SeqNum seq{}, ack{};
+  /// Below what we have sent, for a peer whose numbers ours may lag behind (RFC 9293 §3.10.7.4: what lies outside of
+  /// its window it answers with its own, and learns the right ones).
+  SeqNum before{};
+  Instant at{};
+};
+
+class Farewells {
+ public:
+  static constexpr std::uint32_t kSlots = 512;
+  static constexpr Duration kLifetime = std::chrono::seconds(1);
+
+  /// The oldest one gives way. Returns whether that was one of the last second.
+  bool note(const Farewell& farewell) {
+    Farewell& slot = slots_[noted_++ % kSlots];
+    const bool lost = noted_ > kSlots && farewell.at - slot.at < kLifetime;
+    slot = farewell;
+    return lost;
+  }
+
+  /// The last second's, the oldest first.
+  template <typename Function>
+  void recent(Instant now, Function&& function) const {
+    const std::uint64_t first = noted_ > kSlots ? noted_ - kSlots : 0;
+    for (std::uint64_t i = first; i < noted_; i++)
+      if (now - slots_[i % kSlots].at < kLifetime) function(slots_[i % kSlots]);
+  }
+
+ private:
+  std::uint64_t noted_ = 0;
+  std::array<Farewell, kSlots> slots_;
+};
+
+}  // namespace bypass::tcp
