@@ -48,7 +48,6 @@ def both_ways(port, count, **options):
 
 
 AMOUNT = (2 << 30) if LONG else (200 << 20)
-FAULTY_AMOUNT = (200 << 20) if LONG else (10 << 20)
 FAULTS = ("1", "2", "11")  # per cent lost, per cent reordered, seed
 
 
@@ -65,7 +64,7 @@ def af_packet_and_kernel_without_offloads():
 
 @case
 def af_packet_with_loss_and_reordering():
-    both_ways("af_packet:veth-a", FAULTY_AMOUNT, offloads=False, faults=FAULTS)
+    both_ways("af_packet:veth-a", AMOUNT, offloads=False, faults=FAULTS)
 
 
 def redis(side):
@@ -154,7 +153,7 @@ def af_xdp_and_kernel_without_offloads():
 
 @case
 def af_xdp_with_loss_and_reordering():
-    both_ways("af_xdp:veth-a", FAULTY_AMOUNT, offloads=False, faults=FAULTS)
+    both_ways("af_xdp:veth-a", AMOUNT, offloads=False, faults=FAULTS)
 
 
 @case
