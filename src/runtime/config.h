@@ -111,7 +111,9 @@ struct Config {
   [[nodiscard]] bool wants_port() const { return ok() && !ports.empty(); }
 };
 
-/// What the backend is asked to open for `ports[index]`.
+/// What the backend is asked to open for `port`, one of so many of its process (config.ports or config.soft).
+PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t ports);
+/// … for `ports[index]`.
 PortSpec port_spec(const Config& config, std::size_t index);
 
 /// One `key = value` of the file; `[[rule]]` tables arrive as key "rule" with the rule as text.

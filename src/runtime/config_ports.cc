@@ -149,9 +149,9 @@ bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
 void check_unused(Draft& draft) {
   const auto origin = [&](std::string_view env) { return draft.values[setting_index(*setting_by_env(env))].origin; };
   if (!draft.ok() || !draft.port_names.empty() || origin("BYPASS_PORT") != Origin::kDefault) return;
+  if (!draft.soft_names.empty()) return;  // of the software RDMA devices' wires
   for (const std::string_view env : {"BYPASS_ADDR", "BYPASS_GATEWAY", "BYPASS_MAC", "BYPASS_MTU"}) {
-    const bool of_soft = env == "BYPASS_ADDR" && !draft.soft_names.empty();
-    if (of_soft || origin(env) == Origin::kDefault) continue;
+    if (origin(env) == Origin::kDefault) continue;
     add_problem(draft, env,
                 "has no effect without BYPASS_PORT; accepted is " + accepted_text(*setting_by_env("BYPASS_PORT")));
   }
@@ -180,6 +180,24 @@ void check_gateways(Draft& draft) {
         add_problem(draft, "BYPASS_GATEWAY",
                     "has " + std::string(to_text(gateway).view()) + ", which lies in no prefix of the port " +
                         quoted(port_text(port)));
+  }
+}
+
+// The software RDMA devices' wires. With BYPASS_PORT=verbs:soft0 port and device are two users of one wire, and the lists
+// speak of both.
+void join_soft(Draft& draft) {
+  const std::size_t count = draft.soft_names.size();
+  if (count == 0 || !few_enough(draft, "BYPASS_SOFT", count)) return;
+  if (!fits(draft, "BYPASS_SOFT_ADDR", draft.soft_addresses, count)) return;
+  const auto& addresses = draft.soft_addresses.empty() ? draft.addresses : draft.soft_addresses;
+  for (std::size_t i = 0; i < count; i++) {
+    auto& wire = draft.soft.emplace_back();
+    wire.kind = draft.soft_names[i].kind;
+    wire.target = draft.soft_names[i].target;
+    if (i < addresses.size()) wire.addresses = addresses[i];
+    if (i < draft.gateways.size()) wire.gateways = draft.gateways[i];
+    if (i < draft.macs.size()) wire.mac = draft.macs[i];
+    if (i < draft.mtus.size()) wire.mtu = draft.mtus[i];
   }
 }
 
@@ -286,7 +304,6 @@ void join_ports(Draft& draft) {
     port.target = name.target;
   }
   const std::size_t count = draft.ports.size();
-  few_enough(draft, "BYPASS_SOFT", draft.soft_names.size());
   check_unused(draft);
   if (count > 0 && few_enough(draft, "BYPASS_PORT", count) && fits(draft, "BYPASS_ADDR", draft.addresses, count) &&
       fits(draft, "BYPASS_GATEWAY", draft.gateways, count) && fits(draft, "BYPASS_MAC", draft.macs, count) &&
@@ -301,17 +318,10 @@ void join_ports(Draft& draft) {
     check_addresses(draft);
     check_gateways(draft);
   }
-  const auto& soft_addresses = draft.soft_addresses.empty() ? draft.addresses : draft.soft_addresses;
-  for (std::size_t i = 0; i < draft.soft_names.size(); i++) {
-    auto& wire = draft.soft.emplace_back();
-    wire.kind = draft.soft_names[i].kind;
-    wire.target = draft.soft_names[i].target;
-    if (i < soft_addresses.size()) wire.addresses = soft_addresses[i];
-  }
+  join_soft(draft);
 }
 
-PortSpec port_spec(const Config& config, std::size_t index) {
-  const PortConfig& port = config.ports[index];
+PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t ports) {
   PortSpec spec;
   spec.kind = port.kind;
   spec.target = port.target;
@@ -320,8 +330,12 @@ PortSpec port_spec(const Config& config, std::size_t index) {
   spec.mtu = port.mtu;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
-  spec.ports = static_cast<std::uint16_t>(config.ports.size());
+  spec.ports = static_cast<std::uint16_t>(ports);
   return spec;
+}
+
+PortSpec port_spec(const Config& config, std::size_t index) {
+  return port_spec(config, config.ports[index], config.ports.size());
 }
 
 }  // namespace bypass::runtime

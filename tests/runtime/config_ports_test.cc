@@ -143,5 +143,25 @@ TEST(ConfigPorts, SoftDevices_TakeTheirOwnAddressesElseThePorts) {
   EXPECT_EQ(to_text(shared.soft.at(0).addresses.at(0)).view(), "10.9.0.1/24");
 }
 
+TEST(ConfigPorts, SoftDevices_TakeTheListsOfTheirWires) {
+  const Config config = from_environment({"BYPASS_SOFT=tap:a;tap:b", "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24",
+                                          "BYPASS_GATEWAY=10.7.0.9", "BYPASS_MAC=;02:00:00:00:00:07",
+                                          "BYPASS_MTU=4200;9000"});
+  ASSERT_EQ(messages(config), "");
+  const PortSpec first = port_spec(config, config.soft.at(0), config.soft.size());
+  EXPECT_EQ(first.kind + ":" + first.target, "tap:a");
+  EXPECT_EQ(first.mtu, 4200U);
+  EXPECT_TRUE(first.mac.is_zero());
+  EXPECT_EQ(first.ports, 2U);
+  EXPECT_EQ(config.soft[0].gateways.size(), 1U);
+  EXPECT_EQ(config.soft[1].mtu, 9000U);
+  EXPECT_FALSE(config.soft[1].mac.is_zero());
+}
+
+TEST(ConfigPorts, MoreSoftAddressesThanDevices_AreRefused) {
+  expect_problem({"BYPASS_SOFT=tap:a", "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24"},
+                 "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24 (environment): has 2 entries for 1 port");
+}
+
 }  // namespace
 }  // namespace bypass::runtime
