@@ -87,6 +87,8 @@ class Device {
   /// Asks for the MAC that packets to the address need (its own, or the gateway's) unless it is known. Call again until
   /// the answer is another one than kAsked: in poll()'s time. kUnreachable: nobody answered three questions.
   Resolution resolve(const ibv_gid& gid, Instant now);
+  /// The MAC that packets to the address go to; false: not known (yet).
+  bool neighbour(const ibv_gid& gid, MacAddress& mac) const;
   /// Who has which MAC, known from elsewhere (the kernel's table); never asked for from then on.
   void set_neighbour(const IpAddress& address, const MacAddress& mac);
 
@@ -100,6 +102,8 @@ class Device {
   [[nodiscard]] ibv_mtu active_mtu() const;  // what the wire's MTU has room for, headers of 84 bytes beside it
   [[nodiscard]] std::span<const ibv_gid> gids() const;
   [[nodiscard]] std::uint32_t qp_count() const;
+  /// The most payload bytes that an IBV_WR_TSO request may have; 0: the wire cuts nothing.
+  [[nodiscard]] std::uint32_t max_tso() const;
 
   // --- Protection domains and memory
 
@@ -154,6 +158,8 @@ class Device {
   /// then.
   int post_send(Qp& qp, const SendRequest& request);
   int post_receive(Qp& qp, const ReceiveRequest& request);
+  /// Send requests that there is room for.
+  [[nodiscard]] static std::uint32_t send_room(const Qp& qp);
 
   // --- Addresses of datagrams, groups, steering
 

@@ -1,0 +1,277 @@
+#include "softverbs/engine/device.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "softverbs/engine/engine.h"
+
+namespace bypass::rdma {
+namespace {
+
+constexpr Duration kPortRetry{5'000};  // a full port says nothing when it has room again
+constexpr unsigned kTurnPackets = 16;  // of a queue pair, then the next one's
+constexpr unsigned kRunPackets = 256;
+constexpr std::size_t kBurst = 64, kBursts = 4;
+
+ibv_gid gid_of(const IpAddress& address) {
+  ibv_gid gid;
+  std::ranges::copy(address.bytes, gid.raw);
+  return gid;
+}
+
+// RFC 4291 appendix A: fe80:: and the modified EUI-64 of the MAC.
+IpAddress link_local(const MacAddress& mac) {
+  const auto& m = mac.bytes;
+  return {
+      {0xfe, 0x80, 0, 0, 0, 0, 0, 0, static_cast<std::uint8_t>(m[0] ^ 2), m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}};
+}
+
+std::vector<ibv_gid> make_gids(const DeviceConfig& config, const MacAddress& mac) {
+  std::vector<ibv_gid> gids = {gid_of(link_local(mac))};
+  for (const bool v4 : {true, false})
+    for (const Prefix& prefix : config.addresses)
+      if (prefix.address.is_v4() == v4) gids.push_back(gid_of(prefix.address));
+  return gids;
+}
+
+ibv_mtu largest_mtu(std::uint32_t wire_mtu) {
+  unsigned mtu = IBV_MTU_4096;
+  while (mtu > IBV_MTU_256 && (128U << mtu) + kMaxOverhead > wire_mtu) mtu--;
+  return static_cast<ibv_mtu>(mtu);
+}
+
+DeviceConfig completed(DeviceConfig config, const Port& port) {
+  if (config.mac.is_zero()) config.mac = port.mac();
+  if (config.mtu == 0 || config.mtu > port.caps().mtu) config.mtu = port.caps().mtu;
+  config.window = std::clamp(config.window, 2U, 1U << 16);
+  return config;
+}
+
+// --- A turn at sending
+
+Step send_next(Engine& e, Qp& qp) {
+  switch (qp.type) {
+    case IBV_QPT_UD:
+      return send_datagram(e, qp);
+    case IBV_QPT_RAW_PACKET:
+      return send_raw(e, qp);
+    default:
+      break;
+  }
+  const Step answer = qp.type == IBV_QPT_RC ? send_response(e, qp) : Step::kIdle;
+  if (answer == Step::kBlocked) return answer;
+  const Step request = send_request(e, qp);
+  return answer == Step::kSent && request == Step::kIdle ? Step::kSent : request;
+}
+
+// Up to a turn's packets; what remains waits for the next turn. Returns the packets sent.
+unsigned take_turn(Engine& e, Qp& qp) {
+  if (qp.doomed) {
+    qp.doomed = false;
+    to_error(e, qp);
+    e.post_event(qp, IBV_EVENT_QP_FATAL);
+    return 0;
+  }
+  unsigned sent = 0;
+  for (; sent < kTurnPackets; sent++) {
+    const Step step = send_next(e, qp);
+    if (step == Step::kIdle) return sent;
+    if (step != Step::kBlocked) continue;
+    e.blocked = true;
+    break;
+  }
+  wake(e, qp);
+  return sent;
+}
+
+void send_due(Engine& e) {
+  e.blocked = false;
+  for (unsigned sent = 0; sent < kRunPackets && !e.blocked;) {
+    if (Packet* frame = e.tx.take_looped()) {
+      on_frame(e, *frame);
+      e.tx.free(frame);
+      sent++;
+      continue;
+    }
+    Qp* qp = e.ready.pop();
+    if (qp == nullptr) break;
+    sent += std::max(take_turn(e, *qp), 1U);
+  }
+  e.tx.flush();
+}
+
+void watch_link(Engine& e) {
+  const LinkState link = e.tx.port().link();
+  if (link == e.link) return;
+  e.link = link;
+  e.post_event(e.port_events, link == LinkState::kUp ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+void fire(Engine& e, Qp& qp) {
+  if (qp.deadline == kNever) return;
+  if (qp.deadline > e.now) {
+    e.timers.schedule(qp, qp.deadline);
+  } else {
+    on_deadline(e, qp);
+  }
+}
+
+}  // namespace
+
+Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queue)
+    : config(completed(device_config, port)),
+      mac(config.mac),
+      active_mtu(largest_mtu(config.mtu)),
+      gids(make_gids(config, mac)),
+      tx(port, queue),
+      memory(config.limits.max_mr, config.seed),
+      link(port.link()),
+      ip_id(static_cast<std::uint16_t>(config.seed >> 16)) {}
+
+bool Engine::owns(const IpAddress& address) const {
+  return std::ranges::any_of(gids, [&](const ibv_gid& gid) { return std::ranges::equal(address.bytes, gid.raw); });
+}
+
+Device::Device(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+Device::~Device() = default;
+
+std::unique_ptr<Device> Device::create(const DeviceConfig& config, Port& port, std::uint16_t queue) {
+  return std::unique_ptr<Device>(new Device(std::make_unique<Engine>(config, port, queue)));
+}
+
+// --- The wire
+
+void Device::on_frames(std::span<Packet* const> frames, Instant now) {
+  engine_->now = now;
+  for (Packet* frame : frames) {
+    on_frame(*engine_, *frame);
+    engine_->tx.free(frame);
+  }
+}
+
+void Device::run(Instant now) {
+  Engine& e = *engine_;
+  e.now = now;
+  watch_link(e);
+  e.timers.expire(now, [&](Qp& qp) { fire(e, qp); });
+  ask_neighbours(e);
+  send_due(e);
+  ask_neighbours(e);  // who was found missing while sending
+  e.tx.flush();
+}
+
+std::size_t Device::poll(Instant now) {
+  std::array<Packet*, kBurst> frames;
+  std::size_t total = 0;
+  for (std::size_t burst = 0; burst < kBursts; burst++) {
+    const std::size_t n = engine_->tx.receive(frames);
+    on_frames(std::span{frames}.first(n), now);
+    total += n;
+    if (n < frames.size()) break;
+  }
+  run(now);
+  return total;
+}
+
+Instant Device::next_timeout() const {
+  const Engine& e = *engine_;
+  if (output_pending()) return e.now + kPortRetry;
+  return std::max(std::min(e.timers.next_deadline(), e.neighbours.next()), e.now);
+}
+
+bool Device::output_pending() const {
+  return engine_->blocked || !engine_->ready.empty() || engine_->tx.pending() != 0;
+}
+
+Resolution Device::resolve(const ibv_gid& gid, Instant now) {
+  Engine& e = *engine_;
+  e.now = now;
+  ibv_ah_attr attr{};
+  attr.is_global = 1;
+  attr.grh.dgid = gid;
+  const IpAddress address = address_of(gid);
+  const auto same_family = [&](const ibv_gid& own) { return address_of(own).is_v4() == address.is_v4(); };
+  attr.grh.sgid_index = static_cast<std::uint8_t>(std::ranges::find_if(e.gids, same_family) - e.gids.begin());
+  Path path;
+  if (make_path(e, attr, 0, path) != 0) return Resolution::kUnreachable;
+  const bool asked_in_vain = !path.local && !path.known_mac &&
+                             e.neighbours[path.neighbour].state == NeighbourEntry::State::kFailed &&
+                             e.neighbours[path.neighbour].due > now;
+  const bool known = reachable(e, path);
+  release_path(e, path);
+  if (known) return Resolution::kKnown;
+  return asked_in_vain ? Resolution::kUnreachable : Resolution::kAsked;
+}
+
+bool Device::neighbour(const ibv_gid& gid, MacAddress& mac) const {
+  const IpAddress address = address_of(gid);
+  if (engine_->owns(address)) {
+    mac = engine_->mac;
+    return true;
+  }
+  const NeighbourEntry* entry = engine_->neighbours.find(next_hop(*engine_, address));
+  if (entry == nullptr || entry->state != NeighbourEntry::State::kKnown) return false;
+  mac = entry->mac;
+  return true;
+}
+
+void Device::set_neighbour(const IpAddress& address, const MacAddress& mac) {
+  Engine& e = *engine_;
+  NeighbourEntry* entry = e.neighbours.find_or_add(address);
+  if (entry == nullptr) return;
+  entry->fixed = false;
+  learn(e, address, mac, true);
+  entry->fixed = true;
+}
+
+// --- The device and its port
+
+const Limits& Device::limits() const {
+  return engine_->config.limits;
+}
+const Counters& Device::counters() const {
+  return engine_->counters;
+}
+MacAddress Device::mac() const {
+  return engine_->mac;
+}
+LinkState Device::link() const {
+  return engine_->tx.port().link();
+}
+ibv_mtu Device::max_mtu() const {
+  return IBV_MTU_4096;
+}
+ibv_mtu Device::active_mtu() const {
+  return engine_->active_mtu;
+}
+std::span<const ibv_gid> Device::gids() const {
+  return engine_->gids;
+}
+std::uint32_t Device::qp_count() const {
+  return engine_->qp_count;
+}
+std::uint32_t Device::max_tso() const {
+  const PortCaps& caps = engine_->tx.port().caps();
+  return caps.tso && caps.tx_l4_checksum ? caps.tso_max_bytes : 0;
+}
+
+// --- Events
+
+bool Device::take_completion_event(void*& user) {
+  Cq* cq = engine_->notifications.pop();
+  if (cq != nullptr) user = cq->user;
+  return cq != nullptr;
+}
+
+bool Device::take_async_event(AsyncEvent& event) {
+  EventSource* source = engine_->events.pop();
+  if (source == nullptr) return false;
+  const int type = std::countr_zero(source->events);
+  source->events &= source->events - 1;
+  event = {static_cast<ibv_event_type>(type), source->user};
+  if (source->events != 0) engine_->events.push(*source);
+  return true;
+}
+
+}  // namespace bypass::rdma

@@ -1,0 +1,202 @@
+// Engine: the device's state, and the seams between its parts. Device (device.h) is its face.
+//
+//   receive.cc    a frame's way in: parsing, ICRC, whom it is for
+//   responder.cc  what a peer asks of an RC or UC queue pair     requester.cc  what it answers, and what we ask
+//   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc
+//   roce_writer   a RoCE packet's way out                        neighbour_protocol.cc  ARP and neighbour discovery
+//   qp_state.cc   which attributes change in which state         queue_pair.cc, completion.cc  the verbs
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "softverbs/engine/config.h"
+#include "softverbs/engine/counters.h"
+#include "softverbs/engine/device.h"
+#include "softverbs/engine/memory_table.h"
+#include "softverbs/engine/neighbours.h"
+#include "softverbs/engine/objects.h"
+#include "softverbs/engine/qp.h"
+#include "softverbs/engine/roce.h"
+#include "softverbs/engine/steering.h"
+#include "softverbs/engine/transmit.h"
+#include "stack/port.h"
+#include "stack/timer_wheel.h"
+
+namespace bypass::rdma {
+
+/// What became of a turn at sending.
+enum class Step : std::uint8_t {
+  kSent,     // one packet; there may be more
+  kIdle,     // nothing to send now
+  kBlocked,  // the port takes no more: come back
+};
+
+inline IpAddress address_of(const ibv_gid& gid) {
+  return std::bit_cast<IpAddress>(std::to_array(gid.raw));
+}
+
+struct Group {
+  ibv_gid gid;
+  Qp* qp;
+};
+
+struct Engine {
+  Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queue);
+
+  static constexpr std::uint32_t kFirstQpn = 0x11;
+
+  DeviceConfig config;
+  Counters counters;
+  Instant now{};
+  MacAddress mac;
+  ibv_mtu active_mtu = IBV_MTU_256;
+  std::vector<ibv_gid> gids;
+  Transmit tx;
+  Neighbours neighbours;
+  MemoryTable memory;
+  Steering steering;
+  std::vector<Group> groups;
+  std::vector<std::unique_ptr<Qp>> qps;  // by number, from kFirstQpn on
+  std::uint32_t next_qpn = 0;            // index; numbers are not used again soon
+  std::uint32_t qp_count = 0;
+  Owned<Pd> pds;
+  Owned<Cq> cqs;
+  Owned<Srq> srqs;
+  Owned<Ah> ahs;
+  Owned<Flow> flows;
+  TimerWheel<Qp, &Qp::wheel> timers;
+  Fifo<Qp, &Qp::ready_link> ready;
+  Fifo<Cq, &Cq::notify_link> notifications;
+  EventSources events;
+  EventSource port_events;
+  LinkState link = LinkState::kUp;
+  std::uint16_t ip_id = 0;
+  bool blocked = false;  // the port took no more, or had no buffers
+
+  [[nodiscard]] Qp* find_qp(std::uint32_t qpn) const {
+    const std::uint32_t index = qpn - kFirstQpn;
+    return index < qps.size() ? qps[index].get() : nullptr;
+  }
+  [[nodiscard]] bool owns(const IpAddress& address) const;
+
+  void post_event(EventSource& source, ibv_event_type type) {
+    source.events |= 1U << type;
+    events.push(source);
+  }
+};
+
+// --- completion.cc
+
+void complete(Engine& e, Qp& qp, Cq& cq, Completion& completion, bool solicited);
+/// A send request's end, if it is to be told.
+void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status);
+/// The receive request in the responder's hands.
+void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,
+                      std::uint32_t bytes);
+
+// --- queue_pair.cc
+
+/// Into the error state: whatever waits completes as flushed.
+void to_error(Engine& e, Qp& qp);
+void reset(Engine& e, Qp& qp);
+/// The queue pair has something to send, or may have.
+inline void wake(Engine& e, Qp& qp) {
+  e.ready.push(qp);
+}
+/// kNever: no deadline.
+void set_deadline(Engine& e, Qp& qp, Instant at);
+/// Takes the oldest receive request into the responder's hands. False: there is none.
+bool take_receive(Engine& e, Qp& qp);
+/// 0 or an errno: whether a modification is allowed where the queue pair is (qp_state.cc).
+int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsigned mask);
+
+// --- roce_writer.cc
+
+/// Who is asked for the MAC: the destination itself, or the gateway for what lies on no prefix of ours.
+IpAddress next_hop(const Engine& e, const IpAddress& destination);
+/// What packets to that address begin with. `qpn` chooses the source port. 0 or an errno.
+int make_path(Engine& e, const ibv_ah_attr& attr, std::uint32_t qpn, Path& path);
+void release_path(Engine& e, Path& path);
+/// One more holder of a copied path's place among the neighbours.
+void hold_path(Engine& e, const Path& path);
+/// Whether the destination's MAC is known; asks for it if not.
+bool reachable(Engine& e, const Path& path);
+
+/// One RoCE packet: headers, then what the caller appends, then finish().
+class RoceWriter {
+ public:
+  struct Start {
+    std::uint8_t service;
+    Op op;
+    std::uint32_t qpn;
+    Psn psn;
+    bool solicited = false, ack_request = false;
+  };
+  /// Only with room in the transmit batch and a path that is reachable().
+  RoceWriter(Engine& e, const Path& path, const Start& start);
+  /// Extensions and payload. A writer without memory takes them, too, and finish() says so.
+  template <typename Header>
+  void header(const Header& h) {
+    writer_.append(&h, sizeof h);
+  }
+  void payload(const void* bytes, std::size_t len) {
+    writer_.append(bytes, len);
+    payload_len_ += len;
+  }
+  /// Pads, fills lengths and ICRC, hands the packet to the port. False: no buffer.
+  bool finish();
+
+ private:
+  void fill_lengths(std::byte* frame, std::size_t frame_len) const;
+  Engine& e_;
+  const Path& path_;
+  FrameWriter writer_;
+  std::size_t payload_len_ = 0;
+};
+
+/// Appends a message's bytes from `offset` on. False: they may not be read.
+bool append_message(Engine& e, Qp& qp, std::uint32_t wqe, std::uint64_t offset, std::size_t len, RoceWriter& writer);
+/// Writes a packet's payload to where elements say. False: some of it may not be written; what comes before is.
+bool scatter(Engine& e, const Pd& pd, std::span<const ibv_sge> sges, std::uint64_t offset, const RocePacket& packet);
+
+// --- requester.cc
+
+void on_response(Engine& e, Qp& qp, const RocePacket& packet);
+Step send_request(Engine& e, Qp& qp);
+void on_deadline(Engine& e, Qp& qp);
+
+// --- responder.cc
+
+void on_request(Engine& e, Qp& qp, const RocePacket& packet);
+void on_unconnected(Engine& e, Qp& qp, const RocePacket& packet);  // UC
+Step send_response(Engine& e, Qp& qp);
+/// Before the first packet of a queue pair in RTR.
+void note_established(Engine& e, Qp& qp);
+
+// --- datagram.cc, raw.cc
+
+void on_datagram(Engine& e, Qp& qp, const RocePacket& packet);
+Step send_datagram(Engine& e, Qp& qp);
+Step send_raw(Engine& e, Qp& qp);
+/// A frame that is not for the RoCE engine, or a copy of one that is (`sniff`); stays the caller's.
+void on_raw_frame(Engine& e, const Packet& frame, bool sniff);
+
+// --- receive.cc
+
+void on_frame(Engine& e, Packet& frame);
+
+// --- neighbour_protocol.cc
+
+/// True: an ARP or neighbour discovery packet; it has been dealt with (raw queue pairs may want it all the same).
+bool on_neighbour_frame(Engine& e, const Packet& frame);
+void ask_neighbours(Engine& e);
+void learn(Engine& e, const IpAddress& address, const MacAddress& mac, bool wanted);
+
+}  // namespace bypass::rdma

@@ -1,0 +1,162 @@
+// The device's objects beside queue pairs: completion queues, receive queues, address handles.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "softverbs/engine/memory_table.h"
+#include "softverbs/engine/requests.h"
+#include "stack/address.h"
+
+namespace bypass::rdma {
+
+/// Objects that live until they are destroyed, or the device is.
+template <typename T>
+class Owned {
+ public:
+  T* add(std::unique_ptr<T> object) {
+    T* raw = object.get();
+    objects_.emplace(raw, std::move(object));
+    return raw;
+  }
+  void remove(T& object) { objects_.erase(&object); }
+  [[nodiscard]] std::size_t count() const { return objects_.size(); }
+
+ private:
+  std::unordered_map<T*, std::unique_ptr<T>> objects_;
+};
+
+/// An intrusive list's link; each object is in each of the engine's lists at most once.
+template <typename T>
+struct Link {
+  T* next = nullptr;
+  bool queued = false;
+};
+
+/// A first-in-first-out list through a Link member; pushing what is in it already changes nothing.
+template <typename T, Link<T> T::*Member>
+class Fifo {
+ public:
+  void push(T& object) {
+    Link<T>& link = object.*Member;
+    if (link.queued) return;
+    link = {nullptr, true};
+    (tail_ != nullptr ? (tail_->*Member).next : head_) = &object;
+    tail_ = &object;
+  }
+  T* pop() {
+    T* object = head_;
+    if (object == nullptr) return nullptr;
+    head_ = (object->*Member).next;
+    if (head_ == nullptr) tail_ = nullptr;
+    object->*Member = {};
+    return object;
+  }
+  void remove(T& object) {
+    if (!(object.*Member).queued) return;
+    T* previous = nullptr;
+    for (T* at = head_; at != &object; at = (at->*Member).next) previous = at;
+    (previous != nullptr ? (previous->*Member).next : head_) = (object.*Member).next;
+    if (tail_ == &object) tail_ = previous;
+    object.*Member = {};
+  }
+  [[nodiscard]] bool empty() const { return head_ == nullptr; }
+
+ private:
+  T* head_ = nullptr;
+  T* tail_ = nullptr;
+};
+
+/// What asynchronous events name: the kinds that wait to be told, one bit each.
+struct EventSource {
+  void* user = nullptr;
+  std::uint32_t events = 0;  // 1 << ibv_event_type
+  Link<EventSource> event_link;
+};
+using EventSources = Fifo<EventSource, &EventSource::event_link>;
+
+enum class Notify : std::uint8_t { kNo, kSolicited, kAny };
+
+struct Cq : EventSource {
+  std::vector<Completion> ring;  // a power of two
+  std::uint32_t head = 0, tail = 0;
+  std::uint32_t size = 0;  // what was promised
+  std::uint32_t references = 0;
+  Notify notify = Notify::kNo;
+  bool overrun = false;
+  Link<Cq> notify_link;
+
+  [[nodiscard]] std::uint32_t count() const { return tail - head; }
+  [[nodiscard]] Completion& at(std::uint32_t n) { return ring[n & (ring.size() - 1)]; }
+  [[nodiscard]] const Completion& at(std::uint32_t n) const { return ring[n & (ring.size() - 1)]; }
+};
+
+struct ReceiveWqe {
+  std::uint64_t wr_id;
+  std::uint16_t sges;
+};
+
+/// Receive requests in the order of posting, of a queue pair or shared.
+class ReceiveQueue {
+ public:
+  void create(std::uint32_t max_wr, std::uint32_t max_sge) {
+    max_wr_ = max_wr;
+    max_sge_ = max_sge;
+    ring_.resize(std::bit_ceil(std::max(max_wr, 1U)));
+    sges_.resize(ring_.size() * max_sge);
+  }
+  int post(const ReceiveRequest& request);
+  [[nodiscard]] std::uint32_t count() const { return tail_ - head_; }
+  [[nodiscard]] bool empty() const { return tail_ == head_; }
+  [[nodiscard]] const ReceiveWqe& front() const { return ring_[index(head_)]; }
+  [[nodiscard]] std::span<const ibv_sge> front_sges() const {
+    return {sges_.data() + std::size_t{index(head_)} * max_sge_, front().sges};
+  }
+  void pop() { head_++; }
+  void clear() { head_ = tail_; }
+  /// Keeps what waits; the caller has checked that it fits.
+  void resize(std::uint32_t max_wr);
+  [[nodiscard]] std::uint32_t max_wr() const { return max_wr_; }
+  [[nodiscard]] std::uint32_t max_sge() const { return max_sge_; }
+
+ private:
+  [[nodiscard]] std::uint32_t index(std::uint32_t n) const { return n & static_cast<std::uint32_t>(ring_.size() - 1); }
+  std::vector<ReceiveWqe> ring_;
+  std::vector<ibv_sge> sges_;  // max_sge_ a request
+  std::uint32_t max_wr_ = 0, max_sge_ = 0, head_ = 0, tail_ = 0;
+};
+
+struct Srq : EventSource {
+  Pd* pd = nullptr;
+  ReceiveQueue queue;
+  std::uint32_t limit = 0;
+  std::uint32_t references = 0;
+};
+
+/// How packets to one destination begin: Ethernet, IP and UDP headers, complete but for lengths, identification,
+/// checksums and the destination's MAC.
+struct Path {
+  static constexpr std::size_t kMaxHeader = 14 + 40 + 8;
+  std::array<std::byte, kMaxHeader> header{};
+  std::uint8_t header_len = 0;
+  bool v6 = false;
+  bool local = false;           // to the device itself
+  std::uint16_t neighbour = 0;  // place in the table of neighbours; unused when `known_mac`
+  bool known_mac = false;       // multicast
+  IpAddress peer;
+};
+
+struct Ah {
+  Pd* pd = nullptr;
+  Path path;
+  ibv_ah_attr attr{};
+};
+
+}  // namespace bypass::rdma

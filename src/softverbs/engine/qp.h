@@ -1,0 +1,161 @@
+// Qp: one queue pair, with the state of its requester (what it asks of its peer) and its responder (what its peer asks
+// of it). The names are the InfiniBand specification's, chapter 9.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "softverbs/engine/objects.h"
+#include "softverbs/engine/roce.h"
+#include "stack/timer_wheel.h"
+
+namespace bypass::rdma {
+
+struct SendWqe {
+  std::uint64_t wr_id = 0;
+  std::uint64_t remote_addr = 0;
+  std::uint64_t compare_add = 0, swap = 0;
+  ibv_wr_opcode opcode{};
+  ibv_wc_status status{};  // what it will complete with
+  std::uint32_t flags = 0;
+  std::uint32_t imm = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t length = 0;   // bytes of the message
+  std::uint32_t packets = 0;  // PSNs it takes
+  Psn first;                  // valid once begun
+  std::uint32_t remote_qpn = 0, remote_qkey = 0;
+  std::uint16_t sges = 0;
+  std::uint16_t tso_header = 0, tso_mss = 0;  // the header lies where inline bytes do
+
+  [[nodiscard]] Psn last() const { return first + (packets - 1); }
+  [[nodiscard]] bool is_read() const { return opcode == IBV_WR_RDMA_READ; }
+  [[nodiscard]] bool is_atomic() const {
+    return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  }
+  /// Answered by data, not by an acknowledgement alone.
+  [[nodiscard]] bool wants_data() const { return is_read() || is_atomic(); }
+};
+
+/// Send requests. [head, cursor): sent at least once or in part; [cursor, begun): sent once, to be sent again;
+/// [begun, tail): without PSNs yet. `cursor` itself may be in the middle of being sent.
+class SendQueue {
+ public:
+  void create(const ibv_qp_cap& cap, bool datagrams) {
+    max_wr_ = cap.max_send_wr;
+    max_sge_ = cap.max_send_sge;
+    max_inline_ = cap.max_inline_data;
+    ring_.resize(std::bit_ceil(std::max(max_wr_, 1U)));
+    sges_.resize(ring_.size() * max_sge_);
+    inline_.resize(ring_.size() * max_inline_);
+    if (datagrams) paths_.resize(ring_.size());
+  }
+  [[nodiscard]] SendWqe& at(std::uint32_t n) { return ring_[index(n)]; }
+  [[nodiscard]] ibv_sge* sges(std::uint32_t n) { return sges_.data() + std::size_t{index(n)} * max_sge_; }
+  [[nodiscard]] std::byte* inlined(std::uint32_t n) { return inline_.data() + std::size_t{index(n)} * max_inline_; }
+  [[nodiscard]] Path& path(std::uint32_t n) { return paths_[index(n)]; }
+  [[nodiscard]] std::uint32_t room() const { return max_wr_ - (tail - head); }
+
+  std::uint32_t head = 0, cursor = 0, begun = 0, tail = 0;
+
+ private:
+  [[nodiscard]] std::uint32_t index(std::uint32_t n) const { return n & static_cast<std::uint32_t>(ring_.size() - 1); }
+  std::vector<SendWqe> ring_;
+  std::vector<ibv_sge> sges_;
+  std::vector<std::byte> inline_;
+  std::vector<Path> paths_;  // of datagrams
+  std::uint32_t max_wr_ = 0, max_sge_ = 0, max_inline_ = 0;
+};
+
+struct Requester {
+  Psn una;                  // the oldest without an answer
+  Psn nxt;                  // to be sent next
+  Psn max;                  // one beyond the last that was ever sent
+  Psn psn;                  // for the next request that begins
+  std::uint32_t reads = 0;  // begun requests that want data
+  // The last PSNs of read and atomic packets that are out, oldest first: at most max_rd_atomic.
+  std::vector<Psn> read_ends;
+  std::uint32_t read_head = 0, read_tail = 0;
+  std::uint8_t retries = 0, rnr_retries = 0;  // left
+  bool rnr_wait = false;
+  bool went_back = false;  // to `una`, and nothing has come since: another loss report of it tells nothing new
+};
+
+/// A read or atomic operation that the responder remembers: to answer, and to answer again.
+struct Resource {
+  bool atomic = false;
+  bool due = false;  // packets [sent, end) are to be sent
+  Psn first;
+  std::uint32_t packets = 0;
+  std::uint32_t start = 0, sent = 0, end = 0;  // of the answer under way, in packets
+  std::uint64_t address = 0;
+  std::uint32_t rkey = 0, length = 0;
+  std::uint64_t original = 0;  // what an atomic operation found
+  std::uint32_t msn = 0;
+};
+
+enum class Answer : std::uint8_t { kNone, kAcknowledge, kNakSequence, kRnr };
+enum class Message : std::uint8_t { kNone, kSend, kWrite };
+
+struct Responder {
+  Psn expected;
+  std::uint32_t msn = 0;  // messages done, 24 bits
+  // The message under way
+  Message message = Message::kNone;
+  bool has_receive = false;
+  std::uint16_t sge_count = 0;
+  std::uint64_t wr_id = 0;
+  std::vector<ibv_sge> sges;
+  std::uint64_t capacity = 0;  // bytes of the receive request
+  std::uint32_t received = 0;  // bytes
+  std::uint32_t rkey = 0, write_left = 0;
+  std::uint64_t write_at = 0;
+  // Answers due, in this order: resources, `answer`, the fatal one
+  std::uint32_t due = 0;  // resources
+  Answer answer = Answer::kNone;
+  bool nak_sent = false;       // for `expected`: not again until it has come
+  std::uint8_t fatal_nak = 0;  // after which the queue pair is in error; nothing is accepted meanwhile
+  Psn fatal_psn;
+  std::vector<Resource> resources;  // a ring of max_dest_rd_atomic
+  std::uint32_t resource_head = 0, resource_tail = 0;
+
+  [[nodiscard]] Resource& resource(std::uint32_t n) { return resources[n % resources.size()]; }
+  [[nodiscard]] bool idle() const { return due == 0 && answer == Answer::kNone && fatal_nak == 0; }
+};
+
+struct Qp : EventSource {
+  Pd* pd = nullptr;
+  Cq* send_cq = nullptr;
+  Cq* receive_cq = nullptr;
+  Srq* srq = nullptr;
+  ibv_qp_type type{};
+  ibv_qp_cap cap{};
+  bool sq_sig_all = false;
+  std::uint32_t qpn = 0;
+  ibv_qp_attr attr{};  // as set; qp_state is the state
+  ibv_mtu mtu_code{};
+  std::uint32_t mtu = 0;  // bytes
+  Path path;
+  bool has_path = false;
+  SendQueue sq;
+  ReceiveQueue rq;
+  Requester req;
+  Responder resp;
+  std::uint32_t references = 0;  // flows, groups
+  bool peer_is_ours = false;
+  bool waiting_neighbour = false;
+  bool doomed = false;       // to go into error when the burst is over
+  bool established = false;  // IBV_EVENT_COMM_EST has been told
+  bool draining = false;     // SQD, and requests that had begun are not done
+  TimerNode wheel;
+  Instant deadline = kNever;  // what the wheel fires for; never later than its own
+  Link<Qp> ready_link;
+
+  [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
+  [[nodiscard]] ReceiveQueue& receives() { return srq != nullptr ? srq->queue : rq; }
+};
+
+}  // namespace bypass::rdma

@@ -1,0 +1,424 @@
+// Queue pairs as the verbs see them: making, modifying, posting, flushing.
+#include <cerrno>
+#include <cstring>
+
+#include "softverbs/engine/engine.h"
+
+namespace bypass::rdma {
+namespace {
+
+bool is_datagram(const Qp& qp) {
+  return qp.type == IBV_QPT_UD;
+}
+
+// --- Flushing
+
+void flush_sends(Engine& e, Qp& qp) {
+  SendQueue& sq = qp.sq;
+  while (sq.head != sq.tail) {
+    const std::uint32_t n = sq.head++;
+    if (is_datagram(qp)) release_path(e, sq.path(n));
+    complete_send(e, qp, sq.at(n), IBV_WC_WR_FLUSH_ERR);
+  }
+  sq.cursor = sq.begun = sq.head;
+  qp.req.reads = 0;
+  qp.req.read_head = qp.req.read_tail;
+}
+
+void flush_receives(Engine& e, Qp& qp) {
+  if (qp.resp.has_receive) complete_receive(e, qp, IBV_WC_WR_FLUSH_ERR, nullptr, IBV_WC_RECV, 0);
+  if (qp.srq != nullptr) return;
+  for (; !qp.rq.empty(); qp.rq.pop()) {
+    qp.resp.wr_id = qp.rq.front().wr_id;
+    complete_receive(e, qp, IBV_WC_WR_FLUSH_ERR, nullptr, IBV_WC_RECV, 0);
+  }
+}
+
+// Nothing under way, nothing to answer.
+void stop(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  r.message = Message::kNone;
+  r.answer = Answer::kNone;
+  r.fatal_nak = 0;
+  r.due = 0;
+  r.resource_head = r.resource_tail;
+  qp.req.rnr_wait = qp.draining = qp.waiting_neighbour = false;
+  set_deadline(e, qp, kNever);
+}
+
+// --- Values of attributes
+
+bool value_in(unsigned value, unsigned most) {
+  return value <= most;
+}
+
+int check_values(const Engine& e, const ibv_qp_attr& a, unsigned mask) {
+  const auto has = [mask](unsigned bit) { return (mask & bit) != 0; };
+  const Limits& limits = e.config.limits;
+  if (has(IBV_QP_PORT) && a.port_num != 1) return EINVAL;
+  if (has(IBV_QP_PKEY_INDEX) && a.pkey_index != 0) return EINVAL;
+  if (has(IBV_QP_PATH_MTU) && (a.path_mtu < IBV_MTU_256 || a.path_mtu > e.active_mtu)) return EINVAL;
+  if (has(IBV_QP_MAX_QP_RD_ATOMIC) && !value_in(a.max_rd_atomic, limits.max_rd_atomic)) return EINVAL;
+  if (has(IBV_QP_MAX_DEST_RD_ATOMIC) && !value_in(a.max_dest_rd_atomic, limits.max_rd_atomic)) return EINVAL;
+  if (has(IBV_QP_TIMEOUT) && !value_in(a.timeout, 31)) return EINVAL;
+  if (has(IBV_QP_RETRY_CNT) && !value_in(a.retry_cnt, 7)) return EINVAL;
+  if (has(IBV_QP_RNR_RETRY) && !value_in(a.rnr_retry, 7)) return EINVAL;
+  if (has(IBV_QP_MIN_RNR_TIMER) && !value_in(a.min_rnr_timer, 31)) return EINVAL;
+  if (has(IBV_QP_DEST_QPN) && !value_in(a.dest_qp_num, kQpnMask)) return EINVAL;
+  return has(IBV_QP_ALT_PATH) ? EOPNOTSUPP : 0;
+}
+
+int check_modification(const Engine& e, const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  if ((mask & IBV_QP_CUR_STATE) != 0 && a.cur_qp_state != qp.state()) return EINVAL;
+  const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? a.qp_state : qp.state();
+  if (const int error = check_transition(qp.type, qp.state(), to, mask)) return error;
+  if (to == IBV_QPS_SQD && qp.state() == IBV_QPS_SQD && qp.draining) return EINVAL;
+  return check_values(e, a, mask);
+}
+
+int set_path(Engine& e, Qp& qp, const ibv_ah_attr& attr) {
+  Path path;
+  if (const int error = make_path(e, attr, qp.qpn, path)) return error;
+  release_path(e, qp.path);
+  qp.path = path;
+  qp.attr.ah_attr = attr;
+  return 0;
+}
+
+// A field of the attributes, if the mask names it.
+#define BYPASS_TAKE(bit, field) \
+  if ((mask & (bit)) != 0) qp.attr.field = a.field
+
+void take_values(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  BYPASS_TAKE(IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify);
+  BYPASS_TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
+  BYPASS_TAKE(IBV_QP_PORT, port_num);
+  BYPASS_TAKE(IBV_QP_QKEY, qkey);
+  BYPASS_TAKE(IBV_QP_PATH_MTU, path_mtu);
+  BYPASS_TAKE(IBV_QP_TIMEOUT, timeout);
+  BYPASS_TAKE(IBV_QP_RETRY_CNT, retry_cnt);
+  BYPASS_TAKE(IBV_QP_RNR_RETRY, rnr_retry);
+  BYPASS_TAKE(IBV_QP_RQ_PSN, rq_psn);
+  BYPASS_TAKE(IBV_QP_SQ_PSN, sq_psn);
+  BYPASS_TAKE(IBV_QP_MIN_RNR_TIMER, min_rnr_timer);
+  BYPASS_TAKE(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
+  BYPASS_TAKE(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+  BYPASS_TAKE(IBV_QP_DEST_QPN, dest_qp_num);
+}
+#undef BYPASS_TAKE
+
+void apply_values(Qp& qp, unsigned mask) {
+  Requester& req = qp.req;
+  if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << qp.attr.path_mtu;
+  if ((mask & IBV_QP_RQ_PSN) != 0) qp.resp.expected = {qp.attr.rq_psn & kPsnMask};
+  if ((mask & IBV_QP_SQ_PSN) != 0) req.una = req.nxt = req.max = req.psn = {qp.attr.sq_psn & kPsnMask};
+  if ((mask & IBV_QP_RETRY_CNT) != 0) req.retries = qp.attr.retry_cnt;
+  if ((mask & IBV_QP_RNR_RETRY) != 0) req.rnr_retries = qp.attr.rnr_retry;
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) {
+    req.read_ends.assign(qp.attr.max_rd_atomic, Psn{});
+    req.read_head = req.read_tail = 0;
+  }
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {
+    qp.resp.resources.assign(qp.attr.max_dest_rd_atomic, Resource{});
+    qp.resp.resource_head = qp.resp.resource_tail = qp.resp.due = 0;
+  }
+}
+
+void enter(Engine& e, Qp& qp, ibv_qp_state to) {
+  if (to == IBV_QPS_RESET) return reset(e, qp);
+  if (to == IBV_QPS_ERR) return to_error(e, qp);
+  const bool begins_drain = to == IBV_QPS_SQD && qp.state() != IBV_QPS_SQD;
+  qp.attr.qp_state = to;
+  if (begins_drain) {
+    qp.draining = qp.sq.head != qp.sq.begun;
+    if (!qp.draining && qp.attr.en_sqd_async_notify != 0) e.post_event(qp, IBV_EVENT_SQ_DRAINED);
+  }
+  wake(e, qp);
+}
+
+// --- Posting
+
+bool operation_fits(const Qp& qp, ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_SEND:
+      return true;
+    case IBV_WR_SEND_WITH_IMM:
+      return qp.type != IBV_QPT_RAW_PACKET;
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return qp.type == IBV_QPT_RC || qp.type == IBV_QPT_UC;
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return qp.type == IBV_QPT_RC;
+    case IBV_WR_TSO:
+      return qp.type == IBV_QPT_RAW_PACKET;
+    default:
+      return false;
+  }
+}
+
+std::uint64_t length_of(const SendRequest& request) {
+  std::uint64_t length = 0;
+  for (const ibv_sge& sge : request.sges) length += sge.length;
+  return length;
+}
+
+bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
+  const PortCaps& caps = e.tx.port().caps();
+  return caps.tso && length_of(request) <= caps.tso_max_bytes && request.tso_mss != 0 &&
+         request.tso_header.size() <= qp.cap.max_inline_data && (request.flags & IBV_SEND_INLINE) == 0;
+}
+
+int check_send(const Engine& e, const Qp& qp, const SendRequest& request) {
+  const bool is_atomic = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  const std::uint64_t length = length_of(request);
+  if (!operation_fits(qp, request.opcode)) return EINVAL;
+  if (request.sges.size() > qp.cap.max_send_sge || length > e.config.limits.max_message) return EINVAL;
+  if (is_atomic && (length < 8 || (request.remote_addr & 7) != 0)) return EINVAL;
+  const bool inlined = (request.flags & IBV_SEND_INLINE) != 0;
+  if (inlined && (length > qp.cap.max_inline_data || request.opcode == IBV_WR_RDMA_READ || is_atomic)) return EINVAL;
+  if (is_datagram(qp) && (request.ah == nullptr || request.ah->pd != qp.pd)) return EINVAL;
+  if (request.opcode == IBV_WR_TSO && !tso_fits(e, qp, request)) return EINVAL;
+  return 0;
+}
+
+void copy_inline(std::byte* to, std::span<const ibv_sge> sges) {
+  for (const ibv_sge& sge : sges) {
+    if (sge.length == 0) continue;
+    std::memcpy(to, reinterpret_cast<const void*>(sge.addr), sge.length);  // the program's own pointer
+    to += sge.length;
+  }
+}
+
+void fill_wqe(Engine& e, Qp& qp, std::uint32_t n, const SendRequest& request) {
+  SendWqe& w = qp.sq.at(n);
+  w = SendWqe{};
+  w.wr_id = request.wr_id;
+  w.opcode = request.opcode;
+  w.flags = request.flags;
+  w.imm = request.imm;
+  w.remote_addr = request.remote_addr;
+  w.rkey = request.rkey;
+  w.compare_add = request.compare_add;
+  w.swap = request.swap;
+  w.remote_qpn = request.remote_qpn & kQpnMask;
+  w.remote_qkey = request.remote_qkey;
+  w.length = w.is_atomic() ? 8 : static_cast<std::uint32_t>(length_of(request));
+  if ((w.flags & IBV_SEND_INLINE) != 0) {
+    copy_inline(qp.sq.inlined(n), request.sges);
+  } else {
+    w.sges = static_cast<std::uint16_t>(request.sges.size());
+    std::ranges::copy(request.sges, qp.sq.sges(n));
+  }
+  if (w.opcode == IBV_WR_TSO) {
+    w.tso_header = static_cast<std::uint16_t>(request.tso_header.size());
+    w.tso_mss = request.tso_mss;
+    std::ranges::copy(request.tso_header, qp.sq.inlined(n));
+  }
+  if (is_datagram(qp)) {
+    qp.sq.path(n) = request.ah->path;
+    hold_path(e, qp.sq.path(n));
+  }
+}
+
+void flush_now(Engine& e, Qp& qp, const SendRequest& request) {
+  SendWqe w;
+  w.wr_id = request.wr_id;
+  w.opcode = request.opcode;
+  complete_send(e, qp, w, IBV_WC_WR_FLUSH_ERR);
+}
+
+}  // namespace
+
+void to_error(Engine& e, Qp& qp) {
+  if (qp.state() == IBV_QPS_ERR) return;
+  qp.attr.qp_state = IBV_QPS_ERR;
+  stop(e, qp);
+  flush_sends(e, qp);
+  flush_receives(e, qp);
+  if (qp.srq != nullptr) e.post_event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
+// As it was made; what was posted is forgotten without a word.
+void reset(Engine& e, Qp& qp) {
+  stop(e, qp);
+  for (; is_datagram(qp) && qp.sq.head != qp.sq.tail; qp.sq.head++) release_path(e, qp.sq.path(qp.sq.head));
+  qp.sq.head = qp.sq.cursor = qp.sq.begun = qp.sq.tail;
+  qp.rq.clear();
+  release_path(e, qp.path);
+  std::vector<ibv_sge> sges = std::move(qp.resp.sges);
+  qp.req = Requester{};
+  qp.resp = Responder{};
+  qp.resp.sges = std::move(sges);
+  qp.attr = ibv_qp_attr{};
+  qp.attr.qp_state = IBV_QPS_RESET;
+  qp.peer_is_ours = qp.established = qp.doomed = false;
+}
+
+void set_deadline(Engine& e, Qp& qp, Instant at) {
+  qp.deadline = at;  // the wheel's own may be earlier: it asks again then
+  if (at != kNever && (!qp.wheel.scheduled() || qp.wheel.expires() > at)) e.timers.schedule(qp, at);
+}
+
+bool take_receive(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  if (r.has_receive) return true;
+  ReceiveQueue& queue = qp.receives();
+  if (queue.empty()) return false;
+  const std::span<const ibv_sge> sges = queue.front_sges();
+  r.has_receive = true;
+  r.wr_id = queue.front().wr_id;
+  r.sge_count = static_cast<std::uint16_t>(sges.size());
+  std::ranges::copy(sges, r.sges.begin());
+  r.capacity = 0;
+  for (const ibv_sge& sge : sges) r.capacity += sge.length;
+  queue.pop();
+  if (qp.srq != nullptr && queue.count() < qp.srq->limit) {
+    qp.srq->limit = 0;  // told once
+    e.post_event(*qp.srq, IBV_EVENT_SRQ_LIMIT_REACHED);
+  }
+  return true;
+}
+
+// --- The device's calls
+
+namespace {
+
+int check_new(const Engine& e, const QpInit& init) {
+  const Limits& limits = e.config.limits;
+  const ibv_qp_cap& cap = init.cap;
+  const bool known =
+      init.type == IBV_QPT_RC || init.type == IBV_QPT_UC || init.type == IBV_QPT_UD || init.type == IBV_QPT_RAW_PACKET;
+  if (!known) return EOPNOTSUPP;
+  if (init.pd == nullptr || init.send_cq == nullptr || init.receive_cq == nullptr) return EINVAL;
+  if (cap.max_send_wr > limits.max_qp_wr || cap.max_send_sge > limits.max_sge) return EINVAL;
+  if (cap.max_inline_data > limits.max_inline) return EINVAL;
+  if (init.srq == nullptr && (cap.max_recv_wr > limits.max_qp_wr || cap.max_recv_sge > limits.max_sge)) return EINVAL;
+  return e.qp_count >= limits.max_qp ? ENOMEM : 0;
+}
+
+// The next free number after the last one given out, so that late packets for a queue pair that is gone meet nobody.
+std::uint32_t free_index(Engine& e) {
+  const auto size = static_cast<std::uint32_t>(e.qps.size());
+  if (e.next_qpn >= e.config.limits.max_qp) e.next_qpn = 0;
+  while (e.next_qpn < size && e.qps[e.next_qpn] != nullptr) e.next_qpn = (e.next_qpn + 1) % e.config.limits.max_qp;
+  if (e.next_qpn >= size) e.qps.resize(e.next_qpn + 1);
+  return e.next_qpn++;
+}
+
+void create_queues(Qp& qp, const QpInit& init) {
+  qp.cap = init.cap;
+  qp.cap.max_send_sge = std::max(qp.cap.max_send_sge, 1U);
+  if (qp.type == IBV_QPT_RAW_PACKET) qp.cap.max_inline_data = std::max(qp.cap.max_inline_data, 256U);  // TSO headers
+  if (qp.srq != nullptr) qp.cap.max_recv_wr = qp.cap.max_recv_sge = 0;
+  qp.sq.create(qp.cap, is_datagram(qp));
+  qp.rq.create(qp.cap.max_recv_wr, qp.cap.max_recv_sge);
+  qp.resp.sges.resize(qp.receives().max_sge());
+}
+
+}  // namespace
+
+Made<Qp> Device::create_qp(const QpInit& init) {
+  Engine& e = *engine_;
+  if (const int error = check_new(e, init)) return {nullptr, error};
+  const std::uint32_t index = free_index(e);
+  e.qps[index] = std::make_unique<Qp>();
+  Qp& qp = *e.qps[index];
+  qp.user = init.user;
+  qp.pd = init.pd;
+  qp.send_cq = init.send_cq;
+  qp.receive_cq = init.receive_cq;
+  qp.srq = init.srq;
+  qp.type = init.type;
+  qp.sq_sig_all = init.sq_sig_all;
+  qp.qpn = Engine::kFirstQpn + index;
+  qp.attr.qp_state = IBV_QPS_RESET;
+  create_queues(qp, init);
+  qp.pd->references++;
+  qp.send_cq->references++;
+  qp.receive_cq->references++;
+  if (qp.srq != nullptr) qp.srq->references++;
+  e.qp_count++;
+  return {&qp, 0};
+}
+
+int Device::modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask) {
+  Engine& e = *engine_;
+  if (const int error = check_modification(e, qp, attr, mask)) return error;
+  if ((mask & IBV_QP_AV) != 0) {
+    if (const int error = set_path(e, qp, attr.ah_attr)) return error;
+  }
+  take_values(qp, attr, mask);
+  apply_values(qp, mask);
+  if ((mask & IBV_QP_STATE) != 0) enter(e, qp, attr.qp_state);
+  return 0;
+}
+
+void Device::query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
+  attr = qp.attr;
+  attr.cur_qp_state = qp.attr.qp_state;
+  attr.rq_psn = qp.resp.expected.v;
+  attr.sq_psn = qp.req.psn.v;
+  attr.sq_draining = qp.draining ? 1 : 0;
+  attr.cap = qp.cap;
+  init.cap = qp.cap;
+  init.qp_type = qp.type;
+  init.sq_sig_all = qp.sq_sig_all ? 1 : 0;
+}
+
+int Device::destroy_qp(Qp& qp) {
+  Engine& e = *engine_;
+  if (qp.references != 0) return EBUSY;
+  reset(e, qp);
+  if (qp.wheel.scheduled()) e.timers.cancel(qp);
+  e.ready.remove(qp);
+  e.events.remove(qp);
+  qp.pd->references--;
+  qp.send_cq->references--;
+  qp.receive_cq->references--;
+  if (qp.srq != nullptr) qp.srq->references--;
+  e.qp_count--;
+  e.qps[qp.qpn - Engine::kFirstQpn].reset();
+  return 0;
+}
+
+std::uint32_t Device::qpn(const Qp& qp) {
+  return qp.qpn;
+}
+
+ibv_qp_state Device::state(const Qp& qp) {
+  return qp.state();
+}
+
+int Device::post_send(Qp& qp, const SendRequest& request) {
+  Engine& e = *engine_;
+  const ibv_qp_state state = qp.state();
+  if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) return EINVAL;
+  if (const int error = check_send(e, qp, request)) return error;
+  if (state == IBV_QPS_ERR) {
+    flush_now(e, qp, request);
+    return 0;
+  }
+  if (qp.sq.room() == 0) return ENOMEM;
+  fill_wqe(e, qp, qp.sq.tail, request);
+  qp.sq.tail++;
+  wake(e, qp);
+  return 0;
+}
+
+std::uint32_t Device::send_room(const Qp& qp) {
+  return qp.sq.room();
+}
+
+int Device::post_receive(Qp& qp, const ReceiveRequest& request) {
+  Engine& e = *engine_;
+  if (qp.srq != nullptr || qp.state() == IBV_QPS_RESET) return EINVAL;
+  if (qp.state() != IBV_QPS_ERR) return qp.rq.post(request);
+  if (request.sges.size() > qp.rq.max_sge()) return EINVAL;
+  qp.resp.wr_id = request.wr_id;
+  complete_receive(e, qp, IBV_WC_WR_FLUSH_ERR, nullptr, IBV_WC_RECV, 0);
+  return 0;
+}
+
+}  // namespace bypass::rdma

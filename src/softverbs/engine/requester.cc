@@ -1,0 +1,398 @@
+// The requester of connected queue pairs: requests become packets, answers become completions. InfiniBand
+// specification, 9.7.2 to 9.7.7; what is lost is sent again from the oldest packet without an answer (go-back-N).
+#include <cstring>
+
+#include "softverbs/engine/engine.h"
+
+namespace bypass::rdma {
+namespace {
+
+// RNR NAK timer codes (table 45), in units of 10 us.
+constexpr std::array<std::uint32_t, 32> kRnrTimer = {
+    65'536, 1,   2,   3,   4,     6,     8,     12,    16,    24,    32,    48,     64,     96,     128,    192,
+    256,    384, 512, 768, 1'024, 1'536, 2'048, 3'072, 4'096, 6'144, 8'192, 12'288, 16'384, 24'576, 32'768, 49'152};
+
+Duration ack_timeout(const Qp& qp) {
+  return Duration{std::int64_t{4'096} << qp.attr.timeout};  // 4.096 us * 2^timeout (9.7.6.1.3)
+}
+
+void restart_ack_timer(Engine& e, Qp& qp) {
+  if (qp.req.rnr_wait || qp.type != IBV_QPT_RC) return;
+  const bool waits = qp.req.una != qp.req.max || qp.waiting_neighbour;
+  set_deadline(e, qp, waits && qp.attr.timeout != 0 ? e.now + ack_timeout(qp) : kNever);
+}
+
+void finish_drain(Engine& e, Qp& qp) {
+  if (!qp.draining || qp.sq.head != qp.sq.begun) return;
+  qp.draining = false;
+  if (qp.attr.en_sqd_async_notify != 0) e.post_event(qp, IBV_EVENT_SQ_DRAINED);
+}
+
+void complete_head(Engine& e, Qp& qp) {
+  const SendWqe& w = qp.sq.at(qp.sq.head++);
+  if (w.wants_data()) qp.req.reads--;
+  complete_send(e, qp, w, IBV_WC_SUCCESS);
+  finish_drain(e, qp);
+}
+
+// The oldest request ends the queue pair.
+void fail(Engine& e, Qp& qp, ibv_wc_status status) {
+  const SendWqe& w = qp.sq.at(qp.sq.head++);
+  complete_send(e, qp, w, status);
+  to_error(e, qp);
+}
+
+void go_back(Engine& e, Qp& qp) {
+  Requester& req = qp.req;
+  req.nxt = req.una;
+  req.read_head = req.read_tail;
+  qp.sq.cursor = qp.sq.head;
+  req.went_back = true;
+  wake(e, qp);
+}
+
+// Something is known to be lost. A second report of the same loss says nothing new: the repetition is under way, and
+// if it is lost, too, the timer will tell.
+void on_loss(Engine& e, Qp& qp) {
+  if (!qp.req.went_back) go_back(e, qp);
+}
+
+void set_una(Engine& e, Qp& qp, Psn una) {
+  Requester& req = qp.req;
+  if (!before(req.una, una)) return;
+  req.una = una;
+  while (req.read_head != req.read_tail && before(req.read_ends[req.read_head % req.read_ends.size()], una))
+    req.read_head++;
+  if (before(req.nxt, una)) {  // what was to be sent again has arrived after all
+    req.nxt = una;
+    qp.sq.cursor = qp.sq.head;
+  }
+  req.went_back = false;
+  req.retries = qp.attr.retry_cnt;
+  req.rnr_retries = qp.attr.rnr_retry;
+  restart_ack_timer(e, qp);
+  wake(e, qp);
+}
+
+// Everything before `to` has arrived at the peer. Requests that want data hold this up: their answers are on the way
+// in front of whatever said so, or lost. False: such a one stands in the way.
+bool acknowledge(Engine& e, Qp& qp, Psn to) {
+  while (qp.sq.head != qp.sq.begun) {
+    const SendWqe& w = qp.sq.at(qp.sq.head);
+    if (w.wants_data()) {
+      if (!before(w.first, to)) break;
+      set_una(e, qp, w.first);
+      return false;
+    }
+    if (!before(w.last(), to)) break;
+    const Psn end = w.last() + 1;
+    complete_head(e, qp);
+    set_una(e, qp, end);
+  }
+  set_una(e, qp, to);
+  return true;
+}
+
+// --- Answers
+
+void on_rnr(Engine& e, Qp& qp, Psn psn, std::uint8_t code) {
+  Requester& req = qp.req;
+  e.counters.rx_rnr_nak++;
+  acknowledge(e, qp, psn);
+  if (req.rnr_wait) return;
+  if (req.una != psn) return on_loss(e, qp);
+  if (qp.attr.rnr_retry != 7) {  // 7: for ever
+    if (req.rnr_retries == 0) return fail(e, qp, IBV_WC_RNR_RETRY_EXC_ERR);
+    req.rnr_retries--;
+  }
+  go_back(e, qp);
+  req.rnr_wait = true;
+  set_deadline(e, qp, e.now + Duration{std::int64_t{kRnrTimer[code & 31]} * 10'000});
+}
+
+ibv_wc_status nak_status(std::uint8_t syndrome) {
+  switch (syndrome) {
+    case kNakInvalidRequest:
+      return IBV_WC_REM_INV_REQ_ERR;
+    case kNakAccess:
+      return IBV_WC_REM_ACCESS_ERR;
+    case kNakOperation:
+      return IBV_WC_REM_OP_ERR;
+    case kNakInvalidRdRequest:
+      return IBV_WC_REM_INV_RD_REQ_ERR;
+    default:
+      return IBV_WC_BAD_RESP_ERR;
+  }
+}
+
+void on_nak(Engine& e, Qp& qp, Psn psn, std::uint8_t syndrome) {
+  e.counters.rx_nak++;
+  acknowledge(e, qp, psn);
+  if (syndrome == kNakSequence || qp.req.una != psn) return on_loss(e, qp);
+  fail(e, qp, nak_status(syndrome));
+}
+
+void on_acknowledge(Engine& e, Qp& qp, const RocePacket& packet) {
+  const auto syndrome = static_cast<std::uint8_t>(packet.at<Aeth>(packet.extension).syndrome_msn >> 24);
+  switch (syndrome & kAckKindMask) {
+    case kAckKind:
+      if (!acknowledge(e, qp, packet.psn + 1)) on_loss(e, qp);
+      return;
+    case kRnrKind:
+      return on_rnr(e, qp, packet.psn, syndrome);
+    case kNakKind:
+      return on_nak(e, qp, packet.psn, syndrome);
+    default:
+      return;  // reserved
+  }
+}
+
+// Bytes of the request that a read response of this PSN carries.
+std::uint32_t read_bytes(const Qp& qp, const SendWqe& w, std::uint32_t index) {
+  return std::min(qp.mtu, w.length - index * qp.mtu);
+}
+
+void on_read_response(Engine& e, Qp& qp, SendWqe& w, const RocePacket& packet) {
+  const auto index = static_cast<std::uint32_t>(packet.psn - w.first);
+  if (packet.payload_len != read_bytes(qp, w, index)) return fail(e, qp, IBV_WC_BAD_RESP_ERR);
+  if (!scatter(e, *qp.pd, {qp.sq.sges(qp.sq.head), w.sges}, std::uint64_t{index} * qp.mtu, packet))
+    return fail(e, qp, IBV_WC_LOC_PROT_ERR);
+  if (packet.psn == w.last()) complete_head(e, qp);
+  set_una(e, qp, packet.psn + 1);
+}
+
+void on_atomic_response(Engine& e, Qp& qp, SendWqe& w, const RocePacket& packet) {
+  const std::uint64_t original = packet.at<Be64>(packet.extension + sizeof(Aeth));
+  const bool written =
+      for_each_piece(e.memory, *qp.pd, {qp.sq.sges(qp.sq.head), w.sges}, IBV_ACCESS_LOCAL_WRITE, 0, sizeof original,
+                     [&, from = reinterpret_cast<const std::byte*>(&original)](std::byte* at, std::size_t n) mutable {
+                       std::memcpy(at, from, n);
+                       from += n;
+                     });
+  if (!written) return fail(e, qp, IBV_WC_LOC_PROT_ERR);
+  complete_head(e, qp);
+  set_una(e, qp, packet.psn + 1);
+}
+
+void on_data(Engine& e, Qp& qp, const RocePacket& packet) {
+  acknowledge(e, qp, packet.psn);
+  if (qp.state() == IBV_QPS_ERR || qp.sq.head == qp.sq.begun) return;
+  SendWqe& w = qp.sq.at(qp.sq.head);
+  const bool fits = packet.op == Op::kAtomicAcknowledge ? w.is_atomic() : w.is_read();
+  if (packet.psn != qp.req.una) return on_loss(e, qp);  // an answer before it is missing
+  if (!fits) return fail(e, qp, IBV_WC_BAD_RESP_ERR);
+  if (w.is_atomic()) return on_atomic_response(e, qp, w, packet);
+  on_read_response(e, qp, w, packet);
+}
+
+// --- Sending
+
+void begin(Engine& e, Qp& qp, SendWqe& w) {
+  const bool one = w.is_atomic() || w.length == 0;
+  w.packets = one ? 1 : (w.length + qp.mtu - 1) / qp.mtu;
+  w.first = qp.req.psn;
+  qp.req.psn = qp.req.psn + w.packets;
+  qp.sq.begun++;
+  if (w.wants_data()) qp.req.reads++;
+  const unsigned access = w.wants_data() ? IBV_ACCESS_LOCAL_WRITE : 0;
+  if ((w.flags & IBV_SEND_INLINE) == 0 && !e.memory.covers(*qp.pd, {qp.sq.sges(qp.sq.begun - 1), w.sges}, access))
+    w.status = IBV_WC_LOC_PROT_ERR;
+  if (w.wants_data() && qp.type == IBV_QPT_RC && qp.req.read_ends.empty()) w.status = IBV_WC_LOC_QP_OP_ERR;
+}
+
+Op choose(const SendWqe& w, bool first, bool last) {
+  const bool send = w.opcode == IBV_WR_SEND || w.opcode == IBV_WR_SEND_WITH_IMM;
+  const bool imm = w.opcode == IBV_WR_SEND_WITH_IMM || w.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (first && last) {
+    if (send) return imm ? Op::kSendOnlyImm : Op::kSendOnly;
+    return imm ? Op::kWriteOnlyImm : Op::kWriteOnly;
+  }
+  if (first) return send ? Op::kSendFirst : Op::kWriteFirst;
+  if (!last) return send ? Op::kSendMiddle : Op::kWriteMiddle;
+  if (send) return imm ? Op::kSendLastImm : Op::kSendLast;
+  return imm ? Op::kWriteLastImm : Op::kWriteLast;
+}
+
+std::uint32_t outstanding(const Qp& qp) {
+  return static_cast<std::uint32_t>(qp.req.nxt - qp.req.una);
+}
+
+// An acknowledgement is asked for at a message's end, and often enough within it that the window never runs dry.
+bool asks_for_ack(const Engine& e, const Qp& qp, bool last) {
+  if (qp.type != IBV_QPT_RC) return false;
+  const std::uint32_t window = e.config.window;
+  return last || (qp.req.nxt.v % std::max(window / 4, 1U)) == 0 || outstanding(qp) + 1 >= window;
+}
+
+Reth make_reth(std::uint64_t address, std::uint32_t rkey, std::uint32_t length) {
+  Reth reth;
+  reth.address = address;
+  reth.rkey = rkey;
+  reth.length = length;
+  return reth;
+}
+
+void advance(Engine& e, Qp& qp, const SendWqe& w, std::uint32_t packets) {
+  Requester& req = qp.req;
+  if (before(req.nxt, req.max)) e.counters.retransmitted++;
+  req.nxt = req.nxt + packets;
+  if (before(req.max, req.nxt)) req.max = req.nxt;
+  if (before(w.last(), req.nxt)) qp.sq.cursor++;
+}
+
+Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
+  const auto index = static_cast<std::uint32_t>(qp.req.nxt - w.first);
+  const bool first = index == 0, last = index + 1 == w.packets;
+  const Op op = choose(w, first, last);
+  const std::uint32_t offset = index * qp.mtu, len = std::min(qp.mtu, w.length - offset);
+  const bool told = (traits(op) & (kOpSend | kOpImm)) != 0;
+  RoceWriter writer(e, qp.path,
+                    {.service = qp.type == IBV_QPT_RC ? kServiceRc : kServiceUc,
+                     .op = op,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = qp.req.nxt,
+                     .solicited = last && told && (w.flags & IBV_SEND_SOLICITED) != 0,
+                     .ack_request = asks_for_ack(e, qp, last)});
+  if ((traits(op) & kOpReth) != 0) writer.header(make_reth(w.remote_addr, w.rkey, w.length));
+  if ((traits(op) & kOpImm) != 0) writer.header(w.imm);
+  if (!append_message(e, qp, qp.sq.cursor, offset, len, writer)) {
+    w.status = IBV_WC_LOC_PROT_ERR;  // deregistered since the message began
+    return Step::kSent;
+  }
+  if (!writer.finish()) return Step::kBlocked;
+  advance(e, qp, w, 1);
+  return Step::kSent;
+}
+
+void note_read(Qp& qp, Psn last) {
+  Requester& req = qp.req;
+  req.read_ends[req.read_tail++ % req.read_ends.size()] = last;
+}
+
+// A long read is asked for in parts, each at most half a window: its answer must not overrun the wire's rings. The
+// parts are the same ones when it is asked for again, because the peer remembers them one by one.
+Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
+  const auto index = static_cast<std::uint32_t>(qp.req.nxt - w.first);
+  const std::uint32_t most = std::max(e.config.window / 2, 1U);
+  const std::uint32_t part = std::min(w.packets - index, most - index % most);
+  if (outstanding(qp) + part > e.config.window) return Step::kIdle;
+  const std::uint32_t offset = index * qp.mtu;
+  const auto len = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::uint64_t{part} * qp.mtu, w.length - offset));
+  RoceWriter writer(e, qp.path,
+                    {.service = kServiceRc,
+                     .op = Op::kReadRequest,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = qp.req.nxt,
+                     .ack_request = true});
+  writer.header(make_reth(w.remote_addr + offset, w.rkey, len));
+  if (!writer.finish()) return Step::kBlocked;
+  note_read(qp, qp.req.nxt + (part - 1));
+  advance(e, qp, w, part);
+  return Step::kSent;
+}
+
+Step send_atomic(Engine& e, Qp& qp, const SendWqe& w) {
+  const bool swap = w.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+  RoceWriter writer(e, qp.path,
+                    {.service = kServiceRc,
+                     .op = swap ? Op::kCompareSwap : Op::kFetchAdd,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = qp.req.nxt,
+                     .ack_request = true});
+  AtomicEth atomic;
+  atomic.address = w.remote_addr;
+  atomic.rkey = w.rkey;
+  atomic.swap_add = swap ? w.swap : w.compare_add;
+  atomic.compare = swap ? w.compare_add : 0;
+  writer.header(atomic);
+  if (!writer.finish()) return Step::kBlocked;
+  note_read(qp, qp.req.nxt);
+  advance(e, qp, w, 1);
+  return Step::kSent;
+}
+
+// Whether the next request may begin: it is not held back by a fence, and the queue is not being drained.
+bool may_begin(const Qp& qp, const SendWqe& w) {
+  if (qp.state() == IBV_QPS_SQD) return false;
+  return (w.flags & IBV_SEND_FENCE) == 0 || qp.req.reads == 0;
+}
+
+bool window_open(const Engine& e, const Qp& qp, const SendWqe& w) {
+  if (qp.type != IBV_QPT_RC) return true;
+  if (outstanding(qp) >= e.config.window) return false;
+  return !w.wants_data() || qp.req.read_tail - qp.req.read_head < qp.req.read_ends.size();
+}
+
+Step send_packet(Engine& e, Qp& qp, SendWqe& w) {
+  if (w.is_read()) return send_read(e, qp, w);
+  if (w.is_atomic()) return send_atomic(e, qp, w);
+  return send_message_packet(e, qp, w);
+}
+
+// An unreliable message is done when its last packet is on its way.
+void complete_sent(Engine& e, Qp& qp) {
+  while (qp.sq.head != qp.sq.cursor) complete_head(e, qp);
+  qp.req.una = qp.req.nxt;
+}
+
+}  // namespace
+
+void on_response(Engine& e, Qp& qp, const RocePacket& packet) {
+  const bool live = qp.type == IBV_QPT_RC && (qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD);
+  if (!live) {
+    e.counters.rx_wrong_state++;
+    return;
+  }
+  if (before(packet.psn, qp.req.una) || !before(packet.psn, qp.req.max)) {
+    e.counters.rx_late_response++;
+    return;
+  }
+  if (packet.op == Op::kAcknowledge) return on_acknowledge(e, qp, packet);
+  on_data(e, qp, packet);
+}
+
+Step send_request(Engine& e, Qp& qp) {
+  const bool live = qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
+  SendQueue& sq = qp.sq;
+  if (!live || qp.req.rnr_wait || sq.cursor == sq.tail) return Step::kIdle;
+  SendWqe& w = sq.at(sq.cursor);
+  if (sq.cursor == sq.begun) {
+    if (!may_begin(qp, w)) return Step::kIdle;
+    begin(e, qp, w);
+  }
+  if (w.status != IBV_WC_SUCCESS) {  // told when everything before it is done
+    if (sq.head == sq.cursor) fail(e, qp, w.status);
+    return Step::kIdle;
+  }
+  if (!window_open(e, qp, w)) return Step::kIdle;
+  qp.waiting_neighbour = !reachable(e, qp.path);
+  if (qp.waiting_neighbour) {
+    if (qp.deadline == kNever) restart_ack_timer(e, qp);
+    return Step::kIdle;
+  }
+  if (!e.tx.has_room()) return Step::kBlocked;
+  const Step step = send_packet(e, qp, w);
+  if (qp.type == IBV_QPT_UC) complete_sent(e, qp);
+  if (qp.deadline == kNever) restart_ack_timer(e, qp);
+  return step;
+}
+
+void on_deadline(Engine& e, Qp& qp) {
+  Requester& req = qp.req;
+  qp.deadline = kNever;
+  if (req.rnr_wait) {
+    req.rnr_wait = false;
+    wake(e, qp);
+    restart_ack_timer(e, qp);
+    return;
+  }
+  const bool waits = req.una != req.max || qp.waiting_neighbour;
+  if (!waits || qp.sq.head == qp.sq.begun) return;
+  e.counters.timeouts++;
+  if (req.retries == 0) return fail(e, qp, IBV_WC_RETRY_EXC_ERR);
+  req.retries--;
+  go_back(e, qp);
+  restart_ack_timer(e, qp);
+}
+
+}  // namespace bypass::rdma

@@ -1,0 +1,395 @@
+// The responder of connected queue pairs: what a peer may do here, and the answers. InfiniBand specification, 9.7.4,
+// 9.7.5 and 9.9.3; the errors that end a queue pair are its class C and J.
+//
+// Every packet's keys, rights and bounds are checked before a byte of memory moves. Answers leave in the order of the
+// requests: reads and atomic operations first, then one acknowledgement for all that came before it.
+#include <atomic>
+#include <cstring>
+
+#include "softverbs/engine/engine.h"
+
+namespace bypass::rdma {
+namespace {
+
+std::uint32_t packets_of(std::uint32_t length, std::uint32_t mtu) {
+  return length == 0 ? 1 : (length - 1) / mtu + 1;
+}
+
+void answer(Engine& e, Qp& qp, Answer what) {
+  qp.resp.answer = what;
+  wake(e, qp);
+}
+
+// Ends the queue pair: with a NAK to the peer, and `status` for the receive request under way.
+void refuse(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t nak, ibv_wc_status status) {
+  Responder& r = qp.resp;
+  if (r.has_receive) complete_receive(e, qp, status, nullptr, IBV_WC_RECV, 0);
+  r.fatal_nak = nak;
+  r.fatal_psn = packet.psn;
+  wake(e, qp);
+}
+
+void refuse(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t nak) {
+  refuse(e, qp, packet, nak, nak == kNakAccess ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_REM_INV_REQ_ERR);
+}
+
+// `packets` more have been dealt with; a message is over with the last one.
+void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets = 1) {
+  Responder& r = qp.resp;
+  r.expected = r.expected + packets;
+  if ((packet.traits & kOpLast) != 0) {
+    r.message = Message::kNone;
+    r.msn = (r.msn + 1) & kPsnMask;
+  }
+  if (packet.ack_request && r.answer == Answer::kNone) answer(e, qp, Answer::kAcknowledge);
+}
+
+void not_ready(Engine& e, Qp& qp) {
+  qp.resp.nak_sent = true;  // what follows is early; the peer knows
+  answer(e, qp, Answer::kRnr);
+}
+
+// Whether the operation continues what is under way, with a packet of the right size (9.7.4.1.3, 9.7.4.1.6).
+bool well_formed(const Qp& qp, const RocePacket& packet) {
+  const std::uint16_t t = packet.traits;
+  const bool first = (t & kOpFirst) != 0, last = (t & kOpLast) != 0;
+  const Message kind = (t & kOpSend) != 0 ? Message::kSend : (t & kOpWrite) != 0 ? Message::kWrite : Message::kNone;
+  if (qp.resp.message != (first ? Message::kNone : kind)) return false;
+  if (kind == Message::kNone) return packet.payload_len == 0;
+  if (!last) return packet.payload_len == qp.mtu;
+  return packet.payload_len <= qp.mtu && (first || packet.payload_len != 0);
+}
+
+// --- Send
+
+void on_send(Engine& e, Qp& qp, const RocePacket& packet) {
+  Responder& r = qp.resp;
+  if ((packet.traits & kOpFirst) != 0) {
+    if (!take_receive(e, qp)) return not_ready(e, qp);
+    r.message = Message::kSend;
+    r.received = 0;
+  }
+  if (packet.payload_len > r.capacity - r.received)
+    return refuse(e, qp, packet, kNakInvalidRequest, IBV_WC_LOC_LEN_ERR);
+  if (!scatter(e, *qp.pd, {r.sges.data(), r.sge_count}, r.received, packet))
+    return refuse(e, qp, packet, kNakOperation, IBV_WC_LOC_PROT_ERR);
+  r.received += packet.payload_len;
+  if ((packet.traits & kOpLast) != 0) complete_receive(e, qp, IBV_WC_SUCCESS, &packet, IBV_WC_RECV, r.received);
+  accept(e, qp, packet);
+}
+
+// --- Write
+
+// A program may wait for a message's last byte to change: it changes after the others.
+void copy_last_byte_last(FrameReader& reader, std::byte* to, std::size_t len) {
+  reader.copy(to, len - 1);
+  std::byte last;
+  reader.copy(&last, 1);
+  std::atomic_ref<std::byte>(to[len - 1]).store(last, std::memory_order_release);
+}
+
+// What a write's first packet says. 0, or the NAK.
+std::uint8_t check_write(Engine& e, const Qp& qp, const RocePacket& packet) {
+  const auto& reth = packet.at<Reth>(packet.extension);
+  if ((qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) return kNakInvalidRequest;
+  if (reth.length > e.config.limits.max_message) return kNakInvalidRequest;
+  const bool allowed =
+      reth.length == 0 || e.memory.find(*qp.pd, reth.rkey, reth.address, reth.length, IBV_ACCESS_REMOTE_WRITE);
+  return allowed ? 0 : kNakAccess;
+}
+
+// A packet must carry what its message still lacks, all of it if it is the last one.
+bool write_fits(const RocePacket& packet, std::uint32_t left) {
+  return (packet.traits & kOpLast) != 0 ? packet.payload_len == left : packet.payload_len < left;
+}
+
+void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
+  Responder& r = qp.resp;
+  const bool first = (packet.traits & kOpFirst) != 0, last = (packet.traits & kOpLast) != 0;
+  if (first) {
+    if (const std::uint8_t nak = check_write(e, qp, packet)) return refuse(e, qp, packet, nak);
+  }
+  const std::uint32_t left = first ? std::uint32_t{packet.at<Reth>(packet.extension).length} : r.write_left;
+  if (!write_fits(packet, left)) return refuse(e, qp, packet, kNakInvalidRequest);
+  if ((packet.traits & kOpImm) != 0 && !take_receive(e, qp)) return not_ready(e, qp);
+  if (first) {
+    const auto& reth = packet.at<Reth>(packet.extension);
+    r.message = Message::kWrite;
+    r.rkey = reth.rkey;
+    r.write_at = reth.address;
+    r.write_left = reth.length;
+    r.received = 0;
+  }
+  if (packet.payload_len != 0) {
+    std::byte* to = e.memory.find(*qp.pd, r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
+    if (to == nullptr) return refuse(e, qp, packet, kNakAccess);  // deregistered since the message began
+    FrameReader reader(*packet.frame, packet.payload);
+    copy_last_byte_last(reader, to, packet.payload_len);
+  }
+  r.write_at += packet.payload_len;
+  r.write_left -= packet.payload_len;
+  r.received += packet.payload_len;
+  if (last && (packet.traits & kOpImm) != 0)
+    complete_receive(e, qp, IBV_WC_SUCCESS, &packet, IBV_WC_RECV_RDMA_WITH_IMM, r.received);
+  accept(e, qp, packet);
+}
+
+// --- Read and atomic operations
+
+// A place to remember the operation in; the oldest answered one makes room. Null: the peer has more under way than it
+// was told to have.
+Resource* add_resource(Qp& qp) {
+  Responder& r = qp.resp;
+  if (r.resources.empty()) return nullptr;
+  if (r.resource_tail - r.resource_head == r.resources.size()) {
+    if (r.resource(r.resource_head).due) return nullptr;
+    r.resource_head++;
+  }
+  Resource& resource = r.resource(r.resource_tail++);
+  resource = Resource{};
+  resource.first = r.expected;
+  resource.msn = (r.msn + 1) & kPsnMask;
+  return &resource;
+}
+
+void make_due(Engine& e, Qp& qp, Resource& resource, std::uint32_t start, std::uint32_t end) {
+  if (!resource.due) qp.resp.due++;
+  resource.due = true;
+  resource.start = resource.sent = start;
+  resource.end = end;
+  wake(e, qp);
+}
+
+void on_read(Engine& e, Qp& qp, const RocePacket& packet) {
+  const auto& reth = packet.at<Reth>(packet.extension);
+  const bool allowed = (qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) != 0;
+  if (!allowed || reth.length > e.config.limits.max_message) return refuse(e, qp, packet, kNakInvalidRequest);
+  if (reth.length != 0 &&
+      e.memory.find(*qp.pd, reth.rkey, reth.address, reth.length, IBV_ACCESS_REMOTE_READ) == nullptr)
+    return refuse(e, qp, packet, kNakAccess);
+  Resource* resource = add_resource(qp);
+  if (resource == nullptr) return refuse(e, qp, packet, kNakInvalidRequest);
+  resource->packets = packets_of(reth.length, qp.mtu);
+  resource->address = reth.address;
+  resource->rkey = reth.rkey;
+  resource->length = reth.length;
+  make_due(e, qp, *resource, 0, resource->packets);
+  accept(e, qp, packet, resource->packets);
+}
+
+std::uint64_t execute(const RocePacket& packet, std::uint64_t* at) {
+  const auto& atomic = packet.at<AtomicEth>(packet.extension);
+  const std::atomic_ref<std::uint64_t> word(*at);
+  if (packet.op == Op::kFetchAdd) return word.fetch_add(atomic.swap_add);
+  std::uint64_t found = atomic.compare;
+  word.compare_exchange_strong(found, atomic.swap_add);
+  return found;
+}
+
+void on_atomic(Engine& e, Qp& qp, const RocePacket& packet) {
+  const auto& atomic = packet.at<AtomicEth>(packet.extension);
+  const bool allowed = (qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0;
+  if (!allowed || (atomic.address & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);
+  std::byte* at = e.memory.find(*qp.pd, atomic.rkey, atomic.address, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
+  if (at == nullptr) return refuse(e, qp, packet, kNakAccess);
+  // A region whose keys count from elsewhere may put an aligned address to an odd place.
+  if ((reinterpret_cast<std::uintptr_t>(at) & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);
+  Resource* resource = add_resource(qp);
+  if (resource == nullptr) return refuse(e, qp, packet, kNakInvalidRequest);
+  resource->atomic = true;
+  resource->packets = 1;
+  resource->original = execute(packet, reinterpret_cast<std::uint64_t*>(at));
+  make_due(e, qp, *resource, 0, 1);
+  accept(e, qp, packet);
+}
+
+// --- Out of order
+
+void on_early(Engine& e, Qp& qp) {
+  e.counters.out_of_sequence++;
+  if (qp.resp.nak_sent) return;
+  qp.resp.nak_sent = true;
+  answer(e, qp, Answer::kNakSequence);
+}
+
+Resource* find_resource(Qp& qp, Psn psn) {
+  Responder& r = qp.resp;
+  for (std::uint32_t n = r.resource_head; n != r.resource_tail; n++) {
+    Resource& resource = r.resource(n);
+    const std::int32_t index = psn - resource.first;
+    if (index >= 0 && static_cast<std::uint32_t>(index) < resource.packets) return &resource;
+  }
+  return nullptr;
+}
+
+// A read asked for again, in whole or from where its answer broke off (9.7.5.1.3): it must be the same one.
+void repeat_read(Engine& e, Qp& qp, const RocePacket& packet, Resource& resource) {
+  const auto& reth = packet.at<Reth>(packet.extension);
+  const auto start = static_cast<std::uint32_t>(packet.psn - resource.first);
+  const std::uint64_t skipped = std::uint64_t{start} * qp.mtu;
+  if (reth.rkey != resource.rkey || reth.address != resource.address + skipped) return;
+  if (reth.length > resource.length - skipped) return;
+  const std::uint32_t packets = packets_of(reth.length, qp.mtu);
+  const bool whole = start + packets == resource.packets ? reth.length == resource.length - skipped
+                                                         : reth.length % qp.mtu == 0 && reth.length != 0;
+  if (whole) make_due(e, qp, resource, start, start + packets);
+}
+
+void on_duplicate(Engine& e, Qp& qp, const RocePacket& packet) {
+  e.counters.duplicate_request++;
+  const bool atomic = (packet.traits & kOpAtomic) != 0;
+  if (!atomic && packet.op != Op::kReadRequest) {
+    if (qp.resp.answer == Answer::kNone) answer(e, qp, Answer::kAcknowledge);
+    return;
+  }
+  Resource* resource = find_resource(qp, packet.psn);
+  if (resource == nullptr || resource->atomic != atomic) return;
+  if (atomic) {
+    make_due(e, qp, *resource, 0, 1);
+  } else {
+    repeat_read(e, qp, packet, *resource);
+  }
+}
+
+// --- Answering
+
+template <typename Header>
+Header make_aeth(std::uint8_t syndrome, std::uint32_t msn) {
+  Header aeth;
+  aeth.syndrome_msn = std::uint32_t{syndrome} << 24 | msn;
+  return aeth;
+}
+
+Resource& first_due(Responder& r) {
+  std::uint32_t n = r.resource_head;
+  while (!r.resource(n).due) n++;
+  return r.resource(n);
+}
+
+void progress(Responder& r, Resource& resource) {
+  if (++resource.sent < resource.end) return;
+  resource.due = false;
+  r.due--;
+}
+
+Step send_atomic_answer(Engine& e, Qp& qp, Resource& resource) {
+  RoceWriter writer(
+      e, qp.path,
+      {.service = kServiceRc, .op = Op::kAtomicAcknowledge, .qpn = qp.attr.dest_qp_num, .psn = resource.first});
+  writer.header(make_aeth<Aeth>(kAckUnlimited, resource.msn));
+  Be64 original;
+  original = resource.original;
+  writer.header(original);
+  if (!writer.finish()) return Step::kBlocked;
+  progress(qp.resp, resource);
+  return Step::kSent;
+}
+
+Op read_op(const Resource& resource) {
+  const bool first = resource.sent == resource.start, last = resource.sent + 1 == resource.end;
+  if (first) return last ? Op::kReadOnly : Op::kReadFirst;
+  return last ? Op::kReadLast : Op::kReadMiddle;
+}
+
+Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
+  const std::uint32_t offset = resource.sent * qp.mtu, len = std::min(qp.mtu, resource.length - offset);
+  const Psn psn = resource.first + resource.sent;
+  const std::byte* from = nullptr;
+  if (len != 0) {
+    from = e.memory.find(*qp.pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
+    if (from == nullptr) {  // deregistered meanwhile
+      resource.due = false;
+      qp.resp.due--;
+      qp.resp.fatal_nak = kNakAccess;
+      qp.resp.fatal_psn = psn;
+      return Step::kSent;
+    }
+  }
+  const Op op = read_op(resource);
+  RoceWriter writer(e, qp.path, {.service = kServiceRc, .op = op, .qpn = qp.attr.dest_qp_num, .psn = psn});
+  if ((traits(op) & kOpAeth) != 0) writer.header(make_aeth<Aeth>(kAckUnlimited, resource.msn));
+  writer.payload(from, len);
+  if (!writer.finish()) return Step::kBlocked;
+  progress(qp.resp, resource);
+  return Step::kSent;
+}
+
+Step send_aeth(Engine& e, Qp& qp, std::uint8_t syndrome, Psn psn) {
+  RoceWriter writer(e, qp.path,
+                    {.service = kServiceRc, .op = Op::kAcknowledge, .qpn = qp.attr.dest_qp_num, .psn = psn});
+  writer.header(make_aeth<Aeth>(syndrome, qp.resp.msn));
+  return writer.finish() ? Step::kSent : Step::kBlocked;
+}
+
+Step send_answer(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  Step step = Step::kIdle;
+  if (r.answer == Answer::kAcknowledge) {
+    step = send_aeth(e, qp, kAckUnlimited, r.expected + kPsnMask);  // the one before
+  } else if (r.answer == Answer::kNakSequence) {
+    step = send_aeth(e, qp, kNakSequence, r.expected);
+    if (step == Step::kSent) e.counters.tx_nak++;
+  } else {
+    step = send_aeth(e, qp, static_cast<std::uint8_t>(kRnrKind | (qp.attr.min_rnr_timer & 31)), r.expected);
+    if (step == Step::kSent) e.counters.tx_rnr_nak++;
+  }
+  if (step == Step::kSent) r.answer = Answer::kNone;
+  return step;
+}
+
+Step send_fatal(Engine& e, Qp& qp) {
+  const std::uint8_t nak = qp.resp.fatal_nak;
+  if (send_aeth(e, qp, nak, qp.resp.fatal_psn) != Step::kSent) return Step::kBlocked;
+  e.counters.tx_nak++;
+  to_error(e, qp);
+  if (nak != kNakOperation) e.post_event(qp, nak == kNakAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
+  return Step::kIdle;
+}
+
+bool receives(const Qp& qp) {
+  return qp.state() == IBV_QPS_RTR || qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
+}
+
+}  // namespace
+
+void note_established(Engine& e, Qp& qp) {
+  if (qp.established) return;
+  qp.established = true;
+  if (qp.state() == IBV_QPS_RTR) e.post_event(qp, IBV_EVENT_COMM_EST);
+}
+
+void on_request(Engine& e, Qp& qp, const RocePacket& packet) {
+  if (!receives(qp) || qp.resp.fatal_nak != 0) {
+    e.counters.rx_wrong_state++;
+    return;
+  }
+  note_established(e, qp);
+  const std::int32_t ahead = packet.psn - qp.resp.expected;
+  if (ahead > 0) return on_early(e, qp);
+  if (ahead < 0) return on_duplicate(e, qp, packet);
+  qp.resp.nak_sent = false;
+  if (qp.resp.answer != Answer::kNone) qp.resp.answer = Answer::kAcknowledge;  // of the same burst: all is well now
+  if (!well_formed(qp, packet)) return refuse(e, qp, packet, kNakInvalidRequest);
+  if ((packet.traits & kOpSend) != 0) return on_send(e, qp, packet);
+  if ((packet.traits & kOpWrite) != 0) return on_write(e, qp, packet);
+  if (packet.op == Op::kReadRequest) return on_read(e, qp, packet);
+  on_atomic(e, qp, packet);
+}
+
+Step send_response(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  if (r.idle()) return Step::kIdle;
+  if (!reachable(e, qp.path)) {
+    qp.waiting_neighbour = true;
+    return Step::kIdle;
+  }
+  if (!e.tx.has_room()) return Step::kBlocked;
+  if (r.due != 0) {
+    Resource& resource = first_due(r);
+    return resource.atomic ? send_atomic_answer(e, qp, resource) : send_read_answer(e, qp, resource);
+  }
+  if (r.answer != Answer::kNone) return send_answer(e, qp);
+  return send_fatal(e, qp);
+}
+
+}  // namespace bypass::rdma

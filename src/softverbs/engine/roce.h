@@ -1,0 +1,235 @@
+// RoCE v2 as it lies on the wire: InfiniBand transport headers (specification, chapter 9) over UDP port 4791 (annex
+// A17).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "softverbs/engine/icrc.h"
+#include "softverbs/engine/psn.h"
+#include "stack/address.h"
+#include "stack/packet.h"
+#include "stack/wire.h"
+
+namespace bypass::rdma {
+
+inline constexpr std::uint16_t kRocePort = 4791;
+inline constexpr std::uint16_t kEtherTypeIpv6 = 0x86dd;
+inline constexpr std::uint8_t kProtocolIcmpv6 = 58;
+inline constexpr std::uint16_t kDefaultPkey = 0xffff;
+inline constexpr std::uint32_t kMulticastQpn = 0xffffff;
+inline constexpr std::uint32_t kQpnMask = 0xffffff;
+inline constexpr std::size_t kIcrcBytes = 4;
+inline constexpr std::size_t kGrhBytes = 40;  // in front of a received datagram
+/// Everything around a payload: what the wire's MTU has room for beside it (as rxe counts).
+inline constexpr std::uint32_t kMaxOverhead = 84;
+
+struct Ipv6 {  // RFC 8200 §3
+  wire::Be32 version_class_flow;
+  wire::Be16 payload_len;
+  std::uint8_t next_header, hop_limit;
+  std::array<std::uint8_t, 16> source, destination;
+};
+static_assert(sizeof(Ipv6) == 40);
+
+class Be64 {
+ public:
+  operator std::uint64_t() const {  // NOLINT: reads like the integer it is
+    return std::uint64_t{high_} << 32 | low_;
+  }
+  Be64& operator=(std::uint64_t v) {
+    high_ = static_cast<std::uint32_t>(v >> 32);
+    low_ = static_cast<std::uint32_t>(v);
+    return *this;
+  }
+
+ private:
+  wire::Be32 high_, low_;
+};
+
+struct Bth {  // base transport header, 9.2
+  std::uint8_t opcode;
+  std::uint8_t flags;  // solicited event, migration, pad count, transport version
+  wire::Be16 pkey;
+  wire::Be32 qpn;  // the first byte is FECN, BECN and reserved
+  wire::Be32 psn;  // the first byte is the acknowledge request and kOurs
+};
+static_assert(sizeof(Bth) == 12);
+inline constexpr std::uint8_t kBthSolicited = 0x80;
+inline constexpr std::uint8_t kBthVersion = 0x0f;
+inline constexpr std::uint32_t kBthAckRequest = 0x80000000;
+/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours, which keeps packets that
+/// come early and understands selective acknowledgements.
+inline constexpr std::uint32_t kBthReserved = 0x7f000000;
+inline constexpr std::uint32_t kBthOurs = 0x2a000000;
+
+struct Deth {  // datagrams, 9.3.1
+  wire::Be32 qkey, source_qpn;
+};
+struct Reth {  // RDMA, 9.3.3
+  Be64 address;
+  wire::Be32 rkey, length;
+};
+struct AtomicEth {  // 9.3.4
+  Be64 address;
+  wire::Be32 rkey;
+  Be64 swap_add, compare;
+};
+struct Aeth {  // acknowledgement, 9.3.5: 8 bits of syndrome, 24 of message sequence number
+  wire::Be32 syndrome_msn;
+};
+static_assert(sizeof(Deth) == 8 && sizeof(Reth) == 16 && sizeof(AtomicEth) == 28 && sizeof(Aeth) == 4);
+
+// Syndromes: the upper three bits say which kind.
+enum : std::uint8_t {
+  kAckUnlimited = 0x1f,  // no end-to-end credits
+  kAckKindMask = 0xe0,
+  kAckKind = 0x00,
+  kRnrKind = 0x20,
+  kNakKind = 0x60,
+  kNakSequence = 0x60,
+  kNakInvalidRequest = 0x61,
+  kNakAccess = 0x62,
+  kNakOperation = 0x63,
+  kNakInvalidRdRequest = 0x64,
+};
+
+/// Operations: the lower five bits of an opcode. The upper three are the service.
+enum class Op : std::uint8_t {
+  kSendFirst,
+  kSendMiddle,
+  kSendLast,
+  kSendLastImm,
+  kSendOnly,
+  kSendOnlyImm,
+  kWriteFirst,
+  kWriteMiddle,
+  kWriteLast,
+  kWriteLastImm,
+  kWriteOnly,
+  kWriteOnlyImm,
+  kReadRequest,
+  kReadFirst,
+  kReadMiddle,
+  kReadLast,
+  kReadOnly,
+  kAcknowledge,
+  kAtomicAcknowledge,
+  kCompareSwap,
+  kFetchAdd,
+};
+inline constexpr std::uint8_t kServiceRc = 0x00, kServiceUc = 0x20, kServiceUd = 0x60, kServiceMask = 0xe0;
+
+enum OpTrait : std::uint16_t {
+  kOpValid = 1 << 0,
+  kOpSend = 1 << 1,
+  kOpWrite = 1 << 2,
+  kOpAtomic = 1 << 3,
+  kOpResponse = 1 << 4,
+  kOpFirst = 1 << 5,  // a message begins
+  kOpLast = 1 << 6,   // … ends
+  kOpImm = 1 << 7,
+  kOpReth = 1 << 8,
+  kOpAeth = 1 << 9,
+  kOpPayload = 1 << 10,
+};
+
+constexpr std::uint16_t traits(Op op) {
+  constexpr std::uint16_t send = kOpValid | kOpSend | kOpPayload, write = kOpValid | kOpWrite | kOpPayload;
+  constexpr std::uint16_t read = kOpValid | kOpResponse | kOpPayload;
+  constexpr std::array<std::uint16_t, 32> table = {
+      send | kOpFirst,
+      send,
+      send | kOpLast,
+      send | kOpLast | kOpImm,
+      send | kOpFirst | kOpLast,
+      send | kOpFirst | kOpLast | kOpImm,
+      write | kOpFirst | kOpReth,
+      write,
+      write | kOpLast,
+      write | kOpLast | kOpImm,
+      write | kOpFirst | kOpLast | kOpReth,
+      write | kOpFirst | kOpLast | kOpReth | kOpImm,
+      kOpValid | kOpFirst | kOpLast | kOpReth,
+      read | kOpFirst | kOpAeth,
+      read,
+      read | kOpLast | kOpAeth,
+      read | kOpFirst | kOpLast | kOpAeth,
+      kOpValid | kOpResponse | kOpAeth,
+      kOpValid | kOpResponse | kOpAeth,
+      kOpValid | kOpFirst | kOpLast | kOpAtomic,
+      kOpValid | kOpFirst | kOpLast | kOpAtomic,
+  };
+  return table[static_cast<std::size_t>(op) & 31];
+}
+
+/// Bytes between the base transport header and the payload, the datagram header left out.
+constexpr std::size_t extension_bytes(Op op) {
+  const std::uint16_t t = traits(op);
+  std::size_t bytes = 0;
+  if ((t & kOpReth) != 0) bytes += sizeof(Reth);
+  if ((t & kOpAtomic) != 0) bytes += sizeof(AtomicEth);
+  if ((t & kOpAeth) != 0) bytes += sizeof(Aeth);
+  if (op == Op::kAtomicAcknowledge) bytes += sizeof(Be64);
+  if ((t & kOpImm) != 0) bytes += sizeof(wire::Be32);
+  return bytes;
+}
+
+/// A received RoCE packet, its headers checked for place and length and its ICRC for truth.
+struct RocePacket {
+  Packet* frame;
+  IpAddress source, destination;
+  std::uint8_t service;
+  Op op;
+  std::uint16_t traits;
+  bool solicited, ack_request, ours;
+  std::uint32_t qpn;
+  Psn psn;
+  std::uint16_t ip;         // offset of the IP header
+  std::uint16_t extension;  // offset of what follows the base transport header
+  std::uint16_t payload;    // offset
+  std::uint32_t payload_len;
+
+  template <typename Header>
+  [[nodiscard]] const Header& at(std::size_t offset) const {
+    return wire::at<Header>(*frame, offset);
+  }
+  /// The immediate is the last of the extensions; as it lies on the wire.
+  [[nodiscard]] std::uint32_t imm() const {
+    std::uint32_t v;
+    std::memcpy(&v, frame->data + payload - sizeof v, sizeof v);
+    return v;
+  }
+};
+
+/// Reads a frame's bytes over its segments, from an offset on.
+class FrameReader {
+ public:
+  FrameReader(const Packet& head, std::size_t offset) : segment_(&head), offset_(offset) { skip(); }
+  /// The frame has that many; the caller has checked it.
+  void copy(void* to, std::size_t len) {
+    auto* out = static_cast<std::byte*>(to);
+    while (len != 0) {
+      const std::size_t n = std::min(len, segment_->len - offset_);
+      std::memcpy(out, segment_->data + offset_, n);
+      out += n;
+      len -= n;
+      offset_ += n;
+      skip();
+    }
+  }
+
+ private:
+  void skip() {
+    while (segment_->next_segment != nullptr && offset_ >= segment_->len) {
+      offset_ -= segment_->len;
+      segment_ = segment_->next_segment;
+    }
+  }
+  const Packet* segment_;
+  std::size_t offset_;
+};
+
+}  // namespace bypass::rdma

@@ -1,0 +1,53 @@
+#include "softverbs/engine/transmit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace bypass::rdma {
+
+Transmit::~Transmit() {
+  port_.free(std::span{batch_}.first(pending_));
+  port_.free(std::span{spare_}.first(spare_count_));
+  while (Packet* frame = loop_.pop()) free(frame);
+}
+
+void Transmit::flush() {
+  if (pending_ == 0) return;
+  const std::size_t sent = port_.send(queue_, std::span{batch_}.first(pending_));
+  std::copy(batch_.begin() + static_cast<std::ptrdiff_t>(sent), batch_.begin() + static_cast<std::ptrdiff_t>(pending_),
+            batch_.begin());
+  pending_ -= sent;
+}
+
+bool FrameWriter::grow() {
+  Packet* segment = transmit_.alloc();
+  if (segment == nullptr) {
+    transmit_.free(std::exchange(head_, nullptr));
+    return false;
+  }
+  tail_->next_segment = segment;
+  tail_ = segment;
+  return true;
+}
+
+std::byte* FrameWriter::append_raw(std::size_t len) {
+  if (head_ == nullptr || (tail_->tailroom() < len && !grow())) return nullptr;
+  std::byte* at = tail_->data + tail_->len;
+  tail_->len += static_cast<std::uint32_t>(len);
+  head_->frame_len += static_cast<std::uint32_t>(len);
+  return at;
+}
+
+void FrameWriter::append(const void* bytes, std::size_t len) {
+  const auto* from = static_cast<const std::byte*>(bytes);
+  while (len != 0 && head_ != nullptr) {
+    if (tail_->tailroom() == 0 && !grow()) return;
+    const std::size_t n = std::min(len, tail_->tailroom());
+    std::memcpy(append_raw(n), from, n);
+    from += n;
+    len -= n;
+  }
+}
+
+}  // namespace bypass::rdma
