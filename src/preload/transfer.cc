@@ -79,31 +79,19 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
   if (!is_short_enough(message)) return -1;
   pthread_testcancel();
-  socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
-                    .name = static_cast<sockaddr*>(message.msg_name),
-                    .name_length = message.msg_namelen,
-                    .control = message.msg_control,
-                    .control_length = message.msg_controllen};
+  socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_RCVTIMEO);
   long result;
   do result = socket::receive(*use, fd, m, flags);
   while (restart.again(result));
-  if (result >= 0) {
-    message.msg_namelen = m.name_length;
-    message.msg_controllen = m.control_length;
-    message.msg_flags = m.flags;
-  }
+  if (result >= 0) socket::report(m, message);
   return use.finish(result);
 }
 
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   if (!is_short_enough(message)) return -1;
   pthread_testcancel();
-  socket::Message m{.data = {message.msg_iov, message.msg_iovlen},
-                    .name = static_cast<sockaddr*>(message.msg_name),
-                    .name_length = message.msg_namelen,
-                    .control = message.msg_control,
-                    .control_length = message.msg_controllen};
+  const socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_SNDTIMEO);
   bool sigpipe = false;
   long result;

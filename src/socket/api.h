@@ -93,6 +93,20 @@ struct Message {
   std::size_t control_length = 0;
   int flags = 0;  // out (receive): MSG_TRUNC, MSG_CTRUNC …
 };
+/// Of a header as recvmsg(2) and sendmsg(2) take it. As in the kernel, the length of what is null says nothing.
+inline Message message_of(const msghdr& header) {
+  return {.data = {header.msg_iov, header.msg_iovlen},
+          .name = static_cast<sockaddr*>(header.msg_name),
+          .name_length = header.msg_name == nullptr ? 0 : header.msg_namelen,
+          .control = header.msg_control,
+          .control_length = header.msg_control == nullptr ? 0 : header.msg_controllen};
+}
+/// What recvmsg(2) writes to the header: a name's length only where a name was asked for.
+inline void report(const Message& message, msghdr& header) {
+  if (header.msg_name != nullptr) header.msg_namelen = message.name_length;
+  header.msg_controllen = message.control_length;
+  header.msg_flags = message.flags;
+}
 long receive(File& file, int fd, Message& message, int flags);
 long send(File& file, int fd, const Message& message, int flags, bool& sigpipe);
 /// recvmmsg and sendmmsg on one lock hold where possible: counts of messages.

@@ -15,23 +15,10 @@ bool busy_here() {
   return thread_signals.in_lock != 0;
 }
 
-Message message_of(const msghdr& header) {
-  Message message;
-  message.data = {header.msg_iov, header.msg_iovlen};
-  message.name = static_cast<sockaddr*>(header.msg_name);
-  message.name_length = header.msg_name == nullptr ? 0 : header.msg_namelen;
-  message.control = header.msg_control;
-  message.control_length = header.msg_control == nullptr ? 0 : header.msg_controllen;
-  return message;
-}
-
 long receive_header(File& file, int fd, msghdr& header, int flags) {
   Message message = message_of(header);
   const long r = receive(file, fd, message, flags);
-  if (r < 0) return r;
-  header.msg_namelen = message.name_length;
-  header.msg_controllen = message.control_length;
-  header.msg_flags = message.flags;
+  if (r >= 0) report(message, header);
   return r;
 }
 

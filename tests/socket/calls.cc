@@ -149,30 +149,17 @@ long Calls::send_to(int fd, std::string_view bytes, const sockaddr_in& to, int f
 long Calls::receive_message(int fd, msghdr& header, int flags) {
   socket::File* file = find(fd);
   if (file == nullptr) return result(::recvmsg(fd, &header, flags));
-  socket::Message message;
-  message.data = {header.msg_iov, header.msg_iovlen};
-  message.name = static_cast<sockaddr*>(header.msg_name);
-  message.name_length = header.msg_namelen;
-  message.control = header.msg_control;
-  message.control_length = header.msg_controllen;
+  socket::Message message = socket::message_of(header);
   const long r = socket::receive(*file, fd, message, flags);
-  header.msg_namelen = message.name_length;
-  header.msg_controllen = message.control_length;
-  header.msg_flags = message.flags;
+  if (r >= 0) socket::report(message, header);
   return r;
 }
 
 long Calls::send_message(int fd, const msghdr& header, int flags) {
   socket::File* file = find(fd);
   if (file == nullptr) return result(::sendmsg(fd, &header, flags));
-  socket::Message message;
-  message.data = {header.msg_iov, header.msg_iovlen};
-  message.name = static_cast<sockaddr*>(header.msg_name);
-  message.name_length = header.msg_namelen;
-  message.control = header.msg_control;
-  message.control_length = header.msg_controllen;
   bool sigpipe = false;
-  return socket::send(*file, fd, message, flags, sigpipe);
+  return socket::send(*file, fd, socket::message_of(header), flags, sigpipe);
 }
 
 long Calls::send_many(int fd, std::vector<mmsghdr>& messages, int flags) {

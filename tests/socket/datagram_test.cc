@@ -41,6 +41,46 @@ TEST_P(DatagramTest, SendTo_BoundSocket_ArrivesWithItsSource) {
   EXPECT_EQ(got, "pong");
 }
 
+// recvmsg(2) writes a name's length only where there is a name, and a control length always; sendmsg(2) looks at neither.
+TEST_P(DatagramTest, MessageHeader_LengthOfANullNameSaysNothing) {
+  std::uint16_t port = 0;
+  const int server = bound(port), client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  char room[8] = "ping";
+  iovec data{room, 4};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_namelen = 77;
+  EXPECT_EQ(calls.send_message(client, header), 4);
+  header.msg_controllen = 99;
+  EXPECT_EQ(calls.receive_message(server, header, 0), 4);
+  EXPECT_EQ(header.msg_namelen, 77U);
+  EXPECT_EQ(header.msg_controllen, 0U);
+  EXPECT_EQ(header.msg_flags, 0);
+  sockaddr_in from{};
+  header.msg_name = &from;
+  calls.send(client, "ping");
+  EXPECT_EQ(calls.receive_message(server, header, 0), 4);
+  EXPECT_EQ(header.msg_namelen, sizeof from);
+}
+
+TEST_P(DatagramTest, MessageHeader_ControlMessagesWithoutAPlace_AreSaidToBeCut) {
+  std::uint16_t port = 0;
+  const int server = bound(port), client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.set_option(server, IPPROTO_IP, IP_PKTINFO, 1), 0);
+  EXPECT_EQ(calls.send_to(client, "ping", calls.address(port)), 4);
+  char room[8];
+  iovec data{room, sizeof room};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_controllen = 99;
+  EXPECT_EQ(calls.receive_message(server, header, 0), 4);
+  EXPECT_EQ(header.msg_controllen, 0U);
+  EXPECT_EQ(header.msg_flags, MSG_CTRUNC);
+}
+
 TEST_P(DatagramTest, Connected_HearsItsPeerAlone) {
   std::uint16_t server_port = 0, other_port = 0;
   const int server = bound(server_port), other = bound(other_port);

@@ -169,17 +169,12 @@ long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int fla
   unsigned done = 0;
   for (; done < count; done++) {
     msghdr& header = messages[done].msg_hdr;
-    Message message{{header.msg_iov, header.msg_iovlen},
-                    static_cast<sockaddr*>(header.msg_name),
-                    header.msg_namelen,
-                    header.msg_control,
-                    header.msg_controllen};
+    Message message = message_of(header);
     int more = done > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
     long result = receive(file, fd, message, (flags & ~MSG_WAITFORONE) | more);
     if (result < 0) return done > 0 ? static_cast<long>(done) : result;
     messages[done].msg_len = static_cast<unsigned>(result);
-    header.msg_namelen = message.name_length;
-    header.msg_flags = message.flags;
+    report(message, header);
   }
   return done;
 }
@@ -188,12 +183,7 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
   unsigned done = 0;
   for (; done < count; done++) {
     msghdr& header = messages[done].msg_hdr;
-    Message message{{header.msg_iov, header.msg_iovlen},
-                    static_cast<sockaddr*>(header.msg_name),
-                    header.msg_namelen,
-                    header.msg_control,
-                    header.msg_controllen};
-    long result = send(file, fd, message, flags, sigpipe);
+    long result = send(file, fd, message_of(header), flags, sigpipe);
     if (result < 0) return done > 0 ? static_cast<long>(done) : result;
     messages[done].msg_len = static_cast<unsigned>(result);
   }
