@@ -37,7 +37,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   Guard guard(shard());
   if (socket.binding != nullptr) return 0;
   const std::uint32_t room = socket.details->receive_bytes != 0 ? socket.details->receive_bytes : kReceiveBytes;
-  const auto made = udp_engine().open(local, room, socket.has(kReuseAddress | kReusePort), &socket);
+  const auto made = udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
   socket.path = Path::kDual;

@@ -47,20 +47,21 @@ void tell_failure(int fd, Error error) {
   switch (error) {
     case Error::kNoMemory:
       return tell_why(fd, observe::Reason::kNoMemory, "the bypass half of the listener");
-    case Error::kAddressInUse:  // the kernel has let it pass: SO_REUSEPORT, which the stack has for one listener only
+    case Error::kAddressInUse:  // the kernel has let it pass: by SO_REUSEPORT that one of them has given up since
       return tell_why(fd, observe::Reason::kNotBuilt, "a second listener of one port");
     default:
       return tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the listener");
   }
 }
 
-// The bypass half. A port that another listener of ours has (SO_REUSEPORT) stays the kernel's alone here.
+// The bypass half. Where the stack refuses what the kernel has let pass, the port stays the kernel's alone.
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
   if (!local.address.is_any() && environment.need_wire != nullptr) environment.need_wire();
   (void)shadow_placeholder(socket.domain);  // while there are descriptors to be had
   Guard guard(shard());
-  const auto made = tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket);
+  const auto made =
+      tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket, socket.has(kReusePort));
   if (!made.ok()) {
     tell_failure(fd, made.error());
     if (!dual) return failure(made.error());

@@ -19,8 +19,9 @@ namespace {
 constexpr std::uint32_t kLoopedMtu = 65535;  // what Linux says of its loopback
 constexpr std::size_t kMaxPayload = 65535 - sizeof(wire::Ipv4) - sizeof(wire::Udp);
 
-bool conflict(const Binding& a, const Endpoint& local, bool reuse) {
-  if (a.local.port != local.port || (a.reuse && reuse)) return false;
+bool conflict(const Binding& a, const Endpoint& local, Reuse reuse) {
+  if (a.local.port != local.port) return false;
+  if ((a.reuse.address && reuse.address) || (a.reuse.port && reuse.port)) return false;
   return a.local.address.is_any() || local.address.is_any() || a.local.address == local.address;
 }
 
@@ -33,7 +34,7 @@ Engine::Engine(Memory& memory, Network& network, EventList& events, StackCounter
 
 // --- Endpoints
 
-Result<Binding*> Engine::open(const Endpoint& local, std::uint32_t receive_bytes, bool reuse, void* user) {
+Result<Binding*> Engine::open(const Endpoint& local, std::uint32_t receive_bytes, Reuse reuse, void* user) {
   if (local.port == 0) return Error::kInvalid;
   if (!local.address.is_any() && !impl_->network.is_local(local.address)) return Error::kAddressNotAvailable;
   for (const Binding* b = impl_->bucket(local.port); b != nullptr; b = b->next)

@@ -41,6 +41,12 @@ struct SendOptions {
   bool dont_fragment = true;  // DF on one that fits
 };
 
+/// What a socket lets others do with its port (socket(7)): both must.
+struct Reuse {
+  bool address = false;  // SO_REUSEADDR: the newest one gets the datagrams
+  bool port = false;     // SO_REUSEPORT: each gets its part of the flows
+};
+
 class Engine {
  public:
   Engine(Memory& memory, Network& network, EventList& events, StackCounters& counters);
@@ -51,8 +57,8 @@ class Engine {
   void on_icmp(Context& ctx, const IcmpError& error);
 
   /// Takes `local` (port 0 is not accepted: the kernel's bind chose the number). `receive_bytes` bounds the
-  /// queue (payload plus buffer overhead). kAddressInUse unless both reuse.
-  Result<Binding*> open(const Endpoint& local, std::uint32_t receive_bytes, bool reuse, void* user);
+  /// queue (payload plus buffer overhead). kAddressInUse unless both reuse in the same way.
+  Result<Binding*> open(const Endpoint& local, std::uint32_t receive_bytes, Reuse reuse, void* user);
   void close(Context& ctx, Binding& endpoint);
   /// A connected endpoint takes datagrams of that peer alone, and its ICMP errors. Any address: disconnect.
   void connect(Binding& endpoint, const Endpoint& remote);

@@ -17,7 +17,8 @@ namespace bypass::udp {
 struct Binding {
   EventNode event;  // first: the event list knows no more
   Endpoint local, remote;
-  bool connected = false, reuse = false;
+  bool connected = false;
+  Reuse reuse;
   Error error = Error::kNone;
   std::uint32_t limit = 0;    // of `charged`
   std::uint32_t charged = 0;  // memory that the queue holds: payload, headers and what lies around them
@@ -40,6 +41,7 @@ struct Engine::Impl {
   void on_icmp(Context& ctx, const IcmpError& error);
   void narrow(Context& ctx, Binding& binding, const IcmpError& error);
   [[nodiscard]] Binding* find(const L4Input& input) const;
+  [[nodiscard]] Binding* choose(Binding& one, int its_fit, const L4Input& input) const;
   void deliver(Context& ctx, Binding& binding, const L4Input& input);
   /// To everybody who listens: broadcast.
   void deliver_all(Context& ctx, const L4Input& input);

@@ -36,6 +36,17 @@ int fit(const Binding& binding, const L4Input& in) {
   return (any ? 0 : 1) + (binding.connected ? 2 : 0);
 }
 
+// Spreads the flows over sockets that share a port, evenly enough.
+std::uint32_t hash_of(const L4Input& in) {
+  std::uint64_t halves[2];
+  static_assert(sizeof halves == sizeof in.source);
+  std::memcpy(halves, &in.source, sizeof halves);
+  const Endpoint source = source_of(in);
+  std::uint64_t mixed = (halves[0] ^ halves[1] ^ source.port) * 0x9e3779b97f4a7c15U;
+  mixed ^= mixed >> 32;
+  return static_cast<std::uint32_t>((mixed * 0xd1b54a32d192ed03U) >> 32);
+}
+
 void set_arrival(Packet& frame, Instant at) {
   const std::int64_t ns = at.time_since_epoch().count();
   std::memcpy(frame.scratch, &ns, sizeof ns);
@@ -57,7 +68,19 @@ Binding* Engine::Impl::find(const L4Input& input) const {
     best = b;
     best_fit = f;
   }
-  return best;
+  return best != nullptr && best->reuse.port ? choose(*best, best_fit, input) : best;
+}
+
+// Of those that share the port and suit as well. As long as nobody comes or goes, a flow's choice stays the same.
+Binding* Engine::Impl::choose(Binding& one, int its_fit, const L4Input& input) const {
+  const auto joins = [&](const Binding& b) { return b.reuse.port && fit(b, input) == its_fit; };
+  std::uint64_t sharing = 0;
+  for (const Binding* b = &one; b != nullptr; b = b->next) sharing += joins(*b) ? 1 : 0;
+  std::uint64_t chosen = (sharing * hash_of(input)) >> 32;
+  Binding* b = &one;
+  for (; chosen != 0; b = b->next) chosen -= joins(*b) ? 1 : 0;
+  while (!joins(*b)) b = b->next;
+  return b;
 }
 
 void Engine::Impl::take(Context& ctx, const L4Input& input) {

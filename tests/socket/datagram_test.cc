@@ -523,7 +523,7 @@ TEST(DualDatagramTest, Send_PeerTakesNothingAnyMore_LosesAndCounts) {
 TEST(DualDatagramTest, Send_AboveTheMtu_IsAsMtuDiscoveryAllows) {
   World& world = World::get();
   std::string got;
-  udp::Binding* at_peer = *world.peer().udp().open({IpAddress::from_v4(kPeers), 19}, 1 << 20, false, &got);
+  udp::Binding* at_peer = *world.peer().udp().open({IpAddress::from_v4(kPeers), 19}, 1 << 20, {}, &got);
   Calls calls(true);
   const int client = calls.socket(AF_INET, SOCK_DGRAM);
   sockaddr_in peer = calls.address(19);

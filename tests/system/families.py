@@ -53,7 +53,7 @@ http {{
   client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp; fastcgi_temp_path {dir}/tmp;
   uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
   server {{
-    listen {address}:{port};
+    listen {address}:{port}{options};
     root {dir}/www;
     add_header X-Worker $pid;
   }}
@@ -64,13 +64,13 @@ http {{
 class Nginx:
     """A daemon: master and two workers, which are another user's when we are root."""
 
-    def __init__(self, side):
+    def __init__(self, side, options=""):
         self.side, self.port = side, free_port()
         os.chmod(side.dir, 0o755)
         os.mkdir(side.path("www"))
         self.sums = {name: make_file(side.path(f"www/{name}"), size, size) for name, size in (("small", 3000), ("big", 3 << 20), ("page", 200_000))}
         with open(side.path("nginx.conf"), "w") as file:
-            file.write(NGINX.format(dir=side.dir, address=side.address, port=self.port, user="user www-data;" if os.getuid() == 0 else ""))
+            file.write(NGINX.format(dir=side.dir, address=side.address, port=self.port, options=options, user="user www-data;" if os.getuid() == 0 else ""))
         self.command()
         side.until(lambda: os.path.exists(side.path("nginx.pid")) and open(side.path("nginx.pid")).read().strip(), "nginx writes its pid file")
         self.master = int(open(side.path("nginx.pid")).read())
@@ -143,6 +143,22 @@ def nginx_worker_killed(side):
         lost = load.stop()["lost"]
         check(all(int(key.split()[0]) == victim for key in lost), f"{victim} was killed, and these were lost: {lost}")
         nginx.curl("big")
+    return nginx.quit()
+
+
+@scenario("vhost", "virtio")
+def nginx_listener_for_each_worker(side):
+    """SO_REUSEPORT: new connections are spread over both, also while one is down and when it is back."""
+    nginx = Nginx(side, options=" reuseport")
+    for seed in range(10 if LONG else 2):
+        load = Load(nginx)
+        victim = random.Random(seed).choice(nginx.workers())
+        os.kill(victim, signal.SIGKILL)
+        side.until(lambda: victim not in nginx.workers() and len(nginx.workers()) == 2, "the master starts another worker")
+        lost = load.stop()["lost"]
+        check(all(int(key.split()[0]) == victim for key in lost), f"{victim} was killed, and these were lost: {lost}")
+    check("second listener" not in side.why(), side.why())
+    Load(nginx).stop()  # both serve
     return nginx.quit()
 
 

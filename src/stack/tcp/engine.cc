@@ -106,15 +106,17 @@ Result<Tcb*> Engine::connect(Context& ctx, const Endpoint& local, const Endpoint
   return tcp::connect(env, local, remote, options, user);
 }
 
-Result<Listener*> Engine::listen(const Endpoint& local, unsigned backlog, const Options& options, void* user) {
+Result<Listener*> Engine::listen(const Endpoint& local, unsigned backlog, const Options& options, void* user,
+                                 bool shared) {
   if (local.port == 0) return Error::kInvalid;
   if (!local.address.is_any() && !impl_->network.is_local(local.address)) return Error::kAddressNotAvailable;
-  if (impl_->ports.conflicting(local) != nullptr) return Error::kAddressInUse;
+  if (impl_->ports.conflicting(local, shared) != nullptr) return Error::kAddressInUse;
   Listener* listener = impl_->listeners.allocate();
   if (listener == nullptr) return Error::kNoMemory;
   listener->event.source = EventSource::kListener;
   listener->event.user = user;
   listener->local = local;
+  listener->shared = shared;
   listener->backlog = backlog;
   listener->options = options;
   impl_->ports.insert(*listener);

@@ -131,9 +131,10 @@ class Engine {
   /// chosen (RFC 6056); `local.address` any: the route's.
   /// kAddressInUse, kAddressNotAvailable, kNoRoute, kNoMemory.
   Result<Tcb*> connect(Context& ctx, const Endpoint& local, const Endpoint& remote, const Options& options, void* user);
-  /// `local.address` any: all bypass addresses. kAddressInUse when another listener has the port
-  /// (SO_REUSEPORT comes with several shards).
-  Result<Listener*> listen(const Endpoint& local, unsigned backlog, const Options& options, void* user);
+  /// `local.address` any: all bypass addresses. kAddressInUse when another listener has the port, unless both are
+  /// `shared` (SO_REUSEPORT): then the flows are spread over them.
+  Result<Listener*> listen(const Endpoint& local, unsigned backlog, const Options& options, void* user,
+                           bool shared = false);
   void set_backlog(Listener& listener, unsigned backlog);
   /// The oldest established connection of the accept queue, kWouldBlock if there is none.
   Result<Tcb*> accept(Context& ctx, Listener& listener, void* user);

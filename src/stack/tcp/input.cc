@@ -53,9 +53,9 @@ void refuse(Env& env, const Segment& s) {
   answer_with_reset(env, s);
 }
 
-void to_listener(Env& env, Segment& s, std::optional<SeqNum> last = std::nullopt) {
+void to_listener(Env& env, Segment& s, std::uint32_t hash, std::optional<SeqNum> last = std::nullopt) {
   const TcpHeader& h = header_of(*s.input);
-  Listener* listener = env.core.ports.find({s.input->destination, h.destination});
+  Listener* listener = env.core.ports.find({s.input->destination, h.destination}, hash);
   if (listener == nullptr) return refuse(env, s);
   env.core.current = listener;
   on_listen(env, *listener, s, last);
@@ -65,12 +65,12 @@ void deliver(Env& env, Segment& s, std::uint32_t hash) {
   const TcpHeader& h = header_of(*s.input);
   const FlowKey key{s.input->destination, s.input->source, h.destination, h.source};
   FlowNode* node = env.core.flows.find(key, hash);
-  if (node == nullptr) return to_listener(env, s);
+  if (node == nullptr) return to_listener(env, s, hash);
   if (node->kind == FlowKind::kTimeWait) {
     TimeWait& tw = time_wait_of(*node);
     env.core.current = &tw;
     const SeqNum last = tw.snd_nxt;
-    if (on_time_wait_segment(env, tw, s) == TimeWaitVerdict::kReusable) to_listener(env, s, last);
+    if (on_time_wait_segment(env, tw, s) == TimeWaitVerdict::kReusable) to_listener(env, s, hash, last);
     return;
   }
   Tcb& tcb = tcb_of(*node);

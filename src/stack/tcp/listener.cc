@@ -24,19 +24,32 @@ void ListenerTable::erase(Listener& listener) {
   }
 }
 
-Listener* ListenerTable::find(const Endpoint& to) const {
-  Listener* any = nullptr;
+Listener* ListenerTable::find(const Endpoint& to, std::uint32_t flow_hash) const {
+  Listener* best = nullptr;
   for (Listener* l = buckets_[to.port % kBuckets]; l != nullptr; l = l->port_next) {
     if (!l->matches(to)) continue;
-    if (!l->local.address.is_any()) return l;
-    any = l;
+    const bool any = l->local.address.is_any();
+    if (best == nullptr || !any) best = l;
+    if (!any) break;
   }
-  return any;
+  return best != nullptr && best->shared ? choose(*best, flow_hash) : best;
 }
 
-Listener* ListenerTable::conflicting(const Endpoint& local) const {
+// As long as nobody comes or goes, a flow's choice stays the same.
+Listener* ListenerTable::choose(Listener& one, std::uint32_t flow_hash) const {
+  const auto joins = [&one](const Listener& l) { return l.shared && l.local == one.local; };
+  std::uint64_t sharing = 0;
+  for (const Listener* l = &one; l != nullptr; l = l->port_next) sharing += joins(*l) ? 1 : 0;
+  std::uint64_t chosen = (sharing * flow_hash) >> 32;
+  Listener* l = &one;
+  for (; chosen != 0; l = l->port_next) chosen -= joins(*l) ? 1 : 0;
+  while (!joins(*l)) l = l->port_next;
+  return l;
+}
+
+Listener* ListenerTable::conflicting(const Endpoint& local, bool shared) const {
   for (Listener* l = buckets_[local.port % kBuckets]; l != nullptr; l = l->port_next) {
-    if (l->local.port != local.port) continue;
+    if (l->local.port != local.port || (shared && l->shared)) continue;
     if (local.address.is_any() || l->local.address.is_any() || l->local.address == local.address) return l;
   }
   return nullptr;

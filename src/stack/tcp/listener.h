@@ -19,6 +19,7 @@ struct Listener {
   EventNode event;                // first: the socket layer knows a Listener by it
   Listener* port_next = nullptr;  // others whose port hashes alike
   Endpoint local;
+  bool shared = false;  // SO_REUSEPORT: others that are may have the same address and port
   std::uint32_t backlog = 0;
   std::uint32_t half_open = 0;     // Tcbs in SYN-RECEIVED, and those that defer_accept holds back
   std::uint32_t accept_count = 0;  // Tcbs in the accept queue
@@ -34,18 +35,21 @@ struct Listener {
 };
 static_assert(offsetof(Listener, event) == 0);
 
-/// Listeners by port; of two that match, the one with the address wins.
+/// Listeners by port; of two that match, the one with the address wins. Of several that share one address each gets
+/// its part of the flows (socket(7), SO_REUSEPORT).
 class ListenerTable {
  public:
   void clear();
   void insert(Listener& listener);
   void erase(Listener& listener);
-  [[nodiscard]] Listener* find(const Endpoint& to) const;
-  /// One whose local address overlaps: bind() would fail.
-  [[nodiscard]] Listener* conflicting(const Endpoint& local) const;
+  /// `flow_hash` chooses among those that share.
+  [[nodiscard]] Listener* find(const Endpoint& to, std::uint32_t flow_hash) const;
+  /// One whose local address overlaps: bind() would fail. Not one that shares, if we would, too.
+  [[nodiscard]] Listener* conflicting(const Endpoint& local, bool shared = false) const;
 
  private:
   static constexpr std::size_t kBuckets = 256;
+  [[nodiscard]] Listener* choose(Listener& one, std::uint32_t flow_hash) const;
   Listener* buckets_[kBuckets]{};
 };
 

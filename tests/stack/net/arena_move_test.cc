@@ -9,7 +9,7 @@ namespace {
 class ArenaMove : public OneHost {
  protected:
   explicit ArenaMove(const HostConfig& config = {}) : OneHost(config) {
-    endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, false, this);
+    endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, this);
     used_at_first = used();
   }
   std::size_t move() {
@@ -103,7 +103,7 @@ TEST_F(ArenaMove, Datagrams_AreChargedForWhatTheyHoldNow) {
 }
 
 TEST_F(ArenaMove, EveryEndpoint_IsLookedAt) {
-  udp::Binding* other = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 20, false, &other);
+  udp::Binding* other = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 20, {}, &other);
   world.wire().inject(0, udp_frame({}, 9, 8, bytes_of("other")));
   deliver(2);
   EXPECT_EQ(move(), 0U);

@@ -9,8 +9,8 @@ namespace {
 class Fuzz : public testing::TestWithParam<std::uint64_t> {
  protected:
   Fuzz() : random(GetParam()), host(world.add_host(config())), probe(world.add_probe(2)) {
-    at_udp = *host.udp().open({{}, 7}, 1 << 16, false, &at_udp);
-    connected = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 16, false, &connected);
+    at_udp = *host.udp().open({{}, 7}, 1 << 16, {}, &at_udp);
+    connected = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 16, {}, &connected);
     host.udp().connect(*connected, {ip("10.9.0.2"), 9});
     listener = *host.tcp().listen({{}, 80}, 4, {}, &listener);
     world.run_for(1ms);

@@ -121,7 +121,7 @@ TEST_F(IcmpHost, ManyUnwantedDatagrams_AreReportedAtALimitedRate) {
 }
 
 TEST_F(IcmpHost, PortUnreachable_ReachesTheConnectedEndpoint) {
-  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, false, this);
+  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, {}, this);
   host.udp().connect(*endpoint, {ip("10.9.0.2"), 9});
   exchange(unreachable(3, quote()));
   EXPECT_EQ(host.take_events(this), kEventError);
@@ -131,7 +131,7 @@ TEST_F(IcmpHost, PortUnreachable_ReachesTheConnectedEndpoint) {
 }
 
 TEST_F(IcmpHost, ErrorsForOthers_ReachNobody) {
-  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, false, this);
+  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, {}, this);
   exchange(unreachable(3, quote()));  // not connected
   host.udp().connect(*endpoint, {ip("10.9.0.2"), 9});
   exchange(unreachable(3, quote("10.9.0.1", "10.9.0.2", 7, 10)));
@@ -142,7 +142,7 @@ TEST_F(IcmpHost, ErrorsForOthers_ReachNobody) {
 
 // As on Linux: only fatal errors reach a datagram socket that did not ask for all.
 TEST_F(IcmpHost, HostUnreachable_DoesNotDisturbADatagramSocket) {
-  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, false, this);
+  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 16, {}, this);
   host.udp().connect(*endpoint, {ip("10.9.0.2"), 9});
   exchange(unreachable(1, quote()));
   EXPECT_EQ(host.udp().take_error(*endpoint), Error::kNone);

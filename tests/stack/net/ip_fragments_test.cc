@@ -18,7 +18,7 @@ std::string letters(std::size_t len) {
 class Fragments : public OneHost {
  protected:
   explicit Fragments(const HostConfig& config = {}) : OneHost(config) {
-    endpoint = *host.udp().open({{}, 7}, 1 << 24, false, this);
+    endpoint = *host.udp().open({{}, 7}, 1 << 24, {}, this);
   }
 
   /// The L4 packet of a datagram to port 7.
@@ -453,7 +453,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, HostileFragments, testing::Range<std::uint64_t>(
 
 class FragmentedSend : public Fragments {
  protected:
-  FragmentedSend() { at_host = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 20, false, &at_host); }
+  FragmentedSend() { at_host = *host.udp().open({ip("10.9.0.1"), 8}, 1 << 20, {}, &at_host); }
   Result<std::size_t> send(const std::string& text, const udp::SendOptions& options = {}, const char* to = "10.9.0.2") {
     const std::span<const std::byte> piece = bytes_of(text);
     host.ctx().now = world.now();
@@ -536,7 +536,7 @@ TEST_F(FragmentedSend, LargestDatagramToAStranger_WaitsForArp) {
 }
 
 TEST_F(FragmentedSend, ToOurselves_GoesWhole) {
-  udp::Binding* in = *host.udp().open({ip("10.9.0.1"), 9}, 1 << 20, false, this);
+  udp::Binding* in = *host.udp().open({ip("10.9.0.1"), 9}, 1 << 20, {}, this);
   ASSERT_TRUE(send(letters(65'507), {}, "10.9.0.1").ok());
   run(10us);
   udp::Datagram got;
@@ -584,8 +584,8 @@ TEST(FragmentsBetweenHosts, EverySize_ArrivesWhole) {
       Host& from = world.add_host(config);
       config.address = "10.9.0.2";
       Host& to = world.add_host(config);
-      udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, false, &from);
-      udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, false, &to);
+      udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, {}, &from);
+      udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, {}, &to);
       for (std::size_t len = 500; len <= 65'507;
            len = len < 65'507 ? std::min<std::size_t>(len * 5 / 3, 65'507) : len + 1) {
         const std::string text = letters(len);
@@ -613,8 +613,8 @@ TEST(FragmentsBetweenHosts, LostOne_CostsItsDatagramAlone) {
   World world;
   Host& from = world.add_host({});
   Host& to = world.add_host({.address = "10.9.0.2"});
-  udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, false, &from);
-  udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 24, false, &to);
+  udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, {}, &from);
+  udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 24, {}, &to);
   world.wire().set_impairment({.loss = 0.02});
   const std::string text = letters(20'000);
   const std::span<const std::byte> piece = bytes_of(text);

@@ -8,7 +8,7 @@ namespace {
 
 class Ipv4Input : public OneHost {
  protected:
-  Ipv4Input() { endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, false, this); }
+  Ipv4Input() { endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, this); }
 
   /// A datagram to port 7, as it should be.
   static sim::Bytes good(const Ipv4Options& options = {}) { return udp_frame(options, 9, 7, bytes_of("payload")); }

@@ -7,8 +7,8 @@ namespace {
 class Looped : public OneHost {
  protected:
   explicit Looped(const HostConfig& config = {}) : OneHost(config) {
-    server = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, false, &server);
-    client = *host.udp().open({ip("10.9.0.1"), 9}, 1 << 20, false, &client);
+    server = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, &server);
+    client = *host.udp().open({ip("10.9.0.1"), 9}, 1 << 20, {}, &client);
   }
   Result<std::size_t> send(const std::string& text) {
     const std::span<const std::byte> piece = bytes_of(text);

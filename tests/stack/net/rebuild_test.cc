@@ -6,7 +6,7 @@ namespace {
 
 class Rebuild : public OneHost {
  protected:
-  Rebuild() { endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, false, this); }
+  Rebuild() { endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, this); }
   void rebuild() {
     host.memory().begin_rebuild();
     host.stack().rebuild(host.ctx());

@@ -56,7 +56,7 @@ TEST_F(StackHost, ConnectToSilentNeighbour_EndsUnreachable) {
 }
 
 TEST_F(StackHost, LargeBurst_IsTakenInPieces) {
-  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 24, false, this);
+  udp::Binding* endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 24, {}, this);
   std::vector<Packet*> burst(300);
   ASSERT_EQ(host.port().alloc(0, burst), burst.size());
   const sim::Bytes frame = udp_frame({}, 9, 7, bytes_of("x"));
@@ -73,7 +73,7 @@ TEST_F(StackHost, LargeBurst_IsTakenInPieces) {
 class VerifyingPort : public OneHost {
  protected:
   VerifyingPort() : OneHost({.caps = offloading_caps()}) {
-    endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, false, this);
+    endpoint = *host.udp().open({ip("10.9.0.1"), 7}, 1 << 20, {}, this);
   }
   udp::Binding* endpoint;
 };
@@ -132,7 +132,7 @@ TEST_F(TwoPorts, AnswerAtTheWrongPort_IsNotBelieved) {
 }
 
 TEST_F(TwoPorts, ExplicitSource_LastsForOneDatagram) {
-  udp::Binding* endpoint = *host.udp().open({{}, 7}, 1 << 16, false, this);
+  udp::Binding* endpoint = *host.udp().open({{}, 7}, 1 << 16, {}, this);
   for (const IpAddress& source : {ip("10.8.0.1"), IpAddress{}, ip("10.8.0.1")})
     ASSERT_TRUE(host.udp().send(host.ctx(), *endpoint, {ip("10.9.0.2"), 9}, source, {}, {}).ok());
   host.ctx().flush();

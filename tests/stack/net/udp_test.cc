@@ -12,8 +12,8 @@ namespace {
 class UdpPair : public testing::Test {
  protected:
   explicit UdpPair(const HostConfig& base = {}) : a(world.add_host(base)), b(world.add_host(second(base))) {
-    at_a = *a.udp().open({a.address(), 7}, 1 << 18, false, &at_a);
-    at_b = *b.udp().open({b.address(), 7}, 1 << 18, false, &at_b);
+    at_a = *a.udp().open({a.address(), 7}, 1 << 18, {}, &at_a);
+    at_b = *b.udp().open({b.address(), 7}, 1 << 18, {}, &at_b);
   }
   static HostConfig second(HostConfig config) {
     config.address = "10.9.0.2";
@@ -96,8 +96,8 @@ TEST_F(UdpPair, EverySize_ArrivesWholeWithAndWithoutOffloads) {
     if (offloads) config.caps = offloading_caps();
     Host& from = other.add_host(config);
     Host& to = other.add_host(second(config));
-    udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, false, &from);
-    udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, false, &to);
+    udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, {}, &from);
+    udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, {}, &to);
     for (std::size_t len = 0; len <= 1472; len += len < 40 ? 1 : 97) {
       std::string text(len, '.');
       for (std::size_t i = 0; i < len; i++) text[i] = static_cast<char>(i * 31 + len);
@@ -125,8 +125,8 @@ TEST_F(UdpPair, JumboDatagram_SpansBuffersOnBothSides) {
   config.rx_segment = 500;
   Host& from = other.add_host(config);
   Host& to = other.add_host(second(config));
-  udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, false, &from);
-  udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, false, &to);
+  udp::Binding* out = *from.udp().open({from.address(), 7}, 1 << 18, {}, &from);
+  udp::Binding* in = *to.udp().open({to.address(), 7}, 1 << 18, {}, &to);
   std::string text(8972, '.');
   for (std::size_t i = 0; i < text.size(); i++) text[i] = static_cast<char>(i * 31);
   ASSERT_TRUE(send(from, *out, {to.address(), 7}, text).ok());
@@ -175,7 +175,7 @@ TEST_F(UdpPair, ArrivalTime_IsTheBatchs) {
 }
 
 TEST_F(UdpPair, Connected_TakesItsPeersDatagramsAlone) {
-  udp::Binding* stranger = *a.udp().open({a.address(), 8}, 1 << 16, false, this);
+  udp::Binding* stranger = *a.udp().open({a.address(), 8}, 1 << 16, {}, this);
   b.udp().connect(*at_b, {a.address(), 7});
   ASSERT_TRUE(send(a, *stranger, {b.address(), 7}, "stranger").ok());
   ASSERT_TRUE(send(a, *at_a, {b.address(), 7}, "peer").ok());
@@ -189,9 +189,9 @@ TEST_F(UdpPair, Connected_TakesItsPeersDatagramsAlone) {
 }
 
 TEST_F(UdpPair, MostSpecificEndpoint_Wins) {
-  udp::Binding* any = *b.udp().open({{}, 9}, 1 << 16, true, &any);
-  udp::Binding* bound = *b.udp().open({b.address(), 9}, 1 << 16, true, &bound);
-  udp::Binding* connected = *b.udp().open({{}, 9}, 1 << 16, true, &connected);
+  udp::Binding* any = *b.udp().open({{}, 9}, 1 << 16, {.address = true}, &any);
+  udp::Binding* bound = *b.udp().open({b.address(), 9}, 1 << 16, {.address = true}, &bound);
+  udp::Binding* connected = *b.udp().open({{}, 9}, 1 << 16, {.address = true}, &connected);
   b.udp().connect(*connected, {a.address(), 7});
   ASSERT_TRUE(send(a, *at_a, {b.address(), 9}, "1").ok());
   world.run_for(1ms);
@@ -207,27 +207,54 @@ TEST_F(UdpPair, MostSpecificEndpoint_Wins) {
 }
 
 TEST_F(UdpPair, EqualEndpoints_TheNewestWins) {
-  udp::Binding* older = *b.udp().open({b.address(), 9}, 1 << 16, true, &older);
-  udp::Binding* newer = *b.udp().open({b.address(), 9}, 1 << 16, true, &newer);
+  udp::Binding* older = *b.udp().open({b.address(), 9}, 1 << 16, {.address = true}, &older);
+  udp::Binding* newer = *b.udp().open({b.address(), 9}, 1 << 16, {.address = true}, &newer);
   ASSERT_TRUE(send(a, *at_a, {b.address(), 9}, "x").ok());
   world.run_for(1ms);
   EXPECT_EQ(receive(b, *newer), "x");
   EXPECT_EQ(receive(b, *older), "-");
 }
 
+TEST_F(UdpPair, SharedPort_SpreadsTheFlows) {
+  std::array<udp::Binding*, 3> sharing{};
+  for (auto& each : sharing) each = *b.udp().open({{}, 9}, 1 << 16, {.port = true}, &each);
+  std::array<unsigned, 3> got{};
+  for (std::uint16_t port = 1000; port < 1120; port++) {
+    udp::Binding* sender = *a.udp().open({a.address(), port}, 1 << 16, {}, this);
+    ASSERT_TRUE(send(a, *sender, {b.address(), 9}, "1").ok());
+    ASSERT_TRUE(send(a, *sender, {b.address(), 9}, "2").ok());
+    world.run_for(1ms);
+    for (std::size_t i = 0; i < sharing.size(); i++) {
+      if (b.udp().queued(*sharing[i]) == 0) continue;
+      EXPECT_EQ(receive(b, *sharing[i]), "1");
+      EXPECT_EQ(receive(b, *sharing[i]), "2") << "a flow stays where it is";
+      got[i]++;
+    }
+    a.udp().close(a.ctx(), *sender);
+  }
+  EXPECT_EQ(got[0] + got[1] + got[2], 120U);
+  for (const unsigned each : got) EXPECT_GT(each, 20U);
+  b.udp().close(b.ctx(), *sharing[1]);
+  b.udp().close(b.ctx(), *sharing[2]);
+  ASSERT_TRUE(send(a, *at_a, {b.address(), 9}, "left over").ok());
+  world.run_for(1ms);
+  EXPECT_EQ(receive(b, *sharing[0]), "left over");
+  EXPECT_EQ(b.udp().open({{}, 9}, 1 << 16, {.address = true}, this).error(), Error::kAddressInUse);
+}
+
 TEST_F(UdpPair, OpenConflicts_AreInUse) {
-  EXPECT_EQ(b.udp().open({b.address(), 7}, 1, false, this).error(), Error::kAddressInUse);
-  EXPECT_EQ(b.udp().open({{}, 7}, 1, true, this).error(), Error::kAddressInUse);
-  EXPECT_EQ(b.udp().open({ip("10.9.0.77"), 9}, 1, false, this).error(), Error::kAddressNotAvailable);
-  EXPECT_EQ(b.udp().open({{}, 0}, 1, false, this).error(), Error::kInvalid);
+  EXPECT_EQ(b.udp().open({b.address(), 7}, 1, {}, this).error(), Error::kAddressInUse);
+  EXPECT_EQ(b.udp().open({{}, 7}, 1, {.address = true}, this).error(), Error::kAddressInUse);
+  EXPECT_EQ(b.udp().open({ip("10.9.0.77"), 9}, 1, {}, this).error(), Error::kAddressNotAvailable);
+  EXPECT_EQ(b.udp().open({{}, 0}, 1, {}, this).error(), Error::kInvalid);
   b.udp().close(b.ctx(), *at_b);
-  EXPECT_TRUE(b.udp().open({b.address(), 7}, 1, false, this).ok());
+  EXPECT_TRUE(b.udp().open({b.address(), 7}, 1, {}, this).ok());
 }
 
 TEST_F(UdpPair, Broadcast_NeedsPermissionAndReachesEverySocket) {
-  udp::Binding* first = *b.udp().open({{}, 9}, 1 << 16, true, &first);
-  udp::Binding* second_one = *b.udp().open({{}, 9}, 1 << 16, true, &second_one);
-  udp::Binding* elsewhere = *b.udp().open({b.address(), 9}, 1 << 16, true, &elsewhere);
+  udp::Binding* first = *b.udp().open({{}, 9}, 1 << 16, {.address = true}, &first);
+  udp::Binding* second_one = *b.udp().open({{}, 9}, 1 << 16, {.address = true}, &second_one);
+  udp::Binding* elsewhere = *b.udp().open({b.address(), 9}, 1 << 16, {.address = true}, &elsewhere);
   EXPECT_EQ(send(a, *at_a, {ip("10.9.0.255"), 9}, "all").error(), Error::kAccess);
   ASSERT_TRUE(send(a, *at_a, {ip("10.9.0.255"), 9}, "all", {.broadcast = true}).ok());
   world.run_for(1ms);

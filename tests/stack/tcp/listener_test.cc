@@ -131,6 +131,43 @@ TEST(Listen, PortTaken_IsAddressInUse) {
   EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 81}, false));
 }
 
+// A handshake's segments are one flow's.
+std::size_t connect_many(Script& s, std::uint16_t first, std::uint16_t count) {
+  for (std::uint16_t port = first; port < first + count; port++) {
+    s.new_peer(port);
+    s.inject(seg().syn().seq(0)).inject(seg().seq(1).ack(1)).ignore_all();
+  }
+  return s.connections();
+}
+
+TEST(Listen, SharedPort_SpreadsTheConnections) {
+  Script s;
+  std::array<tcp::Listener*, 3> sharing{};
+  for (auto& each : sharing) each = *s.engine().listen({{}, 80}, 1000, {}, &s, true);
+  EXPECT_EQ(s.engine().listen({{}, 80}, 1000, {}, &s).error(), Error::kAddressInUse);
+  EXPECT_EQ(connect_many(s, 1000, 120), 120U);
+  std::size_t all = 0;
+  for (const tcp::Listener* each : sharing) {
+    EXPECT_GT(s.engine().accept_queue_length(*each), 20U);
+    all += s.engine().accept_queue_length(*each);
+  }
+  EXPECT_EQ(all, 120U);
+  s.engine().close_listener(s.ctx(), *sharing[2]);  // Linux resets, too, what nobody has accepted there
+  s.engine().close_listener(s.ctx(), *sharing[0]);
+  const std::size_t before = s.engine().accept_queue_length(*sharing[1]);
+  connect_many(s, 2000, 20);
+  EXPECT_EQ(s.engine().accept_queue_length(*sharing[1]), before + 20);
+}
+
+TEST(Listen, SharedPort_AddressWinsOverWildcard) {
+  Script s;
+  auto* const any = *s.engine().listen({{}, 80}, 1000, {}, &s, true);
+  auto* const own = *s.engine().listen({s.host().address(), 80}, 1000, {}, &s, true);
+  connect_many(s, 1000, 20);
+  EXPECT_EQ(s.engine().accept_queue_length(*any), 0U);
+  EXPECT_EQ(s.engine().accept_queue_length(*own), 20U);
+}
+
 TEST(Listen, ConnectionOnPort_IsInUseUnlessReused) {
   Script s;
   s.establish();
