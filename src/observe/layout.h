@@ -1,6 +1,6 @@
 // The stats file: the layout that one process writes and the bypass command reads.
 //
-//   Header | counters | ports | sockets | why
+//   Header | counters | ports | why | settings | sockets
 //
 // The file is named PID-STARTTIME.stats in the run directory and mapped shared. Native byte order, all
 // offsets from the file's start. A reader checks magic, version and the sections' bounds and record sizes.
@@ -9,7 +9,8 @@
 // Counters are single words. Every other record lies in a Slot: `used` says whether it holds anything, and
 // the sequence number is odd while somebody writes; a reader copies until it saw the same even number before
 // and after. Writers store the words with release and readers load them with acquire, which orders them
-// against the sequence number on either side (free on x86).
+// against the sequence number on either side (free on x86). The settings are written before the magic: a text of
+// "key\0value\0where\0" for each that is not at its default.
 #pragma once
 
 #include <array>
@@ -24,13 +25,14 @@
 namespace bypass::observe {
 
 inline constexpr std::uint64_t kMagic = 0x3154415453504259;  // "YBPSTAT1" in memory order
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 
 inline constexpr std::size_t kMaxCounters = 192;
 inline constexpr std::size_t kMaxPorts = 16;
 inline constexpr std::size_t kMaxSockets = 16384;  // address space; pages are taken kSocketChunk at a time
 inline constexpr std::size_t kSocketChunk = 512;
 inline constexpr std::size_t kMaxWhys = 128;
+inline constexpr std::size_t kMaxSettingBytes = 8192;
 
 struct Section {
   std::uint32_t offset;
@@ -55,9 +57,13 @@ struct Header {
   std::array<char, 64> command;
   std::array<char, 32> library_version;
   std::array<char, 16> profile;
-  Section counters, ports, sockets, whys;
+  Section counters, ports, sockets, whys, settings;
+  /// The process of the family that has the ports; 0: none yet. Counters and what no socket stands for any more are the
+  /// family's, and are shown at that process alone.
+  std::atomic<std::int32_t> port_owner;
+  std::array<std::uint32_t, 11> unused;
 };
-static_assert(sizeof(Header) == 256);
+static_assert(sizeof(Header) == 320);
 
 struct CounterRecord {
   std::array<char, 40> name;
@@ -126,10 +132,10 @@ struct SocketRecord {
   IpAddress remote_address;
   std::uint16_t local_port;
   std::uint16_t remote_port;
-  std::uint16_t mss;  // bytes; of a connection
-  std::uint16_t unused;
+  std::uint16_t mss;                 // bytes; of a connection
+  std::uint16_t of_stack;            // 1: no socket stands for it (TIME-WAIT, half-open, closed and still delivering)
   std::uint32_t rx_queue, tx_queue;  // bytes not yet read, not yet acknowledged; a listener: queue, backlog;
-                                     // a datagram socket: datagrams not yet read, nothing
+                                     // a datagram socket: bytes of memory not yet read, nothing
   // Of connections alone:
   std::uint64_t rx_bytes, tx_bytes;
   std::uint32_t rx_packets, tx_packets;  // modulo 2^32

@@ -60,8 +60,16 @@ Liveness liveness(const ProcessIdentity& identity) {
   return identity.start_time == 0 || now == identity.start_time ? Liveness::kAlive : Liveness::kDead;
 }
 
+// The kernel's name: a program may have written over its argv[0] (setproctitle), which glibc's name points into.
 void command_of_self(char* out, std::size_t size) {
-  std::snprintf(out, size, "%s", program_invocation_short_name);
+  const int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+  const ssize_t length = fd < 0 ? -1 : read(fd, out, size - 1);
+  if (fd >= 0) close(fd);
+  if (length <= 1) {
+    std::snprintf(out, size, "%s", program_invocation_short_name);
+  } else {
+    out[length - 1] = 0;  // the newline
+  }
 }
 
 }  // namespace bypass::observe

@@ -23,7 +23,7 @@ enum class Liveness : std::uint8_t { kAlive, kDead, kElsewhere };
 /// kElsewhere: of another pid namespace, about which nothing can be said from here.
 Liveness liveness(const ProcessIdentity& identity);
 
-/// The name of the executable, as the program was started (argv[0] without its folder).
+/// The process's name as ps(1) and ss(8) show it: 15 characters at most; without /proc, argv[0] without its folder.
 void command_of_self(char* out, std::size_t size);
 
 }  // namespace bypass::observe

@@ -65,6 +65,7 @@ void copy_header(const Header& header, Snapshot& out) {
   out.updated_ns = header.updated_ns.load(std::memory_order_relaxed);
   out.sockets_missing = header.sockets_missing.load(std::memory_order_relaxed);
   out.whys_lost = header.whys_lost.load(std::memory_order_relaxed);
+  out.port_owner = header.port_owner.load(std::memory_order_relaxed);
   out.elsewhere = header.pid_namespace != own_pid_namespace();
   out.command = text_of(header.command);
   out.library_version = text_of(header.library_version);
@@ -84,6 +85,18 @@ void copy_records(const Mapping& map, const Header& header, Snapshot& out) {
   }
   for (const auto& slot : records<WhySlot>(map, header.whys))
     if (WhyRecord why; load_record(slot, why)) out.whys.push_back(why);
+}
+
+void copy_settings(const Mapping& map, const Header& header, Snapshot& out) {
+  const auto bytes = records<char>(map, header.settings);
+  std::vector<std::string> fields;
+  for (auto at = bytes.begin(); at != bytes.end();) {
+    const auto end = std::find(at, bytes.end(), '\0');
+    fields.emplace_back(at, end);
+    at = end == bytes.end() ? end : end + 1;
+  }
+  for (std::size_t i = 0; i + 2 < fields.size(); i += 3)
+    out.settings.push_back({fields[i], fields[i + 1], fields[i + 2]});
 }
 
 std::vector<std::string> stats_files(int directory, std::int32_t wanted) {
@@ -120,6 +133,7 @@ bool read_stats(int directory, const std::string& name, Snapshot& out, std::stri
   const auto& header = *reinterpret_cast<const Header*>(map.data());
   copy_header(header, out);
   copy_records(map, header, out);
+  copy_settings(map, header, out);
   return true;
 }
 

@@ -22,6 +22,10 @@ struct SocketEntry {
   SocketRecord record{};
 };
 
+struct SettingEntry {
+  std::string key, value, where;
+};
+
 struct Snapshot {
   std::int32_t pid = 0;
   std::uint32_t uid = 0;
@@ -30,12 +34,17 @@ struct Snapshot {
   std::uint64_t updated_ns = 0;
   std::uint64_t sockets_missing = 0;
   std::uint64_t whys_lost = 0;
-  bool elsewhere = false;  // of another pid namespace: its pid means nothing here
+  std::int32_t port_owner = 0;  // the pid of the process that has the family's ports; 0: none
+  bool elsewhere = false;       // of another pid namespace: its pid means nothing here
   std::string command, library_version, profile;
   std::vector<CounterValue> counters;
   std::vector<PortRecord> ports;
   std::vector<SocketEntry> sockets;
   std::vector<WhyRecord> whys;
+  std::vector<SettingEntry> settings;  // those that are not at their defaults
+
+  /// The ports, the counters and what the stack holds without a socket are shown at another process.
+  [[nodiscard]] bool follows() const { return port_owner != 0 && port_owner != pid; }
 };
 
 /// False: `problem` says what is wrong with the file.

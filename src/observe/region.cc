@@ -20,7 +20,8 @@ namespace {
 constexpr std::uint32_t kCountersAt = sizeof(Header);
 constexpr std::uint32_t kPortsAt = kCountersAt + kMaxCounters * sizeof(CounterRecord);
 constexpr std::uint32_t kWhysAt = kPortsAt + kMaxPorts * sizeof(PortSlot);
-constexpr std::uint32_t kSocketsAt = kWhysAt + kMaxWhys * sizeof(WhySlot);  // last: it alone grows
+constexpr std::uint32_t kSettingsAt = kWhysAt + kMaxWhys * sizeof(WhySlot);
+constexpr std::uint32_t kSocketsAt = kSettingsAt + kMaxSettingBytes;  // last: it alone grows
 constexpr std::uint32_t kFileBytes = kSocketsAt + kMaxSockets * sizeof(SocketSlot);
 constexpr std::uint32_t kFirstBytes = kSocketsAt + kSocketChunk * sizeof(SocketSlot);
 
@@ -76,6 +77,9 @@ void fill_header(Header* header, const RegionStart& start, const ProcessIdentity
   set_section(header->ports, kPortsAt, sizeof(PortSlot), kMaxPorts, 0);
   set_section(header->sockets, kSocketsAt, sizeof(SocketSlot), kMaxSockets, 0);
   set_section(header->whys, kWhysAt, sizeof(WhySlot), kMaxWhys, 0);
+  const std::size_t text = std::min(start.settings.size(), kMaxSettingBytes);
+  std::memcpy(at<char>(header, kSettingsAt), start.settings.data(), text);
+  set_section(header->settings, kSettingsAt, 1, kMaxSettingBytes, text);
   // Release: with the reader's acquire of the magic, all of the above is seen before it.
   header->magic.store(kMagic, std::memory_order_release);
 }
@@ -170,9 +174,14 @@ void Region::abandon() {
 void Region::publish_counters(std::span<const std::uint64_t> values, std::uint64_t now_ns) {
   Header* const h = header();
   if (h == nullptr) return;
-  const std::size_t count = std::min<std::size_t>(values.size(), h->counters.used.load(std::memory_order_relaxed));
-  for (std::size_t i = 0; i < count; i++) counters(h)[i].value.store(values[i], std::memory_order_relaxed);
+  const std::size_t count = h->counters.used.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; i++)
+    counters(h)[i].value.store(i < values.size() ? values[i] : 0, std::memory_order_relaxed);
   h->updated_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+void Region::set_port_owner(pid_t pid) {
+  if (Header* const h = header(); h != nullptr) h->port_owner.store(pid, std::memory_order_relaxed);
 }
 
 void Region::set_port(std::size_t index, const PortRecord& record) {

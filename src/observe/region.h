@@ -28,6 +28,7 @@ struct RegionStart {
   const char* library_version = "";
   const char* profile = "";
   std::span<const CounterInfo> counters;  // names in the order of publish_counters' values
+  std::string settings = {};              // as layout.h has them; what finds no room is cut
 };
 
 class Region {
@@ -45,8 +46,9 @@ class Region {
   void abandon();
   [[nodiscard]] bool active() const { return header() != nullptr; }
 
-  /// All counters, in the table's order; `now_ns` is CLOCK_REALTIME.
+  /// All counters, in the table's order; those beyond `values` are 0. `now_ns` is CLOCK_REALTIME.
   void publish_counters(std::span<const std::uint64_t> values, std::uint64_t now_ns);
+  void set_port_owner(pid_t pid);
   void set_port(std::size_t index, const PortRecord& record);
 
   /// A slot for a socket's life, -1 when none is left (counted; the other calls ignore -1).

@@ -24,6 +24,10 @@ void EnvironmentCopy::take(const char* const* environment) {
   }
 }
 
+void EnvironmentCopy::take_program(const char* name) {
+  std::strncpy(program_.data(), name, program_.size() - 1);
+}
+
 void EnvironmentCopy::remember(const char* entry) {
   if (left_out_[0] != 0) return;
   for (std::size_t i = 0; i + 1 < left_out_.size() && entry[i] != 0 && entry[i] != '='; i++) left_out_[i] = entry[i];

@@ -1,5 +1,5 @@
-// The BYPASS_ variables as the program was started with them, copied when the library loads: programs that
-// change their title (setproctitle) write over the block that they came in.
+// The BYPASS_ variables and the program's name as it was started with them, copied when the library loads: programs
+// that change their title (setproctitle) write over the block that they came in.
 //
 // Filling makes no system call and takes no memory: it happens in every process that has the library.
 #pragma once
@@ -13,9 +13,11 @@ class EnvironmentCopy {
  public:
   /// Copies what begins with BYPASS_. What finds no room is left out, and the first such name remembered.
   void take(const char* const* environment);
+  void take_program(const char* name);
 
   /// As `environ` has it.
   [[nodiscard]] const char* const* entries() const { return entries_.data(); }
+  [[nodiscard]] const char* program() const { return program_.data(); }
   /// The first variable that found no room, without its value; "" when all did.
   [[nodiscard]] const char* left_out() const { return left_out_.data(); }
 
@@ -28,6 +30,7 @@ class EnvironmentCopy {
   std::array<const char*, kMaxEntries + 1> entries_{};
   std::array<char, kMaxBytes> text_{};
   std::array<char, 64> left_out_{};
+  std::array<char, 256> program_{};  // a file's name is 255 bytes at most
   std::size_t count_ = 0;
   std::size_t used_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -101,12 +102,13 @@ void install_crash_reports() {
 
 /// Every port has been tried, by whichever thread came first, the progress thread among them.
 void after_opening(const PortSet& ports) {
-  bool all = true, any = false;
-  for (const PortSet::Entry& entry : ports.entries()) {
-    if (entry.port == nullptr) report_problem(Reason::kPortUnavailable, entry.problem);
-    all = all && entry.port != nullptr;
-    any = any || entry.port != nullptr;
-  }
+  const auto is_there = [](const PortSet::Entry& entry) { return entry.port != nullptr; };
+  const bool all = std::all_of(ports.entries().begin(), ports.entries().end(), is_there);
+  const bool any = std::any_of(ports.entries().begin(), ports.entries().end(), is_there);
+  for (const PortSet::Entry& entry : ports.entries())
+    if (entry.port == nullptr)
+      report_problem(Reason::kPortUnavailable, entry.problem,
+                     any ? "sockets to its addresses are the kernel's" : kOnKernelSockets);
   if (!all) end_if_strict();
   if (any) install_crash_reports();
 }

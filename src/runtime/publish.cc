@@ -33,7 +33,7 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
       record.v6_length = prefix.length;
     }
   }
-  if (entry == nullptr || entry->port == nullptr) return record;
+  if (entry == nullptr || entry->port == nullptr || entry->backend == nullptr) return record;  // a relay is no port
   const PortStats stats = entry->port->stats();
   record.open = 1;
   record.link_up = entry->port->link() == LinkState::kUp ? 1 : 0;
@@ -48,18 +48,27 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   return record;
 }
 
+/// The pid of whoever has the family's ports; 0: nobody.
+pid_t port_owner(Process& p) {
+  const std::uint32_t slot = p.shard.wires().owner_slot();
+  return slot == socket::kNoSlot ? 0 : static_cast<pid_t>(p.shard.family().table().slots[slot].pid.load());
+}
+
 }  // namespace
 
 void publish(void* process_pointer) {
   Process& p = *static_cast<Process*>(process_pointer);
   if (p.region_is_parents.exchange(false)) renew_region();
   if (!p.region.active()) return;
-  // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here.
+  const bool following = p.ports.following();
+  p.region.set_port_owner(port_owner(p));
+  // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
+  // family's, so that one process alone shows them.
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
   std::uint64_t values[sizeof(StackCounters) / sizeof(std::uint64_t)];
   std::memcpy(values, &counters, sizeof counters);
-  p.region.publish_counters(values, wall_clock_ns());
+  p.region.publish_counters(following ? std::span<const std::uint64_t>{} : values, wall_clock_ns());
   for (std::size_t i = 0; i < p.config.ports.size(); i++)
     p.region.set_port(i,
                       port_record(p.config.ports[i], i < p.ports.entries().size() ? &p.ports.entries()[i] : nullptr));

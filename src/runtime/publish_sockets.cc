@@ -50,13 +50,16 @@ std::uint32_t microseconds(Duration d) {
   return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
 }
 
-void fill_stream(SocketRecord& record, tcp::Engine& engine, const socket::Socket& s) {
-  const tcp::Info info = engine.info(*s.tcb);
-  const Endpoint local = engine.local(*s.tcb), remote = engine.remote(*s.tcb);
-  record.state = static_cast<std::uint8_t>(state_of(info.state));
-  record.path = static_cast<std::uint8_t>(SocketPath::kWire);
+void fill_names(SocketRecord& record, const Endpoint& local, const Endpoint& remote) {
   record.local_address = local.address, record.local_port = local.port;
   record.remote_address = remote.address, record.remote_port = remote.port;
+}
+
+void fill_stream(SocketRecord& record, const tcp::Engine& engine, const tcp::Tcb& tcb) {
+  const tcp::Info info = engine.info(tcb);
+  fill_names(record, engine.local(tcb), engine.remote(tcb));
+  record.state = static_cast<std::uint8_t>(state_of(info.state));
+  record.path = static_cast<std::uint8_t>(SocketPath::kWire);
   record.rx_bytes = info.bytes_received, record.tx_bytes = info.bytes_acked;
   record.rx_packets = info.segments_received, record.tx_packets = info.segments_sent;
   record.rx_queue = info.readable, record.tx_queue = info.unsent + info.in_flight;
@@ -77,7 +80,7 @@ SocketRecord record_of(Stack& stack, const socket::Socket& s) {
   record.state = static_cast<std::uint8_t>(SocketState::kOpen);
   if (s.path == socket::Path::kUndecided) return record;
   if (s.kind == socket::FileKind::kStream && s.tcb != nullptr) {
-    fill_stream(record, stack.tcp(), s);
+    fill_stream(record, stack.tcp(), *s.tcb);
   } else if (s.kind == socket::FileKind::kListener && s.listener != nullptr) {
     record.state = static_cast<std::uint8_t>(SocketState::kListen);
     record.path = static_cast<std::uint8_t>(s.path == socket::Path::kDual ? SocketPath::kDual : SocketPath::kWire);
@@ -87,31 +90,79 @@ SocketRecord record_of(Stack& stack, const socket::Socket& s) {
       record.tx_queue = s.details->backlog;
     }
   } else if (s.kind == socket::FileKind::kDatagram && s.binding != nullptr) {
-    const Endpoint local = stack.udp().local(*s.binding), remote = stack.udp().remote(*s.binding);
-    record.local_address = local.address, record.local_port = local.port;
-    record.remote_address = remote.address, record.remote_port = remote.port;
-    record.rx_queue = static_cast<std::uint32_t>(stack.udp().queued(*s.binding));
+    fill_names(record, stack.udp().local(*s.binding), stack.udp().remote(*s.binding));
+    record.rx_queue = static_cast<std::uint32_t>(stack.udp().queued_bytes(*s.binding));
   }
   return record;
 }
 
+SocketRecord record_of(const tcp::Engine& engine, const tcp::Engine::Unowned& connection) {
+  SocketRecord record{};
+  record.fd = -1;
+  record.port = 255;
+  record.protocol = IPPROTO_TCP;
+  record.of_stack = 1;
+  if (connection.tcb != nullptr) {
+    fill_stream(record, engine, *connection.tcb);
+    return record;
+  }
+  record.state = static_cast<std::uint8_t>(state_of(connection.state));
+  record.path = static_cast<std::uint8_t>(SocketPath::kWire);
+  fill_names(record, connection.local, connection.remote);
+  return record;
+}
+
+/// The nth record is written to the nth slot claimed.
+class Writer {
+ public:
+  Writer(observe::Region& region, std::vector<int>& slots) : region_(region), slots_(slots) {}
+
+  void write(const SocketRecord& record) {
+    if (used_ == slots_.size()) slots_.push_back(region_.claim_socket());
+    region_.update_socket(slots_[used_++], record);
+  }
+  /// Slots that are left over are given back.
+  void finish() {
+    for (std::size_t i = used_; i < slots_.size(); i++) region_.release_socket(slots_[i]);
+    slots_.resize(used_);
+  }
+
+ private:
+  observe::Region& region_;
+  std::vector<int>& slots_;
+  std::size_t used_ = 0;
+};
+
+// A busy client leaves tens of thousands, and they are written with the lock held.
+constexpr std::size_t kMostTimeWaits = 2048;
+
+void write_unowned(const tcp::Engine& engine, Writer& writer) {
+  struct Target {
+    const tcp::Engine& engine;
+    Writer& writer;
+  } target{engine, writer};
+  const auto write = [](void* argument, const tcp::Engine::Unowned& connection) {
+    const Target& to = *static_cast<Target*>(argument);
+    to.writer.write(record_of(to.engine, connection));
+  };
+  engine.for_each_unowned(kMostTimeWaits, write, &target);
+}
+
 }  // namespace
 
-// The nth living socket is written to the nth slot claimed; slots that are left over are given back.
+// What the stack holds without a socket is the family's: it is shown where the ports are.
 void publish_sockets(Process& p, std::vector<int>& slots) {
   if (socket::objects == nullptr) return;
-  std::size_t used = 0;
+  Writer writer(p.region, slots);
   {
     socket::Guard guard(p.shard, std::try_to_lock);
     if (!guard.held()) return;  // at the next look
-    socket::objects->sockets.for_each([&](socket::Socket& s) {
-      if (!s.alive || s.references.of(p.shard.family().slot()) == 0) return;
-      if (used == slots.size()) slots.push_back(p.region.claim_socket());
-      p.region.update_socket(slots[used++], record_of(p.shard.stack(), s));
+    socket::objects->sockets.for_each([&](const socket::Socket& s) {
+      if (s.alive && s.references.of(p.shard.family().slot()) != 0) writer.write(record_of(p.shard.stack(), s));
     });
+    if (!p.ports.following()) write_unowned(p.shard.stack().tcp(), writer);
   }
-  for (std::size_t i = used; i < slots.size(); i++) p.region.release_socket(slots[i]);
-  slots.resize(used);
+  writer.finish();
 }
 
 }  // namespace bypass::runtime

@@ -28,7 +28,7 @@ constexpr int kStrictStatus = 78;
 
 Config* load() {
   auto* config = new Config(load_config(g_environment.entries(), toml_reader()));
-  config->rules.keep_program(program_invocation_short_name);
+  config->rules.keep_program(g_environment.program());
   if (*g_environment.left_out() != 0)
     config->problems.push_back({g_environment.left_out(), "", "environment",
                                 "finds no room; accepted are " + std::to_string(EnvironmentCopy::kMaxEntries) +
@@ -49,6 +49,17 @@ void open_log(Config& config) {
   start_log(config.log_level, fd);
 }
 
+std::string settings_text(const Config& config) {
+  std::string text;
+  for (const Setting& setting : settings()) {
+    const SettingValue& value = config.values[setting_index(setting)];
+    if (value.origin == Origin::kDefault) continue;
+    for (const std::string_view part : {setting.key, std::string_view(value.text), std::string_view(value.where)})
+      text.append(part).push_back('\0');
+  }
+  return text;
+}
+
 // Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
 void create_region(const Config& config) {
   if (config.ok() && config.ports.empty()) return;
@@ -57,6 +68,7 @@ void create_region(const Config& config) {
   start.library_version = BYPASS_VERSION;
   start.profile = profile_name(config.profile);
   start.counters = stack_counter_table();
+  start.settings = settings_text(config);
   std::string problem;
   if (!g_region->create(start, problem)) BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
 }
@@ -75,6 +87,7 @@ const char* profile_name(Profile profile) {
 
 void keep_environment(const char* const* environment) {
   g_environment.take(environment);
+  g_environment.take_program(program_invocation_short_name);
 }
 
 const Config& configuration() {
@@ -103,8 +116,12 @@ void remove_region() {
   if (g_region != nullptr) g_region->remove();
 }
 
-void report_problem(Reason reason, const std::string& text) {
-  BYPASS_LOG_ERROR("%s", text.c_str());
+void report_problem(Reason reason, const std::string& text, const char* outcome) {
+  if (g_config->strict) {
+    BYPASS_LOG_ERROR("%s", text.c_str());
+  } else {
+    BYPASS_LOG_ERROR("%s; %s", text.c_str(), outcome);
+  }
   g_region->why(reason, -1, 0, Endpoint{}, text.c_str());
 }
 

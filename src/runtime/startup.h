@@ -23,8 +23,11 @@ void renew_region();
 /// At the process's end, also of one that never started. Async-signal-safe.
 void remove_region();
 
-/// Something about the process as a whole is not as it was asked for: says so in the log and to `bypass why`.
-void report_problem(observe::Reason reason, const std::string& text);
+inline constexpr const char* kOnKernelSockets = "the program runs on the kernel's sockets";
+
+/// Something about the process as a whole is not as it was asked for: says so in the log and to `bypass why`. `outcome`
+/// is what becomes of the program, unless end_if_strict() follows.
+void report_problem(observe::Reason reason, const std::string& text, const char* outcome = kOnKernelSockets);
 
 /// Under BYPASS_STRICT: ends the process with 78. Else nothing.
 void end_if_strict();

@@ -140,9 +140,31 @@ TEST_F(Run, SetuidProgram_EndsWith126) {
 }
 
 TEST_F(Run, WrongSettings_EndWith125BeforeTheProgramBegins) {
-  expect_refused(with_port({"--mtu", "5", "--", "echo", "x"}), 125, "BYPASS_MTU=5");
+  expect_refused(with_port({"--mtu", "5", "--", "echo", "x"}), 125, "--mtu=5: has '5'");
+  expect_refused(with_port({"--set", "tcp.retries2=0", "--", "echo", "x"}), 125, "--set tcp.retries2=0: ");
+  expect_refused({"--port", "vhost:/tmp/wire", "--addr", "10.9.0.1", "echo", "x"}, 125,
+                 "--addr=10.9.0.1: has '10.9.0.1' without the length of the link's prefix; accepted is ADDRESS/LENGTH");
+  expect_refused({"--port", "vhost:/tmp/wire", "echo", "x"}, 125, "--addr: gives no address to the port");
   expect_refused({"--library", "/nonexistent/lib.so", "echo", "x"}, 125, "/nonexistent/lib.so");
   expect_refused({"--library", "/tmp/a b.so", "echo", "x"}, 125, "a b.so");
+}
+
+TEST_F(Run, WrongSettingOfTheEnvironment_IsNotBlamedOnAnOption) {
+  const Ran ran = run(with_port({"echo", "x"}), {"BYPASS_MTU=5"});
+  EXPECT_EQ(ran.code, 125);
+  EXPECT_NE(ran.err.find("BYPASS_MTU=5 (environment): has '5'"), std::string::npos) << ran.err;
+}
+
+TEST_F(Run, WhatThePortNeedsAndIsNotThere_EndsWith125BeforeTheProgramBegins) {
+  expect_refused({"--port", "af_packet:nosuch0", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
+                 "--port=af_packet:nosuch0: no network interface of that name");
+  expect_refused({"--port", "vhost:" + folder_ + "/nosuch/wire", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
+                 "--port=vhost:" + folder_ + "/nosuch/wire: the folder " + folder_ + "/nosuch: No such file");
+  expect_refused({"--port", "pci:0000:7f:1f.7", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
+                 "--port=pci:0000:7f:1f.7: no such device");
+  const Ran ran = run({"echo", "x"}, {"BYPASS_PORT=af_xdp:nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_EQ(ran.code, 125);
+  EXPECT_NE(ran.err.find("BYPASS_PORT=af_xdp:nosuch0 (environment): no network interface"), std::string::npos);
 }
 
 TEST_F(Run, WrongOptions_EndWith2) {

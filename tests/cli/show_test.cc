@@ -47,6 +47,12 @@ class Show : public testing::Test {
     datagrams.path = static_cast<std::uint8_t>(observe::SocketPath::kDual);
     datagrams.rx_queue = 3;
     region_.update_socket(region_.claim_socket(), datagrams);
+    observe::SocketRecord closed = socket;
+    closed.fd = -1;
+    closed.of_stack = 1;
+    closed.state = static_cast<std::uint8_t>(observe::SocketState::kTimeWait);
+    closed.remote_port = 40001;
+    region_.update_socket(region_.claim_socket(), closed);
     region_.why(Reason::kNoRoute, 9, IPPROTO_TCP, {IpAddress::from_v4(0x08080808), 443}, "8.8.8.8 is in no prefix");
   }
 
@@ -81,6 +87,27 @@ TEST_F(Show, StatJson_HasTheSame) {
   EXPECT_EQ(process.at("sockets").at(1).at("rx_queue"), 3);
   EXPECT_FALSE(process.at("sockets").at(1).contains("rx_bytes")) << "nobody counts them for datagrams";
   EXPECT_EQ(process.at("counters").at("rx_frames"), 7);
+  EXPECT_EQ(process.at("sockets").size(), 2U) << "what no socket stands for is ss's to show";
+}
+
+TEST_F(Show, PidAsAnOption_IsTheSame) {
+  for (const char* command : {"stat", "why", "config"})
+    EXPECT_EQ(show({command, pid_}).out, show({command, "--pid", pid_}).out) << command;
+  EXPECT_EQ(show({"stat", pid_, "--pid", pid_}).code, 2);
+}
+
+TEST_F(Show, ProcessWithoutTheFamilysPorts_NamesWhoHasThem) {
+  region_.set_port_owner(4711);
+  region_.publish_counters({}, 1);
+  const std::string out = show({"stat"}).out;
+  for (const char* part : {"port of pid 4711", " of pid 4711 ", "the counters are the family's: see pid 4711"})
+    EXPECT_NE(out.find(part), std::string::npos) << part << "\n" << out;
+  EXPECT_NE(show({"why"}).out.find("port of pid 4711"), std::string::npos);
+  const json process = json::parse(show({"stat", "--json"}).out).at("processes").at(0);
+  EXPECT_EQ(process.at("port_owner"), 4711);
+  EXPECT_TRUE(process.at("counters").empty()) << "they count once, at the owner";
+  region_.set_port_owner(getpid());
+  EXPECT_EQ(show({"stat"}).out.find("port of pid"), std::string::npos);
 }
 
 TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
@@ -89,6 +116,15 @@ TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
   for (const char* part :
        {"no_route", "8.8.8.8:443", "no port of the bypass routes to the address: 8.8.8.8 is in no prefix"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+TEST(ShowWhy, ProcessesWithNothingToTell_ShareALine) {
+  const RunDir dir;
+  Region region;
+  observe::start(region, dir);
+  const Ran ran = run_command({"why"}, {"BYPASS_RUN_DIR=" + dir.path()});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, "nothing was left to the kernel: cli_test (pid " + std::to_string(getpid()) + ")\n");
 }
 
 TEST_F(Show, WhyJson_HasTheSame) {
@@ -140,6 +176,36 @@ TEST(ShowConfig, KindOfPortThatIsNotBuilt_IsSaidToBe) {
   };
   EXPECT_TRUE(said("BYPASS_PORT=tap:a;verbs:mlx5_0"));
   EXPECT_FALSE(said("BYPASS_PORT=af_packet:lo"));
+}
+
+TEST(ShowConfig, Pid_ShowsTheProcesssSettings) {
+  const RunDir dir;
+  Region region;
+  observe::RegionStart start;
+  start.run_dir = dir.path();
+  for (const char* text : {"port", "verbs:mlx5_0", "environment", "tick_ms", "25", "/etc/x.toml:3", "yield_us",
+                           "forever", "profile latency"})
+    start.settings.append(text).push_back('\0');
+  std::string problem;
+  ASSERT_TRUE(region.create(start, problem)) << problem;
+  const auto config = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"config", std::to_string(getpid())});
+    return run_command(more, {"BYPASS_RUN_DIR=" + dir.path(), "BYPASS_MTU=1400"});
+  };
+  const json settings = json::parse(config({"--json"}).out).at("settings");
+  const auto setting = [&](const char* key) {
+    return *std::find_if(settings.begin(), settings.end(), [&](const json& s) { return s.at("key") == key; });
+  };
+  EXPECT_EQ(setting("port").at("value"), "verbs:mlx5_0");
+  EXPECT_EQ(setting("port").at("origin"), "environment");
+  EXPECT_EQ(setting("tick_ms").at("value"), "25");
+  EXPECT_EQ(setting("tick_ms").at("where"), "/etc/x.toml:3");
+  EXPECT_EQ(setting("tick_ms").at("origin"), "file");
+  EXPECT_EQ(setting("yield_us").at("origin"), "profile");
+  EXPECT_EQ(setting("mtu").at("value"), "") << "the shell's is not the process's";
+  EXPECT_NE(config({}).out.find("25 ms"), std::string::npos);
+  EXPECT_EQ(config({"--toml"}).code, 2);
+  EXPECT_EQ(run_command({"config", "4194304"}, {"BYPASS_RUN_DIR=" + dir.path()}).code, 1);
 }
 
 TEST(ShowConfig, Problem_IsToldOnStandardErrorAndEndsWith1) {

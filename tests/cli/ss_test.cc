@@ -31,10 +31,17 @@ class Ss : public testing::Test {
     std::uint32_t address = 0;
     std::uint16_t port = 0;
   };
+  /// What no socket stands for; not in SetUp(), so that most tests show a program's own.
+  void add_closed() {
+    add(-1, IPPROTO_TCP, SocketState::kTimeWait, {kOurs, 80}, {kPeer, 40001}, 0, 0);
+    add(-1, IPPROTO_TCP, SocketState::kSynReceived, {kOurs, 80}, {kPeer, 40002}, 0, 0);
+    add(-1, IPPROTO_TCP, SocketState::kFinWait2, {kOurs, 80}, {kPeer, 40003}, 0, 0);
+  }
   void add(int fd, std::uint8_t protocol, SocketState state, Name local, Name remote, std::uint32_t rx,
            std::uint32_t tx) {
     observe::SocketRecord s{};
     s.fd = fd;
+    s.of_stack = fd < 0 ? 1 : 0;
     s.protocol = protocol;
     s.state = static_cast<std::uint8_t>(state);
     s.path = static_cast<std::uint8_t>(SocketPath::kWire);
@@ -126,6 +133,26 @@ TEST_F(Ss, Filters) {
   EXPECT_EQ(ports({"-a", "src", "*:5353"}), (Ports{5353}));
   EXPECT_EQ(ports({"state all (sport = :80 or dport = :443) and not dst 10.9.0.2"}), (Ports{80, 34567}));
   EXPECT_EQ(ports({"! dport = :53", "dst 10.9.0.2"}), (Ports{80})) << "and may be left out";
+}
+
+TEST_F(Ss, ConnectionsWithoutASocket_AreShownAsSsShowsThem) {
+  add_closed();
+  EXPECT_EQ(ports({"-t"}), (Ports{80, 34567, 80})) << "TIME-WAIT and SYN-RECV are hidden without -a";
+  EXPECT_EQ(ports({"-ta"}), (Ports{80, 80, 34567, 80, 80, 80}));
+  EXPECT_EQ(ports({"state", "time-wait"}), (Ports{80}));
+  EXPECT_EQ(ports({"state", "bucket"}), (Ports{80, 80}));
+  EXPECT_EQ(ports({"-t", "state", "connected", "dport = :40001"}), (Ports{80}));
+  EXPECT_EQ(ss({"-Htanpi", "dport = :40001"}).out, "TIME-WAIT 0 0 10.9.0.1:80 10.9.0.2:40001\n")
+      << "no process has it, and nothing is known of it";
+  EXPECT_EQ(json::parse(ss({"--json", "dport = :40003"}).out).at("sockets").at(0).at("process").at("fd"), nullptr);
+}
+
+TEST_F(Ss, Pid_MayBeTheFirstWord) {
+  EXPECT_EQ(ports({"-ua", pid_}), (Ports{5353, 5000}));
+  EXPECT_EQ(ports({"-a", pid_, "sport = :80"}), (Ports{80, 80}));
+  EXPECT_EQ(ss({"4194304"}).code, 1);
+  EXPECT_EQ(ss({"0"}).code, 2);
+  EXPECT_EQ(ss({"--pid", pid_, pid_}).code, 2);
 }
 
 TEST_F(Ss, WrongFilter_IsSaidAndEndsWith2) {

@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 
 #include "observe/scratch.h"
@@ -26,6 +28,16 @@ TEST(Region, Header_SaysWhoWroteIt) {
   EXPECT_EQ(s.profile, "latency");
   EXPECT_FALSE(s.elsewhere);
   EXPECT_NE(s.start_time, 0U);
+}
+
+TEST(Region, ProgramThatWritesOverItsTitle_KeepsItsName) {
+  const std::string title = program_invocation_short_name;
+  std::fill_n(program_invocation_short_name, title.size(), 'x');
+  const RunDir dir;
+  Region region;
+  start(region, dir);
+  std::copy(title.begin(), title.end(), program_invocation_short_name);
+  EXPECT_EQ(snapshot(dir).command, "observe_test");
 }
 
 TEST(Region, Counters_CarryNamesAndUnits) {

@@ -16,11 +16,14 @@ TEST(EnvironmentCopy, ProgramThatWritesOverItsEnvironment_ChangesNothing) {
   char port[] = "BYPASS_PORT=tap:a", other[] = "PATH=/bin", address[] = "BYPASS_ADDR=10.9.0.1/24";
   const char* const block[] = {port, other, address, nullptr};
   EnvironmentCopy copy;
+  char program[] = "nginx";
   copy.take(block);
-  for (char* entry : {port, other, address}) std::memset(entry, 'x', std::strlen(entry));
+  copy.take_program(program);
+  for (char* entry : {port, other, address, program}) std::memset(entry, 'x', std::strlen(entry));
   EXPECT_STREQ(find_variable(copy.entries(), "BYPASS_PORT"), "tap:a");
   EXPECT_STREQ(find_variable(copy.entries(), "BYPASS_ADDR"), "10.9.0.1/24");
   EXPECT_EQ(find_variable(copy.entries(), "PATH"), nullptr);
+  EXPECT_STREQ(copy.program(), "nginx");
   EXPECT_STREQ(copy.left_out(), "");
 }
 

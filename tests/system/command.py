@@ -69,4 +69,96 @@ def run_leaves_a_program_without_a_wire_to_itself():
         side.run("server", BYPASS, "run", "--port", "vhost:/tmp/x", "--", "/usr/bin/python3", "-c", "print('ran')", expect=125)
 
 
+@case
+def run_names_what_is_not_there():
+    """Before the program begins by `bypass run`; with the library alone the program runs, and is told on what."""
+    with Side("bypass") as side:
+        script = "import socket; socket.socket(); print('ran')"
+        python = ["/usr/bin/python3", "-c", script]
+        missing = [f"vhost:{side.path('nosuch/wire')}", "af_packet:nosuch0"]
+        for port in missing:
+            refused = side.run("server", BYPASS, "run", "--port", port, "--addr", "10.9.0.1/24", "--", *python, expect=125,
+                               LD_PRELOAD="", BYPASS_PORT="", BYPASS_ADDR="")
+            check(refused == b"", refused)
+            child = side.start("server", *python, until="ran", BYPASS_PORT=port)
+            side.end(child)
+            told = [line for line in side.output(child).splitlines() if line != "ran"]
+            check(len(told) == 1 and f"BYPASS_PORT={port}: " in told[0], told)
+            check(told[0].endswith("; the program runs on the kernel's sockets"), told)
+        child = side.start("server", *python, BYPASS_MTU="5")
+        side.end(child)
+        check("BYPASS_MTU=5 (environment): " in side.output(child) and side.output(child).count("runs on the kernel's sockets") == 1,
+              side.output(child))
+        child = side.start("server", *python, BYPASS_PORT=missing[0], BYPASS_STRICT="on")
+        check(side.end(child) == 78 and "kernel's sockets" not in side.output(child), side.output(child))
+
+
+@case
+def a_familys_port_and_counters_are_one_processs():
+    with Side("bypass") as side:
+        port = free_port()
+        server = side.start_python("server", "forked_echo.py", "prefork", side.address, port, until="ready")
+        os.mkfifo(side.path("fifo"))
+        client = side.start_python("client", "kept_connections.py", side.address, port, side.path("fifo"), until="kept")
+        listed = lambda: json.loads(side.run("server", BYPASS, "stat", "--json", LD_PRELOAD=""))["processes"]
+        family = lambda: [p for p in listed() if p["pid"] != client.pid]
+
+        def told():
+            owner = {p["port_owner"] for p in family()}
+            return len(family()) > 1 and len(owner) == 1 and sum(1 for p in family() if p["counters"]) == 1
+
+        side.until(told, "one process of the family shows its counters")
+        owner = family()[0]["port_owner"]
+        for process in family():
+            mine = process["pid"] == owner
+            check(process["ports"][0]["open"] == mine and (process["ports"][0]["rx_frames"] > 0) == mine, process)
+            check(bool(process["counters"]) == mine, process)
+        followers = [p["pid"] for p in family() if p["pid"] != owner]
+        text = side.run("server", BYPASS, "stat", followers[0], LD_PRELOAD="").decode()
+        check(f"port of pid {owner}" in text and f"of pid {owner} " in text, text)
+        check(server.poll() is None, "the server has ended")
+
+
+@case
+def ss_hides_and_lists_time_wait_as_ss_does():
+    script = ("import signal, socket, sys\n"
+              "listener = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+              "print('ready', flush=True)\n"
+              "s, _ = listener.accept()\n"
+              "s.close()\n"  # first: TIME-WAIT is here
+              "print('closed', flush=True)\n"
+              "signal.pause()\n")
+    shown = {}
+    for name in ("kernel", "bypass"):
+        with Side(name) as side:
+            port = free_port()
+            server = side.start("server", "/usr/bin/python3", "-u", "-c", script, side.address, port, until="ready")
+            side.run("client", "/usr/bin/python3", "-c", "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2]))).recv(1)",
+                     side.address, port)
+            side.wait_for(server, "closed")
+            command = [BYPASS, "ss"] if name == "bypass" else ["/usr/bin/ss"]
+            rows = lambda *options: side.run("server", *command, *options, f"sport = :{port}", LD_PRELOAD="").decode().splitlines()
+            words = lambda *options: sorted(line.split()[0] for line in rows(*options))
+            side.until(lambda: words("-Htan") == ["LISTEN", "TIME-WAIT"], "the connection is in TIME-WAIT")
+            shown[name] = [words("-Htan"), words("-Htn"), rows("-Htln") != [], words("-Ht", "state", "time-wait"),
+                           ["users:" in line for line in rows("-Hanp", "state", "time-wait")]]
+    check(shown["kernel"] == shown["bypass"], shown)
+    check(shown["bypass"][0] == ["LISTEN", "TIME-WAIT"] and shown["bypass"][1] == [], shown)
+
+
+@case
+def a_program_that_writes_over_its_title_keeps_its_name():
+    """As setproctitle does: argv[0] lies where the title goes. Both what is shown and the rules go by the name."""
+    script = ("import ctypes, errno, socket, signal\n"
+              "name = ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'program_invocation_short_name').value\n"
+              "ctypes.memset(name, ord('x'), 7)\n"
+              "s = socket.socket()\n"
+              "print(s.connect_ex(('10.9.0.77', 9)) == errno.EACCES, flush=True)\n"
+              "signal.pause()\n")
+    with Side("bypass") as side:
+        child = side.start("server", "/usr/bin/python3", "-c", script, until="\n", BYPASS_RULES="fail tcp connect * program=python3")
+        check(side.output(child).splitlines()[-1] == "True", "the rule has not been found: " + side.output(child))
+        check(side.stat(child)["command"] == "python3", side.stat(child)["command"])
+
+
 run_named(CASES, "as promised")

@@ -13,6 +13,8 @@ inline constexpr int kOk = 0;
 inline constexpr int kNothing = 1;  // no process found, or the configuration has problems
 inline constexpr int kUsage = 2;
 
+inline constexpr int kLargestPid = 1 << 22;
+
 struct ShowOptions {
   int pid = 0;  // 0: every process
   bool json = false;
@@ -31,6 +33,7 @@ struct SsOptions {
 };
 
 struct ConfigOptions {
+  int pid = 0;  // 0: of a program started from here
   bool json = false;
   bool markdown = false;  // docs/settings.md
   bool toml = false;      // config/bypass.toml

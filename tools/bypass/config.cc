@@ -1,4 +1,4 @@
-// bypass config: the configuration as a program started from this shell would have it.
+// bypass config: the configuration as a program started from this shell would have it, or as a running one has it.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -92,9 +92,45 @@ int print_profile(const std::string& name) {
   return kOk;
 }
 
+runtime::Origin origin_of(const std::string& where) {
+  if (where == "environment") return runtime::Origin::kEnvironment;
+  return where.starts_with("profile ") ? runtime::Origin::kProfile : runtime::Origin::kFile;
+}
+
+/// What the process has left in its stats file; its environment may have been written over since (setproctitle). What
+/// is wrong with it stands in `bypass why`.
+Config config_of(const observe::Snapshot& process) {
+  std::vector<std::string> variables;
+  for (const auto& entry : process.settings)
+    if (const Setting* setting = runtime::setting_by_key(entry.key); setting != nullptr)
+      variables.push_back(fmt::format("{}={}", setting->env, entry.value));
+  std::vector<const char*> environment;
+  for (const std::string& variable : variables) environment.push_back(variable.c_str());
+  environment.push_back(nullptr);
+  Config config = runtime::parse_config(environment.data(), nullptr);
+  config.problems.clear();
+  for (const auto& entry : process.settings)
+    if (const Setting* setting = runtime::setting_by_key(entry.key); setting != nullptr)
+      config.values[runtime::setting_index(*setting)] = {entry.value, origin_of(entry.where), entry.where};
+  return config;
+}
+
+int show_process(const ConfigOptions& options) {
+  const observe::Listing listing = find_processes(options.pid);
+  if (listing.processes.empty()) return kNothing;
+  const Config config = config_of(listing.processes.front());
+  options.json ? print_json(config) : print_text(config);
+  return kOk;
+}
+
 }  // namespace
 
 int run_config(const ConfigOptions& options) {
+  if (options.pid != 0 && (options.markdown || options.toml || !options.profile.empty())) {
+    fmt::print(stderr, "bypass: config: a process has neither a reference nor a profile to print\n");
+    return kUsage;
+  }
+  if (options.pid != 0) return show_process(options);
   if (!options.profile.empty()) return print_profile(options.profile);
   if (options.markdown || options.toml) {
     fmt::print("{}", options.markdown ? settings_markdown() : settings_toml());

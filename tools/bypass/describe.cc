@@ -71,6 +71,7 @@ Json process_json(const observe::Snapshot& process) {
           {"version", process.library_version},
           {"created_ns", process.created_ns},
           {"updated_ns", process.updated_ns},
+          {"port_owner", process.port_owner},
           {"other_pid_namespace", process.elsewhere}};
 }
 
@@ -146,9 +147,10 @@ void print_table(const std::vector<std::vector<std::string>>& rows, const char* 
 }
 
 void print_process_line(const observe::Snapshot& process) {
-  fmt::print("{}  pid {}{}  profile {}  libbypass {}  for {}\n", process.command, process.pid,
-             process.elsewhere ? " (in another pid namespace)" : "", process.profile, process.library_version,
-             age_text(process.created_ns));
+  fmt::print("{}  pid {}{}{}  profile {}  libbypass {}  for {}\n", process.command, process.pid,
+             process.elsewhere ? " (in another pid namespace)" : "",
+             process.follows() ? fmt::format("  port of pid {}", process.port_owner) : "", process.profile,
+             process.library_version, age_text(process.created_ns));
 }
 
 }  // namespace bypass::tool

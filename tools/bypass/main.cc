@@ -10,9 +10,17 @@ namespace {
 
 using namespace bypass::tool;
 
+// As a word and as an option.
+void add_pid(CLI::App& command, int& pid, const char* meaning) {
+  auto* const both = command.add_option_group("process")->require_option(0, 1);
+  both->add_option("PID", pid, meaning)->check(CLI::Range(1, kLargestPid));
+  both->add_option("--pid", pid, "The same as an option")->check(CLI::Range(1, kLargestPid));
+}
+
+constexpr const char* kOneProcess = "One process; without it all of the user's (for root, everybody's)";
+
 void add_show_options(CLI::App& command, ShowOptions& options) {
-  command.add_option("PID", options.pid, "One process; without it all of the user's (for root, everybody's)")
-      ->check(CLI::Range(1, 1 << 22));
+  add_pid(command, options.pid, kOneProcess);
   command.add_flag("--json", options.json, "Print JSON");
 }
 
@@ -29,10 +37,10 @@ void add_ss_options(CLI::App& command, SsOptions& options) {
   command.add_flag("-H,--no-header", options.no_header, "Without the heading");
   command.add_flag("-O,--oneline", options.one_line, "Everything about a socket on one line");
   command.add_flag("--json", options.json, "Print JSON");
-  command.add_option("--pid", options.pid, "One process; without it all of the user's (for root, everybody's)")
-      ->check(CLI::Range(1, 1 << 22));
+  command.add_option("--pid", options.pid, kOneProcess)->check(CLI::Range(1, kLargestPid));
   command.add_option("FILTER", options.filter,
-                     "state STATE, exclude STATE, and an expression: sport = :80, dport >= :1024, src ADDRESS, "
+                     "A process as with --pid, and then what to show of it: state STATE, exclude STATE, and an "
+                     "expression: sport = :80, dport >= :1024, src ADDRESS, "
                      "dst ADDRESS/LENGTH, joined by and, or, not, ( )");
 }
 
@@ -69,6 +77,8 @@ int main(int argc, char** argv) {
   ConfigOptions config_options;
   CLI::App* const config =
       app.add_subcommand("config", "Every setting with its value and where that comes from, and what is wrong with it");
+  add_pid(*config, config_options.pid,
+          "The settings of a running process; without it those that a program started from here would have");
   auto* const forms = config->add_option_group("form")->require_option(0, 1);
   forms->add_flag("--json", config_options.json, "Print JSON");
   forms->add_flag("--markdown", config_options.markdown, "Print the reference of all settings");

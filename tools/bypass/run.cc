@@ -13,6 +13,7 @@
 #include "program_file.h"
 #include "runtime/config.h"
 #include "runtime/config_toml.h"
+#include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"
 
@@ -25,8 +26,13 @@ using runtime::Setting;
 // As env(1) ends: the program's own codes lie below, mostly.
 constexpr int kNotStarted = 125, kCannotRun = 126, kNotThere = 127;
 
+struct Given {
+  std::string value;
+  std::string option;  // as it was written: "--mtu", "--set tcp.retries2"
+};
+
 struct RunOptions {
-  std::map<std::string, std::string> variables;  // BYPASS_NAME → value
+  std::map<std::string, Given> variables;  // by BYPASS_NAME
   std::string library;
   std::vector<std::string> program;
   bool help = false;
@@ -103,7 +109,7 @@ class Words {
       return false;
     }
     if (setting != nullptr) {
-      options.variables[std::string(setting->env)] = value;
+      options.variables[std::string(setting->env)] = {value, "--" + name};
     } else if (name == "library") {
       options.library = value;
     } else {
@@ -122,7 +128,7 @@ class Words {
                                             : fmt::format("there is no setting {}", name);
       return false;
     }
-    options.variables[std::string(setting->env)] = text.substr(equals + 1);
+    options.variables[std::string(setting->env)] = {text.substr(equals + 1), "--set " + name};
     return true;
   }
 
@@ -162,7 +168,7 @@ void set_variable(std::vector<std::string>& environment, const std::string& name
 std::vector<std::string> environment_for(const RunOptions& options, const std::string& library) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; entry++) environment.emplace_back(*entry);
-  for (const auto& [name, value] : options.variables) set_variable(environment, name, value);
+  for (const auto& [name, given] : options.variables) set_variable(environment, name, given.value);
   const char* const there = getenv("LD_PRELOAD");
   std::string preload = library, others = there != nullptr ? there : "";
   std::replace(others.begin(), others.end(), ':', ' ');
@@ -184,6 +190,30 @@ int fail(int code, const std::string& problem) {
   return code;
 }
 
+/// Names what was written: the option where the value came by one, or might have come.
+std::string told(runtime::ConfigProblem problem, const RunOptions& options) {
+  const Setting* const setting = runtime::setting_by_env(problem.name);
+  if (setting == nullptr) return problem.message();
+  const auto given = options.variables.find(problem.name);
+  if (given == options.variables.end() && problem.where != "default") return problem.message();
+  problem.name = given != options.variables.end() ? given->second.option : "--" + option_name(*setting);
+  problem.where.clear();
+  return problem.message();
+}
+
+/// What can be seen of the ports without opening them: what the library looks at when the program makes its first
+/// socket, and would then have to leave to the kernel.
+std::vector<runtime::ConfigProblem> port_problems(const runtime::Config& config) {
+  const Setting& setting = *runtime::setting_by_env("BYPASS_PORT");
+  const runtime::SettingValue& value = config.values[runtime::setting_index(setting)];
+  const std::string_view name = value.origin == runtime::Origin::kFile ? setting.key : setting.env;
+  std::vector<runtime::ConfigProblem> problems;
+  for (const runtime::PortConfig& port : config.ports)
+    if (const std::string problem = runtime::quick_check(port); !problem.empty())
+      problems.push_back({std::string(name), runtime::port_text(port), value.where, problem});
+  return problems;
+}
+
 void print_help() {
   fmt::print(
       "Runs a program on libbypass: its sockets to bypass addresses leave the kernel.\n"
@@ -194,7 +224,8 @@ void print_help() {
   fmt::print(
       "  --{:<22} Any setting, by its variable's name or its key in the file.\n"
       "  --{:<22} The library, where it is not found by itself.\n\n"
-      "Ends as the program does; with 125 when the settings have problems, 126 when the program cannot be run on\n"
+      "Ends as the program does; with 125 when the settings have problems or name what is not there, 126 when the "
+      "program cannot be run on\n"
       "the library (a static one, a setuid one, …), 127 when there is no such program.\n",
       "set NAME=VALUE", "library PATH");
 }
@@ -211,9 +242,10 @@ int run_program(const std::vector<std::string>& words) {
   if (problem = library_problem(library); !problem.empty()) return fail(kNotStarted, problem);
   std::vector<std::string> environment = environment_for(options, library);
   const std::vector<char*> environment_pointers = pointers_to(environment);
-  const runtime::Config config = runtime::load_config(environment_pointers.data(), runtime::read_toml);
-  for (const auto& found : config.problems) fail(kNotStarted, found.message());
-  if (!config.ok()) return kNotStarted;
+  runtime::Config config = runtime::load_config(environment_pointers.data(), runtime::read_toml);
+  if (config.ok()) config.problems = port_problems(config);
+  for (const auto& found : config.problems) fail(kNotStarted, told(found, options));
+  if (!config.ok()) return fail(kNotStarted, "nothing was started");
   if (!config.wants_port()) fail(kOk, "no port is set (--port), so every socket stays the kernel's");
 
   const ProgramFile program = find_program(options.program[0], getenv("PATH"));

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "command.h"
 #include "describe.h"
 #include "runtime/address_text.h"
+#include "runtime/settings_text.h"
 #include "ss_filter.h"
 
 namespace bypass::tool {
@@ -41,6 +43,7 @@ std::string port_text(const SocketRecord& socket, std::uint16_t port, bool numer
 }
 
 std::string users_text(const Row& row) {
+  if (row.socket->of_stack != 0) return "";
   return fmt::format("users:((\"{}\",pid={},fd={}))", row.process->command, row.process->pid, row.socket->fd);
 }
 
@@ -50,7 +53,7 @@ double milliseconds(std::uint32_t us) {
 
 // ss -i: what is not known is left out.
 std::string info_text(const SocketRecord& s) {
-  if (!is_connection(s)) return "";
+  if (!is_connection(s) || s.state == static_cast<std::uint8_t>(SocketState::kTimeWait)) return "";
   std::string text = fmt::format("rto:{:g}", milliseconds(s.rto_us));
   const auto add = [&text](const char* name, std::uint64_t value) {
     if (value != 0) text += fmt::format(" {}:{}", name, value);
@@ -83,6 +86,7 @@ Json row_json(const Row& row, const SsOptions& options) {
                {"peer_port", s.remote_port},
                {"path", observe::path_name(s.path)},
                {"process", {{"command", row.process->command}, {"pid", row.process->pid}, {"fd", s.fd}}}};
+  if (s.of_stack != 0) json["process"]["fd"] = nullptr;
   if (options.info && is_connection(s)) json["info"] = socket_json(s);
   return json;
 }
@@ -155,7 +159,17 @@ std::vector<Row> select(const observe::Listing& listing, const SsOptions& option
 
 }  // namespace
 
-int run_ss(const SsOptions& options) {
+int run_ss(const SsOptions& given) {
+  SsOptions options = given;
+  // No expression begins with a number.
+  if (const auto pid = options.filter.empty() ? std::nullopt : runtime::parse_number(options.filter[0])) {
+    if (options.pid != 0 || *pid < 1 || *pid > kLargestPid) {
+      fmt::print(stderr, "bypass: ss: {} is no process to be shown\n", *pid);
+      return kUsage;
+    }
+    options.pid = static_cast<int>(*pid);
+    options.filter.erase(options.filter.begin());
+  }
   using Default = SocketFilter::Default;
   const Default states = options.all ? Default::kAll : options.listening ? Default::kListening : Default::kConnected;
   SocketFilter filter;

@@ -243,7 +243,8 @@ bool SocketFilter::parse(const std::vector<std::string>& words, Default states, 
     }
     (state ? named : excluded) |= *mask;
   }
-  const std::uint32_t base = states == Default::kAll ? kAll : states == Default::kListening ? kListening : kConnected;
+  const std::uint32_t connected = kConnected & ~kBucket;
+  const std::uint32_t base = states == Default::kAll ? kAll : states == Default::kListening ? kListening : connected;
   states_ = (named != 0 ? named : excluded != 0 ? kAll : base) & ~excluded;
   if (parser.at_end()) return true;
   const auto expression = parser.expression();

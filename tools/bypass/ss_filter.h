@@ -15,7 +15,8 @@ namespace bypass::tool {
 
 class SocketFilter {
  public:
-  /// Which states are shown where the expression names none: connected ones, listening ones, all.
+  /// Which states are shown where the expression names none: connected ones but SYN-RECV and TIME-WAIT, listening ones,
+  /// all.
   enum class Default : std::uint8_t { kConnected, kListening, kAll };
 
   /// False: `problem` says what is wrong with the words.

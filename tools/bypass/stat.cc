@@ -17,7 +17,8 @@ Json stat_json(const Snapshot& process, bool all) {
   json["ports"] = Json::array();
   for (const auto& port : process.ports) json["ports"].push_back(port_json(port));
   json["sockets"] = Json::array();
-  for (const auto& socket : process.sockets) json["sockets"].push_back(socket_json(socket.record));
+  for (const auto& socket : process.sockets)
+    if (socket.record.of_stack == 0) json["sockets"].push_back(socket_json(socket.record));
   json["sockets_not_listed"] = process.sockets_missing;
   json["counters"] = Json::object();
   for (const auto& counter : process.counters)
@@ -34,7 +35,8 @@ void print_ports(const Snapshot& process) {
                                                  "TX FRAMES", "TX BYTES", "TX LOST", "REOPENED"}};
   for (const auto& port : process.ports)
     rows.push_back({port_name(port),
-                    port.open == 0      ? "not open"
+                    process.follows()   ? fmt::format("of pid {}", process.port_owner)
+                    : port.open == 0    ? "not open"
                     : port.link_up != 0 ? "up"
                                         : "down",
                     fmt::format("{}", fmt::join(port_addresses(port), ",")), fmt::format("{}", port.mtu),
@@ -66,18 +68,23 @@ std::vector<std::string> socket_row(const observe::SocketRecord& s) {
 
 void print_sockets(const Snapshot& process) {
   fmt::print("\n");
-  if (process.sockets.empty()) {
-    fmt::print("  no socket\n");
-    return;
-  }
   std::vector<std::vector<std::string>> rows = {{"FD", "PROTO", "STATE", "PATH", "LOCAL", "REMOTE", "RX BYTES",
                                                  "TX BYTES", "RXQ", "TXQ", "RETRANS", "SRTT µs", "CWND"}};
-  for (const auto& socket : process.sockets) rows.push_back(socket_row(socket.record));
-  print_table(rows, "  ");
+  for (const auto& socket : process.sockets)
+    if (socket.record.of_stack == 0) rows.push_back(socket_row(socket.record));
+  if (rows.size() == 1) {
+    fmt::print("  no socket\n");
+  } else {
+    print_table(rows, "  ");
+  }
   if (process.sockets_missing != 0) fmt::print("  and {} more that found no place here\n", process.sockets_missing);
 }
 
 void print_counters(const Snapshot& process, bool all) {
+  if (process.follows()) {
+    fmt::print("\n  the counters are the family's: see pid {}\n", process.port_owner);
+    return;
+  }
   std::vector<std::vector<std::string>> rows = {{"COUNTER", "VALUE", "UNIT"}};
   for (const auto& counter : process.counters)
     if (all || counter.value != 0) rows.push_back({counter.name, fmt::format("{}", counter.value), counter.unit});

@@ -1,6 +1,8 @@
 // bypass why
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "command.h"
 #include "describe.h"
 #include "observe/reasons.h"
@@ -24,10 +26,6 @@ std::string sentence(std::uint16_t reason, const std::string& detail) {
 }
 
 void print_whys(const Snapshot& process) {
-  if (process.whys.empty()) {
-    fmt::print("  nothing was left to the kernel\n");
-    return;
-  }
   std::vector<std::vector<std::string>> rows = {{"TIMES", "LAST FD", "PROTO", "ADDRESS", "REASON", "WHAT"}};
   for (const auto& why : process.whys)
     rows.push_back({fmt::format("{}", why.count), why.fd < 0 ? "-" : fmt::format("{}", why.fd),
@@ -35,6 +33,30 @@ void print_whys(const Snapshot& process) {
                     observe::reason_info(why.reason).name, sentence(why.reason, field_text(why.detail))});
   print_table(rows, "  ");
   if (process.whys_lost != 0) fmt::print("  and {} older entries that had to make room\n", process.whys_lost);
+}
+
+/// One line for all that have nothing to tell.
+void print_quiet(const std::vector<const Snapshot*>& quiet, bool others) {
+  std::string names;
+  for (const Snapshot* process : quiet)
+    names += fmt::format("{}{} (pid {})", names.empty() ? "" : ", ", process->command, process->pid);
+  if (!quiet.empty()) fmt::print("{}nothing was left to the kernel: {}\n", others ? "\n" : "", names);
+}
+
+void print_text(const observe::Listing& listing) {
+  std::vector<const Snapshot*> quiet;
+  bool printed = false;
+  for (const Snapshot& process : listing.processes) {
+    if (process.whys.empty()) {
+      quiet.push_back(&process);
+      continue;
+    }
+    if (std::exchange(printed, true)) fmt::print("\n");
+    print_process_line(process);
+    fmt::print("\n");
+    print_whys(process);
+  }
+  print_quiet(quiet, printed);
 }
 
 }  // namespace
@@ -46,12 +68,7 @@ int run_why(const ShowOptions& options) {
     for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));
     fmt::print("{}\n", Json{{"processes", processes}}.dump(2));
   } else {
-    for (const Snapshot& process : listing.processes) {
-      if (&process != &listing.processes.front()) fmt::print("\n");
-      print_process_line(process);
-      fmt::print("\n");
-      print_whys(process);
-    }
+    print_text(listing);
   }
   return listing.processes.empty() ? kNothing : kOk;
 }
