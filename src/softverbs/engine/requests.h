@@ -22,7 +22,7 @@ struct SendRequest {
   ibv_wr_opcode opcode = IBV_WR_SEND;
   unsigned flags = 0;     // ibv_send_flags
   std::uint32_t imm = 0;  // network byte order
-  std::span<const ibv_sge> sges;
+  std::span<const ibv_sge> sges{};
   // RDMA and atomic operations
   std::uint64_t remote_addr = 0;
   std::uint32_t rkey = 0;
@@ -31,13 +31,13 @@ struct SendRequest {
   const Ah* ah = nullptr;
   std::uint32_t remote_qpn = 0, remote_qkey = 0;
   // IBV_WR_TSO on a raw-packet queue pair: the frame's headers and the payload bytes of each segment.
-  std::span<const std::byte> tso_header;
+  std::span<const std::byte> tso_header{};
   std::uint16_t tso_mss = 0;
 };
 
 struct ReceiveRequest {
   std::uint64_t wr_id = 0;
-  std::span<const ibv_sge> sges;
+  std::span<const ibv_sge> sges{};
 };
 
 struct Completion {
