@@ -183,8 +183,8 @@ void check_gateways(Draft& draft) {
   }
 }
 
-// The software RDMA devices' wires. With BYPASS_PORT=verbs:soft0 port and device are two users of one wire, and the lists
-// speak of both.
+// The software RDMA devices' wires. With BYPASS_PORT=verbs:soft0 port and device are two users of one wire, and the
+// lists speak of both.
 void join_soft(Draft& draft) {
   const std::size_t count = draft.soft_names.size();
   if (count == 0 || !few_enough(draft, "BYPASS_SOFT", count)) return;

@@ -144,9 +144,9 @@ TEST(ConfigPorts, SoftDevices_TakeTheirOwnAddressesElseThePorts) {
 }
 
 TEST(ConfigPorts, SoftDevices_TakeTheListsOfTheirWires) {
-  const Config config = from_environment({"BYPASS_SOFT=tap:a;tap:b", "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24",
-                                          "BYPASS_GATEWAY=10.7.0.9", "BYPASS_MAC=;02:00:00:00:00:07",
-                                          "BYPASS_MTU=4200;9000"});
+  const Config config =
+      from_environment({"BYPASS_SOFT=tap:a;tap:b", "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24",
+                        "BYPASS_GATEWAY=10.7.0.9", "BYPASS_MAC=;02:00:00:00:00:07", "BYPASS_MTU=4200;9000"});
   ASSERT_EQ(messages(config), "");
   const PortSpec first = port_spec(config, config.soft.at(0), config.soft.size());
   EXPECT_EQ(first.kind + ":" + first.target, "tap:a");

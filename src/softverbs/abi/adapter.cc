@@ -1,0 +1,355 @@
+#include "softverbs/abi/adapter.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "runtime/host.h"
+#include "runtime/inside.h"
+#include "runtime/log.h"
+#include "runtime/plugin.h"
+#include "runtime/port_check.h"
+#include "softverbs/abi/objects.h"
+#include "softverbs/abi/setup.h"
+#include "stack/context.h"
+
+namespace bypass::softverbs {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The adapters of this process, and the plugins that their wires come from.
+pthread_mutex_t g_table = PTHREAD_MUTEX_INITIALIZER;
+std::array<Adapter*, bypass::Context::kMaxPorts> g_adapters{};
+runtime::PluginSet& plugins() {
+  static auto* const set = new runtime::PluginSet;  // the ports' threads outlive static destructors
+  return *set;
+}
+
+class TableLock {
+ public:
+  TableLock() { pthread_mutex_lock(&g_table); }
+  ~TableLock() { pthread_mutex_unlock(&g_table); }
+  TableLock(const TableLock&) = delete;
+  TableLock& operator=(const TableLock&) = delete;
+};
+
+/// How long a peer and a link may take to be there.
+constexpr Duration kPeerPatience = std::chrono::seconds{2};
+/// Between two looks while they are waited for.
+constexpr timespec kPeerInterval{0, 200'000};
+/// So many polls of the program's since the progress thread's last look: it is about, and looks after the wire itself.
+constexpr std::uint64_t kBusyPolls = 64;
+/// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
+/// last away, then less and less often, in the end once a tick.
+constexpr Duration kFirstAbsence = std::chrono::microseconds{50};
+
+std::uint64_t random_seed() {
+  std::uint64_t seed = 1;
+  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof seed))
+    seed = reinterpret_cast<std::uintptr_t>(&seed) ^ static_cast<std::uint64_t>(getpid()) << 32;
+  return seed;
+}
+
+rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
+  rdma::DeviceConfig config;
+  config.addresses = wire.addresses;
+  for (const IpAddress& gateway : wire.gateways)
+    if (gateway.is_v4()) config.gateway = gateway;
+  config.seed = random_seed();
+  return config;
+}
+
+std::string wire_text(const runtime::PortConfig& wire) {
+  return "BYPASS_SOFT=" + wire.kind + (wire.target.empty() ? "" : ":" + wire.target);
+}
+
+}  // namespace
+
+// --- Opening and closing
+
+Adapter* Adapter::attach(std::size_t index) {
+  const runtime::Inside inside;
+  const TableLock lock;
+  Adapter*& place = g_adapters[index];
+  if (place == nullptr) {
+    static const int forks = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    (void)forks;
+    auto* const made = new Adapter(index);
+    std::string problem;
+    if (!made->open(problem)) {
+      delete made;
+      report((wire_text(setup().soft[index]) + ": " + problem).c_str());
+      errno = ENODEV;
+      return nullptr;
+    }
+    place = made;
+  }
+  place->users_++;
+  return place;
+}
+
+void Adapter::detach() {
+  const runtime::Inside inside;
+  const TableLock lock;
+  if (--users_ > 0) return;
+  if (g_adapters[index_] == this) g_adapters[index_] = nullptr;
+  if (!inherited_) close();
+  // What a forked child has inherited stays lying: the engine's port is the parent's.
+  if (inherited_) static_cast<void>(engine_.release());
+  delete this;
+}
+
+bool Adapter::open(std::string& problem) {
+  const runtime::Config& config = setup();
+  const runtime::PortConfig& wire = config.soft[index_];
+  problem = runtime::quick_check(wire);
+  if (!problem.empty()) return false;
+  backend_ = plugins().get(runtime::plugin_of_kind(wire.kind), runtime::backend_host(), problem);
+  if (backend_ == nullptr) return false;
+  port_ = backend_->open(port_spec(config, wire, config.soft.size()), problem);
+  if (port_ == nullptr) return false;
+  engine_ = rdma::Device::create(device_config(wire), *port_);
+  spin_ = config.spin;
+  yield_ = config.yield;
+  tick_ = config.tick;
+  wake_fd_ = runtime::own_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_fd_ >= 0 && runtime::run_thread("soft-verbs", progress, this, &thread_) == 0) return true;
+  problem = "no thread for the device";
+  engine_.reset();
+  backend_->close(port_);
+  return false;
+}
+
+void Adapter::close() {
+  {
+    const Turn turn(*this);
+    stopping_ = true;
+    wake_progress();
+  }
+  runtime::join_thread(thread_);
+  engine_.reset();
+  backend_->close(port_);
+  runtime::own_descriptor(wake_fd_, false);
+  ::close(wake_fd_);
+}
+
+void Adapter::add(Context& context) {
+  const Turn turn(*this);
+  contexts_.push_back(&context);
+}
+
+void Adapter::remove(Context& context) {
+  const Turn turn(*this);
+  std::erase(contexts_, &context);
+}
+
+// --- A fork: nobody is inside an engine meanwhile, and the child lets go of the wires.
+
+void Adapter::before_fork() {
+  pthread_mutex_lock(&g_table);
+  for (Adapter* const adapter : g_adapters)
+    if (adapter != nullptr) adapter->lock();
+}
+
+void Adapter::after_fork_in_parent() {
+  for (Adapter* const adapter : g_adapters)
+    if (adapter != nullptr) adapter->unlock();
+  pthread_mutex_unlock(&g_table);
+}
+
+void Adapter::after_fork_in_child() {
+  for (Adapter*& adapter : g_adapters) {
+    if (adapter == nullptr) continue;
+    adapter->inherited_ = true;
+    adapter->mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    adapter = nullptr;
+  }
+  plugins().drop_in_child();
+  g_table = PTHREAD_MUTEX_INITIALIZER;
+}
+
+// --- The turn of whoever holds the lock
+
+std::size_t Adapter::poll() {
+  polls_++;
+  const Instant now = clock_.now();
+  const std::size_t frames = engine_->poll(now);
+  if (frames > 0) last_useful_ = now;
+  hand_on_events();
+  return frames;
+}
+
+void Adapter::hand_on_events() {
+  for (void* user = nullptr; engine_->take_completion_event(user);) static_cast<CompletionQueue*>(user)->notify();
+  for (rdma::AsyncEvent event; engine_->take_async_event(event);) deliver(event);
+}
+
+void Adapter::deliver(const rdma::AsyncEvent& event) {
+  if (event.user == nullptr) {
+    ibv_async_event told{};
+    told.event_type = event.type;
+    if (event.type != IBV_EVENT_DEVICE_FATAL) told.element.port_num = 1;
+    for (Context* const context : contexts_) context->async.push({told, nullptr});
+    return;
+  }
+  switch (event.type) {
+    case IBV_EVENT_CQ_ERR:
+      return static_cast<CompletionQueue*>(event.user)->report(event.type);
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      return static_cast<SharedReceiveQueue*>(event.user)->report(event.type);
+    default:
+      return static_cast<QueuePair*>(event.user)->report(event.type);
+  }
+}
+
+void Adapter::settle() {
+  hand_on_events();
+  const Instant next = engine_->next_timeout();
+  if (next != kNever && next + tick_ < sleeps_until_) wake_progress();
+}
+
+ibv_port_state Adapter::port_state() const {
+  // The end of a shared-memory wire that comes first is as ready as it will ever be: programs look at the state once,
+  // before they tell their peer to come.
+  const std::string& kind = setup().soft[index_].kind;
+  const bool waits = (kind == "vhost" || kind == "virtio") && port_->link_ups() == 0;
+  return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+}
+
+bool Adapter::Turn::found(std::size_t completions) {
+  const Instant now = adapter_.clock_.now();
+  if (completions > 0) adapter_.last_useful_ = now;
+  return completions == 0 && now - adapter_.last_useful_ > adapter_.spin_;
+}
+
+void Adapter::Turn::sleeps(bool asleep) {
+  if (!asleep) {
+    adapter_.sleepers_--;
+    return;
+  }
+  adapter_.sleepers_++;
+  if (adapter_.armed_ || adapter_.inherited_) return;
+  adapter_.arm();
+  if (!adapter_.armed_) adapter_.wake_progress();
+}
+
+// --- Waiting
+
+Adapter::Patience::Patience(const Adapter& adapter) : adapter_(adapter) {
+  const Instant now = adapter.clock_.now();
+  const auto after = [](Instant from, Duration budget) { return budget < kNever - from ? from + budget : kNever; };
+  spin_until_ = after(now, adapter.spin_);
+  yield_until_ = after(spin_until_, adapter.yield_);
+}
+
+bool Adapter::Patience::wait_a_little() {
+  const Instant now = adapter_.clock_.now();
+  if (now >= yield_until_) return false;
+  if (now < spin_until_)
+    __builtin_ia32_pause();
+  else
+    sched_yield();
+  return true;
+}
+
+bool Adapter::await_link() {
+  for (const Instant deadline = clock_.now() + kPeerPatience;;) {
+    {
+      Turn turn(*this);
+      turn.poll();
+      if (!turn || port_->link() == LinkState::kUp) return true;
+    }
+    if (clock_.now() > deadline) return false;
+    ppoll(nullptr, 0, &kPeerInterval, nullptr);
+  }
+}
+
+int Adapter::await_peer(const ibv_gid& gid) {
+  if (!await_link()) return ETIMEDOUT;
+  for (;;) {
+    {
+      Turn turn(*this);
+      if (!turn) return EIO;
+      turn.poll();
+      const rdma::Resolution found = turn->resolve(gid, clock_.now());
+      if (found == rdma::Resolution::kKnown) return 0;
+      if (found == rdma::Resolution::kUnreachable) return EHOSTUNREACH;
+      turn.run();
+    }
+    ppoll(nullptr, 0, &kPeerInterval, nullptr);
+  }
+}
+
+// --- The progress thread
+
+void Adapter::progress(void* self) {
+  auto& adapter = *static_cast<Adapter*>(self);
+  for (;;) {
+    Instant until;
+    int port_fd = -1;
+    {
+      const Turn turn(adapter);
+      if (adapter.stopping_) return;
+      until = adapter.look();
+      port_fd = adapter.port_->wait_descriptor(0);
+      // Without a descriptor the port is looked at a tick later.
+      if (port_fd < 0) until = std::min(until, adapter.clock_.now() + adapter.tick_);
+      adapter.sleeps_until_ = until;
+      adapter.woken_ = false;
+    }
+    adapter.sleep_until(until, port_fd);
+  }
+}
+
+// When to look again. While the program polls there is nothing to do here, and its peers need not wake anybody.
+Instant Adapter::look() {
+  sleeps_until_ = Instant::min();
+  const Instant now = clock_.now();
+  const bool busy = polls_ - seen_polls_ >= kBusyPolls && sleepers_ == 0;
+  seen_polls_ = polls_;
+  clock_.correct();
+  if (busy) {
+    if (!armed_) port_->arm(0);  // fetches what has made the descriptor readable
+    port_->disarm(0);
+    armed_ = false;
+    absence_ = std::min(absence_ * 2, tick_);
+    return now + absence_;
+  }
+  absence_ = kFirstAbsence;
+  const bool quiet = poll() == 0 && arm() && !engine_->output_pending();
+  seen_polls_ = polls_;
+  return quiet ? engine_->next_timeout() : now;
+}
+
+// False: look again before sleeping.
+bool Adapter::arm() {
+  armed_ = port_->arm(0);
+  return poll() == 0 && armed_;
+}
+
+void Adapter::sleep_until(Instant when, int port_fd) const {
+  pollfd items[2] = {{wake_fd_, POLLIN, 0}, {port_fd, POLLIN, 0}};
+  const Duration left = std::max(when - clock_.now(), Duration::zero());
+  const timespec timeout{static_cast<time_t>(left / std::chrono::seconds{1}),
+                         static_cast<long>((left % std::chrono::seconds{1}).count())};
+  if (when <= clock_.now()) return;
+  ppoll(items, 2, when == kNever ? nullptr : &timeout, nullptr);
+  eventfd_t count = 0;
+  if (items[0].revents != 0) eventfd_read(wake_fd_, &count);
+}
+
+void Adapter::wake_progress() {
+  if (woken_) return;
+  woken_ = true;
+  eventfd_write(wake_fd_, 1);
+}
+
+}  // namespace bypass::softverbs

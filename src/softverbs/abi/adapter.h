@@ -1,0 +1,179 @@
+// Adapter: a software device as it runs in this process: its wire, its engine, and whoever looks after both.
+//
+// It is opened by the first ibv_open_device of the device and closed with its last context. One lock; its holder is the
+// engine's only thread (Turn). Whoever calls a verb does the work: polls the wire, answers, sends. The progress thread
+// steps in where nobody has polled for a tick, so that a peer's one-sided operations are served while the program is
+// elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
+//
+// It belongs to the process that opened it: a forked child's copy is dead (its calls answer EIO), and the child's next
+// ibv_open_device opens a new one.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <pthread.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "socket/clock.h"
+#include "softverbs/abi/event_queue.h"
+#include "softverbs/engine/device.h"
+
+namespace bypass::softverbs {
+
+struct Context;
+
+class Adapter {
+ public:
+  /// Device `index` of BYPASS_SOFT. Null: the reason has been said, and errno is set.
+  static Adapter* attach(std::size_t index);
+  /// The last one closes the wire.
+  void detach();
+
+  class Turn;
+
+  void add(Context& context);
+  void remove(Context& context);
+
+  /// Between two looks at a wire that brings nothing: spins for the configured budget, then yields, then says that it
+  /// is time to sleep.
+  class Patience;
+
+  /// Until the address of that peer on the link is known: what a card's driver does when a queue pair or an address
+  /// handle is given its peer. Without the lock, a second or two at most. 0, ETIMEDOUT (the link does not come up) or
+  /// EHOSTUNREACH.
+  int await_peer(const ibv_gid& gid);
+  /// Until the link is up, a second or two at most.
+  bool await_link();
+
+  [[nodiscard]] Instant now() const { return clock_.now(); }
+
+ private:
+  explicit Adapter(std::size_t index) : index_(index) {}
+  bool open(std::string& problem);
+  void close();
+  static void before_fork();
+  static void after_fork_in_parent();
+  static void after_fork_in_child();
+
+  void lock() { pthread_mutex_lock(&mutex_); }
+  void unlock() { pthread_mutex_unlock(&mutex_); }
+  std::size_t poll();
+  void settle();
+  void hand_on_events();
+  void deliver(const rdma::AsyncEvent& event);
+  [[nodiscard]] ibv_port_state port_state() const;
+
+  static void progress(void* self);
+  Instant look();
+  bool arm();
+  void sleep_until(Instant when, int port_fd) const;
+  void wake_progress();
+
+  const std::size_t index_;
+  std::size_t users_ = 0;  // under the table's lock
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  bool inherited_ = false;  // a forked child's copy
+
+  Backend* backend_ = nullptr;
+  Port* port_ = nullptr;
+  std::unique_ptr<rdma::Device> engine_;
+  socket::Clock clock_;
+  std::vector<Context*> contexts_;
+  Duration spin_{}, yield_{}, tick_{};
+  Instant last_useful_{};  // frames came, or completions were there to poll
+  std::uint64_t polls_ = 0;
+
+  // The progress thread
+  std::uint64_t thread_ = 0;
+  int wake_fd_ = -1;
+  bool stopping_ = false;
+  bool armed_ = false;
+  bool woken_ = false;
+  unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
+  std::uint64_t seen_polls_ = 0;
+  Duration absence_{1};  // of the program's that the progress thread does not notice
+  Instant sleeps_until_{};
+};
+
+/// The lock for as long as it lives. Ends by handing on the events that the engine has made.
+class Adapter::Turn {
+ public:
+  explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock(); }
+  ~Turn() {
+    if (!adapter_.inherited_) adapter_.settle();
+    adapter_.unlock();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  /// False in a forked child: nothing may be asked of the engine (EIO).
+  explicit operator bool() const { return !adapter_.inherited_; }
+  rdma::Device* operator->() const { return adapter_.engine_.get(); }
+
+  /// Looks at the wire, answers, sends. Returns the frames that came.
+  std::size_t poll() { return adapter_.inherited_ ? 0 : adapter_.poll(); }
+  /// Sends what has been posted.
+  void run() { adapter_.engine_->run(adapter_.clock_.now()); }
+  /// A poll of the program's found this many completions. True: for a while there was nothing, so others may have the
+  /// processor.
+  bool found(std::size_t completions);
+  [[nodiscard]] ibv_port_state port_state() const { return adapter_.port_state(); }
+  /// Hands on what the engine has to say before the turn's end.
+  void hand_on_events() {
+    if (!adapter_.inherited_) adapter_.hand_on_events();
+  }
+  /// The caller goes to sleep, or is back: the progress thread has to look at the wire meanwhile.
+  void sleeps(bool asleep);
+
+ private:
+  Adapter& adapter_;
+};
+
+class Adapter::Patience {
+ public:
+  explicit Patience(const Adapter& adapter);
+  /// False: the budget is used up.
+  bool wait_a_little();
+
+ private:
+  const Adapter& adapter_;
+  Instant spin_until_, yield_until_;
+};
+
+template <typename Event>
+template <typename OnTaken>
+bool EventQueue<Event>::take(Adapter& adapter, Event& event, OnTaken on_taken) {
+  Adapter::Patience patience(adapter);
+  for (bool spinning = is_blocking();;) {
+    {
+      Adapter::Turn turn(adapter);
+      turn.poll();
+      if (pop(event)) {
+        on_taken(event);
+        return true;
+      }
+      if (!spinning) {
+        if (!begin_wait()) return false;
+        turn.sleeps(true);
+      }
+    }
+    if (spinning) {
+      spinning = patience.wait_a_little();
+      continue;
+    }
+    const bool woken = wait();
+    Adapter::Turn turn(adapter);
+    turn.sleeps(false);
+    if (!woken) {
+      abandon_wait();
+      return false;
+    }
+  }
+}
+
+}  // namespace bypass::softverbs

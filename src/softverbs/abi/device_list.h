@@ -1,0 +1,20 @@
+// The software devices as ibv_get_device_list tells them.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+
+namespace bypass::softverbs {
+
+/// A device and, behind it, zeros where libibverbs keeps its provider's operations: libmlx5 and libefa look there
+/// whether a device is theirs.
+struct SoftDevice : ibv_device {
+  std::byte provider[512];
+  std::size_t index;
+  __be64 guid;
+};
+
+SoftDevice* soft_device(ibv_device* device);  // null: the real library's
+
+}  // namespace bypass::softverbs

@@ -1,0 +1,72 @@
+#include "softverbs/abi/event_queue.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/host.h"
+
+namespace bypass::softverbs {
+
+EventSignal::~EventSignal() {
+  if (fd_ >= 0) close(fd_);
+  if (sleep_fd_ < 0) return;
+  runtime::own_descriptor(sleep_fd_, false);
+  close(sleep_fd_);
+}
+
+bool EventSignal::open() {
+  fd_ = eventfd(0, EFD_CLOEXEC);
+  if (fd_ < 0) return false;
+  sleep_fd_ = runtime::own_high(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  return sleep_fd_ >= 0;
+}
+
+void EventSignal::raise() const {
+  eventfd_write(fd_, 1);
+}
+
+// Never blocks: raise() has been called, and nobody else reads.
+void EventSignal::lower() const {
+  eventfd_t count = 0;
+  eventfd_read(fd_, &count);
+}
+
+void EventSignal::wake_sleeper() {
+  if (sleepers_ == 0) return;
+  sleepers_--;
+  eventfd_write(sleep_fd_, 1);
+}
+
+bool EventSignal::is_blocking() const {
+  return (fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0;
+}
+
+bool EventSignal::begin_wait() {
+  if (!is_blocking()) {
+    errno = EAGAIN;
+    return false;
+  }
+  sleepers_++;
+  return true;
+}
+
+bool EventSignal::wait() const {
+  eventfd_t count = 0;
+  return read(sleep_fd_, &count, sizeof count) == static_cast<ssize_t>(sizeof count);
+}
+
+void EventSignal::abandon_wait() {
+  if (sleepers_ > 0) {
+    sleepers_--;
+    return;
+  }
+  const int error = errno;
+  eventfd_t count = 0;
+  eventfd_read(sleep_fd_, &count);
+  errno = error;
+}
+
+}  // namespace bypass::softverbs

@@ -1,0 +1,150 @@
+// The objects that verbs programs hold: libibverbs' own structures, with what is ours behind them. Programs and the
+// inline functions of verbs.h read and write the structures directly, so their layout is the public header's.
+//
+// Everything that is ours changes with the adapter's lock held. Objects know their context; what a program has not
+// destroyed goes when it closes the context.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <boost/intrusive/list.hpp>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "softverbs/abi/adapter.h"
+#include "softverbs/abi/event_queue.h"
+#include "softverbs/engine/device.h"
+
+namespace bypass::softverbs {
+
+struct Context;
+
+/// One of a context's objects of its kind.
+using Member = boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>>;
+template <typename T>
+using Members = boost::intrusive::list<T, boost::intrusive::constant_time_size<false>>;
+
+struct ProtectionDomain : ibv_pd, Member {
+  rdma::Pd* engine = nullptr;
+  static ProtectionDomain& of(ibv_pd* pd) { return *static_cast<ProtectionDomain*>(pd); }
+};
+
+struct MemoryRegion : ibv_mr, Member {
+  rdma::Mr* engine = nullptr;
+  static MemoryRegion& of(ibv_mr* mr) { return *static_cast<MemoryRegion*>(mr); }
+};
+
+struct AddressHandle : ibv_ah, Member {
+  rdma::Ah* engine = nullptr;
+  static const AddressHandle& of(const ibv_ah* ah) { return *static_cast<const AddressHandle*>(ah); }
+  static AddressHandle& of(ibv_ah* ah) { return *static_cast<AddressHandle*>(ah); }
+};
+
+struct SteeringRule : ibv_flow, Member {
+  rdma::Flow* engine = nullptr;
+  static SteeringRule& of(ibv_flow* flow) { return *static_cast<SteeringRule*>(flow); }
+};
+
+struct CompletionQueue;
+
+struct CompletionChannel : ibv_comp_channel, Member {
+  EventQueue<CompletionQueue*> events;
+  static CompletionChannel& of(ibv_comp_channel* channel) { return *static_cast<CompletionChannel*>(channel); }
+};
+
+/// `ibv_cq` is the beginning of `ibv_cq_ex`: one object serves both.
+struct CompletionQueue : ibv_cq_ex, Member {
+  rdma::Cq* engine = nullptr;
+  std::uint32_t comp_events_taken = 0;   // by ibv_get_cq_event; destroying waits until they are acknowledged
+  std::uint32_t async_events_taken = 0;  // by ibv_get_async_event
+  rdma::Completion current;              // of ibv_start_poll and ibv_next_poll
+  static CompletionQueue& of(ibv_cq* cq) { return *static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
+  static CompletionQueue& of(ibv_cq_ex* cq) { return *static_cast<CompletionQueue*>(cq); }
+  [[nodiscard]] ibv_cq* base() { return ibv_cq_ex_to_cq(this); }
+  void notify();
+  void report(ibv_event_type type);
+};
+
+struct SharedReceiveQueue : ibv_srq, Member {
+  rdma::Srq* engine = nullptr;
+  std::uint32_t async_events_taken = 0;
+  static SharedReceiveQueue& of(ibv_srq* srq) { return *static_cast<SharedReceiveQueue*>(srq); }
+  void report(ibv_event_type type);
+};
+
+/// Requests that ibv_wr_* functions build between ibv_wr_start and ibv_wr_complete.
+struct RequestBatch {
+  struct Request {
+    rdma::SendRequest request;
+    std::size_t first_sge = 0, sges = 0;
+  };
+  std::vector<Request> requests;
+  std::vector<ibv_sge> sges;
+  std::vector<std::vector<std::byte>> inlined;  // each block stays where it is while others are added
+  int error = 0;                                // of the first that cannot be
+  void clear() {
+    requests.clear();
+    sges.clear();
+    inlined.clear();
+    error = 0;
+  }
+};
+
+/// `ibv_qp` is the beginning of `ibv_qp_ex`.
+struct QueuePair : ibv_qp_ex, Member {
+  rdma::Qp* engine = nullptr;
+  std::uint32_t async_events_taken = 0;
+  bool extended = false;  // ibv_qp_to_qp_ex has something to give
+  RequestBatch batch;
+  pthread_mutex_t batch_mutex = PTHREAD_MUTEX_INITIALIZER;  // held from ibv_wr_start to ibv_wr_complete or _abort
+  static QueuePair& of(ibv_qp* qp) { return *static_cast<QueuePair*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
+  static QueuePair& of(ibv_qp_ex* qp) { return *static_cast<QueuePair*>(qp); }
+  void report(ibv_event_type type);
+};
+
+struct AsyncEvent {
+  ibv_async_event event{};
+  std::uint32_t* taken = nullptr;  // of the object that it speaks of
+};
+
+/// What ibv_open_device gives.
+struct Context : verbs_context {
+  Adapter* adapter = nullptr;
+  EventQueue<AsyncEvent> async;
+  Members<ProtectionDomain> pds;
+  Members<MemoryRegion> mrs;
+  Members<AddressHandle> ahs;
+  Members<SteeringRule> flows;
+  Members<CompletionChannel> channels;
+  Members<CompletionQueue> cqs;
+  Members<SharedReceiveQueue> srqs;
+  Members<QueuePair> qps;
+
+  /// Ours, or null: then it is the real library's.
+  static Context* find(ibv_context* context);
+  /// … of one that is known to be ours.
+  static Context& of(ibv_context* context);
+};
+
+/// What a receive request of verbs' asks of the engine.
+inline rdma::ReceiveRequest as_request(const ibv_recv_wr& wr) {
+  return {wr.wr_id, {wr.sg_list, static_cast<std::size_t>(wr.num_sge)}};
+}
+
+/// Whether a device is one of ours.
+bool is_soft(const ibv_device* device);
+
+/// For functions that answer with a pointer: null, with errno set.
+template <typename T>
+T* refuse(int error) {
+  errno = error;
+  return nullptr;
+}
+
+/// Waits, as destroying does, until every event that was taken has been acknowledged.
+void await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
+                        const std::uint32_t& taken);
+
+}  // namespace bypass::softverbs

@@ -1,0 +1,25 @@
+// What the inline functions of verbs.h reach through a context's tables, one table for all of our contexts.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+namespace bypass::softverbs {
+
+// ibv_context_ops: the data path
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc);
+int request_notify_cq(ibv_cq* cq, int solicited_only);
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);
+int post_receive(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
+int post_srq_receive(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad);
+
+// verbs_context
+int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* attr, std::size_t bytes);
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input, ibv_device_attr_ex* attr,
+                    std::size_t bytes);
+int query_rt_values(ibv_context* context, ibv_values_ex* values);
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr);
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr);
+ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* attr);
+int destroy_flow(ibv_flow* flow);
+
+}  // namespace bypass::softverbs

@@ -1,0 +1,220 @@
+// Queue pairs: making, changing and ending them; groups; posting.
+#include <cerrno>
+#include <memory>
+
+#include "softverbs/abi/objects.h"
+#include "softverbs/abi/operations.h"
+#include "softverbs/abi/queue_pair_ex.h"
+#include "softverbs/abi/real.h"
+
+namespace bypass::softverbs {
+
+void QueuePair::report(ibv_event_type type) {
+  ibv_async_event event{};
+  event.event_type = type;
+  event.element.qp = &qp_base;
+  Context::of(qp_base.context).async.push({event, &async_events_taken});
+}
+
+namespace {
+
+rdma::QpInit engine_init(ibv_pd* pd, const ibv_qp_init_attr& attr, void* user) {
+  rdma::QpInit init;
+  init.pd = ProtectionDomain::of(pd).engine;
+  if (attr.send_cq != nullptr) init.send_cq = CompletionQueue::of(attr.send_cq).engine;
+  if (attr.recv_cq != nullptr) init.receive_cq = CompletionQueue::of(attr.recv_cq).engine;
+  if (attr.srq != nullptr) init.srq = SharedReceiveQueue::of(attr.srq).engine;
+  init.type = attr.qp_type;
+  init.cap = attr.cap;
+  init.sq_sig_all = attr.sq_sig_all != 0;
+  init.user = user;
+  return init;
+}
+
+void describe(ibv_qp& qp, ibv_pd* pd, const ibv_qp_init_attr& attr) {
+  qp.context = pd->context;
+  qp.qp_context = attr.qp_context;
+  qp.pd = pd;
+  qp.send_cq = attr.send_cq;
+  qp.recv_cq = attr.recv_cq;
+  qp.srq = attr.srq;
+  qp.qp_type = attr.qp_type;
+  qp.state = IBV_QPS_RESET;
+  pthread_mutex_init(&qp.mutex, nullptr);
+  pthread_cond_init(&qp.cond, nullptr);
+}
+
+// Connected queue pairs learn their peer on the way to RTR. The kernel, too, asks for the peer's address there.
+int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int mask) {
+  if ((mask & IBV_QP_STATE) == 0) return 0;
+  if (qp.qp_type == IBV_QPT_RAW_PACKET) {
+    if (attr.qp_state == IBV_QPS_RTS) adapter.await_link();
+    return 0;
+  }
+  const bool names_peer = attr.qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0;
+  return names_peer ? adapter.await_peer(attr.ah_attr.grh.dgid) : 0;
+}
+
+}  // namespace
+
+ibv_qp* create_queue_pair(ibv_pd* pd, ibv_qp_init_attr& attr) {
+  Context& ours = Context::of(pd->context);
+  Adapter::Turn turn(*ours.adapter);
+  if (!turn) return refuse<ibv_qp>(EIO);
+  auto qp = std::make_unique<QueuePair>();
+  const auto made = turn->create_qp(engine_init(pd, attr, qp.get()));
+  if (made.error != 0) return refuse<ibv_qp>(made.error);
+  qp->engine = made.object;
+  describe(qp->qp_base, pd, attr);
+  qp->qp_base.qp_num = qp->qp_base.handle = rdma::Device::qpn(*made.object);
+  ibv_qp_attr given{};
+  ibv_qp_init_attr granted{};
+  rdma::Device::query_qp(*made.object, given, granted);
+  attr.cap = granted.cap;
+  ours.qps.push_back(*qp);
+  return &qp.release()->qp_base;
+}
+
+rdma::SendRequest as_request(const ibv_send_wr& wr, ibv_qp_type type) {
+  rdma::SendRequest request;
+  request.wr_id = wr.wr_id;
+  request.opcode = wr.opcode;
+  request.flags = wr.send_flags;
+  request.imm = wr.imm_data;
+  request.sges = {wr.sg_list, static_cast<std::size_t>(wr.num_sge)};
+  if (type == IBV_QPT_UD) {
+    if (wr.wr.ud.ah != nullptr) request.ah = AddressHandle::of(wr.wr.ud.ah).engine;
+    request.remote_qpn = wr.wr.ud.remote_qpn;
+    request.remote_qkey = wr.wr.ud.remote_qkey;
+    return request;
+  }
+  switch (wr.opcode) {
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      request.remote_addr = wr.wr.atomic.remote_addr;
+      request.rkey = wr.wr.atomic.rkey;
+      request.compare_add = wr.wr.atomic.compare_add;
+      request.swap = wr.wr.atomic.swap;
+      break;
+    case IBV_WR_TSO:
+      request.tso_header = {static_cast<const std::byte*>(wr.tso.hdr), wr.tso.hdr_sz};
+      request.tso_mss = wr.tso.mss;
+      break;
+    default:
+      request.remote_addr = wr.wr.rdma.remote_addr;
+      request.rkey = wr.wr.rdma.rkey;
+      break;
+  }
+  return request;
+}
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+  Adapter::Turn turn(*Context::of(qp->context).adapter);
+  rdma::Qp& engine = *QueuePair::of(qp).engine;
+  int error = 0;
+  for (; wr != nullptr; wr = wr->next) {
+    error = turn ? turn->post_send(engine, as_request(*wr, qp->qp_type)) : EIO;
+    if (error == 0) continue;
+    *bad = wr;
+    break;
+  }
+  if (turn) turn.run();
+  return error;
+}
+
+int post_receive(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  Adapter::Turn turn(*Context::of(qp->context).adapter);
+  rdma::Qp& engine = *QueuePair::of(qp).engine;
+  for (; wr != nullptr; wr = wr->next) {
+    const int error = turn ? turn->post_receive(engine, as_request(*wr)) : EIO;
+    if (error == 0) continue;
+    *bad = wr;
+    return error;
+  }
+  return 0;
+}
+
+extern "C" {
+
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  if (Context::find(pd->context) == nullptr) return BYPASS_REAL(ibv_create_qp)(pd, attr);
+  return create_queue_pair(pd, *attr);
+}
+
+ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  if (Context::find(qp->context) == nullptr) return BYPASS_REAL(ibv_qp_to_qp_ex)(qp);
+  QueuePair& pair = QueuePair::of(qp);
+  return pair.extended ? &pair : nullptr;
+}
+
+int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) {
+  Context* const ours = Context::find(qp->context);
+  if (ours == nullptr) return BYPASS_REAL(ibv_query_qp)(qp, attr, mask, init);
+  const Adapter::Turn turn(*ours->adapter);
+  if (!turn) return EIO;
+  *attr = {};
+  *init = {};
+  rdma::Device::query_qp(*QueuePair::of(qp).engine, *attr, *init);
+  init->qp_context = qp->qp_context;
+  init->send_cq = qp->send_cq;
+  init->recv_cq = qp->recv_cq;
+  init->srq = qp->srq;
+  qp->state = attr->qp_state;
+  return 0;
+}
+
+int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode opcode, std::uint32_t flags) {
+  if (Context::find(qp->context) == nullptr) return BYPASS_REAL(ibv_query_qp_data_in_order)(qp, opcode, flags);
+  return 0;  // no promise
+}
+
+int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  Context* const ours = Context::find(qp->context);
+  if (ours == nullptr) return BYPASS_REAL(ibv_modify_qp)(qp, attr, mask);
+  if (const int error = await_ready(*ours->adapter, *qp, *attr, mask); error != 0) return error;
+  Adapter::Turn turn(*ours->adapter);
+  if (!turn) return EIO;
+  QueuePair& pair = QueuePair::of(qp);
+  const int error = turn->modify_qp(*pair.engine, *attr, static_cast<unsigned>(mask));
+  if (error != 0) return error;
+  qp->state = rdma::Device::state(*pair.engine);
+  turn.run();
+  return 0;
+}
+
+int ibv_destroy_qp(ibv_qp* qp) {
+  Context* const ours = Context::find(qp->context);
+  if (ours == nullptr) return BYPASS_REAL(ibv_destroy_qp)(qp);
+  QueuePair* const pair = &QueuePair::of(qp);
+  {
+    Adapter::Turn turn(*ours->adapter);
+    const int error = turn ? turn->destroy_qp(*pair->engine) : 0;
+    if (error != 0) return error;
+    turn.hand_on_events();
+    ours->async.forget([=](const AsyncEvent& event) { return event.taken == &pair->async_events_taken; });
+    pair->unlink();
+  }
+  await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
+  pthread_cond_destroy(&qp->cond);
+  pthread_mutex_destroy(&qp->mutex);
+  delete pair;
+  return 0;
+}
+
+int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t lid) {
+  Context* const ours = Context::find(qp->context);
+  if (ours == nullptr) return BYPASS_REAL(ibv_attach_mcast)(qp, gid, lid);
+  Adapter::Turn turn(*ours->adapter);
+  return turn ? turn->attach_multicast(*QueuePair::of(qp).engine, *gid) : EIO;
+}
+
+int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t lid) {
+  Context* const ours = Context::find(qp->context);
+  if (ours == nullptr) return BYPASS_REAL(ibv_detach_mcast)(qp, gid, lid);
+  Adapter::Turn turn(*ours->adapter);
+  return turn ? turn->detach_multicast(*QueuePair::of(qp).engine, *gid) : EIO;
+}
+
+}  // extern "C"
+
+}  // namespace bypass::softverbs
