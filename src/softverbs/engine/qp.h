@@ -87,7 +87,8 @@ struct Requester {
 /// A read or atomic operation that the responder remembers: to answer, and to answer again.
 struct Resource {
   bool atomic = false;
-  bool due = false;  // packets [sent, end) are to be sent
+  bool due = false;       // packets [sent, end) are to be sent
+  bool answered = false;  // to its end, once at least
   Psn first;
   std::uint32_t packets = 0;
   std::uint32_t start = 0, sent = 0, end = 0;  // of the answer under way, in packets

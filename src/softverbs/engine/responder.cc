@@ -142,7 +142,9 @@ Resource* add_resource(Qp& qp) {
   Responder& r = qp.resp;
   if (r.resources.empty()) return nullptr;
   if (r.resource_tail - r.resource_head == r.resources.size()) {
-    if (r.resource(r.resource_head).due) return nullptr;
+    Resource& oldest = r.resource(r.resource_head);
+    if (!oldest.answered) return nullptr;
+    if (oldest.due) r.due--;  // asked for again, and then the answer came after all
     r.resource_head++;
   }
   Resource& resource = r.resource(r.resource_tail++);
@@ -268,6 +270,7 @@ Resource& first_due(Responder& r) {
 
 void progress(Responder& r, Resource& resource) {
   if (++resource.sent < resource.end) return;
+  if (resource.end == resource.packets) resource.answered = true;
   resource.due = false;
   r.due--;
 }

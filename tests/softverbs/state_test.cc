@@ -1,0 +1,219 @@
+// The queue pair's states: which modifications are allowed where, with which attributes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "softverbs/engine/engine.h"
+#include "softverbs/fabric.h"
+
+namespace bypass::rdma::test {
+namespace {
+
+constexpr unsigned kState = IBV_QP_STATE;
+constexpr unsigned kInit = kState | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+constexpr unsigned kRtr = kState | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+constexpr unsigned kRts =
+    kState | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+
+TEST(QpState, RequiredAttributes_MayNotBeMissing) {
+  const auto check = [](ibv_qp_state from, ibv_qp_state to, unsigned mask) {
+    EXPECT_EQ(check_transition(IBV_QPT_RC, from, to, mask), 0);
+    for (unsigned bit = 1; bit <= IBV_QP_DEST_QPN; bit <<= 1)
+      if (bit != kState && (mask & bit) != 0) {
+        EXPECT_EQ(check_transition(IBV_QPT_RC, from, to, mask & ~bit), EINVAL) << bit;
+      }
+  };
+  check(IBV_QPS_RESET, IBV_QPS_INIT, kInit);
+  check(IBV_QPS_INIT, IBV_QPS_RTR, kRtr);
+  check(IBV_QPS_RTR, IBV_QPS_RTS, kRts);
+}
+
+TEST(QpState, OtherAttributes_AreRefused) {
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, kInit | IBV_QP_QKEY), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR, kRtr | IBV_QP_TIMEOUT), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR, kRtr | IBV_QP_PKEY_INDEX), 0) << "optional";
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_RTS, IBV_QP_TIMEOUT), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_RTS, IBV_QP_MIN_RNR_TIMER), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_SQD, IBV_QPS_SQD, IBV_QP_TIMEOUT), 0);
+}
+
+TEST(QpState, ServicesWantDifferentAttributes) {
+  const unsigned datagram = kState | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+  EXPECT_EQ(check_transition(IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, datagram), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, kInit), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, kState), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_UD, IBV_QPS_RTR, IBV_QPS_RTS, kState), EINVAL) << "a send PSN";
+  EXPECT_EQ(check_transition(IBV_QPT_RAW_PACKET, IBV_QPS_RESET, IBV_QPS_INIT, kState | IBV_QP_PORT), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_RAW_PACKET, IBV_QPS_INIT, IBV_QPS_RTR, kState), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_RAW_PACKET, IBV_QPS_RTR, IBV_QPS_RTS, kState), 0);
+  const unsigned uc = kState | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  EXPECT_EQ(check_transition(IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR, uc), 0);
+  EXPECT_EQ(check_transition(IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR, kRtr), EINVAL);
+}
+
+TEST(QpState, OnlyTheLegalEdges_Exist) {
+  constexpr std::array<ibv_qp_state, 7> kAll = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+                                                IBV_QPS_SQD,   IBV_QPS_SQE,  IBV_QPS_ERR};
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_ERR, kState), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTR, kRtr), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTS, kRts), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_ERR, IBV_QPS_RTS, kRts), EINVAL);
+  EXPECT_EQ(check_transition(IBV_QPT_RC, IBV_QPS_RTR, IBV_QPS_SQD, kState), EINVAL);
+  for (const ibv_qp_state from : kAll) {
+    EXPECT_EQ(check_transition(IBV_QPT_RC, from, IBV_QPS_RESET, kState), 0);
+    if (from != IBV_QPS_RESET) {
+      EXPECT_EQ(check_transition(IBV_QPT_RC, from, IBV_QPS_ERR, kState), 0);
+    }
+  }
+}
+
+TEST(QpState, ValuesOutOfRange_AreRefusedAndChangeNothing) {
+  Fabric fabric;
+  End& end = fabric.add_end();
+  const PairConfig config;
+  Half half(end, config);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = 2;
+  EXPECT_EQ(half.modify(attr, kInit), EINVAL);
+  attr.port_num = 1;
+  attr.pkey_index = 1;
+  EXPECT_EQ(half.modify(attr, kInit), EINVAL);
+  EXPECT_EQ(half.state(), IBV_QPS_RESET);
+  attr.pkey_index = 0;
+  ASSERT_EQ(half.modify(attr, kInit), 0);
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_1024;
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.grh.dgid = end.gid();
+  attr.ah_attr.grh.sgid_index = 1;
+  const auto refuses = [&](auto change) {
+    ibv_qp_attr bad = attr;
+    change(bad);
+    EXPECT_EQ(half.modify(bad, kRtr), EINVAL);
+    EXPECT_EQ(half.state(), IBV_QPS_INIT);
+  };
+  refuses([](ibv_qp_attr& a) { a.path_mtu = IBV_MTU_2048; });  // more than the wire has
+  refuses([](ibv_qp_attr& a) { a.ah_attr.grh.sgid_index = 9; });
+  refuses([](ibv_qp_attr& a) { a.ah_attr.grh.sgid_index = 0; });  // IPv6 to IPv4
+  refuses([](ibv_qp_attr& a) { a.ah_attr.is_global = 0; });
+  refuses([](ibv_qp_attr& a) { a.max_dest_rd_atomic = 200; });
+  refuses([](ibv_qp_attr& a) { a.min_rnr_timer = 32; });
+  EXPECT_EQ(half.modify(attr, kRtr), 0);
+}
+
+TEST(QpState, Query_TellsWhatWasSet) {
+  Pair pair;
+  ibv_qp_attr attr;
+  ibv_qp_init_attr init;
+  Device::query_qp(*pair.a.qp, attr, init);
+  EXPECT_EQ(attr.qp_state, IBV_QPS_RTS);
+  EXPECT_EQ(attr.path_mtu, IBV_MTU_1024);
+  EXPECT_EQ(attr.dest_qp_num, Device::qpn(*pair.b.qp));
+  EXPECT_EQ(attr.timeout, 14);
+  EXPECT_EQ(attr.sq_psn, 0xfffff0U);
+  EXPECT_EQ(attr.cap.max_send_wr, 128U);
+  EXPECT_EQ(init.qp_type, IBV_QPT_RC);
+  EXPECT_GE(attr.cap.max_inline_data, 128U);
+}
+
+TEST(QpState, SendingBeforeRts_IsRefused) {
+  Fabric fabric;
+  End& end = fabric.add_end();
+  const PairConfig config;
+  Half half(end, config);
+  EXPECT_EQ(half.send({}, 0, 8), EINVAL);
+  EXPECT_EQ(half.receive(1, 0, 8), EINVAL);
+  ASSERT_EQ(Pair::init(half), 0);
+  EXPECT_EQ(half.send({}, 0, 8), EINVAL);
+  EXPECT_EQ(half.receive(1, 0, 8), 0);
+}
+
+TEST(QpState, Drain_FinishesWhatHasBegunAndHoldsTheRest) {
+  Pair pair;
+  pair.fabric.wire().set_impairment({.delay = 50us});
+  const SendRequest write{.opcode = IBV_WR_RDMA_WRITE, .remote_addr = pair.b.end.address(0), .rkey = pair.b.end.rkey()};
+  pair.a.send(write, 0, 8);
+  pair.fabric.run_until([&] { return pair.a.counters().tx_packets != 0; }, 1s);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  attr.en_sqd_async_notify = 1;
+  ASSERT_EQ(pair.a.modify(attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  pair.a.send(write, 0, 8);
+  EXPECT_TRUE(pair.a.end.events().empty()) << "not drained yet";
+  pair.fabric.settle();
+  EXPECT_EQ(pair.a.end.poll().size(), 1U);
+  const std::vector<AsyncEvent> events = pair.a.end.events();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].type, IBV_EVENT_SQ_DRAINED);
+  EXPECT_EQ(events[0].user, &pair.a);
+  ASSERT_EQ(pair.a.to_state(IBV_QPS_RTS), 0);
+  pair.fabric.settle();
+  EXPECT_EQ(pair.a.end.poll().size(), 1U);
+}
+
+TEST(QpState, FirstPacketInRtr_EstablishesTheConnection) {
+  Fabric fabric;
+  End &end_a = fabric.add_end(), &end_b = fabric.add_end();
+  const PairConfig config;
+  Half a(end_a, config), b(end_b, config);
+  Pair::init(a), Pair::init(b);
+  Pair::to_rtr(a, b), Pair::to_rtr(b, a);
+  Pair::to_rts(a);
+  b.receive(1, 0, 8);
+  a.send({}, 0, 8);
+  fabric.settle();
+  EXPECT_EQ(only(end_b).status, IBV_WC_SUCCESS) << "RTR receives";
+  const std::vector<AsyncEvent> events = end_b.events();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].type, IBV_EVENT_COMM_EST);
+  EXPECT_EQ(events[0].user, &b);
+}
+
+TEST(QpState, ResetAndAgain_StartsAfresh) {
+  Pair pair;
+  pair.b.receive(1, 0, 8);
+  for (int round = 0; round < 3; round++) {
+    for (Half* half : {&pair.a, &pair.b}) {
+      Half& peer = half == &pair.a ? pair.b : pair.a;
+      ASSERT_EQ(half->to_state(IBV_QPS_RESET), 0);
+      ASSERT_EQ(Pair::init(*half), 0);
+      ASSERT_EQ(Pair::to_rtr(*half, peer), 0);
+      ASSERT_EQ(Pair::to_rts(*half), 0);
+    }
+    pair.b.receive(2, 0, 8);
+    pair.a.send({}, 0, 8);
+    pair.fabric.settle();
+    EXPECT_EQ(only(pair.b.end).wr_id, 2U) << "what was posted before is forgotten";
+    EXPECT_EQ(only(pair.a.end).status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST(QpState, ObjectsInUse_AreNotDestroyed) {
+  PairConfig config{.use_srq = true};
+  Pair pair(config);
+  Device& device = pair.a.end.device();
+  EXPECT_EQ(device.destroy_cq(pair.a.end.cq()), EBUSY);
+  EXPECT_EQ(device.destroy_srq(*pair.a.srq), EBUSY);
+  EXPECT_EQ(device.dealloc_pd(pair.a.end.pd()), EBUSY);
+  EXPECT_EQ(device.destroy_qp(*pair.a.qp), 0);
+  EXPECT_EQ(device.destroy_srq(*pair.a.srq), 0);
+  EXPECT_EQ(device.destroy_cq(pair.a.end.cq()), 0);
+  EXPECT_EQ(device.dereg_mr(pair.a.end.mr()), 0);
+  EXPECT_EQ(device.dealloc_pd(pair.a.end.pd()), 0);
+}
+
+TEST(QpState, NumbersAreNotReusedAtOnce) {
+  Fabric fabric;
+  End& end = fabric.add_end();
+  QpInit init;
+  init.cap = {1, 1, 1, 1, 0};
+  Qp& first = end.add_qp(init);
+  EXPECT_EQ(Device::qpn(first), 0x11U);
+  end.device().destroy_qp(first);
+  EXPECT_EQ(Device::qpn(end.add_qp(init)), 0x12U);
+}
+
+}  // namespace
+}  // namespace bypass::rdma::test
