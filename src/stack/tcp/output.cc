@@ -255,17 +255,28 @@ void resume_blocked(Env& env) {
   for (; ports != 0; ports &= ports - 1) resume_port(env, static_cast<std::uint16_t>(std::countr_zero(ports)));
 }
 
+namespace {
+
+// What is queued is known to the process that has the port alone.
+bool may_be_queued(Env& env, const Tcb& tcb) {
+  const PortQueue& queue = env.ctx.queue(tcb.path.port);
+  const bool of_another_process = queue.port() != nullptr ? queue.caps().arena_frames : env.ctx.shared;
+  return of_another_process || queue.pending() != 0;
+}
+
+}  // namespace
+
 void unpin_sent(Env& env) {
   Tcb* tcb = std::exchange(env.core.pinned, nullptr);
   while (tcb != nullptr) {
     Tcb* next = std::exchange(tcb->pinned_next, nullptr);
-    if (env.ctx.queue(tcb->path.port).pending() == 0) {
+    if (may_be_queued(env, *tcb)) {
+      tcb->pinned_next = std::exchange(env.core.pinned, tcb);
+    } else {
       tcb->clear(kPinned);
       tcb->ring.unpin(env.core.memory);
       if (tcb->has(kWantWritable)) wake_writer(env, *tcb);  // the block may grow again
       reap(env, *tcb);
-    } else {
-      tcb->pinned_next = std::exchange(env.core.pinned, tcb);
     }
     tcb = next;
   }

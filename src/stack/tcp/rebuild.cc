@@ -5,6 +5,7 @@
 // Between Memory's begin_rebuild() and finish_rebuild(): what is not marked here is free afterwards.
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "stack/arena_packet.h"
 #include "stack/tcp/core.h"
@@ -102,12 +103,19 @@ void forget_links(Tcb& tcb) {
   tcb.burst_next = tcb.accept_next = tcb.blocked_next = tcb.pinned_next = nullptr;
 }
 
+// The frames that refer to the ring may be those of a port's living owner, which unpins them once they are sent; a new
+// owner does at once. Whoever died between flag and pin was not changing this connection by name: the pin counts.
+void keep_pinned(Env& env, Tcb& tcb) {
+  tcb.clear(kPinned);
+  if (!tcb.ring.pinned()) return;
+  tcb.set(kPinned);
+  tcb.pinned_next = std::exchange(env.core.pinned, &tcb);
+}
+
 void take_turns(Env& env, Tcb& tcb) {
-  // The frames that referred to the ring went with the process that had made them, or have been sent.
-  // Not only where kPinned says so: whoever died between flag and pin was not changing this connection by name.
-  while (tcb.ring.pinned()) tcb.ring.unpin(env.core.memory);
+  keep_pinned(env, tcb);
   const bool waits = tcb.has(kInBurst | kBlocked);
-  tcb.clear(kInBurst | kBlocked | kPinned);
+  tcb.clear(kInBurst | kBlocked);
   if (waits) block(env, tcb);
 }
 

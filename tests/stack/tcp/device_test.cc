@@ -62,6 +62,31 @@ TEST(Gather, ClosedWhilePinned_LivesUntilSent) {
   EXPECT_EQ(s.connections(), 0U);
 }
 
+// The frames wait in the queue of the process that has the port; what others have in its place knows nothing of them.
+TEST(Gather, AnotherProcessOfTheFamily_LeavesTheRingPinned) {
+  Script s(offloading());
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  const void* block = s.tcb()->ring.block();
+  sim::PortConfig stand_in;
+  stand_in.caps.arena_frames = true;
+  Context follower;
+  follower.shared = true;
+  s.engine().on_flushed(follower);
+  EXPECT_TRUE(s.tcb()->ring.pinned()) << "to which the port is not open";
+  follower.queues[0] = PortQueue{&s.world().wire().add_port(stand_in), 0, 0};
+  follower.ports = 1;
+  s.engine().on_flushed(follower);
+  EXPECT_TRUE(s.tcb()->ring.pinned());
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 100'000).error(), Error::kNone) << "what the block has room for";
+  s.engine().commit(follower, *s.tcb(), 0, false);
+  EXPECT_EQ(s.tcb()->ring.block(), block) << "frames refer to it";
+  s.wait(1ms).ignore_all();
+  EXPECT_FALSE(s.tcb()->ring.pinned());
+}
+
 // The wire lets go of a frame a millisecond; what does not fit waits in the device's ring.
 void narrow(Script& s) {
   sim::Impairment slow;

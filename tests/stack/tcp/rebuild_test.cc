@@ -117,6 +117,21 @@ TEST(Rebuild, BlockedAndBurst_GetTheirTurn) {
   rebuild(s).wait(1ms).expect(seg().seq(1).ack(1).len(0));
 }
 
+TEST(Rebuild, PinnedRing_StaysWhileTheLivingOwnersFramesReferToIt) {
+  Given given;
+  given.caps = offloading_caps();
+  Script s(given);
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  scramble(s);
+  rebuild(s);
+  EXPECT_TRUE(s.tcb()->ring.pinned());
+  s.wait(1ms).ignore_all();
+  EXPECT_FALSE(s.tcb()->ring.pinned()) << "they have left";
+}
+
 TEST(Rebuild, MemoryOfTheBroken_IsFreeAgain) {
   Script s;
   s.establish();
