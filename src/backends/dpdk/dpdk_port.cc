@@ -351,18 +351,9 @@ void DpdkPort::disarm(std::uint16_t) {
 }
 
 PortStats DpdkPort::stats() const {
-  PortStats s;
-  s.rx_frames = rx_frames_.get();
-  s.rx_bytes = rx_bytes_.get();
-  s.rx_dropped = rx_dropped_.get();
+  PortStats s = counted();
   s.rx_no_buffer = pool_.ran_dry();
-  s.tx_frames = tx_frames_.get();
-  s.tx_bytes = tx_bytes_.get();
-  s.tx_full = tx_full_.get();
-  s.tx_dropped = tx_dropped_.get();
   s.link_up = link_ups();
-  s.link_down = link_downs_.load(std::memory_order_relaxed);
-  s.reopened = reopened_.load(std::memory_order_relaxed);
   s.buffers_total = pool_.total();
   s.buffers_free = pool_.free_count();
   return s;

@@ -40,7 +40,7 @@ struct Opened {
   unsigned link_generation = 0;  // DpdkPort::link_generation() when the link was seen up
 };
 
-class DpdkPort final : public Port {
+class DpdkPort final : public Port, PortCounters {
  public:
   /// poke(argument) wakes the control thread.
   DpdkPort(BufferPool& pool, BufferPool* gather, void (*poke)(void*), void* argument);
@@ -98,7 +98,6 @@ class DpdkPort final : public Port {
   std::uint16_t device_ = 0;
   BufferPool& pool_;
   BufferPool* const gather_;
-  Counter rx_frames_, rx_bytes_, rx_dropped_, tx_frames_, tx_bytes_, tx_full_, tx_dropped_;
 
   PortCaps caps_;
   MacAddress mac_;
@@ -109,7 +108,6 @@ class DpdkPort final : public Port {
   void* const poke_argument_;
   std::uint32_t asked_at_total_ = 0;
   std::atomic<unsigned> link_generation_{0};
-  std::atomic<std::uint64_t> link_downs_{0}, reopened_{0};
 };
 
 }  // namespace bypass::dpdk

@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "backends/backend.h"
+#include "backends/libc_table.h"
 
 // X(return type, name, parameters)
 #define BYPASS_DPDK_LIBC_CALLS(X)                                                 \
@@ -69,9 +70,7 @@
 namespace bypass::dpdk {
 
 struct Libc {
-#define BYPASS_DPDK_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
-  BYPASS_DPDK_LIBC_CALLS(BYPASS_DPDK_MEMBER)
-#undef BYPASS_DPDK_MEMBER
+  BYPASS_DPDK_LIBC_CALLS(BYPASS_LIBC_MEMBER)
 };
 
 /// Filled by bind_libc(), before any DPDK call.

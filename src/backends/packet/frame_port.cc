@@ -71,18 +71,10 @@ void FramePort::disarm(std::uint16_t) {
 }
 
 PortStats FramePort::stats() const {
-  PortStats s;
-  s.rx_frames = rx_frames_.get();
-  s.rx_bytes = rx_bytes_.get();
-  s.rx_dropped = rx_dropped_.get() + lost_by_kernel();
+  PortStats s = counted();
+  s.rx_dropped += lost_by_kernel();
   s.rx_no_buffer = pool_.ran_dry();
-  s.tx_frames = tx_frames_.get();
-  s.tx_bytes = tx_bytes_.get();
-  s.tx_full = tx_full_.get();
-  s.tx_dropped = tx_dropped_.get();
   s.link_up = link_ups();
-  s.link_down = link_downs_.load(std::memory_order_relaxed);
-  s.reopened = reopened_.load(std::memory_order_relaxed);
   s.buffers_total = pool_.total();
   s.buffers_free = pool_.free_count();
   return s;

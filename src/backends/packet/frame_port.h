@@ -16,7 +16,7 @@
 
 namespace bypass::packet {
 
-class FramePort : public Port {
+class FramePort : public Port, protected PortCounters {
  public:
   /// Some interface of the system has changed. On LinkWatch's thread, and once on the opener's.
   virtual void look() = 0;
@@ -52,13 +52,10 @@ class FramePort : public Port {
   Wakeup wakeup_;
   PortCaps caps_;
   MacAddress mac_;
-  Counter rx_frames_, rx_bytes_, rx_dropped_, tx_frames_, tx_bytes_, tx_full_, tx_dropped_;
-  std::atomic<std::uint64_t> reopened_{0};
 
  private:
   std::atomic<bool> link_{false};
   bool armed_link_ = false;  // link_ as it was at the last arm()
-  std::atomic<std::uint64_t> link_downs_{0};
 };
 
 }  // namespace bypass::packet

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "backends/backend.h"
+#include "backends/libc_table.h"
 
 // X(return type, name, parameters)
 #define BYPASS_PACKET_LIBC_CALLS(X)                                               \
@@ -39,9 +40,7 @@
 namespace bypass::packet {
 
 struct Libc {
-#define BYPASS_PACKET_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
-  BYPASS_PACKET_LIBC_CALLS(BYPASS_PACKET_MEMBER)
-#undef BYPASS_PACKET_MEMBER
+  BYPASS_PACKET_LIBC_CALLS(BYPASS_LIBC_MEMBER)
 };
 
 /// Filled by bind_libc(), before anything else of this plugin runs.
