@@ -23,6 +23,8 @@ namespace bypass::runtime {
 namespace {
 /// How long a listener's process must have lived before the ports are opened for it.
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
+/// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
+constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, well below a peer's retransmission timer.
 constexpr Duration kLongestPause = std::chrono::milliseconds(150);
@@ -141,6 +143,16 @@ void Progress::step() {
   sleep_armed();
 }
 
+// A master listens and forks: the ports go to a worker, which will wait for the wire, or every frame would be handed
+// on.
+void Progress::wait_for_a_waiter() {
+  const auto untouched = [this] { return shard_.wires().openings.load(std::memory_order_relaxed) == 0; };
+  for (Duration waited{}; waited < kForAWaiter && socket::has_kin() && untouched(); waited += kLateOpen) {
+    if (stopping_.load(std::memory_order_acquire)) return;
+    sleep_for(kLateOpen);
+  }
+}
+
 // A listener's ports are opened a little later; those that another process has to open, when that calls.
 void Progress::open_step() {
   if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return sleep_for(kNever - Instant{});
@@ -148,6 +160,8 @@ void Progress::open_step() {
   if (stopping_.load(std::memory_order_acquire)) return;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   kin_changed_ = true;
+  wait_for_a_waiter();
+  if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});
 }

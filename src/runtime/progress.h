@@ -40,6 +40,7 @@ class Progress {
   void loop();
   void step();
   void open_step();
+  void wait_for_a_waiter();
   bool may_sweep();
   void mind_family();
   void follow_step();

@@ -120,6 +120,26 @@ def a_familys_port_and_counters_are_one_processs():
 
 
 @case
+def a_familys_port_goes_to_a_process_that_waits_for_it():
+    """A master listens, forks and minds its workers; they may take a while until they accept."""
+    script = ("import os, signal, socket, sys, time\n"
+              "listener = socket.create_server(('0.0.0.0', int(sys.argv[1])))\n"
+              "if os.fork() == 0:\n"
+              "    time.sleep(0.15)\n"  # what a worker does before: longer than a listener waits for its port
+              "    print('accepts', flush=True)\n"
+              "    while True: listener.accept()[0].close()\n"
+              "print('ready', flush=True)\n"
+              "signal.pause()\n")
+    with Side("bypass") as side:
+        port = free_port()
+        master = side.start("server", "/usr/bin/python3", "-u", "-c", script, port, until="accepts")
+        side.wait_port(port)
+        listed = lambda: json.loads(side.run("server", BYPASS, "stat", "--json", LD_PRELOAD=""))["processes"]
+        side.until(lambda: [p["port_owner"] for p in listed()] and all(p["port_owner"] for p in listed()), "somebody has the port")
+        check(all(p["port_owner"] != master.pid for p in listed()), f"the master, {master.pid}, has the port: {listed()}")
+
+
+@case
 def ss_hides_and_lists_time_wait_as_ss_does():
     script = ("import signal, socket, sys\n"
               "listener = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
