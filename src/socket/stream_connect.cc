@@ -104,6 +104,13 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   return 0;
 }
 
+// Linux says that a non-blocking attempt is in progress also where the peer has answered within the call: there are
+// programs that wait for it to become writable whatever connect() said.
+long begin_and_wait(Socket& socket, int fd, const Endpoint& remote) {
+  if (const long r = begin(socket, fd, remote); r != 0) return r;
+  return non_blocking(socket, 0) ? failure(Error::kInProgress) : await(socket, Error::kInProgress);
+}
+
 // connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
 long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   {
@@ -144,8 +151,7 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     case Decision::kBypass:
       break;
   }
-  const long r = begin(socket, fd, *remote);
-  return r != 0 ? r : await(socket, Error::kInProgress);
+  return begin_and_wait(socket, fd, *remote);
 }
 
 // There are no cookies on the wire: the bytes follow the handshake, as Linux does it without a cookie. Should the
@@ -159,8 +165,7 @@ std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& mess
     if (decision == Decision::kFail) return failure(Error::kAccess);
     if (decision == Decision::kKernel)
       return connect_in_kernel(socket, [&] { return kernel_send(fd, message, flags); });
-    r = begin(socket, fd, *remote);
-    if (r == 0) r = await(socket, Error::kInProgress);
+    r = begin_and_wait(socket, fd, *remote);
   } else if (socket.progress == Progress::kConnecting) {
     r = await(socket, Error::kAlready);
   } else {
