@@ -20,7 +20,7 @@
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 4;
+inline constexpr std::uint32_t kBackendAbi = 5;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -58,6 +58,8 @@ struct Host {
   /// (15 characters). Returns 0 or an errno.
   int (*run_thread)(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) = nullptr;
   void (*join_thread)(std::uint64_t id) = nullptr;
+  /// The path of another file of this build; false: it is not installed.
+  bool (*file_of_build)(const char* name, char* path, std::size_t size) = nullptr;
 };
 
 /// Every text that a user may see is complete: what was asked for, what is wrong, what would be accepted.

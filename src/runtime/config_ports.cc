@@ -34,7 +34,7 @@ constexpr KindInfo kKinds[] = {
     {"tap", "packet", Target::kInterface, true, true},
     {"pci", "dpdk", Target::kPci, true, true},
     {"dpdk", "dpdk", Target::kDevargs, true, true},
-    {"verbs", "verbs", Target::kDevice, false, false},
+    {"verbs", "verbs", Target::kDevice, false, true},
     {"auto", "verbs", Target::kNone, false, false},
 };
 

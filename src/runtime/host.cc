@@ -13,6 +13,7 @@
 
 #include "runtime/inside.h"
 #include "runtime/log.h"
+#include "runtime/plugin.h"
 #include "socket/kernel.h"
 
 namespace bypass::runtime {
@@ -149,6 +150,7 @@ const Host& backend_host() {
     h.log = log_text;
     h.run_thread = run_thread;
     h.join_thread = join_thread;
+    h.file_of_build = file_of_build;
     return h;
   }();
   return host;

@@ -26,6 +26,16 @@ std::string file_of(std::string_view name) {
   return "libbypass-" + std::string(name) + ".so";
 }
 
+// Empty: in none of the folders, which `searched` names.
+std::string find_file(const std::string& file, std::string& searched) {
+  for (const std::string& folder : plugin_folders()) {
+    std::string path = folder + "/" + file;
+    if (access(path.c_str(), R_OK) == 0) return path;
+    searched += (searched.empty() ? "" : ", ") + folder;
+  }
+  return "";
+}
+
 void* open_object(const std::string& path, std::string& problem) {
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -122,13 +132,17 @@ void read_by_plugin(std::string_view text, ConfigFile& file) {
 std::string find_plugin(std::string_view name, std::string& problem) {
   const std::string file = file_of(name);
   std::string searched;
-  for (const std::string& folder : plugin_folders()) {
-    std::string path = folder + "/" + file;
-    if (access(path.c_str(), R_OK) == 0) return path;
-    searched += (searched.empty() ? "" : ", ") + folder;
-  }
-  problem = "the plugin " + file + " is not installed: looked for in " + searched;
-  return "";
+  std::string path = find_file(file, searched);
+  if (path.empty()) problem = "the plugin " + file + " is not installed: looked for in " + searched;
+  return path;
+}
+
+bool file_of_build(const char* name, char* path, std::size_t size) {
+  std::string searched;
+  const std::string found = find_file(name, searched);
+  if (found.empty() || found.size() >= size) return false;
+  std::memcpy(path, found.c_str(), found.size() + 1);
+  return true;
 }
 
 bool plugin_present(std::string_view name, std::string& problem) {

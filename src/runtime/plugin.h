@@ -19,6 +19,10 @@ std::string find_plugin(std::string_view name, std::string& problem);
 /// The cheap check: the file is there.
 bool plugin_present(std::string_view name, std::string& problem);
 
+/// The path of a file of this build (`libbypass-softverbs.so`); false: it is in none of the folders, or longer than
+/// `size`. For Host.
+bool file_of_build(const char* name, char* path, std::size_t size);
+
 /// Opens the plugin and asks it for its backend. Null: `problem` is a complete text.
 Backend* open_plugin(std::string_view name, const Host& host, std::string& problem);
 

@@ -171,10 +171,10 @@ TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
 
 TEST(ShowConfig, KindOfPortThatIsNotBuilt_IsSaidToBe) {
   const auto said = [](const char* port) {
-    return run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out.find("not built yet: verbs") !=
+    return run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out.find("not built yet: auto") !=
            std::string::npos;
   };
-  EXPECT_TRUE(said("BYPASS_PORT=tap:a;verbs:mlx5_0"));
+  EXPECT_TRUE(said("BYPASS_PORT=tap:a;auto"));
   EXPECT_FALSE(said("BYPASS_PORT=af_packet:lo"));
 }
 

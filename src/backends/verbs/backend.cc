@@ -1,0 +1,62 @@
+// The plugin's entry: Backend over raw-packet queue pairs.
+#include "backends/backend.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/packet/descriptor.h"
+#include "backends/packet/libc.h"
+#include "backends/verbs/verbs_port.h"
+
+namespace bypass::verbs {
+namespace {
+
+class VerbsBackend final : public Backend {
+ public:
+  bool check(const PortSpec&, std::string&) override { return true; }  // only an opened device tells
+  Port* open(const PortSpec& spec, std::string& problem) override;
+  void close(Port* port) override;
+  void drop_in_child() override;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<VerbsPort>> ports_;
+};
+
+Port* VerbsBackend::open(const PortSpec& spec, std::string& problem) {
+  auto port = VerbsPort::open(spec, problem);
+  if (port == nullptr) {
+    problem = spec.kind + ":" + spec.target + ": " + problem;
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+void VerbsBackend::close(Port* port) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(ports_, [&](const auto& each) { return each.get() == port; });
+}
+
+void VerbsBackend::drop_in_child() {
+  for (const auto& port : ports_) port->drop_in_child();
+  packet::drop_descriptors();
+}
+
+}  // namespace
+}  // namespace bypass::verbs
+
+extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
+  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
+  const char* missing = nullptr;
+  if (!bypass::packet::bind_libc(host, &missing)) {
+    host->log(bypass::LogLevel::kError, missing);
+    return nullptr;
+  }
+  // Never destroyed: its threads outlive the program's static destructors.
+  static auto* backend = new bypass::verbs::VerbsBackend;
+  return backend;
+}

@@ -1,0 +1,96 @@
+// Device: an RDMA device's port with a raw-packet queue pair on it, and what belongs to that: protection domain,
+// registered memory, completion queues, steering rules.
+//
+// Its thread sleeps until the device tells of an asynchronous event (link up and down, a queue pair that failed, the
+// device's loss).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/packet/descriptor.h"
+#include "backends/verbs/verbs.h"
+#include "stack/address.h"
+
+namespace bypass::verbs {
+
+/// Whom a Device tells. On its thread.
+class DeviceEvents {
+ public:
+  virtual ~DeviceEvents() = default;
+  virtual void on_link(bool up) = 0;
+  /// The queue pair takes no more requests; Device::restart() makes it usable again.
+  virtual void on_queue_failure() = 0;
+  virtual void on_device_lost() = 0;
+};
+
+class Device {
+ public:
+  explicit Device(DeviceEvents& events) : events_(events) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device() { close(); }
+
+  /// `target`: NAME[:PORT]. False: `problem` says what to change.
+  bool open(const std::string& target, std::string& problem);
+  /// Ends the thread and gives everything back.
+  void close();
+  /// Queues of at most so many requests, over this memory. False: `problem`.
+  bool make_queues(std::span<std::byte> memory, std::uint32_t depth, std::string& problem);
+  /// Frames to that address and broadcasts come here. False: `problem`.
+  bool steer(const MacAddress& mac, std::string& problem);
+  /// Has the thread look at the link, and then listen.
+  bool watch(std::string& problem);
+  /// After a failure: the queue pair as it was at first; all that was posted is forgotten. Under the shard's lock.
+  bool restart();
+
+  [[nodiscard]] MacAddress mac() const { return mac_; }
+  [[nodiscard]] bool checksums() const { return checksums_; }
+  [[nodiscard]] std::uint32_t depth() const { return depth_; }
+  [[nodiscard]] std::uint32_t inline_bytes() const { return inline_bytes_; }
+  [[nodiscard]] std::uint32_t key() const { return memory_->lkey; }
+  [[nodiscard]] ibv_qp* queue() const { return queue_; }
+  [[nodiscard]] ibv_cq* received() const { return received_; }
+  [[nodiscard]] ibv_cq* sent() const { return sent_; }
+  [[nodiscard]] int wait_descriptor() const { return channel_->fd; }
+
+  /// The next received frame's completion makes wait_descriptor() readable. What lay there is fetched.
+  void arm();
+  void fetch();
+
+  /// A forked child: the parent's wire is not its own.
+  void drop_in_child() const;
+
+ private:
+  bool find(const std::string& name, std::string& problem);
+  bool look(std::string& problem);
+  bool enter_service(std::string& problem);
+  bool add_rule(const MacAddress& destination, std::string& problem);
+  static void run(void* self);
+  void handle(const ibv_async_event& event);
+
+  DeviceEvents& events_;
+  const Verbs* verbs_ = nullptr;
+  std::string name_;
+  std::uint8_t number_ = 1;
+  ibv_context* context_ = nullptr;
+  ibv_pd* domain_ = nullptr;
+  ibv_mr* memory_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* received_ = nullptr;
+  ibv_cq* sent_ = nullptr;
+  ibv_qp* queue_ = nullptr;
+  std::vector<ibv_flow*> rules_;
+  MacAddress mac_;
+  bool checksums_ = false;
+  bool armed_ = false;
+  std::uint32_t depth_ = 0, inline_bytes_ = 0;
+  packet::Descriptor stop_;
+  std::uint64_t thread_ = 0;
+};
+
+}  // namespace bypass::verbs

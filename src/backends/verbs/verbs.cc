@@ -1,0 +1,70 @@
+#include "backends/verbs/verbs.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "backends/packet/libc.h"
+
+namespace bypass::verbs {
+namespace {
+
+constexpr const char* kReal = "libibverbs.so.1";
+
+// Never closed: devices' libraries have threads and handlers of their own.
+bool resolve(const char* path, Verbs& verbs, std::string& problem) {
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    problem = dlerror();
+    return false;
+  }
+  const char* missing = nullptr;
+  const auto find = [&](const char* name) {
+    void* const found = dlsym(library, name);
+    if (found == nullptr) missing = name;
+    return found;
+  };
+#define BYPASS_VERBS_LOOK_UP(name) verbs.name = reinterpret_cast<decltype(verbs.name)>(find("ibv_" #name));
+  BYPASS_VERBS_CALLS(BYPASS_VERBS_LOOK_UP)
+#undef BYPASS_VERBS_LOOK_UP
+  verbs.query_port = reinterpret_cast<decltype(verbs.query_port)>(find("ibv_query_port"));
+  if (missing == nullptr) return true;
+  problem = std::string(path) + " has no " + missing;
+  return false;
+}
+
+}  // namespace
+
+int Verbs::look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr& out) const {
+  std::memset(&out, 0, sizeof out);
+  const verbs_context* const extended = verbs_get_ctx_op(context, query_port);
+  if (extended != nullptr) return extended->query_port(context, number, &out, sizeof out);
+  return query_port(context, number, reinterpret_cast<_compat_ibv_port_attr*>(&out));
+}
+
+bool is_soft(const std::string& device) {
+  return device.size() > 4 && device.starts_with("soft") &&
+         std::all_of(device.begin() + 4, device.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+const Verbs* verbs_for(const std::string& device, std::string& problem) {
+  static Verbs real, soft;
+  Verbs& verbs = is_soft(device) ? soft : real;
+  if (verbs.query_port != nullptr) return &verbs;
+  Verbs found;
+  if (!is_soft(device)) {
+    if (resolve(kReal, found, problem)) return &(verbs = found);
+    problem += " (Debian: apt install libibverbs1 ibverbs-providers)";
+    return nullptr;
+  }
+  char path[4096];
+  if (!packet::host->file_of_build("libbypass-softverbs.so", path, sizeof path)) {
+    problem = "libbypass-softverbs.so, which makes the device, is not beside libbypass.so";
+    return nullptr;
+  }
+  return resolve(path, found, problem) ? &(verbs = found) : nullptr;
+}
+
+}  // namespace bypass::verbs

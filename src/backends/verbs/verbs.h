@@ -1,0 +1,37 @@
+// Verbs: libibverbs as this plugin uses it: the functions of whichever library has the device, resolved by name. What
+// libibverbs' header has inline (posting, polling, steering) goes through the device's own tables and needs no library.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+
+namespace bypass::verbs {
+
+// X(name): the library's ibv_name. (Its header hides some of them behind macros that look like calls.)
+#define BYPASS_VERBS_CALLS(X)                                                              \
+  X(get_device_list) X(free_device_list) X(get_device_name) X(open_device) X(close_device) \
+  X(query_device) X(query_gid) X(alloc_pd) X(dealloc_pd) X(reg_mr) X(dereg_mr)             \
+  X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq)                \
+  X(get_cq_event) X(ack_cq_events) X(create_qp) X(modify_qp) X(destroy_qp)                 \
+  X(get_async_event) X(ack_async_event)
+
+struct Verbs {
+#define BYPASS_VERBS_MEMBER(name) decltype(&::ibv_##name) name = nullptr;
+  BYPASS_VERBS_CALLS(BYPASS_VERBS_MEMBER)
+#undef BYPASS_VERBS_MEMBER
+  int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
+
+  /// The port's state, 0 or an errno.
+  int look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr& out) const;
+};
+
+/// The functions of the library that has the device of this name: the software devices' (softN), else libibverbs. Null:
+/// `problem` says what to install.
+const Verbs* verbs_for(const std::string& device, std::string& problem);
+
+/// A device of the software library (BYPASS_SOFT).
+bool is_soft(const std::string& device);
+
+}  // namespace bypass::verbs
