@@ -166,7 +166,7 @@ std::uint64_t length_of(const SendRequest& request) {
 
 bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
   const PortCaps& caps = e.tx.port().caps();
-  return caps.tso && length_of(request) <= caps.tso_max_bytes && request.tso_mss != 0 &&
+  return caps.tso && caps.tx_l4_checksum && length_of(request) <= caps.tso_max_bytes && request.tso_mss != 0 &&
          request.tso_header.size() <= qp.cap.max_inline_data && (request.flags & IBV_SEND_INLINE) == 0;
 }
 

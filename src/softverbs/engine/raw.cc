@@ -8,8 +8,9 @@
 namespace bypass::rdma {
 namespace {
 
-// IBV_WC_IP_CSUM_OK speaks of the header and of what it carries. A port that knows of the latter alone leaves the former,
-// some twenty bytes, to us: a frame from a neighbour in this machine may have no checksum behind it that could be verified.
+// IBV_WC_IP_CSUM_OK speaks of the header and of what it carries. A port that knows of the latter alone leaves the
+// former, some twenty bytes, to us: a frame from a neighbour in this machine may have no checksum behind it that could
+// be verified.
 bool checksums_are_good(const Packet& frame) {
   if ((frame.flags & kRxL4ChecksumGood) == 0) return false;
   if ((frame.flags & kRxIpChecksumGood) != 0) return true;

@@ -41,7 +41,12 @@ void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets =
     r.message = Message::kNone;
     r.msn = (r.msn + 1) & kPsnMask;
   }
-  if (packet.ack_request && r.answer == Answer::kNone) answer(e, qp, Answer::kAcknowledge);
+  const bool answered_by_data = (packet.traits & (kOpSend | kOpWrite)) == 0;  // which acknowledges all before it, too
+  if (answered_by_data) {
+    r.answer = Answer::kNone;
+  } else if (packet.ack_request && r.answer == Answer::kNone) {
+    answer(e, qp, Answer::kAcknowledge);
+  }
 }
 
 void not_ready(Engine& e, Qp& qp) {

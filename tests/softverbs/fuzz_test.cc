@@ -1,0 +1,241 @@
+// A hostile wire: RoCE packets with anything changed in them and a right ICRC, in any order. No byte outside of
+// registered memory is read or written (AddressSanitizer and the guards around the region say so), nothing is written
+// without the right to, and a healthy queue pair beside goes on working.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "softverbs/fabric.h"
+#include "softverbs/roce_frame.h"
+
+namespace bypass::rdma::test {
+namespace {
+
+using sim::Bytes;
+
+constexpr std::size_t kRegion = 4096, kGuard = 4096;
+
+class Hostile {
+ public:
+  explicit Hostile(std::uint64_t seed) : random_(seed), fabric_(seed), end_(fabric_.add_end()) {
+    sim::PortConfig port;
+    port.mac = mac(2);
+    port.buffers = 256;
+    probe_ = &fabric_.wire().add_port(port);
+    end_.device().set_neighbour(ip("10.9.0.2"), mac(2));
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard);
+    std::ranges::fill(memory_, std::byte{0xa5});
+    writable_ = register_at(at, kRegion / 2, End::kAllAccess);
+    readable_ = register_at(at + kRegion / 2, kRegion / 2, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD}) halves_.push_back(make(type));
+  }
+
+  void run(int rounds) {
+    for (int i = 0; i < rounds; i++) {
+      for (Half& half : halves_) keep_alive(half);
+      fabric_.wire().inject(0, one_frame());
+      if (random_.chance(0.3)) fabric_.run_for(Duration{static_cast<std::int64_t>(random_.below(3'000'000))});
+      drain();
+    }
+    fabric_.run_for(1s);
+    EXPECT_TRUE(untouched(0, kGuard)) << "in front of the region";
+    EXPECT_TRUE(untouched(kGuard + kRegion / 2, kRegion / 2 + kGuard)) << "read-only memory, and behind the region";
+  }
+  [[nodiscard]] const Counters& counters() const { return end_.counters(); }
+  [[nodiscard]] bool was_written() const { return !untouched(kGuard, kRegion / 2); }
+
+ private:
+  Mr* register_at(std::uintptr_t at, std::size_t length, unsigned access) {
+    return end_.device().reg_mr(end_.pd(), reinterpret_cast<void*>(at), length, at, access).object;
+  }
+  Half make(ibv_qp_type type) {
+    PairConfig config{.type = type, .depth = 16, .timeout = 8, .retries = 1};
+    config.psn = 0;
+    return {end_, config};
+  }
+  [[nodiscard]] bool untouched(std::size_t from, std::size_t length) const {
+    return std::all_of(memory_.begin() + static_cast<std::ptrdiff_t>(from),
+                       memory_.begin() + static_cast<std::ptrdiff_t>(from + length),
+                       [](std::byte b) { return b == std::byte{0xa5}; });
+  }
+
+  // A queue pair that the fuzz has broken is mended, and has receive requests and requests under way.
+  void keep_alive(Half& half) {
+    if (half.state() != IBV_QPS_RTS) {
+      half.to_state(IBV_QPS_RESET);
+      Pair::init(half);
+      connect(half);
+      Pair::to_rts(half);
+    }
+    for (std::uint64_t i = 0; i < 4; i++) half.receive(i, i * 1024, 512 * i);
+    SendRequest request;
+    request.ah = half.ah;
+    request.remote_addr = 0x1000;
+    if (half.config.type == IBV_QPT_RC)
+      request.opcode =
+          std::array{IBV_WR_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD}[random_.below(4)];
+    half.send(request, 100'000, request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? 8 : 3000);
+  }
+  void connect(Half& half) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.sgid_index = 1;
+    std::ranges::copy(ip("10.9.0.2").bytes, attr.ah_attr.grh.dgid.raw);
+    attr.path_mtu = IBV_MTU_1024;
+    attr.dest_qp_num = 0x77;
+    attr.max_dest_rd_atomic = 2;
+    unsigned mask = IBV_QP_STATE;
+    if (half.config.type != IBV_QPT_UD) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (half.config.type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    half.modify(attr, mask);
+    if (half.ah == nullptr) half.ah = end_.device().create_ah(end_.pd(), attr.ah_attr).object;
+  }
+
+  std::uint64_t any_of(std::initializer_list<std::uint64_t> values) {
+    return values.begin()[random_.below(values.size())];
+  }
+
+  // Mostly what could be right: packets that are refused at the door find nothing.
+  std::uint64_t address() {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard);
+    switch (random_.below(4)) {
+      case 0:
+        return at + random_.below(kRegion);
+      case 1:
+        return at + any_of({0, kRegion / 2, kRegion, kRegion / 2 - 8, std::uint64_t(0) - 1});
+      case 2:
+        return (at + random_.below(kRegion)) & ~std::uint64_t{7};
+      default:
+        return random_.next();
+    }
+  }
+  std::uint32_t key() {
+    return static_cast<std::uint32_t>(
+        any_of({Device::rkey(*writable_), Device::rkey(*writable_), Device::rkey(*readable_), random_.next()}));
+  }
+  std::uint32_t length() {
+    return static_cast<std::uint32_t>(
+        any_of({0, 1, 8, 1024, 1500, 2048, kRegion, 0xffffffff, 0x80000000, random_.below(3000)}));
+  }
+
+  Bytes extensions(std::uint8_t opcode) {
+    Deth deth;
+    deth.qkey = 0x11111111;
+    deth.source_qpn = 5;
+    Bytes rest = (opcode & kServiceMask) == kServiceUd ? bytes_of_headers(deth) : Bytes{};
+    const auto add = [&](const Bytes& more) { rest.insert(rest.end(), more.begin(), more.end()); };
+    const std::uint16_t t = traits(static_cast<Op>(opcode & 31));
+    if ((t & kOpReth) != 0) add(bytes_of_headers(reth(address(), key(), length())));
+    if ((t & kOpAtomic) != 0) {
+      AtomicEth atomic;
+      atomic.address = address();
+      atomic.rkey = key();
+      atomic.swap_add = atomic.compare = 0;
+      atomic.swap_add = random_.next();
+      add(bytes_of_headers(atomic));
+    }
+    if ((t & kOpAeth) != 0)
+      add(bytes_of_headers(
+          aeth(static_cast<std::uint8_t>(any_of({0x1f, 0x1f, 0x60, 0x61, 0x62, 0x21, random_.below(256)})))));
+    add(Bytes(any_of({0, 4, 8, 100, 1024, 1024, 1024, random_.below(1500)}), static_cast<std::byte>(random_.next())));
+    return rest;
+  }
+
+  Bytes one_frame() {
+    const std::size_t which = random_.below(halves_.size());
+    ibv_qp_attr attr;
+    ibv_qp_init_attr init;
+    Device::query_qp(*halves_[which].qp, attr, init);
+    RoceOptions options;
+    const auto service = static_cast<std::uint8_t>(std::array{kServiceRc, kServiceUc, kServiceUd}[which]);
+    options.opcode = static_cast<std::uint8_t>(service | random_.below(24));
+    options.qpn = Device::qpn(*halves_[which].qp);
+    const std::uint32_t base = (traits(static_cast<Op>(options.opcode & 31)) & kOpResponse) != 0 ? 0 : attr.rq_psn;
+    options.psn =
+        static_cast<std::uint32_t>(base + any_of({0, 0, 0, 0, 1, 2, kPsnMask, random_.below(8), random_.next()})) &
+        kPsnMask;
+    options.ack_request = random_.chance(0.7);
+    Bytes frame = roce_frame(options, extensions(options.opcode));
+    mutate(frame);
+    return frame;
+  }
+
+  void mutate(Bytes& frame) {
+    if (random_.chance(0.2)) {
+      for (std::uint64_t n = 1 + random_.below(4); n != 0; n--)
+        frame[14 + random_.below(frame.size() - 14)] = static_cast<std::byte>(random_.next());
+    }
+    if (random_.chance(0.05)) frame.resize(random_.below(frame.size() + 1));
+    // Most of it is signed again: lengths that lie must be found out by looking at them.
+    if (random_.chance(0.9) && frame.size() > 60) fix_sums(frame);
+  }
+
+  void drain() {
+    for (Cq* cq : {&end_.cq()}) end_.poll(*cq);
+    end_.events();
+    std::array<Packet*, 64> frames;
+    for (std::size_t n; (n = probe_->receive(0, frames)) != 0;) probe_->free(std::span{frames}.first(n));
+  }
+
+  alignas(64) std::array<std::byte, kGuard + kRegion + kGuard> memory_;
+  sim::Random random_;
+  Fabric fabric_;
+  End& end_;
+  sim::SimPort* probe_;
+  Mr *writable_, *readable_;
+  std::vector<Half> halves_;
+};
+
+TEST(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
+  bool written = false;
+  Counters sum;
+  for (std::uint64_t seed = 1; seed <= 20; seed++) {
+    SCOPED_TRACE(seed);
+    const auto hostile = std::make_unique<Hostile>(seed);
+    hostile->run(1500);
+    written |= hostile->was_written();
+    sum.tx_nak += hostile->counters().tx_nak;
+    sum.rx_malformed += hostile->counters().rx_malformed;
+    sum.rx_bad_icrc += hostile->counters().rx_bad_icrc;
+    sum.rx_late_response += hostile->counters().rx_late_response;
+    sum.duplicate_request += hostile->counters().duplicate_request;
+    if (::testing::Test::HasFailure()) return;
+  }
+  // It is a fuzzer that gets through the door.
+  EXPECT_TRUE(written);
+  EXPECT_GT(sum.tx_nak, 100U);
+  EXPECT_GT(sum.rx_malformed, 100U);
+  EXPECT_GT(sum.rx_bad_icrc, 100U);
+  EXPECT_GT(sum.duplicate_request, 100U);
+}
+
+TEST(Fuzz, FramesOfAnyBytes_AreSurvived) {
+  Fabric fabric;
+  End& end = fabric.add_end();
+  Half raw(end, {.type = IBV_QPT_RAW_PACKET});
+  Pair::init(raw), raw.to_state(IBV_QPS_RTR), raw.to_state(IBV_QPS_RTS);
+  FlowRule rule;
+  rule.type = IBV_FLOW_ATTR_SNIFFER;
+  ASSERT_NE(end.device().create_flow(*raw.qp, rule).object, nullptr);
+  sim::Random random(7);
+  for (int i = 0; i < 20'000; i++) {
+    Bytes frame(random.below(130));
+    for (std::byte& b : frame) b = static_cast<std::byte>(random.next());
+    constexpr std::array<std::uint16_t, 3> kTypes = {0x0800, 0x0806, 0x86dd};
+    if (frame.size() >= 14) {
+      const std::uint16_t type = kTypes[random.below(3)];
+      frame[12] = static_cast<std::byte>(type >> 8);
+      frame[13] = static_cast<std::byte>(type);
+    }
+    if (frame.size() > 15) frame[14] = static_cast<std::byte>(random.chance(0.5) ? 0x45 : 0x60);
+    fabric.wire().inject(0, frame);
+    raw.receive(1, 0, 2048);
+    if (i % 50 == 0) fabric.run_for(1us);
+  }
+  fabric.settle();
+  EXPECT_GT(end.counters().rx_raw, 100U);
+}
+
+}  // namespace
+}  // namespace bypass::rdma::test

@@ -1,0 +1,274 @@
+// Raw-packet queue pairs and steering, beside RoCE on the same wire.
+#include <gtest/gtest.h>
+
+#include "softverbs/engine/roce.h"
+#include "softverbs/fabric.h"
+#include "stack/checksum.h"
+
+namespace bypass::rdma::test {
+namespace {
+
+using bypass::test::arp_frame;
+using bypass::test::udp_frame;
+using sim::Bytes;
+
+class Raw : public ::testing::Test {
+ protected:
+  Raw() : end(fabric.add_end()), probe(add_probe()) {}
+
+  sim::SimPort& add_probe() {
+    sim::PortConfig config;
+    config.mac = mac(2);
+    return fabric.wire().add_port(config);
+  }
+  Half raw(std::uint32_t depth = 16) {
+    PairConfig config{.type = IBV_QPT_RAW_PACKET, .depth = depth, .sges = 2};
+    Half half(end, config);
+    EXPECT_EQ(Pair::init(half), 0);
+    EXPECT_EQ(half.to_state(IBV_QPS_RTR), 0);
+    EXPECT_EQ(half.to_state(IBV_QPS_RTS), 0);
+    for (std::uint64_t i = 0; i < depth / 2; i++) EXPECT_EQ(half.receive(i, i * 2048 + room_, 2048), 0);
+    room_ += depth / 2 * 2048;
+    return half;
+  }
+  Flow* steer(Half& half, const FlowRule& rule) { return end.device().create_flow(*half.qp, rule).object; }
+  void inject(const Bytes& frame) {
+    fabric.wire().inject(0, frame);
+    fabric.run_for(1us);
+  }
+  // Whom the frames went to since the last call.
+  std::vector<std::uint32_t> takers() {
+    std::vector<std::uint32_t> all;
+    for (const ibv_wc& wc : end.poll()) all.push_back(wc.qp_num);
+    return all;
+  }
+  static FlowRule to_mac(const MacAddress& address, std::uint16_t priority = 0) {
+    FlowRule rule;
+    rule.priority = priority;
+    rule.value.destination = address;
+    rule.mask.destination = MacAddress::broadcast();
+    return rule;
+  }
+  static FlowRule to_port(std::uint16_t port, std::uint16_t priority = 0) {
+    FlowRule rule;
+    rule.priority = priority;
+    rule.value.ether_type = wire::kEtherTypeIpv4;
+    rule.mask.ether_type = 0xffff;
+    rule.value.protocol = wire::kProtocolUdp;
+    rule.mask.protocol = 0xff;
+    rule.value.destination_port = port;
+    rule.mask.destination_port = 0xffff;
+    return rule;
+  }
+  std::vector<Bytes> sent() {
+    std::vector<Bytes> all;
+    std::array<Packet*, 16> packets;
+    for (std::size_t n; (n = probe.receive(0, packets)) != 0;) {
+      for (std::size_t i = 0; i < n; i++) all.emplace_back(packets[i]->data, packets[i]->data + packets[i]->len);
+      probe.free(std::span{packets}.first(n));
+    }
+    return all;
+  }
+
+  Fabric fabric;
+  End& end;
+  sim::SimPort& probe;
+  std::size_t room_ = 100'000;
+};
+
+TEST_F(Raw, FrameForTheRule_ArrivesWhole) {
+  Half half = raw();
+  FlowRule rule = to_mac(mac(1));
+  rule.flow_tag = 99;
+  steer(half, rule);
+  const Bytes frame = udp_frame({}, 9, 7, bypass::test::bytes_of("hello"));
+  inject(frame);
+  const Completion* completion = Device::front(end.cq());
+  ASSERT_NE(completion, nullptr);
+  EXPECT_EQ(completion->flow_tag, 99U);
+  const ibv_wc wc = only(end);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.byte_len, frame.size());
+  EXPECT_EQ(std::memcmp(end.at(100'000), frame.data(), frame.size()), 0);
+}
+
+TEST_F(Raw, FrameWithoutARule_GoesNowhere) {
+  raw();
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_TRUE(takers().empty());
+  EXPECT_EQ(end.counters().rx_unsteered, 1U);
+}
+
+TEST_F(Raw, MoreSpecificRuleOfTheSamePriority_Wins) {
+  Half all = raw(), one = raw();
+  steer(all, to_mac(mac(1)));
+  Flow* flow = steer(one, to_port(7));
+  inject(udp_frame({}, 9, 7, {}));
+  inject(udp_frame({}, 9, 8, {}));
+  EXPECT_EQ(takers(), (std::vector{Device::qpn(*all.qp), Device::qpn(*all.qp)})) << "48 bits are more than 40";
+  end.device().destroy_flow(*flow);
+  FlowRule rule = to_port(7);
+  rule.value.ip_destination = ip("10.9.0.1");
+  rule.mask.ip_destination = IpAddress::from_v4(0xffffffff);
+  steer(one, rule);
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*one.qp)});
+}
+
+TEST_F(Raw, LowerPriorityNumber_IsAskedFirst) {
+  Half all = raw(), one = raw();
+  steer(all, to_mac(mac(1), 2));
+  Flow* flow = steer(one, to_port(7, 1));
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*one.qp)});
+  EXPECT_EQ(end.device().destroy_qp(*one.qp), EBUSY);
+  EXPECT_EQ(end.device().destroy_flow(*flow), 0);
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*all.qp)});
+}
+
+TEST_F(Raw, ManyConnectionRules_EachTakeTheirOwn) {
+  std::vector<Half> halves;
+  for (std::uint16_t i = 0; i < 4; i++) halves.push_back(raw());
+  for (std::uint16_t port = 1000; port < 2000; port++) steer(halves[port % 4], to_port(port));
+  for (const std::uint16_t port : {1001, 1502, 1999}) {
+    inject(udp_frame({}, 9, port, {}));
+    EXPECT_EQ(takers(), std::vector{Device::qpn(*halves[port % 4].qp)});
+  }
+}
+
+TEST_F(Raw, AddressPrefix_MatchesUnderItsMask) {
+  Half half = raw();
+  FlowRule rule;
+  rule.value.ip_source = ip("10.9.0.0");
+  rule.mask.ip_source = IpAddress::from_v4(0xffffff00);
+  steer(half, rule);
+  inject(udp_frame({.from = "10.9.0.2"}, 1, 2, {}));
+  EXPECT_EQ(takers().size(), 1U);
+  inject(udp_frame({.from = "10.8.0.2"}, 1, 2, {}));
+  inject(arp_frame({}));
+  EXPECT_TRUE(takers().empty());
+}
+
+TEST_F(Raw, DropRule_TakesTheFrameAway) {
+  Half half = raw();
+  steer(half, to_mac(mac(1), 1));
+  FlowRule rule = to_port(7, 0);
+  rule.drop = true;
+  steer(half, rule);
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_TRUE(takers().empty());
+}
+
+TEST_F(Raw, Broadcast_IsCopiedToEveryQueuePairOnceAndAnsweredByTheDevice) {
+  Half one = raw(), two = raw();
+  steer(one, to_mac(MacAddress::broadcast()));
+  FlowRule all;
+  all.type = IBV_FLOW_ATTR_ALL_DEFAULT;
+  all.priority = 5;
+  steer(one, all);
+  FlowRule groups = all;
+  groups.type = IBV_FLOW_ATTR_MC_DEFAULT;
+  steer(two, groups);
+  inject(arp_frame({}));
+  EXPECT_EQ(takers().size(), 2U);
+  ASSERT_EQ(sent().size(), 1U) << "the device's own answer";
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*one.qp)}) << "unicast: the default for all";
+}
+
+TEST_F(Raw, RoceForTheDevice_IsSeenBySniffersOnly) {
+  Half all = raw(), sniffer = raw();
+  FlowRule rule;
+  rule.type = IBV_FLOW_ATTR_ALL_DEFAULT;
+  steer(all, rule);
+  rule.type = IBV_FLOW_ATTR_SNIFFER;
+  steer(sniffer, rule);
+  inject(udp_frame({}, 0xc000, kRocePort, bypass::test::bytes_of("not quite a packet")));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*sniffer.qp)});
+  EXPECT_EQ(end.counters().rx_packets, 1U);
+  inject(udp_frame({}, 0xc000, 53, {}));
+  EXPECT_EQ(takers().size(), 2U);
+}
+
+TEST_F(Raw, NoReceiveRequestOrASmallOne_DropsTheFrame) {
+  Half half = raw(2);
+  steer(half, to_mac(mac(1)));
+  inject(udp_frame({}, 9, 7, {}));
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_EQ(takers().size(), 1U);
+  half.receive(5, 0, 40);
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_TRUE(takers().empty());
+  EXPECT_EQ(end.counters().rx_no_receive, 2U);
+}
+
+// --- Sending
+
+TEST_F(Raw, FrameIsSentAsItIs) {
+  Half half = raw();
+  const Bytes frame = udp_frame({.from_mac = mac(1), .to_mac = mac(2)}, 9, 7, bypass::test::bytes_of("hello"));
+  std::memcpy(end.at(0), frame.data(), frame.size());
+  const std::array<ibv_sge, 2> sges = {end.sge(0, 20), end.sge(20, frame.size() - 20)};
+  ASSERT_EQ(half.send({}, sges), 0);
+  fabric.run_for(1us);
+  const std::vector<Bytes> out = sent();
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0], frame);
+  EXPECT_EQ(only(end).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(Raw, ChecksumsAreFilledOnDemand) {
+  Half half = raw();
+  const Bytes frame = udp_frame({.from_mac = mac(1), .to_mac = mac(2)}, 9, 7, bypass::test::bytes_of("hello"));
+  Bytes without = frame;
+  for (const std::size_t at : {24U, 25U, 40U, 41U}) without[at] = std::byte{0x77};
+  std::memcpy(end.at(0), without.data(), without.size());
+  half.send({.flags = IBV_SEND_IP_CSUM}, 0, without.size());
+  fabric.run_for(1us);
+  const std::vector<Bytes> out = sent();
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0], frame);
+}
+
+TEST_F(Raw, FrameThatNoWireTakes_IsALengthError) {
+  Half half = raw();
+  half.send({}, 0, 1515);
+  fabric.run_for(1us);
+  EXPECT_EQ(end.poll().front().status, IBV_WC_LOC_LEN_ERR);
+}
+
+TEST_F(Raw, LargeSegments_AreRefusedWhereThePortCutsNone) {
+  Half half = raw();
+  const std::array<std::byte, 54> header{};
+  EXPECT_EQ(half.send({.opcode = IBV_WR_TSO, .tso_header = header, .tso_mss = 1000}, 0, 5000), EINVAL);
+  EXPECT_EQ(end.device().max_tso(), 0U);
+}
+
+TEST(RawTso, LargeSegment_IsCutByThePort) {
+  Fabric fabric;
+  EndConfig config;
+  config.caps = bypass::test::offloading_caps();
+  End& end = fabric.add_end(config);
+  sim::PortConfig probe_config;
+  probe_config.mac = mac(2);
+  sim::SimPort& probe = fabric.wire().add_port(probe_config);
+  Half half(end, {.type = IBV_QPT_RAW_PACKET});
+  Pair::init(half), half.to_state(IBV_QPS_RTR), half.to_state(IBV_QPS_RTS);
+  EXPECT_EQ(end.device().max_tso(), 60'000U);
+  Bytes tcp(20);
+  tcp[12] = std::byte{0x50};
+  Bytes header = bypass::test::ipv4_frame({.from_mac = mac(1), .to_mac = mac(2), .protocol = 6}, tcp);
+  reinterpret_cast<wire::Ipv4*>(header.data() + 14)->total_len = 40 + 5000;
+  ASSERT_EQ(half.send({.opcode = IBV_WR_TSO, .tso_header = header, .tso_mss = 1000}, 0, 5000), 0);
+  fabric.run_for(1us);
+  std::array<Packet*, 16> frames;
+  const std::size_t n = probe.receive(0, frames);
+  EXPECT_EQ(n, 5U);
+  for (std::size_t i = 0; i < n; i++) EXPECT_EQ(frames[i]->frame_len, 1054U);
+  probe.free(std::span{frames}.first(n));
+  EXPECT_EQ(only(end).opcode, IBV_WC_TSO);
+}
+
+}  // namespace
+}  // namespace bypass::rdma::test
