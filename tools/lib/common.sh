@@ -3,7 +3,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 # What the release preset's configure step and build need; README's list for building by hand is this one.
-packages_build="g++ cmake ninja-build pkg-config dpdk-dev libdpdk-dev libxdp-dev libbpf-dev libelf-dev zlib1g-dev
+packages_build="g++ cmake ninja-build pkg-config dpdk-dev libdpdk-dev libibverbs-dev libxdp-dev libbpf-dev libelf-dev zlib1g-dev
   libnuma-dev libbsd-dev libboost-dev libunwind-dev libcli11-dev libfmt-dev libtomlplusplus-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev python3"
 packages_demo="redis-server redis-tools"
