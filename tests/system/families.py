@@ -10,31 +10,14 @@ import signal
 import subprocess
 import time
 
-from harness import BUILD, LONG, check, compare, free_port, make_file, run_named, sha256
+from harness import BUILD, LONG, alive, check, children_of, free_port, make_file, run_named, sha256
+from sides import on
 
 SCENARIOS = {}
 
 
-def scenario(*kinds):
-    """Registered once for each kind of port that the server has."""
-    def register(function):
-        for kind in kinds:
-            SCENARIOS[f"{function.__name__}_{kind}"] = lambda kind=kind: compare(function, server_port=kind)
-        return function
-    return register
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split() if alive(child)]
+def scenario(*wires):
+    return on(SCENARIOS, *wires)
 
 
 # --- nginx ---------------------------------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class Failure(Exception):
     pass
 
 
+class Skip(Exception):
+    """The machine has not what the case needs."""
+
+
 def check(condition, text):
     if not condition:
         raise Failure(text)
@@ -29,11 +33,13 @@ def check(condition, text):
 
 class Side:
     """One way to connect a server and a client program: `kernel` or `bypass`; `server_port` is the server's end of
-    the wire, vhost or virtio."""
+    the wire, vhost or virtio. What a scenario asks of any side: start, run, python and so on by role, `address`,
+    `client_address`, `is_ours`."""
 
     def __init__(self, name, profile="balanced", server_port="vhost"):
         check(os.path.exists(LIB), f"{LIB} is not built")
         self.name = name
+        self.title = name if name == "kernel" else f"{server_port} server"
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
         self.profile = profile
         self.kinds = {"server": server_port, "client": {"vhost": "virtio", "virtio": "vhost"}[server_port]}
@@ -71,10 +77,14 @@ class Side:
     def show_logs(self):
         for child in self.children:
             text = open(child.log, errors="replace").read()[-2000:]
-            print(f"--- {self.name}: {' '.join(child.args)[:200]} (exit {child.poll()})\n{text}", file=sys.stderr)
+            print(f"--- {self.title}: {' '.join(child.args)[:200]} (exit {child.poll()})\n{text}", file=sys.stderr)
 
     def path(self, name):
         return os.path.join(self.dir, name)
+
+    def is_ours(self, role):
+        """Do this role's programs run under libbypass?"""
+        return self.name == "bypass"
 
     def environment(self, role, **extra):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
@@ -179,15 +189,28 @@ def kill_one(pid, how=signal.SIGKILL):
         pass
 
 
-def compare(scenario, **options):
-    """Runs a scenario on both sides; what it returns must be the same."""
-    results = {}
-    for name in ("kernel", "bypass"):
-        with Side(name, **options) as side:
-            results[name] = scenario(side)
-            if name == "bypass":
-                check("port_unavailable" not in side.why(), "the bypass side ran on the kernel's sockets")
-    check(results["kernel"] == results["bypass"], f"the sides differ:\nkernel: {results['kernel']}\nbypass: {results['bypass']}")
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split() if alive(child)]
+
+
+def compare(scenario, *sides, kernel=lambda: Side("kernel")):
+    """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same."""
+    with kernel() as side:
+        expected = scenario(side)
+    for make in sides:
+        with make() as side:
+            result = scenario(side)
+            check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
+        check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
 
 
 def run_named(cases, verdict):
@@ -198,6 +221,9 @@ def run_named(cases, verdict):
         try:
             cases[name]()
             print(f"{name}: {verdict}")
+        except Skip as reason:
+            print(f"{name}: skipped, {reason}")
+            sys.exit(77)
         except Exception:
             traceback.print_exc()
             sys.exit(1)

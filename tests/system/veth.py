@@ -4,11 +4,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-import traceback
 
-from harness import LONG, check, free_port, make_file, sha256
+from harness import LONG, check, free_port, make_file, run_named, sha256
 from veth_wire import KERNELS, OURS, Tap, Veth, ip
 
 CASES = {}
@@ -103,11 +101,6 @@ def programs(port):
             bypassed(side)
             for child in side.children:  # the next one takes the address
                 side.kill(child)
-
-
-@case
-def af_packet_programs():
-    programs("af_packet:veth-a")
 
 
 def read_capture(capture, condition):
@@ -312,21 +305,4 @@ def interface_goes_down_and_comes_back():
         check(side.run("kernel", *cli).strip() == b"PONG", "no answer over the new interface")
 
 
-def main():
-    if len(sys.argv) < 2:
-        print("\n".join(CASES))
-        return
-    if os.geteuid() != 0:
-        print("needs root: it makes network namespaces")
-        sys.exit(77)
-    for name in sys.argv[1:]:
-        try:
-            begin = time.monotonic()
-            CASES[name]()
-            print(f"{name}: passed in {time.monotonic() - begin:.1f} s")
-        except Exception:
-            traceback.print_exc()
-            sys.exit(1)
-
-
-main()
+run_named(CASES, "passed")

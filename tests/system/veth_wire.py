@@ -1,9 +1,9 @@
-"""A veth pair between two network namespaces: programs in the one under libbypass, in the other on the kernel's sockets,
-with a bridge between them, or a forwarder that loses and reorders frames, if asked to. All of it goes with the object."""
+"""Network namespaces joined by veths: programs in some under libbypass, in others on the kernel's sockets. All of it goes
+with the object."""
 import os
 import subprocess
 
-from harness import HERE, Side, check
+from harness import Side, Skip, check
 
 OURS, KERNELS = "10.77.0.1", "10.77.0.2"
 
@@ -14,57 +14,42 @@ def ip(*words):
     return done.stdout
 
 
-class Veth(Side):
-    """`ours` is the preloaded role, at veth-a, `kernel` the other one, at veth-b."""
+class Namespaces(Side):
+    """A namespace for each of `names`. How they are joined, `build`, and which role's programs run where, as whose, under
+    which address, `place`, `is_ours`, `address_of`, is the derived class's."""
 
-    def __init__(self, port, offloads=True, faults=None, bridge=False):
+    def __init__(self, port, names):
+        if os.geteuid() != 0:
+            raise Skip("only root makes network namespaces")
         super().__init__("bypass")
         self.port = port
-        self.namespaces = {role: f"bp-{role}-{os.getpid()}-{self.dir[-4:]}" for role in ("ours", "kernel", "between")}
+        self.namespaces = {name: f"bp-{name}-{os.getpid()}-{self.dir[-4:]}" for name in names}
         try:
-            self.build(offloads, faults, bridge)
+            for name in self.namespaces.values():
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+            self.build()
         except BaseException:
             self.__exit__(None, None, None)
             raise
 
-    def build(self, offloads, faults, bridge):
-        for name in self.namespaces.values():
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        if faults is None and not bridge:
-            self.pair("ours", "veth-a", "kernel", "veth-b")
-        else:
-            self.pair("ours", "veth-a", "between", "fwd-a")
-            self.pair("between", "fwd-b", "kernel", "veth-b")
-        if bridge:
-            self.build_bridge()
-        ip("-n", self.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
-        if not offloads:
-            self.offloads_off("kernel", "veth-b")
-        if faults is not None:
-            self.start_python("between", "forwarder.py", "fwd-a", "fwd-b", *faults, until="ready")
+    def pair(self, name, interface, other_name, other_interface):
+        here, there = self.namespaces[name], self.namespaces[other_name]
+        ip("-n", here, "link", "add", interface, "type", "veth", "peer", "name", other_interface, "netns", there)
+        ip("-n", here, "link", "set", interface, "up")
+        ip("-n", there, "link", "set", other_interface, "up")
 
-    def build_bridge(self):
-        """As a container has it: the peer's end is a port of a bridge, which learns our MAC address."""
-        between = self.namespaces["between"]
-        ip("-n", between, "link", "add", "bridge", "type", "bridge")
-        for name in ("fwd-a", "fwd-b"):
-            ip("-n", between, "link", "set", name, "master", "bridge")
-        ip("-n", between, "link", "set", "bridge", "up")
-
-    def pair(self, role, name, other_role, other_name):
-        here, there = self.namespaces[role], self.namespaces[other_role]
-        ip("-n", here, "link", "add", name, "type", "veth", "peer", "name", other_name, "netns", there)
-        ip("-n", here, "link", "set", name, "up")
-        ip("-n", there, "link", "set", other_name, "up")
-
-    def offloads_off(self, role, name):
-        self.run(role, "ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off", LD_PRELOAD="")
+    def add_bridge(self, name, *interfaces):
+        namespace = self.namespaces[name]
+        ip("-n", namespace, "link", "add", "bridge", "type", "bridge")
+        for interface in interfaces:
+            ip("-n", namespace, "link", "set", interface, "master", "bridge")
+        ip("-n", namespace, "link", "set", "bridge", "up")
 
     def environment(self, role, **extra):
         env = super().environment("server")
-        if role == "ours":
-            env.update(BYPASS_PORT=self.port, BYPASS_ADDR=f"{OURS}/24")
+        if self.is_ours(role):
+            env.update(BYPASS_PORT=self.port, BYPASS_ADDR=f"{self.address_of(role)}/24")
         else:
             env = {k: v for k, v in env.items() if k == "BYPASS_RUN_DIR" or not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
         env.update(extra)
@@ -77,13 +62,51 @@ class Veth(Side):
         return super().run(role, *self.inside(role), *command, **options)
 
     def inside(self, role):
-        role = "kernel" if role == "server" else role  # the harness's own calls of `bypass`
-        return ["nsenter", f"--net=/run/netns/{self.namespaces[role]}"]
+        return ["nsenter", f"--net=/run/netns/{self.namespaces[self.place(role)]}"]
 
     def __exit__(self, kind, *rest):
         super().__exit__(kind, *rest)
         for name in self.namespaces.values():
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+class Veth(Namespaces):
+    """A pair, with a bridge between them, or a forwarder that loses and reorders frames, if asked to. The role `ours` is
+    the preloaded one, at veth-a, `kernel` the other, at veth-b; a scenario's `server` and `client` are the one and the
+    other, as `ours` says."""
+
+    def __init__(self, port, offloads=True, faults=None, bridge=False, ours="server"):
+        self.offloads, self.faults, self.bridge = offloads, faults, bridge
+        self.places = {"server": "ours", "client": "kernel"} if ours == "server" else {"server": "kernel", "client": "ours"}
+        super().__init__(port, ["ours", "kernel"] + ["between"] * (bridge or faults is not None))
+        self.title = f"veth, {ours} ours"
+        self.address, self.client_address = self.address_of("server"), self.address_of("client")
+
+    def place(self, role):
+        return self.places.get(role, role)
+
+    def is_ours(self, role):
+        return self.place(role) == "ours"
+
+    def address_of(self, role):
+        return OURS if self.is_ours(role) else KERNELS
+
+    def build(self):
+        if "between" in self.namespaces:
+            self.pair("ours", "veth-a", "between", "fwd-a")
+            self.pair("between", "fwd-b", "kernel", "veth-b")
+        else:
+            self.pair("ours", "veth-a", "kernel", "veth-b")
+        if self.bridge:  # as a container has it: the peer's end is a port of a bridge, which learns our MAC address
+            self.add_bridge("between", "fwd-a", "fwd-b")
+        ip("-n", self.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
+        if not self.offloads:
+            self.offloads_off("kernel", "veth-b")
+        if self.faults is not None:
+            self.start_python("between", "forwarder.py", "fwd-a", "fwd-b", *self.faults, until="ready")
+
+    def offloads_off(self, role, name):
+        self.run(role, "ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off", LD_PRELOAD="")
 
 
 class Tap(Veth):
@@ -92,9 +115,36 @@ class Tap(Veth):
     def __init__(self):
         super().__init__("tap:bp-tap")
 
-    def build(self, offloads, faults, bridge):
-        name = self.namespaces["kernel"] = self.namespaces["ours"]
-        ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
+    def build(self):
+        name = self.namespaces["ours"]
         ip("-n", name, "tuntap", "add", "bp-tap", "mode", "tap")
         ip("-n", name, "addr", "add", f"{KERNELS}/24", "dev", "bp-tap")
+
+    def inside(self, role):
+        return super().inside("ours")
+
+
+class Bridge(Namespaces):
+    """A namespace for each role, its veth a port of one bridge; the roles in `ours` are the preloaded ones."""
+
+    def __init__(self, roles, ours, port="netdev:veth"):
+        self.addresses = {role: f"10.77.0.{number}" for number, role in enumerate(roles, 1)}
+        self.ours = ours
+        super().__init__(port, [*roles, "bridge"])
+        self.title = f"bridge, ours: {', '.join(ours) or 'none'}"
+
+    def place(self, role):
+        return role if role in self.addresses else "bridge"  # the harness's own calls of `bypass`
+
+    def is_ours(self, role):
+        return role in self.ours
+
+    def address_of(self, role):
+        return self.addresses[role]
+
+    def build(self):
+        for role, address in self.addresses.items():
+            self.pair(role, "veth", "bridge", role)
+            if not self.is_ours(role):
+                ip("-n", self.namespaces[role], "addr", "add", f"{address}/24", "dev", "veth")
+        self.add_bridge("bridge", *self.addresses)

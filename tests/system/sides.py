@@ -1,0 +1,28 @@
+"""Where a scenario, a function of a side, runs: the kinds of wire between its server and its client."""
+from harness import LONG, Side, compare
+from veth_wire import Veth
+
+
+def vhost(server_port):
+    return lambda: Side("bypass", server_port=server_port)
+
+
+def veth(port, ours):
+    return lambda: Veth(port, ours=ours)
+
+
+INTERFACES = ("netdev:veth-a", "af_xdp:veth-a") if LONG else ("netdev:veth-a",)
+WIRES = {
+    "vhost": [vhost("vhost")],  # both ends are ours, the server's the one that is named
+    "virtio": [vhost("virtio")],
+    "veth": [veth(port, ours) for port in INTERFACES for ours in ("server", "client")],  # the other end is the kernel's
+}
+
+
+def on(cases, *wires):
+    """Makes a case of the scenario for each of `wires`, with the scenario's and the wire's name."""
+    def register(function):
+        for wire in wires:
+            cases[f"{function.__name__}_{wire}"] = lambda wire=wire: compare(function, *WIRES[wire])
+        return function
+    return register

@@ -1,0 +1,285 @@
+"""Web servers, proxies and the languages they are written in, each doing its real work on every wire, compared with the
+same run on the kernel's sockets.   web_programs.py NAME...   (no name: lists them)"""
+import atexit
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+
+from harness import HERE, LONG, check, children_of, free_port, make_file, run_named, sha256
+from sides import on
+
+SCENARIOS = {}
+ROOT = os.geteuid() == 0
+
+
+def scenario(*wires):
+    return on(SCENARIOS, *wires)
+
+
+def write(side, name, text):
+    with open(side.path(name), "w") as file:
+        file.write(text)
+    return side.path(name)
+
+
+def certificate(side):
+    """A certificate of its own for the server's address; returns it and its key."""
+    files = side.path("certificate"), side.path("key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=test",
+                    "-addext", f"subjectAltName=IP:{side.address}", "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return files
+
+
+def peer(name):
+    return os.path.join(HERE, "peers", name)
+
+
+# --- Python --------------------------------------------------------------------------------------------------------
+
+@scenario("vhost", "veth")
+def python_threading_server(side):
+    port = free_port()
+    side.start_python("server", "web.py", "server", side.address, port, until="ready")
+    return side.python("client", "web.py", "client", side.address, port)
+
+
+@scenario("vhost", "veth")
+def python_ssl(side):
+    """By threads and by asyncio."""
+    files, results = certificate(side), []
+    for script in ("web.py", "asyncio_echo.py"):
+        port = free_port()
+        server = side.start_python("server", script, "server", side.address, port, *files, until="ready")
+        results.append(side.python("client", script, "client", side.address, port, files[0]))
+        side.kill(server)
+    return results
+
+
+# --- Node.js -------------------------------------------------------------------------------------------------------
+
+@scenario("vhost", "veth")
+def node(side):
+    ports = free_port(), free_port()
+    side.start("server", "node", peer("web.js"), "server", side.address, *ports, until="ready")
+    return sorted(side.run("client", "node", peer("web.js"), "client", side.address, *ports).splitlines())
+
+
+# --- Java ----------------------------------------------------------------------------------------------------------
+
+@functools.cache
+def java_classes():
+    folder = tempfile.mkdtemp(prefix="bypass-test-java.")
+    atexit.register(shutil.rmtree, folder)
+    subprocess.run(["javac", "-d", folder, peer("Web.java")], check=True)
+    return folder
+
+
+@scenario("vhost", "veth")
+def java(side):
+    command = "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", java_classes(), "Web"
+    ports = free_port(), free_port()
+    make_file(side.path("file"), 500_000)
+    side.start("server", *command, "server", side.address, *ports, until="ready")
+    return side.run("client", *command, "client", side.address, *ports, side.path("file"))
+
+
+# --- servers of files ----------------------------------------------------------------------------------------------
+
+SIZES = {"empty": 0, "small": 100, "middle": 70_000, "large": 8 << 20}
+
+
+def files(side):
+    os.chmod(side.dir, 0o755)  # for servers that give up being root
+    os.mkdir(side.path("www"))
+    return {name: make_file(side.path(f"www/{name}"), size, size) for name, size in SIZES.items()}
+
+
+def fetch(side, base, sums, *options):
+    """Each file by itself, a part of one, and all of them many times over, at once; returns what curl tells."""
+    told = "%{http_version} %{http_code} %{size_download}\n"
+    results = []
+    for name, digest in sums.items():
+        results.append(side.run("client", "curl", "-sS", *options, "-o", "got", "-w", told, f"{base}/{name}"))
+        check(sha256(side.path("got")) == digest, f"{name} came changed")
+    results.append(side.run("client", "curl", "-sS", *options, "-r", "1000-60999", "-o", "got", "-w", told, f"{base}/middle"))
+    with open(side.path("got"), "rb") as got, open(side.path("www/middle"), "rb") as whole:
+        check(got.read() == whole.read()[1000:61000], "the part came changed")
+    results.append(side.run("client", "curl", "-sS", *options, "-I", "-o", "got", "-w", told, f"{base}/large"))
+    results.append(side.run("client", "curl", "-sS", *options, "-o", "got", "-w", told, f"{base}/none"))
+    count = 100 if LONG else 10
+    lines = side.run("client", "curl", "-sS", *options, "-Z", "--parallel-max", "20", "--no-progress-meter", "-o", "got_#1_#2", "-w", told,
+                     f"{base}/{{small,middle,large}}?[1-{count}]", timeout=120)
+    for name in ("small", "middle", "large"):
+        for i in range(1, count + 1):
+            check(sha256(side.path(f"got_{name}_{i}")) == sums[name], f"{name} came changed among others")
+            os.unlink(side.path(f"got_{name}_{i}"))
+    return results, sorted(lines.splitlines())
+
+
+LIGHTTPD = """
+server.document-root = "{dir}/www"
+server.bind = "{address}"
+server.port = {port}
+server.max-keep-alive-requests = 1000
+mimetype.assign = ("" => "application/octet-stream")
+"""
+
+
+@scenario("vhost", "veth")
+def lighttpd(side):
+    sums, port = files(side), free_port()
+    config = write(side, "lighttpd.conf", LIGHTTPD.format(dir=side.dir, address=side.address, port=port))
+    side.start("server", "lighttpd", "-D", "-f", config)
+    side.wait_port(port)
+    return fetch(side, f"http://{side.address}:{port}", sums)
+
+
+APACHE = """
+ServerRoot {dir}
+ServerName test
+PidFile {dir}/apache.pid
+ErrorLog {dir}/error.log
+Listen {address}:{port}
+{modules}
+{user}
+Mutex file:{dir}
+DocumentRoot {dir}/www
+EnableSendfile On
+MaxKeepAliveRequests 0
+StartServers 2
+MaxRequestWorkers 50
+{settings}
+"""
+
+
+def apache(side, model, settings=""):
+    """A parent and its children, which are another user's when we are root; all children are replaced in between."""
+    sums, port = files(side), free_port()
+    modules = "\n".join(f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in (f"mpm_{model}", "authz_core"))
+    config = write(side, "apache.conf", APACHE.format(dir=side.dir, address=side.address, port=port, modules=modules, settings=settings,
+                                                      user="User www-data\nGroup www-data" if ROOT else ""))
+    parent = side.start("server", "apache2", "-f", config, "-D", "FOREGROUND")
+    side.wait_port(port)
+    base = f"http://{side.address}:{port}"
+    results, before = [fetch(side, base, sums)], children_of(parent.pid)
+    os.kill(parent.pid, signal.SIGUSR1)
+    side.until(lambda: children_of(parent.pid) and not set(before) & set(children_of(parent.pid)), "new children, no old one")
+    return results + [fetch(side, base, sums)]
+
+
+@scenario("vhost", "veth")
+def apache_event(side):
+    return apache(side, "event", "ThreadsPerChild 25")
+
+
+@scenario("vhost", "veth")
+def apache_prefork(side):
+    return apache(side, "prefork")
+
+
+NGINX = """
+{user}
+worker_processes 1;
+daemon off;
+pid {dir}/nginx.pid;
+error_log {dir}/error.log info;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp; fastcgi_temp_path {dir}/tmp;
+  uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
+  server {{
+    listen {address}:{port} ssl http2;
+    ssl_certificate {certificate};
+    ssl_certificate_key {key};
+    root {dir}/www;
+  }}
+}}
+"""
+
+
+@scenario("vhost", "veth")
+def curl_http2_tls(side):
+    sums, port = files(side), free_port()
+    certificate_file, key = certificate(side)
+    config = write(side, "nginx.conf", NGINX.format(dir=side.dir, address=side.address, port=port, certificate=certificate_file, key=key,
+                                                    user="user root;" if ROOT else ""))
+    side.start("server", "/usr/sbin/nginx", "-e", side.path("error.log"), "-c", config)
+    side.wait_port(port)
+    base, trust = f"https://{side.address}:{port}", ["--cacert", certificate_file]
+    return [fetch(side, base, sums, *trust, version) for version in ("--http2", "--http1.1")]
+
+
+# --- haproxy -------------------------------------------------------------------------------------------------------
+
+HAPROXY = """
+global
+  nbthread 2
+  maxconn 500
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 20s
+  timeout server 20s
+  retries 3
+  option redispatch
+frontend web
+  bind {front}
+  default_backend servers
+backend servers
+  balance roundrobin
+  server one {one} check inter 100
+  server two {two} check inter 100
+listen stream
+  mode tcp
+  option splice-auto
+  bind {stream}
+  server one {one}
+"""
+
+
+class Haproxy:
+    """Before two web servers at `behind`: an address and two ports."""
+
+    def __init__(self, side, role, address, behind, **extra):
+        self.side, self.address, self.port, self.stream = side, address, free_port(), free_port()
+        host, one, two = behind
+        config = write(side, "haproxy.cfg", HAPROXY.format(front=f"{address}:{self.port}", stream=f"{address}:{self.stream}", one=f"{host}:{one}",
+                                                           two=f"{host}:{two}"))
+        self.child = side.start(role, "haproxy", "-db", "-f", config, **extra)
+
+    def use(self, role, **extra):
+        """Requests through the proxy, and how many servers answered; then through its plain forwarding."""
+        side = self.side
+        side.run(role, "curl", "-sS", "--retry", 20, "--retry-all-errors", "--retry-delay", 1, "-o", "got", f"http://{self.address}:{self.port}/0", **extra)
+        answered = side.run(role, "curl", "-sS", "-o", "got", "-w", "%{http_code} %header{x-port}\n", f"http://{self.address}:{self.port}/1000?[1-10]", **extra)
+        lines = [line.split() for line in answered.decode().splitlines()]
+        results = [[code for code, _ in lines], len({port for _, port in lines})]
+        for port in (self.port, self.stream):
+            results.append(side.python(role, "web.py", "client", self.address, port, **extra))
+        return results
+
+
+@scenario("vhost", "veth")
+def haproxy_accepts(side):
+    """Its clients come over the wire, its servers are the kernel's."""
+    ports = free_port(), free_port()
+    for port in ports:
+        side.start_python("server", "web.py", "server", "127.0.0.1", port, until="ready", LD_PRELOAD="")
+    proxy = Haproxy(side, "server", side.address, ("127.0.0.1", *ports))
+    return proxy.use("client")
+
+
+@scenario("vhost", "veth")
+def haproxy_connects(side):
+    """Its servers are at the other end of the wire, its clients the kernel's."""
+    ports = free_port(), free_port()
+    side.start_python("server", "web.py", "server", side.address, ",".join(map(str, ports)), until="ready")
+    proxy = Haproxy(side, "client", "127.0.0.1", (side.address, *ports))
+    return proxy.use("client", LD_PRELOAD="")
+
+
+run_named(SCENARIOS, "same on every side")
