@@ -1,8 +1,9 @@
 """The programs people run, each doing its real work with both ends under libbypass, compared with the same run on
 the kernel's sockets.   programs.py NAME...   (no name: lists them)"""
 import json
+import os
 import re
-
+import shutil
 import socket
 
 from harness import LONG, check, free_port, make_file, run_named, sha256
@@ -175,6 +176,48 @@ def socat(side):
     check(side.end(server) == 0, "the listening socat failed")
     check(sha256(side.path("out")) == sha256(side.path("in")), "the file came changed")
     return "3 MiB"
+
+
+RSYNC = """
+use chroot = no
+address = {address}
+port = {port}
+{user}
+[tree]
+path = {dir}/kept
+read only = no
+"""
+
+
+def digests(folder):
+    return {os.path.relpath(os.path.join(at, name), folder): sha256(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names}
+
+
+@scenario("vhost", "veth")
+def rsync(side):
+    """A tree to the daemon and back, changed, and what has changed again: by several processes at each end."""
+    port, url = free_port(), f"rsync://{side.address}"
+    with open(side.path("rsync.conf"), "w") as file:
+        file.write(RSYNC.format(address=side.address, port=port, dir=side.dir, user="uid = root\ngid = root" if os.geteuid() == 0 else ""))
+    for i in range(1000 if LONG else 100):
+        os.makedirs(side.path(f"tree/{i % 7}/{i % 3}"), exist_ok=True)
+        make_file(side.path(f"tree/{i % 7}/{i % 3}/{i}"), 37 * i, i)
+    make_file(side.path("tree/large"), 10 << 20)
+    os.mkdir(side.path("kept"))
+    side.start("server", "rsync", "--daemon", "--no-detach", "--config", side.path("rsync.conf"))
+    side.wait_port(port)
+    copy = ["rsync", "-ai", "--no-whole-file", "--delete", "--port", port]
+    told = [side.run("client", *copy, "tree/", f"{url}/tree/")]
+    check(digests(side.path("kept")) == digests(side.path("tree")), "what was sent came changed")
+    told.append(side.run("client", *copy, "-z", f"{url}/tree/", "back/"))
+    check(digests(side.path("back")) == digests(side.path("tree")), "what was fetched came changed")
+    with open(side.path("back/large"), "r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"changed" * 1000)
+    shutil.rmtree(side.path("back/1"))
+    told.append(side.run("client", *copy, "back/", f"{url}/tree/"))
+    check(digests(side.path("kept")) == digests(side.path("back")), "the changes came changed")
+    return [sorted(line for line in text.splitlines() if not line.startswith(b".d")) for text in told]  # but for folders' times
 
 
 @scenario("vhost", "veth")

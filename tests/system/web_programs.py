@@ -8,8 +8,9 @@ import signal
 import subprocess
 import tempfile
 
-from harness import HERE, LONG, check, children_of, free_port, make_file, run_named, sha256
+from harness import HERE, LONG, check, children_of, compare, free_port, make_file, run_named, sha256
 from sides import on
+from veth_wire import Bridge
 
 SCENARIOS = {}
 ROOT = os.geteuid() == 0
@@ -221,7 +222,7 @@ global
   maxconn 500
 defaults
   mode http
-  timeout connect 5s
+  timeout connect 2s
   timeout client 20s
   timeout server 20s
   retries 3
@@ -231,8 +232,8 @@ frontend web
   default_backend servers
 backend servers
   balance roundrobin
-  server one {one} check inter 100
-  server two {two} check inter 100
+  server one {one} check inter 100 fall 10
+  server two {two} check inter 100 fall 10
 listen stream
   mode tcp
   option splice-auto
@@ -242,25 +243,25 @@ listen stream
 
 
 class Haproxy:
-    """Before two web servers at `behind`: an address and two ports."""
+    """Before two web servers, each an address and a port."""
 
-    def __init__(self, side, role, address, behind, **extra):
+    def __init__(self, side, role, address, one, two):
         self.side, self.address, self.port, self.stream = side, address, free_port(), free_port()
-        host, one, two = behind
-        config = write(side, "haproxy.cfg", HAPROXY.format(front=f"{address}:{self.port}", stream=f"{address}:{self.stream}", one=f"{host}:{one}",
-                                                           two=f"{host}:{two}"))
-        self.child = side.start(role, "haproxy", "-db", "-f", config, **extra)
+        config = write(side, "haproxy.cfg", HAPROXY.format(front=f"{address}:{self.port}", stream=f"{address}:{self.stream}", one=one, two=two))
+        side.start(role, "haproxy", "-db", "-f", config)
+
+    def answers(self, role, **extra):
+        """The status of ten requests, and how many servers answered them."""
+        told = self.side.run(role, "curl", "-sS", "-o", "got", "-w", "%{http_code} %header{x-port}\n", f"http://{self.address}:{self.port}/1000?[1-10]",
+                             **extra)
+        lines = [line.split() for line in told.decode().splitlines()]
+        return [code for code, *_ in lines], len({port for _, *port in lines for port in port})
 
     def use(self, role, **extra):
-        """Requests through the proxy, and how many servers answered; then through its plain forwarding."""
+        """Requests through the proxy, then through its plain forwarding."""
         side = self.side
         side.run(role, "curl", "-sS", "--retry", 20, "--retry-all-errors", "--retry-delay", 1, "-o", "got", f"http://{self.address}:{self.port}/0", **extra)
-        answered = side.run(role, "curl", "-sS", "-o", "got", "-w", "%{http_code} %header{x-port}\n", f"http://{self.address}:{self.port}/1000?[1-10]", **extra)
-        lines = [line.split() for line in answered.decode().splitlines()]
-        results = [[code for code, _ in lines], len({port for _, port in lines})]
-        for port in (self.port, self.stream):
-            results.append(side.python(role, "web.py", "client", self.address, port, **extra))
-        return results
+        return [self.answers(role, **extra)] + [side.python(role, "web.py", "client", self.address, port, **extra) for port in (self.port, self.stream)]
 
 
 @scenario("vhost", "veth")
@@ -269,8 +270,7 @@ def haproxy_accepts(side):
     ports = free_port(), free_port()
     for port in ports:
         side.start_python("server", "web.py", "server", "127.0.0.1", port, until="ready", LD_PRELOAD="")
-    proxy = Haproxy(side, "server", side.address, ("127.0.0.1", *ports))
-    return proxy.use("client")
+    return Haproxy(side, "server", side.address, *(f"127.0.0.1:{port}" for port in ports)).use("client")
 
 
 @scenario("vhost", "veth")
@@ -278,8 +278,42 @@ def haproxy_connects(side):
     """Its servers are at the other end of the wire, its clients the kernel's."""
     ports = free_port(), free_port()
     side.start_python("server", "web.py", "server", side.address, ",".join(map(str, ports)), until="ready")
-    proxy = Haproxy(side, "client", "127.0.0.1", (side.address, *ports))
-    return proxy.use("client", LD_PRELOAD="")
+    return Haproxy(side, "client", "127.0.0.1", *(f"{side.address}:{port}" for port in ports)).use("client", LD_PRELOAD="")
+
+
+# --- several on one bridge -----------------------------------------------------------------------------------------
+
+def on_bridge(*roles, kernel):
+    """The case of a scenario whose roles meet on a bridge; all but `kernel` are ours."""
+    def register(function):
+        everybody = [*roles, kernel]
+        SCENARIOS[f"{function.__name__}_bridge"] = lambda: compare(function, lambda: Bridge(everybody, ours=roles), kernel=lambda: Bridge(everybody, ours=()))
+        return function
+    return register
+
+
+@on_bridge("proxy", "one", "two", "client", kernel="plain")
+def haproxy(side):
+    """Every end is ours but one client; then one of the servers ends."""
+    servers, behind = {}, []
+    for role in ("one", "two"):
+        port = free_port()
+        behind.append(f"{side.addresses[role]}:{port}")
+        servers[role] = side.start_python(role, "web.py", "server", side.addresses[role], port, until="ready")
+    proxy = Haproxy(side, "proxy", side.addresses["proxy"], *behind)
+    results = [proxy.use(role) for role in ("client", "plain")]
+    side.kill(servers["two"])
+    return results + [proxy.answers("plain")]
+
+
+@on_bridge("one", "two", "three", kernel="plain")
+def everybody_with_everybody(side):
+    """Each is the others' server and client."""
+    port = free_port()
+    addresses = side.addresses.items()
+    children = [side.start_python(role, "mesh.py", port, own, *(other for _, other in addresses if other != own)) for role, own in addresses]
+    check([side.end(child, 60) for child in children] == [0] * len(children), "one of them failed")
+    return [side.output(child) for child in children]
 
 
 run_named(SCENARIOS, "same on every side")
