@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
+#include "softverbs/engine/large_frame.h"
 #include "stack/checksum.h"
 
 namespace bypass::rdma {
@@ -21,31 +22,46 @@ bool checksums_are_good(const Packet& frame) {
          sizeof(wire::Ethernet) + length <= frame.len && checksum_finish(checksum(&ip, length)) == 0;
 }
 
-void deliver(Engine& e, Qp& qp, const Flow& flow, const Packet& frame) {
+// `copy(to, n)` gives the frame's bytes one after the other.
+template <typename Copy>
+void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checksums, Copy&& copy) {
+  Qp& qp = *flow.qp;
   const bool live = qp.state() == IBV_QPS_RTR || qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
   if (!live) {
     e.counters.rx_wrong_state++;
     return;
   }
   Responder& r = qp.resp;
-  if (!take_receive(e, qp) || r.capacity < frame.frame_len) {
+  if (!take_receive(e, qp) || r.capacity < length) {
     e.counters.rx_no_receive++;
     return;
   }
-  FrameReader reader(frame, 0);
   const bool written = for_each_piece(e.memory, *qp.pd, {r.sges.data(), r.sge_count}, IBV_ACCESS_LOCAL_WRITE, 0,
-                                      frame.frame_len, [&](std::byte* at, std::size_t n) { reader.copy(at, n); });
+                                      length, [&](std::byte* at, std::size_t n) { copy(at, n); });
   r.has_receive = false;
   e.counters.rx_raw++;
   Completion completion;
   completion.wc.wr_id = r.wr_id;
   completion.wc.status = written ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
   completion.wc.opcode = IBV_WC_RECV;
-  completion.wc.byte_len = frame.frame_len;
-  completion.wc.wc_flags = checksums_are_good(frame) ? unsigned{IBV_WC_IP_CSUM_OK} : 0;
+  completion.wc.byte_len = length;
+  completion.wc.wc_flags = good_checksums ? unsigned{IBV_WC_IP_CSUM_OK} : 0;
   completion.flow_tag = flow.rule.flow_tag;
   complete(e, qp, *qp.receive_cq, completion, false);
   if (!written) to_error(e, qp);
+}
+
+void deliver(Engine& e, const Flow& flow, const Packet& frame) {
+  const bool good = checksums_are_good(frame);
+  if (good && frame.frame_len > e.config.mtu + sizeof(wire::Ethernet)) {
+    LargeFrame large(frame, e.config.mtu);
+    bool cut = false;
+    for (; large.next(); cut = true)
+      deliver(e, flow, large.length(), good, [&](std::byte* to, std::size_t n) { large.copy(to, n); });
+    if (cut) return;
+  }
+  FrameReader reader(frame, 0);
+  deliver(e, flow, frame.frame_len, good, [&](std::byte* to, std::size_t n) { reader.copy(to, n); });
 }
 
 // A frame to many goes to each queue pair once, whatever its rules.
@@ -64,7 +80,7 @@ class Delivered {
 };
 
 void sniff_frame(Engine& e, const Packet& frame) {
-  for (Flow* flow : e.steering.sniffers()) deliver(e, *flow->qp, *flow, frame);
+  for (Flow* flow : e.steering.sniffers()) deliver(e, *flow, frame);
 }
 
 // --- Checksums of frames to send
@@ -155,7 +171,7 @@ void on_raw_frame(Engine& e, const Packet& frame, bool sniff) {
   e.steering.match(key, [&](Flow& flow) {
     taken = true;
     if (flow.rule.drop) return false;
-    if (!to_many || delivered.add(flow.qp)) deliver(e, *flow.qp, flow, frame);
+    if (!to_many || delivered.add(flow.qp)) deliver(e, flow, frame);
     return to_many;
   });
   if (!taken) e.counters.rx_unsteered++;
