@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "runtime/host.h"
 #include "runtime/inside.h"
@@ -46,9 +47,11 @@ constexpr Duration kPeerPatience = std::chrono::seconds{2};
 constexpr timespec kPeerInterval{0, 200'000};
 /// So many polls of the program's since the progress thread's last look: it is about, and looks after the wire itself.
 constexpr std::uint64_t kBusyPolls = 64;
+/// … if the last was not longer ago than this.
+constexpr Duration kRecently = std::chrono::microseconds{10};
 /// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
 /// last away, then less and less often, in the end once a tick.
-constexpr Duration kFirstAbsence = std::chrono::microseconds{50};
+constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 1;
@@ -177,9 +180,7 @@ void Adapter::after_fork_in_child() {
 
 // --- The turn of whoever holds the lock
 
-std::size_t Adapter::poll() {
-  polls_++;
-  const Instant now = clock_.now();
+std::size_t Adapter::poll(Instant now) {
   const std::size_t frames = engine_->poll(now);
   if (frames > 0) last_useful_ = now;
   hand_on_events();
@@ -222,6 +223,13 @@ ibv_port_state Adapter::port_state() const {
   const std::string& kind = setup().soft[index_].kind;
   const bool waits = (kind == "vhost" || kind == "virtio") && port_->link_ups() == 0;
   return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+}
+
+std::size_t Adapter::Turn::poll() {
+  if (adapter_.inherited_) return 0;
+  adapter_.polls_++;
+  adapter_.polled_at_ = adapter_.clock_.now();
+  return adapter_.poll(adapter_.polled_at_);
 }
 
 bool Adapter::Turn::found(std::size_t completions) {
@@ -272,7 +280,15 @@ bool Adapter::await_link() {
   }
 }
 
+bool Adapter::is_own(const ibv_gid& gid) {
+  const Turn turn(*this);
+  if (!turn) return false;
+  const auto own = turn->gids();
+  return std::any_of(own.begin(), own.end(), [&](const ibv_gid& g) { return std::memcmp(&g, &gid, sizeof g) == 0; });
+}
+
 int Adapter::await_peer(const ibv_gid& gid) {
+  if (is_own(gid)) return 0;
   if (!await_link()) return ETIMEDOUT;
   for (;;) {
     {
@@ -313,7 +329,7 @@ void Adapter::progress(void* self) {
 Instant Adapter::look() {
   sleeps_until_ = Instant::min();
   const Instant now = clock_.now();
-  const bool busy = polls_ - seen_polls_ >= kBusyPolls && sleepers_ == 0;
+  const bool busy = polls_ - seen_polls_ >= kBusyPolls && now - polled_at_ < kRecently && sleepers_ == 0;
   seen_polls_ = polls_;
   clock_.correct();
   if (busy) {
@@ -324,15 +340,14 @@ Instant Adapter::look() {
     return now + absence_;
   }
   absence_ = kFirstAbsence;
-  const bool quiet = poll() == 0 && arm() && !engine_->output_pending();
-  seen_polls_ = polls_;
+  const bool quiet = poll(now) == 0 && arm() && !engine_->output_pending();
   return quiet ? engine_->next_timeout() : now;
 }
 
 // False: look again before sleeping.
 bool Adapter::arm() {
   armed_ = port_->arm(0);
-  return poll() == 0 && armed_;
+  return poll(clock_.now()) == 0 && armed_;
 }
 
 void Adapter::sleep_until(Instant when, int port_fd) const {

@@ -62,11 +62,13 @@ class Adapter {
 
   void lock() { pthread_mutex_lock(&mutex_); }
   void unlock() { pthread_mutex_unlock(&mutex_); }
-  std::size_t poll();
+  std::size_t poll(Instant now);
   void settle();
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
   [[nodiscard]] ibv_port_state port_state() const;
+
+  bool is_own(const ibv_gid& gid);
 
   static void progress(void* self);
   Instant look();
@@ -86,7 +88,8 @@ class Adapter {
   std::vector<Context*> contexts_;
   Duration spin_{}, yield_{}, tick_{};
   Instant last_useful_{};  // frames came, or completions were there to poll
-  std::uint64_t polls_ = 0;
+  std::uint64_t polls_ = 0;  // by the program
+  Instant polled_at_{};      // … the last one
 
   // The progress thread
   std::uint64_t thread_ = 0;
@@ -116,7 +119,7 @@ class Adapter::Turn {
   rdma::Device* operator->() const { return adapter_.engine_.get(); }
 
   /// Looks at the wire, answers, sends. Returns the frames that came.
-  std::size_t poll() { return adapter_.inherited_ ? 0 : adapter_.poll(); }
+  std::size_t poll();
   /// Sends what has been posted.
   void run() { adapter_.engine_->run(adapter_.clock_.now()); }
   /// A poll of the program's found this many completions. True: for a while there was nothing, so others may have the

@@ -135,9 +135,9 @@ int ibv_resolve_eth_l2_from_gid(ibv_context* context, ibv_ah_attr* attr, std::ui
   Context* const ours = Context::find(context);
   if (ours == nullptr) return BYPASS_REAL(ibv_resolve_eth_l2_from_gid)(context, attr, mac, vid);
   if (const int error = ours->adapter->await_peer(attr->grh.dgid); error != 0) return -error;
-  Adapter::Turn turn(*ours->adapter);
+  const Adapter::Turn turn(*ours->adapter);
   MacAddress known;
-  if (!turn) return -EHOSTUNREACH;
+  if (!turn || !turn->neighbour(attr->grh.dgid, known)) return -EHOSTUNREACH;
   std::memcpy(mac, known.bytes.data(), ETHERNET_LL_SIZE);
   if (vid != nullptr) *vid = 0xffff;  // no VLAN
   return 0;

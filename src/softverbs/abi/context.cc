@@ -97,6 +97,8 @@ int ibv_close_device(ibv_context* context) {
   {
     Adapter::Turn turn(*ours->adapter);
     if (turn) destroy_leftovers(*ours, turn);
+    turn.hand_on_events();  // to channels that are still there
+    ours->channels.clear_and_dispose([](CompletionChannel* channel) { delete channel; });
   }
   ours->adapter->detach();
   pthread_mutex_destroy(&context->mutex);

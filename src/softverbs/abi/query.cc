@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::uint8_t kPort = 1;
 constexpr std::uint16_t kDefaultPkey = 0xffff;
-constexpr std::uint32_t kMaxTsoPayload = 65'535;
 
 template <typename T>
 void copy_out(const T& from, T* to, std::size_t bytes) {
@@ -113,8 +112,8 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   all.completion_timestamp_mask = ~std::uint64_t{0};
   all.hca_core_clock = 1'000'000;  // kHz: timestamps are nanoseconds
   all.device_cap_flags_ex = all.orig_attr.device_cap_flags;
-  all.tso_caps.max_tso = kMaxTsoPayload;
-  all.tso_caps.supported_qpts = 1U << IBV_QPT_RAW_PACKET;
+  all.tso_caps.max_tso = turn->max_tso();
+  if (all.tso_caps.max_tso != 0) all.tso_caps.supported_qpts = 1U << IBV_QPT_RAW_PACKET;
   all.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
   all.phys_port_cnt_ex = 1;
   copy_out(all, attr, bytes);

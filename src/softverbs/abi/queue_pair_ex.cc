@@ -94,10 +94,11 @@ void wr_abort(ibv_qp_ex* qp) {
   pthread_mutex_unlock(&QueuePair::of(qp).batch_mutex);
 }
 
-// All of it or nothing.
+// Nothing of it where a request is wrong in itself or there is no room for all.
 int post(QueuePair& pair, Adapter::Turn& turn) {
   RequestBatch& batch = pair.batch;
   if (batch.error != 0) return batch.error;
+  if (batch.requests.size() > turn->send_room(*pair.engine)) return ENOMEM;
   int error = 0;
   for (RequestBatch::Request& item : batch.requests) {
     item.request.sges = std::span(batch.sges).subspan(item.first_sge, item.sges);
