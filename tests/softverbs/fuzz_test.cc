@@ -168,7 +168,8 @@ class Hostile {
     }
     if (random_.chance(0.05)) frame.resize(random_.below(frame.size() + 1));
     // Most of it is signed again: lengths that lie must be found out by looking at them.
-    if (random_.chance(0.9) && frame.size() > 60) fix_sums(frame);
+    const std::size_t ip_len = frame.size() > 60 ? std::to_integer<std::size_t>(frame[14] & std::byte{0x0f}) * 4 : 0;
+    if (random_.chance(0.9) && frame.size() > 60 && 14 + ip_len <= frame.size()) fix_sums(frame);
   }
 
   void drain() {

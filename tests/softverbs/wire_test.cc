@@ -312,6 +312,23 @@ TEST(Neighbours, PeerWithAnotherCard_IsFoundAgain) {
   EXPECT_EQ(found, mac(2)) << "asked again after a while";
 }
 
+TEST(Neighbours, Farewell_IsOverWhenEverybodyHasTakenWhatWasSent) {
+  for (const std::size_t gid : {0U, 1U}) {
+    Pair pair({.gid = gid});
+    Device& device = pair.a.end.device();
+    EXPECT_EQ(device.farewell(pair.fabric.now()), 0U) << "nobody was sent anything";
+    pair.b.receive(1, 0, 8);
+    pair.a.send({}, 0, 8);
+    pair.fabric.run_until([&] { return !pair.a.end.poll().empty(); }, 1s);
+    pair.fabric.wire().set_impairment({.delay = 50us});
+    EXPECT_EQ(device.farewell(pair.fabric.now()), 1U);
+    pair.fabric.run_for(90us);
+    EXPECT_EQ(device.farewell(pair.fabric.now()), 1U) << "its answer is still on its way";
+    pair.fabric.run_for(20us);
+    EXPECT_EQ(device.farewell(pair.fabric.now()), 0U);
+  }
+}
+
 TEST(Neighbours, WhereAKernelAnswers_TheDeviceDoesNot) {
   Fabric fabric;
   EndConfig config;

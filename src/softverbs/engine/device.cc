@@ -225,6 +225,13 @@ void Device::set_neighbour(const IpAddress& address, const MacAddress& mac) {
   entry->fixed = true;
 }
 
+std::size_t Device::farewell(Instant now) {
+  run(now);
+  const std::size_t silent = ask_for_farewell(*engine_);
+  engine_->tx.flush();
+  return silent;
+}
+
 // --- The device and its port
 
 const Limits& Device::limits() const {

@@ -92,6 +92,11 @@ class Device {
   /// Who has which MAC, known from elsewhere (the kernel's table); never asked for from then on.
   void set_neighbour(const IpAddress& address, const MacAddress& mac);
 
+  /// Asks every neighbour that RoCE packets have gone to since it was last asked, once, at its own MAC, and returns how
+  /// many have not answered yet: call again after poll(). A wire keeps the order, so that an answer says that what was
+  /// sent before it has been taken, which matters to a process that takes its end of the wire along when it ends.
+  std::size_t farewell(Instant now);
+
   // --- The device and its port, as ibv_query_device, _port, _gid tell them
 
   [[nodiscard]] const Limits& limits() const;

@@ -197,6 +197,8 @@ void on_frame(Engine& e, Packet& frame);
 /// True: an ARP or neighbour discovery packet; it has been dealt with (raw queue pairs may want it all the same).
 bool on_neighbour_frame(Engine& e, const Packet& frame);
 void ask_neighbours(Engine& e);
+/// Device::farewell.
+std::size_t ask_for_farewell(Engine& e);
 void learn(Engine& e, const IpAddress& address, const MacAddress& mac, bool wanted);
 
 }  // namespace bypass::rdma

@@ -45,6 +45,10 @@ IpAddress own_address(const Engine& e, bool v4) {
   return {};
 }
 
+void note_answer(Engine& e, const IpAddress& address) {
+  if (NeighbourEntry* entry = e.neighbours.find(address)) entry->farewell = false;
+}
+
 // --- ARP
 
 struct ArpFrame {
@@ -52,9 +56,10 @@ struct ArpFrame {
   wire::Arp arp;
 };
 
+// A question to no MAC goes to everybody.
 void send_arp(Engine& e, std::uint16_t operation, const MacAddress& to, std::uint32_t from_ip, std::uint32_t to_ip) {
   ArpFrame frame;
-  frame.ethernet = ethernet_to(e, operation == wire::kArpRequest ? MacAddress::broadcast() : to, wire::kEtherTypeArp);
+  frame.ethernet = ethernet_to(e, to.is_zero() ? MacAddress::broadcast() : to, wire::kEtherTypeArp);
   frame.arp.hardware = 1;
   frame.arp.protocol = wire::kEtherTypeIpv4;
   frame.arp.hardware_len = 6;
@@ -75,6 +80,7 @@ void on_arp(Engine& e, const Packet& frame) {
   const IpAddress sender = IpAddress::from_v4(arp.sender_ip);
   const bool for_us = e.owns(IpAddress::from_v4(arp.target_ip));
   if (e.owns(sender)) return;
+  if (for_us && arp.operation == wire::kArpReply) note_answer(e, sender);
   learn(e, sender, arp.sender_mac, for_us);
   if (for_us && arp.operation == wire::kArpRequest && e.config.answer_neighbours)
     send_arp(e, wire::kArpReply, arp.sender_mac, arp.target_ip, arp.sender_ip);
@@ -128,16 +134,26 @@ IpAddress solicited_node(const IpAddress& target) {
   return group;
 }
 
-void send_solicitation(Engine& e, const IpAddress& target) {
+// To its group, or to itself at a MAC that is known.
+void send_solicitation(Engine& e, const IpAddress& target, const MacAddress& to_mac) {
   const IpAddress group = solicited_node(target);
   const auto& b = group.bytes;
+  const bool to_group = to_mac.is_zero();
   send_ndp(e, {.type = kSolicitation,
                .option = kSourceOption,
                .flags = 0,
                .from = own_address(e, false),
-               .to = group,
+               .to = to_group ? group : target,
                .target = target,
-               .to_mac = {{0x33, 0x33, b[12], b[13], b[14], b[15]}}});
+               .to_mac = to_group ? MacAddress{{0x33, 0x33, b[12], b[13], b[14], b[15]}} : to_mac});
+}
+
+void ask(Engine& e, const IpAddress& address, const MacAddress& to) {
+  if (address.is_v4()) {
+    send_arp(e, wire::kArpRequest, to, own_address(e, true).v4(), address.v4());
+  } else {
+    send_solicitation(e, address, to);
+  }
 }
 
 // Whether it is a whole one; those with other options in front of the address are not understood, and not needed.
@@ -152,7 +168,10 @@ void on_ndp(Engine& e, const Packet& frame) {
   const auto& m = wire::at<NeighbourMessage>(frame, kNdpAt);
   if (!valid(ip, m)) return;
   const IpAddress target{m.target}, sender{ip.source};
-  if (m.type == kAdvertisement && m.option_type == kTargetOption) learn(e, target, m.mac, false);
+  if (m.type == kAdvertisement && m.option_type == kTargetOption) {
+    note_answer(e, target);
+    learn(e, target, m.mac, false);
+  }
   if (m.type != kSolicitation || m.option_type != kSourceOption || !e.owns(target) || sender.is_any()) return;
   learn(e, sender, m.mac, true);
   if (!e.config.answer_neighbours) return;
@@ -206,13 +225,22 @@ void ask_neighbours(Engine& e) {
       failed = true;
       return;
     }
-    if (entry.address.is_v4()) {
-      send_arp(e, wire::kArpRequest, MacAddress{}, own_address(e, true).v4(), entry.address.v4());
-    } else {
-      send_solicitation(e, entry.address);
-    }
+    ask(e, entry.address, MacAddress{});
   });
   if (failed) wake_waiting(e);
+}
+
+std::size_t ask_for_farewell(Engine& e) {
+  std::size_t silent = 0;
+  for (NeighbourEntry& entry : e.neighbours.entries()) {
+    if (entry.used && entry.state == NeighbourEntry::State::kKnown) {
+      ask(e, entry.address, entry.mac);
+      entry.used = false;
+      entry.farewell = true;
+    }
+    if (entry.farewell) silent++;
+  }
+  return silent;
 }
 
 }  // namespace bypass::rdma

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "stack/address.h"
 #include "stack/time.h"
@@ -18,7 +19,9 @@ struct NeighbourEntry {
   IpAddress address;
   MacAddress mac;
   State state = State::kFree;
-  bool fixed = false;  // told by the caller
+  bool fixed = false;     // told by the caller
+  bool used = false;      // packets have gone there since a farewell asked
+  bool farewell = false;  // asked by one, and silent so far
   std::uint8_t questions = 0;
   Instant due{};  // next question, or when what is known should be confirmed
   std::uint32_t paths = 0;
@@ -53,6 +56,8 @@ class Neighbours {
       if (wants_asking(entry)) next_ = std::min(next_, entry.due);
     }
   }
+  /// Every entry that was ever in use.
+  [[nodiscard]] std::span<NeighbourEntry> entries() { return {entries_.data(), used_}; }
   [[nodiscard]] Instant next() const { return next_; }
   /// Asks at once, unless a question is out already; one that failed is asked again at most once in `retry`.
   void want(NeighbourEntry& entry, Instant now);

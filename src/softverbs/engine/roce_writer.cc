@@ -119,7 +119,9 @@ RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start) : e_(e),
   if (path.local) {
     ethernet.destination = e.mac;
   } else if (!path.known_mac) {
-    ethernet.destination = e.neighbours[path.neighbour].mac;
+    NeighbourEntry& entry = e.neighbours[path.neighbour];
+    entry.used = true;
+    ethernet.destination = entry.mac;
   }
   auto& bth = place<Bth>(at + path.header_len);
   bth.opcode = static_cast<std::uint8_t>(start.service | static_cast<std::uint8_t>(start.op));
