@@ -167,7 +167,32 @@ TEST_P(ListenerTest, Accept_NameWithoutItsLength_EndsTheConnection) {
   EXPECT_EQ(calls.receive(client, got), 0);
 }
 
-TEST(ReusePortListenerTest, Listen_SecondOneOfAPort_FailsAndSaysWhy) {
+TEST_P(ListenerTest, SharedPort_EachListenerGetsItsPart) {
+  int listeners[2];
+  std::uint16_t port = 0;
+  for (int& fd : listeners) {
+    fd = calls.socket(AF_INET, SOCK_STREAM);
+    ASSERT_EQ(calls.set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+    ASSERT_EQ(calls.bind(fd, calls.address(port)), 0);
+    port = ntohs(calls.local_name(fd).sin_port);
+    ASSERT_EQ(calls.listen(fd, 64), 0);
+  }
+  constexpr int kClients = 64;
+  for (int i = 0; i < kClients; i++)
+    ASSERT_EQ(calls.connect(calls.socket(AF_INET, SOCK_STREAM), calls.address(port)), 0);
+  int accepted[2] = {0, 0};
+  for (int look = 0; look < 1000 && accepted[0] + accepted[1] < kClients; look++) {  // the last ACK may be on its way
+    const int which = look % 2;
+    while (calls.poll_one(listeners[which], POLLIN, 1) == POLLIN) {
+      EXPECT_GE(calls.accept(listeners[which]), 0);
+      accepted[which]++;
+    }
+  }
+  EXPECT_EQ(accepted[0] + accepted[1], kClients);
+  for (const int each : accepted) EXPECT_GT(each, kClients / 8);
+}
+
+TEST(ReusePortListenerTest, Listen_WhereOneSharesNoMore_FailsAndSaysWhy) {
   World::get();
   Calls calls(true);
   static int told;
@@ -183,6 +208,7 @@ TEST(ReusePortListenerTest, Listen_SecondOneOfAPort_FailsAndSaysWhy) {
   }
   EXPECT_EQ(calls.listen(listeners[0], 1), 0);
   EXPECT_EQ(told, 0);
+  ASSERT_EQ(calls.set_option(listeners[1], SOL_SOCKET, SO_REUSEPORT, 0), 0);
   EXPECT_EQ(calls.listen(listeners[1], 1), -EADDRINUSE);
   EXPECT_EQ(told, 1);
 }

@@ -150,6 +150,15 @@ World::World() {
   env.receive_buffer = 131072;
   environment_ = env;
   kernel_ = socket::kernel;
+  std::thread(&World::look_after_sleepers, this).detach();  // the World lives as long as the process
+}
+
+void World::look_after_sleepers() {
+  constexpr timespec kTick{0, 2'000'000};
+  for (;;) {
+    ::ppoll(nullptr, 0, &kTick, nullptr);
+    if (shard_->sleepers() > 0 && !shard_->watched()) (void)shard_->poll();
+  }
 }
 
 void World::run_peer_once() {

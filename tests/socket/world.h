@@ -43,6 +43,9 @@ class World {
 
  private:
   World();
+  /// The progress thread's part in a real process: sleepers count on it when the one who watched the wires gets up and
+  /// does not come back.
+  void look_after_sleepers();
 
   socket::Clock clock_;
   CablePort port_{1}, peer_port_{2};
