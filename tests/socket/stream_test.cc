@@ -419,8 +419,6 @@ TEST_P(StreamTest, Send_IntoFullBuffer_WouldBlockThenIsWritableAgain) {
 
 TEST_P(StreamTest, Transfer_OfMegabytes_ArrivesWhole) {
   const auto [client, server] = calls.connected();
-  // In the progress thread's place: the writer may end while the reader sleeps and relies on the writer's watch.
-  const World::PeerThread progress(World::get(), [] { World::get().shard().poll(); });
   std::string all(8U << 20, '\0');
   for (std::size_t i = 0; i < all.size(); i++) all[i] = static_cast<char>(i * 2654435761U >> 24);
   std::thread writer([&, c = client] {
