@@ -33,15 +33,16 @@ def check(condition, text):
 
 class Side:
     """One way to connect a server and a client program: `kernel` or `bypass`; `server_port` is the server's end of
-    the wire, vhost or virtio. What a scenario asks of any side: start, run, python and so on by role, `address`,
-    `client_address`, `is_ours`."""
+    the wire, vhost or virtio; `soft`: that wire lies under a software RDMA device, whose raw-packet queue pair is the
+    port. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
 
-    def __init__(self, name, profile="balanced", server_port="vhost"):
+    def __init__(self, name, profile="balanced", server_port="vhost", soft=False):
         check(os.path.exists(LIB), f"{LIB} is not built")
         self.name = name
         self.title = name if name == "kernel" else f"{server_port} server"
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
         self.profile = profile
+        self.soft = soft
         self.kinds = {"server": server_port, "client": {"vhost": "virtio", "virtio": "vhost"}[server_port]}
         self.children = []
         self.serial = 0
@@ -91,7 +92,9 @@ class Side:
         env["LC_ALL"] = "C"
         if self.name == "bypass":
             address = {"server": self.address, "client": self.client_address}[role]
-            env.update(BYPASS_PORT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
+            wire = f"{self.kinds[role]}:{self.path('wire')}"
+            env.update({"BYPASS_SOFT": wire, "BYPASS_PORT": "verbs:soft0"} if self.soft else {"BYPASS_PORT": wire})
+            env.update(BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
                        BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
         env.update(extra)

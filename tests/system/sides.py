@@ -3,8 +3,8 @@ from harness import LONG, Side, compare
 from veth_wire import Veth
 
 
-def vhost(server_port):
-    return lambda: Side("bypass", server_port=server_port)
+def vhost(server_port, soft=False):
+    return lambda: Side("bypass", server_port=server_port, soft=soft)
 
 
 def veth(port, ours):
@@ -15,6 +15,7 @@ INTERFACES = ("netdev:veth-a", "af_xdp:veth-a") if LONG else ("netdev:veth-a",)
 WIRES = {
     "vhost": [vhost("vhost")],  # both ends are ours, the server's the one that is named
     "virtio": [vhost("virtio")],
+    "verbs": [vhost("vhost", soft=True)],
     "veth": [veth(port, ours) for port in INTERFACES for ours in ("server", "client")],  # the other end is the kernel's
 }
 
