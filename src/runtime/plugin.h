@@ -37,6 +37,8 @@ Backend* open_plugin_file_copy(const std::string& path, const Host& host, std::s
 /// The plugins of a process, each opened once. What a forked child asks for after drop_in_child() are fresh copies.
 class PluginSet {
  public:
+  /// `inherited`: a parent has used plugins that this set knows nothing of.
+  explicit PluginSet(bool inherited = false) : inherited_(inherited) {}
   /// Null: `problem` is a complete text.
   Backend* get(std::string_view name, const Host& host, std::string& problem);
   /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors.
@@ -44,7 +46,7 @@ class PluginSet {
 
  private:
   std::vector<std::pair<std::string, Backend*>> opened_;
-  bool inherited_ = false;  // a parent has used the plugins that are loaded
+  bool inherited_;  // a parent has used the plugins that are loaded
 };
 
 /// A function of a plugin that is no backend; null: `problem` says why.

@@ -9,11 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
-#include "runtime/host.h"
 #include "runtime/inside.h"
-#include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
@@ -28,10 +27,7 @@ using std::chrono::milliseconds;
 // The adapters of this process, and the plugins that their wires come from.
 pthread_mutex_t g_table = PTHREAD_MUTEX_INITIALIZER;
 std::array<Adapter*, bypass::Context::kMaxPorts> g_adapters{};
-runtime::PluginSet& plugins() {
-  static auto* const set = new runtime::PluginSet;  // the ports' threads outlive static destructors
-  return *set;
-}
+runtime::PluginSet* g_plugins = nullptr;  // never destroyed: the ports' threads outlive static destructors
 
 class TableLock {
  public:
@@ -43,6 +39,8 @@ class TableLock {
 
 /// How long a peer and a link may take to be there.
 constexpr Duration kPeerPatience = std::chrono::seconds{2};
+/// How long a process that ends waits for peers that do not answer.
+constexpr Duration kFarewellPatience = milliseconds{100};
 /// Between two looks while they are waited for.
 constexpr timespec kPeerInterval{0, 200'000};
 /// So many polls of the program's since the progress thread's last look: it is about, and looks after the wire itself.
@@ -80,10 +78,12 @@ std::string wire_text(const runtime::PortConfig& wire) {
 Adapter* Adapter::attach(std::size_t index) {
   const runtime::Inside inside;
   const TableLock lock;
+  static const int hooks =
+      pthread_atfork(nullptr, nullptr, after_fork_in_child) | (is_hosted() ? 0 : atexit(before_exit));
+  (void)hooks;
+  if (g_plugins == nullptr) g_plugins = new runtime::PluginSet;
   Adapter*& place = g_adapters[index];
   if (place == nullptr) {
-    static const int forks = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    (void)forks;
     auto* const made = new Adapter(index);
     std::string problem;
     if (!made->open(problem)) {
@@ -114,7 +114,7 @@ bool Adapter::open(std::string& problem) {
   const runtime::PortConfig& wire = config.soft[index_];
   problem = runtime::quick_check(wire);
   if (!problem.empty()) return false;
-  backend_ = plugins().get(runtime::plugin_of_kind(wire.kind), runtime::backend_host(), problem);
+  backend_ = g_plugins->get(runtime::plugin_of_kind(wire.kind), host(), problem);
   if (backend_ == nullptr) return false;
   port_ = backend_->open(port_spec(config, wire, config.soft.size()), problem);
   if (port_ == nullptr) return false;
@@ -122,8 +122,8 @@ bool Adapter::open(std::string& problem) {
   spin_ = config.spin;
   yield_ = config.yield;
   tick_ = config.tick;
-  wake_fd_ = runtime::own_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake_fd_ >= 0 && runtime::run_thread("soft-verbs", progress, this, &thread_) == 0) return true;
+  wake_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_fd_ >= 0 && host().run_thread("soft-verbs", progress, this, &thread_) == 0) return true;
   problem = "no thread for the device";
   engine_.reset();
   backend_->close(port_);
@@ -131,16 +131,16 @@ bool Adapter::open(std::string& problem) {
 }
 
 void Adapter::close() {
+  say_farewell();
   {
     const Turn turn(*this);
     stopping_ = true;
     wake_progress();
   }
-  runtime::join_thread(thread_);
+  host().join_thread(thread_);
   engine_.reset();
   backend_->close(port_);
-  runtime::own_descriptor(wake_fd_, false);
-  ::close(wake_fd_);
+  close_own(wake_fd_);
 }
 
 void Adapter::add(Context& context) {
@@ -153,28 +153,44 @@ void Adapter::remove(Context& context) {
   std::erase(contexts_, &context);
 }
 
-// --- A fork: nobody is inside an engine meanwhile, and the child lets go of the wires.
+// --- The process's end
 
-void Adapter::before_fork() {
-  pthread_mutex_lock(&g_table);
-  for (Adapter* const adapter : g_adapters)
-    if (adapter != nullptr) adapter->lock();
+// The peer may not have taken our last frames yet, an acknowledgement it waits for among them, and they go with this
+// end of the wire. Who answers a question has taken what was sent before it.
+void Adapter::say_farewell() {
+  Patience patience(*this);
+  for (const Instant deadline = clock_.now() + kFarewellPatience; clock_.now() < deadline;) {
+    {
+      Turn turn(*this);
+      if (!turn || port_->link() == LinkState::kDown || turn->farewell(clock_.now()) == 0) return;
+      turn.poll();
+    }
+    if (!patience.wait_a_little()) ppoll(nullptr, 0, &kPeerInterval, nullptr);
+  }
 }
 
-void Adapter::after_fork_in_parent() {
+void Adapter::before_exit() {
+  const TableLock lock;
   for (Adapter* const adapter : g_adapters)
-    if (adapter != nullptr) adapter->unlock();
-  pthread_mutex_unlock(&g_table);
+    if (adapter != nullptr) adapter->say_farewell();
 }
+
+// --- A fork: the child lets go of the wires. No lock is taken before it (libbypass's own lock may be held by a thread
+// that waits for an adapter's), so the child finds everything but its own memory's layout in any state, and touches
+// nothing of an engine.
 
 void Adapter::after_fork_in_child() {
+  const bool at_rest = pthread_mutex_trylock(&g_table) == 0;
   for (Adapter*& adapter : g_adapters) {
     if (adapter == nullptr) continue;
     adapter->inherited_ = true;
     adapter->mutex_ = PTHREAD_MUTEX_INITIALIZER;
     adapter = nullptr;
   }
-  plugins().drop_in_child();
+  if (at_rest && g_plugins != nullptr)
+    g_plugins->drop_in_child();
+  else
+    g_plugins = new runtime::PluginSet(true);
   g_table = PTHREAD_MUTEX_INITIALIZER;
 }
 
@@ -217,6 +233,12 @@ void Adapter::settle() {
   if (next != kNever && next + tick_ < sleeps_until_) wake_progress();
 }
 
+int Adapter::physical_state() const {
+  constexpr int kPolling = 2, kDisabled = 3, kLinkUp = 5;
+  if (port_->forbidden()) return kDisabled;
+  return port_->link() == LinkState::kUp ? kLinkUp : kPolling;
+}
+
 ibv_port_state Adapter::port_state() const {
   // The end of a shared-memory wire that comes first is as ready as it will ever be: programs look at the state once,
   // before they tell their peer to come.
@@ -235,7 +257,7 @@ std::size_t Adapter::Turn::poll() {
 bool Adapter::Turn::found(std::size_t completions) {
   const Instant now = adapter_.clock_.now();
   if (completions > 0) adapter_.last_useful_ = now;
-  return completions == 0 && now - adapter_.last_useful_ > adapter_.spin_;
+  return completions == 0 && now - adapter_.last_useful_ > adapter_.spin_ && !is_hosted();
 }
 
 void Adapter::Turn::sleeps(bool asleep) {

@@ -56,8 +56,8 @@ class Adapter {
   explicit Adapter(std::size_t index) : index_(index) {}
   bool open(std::string& problem);
   void close();
-  static void before_fork();
-  static void after_fork_in_parent();
+  void say_farewell();
+  static void before_exit();
   static void after_fork_in_child();
 
   void lock() { pthread_mutex_lock(&mutex_); }
@@ -67,6 +67,7 @@ class Adapter {
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
   [[nodiscard]] ibv_port_state port_state() const;
+  [[nodiscard]] int physical_state() const;
 
   bool is_own(const ibv_gid& gid);
 
@@ -87,7 +88,7 @@ class Adapter {
   socket::Clock clock_;
   std::vector<Context*> contexts_;
   Duration spin_{}, yield_{}, tick_{};
-  Instant last_useful_{};  // frames came, or completions were there to poll
+  Instant last_useful_{};    // frames came, or completions were there to poll
   std::uint64_t polls_ = 0;  // by the program
   Instant polled_at_{};      // … the last one
 
@@ -126,6 +127,9 @@ class Adapter::Turn {
   /// processor.
   bool found(std::size_t completions);
   [[nodiscard]] ibv_port_state port_state() const { return adapter_.port_state(); }
+  /// As the InfiniBand specification numbers them: what the wire does, whatever the port's state says. Disabled: the
+  /// wire is there, and does not let this process in.
+  [[nodiscard]] int physical_state() const { return adapter_.physical_state(); }
   /// Hands on what the engine has to say before the turn's end.
   void hand_on_events() {
     if (!adapter_.inherited_) adapter_.hand_on_events();

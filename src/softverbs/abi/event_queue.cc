@@ -6,21 +6,19 @@
 
 #include <cerrno>
 
-#include "runtime/host.h"
+#include "softverbs/abi/setup.h"
 
 namespace bypass::softverbs {
 
 EventSignal::~EventSignal() {
   if (fd_ >= 0) close(fd_);
-  if (sleep_fd_ < 0) return;
-  runtime::own_descriptor(sleep_fd_, false);
-  close(sleep_fd_);
+  close_own(sleep_fd_);
 }
 
 bool EventSignal::open() {
   fd_ = eventfd(0, EFD_CLOEXEC);
   if (fd_ < 0) return false;
-  sleep_fd_ = runtime::own_high(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  sleep_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
   return sleep_fd_ >= 0;
 }
 

@@ -72,7 +72,7 @@ ibv_port_attr describe_port(Adapter::Turn& turn) {
   // A wire in memory has no speed; tools want to see one (4X EDR).
   attr.active_width = 2;
   attr.active_speed = 32;
-  attr.phys_state = attr.state == IBV_PORT_ACTIVE ? 5 : 2;  // link up, polling
+  attr.phys_state = static_cast<std::uint8_t>(turn.physical_state());
   attr.link_layer = IBV_LINK_LAYER_ETHERNET;
   return attr;
 }

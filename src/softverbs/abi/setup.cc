@@ -9,7 +9,6 @@
 #include "runtime/host.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
-#include "socket/kernel.h"
 
 namespace bypass::softverbs {
 namespace {
@@ -18,13 +17,7 @@ using runtime::Config;
 
 constexpr int kStrictStatus = 78;
 
-// Nothing of ours is interposed in this library: what src/runtime asks for is libc's.
-socket::Kernel libc() {
-  socket::Kernel kernel{};
-  kernel.close = ::close;
-  kernel.fcntl = ::fcntl;
-  return kernel;
-}
+const Host* g_host = nullptr;
 
 void open_log(Config& config) {
   int fd = -1;
@@ -38,7 +31,6 @@ void open_log(Config& config) {
 }
 
 const Config* load() {
-  socket::kernel = new socket::Kernel(libc());
   auto* const config = new Config(runtime::load_config(environ, runtime::toml_reader()));
   open_log(*config);
   return config;
@@ -49,6 +41,7 @@ const Config* load() {
 const Config& setup() {
   static const Config* const config = load();
   static const bool said = [] {
+    if (is_hosted()) return true;  // libbypass has said so
     for (const runtime::ConfigProblem& problem : config->problems) BYPASS_LOG_ERROR("%s", problem.message().c_str());
     if (!config->problems.empty() && config->strict) _exit(kStrictStatus);
     return true;
@@ -58,8 +51,36 @@ const Config& setup() {
 }
 
 void report(const char* text) {
-  BYPASS_LOG_ERROR("%s", text);
-  if (setup().strict) _exit(kStrictStatus);
+  host().log(LogLevel::kError, text);
+  if (setup().strict && !is_hosted()) _exit(kStrictStatus);
+}
+
+const Host& host() {
+  return g_host != nullptr ? *g_host : runtime::backend_host();
+}
+
+bool is_hosted() {
+  return g_host != nullptr;
+}
+
+int own_high(int fd) {
+  if (fd < 0) return fd;
+  if (const int high = fcntl(fd, F_DUPFD_CLOEXEC, host().descriptor_base()); high >= 0) {
+    close(fd);
+    fd = high;
+  }
+  host().own_descriptor(fd, true);
+  return fd;
+}
+
+void close_own(int fd) {
+  if (fd < 0) return;
+  host().own_descriptor(fd, false);
+  close(fd);
 }
 
 }  // namespace bypass::softverbs
+
+void bypass_softverbs_use_host(const bypass::Host* host) {
+  bypass::softverbs::g_host = host;
+}

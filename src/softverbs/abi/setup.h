@@ -1,6 +1,7 @@
 // Setup: the configuration of the software devices in this process, read at the first call that asks for devices.
 #pragma once
 
+#include "backends/backend.h"
 #include "runtime/config.h"
 
 namespace bypass::softverbs {
@@ -12,4 +13,17 @@ const runtime::Config& setup();
 /// Says why something cannot be had as asked, and ends the program where BYPASS_STRICT is on.
 void report(const char* text);
 
+/// What threads, descriptors and plugins are this process's by: our own, or libbypass's where it has loaded this
+/// library.
+const Host& host();
+/// libbypass calls us for its own sockets: it has a patience of its own, and a thread that looks after it.
+bool is_hosted();
+
+/// Moves a descriptor of ours out of the program's reach; returns its new number.
+int own_high(int fd);
+void close_own(int fd);
+
 }  // namespace bypass::softverbs
+
+/// For libbypass, before its first ibv_get_device_list.
+extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
