@@ -18,7 +18,6 @@ using packet::host;
 using packet::libc;
 
 constexpr std::uint32_t kInlineBytes = 64;  // a bare ACK
-constexpr std::uint32_t kMostSegments = 4;
 
 bool say(std::string& problem, const std::string& what, int error) {
   problem = what + ": " + strerrordesc_np(error);
@@ -167,9 +166,24 @@ bool Device::restart() {
   ibv_qp_attr to{};
   to.qp_state = IBV_QPS_RESET;
   std::string problem;
-  if (verbs_->modify_qp(queue_, &to, IBV_QP_STATE) == 0 && enter_service(problem)) return true;
+  const int error = verbs_->modify_qp(queue_, &to, IBV_QP_STATE);
+  if (error == 0) {
+    discard_completions();
+    if (enter_service(problem)) return true;
+  } else {
+    say(problem, "the queue pair cannot be reset", error);
+  }
   host->log(LogLevel::kError, ("verbs:" + name_ + ": after a failure " + problem).c_str());
   return false;
+}
+
+// A reset takes back what was posted, and leaves what lies in the completion queues. That speaks of requests whose
+// numbers are about to be used again.
+void Device::discard_completions() const {
+  ibv_wc completions[16];
+  for (ibv_cq* const each : {received_, sent_})
+    while (ibv_poll_cq(each, 16, completions) > 0) {
+    }
 }
 
 bool Device::steer(const MacAddress& mac, std::string& problem) {
@@ -215,10 +229,14 @@ void Device::arm() {
 
 // --- Events
 
+void Device::own_descriptors(bool own) const {
+  for (const int fd : {context_->cmd_fd, context_->async_fd, channel_->fd}) host->own_descriptor(fd, own);
+}
+
 bool Device::watch(std::string& problem) {
   stop_ = packet::Descriptor(libc.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_.is_open() || !set_nonblocking(context_->async_fd)) return say(problem, "no descriptor", errno);
-  for (const int fd : {context_->cmd_fd, context_->async_fd, channel_->fd}) host->own_descriptor(fd, true);
+  own_descriptors(true);
   const int error = host->run_thread("bypass-verbs", run, this, &thread_);
   return error == 0 || say(problem, "no thread for the device's events", error);
 }
@@ -230,14 +248,28 @@ void Device::run(void* self) {
     device.events_.on_link(port.state == IBV_PORT_ACTIVE);
   pollfd items[2] = {{device.stop_.get(), POLLIN, 0}, {device.context_->async_fd, POLLIN, 0}};
   for (;;) {
-    ibv_async_event event{};
-    while (device.verbs_->get_async_event(device.context_, &event) == 0) {
-      device.handle(event);
-      device.verbs_->ack_async_event(&event);
-    }
+    if (items[1].fd >= 0 && !device.take_events()) items[1].fd = -1;
     if (libc.poll(items, 2, -1) < 0 && errno != EINTR) return;
     if (items[0].revents != 0) return;
   }
+}
+
+// False: there will be no more. The kernel ends the descriptor of a device that is taken away, which is readable from
+// then on.
+bool Device::take_events() {
+  ibv_async_event event{};
+  while (verbs_->get_async_event(context_, &event) == 0) {
+    handle(event);
+    verbs_->ack_async_event(&event);
+  }
+  if (errno == EAGAIN || errno == EINTR) return true;
+  tell_loss();
+  return false;
+}
+
+void Device::tell_loss() {
+  host->log(LogLevel::kError, ("verbs:" + name_ + ": the device is lost").c_str());
+  events_.on_device_lost();
 }
 
 void Device::handle(const ibv_async_event& event) {
@@ -253,8 +285,7 @@ void Device::handle(const ibv_async_event& event) {
       host->log(LogLevel::kWarn, ("verbs:" + name_ + ": the queue pair has failed, and is made ready again").c_str());
       return events_.on_queue_failure();
     case IBV_EVENT_DEVICE_FATAL:
-      host->log(LogLevel::kError, ("verbs:" + name_ + ": the device is lost").c_str());
-      return events_.on_device_lost();
+      return tell_loss();
     default:
       return;
   }
@@ -268,8 +299,8 @@ void Device::close() {
     const std::uint64_t one = 1;
     (void)libc.write(stop_.get(), &one, sizeof one);
     host->join_thread(thread_);
-    for (const int fd : {context_->cmd_fd, context_->async_fd, channel_->fd}) host->own_descriptor(fd, false);
   }
+  if (channel_ != nullptr) own_descriptors(false);
   for (ibv_flow* const rule : rules_) (void)ibv_destroy_flow(rule);
   if (queue_ != nullptr) (void)verbs_->destroy_qp(queue_);
   if (received_ != nullptr) fetch();

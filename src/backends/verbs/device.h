@@ -30,6 +30,9 @@ class DeviceEvents {
 
 class Device {
  public:
+  /// Pieces of memory that a send request may name.
+  static constexpr std::uint32_t kMostSegments = 4;
+
   explicit Device(DeviceEvents& events) : events_(events) {}
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -45,7 +48,8 @@ class Device {
   bool steer(const MacAddress& mac, std::string& problem);
   /// Has the thread look at the link, and then listen.
   bool watch(std::string& problem);
-  /// After a failure: the queue pair as it was at first; all that was posted is forgotten. Under the shard's lock.
+  /// After a failure: the queue pair as it was at first; all that was posted is forgotten, and what had been completed,
+  /// too. Under the shard's lock. False: what was posted may still be the device's.
   bool restart();
 
   [[nodiscard]] MacAddress mac() const { return mac_; }
@@ -70,8 +74,12 @@ class Device {
   bool look(std::string& problem);
   bool enter_service(std::string& problem);
   bool add_rule(const MacAddress& destination, std::string& problem);
+  void discard_completions() const;
+  void own_descriptors(bool own) const;
   static void run(void* self);
+  bool take_events();
   void handle(const ibv_async_event& event);
+  void tell_loss();
 
   DeviceEvents& events_;
   const Verbs* verbs_ = nullptr;

@@ -13,7 +13,6 @@ namespace {
 constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it in memory
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
-constexpr std::size_t kMostSegments = 4;
 
 constexpr std::uint32_t largest_mtu(const packet::FrameLayout& layout) {
   return layout.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
@@ -26,7 +25,7 @@ struct VerbsPort::Requests {
   std::array<ibv_recv_wr, kRefill> receive{};
   std::array<ibv_sge, kRefill> room{};
   std::array<ibv_send_wr, kBurst> send{};
-  std::array<std::array<ibv_sge, kMostSegments>, kBurst> pieces{};
+  std::array<std::array<ibv_sge, Device::kMostSegments>, kBurst> pieces{};
 };
 
 VerbsPort::VerbsPort() = default;
@@ -91,7 +90,7 @@ void VerbsPort::forget_posted() {
 // A quarter of the pool stays for sending.
 void VerbsPort::refill() {
   const std::uint32_t spare = pool_.total() / 4;
-  while (free_requests_.size() >= kRefill && pool_.free_count() > spare + kRefill) {
+  while (!lost_ && free_requests_.size() >= kRefill && pool_.free_count() > spare + kRefill) {
     Requests& r = *requests_;
     for (std::uint32_t i = 0; i < kRefill; i++) {
       Packet* const frame = pool_.take();
@@ -123,7 +122,7 @@ Packet* VerbsPort::finish(const ibv_wc& completion) {
   free_requests_.push_back(request);
   if (completion.status != IBV_WC_SUCCESS) {
     pool_.free_frame(frame);
-    rx_dropped_.add(1);
+    if (completion.status != IBV_WC_WR_FLUSH_ERR) rx_dropped_.add(1);  // that one had no frame yet
     failed_.store(true, std::memory_order_release);
     return nullptr;
   }
@@ -175,7 +174,7 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
     Packet* const frame = frames[i];
     waiting_[(posted_sends_ + i) % waiting_.size()] = frame;
     std::size_t pieces = 0;
-    for (Packet* piece = frame; piece != nullptr && pieces < kMostSegments; piece = piece->next_segment)
+    for (Packet* piece = frame; piece != nullptr && pieces < Device::kMostSegments; piece = piece->next_segment)
       r.pieces[i][pieces++] = {reinterpret_cast<std::uint64_t>(piece->data), piece->len, device_.key()};
     ibv_send_wr& request = r.send[i];
     request.wr_id = posted_sends_ + i + 1;
@@ -192,29 +191,32 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   const int error = ibv_post_send(device_.queue(), &r.send[0], &refused);
   const std::size_t taken = error == 0 ? frames.size() : static_cast<std::size_t>(refused - r.send.data());
   posted_sends_ += taken;
-  // The one that asked for a completion was refused: those before it are confirmed by the next list's.
   return taken;
 }
 
 std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
   reap();
-  if (!is_up() || failed_.load(std::memory_order_acquire)) [[unlikely]]
+  if (!is_up() || lost_ || failed_.load(std::memory_order_acquire)) [[unlikely]]
     return drop(frames);
-  std::size_t n = 0;
+  std::size_t n = 0, lost = 0;
   std::uint64_t bytes = 0;
-  while (n < frames.size()) {
+  while (n + lost < frames.size()) {
     const std::size_t room = waiting_.size() - (posted_sends_ - sent_);
     const std::size_t wanted = std::min({frames.size() - n, kBurst, room});
-    const std::size_t taken = wanted == 0 ? 0 : post(frames.subspan(n, wanted));
+    if (wanted == 0) break;
+    const std::size_t taken = post(frames.subspan(n, wanted));
     for (Packet* const frame : frames.subspan(n, taken)) bytes += frame->frame_len;
     n += taken;
-    if (taken < wanted || wanted == 0) break;
+    if (taken == wanted) continue;
+    // There was room: it refuses this frame, and would again. Those before it have no completion of their own to come.
+    failed_.store(true, std::memory_order_release);
+    lost = drop(frames.subspan(n));
   }
   reap();
   tx_frames_.add(n);
   tx_bytes_.add(bytes);
-  if (n < frames.size()) tx_full_.add(1);
-  return n;
+  if (n + lost < frames.size()) tx_full_.add(1);
+  return n + lost;
 }
 
 // --- Waiting
@@ -244,9 +246,9 @@ void VerbsPort::on_device_lost() {
 void VerbsPort::repair() {
   failed_.store(false, std::memory_order_release);
   lost_ = !device_.restart();
+  if (lost_) return set_link(false);  // what it has stays its own: it may write there still
   forget_posted();
   reopened_.fetch_add(1, std::memory_order_relaxed);
-  if (lost_) return set_link(false);
   refill();
 }
 

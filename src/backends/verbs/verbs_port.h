@@ -1,7 +1,7 @@
 // VerbsPort: frames through a raw-packet queue pair (verbs:DEVICE[:PORT]).
 //
-// Receive requests are posted in lists, send requests in one list a batch of which the last alone asks for a completion;
-// small frames are copied into the request. Frames lie in memory that is registered once.
+// Receive requests are posted in lists, send requests in one list a batch of which the last alone asks for a
+// completion; small frames are copied into the request. Frames lie in memory that is registered once.
 #pragma once
 
 #include <atomic>
