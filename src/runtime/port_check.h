@@ -1,5 +1,6 @@
-// The cheap check of a port, before `bypass run` starts a program and at its first internet socket: what can be found out without opening the port
-// and without loading its plugin, which a program that never touches an accelerated address shall not pay for.
+// The cheap check of a port, before `bypass run` starts a program and at its first internet socket: what can be found
+// out without opening the port and without loading its plugin, which a program that never touches an accelerated
+// address shall not pay for.
 #pragma once
 
 #include <string>

@@ -41,7 +41,8 @@ TEST_P(DatagramTest, SendTo_BoundSocket_ArrivesWithItsSource) {
   EXPECT_EQ(got, "pong");
 }
 
-// recvmsg(2) writes a name's length only where there is a name, and a control length always; sendmsg(2) looks at neither.
+// recvmsg(2) writes a name's length only where there is a name, and a control length always; sendmsg(2) looks at
+// neither.
 TEST_P(DatagramTest, MessageHeader_LengthOfANullNameSaysNothing) {
   std::uint16_t port = 0;
   const int server = bound(port), client = calls.socket(AF_INET, SOCK_DGRAM);
