@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <climits>
 
+#include "runtime/address_text.h"
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
@@ -258,8 +259,9 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     shard.add_port(port, 0);
     const bool known = wires.known && wires.macs[place] == interface.mac && wires.caps[place].mtu == interface.mtu;
     if (!known && !shard.stack().network().set_interface(place, interface))
-      BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses", config_.ports[i].kind.c_str(),
-                       config_.ports[i].target.c_str());
+      BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses (MTU %u, MAC address %s)",
+                       config_.ports[i].kind.c_str(), config_.ports[i].target.c_str(), interface.mtu,
+                       to_text(interface.mac).c_str());
     wires.opened |= std::uint32_t{1} << i;
     wires.macs[place] = interface.mac;
     wires.caps[place] = port->caps();

@@ -130,6 +130,7 @@ TEST(DpdkProcess, TheLastPortHasItsMemoryToo) {
 TEST(DpdkProcess, OtherDriversOpen) {
   Driver driver;
   EXPECT_OK(driver.ask("open dpdk net_null0"));
+  EXPECT_EQ(driver.ask("identity"), "ok 1500 with a MAC address");
   EXPECT_OK(driver.ask("close"));
   EXPECT_OK(driver.ask("open dpdk net_ring0"));
   EXPECT_OK(driver.ask("wait-link up"));

@@ -456,6 +456,12 @@ std::string fill(std::uint16_t count, std::uint32_t budget) {
   return "ok";
 }
 
+// As the process reads it to give the port its addresses, before anybody polls it.
+std::string identity() {
+  const bool has_mac = !port->mac().is_zero() && !port->mac().is_multicast();
+  return "ok " + std::to_string(port->caps().mtu) + (has_mac ? " with" : " without") + " a MAC address";
+}
+
 std::string close_port() {
   backend->close(port);
   port = nullptr;
@@ -480,6 +486,7 @@ std::string run(const std::string& line) {
   if (verb == "fill") return fill(static_cast<std::uint16_t>(number(a)), size);
   if (port == nullptr) return "error no port";
   if (verb == "close") return close_port();
+  if (verb == "identity") return identity();
   if (verb == "echo") return echo();
   if (verb == "poll") {
     echo_once();
