@@ -150,17 +150,17 @@ Mutex file:{dir}
 DocumentRoot {dir}/www
 EnableSendfile On
 MaxKeepAliveRequests 0
-StartServers 2
+StartServers {servers}
 MaxRequestWorkers 50
 {settings}
 """
 
 
-def apache(side, model, settings=""):
+def apache(side, model, servers, settings=""):
     """A parent and its children, which are another user's when we are root; all children are replaced in between."""
     sums, port = files(side), free_port()
     modules = "\n".join(f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in (f"mpm_{model}", "authz_core"))
-    config = write(side, "apache.conf", APACHE.format(dir=side.dir, address=side.address, port=port, modules=modules, settings=settings,
+    config = write(side, "apache.conf", APACHE.format(dir=side.dir, address=side.address, port=port, modules=modules, servers=servers, settings=settings,
                                                       user="User www-data\nGroup www-data" if ROOT else ""))
     parent = side.start("server", "apache2", "-f", config, "-D", "FOREGROUND")
     side.wait_port(port)
@@ -173,12 +173,12 @@ def apache(side, model, settings=""):
 
 @scenario("vhost", "veth")
 def apache_event(side):
-    return apache(side, "event", "ThreadsPerChild 25")
+    return apache(side, "event", 2, "ThreadsPerChild 25")
 
 
 @scenario("vhost", "veth")
 def apache_prefork(side):
-    return apache(side, "prefork")
+    return apache(side, "prefork", 20)  # as many as there are clients at once
 
 
 NGINX = """
