@@ -167,8 +167,17 @@ void tell_peer(Env& env, const Tcb& tcb) {
   repeat_farewell(env, note_farewell(env, tcb));
 }
 
+// Closed, and it lives for the frames alone that refer to its ring.
+bool waits_for_its_frames(Env& env, Tcb& tcb) {
+  if (!tcb.has(kZombie) || !tcb.ring.pinned() || !mark(env.core.memory, tcb.ring.block())) return false;
+  tcb.clear(kInBurst | kBlocked | kAccepting);
+  keep_pinned(env, tcb);
+  return true;
+}
+
 void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
   forget_links(tcb);
+  if (&tcb != broken && waits_for_its_frames(env, tcb)) return;
   const bool zombie = tcb.has(kZombie);
   if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) {
     if (!zombie) tell_peer(env, tcb);

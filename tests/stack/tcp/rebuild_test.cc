@@ -132,6 +132,22 @@ TEST(Rebuild, PinnedRing_StaysWhileTheLivingOwnersFramesReferToIt) {
   EXPECT_FALSE(s.tcb()->ring.pinned()) << "they have left";
 }
 
+TEST(Rebuild, ClosedWithAPinnedRing_LivesUntilItsFramesHaveLeft) {
+  Given given;
+  given.caps = offloading_caps();
+  Script s(given);
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  s.engine().abort(s.ctx(), *s.tcb());
+  scramble(s);
+  rebuild(s);
+  EXPECT_EQ(s.connections(), 1U) << "frames refer to its ring";
+  s.wait(1ms);
+  EXPECT_EQ(s.connections(), 0U);
+}
+
 TEST(Rebuild, MemoryOfTheBroken_IsFreeAgain) {
   Script s;
   s.establish();
