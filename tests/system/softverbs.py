@@ -1,0 +1,277 @@
+"""Unmodified verbs programs on the software RDMA devices: two processes, one vhost/virtio link, no RDMA hardware or driver.
+softverbs.py CASE...   (no name: lists them)"""
+import os
+import re
+import signal
+import subprocess
+
+from harness import BUILD, Side, check, free_port, run_named
+
+CASES = {}
+PRELOAD = os.path.join(BUILD, "libbypass-softverbs.so")
+JUMBO = "9000"  # has room for a path MTU of 4096
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Wire(Side):
+    """A device soft0 a role, at the two ends of one wire."""
+
+    def __init__(self, server_port="vhost", mtu=JUMBO):
+        super().__init__("bypass", server_port=server_port)
+        self.mtu = mtu
+
+    def environment(self, role, **extra):
+        env = super().environment(role)
+        for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
+            del env[name]
+        env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu, LD_PRELOAD=PRELOAD)
+        env.update(extra)
+        return {name: value for name, value in env.items() if value is not None}
+
+
+def listens(port):
+    """Does anybody listen at the TCP port?"""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in open(table).readlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                return True
+    return False
+
+
+def pair(wire, *command, timeout=60):
+    """Runs a program of two ends to its end; returns what both said."""
+    port = free_port()
+    command = [*command, "-p", port]
+    server = wire.start("server", *command)
+    wire.until(lambda: server.poll() is not None or listens(port), f"{command[0]} listens")
+    said = wire.run("client", *command, "127.0.0.1", timeout=timeout).decode()
+    check(wire.end(server, timeout) == 0, f"{command}: the server failed")
+    return wire.output(server), said
+
+
+# --- What a device says of itself
+
+@case
+def devices():
+    """ibv_devices and ibv_devinfo see a device a wire, with the addresses and the MTU that it was given."""
+    with Wire() as wire:
+        two = dict(BYPASS_SOFT=f"vhost:{wire.path('a')};vhost:{wire.path('b')}", BYPASS_MTU=f"{JUMBO};1500",
+                   BYPASS_ADDR="10.7.0.1/24;10.8.0.1/24,fd08::1/64")
+        listed = wire.run("server", "ibv_devices", **two).decode()
+        guids = re.findall(r"^ +(soft\d) +\t([0-9a-f]{16})$", listed, re.M)
+        check([name for name, _ in guids] == ["soft0", "soft1"] and guids[0][1] != guids[1][1], listed)
+        check(listed == wire.run("server", "ibv_devices", **two).decode(), "the GUIDs change from run to run")
+        first = wire.run("server", "ibv_devinfo", "-v", "-d", "soft0", **two).decode()
+        for text in ("state:\t\t\tPORT_ACTIVE", "active_mtu:\t\t4096", "link_layer:\t\tEthernet", "atomic_cap:\t\t\tATOMIC_HCA",
+                     "::ffff:10.7.0.1, RoCE v2"):
+            check(text in first, f"{text!r} is not in {first}")
+        check(re.search(r"GID\[  0\]:\t+fe80::\S+, RoCE v2", first), first)
+        second = wire.run("server", "ibv_devinfo", "-v", "-d", "soft1", **two).decode()
+        check("active_mtu:\t\t1024" in second and "GID[  2]:\t\tfd08::1, RoCE v2" in second, second)
+
+
+@case
+def without_devices():
+    """Where no software device is asked for, programs see what they saw before; one that cannot be had is named."""
+    with Wire() as wire:
+        none = dict(BYPASS_SOFT=None, BYPASS_ADDR=None, BYPASS_MTU=None)
+        plain = subprocess.run(["ibv_devices"], capture_output=True, env={"LC_ALL": "C"}, timeout=20)
+        preloaded = subprocess.run(["ibv_devices"], capture_output=True, env=wire.environment("server", **none), timeout=20)
+        check((plain.returncode, plain.stdout, plain.stderr) == (preloaded.returncode, preloaded.stdout, preloaded.stderr),
+              f"{plain} {preloaded}")
+        bad = subprocess.run(["ibv_devinfo"], capture_output=True, timeout=20,
+                             env=wire.environment("server", BYPASS_SOFT=f"vhost:{wire.path('nowhere/wire')}"))
+        check(bad.returncode != 0 and f"BYPASS_SOFT=vhost:{wire.path('nowhere')}".encode() in bad.stderr, bad)
+        strict = subprocess.run(["ibv_devices"], capture_output=True, timeout=20,
+                                env=wire.environment("server", BYPASS_SOFT="frotz:x", BYPASS_STRICT="1"))
+        check(strict.returncode == 78 and b"unknown kind 'frotz'" in strict.stderr, strict)
+
+
+@case
+def async_events():
+    """ibv_asyncwatch sleeps, and is told when the peer comes and goes."""
+    with Wire() as wire:
+        command = ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0"]
+        watch = wire.start("server", *command, until="async event")
+        peer = wire.start("client", *command, until="IBV_EVENT_PORT_ACTIVE")
+        wire.wait_for(watch, "IBV_EVENT_PORT_ACTIVE")
+        wire.kill(peer, signal.SIGKILL)
+        wire.wait_for(watch, "IBV_EVENT_PORT_ERR")
+        check(watch.poll() is None, "the watcher ended")
+
+
+# --- rdma-core's examples
+
+def pingpong(name, *options, mtu=JUMBO):
+    for server_port in ("vhost", "virtio"):
+        with Wire(server_port, mtu) as wire:
+            for more in ((), ("-e",), ("-c",), ("-e", "-c")):
+                for said in pair(wire, f"ibv_{name}_pingpong", "-g", 1, "-n", 500, *options, *more):
+                    check("500 iters in" in said and "invalid data" not in said, said)
+
+
+@case
+def rc_pingpong():
+    pingpong("rc")
+
+
+@case
+def uc_pingpong():
+    pingpong("uc", "-r", 500)
+
+
+@case
+def ud_pingpong():
+    pingpong("ud", "-r", 500)
+
+
+@case
+def srq_pingpong():
+    pingpong("srq")
+
+
+@case
+def rc_pingpong_over_a_small_mtu():
+    """Messages of four packets, through the extended interfaces: timestamps, and requests built call by call."""
+    with Wire(mtu="1500") as wire:
+        for options in (("-m", 1024), ("-t",), ("-N",)):
+            for said in pair(wire, "ibv_rc_pingpong", "-g", 1, "-n", 500, "-c", *options):
+                check("500 iters in" in said and "invalid data" not in said, said)
+
+
+# --- perftest
+
+def perftest(*command, timeout=60):
+    with Wire() as wire:
+        return measured(wire, *command, timeout=timeout)
+
+
+def measured(wire, *command, timeout=60):
+    """Runs one of perftest's programs; returns the rows of the client's table."""
+    said = pair(wire, command[0], "-x", 1, "-F", *command[1:], timeout=timeout)[1]
+    rows = [line.split() for line in said.splitlines() if re.match(r" \d+ +\d+ +[\d.]+", line)]
+    check(rows and all(float(row[2]) > 0 for row in rows), said)
+    return rows
+
+
+def every_size(program):
+    rows = perftest(program, "-a", "-n", 200, timeout=240)
+    check([int(row[0]) for row in rows] == [2 ** i for i in range(1, 24)], rows)
+
+
+@case
+def send_lat():
+    every_size("ib_send_lat")
+
+
+@case
+def send_bw():
+    every_size("ib_send_bw")
+
+
+@case
+def write_lat():
+    every_size("ib_write_lat")
+
+
+@case
+def write_bw():
+    every_size("ib_write_bw")
+
+
+@case
+def read_lat():
+    every_size("ib_read_lat")
+
+
+@case
+def read_bw():
+    every_size("ib_read_bw")
+
+
+@case
+def atomic():
+    """Both operations, one at a time and many."""
+    with Wire() as wire:
+        for program in ("ib_atomic_lat", "ib_atomic_bw"):
+            for operation in ("FETCH_AND_ADD", "CMP_AND_SWAP"):
+                measured(wire, program, "-A", operation, "-n", 500)
+
+
+@case
+def many_queue_pairs_both_ways():
+    with Wire() as wire:
+        for command in (("ib_send_bw", "-b", "-q", 4), ("ib_write_bw", "-b", "-q", 4), ("ib_read_bw", "-b", "-q", 2),
+                        ("ib_write_bw", "-q", 16, "-s", 4096), ("ib_atomic_bw", "-q", 4), ("ib_send_bw", "--use-srq", "-q", 2)):
+            measured(wire, *command, "-n", 400)
+
+
+@case
+def other_transports():
+    with Wire() as wire:
+        for command in (("ib_send_lat", "-c", "UC"), ("ib_write_lat", "-c", "UC"), ("ib_send_lat", "-c", "UD"),
+                        ("ib_send_bw", "-c", "UC", "-s", 1024), ("ib_send_bw", "-c", "UD", "-s", 1024)):
+            measured(wire, *command, "-n", 400)
+
+
+@case
+def events_and_lists():
+    """Sleeping on completion events; lists of requests; inline data."""
+    with Wire() as wire:
+        for command in (("ib_send_lat", "-e"), ("ib_send_bw", "-e"), ("ib_read_lat", "-e"), ("ib_write_bw", "-l", 8, "-s", 256),
+                        ("ib_write_bw", "-I", 128, "-s", 64)):
+            measured(wire, *command, "-n", 400)
+
+
+@case
+def raw_ethernet():
+    """Raw frames, steered by MAC address."""
+    with Wire() as wire:
+        macs = "02:00:00:00:00:01", "02:00:00:00:00:02"
+        command = ["stdbuf", "-oL", "raw_ethernet_lat", "-d", "soft0", "-F", "-n", 500]
+        server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")
+        said = wire.run("client", *command, "--client", "-B", macs[1], "-E", macs[0], BYPASS_MAC=macs[1]).decode()
+        check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
+
+
+# --- Processes
+
+@case
+def a_killed_peer():
+    """Its queue pairs go with it: the other end is told that its retries are exhausted, and serves the next one."""
+    with Wire() as wire:
+        port = free_port()
+        command = ["ib_write_bw", "-x", 1, "-F", "-p", port]
+        server = wire.start("server", *command, "-D", 60)
+        wire.until(lambda: listens(port), "ib_write_bw listens")
+        client = wire.start("client", *command, "-D", 60, "127.0.0.1")
+        wire.until(lambda: moved(client) > 0.2, "the client is writing")
+        wire.kill(server, signal.SIGKILL)
+        check(wire.end(client) != 0, "the client noticed nothing")
+        check("Failed status 12" in wire.output(client), wire.output(client))
+        measured(wire, "ib_write_bw", "-n", 200)
+
+
+def moved(child):
+    """Seconds of processor time that the program has used: it spins once it transfers."""
+    with open(f"/proc/{child.pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@case
+def abi():
+    """A program of our own that asks what no tool asks: events, forks, extended interfaces, refusals."""
+    program = os.path.join(BUILD, "bin", "verbs_abi")
+    with Wire() as wire:
+        for name in wire.run("server", program, timeout=30).decode().split():
+            said = wire.run("server", program, name, timeout=30).decode()
+            check(said == f"{name}: ok\n", said)
+
+
+run_named(CASES, "shown")
