@@ -66,6 +66,9 @@ class Device {
   void arm();
   void fetch();
 
+  /// The wire below is there and lets this process not in (a software device's; the link is down then).
+  [[nodiscard]] bool is_disabled() const;
+
   /// A forked child: the parent's wire is not its own.
   void drop_in_child() const;
 

@@ -135,7 +135,7 @@ Packet* VerbsPort::finish(const ibv_wc& completion) {
 std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   if (failed_.load(std::memory_order_acquire)) [[unlikely]]
     repair();
-  reap();
+  if (posted_sends_ != sent_) reap();
   std::array<ibv_wc, kBurst> completions;
   const int most = static_cast<int>(std::min(out.size(), completions.size()));
   const int got = lost_ ? 0 : ibv_poll_cq(device_.received(), most, completions.data());
@@ -195,7 +195,7 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
 }
 
 std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
-  reap();
+  if (waiting_.size() - (posted_sends_ - sent_) < frames.size()) reap();
   if (!is_up() || lost_ || failed_.load(std::memory_order_acquire)) [[unlikely]]
     return drop(frames);
   std::size_t n = 0, lost = 0;
@@ -212,7 +212,6 @@ std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
     failed_.store(true, std::memory_order_release);
     lost = drop(frames.subspan(n));
   }
-  reap();
   tx_frames_.add(n);
   tx_bytes_.add(bytes);
   if (n + lost < frames.size()) tx_full_.add(1);
@@ -223,6 +222,7 @@ std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
 
 bool VerbsPort::arm(std::uint16_t queue) {
   if (!lost_) device_.arm();
+  if (!is_up()) set_forbidden(device_.is_disabled());
   return FramePort::arm(queue) && !failed_.load(std::memory_order_acquire);
 }
 

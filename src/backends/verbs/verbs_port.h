@@ -44,7 +44,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   void on_queue_failure() override;
   void on_device_lost() override;
 
-  static constexpr std::uint32_t kDepth = 1024;
+  static constexpr std::uint32_t kDepth = 2048;
 
   std::vector<Packet*> waiting_;  // a ring: frames whose sending has not been confirmed, the oldest at sent_
   std::uint64_t posted_sends_ = 0, sent_ = 0;
