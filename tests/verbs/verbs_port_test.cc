@@ -27,7 +27,7 @@ class VerbsPortTest : public testing::Test {
     spec.kind = "verbs";
     spec.target = FakeDevice::kName;
     spec.addresses = {IpAddress::from_v4(0x0a090001)};
-    spec.buffer_memory = kBuffers * packet::FramePool::kPaged.element;
+    spec.buffer_memory = kBuffers * packet::FramePool::kLarge.element;
     std::string problem;
     port = VerbsPort::open(spec, problem);
     ASSERT_NE(port, nullptr) << problem;

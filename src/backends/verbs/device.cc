@@ -92,6 +92,8 @@ bool Device::look(std::string& problem) {
   const verbs_context* const extended = verbs_get_ctx_op(context_, query_device_ex);
   if (extended != nullptr && extended->query_device_ex(context_, nullptr, &device, sizeof device) == 0) {
     checksums_ = (device.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM) != 0;
+    const bool cuts = checksums_ && (device.tso_caps.supported_qpts & (1U << IBV_QPT_RAW_PACKET)) != 0;
+    if (cuts && device.orig_attr.max_sge >= static_cast<int>(kMostSegments)) tso_bytes_ = device.tso_caps.max_tso;
   } else if (const int error = verbs_->query_device(context_, &device.orig_attr); error != 0) {
     return say(problem, "the device does not answer", error);
   }
@@ -131,12 +133,25 @@ bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::
   received_ = verbs_->create_cq(context_, static_cast<int>(depth_), nullptr, channel_, 0);
   sent_ = verbs_->create_cq(context_, static_cast<int>(depth_), nullptr, nullptr, 0);
   if (received_ == nullptr || sent_ == nullptr) return say(problem, "no completion queue", errno);
-  ibv_qp_init_attr wanted{};
+  return make_queue_pair(problem) && enter_service(problem);
+}
+
+bool Device::make_queue_pair(std::string& problem) {
+  ibv_qp_init_attr_ex wanted{};
   wanted.send_cq = sent_;
   wanted.recv_cq = received_;
   wanted.qp_type = IBV_QPT_RAW_PACKET;
-  wanted.cap = {depth_, depth_, kMostSegments, 1, kInlineBytes};
-  queue_ = verbs_->create_qp(domain_, &wanted);
+  wanted.cap = {depth_, depth_, tso_bytes_ != 0 ? kMostSegments : 1, 1, kInlineBytes};
+  wanted.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+  wanted.pd = domain_;
+  wanted.max_tso_header = kTsoHeaders;
+  const verbs_context* const extended = verbs_get_ctx_op(context_, create_qp_ex);
+  if (tso_bytes_ != 0 && extended != nullptr) {
+    queue_ = extended->create_qp_ex(context_, &wanted);
+  } else {  // the older call's attributes are the newer one's first ones
+    tso_bytes_ = 0;
+    queue_ = verbs_->create_qp(domain_, reinterpret_cast<ibv_qp_init_attr*>(&wanted));
+  }
   if (queue_ == nullptr && (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
     problem = "the device has no raw-packet queue pairs";
     return false;
@@ -147,7 +162,7 @@ bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::
     return false;
   }
   inline_bytes_ = wanted.cap.max_inline_data;
-  return enter_service(problem);
+  return true;
 }
 
 bool Device::enter_service(std::string& problem) {

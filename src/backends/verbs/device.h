@@ -30,8 +30,10 @@ class DeviceEvents {
 
 class Device {
  public:
-  /// Pieces of memory that a send request may name.
-  static constexpr std::uint32_t kMostSegments = 4;
+  /// Buffers of one frame: 64 KiB in pieces of 8.
+  static constexpr std::uint32_t kMostSegments = 10;
+  /// Ethernet, IPv4 and TCP with all their options.
+  static constexpr std::uint16_t kTsoHeaders = 14 + 60 + 60;
 
   explicit Device(DeviceEvents& events) : events_(events) {}
   Device(const Device&) = delete;
@@ -54,6 +56,8 @@ class Device {
 
   [[nodiscard]] MacAddress mac() const { return mac_; }
   [[nodiscard]] bool checksums() const { return checksums_; }
+  /// Payload bytes of a large segment that the device cuts; 0: it cuts none.
+  [[nodiscard]] std::uint32_t tso_bytes() const { return tso_bytes_; }
   [[nodiscard]] std::uint32_t depth() const { return depth_; }
   [[nodiscard]] std::uint32_t inline_bytes() const { return inline_bytes_; }
   [[nodiscard]] std::uint32_t key() const { return memory_->lkey; }
@@ -75,6 +79,7 @@ class Device {
  private:
   bool find(const std::string& name, std::string& problem);
   bool look(std::string& problem);
+  bool make_queue_pair(std::string& problem);
   bool enter_service(std::string& problem);
   bool add_rule(const MacAddress& destination, std::string& problem);
   void discard_completions() const;
@@ -99,7 +104,7 @@ class Device {
   MacAddress mac_;
   bool checksums_ = false;
   bool armed_ = false;
-  std::uint32_t depth_ = 0, inline_bytes_ = 0;
+  std::uint32_t depth_ = 0, inline_bytes_ = 0, tso_bytes_ = 0;
   packet::Descriptor stop_;
   std::uint64_t thread_ = 0;
 };

@@ -13,10 +13,9 @@ namespace {
 constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it in memory
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
-
-constexpr std::uint32_t largest_mtu(const packet::FrameLayout& layout) {
-  return layout.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
-}
+constexpr std::size_t kMostSegments = Device::kMostSegments;
+constexpr std::uint32_t kLargestMtu =
+    packet::FramePool::kLarge.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
 
 }  // namespace
 
@@ -50,6 +49,8 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   mac_ = spec.mac.is_zero() ? device_.mac() : spec.mac;
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
   if (!device_.make_queues(pool_.memory(), depth, problem) || !device_.steer(mac_, problem)) return false;
+  caps_.tso_max_bytes = std::min<std::uint32_t>(device_.tso_bytes(), (kMostSegments - 1) * packet::FramePool::kLargeRoom);
+  caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
   requests_ = std::make_unique<Requests>();
   waiting_.resize(device_.depth());
@@ -62,16 +63,14 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
 
 bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
   caps_.mtu = spec.mtu != 0 ? spec.mtu : kDefaultMtu;
-  const bool small = caps_.mtu <= largest_mtu(packet::FramePool::kPaged);
-  const packet::FrameLayout& layout = small ? packet::FramePool::kPaged : packet::FramePool::kLarge;
-  if (caps_.mtu > largest_mtu(layout)) {
-    problem = "an MTU of " + std::to_string(caps_.mtu) + " is more than the " + std::to_string(largest_mtu(layout)) +
+  if (caps_.mtu > kLargestMtu) {
+    problem = "an MTU of " + std::to_string(caps_.mtu) + " is more than the " + std::to_string(kLargestMtu) +
               " that a frame's buffer holds here";
     return false;
   }
   PortSpec room = spec;
   if (room.buffer_memory == 0) room.buffer_memory = kDefaultBuffers;
-  return prepare(room, layout, problem);
+  return prepare(room, packet::FramePool::kLarge, problem);
 }
 
 // --- Receiving
@@ -173,18 +172,30 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   for (std::size_t i = 0; i < frames.size(); i++) {
     Packet* const frame = frames[i];
     waiting_[(posted_sends_ + i) % waiting_.size()] = frame;
-    std::size_t pieces = 0;
-    for (Packet* piece = frame; piece != nullptr && pieces < Device::kMostSegments; piece = piece->next_segment)
-      r.pieces[i][pieces++] = {reinterpret_cast<std::uint64_t>(piece->data), piece->len, device_.key()};
     ibv_send_wr& request = r.send[i];
+    const bool large = (frame->flags & kTxTso) != 0;
+    const std::uint32_t headers = large ? std::uint32_t{frame->l2_len} + frame->l3_len + frame->l4_len : 0;
+    std::size_t pieces = 0;
+    std::uint32_t skipped = headers;  // they are given apart
+    for (Packet* piece = frame; piece != nullptr && pieces < kMostSegments; piece = piece->next_segment) {
+      if (piece->len > skipped)
+        r.pieces[i][pieces++] = {reinterpret_cast<std::uint64_t>(piece->data + skipped), piece->len - skipped,
+                                 device_.key()};
+      skipped = 0;  // headers lie in the head
+    }
     request.wr_id = posted_sends_ + i + 1;
     request.next = i + 1 < frames.size() ? &r.send[i + 1] : nullptr;
     request.sg_list = r.pieces[i].data();
     request.num_sge = static_cast<int>(pieces);
-    request.opcode = IBV_WR_SEND;
+    request.opcode = large ? IBV_WR_TSO : IBV_WR_SEND;
     request.send_flags = 0;
+    if (large) {
+      request.tso.hdr = frame->data;
+      request.tso.hdr_sz = static_cast<std::uint16_t>(headers);
+      request.tso.mss = frame->tso_mss;
+    }
     if ((frame->flags & (kTxIpChecksum | kTxL4Checksum)) != 0) request.send_flags |= IBV_SEND_IP_CSUM;
-    if (frame->frame_len <= device_.inline_bytes()) request.send_flags |= IBV_SEND_INLINE;
+    if (!large && frame->frame_len <= device_.inline_bytes()) request.send_flags |= IBV_SEND_INLINE;
   }
   r.send[frames.size() - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
