@@ -100,7 +100,7 @@ class Load:
         return result
 
 
-@scenario("vhost", "virtio", "veth")
+@scenario("vhost", "virtio", "veth", "verbs")
 def nginx_serves(side):
     nginx = Nginx(side)
     for name in list(nginx.sums) * 2:
@@ -407,7 +407,7 @@ def owner(side):
     return pids.pop() if len(pids) == 1 else None
 
 
-@scenario("vhost", "virtio")
+@scenario("vhost", "virtio", "verbs")
 def owner_killed(side):
     """Whoever holds the wire is killed, again and again; of the transfers, only the dead process's end, and one more for
     each death in the middle of a change of the stack's."""
