@@ -218,6 +218,7 @@ def compare(scenario, *sides, kernel=lambda: Side("kernel")):
 
 def run_named(cases, verdict):
     """The main program of a file of cases: runs those its arguments name; without arguments it lists them all."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a case has made goes with it
     if len(sys.argv) < 2:
         print("\n".join(cases))
     for name in sys.argv[1:]:

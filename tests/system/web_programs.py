@@ -74,7 +74,7 @@ def node(side):
 def java_classes():
     folder = tempfile.mkdtemp(prefix="bypass-test-java.")
     atexit.register(shutil.rmtree, folder)
-    subprocess.run(["javac", "-d", folder, peer("Web.java")], check=True)
+    subprocess.run(["javac", "-J-XX:TieredStopAtLevel=1", "-d", folder, peer("Web.java")], check=True)
     return folder
 
 
@@ -245,10 +245,10 @@ listen stream
 class Haproxy:
     """Before two web servers, each an address and a port."""
 
-    def __init__(self, side, role, address, one, two):
+    def __init__(self, side, role, address, one, two, *options):
         self.side, self.address, self.port, self.stream = side, address, free_port(), free_port()
         config = write(side, "haproxy.cfg", HAPROXY.format(front=f"{address}:{self.port}", stream=f"{address}:{self.stream}", one=one, two=two))
-        side.start(role, "haproxy", "-db", "-f", config)
+        side.start(role, "haproxy", *options, "-db", "-f", config)
 
     def answers(self, role, **extra):
         """The status of ten requests, and how many servers answered them."""
@@ -266,11 +266,11 @@ class Haproxy:
 
 @scenario("vhost", "veth")
 def haproxy_accepts(side):
-    """Its clients come over the wire, its servers are the kernel's."""
+    """Its clients come over the wire, its servers are the kernel's. A master, which forks and execs itself, and a worker."""
     ports = free_port(), free_port()
     for port in ports:
         side.start_python("server", "web.py", "server", "127.0.0.1", port, until="ready", LD_PRELOAD="")
-    return Haproxy(side, "server", side.address, *(f"127.0.0.1:{port}" for port in ports)).use("client")
+    return Haproxy(side, "server", side.address, *(f"127.0.0.1:{port}" for port in ports), "-W").use("client")
 
 
 @scenario("vhost", "veth")
