@@ -166,7 +166,7 @@ class Hostile {
       for (std::uint64_t n = 1 + random_.below(4); n != 0; n--)
         frame[14 + random_.below(frame.size() - 14)] = static_cast<std::byte>(random_.next());
     }
-    if (random_.chance(0.05)) frame.resize(random_.below(frame.size() + 1));
+    if (random_.chance(0.05)) frame.resize(1 + random_.below(frame.size()));
     // Most of it is signed again: lengths that lie must be found out by looking at them.
     const std::size_t ip_len = frame.size() > 60 ? std::to_integer<std::size_t>(frame[14] & std::byte{0x0f}) * 4 : 0;
     if (random_.chance(0.9) && frame.size() > 60 && 14 + ip_len <= frame.size()) fix_sums(frame);
@@ -221,7 +221,7 @@ TEST(Fuzz, FramesOfAnyBytes_AreSurvived) {
   ASSERT_NE(end.device().create_flow(*raw.qp, rule).object, nullptr);
   sim::Random random(7);
   for (int i = 0; i < 20'000; i++) {
-    Bytes frame(random.below(130));
+    Bytes frame(1 + random.below(130));
     for (std::byte& b : frame) b = static_cast<std::byte>(random.next());
     constexpr std::array<std::uint16_t, 3> kTypes = {0x0800, 0x0806, 0x86dd};
     if (frame.size() >= 14) {
