@@ -59,14 +59,13 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_SOFT",
      .accepted = "WIRE[;WIRE], a wire written as in BYPASS_PORT",
      .example = "vhost:/run/bypass/rdma.sock",
-     .built = false,
-     .help = "Makes the software RDMA devices soft0, soft1, … on these wires.",
+     .help = "Makes the software RDMA devices soft0, soft1, … on these wires, for verbs programs under "
+             "libbypass-softverbs.so.",
      .apply = list<parse_port_names, &Draft::soft_names>},
     {.key = "soft_addr",
      .env = "BYPASS_SOFT_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.1.1/24",
-     .built = false,
      .help = "The software RDMA devices' addresses; without it BYPASS_ADDR's.",
      .apply = list<parse_address_lists, &Draft::soft_addresses>},
 
