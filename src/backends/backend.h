@@ -30,6 +30,9 @@ enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
 /// The range of BYPASS_MTU: what every IPv4 host must take (RFC 791), and the longest frame less its Ethernet header.
 inline constexpr std::uint32_t kLeastMtu = 576, kMostMtu = 65'535 - 14;
 
+/// Of the largest TSO frame: an IPv4 packet's 65,535 bytes less the longest IP and TCP headers.
+inline constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
+
 /// One port as the configuration names it.
 struct PortSpec {
   std::string kind;    // "vhost", "virtio", "netdev", "af_xdp", "af_packet", "tap", "pci", "dpdk", "verbs", "sim"

@@ -37,7 +37,8 @@ struct FakeVerbs {
     return 0;
   }
   static int query_port(ibv_context*, std::uint8_t, ibv_port_attr* out, std::size_t) {
-    out->state = IBV_PORT_ACTIVE;
+    out->state = fake->carrier ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+    out->phys_state = fake->carrier ? 5 : 3;  // LinkUp, Disabled
     out->link_layer = IBV_LINK_LAYER_ETHERNET;
     return 0;
   }

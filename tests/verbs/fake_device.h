@@ -33,6 +33,7 @@ class FakeDevice {
 
   std::optional<std::size_t> refuse_send_after;  // so many requests; then EINVAL
   bool refuse_modify = false;                    // EIO
+  bool carrier = true;
   std::vector<std::string> sent;
 
   [[nodiscard]] std::size_t sends() const { return sends_.size(); }

@@ -142,6 +142,15 @@ TEST_F(VerbsPortTest, DeviceTakenAway_LinkDownAndItsMemoryUntouched) {
   EXPECT_EQ(device.sends(), 0U);
 }
 
+// A card's port, too, says "disabled" where there is no carrier: no reason to leave it to another process.
+TEST_F(VerbsPortTest, NoCarrier_IsNotForbidden) {
+  device.carrier = false;
+  device.disappear();
+  await_link(LinkState::kDown);
+  (void)port->arm(0);
+  EXPECT_FALSE(port->forbidden());
+}
+
 TEST_F(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
   pollfd item{port->wait_descriptor(0), POLLIN, 0};
   while (!port->arm(0)) (void)received();

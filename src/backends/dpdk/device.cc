@@ -23,8 +23,6 @@ namespace {
 constexpr std::uint64_t kRxChecksums =
     RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 constexpr std::uint64_t kTxL4Checksums = RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
-// An IPv4 packet's 65,535 bytes less the longest IP and TCP headers.
-constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
 
 // virtio feature bits (virtio 1.2, 5.1.3)
 constexpr unsigned kGuestCsum = 1;

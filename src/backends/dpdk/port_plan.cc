@@ -105,7 +105,7 @@ void share_memory_with_peer(PortPlan& plan) {
   plan.device.shared_memory = true;
   plan.pool.data_room = kSharedMemoryRoom;
   plan.expected.rx_checksum = plan.expected.tx_l4_checksum = plan.expected.tso = plan.expected.lro = true;
-  plan.expected.tso_max_bytes = 65'535 - 60 - 60;
+  plan.expected.tso_max_bytes = kLargestTsoPayload;
 }
 
 bool is_pci_address(std::string_view text) {

@@ -7,8 +7,6 @@ namespace bypass::packet {
 namespace {
 
 constexpr std::size_t kDefaultBuffers = 64u << 20;
-// An IPv4 packet's 65,535 bytes less the longest IP and TCP headers.
-constexpr std::uint32_t kLargestTsoPayload = 65'535 - 60 - 60;
 
 }  // namespace
 

@@ -242,7 +242,9 @@ void Device::arm() {
   if (!armed_) armed_ = ibv_req_notify_cq(received_, 0) == 0;
 }
 
-bool Device::is_disabled() const {
+// A card's port says the same where there is no carrier.
+bool Device::is_forbidden() const {
+  if (!is_soft(name_)) return false;
   constexpr std::uint8_t kDisabled = 3;  // PortPhysicalState, InfiniBand §14.2.5.6
   ibv_port_attr port;
   return verbs_->look_at_port(context_, number_, port) == 0 && port.phys_state == kDisabled;

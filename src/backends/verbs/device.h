@@ -70,8 +70,8 @@ class Device {
   void arm();
   void fetch();
 
-  /// The wire below is there and lets this process not in (a software device's; the link is down then).
-  [[nodiscard]] bool is_disabled() const;
+  /// The wire below a software device is there and lets this process not in; the link is down then.
+  [[nodiscard]] bool is_forbidden() const;
 
   /// A forked child: the parent's wire is not its own.
   void drop_in_child() const;

@@ -14,6 +14,7 @@ constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it 
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
 constexpr std::size_t kMostSegments = Device::kMostSegments;
+static_assert((kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
 constexpr std::uint32_t kLargestMtu =
     packet::FramePool::kLarge.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
 
@@ -49,7 +50,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   mac_ = spec.mac.is_zero() ? device_.mac() : spec.mac;
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
   if (!device_.make_queues(pool_.memory(), depth, problem) || !device_.steer(mac_, problem)) return false;
-  caps_.tso_max_bytes = std::min<std::uint32_t>(device_.tso_bytes(), (kMostSegments - 1) * packet::FramePool::kLargeRoom);
+  caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
   requests_ = std::make_unique<Requests>();
@@ -233,7 +234,7 @@ std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
 
 bool VerbsPort::arm(std::uint16_t queue) {
   if (!lost_) device_.arm();
-  if (!is_up()) set_forbidden(device_.is_disabled());
+  if (!is_up()) set_forbidden(device_.is_forbidden());
   return FramePort::arm(queue) && !failed_.load(std::memory_order_acquire);
 }
 
