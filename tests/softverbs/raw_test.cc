@@ -245,6 +245,42 @@ TEST_F(Raw, LargeSegments_AreRefusedWhereThePortCutsNone) {
   EXPECT_EQ(end.device().max_tso(), 0U);
 }
 
+// A card's own checksums: asked for with the lengths that say where they lie, and told when they were right.
+TEST(RawOffload, ThePortsChecksums_AreUsedInBothDirections) {
+  Fabric fabric;
+  EndConfig config;
+  config.caps = bypass::test::offloading_caps();
+  End& end = fabric.add_end(config);
+  sim::PortConfig probe_config;
+  probe_config.mac = mac(2);
+  sim::SimPort& probe = fabric.wire().add_port(probe_config);
+  Half half(end, {.type = IBV_QPT_RAW_PACKET});
+  Pair::init(half), half.to_state(IBV_QPS_RTR), half.to_state(IBV_QPS_RTS);
+  const Bytes frame = udp_frame({.from_mac = mac(1), .to_mac = mac(2)}, 9, 7, bypass::test::bytes_of("hello"));
+  Bytes without = frame;
+  without[40] = without[41] = std::byte{0x77};
+  std::memcpy(end.at(0), without.data(), without.size());
+  half.send({.flags = IBV_SEND_IP_CSUM}, 0, without.size());
+  fabric.run_for(1us);
+  Packet* out = nullptr;
+  ASSERT_EQ(probe.receive(0, {&out, 1}), 1U);
+  EXPECT_EQ(std::memcmp(out->data, frame.data(), frame.size()), 0);
+  probe.free({&out, 1});
+  end.poll();
+
+  FlowRule all;
+  all.type = IBV_FLOW_ATTR_ALL_DEFAULT;
+  ASSERT_NE(end.device().create_flow(*half.qp, all).object, nullptr);
+  Bytes good = udp_frame({}, 9, 7, bypass::test::bytes_of("hello")), bad = good;
+  bad.back() ^= std::byte{1};
+  for (const Bytes* one : {&good, &bad}) {
+    half.receive(1, 4096, 2048);
+    fabric.wire().inject(0, *one);
+    fabric.run_for(1us);
+    EXPECT_EQ((only(end).wc_flags & IBV_WC_IP_CSUM_OK) != 0, one == &good);
+  }
+}
+
 TEST(RawTso, LargeSegment_IsCutByThePort) {
   Fabric fabric;
   EndConfig config;
