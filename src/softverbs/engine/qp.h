@@ -136,8 +136,7 @@ struct Qp : EventSource {
   ibv_qp_cap cap{};
   bool sq_sig_all = false;
   std::uint32_t qpn = 0;
-  ibv_qp_attr attr{};  // as set; qp_state is the state
-  ibv_mtu mtu_code{};
+  ibv_qp_attr attr{};     // as set; qp_state is the state
   std::uint32_t mtu = 0;  // bytes
   Path path;
   bool has_path = false;
@@ -146,7 +145,7 @@ struct Qp : EventSource {
   Requester req;
   Responder resp;
   std::uint32_t references = 0;  // flows, groups
-  bool peer_is_ours = false;
+  bool peer_is_ours = false;     // its packets carry kBthOurs
   bool waiting_neighbour = false;
   bool doomed = false;       // to go into error when the burst is over
   bool established = false;  // IBV_EVENT_COMM_EST has been told

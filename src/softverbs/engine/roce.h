@@ -54,14 +54,14 @@ struct Bth {  // base transport header, 9.2
   std::uint8_t flags;  // solicited event, migration, pad count, transport version
   wire::Be16 pkey;
   wire::Be32 qpn;  // the first byte is FECN, BECN and reserved
-  wire::Be32 psn;  // the first byte is the acknowledge request and kOurs
+  wire::Be32 psn;  // the first byte is the acknowledge request and kBthOurs
 };
 static_assert(sizeof(Bth) == 12);
 inline constexpr std::uint8_t kBthSolicited = 0x80;
 inline constexpr std::uint8_t kBthVersion = 0x0f;
 inline constexpr std::uint32_t kBthAckRequest = 0x80000000;
-/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours, which keeps packets that
-/// come early and understands selective acknowledgements.
+/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours. Repair is go-back-N towards
+/// everybody so far; without this mark a later version could not tell who understands more.
 inline constexpr std::uint32_t kBthReserved = 0x7f000000;
 inline constexpr std::uint32_t kBthOurs = 0x2a000000;
 
