@@ -78,7 +78,8 @@ class Backend {
   virtual bool check(const PortSpec& spec, std::string& problem) = 0;
 
   /// Opens the port, milliseconds; never prints, exits, or blocks on a silent peer. A wire whose other
-  /// end is not there yet opens with its link down and comes up by itself. Null: `problem` says why.
+  /// end is not there yet opens with its link down and comes up by itself. Null: `problem` says why, and errno is
+  /// EADDRINUSE where another process has what only one can have.
   virtual Port* open(const PortSpec& spec, std::string& problem) = 0;
 
   /// Closes a port that open() returned; frames that are still out stay readable until release_memory().

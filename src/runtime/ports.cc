@@ -233,7 +233,9 @@ void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
   spec.index = place;  // among those that did open
   entry.index = place;
   entry.backend = backend_for(index, entry.problem);
+  errno = 0;
   if (entry.backend != nullptr) entry.port = entry.backend->open(spec, entry.problem);
+  entry.taken = entry.port == nullptr && errno == EADDRINUSE;
   if (entry.port == nullptr) entry.problem = named_problem(config_, config_.ports[index], entry.problem);
 }
 

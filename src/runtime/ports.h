@@ -70,6 +70,7 @@ class PortSet {
     Port* port = nullptr;
     std::string problem;
     bool tried = false;
+    bool taken = false;       // another process has what only one can have
     std::uint16_t index = 0;  // in the shard's context
   };
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }

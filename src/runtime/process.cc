@@ -164,6 +164,15 @@ socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   return decision;
 }
 
+bool address_is_taken(const sockaddr* local) {
+  const auto endpoint = socket::endpoint_of(local, sizeof(sockaddr_in6));
+  const Process& p = *g_process;
+  if (!endpoint || !p.ports.failed()) return false;
+  const Verdict verdict = p.decider.listen(RuleProto::kTcp, *endpoint);
+  return verdict.action == RuleAction::kBypass && verdict.port < p.ports.entries().size() &&
+         p.ports.entries()[verdict.port].taken;
+}
+
 bool need_wire() {
   return open_ports(*g_process);
 }
@@ -181,6 +190,7 @@ void fill_environment(Process& p) {
   e.shard = &p.shard;
   e.decide_connect = decide_connect;
   e.decide_listen = decide_listen;
+  e.address_is_taken = address_is_taken;
   e.need_wire = need_wire;
   e.routes_to = routes_to;
   e.record_why = record_why;

@@ -54,6 +54,13 @@ void tell_failure(int fd, Error error) {
   }
 }
 
+// The wire has turned out to be another process's.
+bool is_taken(const Socket& socket, const Endpoint& local) {
+  SocketName name;
+  write_name(local, socket.domain, name);
+  return environment.address_is_taken != nullptr && environment.address_is_taken(&name.base);
+}
+
 // The bypass half. Where the stack refuses what the kernel has let pass, the port stays the kernel's alone.
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
@@ -64,7 +71,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
       tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket, socket.has(kReusePort));
   if (!made.ok()) {
     tell_failure(fd, made.error());
-    if (!dual) return failure(made.error());
+    if (!dual) return failure(is_taken(socket, local) ? Error::kAddressInUse : made.error());
     give_to_kernel(guard, socket);
     return 0;
   }

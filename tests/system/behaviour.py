@@ -291,6 +291,16 @@ def bad_configuration_is_named_and_survived():
                           f"{change}: the program did not go on: {done.returncode} {done.stdout!r} {done.stderr!r}")
 
 
+@case
+def path_that_another_process_serves_is_in_use():
+    """`nginx -t` beside a running nginx, say: the error of bind() is the one that such programs know."""
+    with Side("bypass") as side:
+        port = free_port()
+        echo_server(side, "server", side.address)
+        said = side.python("server", "bind_listen.py", side.address, port, port)
+        check(said.split() == [b"EADDRINUSE"] * 2, said)
+
+
 def whys(side, child):
     return [(why["reason"], why["address"], why["fd"] >= 0) for why in side.bypass("why", child)["whys"]]
 

@@ -284,6 +284,26 @@ def address_that_the_kernel_has_is_refused():
 
 
 @case
+def address_that_another_process_has_is_in_use():
+    """Both would answer, and each reset the other's connections. The second one hears what the kernel's bind() would say,
+    without a frame of its own; when the first one is dead the address is free."""
+    for port in ("af_packet:veth-a", "af_xdp:veth-a"):
+        with Veth(port) as side:
+            number, other = free_port(), free_port()
+            first = side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", number, "--save", "", "--dir",
+                               side.dir, until="Ready to accept")
+            cli = ["redis-cli", "-h", OURS, "-p", number, "ping"]
+            check(side.run("kernel", *cli).strip() == b"PONG", "no answer at first")
+            second = side.start_python("ours", "bind_listen.py", OURS, number, other, other)
+            check(side.end(second) == 0, side.output(second))
+            check(f"another process (pid {first.pid}) has the address {OURS}" in side.output(second), side.output(second))
+            check([line for line in side.output(second).splitlines() if "bypass[" not in line] == ["EADDRINUSE"] * 3, side.output(second))
+            check(side.run("kernel", *cli).strip() == b"PONG", "no answer any more")
+            side.kill(first, signal.SIGKILL)
+            check(side.python("ours", "bind_listen.py", OURS, number, other).split() == [b"listens"] * 2, "the address is not free")
+
+
+@case
 def interface_goes_down_and_comes_back():
     """What is sent meanwhile is lost, as with a cable; the connection lives on. Then the interface is removed and made
     again, with another index."""

@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -37,7 +38,7 @@ class DpdkBackend final : public Backend {
   void drop_in_child() override { drop_all_descriptors(); }
 
  private:
-  Port* open_on_control(const PortSpec& spec, std::string& problem);
+  Port* open_on_control(const PortSpec& spec, std::string& problem, bool& taken);
 
   Control control_;
   std::vector<std::unique_ptr<PortKeeper>> keepers_;  // control thread only
@@ -58,18 +59,21 @@ Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
     return nullptr;
   }
   Port* port = nullptr;
-  control_.call([&] { port = open_on_control(spec, problem); });
+  bool taken = false;
+  control_.call([&] { port = open_on_control(spec, problem, taken); });
+  errno = taken ? EADDRINUSE : 0;
   return port;
 } catch (const std::exception& e) {
   problem = e.what();
   return nullptr;
 }
 
-Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem) try {
+Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem, bool& taken) try {
   PortPlan plan;
   if (!make_plan(spec, plan, problem)) return nullptr;
   auto keeper = std::make_unique<PortKeeper>(control_, std::move(plan), spec.index);
   if (!keeper->open(problem)) {
+    taken = keeper->taken();
     keeper->close();
     return nullptr;
   }

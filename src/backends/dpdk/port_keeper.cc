@@ -88,11 +88,13 @@ bool PortKeeper::open_vhost(std::string& problem) {
       problem = "vhost:" + plan_.path + ": " + detail;
       return false;
     case Peer::kSilent:
+      taken_ = true;
       problem =
           "vhost:" + plan_.path + ": another process listens there and does not answer; end it or choose another path";
       return false;
     case Peer::kBusy:
     case Peer::kAlive:
+      taken_ = true;
       problem = "vhost:" + plan_.path +
                 ": another process serves this path; choose another, or connect to it with virtio:" + plan_.path;
       return false;

@@ -29,6 +29,8 @@ class PortKeeper final : public Watched {
   Instant step(Instant now) override;
 
   [[nodiscard]] DpdkPort* port() const { return port_.get(); }
+  /// open() has failed because another process has the path.
+  [[nodiscard]] bool taken() const { return taken_; }
 
  private:
   enum class Phase {
@@ -58,6 +60,7 @@ class PortKeeper final : public Watched {
   std::unique_ptr<DpdkPort> port_;
   Device device_;
   Phase phase_ = Phase::kAbsent;
+  bool taken_ = false;
   Instant due_ = kNever;
   unsigned tries_ = 0;
   std::atomic<unsigned> link_events_{0};

@@ -2,11 +2,13 @@
 #include "backends/backend.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "backends/packet/address_claim.h"
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
 #include "backends/packet/link_watch.h"
@@ -27,7 +29,11 @@ class PacketBackend final : public Backend {
  private:
   std::mutex mutex_;
   LinkWatch links_;
-  std::vector<std::unique_ptr<FramePort>> ports_;
+  struct Opened {
+    std::unique_ptr<FramePort> port;
+    AddressClaim claim;
+  };
+  std::vector<Opened> ports_;
 };
 
 std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem) {
@@ -44,23 +50,30 @@ bool PacketBackend::check(const PortSpec&, std::string&) {
 }
 
 Port* PacketBackend::open(const PortSpec& spec, std::string& problem) {
+  AddressClaim claim;
+  if (!claim.take(spec, problem)) {
+    problem = spec.kind + ":" + spec.target + ": " + problem;
+    errno = EADDRINUSE;
+    return nullptr;
+  }
   auto port = open_kind(spec, problem);
   const int error = port == nullptr ? 0 : links_.watch(port.get());
   if (error != 0) problem = "no netlink socket: " + std::string(std::strerror(error));
   if (port == nullptr || error != 0) {
     problem = spec.kind + ":" + spec.target + ": " + problem;
+    errno = 0;
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
-  ports_.push_back(std::move(port));
-  return ports_.back().get();
+  ports_.push_back({std::move(port), std::move(claim)});
+  return ports_.back().port.get();
 }
 
 void PacketBackend::close(Port* port) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(ports_.begin(), ports_.end(), [&](const auto& each) { return each.get() == port; });
+  const auto found = std::find_if(ports_.begin(), ports_.end(), [&](const Opened& each) { return each.port.get() == port; });
   if (found == ports_.end()) return;
-  links_.forget(found->get());
+  links_.forget(found->port.get());
   ports_.erase(found);
 }
 

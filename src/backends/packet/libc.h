@@ -17,6 +17,7 @@
 #define BYPASS_PACKET_LIBC_CALLS(X)                                               \
   X(int, bind, (int, const sockaddr*, socklen_t))                                 \
   X(int, close, (int))                                                            \
+  X(int, connect, (int, const sockaddr*, socklen_t))                              \
   X(int, epoll_create1, (int))                                                    \
   X(int, epoll_ctl, (int, int, int, epoll_event*))                                \
   X(int, epoll_wait, (int, epoll_event*, int, int))                               \
@@ -24,6 +25,7 @@
   X(int, fcntl, (int, int, ...))                                                  \
   X(int, getsockopt, (int, int, int, void*, socklen_t*))                          \
   X(int, ioctl, (int, unsigned long, ...))                                        \
+  X(int, listen, (int, int))                                                      \
   X(int, open, (const char*, int, ...))                                           \
   X(int, poll, (pollfd*, nfds_t, int))                                            \
   X(ssize_t, read, (int, void*, size_t))                                          \
