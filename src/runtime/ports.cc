@@ -110,6 +110,14 @@ bool PortSet::is_refused(socket::Shard& shard) {
   return family.own().cannot_own.load(std::memory_order_relaxed) && family.somebody_may_own();
 }
 
+// Connections and listeners go silent, and nobody else of the family says so.
+void PortSet::tell_loss() const {
+  const std::string text = "the process that had the wire has ended, and this one cannot open it: " + refused_;
+  BYPASS_LOG_ERROR("%s", text.c_str());
+  if (socket::environment.record_why != nullptr)
+    socket::environment.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
+}
+
 // Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
   const socket::ProcessSlot& self = shard.family().own();
@@ -185,7 +193,12 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (following() && !is_refused(shard) && claim(shard) && open_all(shard)) BYPASS_LOG_INFO("took the ports over");
+  if (following() && !is_refused(shard) && claim(shard)) {
+    const bool opened = open_all(shard);
+    if (opened) BYPASS_LOG_INFO("took the ports over");
+    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
+    loss_told_ = !opened;
+  }
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -212,6 +225,7 @@ bool PortSet::open_all(socket::Shard& shard) {
   }
   if (opened == 0 && (following() || shard.family().somebody_may_own())) {
     for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());
+    refused_ = made.front().problem;
     give_up_claim(shard);
     return false;
   }

@@ -78,6 +78,7 @@ class PortSet {
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
   void open_or_follow(socket::Shard& shard);
+  void tell_loss() const;
   static bool is_refused(socket::Shard& shard);
   bool claim(socket::Shard& shard);
   bool follow(socket::Shard& shard);
@@ -94,6 +95,8 @@ class PortSet {
   std::atomic<State> state_{State::kClosed};
   void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
+  bool loss_told_ = false;
+  std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;
   std::atomic<bool> following_{false};
   std::vector<std::unique_ptr<socket::RelayPort>> relays_;

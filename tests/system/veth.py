@@ -256,6 +256,19 @@ def another_process_of_the_family_takes_the_interface_over():
 
 
 @case
+def wire_that_nobody_left_may_open_is_said_to_be_lost():
+    with Veth("af_packet:veth-a") as side:
+        number = free_port()
+        parent = side.start_python("ours", "unprivileged_child.py", OURS, number, until="ready")
+        check(side.python("kernel", "ask_number.py", OURS, number).strip() == str(parent.pid).encode(), "the parent does not answer")
+        side.wait_for(parent, "child")
+        os.kill(parent.pid, signal.SIGKILL)
+        lost = "the process that had the wire has ended, and this one cannot open it"
+        side.until(lambda: lost in side.output(parent), "the child says so")
+        check(side.output(parent).count(lost) == 1 and "CAP_NET_RAW" in side.output(parent), side.output(parent))
+
+
+@case
 def tap_and_kernel():
     with Tap() as side:
         for server_role in ("ours", "kernel"):
