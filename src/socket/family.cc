@@ -147,8 +147,8 @@ bool Family::somebody_may_own() const {
   for (std::uint32_t i = 0; i < high; i++) {
     const ProcessSlot& other = table_->slots[i];
     const bool reserved = other.start_time.load(std::memory_order_relaxed) == 0;
-    if (i != slot() && !reserved && other.pid.load(std::memory_order_relaxed) != 0 && !other.cannot_own.load())
-      return true;
+    if (i == slot() || reserved || other.cannot_own.load()) continue;
+    if (alive(i, other.incarnation.load(std::memory_order_acquire))) return true;  // the dead, not swept yet, may not
   }
   return false;
 }

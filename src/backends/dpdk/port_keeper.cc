@@ -69,7 +69,8 @@ bool PortKeeper::open(std::string& problem) {
   }
   phase_ = Phase::kUp;
   const Opened opened = describe(plan_.role == Role::kOther && device_.link_is_up());
-  // Addresses are given to the port before anybody polls it, and a device of its own brings its MAC address and its MTU.
+  // Addresses are given to the port before anybody polls it, and a device of its own brings its MAC address and its
+  // MTU.
   if (plan_.role == Role::kOther) port_->announce(opened.caps, opened.mac);
   port_->resume(opened);
   return true;

@@ -71,7 +71,8 @@ Port* PacketBackend::open(const PortSpec& spec, std::string& problem) {
 
 void PacketBackend::close(Port* port) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(ports_.begin(), ports_.end(), [&](const Opened& each) { return each.port.get() == port; });
+  const auto found =
+      std::find_if(ports_.begin(), ports_.end(), [&](const Opened& each) { return each.port.get() == port; });
   if (found == ports_.end()) return;
   links_.forget(found->port.get());
   ports_.erase(found);

@@ -26,7 +26,8 @@ LargeFrame::LargeFrame(const Packet& frame, std::uint32_t mtu) : rest_(frame, 0)
   tcp_len_ = (std::to_integer<std::uint32_t>(frame.data[tcp + 12]) >> 4) * 4;
   const std::uint32_t headers = ip_len_ + tcp_len_;
   const std::uint32_t total = ip.total_len;
-  if (tcp_len_ < wire::kMinTcpHeader || headers >= mtu || total <= headers || frame.frame_len < kEthernet + total) return;
+  if (tcp_len_ < wire::kMinTcpHeader || headers >= mtu || total <= headers || frame.frame_len < kEthernet + total)
+    return;
   header_len_ = static_cast<std::uint32_t>(kEthernet) + headers;
   rest_.copy(header_.data(), header_len_);
   const std::uint32_t most = mtu - headers;

@@ -36,8 +36,8 @@ void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checks
     e.counters.rx_no_receive++;
     return;
   }
-  const bool written = for_each_piece(e.memory, *qp.pd, {r.sges.data(), r.sge_count}, IBV_ACCESS_LOCAL_WRITE, 0,
-                                      length, [&](std::byte* at, std::size_t n) { copy(at, n); });
+  const bool written = for_each_piece(e.memory, *qp.pd, {r.sges.data(), r.sge_count}, IBV_ACCESS_LOCAL_WRITE, 0, length,
+                                      [&](std::byte* at, std::size_t n) { copy(at, n); });
   r.has_receive = false;
   e.counters.rx_raw++;
   Completion completion;
