@@ -10,14 +10,29 @@
 namespace bypass::verbs {
 
 // X(name): the library's ibv_name. (Its header hides some of them behind macros that look like calls.)
-// clang-format off: a list.
-#define BYPASS_VERBS_CALLS(X)                                                                                       \
-  X(get_device_list)                                                                                                \
-  X(free_device_list) X(get_device_name) X(open_device) X(close_device) X(query_device) X(query_gid) X(alloc_pd)    \
-      X(dealloc_pd) X(reg_mr) X(dereg_mr) X(create_comp_channel) X(destroy_comp_channel) X(create_cq) X(destroy_cq) \
-          X(get_cq_event) X(ack_cq_events) X(create_qp) X(modify_qp) X(destroy_qp) X(get_async_event)               \
-              X(ack_async_event)
-// clang-format on
+#define BYPASS_VERBS_CALLS(X) \
+  X(get_device_list)          \
+  X(free_device_list)         \
+  X(get_device_name)          \
+  X(open_device)              \
+  X(close_device)             \
+  X(query_device)             \
+  X(query_gid)                \
+  X(alloc_pd)                 \
+  X(dealloc_pd)               \
+  X(reg_mr)                   \
+  X(dereg_mr)                 \
+  X(create_comp_channel)      \
+  X(destroy_comp_channel)     \
+  X(create_cq)                \
+  X(destroy_cq)               \
+  X(get_cq_event)             \
+  X(ack_cq_events)            \
+  X(create_qp)                \
+  X(modify_qp)                \
+  X(destroy_qp)               \
+  X(get_async_event)          \
+  X(ack_async_event)
 
 struct Verbs {
 #define BYPASS_VERBS_MEMBER(name) decltype(&::ibv_##name) name = nullptr;
