@@ -80,6 +80,13 @@ std::string check_pci(const std::string& address) {
   return access(path.c_str(), F_OK) == 0 ? "" : "no such device (see: lspci -D)";
 }
 
+// A software device (softN) is found by whoever makes it.
+std::string check_verbs(const std::string& target) {
+  const std::string name = target.substr(0, target.find(':'));
+  if (name.starts_with("soft") || access(("/sys/class/infiniband/" + name).c_str(), F_OK) == 0) return "";
+  return "no RDMA device of that name (see: ibv_devices); a software one is soft0, which BYPASS_SOFT=WIRE makes";
+}
+
 }  // namespace
 
 std::string quick_check(const PortConfig& port) {
@@ -88,6 +95,7 @@ std::string quick_check(const PortConfig& port) {
   if (port.kind == "netdev" || port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port);
   if (port.kind == "tap") return check_tap(port);
   if (port.kind == "pci") return check_pci(port.target);
+  if (port.kind == "verbs") return check_verbs(port.target);
   return "";
 }
 

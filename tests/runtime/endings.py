@@ -62,7 +62,8 @@ def problems():
         ({"BYPASS_PORT": "dpdk:net_nosuch0"}, "port_unavailable", "BYPASS_PORT=dpdk:net_nosuch0: "),
         ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, "port_unavailable", "BYPASS_PORT=vhost:/proc/nowhere/wire: "),
         ({"BYPASS_PORT": "af_packet:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=af_packet:bp-nosuch: "),
-        ({"BYPASS_PORT": "verbs:mlx5_0"}, "not_built", "BYPASS_PORT=verbs:mlx5_0: not built yet"),
+        ({"BYPASS_PORT": "verbs:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=verbs:bp-nosuch: no RDMA device of that name"),
+        ({"BYPASS_PORT": "auto"}, "not_built", "BYPASS_PORT=auto: not built yet"),
     ]
 
 

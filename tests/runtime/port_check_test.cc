@@ -56,6 +56,11 @@ TEST(PortCheck, AddressThatTheKernelHasOnTheInterface_IsRefused) {
   EXPECT_EQ(quick_check(port), "");
 }
 
+TEST(PortCheck, RdmaDevice_IsThereOrASoftwareOne) {
+  EXPECT_NE(checked("verbs", "bp-nosuch:1").find("no RDMA device of that name"), std::string::npos);
+  EXPECT_EQ(checked("verbs", "soft0"), "");
+}
+
 TEST(PortCheck, KindsThatAreNotBuilt_SaySo) {
   EXPECT_EQ(checked("auto", ""), "not built yet");
 }

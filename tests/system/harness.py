@@ -2,6 +2,7 @@
 scenario's results can be compared. Everything it makes lies in one temporary folder and goes with it."""
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -233,10 +234,22 @@ def run_named(cases, verdict):
             sys.exit(1)
 
 
+given_ports = set()
+
+
 def free_port(kind=socket.SOCK_STREAM):
-    with socket.socket(socket.AF_INET, kind) as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """None that the kernel gives to connections of other tests meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)  # below net.ipv4.ip_local_port_range
+        if port in given_ports:
+            continue
+        given_ports.add(port)
+        with socket.socket(socket.AF_INET, kind) as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass  # somebody has it
 
 
 def make_file(path, size, seed=1):
