@@ -76,11 +76,10 @@ Binding* Engine::Impl::choose(Binding& one, int its_fit, const L4Input& input) c
   const auto joins = [&](const Binding& b) { return b.reuse.port && fit(b, input) == its_fit; };
   std::uint64_t sharing = 0;
   for (const Binding* b = &one; b != nullptr; b = b->next) sharing += joins(*b) ? 1 : 0;
-  std::uint64_t chosen = (sharing * hash_of(input)) >> 32;
-  Binding* b = &one;
-  for (; chosen != 0; b = b->next) chosen -= joins(*b) ? 1 : 0;
-  while (!joins(*b)) b = b->next;
-  return b;
+  std::uint64_t before = (sharing * hash_of(input)) >> 32;
+  for (Binding* b = &one; b != nullptr; b = b->next)
+    if (joins(*b) && before-- == 0) return b;
+  return &one;
 }
 
 void Engine::Impl::take(Context& ctx, const L4Input& input) {

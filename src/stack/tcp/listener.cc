@@ -40,11 +40,10 @@ Listener* ListenerTable::choose(Listener& one, std::uint32_t flow_hash) const {
   const auto joins = [&one](const Listener& l) { return l.shared && l.local == one.local; };
   std::uint64_t sharing = 0;
   for (const Listener* l = &one; l != nullptr; l = l->port_next) sharing += joins(*l) ? 1 : 0;
-  std::uint64_t chosen = (sharing * flow_hash) >> 32;
-  Listener* l = &one;
-  for (; chosen != 0; l = l->port_next) chosen -= joins(*l) ? 1 : 0;
-  while (!joins(*l)) l = l->port_next;
-  return l;
+  std::uint64_t before = (sharing * flow_hash) >> 32;
+  for (Listener* l = &one; l != nullptr; l = l->port_next)
+    if (joins(*l) && before-- == 0) return l;
+  return &one;
 }
 
 Listener* ListenerTable::conflicting(const Endpoint& local, bool shared) const {
