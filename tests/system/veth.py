@@ -86,8 +86,9 @@ def curl(side):
 
 def iperf3(side):
     port = free_port()
-    side.start("ours", "iperf3", "-s", "-B", OURS, "-p", port, "--forceflush", until="Server listening")
-    for extra in ([], ["-R"], ["-u", "-b", "50M"]):
+    server = side.start("ours", "iperf3", "-s", "-B", OURS, "-p", port, "--forceflush")
+    for number, extra in enumerate(([], ["-R"], ["-u", "-b", "50M"]), 1):
+        side.wait_for(server, f"(test #{number})")  # it makes its listener anew for each client
         report = json.loads(side.run("kernel", "iperf3", "-c", OURS, "-p", port, "-J", "-t", "1", *extra))
         check("error" not in report, f"iperf3: {report.get('error')}")
         end = report["end"]
