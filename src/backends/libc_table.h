@@ -2,6 +2,8 @@
 // struct and filled through Host::libc, so that no call of the plugin can meet the preload library's interposer of it.
 #pragma once
 
+#include "backends/backend.h"
+
 #define BYPASS_LIBC_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
 
 /// In a function that returns bool: fills `libc`, or returns false with `missing` the first name that libc lacks.
@@ -11,3 +13,17 @@
     *missing = #name;                                                       \
     return false;                                                           \
   }
+
+namespace bypass {
+
+/// A plugin's first act: whether this process is of its build and `bind_libc` finds all that it calls. Says what is
+/// missing.
+inline bool accept_host(const Host* host, bool (*bind_libc)(const Host* host, const char** missing)) {
+  if (host == nullptr || host->abi != kBackendAbi) return false;
+  const char* missing = nullptr;
+  if (bind_libc(host, &missing)) return true;
+  host->log(LogLevel::kError, missing);
+  return false;
+}
+
+}  // namespace bypass

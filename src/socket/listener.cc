@@ -58,7 +58,7 @@ void tell_failure(int fd, Error error) {
 bool is_taken(const Socket& socket, const Endpoint& local) {
   SocketName name;
   write_name(local, socket.domain, name);
-  return environment.address_is_taken != nullptr && environment.address_is_taken(&name.base);
+  return environment.is_taken(&name.base);
 }
 
 // The bypass half. Where the stack refuses what the kernel has let pass, the port stays the kernel's alone.

@@ -179,6 +179,9 @@ struct Environment {
   Decision (*decide_listen)(int fd, int type, const sockaddr* local) = nullptr;
   /// Whether this address of ours cannot be had because another process has the wire: as good as in use. Null: no.
   bool (*address_is_taken)(const sockaddr* local) = nullptr;
+  [[nodiscard]] bool is_taken(const sockaddr* local) const {
+    return address_is_taken != nullptr && address_is_taken(local);
+  }
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …).
   bool (*need_wire)() = nullptr;
   /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.

@@ -48,9 +48,7 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
   if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value() &&
       environment.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
     r = bind_to_bypass(socket, fd, address, length);
-  if (r == failure(Error::kAddressNotAvailable) && environment.address_is_taken != nullptr &&
-      environment.address_is_taken(address))
-    return failure(Error::kAddressInUse);
+  if (r == failure(Error::kAddressNotAvailable) && environment.is_taken(address)) return failure(Error::kAddressInUse);
   if (r != 0 || socket.path == Path::kKernel) return r;
   const Endpoint bound = kernel_name(fd);
   Guard guard(shard());

@@ -41,7 +41,6 @@ struct Engine::Impl {
   void on_icmp(Context& ctx, const IcmpError& error);
   void narrow(Context& ctx, Binding& binding, const IcmpError& error);
   [[nodiscard]] Binding* find(const L4Input& input) const;
-  [[nodiscard]] Binding* choose(Binding& one, int its_fit, const L4Input& input) const;
   void deliver(Context& ctx, Binding& binding, const L4Input& input);
   /// To everybody who listens: broadcast.
   void deliver_all(Context& ctx, const L4Input& input);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stack/arena_packet.h"
+#include "stack/share.h"
 #include "stack/udp_impl.h"
 #include "stack/wire.h"
 
@@ -68,18 +69,10 @@ Binding* Engine::Impl::find(const L4Input& input) const {
     best = b;
     best_fit = f;
   }
-  return best != nullptr && best->reuse.port ? choose(*best, best_fit, input) : best;
-}
-
-// Of those that share the port and suit as well. As long as nobody comes or goes, a flow's choice stays the same.
-Binding* Engine::Impl::choose(Binding& one, int its_fit, const L4Input& input) const {
-  const auto joins = [&](const Binding& b) { return b.reuse.port && fit(b, input) == its_fit; };
-  std::uint64_t sharing = 0;
-  for (const Binding* b = &one; b != nullptr; b = b->next) sharing += joins(*b) ? 1 : 0;
-  std::uint64_t before = (sharing * hash_of(input)) >> 32;
-  for (Binding* b = &one; b != nullptr; b = b->next)
-    if (joins(*b) && before-- == 0) return b;
-  return &one;
+  if (best == nullptr || !best->reuse.port) return best;
+  return choose_by_flow<&Binding::next>(*best, hash_of(input), [&](const Binding& b) {
+    return b.reuse.port && fit(b, input) == best_fit;  // those that suit as well
+  });
 }
 
 void Engine::Impl::take(Context& ctx, const L4Input& input) {

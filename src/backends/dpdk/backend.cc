@@ -102,12 +102,7 @@ void DpdkBackend::close(Port* port) try {
 }  // namespace bypass::dpdk
 
 extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
-  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
-  const char* missing = nullptr;
-  if (!bypass::dpdk::bind_libc(host, &missing)) {
-    host->log(bypass::LogLevel::kError, missing);
-    return nullptr;
-  }
+  if (!bypass::accept_host(host, bypass::dpdk::bind_libc)) return nullptr;
   // Never destroyed: its thread outlives the program's static destructors.
   static auto* backend = new bypass::dpdk::DpdkBackend;
   return backend;

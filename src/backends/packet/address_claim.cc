@@ -65,7 +65,6 @@ bool AddressClaim::take(const PortSpec& spec, std::string& problem) {
     if (holder.uid != 0 && holder.uid != geteuid()) continue;
     problem = "another process" + (holder.pid > 0 ? " (pid " + std::to_string(holder.pid) + ")" : std::string()) +
               " has the address " + text + " on this interface; give this one an address of its own (BYPASS_ADDR)";
-    errno = EADDRINUSE;
     return false;
   }
   return true;

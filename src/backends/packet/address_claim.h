@@ -16,8 +16,7 @@ namespace bypass::packet {
 
 class AddressClaim {
  public:
-  /// All of `spec.addresses`, on the interface `spec.target`. False: another process has one, and `problem` says which;
-  /// errno is EADDRINUSE.
+  /// All of `spec.addresses`, on the interface `spec.target`. False: another process has one, and `problem` says which.
   bool take(const PortSpec& spec, std::string& problem);
 
  private:

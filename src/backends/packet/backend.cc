@@ -82,12 +82,7 @@ void PacketBackend::close(Port* port) {
 }  // namespace bypass::packet
 
 extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
-  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
-  const char* missing = nullptr;
-  if (!bypass::packet::bind_libc(host, &missing)) {
-    host->log(bypass::LogLevel::kError, missing);
-    return nullptr;
-  }
+  if (!bypass::accept_host(host, bypass::packet::bind_libc)) return nullptr;
   // Never destroyed: its thread outlives the program's static destructors.
   static auto* backend = new bypass::packet::PacketBackend;
   return backend;

@@ -50,12 +50,7 @@ void VerbsBackend::drop_in_child() {
 }  // namespace bypass::verbs
 
 extern "C" [[gnu::visibility("default")]] bypass::Backend* bypass_backend(const bypass::Host* host) {
-  if (host == nullptr || host->abi != bypass::kBackendAbi) return nullptr;
-  const char* missing = nullptr;
-  if (!bypass::packet::bind_libc(host, &missing)) {
-    host->log(bypass::LogLevel::kError, missing);
-    return nullptr;
-  }
+  if (!bypass::accept_host(host, bypass::packet::bind_libc)) return nullptr;
   // Never destroyed: its threads outlive the program's static destructors.
   static auto* backend = new bypass::verbs::VerbsBackend;
   return backend;

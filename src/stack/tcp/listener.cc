@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stack/share.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::tcp {
@@ -32,18 +33,9 @@ Listener* ListenerTable::find(const Endpoint& to, std::uint32_t flow_hash) const
     if (best == nullptr || !any) best = l;
     if (!any) break;
   }
-  return best != nullptr && best->shared ? choose(*best, flow_hash) : best;
-}
-
-// As long as nobody comes or goes, a flow's choice stays the same.
-Listener* ListenerTable::choose(Listener& one, std::uint32_t flow_hash) const {
-  const auto joins = [&one](const Listener& l) { return l.shared && l.local == one.local; };
-  std::uint64_t sharing = 0;
-  for (const Listener* l = &one; l != nullptr; l = l->port_next) sharing += joins(*l) ? 1 : 0;
-  std::uint64_t before = (sharing * flow_hash) >> 32;
-  for (Listener* l = &one; l != nullptr; l = l->port_next)
-    if (joins(*l) && before-- == 0) return l;
-  return &one;
+  if (best == nullptr || !best->shared) return best;
+  return choose_by_flow<&Listener::port_next>(*best, flow_hash,
+                                              [best](const Listener& l) { return l.shared && l.local == best->local; });
 }
 
 Listener* ListenerTable::conflicting(const Endpoint& local, bool shared) const {

@@ -49,7 +49,6 @@ class ListenerTable {
 
  private:
   static constexpr std::size_t kBuckets = 256;
-  [[nodiscard]] Listener* choose(Listener& one, std::uint32_t flow_hash) const;
   Listener* buckets_[kBuckets]{};
 };
 
