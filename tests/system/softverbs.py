@@ -105,6 +105,17 @@ def async_events():
         check(watch.poll() is None, "the watcher ended")
 
 
+@case
+def port_states():
+    """A port is active before its first peer is there, as long as that is, and down when the peer has gone."""
+    with Wire() as wire:
+        watch = wire.start("server", os.path.join(BUILD, "bin", "verbs_abi"), "port_states", until="waiting")
+        peer = wire.start("client", "ibv_asyncwatch", "-d", "soft0")
+        wire.until(lambda: wire.output(watch).count("waiting") == 2, "the port is active")
+        wire.kill(peer, signal.SIGKILL)
+        check(wire.end(watch) == 0, wire.output(watch))
+
+
 # --- rdma-core's examples
 
 def pingpong(name, *options, mtu=JUMBO):
@@ -231,7 +242,12 @@ def events_and_lists():
 @case
 def raw_ethernet():
     """Raw frames, steered by MAC address."""
-    with Wire() as wire:
+    for server_port in ("vhost", "virtio"):
+        raw_ethernet_over(server_port)
+
+
+def raw_ethernet_over(server_port):
+    with Wire(server_port) as wire:
         macs = "02:00:00:00:00:01", "02:00:00:00:00:02"
         command = ["stdbuf", "-oL", "raw_ethernet_lat", "-d", "soft0", "-F", "-n", 500]
         server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")

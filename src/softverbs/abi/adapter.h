@@ -44,11 +44,10 @@ class Adapter {
   class Patience;
 
   /// Until the address of that peer on the link is known: what a card's driver does when a queue pair or an address
-  /// handle is given its peer. Without the lock, a second or two at most. 0, ETIMEDOUT (the link does not come up) or
+  /// handle is given its peer. Without the lock, a second or two at most; not at all for libbypass, which calls with a
+  /// lock of its own held (the engine asks again when it sends). 0, ETIMEDOUT (the link does not come up) or
   /// EHOSTUNREACH.
   int await_peer(const ibv_gid& gid);
-  /// Until the link is up, a second or two at most.
-  bool await_link();
 
   [[nodiscard]] Instant now() const { return clock_.now(); }
 
@@ -70,6 +69,7 @@ class Adapter {
   [[nodiscard]] int physical_state() const;
 
   bool is_own(const ibv_gid& gid);
+  bool await_link();
 
   static void progress(void* self);
   Instant look();

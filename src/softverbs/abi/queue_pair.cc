@@ -44,14 +44,11 @@ void describe(ibv_qp& qp, ibv_pd* pd, const ibv_qp_init_attr& attr) {
   pthread_cond_init(&qp.cond, nullptr);
 }
 
-// Connected queue pairs learn their peer on the way to RTR. The kernel, too, asks for the peer's address there.
+// Connected queue pairs learn their peer on the way to RTR. The kernel, too, asks for the peer's address there. A
+// raw-packet queue pair has no peer: its frames are lost on a link that is down.
 int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int mask) {
-  if ((mask & IBV_QP_STATE) == 0) return 0;
-  if (qp.qp_type == IBV_QPT_RAW_PACKET) {
-    if (attr.qp_state == IBV_QPS_RTS) adapter.await_link();
-    return 0;
-  }
-  const bool names_peer = attr.qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0;
+  const bool names_peer = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0 &&
+                          attr.ah_attr.is_global != 0 && qp.qp_type != IBV_QPT_RAW_PACKET;
   return names_peer ? adapter.await_peer(attr.ah_attr.grh.dgid) : 0;
 }
 
