@@ -1,0 +1,41 @@
+#include "fastpath/reason.h"
+
+namespace bypass::fastpath {
+
+const char* to_string(Reason reason) {
+  switch (reason) {
+    case Reason::kNone:
+      return "none";
+    case Reason::kBadRecord:
+      return "bad control record";
+    case Reason::kBadState:
+      return "record out of turn";
+    case Reason::kBadEpoch:
+      return "path change out of turn";
+    case Reason::kBadOffset:
+      return "bad stream offset";
+    case Reason::kBadCredit:
+      return "credit for bytes never sent";
+    case Reason::kRingOverrun:
+      return "ring overrun";
+    case Reason::kBadSequence:
+      return "message out of sequence";
+    case Reason::kBadImmediate:
+      return "bad immediate";
+    case Reason::kUnknownLane:
+      return "message for an unknown lane";
+    case Reason::kMessageOverrun:
+      return "too many messages";
+    case Reason::kLinkError:
+      return "link failed";
+    case Reason::kPeerLinkDown:
+      return "link failed at the peer";
+    case Reason::kNoMemory:
+      return "no memory for a ring";
+    case Reason::kPolicy:
+      return "refused by a rule";
+  }
+  return "unknown";
+}
+
+}  // namespace bypass::fastpath

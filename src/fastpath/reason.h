@@ -1,0 +1,32 @@
+// Why a fast path is not taken, was left, or ended its connection. The names are what `bypass why` and counters show.
+#pragma once
+
+#include <cstdint>
+
+namespace bypass::fastpath {
+
+enum class Reason : std::uint8_t {
+  kNone = 0,
+  // The peer broke the protocol: its own connection ends.
+  kBadRecord,     // a control record of no known type, or with a length or field that none has
+  kBadState,      // a record or message that may not come now
+  kBadEpoch,      // a path change that is not the next one
+  kBadOffset,     // a stream offset that does not follow from what came before
+  kBadCredit,     // a counter that claims more than was sent
+  kRingOverrun,   // more placed than the ring has room for
+  kBadSequence,   // a message was left out or came twice
+  kBadImmediate,  // an operation that does not exist, or a length that it cannot have
+  // The peer broke what a whole link rests on: its connections go on over TCP.
+  kUnknownLane,     // a message for a lane that never was
+  kMessageOverrun,  // more messages than receives are posted, or more returned than were sent
+  // The link
+  kLinkError,     // the mover failed: queue pair in error, port down, peer's process gone
+  kPeerLinkDown,  // the peer says that its end failed
+  // A lane was refused (LANE_NO)
+  kNoMemory,
+  kPolicy,
+};
+
+const char* to_string(Reason reason);
+
+}  // namespace bypass::fastpath
