@@ -20,7 +20,7 @@
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 5;
+inline constexpr std::uint32_t kBackendAbi = 6;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -45,6 +45,9 @@ struct PortSpec {
   Hugepages hugepages = Hugepages::kAuto;
   std::uint16_t ports = 1;  // how many this process opens: what is started with the first must suffice for all
   std::uint16_t index = 0;  // the port's place in Context::queues; its packets carry it
+  /// The kernel keeps the interface, its MAC address and IP addresses; here come steered flows alone (Port::steer), and
+  /// copies of ARP, neighbour discovery and what goes to groups.
+  bool share_interface = false;
 };
 
 /// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.

@@ -10,6 +10,8 @@
 #include <cstring>
 
 #include "runtime/config_draft.h"
+#include "runtime/kernel_network.h"
+#include "runtime/rdma_devices.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"
 
@@ -202,13 +204,15 @@ Config load_config(const char* const* environment, TomlReader reader) {
   file.path = is_named ? named : kSystemFile;
   std::string text;
   const int error = read_file(file.path.c_str(), text);
-  if (error == ENOENT && !is_named) return parse_config(environment, nullptr);
-  if (error != 0) {
-    file_problem(file, is_named, strerrordesc_np(error));
-  } else {
+  const bool absent = error == ENOENT && !is_named;
+  if (error == 0) {
     reader(text, file);
+  } else if (!absent) {
+    file_problem(file, is_named, strerrordesc_np(error));
   }
-  return parse_config(environment, &file);
+  Config config = parse_config(environment, absent ? nullptr : &file);
+  if (asks_the_kernel(config)) complete_from_kernel(config, read_kernel_network(), kRdmaDevices);
+  return config;
 }
 
 }  // namespace bypass::runtime

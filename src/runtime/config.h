@@ -16,6 +16,7 @@
 #include "backends/backend.h"
 #include "runtime/rules.h"
 #include "stack/address.h"
+#include "stack/network.h"
 #include "stack/time.h"
 
 namespace bypass::runtime {
@@ -37,6 +38,9 @@ struct PortConfig {
   std::vector<IpAddress> gateways;  // at most one a family
   MacAddress mac;                   // zero: the backend chooses
   std::uint32_t mtu = 0;            // zero: the kind's own default
+  // What complete_from_kernel() finds:
+  bool shared = false;           // the addresses are the kernel's, which keeps the interface
+  std::vector<RouteVia> routes;  // of a shared interface, those by a gateway
 };
 
 /// "vhost:/run/a.sock", as the setting has it.
@@ -78,6 +82,7 @@ struct ConfigProblem {
 struct Config {
   std::vector<PortConfig> ports;
   std::vector<PortConfig> soft;  // soft0, soft1, …: the wires of the software RDMA devices
+  std::vector<Prefix> others;    // what the kernel reaches by interfaces that no port shares
   bool local = true;
   RdmaMode rdma = RdmaMode::kAuto;
   std::string rdma_device;  // when kDevice

@@ -35,7 +35,7 @@ constexpr KindInfo kKinds[] = {
     {"pci", "dpdk", Target::kPci, true, true},
     {"dpdk", "dpdk", Target::kDevargs, true, true},
     {"verbs", "verbs", Target::kDevice, false, true},
-    {"auto", "verbs", Target::kNone, false, false},
+    {"auto", "verbs", Target::kNone, false, true},
 };
 
 const KindInfo* find_kind(std::string_view kind) {
@@ -328,6 +328,7 @@ PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t por
   for (const Prefix& prefix : port.addresses) spec.addresses.push_back(prefix.address);
   spec.mac = port.mac;
   spec.mtu = port.mtu;
+  spec.share_interface = port.shared;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
   spec.ports = static_cast<std::uint16_t>(ports);

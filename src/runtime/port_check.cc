@@ -48,6 +48,7 @@ std::optional<IpAddress> address_of(const sockaddr* address) {
 
 // Both would answer for the address, the kernel with resets to our connections.
 std::string check_addresses(const PortConfig& port) {
+  if (port.shared) return "";
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";
   std::string problem;

@@ -261,6 +261,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
   context.forget_ports();
   wires.opened = 0;
+  bool steered = false;
   std::copy(made.begin(), made.end(), entries_.begin());  // never larger or smaller: others look at it
   for (std::size_t i = 0; i < entries_.size(); i++) {
     Port* const port = entries_[i].port;
@@ -270,6 +271,9 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     interface.mac = port->mac();
     interface.mtu = port->caps().mtu;
     interface.addresses = config_.ports[i].addresses;
+    interface.routes = config_.ports[i].routes;
+    interface.steered = port->caps().steering;
+    steered = steered || interface.steered;
     for (const IpAddress& gateway : config_.ports[i].gateways)
       if (gateway.is_v4()) interface.gateway = gateway;
     shard.add_port(port, 0);
@@ -285,6 +289,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     wires.caps[place].arena_frames = true;
   }
   if (context.ports == 0) return;
+  if (steered) shard.stack().steer_all(context);
   wires.known = true;
   shard.become_owner();
   wires.open.store(true, std::memory_order_release);

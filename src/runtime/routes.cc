@@ -1,6 +1,35 @@
 #include "runtime/routes.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace bypass::runtime {
+
+namespace {
+
+// The longest of these prefixes that holds the address; -1: none does.
+int longest(const std::vector<Prefix>& prefixes, const IpAddress& address) {
+  int length = -1;
+  for (const Prefix& prefix : prefixes)
+    if (prefix.length > length && prefix.contains(address)) length = prefix.length;
+  return length;
+}
+
+int longest(const PortConfig& port, const IpAddress& address) {
+  int length = longest(port.addresses, address);
+  for (const RouteVia& route : port.routes)
+    if (route.destination.length > length && route.destination.contains(address)) length = route.destination.length;
+  return length;
+}
+
+}  // namespace
+
+// What the kernel reaches better, or is itself, it keeps.
+bool Routes::is_the_kernels(const PortConfig& port, int length, const IpAddress& remote) const {
+  if (!port.shared) return false;
+  const auto own = std::ranges::any_of(port.addresses, [&](const Prefix& p) { return p.address == remote; });
+  return own || longest(config_.others, remote) > length;
+}
 
 std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
   if (is_loopback(remote)) return owner_of(remote);
@@ -8,15 +37,15 @@ std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
   int best_length = -1;
   for (std::size_t i = 0; i < config_.ports.size(); i++) {
     const PortConfig& port = config_.ports[i];
-    for (const Prefix& prefix : port.addresses)
-      if (prefix.length > best_length && prefix.contains(remote)) {
-        best = i;
-        best_length = prefix.length;
-      }
+    if (const int length = longest(port, remote); length > best_length) {
+      best = i;
+      best_length = length;
+    }
     if (best) continue;
     for (const IpAddress& gateway : port.gateways)
       if (!best && gateway.is_v4() == remote.is_v4() && !remote.is_any()) best = i;
   }
+  if (best && is_the_kernels(config_.ports[*best], best_length, remote)) return std::nullopt;
   return best;
 }
 

@@ -17,7 +17,8 @@ class Routes {
   explicit Routes(const Config& config) : config_(config) {}
 
   /// The port that reaches `remote`: longest prefix, then a gateway of the address's family. None reaches a
-  /// loopback address that is no port's own, whatever its prefix holds.
+  /// loopback address that is no port's own, whatever its prefix holds. A port that shares its interface with the
+  /// kernel leaves it what another interface reaches by a longer prefix, and the host itself.
   [[nodiscard]] std::optional<std::size_t> port_to(const IpAddress& remote) const;
   /// Whether a port owns `address`: it is its own, or lies in its prefix. What a gateway or a prefix of length 0
   /// reaches is everybody else's.
@@ -27,6 +28,8 @@ class Routes {
   [[nodiscard]] bool any_port() const { return !config_.ports.empty(); }
 
  private:
+  [[nodiscard]] bool is_the_kernels(const PortConfig& port, int length, const IpAddress& remote) const;
+
   const Config& config_;
 };
 

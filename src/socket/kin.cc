@@ -6,6 +6,7 @@
 #include "socket/kernel_half.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
+#include "socket/steering.h"
 
 namespace bypass::socket {
 
@@ -106,6 +107,7 @@ bool join_family(const Fork& fork) {
   forget_kernel_halves();
   forget_placeholders();
   shard().forget_threads();
+  forget_numbers();
   return fork.reserved != kNoSlot && shard().family().on_fork_child();
 }
 

@@ -7,7 +7,9 @@
 #include "socket/api.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
+#include "socket/steering.h"
 #include "stack/arena_packet.h"
+#include "stack/flow_log.h"
 
 namespace bypass::socket {
 
@@ -73,6 +75,13 @@ void Shard::enter() {
   fresh_ = true;
 }
 
+// Before frames leave that ask for answers.
+void Shard::steer() {
+  if (stack_.network().flows().pending().empty() || !owns_wires_) [[likely]]
+    return;
+  steer_noted_flows(stack_, context_);
+}
+
 // When somebody must poll next: a timer, or output that waits for room on a device.
 Instant Shard::due() const {
   bool waiting = stack_.output_pending();
@@ -82,6 +91,7 @@ Instant Shard::due() const {
 }
 
 void Shard::leave() {
+  steer();
   context_.flush();
   stack_.on_flushed(context_);
   dispatch_events(stack_);
@@ -147,6 +157,7 @@ std::size_t Shard::poll_locked() {
 void Shard::serve_family() {
   wires_->polled.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
   wires_->rung = false;
+  steer();
   served_ = frames_left();
   if (served_) take_left_frames(*wires_, context_);
 }

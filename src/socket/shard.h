@@ -114,6 +114,7 @@ class Shard {
   void enter();  // after the lock is taken
   void leave();  // before it is let go of
   void stop_if_ended();
+  void steer();
   [[nodiscard]] Instant due() const;
   void call_sleepers(Instant next);
   void serve_family();

@@ -10,6 +10,7 @@
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/socket_wait.h"
+#include "socket/steering.h"
 
 namespace bypass::socket {
 
@@ -146,6 +147,14 @@ void drop_number(File& file, int fd) {
   if (file.kind == FileKind::kEpoll && kernel_half_state(file).set_number == fd) note_set_number(file, -1);
 }
 
+// `fd` is about to be closed.
+void end_keeping_number(Guard& guard, File& file, int fd) {
+  if (file.kind == FileKind::kEpoll) return end_if_unused(guard, file);
+  const NumberKeeper number(socket_of(file));
+  end_if_unused(guard, file);
+  number.keep(fd);
+}
+
 }  // namespace
 
 File* open_socket(int fd, int domain, int type, int protocol) {
@@ -204,7 +213,7 @@ int release(File& file, int fd) {
       drop_reference(file);
       file.ending = true;
       if (fd >= 0 && file.users != 0) number_goes(file, fd);
-      end_if_unused(guard, file);
+      end_keeping_number(guard, file, fd);
       return 1;
     }
     hold(file);
@@ -217,7 +226,7 @@ int release(File& file, int fd) {
   hold_end(file);
   if (!drop_reference(file)) return 0;  // meanwhile it has been shared with a forked child
   file.ending = true;
-  end_if_unused(guard, file);
+  end_keeping_number(guard, file, fd);
   return 1;
 }
 

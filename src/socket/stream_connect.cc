@@ -4,6 +4,7 @@
 #include "socket/kernel_message.h"
 #include "socket/options.h"
 #include "socket/socket_wait.h"
+#include "socket/steering.h"
 
 namespace bypass::socket {
 
@@ -92,8 +93,10 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   if (environment.need_wire != nullptr) environment.need_wire();
   Guard guard(shard());
   if (socket.path != Path::kUndecided) return failure(Error::kAlready);  // another thread was faster
-  const Endpoint local = socket.has(kBound) ? socket.details->bound : Endpoint{};
-  const auto made = tcp_engine().connect(guard.context(), local, remote, socket.details->tcp, &socket);
+  const auto local =
+      reserve_endpoint(guard, socket, fd, socket.has(kBound) ? socket.details->bound : Endpoint{}, remote);
+  if (!local.ok()) return failure(local.error());
+  const auto made = tcp_engine().connect(guard.context(), *local, remote, socket.details->tcp, &socket);
   if (!made.ok()) return failure(made.error());
   socket.tcb = *made;
   socket.path = Path::kBypass;

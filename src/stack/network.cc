@@ -39,6 +39,7 @@ bool is_group(std::uint32_t address) {
 Network::Impl::Impl(Memory& memory_in, StackCounters& counters_in, const StackConfig& config)
     : memory(memory_in),
       counters(counters_in),
+      flows(memory_in, counters_in),
       arp(config, routes, counters_in),
       fragments(memory_in, counters_in, {config.tcp.secret[0], config.tcp.secret[1]}, config.fragment_memory),
       fragment_secret{config.tcp.secret[0], config.tcp.secret[1]},
@@ -57,8 +58,22 @@ Network::Network(Memory& memory, StackCounters& counters, const StackConfig& con
 
 Result<bool> Network::set_interface(std::uint16_t port, const InterfaceConfig& config) {
   const Result<bool> set = impl_->routes.set(port, config);
-  if (set) impl_->arp.interface_changed(port);
+  if (!set) return set;
+  impl_->arp.interface_changed(port);
+  impl_->flows.set_active(impl_->routes.any_steered());
   return set;
+}
+
+bool Network::is_steered(std::uint16_t port) const {
+  return impl_->routes.interface(port).steered;
+}
+
+std::span<const InterfaceAddress> Network::addresses(std::uint16_t port) const {
+  return impl_->routes.interface(port).all();
+}
+
+FlowLog& Network::flows() {
+  return impl_->flows;
 }
 
 bool Network::is_local(const IpAddress& address) const {
@@ -369,6 +384,7 @@ void Network::Impl::rebuild(Context& ctx) {
   }
   arp.clear();
   fragments.rebuild(ctx);
+  flows.rebuild();
   looped = {};
   looped_bytes = 0;
 }

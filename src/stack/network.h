@@ -49,11 +49,19 @@ struct Path {
   static constexpr std::uint16_t kGroup = 0xfffe;   // broadcast or multicast: no neighbour to ask
 };
 
+/// A route through a router on the link.
+struct RouteVia {
+  Prefix destination;
+  IpAddress gateway;
+};
+
 struct InterfaceConfig {
   MacAddress mac;
   std::uint32_t mtu = 1500;
-  std::span<const Prefix> addresses;  // host address with its prefix length
-  IpAddress gateway{};                // any: none
+  std::span<const Prefix> addresses;   // host address with its prefix length
+  IpAddress gateway{};                 // any: none
+  std::span<const RouteVia> routes{};  // beside the gateway's
+  bool steered = false;                // the kernel keeps the interface: what comes here is steered (FlowLog)
 };
 
 struct IcmpError {
@@ -70,9 +78,11 @@ struct IcmpError {
 
 namespace bypass {
 
+struct InterfaceAddress;
 struct StackConfig;
 struct StackCounters;
 class EventList;
+class FlowLog;
 
 class Network {
  public:
@@ -90,6 +100,13 @@ class Network {
   [[nodiscard]] std::uint32_t generation() const;
   /// Whether a port routes to the address (the socket layer's decision), and which.
   [[nodiscard]] bool routes(const IpAddress& remote, std::uint16_t* port = nullptr) const;
+
+  // --- Steering
+  /// Whether the port's frames have to be steered to it.
+  [[nodiscard]] bool is_steered(std::uint16_t port) const;
+  /// Our addresses of a port.
+  [[nodiscard]] std::span<const InterfaceAddress> addresses(std::uint16_t port) const;
+  [[nodiscard]] FlowLog& flows();
 
   // --- Sending
   /// Puts Ethernet and IPv4 headers in front of an L4 packet (packet->data at the L4 header, frame_len its

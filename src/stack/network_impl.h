@@ -5,6 +5,7 @@
 
 #include "stack/arp.h"
 #include "stack/counters.h"
+#include "stack/flow_log.h"
 #include "stack/ip_fragments.h"
 #include "stack/memory.h"
 #include "stack/network.h"
@@ -40,6 +41,7 @@ struct Network::Impl {
   Memory& memory;
   StackCounters& counters;
   RouteTable routes;
+  FlowLog flows;
   Arp arp;
   IpFragments fragments;
   tcp::Secret fragment_secret;

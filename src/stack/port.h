@@ -49,6 +49,7 @@ struct FlowSpec {
   std::uint8_t protocol = 0;  // IPPROTO_TCP, IPPROTO_UDP
   Endpoint local;
   Endpoint remote;
+  bool operator==(const FlowSpec&) const = default;
 };
 
 class Port {

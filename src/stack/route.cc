@@ -21,6 +21,17 @@ bool usable(const InterfaceAddress& own) {
   return is_unicast(own.address) && !(own.has_broadcast() && own.address == own.broadcast());
 }
 
+Result<bool> add_route(const RouteVia& route, Interface& out) {
+  if (!route.gateway.is_v4() || !route.destination.address.is_v4()) return true;
+  if (route.destination.length > 32) return Error::kInvalid;
+  const std::uint32_t gateway = route.gateway.v4(), mask = mask_of(route.destination.length);
+  if (out.owns(gateway)) return Error::kInvalid;
+  if (out.on_link(gateway) == nullptr) return Error::kNetUnreachable;
+  if (out.route_count == Interface::kMaxRoutes) return Error::kNoMemory;
+  out.routes[out.route_count++] = {route.destination.address.v4() & mask, mask, gateway};
+  return true;
+}
+
 Result<bool> parse(const InterfaceConfig& config, Interface& out) {
   if (config.mac.is_zero() || config.mac.is_multicast()) return Error::kInvalid;
   if (config.mtu < kMinMtu || config.mtu > kMaxMtu) return Error::kInvalid;
@@ -35,11 +46,11 @@ Result<bool> parse(const InterfaceConfig& config, Interface& out) {
     if (out.count == Interface::kMaxAddresses) return Error::kNoMemory;
     out.addresses[out.count++] = own;
   }
-  if (config.gateway.is_any() || !config.gateway.is_v4()) return true;
-  out.gateway = config.gateway.v4();
-  if (out.owns(out.gateway)) return Error::kInvalid;
-  if (out.on_link(out.gateway) == nullptr) return Error::kNetUnreachable;
-  return true;
+  out.steered = config.steered;
+  for (const RouteVia& route : config.routes)
+    if (const Result<bool> good = add_route(route, out); !good) return good;
+  if (config.gateway.is_any()) return true;
+  return add_route({{IpAddress::from_v4(0), 0}, config.gateway}, out);
 }
 
 }  // namespace
@@ -82,8 +93,8 @@ void RouteTable::rebuild_routes() {
       owned_[owned_count_++] = {own.address, port};
       add_route({own.address & own.mask, own.mask, own.address, 0, port});
     }
-    if (interface.gateway != 0)
-      add_route({0, 0, interface.on_link(interface.gateway)->address, interface.gateway, port});
+    for (const Interface::Via& via : interface.via())
+      add_route({via.network, via.mask, interface.on_link(via.gateway)->address, via.gateway, port});
   }
 }
 
@@ -110,6 +121,10 @@ std::uint16_t RouteTable::owner(std::uint32_t address) const {
 
 bool RouteTable::is_broadcast(std::uint32_t address) const {
   return std::ranges::any_of(interfaces_, [&](const Interface& i) { return i.up && i.is_broadcast(address); });
+}
+
+bool RouteTable::any_steered() const {
+  return std::ranges::any_of(interfaces_, [](const Interface& i) { return i.up && i.steered; });
 }
 
 }  // namespace bypass

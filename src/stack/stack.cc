@@ -186,6 +186,12 @@ void Stack::Impl::report_expired_fragments(Context& ctx) {
   while (Packet* first = expired.pop()) report_reassembly_timeout(network, ctx, first);
 }
 
+void Stack::steer_all(Context& ctx) {
+  impl_->network.flows().clear();
+  impl_->tcp.steer_all(ctx);
+  impl_->udp.steer_all();
+}
+
 void Stack::on_link_up(Context& ctx) {
   impl_->network.impl().arp.on_link_up(ctx);
   impl_->tcp.on_link_up(ctx);

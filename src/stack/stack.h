@@ -59,6 +59,9 @@ class Stack {
   /// After ctx.flush(): frames that referred to send buffers have left, those may move and go again.
   void on_flushed(Context& ctx);
 
+  /// What a steered interface's device has to be told, from the beginning: after it was opened. See FlowLog.
+  void steer_all(Context& ctx);
+
   /// What every process of a family must be able to read: exchanges each port's frame that the stack holds from call
   /// to call (received and not read, behind a hole, waiting for a neighbour or for other fragments) for a copy in the
   /// arena and gives it back. To be called where the ports are open. Returns how many frames are still a port's: memory

@@ -60,6 +60,8 @@ class Engine {
   /// queue (payload plus buffer overhead). kAddressInUse unless both reuse in the same way.
   Result<Binding*> open(const Endpoint& local, std::uint32_t receive_bytes, Reuse reuse, void* user);
   void close(Context& ctx, Binding& endpoint);
+  /// See tcp::Engine::steer_all.
+  void steer_all();
   /// A connected endpoint takes datagrams of that peer alone, and its ICMP errors. Any address: disconnect.
   void connect(Binding& endpoint, const Endpoint& remote);
   void set_receive_bytes(Binding& endpoint, std::uint32_t bytes);

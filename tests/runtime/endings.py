@@ -63,7 +63,7 @@ def problems():
         ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, "port_unavailable", "BYPASS_PORT=vhost:/proc/nowhere/wire: "),
         ({"BYPASS_PORT": "af_packet:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=af_packet:bp-nosuch: "),
         ({"BYPASS_PORT": "verbs:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=verbs:bp-nosuch: no RDMA device of that name"),
-        ({"BYPASS_PORT": "auto"}, "not_built", "BYPASS_PORT=auto: not built yet"),
+        ({"BYPASS_PORT": "auto"}, "config_problem", "BYPASS_PORT=auto (environment): finds no RDMA device"),
     ]
 
 

@@ -61,10 +61,6 @@ TEST(PortCheck, RdmaDevice_IsThereOrASoftwareOne) {
   EXPECT_EQ(checked("verbs", "soft0"), "");
 }
 
-TEST(PortCheck, KindsThatAreNotBuilt_SaySo) {
-  EXPECT_EQ(checked("auto", ""), "not built yet");
-}
-
 TEST(PortCheck, Problem_BeginsWithVariableAndValue) {
   const Config config = from_environment({"BYPASS_PORT=dpdk:net_nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
   const PortConfig& port = config.ports.at(0);

@@ -12,6 +12,7 @@
 #include "stack/tcp/output.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 
@@ -120,6 +121,7 @@ Result<Listener*> Engine::listen(const Endpoint& local, unsigned backlog, const 
   listener->backlog = backlog;
   listener->options = options;
   impl_->ports.insert(*listener);
+  steer_listener(*impl_, *listener);
   return listener;
 }
 
@@ -159,8 +161,26 @@ void Engine::close_listener(Context& ctx, Listener& listener) {
       finish(env, tcb, Error::kAborted, Why::kUser);
     });
   }
+  unsteer_listener(env, listener);
   impl_->events.remove(listener.event);
   impl_->listeners.free(&listener);
+}
+
+void Engine::steer_all(Context& ctx) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  tcp::steer_all(env);
+}
+
+Result<Endpoint> Engine::choose_endpoint(Context& ctx, const IpAddress& local, const Endpoint& remote) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  return tcp::choose_endpoint(env, local, remote);
+}
+
+bool Engine::serves(const Endpoint& local, const Endpoint& remote) const {
+  const FlowKey key{local.address, remote.address, local.port, remote.port};
+  return impl_->flows.find(key, impl_->flows.hash(key)) != nullptr;
 }
 
 bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {

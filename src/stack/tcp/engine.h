@@ -131,6 +131,11 @@ class Engine {
   /// chosen (RFC 6056); `local.address` any: the route's.
   /// kAddressInUse, kAddressNotAvailable, kNoRoute, kNoMemory.
   Result<Tcb*> connect(Context& ctx, const Endpoint& local, const Endpoint& remote, const Options& options, void* user);
+  /// What connect() would take as its own end of a connection to `remote` (`local` any: the route's address), another
+  /// port each time. kNoRoute, kAddressNotAvailable.
+  Result<Endpoint> choose_endpoint(Context& ctx, const IpAddress& local, const Endpoint& remote);
+  /// Whether these are the ends of a connection of ours, or of what is left of one.
+  [[nodiscard]] bool serves(const Endpoint& local, const Endpoint& remote) const;
   /// `local.address` any: all bypass addresses. kAddressInUse when another listener has the port, unless both are
   /// `shared` (SO_REUSEPORT): then the flows are spread over them.
   Result<Listener*> listen(const Endpoint& local, unsigned backlog, const Options& options, void* user,
@@ -141,6 +146,8 @@ class Engine {
   [[nodiscard]] std::size_t accept_queue_length(const Listener& listener) const;
   /// Connections that nobody accepted are reset.
   void close_listener(Context& ctx, Listener& listener);
+  /// Notes all flows that need steering, for a device that knows none (FlowLog).
+  void steer_all(Context& ctx);
   /// Whether a local port is taken for bind() (listener or connection without address reuse).
   [[nodiscard]] bool port_in_use(const Endpoint& local, bool reuse_address) const;
 

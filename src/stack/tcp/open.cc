@@ -7,6 +7,7 @@
 #include "stack/tcp/output.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 
@@ -115,6 +116,7 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   tcb->progress = tcb->last_received = tcb->last_sent = tcb->rcv_round = env.now();
   env.core.flows.insert(env.core.memory, tcb->flow, {path.local, path.remote, local_port, remote_port});
   tcb->set(kInFlowTable);
+  steer_connection(env, *tcb);
   return tcb;
 }
 
@@ -143,6 +145,15 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   set_state(env, tcb, State::kFinWait1, Why::kUser);  // shut down while two SYNs crossed
   tcb.set(kTryOutput);
   touch(env, tcb);
+}
+
+Result<Endpoint> choose_endpoint(Env& env, const IpAddress& local, const Endpoint& remote) {
+  Path path;
+  const auto route = env.core.network.resolve(local, remote.address, path);
+  if (!route.ok()) return route.error();
+  const auto choice = source_port(env, path, {local, 0}, remote);
+  if (!choice.ok()) return choice.error();
+  return Endpoint{path.local, choice->port};
 }
 
 Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, const Options& options, void* user) {

@@ -24,6 +24,7 @@ void establish(Env& env, Tcb& tcb, const Segment& segment);
 /// Options that act at once: TOS, TTL, keep-alive, buffers.
 void apply_options(Env& env, Tcb& tcb);
 
+Result<Endpoint> choose_endpoint(Env& env, const IpAddress& local, const Endpoint& remote);
 Result<Tcb*> connect(Env& env, const Endpoint& local, const Endpoint& remote, const Options& options, void* user);
 
 }  // namespace bypass::tcp

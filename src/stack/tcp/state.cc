@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stack/tcp/input.h"
+#include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
 
 namespace bypass::tcp {
@@ -69,6 +70,7 @@ void set_state(Env& env, Tcb& tcb, State next, Why why) {
 }
 
 void detach(Env& env, Tcb& tcb) {
+  unsteer_connection(env, tcb);
   if (tcb.has(kInFlowTable)) env.core.flows.erase(tcb.flow);
   if (tcb.has(kHalfOpen)) {
     Listener* listener = env.core.listeners.get(tcb.listener);

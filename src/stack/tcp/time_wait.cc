@@ -2,6 +2,7 @@
 
 #include "stack/tcp/segment.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/steering.h"
 #include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
@@ -69,7 +70,7 @@ bool old_timestamp(const TimeWait& tw, const Segment& s, Instant now) {
 void enter_time_wait(Env& env, Tcb& tcb) {
   TimeWaits& list = env.core.time_waits;
   const FlowKey key{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port};
-  const bool timestamps = tcb.has(kTimestamps);
+  const bool timestamps = tcb.has(kTimestamps), steered = tcb.has(kSteered);
   if (list.count >= env.core.config.max_time_wait && list.oldest != nullptr) end_time_wait(env, *list.oldest);
   detach(env, tcb);
   TimeWait* tw = list.slab.allocate();
@@ -89,10 +90,12 @@ void enter_time_wait(Env& env, Tcb& tcb) {
   tw->expires = env.now() + env.core.config.time_wait;
   tw->flow.kind = FlowKind::kTimeWait;
   env.core.flows.insert(env.core.memory, tw->flow, key);
+  if (steered) steer_time_wait(env, *tw);
   link_newest(list, *tw);
 }
 
 void end_time_wait(Env& env, TimeWait& tw) {
+  unsteer_time_wait(env, tw);
   env.core.flows.erase(tw.flow);
   unlink(env.core.time_waits, tw);
   env.core.time_waits.slab.free(&tw);

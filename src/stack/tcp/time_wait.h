@@ -34,6 +34,7 @@ struct TimeWait {
   std::uint16_t window = 0;  // as the wire shows it
   std::uint8_t tos = 0, ttl = 64;
   bool timestamps = false;
+  bool steered = false;  // has a steering rule of its own
 };
 static_assert(sizeof(TimeWait) <= 128, "two cache lines a connection");
 

@@ -1,0 +1,161 @@
+#include "runtime/kernel_network.h"
+
+#include <linux/if_addr.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "socket/os.h"
+
+namespace bypass::runtime {
+namespace {
+
+namespace os = socket::os;
+
+// The attributes behind a message's fixed part, by their number.
+template <std::size_t kMost>
+struct Attributes {
+  const rtattr* all[kMost + 1] = {};
+
+  Attributes(const rtattr* first, std::size_t bytes) {
+    auto left = static_cast<int>(bytes);
+    for (const rtattr* each = first; RTA_OK(each, left); each = RTA_NEXT(each, left))
+      if (each->rta_type <= kMost) all[each->rta_type] = each;
+  }
+  [[nodiscard]] std::uint32_t number(std::size_t type) const {
+    std::uint32_t value = 0;
+    if (all[type] != nullptr && RTA_PAYLOAD(all[type]) >= sizeof value)
+      std::memcpy(&value, RTA_DATA(all[type]), sizeof value);
+    return value;
+  }
+  [[nodiscard]] IpAddress address(std::size_t type, int family) const {
+    const rtattr* const each = all[type];
+    IpAddress address = family == AF_INET ? IpAddress::from_v4(0) : IpAddress{};
+    const std::size_t bytes = family == AF_INET ? 4 : 16;
+    if (each != nullptr && RTA_PAYLOAD(each) >= bytes)
+      std::memcpy(address.bytes.data() + 16 - bytes, RTA_DATA(each), bytes);
+    return address;
+  }
+};
+
+template <typename Body>
+const rtattr* behind(const Body* body) {
+  return reinterpret_cast<const rtattr*>(reinterpret_cast<const char*>(body) + NLMSG_ALIGN(sizeof(Body)));
+}
+
+// Asks for all of one kind and hands each message to take(). Straight system calls: an interposed call may be the
+// caller of this.
+class Netlink {
+ public:
+  Netlink() : fd_(static_cast<int>(os::call(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE))) {}
+  ~Netlink() {
+    if (fd_ >= 0) os::close(fd_);
+  }
+  Netlink(const Netlink&) = delete;
+  Netlink& operator=(const Netlink&) = delete;
+
+  template <typename Take>
+  void dump(std::uint16_t type, Take take) {
+    struct {
+      nlmsghdr head;
+      rtgenmsg body;
+    } request{};
+    request.head.nlmsg_len = sizeof request;
+    request.head.nlmsg_type = type;
+    request.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+    request.body.rtgen_family = AF_UNSPEC;
+    if (fd_ < 0 || os::call(SYS_sendto, fd_, os::address(&request), sizeof request, 0, 0, 0) < 0) return;
+    while (read_some(take)) {
+    }
+  }
+
+ private:
+  // False: that was the last.
+  template <typename Take>
+  bool read_some(Take& take) {
+    const long got = os::call(SYS_recvfrom, fd_, os::address(answer_), sizeof answer_, 0, 0, 0);
+    if (got <= 0) return got == -EINTR;
+    auto left = static_cast<std::size_t>(got);
+    for (const auto* each = reinterpret_cast<const nlmsghdr*>(answer_); NLMSG_OK(each, left);
+         each = NLMSG_NEXT(each, left)) {
+      if (each->nlmsg_type == NLMSG_DONE || each->nlmsg_type == NLMSG_ERROR) return false;
+      take(*each);
+    }
+    return true;
+  }
+
+  int fd_;
+  alignas(nlmsghdr) char answer_[16 << 10];
+};
+
+void take_interface(KernelNetwork& network, const nlmsghdr& message) {
+  const auto* const body = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
+  const Attributes<IFLA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  const rtattr* const name = attributes.all[IFLA_IFNAME];
+  if (name != nullptr) network.interfaces.push_back({body->ifi_index, static_cast<const char*>(RTA_DATA(name))});
+}
+
+void take_address(KernelNetwork& network, const nlmsghdr& message) {
+  const auto* const body = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
+  if (body->ifa_family != AF_INET && body->ifa_family != AF_INET6) return;
+  const Attributes<IFA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  // A point-to-point link's IFA_ADDRESS is the peer's.
+  const std::size_t own = attributes.all[IFA_LOCAL] != nullptr ? IFA_LOCAL : IFA_ADDRESS;
+  network.addresses.push_back(
+      {static_cast<int>(body->ifa_index), {attributes.address(own, body->ifa_family), body->ifa_prefixlen}});
+}
+
+struct Measured {
+  KernelNetwork::Route route;
+  std::uint32_t metric;
+};
+
+void take_route(std::vector<Measured>& routes, const nlmsghdr& message) {
+  const auto* const body = static_cast<const rtmsg*>(NLMSG_DATA(&message));
+  if (body->rtm_family != AF_INET && body->rtm_family != AF_INET6) return;
+  const Attributes<RTA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  const std::uint32_t table = attributes.all[RTA_TABLE] != nullptr ? attributes.number(RTA_TABLE) : body->rtm_table;
+  if (table != RT_TABLE_MAIN || body->rtm_type != RTN_UNICAST) return;
+  routes.push_back({{static_cast<int>(attributes.number(RTA_OIF)),
+                     {attributes.address(RTA_DST, body->rtm_family), body->rtm_dst_len},
+                     attributes.address(RTA_GATEWAY, body->rtm_family)},
+                    attributes.number(RTA_PRIORITY)});
+}
+
+// RFC 4291 §2.5.6
+bool is_link_local(const IpAddress& address) {
+  return !address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80;
+}
+
+}  // namespace
+
+int KernelNetwork::index_of(const std::string& name) const {
+  const auto at = std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.name == name; });
+  return at == interfaces.end() ? 0 : at->index;
+}
+
+std::vector<Prefix> KernelNetwork::addresses_of(int interface) const {
+  std::vector<Prefix> own;
+  for (const Address& each : addresses)
+    if (each.interface == interface && !is_link_local(each.prefix.address)) own.push_back(each.prefix);
+  return own;
+}
+
+KernelNetwork read_kernel_network() {
+  KernelNetwork network;
+  std::vector<Measured> routes;
+  Netlink netlink;
+  netlink.dump(RTM_GETLINK, [&](const nlmsghdr& message) { take_interface(network, message); });
+  netlink.dump(RTM_GETADDR, [&](const nlmsghdr& message) { take_address(network, message); });
+  netlink.dump(RTM_GETROUTE, [&](const nlmsghdr& message) { take_route(routes, message); });
+  std::stable_sort(routes.begin(), routes.end(),
+                   [](const Measured& a, const Measured& b) { return a.metric < b.metric; });
+  for (const Measured& each : routes) network.routes.push_back(each.route);
+  return network;
+}
+
+}  // namespace bypass::runtime

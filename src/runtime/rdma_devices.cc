@@ -1,0 +1,188 @@
+#include "runtime/rdma_devices.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/settings.h"
+#include "stack/context.h"
+
+namespace bypass::runtime {
+namespace {
+
+std::string first_line(const std::string& path) {
+  char text[128];
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
+  if (fd >= 0) close(fd);
+  if (got <= 0) return "";
+  std::string line(text, static_cast<std::size_t>(got));
+  return line.substr(0, line.find('\n'));
+}
+
+std::vector<std::string> entries_of(const std::string& folder) {
+  std::vector<std::string> names;
+  DIR* const opened = opendir(folder.c_str());
+  if (opened == nullptr) return names;
+  while (const dirent* const entry = readdir(opened))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(opened);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_interface_kind(const std::string& kind) {
+  return kind == "af_packet" || kind == "netdev" || kind == "af_xdp";
+}
+
+void report(Config& config, const char* name, std::string text) {
+  const SettingValue& value = config.values[setting_index(*setting_by_env(name))];
+  config.problems.push_back({name, value.text, value.where, std::move(text)});
+}
+
+bool has(const std::vector<Prefix>& own, const IpAddress& address) {
+  return std::any_of(own.begin(), own.end(), [&](const Prefix& prefix) { return prefix.address == address; });
+}
+
+void take_routes(PortConfig& port, const KernelNetwork& network, int interface) {
+  for (const KernelNetwork::Route& route : network.routes) {
+    const bool by_router = route.interface == interface && !route.gateway.is_any() && route.gateway.is_v4();
+    // A router beyond the link (onlink) is none that the stack can ask for.
+    const bool on_link = std::any_of(port.addresses.begin(), port.addresses.end(),
+                                     [&](const Prefix& prefix) { return prefix.contains(route.gateway); });
+    if (by_router && on_link) port.routes.push_back({route.destination, route.gateway});
+  }
+}
+
+// Where the port's addresses are the kernel's on that interface, or are to be.
+void share(Config& config, const char* name, PortConfig& port, const KernelNetwork& network,
+           const std::string& interface) {
+  const int index = network.index_of(interface);
+  const std::vector<Prefix> own = network.addresses_of(index);
+  if (index == 0 || own.empty()) return;
+  if (port.addresses.empty()) port.addresses = own;
+  const auto kernels = static_cast<std::size_t>(std::count_if(
+      port.addresses.begin(), port.addresses.end(), [&](const Prefix& each) { return has(own, each.address); }));
+  if (kernels == 0) return;
+  if (kernels != port.addresses.size())
+    return report(config, name,
+                  "has addresses of the kernel's on " + interface +
+                      " beside others; accepted are either the kernel's, which it shares then, or the port's own");
+  port.shared = true;
+  take_routes(port, network, index);
+}
+
+// A software device's port is its wire, seen from above. The stack's wire is IPv4's.
+void take_from_wire(PortConfig& port, const PortConfig& wire) {
+  if (port.addresses.empty()) port.addresses = wire.addresses;
+  std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
+  port.shared = wire.shared;
+  port.routes = wire.routes;
+  if (port.mtu == 0) port.mtu = wire.mtu;
+  if (port.gateways.empty() && !wire.shared) port.gateways = wire.gateways;
+}
+
+void complete_port(Config& config, PortConfig& port, const KernelNetwork& network, const std::string& devices) {
+  if (const auto index = soft_index(port.target); index && *index < config.soft.size())
+    return take_from_wire(port, config.soft[*index]);
+  share(config, "BYPASS_ADDR", port, network, interface_of_device(port.target, devices));
+  if (port.shared) std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
+}
+
+PortConfig verbs_port(std::string target) {
+  PortConfig port;
+  port.kind = "verbs";
+  port.target = std::move(target);
+  return port;
+}
+
+std::vector<PortConfig> find_ports(const Config& config, const KernelNetwork& network, const std::string& devices) {
+  std::vector<PortConfig> found;
+  for (const std::string& device : entries_of(devices)) {
+    const int interface = network.index_of(interface_of_device(device, devices));
+    if (interface != 0 && !network.addresses_of(interface).empty()) found.push_back(verbs_port(device));
+  }
+  for (std::size_t i = 0; i < config.soft.size(); i++) found.push_back(verbs_port("soft" + std::to_string(i)));
+  return found;
+}
+
+void replace_auto(Config& config, const KernelNetwork& network, const std::string& devices) {
+  std::vector<PortConfig> ports;
+  for (const PortConfig& port : config.ports) {
+    if (port.kind != "auto") {
+      ports.push_back(port);
+      continue;
+    }
+    const std::vector<PortConfig> found = find_ports(config, network, devices);
+    if (found.empty())
+      report(config, "BYPASS_PORT",
+             "finds no RDMA device with an Ethernet interface that has an address (see: ibv_devices, ip address); a "
+             "software device is made by BYPASS_SOFT=WIRE");
+    ports.insert(ports.end(), found.begin(), found.end());
+  }
+  if (ports.size() > Context::kMaxPorts) ports.resize(Context::kMaxPorts);
+  config.ports = std::move(ports);
+}
+
+// What leads elsewhere, this host's other addresses among it.
+void note_others(Config& config, const KernelNetwork& network) {
+  const auto is_shared = [&](int interface) {
+    return std::ranges::any_of(network.addresses, [&](const KernelNetwork::Address& each) {
+      return each.interface == interface && std::ranges::any_of(config.ports, [&](const PortConfig& port) {
+               return port.shared && has(port.addresses, each.prefix.address);
+             });
+    });
+  };
+  for (const KernelNetwork::Route& route : network.routes)
+    if (!is_shared(route.interface)) config.others.push_back(route.destination);
+  for (const KernelNetwork::Address& each : network.addresses) {
+    const std::uint8_t whole = each.prefix.address.is_v4() ? 32 : 128;
+    if (!is_shared(each.interface)) config.others.push_back({each.prefix.address, whole});
+  }
+}
+
+}  // namespace
+
+std::optional<std::size_t> soft_index(std::string_view target) {
+  const std::string_view name = target.substr(0, target.find(':'));
+  std::size_t index = 0;
+  if (!name.starts_with("soft") || name.size() == 4) return std::nullopt;
+  const auto read = std::from_chars(name.data() + 4, name.data() + name.size(), index);
+  if (read.ec != std::errc{} || read.ptr != name.data() + name.size()) return std::nullopt;
+  return index;
+}
+
+std::string interface_of_device(const std::string& target, const std::string& devices) {
+  const std::size_t colon = target.find(':');
+  const std::string device = devices + "/" + target.substr(0, colon);
+  const std::string port = colon == std::string::npos ? "1" : target.substr(colon + 1);
+  std::string name = first_line(device + "/ports/" + port + "/gid_attrs/ndevs/0");
+  if (!name.empty()) return name;
+  const std::vector<std::string> interfaces = entries_of(device + "/device/net");  // kernels before 4.14
+  return interfaces.empty() ? "" : interfaces.front();
+}
+
+bool asks_the_kernel(const Config& config) {
+  const auto may_share = [](const PortConfig& port) { return port.kind == "verbs" || port.kind == "auto"; };
+  return config.ok() &&
+         (std::ranges::any_of(config.ports, may_share) ||
+          std::ranges::any_of(config.soft, [](const PortConfig& p) { return is_interface_kind(p.kind); }));
+}
+
+void complete_from_kernel(Config& config, const KernelNetwork& network, const std::string& devices) {
+  for (PortConfig& wire : config.soft)
+    if (is_interface_kind(wire.kind)) share(config, "BYPASS_SOFT_ADDR", wire, network, wire.target);
+  for (PortConfig& wire : config.soft)
+    for (const RouteVia& route : wire.routes)
+      if (route.destination.length == 0 && wire.gateways.empty()) wire.gateways.push_back(route.gateway);
+  replace_auto(config, network, devices);
+  for (PortConfig& port : config.ports)
+    if (port.kind == "verbs") complete_port(config, port, network, devices);
+  if (std::ranges::any_of(config.ports, [](const PortConfig& port) { return port.shared; }))
+    note_others(config, network);
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,116 @@
+#include "socket/steering.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "socket/errno_map.h"
+#include "socket/kernel.h"
+#include "socket/objects.h"
+#include "socket/os.h"
+#include "socket/socket.h"
+#include "stack/flow_log.h"
+#include "stack/route.h"
+#include "stack/tcp/tcb.h"
+
+namespace bypass::socket {
+namespace {
+
+constexpr int kTries = 64;  // numbers that the kernel has given somebody else
+
+struct Kept {
+  int fd = -1;
+  Endpoint local, remote;
+};
+
+// A ring, the oldest at `first`. What a connection leaves lasts equally long (TIME-WAIT), so the oldest end first.
+// Where there are more, the kernel may give the oldest number to somebody else: only a connection to the very same peer
+// and port would be mistaken for what is left of ours.
+struct KeptNumbers {
+  static constexpr std::size_t kMost = 256;  // of the descriptors that the process protects from the program
+  std::array<Kept, kMost> all;
+  std::size_t first = 0, count = 0;
+};
+KeptNumbers g_kept;  // of this process
+
+void drop_oldest() {
+  const Kept& oldest = g_kept.all[g_kept.first];
+  if (environment.disown_descriptor != nullptr) environment.disown_descriptor(oldest.fd);
+  os::close(oldest.fd);
+  g_kept.first = (g_kept.first + 1) % KeptNumbers::kMost;
+  g_kept.count--;
+}
+
+bool tell(Port& port, const FlowChange& change, std::uint32_t address) {
+  FlowSpec flow = change.flow;
+  flow.local.address = IpAddress::from_v4(address);
+  return port.steer(flow, change.add);
+}
+
+void tell(Stack& stack, Context& context, std::uint16_t port, const FlowChange& change) {
+  const IpAddress& local = change.flow.local.address;
+  for (const InterfaceAddress& own : stack.network().addresses(port))
+    if (local.is_any() || local == IpAddress::from_v4(own.address))
+      if (!tell(*context.queue(port).port(), change, own.address) && change.add) stack.counters().steer_lost++;
+}
+
+}  // namespace
+
+void steer_noted_flows(Stack& stack, Context& context) {
+  FlowLog& flows = stack.network().flows();
+  for (const FlowChange& change : flows.pending())
+    for (std::uint16_t port = 0; port < context.ports; port++)
+      if (context.queue(port).caps().steering) tell(stack, context, port, change);
+  const bool ended = std::ranges::any_of(flows.pending(), [](const FlowChange& change) { return !change.add; });
+  flows.clear();
+  if (ended) give_numbers_back();
+}
+
+Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, const Endpoint& local,
+                                  const Endpoint& remote) {
+  std::uint16_t port = 0;
+  const Network& network = shard().stack().network();
+  if (local.port != 0 || !network.routes(remote.address, &port) || !network.is_steered(port)) return local;
+  if (const Endpoint bound = kernel_name(fd); bound.port != 0) return bound;  // by an attempt before this one
+  for (int i = 0; i < kTries; i++) {
+    const Result<Endpoint> choice = tcp_engine().choose_endpoint(guard.context(), local.address, remote);
+    if (!choice) return choice;
+    SocketName name;
+    const socklen_t length = write_name(*choice, socket.domain, name);
+    if (kernel->bind(fd, &name.base, length) == 0) return choice;
+    if (errno != EADDRINUSE) return Error::kAddressNotAvailable;
+  }
+  return Error::kAddressInUse;
+}
+
+NumberKeeper::NumberKeeper(const Socket& socket) {
+  if (socket.tcb == nullptr || !socket.tcb->has(tcp::kSteered)) return;
+  steered_ = true;
+  local_ = tcp_engine().local(*socket.tcb);
+  remote_ = tcp_engine().remote(*socket.tcb);
+}
+
+void NumberKeeper::keep(int fd) const {
+  if (!steered_ || fd < 0 || !tcp_engine().serves(local_, remote_)) return;
+  give_numbers_back();
+  const int copy = kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return;  // no descriptors left: the kernel may give the number away
+  if (g_kept.count == KeptNumbers::kMost) drop_oldest();
+  const int high = environment.own_descriptor != nullptr ? environment.own_descriptor(copy) : copy;
+  g_kept.all[(g_kept.first + g_kept.count) % KeptNumbers::kMost] = {high, local_, remote_};
+  g_kept.count++;
+}
+
+void give_numbers_back() {
+  while (g_kept.count != 0) {
+    const Kept& oldest = g_kept.all[g_kept.first];
+    if (tcp_engine().serves(oldest.local, oldest.remote)) return;
+    drop_oldest();
+  }
+}
+
+void forget_numbers() {
+  g_kept.first = g_kept.count = 0;
+}
+
+}  // namespace bypass::socket

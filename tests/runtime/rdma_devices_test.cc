@@ -1,0 +1,174 @@
+#include "runtime/rdma_devices.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/address_text.h"
+#include "runtime/environment.h"
+#include "runtime/routes.h"
+
+namespace bypass::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+IpAddress ip(std::string_view text) {
+  return *parse_ip(text);
+}
+
+// eth0 leads to the world, eth1 is the card's.
+KernelNetwork two_interfaces() {
+  KernelNetwork network;
+  network.interfaces = {{1, "lo"}, {2, "eth0"}, {3, "eth1"}};
+  network.addresses = {{1, *parse_prefix("127.0.0.1/8")},
+                       {2, *parse_prefix("192.0.2.5/24")},
+                       {3, *parse_prefix("10.9.0.1/24")},
+                       {3, *parse_prefix("fd09::1/64")},
+                       {3, *parse_prefix("fe80::1/64")}};
+  network.routes = {
+      {2, *parse_prefix("0.0.0.0/0"), ip("192.0.2.1")},     {2, *parse_prefix("10.9.0.128/25"), ip("192.0.2.1")},
+      {2, *parse_prefix("192.0.2.0/24"), ip("0.0.0.0")},    {3, *parse_prefix("10.9.0.0/24"), ip("0.0.0.0")},
+      {3, *parse_prefix("10.20.0.0/16"), ip("10.9.0.254")}, {3, *parse_prefix("10.30.0.0/16"), ip("172.16.0.1")}};
+  return network;
+}
+
+// A stand-in for /sys/class/infiniband.
+class Devices {
+ public:
+  Devices() {
+    char name[] = "/tmp/bypass-rdma-XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~Devices() { fs::remove_all(root_); }
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+  void add(const std::string& device, const std::string& port, const std::string& interface) const {
+    const fs::path folder = root_ / device / "ports" / port / "gid_attrs/ndevs";
+    fs::create_directories(folder);
+    std::ofstream(folder / "0") << interface << "\n";
+  }
+  void add_old(const std::string& device, const std::string& interface) const {
+    fs::create_directories(root_ / device / "device/net" / interface);
+  }
+  [[nodiscard]] std::string root() const { return root_.string(); }
+
+ private:
+  fs::path root_;
+};
+
+Config completed(std::initializer_list<const char*> environment, const Devices& devices) {
+  Config config = from_environment(environment);
+  EXPECT_EQ(messages(config), "");
+  EXPECT_TRUE(asks_the_kernel(config));
+  complete_from_kernel(config, two_interfaces(), devices.root());
+  return config;
+}
+
+TEST(RdmaDevices, Interface_IsThePortsOwn) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  devices.add("mlx5_0", "2", "eth2");
+  devices.add_old("mlx4_0", "eth3");
+  EXPECT_EQ(interface_of_device("mlx5_0", devices.root()), "eth1");
+  EXPECT_EQ(interface_of_device("mlx5_0:2", devices.root()), "eth2");
+  EXPECT_EQ(interface_of_device("mlx4_0", devices.root()), "eth3");
+  EXPECT_EQ(interface_of_device("mlx9_0", devices.root()), "");
+}
+
+TEST(RdmaDevices, SoftDevice_IsKnownByItsName) {
+  EXPECT_EQ(soft_index("soft0"), 0U);
+  EXPECT_EQ(soft_index("soft12:1"), 12U);
+  for (const char* other : {"soft", "softy", "mlx5_0", "soft1x", ""}) EXPECT_EQ(soft_index(other), std::nullopt);
+}
+
+TEST(RdmaDevices, PortWithoutAddress_SharesTheDevicesInterface) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  const Config config = completed({"BYPASS_PORT=verbs:mlx5_0"}, devices);
+  ASSERT_TRUE(config.ok()) << messages(config);
+  const PortConfig& port = config.ports.at(0);
+  EXPECT_TRUE(port.shared);
+  ASSERT_EQ(port.addresses.size(), 1U);  // the stack's wire is IPv4's
+  EXPECT_EQ(port.addresses[0].address, ip("10.9.0.1"));
+  ASSERT_EQ(port.routes.size(), 1U);  // by routers on the link
+  EXPECT_EQ(port.routes[0].gateway, ip("10.9.0.254"));
+  EXPECT_TRUE(port_spec(config, 0).share_interface);
+}
+
+TEST(RdmaDevices, TheKernelsAddress_IsShared) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  EXPECT_TRUE(completed({"BYPASS_PORT=verbs:mlx5_0", "BYPASS_ADDR=10.9.0.1/24"}, devices).ports.at(0).shared);
+  EXPECT_FALSE(completed({"BYPASS_PORT=verbs:mlx5_0", "BYPASS_ADDR=10.9.0.7/24"}, devices).ports.at(0).shared);
+}
+
+TEST(RdmaDevices, AddressesOfBothKinds_AreAProblem) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  const Config config = completed({"BYPASS_PORT=verbs:mlx5_0", "BYPASS_ADDR=10.9.0.1/24,10.9.0.7/24"}, devices);
+  EXPECT_NE(messages(config).find("BYPASS_ADDR=10.9.0.1/24,10.9.0.7/24 (environment): has addresses of the kernel's on "
+                                  "eth1 beside others"),
+            std::string::npos)
+      << messages(config);
+}
+
+TEST(RdmaDevices, SoftwareDevicesWire_IsSharedLikeACard) {
+  const Config config = completed({"BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=af_packet:eth1"}, Devices{});
+  ASSERT_TRUE(config.ok()) << messages(config);
+  EXPECT_TRUE(config.soft.at(0).shared);
+  EXPECT_EQ(config.soft[0].addresses.size(), 2U);
+  EXPECT_TRUE(config.ports.at(0).shared);
+  EXPECT_EQ(config.ports[0].addresses.at(0).address, ip("10.9.0.1"));
+}
+
+TEST(RdmaDevices, SoftwareDevicesOwnAddress_IsThePortsToo) {
+  const Config config =
+      completed({"BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=vhost:/tmp/x", "BYPASS_SOFT_ADDR=10.9.0.1/24"}, Devices{});
+  EXPECT_FALSE(config.ports.at(0).shared);
+  EXPECT_EQ(config.ports[0].addresses.at(0).address, ip("10.9.0.1"));
+}
+
+TEST(RdmaDevices, Auto_IsEveryDeviceWithAnAddressAndEverySoftwareDevice) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  devices.add("mlx5_1", "1", "eth7");  // no address
+  devices.add("ibp1", "1", "");        // InfiniBand
+  const Config config = completed({"BYPASS_PORT=auto", "BYPASS_SOFT=vhost:/tmp/x", "BYPASS_ADDR=10.8.0.1/24"}, devices);
+  ASSERT_EQ(config.ports.size(), 2U);
+  EXPECT_EQ(port_text(config.ports[0]), "verbs:mlx5_0");
+  EXPECT_TRUE(config.ports[0].shared);
+  EXPECT_EQ(port_text(config.ports[1]), "verbs:soft0");
+  EXPECT_EQ(config.ports[1].addresses.at(0).address, ip("10.8.0.1"));
+}
+
+TEST(RdmaDevices, AutoThatFindsNone_IsAProblem) {
+  const Config config = completed({"BYPASS_PORT=auto"}, Devices{});
+  EXPECT_NE(messages(config).find("BYPASS_PORT=auto (environment): finds no RDMA device"), std::string::npos);
+}
+
+TEST(RdmaDevices, WhatOtherInterfacesReachBetter_IsTheKernels) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  const Config config = completed({"BYPASS_PORT=verbs:mlx5_0"}, devices);
+  const Routes routes(config);
+  EXPECT_EQ(routes.port_to(ip("10.9.0.2")), 0U);
+  EXPECT_EQ(routes.port_to(ip("10.20.1.1")), 0U);             // by its router
+  EXPECT_EQ(routes.port_to(ip("10.9.0.200")), std::nullopt);  // a longer prefix
+  EXPECT_EQ(routes.port_to(ip("192.0.2.5")), std::nullopt);   // the host itself
+  EXPECT_EQ(routes.port_to(ip("10.9.0.1")), std::nullopt);
+  EXPECT_EQ(routes.port_to(ip("198.51.100.1")), std::nullopt);
+}
+
+TEST(KernelNetwork, OfThisMachine_HasTheLoopback) {
+  const KernelNetwork network = read_kernel_network();
+  const int loopback = network.index_of("lo");
+  ASSERT_NE(loopback, 0);
+  EXPECT_EQ(network.index_of("bp-nosuch"), 0);
+  for (const Prefix& own : network.addresses_of(loopback)) EXPECT_TRUE(is_loopback(own.address));
+}
+
+}  // namespace
+}  // namespace bypass::runtime
