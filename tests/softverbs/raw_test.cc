@@ -231,9 +231,22 @@ TEST_F(Raw, ChecksumsAreFilledOnDemand) {
   EXPECT_EQ(out[0], frame);
 }
 
-TEST_F(Raw, FrameThatNoWireTakes_IsALengthError) {
+TEST_F(Raw, FrameThatTheWireHasNoRoomFor_IsLostAndHarmsNobody) {
   Half half = raw();
-  half.send({}, 0, 1515);
+  EXPECT_EQ(end.device().wire_mtu(), 1500U);
+  for (const std::size_t length : {1515U, 1U << 20, 1514U}) half.send({}, 0, length);
+  fabric.run_for(1us);
+  const std::vector<ibv_wc> done = end.poll();
+  ASSERT_EQ(done.size(), 3U);
+  for (const ibv_wc& wc : done) EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(sent().size(), 1U);
+  EXPECT_EQ(end.counters().tx_too_long, 2U);
+  EXPECT_EQ(half.state(), IBV_QPS_RTS);
+}
+
+TEST_F(Raw, FrameWithoutAHeader_IsALengthError) {
+  Half half = raw();
+  half.send({}, 0, 13);
   fabric.run_for(1us);
   EXPECT_EQ(end.poll().front().status, IBV_WC_LOC_LEN_ERR);
 }

@@ -42,6 +42,7 @@ struct FakeVerbs {
     out->link_layer = IBV_LINK_LAYER_ETHERNET;
     return 0;
   }
+  static std::uint32_t wire_mtu(ibv_context*) { return fake->mtu; }
   static int query_gid(ibv_context*, std::uint8_t, int, ibv_gid* out) {
     const std::uint8_t link_local[16] = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1};
     std::memcpy(out->raw, link_local, sizeof link_local);
@@ -218,6 +219,7 @@ const Verbs* verbs_for(const std::string&, std::string&) {
 #define BYPASS_VERBS_FAKE(name) v.name = FakeVerbs::name;
     BYPASS_VERBS_CALLS(BYPASS_VERBS_FAKE)
 #undef BYPASS_VERBS_FAKE
+    v.wire_mtu = FakeVerbs::wire_mtu;
     return v;
   }();
   return &verbs;

@@ -34,6 +34,7 @@ class FakeDevice {
   std::optional<std::size_t> refuse_send_after;  // so many requests; then EINVAL
   bool refuse_modify = false;                    // EIO
   bool carrier = true;
+  std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
   std::vector<std::string> sent;
 
   [[nodiscard]] std::size_t sends() const { return sends_.size(); }

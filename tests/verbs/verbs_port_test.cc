@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -17,13 +18,18 @@ namespace bypass::verbs {
 namespace {
 
 constexpr std::size_t kBuffers = 512;
+constexpr std::uint32_t kBuffer = packet::FramePool::kLargeRoom - 14;  // one frame's
 
 class VerbsPortTest : public testing::Test {
  protected:
   void SetUp() override {
     const char* missing = nullptr;
     ASSERT_TRUE(packet::bind_libc(&PlainHost::host(), &missing)) << missing;
-    PortSpec spec;
+    open({});
+  }
+
+  void open(PortSpec spec) {
+    port.reset();
     spec.kind = "verbs";
     spec.target = FakeDevice::kName;
     spec.addresses = {IpAddress::from_v4(0x0a090001)};
@@ -68,6 +74,21 @@ class VerbsPortTest : public testing::Test {
   FakeDevice device;
   std::unique_ptr<VerbsPort> port;
 };
+
+TEST_F(VerbsPortTest, Mtu_IsTheWiresWhereTheDeviceTellsIt) {
+  EXPECT_EQ(port->caps().mtu, 1500U);
+  for (const auto& [wire, asked, used] : {std::array{4000U, 0U, 4000U},
+                                          {1400U, 0U, 1400U},
+                                          {1400U, 1500U, 1400U},
+                                          {4000U, 1300U, 1300U},
+                                          {9000U, 0U, kBuffer}}) {
+    device.mtu = wire;
+    PortSpec spec;
+    spec.mtu = asked;
+    open(spec);
+    EXPECT_EQ(port->caps().mtu, used) << wire << " " << asked;
+  }
+}
 
 TEST_F(VerbsPortTest, Frames_ManyTimesTheQueuesDepth_PassInOrder) {
   std::size_t expected = 0;

@@ -55,6 +55,8 @@ class Device {
   bool restart();
 
   [[nodiscard]] MacAddress mac() const { return mac_; }
+  /// Bytes of the largest IP packet that fits on its wire; 0: it does not say.
+  [[nodiscard]] std::uint32_t mtu() const { return verbs_->wire_mtu != nullptr ? verbs_->wire_mtu(context_) : 0; }
   [[nodiscard]] bool checksums() const { return checksums_; }
   /// Payload bytes of a large segment that the device cuts; 0: it cuts none.
   [[nodiscard]] std::uint32_t tso_bytes() const { return tso_bytes_; }

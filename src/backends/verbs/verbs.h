@@ -39,6 +39,8 @@ struct Verbs {
   BYPASS_VERBS_CALLS(BYPASS_VERBS_MEMBER)
 #undef BYPASS_VERBS_MEMBER
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
+  /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
+  std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;
 
   /// The port's state, 0 or an errno.
   int look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr& out) const;

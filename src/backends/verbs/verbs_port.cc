@@ -63,7 +63,10 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
 }
 
 bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
-  caps_.mtu = spec.mtu != 0 ? spec.mtu : kDefaultMtu;
+  const std::uint32_t wire = device_.mtu();
+  const std::uint32_t usual = wire != 0 ? std::min(wire, kLargestMtu) : kDefaultMtu;
+  caps_.mtu = spec.mtu != 0 ? spec.mtu : usual;
+  if (wire != 0) caps_.mtu = std::min(caps_.mtu, wire);  // what is longer would be lost there
   if (caps_.mtu > kLargestMtu) {
     problem = "an MTU of " + std::to_string(caps_.mtu) + " is more than the " + std::to_string(kLargestMtu) +
               " that a frame's buffer holds here";

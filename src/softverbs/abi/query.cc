@@ -6,6 +6,7 @@
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
 #include "softverbs/abi/real.h"
+#include "softverbs/abi/setup.h"
 
 #undef ibv_query_port  // the macro over the function that older programs call
 
@@ -210,3 +211,9 @@ int ibv_get_pkey_index(ibv_context* context, std::uint8_t port, __be16 pkey) {
 }  // extern "C"
 
 }  // namespace bypass::softverbs
+
+std::uint32_t bypass_softverbs_mtu(ibv_context* context) {
+  using namespace bypass::softverbs;
+  Adapter::Turn turn(*Context::of(context).adapter);
+  return turn ? turn->wire_mtu() : 0;
+}

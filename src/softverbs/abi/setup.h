@@ -1,6 +1,10 @@
 // Setup: the configuration of the software devices in this process, read at the first call that asks for devices.
 #pragma once
 
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
 #include "backends/backend.h"
 #include "runtime/config.h"
 
@@ -27,3 +31,5 @@ void close_own(int fd);
 
 /// For libbypass, before its first ibv_get_device_list.
 extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
+/// … and of a device that it has opened: bytes of the largest IP packet on its wire. A card's interface says it.
+extern "C" std::uint32_t bypass_softverbs_mtu(ibv_context* context);

@@ -28,6 +28,7 @@ struct Counters {
   std::uint64_t rx_late_response = 0;
   // Sending
   std::uint64_t no_buffer = 0;     // the port had none: tried again
+  std::uint64_t tx_too_long = 0;   // raw frames that the wire has no room for
   std::uint64_t no_neighbour = 0;  // datagrams dropped because nobody answered
 };
 

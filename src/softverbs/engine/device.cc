@@ -252,6 +252,9 @@ ibv_mtu Device::max_mtu() const {
 ibv_mtu Device::active_mtu() const {
   return engine_->active_mtu;
 }
+std::uint32_t Device::wire_mtu() const {
+  return engine_->config.mtu;
+}
 std::span<const ibv_gid> Device::gids() const {
   return engine_->gids;
 }

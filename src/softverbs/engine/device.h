@@ -105,6 +105,8 @@ class Device {
   [[nodiscard]] LinkState link() const;
   [[nodiscard]] ibv_mtu max_mtu() const;     // 4096
   [[nodiscard]] ibv_mtu active_mtu() const;  // what the wire's MTU has room for, headers of 84 bytes beside it
+  /// Bytes of the largest IP packet that the wire takes.
+  [[nodiscard]] std::uint32_t wire_mtu() const;
   [[nodiscard]] std::span<const ibv_gid> gids() const;
   [[nodiscard]] std::uint32_t qp_count() const;
   /// The most payload bytes that an IBV_WR_TSO request may have; 0: the wire cuts nothing.

@@ -182,6 +182,16 @@ Step send_raw(Engine& e, Qp& qp) {
   if (qp.state() != IBV_QPS_RTS || sq.head == sq.tail) return Step::kIdle;
   if (!e.tx.has_room()) return Step::kBlocked;
   const SendWqe& w = sq.at(sq.head);
+  const bool whole = w.opcode != IBV_WR_TSO;
+  if (whole && w.length < sizeof(wire::Ethernet)) {
+    end_raw(e, qp, IBV_WC_LOC_LEN_ERR);
+    return Step::kSent;
+  }
+  if (whole && w.length > e.config.mtu + sizeof(wire::Ethernet)) {  // lost, as on a card's way out
+    e.counters.tx_too_long++;
+    end_raw(e, qp, IBV_WC_SUCCESS);
+    return Step::kSent;
+  }
   FrameWriter writer(e.tx);
   const bool read = gather_frame(e, qp, sq.head, w, writer);
   if (!read) {
@@ -191,11 +201,6 @@ Step send_raw(Engine& e, Qp& qp) {
   if (!writer.ok()) {
     e.counters.no_buffer++;
     return Step::kBlocked;
-  }
-  const std::size_t most = e.config.mtu + sizeof(wire::Ethernet);
-  if (w.opcode != IBV_WR_TSO && (w.length > most || w.length < sizeof(wire::Ethernet))) {
-    end_raw(e, qp, IBV_WC_LOC_LEN_ERR);
-    return Step::kSent;
   }
   Packet& frame = *writer.take();
   if (w.opcode == IBV_WR_TSO) {
