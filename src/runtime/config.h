@@ -39,7 +39,8 @@ struct PortConfig {
   MacAddress mac;                   // zero: the backend chooses
   std::uint32_t mtu = 0;            // zero: the kind's own default
   // What complete_from_kernel() finds:
-  bool shared = false;           // the addresses are the kernel's, which keeps the interface
+  bool shared = false;           // the addresses are the kernel's, which keeps the interface …
+  std::string interface;         // … of this name
   std::vector<RouteVia> routes;  // of a shared interface, those by a gateway
 };
 

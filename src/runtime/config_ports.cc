@@ -329,6 +329,7 @@ PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t por
   spec.mac = port.mac;
   spec.mtu = port.mtu;
   spec.share_interface = port.shared;
+  spec.interface = port.interface;
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
   spec.ports = static_cast<std::uint16_t>(ports);

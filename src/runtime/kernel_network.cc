@@ -96,7 +96,9 @@ void take_interface(KernelNetwork& network, const nlmsghdr& message) {
   const auto* const body = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
   const Attributes<IFLA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
   const rtattr* const name = attributes.all[IFLA_IFNAME];
-  if (name != nullptr) network.interfaces.push_back({body->ifi_index, static_cast<const char*>(RTA_DATA(name))});
+  if (name == nullptr) return;
+  network.interfaces.push_back(
+      {body->ifi_index, static_cast<const char*>(RTA_DATA(name)), attributes.number(IFLA_MTU)});
 }
 
 void take_address(KernelNetwork& network, const nlmsghdr& message) {
@@ -136,6 +138,12 @@ bool is_link_local(const IpAddress& address) {
 int KernelNetwork::index_of(const std::string& name) const {
   const auto at = std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.name == name; });
   return at == interfaces.end() ? 0 : at->index;
+}
+
+std::uint32_t KernelNetwork::mtu_of(int interface) const {
+  const auto at =
+      std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& i) { return i.index == interface; });
+  return at == interfaces.end() ? 0 : at->mtu;
 }
 
 std::vector<Prefix> KernelNetwork::addresses_of(int interface) const {

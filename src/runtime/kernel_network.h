@@ -4,6 +4,7 @@
 // Asked once, when the configuration is read, and only where a port wants it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct KernelNetwork {
   struct Interface {
     int index = 0;
     std::string name;
+    std::uint32_t mtu = 0;
   };
   struct Address {
     int interface = 0;
@@ -32,6 +34,7 @@ struct KernelNetwork {
 
   /// 0: there is none of that name.
   [[nodiscard]] int index_of(const std::string& name) const;
+  [[nodiscard]] std::uint32_t mtu_of(int interface) const;
   /// Those of an interface, but for IPv6's link-local ones.
   [[nodiscard]] std::vector<Prefix> addresses_of(int interface) const;
 };

@@ -72,6 +72,8 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
                   "has addresses of the kernel's on " + interface +
                       " beside others; accepted are either the kernel's, which it shares then, or the port's own");
   port.shared = true;
+  port.interface = interface;
+  if (port.mtu == 0) port.mtu = network.mtu_of(index);
   take_routes(port, network, index);
 }
 
@@ -80,6 +82,7 @@ void take_from_wire(PortConfig& port, const PortConfig& wire) {
   if (port.addresses.empty()) port.addresses = wire.addresses;
   std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
   port.shared = wire.shared;
+  port.interface = wire.interface;
   port.routes = wire.routes;
   if (port.mtu == 0) port.mtu = wire.mtu;
   if (port.gateways.empty() && !wire.shared) port.gateways = wire.gateways;

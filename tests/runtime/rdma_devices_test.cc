@@ -22,7 +22,7 @@ IpAddress ip(std::string_view text) {
 // eth0 leads to the world, eth1 is the card's.
 KernelNetwork two_interfaces() {
   KernelNetwork network;
-  network.interfaces = {{1, "lo"}, {2, "eth0"}, {3, "eth1"}};
+  network.interfaces = {{1, "lo", 65536}, {2, "eth0", 1500}, {3, "eth1", 4000}};
   network.addresses = {{1, *parse_prefix("127.0.0.1/8")},
                        {2, *parse_prefix("192.0.2.5/24")},
                        {3, *parse_prefix("10.9.0.1/24")},
@@ -96,6 +96,8 @@ TEST(RdmaDevices, PortWithoutAddress_SharesTheDevicesInterface) {
   ASSERT_EQ(port.routes.size(), 1U);  // by routers on the link
   EXPECT_EQ(port.routes[0].gateway, ip("10.9.0.254"));
   EXPECT_TRUE(port_spec(config, 0).share_interface);
+  EXPECT_EQ(port_spec(config, 0).interface, "eth1");
+  EXPECT_EQ(port_spec(config, 0).mtu, 4000U);
 }
 
 TEST(RdmaDevices, TheKernelsAddress_IsShared) {

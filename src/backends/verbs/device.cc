@@ -14,6 +14,7 @@
 namespace bypass::verbs {
 namespace {
 
+using packet::Descriptor;
 using packet::host;
 using packet::libc;
 
@@ -22,14 +23,6 @@ constexpr std::uint32_t kInlineBytes = 64;  // a bare ACK
 bool say(std::string& problem, const std::string& what, int error) {
   problem = what + ": " + strerrordesc_np(error);
   return false;
-}
-
-// Of a device with a network interface of the kernel's.
-bool has_interface(const std::string& device) {
-  const std::string path = "/sys/class/infiniband/" + device + "/device/net";
-  const int fd = libc.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) libc.close(fd);
-  return fd >= 0;
 }
 
 // RFC 4291 §A: the interface's half of a link-local address.
@@ -84,10 +77,6 @@ bool Device::find(const std::string& name, std::string& problem) {
 }
 
 bool Device::look(std::string& problem) {
-  if (has_interface(name_)) {
-    problem = "the device has a network interface of the kernel's, and steering beside the kernel is not built yet";
-    return false;
-  }
   ibv_device_attr_ex device{};
   const verbs_context* const extended = verbs_get_ctx_op(context_, query_device_ex);
   if (extended != nullptr && extended->query_device_ex(context_, nullptr, &device, sizeof device) == 0) {
@@ -113,6 +102,12 @@ bool Device::look(std::string& problem) {
   if (verbs_->query_gid(context_, number_, 0, &gid) != 0) return say(problem, "the port has no address", errno);
   mac_ = mac_of(gid);
   return true;
+}
+
+bool Device::has_interface() const {
+  const std::string path = "/sys/class/infiniband/" + name_ + "/device/net";
+  const Descriptor folder(libc.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder.is_open();
 }
 
 // --- Queues
@@ -203,6 +198,16 @@ void Device::discard_completions() const {
 
 bool Device::steer(const MacAddress& mac, std::string& problem) {
   return add_rule(mac, problem) && add_rule(MacAddress::broadcast(), problem);
+}
+
+bool Device::steer(const MacAddress& mac, const FlowSpec& flow, bool add) {
+  if (!add) return flows_.remove(flow);
+  if (flows_.add(queue_, number_, mac, flow)) return true;
+  if (refused_++ == 0)
+    host->log(LogLevel::kWarn, ("verbs:" + name_ + ": a flow cannot be steered here, the kernel keeps it (" +
+                                strerrordesc_np(errno) + "); more of them are counted as steer_lost")
+                                   .c_str());
+  return false;
 }
 
 bool Device::add_rule(const MacAddress& destination, std::string& problem) {
@@ -325,6 +330,7 @@ void Device::close() {
   }
   if (channel_ != nullptr) own_descriptors(false);
   for (ibv_flow* const rule : rules_) (void)ibv_destroy_flow(rule);
+  flows_.destroy();
   if (queue_ != nullptr) (void)verbs_->destroy_qp(queue_);
   if (received_ != nullptr) fetch();
   for (ibv_cq* const each : {received_, sent_})

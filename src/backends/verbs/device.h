@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backends/packet/descriptor.h"
+#include "backends/verbs/flow_rules.h"
 #include "backends/verbs/verbs.h"
 #include "stack/address.h"
 
@@ -48,6 +49,8 @@ class Device {
   bool make_queues(std::span<std::byte> memory, std::uint32_t depth, std::string& problem);
   /// Frames to that address and broadcasts come here. False: `problem`.
   bool steer(const MacAddress& mac, std::string& problem);
+  /// Of an interface that the kernel keeps, this flow to that address comes here, or no longer.
+  bool steer(const MacAddress& mac, const FlowSpec& flow, bool add);
   /// Has the thread look at the link, and then listen.
   bool watch(std::string& problem);
   /// After a failure: the queue pair as it was at first; all that was posted is forgotten, and what had been completed,
@@ -55,6 +58,8 @@ class Device {
   bool restart();
 
   [[nodiscard]] MacAddress mac() const { return mac_; }
+  /// The kernel has a network interface on it.
+  [[nodiscard]] bool has_interface() const;
   /// Bytes of the largest IP packet that fits on its wire; 0: it does not say.
   [[nodiscard]] std::uint32_t mtu() const { return verbs_->wire_mtu != nullptr ? verbs_->wire_mtu(context_) : 0; }
   [[nodiscard]] bool checksums() const { return checksums_; }
@@ -103,6 +108,8 @@ class Device {
   ibv_cq* sent_ = nullptr;
   ibv_qp* queue_ = nullptr;
   std::vector<ibv_flow*> rules_;
+  FlowRules flows_;
+  unsigned refused_ = 0;  // flows
   MacAddress mac_;
   bool checksums_ = false;
   bool armed_ = false;

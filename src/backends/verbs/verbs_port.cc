@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
 #include "stack/wire.h"
 
@@ -14,9 +16,15 @@ constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it 
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
 constexpr std::size_t kMostSegments = Device::kMostSegments;
+// Between two looks at what the kernel tells: none while it is being asked, many when nobody waits for it.
+constexpr std::uint32_t kEagerLooks = 4096, kRareLooks = 1024;
 static_assert((kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
 constexpr std::uint32_t kLargestMtu =
     packet::FramePool::kLarge.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
+
+bool is_arp(const Packet* frame) {
+  return wire::at<wire::Ethernet>(*frame, 0).type == wire::kEtherTypeArp;
+}
 
 }  // namespace
 
@@ -47,9 +55,12 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
     return false;
   }
   if (!device_.open(spec.target, problem) || !choose_frames(spec, problem)) return false;
-  mac_ = spec.mac.is_zero() ? device_.mac() : spec.mac;
+  mac_ = choose_mac(spec);
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
-  if (!device_.make_queues(pool_.memory(), depth, problem) || !device_.steer(mac_, problem)) return false;
+  if (!device_.make_queues(pool_.memory(), depth, problem)) return false;
+  caps_.steering = spec.share_interface;
+  if (!(caps_.steering ? kernel_.open(spec.interface, mac_, wakeup_, problem) : device_.steer(mac_, problem)))
+    return false;
   caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
@@ -60,6 +71,13 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   refill();
   wakeup_.add(device_.wait_descriptor());
   return device_.watch(problem);
+}
+
+// Beside the kernel's interface, and not its: an address of our own.
+MacAddress VerbsPort::choose_mac(const PortSpec& spec) const {
+  if (spec.share_interface) return device_.mac();
+  if (!spec.mac.is_zero()) return spec.mac;
+  return device_.has_interface() ? packet::derive_mac(spec, device_.mac()) : device_.mac();
 }
 
 bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
@@ -135,6 +153,15 @@ Packet* VerbsPort::finish(const ibv_wc& completion) {
   return frame;
 }
 
+// True: what the kernel tells is to be looked at.
+bool VerbsPort::kernel_is_due() {
+  looks_++;
+  if (kernel_looks_ == 0 || !kernel_.has_questions())
+    return std::exchange(kernel_looks_, 0U) != 0 || looks_ % kRareLooks == 0;
+  kernel_looks_--;
+  return true;
+}
+
 std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   if (failed_.load(std::memory_order_acquire)) [[unlikely]]
     repair();
@@ -151,6 +178,8 @@ std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
     out[n++] = frame;
   }
   refill();
+  if (caps_.steering && kernel_is_due()) [[unlikely]]
+    n += kernel_.receive(pool_, out.subspan(n));
   if (n == 0) return 0;
   rx_frames_.add(n);
   rx_bytes_.add(bytes);
@@ -209,7 +238,30 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   return taken;
 }
 
+bool VerbsPort::steer(const FlowSpec& flow, bool add) {
+  return caps_.steering && device_.steer(mac_, flow, add);
+}
+
+// What is asked by ARP the kernel knows.
 std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
+  if (!caps_.steering) [[likely]]
+    return transmit(frames);
+  std::size_t done = 0;
+  while (done < frames.size()) {
+    const auto rest = frames.subspan(done);
+    const auto arp = static_cast<std::size_t>(std::find_if(rest.begin(), rest.end(), is_arp) - rest.begin());
+    const std::size_t sent = arp == 0 ? 0 : transmit(rest.first(arp));
+    done += sent;
+    if (sent < arp) break;
+    if (arp == rest.size()) continue;
+    kernel_.take_arp(*frames[done]);
+    kernel_looks_ = kEagerLooks;
+    pool_.free_frame(frames[done++]);
+  }
+  return done;
+}
+
+std::size_t VerbsPort::transmit(std::span<Packet* const> frames) {
   if (waiting_.size() - (posted_sends_ - sent_) < frames.size()) reap();
   if (!is_up() || lost_ || failed_.load(std::memory_order_acquire)) [[unlikely]]
     return drop(frames);
@@ -243,6 +295,7 @@ bool VerbsPort::arm(std::uint16_t queue) {
 
 void VerbsPort::disarm(std::uint16_t queue) {
   if (!lost_) device_.fetch();
+  kernel_looks_ = std::max(kernel_looks_, 1U);  // it may be what woke us
   FramePort::disarm(queue);
 }
 

@@ -11,6 +11,7 @@
 
 #include "backends/packet/frame_port.h"
 #include "backends/verbs/device.h"
+#include "backends/verbs/kernel_side.h"
 
 namespace bypass::verbs {
 
@@ -25,6 +26,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
   bool arm(std::uint16_t queue) override;
   void disarm(std::uint16_t queue) override;
+  bool steer(const FlowSpec& flow, bool add) override;
   void look() override {}  // the device's own thread tells
   void drop_in_child() const { device_.drop_in_child(); }
 
@@ -32,9 +34,12 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   struct Requests;
 
   bool set_up(const PortSpec& spec, std::string& problem);
+  [[nodiscard]] MacAddress choose_mac(const PortSpec& spec) const;
   bool choose_frames(const PortSpec& spec, std::string& problem);
   void refill();
   void reap();
+  bool kernel_is_due();
+  std::size_t transmit(std::span<Packet* const> frames);
   std::size_t post(std::span<Packet* const> frames);
   Packet* finish(const ibv_wc& completion);
   void repair();
@@ -53,6 +58,8 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   std::unique_ptr<Requests> requests_;
   std::atomic<bool> failed_{false};
   bool lost_ = false;
+  KernelSide kernel_;  // of an interface that is shared with it
+  std::uint32_t looks_ = 0, kernel_looks_ = 0;
   Device device_{*this};
 };
 

@@ -1,0 +1,44 @@
+// FlowRules: the steering rules of a queue pair on an interface that the kernel keeps: one a flow, however many sockets
+// share it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <map>
+
+#include "stack/address.h"
+#include "stack/port.h"
+
+namespace bypass::verbs {
+
+class FlowRules {
+ public:
+  FlowRules() = default;
+  FlowRules(const FlowRules&) = delete;
+  FlowRules& operator=(const FlowRules&) = delete;
+  ~FlowRules() { destroy(); }
+
+  /// IPv4 frames of that flow to `mac` come to the queue pair, on the device's port of that number. False with errno:
+  /// the device refuses (ENOTSUP, EBUSY: another process has the flow).
+  bool add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow);
+  /// The last one who added it takes the rule away.
+  bool remove(const FlowSpec& flow);
+  /// Takes all rules away, and remembers them for remake().
+  void destroy();
+  /// Makes them for a new queue pair. Returns how many the device refused; those are forgotten.
+  std::size_t remake(ibv_qp* queue, std::uint8_t number, const MacAddress& mac);
+  [[nodiscard]] std::size_t size() const { return rules_.size(); }
+
+ private:
+  struct Order {
+    bool operator()(const FlowSpec& a, const FlowSpec& b) const;
+  };
+  struct Rule {
+    ibv_flow* made = nullptr;
+    unsigned users = 0;
+  };
+  std::map<FlowSpec, Rule, Order> rules_;
+};
+
+}  // namespace bypass::verbs

@@ -1,0 +1,224 @@
+#include "backends/verbs/kernel_side.h"
+
+#include <linux/icmp.h>
+#include <linux/if.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "backends/packet/libc.h"
+#include "stack/wire.h"
+
+namespace bypass::verbs {
+namespace {
+
+using packet::Descriptor;
+using packet::libc;
+
+constexpr std::uint16_t kDiscard = 9;  // RFC 863
+constexpr int kBehind = 4 << 20;       // bytes of news that may wait while nobody reads
+
+int open_raw(int family, int protocol) {
+  return libc.socket(family, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
+}
+
+int index_of(const std::string& name) {
+  const Descriptor socket(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
+  return socket.is_open() && libc.ioctl(socket.get(), SIOCGIFINDEX, &request) == 0 ? request.ifr_ifindex : 0;
+}
+
+struct Neighbour {
+  std::uint32_t address = 0;
+  MacAddress mac;
+  bool known = false;
+};
+
+// RTM_NEWNEIGH as the kernel tells it.
+Neighbour neighbour_in(const nlmsghdr& message, int interface) {
+  Neighbour neighbour;
+  const auto* const body = static_cast<const ndmsg*>(NLMSG_DATA(&message));
+  if (message.nlmsg_type != RTM_NEWNEIGH || body->ndm_family != AF_INET || body->ndm_ifindex != interface)
+    return neighbour;
+  constexpr unsigned kValid = NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;
+  if ((body->ndm_state & kValid) == 0) return neighbour;
+  auto left = static_cast<int>(NLMSG_PAYLOAD(&message, sizeof *body));
+  const auto* each = reinterpret_cast<const rtattr*>(reinterpret_cast<const char*>(body) + NLMSG_ALIGN(sizeof *body));
+  for (; RTA_OK(each, left); each = RTA_NEXT(each, left)) {
+    if (each->rta_type == NDA_DST && RTA_PAYLOAD(each) == sizeof neighbour.address) {
+      std::memcpy(&neighbour.address, RTA_DATA(each), sizeof neighbour.address);
+      neighbour.address = be32_to_host(neighbour.address);
+    } else if (each->rta_type == NDA_LLADDR && RTA_PAYLOAD(each) == neighbour.mac.bytes.size()) {
+      std::memcpy(neighbour.mac.bytes.data(), RTA_DATA(each), neighbour.mac.bytes.size());
+      neighbour.known = true;
+    }
+  }
+  return neighbour;
+}
+
+}  // namespace
+
+bool KernelSide::open(const std::string& interface, const MacAddress& mac, packet::Wakeup& wakeup,
+                      std::string& problem) {
+  name_ = interface;
+  mac_ = mac;
+  interface_ = index_of(interface);
+  netlink_ = Descriptor(open_raw(AF_NETLINK, NETLINK_ROUTE));
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = RTMGRP_NEIGH;
+  if (interface_ == 0 || !netlink_.is_open() ||
+      libc.bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    problem = "the kernel does not tell of the neighbours on " + interface + ": " + strerrordesc_np(errno);
+    return false;
+  }
+  (void)libc.setsockopt(netlink_.get(), SOL_SOCKET, SO_RCVBUF, &kBehind, sizeof kBehind);
+  wakeup.add(netlink_.get());
+  // Without it (it needs CAP_NET_RAW, as the queue pair does) errors are not heard of; TCP lives without them.
+  icmp_ = Descriptor(open_raw(AF_INET, IPPROTO_ICMP));
+  icmp_filter filter{};
+  filter.data = ~(1U << ICMP_DEST_UNREACH | 1U << ICMP_TIME_EXCEEDED | 1U << ICMP_PARAMETERPROB);
+  if (!icmp_.is_open() || libc.setsockopt(icmp_.get(), SOL_RAW, ICMP_FILTER, &filter, sizeof filter) != 0 ||
+      libc.setsockopt(icmp_.get(), SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(),
+                      static_cast<socklen_t>(interface.size() + 1)) != 0)
+    icmp_.close();
+  if (icmp_.is_open()) wakeup.add(icmp_.get());
+  return true;
+}
+
+// --- Questions
+
+void KernelSide::take_arp(const Packet& frame) {
+  if (!wire::fits<wire::Arp>(frame, sizeof(wire::Ethernet))) return;
+  const auto& arp = wire::at<wire::Arp>(frame, sizeof(wire::Ethernet));
+  const std::uint32_t target = arp.target_ip, sender = arp.sender_ip;
+  if (arp.operation != wire::kArpRequest || target == sender) return;  // what others are told is the kernel's to say
+  const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == target; });
+  if (asked == open_.end()) {
+    Question& place = open_[next_++ % open_.size()];  // the oldest one asks again by itself
+    if (place.address == 0) questions_++;
+    place = {target, sender};
+  }
+  ask(target);
+}
+
+// What it knows it tells at once; what it has to find out, when it has. Using an entry keeps it fresh.
+void KernelSide::ask(std::uint32_t address) {
+  (void)request(RTM_GETNEIGH, NLM_F_REQUEST, 0, address);
+  may_ask_ = may_ask_ && request(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE, NTF_USE, address);
+  if (!may_ask_) nudge(address);
+}
+
+bool KernelSide::request(std::uint16_t type, std::uint16_t flags, std::uint8_t neighbour_flags,
+                         std::uint32_t address) const {
+  struct {
+    nlmsghdr head;
+    ndmsg body;
+    rtattr attribute;
+    std::uint32_t address;
+  } message{};
+  message.head.nlmsg_len = sizeof message;
+  message.head.nlmsg_type = type;
+  message.head.nlmsg_flags = flags;
+  message.body.ndm_family = AF_INET;
+  message.body.ndm_ifindex = interface_;
+  message.body.ndm_flags = neighbour_flags;
+  message.attribute.rta_type = NDA_DST;
+  message.attribute.rta_len = RTA_LENGTH(sizeof message.address);
+  message.address = host_to_be32(address);
+  return libc.sendto(netlink_.get(), &message, sizeof message, 0, nullptr, 0) == static_cast<ssize_t>(sizeof message);
+}
+
+// Without CAP_NET_ADMIN the kernel looks a neighbour up when it has something to send there.
+void KernelSide::nudge(std::uint32_t address) const {
+  const Descriptor socket(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = host_to_be16(kDiscard);
+  to.sin_addr.s_addr = host_to_be32(address);
+  (void)libc.setsockopt(socket.get(), SOL_SOCKET, SO_BINDTODEVICE, name_.c_str(),
+                        static_cast<socklen_t>(name_.size() + 1));
+  (void)libc.sendto(socket.get(), "", 0, MSG_DONTROUTE, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+}
+
+// --- Answers
+
+std::size_t KernelSide::receive(packet::FramePool& pool, std::span<Packet*> out) {
+  const std::size_t n = read_neighbours(pool, out);
+  return n + read_errors(pool, out.subspan(n));
+}
+
+std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packet*> out) {
+  alignas(nlmsghdr) char told[8192];
+  std::size_t n = 0;
+  while (n + kMostReady <= out.size()) {
+    const ssize_t got = libc.recv(netlink_.get(), told, sizeof told, 0);
+    if (got < 0 && errno == ENOBUFS) continue;  // some news is lost: who still asks asks again
+    if (got <= 0) break;
+    auto left = static_cast<std::size_t>(got);
+    for (const auto* each = reinterpret_cast<const nlmsghdr*>(told); NLMSG_OK(each, left);
+         each = NLMSG_NEXT(each, left)) {
+      // EPERM: to a request of ours. What is not known yet (ENOENT) is being found out.
+      if (each->nlmsg_type == NLMSG_ERROR && static_cast<const nlmsgerr*>(NLMSG_DATA(each))->error == -EPERM) {
+        may_ask_ = false;
+        for (const Question& question : open_)
+          if (question.address != 0) nudge(question.address);
+      }
+      const Neighbour neighbour = neighbour_in(*each, interface_);
+      Packet* const frame =
+          neighbour.known && n < out.size() ? answer(pool, neighbour.address, neighbour.mac) : nullptr;
+      if (frame != nullptr) out[n++] = frame;
+    }
+  }
+  return n;
+}
+
+// Null: nobody has asked.
+Packet* KernelSide::answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac) {
+  const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == address; });
+  if (asked == open_.end()) return nullptr;
+  Packet* const frame = pool.take();
+  if (frame == nullptr) return nullptr;
+  frame->len = frame->frame_len = sizeof(wire::Ethernet) + sizeof(wire::Arp);
+  auto& ethernet = wire::at<wire::Ethernet>(*frame, 0);
+  ethernet.destination = mac_;
+  ethernet.source = mac;
+  ethernet.type = wire::kEtherTypeArp;
+  auto& arp = wire::at<wire::Arp>(*frame, sizeof ethernet);
+  arp.hardware = 1;
+  arp.protocol = wire::kEtherTypeIpv4;
+  arp.hardware_len = sizeof(MacAddress);
+  arp.protocol_len = sizeof(std::uint32_t);
+  arp.operation = wire::kArpReply;
+  arp.sender_mac = mac;
+  arp.sender_ip = address;
+  arp.target_mac = mac_;
+  arp.target_ip = asked->asker;
+  *asked = {};
+  questions_--;
+  return frame;
+}
+
+std::size_t KernelSide::read_errors(packet::FramePool& pool, std::span<Packet*> out) const {
+  std::byte error[1500];
+  std::size_t n = 0;
+  while (icmp_.is_open() && n < out.size()) {
+    auto* const packet = error + sizeof(wire::Ethernet);
+    const ssize_t got = libc.recv(icmp_.get(), packet, sizeof error - sizeof(wire::Ethernet), 0);
+    if (got <= 0) break;
+    wire::Ethernet ethernet{mac_, mac_, {}};
+    ethernet.type = wire::kEtherTypeIpv4;
+    std::memcpy(error, &ethernet, sizeof ethernet);
+    Packet* const frame = pool.copy_in({error, sizeof ethernet + static_cast<std::size_t>(got)});
+    if (frame != nullptr) out[n++] = frame;
+  }
+  return n;
+}
+
+}  // namespace bypass::verbs

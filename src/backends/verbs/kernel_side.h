@@ -1,0 +1,59 @@
+// KernelSide: what the kernel knows of an interface that it keeps, and a port that shares it needs: who has which MAC
+// address (rtnetlink(7)), and ICMP errors about our packets (raw(7)). Neither can be steered to a queue pair: the
+// kernel needs them itself.
+//
+// The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel, and the kernel's
+// answers come back as ARP replies, so that above the port nothing is different.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "backends/packet/descriptor.h"
+#include "backends/packet/frame_pool.h"
+#include "backends/packet/wakeup.h"
+#include "stack/address.h"
+#include "stack/packet.h"
+
+namespace bypass::verbs {
+
+class KernelSide {
+ public:
+  /// Frames of an ARP reply or an ICMP error that are ready at once.
+  static constexpr std::size_t kMostReady = 16;
+
+  /// Of the interface of that name, which has this MAC address. False: `problem`.
+  bool open(const std::string& interface, const MacAddress& mac, packet::Wakeup& wakeup, std::string& problem);
+  [[nodiscard]] bool is_open() const { return netlink_.is_open(); }
+
+  /// An outgoing ARP frame, which goes no further: a question is put to the kernel.
+  void take_arp(const Packet& frame);
+  /// What the kernel has told since, as frames from `pool`, into `out`. System calls: to be called when the descriptor
+  /// says so, while questions are open, and every now and then.
+  std::size_t receive(packet::FramePool& pool, std::span<Packet*> out);
+  [[nodiscard]] bool has_questions() const { return questions_ != 0; }
+
+ private:
+  void ask(std::uint32_t address);
+  bool request(std::uint16_t type, std::uint16_t flags, std::uint8_t neighbour_flags, std::uint32_t address) const;
+  void nudge(std::uint32_t address) const;
+  std::size_t read_neighbours(packet::FramePool& pool, std::span<Packet*> out);
+  std::size_t read_errors(packet::FramePool& pool, std::span<Packet*> out) const;
+  Packet* answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac);
+
+  int interface_ = 0;
+  std::string name_;
+  MacAddress mac_;
+  packet::Descriptor netlink_, icmp_;
+  bool may_ask_ = true;  // the kernel lets us (CAP_NET_ADMIN)
+  struct Question {
+    std::uint32_t address = 0;  // host order; 0: none
+    std::uint32_t asker = 0;
+  };
+  std::array<Question, 64> open_{};
+  std::size_t questions_ = 0;
+  std::size_t next_ = 0;
+};
+
+}  // namespace bypass::verbs
