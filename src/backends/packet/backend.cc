@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "backends/packet/address_claim.h"
+#include "backends/packet/claim.h"
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
 #include "backends/packet/link_watch.h"
@@ -31,10 +31,24 @@ class PacketBackend final : public Backend {
   LinkWatch links_;
   struct Opened {
     std::unique_ptr<FramePort> port;
-    AddressClaim claim;
+    std::vector<Claim> claims;
   };
   std::vector<Opened> ports_;
 };
+
+// Where the stack answers for addresses of its own on an interface it is the only one that does. A shared interface's
+// are the kernel's, and the flows at them are claimed one by one (FlowMap).
+bool claim_addresses(const PortSpec& spec, std::vector<Claim>& claims, std::string& problem) {
+  if (spec.share_interface) return true;
+  for (const IpAddress& address : spec.addresses) {
+    Claim& claim = claims.emplace_back();
+    if (claim.take(spec.target, text_of(address))) continue;
+    problem = "another process" + claim.holder() + " has the address " + text_of(address) +
+              " on this interface; give this one an address of its own (BYPASS_ADDR)";
+    return false;
+  }
+  return true;
+}
 
 std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem) {
   if (spec.kind == "af_packet" || spec.kind == "netdev") return PacketPort::open(spec, problem);
@@ -50,8 +64,8 @@ bool PacketBackend::check(const PortSpec&, std::string&) {
 }
 
 Port* PacketBackend::open(const PortSpec& spec, std::string& problem) {
-  AddressClaim claim;
-  if (!claim.take(spec, problem)) {
+  std::vector<Claim> claims;
+  if (!claim_addresses(spec, claims, problem)) {
     problem = spec.kind + ":" + spec.target + ": " + problem;
     errno = EADDRINUSE;
     return nullptr;
@@ -65,7 +79,7 @@ Port* PacketBackend::open(const PortSpec& spec, std::string& problem) {
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
-  ports_.push_back({std::move(port), std::move(claim)});
+  ports_.push_back({std::move(port), std::move(claims)});
   return ports_.back().port.get();
 }
 

@@ -33,6 +33,17 @@ bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std
   return false;
 }
 
+bool FramePort::choose_mac(const PortSpec& spec, const MacAddress& of_interface, std::string& problem) {
+  if (!spec.share_interface) {
+    mac_ = spec.mac.is_zero() ? derive_mac(spec, of_interface) : spec.mac;
+    return true;
+  }
+  mac_ = of_interface;
+  caps_.steering = true;
+  shared_ = SharedInterface::create(spec, mac_, problem);
+  return shared_ != nullptr;
+}
+
 void FramePort::set_link(bool up) {
   if (link_.exchange(up, std::memory_order_acq_rel) == up) return;
   if (up)

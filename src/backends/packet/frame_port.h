@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "backends/backend.h"
 #include "backends/counter.h"
 #include "backends/packet/frame_pool.h"
+#include "backends/packet/shared_interface.h"
 #include "backends/packet/wakeup.h"
 #include "stack/port.h"
 
@@ -30,6 +32,7 @@ class FramePort : public Port, protected PortCounters {
   [[nodiscard]] std::uint32_t wait_generation() const final { return 0; }
   bool arm(std::uint16_t queue) override;
   void disarm(std::uint16_t queue) override;
+  bool steer(const FlowSpec& flow, bool add) final { return shared_ == nullptr || shared_->steer(flow, add); }
   [[nodiscard]] PortStats stats() const final;
 
  protected:
@@ -41,6 +44,9 @@ class FramePort : public Port, protected PortCounters {
   bool prepare_virtio(const PortSpec& spec, std::string& problem);
   /// The interface's MTU, or the one asked for if the interface passes it.
   bool choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem);
+  /// The MAC address: of an interface that is shared its own, and then its flows can be steered. False: `problem` says
+  /// why.
+  bool choose_mac(const PortSpec& spec, const MacAddress& of_interface, std::string& problem);
   void set_link(bool up);
   [[nodiscard]] bool is_up() const { return link_.load(std::memory_order_acquire); }
   /// Frames that the interface does not take any more: lost, as on a wire.
@@ -52,6 +58,7 @@ class FramePort : public Port, protected PortCounters {
   Wakeup wakeup_;
   PortCaps caps_;
   MacAddress mac_;
+  std::unique_ptr<SharedInterface> shared_;  // null: the port has its MAC address and its IP addresses for itself
 
  private:
   std::atomic<bool> link_{false};

@@ -62,17 +62,26 @@ bool PacketPort::open_sockets(const PortSpec& spec, std::string& problem) {
   if (!choose_mtu(spec, interface.mtu, problem)) return false;
   if (libc.setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
     libc.setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);
-  mac_ = spec.mac.is_zero() ? derive_mac(spec, interface.mac) : spec.mac;
-  const std::uint32_t plain = caps_.mtu + ETH_HLEN;
-  const bool opened = short_frames_.create({0, plain, kShortRingBytes, mac_}) &&
-                      long_frames_.create({plain + 1, kLongestFrame, kLongRingBytes, mac_}) && attach(interface);
-  if (!opened) {
-    problem = denied(errno);
+  if (!choose_mac(spec, interface.mac, problem)) return false;
+  if (!make_rings() || !attach(interface)) {
+    problem = shared_ == nullptr ? denied(errno) : sharing_problem(errno);
     return false;
   }
+  if (shared_ != nullptr && !shared_->keep_from_kernel(interface.index, problem)) return false;
   wakeup_.add(short_frames_.descriptor());
   wakeup_.add(long_frames_.descriptor());
   return true;
+}
+
+bool PacketPort::make_rings() {
+  const std::uint32_t plain = caps_.mtu + ETH_HLEN;
+  RxShape brief{0, plain, kShortRingBytes, mac_}, large{plain + 1, kLongestFrame, kLongRingBytes, mac_};
+  if (shared_ == nullptr) return short_frames_.create(brief) && long_frames_.create(large);
+  const Descriptor take_brief = shared_->ring_program(brief.shortest, brief.longest);
+  const Descriptor take_large = shared_->ring_program(large.shortest, large.longest);
+  brief.program = take_brief.get();
+  large.program = take_large.get();
+  return take_brief.is_open() && take_large.is_open() && short_frames_.create(brief) && long_frames_.create(large);
 }
 
 bool PacketPort::attach(const Interface& interface) {
@@ -91,10 +100,12 @@ bool PacketPort::join(const Interface& interface) {
          take_frames_to(mac_, tx_.get(), interface, PACKET_MR_PROMISC);
 }
 
-// An interface that was removed and made again has another index.
+// An interface that was removed and made again has another index. Where it is shared, so are its addresses, which are
+// others then.
 void PacketPort::look() {
   Interface interface;
   if (!look_at_interface(tx_.get(), name_, interface)) return set_link(false);
+  if (shared_ != nullptr) return set_link(interface.index == index_ && interface.mac == mac_ && interface.is_up);
   if (interface.index != index_) {
     if (!attach(interface)) return set_link(false);
     reopened_.fetch_add(1, std::memory_order_relaxed);

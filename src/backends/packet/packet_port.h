@@ -10,7 +10,8 @@
 // transmission would have them copied twice, and needs its system call all the same.
 //
 // The stack has a MAC address of its own there, so that the kernel takes frames to it for somebody else's and neither
-// answers nor forwards them.
+// answers nor forwards them. An interface that is shared (PortSpec::share_interface) has one for both; then the rings
+// take what is steered, and a program behind them keeps that from the kernel.
 #pragma once
 
 #include <memory>
@@ -38,6 +39,7 @@ class PacketPort final : public FramePort {
  private:
   bool set_up(const PortSpec& spec, std::string& problem);
   bool open_sockets(const PortSpec& spec, std::string& problem);
+  bool make_rings();
   bool attach(const Interface& interface);
   bool join(const Interface& interface);
   RxRing* next_ring();

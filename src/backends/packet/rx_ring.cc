@@ -35,6 +35,8 @@ sock_filter jump(std::uint16_t test, std::uint32_t with, std::uint8_t if_true, s
 // The kernel copies nothing for a frame that this refuses. A frame of a VLAN comes with its tag taken off: it is not
 // for us.
 bool attach_filter(int socket, const RxShape& shape) {
+  if (shape.program >= 0)
+    return libc.setsockopt(socket, SOL_SOCKET, SO_ATTACH_BPF, &shape.program, sizeof shape.program) == 0;
   const auto& b = shape.mac.bytes;
   const std::uint32_t mac_head =
       std::uint32_t{b[0]} << 24 | std::uint32_t{b[1]} << 16 | std::uint32_t{b[2]} << 8 | b[3];

@@ -17,12 +17,14 @@
 
 namespace bypass::packet {
 
-/// A ring takes the frames to `mac` and to groups whose length lies in this range (untagged ones).
+/// A ring takes the frames whose length lies in this range: those to `mac` and to groups (untagged ones), or what a
+/// program chooses, which looks at the length, too.
 struct RxShape {
   std::uint32_t shortest = 0;
   std::uint32_t longest = 0;  // also the slots' room
   std::uint32_t ring_bytes = 0;
   MacAddress mac;
+  int program = -1;  // a loaded socket filter; -1: by `mac`
 };
 
 class RxRing {

@@ -24,6 +24,7 @@ constexpr std::uint32_t kDefaultBuffers = 32u << 20;
 // the kernel never lacks chunks to receive into: nothing would arrive any more that frees some.
 constexpr std::uint32_t kLeastBuffers = 16u << 20;
 constexpr std::uint32_t kRingEntries = 2048;
+constexpr std::uint32_t kCopyRingBytes = 1u << 20;
 // What the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM).
 constexpr std::uint32_t kKernelHeadroom = 256;
 constexpr std::uint32_t kLargestMtu = FramePool::kPaged.element - kKernelHeadroom - ETH_HLEN - 512;
@@ -47,8 +48,13 @@ std::uint32_t receive_queues(int socket, const std::string& name) {
   return ask_ethtool(socket, name, &channels) ? std::max(1u, channels.rx_count + channels.combined_count) : 1;
 }
 
-std::string explained(int error) {
+std::string explained(int error, bool shared) {
   const std::string why = std::strerror(error);
+  if (shared && error == EPERM) return sharing_problem(error);
+  if (shared && error == EBUSY)
+    return why +
+           ": another XDP program or socket is at this interface (ip link shows it), and takes it whole; several " +
+           "processes share one by af_packet";
   if (error == EPERM) return why + ": AF_XDP needs CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN";
   if (error == EBUSY) return why + ": another XDP program or socket is at this interface (ip link shows it)";
   if (error == ENOBUFS) return why + ": the frames are more memory than may be locked (ulimit -l)";
@@ -72,9 +78,9 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) &&
                       take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST) &&
-                      program_.attach(interface.index, socket_.get(), mac_, spec.addresses);
+                      attach(interface.index, spec.addresses);
   if (!opened) {
-    problem = explained(errno);
+    problem = explained(errno, shared_ != nullptr);
     return false;
   }
   index_ = interface.index;
@@ -86,7 +92,7 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
 bool XdpPort::choose(const PortSpec& spec, Interface& interface, std::string& problem) {
   asking_ = Descriptor(libc.socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!asking_.is_open()) {
-    problem = explained(errno);
+    problem = explained(errno, spec.share_interface);
     return false;
   }
   if (!look_at_interface(asking_.get(), name_, interface) || !interface.is_ethernet) {
@@ -101,8 +107,7 @@ bool XdpPort::choose(const PortSpec& spec, Interface& interface, std::string& pr
   }
   is_veth_ = is_veth(asking_.get(), name_);
   caps_.rx_checksum = is_veth_;
-  mac_ = spec.mac.is_zero() ? derive_mac(spec, interface.mac) : spec.mac;
-  if (!choose_mtu(spec, interface.mtu, problem)) return false;
+  if (!choose_mac(spec, interface.mac, problem) || !choose_mtu(spec, interface.mtu, problem)) return false;
   if (caps_.mtu <= kLargestMtu) return true;
   problem = "AF_XDP takes an MTU of " + std::to_string(kLargestMtu) + " at most, and the interface has " +
             std::to_string(caps_.mtu) + "; use af_packet:" + name_;
@@ -135,10 +140,26 @@ bool XdpPort::bind_to(int interface) {
   return libc.bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
+bool XdpPort::attach(int interface, std::span<const IpAddress> addresses) {
+  if (shared_ == nullptr) return program_.attach(interface, socket_.get(), mac_, addresses);
+  return open_copies(interface) && program_.attach(interface, socket_.get(), shared_->point());
+}
+
+bool XdpPort::open_copies(int interface) {
+  RxShape shape{0, caps_.mtu + ETH_HLEN, kCopyRingBytes, mac_};
+  const Descriptor program = shared_->ring_program(shape.shortest, shape.longest);
+  shape.program = program.get();
+  copies_ = std::make_unique<RxRing>();
+  if (!program.is_open() || !copies_->create(shape) || !copies_->attach(interface)) return false;
+  wakeup_.add(copies_->descriptor());
+  return true;
+}
+
 // The socket stays with the interface that it was bound to: one made anew under the name is another one.
 void XdpPort::look() {
   Interface interface;
-  set_link(look_at_interface(asking_.get(), name_, interface) && interface.index == index_ && interface.is_up);
+  const bool there = look_at_interface(asking_.get(), name_, interface) && interface.index == index_ && interface.is_up;
+  set_link(there && (shared_ == nullptr || interface.mac == mac_));
 }
 
 // --- Chunks: each is a Packet's header and its buffer
@@ -179,6 +200,11 @@ std::size_t XdpPort::receive(std::uint16_t, std::span<Packet*> out) {
   reap();
   // Also when nothing arrives: it may be for want of chunks, which the program held until now.
   if (posted_ < kRingEntries / 2) fill();
+  const std::size_t n = take_received(out);
+  return copies_ == nullptr ? n : n + take_copies(out.subspan(n));
+}
+
+std::size_t XdpPort::take_received(std::span<Packet*> out) {
   const std::size_t n = std::min<std::size_t>(rx_.waiting(), out.size());
   if (n == 0) return 0;
   std::uint64_t bytes = 0;
@@ -195,6 +221,23 @@ std::size_t XdpPort::receive(std::uint16_t, std::span<Packet*> out) {
   posted_ -= static_cast<std::uint32_t>(n);
   rx_frames_.add(n);
   rx_bytes_.add(bytes);
+  return n;
+}
+
+std::size_t XdpPort::take_copies(std::span<Packet*> out) {
+  std::size_t n = 0;
+  while (n < out.size()) {
+    const tpacket2_hdr* const slot = copies_->head();
+    if (slot == nullptr) break;
+    Packet* const packet = pool_.copy_in(frame_of(*slot));
+    if (packet != nullptr) {
+      note_header(vnet_of(*slot), *packet);
+      rx_frames_.add(1);
+      rx_bytes_.add(packet->frame_len);
+      out[n++] = packet;
+    }
+    copies_->advance();
+  }
   return n;
 }
 

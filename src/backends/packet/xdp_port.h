@@ -6,6 +6,9 @@
 //
 // A veth's peer does not know that: the frames of its own programs come with the checksum still to be made. Such a
 // frame's field holds the pseudo header's sum and nothing else, and at a veth that is taken for a good one.
+//
+// Of an interface that is shared only steered frames come that way. ARP, neighbour discovery and groups' frames go to
+// the kernel, and a small packet ring brings their copies.
 #pragma once
 
 #include <memory>
@@ -13,6 +16,7 @@
 
 #include "backends/packet/frame_port.h"
 #include "backends/packet/interface.h"
+#include "backends/packet/rx_ring.h"
 #include "backends/packet/xdp_program.h"
 #include "backends/packet/xdp_ring.h"
 
@@ -32,6 +36,10 @@ class XdpPort final : public FramePort {
   bool choose(const PortSpec& spec, Interface& interface, std::string& problem);
   bool make_rings();
   bool bind_to(int interface);
+  bool attach(int interface, std::span<const IpAddress> addresses);
+  bool open_copies(int interface);
+  std::size_t take_received(std::span<Packet*> out);
+  std::size_t take_copies(std::span<Packet*> out);
   void fill();
   void reap();
   void kick();
@@ -47,6 +55,7 @@ class XdpPort final : public FramePort {
   XdpRing<std::uint64_t> fill_, completion_;
   std::uint32_t posted_ = 0;  // chunks that the kernel has to receive into, or has received into
   XdpProgram program_;
+  std::unique_ptr<RxRing> copies_;  // null: of an interface of our own there are none
 };
 
 }  // namespace bypass::packet

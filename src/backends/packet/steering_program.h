@@ -1,0 +1,34 @@
+// The programs that tell, frame by frame, what of a shared interface is ours: one piece of assembly in three uses,
+// which look into the same FlowMap.
+//
+//   ring_filter      at a packet ring's socket: takes what is steered, and copies of ARP, neighbour discovery and
+//   groups ingress_filter   behind the packet sockets, in front of the kernel's stack: keeps from it what is steered,
+//   which it
+//                    would answer with resets and port-unreachables
+//   xdp_redirect     in the driver: hands what is steered to an AF_XDP socket
+//
+// A frame's flow is looked up whole first, then without its remote end; then comes the rule that takes every frame to
+// the interface's MAC address. Fragments have no ports, and headers that IPv6 puts in between hide them: such packets
+// are no flow's. ARP, neighbour discovery and frames of a VLAN stay the kernel's whatever is steered.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/packet/bpf_assembler.h"
+#include "stack/address.h"
+
+namespace bypass::packet {
+
+/// `flows`: the FlowMap's descriptor; `mac`: the interface's.
+struct SteeringPoint {
+  int flows = -1;
+  MacAddress mac;
+};
+
+/// Frames whose length lies between these, its ends included, as RxShape has them.
+BpfAssembler ring_filter(const SteeringPoint& point, std::uint32_t shortest, std::uint32_t longest);
+BpfAssembler ingress_filter(const SteeringPoint& point);
+/// `socket_map`: an XSKMAP whose entry 0 is the socket.
+BpfAssembler xdp_redirect(const SteeringPoint& point, int socket_map);
+
+}  // namespace bypass::packet
