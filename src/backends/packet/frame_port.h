@@ -32,7 +32,7 @@ class FramePort : public Port, protected PortCounters {
   [[nodiscard]] std::uint32_t wait_generation() const final { return 0; }
   bool arm(std::uint16_t queue) override;
   void disarm(std::uint16_t queue) override;
-  bool steer(const FlowSpec& flow, bool add) final { return shared_ == nullptr || shared_->steer(flow, add); }
+  bool steer(const FlowSpec& flow, bool add) override { return shared_ == nullptr || shared_->steer(flow, add); }
   [[nodiscard]] PortStats stats() const final;
 
  protected:

@@ -55,7 +55,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
     return false;
   }
   if (!device_.open(spec.target, problem) || !choose_frames(spec, problem)) return false;
-  mac_ = choose_mac(spec);
+  mac_ = own_mac(spec);
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
   if (!device_.make_queues(pool_.memory(), depth, problem)) return false;
   caps_.steering = spec.share_interface;
@@ -74,7 +74,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
 }
 
 // Beside the kernel's interface, and not its: an address of our own.
-MacAddress VerbsPort::choose_mac(const PortSpec& spec) const {
+MacAddress VerbsPort::own_mac(const PortSpec& spec) const {
   if (spec.share_interface) return device_.mac();
   if (!spec.mac.is_zero()) return spec.mac;
   return device_.has_interface() ? packet::derive_mac(spec, device_.mac()) : device_.mac();

@@ -34,7 +34,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   struct Requests;
 
   bool set_up(const PortSpec& spec, std::string& problem);
-  [[nodiscard]] MacAddress choose_mac(const PortSpec& spec) const;
+  [[nodiscard]] MacAddress own_mac(const PortSpec& spec) const;
   bool choose_frames(const PortSpec& spec, std::string& problem);
   void refill();
   void reap();
