@@ -153,6 +153,12 @@ std::vector<Prefix> KernelNetwork::addresses_of(int interface) const {
   return own;
 }
 
+IpAddress KernelNetwork::link_local_of(int interface) const {
+  for (const Address& each : addresses)
+    if (each.interface == interface && is_link_local(each.prefix.address)) return each.prefix.address;
+  return {};
+}
+
 KernelNetwork read_kernel_network() {
   KernelNetwork network;
   std::vector<Measured> routes;

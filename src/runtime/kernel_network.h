@@ -37,6 +37,8 @@ struct KernelNetwork {
   [[nodiscard]] std::uint32_t mtu_of(int interface) const;
   /// Those of an interface, but for IPv6's link-local ones.
   [[nodiscard]] std::vector<Prefix> addresses_of(int interface) const;
+  /// IPv6's link-local one; any: the interface has none.
+  [[nodiscard]] IpAddress link_local_of(int interface) const;
 };
 
 /// Of the caller's network namespace. What the kernel does not tell is missing.

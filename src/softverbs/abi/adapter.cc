@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "runtime/inside.h"
+#include "runtime/kernel_network.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
@@ -118,7 +119,14 @@ bool Adapter::open(std::string& problem) {
   if (backend_ == nullptr) return false;
   port_ = backend_->open(port_spec(config, wire, config.soft.size()), problem);
   if (port_ == nullptr) return false;
-  engine_ = rdma::Device::create(device_config(wire), *port_);
+  rdma::DeviceConfig device = device_config(wire);
+  if (wire.shared) {
+    const runtime::KernelNetwork network = runtime::read_kernel_network();
+    interface_ = network.index_of(wire.target);
+    device.link_local = network.link_local_of(interface_);
+    device.answer_neighbours = false;  // the kernel answers for its addresses
+  }
+  engine_ = rdma::Device::create(device, *port_);
   spin_ = config.spin;
   yield_ = config.yield;
   tick_ = config.tick;
@@ -156,8 +164,10 @@ void Adapter::remove(Context& context) {
 // --- The process's end
 
 // The peer may not have taken our last frames yet, an acknowledgement it waits for among them, and they go with this
-// end of the wire. Who answers a question has taken what was sent before it.
+// end of the wire. Who answers a question has taken what was sent before it. (A kernel that has been given frames keeps
+// them.)
 void Adapter::say_farewell() {
+  if (interface_ != 0) return;
   Patience patience(*this);
   for (const Instant deadline = clock_.now() + kFarewellPatience; clock_.now() < deadline;) {
     {

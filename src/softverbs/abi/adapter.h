@@ -85,6 +85,7 @@ class Adapter {
   Backend* backend_ = nullptr;
   Port* port_ = nullptr;
   std::unique_ptr<rdma::Device> engine_;
+  int interface_ = 0;  // that it shares with the kernel
   socket::Clock clock_;
   std::vector<Context*> contexts_;
   Duration spin_{}, yield_{}, tick_{};
@@ -130,6 +131,8 @@ class Adapter::Turn {
   /// As the InfiniBand specification numbers them: what the wire does, whatever the port's state says. Disabled: the
   /// wire is there, and does not let this process in.
   [[nodiscard]] int physical_state() const { return adapter_.physical_state(); }
+  /// The number of the network interface that the kernel has on this wire, too; 0: there is none.
+  [[nodiscard]] std::uint32_t interface() const { return static_cast<std::uint32_t>(adapter_.interface_); }
   /// Hands on what the engine has to say before the turn's end.
   void hand_on_events() {
     if (!adapter_.inherited_) adapter_.hand_on_events();

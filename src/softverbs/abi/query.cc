@@ -90,6 +90,7 @@ int find_gid(Context& context, std::uint32_t port, std::uint32_t index, ibv_gid_
   entry.gid_index = index;
   entry.port_num = port;
   entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+  entry.ndev_ifindex = turn.interface();
   return 0;
 }
 

@@ -33,9 +33,10 @@ struct Limits {
 
 struct DeviceConfig {
   MacAddress mac;  // zero: the port's
-  /// The device's own addresses, of either family. GID 0 is the link-local address made from the MAC; then the IPv4
-  /// addresses (v4-mapped), then the others, in this order. All RoCE v2.
+  /// The device's own addresses, of either family. GID 0 is the link-local address; then the IPv4 addresses
+  /// (v4-mapped), then the others, in this order. All RoCE v2.
   std::vector<Prefix> addresses;
+  IpAddress link_local;   // any: made from the MAC
   IpAddress gateway;      // IPv4; any: none
   std::uint32_t mtu = 0;  // bytes of an IP packet; 0: the port's
   /// Whether the device answers ARP and neighbour solicitations: not where a kernel owns the address and answers.

@@ -28,7 +28,7 @@ IpAddress link_local(const MacAddress& mac) {
 }
 
 std::vector<ibv_gid> make_gids(const DeviceConfig& config, const MacAddress& mac) {
-  std::vector<ibv_gid> gids = {gid_of(link_local(mac))};
+  std::vector<ibv_gid> gids = {gid_of(config.link_local.is_any() ? link_local(mac) : config.link_local)};
   for (const bool v4 : {true, false})
     for (const Prefix& prefix : config.addresses)
       if (prefix.address.is_v4() == v4) gids.push_back(gid_of(prefix.address));
@@ -126,6 +126,7 @@ Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queu
       gids(make_gids(config, mac)),
       tx(port, queue),
       memory(config.limits.max_mr, config.seed),
+      port_steering(port),
       link(port.link()),
       ip_id(static_cast<std::uint16_t>(config.seed >> 16)) {}
 

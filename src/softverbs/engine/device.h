@@ -153,6 +153,7 @@ class Device {
 
   // --- Queue pairs
 
+  /// EADDRINUSE: another process has the port of RoCE packets at the addresses (port_steering.h).
   Made<Qp> create_qp(const QpInit& init);
   /// As the kernel's ib_modify_qp_is_ok has it; the attributes' values are checked before any of them counts.
   int modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask);
@@ -174,7 +175,8 @@ class Device {
   int destroy_ah(Ah& ah);
   int attach_multicast(Qp& qp, const ibv_gid& gid);
   int detach_multicast(Qp& qp, const ibv_gid& gid);
-  /// Raw-packet queue pairs only. Rules outlive nothing: destroy_qp with rules answers EBUSY.
+  /// Raw-packet queue pairs only. Rules outlive nothing: destroy_qp with rules answers EBUSY. On a port that steers
+  /// (port_steering.h): EOPNOTSUPP, it cannot steer that; EADDRINUSE, it is steered to another process.
   Made<Flow> create_flow(Qp& qp, const FlowRule& rule);
   int destroy_flow(Flow& flow);
 

@@ -2,7 +2,8 @@
 //
 //   receive.cc    a frame's way in: parsing, ICRC, whom it is for
 //   responder.cc  what a peer asks of an RC or UC queue pair     requester.cc  what it answers, and what we ask
-//   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc
+//   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
+//                                                                port_steering.cc
 //   roce_writer   a RoCE packet's way out                        neighbour_protocol.cc  ARP and neighbour discovery
 //   qp_state.cc   which attributes change in which state         queue_pair.cc, completion.cc  the verbs
 #pragma once
@@ -22,6 +23,7 @@
 #include "softverbs/engine/memory_table.h"
 #include "softverbs/engine/neighbours.h"
 #include "softverbs/engine/objects.h"
+#include "softverbs/engine/port_steering.h"
 #include "softverbs/engine/qp.h"
 #include "softverbs/engine/roce.h"
 #include "softverbs/engine/steering.h"
@@ -62,6 +64,7 @@ struct Engine {
   Neighbours neighbours;
   MemoryTable memory;
   Steering steering;
+  PortSteering port_steering;
   std::vector<Group> groups;
   std::vector<std::unique_ptr<Qp>> qps;  // by number, from kFirstQpn on
   std::uint32_t next_qpn = 0;            // index; numbers are not used again soon

@@ -322,6 +322,8 @@ void create_queues(Qp& qp, const QpInit& init) {
 Made<Qp> Device::create_qp(const QpInit& init) {
   Engine& e = *engine_;
   if (const int error = check_new(e, init)) return {nullptr, error};
+  const bool raw = init.type == IBV_QPT_RAW_PACKET;
+  if (const int error = raw ? 0 : e.port_steering.take_roce(e.gids)) return {nullptr, error};
   const std::uint32_t index = free_index(e);
   e.qps[index] = std::make_unique<Qp>();
   Qp& qp = *e.qps[index];

@@ -242,7 +242,12 @@ Made<Flow> Device::create_flow(Qp& qp, const FlowRule& rule) {
   Engine& e = *engine_;
   if (qp.type != IBV_QPT_RAW_PACKET) return {nullptr, EINVAL};
   if (e.steering.size() >= e.config.limits.max_flow) return {nullptr, ENOMEM};
-  Flow* flow = e.flows.add(std::make_unique<Flow>(Flow{&qp, rule}));
+  std::vector<FlowSpec> steered;
+  if (e.port_steering.is_needed()) {
+    if (const int error = flows_of(rule, e.mac, e.gids, steered)) return {nullptr, error};
+    if (const int error = e.port_steering.add(steered)) return {nullptr, error};
+  }
+  Flow* flow = e.flows.add(std::make_unique<Flow>(Flow{&qp, rule, std::move(steered)}));
   e.steering.add(*flow);
   qp.references++;
   return {flow, 0};
@@ -250,6 +255,7 @@ Made<Flow> Device::create_flow(Qp& qp, const FlowRule& rule) {
 
 int Device::destroy_flow(Flow& flow) {
   engine_->steering.remove(flow);
+  engine_->port_steering.remove(flow.steered);
   flow.qp->references--;
   engine_->flows.remove(flow);
   return 0;

@@ -105,7 +105,7 @@ Steering::Key Steering::masked(const Key& key, const Key& mask) {
 }
 
 Steering::Key Steering::mask_of(const FlowRule& rule) {
-  if (rule.type != IBV_FLOW_ATTR_NORMAL) return {};  // the defaults match whatever they apply to
+  if (rule.type != IBV_FLOW_ATTR_NORMAL) return {};
   Key mask = rule.mask;
   widen(rule.value.ip_source, mask.ip_source);
   widen(rule.value.ip_destination, mask.ip_destination);

@@ -10,6 +10,7 @@
 
 #include "softverbs/engine/requests.h"
 #include "stack/packet.h"
+#include "stack/port.h"
 
 namespace bypass::rdma {
 
@@ -18,6 +19,7 @@ struct Qp;
 struct Flow {
   Qp* qp = nullptr;
   FlowRule rule;
+  std::vector<FlowSpec> steered;  // by the port, on its account
 };
 
 class Steering {
@@ -32,6 +34,8 @@ class Steering {
 
   /// What rules can ask of a frame.
   static Key key_of(const Packet& frame);
+  /// What a rule looks at. The defaults match whatever they apply to.
+  static Key mask_of(const FlowRule& rule);
   /// Calls take(flow) for matching rules in order until it says false.
   template <typename F>
   void match(const Key& key, F&& take) const {
@@ -57,7 +61,6 @@ class Steering {
     [[nodiscard]] bool applies(const Key& key) const { return !multicast_only || key.destination.is_multicast(); }
   };
   static Key masked(const Key& key, const Key& mask);
-  static Key mask_of(const FlowRule& rule);
   static bool is_multicast_default(const FlowRule& rule) { return rule.type == IBV_FLOW_ATTR_MC_DEFAULT; }
   Table& table_for(const FlowRule& rule);
 
