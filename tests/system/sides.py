@@ -1,6 +1,6 @@
 """Where a scenario, a function of a side, runs: the kinds of wire between its server and its client."""
 from harness import LONG, Side, compare
-from veth_wire import Veth
+from veth_wire import Shared, Veth
 
 
 def vhost(server_port, soft=False):
@@ -11,12 +11,17 @@ def veth(port, ours):
     return lambda: Veth(port, ours=ours)
 
 
+def shared(wire, ours):
+    return lambda: Shared(wire, ours=ours)
+
+
 INTERFACES = ("netdev:veth-a", "af_xdp:veth-a") if LONG else ("netdev:veth-a",)
 WIRES = {
     "vhost": [vhost("vhost")],  # both ends are ours, the server's the one that is named
     "virtio": [vhost("virtio")],
     "verbs": [vhost("vhost", soft=True)],
     "veth": [veth(port, ours) for port in INTERFACES for ours in ("server", "client")],  # the other end is the kernel's
+    "shared": [shared(wire, ours) for wire in (("af_packet", "af_xdp") if LONG else ("af_packet",)) for ours in ("server", "client")],
 }
 
 

@@ -109,6 +109,37 @@ class Veth(Namespaces):
         self.run(role, "ethtool", "-K", name, "tx", "off", "tso", "off", "gso", "off", "gro", "off", LD_PRELOAD="")
 
 
+class Shared(Veth):
+    """A veth whose address the kernel has at our end, too: our programs share it with the kernel's through a software
+    RDMA device that steers, as they would a card. The role `beside` is a program of the kernel's at our end."""
+
+    def __init__(self, wire="af_packet", **options):
+        self.wire = wire
+        super().__init__("verbs:soft0", **options)
+        self.title = f"shared {wire}, {'server' if self.is_ours('server') else 'client'} ours"
+
+    def place(self, role):
+        return "ours" if role == "beside" else super().place(role)
+
+    def is_ours(self, role):
+        return role != "beside" and super().is_ours(role)
+
+    def address_of(self, role):
+        return OURS if self.place(role) == "ours" else KERNELS
+
+    def build(self):
+        super().build()
+        ip("-n", self.namespaces["ours"], "addr", "add", f"{OURS}/24", "dev", "veth-a")
+
+    def environment(self, role, **extra):
+        env = super().environment(role)
+        if self.is_ours(role):
+            del env["BYPASS_ADDR"]  # the interface's own
+            env.update(BYPASS_SOFT=f"{self.wire}:veth-a")
+        env.update(extra)
+        return env
+
+
 class Tap(Veth):
     """A tap interface whose kernel side lies in the same namespace."""
 
