@@ -100,7 +100,7 @@ class Load:
         return result
 
 
-@scenario("vhost", "virtio", "veth", "verbs")
+@scenario("vhost", "virtio", "veth", "verbs", "shared")
 def nginx_serves(side):
     nginx = Nginx(side)
     for name in list(nginx.sums) * 2:

@@ -23,7 +23,7 @@ def redis_server(side):
     return server, port
 
 
-@scenario("vhost", "veth", "verbs")
+@scenario("vhost", "veth", "verbs", "shared")
 def redis(side):
     _, port = redis_server(side)
     cli = ["redis-cli", "-h", side.address, "-p", port]
@@ -76,7 +76,7 @@ def http_server(side, sizes):
     return port
 
 
-@scenario("vhost", "veth", "verbs")
+@scenario("vhost", "veth", "verbs", "shared")
 def curl_and_wget(side):
     port = http_server(side, {"small": 100, "middle": 70000, "large": 20 << 20})
     out = []
@@ -113,7 +113,7 @@ def iperf3(side, *arguments):
     return report["end"]
 
 
-@scenario("vhost", "veth", "verbs")
+@scenario("vhost", "veth", "verbs", "shared")
 def iperf3_tcp(side):
     amount = (10 << 30) if LONG else (64 << 20)
     for extra in ([], ["-R"], ["-P", "4"]):
@@ -221,7 +221,7 @@ def rsync(side):
     return [sorted(line for line in text.splitlines() if not line.startswith(b".d")) for text in told]  # but for folders' times
 
 
-@scenario("vhost", "veth", "verbs")
+@scenario("vhost", "veth", "verbs", "shared")
 def udp_echo(side):
     port = free_port(socket.SOCK_DGRAM)
     side.start_python("server", "udp_echo.py", "server", "0.0.0.0", port, until="ready")

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from harness import LONG, check, free_port, make_file, run_named, sha256
-from veth_wire import KERNELS, OURS, Tap, Veth, ip
+from veth_wire import KERNELS, OURS, Shared, Tap, Veth, ip
 
 CASES = {}
 
@@ -337,6 +337,85 @@ def interface_goes_down_and_comes_back():
         side.pair("ours", "veth-a", "kernel", "veth-b")
         ip("-n", side.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
         check(side.run("kernel", *cli).strip() == b"PONG", "no answer over the new interface")
+
+
+def redis_at(side, role, port, **extra):
+    address = side.address_of(role)
+    return side.start(role, "redis-server", "--bind", address, "--protected-mode", "no", "--port", port, "--save", "", "--dir", side.dir,
+                      until="Ready to accept", **extra)
+
+
+def ask_redis(side, role, address, port, **options):
+    return side.run(role, "redis-cli", "-h", address, "-p", port, "ping", **options).strip()
+
+
+def beside_the_kernel(wire):
+    """Our programs and the kernel's at one interface and one address, at the same time; and the address is the kernel's
+    alone again when ours is killed."""
+    with Shared(wire) as side:
+        ours, kernels, far = free_port(), free_port(), free_port()
+        server = redis_at(side, "ours", ours)
+        redis_at(side, "beside", kernels)
+        redis_at(side, "kernel", far)
+        udp = free_port()
+        side.start_python("beside", "udp_echo.py", "server", OURS, udp, until="ready")
+        for _ in range(3):
+            check(ask_redis(side, "kernel", OURS, ours) == b"PONG", "ours does not answer")
+            check(ask_redis(side, "kernel", OURS, kernels) == b"PONG", "the kernel's service does not answer")
+            side.python("kernel", "udp_echo.py", "client", OURS, udp, 100)
+            side.run("kernel", "ping", "-c", "1", "-W", "5", OURS)
+            for role in ("ours", "beside"):
+                check(ask_redis(side, role, KERNELS, far) == b"PONG", f"{role}: no connection to the other end")
+        check(ask_redis(side, "beside", OURS, ours) == b"PONG", "this machine's own kernel does not reach our listener")
+        opened = side.stat(server)["counters"].get("tcp_passive_opens", 0)
+        check(opened == 3, f"{opened} connections came over the wire; the kernel had the others")
+        side.kill(server, signal.SIGKILL)
+        refused = ask_redis(side, "kernel", OURS, ours, expect=1)
+        check(b"" == refused, f"somebody answers: {refused}")
+        redis_at(side, "beside", ours)
+        check(ask_redis(side, "kernel", OURS, ours) == b"PONG", "the port is not the kernel's again")
+
+
+@case
+def shared_with_the_kernel_af_packet():
+    beside_the_kernel("af_packet")
+
+
+@case
+def shared_with_the_kernel_af_xdp():
+    beside_the_kernel("af_xdp")
+
+
+@case
+def shared_transfers():
+    """Many bytes each way, from either end, with the kernel's own beside them."""
+    with Shared() as side:
+        beside = free_port()
+        server = side.start_python("beside", "transfer.py", "serve", OURS, beside, AMOUNT, until="ready")
+        client = side.start_python("kernel", "transfer.py", "connect", OURS, beside, AMOUNT)
+        for role in ("ours", "kernel"):
+            transfer(side, role, AMOUNT)
+        check(side.end(client) == 0 and side.end(server) == 0, "the kernel's transfer failed")
+
+
+@case
+def shared_refused_peers_and_unreachable_ones():
+    """What the kernel's own sockets are told: a port that nobody listens at, by TCP and by ICMP; an address that nobody
+    has."""
+    program = ("import socket, sys\n"
+               "for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):\n"
+               "    s = socket.socket(socket.AF_INET, kind)\n"
+               "    s.settimeout(6)\n"
+               "    try:\n"
+               "        s.connect((sys.argv[1], int(sys.argv[2])))\n"
+               "        s.send(b'x')\n"
+               "        s.recv(1)\n"
+               "    except OSError as problem: print(problem.errno)\n")
+    with Shared() as side:
+        port = free_port()
+        for address in (KERNELS, "10.77.0.77"):
+            said = [side.run(role, "/usr/bin/python3", "-c", program, address, port, timeout=60) for role in ("ours", "beside")]
+            check(said[0] == said[1], f"{address}: {said}")
 
 
 run_named(CASES, "passed")

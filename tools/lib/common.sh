@@ -9,7 +9,7 @@ packages_build="g++ cmake ninja-build pkg-config dpdk-dev libdpdk-dev libibverbs
 packages_demo="redis-server redis-tools"
 packages_test="libbenchmark-dev ccache clang-format clang-tidy strace iproute2 procps psmisc
   util-linux binutils libc-bin memcached nginx postgresql-15 haproxy lighttpd apache2-bin nodejs default-jdk-headless openssl rsync
-  curl wget iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
+  curl wget iputils-ping iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
   ibverbs-utils perftest"
 
 say() { printf '%s\n' "$*" >&2; }
