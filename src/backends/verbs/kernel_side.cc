@@ -1,16 +1,15 @@
 #include "backends/verbs/kernel_side.h"
 
 #include <linux/icmp.h>
-#include <linux/if.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
 #include "stack/wire.h"
 
@@ -25,13 +24,6 @@ constexpr int kBehind = 4 << 20;       // bytes of news that may wait while nobo
 
 int open_raw(int family, int protocol) {
   return libc.socket(family, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
-}
-
-int index_of(const std::string& name) {
-  const Descriptor socket(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request{};
-  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
-  return socket.is_open() && libc.ioctl(socket.get(), SIOCGIFINDEX, &request) == 0 ? request.ifr_ifindex : 0;
 }
 
 struct Neighbour {
@@ -64,17 +56,21 @@ Neighbour neighbour_in(const nlmsghdr& message, int interface) {
 
 }  // namespace
 
-bool KernelSide::open(const std::string& interface, const MacAddress& mac, packet::Wakeup& wakeup,
-                      std::string& problem) {
+bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem) {
+  const Descriptor any(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  packet::Interface found;
+  if (!packet::look_at_interface(any.get(), interface, found)) {
+    problem = "no network interface " + interface + ": " + strerrordesc_np(errno);
+    return false;
+  }
   name_ = interface;
-  mac_ = mac;
-  interface_ = index_of(interface);
+  mac_ = found.mac;
+  interface_ = found.index;
   netlink_ = Descriptor(open_raw(AF_NETLINK, NETLINK_ROUTE));
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = RTMGRP_NEIGH;
-  if (interface_ == 0 || !netlink_.is_open() ||
-      libc.bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  if (!netlink_.is_open() || libc.bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     problem = "the kernel does not tell of the neighbours on " + interface + ": " + strerrordesc_np(errno);
     return false;
   }

@@ -23,8 +23,10 @@ class KernelSide {
   /// Frames of an ARP reply or an ICMP error that are ready at once.
   static constexpr std::size_t kMostReady = 16;
 
-  /// Of the interface of that name, which has this MAC address. False: `problem`.
-  bool open(const std::string& interface, const MacAddress& mac, packet::Wakeup& wakeup, std::string& problem);
+  /// Of the interface of that name. False: `problem`.
+  bool open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem);
+  /// The interface's. (An address that a GID is made of need not tell it: RFC 7217.)
+  [[nodiscard]] const MacAddress& mac() const { return mac_; }
   [[nodiscard]] bool is_open() const { return netlink_.is_open(); }
 
   /// An outgoing ARP frame, which goes no further: a question is put to the kernel.

@@ -55,12 +55,12 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
     return false;
   }
   if (!device_.open(spec.target, problem) || !choose_frames(spec, problem)) return false;
+  if (spec.share_interface && !kernel_.open(spec.interface, wakeup_, problem)) return false;
   mac_ = own_mac(spec);
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
   if (!device_.make_queues(pool_.memory(), depth, problem)) return false;
   caps_.steering = spec.share_interface;
-  if (!(caps_.steering ? kernel_.open(spec.interface, mac_, wakeup_, problem) : device_.steer(mac_, problem)))
-    return false;
+  if (!caps_.steering && !device_.steer(mac_, problem)) return false;
   caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
@@ -75,7 +75,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
 
 // Beside the kernel's interface, and not its: an address of our own.
 MacAddress VerbsPort::own_mac(const PortSpec& spec) const {
-  if (spec.share_interface) return device_.mac();
+  if (spec.share_interface) return kernel_.mac();
   if (!spec.mac.is_zero()) return spec.mac;
   return device_.has_interface() ? packet::derive_mac(spec, device_.mac()) : device_.mac();
 }
