@@ -66,7 +66,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_SOFT_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.1.1/24",
-     .help = "The software RDMA devices' addresses; without it BYPASS_ADDR's.",
+     .help = "The software RDMA devices' addresses; without it BYPASS_ADDR's; without either the kernel's own on an "
+             "interface, which it keeps.",
      .apply = list<parse_address_lists, &Draft::soft_addresses>},
 
     // Which sockets take it

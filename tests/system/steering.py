@@ -85,13 +85,13 @@ class Shared(Namespaces):
         return b"wrong 0" in self.python("there", "udp_bounce.py", OURS, port, 20)
 
 
-def pair(side, *command, timeout=60):
+def pair(side, *command, timeout=60, **of_client):
     """Runs a verbs program of two ends to its end; returns what the client said."""
     port = free_port()
     command = [*command, "-p", port]
     server = side.start("server", *command)
     side.until(lambda: server.poll() is not None or side.listens(server, port), f"{command[0]} listens")
-    said = side.run("client", *command, OURS, timeout=timeout).decode()
+    said = side.run("client", *command, OURS, timeout=timeout, **of_client).decode()
     check(side.end(server, timeout) == 0, f"{command}: the server failed")
     return said
 
@@ -155,6 +155,27 @@ def device_says_whose_interface_it_is_on():
             check(chosen == f"0 {link_local} {index}\n1 ::ffff:10.78.0.1 {index}\n", chosen)
             said = side.run("server", ECHO, "gids", BYPASS_SOFT_ADDR="10.77.0.9/24").decode()
             check("::ffff:10.77.0.9 0\n" in said, "an address of its own: " + said)
+
+
+@case
+def peer_with_an_address_of_its_own():
+    """Its device answers for that itself, at a MAC address of its own beside the kernel's."""
+    for kind in WIRES:
+        with Shared(kind) as side:
+            said = pair(side, "ibv_rc_pingpong", "-g", 1, "-c", BYPASS_SOFT_ADDR="10.77.0.9/24")
+            check("GID ::ffff:10.77.0.9" in said and "1000 iters" in said, said)
+
+
+@case
+def interface_goes_down_and_changes():
+    """The port's state is the interface's; with another MAC address that is another one."""
+    for kind in WIRES:
+        with Shared(kind) as side:
+            watch = side.start("server", "stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0", until="async event")
+            for number, (change, event) in enumerate(((["down"], "PORT_ERR"), (["up"], "PORT_ACTIVE"),
+                                                      (["address", "02:00:00:00:00:07"], "PORT_ERR"))):
+                ip("-n", side.namespaces["ours"], "link", "set", "veth-a", *change)
+                side.until(lambda: side.output(watch).count(event) == 1 + number // 2, f"{change}: {event}")
 
 
 @case

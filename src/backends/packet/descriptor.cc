@@ -11,8 +11,9 @@
 namespace bypass::packet {
 namespace {
 
-// A number plus one; 0 is an empty place. A port has four at most, a process sixteen ports.
-std::array<std::atomic<int>, 128> g_open{};
+// A number plus one; 0 is an empty place. A port has eight at most, a process sixteen ports; the rest are claims, of
+// which there is one a flow that is waited for.
+std::array<std::atomic<int>, 1024> g_open{};
 
 void replace(int before, int after) {
   for (auto& place : g_open) {

@@ -206,14 +206,16 @@ Ends Matcher::assemble() {
 
 BpfAssembler ring_filter(const SteeringPoint& point, std::uint32_t shortest, std::uint32_t longest) {
   Assembler a;
-  Ends ends = Matcher(a, kBuffer, point).assemble();
+  Jumps other_length;
+  a.load(BPF_W, kR2, kR1, offsetof(__sk_buff, len));
+  a.jump_if_below(kR2, shortest, other_length);
+  a.jump_if_above(kR2, longest, other_length);
+  const Ends ends = Matcher(a, kBuffer, point).assemble();
   a.land(ends.taken);
   a.land(ends.copied);
-  a.load(BPF_W, kR1, kR6, offsetof(__sk_buff, len));
-  a.jump_if_below(kR1, shortest, ends.passed);
-  a.jump_if_above(kR1, longest, ends.passed);
   a.leave_with(-1);  // the whole frame
   a.land(ends.passed);
+  a.land(other_length);
   a.leave_with(0);
   return a;
 }
