@@ -201,6 +201,16 @@ def alive(pid):
         return False
 
 
+def is_idle(child):
+    """Less than 25 ms of CPU time in a second."""
+    def used_ms():
+        fields = open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
+    before = used_ms()
+    time.sleep(1)
+    return used_ms() - before < 25
+
+
 def children_of(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split() if alive(child)]

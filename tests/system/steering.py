@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from harness import BUILD, check, free_port, run_named
+from harness import BUILD, check, free_port, is_idle, run_named
 from veth_wire import KERNELS, OURS, Namespaces, ip
 
 CASES = {}
@@ -176,6 +176,8 @@ def interface_goes_down_and_changes():
                                                       (["address", "02:00:00:00:00:07"], "PORT_ERR"))):
                 ip("-n", side.namespaces["ours"], "link", "set", "veth-a", *change)
                 side.until(lambda: side.output(watch).count(event) == 1 + number // 2, f"{change}: {event}")
+                if change == ["down"]:  # which leaves an error at its sockets
+                    side.until(lambda: is_idle(watch), "the device sleeps")
 
 
 @case

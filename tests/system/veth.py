@@ -4,9 +4,8 @@ import json
 import os
 import signal
 import subprocess
-import time
 
-from harness import LONG, check, free_port, make_file, run_named, sha256
+from harness import LONG, check, free_port, is_idle, make_file, run_named, sha256
 from veth_wire import KERNELS, OURS, Shared, Tap, Veth, ip
 
 CASES = {}
@@ -203,16 +202,6 @@ def datagrams_that_the_sender_joined_arrive_one_by_one():
             check(side.end(receiver) == 0, "the receiver failed")
             check(side.output(receiver) == "ready\n" + "1000 same\n" * 20 + "500 same\n", side.output(receiver))
             bypassed(side)
-
-
-def is_idle(child):
-    """Less than 25 ms of CPU time in a second."""
-    def used_ms():
-        fields = open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
-    before = used_ms()
-    time.sleep(1)
-    return used_ms() - before < 25
 
 
 @case

@@ -206,14 +206,11 @@ std::size_t PacketPort::send(std::uint16_t, std::span<Packet* const> frames) {
 
 // --- Sleeping
 
-// An interface that goes down leaves an error at its sockets, which would keep the descriptor readable.
 bool PacketPort::arm(std::uint16_t queue) {
-  if (!is_up())
-    for (const int fd : {short_frames_.descriptor(), long_frames_.descriptor()}) {
-      int error = 0;
-      socklen_t size = sizeof error;
-      libc.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    }
+  if (!is_up()) {
+    short_frames_.take_error();
+    long_frames_.take_error();
+  }
   return FramePort::arm(queue);
 }
 

@@ -119,6 +119,12 @@ void RxRing::advance() {
   slot_ = memory_ + std::size_t{block_} * block_bytes_ + std::size_t{slot_in_block_} * slot_bytes_;
 }
 
+void RxRing::take_error() const {
+  int error = 0;
+  socklen_t size = sizeof error;
+  libc.getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+}
+
 std::uint64_t RxRing::take_losses() const {
   tpacket_stats counted{};
   socklen_t size = sizeof counted;

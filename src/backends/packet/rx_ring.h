@@ -49,6 +49,8 @@ class RxRing {
   void advance();
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
+  /// An interface that goes down leaves an error at the socket, which keeps the descriptor readable.
+  void take_error() const;
   /// Frames left out since the last call because the ring was full.
   [[nodiscard]] std::uint64_t take_losses() const;
 

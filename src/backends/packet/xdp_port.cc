@@ -51,6 +51,7 @@ std::uint32_t receive_queues(int socket, const std::string& name) {
 std::string explained(int error, bool shared) {
   const std::string why = std::strerror(error);
   if (shared && error == EPERM) return sharing_problem(error);
+  if (shared && error == EINVAL) return why + ": AF_XDP shares an interface with the kernel from Linux 5.18 on";
   if (shared && error == EBUSY)
     return why +
            ": another XDP program or socket is at this interface (ip link shows it), and takes it whole; several " +
@@ -239,6 +240,11 @@ std::size_t XdpPort::take_copies(std::span<Packet*> out) {
     copies_->advance();
   }
   return n;
+}
+
+bool XdpPort::arm(std::uint16_t queue) {
+  if (copies_ != nullptr && !is_up()) copies_->take_error();
+  return FramePort::arm(queue);
 }
 
 // --- Sending

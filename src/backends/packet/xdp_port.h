@@ -29,6 +29,7 @@ class XdpPort final : public FramePort {
 
   std::size_t receive(std::uint16_t queue, std::span<Packet*> out) override;
   std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
+  bool arm(std::uint16_t queue) override;
   void look() override;
 
  private:
