@@ -1,5 +1,7 @@
-// FakeDevice: an RDMA device that the test plays: it takes, refuses and completes requests as it is told, and fails
-// when it is told. The verbs of the port under test end here.
+// FakeDevice: an RDMA device that the test plays: it takes, refuses and completes requests as it is told, fails when it
+// is told, goes and comes back. The verbs of the port under test end here.
+//
+// The device's thread of the port under test comes here as well, while the port opens, and while the device is lost.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -7,8 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace bypass::verbs {
@@ -17,48 +21,100 @@ class FakeDevice {
  public:
   static constexpr const char* kName = "fake0";
 
+  /// What it can do, before the port is opened.
+  struct Abilities {
+    bool extended_queues = true;    // create_cq_ex
+    bool extended_requests = true;  // ibv_wr_…
+    bool extended_pair = true;      // create_qp_ex at all
+    bool checksums = false;
+    bool timestamps = false;
+    std::uint32_t max_tso = 0;
+    std::uint32_t inline_bytes = 0;
+    std::uint8_t ports = 1;
+    std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
+  };
+  /// An errno each; 0: it works.
+  struct Errors {
+    int list = 0, open = 0, register_memory = 0, create_cq = 0, create_qp = 0, modify_qp = 0, fork_init = 0;
+  };
+  /// A request to send, as it was posted.
+  struct Send {
+    std::uint64_t id = 0;
+    unsigned flags = 0;
+    bool large = false;
+    std::string headers;  // of a large one
+    std::uint16_t mss = 0;
+    std::vector<std::string> pieces;
+    [[nodiscard]] bool is_signaled() const { return (flags & IBV_SEND_SIGNALED) != 0; }
+    [[nodiscard]] std::string bytes() const;
+  };
+
   FakeDevice();
   FakeDevice(const FakeDevice&) = delete;
   FakeDevice& operator=(const FakeDevice&) = delete;
   ~FakeDevice();
 
   /// A frame from the wire, into the oldest receive request. False: there is none.
-  bool arrive(const std::string& frame);
+  bool arrive(const std::string& frame, bool checksums_good = false, std::uint64_t time = 0);
   /// What was posted is sent; those that asked for it are completed.
   void send_all();
   /// The queue pair fails: all that was posted is completed with an error.
   void fail();
-  /// The kernel has taken the device away.
+  /// Tells of something.
+  void report(ibv_event_type type) const;
+  /// The kernel has taken the device away, and has it again.
   void disappear();
+  void come_back();
 
+  Abilities can;
+  Errors errors;
   std::optional<std::size_t> refuse_send_after;  // so many requests; then EINVAL
-  bool refuse_modify = false;                    // EIO
-  bool carrier = true;
+  bool refuse_receives = false;
+  std::atomic<bool> carrier{true};
+  std::uint64_t clock = 0;  // ticks
+  bool soft = false;        // one of the software library's
+  ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
   std::vector<std::string> sent;
 
+  [[nodiscard]] const std::deque<Send>& posted() const { return sends_; }
   [[nodiscard]] std::size_t sends() const { return sends_.size(); }
   [[nodiscard]] std::size_t receives() const { return receives_.size(); }
+  /// Batches of requests to send.
+  [[nodiscard]] std::size_t doorbells() const { return doorbells_; }
   [[nodiscard]] int channel() const { return channel_.fd; }
+  /// How often somebody asked which devices there are.
+  [[nodiscard]] int looks() const { return looks_.load(); }
+  /// Everything that was made and not given back.
+  [[nodiscard]] int alive() const { return alive_.load(); }
+  /// The calls that a fork needs, and the opening, in their order.
+  [[nodiscard]] const std::string& opening() const { return opening_; }
+  [[nodiscard]] bool has_extended_queues() const {
+    return !queues_.empty() && queues_.front().base.start_poll != nullptr;
+  }
 
  private:
   friend struct FakeVerbs;
-  struct Send {
-    std::uint64_t id;
-    bool signaled;
-    std::string bytes;
-  };
   struct Receive {
     std::uint64_t id;
     ibv_sge room;
   };
+  struct Done {
+    ibv_wc wc;
+    std::uint64_t time;
+  };
   struct Queue {
-    ibv_cq base{};
-    std::deque<ibv_wc> completions;
+    ibv_cq_ex base{};  // the plain one is its beginning
+    std::deque<Done> completions;
+    Done current{};
+    bool polling = false;
     bool armed = false;
   };
 
-  void complete(Queue& queue, std::uint64_t id, ibv_wc_status status, std::uint32_t bytes);
+  static Queue& queue_of(ibv_cq_ex* cq) { return *reinterpret_cast<Queue*>(cq); }
+  void complete(Queue& queue, std::uint64_t id, ibv_wc_status status, std::uint32_t bytes, bool checksums_good = false,
+                std::uint64_t time = 0);
+  int post(std::vector<Send> batch, std::size_t* taken);
   void reset();
 
   verbs_context context_{};
@@ -66,11 +122,17 @@ class FakeDevice {
   ibv_pd domain_{};
   ibv_mr memory_{};
   ibv_comp_channel channel_{};
-  ibv_qp pair_{};
+  ibv_qp_ex pair_{};
+  bool pair_is_extended_ = false;
+  std::optional<std::vector<Send>> building_;  // between wr_start and wr_complete
   ibv_flow flow_{};
-  std::deque<Queue> queues_;  // received, sent
+  std::list<Queue> queues_;  // received, sent
   std::deque<Send> sends_;
   std::deque<Receive> receives_;
+  std::size_t doorbells_ = 0;
+  std::string opening_;
+  std::atomic<bool> present_{true};
+  std::atomic<int> looks_{0}, alive_{0};
   int async_[2] = {-1, -1};  // a pipe
 };
 

@@ -1,96 +1,38 @@
-// VerbsPort over a device that fails as it is told to.
+// VerbsPort over a device that fails as it is told to; with the extended calls, and without.
 #include "backends/verbs/verbs_port.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "backends/packet/libc.h"
-#include "backends/plain_host.h"
-#include "fake_device.h"
+#include "fixture.h"
 
 namespace bypass::verbs {
 namespace {
 
-constexpr std::size_t kBuffers = 512;
-constexpr std::uint32_t kBuffer = packet::FramePool::kLargeRoom - 14;  // one frame's
+enum class Calls { kPlain, kExtended };
 
-class VerbsPortTest : public testing::Test {
+class VerbsPortTest : public PortFixture, public testing::WithParamInterface<Calls> {
  protected:
+  [[nodiscard]] static bool extended() { return GetParam() == Calls::kExtended; }
   void SetUp() override {
-    const char* missing = nullptr;
-    ASSERT_TRUE(packet::bind_libc(&PlainHost::host(), &missing)) << missing;
-    open({});
-  }
-
-  void open(PortSpec spec) {
-    port.reset();
-    spec.kind = "verbs";
-    spec.target = FakeDevice::kName;
-    spec.addresses = {IpAddress::from_v4(0x0a090001)};
-    spec.buffer_memory = kBuffers * packet::FramePool::kLarge.element;
-    std::string problem;
-    port = VerbsPort::open(spec, problem);
-    ASSERT_NE(port, nullptr) << problem;
+    PortFixture::SetUp();
+    device.can.extended_queues = device.can.extended_requests = extended();
+    open();
     await_link(LinkState::kUp);
   }
-
-  // Its own thread sets it.
-  void await_link(LinkState state) const {
-    while (port->link() != state) std::this_thread::yield();
-  }
-
-  std::vector<Packet*> frames(std::size_t count, const std::string& text) const {
-    std::vector<Packet*> made(count);
-    EXPECT_EQ(port->alloc(0, made), count);
-    for (std::size_t i = 0; i < count; i++) {
-      const std::string bytes = text + std::to_string(i);
-      std::memcpy(made[i]->data, bytes.data(), bytes.size());
-      made[i]->len = made[i]->frame_len = static_cast<std::uint32_t>(bytes.size());
-    }
-    return made;
-  }
-
-  /// What the port hands up at one look.
-  std::vector<std::string> received() const {
-    std::vector<Packet*> got(64);
-    got.resize(port->receive(0, got));
-    std::vector<std::string> texts;
-    for (const Packet* frame : got) texts.emplace_back(reinterpret_cast<const char*>(frame->data), frame->len);
-    port->free(got);
-    return texts;
-  }
-
-  /// All that neither the pool nor the device has is lost.
-  void expect_no_buffer_lost() const {
-    EXPECT_EQ(port->stats().buffers_free + device.receives() + device.sends(), port->stats().buffers_total);
-  }
-
-  FakeDevice device;
-  std::unique_ptr<VerbsPort> port;
 };
+INSTANTIATE_TEST_SUITE_P(Both, VerbsPortTest, testing::Values(Calls::kPlain, Calls::kExtended),
+                         [](const auto& of) { return of.param == Calls::kPlain ? "Plain" : "Extended"; });
 
-TEST_F(VerbsPortTest, Mtu_IsTheWiresWhereTheDeviceTellsIt) {
-  EXPECT_EQ(port->caps().mtu, 1500U);
-  for (const auto& [wire, asked, used] : {std::array{4000U, 0U, 4000U},
-                                          {1400U, 0U, 1400U},
-                                          {1400U, 1500U, 1400U},
-                                          {4000U, 1300U, 1300U},
-                                          {9000U, 0U, kBuffer}}) {
-    device.mtu = wire;
-    PortSpec spec;
-    spec.mtu = asked;
-    open(spec);
-    EXPECT_EQ(port->caps().mtu, used) << wire << " " << asked;
-  }
-}
-
-TEST_F(VerbsPortTest, Frames_ManyTimesTheQueuesDepth_PassInOrder) {
+TEST_P(VerbsPortTest, Frames_ManyTimesTheQueuesDepth_PassInOrder) {
+  EXPECT_EQ(device.has_extended_queues(), extended());
   std::size_t expected = 0;
   for (int round = 0; round < 40; round++) {
     ASSERT_EQ(port->send(0, frames(30, "out")), 30U);
@@ -105,7 +47,23 @@ TEST_F(VerbsPortTest, Frames_ManyTimesTheQueuesDepth_PassInOrder) {
   expect_no_buffer_lost();
 }
 
-TEST_F(VerbsPortTest, Send_QueueFull_TakesAPrefix) {
+TEST_P(VerbsPortTest, Receive_FewerThanHaveCome_LeavesTheRest) {
+  for (int i = 0; i < 10; i++) ASSERT_TRUE(device.arrive("in" + std::to_string(i)));
+  std::vector<Packet*> four(4);
+  ASSERT_EQ(port->receive(0, four), 4U);
+  port->free(four);
+  const std::vector<std::string> rest = received();
+  ASSERT_EQ(rest.size(), 6U);
+  EXPECT_EQ(rest.front(), "in4");
+}
+
+TEST_P(VerbsPortTest, Send_ABatch_OneDoorbellAndOneCompletion) {
+  ASSERT_EQ(port->send(0, frames(30, "out")), 30U);
+  EXPECT_EQ(device.doorbells(), 1U);
+  for (const FakeDevice::Send& each : device.posted()) EXPECT_EQ(each.is_signaled(), &each == &device.posted().back());
+}
+
+TEST_P(VerbsPortTest, Send_QueueFull_TakesAPrefix) {
   const std::vector<Packet*> many = frames(200, "out");
   const std::size_t taken = port->send(0, many);
   EXPECT_EQ(taken, 128U);  // a quarter of the buffers
@@ -118,14 +76,16 @@ TEST_F(VerbsPortTest, Send_QueueFull_TakesAPrefix) {
   expect_no_buffer_lost();
 }
 
-TEST_F(VerbsPortTest, Send_RefusedInTheMiddle_LosesTheRestAndGoesOn) {
+// A list's beginning has been taken, and nothing will tell of it; what is built call by call is posted whole or not at
+// all.
+TEST_P(VerbsPortTest, Send_RefusedInTheMiddle_LosesTheRestAndGoesOn) {
   device.refuse_send_after = 3;
   ASSERT_EQ(port->send(0, frames(10, "out")), 10U);
-  EXPECT_EQ(port->stats().tx_frames, 3U);
-  EXPECT_EQ(port->stats().tx_dropped, 7U);
+  EXPECT_EQ(port->stats().tx_frames, extended() ? 0U : 3U);
+  EXPECT_EQ(port->stats().tx_dropped, extended() ? 10U : 7U);
   device.refuse_send_after.reset();
   (void)received();  // repairs
-  EXPECT_EQ(port->stats().reopened, 1U);
+  EXPECT_EQ(port->stats().reopened, extended() ? 0U : 1U);
   expect_no_buffer_lost();
   ASSERT_EQ(port->send(0, frames(1, "again")), 1U);
   device.send_all();
@@ -134,7 +94,32 @@ TEST_F(VerbsPortTest, Send_RefusedInTheMiddle_LosesTheRestAndGoesOn) {
   expect_no_buffer_lost();
 }
 
-TEST_F(VerbsPortTest, Failure_CompletionsLeftBehind_SpeakOfNothingAnyMore) {
+TEST_P(VerbsPortTest, Send_RefusedAtOnce_LosesItWithoutARepair) {
+  device.refuse_send_after = 0;
+  ASSERT_EQ(port->send(0, frames(1, "out")), 1U);
+  device.refuse_send_after.reset();
+  (void)received();
+  EXPECT_EQ(port->stats().tx_dropped, 1U);
+  EXPECT_EQ(port->stats().reopened, 0U);
+  expect_no_buffer_lost();
+}
+
+TEST_P(VerbsPortTest, Send_InMorePiecesThanARequestHolds_LosesThatFrameAlone) {
+  std::vector<Packet*> some = frames(4, "out");
+  Packet* const second = some.back();
+  some.pop_back();
+  some[1]->next_segment = second;  // without large segments a request has room for one
+  some[1]->frame_len += second->len;
+  ASSERT_EQ(port->send(0, some), 3U);
+  device.send_all();
+  EXPECT_EQ(device.sent, (std::vector<std::string>{"out0", "out2"}));
+  EXPECT_EQ(port->stats().tx_dropped, 1U);
+  (void)received();
+  EXPECT_EQ(port->stats().reopened, 0U);
+  expect_no_buffer_lost();
+}
+
+TEST_P(VerbsPortTest, Failure_CompletionsLeftBehind_SpeakOfNothingAnyMore) {
   ASSERT_EQ(port->send(0, frames(10, "out")), 10U);
   for (int i = 0; i < 5; i++) ASSERT_TRUE(device.arrive("before"));
   device.fail();
@@ -150,29 +135,17 @@ TEST_F(VerbsPortTest, Failure_CompletionsLeftBehind_SpeakOfNothingAnyMore) {
   expect_no_buffer_lost();
 }
 
-TEST_F(VerbsPortTest, DeviceTakenAway_LinkDownAndItsMemoryUntouched) {
-  const std::size_t posted = device.receives(), free = port->stats().buffers_free;
-  device.disappear();
-  await_link(LinkState::kDown);
-  for (int look = 0; look < 3; look++) EXPECT_TRUE(received().empty());
-  EXPECT_EQ(device.receives(), posted);
-  EXPECT_EQ(port->stats().buffers_free, free);
-  EXPECT_EQ(port->stats().reopened, 0U);
-  EXPECT_EQ(port->send(0, frames(2, "out")), 2U);
-  EXPECT_EQ(port->stats().tx_dropped, 2U);
-  EXPECT_EQ(device.sends(), 0U);
+TEST_P(VerbsPortTest, Failure_ToldByAnEventAlone_IsRepaired) {
+  ASSERT_EQ(port->send(0, frames(10, "out")), 10U);
+  device.report(IBV_EVENT_QP_FATAL);
+  while (port->stats().reopened == 0) (void)received();
+  expect_no_buffer_lost();
+  EXPECT_EQ(port->link(), LinkState::kUp);
+  ASSERT_TRUE(device.arrive("again"));
+  EXPECT_EQ(received(), std::vector<std::string>{"again"});
 }
 
-// A card's port, too, says "disabled" where there is no carrier: no reason to leave it to another process.
-TEST_F(VerbsPortTest, NoCarrier_IsNotForbidden) {
-  device.carrier = false;
-  device.disappear();
-  await_link(LinkState::kDown);
-  (void)port->arm(0);
-  EXPECT_FALSE(port->forbidden());
-}
-
-TEST_F(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
+TEST_P(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
   pollfd item{port->wait_descriptor(0), POLLIN, 0};
   while (!port->arm(0)) (void)received();
   EXPECT_EQ(poll(&item, 1, 0), 0);
@@ -183,7 +156,7 @@ TEST_F(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
   EXPECT_EQ(received(), std::vector<std::string>{"one"});
 }
 
-TEST_F(VerbsPortTest, Armed_AFailureMakesTheDescriptorReadable) {
+TEST_P(VerbsPortTest, Armed_AFailureMakesTheDescriptorReadable) {
   while (!port->arm(0)) (void)received();
   device.fail();
   pollfd item{port->wait_descriptor(0), POLLIN, 0};
@@ -195,10 +168,164 @@ TEST_F(VerbsPortTest, Armed_AFailureMakesTheDescriptorReadable) {
   EXPECT_EQ(poll(&item, 1, 0), 1);
 }
 
-TEST_F(VerbsPortTest, Closed_NoDescriptorStaysOwned) {
-  EXPECT_TRUE(PlainHost::owned().contains(device.channel()));
+TEST_P(VerbsPortTest, Closed_NoDescriptorStaysOwned) {
+  const int channel = device.channel();
+  EXPECT_TRUE(PlainHost::owned().contains(channel));
   port.reset();
-  EXPECT_FALSE(PlainHost::owned().contains(device.channel()));
+  EXPECT_FALSE(PlainHost::owned().contains(channel));
+  EXPECT_EQ(device.alive(), 0);
+}
+
+// A card's port, too, says "disabled" where there is no carrier: no reason to leave it to another process.
+TEST_P(VerbsPortTest, NoCarrier_IsNotForbidden) {
+  device.carrier = false;
+  device.report(IBV_EVENT_PORT_ERR);
+  await_link(LinkState::kDown);
+  (void)port->arm(0);
+  EXPECT_FALSE(port->forbidden());
+  device.carrier = true;
+  device.report(IBV_EVENT_PORT_ACTIVE);
+  await_link(LinkState::kUp);
+}
+
+// --- What the device does for us
+
+class OffloadsTest : public VerbsPortTest {
+ protected:
+  void SetUp() override {
+    device.can.checksums = true;
+    device.can.max_tso = 65536;
+    device.can.inline_bytes = 64;
+    VerbsPortTest::SetUp();
+  }
+
+  // TCP's headers with so much payload, in buffers of `room` at most.
+  Packet* large(std::uint32_t payload, std::uint32_t room) const {
+    Packet* const head = frames(1, std::string(53, 'h')).front();  // … and a digit
+    head->flags = kTxTso | kTxIpChecksum | kTxL4Checksum;
+    head->l2_len = 14, head->l3_len = 20, head->l4_len = 20;
+    head->tso_mss = 1448;
+    for (Packet* last = head; payload > 0; last = last->next_segment) {
+      const std::uint32_t here = std::min(payload, room);
+      Packet* const next = frames(1, "").front();
+      std::memset(next->data, 'p', here);
+      next->len = here;
+      last->next_segment = next;
+      head->frame_len += here;
+      payload -= here;
+    }
+    return head;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Both, OffloadsTest, testing::Values(Calls::kPlain, Calls::kExtended),
+                         [](const auto& of) { return of.param == Calls::kPlain ? "Plain" : "Extended"; });
+
+TEST_P(OffloadsTest, Caps_AreTheDevices) {
+  EXPECT_TRUE(port->caps().tso);
+  EXPECT_EQ(port->caps().tso_max_bytes, kLargestTsoPayload);
+  EXPECT_TRUE(port->caps().tx_l4_checksum && port->caps().tx_ip_checksum && port->caps().rx_checksum);
+}
+
+TEST_P(OffloadsTest, LargeSegment_HeadersApartAndEveryPieceOnce) {
+  Packet* const frame = large(20'000, 8192);
+  ASSERT_EQ(port->send(0, {&frame, 1}), 1U);
+  ASSERT_EQ(device.sends(), 1U);
+  const FakeDevice::Send& posted = device.posted().front();
+  EXPECT_TRUE(posted.large);
+  EXPECT_EQ(posted.headers, std::string(53, 'h') + "0");
+  EXPECT_EQ(posted.mss, 1448);
+  EXPECT_EQ(posted.flags, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM);
+  ASSERT_EQ(posted.pieces.size(), 3U);  // nothing of the head is left
+  EXPECT_EQ(posted.pieces[0], std::string(8192, 'p'));
+  EXPECT_EQ(posted.pieces[2], std::string(20'000 - 2 * 8192, 'p'));
+  device.send_all();
+  (void)received();
+  expect_no_buffer_lost();
+}
+
+TEST_P(OffloadsTest, LargestSegment_FitsAndOneInMorePiecesIsLost) {
+  Packet* both[] = {large(kLargestTsoPayload, 8192), large(SendQueue::kMostSegments + 1, 1)};
+  ASSERT_EQ(port->send(0, both), 2U);
+  ASSERT_EQ(device.sends(), 1U);
+  EXPECT_EQ(device.posted().front().bytes().size(), 54 + kLargestTsoPayload);
+  EXPECT_EQ(port->stats().tx_dropped, 1U);
+  device.send_all();
+  (void)received();
+  expect_no_buffer_lost();
+}
+
+TEST_P(OffloadsTest, SmallFrame_IsCopiedIntoTheRequest) {
+  std::vector<Packet*> some = frames(4, "a");
+  Packet* const tail = some.back();
+  some.pop_back();
+  some[1]->next_segment = tail;  // in two pieces
+  some[1]->frame_len += tail->len;
+  some[2]->len = some[2]->frame_len = 65;
+  ASSERT_EQ(port->send(0, some), 3U);
+  EXPECT_EQ(device.posted()[0].flags & IBV_SEND_INLINE, IBV_SEND_INLINE);
+  EXPECT_EQ(device.posted()[1].flags & IBV_SEND_INLINE, IBV_SEND_INLINE);
+  EXPECT_EQ(device.posted()[1].bytes(), "a1a3");
+  EXPECT_EQ(device.posted()[2].flags & IBV_SEND_INLINE, 0U);
+}
+
+TEST_P(OffloadsTest, Checksums_AskedForByTheFramesThatWantThem) {
+  std::vector<Packet*> some = frames(2, "a");
+  some[1]->flags = kTxL4Checksum;
+  ASSERT_EQ(port->send(0, some), 2U);
+  EXPECT_EQ(device.posted()[0].flags & IBV_SEND_IP_CSUM, 0U);
+  EXPECT_EQ(device.posted()[1].flags & IBV_SEND_IP_CSUM, IBV_SEND_IP_CSUM);
+}
+
+TEST_P(OffloadsTest, ReceivedChecksums_GoodOnlyWhereTheDeviceSaysSo) {
+  ASSERT_TRUE(device.arrive("unknown"));
+  ASSERT_TRUE(device.arrive("good", true));
+  std::vector<Packet*> two(2);
+  ASSERT_EQ(port->receive(0, two), 2U);
+  EXPECT_EQ(two[0]->flags, 0);
+  EXPECT_EQ(two[1]->flags, kRxIpChecksumGood | kRxL4ChecksumGood);
+  port->free(two);
+}
+
+// --- What the device does not have
+
+class AbilitiesTest : public PortFixture {};
+
+TEST_F(AbilitiesTest, Mtu_IsTheWiresWhereTheDeviceTellsIt) {
+  constexpr std::uint32_t kBuffer = packet::FramePool::kLargeRoom - 14;  // one frame's
+  open();
+  EXPECT_EQ(port->caps().mtu, 1500U);
+  for (const auto& [wire, asked, used] : {std::array{4000U, 0U, 4000U},
+                                          {1400U, 0U, 1400U},
+                                          {1400U, 1500U, 1400U},
+                                          {4000U, 1300U, 1300U},
+                                          {9000U, 0U, kBuffer}}) {
+    device.mtu = wire;
+    PortSpec spec;
+    spec.mtu = asked;
+    open(spec);
+    EXPECT_EQ(port->caps().mtu, used) << wire << " " << asked;
+  }
+}
+
+TEST_F(AbilitiesTest, NoExtendedQueuePairs_NoLargeSegments) {
+  device.can.max_tso = 65536;
+  device.can.checksums = true;
+  device.can.extended_pair = false;
+  open();
+  EXPECT_FALSE(port->caps().tso);
+  await_link(LinkState::kUp);
+  ASSERT_EQ(port->send(0, frames(1, "out")), 1U);
+  EXPECT_EQ(device.sends(), 1U);
+}
+
+TEST_F(AbilitiesTest, ChecksumsNotSaidToBeValid_AreNotTrusted) {
+  open();
+  await_link(LinkState::kUp);
+  ASSERT_TRUE(device.arrive("frame", true));
+  std::vector<Packet*> one(1);
+  ASSERT_EQ(port->receive(0, one), 1U);
+  EXPECT_EQ(one[0]->flags, 0);
+  port->free(one);
 }
 
 }  // namespace

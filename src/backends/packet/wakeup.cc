@@ -21,6 +21,10 @@ void Wakeup::add(int fd) {
   libc.epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
+void Wakeup::remove(int fd) {
+  libc.epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
 void Wakeup::ring() const {
   const std::uint64_t one = 1;
   if (libc.write(event_.get(), &one, sizeof one) < 0) return;  // never full: nobody counts to 2^64

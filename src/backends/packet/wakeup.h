@@ -14,6 +14,7 @@ class Wakeup {
   Wakeup();
   [[nodiscard]] bool is_open() const { return epoll_.is_open() && event_.is_open(); }
   void add(int fd);
+  void remove(int fd);
   void ring() const;  // from any thread
   void fetch() const;
   [[nodiscard]] int descriptor() const { return epoll_.get(); }

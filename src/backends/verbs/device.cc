@@ -1,14 +1,16 @@
 #include "backends/verbs/device.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 
+#include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
 
 namespace bypass::verbs {
@@ -19,10 +21,45 @@ using packet::host;
 using packet::libc;
 
 constexpr std::uint32_t kInlineBytes = 64;  // a bare ACK
+constexpr int kNotSupportedInKernel = 524;  // ENOTSUPP, which drivers let slip through
+
+bool is_refusal(int error) {
+  return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == kNotSupportedInKernel;
+}
+
+std::string reason(int error) {
+  const char* const known = strerrordesc_np(error);
+  return known != nullptr ? known : "error " + std::to_string(error);
+}
 
 bool say(std::string& problem, const std::string& what, int error) {
-  problem = what + ": " + strerrordesc_np(error);
+  problem = what + ": " + reason(error);
   return false;
+}
+
+// The same of what the kernel locks in memory, for which a process has a limit.
+bool say_locked(std::string& problem, const std::string& what, int error) {
+  say(problem, what, error);
+  if (error != ENOMEM && error != EAGAIN && error != EPERM) return false;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  problem += "; the limit of locked memory is " + std::to_string(limit.rlim_cur >> 10) +
+             " KiB: raise it (ulimit -l unlimited, or LimitMEMLOCK=infinity of a service) or ask for less "
+             "(BYPASS_PORT_MEMORY)";
+  return false;
+}
+
+// Where the kernel lets a forked child have the same pages until one of both writes (before Linux 5.12), a device would
+// go on with pages that have become the child's. ibv_fork_init has the library leave the pages of queues out of
+// children; it must come before anything is registered. Newer kernels copy such pages at the fork, and need nothing.
+void prepare_for_fork(const Verbs& verbs, const std::string& device) {
+  if (verbs.fork_init == nullptr) return;
+  if (verbs.is_fork_initialized != nullptr && verbs.is_fork_initialized() != IBV_FORK_DISABLED) return;
+  const int error = verbs.fork_init();
+  if (error == 0) return;
+  std::string problem;
+  say(problem, "verbs:" + device + ": a program that forks may lose the device: ibv_fork_init", error);
+  host->log(LogLevel::kWarn, problem.c_str());
 }
 
 // RFC 4291 §A: the interface's half of a link-local address.
@@ -53,26 +90,53 @@ bool Device::open(const std::string& target, std::string& problem) {
     }
   }
   verbs_ = verbs_for(name_, problem);
-  return verbs_ != nullptr && find(name_, problem) && look(problem);
+  if (verbs_ == nullptr) return false;
+  if (!is_soft(name_)) prepare_for_fork(*verbs_, name_);
+  return find(name_, problem) && look(problem);
+}
+
+bool Device::remake(std::string& problem) {
+  const Abilities could = can_;
+  if (find(name_, problem) && look(problem) && make_queues(frames_, wanted_depth_, problem)) {
+    if (!can_.include(could))
+      problem = "it can do less than before (checksums, cutting of large segments)";
+    else if (steer_again(problem))
+      return true;
+  }
+  close();
+  can_ = could;
+  return false;
 }
 
 bool Device::find(const std::string& name, std::string& problem) {
   int count = 0;
   ibv_device** const devices = verbs_->get_device_list(&count);
+  if (devices == nullptr) {
+    say(problem, "no RDMA devices at all", errno);
+    problem += "; the kernel's ib_uverbs is not loaded, it seems (modprobe ib_uverbs)";
+    return false;
+  }
   std::string known;
   int error = 0;
-  for (int i = 0; devices != nullptr && i < count; i++) {
+  for (int i = 0; i < count; i++) {
     const std::string each = verbs_->get_device_name(devices[i]);
     known += (known.empty() ? "" : ", ") + each;
     if (each != name) continue;
     context_ = verbs_->open_device(devices[i]);
     error = errno;
   }
-  if (devices != nullptr) verbs_->free_device_list(devices);
+  verbs_->free_device_list(devices);
   if (context_ != nullptr) return true;
-  if (error != 0) return say(problem, "the device cannot be opened", error);
+  if (error != 0) {
+    say(problem, "the device cannot be opened", error);
+    if (error == EACCES || error == EPERM) problem += "; this user must be able to write to /dev/infiniband/uverbs*";
+    return false;
+  }
   problem = "no RDMA device of that name; there " + (known.empty() ? "is none" : "are: " + known);
-  if (is_soft(name)) problem += "; a software device is made by BYPASS_SOFT=WIRE";
+  if (is_soft(name))
+    problem += "; a software device is made by BYPASS_SOFT=WIRE";
+  else if (known.empty())
+    problem += " (is its driver's module loaded, mlx5_ib say?)";
   return false;
 }
 
@@ -80,14 +144,14 @@ bool Device::look(std::string& problem) {
   ibv_device_attr_ex device{};
   const verbs_context* const extended = verbs_get_ctx_op(context_, query_device_ex);
   if (extended != nullptr && extended->query_device_ex(context_, nullptr, &device, sizeof device) == 0) {
-    checksums_ = (device.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM) != 0;
-    const bool cuts = checksums_ && (device.tso_caps.supported_qpts & (1U << IBV_QPT_RAW_PACKET)) != 0;
-    if (cuts && device.orig_attr.max_sge >= static_cast<int>(kMostSegments)) tso_bytes_ = device.tso_caps.max_tso;
+    timed_ = clock_.start(context_, device);
   } else if (const int error = verbs_->query_device(context_, &device.orig_attr); error != 0) {
     return say(problem, "the device does not answer", error);
   }
+  note_abilities(device);
   if (number_ > device.orig_attr.phys_port_cnt) {
-    problem = "the device has " + std::to_string(device.orig_attr.phys_port_cnt) + " ports";
+    problem = "the device has no port " + std::to_string(number_) + "; accepted is 1" +
+              (device.orig_attr.phys_port_cnt > 1 ? " to " + std::to_string(device.orig_attr.phys_port_cnt) : "");
     return false;
   }
   depth_ = static_cast<std::uint32_t>(std::min(device.orig_attr.max_qp_wr, device.orig_attr.max_cqe));
@@ -95,7 +159,13 @@ bool Device::look(std::string& problem) {
   if (const int error = verbs_->look_at_port(context_, number_, port); error != 0)
     return say(problem, "the device's port does not answer", error);
   if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
-    problem = "the port's link layer is not Ethernet (see: ibv_devinfo): it carries no frames";
+    const std::string number = std::to_string(number_);
+    problem =
+        "port " + number + "'s link layer is " +
+        (port.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" : "not known") +
+        ", which carries no frames; needed is Ethernet (a card that can be either is told so by its vendor's tool: "
+        "mlxconfig set LINK_TYPE_P" +
+        number + "=2)";
     return false;
   }
   ibv_gid gid{};
@@ -110,54 +180,95 @@ bool Device::has_interface() const {
   return folder.is_open();
 }
 
+void Device::note_abilities(const ibv_device_attr_ex& device) {
+  can_ = {};
+  can_.checksums = (device.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM) != 0 ||
+                   (device.orig_attr.device_cap_flags & IBV_DEVICE_RAW_IP_CSUM) != 0;
+  const bool cuts = can_.checksums && (device.tso_caps.supported_qpts & (1U << IBV_QPT_RAW_PACKET)) != 0;
+  if (cuts && device.orig_attr.max_sge >= static_cast<int>(SendQueue::kMostSegments))
+    can_.tso_bytes = device.tso_caps.max_tso;
+}
+
 // --- Queues
 
 bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::string& problem) {
+  frames_ = memory;
+  wanted_depth_ = depth;
   depth_ = std::min(depth_, depth);
   domain_ = verbs_->alloc_pd(context_);
   if (domain_ == nullptr) return say(problem, "no protection domain", errno);
   memory_ = verbs_->reg_mr(domain_, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
-  if (memory_ == nullptr) {
-    say(problem, std::to_string(memory.size() >> 20) + " MiB of frames cannot be registered", errno);
-    if (errno == ENOMEM || errno == EAGAIN || errno == EPERM)
-      problem += "; raise the limit of locked memory (ulimit -l unlimited) or ask for less (BYPASS_PORT_MEMORY)";
-    return false;
-  }
+  if (memory_ == nullptr)
+    return say_locked(problem, std::to_string(memory.size() >> 20) + " MiB of frames cannot be registered", errno);
+  // Shared memory stays the device's over a fork, and children read what was received before it; ibv_fork_init has
+  // the library leave it out of them.
+  if (!is_soft(name_)) (void)madvise(memory.data(), memory.size(), MADV_DOFORK);
   channel_ = verbs_->create_comp_channel(context_);
-  if (channel_ == nullptr || !set_nonblocking(channel_->fd)) return say(problem, "no completion channel", errno);
-  received_ = verbs_->create_cq(context_, static_cast<int>(depth_), nullptr, channel_, 0);
-  sent_ = verbs_->create_cq(context_, static_cast<int>(depth_), nullptr, nullptr, 0);
-  if (received_ == nullptr || sent_ == nullptr) return say(problem, "no completion queue", errno);
-  return make_queue_pair(problem) && enter_service(problem);
+  if (channel_ == nullptr || !set_nonblocking(channel_->fd) || !set_nonblocking(context_->async_fd))
+    return say(problem, "no completion channel", errno);
+  own_descriptors();
+  return make_completion_queues(problem) && make_queue_pair(problem) && enter_service(problem);
+}
+
+bool Device::make_completion_queues(std::string& problem) {
+  using Of = CompletionQueue::Of;
+  if (received_.create(*verbs_, context_, Of::kReceiving, depth_, channel_, timed_) &&
+      sent_.create(*verbs_, context_, Of::kSending, depth_, nullptr, false))
+    return true;
+  return say_locked(problem, "no completion queue", errno);
 }
 
 bool Device::make_queue_pair(std::string& problem) {
+  ibv_qp_cap cap{};
+  queue_ = create_queue_pair(cap);
+  if (queue_ != nullptr) {
+    ibv_qp_ex* const extended = verbs_->qp_to_qp_ex != nullptr ? verbs_->qp_to_qp_ex(queue_) : nullptr;
+    sender_.use(queue_, extended, memory_->lkey,
+                {std::min(cap.max_send_sge, SendQueue::kMostSegments), cap.max_inline_data});
+    return true;
+  }
+  const int error = errno;
+  if (!is_refusal(error) && error != EPERM) return say_locked(problem, "no raw-packet queue pair", error);
+  if (error == EPERM) {
+    say(problem, "no raw-packet queue pair", error);
+    problem += "; the process needs CAP_NET_RAW (run it as root, or as a service with AmbientCapabilities=CAP_NET_RAW)";
+    return false;
+  }
+  say(problem, "the device has no raw-packet queue pairs", error);
+  problem +=
+      "; needed is a device that has them (a ConnectX card, say, or a software device: BYPASS_SOFT=WIRE and "
+      "verbs:soft0)";
+  return false;
+}
+
+// Of what the device has, the best: requests built call by call, with large segments; those in lists; without.
+ibv_qp* Device::create_queue_pair(ibv_qp_cap& cap) {
+  const bool cuts = can_.tso_bytes != 0;
   ibv_qp_init_attr_ex wanted{};
-  wanted.send_cq = sent_;
-  wanted.recv_cq = received_;
+  wanted.send_cq = sent_.get();
+  wanted.recv_cq = received_.get();
   wanted.qp_type = IBV_QPT_RAW_PACKET;
-  wanted.cap = {depth_, depth_, tso_bytes_ != 0 ? kMostSegments : 1, 1, kInlineBytes};
-  wanted.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
   wanted.pd = domain_;
   wanted.max_tso_header = kTsoHeaders;
+  wanted.send_ops_flags = IBV_QP_EX_WITH_SEND | (cuts ? IBV_QP_EX_WITH_TSO : 0);
+  const std::uint32_t tso = cuts ? IBV_QP_INIT_ATTR_MAX_TSO_HEADER : 0;
+  const ibv_qp_cap asked = {depth_, depth_, cuts ? SendQueue::kMostSegments : 1, 1, kInlineBytes};
   const verbs_context* const extended = verbs_get_ctx_op(context_, create_qp_ex);
-  if (tso_bytes_ != 0 && extended != nullptr) {
-    queue_ = extended->create_qp_ex(context_, &wanted);
-  } else {  // the older call's attributes are the newer one's first ones
-    tso_bytes_ = 0;
-    queue_ = verbs_->create_qp(domain_, reinterpret_cast<ibv_qp_init_attr*>(&wanted));
+  for (const std::uint32_t operations : {std::uint32_t{IBV_QP_INIT_ATTR_SEND_OPS_FLAGS}, std::uint32_t{0}}) {
+    if (extended == nullptr || (operations == 0 && !cuts)) break;
+    if (operations != 0 && verbs_->qp_to_qp_ex == nullptr) continue;
+    wanted.comp_mask = IBV_QP_INIT_ATTR_PD | tso | operations;
+    wanted.cap = asked;
+    ibv_qp* const made = extended->create_qp_ex(context_, &wanted);
+    cap = wanted.cap;
+    if (made != nullptr || !is_refusal(errno)) return made;
   }
-  if (queue_ == nullptr && (errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
-    problem = "the device has no raw-packet queue pairs";
-    return false;
-  }
-  if (queue_ == nullptr) {
-    say(problem, "no raw-packet queue pair", errno);
-    if (errno == EPERM) problem += "; it needs CAP_NET_RAW";
-    return false;
-  }
-  inline_bytes_ = wanted.cap.max_inline_data;
-  return true;
+  can_.tso_bytes = 0;
+  // The older call's attributes are the newer one's first ones.
+  wanted.cap = {depth_, depth_, 1, 1, kInlineBytes};
+  ibv_qp* const made = verbs_->create_qp(domain_, reinterpret_cast<ibv_qp_init_attr*>(&wanted));
+  cap = wanted.cap;
+  return made;
 }
 
 bool Device::enter_service(std::string& problem) {
@@ -183,31 +294,39 @@ bool Device::restart() {
   } else {
     say(problem, "the queue pair cannot be reset", error);
   }
-  host->log(LogLevel::kError, ("verbs:" + name_ + ": after a failure " + problem).c_str());
+  log(LogLevel::kError, "after a failure " + problem);
   return false;
 }
 
 // A reset takes back what was posted, and leaves what lies in the completion queues. That speaks of requests whose
 // numbers are about to be used again.
-void Device::discard_completions() const {
-  ibv_wc completions[16];
-  for (ibv_cq* const each : {received_, sent_})
-    while (ibv_poll_cq(each, 16, completions) > 0) {
+void Device::discard_completions() {
+  std::array<Completion, 16> completions;
+  for (CompletionQueue* const each : {&received_, &sent_})
+    while (each->poll(completions) > 0) {
     }
 }
 
 bool Device::steer(const MacAddress& mac, std::string& problem) {
+  all_of_ = mac;
   return add_rule(mac, problem) && add_rule(MacAddress::broadcast(), problem);
 }
 
 bool Device::steer(const MacAddress& mac, const FlowSpec& flow, bool add) {
+  flows_of_ = mac;
   if (!add) return flows_.remove(flow);
   if (flows_.add(queue_, number_, mac, flow)) return true;
   if (refused_++ == 0)
-    host->log(LogLevel::kWarn, ("verbs:" + name_ + ": a flow cannot be steered here, the kernel keeps it (" +
-                                strerrordesc_np(errno) + "); more of them are counted as steer_lost")
-                                   .c_str());
+    log(LogLevel::kWarn, "a flow cannot be steered here, the kernel keeps it (" + reason(errno) +
+                             "); more of them are counted as steer_lost");
   return false;
+}
+
+bool Device::steer_again(std::string& problem) {
+  if (all_of_) return steer(*all_of_, problem);
+  const std::size_t lost = flows_.remake(queue_, number_, flows_of_);
+  if (lost != 0) log(LogLevel::kWarn, std::to_string(lost) + " flows cannot be steered here any more");
+  return true;
 }
 
 bool Device::add_rule(const MacAddress& destination, std::string& problem) {
@@ -238,13 +357,13 @@ void Device::fetch() {
   unsigned events = 0;
   while (verbs_->get_cq_event(channel_, &told, &user) == 0) events++;
   if (events == 0) return;
-  verbs_->ack_cq_events(received_, events);
+  verbs_->ack_cq_events(received_.get(), events);
   armed_ = false;
 }
 
 void Device::arm() {
   fetch();
-  if (!armed_) armed_ = ibv_req_notify_cq(received_, 0) == 0;
+  if (!armed_) armed_ = ibv_req_notify_cq(received_.get(), 0) == 0;
 }
 
 // A card's port says the same where there is no carrier.
@@ -257,65 +376,28 @@ bool Device::is_forbidden() const {
 
 // --- Events
 
-void Device::own_descriptors(bool own) const {
-  for (const int fd : {context_->cmd_fd, context_->async_fd, channel_->fd}) host->own_descriptor(fd, own);
-}
-
-bool Device::watch(std::string& problem) {
-  stop_ = packet::Descriptor(libc.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_.is_open() || !set_nonblocking(context_->async_fd)) return say(problem, "no descriptor", errno);
-  own_descriptors(true);
-  const int error = host->run_thread("bypass-verbs", run, this, &thread_);
-  return error == 0 || say(problem, "no thread for the device's events", error);
-}
-
-void Device::run(void* self) {
-  auto& device = *static_cast<Device*>(self);
+bool Device::has_link() const {
   ibv_port_attr port;
-  if (device.verbs_->look_at_port(device.context_, device.number_, port) == 0)
-    device.events_.on_link(port.state == IBV_PORT_ACTIVE);
-  pollfd items[2] = {{device.stop_.get(), POLLIN, 0}, {device.context_->async_fd, POLLIN, 0}};
-  for (;;) {
-    if (items[1].fd >= 0 && !device.take_events()) items[1].fd = -1;
-    if (libc.poll(items, 2, -1) < 0 && errno != EINTR) return;
-    if (items[0].revents != 0) return;
+  return verbs_->look_at_port(context_, number_, port) == 0 && port.state == IBV_PORT_ACTIVE;
+}
+
+void Device::log(LogLevel level, const std::string& text) const {
+  host->log(level, ("verbs:" + name_ + ": " + text).c_str());
+}
+
+void Device::own_descriptors() {
+  const std::array fds{context_->cmd_fd, context_->async_fd, channel_->fd};
+  for (std::size_t i = 0; i < fds.size(); i++) {
+    host->own_descriptor(fds[i], true);
+    owned_[i].store(fds[i], std::memory_order_relaxed);
   }
 }
 
-// False: there will be no more. The kernel ends the descriptor of a device that is taken away, which is readable from
-// then on.
-bool Device::take_events() {
-  ibv_async_event event{};
-  while (verbs_->get_async_event(context_, &event) == 0) {
-    handle(event);
-    verbs_->ack_async_event(&event);
-  }
-  if (errno == EAGAIN || errno == EINTR) return true;
-  tell_loss();
-  return false;
-}
-
-void Device::tell_loss() {
-  host->log(LogLevel::kError, ("verbs:" + name_ + ": the device is lost").c_str());
-  events_.on_device_lost();
-}
-
-void Device::handle(const ibv_async_event& event) {
-  switch (event.event_type) {
-    case IBV_EVENT_PORT_ACTIVE:
-    case IBV_EVENT_PORT_ERR:
-      if (event.element.port_num == number_) events_.on_link(event.event_type == IBV_EVENT_PORT_ACTIVE);
-      return;
-    case IBV_EVENT_QP_FATAL:
-    case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
-    case IBV_EVENT_CQ_ERR:
-      host->log(LogLevel::kWarn, ("verbs:" + name_ + ": the queue pair has failed, and is made ready again").c_str());
-      return events_.on_queue_failure();
-    case IBV_EVENT_DEVICE_FATAL:
-      return tell_loss();
-    default:
-      return;
+// Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.
+void Device::disown_descriptors() {
+  for (std::atomic<int>& each : owned_) {
+    const int fd = each.exchange(-1, std::memory_order_relaxed);
+    if (fd >= 0) host->own_descriptor(fd, false);
   }
 }
 
@@ -323,28 +405,30 @@ void Device::handle(const ibv_async_event& event) {
 
 void Device::close() {
   if (context_ == nullptr) return;
-  if (thread_ != 0) {
-    const std::uint64_t one = 1;
-    (void)libc.write(stop_.get(), &one, sizeof one);
-    host->join_thread(thread_);
-  }
-  if (channel_ != nullptr) own_descriptors(false);
+  disown_descriptors();
   for (ibv_flow* const rule : rules_) (void)ibv_destroy_flow(rule);
+  rules_.clear();
   flows_.destroy();
   if (queue_ != nullptr) (void)verbs_->destroy_qp(queue_);
-  if (received_ != nullptr) fetch();
-  for (ibv_cq* const each : {received_, sent_})
-    if (each != nullptr) (void)verbs_->destroy_cq(each);
+  if (received_.get() != nullptr) fetch();
+  received_.destroy(*verbs_);
+  sent_.destroy(*verbs_);
   if (channel_ != nullptr) (void)verbs_->destroy_comp_channel(channel_);
   if (memory_ != nullptr) (void)verbs_->dereg_mr(memory_);
   if (domain_ != nullptr) (void)verbs_->dealloc_pd(domain_);
   (void)verbs_->close_device(context_);
+  queue_ = nullptr;
+  channel_ = nullptr;
+  memory_ = nullptr;
+  domain_ = nullptr;
   context_ = nullptr;
+  armed_ = timed_ = false;
 }
 
 void Device::drop_in_child() const {
-  if (is_soft(name_) || channel_ == nullptr) return;  // its library does so itself
-  for (const int fd : {context_->cmd_fd, context_->async_fd, channel_->fd}) libc.close(fd);
+  if (is_soft(name_)) return;  // its library does so itself
+  for (const std::atomic<int>& each : owned_)
+    if (const int fd = each.load(std::memory_order_relaxed); fd >= 0) libc.close(fd);
 }
 
 }  // namespace bypass::verbs

@@ -33,6 +33,9 @@ bool resolve(const char* path, Verbs& verbs, std::string& problem) {
 #define BYPASS_VERBS_LOOK_UP(name) verbs.name = reinterpret_cast<decltype(verbs.name)>(find("ibv_" #name));
   BYPASS_VERBS_CALLS(BYPASS_VERBS_LOOK_UP)
 #undef BYPASS_VERBS_LOOK_UP
+#define BYPASS_VERBS_LOOK_UP(name) verbs.name = reinterpret_cast<decltype(verbs.name)>(dlsym(library, "ibv_" #name));
+  BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_LOOK_UP)
+#undef BYPASS_VERBS_LOOK_UP
   verbs.query_port = reinterpret_cast<decltype(verbs.query_port)>(find("ibv_query_port"));
   if (missing == nullptr) return true;
   problem = std::string(path) + " has no " + missing;

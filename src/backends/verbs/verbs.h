@@ -34,9 +34,16 @@ namespace bypass::verbs {
   X(get_async_event)          \
   X(ack_async_event)
 
+// Those that older libraries have not: null then.
+#define BYPASS_VERBS_NEWER_CALLS(X) \
+  X(qp_to_qp_ex)                    \
+  X(fork_init)                      \
+  X(is_fork_initialized)
+
 struct Verbs {
 #define BYPASS_VERBS_MEMBER(name) decltype(&::ibv_##name) name = nullptr;
   BYPASS_VERBS_CALLS(BYPASS_VERBS_MEMBER)
+  BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_MEMBER)
 #undef BYPASS_VERBS_MEMBER
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
   /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "backends/packet/interface.h"
@@ -15,10 +17,9 @@ namespace {
 constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it in memory
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
-constexpr std::size_t kMostSegments = Device::kMostSegments;
 // Between two looks at what the kernel tells: none while it is being asked, many when nobody waits for it.
 constexpr std::uint32_t kEagerLooks = 4096, kRareLooks = 1024;
-static_assert((kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
+static_assert((SendQueue::kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
 constexpr std::uint32_t kLargestMtu =
     packet::FramePool::kLarge.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
 
@@ -32,13 +33,12 @@ bool is_arp(const Packet* frame) {
 struct VerbsPort::Requests {
   std::array<ibv_recv_wr, kRefill> receive{};
   std::array<ibv_sge, kRefill> room{};
-  std::array<ibv_send_wr, kBurst> send{};
-  std::array<std::array<ibv_sge, Device::kMostSegments>, kBurst> pieces{};
 };
 
 VerbsPort::VerbsPort() = default;
 
 VerbsPort::~VerbsPort() {
+  watch_.stop();
   device_.close();
   forget_posted();
 }
@@ -60,17 +60,26 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   const std::uint32_t depth = std::min(kDepth, pool_.total() / 4);
   if (!device_.make_queues(pool_.memory(), depth, problem)) return false;
   caps_.steering = spec.share_interface;
+  interface_ = spec.interface;
   if (!caps_.steering && !device_.steer(mac_, problem)) return false;
   caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
   requests_ = std::make_unique<Requests>();
-  waiting_.resize(device_.depth());
-  receiving_.resize(device_.depth());
+  begin();
+  return watch_.start(problem);
+}
+
+// With queues that are new.
+void VerbsPort::begin() {
+  forget_posted();
+  depth_ = device_.depth();
+  waiting_.resize(std::bit_ceil(depth_));
+  posted_sends_ = sent_ = 0;
+  receiving_.resize(depth_);
   forget_posted();
   refill();
   wakeup_.add(device_.wait_descriptor());
-  return device_.watch(problem);
 }
 
 // Beside the kernel's interface, and not its: an address of our own.
@@ -105,13 +114,13 @@ void VerbsPort::forget_posted() {
   }
   free_requests_.resize(receiving_.size());
   for (std::uint32_t i = 0; i < free_requests_.size(); i++) free_requests_[i] = i;
-  for (; sent_ < posted_sends_; sent_++) pool_.free_frame(waiting_[sent_ % waiting_.size()]);
+  for (; sent_ < posted_sends_; sent_++) pool_.free_frame(waiting_[sent_ & (waiting_.size() - 1)]);
 }
 
 // A quarter of the pool stays for sending.
 void VerbsPort::refill() {
   const std::uint32_t spare = pool_.total() / 4;
-  while (!lost_ && free_requests_.size() >= kRefill && pool_.free_count() > spare + kRefill) {
+  while (serves_ && free_requests_.size() >= kRefill && pool_.free_count() > spare + kRefill) {
     Requests& r = *requests_;
     for (std::uint32_t i = 0; i < kRefill; i++) {
       Packet* const frame = pool_.take();
@@ -132,24 +141,23 @@ void VerbsPort::refill() {
     }
     // Those that were taken lie at the list's end, in reverse.
     free_requests_.erase(free_requests_.end() - taken, free_requests_.end());
-    if (taken < kRefill) return failed_.store(true, std::memory_order_release);
+    if (taken < kRefill) return fail();
   }
 }
 
-Packet* VerbsPort::finish(const ibv_wc& completion) {
-  const auto request = static_cast<std::uint32_t>(completion.wr_id);
+Packet* VerbsPort::finish(const Completion& completion) {
+  const auto request = static_cast<std::uint32_t>(completion.request);
   Packet* const frame = receiving_[request];
   receiving_[request] = nullptr;
   free_requests_.push_back(request);
   if (completion.status != IBV_WC_SUCCESS) {
     pool_.free_frame(frame);
     if (completion.status != IBV_WC_WR_FLUSH_ERR) rx_dropped_.add(1);  // that one had no frame yet
-    failed_.store(true, std::memory_order_release);
+    fail();
     return nullptr;
   }
-  frame->len = frame->frame_len = completion.byte_len;
-  if (caps_.rx_checksum && (completion.wc_flags & IBV_WC_IP_CSUM_OK) != 0)
-    frame->flags = kRxIpChecksumGood | kRxL4ChecksumGood;
+  frame->len = frame->frame_len = completion.bytes;
+  if (caps_.rx_checksum && completion.checksums_good) frame->flags = kRxIpChecksumGood | kRxL4ChecksumGood;
   return frame;
 }
 
@@ -163,83 +171,64 @@ bool VerbsPort::kernel_is_due() {
 }
 
 std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
-  if (failed_.load(std::memory_order_acquire)) [[unlikely]]
-    repair();
+  if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
+    attend();
+  std::size_t n = serves_ ? take(out) : 0;
+  if (caps_.steering && kernel_is_due()) [[unlikely]]
+    n += kernel_.receive(pool_, out.subspan(n));
+  if (n != 0) rx_frames_.add(n);
+  return n;
+}
+
+std::size_t VerbsPort::take(std::span<Packet*> out) {
   if (posted_sends_ != sent_) reap();
-  std::array<ibv_wc, kBurst> completions;
-  const int most = static_cast<int>(std::min(out.size(), completions.size()));
-  const int got = lost_ ? 0 : ibv_poll_cq(device_.received(), most, completions.data());
+  std::array<Completion, kBurst> completions;
+  const std::size_t got = device_.received().poll(std::span(completions).first(std::min(out.size(), kBurst)));
   std::size_t n = 0;
   std::uint64_t bytes = 0;
-  for (int i = 0; i < got; i++) {
-    Packet* const frame = finish(completions[static_cast<std::size_t>(i)]);
+  for (std::size_t i = 0; i < got; i++) {
+    Packet* const frame = finish(completions[i]);
     if (frame == nullptr) continue;
     bytes += frame->len;
     out[n++] = frame;
   }
   refill();
-  if (caps_.steering && kernel_is_due()) [[unlikely]]
-    n += kernel_.receive(pool_, out.subspan(n));
-  if (n == 0) return 0;
-  rx_frames_.add(n);
-  rx_bytes_.add(bytes);
+  if (n != 0) rx_bytes_.add(bytes);
   return n;
 }
 
 // --- Sending
 
 void VerbsPort::reap() {
-  std::array<ibv_wc, 16> completions;
-  for (int got = 16; got == 16;) {
-    got = lost_ ? 0 : ibv_poll_cq(device_.sent(), 16, completions.data());
-    for (int i = 0; i < got; i++) {
-      const ibv_wc& completion = completions[static_cast<std::size_t>(i)];
-      if (completion.status != IBV_WC_SUCCESS) failed_.store(true, std::memory_order_release);
-      for (; sent_ < completion.wr_id; sent_++) pool_.free_frame(waiting_[sent_ % waiting_.size()]);
+  std::array<Completion, 16> completions;
+  for (std::size_t got = completions.size(); got == completions.size();) {
+    got = device_.sent().poll(completions);
+    for (std::size_t i = 0; i < got; i++) {
+      if (completions[i].status != IBV_WC_SUCCESS) fail();
+      for (; sent_ < completions[i].request; sent_++) pool_.free_frame(waiting_[sent_ & (waiting_.size() - 1)]);
     }
   }
 }
 
+// How many of them it has dealt with; frames that the device refuses are lost.
 std::size_t VerbsPort::post(std::span<Packet* const> frames) {
-  Requests& r = *requests_;
-  for (std::size_t i = 0; i < frames.size(); i++) {
-    Packet* const frame = frames[i];
-    waiting_[(posted_sends_ + i) % waiting_.size()] = frame;
-    ibv_send_wr& request = r.send[i];
-    const bool large = (frame->flags & kTxTso) != 0;
-    const std::uint32_t headers = large ? std::uint32_t{frame->l2_len} + frame->l3_len + frame->l4_len : 0;
-    std::size_t pieces = 0;
-    std::uint32_t skipped = headers;  // they are given apart
-    for (Packet* piece = frame; piece != nullptr && pieces < kMostSegments; piece = piece->next_segment) {
-      if (piece->len > skipped)
-        r.pieces[i][pieces++] = {reinterpret_cast<std::uint64_t>(piece->data + skipped), piece->len - skipped,
-                                 device_.key()};
-      skipped = 0;  // headers lie in the head
-    }
-    request.wr_id = posted_sends_ + i + 1;
-    request.next = i + 1 < frames.size() ? &r.send[i + 1] : nullptr;
-    request.sg_list = r.pieces[i].data();
-    request.num_sge = static_cast<int>(pieces);
-    request.opcode = large ? IBV_WR_TSO : IBV_WR_SEND;
-    request.send_flags = 0;
-    if (large) {
-      request.tso.hdr = frame->data;
-      request.tso.hdr_sz = static_cast<std::uint16_t>(headers);
-      request.tso.mss = frame->tso_mss;
-    }
-    if ((frame->flags & (kTxIpChecksum | kTxL4Checksum)) != 0) request.send_flags |= IBV_SEND_IP_CSUM;
-    if (!large && frame->frame_len <= device_.inline_bytes()) request.send_flags |= IBV_SEND_INLINE;
+  const SendQueue::Posted posted = device_.sender().post(frames, posted_sends_ + 1);
+  std::uint64_t bytes = 0;
+  for (Packet* const frame : frames.first(posted.taken)) {
+    waiting_[posted_sends_++ & (waiting_.size() - 1)] = frame;
+    bytes += frame->frame_len;
   }
-  r.send[frames.size() - 1].send_flags |= IBV_SEND_SIGNALED;
-  ibv_send_wr* refused = nullptr;
-  const int error = ibv_post_send(device_.queue(), &r.send[0], &refused);
-  const std::size_t taken = error == 0 ? frames.size() : static_cast<std::size_t>(refused - r.send.data());
-  posted_sends_ += taken;
-  return taken;
+  tx_frames_.add(posted.taken);
+  tx_bytes_.add(bytes);
+  if (!posted.told) fail();  // they would never come back
+  return posted.taken + (posted.refused == 0 ? 0 : drop(frames.subspan(posted.taken, posted.refused)));
 }
 
+// While the device is lost its rules are the watch's.
 bool VerbsPort::steer(const FlowSpec& flow, bool add) {
-  return caps_.steering && device_.steer(mac_, flow, add);
+  if (!caps_.steering || serves_) return caps_.steering && device_.steer(mac_, flow, add);
+  steered_meanwhile_.emplace_back(flow, add);
+  return true;
 }
 
 // What is asked by ARP the kernel knows.
@@ -262,62 +251,96 @@ std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
 }
 
 std::size_t VerbsPort::transmit(std::span<Packet* const> frames) {
-  if (waiting_.size() - (posted_sends_ - sent_) < frames.size()) reap();
-  if (!is_up() || lost_ || failed_.load(std::memory_order_acquire)) [[unlikely]]
-    return drop(frames);
-  std::size_t n = 0, lost = 0;
-  std::uint64_t bytes = 0;
-  while (n + lost < frames.size()) {
-    const std::size_t room = waiting_.size() - (posted_sends_ - sent_);
-    const std::size_t wanted = std::min({frames.size() - n, kBurst, room});
-    if (wanted == 0) break;
-    const std::size_t taken = post(frames.subspan(n, wanted));
-    for (Packet* const frame : frames.subspan(n, taken)) bytes += frame->frame_len;
-    n += taken;
-    if (taken == wanted) continue;
-    // There was room: it refuses this frame, and would again. Those before it have no completion of their own to come.
-    failed_.store(true, std::memory_order_release);
-    lost = drop(frames.subspan(n));
+  if (serves_ && room() < frames.size()) reap();
+  std::size_t n = 0;
+  while (n < frames.size()) {
+    if (!is_up() || !serves_ || failed_.load(std::memory_order_acquire)) [[unlikely]]
+      return n + drop(frames.subspan(n));
+    const std::size_t most = std::min({frames.size() - n, SendQueue::kBurst, static_cast<std::size_t>(room())});
+    if (most == 0) {
+      tx_full_.add(1);
+      break;
+    }
+    n += post(frames.subspan(n, most));
   }
-  tx_frames_.add(n);
-  tx_bytes_.add(bytes);
-  if (n + lost < frames.size()) tx_full_.add(1);
-  return n + lost;
+  return n;
 }
 
 // --- Waiting
 
 bool VerbsPort::arm(std::uint16_t queue) {
-  if (!lost_) device_.arm();
-  if (!is_up()) set_forbidden(device_.is_forbidden());
-  return FramePort::arm(queue) && !failed_.load(std::memory_order_acquire);
+  if (serves_) {
+    device_.arm();
+    if (!is_up()) set_forbidden(device_.is_forbidden());
+  }
+  return FramePort::arm(queue) && !trouble_.load(std::memory_order_acquire);
 }
 
 void VerbsPort::disarm(std::uint16_t queue) {
-  if (!lost_) device_.fetch();
+  if (serves_) device_.fetch();
   kernel_looks_ = std::max(kernel_looks_, 1U);  // it may be what woke us
   FramePort::disarm(queue);
 }
 
 // --- Failures
 
-void VerbsPort::on_queue_failure() {
+void VerbsPort::fail() {
   failed_.store(true, std::memory_order_release);
+  trouble_.store(true, std::memory_order_release);
+}
+
+void VerbsPort::on_queue_failure() {
+  fail();
   wakeup_.ring();
 }
 
-void VerbsPort::on_device_lost() {
-  set_link(false);
-  on_queue_failure();
+void VerbsPort::on_stage() {
+  trouble_.store(true, std::memory_order_release);
+  wakeup_.ring();
+}
+
+void VerbsPort::attend() {
+  (void)trouble_.exchange(false, std::memory_order_acq_rel);  // before looking: what comes then is seen next time
+  using Stage = DeviceWatch::Stage;
+  switch (watch_.stage()) {
+    case Stage::kServing:
+      return failed_.exchange(false, std::memory_order_acq_rel) ? repair() : void();
+    case Stage::kLost:
+      return leave();
+    case Stage::kLeft:
+      return;
+    case Stage::kGone:
+      return forget_posted();
+    case Stage::kBack:
+      return resume();
+  }
 }
 
 void VerbsPort::repair() {
-  failed_.store(false, std::memory_order_release);
-  lost_ = !device_.restart();
-  if (lost_) return set_link(false);  // what it has stays its own: it may write there still
+  if (!device_.restart()) return leave();
   forget_posted();
   reopened_.fetch_add(1, std::memory_order_relaxed);
   refill();
+  if (failed_.load(std::memory_order_relaxed)) leave();  // it would be no better the next time
+}
+
+// What the device has been given stays its own until it is closed: it may write there still.
+void VerbsPort::leave() {
+  serves_ = false;
+  set_link(false);
+  wakeup_.remove(device_.wait_descriptor());
+  watch_.leave();
+}
+
+void VerbsPort::resume() {
+  failed_.store(false, std::memory_order_relaxed);
+  serves_ = true;
+  begin();
+  reopened_.fetch_add(1, std::memory_order_relaxed);
+  for (const auto& [flow, add] : std::exchange(steered_meanwhile_, {})) (void)device_.steer(mac_, flow, add);
+  std::string problem;  // the interface may be a new one, too
+  if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) device_.log(LogLevel::kError, problem);
+  watch_.resume();
 }
 
 }  // namespace bypass::verbs

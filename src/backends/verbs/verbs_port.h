@@ -1,16 +1,18 @@
 // VerbsPort: frames through a raw-packet queue pair (verbs:DEVICE[:PORT]).
 //
-// Receive requests are posted in lists, send requests in one list a batch of which the last alone asks for a
-// completion; small frames are copied into the request. Frames lie in memory that is registered once.
+// Receive requests are posted in lists, frames to send as send_queue.h has it. Frames lie in memory that is registered
+// once. A lost device's queues are its thread's until it is back (device_watch.h); meanwhile the link is down.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/packet/frame_port.h"
 #include "backends/verbs/device.h"
+#include "backends/verbs/device_watch.h"
 #include "backends/verbs/kernel_side.h"
 
 namespace bypass::verbs {
@@ -36,31 +38,43 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   bool set_up(const PortSpec& spec, std::string& problem);
   [[nodiscard]] MacAddress own_mac(const PortSpec& spec) const;
   bool choose_frames(const PortSpec& spec, std::string& problem);
+  void begin();
   void refill();
   void reap();
+  std::size_t take(std::span<Packet*> out);
   bool kernel_is_due();
   std::size_t transmit(std::span<Packet* const> frames);
+  [[nodiscard]] std::uint64_t room() const { return depth_ - (posted_sends_ - sent_); }
   std::size_t post(std::span<Packet* const> frames);
-  Packet* finish(const ibv_wc& completion);
-  void repair();
+  Packet* finish(const Completion& completion);
   void forget_posted();
+  void fail();
+  void attend();
+  void repair();
+  void leave();
+  void resume();
 
   void on_link(bool up) override { set_link(up); }
   void on_queue_failure() override;
-  void on_device_lost() override;
+  void on_stage() override;
 
   static constexpr std::uint32_t kDepth = 2048;
 
-  std::vector<Packet*> waiting_;  // a ring: frames whose sending has not been confirmed, the oldest at sent_
+  std::uint64_t depth_ = 0;
+  std::vector<Packet*> waiting_;  // a ring, a power of two: frames that are being sent, the oldest at sent_
   std::uint64_t posted_sends_ = 0, sent_ = 0;
   std::vector<Packet*> receiving_;  // by request
   std::vector<std::uint32_t> free_requests_;
   std::unique_ptr<Requests> requests_;
-  std::atomic<bool> failed_{false};
-  bool lost_ = false;
-  KernelSide kernel_;  // of an interface that is shared with it
+  bool serves_ = true;                // the device's queues are the data path's
+  std::atomic<bool> failed_{false};   // the queue pair takes nothing any more
+  std::atomic<bool> trouble_{false};  // receive() shall see to that, or to the watch's stage
+  KernelSide kernel_;                 // of an interface that is shared with it
+  std::string interface_;             // the name of that
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
-  Device device_{*this};
+  std::vector<std::pair<FlowSpec, bool>> steered_meanwhile_;  // while the rules are the watch's
+  Device device_;
+  DeviceWatch watch_{device_, *this};
 };
 
 }  // namespace bypass::verbs

@@ -1,0 +1,35 @@
+// DeviceClock: what a device's time stamps are on the stack's clock (CLOCK_MONOTONIC).
+//
+// Both clocks are read side by side now and then, and what lies between is reckoned by the device's nominal rate: a
+// device's crystal is off by some tens of millionths, less than a microsecond in 10 ms. The time stamps themselves say
+// when the last reading is too old, so nothing is read while no frame comes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "backends/verbs/verbs.h"
+#include "stack/time.h"
+
+namespace bypass::verbs {
+
+class DeviceClock {
+ public:
+  /// Of a device with such a clock. False: its time stamps mean nothing to us.
+  bool start(ibv_context* context, const ibv_device_attr_ex& device);
+  /// Nothing when the device does not tell its time any more.
+  std::optional<Instant> at(std::uint64_t ticks);
+
+ private:
+  bool read();
+  [[nodiscard]] std::int64_t since_reading(std::uint64_t ticks) const;
+
+  ibv_context* context_ = nullptr;
+  std::uint64_t mask_ = 0;             // the bits that count
+  std::uint64_t scale_ = 0;            // nanoseconds a tick, 32.32 fixed point
+  std::int64_t least_ = 0, most_ = 0;  // ticks from the reading that are near enough
+  std::uint64_t ticks_ = 0;            // the last reading
+  Instant time_{};
+};
+
+}  // namespace bypass::verbs

@@ -1,0 +1,82 @@
+// PortFixture: a VerbsPort over a FakeDevice.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/packet/libc.h"
+#include "backends/plain_host.h"
+#include "backends/verbs/verbs_port.h"
+#include "fake_device.h"
+
+namespace bypass::verbs {
+
+class PortFixture : public testing::Test {
+ protected:
+  static constexpr std::size_t kBuffers = 512;
+
+  void SetUp() override {
+    const char* missing = nullptr;
+    ASSERT_TRUE(packet::bind_libc(&PlainHost::host(), &missing)) << missing;
+  }
+
+  /// Null: `problem` says why.
+  void try_to_open(PortSpec spec = {}) {
+    port.reset();
+    spec.kind = "verbs";
+    if (spec.target.empty()) spec.target = FakeDevice::kName;
+    spec.addresses = {IpAddress::from_v4(0x0a090001)};
+    spec.buffer_memory = kBuffers * packet::FramePool::kLarge.element;
+    problem.clear();
+    port = VerbsPort::open(spec, problem);
+  }
+  void open(const PortSpec& spec = {}) {
+    try_to_open(spec);
+    ASSERT_NE(port, nullptr) << problem;
+  }
+
+  // Its own thread sets it, where need be after the data path has looked.
+  void await_link(LinkState state) const {
+    while (port->link() != state) {
+      (void)received();
+      std::this_thread::yield();
+    }
+  }
+
+  std::vector<Packet*> frames(std::size_t count, const std::string& text) const {
+    std::vector<Packet*> made(count);
+    EXPECT_EQ(port->alloc(0, made), count);
+    for (std::size_t i = 0; i < count; i++) {
+      const std::string bytes = text + std::to_string(i);
+      std::memcpy(made[i]->data, bytes.data(), bytes.size());
+      made[i]->len = made[i]->frame_len = static_cast<std::uint32_t>(bytes.size());
+    }
+    return made;
+  }
+
+  /// What the port hands up at one look.
+  std::vector<std::string> received() const {
+    std::vector<Packet*> got(64);
+    got.resize(port->receive(0, got));
+    std::vector<std::string> texts;
+    for (const Packet* frame : got) texts.emplace_back(reinterpret_cast<const char*>(frame->data), frame->len);
+    port->free(got);
+    return texts;
+  }
+
+  /// All that neither the pool nor the device has is lost. (Requests of one buffer each.)
+  void expect_no_buffer_lost() const {
+    EXPECT_EQ(port->stats().buffers_free + device.receives() + device.sends(), port->stats().buffers_total);
+  }
+
+  FakeDevice device;
+  std::unique_ptr<VerbsPort> port;
+  std::string problem;
+};
+
+}  // namespace bypass::verbs

@@ -1,0 +1,225 @@
+// A device that is lost: its port's link is down, it is looked for now and then, and all goes on when it is back.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <string>
+#include <vector>
+
+#include "fixture.h"
+#include "sleeps.h"
+
+namespace bypass::verbs {
+namespace {
+
+class LostDeviceTest : public PortFixture {
+ protected:
+  void SetUp() override {
+    PortFixture::SetUp();
+    sleeps = std::make_unique<Sleeps>();
+    open();
+    await_link(LinkState::kUp);
+  }
+  void TearDown() override {
+    port.reset();
+    sleeps.reset();
+  }
+
+  /// The data path leaves, everything is given back, and the first look has found nothing.
+  void lose() {
+    device.disappear();
+    ASSERT_EQ(nth_sleep(1), 10);
+    EXPECT_EQ(port->link(), LinkState::kDown);
+    (void)received();
+    EXPECT_EQ(device.alive(), 0);
+  }
+  /// The limit of the thread's n-th sleep that has one, in ms.
+  int nth_sleep(std::size_t n) const {
+    while (sleeps->count() < n) {
+      (void)received();
+      std::this_thread::yield();
+    }
+    return sleeps->last();
+  }
+  /// The pause is over, and the thread in the next one.
+  int look_again() const {
+    const std::size_t before = sleeps->count();
+    sleeps->end();
+    return nth_sleep(before + 1);
+  }
+
+  std::unique_ptr<Sleeps> sleeps;
+};
+
+TEST_F(LostDeviceTest, Gone_LinkDownFramesDroppedAndAllBuffersBack) {
+  std::vector<Packet*> kept = frames(2, "out");
+  ASSERT_EQ(port->send(0, frames(3, "unsent")), 3U);
+  lose();
+  EXPECT_EQ(port->link(), LinkState::kDown);
+  EXPECT_EQ(port->stats().buffers_free + kept.size(), port->stats().buffers_total);
+  EXPECT_EQ(port->send(0, kept), 2U);
+  EXPECT_EQ(port->stats().tx_dropped, 2U);
+  EXPECT_EQ(port->stats().reopened, 0U);
+  EXPECT_TRUE(received().empty());
+}
+
+TEST_F(LostDeviceTest, Back_EverythingIsMadeAnewAndFramesFlow) {
+  const int alive = device.alive();
+  lose();
+  EXPECT_EQ(look_again(), 20);
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.alive(), alive);
+  EXPECT_EQ(port->link_ups(), 2U);
+  EXPECT_EQ(port->stats().reopened, 1U);
+  EXPECT_EQ(port->stats().link_down, 1U);
+  expect_no_buffer_lost();
+  ASSERT_EQ(port->send(0, frames(1, "out")), 1U);
+  device.send_all();
+  EXPECT_EQ(device.sent.back(), "out0");
+  ASSERT_TRUE(device.arrive("in"));
+  EXPECT_EQ(received(), std::vector<std::string>{"in"});
+  expect_no_buffer_lost();
+}
+
+// Whatever sleeps does so on one descriptor, which looks after the new device's.
+TEST_F(LostDeviceTest, Back_TheWakeUpDescriptorHearsOfItsFrames) {
+  pollfd item{port->wait_descriptor(0), POLLIN, 0};
+  lose();
+  device.come_back();
+  while (!port->arm(0)) (void)received();
+  EXPECT_EQ(poll(&item, 1, 0), 0);
+  sleeps->end();
+  EXPECT_EQ(poll(&item, 1, -1), 1);  // to take it over
+  await_link(LinkState::kUp);
+  ASSERT_EQ(port->wait_descriptor(0), item.fd);
+  while (!port->arm(0)) (void)received();
+  EXPECT_EQ(poll(&item, 1, 0), 0);
+  ASSERT_TRUE(device.arrive("in"));
+  EXPECT_EQ(poll(&item, 1, 0), 1);
+}
+
+TEST_F(LostDeviceTest, GoneForGood_LooksEverMoreSeldomAndNobodySpins) {
+  lose();
+  int expected = 10;
+  for (int look = 3; look < 20; look++) {
+    expected = std::min(2 * expected, 1000);
+    EXPECT_EQ(look_again(), expected);
+    EXPECT_EQ(device.looks(), look);
+    EXPECT_TRUE(received().empty());
+  }
+  while (!port->arm(0)) (void)received();
+  pollfd item{port->wait_descriptor(0), POLLIN, 0};
+  EXPECT_EQ(poll(&item, 1, 0), 0);
+  EXPECT_EQ(device.looks(), 19);
+  const std::string said = PlainHost::said();
+  EXPECT_NE(said.find("the device is not back yet: no RDMA device of that name"), std::string::npos) << said;
+}
+
+TEST_F(LostDeviceTest, FailsAgainAtOnce_IsLookedForEverMoreSeldom) {
+  lose();
+  device.come_back();
+  int expected = 10;
+  for (int time = 0; time < 9; time++) {
+    const std::size_t before = sleeps->count();
+    sleeps->end();
+    await_link(LinkState::kUp);
+    EXPECT_EQ(nth_sleep(before + 1), 1000);  // whether it lasts
+    device.report(IBV_EVENT_DEVICE_FATAL);
+    expected = std::min(2 * expected, 1000);
+    EXPECT_EQ(nth_sleep(before + 2), expected);
+    EXPECT_EQ(port->link(), LinkState::kDown);
+  }
+}
+
+TEST_F(LostDeviceTest, LostAgainMuchLater_IsLookedForAtOnce) {
+  lose();
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(nth_sleep(2), 1000);
+  sleeps->end();  // it has lasted
+  const int looks = device.looks();
+  device.report(IBV_EVENT_DEVICE_FATAL);
+  while (port->stats().reopened < 2) (void)received();
+  EXPECT_EQ(device.looks(), looks + 1);
+}
+
+TEST_F(LostDeviceTest, FatalEvents_AllIsMadeAnewAtOnce) {
+  std::uint64_t reopened = 0;
+  for (const ibv_event_type type : {IBV_EVENT_DEVICE_FATAL, IBV_EVENT_CQ_ERR}) {
+    device.report(type);
+    while (port->stats().reopened == reopened) (void)received();
+    await_link(LinkState::kUp);
+    reopened++;
+    EXPECT_EQ(port->stats().reopened, reopened);
+    EXPECT_EQ(nth_sleep(reopened), 1000);
+    sleeps->end();
+    ASSERT_TRUE(device.arrive("in"));
+    EXPECT_EQ(received(), std::vector<std::string>{"in"});
+    expect_no_buffer_lost();
+  }
+}
+
+// What it has been given may be written until the device is closed.
+TEST_F(LostDeviceTest, QueuePairThatCannotBeReset_AllIsMadeAnew) {
+  device.errors.modify_qp = EIO;
+  device.fail();
+  EXPECT_EQ(nth_sleep(1), 10);  // made anew in vain
+  EXPECT_EQ(port->link(), LinkState::kDown);
+  EXPECT_EQ(device.alive(), 0);
+  (void)received();
+  EXPECT_EQ(port->stats().buffers_free, port->stats().buffers_total);
+  device.errors.modify_qp = 0;
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(port->stats().reopened, 1U);
+  expect_no_buffer_lost();
+}
+
+TEST_F(LostDeviceTest, QueuePairThatTakesNothing_IsNotRepairedForEver) {
+  device.refuse_receives = true;
+  device.report(IBV_EVENT_QP_FATAL);
+  await_link(LinkState::kDown);
+  device.refuse_receives = false;
+  EXPECT_GE(nth_sleep(1), 10);
+  sleeps->end();
+  await_link(LinkState::kUp);
+  expect_no_buffer_lost();
+  ASSERT_TRUE(device.arrive("in"));
+  EXPECT_EQ(received(), std::vector<std::string>{"in"});
+}
+
+TEST_F(LostDeviceTest, ComesBackWithLess_IsNotTakenForTheSame) {
+  port.reset();
+  device.can.checksums = true;
+  open();
+  await_link(LinkState::kUp);
+  const std::size_t before = sleeps->count();
+  device.disappear();
+  EXPECT_EQ(nth_sleep(before + 1), 10);
+  device.can.checksums = false;
+  device.come_back();
+  EXPECT_EQ(look_again(), 20);
+  EXPECT_EQ(device.alive(), 0);
+  EXPECT_NE(PlainHost::said().find("it can do less than before"), std::string::npos);
+  device.can.checksums = true;
+  sleeps->end();
+  await_link(LinkState::kUp);
+}
+
+TEST_F(LostDeviceTest, ClosedMeanwhile_EndsAtOnce) {
+  lose();
+  port.reset();
+  EXPECT_EQ(device.alive(), 0);
+}
+
+TEST_F(LostDeviceTest, ClosedBeforeTheDataPathLooks_GivesAllBack) {
+  device.report(IBV_EVENT_DEVICE_FATAL);
+  while (port->link() == LinkState::kUp) std::this_thread::yield();
+  port.reset();
+  EXPECT_EQ(device.alive(), 0);
+}
+
+}  // namespace
+}  // namespace bypass::verbs
