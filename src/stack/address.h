@@ -41,8 +41,8 @@ struct MacAddress {
 };
 
 struct IpAddress {
-  alignas(8) std::array<std::uint8_t, 16> bytes{};  // network order
-  auto operator<=>(const IpAddress&) const = default;
+  alignas(8) std::array<std::uint8_t, 16> bytes{};     // network order
+  auto operator<=>(const IpAddress&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
   constexpr bool operator==(const IpAddress& other) const {
     const Words a = words(), b = other.words();
     return ((a[0] ^ b[0]) | (a[1] ^ b[1])) == 0;
@@ -79,7 +79,7 @@ struct IpAddress {
 struct Endpoint {
   IpAddress address;
   std::uint16_t port = 0;
-  auto operator<=>(const Endpoint&) const = default;
+  auto operator<=>(const Endpoint&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 
 /// An address with its prefix length, counted in the family's own bits (24 for 10.9.0.1/24).

@@ -24,7 +24,7 @@ struct FlowKey {
   std::uint16_t local_port = 0, remote_port = 0;  // network order
   std::uint16_t more_padding = 0;
   IpAddress local, remote;
-  auto operator<=>(const FlowKey&) const = default;
+  auto operator<=>(const FlowKey&) const = default;  // NOLINT(modernize-use-nullptr): its 0 is no pointer
 };
 static_assert(sizeof(FlowKey) == 40);
 
