@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "softverbs/engine/held_packets.h"
 #include "softverbs/fabric.h"
 #include "softverbs/roce_frame.h"
 
@@ -17,7 +18,8 @@ constexpr std::size_t kRegion = 4096, kGuard = 4096;
 
 class Hostile {
  public:
-  explicit Hostile(std::uint64_t seed) : random_(seed), fabric_(seed), end_(fabric_.add_end()) {
+  /// `ours`: the packets say that they come from an end of ours.
+  Hostile(std::uint64_t seed, bool ours) : ours_(ours), random_(seed), fabric_(seed), end_(fabric_.add_end()) {
     sim::PortConfig port;
     port.mac = mac(2);
     port.buffers = 256;
@@ -38,6 +40,8 @@ class Hostile {
       drain();
     }
     fabric_.run_for(1s);
+    for (Half& half : halves_) half.to_state(IBV_QPS_RESET);
+    EXPECT_LE(end_.port().buffers_out(), 32U) << "what lies at hand for sending apart";
     EXPECT_TRUE(untouched(0, kGuard)) << "in front of the region";
     EXPECT_TRUE(untouched(kGuard + kRegion / 2, kRegion / 2 + kGuard)) << "read-only memory, and behind the region";
   }
@@ -139,6 +143,10 @@ class Hostile {
       add(bytes_of_headers(
           aeth(static_cast<std::uint8_t>(any_of({0x1f, 0x1f, 0x60, 0x61, 0x62, 0x21, random_.below(256)})))));
     add(Bytes(any_of({0, 4, 8, 100, 1024, 1024, 1024, random_.below(1500)}), static_cast<std::byte>(random_.next())));
+    if (ours_ && static_cast<Op>(opcode) == Op::kAcknowledge) {  // a NAK of ours says what it holds
+      rest.resize(sizeof(Aeth) + kHoldAhead / 8);
+      for (std::size_t i = sizeof(Aeth); i < rest.size(); i++) rest[i] = static_cast<std::byte>(random_.next());
+    }
     return rest;
   }
 
@@ -156,6 +164,7 @@ class Hostile {
         static_cast<std::uint32_t>(base + any_of({0, 0, 0, 0, 1, 2, kPsnMask, random_.below(8), random_.next()})) &
         kPsnMask;
     options.ack_request = random_.chance(0.7);
+    if (ours_) options.mark = static_cast<std::uint8_t>(kBthOurs >> kBthRoundShift | random_.below(4));
     Bytes frame = roce_frame(options, extensions(options.opcode));
     mutate(frame);
     return frame;
@@ -179,6 +188,7 @@ class Hostile {
     for (std::size_t n; (n = probe_->receive(0, frames)) != 0;) probe_->free(std::span{frames}.first(n));
   }
 
+  bool ours_;
   alignas(64) std::array<std::byte, kGuard + kRegion + kGuard> memory_;
   sim::Random random_;
   Fabric fabric_;
@@ -193,7 +203,7 @@ TEST(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
   Counters sum;
   for (std::uint64_t seed = 1; seed <= 20; seed++) {
     SCOPED_TRACE(seed);
-    const auto hostile = std::make_unique<Hostile>(seed);
+    const auto hostile = std::make_unique<Hostile>(seed, seed % 2 == 0);
     hostile->run(1500);
     written |= hostile->was_written();
     sum.tx_nak += hostile->counters().tx_nak;
@@ -201,6 +211,7 @@ TEST(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
     sum.rx_bad_icrc += hostile->counters().rx_bad_icrc;
     sum.rx_late_response += hostile->counters().rx_late_response;
     sum.duplicate_request += hostile->counters().duplicate_request;
+    sum.rx_held += hostile->counters().rx_held;
     if (::testing::Test::HasFailure()) return;
   }
   // It is a fuzzer that gets through the door.
@@ -209,6 +220,7 @@ TEST(Fuzz, MutatedPackets_WriteNothingThatIsNotTheirs) {
   EXPECT_GT(sum.rx_malformed, 100U);
   EXPECT_GT(sum.rx_bad_icrc, 100U);
   EXPECT_GT(sum.duplicate_request, 100U);
+  EXPECT_GT(sum.rx_held, 200U);
 }
 
 TEST(Fuzz, FramesOfAnyBytes_AreSurvived) {

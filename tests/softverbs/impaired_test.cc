@@ -12,7 +12,8 @@ struct Wire {
   const char* name;
   sim::Impairment impairment;
 };
-const std::array<Wire, 6> kWires = {{
+const std::array<Wire, 7> kWires = {{
+    {"some_loss", {.loss = 0.01, .delay = 20us}},
     {"loss", {.loss = 0.05, .delay = 20us}},
     {"duplication", {.duplicate = 0.2, .delay = 20us}},
     {"reordering", {.reorder = 0.1, .delay = 20us}},

@@ -23,7 +23,7 @@ sim::Bytes roce_frame(const RoceOptions& options, std::span<const std::byte> res
   bth.flags = static_cast<std::uint8_t>((options.solicited ? kBthSolicited : 0) | options.migration | pad << 4);
   bth.pkey = options.pkey;
   bth.qpn = options.qpn;
-  bth.psn = options.psn | (options.ack_request ? kBthAckRequest : 0);
+  bth.psn = options.psn | std::uint32_t{options.mark} << 24 | (options.ack_request ? kBthAckRequest : 0);
   wire::Udp udp;
   udp.source = options.source_port;
   udp.destination = kRocePort;

@@ -18,6 +18,7 @@ struct RoceOptions {
   std::uint16_t pkey = kDefaultPkey;
   std::uint16_t source_port = 0xc000;
   std::uint8_t tos = 0, ttl = 64;
+  std::uint8_t mark = 0;  // the reserved bits beside the acknowledge request
 };
 /// From 10.9.0.2 (02::2) to 10.9.0.1 (02::1): headers, what `rest` says (extensions and payload), padding, ICRC.
 sim::Bytes roce_frame(const RoceOptions& options, std::span<const std::byte> rest);

@@ -20,6 +20,7 @@ struct Counters {
   // The responder
   std::uint64_t duplicate_request = 0;
   std::uint64_t out_of_sequence = 0;  // packets ahead of the expected one
+  std::uint64_t rx_held = 0;          // … and answers ahead of theirs, kept until their turn
   std::uint64_t tx_nak = 0, tx_rnr_nak = 0;
   // The requester
   std::uint64_t rx_nak = 0, rx_rnr_nak = 0;

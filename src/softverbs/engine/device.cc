@@ -48,6 +48,12 @@ DeviceConfig completed(DeviceConfig config, const Port& port) {
   return config;
 }
 
+// Packets that wait for their turn keep buffers from the wire.
+std::uint32_t most_to_hold(const Port& port) {
+  const std::uint64_t buffers = port.stats().buffers_total;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(buffers / 8, 64, 1024));
+}
+
 // --- A turn at sending
 
 Step send_next(Engine& e, Qp& qp) {
@@ -89,8 +95,7 @@ void send_due(Engine& e) {
   e.blocked = false;
   for (unsigned sent = 0; sent < kRunPackets && !e.blocked;) {
     if (Packet* frame = e.tx.take_looped()) {
-      on_frame(e, *frame);
-      e.tx.free(frame);
+      if (!on_frame(e, *frame)) e.tx.free(frame);
       sent++;
       continue;
     }
@@ -128,7 +133,16 @@ Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queu
       memory(config.limits.max_mr, config.seed),
       port_steering(port),
       link(port.link()),
-      ip_id(static_cast<std::uint16_t>(config.seed >> 16)) {}
+      ip_id(static_cast<std::uint16_t>(config.seed >> 16)),
+      most_held(most_to_hold(port)) {}
+
+Engine::~Engine() {
+  for (const std::unique_ptr<Qp>& qp : qps) {
+    if (qp == nullptr) continue;
+    drop_held(*this, qp->resp.held);
+    drop_held(*this, qp->req.answers);
+  }
+}
 
 bool Engine::owns(const IpAddress& address) const {
   return std::ranges::any_of(gids, [&](const ibv_gid& gid) { return std::ranges::equal(address.bytes, gid.raw); });
@@ -145,10 +159,16 @@ std::unique_ptr<Device> Device::create(const DeviceConfig& config, Port& port, s
 
 void Device::on_frames(std::span<Packet* const> frames, Instant now) {
   engine_->now = now;
+  std::array<Packet*, kBurst> done;
+  std::size_t n = 0;
   for (Packet* frame : frames) {
-    on_frame(*engine_, *frame);
-    engine_->tx.free(frame);
+    if (on_frame(*engine_, *frame)) continue;
+    done[n++] = frame;
+    if (n < done.size()) continue;
+    engine_->tx.free(done);
+    n = 0;
   }
+  engine_->tx.free(std::span{done}.first(n));
 }
 
 void Device::run(Instant now) {

@@ -1,6 +1,7 @@
 // Engine: the device's state, and the seams between its parts. Device (device.h) is its face.
 //
 //   receive.cc    a frame's way in: parsing, ICRC, whom it is for
+//   repair.cc     between two ends of ours: what is lost, and nothing else, again
 //   responder.cc  what a peer asks of an RC or UC queue pair     requester.cc  what it answers, and what we ask
 //   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
 //                                                                port_steering.cc
@@ -51,6 +52,9 @@ struct Group {
 
 struct Engine {
   Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queue);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   static constexpr std::uint32_t kFirstQpn = 0x11;
 
@@ -81,7 +85,9 @@ struct Engine {
   EventSource port_events;
   LinkState link = LinkState::kUp;
   std::uint16_t ip_id = 0;
-  bool blocked = false;  // the port took no more, or had no buffers
+  bool blocked = false;                           // the port took no more, or had no buffers
+  std::uint32_t held_buffers = 0, most_held = 0;  // under packets that came before their turn, of all queue pairs
+  bool kept = false;                              // the frame in hand is one of them now
 
   [[nodiscard]] Qp* find_qp(std::uint32_t qpn) const {
     const std::uint32_t index = qpn - kFirstQpn;
@@ -141,6 +147,7 @@ class RoceWriter {
     std::uint32_t qpn;
     Psn psn;
     bool solicited = false, ack_request = false;
+    std::uint8_t round = 0;
   };
   /// Only with room in the transmit batch and a path that is reachable().
   RoceWriter(Engine& e, const Path& path, const Start& start);
@@ -175,6 +182,31 @@ void on_response(Engine& e, Qp& qp, const RocePacket& packet);
 Step send_request(Engine& e, Qp& qp);
 void on_deadline(Engine& e, Qp& qp);
 
+/// Packets of a read that are asked for in one go, from the one of that index on.
+std::uint32_t read_part(const Engine& e, const SendWqe& w, std::uint32_t index);
+
+// --- repair.cc
+
+/// Keeps a packet of ours that is ahead of the expected one. False: it stays the caller's; there is no room for it, or
+/// it is here already.
+bool hold(Engine& e, HeldPackets& held, const RocePacket& packet, Psn expected);
+Packet* take_held(Engine& e, HeldPackets& held);
+void drop_held(Engine& e, HeldPackets& held);
+/// Requests before `end` have been dealt with, whatever has become of their answers.
+void note_arrived(Requester& req, Psn end);
+/// What a NAK of ours says of the packets behind the missing one. `end` becomes the last of those that the peer holds.
+void note_there(Requester& req, Psn expected, const RocePacket& nak, Psn& end);
+/// Something before `end` is lost, says an answer of that round.
+void repair(Engine& e, Qp& qp, Psn end, std::uint8_t round);
+/// A new round: what is not settled before `end` is sent again.
+void resend(Engine& e, Qp& qp, Psn end);
+/// Puts `nxt` to what has to be sent next.
+void skip_settled(const Engine& e, Qp& qp);
+/// Of a read's part that begins at `nxt`: how many packets are to be asked for.
+std::uint32_t missing_answers(const Qp& qp, std::uint32_t part);
+/// For a NAK: bit i says that the packet 1 + i behind the expected one is held.
+std::array<std::uint8_t, kHoldAhead / 8> held_map(const Responder& r);
+
 // --- responder.cc
 
 void on_request(Engine& e, Qp& qp, const RocePacket& packet);
@@ -193,7 +225,10 @@ void on_raw_frame(Engine& e, const Packet& frame, bool sniff);
 
 // --- receive.cc
 
-void on_frame(Engine& e, Packet& frame);
+/// True: the frame is kept; else it stays the caller's.
+bool on_frame(Engine& e, Packet& frame);
+/// The packet of a frame that has been let in before.
+bool read_packet(Packet& frame, RocePacket& packet);
 
 // --- neighbour_protocol.cc
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "softverbs/engine/held_packets.h"
 #include "softverbs/engine/objects.h"
 #include "softverbs/engine/roce.h"
 #include "stack/timer_wheel.h"
@@ -82,16 +83,28 @@ struct Requester {
   std::uint8_t retries = 0, rnr_retries = 0;  // left
   bool rnr_wait = false;
   bool went_back = false;  // to `una`, and nothing has come since: another loss report of it tells nothing new
+  // Of a peer of ours: [nxt, repair_end) is looked through for what is lost; beyond it, all up to `max` is on its way.
+  Psn repair_end;
+  std::uint8_t round = 0;  // a loss report of an earlier one tells nothing new
+  Psn arrived;             // the peer has dealt with all requests before it
+  PsnSet there;            // requests that it holds
+  HeldPackets answers;     // that came before their turn
+  PsnSet here;             // … their numbers
 };
 
 /// A read or atomic operation that the responder remembers: to answer, and to answer again.
 struct Resource {
+  struct Range {  // packets [start, end) of the answer
+    std::uint32_t start = 0, end = 0;
+    std::uint8_t round = 0;
+  };
   bool atomic = false;
-  bool due = false;       // packets [sent, end) are to be sent
   bool answered = false;  // to its end, once at least
   Psn first;
   std::uint32_t packets = 0;
-  std::uint32_t start = 0, sent = 0, end = 0;  // of the answer under way, in packets
+  std::array<Range, 4> ranges{};  // to be sent
+  std::uint32_t due = 0;          // ranges
+  std::uint32_t sent = 0;         // of the first one: all before this packet
   std::uint64_t address = 0;
   std::uint32_t rkey = 0, length = 0;
   std::uint64_t original = 0;  // what an atomic operation found
@@ -118,6 +131,10 @@ struct Responder {
   std::uint32_t due = 0;  // resources
   Answer answer = Answer::kNone;
   bool nak_sent = false;       // for `expected`: not again until it has come
+  HeldPackets held;            // a peer of ours sent them: what came before its turn
+  std::uint8_t round = 0;      // of the peer's repairs
+  std::uint8_t nak_round = 0;  // … when the last NAK was provoked
+  Psn told;                    // up to here it said what is missing
   std::uint8_t fatal_nak = 0;  // after which the queue pair is in error; nothing is accepted meanwhile
   Psn fatal_psn;
   std::vector<Resource> resources;  // a ring of max_dest_rd_atomic

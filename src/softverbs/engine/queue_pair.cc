@@ -41,6 +41,8 @@ void stop(Engine& e, Qp& qp) {
   r.answer = Answer::kNone;
   r.fatal_nak = 0;
   r.due = 0;
+  drop_held(e, r.held);
+  drop_held(e, qp.req.answers);
   r.resource_head = r.resource_tail;
   qp.req.rnr_wait = qp.draining = qp.waiting_neighbour = false;
   set_deadline(e, qp, kNever);
@@ -111,7 +113,8 @@ void apply_values(Qp& qp, unsigned mask) {
   Requester& req = qp.req;
   if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << qp.attr.path_mtu;
   if ((mask & IBV_QP_RQ_PSN) != 0) qp.resp.expected = {qp.attr.rq_psn & kPsnMask};
-  if ((mask & IBV_QP_SQ_PSN) != 0) req.una = req.nxt = req.max = req.psn = {qp.attr.sq_psn & kPsnMask};
+  if ((mask & IBV_QP_SQ_PSN) != 0)
+    req.una = req.nxt = req.max = req.psn = req.arrived = req.repair_end = {qp.attr.sq_psn & kPsnMask};
   if ((mask & IBV_QP_RETRY_CNT) != 0) req.retries = qp.attr.retry_cnt;
   if ((mask & IBV_QP_RNR_RETRY) != 0) req.rnr_retries = qp.attr.rnr_retry;
   if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) {

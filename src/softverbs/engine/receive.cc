@@ -75,7 +75,8 @@ bool parse(Packet& frame, const Outer& outer, RocePacket& p) {
   p.traits = traits(p.op);
   p.solicited = (bth.flags & kBthSolicited) != 0;
   p.ack_request = (bth.psn & kBthAckRequest) != 0;
-  p.ours = (bth.psn & kBthReserved) == kBthOurs;
+  p.ours = (bth.psn & kBthMark) == kBthOurs;
+  p.round = static_cast<std::uint8_t>(bth.psn >> kBthRoundShift & kRounds);
   p.qpn = bth.qpn & kQpnMask;
   p.psn = {bth.psn & kPsnMask};
   p.ip = sizeof(wire::Ethernet);
@@ -111,7 +112,8 @@ void dispatch(Engine& e, Qp& qp, const RocePacket& p) {
     return;
   }
   if (qp.type == IBV_QPT_UC) return on_unconnected(e, qp, p);
-  if (p.ours) qp.peer_is_ours = true;
+  // Not while it is being repaired the other way.
+  if (p.ours && qp.req.nxt == qp.req.max) qp.peer_is_ours = true;
   if ((p.traits & kOpResponse) != 0) return on_response(e, qp, p);
   on_request(e, qp, p);
 }
@@ -139,18 +141,26 @@ void on_roce(Engine& e, Packet& frame, const Outer& outer) {
 
 }  // namespace
 
-void on_frame(Engine& e, Packet& frame) {
+bool on_frame(Engine& e, Packet& frame) {
   if (!wire::fits<wire::Ethernet>(frame, 0)) {
     e.counters.rx_malformed++;
-    return;
+    return false;
   }
   Outer outer;
+  e.kept = false;
   if (is_roce(e, frame, outer)) {
     if (e.steering.has_sniffers()) on_raw_frame(e, frame, true);
-    return on_roce(e, frame, outer);
+    on_roce(e, frame, outer);
+    return e.kept;
   }
   on_neighbour_frame(e, frame);
   on_raw_frame(e, frame, false);
+  return false;
+}
+
+bool read_packet(Packet& frame, RocePacket& packet) {
+  Outer outer;
+  return read_outer(frame, outer) && parse(frame, outer, packet);
 }
 
 }  // namespace bypass::rdma

@@ -1,5 +1,6 @@
 // The requester of connected queue pairs: requests become packets, answers become completions. InfiniBand
-// specification, 9.7.2 to 9.7.7; what is lost is sent again from the oldest packet without an answer (go-back-N).
+// specification, 9.7.2 to 9.7.7; what is lost is sent again from the oldest packet without an answer (go-back-N), or by
+// itself where the peer is ours (repair.cc).
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
@@ -44,6 +45,7 @@ void fail(Engine& e, Qp& qp, ibv_wc_status status) {
 
 void go_back(Engine& e, Qp& qp) {
   Requester& req = qp.req;
+  if (qp.peer_is_ours) return resend(e, qp, req.max);
   req.nxt = req.una;
   req.read_head = req.read_tail;
   qp.sq.cursor = qp.sq.head;
@@ -60,7 +62,11 @@ void on_loss(Engine& e, Qp& qp) {
 void set_una(Engine& e, Qp& qp, Psn una) {
   Requester& req = qp.req;
   if (!before(req.una, una)) return;
+  req.there.remove(req.una, una);
+  req.here.remove(req.una, una);
   req.una = una;
+  if (before(req.arrived, una)) req.arrived = una;
+  if (before(req.repair_end, una)) req.repair_end = una;
   while (req.read_head != req.read_tail && before(req.read_ends[req.read_head % req.read_ends.size()], una))
     req.read_head++;
   if (before(req.nxt, una)) {  // what was to be sent again has arrived after all
@@ -95,12 +101,21 @@ bool acknowledge(Engine& e, Qp& qp, Psn to) {
 
 // --- Answers
 
-void on_rnr(Engine& e, Qp& qp, Psn psn, std::uint8_t code) {
+// `end` says that all before it has been dealt with, and yet there is an answer that has not come.
+void on_missing_answer(Engine& e, Qp& qp, const RocePacket& packet, Psn end) {
+  if (!qp.peer_is_ours || !packet.ours) return on_loss(e, qp);
+  note_arrived(qp.req, end);
+  repair(e, qp, end, packet.round);
+}
+
+void on_rnr(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t code) {
   Requester& req = qp.req;
+  const Psn psn = packet.psn;
   e.counters.rx_rnr_nak++;
   acknowledge(e, qp, psn);
   if (req.rnr_wait) return;
-  if (req.una != psn) return on_loss(e, qp);
+  if (req.una != psn) return on_missing_answer(e, qp, packet, psn);
+  req.there.clear();             // it may have let go of this one
   if (qp.attr.rnr_retry != 7) {  // 7: for ever
     if (req.rnr_retries == 0) return fail(e, qp, IBV_WC_RNR_RETRY_EXC_ERR);
     req.rnr_retries--;
@@ -125,10 +140,19 @@ ibv_wc_status nak_status(std::uint8_t syndrome) {
   }
 }
 
-void on_nak(Engine& e, Qp& qp, Psn psn, std::uint8_t syndrome) {
+void on_sequence_nak(Engine& e, Qp& qp, const RocePacket& packet) {
+  if (!qp.peer_is_ours || !packet.ours) return on_loss(e, qp);
+  Psn end = packet.psn + 1;
+  note_arrived(qp.req, packet.psn);
+  note_there(qp.req, packet.psn, packet, end);
+  repair(e, qp, end, packet.round);
+}
+
+void on_nak(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t syndrome) {
   e.counters.rx_nak++;
-  acknowledge(e, qp, psn);
-  if (syndrome == kNakSequence || qp.req.una != psn) return on_loss(e, qp);
+  acknowledge(e, qp, packet.psn);
+  if (syndrome == kNakSequence) return on_sequence_nak(e, qp, packet);
+  if (qp.req.una != packet.psn) return on_missing_answer(e, qp, packet, packet.psn);
   fail(e, qp, nak_status(syndrome));
 }
 
@@ -136,12 +160,12 @@ void on_acknowledge(Engine& e, Qp& qp, const RocePacket& packet) {
   const auto syndrome = static_cast<std::uint8_t>(packet.at<Aeth>(packet.extension).syndrome_msn >> 24);
   switch (syndrome & kAckKindMask) {
     case kAckKind:
-      if (!acknowledge(e, qp, packet.psn + 1)) on_loss(e, qp);
+      if (!acknowledge(e, qp, packet.psn + 1)) on_missing_answer(e, qp, packet, packet.psn + 1);
       return;
     case kRnrKind:
-      return on_rnr(e, qp, packet.psn, syndrome);
+      return on_rnr(e, qp, packet, syndrome);
     case kNakKind:
-      return on_nak(e, qp, packet.psn, syndrome);
+      return on_nak(e, qp, packet, syndrome);
     default:
       return;  // reserved
   }
@@ -179,10 +203,30 @@ void on_data(Engine& e, Qp& qp, const RocePacket& packet) {
   if (qp.state() == IBV_QPS_ERR || qp.sq.head == qp.sq.begun) return;
   SendWqe& w = qp.sq.at(qp.sq.head);
   const bool fits = packet.op == Op::kAtomicAcknowledge ? w.is_atomic() : w.is_read();
-  if (packet.psn != qp.req.una) return on_loss(e, qp);  // an answer before it is missing
+  if (packet.psn != qp.req.una) {  // an answer before it is missing
+    if (qp.peer_is_ours && hold(e, qp.req.answers, packet, qp.req.una)) qp.req.here.add(packet.psn);
+    return on_missing_answer(e, qp, packet, packet.psn);
+  }
   if (!fits) return fail(e, qp, IBV_WC_BAD_RESP_ERR);
   if (w.is_atomic()) return on_atomic_response(e, qp, w, packet);
   on_read_response(e, qp, w, packet);
+}
+
+// What has come before its turn, when that is there.
+void take_answers(Engine& e, Qp& qp) {
+  Requester& req = qp.req;
+  while (qp.state() != IBV_QPS_ERR) {
+    acknowledge(e, qp, req.arrived);
+    if (req.answers.empty()) return;
+    if (before(req.una, req.answers.front())) {  // the next gap, unless it is asked for already
+      if (!before(req.una, req.repair_end) && !req.rnr_wait) resend(e, qp, req.answers.back());
+      return;
+    }
+    Packet* const frame = take_held(e, req.answers);
+    RocePacket packet;
+    if (Psn{frame->seq} == req.una && read_packet(*frame, packet)) on_data(e, qp, packet);
+    e.tx.free(frame);
+  }
 }
 
 // --- Sending
@@ -252,7 +296,8 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
                      .solicited = last && told && (w.flags & IBV_SEND_SOLICITED) != 0,
-                     .ack_request = asks_for_ack(e, qp, last)});
+                     .ack_request = asks_for_ack(e, qp, last),
+                     .round = qp.req.round});
   if ((traits(op) & kOpReth) != 0) writer.header(make_reth(w.remote_addr, w.rkey, w.length));
   if ((traits(op) & kOpImm) != 0) writer.header(w.imm);
   if (!append_message(e, qp, qp.sq.cursor, offset, len, writer)) {
@@ -264,17 +309,21 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
   return Step::kSent;
 }
 
+// Whether the request that ends or begins with this packet is among those that are out.
+bool is_noted(const Requester& req, Psn psn) {
+  return req.read_head != req.read_tail && !before(req.read_ends[(req.read_tail - 1) % req.read_ends.size()], psn);
+}
+
 void note_read(Qp& qp, Psn last) {
   Requester& req = qp.req;
-  req.read_ends[req.read_tail++ % req.read_ends.size()] = last;
+  if (!is_noted(req, last)) req.read_ends[req.read_tail++ % req.read_ends.size()] = last;
 }
 
 // A long read is asked for in parts, each at most half a window: its answer must not overrun the wire's rings. The
 // parts are the same ones when it is asked for again, because the peer remembers them one by one.
 Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
   const auto index = static_cast<std::uint32_t>(qp.req.nxt - w.first);
-  const std::uint32_t most = std::max(e.config.window / 2, 1U);
-  const std::uint32_t part = std::min(w.packets - index, most - index % most);
+  const std::uint32_t part = missing_answers(qp, read_part(e, w, index));
   if (outstanding(qp) + part > e.config.window) return Step::kIdle;
   const std::uint32_t offset = index * qp.mtu;
   const auto len = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::uint64_t{part} * qp.mtu, w.length - offset));
@@ -283,7 +332,8 @@ Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
                      .op = Op::kReadRequest,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
-                     .ack_request = true});
+                     .ack_request = true,
+                     .round = qp.req.round});
   writer.header(make_reth(w.remote_addr + offset, w.rkey, len));
   if (!writer.finish()) return Step::kBlocked;
   note_read(qp, qp.req.nxt + (part - 1));
@@ -298,7 +348,8 @@ Step send_atomic(Engine& e, Qp& qp, const SendWqe& w) {
                      .op = swap ? Op::kCompareSwap : Op::kFetchAdd,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
-                     .ack_request = true});
+                     .ack_request = true,
+                     .round = qp.req.round});
   AtomicEth atomic;
   atomic.address = w.remote_addr;
   atomic.rkey = w.rkey;
@@ -320,7 +371,8 @@ bool may_begin(const Qp& qp, const SendWqe& w) {
 bool window_open(const Engine& e, const Qp& qp, const SendWqe& w) {
   if (qp.type != IBV_QPT_RC) return true;
   if (outstanding(qp) >= e.config.window) return false;
-  return !w.wants_data() || qp.req.read_tail - qp.req.read_head < qp.req.read_ends.size();
+  if (!w.wants_data() || is_noted(qp.req, qp.req.nxt)) return true;
+  return qp.req.read_tail - qp.req.read_head < qp.req.read_ends.size();
 }
 
 Step send_packet(Engine& e, Qp& qp, SendWqe& w) {
@@ -347,13 +399,22 @@ void on_response(Engine& e, Qp& qp, const RocePacket& packet) {
     e.counters.rx_late_response++;
     return;
   }
-  if (packet.op == Op::kAcknowledge) return on_acknowledge(e, qp, packet);
-  on_data(e, qp, packet);
+  if (packet.op == Op::kAcknowledge)
+    on_acknowledge(e, qp, packet);
+  else
+    on_data(e, qp, packet);
+  if (qp.peer_is_ours) take_answers(e, qp);
+}
+
+std::uint32_t read_part(const Engine& e, const SendWqe& w, std::uint32_t index) {
+  const std::uint32_t most = std::max(e.config.window / 2, 1U);
+  return std::min(w.packets - index, most - index % most);
 }
 
 Step send_request(Engine& e, Qp& qp) {
   const bool live = qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
   SendQueue& sq = qp.sq;
+  if (live && qp.peer_is_ours && before(qp.req.nxt, qp.req.max)) skip_settled(e, qp);
   if (!live || qp.req.rnr_wait || sq.cursor == sq.tail) return Step::kIdle;
   SendWqe& w = sq.at(sq.cursor);
   if (sq.cursor == sq.begun) {
@@ -390,6 +451,8 @@ void on_deadline(Engine& e, Qp& qp) {
   if (!waits || qp.sq.head == qp.sq.begun) return;
   e.counters.timeouts++;
   if (req.retries == 0) return fail(e, qp, IBV_WC_RETRY_EXC_ERR);
+  // Nothing was heard for twice as long: it may have lost what it said it holds.
+  if (req.retries != qp.attr.retry_cnt) req.there.clear();
   req.retries--;
   go_back(e, qp);
   restart_ack_timer(e, qp);

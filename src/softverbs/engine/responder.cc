@@ -51,6 +51,7 @@ void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets =
 
 void not_ready(Engine& e, Qp& qp) {
   qp.resp.nak_sent = true;  // what follows is early; the peer knows
+  qp.resp.nak_round = qp.resp.round;
   answer(e, qp, Answer::kRnr);
 }
 
@@ -149,7 +150,7 @@ Resource* add_resource(Qp& qp) {
   if (r.resource_tail - r.resource_head == r.resources.size()) {
     Resource& oldest = r.resource(r.resource_head);
     if (!oldest.answered) return nullptr;
-    if (oldest.due) r.due--;  // asked for again, and then the answer came after all
+    if (oldest.due != 0) r.due--;  // asked for again, and then the answer came after all
     r.resource_head++;
   }
   Resource& resource = r.resource(r.resource_tail++);
@@ -159,11 +160,21 @@ Resource* add_resource(Qp& qp) {
   return &resource;
 }
 
-void make_due(Engine& e, Qp& qp, Resource& resource, std::uint32_t start, std::uint32_t end) {
-  if (!resource.due) qp.resp.due++;
-  resource.due = true;
-  resource.start = resource.sent = start;
-  resource.end = end;
+// Packets [start, end) of the answer are to be sent. A peer of ours asks for what is missing, here and there; another
+// one goes back, and wants nothing else any more.
+void make_due(Engine& e, Qp& qp, const RocePacket& packet, Resource& resource, std::uint32_t start, std::uint32_t end) {
+  const Resource::Range range{start, end, packet.round};
+  if (resource.due == 0) qp.resp.due++;
+  if (resource.due == 0 || !packet.ours) {
+    resource.ranges[0] = range;
+    resource.due = 1;
+    resource.sent = start;
+  } else if (resource.due < resource.ranges.size()) {
+    resource.ranges[resource.due++] = range;
+  } else {
+    Resource::Range& last = resource.ranges.back();
+    last = {std::min(last.start, start), std::max(last.end, end), range.round};
+  }
   wake(e, qp);
 }
 
@@ -180,7 +191,7 @@ void on_read(Engine& e, Qp& qp, const RocePacket& packet) {
   resource->address = reth.address;
   resource->rkey = reth.rkey;
   resource->length = reth.length;
-  make_due(e, qp, *resource, 0, resource->packets);
+  make_due(e, qp, packet, *resource, 0, resource->packets);
   accept(e, qp, packet, resource->packets);
 }
 
@@ -206,17 +217,26 @@ void on_atomic(Engine& e, Qp& qp, const RocePacket& packet) {
   resource->atomic = true;
   resource->packets = 1;
   resource->original = execute(packet, reinterpret_cast<std::uint64_t*>(at));
-  make_due(e, qp, *resource, 0, 1);
+  make_due(e, qp, packet, *resource, 0, 1);
   accept(e, qp, packet);
 }
 
 // --- Out of order
 
-void on_early(Engine& e, Qp& qp) {
-  e.counters.out_of_sequence++;
-  if (qp.resp.nak_sent) return;
+void tell_gap(Engine& e, Qp& qp, std::uint8_t round) {
   qp.resp.nak_sent = true;
+  qp.resp.nak_round = round;
+  qp.resp.told = qp.resp.expected;
   answer(e, qp, Answer::kNakSequence);
+}
+
+// Of a round later than the NAK's: the repetition, which would have come before it, is lost, too.
+void on_early(Engine& e, Qp& qp, const RocePacket& packet) {
+  Responder& r = qp.resp;
+  e.counters.out_of_sequence++;
+  hold(e, r.held, packet, r.expected);
+  const bool lost_again = packet.ours && later_round(packet.round, r.nak_round);
+  if (!r.nak_sent || lost_again) tell_gap(e, qp, packet.round);
 }
 
 Resource* find_resource(Qp& qp, Psn psn) {
@@ -239,7 +259,7 @@ void repeat_read(Engine& e, Qp& qp, const RocePacket& packet, Resource& resource
   const std::uint32_t packets = packets_of(reth.length, qp.mtu);
   const bool whole = start + packets == resource.packets ? reth.length == resource.length - skipped
                                                          : reth.length % qp.mtu == 0 && reth.length != 0;
-  if (whole) make_due(e, qp, resource, start, start + packets);
+  if (whole) make_due(e, qp, packet, resource, start, start + packets);
 }
 
 void on_duplicate(Engine& e, Qp& qp, const RocePacket& packet) {
@@ -252,7 +272,7 @@ void on_duplicate(Engine& e, Qp& qp, const RocePacket& packet) {
   Resource* resource = find_resource(qp, packet.psn);
   if (resource == nullptr || resource->atomic != atomic) return;
   if (atomic) {
-    make_due(e, qp, *resource, 0, 1);
+    make_due(e, qp, packet, *resource, 0, 1);
   } else {
     repeat_read(e, qp, packet, *resource);
   }
@@ -269,21 +289,25 @@ Header make_aeth(std::uint8_t syndrome, std::uint32_t msn) {
 
 Resource& first_due(Responder& r) {
   std::uint32_t n = r.resource_head;
-  while (!r.resource(n).due) n++;
+  while (r.resource(n).due == 0) n++;
   return r.resource(n);
 }
 
 void progress(Responder& r, Resource& resource) {
-  if (++resource.sent < resource.end) return;
-  if (resource.end == resource.packets) resource.answered = true;
-  resource.due = false;
-  r.due--;
+  if (++resource.sent < resource.ranges[0].end) return;
+  if (resource.ranges[0].end == resource.packets) resource.answered = true;
+  std::shift_left(resource.ranges.begin(), resource.ranges.end(), 1);
+  resource.sent = resource.ranges[0].start;
+  if (--resource.due == 0) r.due--;
 }
 
 Step send_atomic_answer(Engine& e, Qp& qp, Resource& resource) {
-  RoceWriter writer(
-      e, qp.path,
-      {.service = kServiceRc, .op = Op::kAtomicAcknowledge, .qpn = qp.attr.dest_qp_num, .psn = resource.first});
+  RoceWriter writer(e, qp.path,
+                    {.service = kServiceRc,
+                     .op = Op::kAtomicAcknowledge,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = resource.first,
+                     .round = resource.ranges[0].round});
   writer.header(make_aeth<Aeth>(kAckUnlimited, resource.msn));
   Be64 original;
   original = resource.original;
@@ -294,7 +318,8 @@ Step send_atomic_answer(Engine& e, Qp& qp, Resource& resource) {
 }
 
 Op read_op(const Resource& resource) {
-  const bool first = resource.sent == resource.start, last = resource.sent + 1 == resource.end;
+  const Resource::Range& range = resource.ranges[0];
+  const bool first = resource.sent == range.start, last = resource.sent + 1 == range.end;
   if (first) return last ? Op::kReadOnly : Op::kReadFirst;
   return last ? Op::kReadLast : Op::kReadMiddle;
 }
@@ -306,7 +331,7 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
   if (len != 0) {
     from = e.memory.find(*qp.pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
     if (from == nullptr) {  // deregistered meanwhile
-      resource.due = false;
+      resource.due = 0;
       qp.resp.due--;
       qp.resp.fatal_nak = kNakAccess;
       qp.resp.fatal_psn = psn;
@@ -314,7 +339,9 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
     }
   }
   const Op op = read_op(resource);
-  RoceWriter writer(e, qp.path, {.service = kServiceRc, .op = op, .qpn = qp.attr.dest_qp_num, .psn = psn});
+  RoceWriter writer(
+      e, qp.path,
+      {.service = kServiceRc, .op = op, .qpn = qp.attr.dest_qp_num, .psn = psn, .round = resource.ranges[0].round});
   if ((traits(op) & kOpAeth) != 0) writer.header(make_aeth<Aeth>(kAckUnlimited, resource.msn));
   writer.payload(from, len);
   if (!writer.finish()) return Step::kBlocked;
@@ -323,9 +350,19 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
 }
 
 Step send_aeth(Engine& e, Qp& qp, std::uint8_t syndrome, Psn psn) {
+  const Responder& r = qp.resp;
+  const bool sequence = syndrome == kNakSequence;
   RoceWriter writer(e, qp.path,
-                    {.service = kServiceRc, .op = Op::kAcknowledge, .qpn = qp.attr.dest_qp_num, .psn = psn});
-  writer.header(make_aeth<Aeth>(syndrome, qp.resp.msn));
+                    {.service = kServiceRc,
+                     .op = Op::kAcknowledge,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = psn,
+                     .round = sequence ? r.nak_round : r.round});
+  writer.header(make_aeth<Aeth>(syndrome, r.msn));
+  if (sequence && !r.held.empty()) {  // a peer of ours
+    const auto map = held_map(r);
+    writer.payload(map.data(), map.size());
+  }
   return writer.finish() ? Step::kSent : Step::kBlocked;
 }
 
@@ -337,6 +374,7 @@ Step send_answer(Engine& e, Qp& qp) {
   } else if (r.answer == Answer::kNakSequence) {
     step = send_aeth(e, qp, kNakSequence, r.expected);
     if (step == Step::kSent) e.counters.tx_nak++;
+    r.told = r.held.empty() ? r.expected + 1 : r.held.back();
   } else {
     step = send_aeth(e, qp, static_cast<std::uint8_t>(kRnrKind | (qp.attr.min_rnr_timer & 31)), r.expected);
     if (step == Step::kSent) e.counters.tx_rnr_nak++;
@@ -352,6 +390,39 @@ Step send_fatal(Engine& e, Qp& qp) {
   to_error(e, qp);
   if (nak != kNakOperation) e.post_event(qp, nak == kNakAccess ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
   return Step::kIdle;
+}
+
+// A packet's turn.
+void on_expected(Engine& e, Qp& qp, const RocePacket& packet) {
+  qp.resp.nak_sent = false;
+  if (qp.resp.answer != Answer::kNone) qp.resp.answer = Answer::kAcknowledge;  // of the same burst: all is well now
+  if (!well_formed(qp, packet)) return refuse(e, qp, packet, kNakInvalidRequest);
+  if ((packet.traits & kOpSend) != 0) return on_send(e, qp, packet);
+  if ((packet.traits & kOpWrite) != 0) return on_write(e, qp, packet);
+  if (packet.op == Op::kReadRequest) return on_read(e, qp, packet);
+  on_atomic(e, qp, packet);
+}
+
+// What has come before its turn, as far as that is there now. False: one of them could not be dealt with.
+bool take_held_requests(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  while (!r.held.empty() && !before(r.expected, r.held.front())) {
+    const Psn expected = r.expected;
+    Packet* const frame = take_held(e, r.held);
+    RocePacket packet;
+    const bool next = Psn{frame->seq} == expected && read_packet(*frame, packet);
+    if (next) on_expected(e, qp, packet);
+    e.tx.free(frame);
+    if (next && r.expected == expected) return false;
+  }
+  return true;
+}
+
+// The next gap. If the peer was told of it, the repetition is under way.
+void on_next_gap(Engine& e, Qp& qp) {
+  Responder& r = qp.resp;
+  r.nak_sent = true;
+  if (!before(r.expected, r.told)) tell_gap(e, qp, r.round);
 }
 
 bool receives(const Qp& qp) {
@@ -372,16 +443,14 @@ void on_request(Engine& e, Qp& qp, const RocePacket& packet) {
     return;
   }
   note_established(e, qp);
-  const std::int32_t ahead = packet.psn - qp.resp.expected;
-  if (ahead > 0) return on_early(e, qp);
-  if (ahead < 0) return on_duplicate(e, qp, packet);
-  qp.resp.nak_sent = false;
-  if (qp.resp.answer != Answer::kNone) qp.resp.answer = Answer::kAcknowledge;  // of the same burst: all is well now
-  if (!well_formed(qp, packet)) return refuse(e, qp, packet, kNakInvalidRequest);
-  if ((packet.traits & kOpSend) != 0) return on_send(e, qp, packet);
-  if ((packet.traits & kOpWrite) != 0) return on_write(e, qp, packet);
-  if (packet.op == Op::kReadRequest) return on_read(e, qp, packet);
-  on_atomic(e, qp, packet);
+  Responder& r = qp.resp;
+  if (packet.ours && later_round(packet.round, r.round)) r.round = packet.round;
+  const Psn expected = r.expected;
+  if (before(expected, packet.psn)) return on_early(e, qp, packet);
+  if (before(packet.psn, expected)) return on_duplicate(e, qp, packet);
+  on_expected(e, qp, packet);
+  if (r.held.empty() || r.expected == expected) return;
+  if (take_held_requests(e, qp) && !r.held.empty()) on_next_gap(e, qp);
 }
 
 Step send_response(Engine& e, Qp& qp) {

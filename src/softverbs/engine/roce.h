@@ -54,16 +54,24 @@ struct Bth {  // base transport header, 9.2
   std::uint8_t flags;  // solicited event, migration, pad count, transport version
   wire::Be16 pkey;
   wire::Be32 qpn;  // the first byte is FECN, BECN and reserved
-  wire::Be32 psn;  // the first byte is the acknowledge request and kBthOurs
+  wire::Be32 psn;  // the first byte is the acknowledge request, kBthOurs and the round
 };
 static_assert(sizeof(Bth) == 12);
 inline constexpr std::uint8_t kBthSolicited = 0x80;
 inline constexpr std::uint8_t kBthVersion = 0x0f;
 inline constexpr std::uint32_t kBthAckRequest = 0x80000000;
-/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours. Repair is go-back-N towards
-/// everybody so far; without this mark a later version could not tell who understands more.
-inline constexpr std::uint32_t kBthReserved = 0x7f000000;
-inline constexpr std::uint32_t kBthOurs = 0x2a000000;
+/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours, and in the lowest two the
+/// round of repair that a request was sent in. An answer names that of the request which provoked it.
+inline constexpr std::uint32_t kBthMark = 0x7c000000;
+inline constexpr std::uint32_t kBthOurs = 0x28000000;
+inline constexpr unsigned kBthRoundShift = 24;
+inline constexpr std::uint8_t kRounds = 3;  // a mask
+
+/// Of the next two rounds, as far as two bits say it.
+constexpr bool later_round(std::uint8_t a, std::uint8_t b) {
+  const unsigned ahead = static_cast<unsigned>(a - b) & kRounds;
+  return ahead == 1 || ahead == 2;
+}
 
 struct Deth {  // datagrams, 9.3.1
   wire::Be32 qkey, source_qpn;
@@ -185,6 +193,7 @@ struct RocePacket {
   Op op;
   std::uint16_t traits;
   bool solicited, ack_request, ours;
+  std::uint8_t round;  // of ours
   std::uint32_t qpn;
   Psn psn;
   std::uint16_t ip;         // offset of the IP header

@@ -128,7 +128,7 @@ RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start) : e_(e),
   bth.flags = start.solicited ? kBthSolicited : 0;
   bth.pkey = kDefaultPkey;
   bth.qpn = start.qpn;
-  const std::uint32_t ours = start.service == kServiceRc ? kBthOurs : 0;
+  const std::uint32_t ours = start.service == kServiceRc ? kBthOurs | std::uint32_t{start.round} << kBthRoundShift : 0;
   bth.psn = start.psn.v | ours | (start.ack_request ? kBthAckRequest : 0);
 }
 

@@ -41,6 +41,9 @@ class Transmit {
   void loop_back(Packet* frame) { loop_.push(frame); }
   Packet* take_looped() { return loop_.pop(); }
   void free(Packet* frame) { port_.free({&frame, 1}); }
+  void free(std::span<Packet* const> frames) {
+    if (!frames.empty()) port_.free(frames);
+  }
   /// One send() for all that waits; what the port does not take goes on waiting.
   void flush();
   std::size_t receive(std::span<Packet*> out) { return port_.receive(queue_, out); }
