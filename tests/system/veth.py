@@ -346,6 +346,7 @@ def beside_the_kernel(wire):
         # An address that does not tell the interface's MAC address.
         side.run("beside", "sh", "-c", "echo 3 >/proc/sys/net/ipv6/conf/veth-a/addr_gen_mode; ip link set veth-a down; ip link set veth-a up")
         server = redis_at(side, "ours", ours, BYPASS_PORT="auto")
+        side.until(lambda: side.stat(server)["ports"], "its port is open; until then the kernel has the connections")
         redis_at(side, "beside", kernels)
         redis_at(side, "kernel", far)
         udp = free_port()
