@@ -1,10 +1,8 @@
 // The programs that tell, frame by frame, what of a shared interface is ours: one piece of assembly in three uses,
 // which look into the same FlowMap.
 //
-//   ring_filter      at a packet ring's socket: takes what is steered, and copies of ARP, neighbour discovery and
-//   groups ingress_filter   behind the packet sockets, in front of the kernel's stack: keeps from it what is steered,
-//   which it
-//                    would answer with resets and port-unreachables
+//   ring_filter      at a packet ring's socket: takes what is steered, and copies of ARP, neighbour discovery, groups
+//   ingress_filter   behind the packet sockets: keeps what is steered from the kernel's stack, which would refuse it
 //   xdp_redirect     in the driver: hands what is steered to an AF_XDP socket
 //
 // A frame's flow is looked up whole first, then without its remote end; then comes the rule that takes every frame to
