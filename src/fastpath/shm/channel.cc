@@ -1,0 +1,106 @@
+#include "fastpath/shm/channel.h"
+
+#include <sys/socket.h>
+
+#include <cstring>
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+namespace bypass::fastpath::shm {
+namespace {
+
+namespace os = socket::os;
+
+constexpr std::byte kWakeUp{0x77};
+
+// As long as one descriptor's control message, padding not counted: a second one would fit into the padding.
+constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
+
+union Control {
+  cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+Channel::Sent send_header(int fd, const msghdr& header) {
+  const long sent = os::call(SYS_sendmsg, fd, os::address(&header), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0) return Channel::Sent::kSent;
+  return sent == -EAGAIN || sent == -EINTR || sent == -ENOBUFS || sent == -ENOMEM ? Channel::Sent::kFull
+                                                                                  : Channel::Sent::kGone;
+}
+
+// What came along, out of reach of a peer that sends anything else than one descriptor.
+void take_control(msghdr& header, Channel::Received& received) {
+  for (const cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr;
+       each = CMSG_NXTHDR(&header, const_cast<cmsghdr*>(each))) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(each), sizeof fd);
+    received.descriptor = Descriptor(fd);
+  }
+  if ((header.msg_flags & MSG_CTRUNC) == 0) return;
+  received.many = true;
+  received.descriptor.reset();
+}
+
+}  // namespace
+
+Channel::Sent Channel::send(std::span<const std::byte> packet, int passed) {
+  iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  Control control{};
+  if (passed >= 0) {
+    header.msg_control = control.bytes;
+    header.msg_controllen = sizeof control.bytes;
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = kControlBytes;
+    std::memcpy(CMSG_DATA(rights), &passed, sizeof passed);
+  }
+  return send_header(socket_.get(), header);
+}
+
+Channel::Received Channel::receive(std::span<std::byte> room) {
+  Received received;
+  iovec part{room.data(), room.size()};
+  Control control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.bytes;
+  header.msg_controllen = kControlBytes;
+  const long got = os::call(SYS_recvmsg, socket_.get(), os::address(&header), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got == -EAGAIN || got == -EINTR) return received;
+  if (got >= 0) take_control(header, received);
+  // An empty packet and the end look alike; we send none.
+  received.kind = got <= 0 ? Received::Kind::kGone : Received::Kind::kPacket;
+  if (got <= 0) return received;
+  received.bytes = static_cast<std::size_t>(got);
+  received.cut = (header.msg_flags & MSG_TRUNC) != 0;
+  if (got == 1 && room[0] == kWakeUp) received.kind = Received::Kind::kWake;
+  return received;
+}
+
+void Channel::wake() {
+  os::call(SYS_sendto, socket_.get(), os::address(&kWakeUp), sizeof kWakeUp, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+std::optional<std::uint32_t> Channel::peer_user() const {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  const long r =
+      os::call(SYS_getsockopt, socket_.get(), SOL_SOCKET, SO_PEERCRED, os::address(&peer), os::address(&bytes));
+  if (r != 0 || bytes != sizeof peer || peer.pid < 0) return std::nullopt;
+  return peer.uid;
+}
+
+void Channel::take_descriptors(bool on) {
+  const int value = on ? 1 : 0;
+  os::call(SYS_setsockopt, socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, os::address(&value), sizeof value);
+}
+
+}  // namespace bypass::fastpath::shm

@@ -1,0 +1,167 @@
+#include "fastpath/shm/connection.h"
+
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <optional>
+
+#include "fastpath/shm/descriptor.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef SO_BINDTOIFINDEX
+#define SO_BINDTOIFINDEX 62
+#endif
+
+namespace bypass::fastpath::shm {
+namespace {
+
+namespace os = socket::os;
+
+template <typename T>
+std::optional<T> socket_option(int fd, int name) {
+  T value{};
+  socklen_t bytes = sizeof value;
+  const long r = os::call(SYS_getsockopt, fd, SOL_SOCKET, name, os::address(&value), os::address(&bytes));
+  if (r != 0 || bytes != sizeof value) return std::nullopt;
+  return value;
+}
+
+/// SYS_getsockname or SYS_getpeername.
+std::optional<Endpoint> name_of(int fd, long call) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  if (os::call(call, fd, os::address(&name), os::address(&bytes)) != 0) return std::nullopt;
+  Endpoint endpoint;
+  if (name.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(name);
+    endpoint = {IpAddress::from_v4(be32_to_host(v4.sin_addr.s_addr)), be16_to_host(v4.sin_port)};
+  } else if (name.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(name);
+    std::memcpy(endpoint.address.bytes.data(), &v6.sin6_addr, sizeof v6.sin6_addr);
+    endpoint.port = be16_to_host(v6.sin6_port);
+  } else {
+    return std::nullopt;
+  }
+  return endpoint;
+}
+
+struct TableEntry {
+  std::uint64_t cookie = 0;
+  std::uint8_t state = 0;
+};
+
+struct Question {
+  nlmsghdr head{};
+  inet_diag_req_v2 body{};
+};
+
+void put_address(std::uint32_t (&out)[4], const IpAddress& address) {
+  if (address.is_v4()) {
+    out[0] = host_to_be32(address.v4());
+  } else {
+    std::memcpy(out, address.bytes.data(), sizeof out);
+  }
+}
+
+// For exactly one socket: no dump. A v4-mapped connection lies in the table like an IPv4 one.
+Question question(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
+  Question q;
+  q.head.nlmsg_len = sizeof q;
+  q.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  q.head.nlmsg_flags = NLM_F_REQUEST;
+  q.body.sdiag_family = local.address.is_v4() ? AF_INET : AF_INET6;
+  q.body.sdiag_protocol = IPPROTO_TCP;
+  q.body.idiag_states = ~0U;
+  q.body.id.idiag_sport = host_to_be16(local.port);
+  q.body.id.idiag_dport = host_to_be16(remote.port);
+  put_address(q.body.id.idiag_src, local.address);
+  put_address(q.body.id.idiag_dst, remote.address);
+  q.body.id.idiag_if = interface;
+  q.body.id.idiag_cookie[0] = q.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  return q;
+}
+
+// The kernel's table of TCP sockets in one network namespace, the caller's. The answer lies there when the question has
+// been sent, so nothing waits.
+class SocketTable {
+ public:
+  SocketTable()
+      : netlink_(os::call(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG)) {}
+
+  [[nodiscard]] bool is_of(std::uint64_t network) const {
+    return netlink_.is_open() && socket_option<std::uint64_t>(netlink_.get(), SO_NETNS_COOKIE) == network;
+  }
+  [[nodiscard]] bool can_be_asked() const { return netlink_.is_open(); }
+
+  /// kNoSocketTable: no answer, or one that is none; kWrongConnection: there is no such socket.
+  Outcome<TableEntry> find(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
+    const Question q = question(local, remote, interface);
+    if (os::call(SYS_sendto, netlink_.get(), os::address(&q), sizeof q, 0, 0, 0) < 0) return Refusal::kNoSocketTable;
+    alignas(nlmsghdr) char answer[1024];  // attributes follow the part that counts; cut off, they are not missed
+    const long got = os::call(SYS_recvfrom, netlink_.get(), os::address(answer), sizeof answer, MSG_DONTWAIT, 0, 0);
+    return got < 0 ? Outcome<TableEntry>(Refusal::kNoSocketTable) : parse(answer, static_cast<std::size_t>(got));
+  }
+
+ private:
+  static Outcome<TableEntry> parse(const char* answer, std::size_t bytes) {
+    nlmsghdr head;
+    if (bytes < sizeof head) return Refusal::kNoSocketTable;
+    std::memcpy(&head, answer, sizeof head);
+    if (head.nlmsg_type == NLMSG_ERROR) return error_of(answer, bytes);
+    inet_diag_msg body;
+    if (head.nlmsg_type != SOCK_DIAG_BY_FAMILY || bytes < NLMSG_HDRLEN + sizeof body) return Refusal::kNoSocketTable;
+    std::memcpy(&body, answer + NLMSG_HDRLEN, sizeof body);
+    const std::uint64_t cookie = body.id.idiag_cookie[0] | std::uint64_t{body.id.idiag_cookie[1]} << 32;
+    return TableEntry{cookie, body.idiag_state};
+  }
+  static Refusal error_of(const char* answer, std::size_t bytes) {
+    nlmsgerr error{};
+    if (bytes < NLMSG_HDRLEN + sizeof error.error) return Refusal::kNoSocketTable;
+    std::memcpy(&error.error, answer + NLMSG_HDRLEN, sizeof error.error);
+    return error.error == -ENOENT ? Refusal::kWrongConnection : Refusal::kNoSocketTable;
+  }
+
+  Descriptor netlink_;
+};
+
+}  // namespace
+
+Outcome<ConnectionEnd> connection_end(int fd) {
+  if (socket_option<int>(fd, SO_PROTOCOL) != IPPROTO_TCP) return Refusal::kNotConnected;
+  const auto local = name_of(fd, SYS_getsockname);
+  const auto remote = name_of(fd, SYS_getpeername);
+  const auto network = socket_option<std::uint64_t>(fd, SO_NETNS_COOKIE);
+  const auto cookie = socket_option<std::uint64_t>(fd, SO_COOKIE);
+  if (!local || !remote || !network || !cookie) return Refusal::kNotConnected;
+  const auto interface = static_cast<std::uint32_t>(socket_option<int>(fd, SO_BINDTOIFINDEX).value_or(0));
+  return ConnectionEnd{*local, *remote, *network, *cookie, interface};
+}
+
+Refusal check_other_end(int fd, const ConnectionEnd& own) {
+  const Outcome<ConnectionEnd> other = connection_end(fd);
+  if (!other.ok()) return Refusal::kWrongConnection;
+  if (other.value.network != own.network) return Refusal::kOtherNamespace;
+  if (!other.value.is_other_end_of(own)) return Refusal::kWrongConnection;
+  SocketTable table;
+  if (!table.is_of(own.network)) return table.can_be_asked() ? Refusal::kOtherNamespace : Refusal::kNoSocketTable;
+  const Outcome<TableEntry> entry = table.find(own.remote, own.local, other.value.interface);
+  if (!entry.ok()) return entry.refusal;
+  if (entry.value.cookie != other.value.cookie) return Refusal::kWrongConnection;
+  return entry.value.state == TCP_ESTABLISHED ? Refusal::kNone : Refusal::kNotConnected;
+}
+
+bool other_end_is_here(const ConnectionEnd& own) {
+  SocketTable table;
+  if (!table.is_of(own.network)) return false;
+  const Outcome<TableEntry> entry = table.find(own.remote, own.local, own.interface);
+  return entry.ok() && entry.value.state != TCP_LISTEN;
+}
+
+}  // namespace bypass::fastpath::shm

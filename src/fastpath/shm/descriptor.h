@@ -1,0 +1,60 @@
+// Descriptor: one file descriptor, closed with its owner by a straight system call.
+//
+// It is a process's own, as descriptors are. A forked child has a copy, which keeps a name bound, a channel open and a
+// peer from seeing the end: it closes its copies (or goes on in its parent's place).
+#pragma once
+
+#include <utility>
+
+#include "socket/os.h"
+
+namespace bypass::fastpath::shm {
+
+/// How descriptors that stay are kept from the program's: moved above its numbers and protected from its closes. Set
+/// once, before the first use; null: they stay where they are.
+struct DescriptorKeeper {
+  int (*own)(int fd) = nullptr;
+  void (*disown)(int fd) = nullptr;
+};
+inline DescriptorKeeper descriptor_keeper;
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  /// `fd` may be a system call's negative result: none.
+  explicit Descriptor(long fd) : fd_(fd < 0 ? -1 : static_cast<int>(fd)) {}
+  /// One of ours that stays for longer than a call.
+  static Descriptor kept(long fd) {
+    Descriptor made(fd);
+    if (!made.is_open() || descriptor_keeper.own == nullptr) return made;
+    made.fd_ = descriptor_keeper.own(made.fd_);
+    made.owned_ = true;
+    return made;
+  }
+  ~Descriptor() { reset(); }
+  Descriptor(Descriptor&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), owned_(std::exchange(other.owned_, false)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+    owned_ = std::exchange(other.owned_, false);
+    return *this;
+  }
+
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  void reset() {
+    if (fd_ < 0) return;
+    if (owned_ && descriptor_keeper.disown != nullptr) descriptor_keeper.disown(fd_);
+    socket::os::close(fd_);
+    fd_ = -1;
+    owned_ = false;
+  }
+
+ private:
+  int fd_ = -1;
+  bool owned_ = false;
+};
+
+}  // namespace bypass::fastpath::shm

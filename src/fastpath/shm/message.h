@@ -1,0 +1,48 @@
+// What two libbypass processes of one host say to each other before they share memory. One packet of fixed size a
+// message; both are of one machine, so numbers are in its own order.
+//
+//   guest (connected)        host (bound the name)
+//                     <──    kWelcome    same user; from now on descriptors are taken
+//   kProof + TCP socket ──>
+//                     <──    kProof + TCP socket
+//                     <──    kSegment + memfd
+//   kReady              ──>
+//
+// kRefused, with the reason, may stand in the place of any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "fastpath/shm/channel.h"
+#include "fastpath/shm/refusal.h"
+
+namespace bypass::fastpath::shm {
+
+enum class MessageKind : std::uint16_t { kWelcome = 1, kProof = 2, kSegment = 3, kReady = 4, kRefused = 5 };
+
+/// The first three fields are every version's.
+struct Message {
+  static constexpr std::uint64_t kMagic = 0x316c'7373'6170'7962U;  // "bypassl1"
+  static constexpr std::uint16_t kVersion = 1;
+
+  std::uint64_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t bytes = 0;  // of the message
+  MessageKind kind = MessageKind::kRefused;
+  Refusal reason = Refusal::kNone;  // of kRefused
+  std::uint8_t reserved[17] = {};
+};
+static_assert(sizeof(Message) == 32);
+
+/// Room for a message of this version, and to tell that one of another is longer.
+inline constexpr std::size_t kMessageRoom = 2 * sizeof(Message);
+
+/// Whether a packet is a message. kOtherVersion, where it can be told to be one of those; anything else: kBadMessage.
+Outcome<Message> parse_message(std::span<const std::byte> packet);
+/// The message in what has come into `room`.
+Outcome<Message> message_in(std::span<const std::byte> room, const Channel::Received& received);
+Channel::Sent say(Channel& channel, MessageKind kind, Refusal reason = Refusal::kNone, int passed = -1);
+
+}  // namespace bypass::fastpath::shm

@@ -1,0 +1,55 @@
+#include "fastpath/shm/refusal.h"
+
+namespace bypass::fastpath::shm {
+
+const char* to_string(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "none";
+    case Refusal::kNotConnected:
+      return "no established TCP connection";
+    case Refusal::kSelfConnected:
+      return "connected to itself";
+    case Refusal::kNoResources:
+      return "no descriptor or memory left";
+    case Refusal::kTimedOut:
+      return "the other end is not accelerated";
+    case Refusal::kTooManyStrangers:
+      return "too many strangers";
+    case Refusal::kOtherUser:
+      return "the other end is another user's";
+    case Refusal::kPeerGone:
+      return "the other end has gone";
+    case Refusal::kBadMessage:
+      return "bad message";
+    case Refusal::kOtherVersion:
+      return "the other end is of another version";
+    case Refusal::kNoProof:
+      return "no proof of the connection";
+    case Refusal::kTooManyDescriptors:
+      return "too many descriptors";
+    case Refusal::kWrongConnection:
+      return "proof of another connection";
+    case Refusal::kOtherNamespace:
+      return "proof from another network namespace";
+    case Refusal::kNoSocketTable:
+      return "the kernel's table of sockets cannot be asked";
+    case Refusal::kNotSealed:
+      return "memory that is not sealed";
+    case Refusal::kNotMemory:
+      return "no memory file";
+    case Refusal::kBadSize:
+      return "memory of a bad size";
+    case Refusal::kBadHeader:
+      return "memory with a bad header";
+    case Refusal::kNotMapped:
+      return "memory that cannot be mapped";
+    case Refusal::kIndexAhead:
+      return "an index beyond the ring";
+    case Refusal::kIndexBackwards:
+      return "an index that went back";
+  }
+  return "unknown";
+}
+
+}  // namespace bypass::fastpath::shm

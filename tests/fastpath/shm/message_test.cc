@@ -1,0 +1,104 @@
+// The message format: what is none is told from what is another version's.
+#include <random>
+#include <vector>
+
+#include "fastpath/shm/world.h"
+
+namespace bypass::test {
+namespace {
+
+using shm::MessageKind;
+
+Refusal verdict(const shm::Message& message) {
+  return shm::parse_message(bytes_of(message)).refusal;
+}
+
+TEST(Message, EveryKind_IsOne) {
+  for (std::uint16_t kind = 1; kind <= 4; kind++)
+    EXPECT_EQ(verdict(message_of(static_cast<MessageKind>(kind))), Refusal::kNone);
+  shm::Message refused = message_of(MessageKind::kRefused);
+  EXPECT_EQ(verdict(refused), Refusal::kBadMessage);  // why?
+  refused.reason = Refusal::kIndexBackwards;
+  EXPECT_EQ(verdict(refused), Refusal::kNone);
+}
+
+TEST(Message, AFieldOutOfRange_IsNone) {
+  shm::Message message = message_of(static_cast<MessageKind>(6));
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+  message = message_of(static_cast<MessageKind>(0));
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+  message = message_of(MessageKind::kRefused);
+  message.reason = static_cast<Refusal>(shm::kMostRefusal + 1);
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+  message = message_of(MessageKind::kReady);
+  message.reason = Refusal::kTimedOut;
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+  message = message_of(MessageKind::kReady);
+  message.reserved[16] = 1;
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+  message = message_of(MessageKind::kReady);
+  message.magic ^= 1;
+  EXPECT_EQ(verdict(message), Refusal::kBadMessage);
+}
+
+TEST(Message, AnotherVersions_MayHaveAnotherSize) {
+  std::array<std::byte, 48> longer{};
+  shm::Message message = message_of(MessageKind::kReady);
+  message.version = 2;
+  message.bytes = longer.size();
+  std::memcpy(longer.data(), &message, sizeof message);
+  EXPECT_EQ(shm::parse_message(longer).refusal, Refusal::kOtherVersion);
+  EXPECT_EQ(shm::parse_message(std::span(longer).first(12)).refusal, Refusal::kBadMessage);
+  message.version = 1;
+  std::memcpy(longer.data(), &message, sizeof message);
+  EXPECT_EQ(shm::parse_message(longer).refusal, Refusal::kBadMessage);
+}
+
+/// Bytes of a message, some of them changed, of any length.
+std::vector<std::byte> mutated(std::mt19937& random) {
+  const shm::Message message = message_of(static_cast<MessageKind>(1 + random() % 5));
+  const auto good = bytes_of(message);
+  std::vector<std::byte> bytes(good.begin(), good.end());
+  if (random() % 3 == 0) bytes.resize(random() % 80);
+  for (unsigned i = random() % 4; i > 0 && !bytes.empty(); i--) bytes[random() % bytes.size()] = std::byte(random());
+  return bytes;
+}
+
+/// To a host, whatever is sent with any descriptor; the connection's own end among them, so that some get further.
+TEST(Message, Fuzzed_NeverBelieved_NorLeaked) {
+  const std::size_t before = open_descriptors();
+  for (unsigned seed = 0; seed < 300; seed++) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const Connection connection;
+    const Connection other;
+    shm::Pairing us;
+    us.begin(connection.server.get(), kSizes, kStart, kStart + 100ms);
+    Instant now = kStart;
+    const std::array<int, 4> passed = {connection.client.get(), other.client.get(), 0, connection.server.get()};
+    bool exact = false;  // by chance the bytes and the descriptor of the real proof
+    while (us.state() == shm::Pairing::State::kWaiting) {
+      shm::Channel stranger = visit(connection.server.get());
+      us.step(now);
+      for (unsigned i = random() % 4; i > 0 && stranger.is_open(); i--) {
+        const std::vector<std::byte> packet = mutated(random);
+        const unsigned count = random() % 3;
+        const unsigned first = random() % 3;
+        const auto message = shm::parse_message(packet);
+        exact = exact || (message.ok() && message.value.kind == MessageKind::kProof && count == 1 && first == 0);
+        if (count == 0) {
+          stranger.send(packet);
+        } else {
+          send_many(stranger, packet, std::span(passed).subspan(first, count));
+        }
+        us.step(now);
+      }
+      now += 1ms;
+    }
+    EXPECT_TRUE(us.state() == shm::Pairing::State::kRefused || exact);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace bypass::test

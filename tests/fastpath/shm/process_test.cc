@@ -1,0 +1,289 @@
+// What the kernel tells of processes: other users, other namespaces, deaths.
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+
+#include <functional>
+#include <memory>
+
+#include "fastpath/shm/world.h"
+
+namespace bypass::test {
+namespace {
+
+using shm::MessageKind;
+using shm::Pairing;
+using State = Pairing::State;
+
+/// A child that does one thing and tells, by its end of a socket pair, when.
+class Child {
+ public:
+  explicit Child(const std::function<void(shm::Channel& parent)>& act) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    shm::Channel theirs{Descriptor(ends[1])};
+    parent_ = shm::Channel(Descriptor(ends[0]));
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    parent_.close();
+    act(theirs);
+    ::_exit(0);
+  }
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  shm::Channel& channel() { return parent_; }
+  /// Waits for its next packet; false: it is gone.
+  bool wait() {
+    std::array<std::byte, 64> room;
+    pollfd item{parent_.descriptor(), POLLIN, 0};
+    EXPECT_EQ(::poll(&item, 1, 30000), 1);
+    last_ = parent_.receive(room);
+    return last_.kind == shm::Channel::Received::Kind::kPacket;
+  }
+  shm::Channel::Received& last() { return last_; }
+  void say() { parent_.send(kWord); }
+  void kill() { ::kill(pid_, SIGKILL); }
+  int end() {
+    int status = 0;
+    parent_.close();
+    if (pid_ > 0) ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return status;
+  }
+
+  static constexpr std::array<std::byte, 2> kWord{};
+
+ private:
+  pid_t pid_ = -1;
+  shm::Channel parent_;
+  shm::Channel::Received last_;
+};
+
+bool wait_for_word(shm::Channel& parent) {
+  std::array<std::byte, 64> room;
+  pollfd item{parent.descriptor(), POLLIN, 0};
+  return ::poll(&item, 1, 30000) == 1 && parent.receive(room).kind == shm::Channel::Received::Kind::kPacket;
+}
+
+class ProcessTest : public LeakFree {
+ protected:
+  void TearDown() override {
+    us = {};
+    connection.reset();
+    LeakFree::TearDown();
+  }
+
+  std::unique_ptr<Connection> connection = std::make_unique<Connection>();
+  Pairing us;
+};
+
+void become_nobody() {
+  constexpr uid_t kNobody = 65534;
+  if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
+}
+
+// --- Deaths
+
+/// The other end's process dies after so many of its steps, as the guest or as the host.
+class ProcessDeath : public ::testing::TestWithParam<std::tuple<bool, int>> {};
+
+TEST_P(ProcessDeath, AtAnyStep_EndsOurs_AndTheConnection_AndNothingStays) {
+  const auto [is_host, steps] = GetParam();
+  const std::size_t before = open_descriptors();
+  {
+    auto connection = std::make_unique<Connection>();
+    Pairing us;
+    if (!is_host) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+    Child child([&, n = steps](shm::Channel& parent) {
+      us = {};
+      connection->server.reset();
+      Pairing own;
+      own.begin(connection->client.get(), kSizes, kStart, kDeadline);
+      for (int i = 0; i < n; i++) {
+        parent.send(Child::kWord);
+        if (!wait_for_word(parent)) ::_exit(1);
+        own.step(kStart);
+      }
+      ::kill(::getpid(), SIGKILL);
+    });
+    for (int i = 0; i < steps; i++) {
+      ASSERT_TRUE(child.wait());
+      if (is_host && i == 0) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+      us.step(kStart);
+      child.say();
+    }
+    EXPECT_FALSE(child.wait());
+    EXPECT_EQ(WTERMSIG(child.end()), SIGKILL);
+    connection->client.reset();
+    if (is_host && steps == 0) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+    settle(kStart, us);
+    if (us.state() == State::kPaired) {
+      shm::Channel channel = us.take_channel();
+      std::array<std::byte, 64> room;
+      EXPECT_EQ(channel.receive(room).kind, shm::Channel::Received::Kind::kGone);
+    } else {
+      EXPECT_TRUE(us.refusal() == Refusal::kTimedOut || us.refusal() == Refusal::kPeerGone ||
+                  us.refusal() == Refusal::kNotConnected)
+          << to_string(us.refusal());
+    }
+    char byte = 0;  // the client's end resets when its last descriptor is closed
+    EXPECT_EQ(::recv(connection->server.get(), &byte, 1, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+INSTANTIATE_TEST_SUITE_P(All, ProcessDeath, ::testing::Combine(::testing::Bool(), ::testing::Range(0, 6)),
+                         [](const auto& each) {
+                           return std::string(std::get<0>(each.param) ? "Host" : "Guest") +
+                                  std::to_string(std::get<1>(each.param));
+                         });
+
+TEST_F(ProcessTest, PeerDiesWhilePaired_ItsMemoryStaysReadable_AndTheChannelTells) {
+  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel& parent) {
+    us = {};
+    connection->server.reset();
+    Pairing own;
+    own.begin(connection->client.get(), kSizes, kStart, kDeadline);
+    while (own.state() == State::kWaiting) {
+      parent.send(Child::kWord);
+      if (!wait_for_word(parent)) ::_exit(1);
+      own.step(kStart);
+    }
+    const shm::Segment segment = own.take_segment();
+    shm::Producer producer;
+    producer.room(segment.outgoing(), 1).part[0][0] = std::byte{42};
+    (void)producer.publish(segment.outgoing(), 1);
+    ::kill(::getpid(), SIGKILL);
+  });
+  while (child.wait()) us.step(kStart), child.say();
+  child.end();
+  us.step(kStart);
+  ASSERT_EQ(us.state(), State::kPaired) << to_string(us.refusal());
+  const shm::Segment segment = us.take_segment();
+  shm::Consumer consumer;
+  const auto there = consumer.peek(segment.incoming());
+  ASSERT_EQ(there.size(), 1U);
+  EXPECT_EQ(there.part[0][0], std::byte{42});
+  shm::Channel channel = us.take_channel();
+  std::array<std::byte, 64> room;
+  EXPECT_EQ(channel.receive(room).kind, shm::Channel::Received::Kind::kGone);
+}
+
+// --- Other users
+
+TEST_F(ProcessTest, AnotherUsersGuest_IsClosedUnheard_ThoughItHasTheEnd) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel& parent) {
+    us = {};
+    become_nobody();
+    Pairing own;
+    own.begin(connection->client.get(), kSizes, kStart, kDeadline);
+    parent.send(Child::kWord);
+    wait_for_word(parent);
+    const bool refused = own.step(kStart) == State::kRefused && own.refusal() == Refusal::kOtherUser;
+    ::_exit(refused ? 0 : 1);
+  });
+  ASSERT_TRUE(child.wait());
+  EXPECT_EQ(us.step(kStart), State::kWaiting);
+  child.say();
+  EXPECT_EQ(child.end(), 0);
+  us.step(kDeadline);
+  EXPECT_EQ(us.refusal(), Refusal::kOtherUser);
+}
+
+TEST_F(ProcessTest, AnotherUserHasTheName_NothingIsGivenToIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  Child child([&](shm::Channel& parent) {
+    become_nobody();
+    const Descriptor name = squat(connection->server.get());
+    parent.send(Child::kWord);
+    wait_for_word(parent);
+    shm::Channel guest = accept_one(name);
+    std::array<std::byte, 64> room;
+    const bool silent = guest.receive(room).kind == shm::Channel::Received::Kind::kGone;
+    ::_exit(silent ? 0 : 1);
+  });
+  ASSERT_TRUE(child.wait());
+  EXPECT_EQ(us.begin(connection->server.get(), kSizes, kStart, kDeadline), State::kRefused);
+  EXPECT_EQ(us.refusal(), Refusal::kOtherUser);
+  child.say();
+  EXPECT_EQ(child.end(), 0);
+}
+
+/// A descriptor that lies unread in a connection is closed by us, and a close can be made to last (SO_LINGER).
+TEST_F(ProcessTest, AnotherUsersDescriptors_AreNotEvenUnderWay) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel&) {
+    us = {};
+    become_nobody();
+    shm::Channel to = visit(connection->server.get());
+    const shm::Message proof = message_of(MessageKind::kProof);
+    ::_exit(to.send(bytes_of(proof), connection->client.get()) == shm::Channel::Sent::kGone ? 0 : 2);
+  });
+  const int status = child.end();
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no SO_PASSRIGHTS before Linux 6.16";
+  EXPECT_EQ(status, 0);
+}
+
+// --- Another network namespace
+
+void enter_new_network() {
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  if (::unshare(CLONE_NEWNET) != 0) ::_exit(1);
+  const Descriptor control(::socket(AF_INET, SOCK_DGRAM, 0));
+  if (::ioctl(control.get(), SIOCSIFFLAGS, &loopback) != 0) ::_exit(1);
+}
+
+std::uint16_t port_of(int fd) {
+  return shm::connection_end(fd).value.local.port;
+}
+
+TEST_F(ProcessTest, TheSameNamesInAnotherNetworkNamespace_AreNoProof) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can make a network namespace";
+  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel& parent) {
+    us = {};
+    enter_new_network();
+    const Connection twin(Family::kV4, port_of(connection->client.get()), port_of(connection->server.get()));
+    parent.send(Child::kWord, twin.client.get());
+    wait_for_word(parent);
+  });
+  ASSERT_TRUE(child.wait());
+  const Descriptor twin = std::move(child.last().descriptor);
+  ASSERT_TRUE(twin.is_open());
+  const auto here = shm::connection_end(connection->client.get()).value, there = shm::connection_end(twin.get()).value;
+  ASSERT_EQ(there.local, here.local);
+  ASSERT_EQ(there.remote, here.remote);
+  ASSERT_NE(there.network, here.network);
+  shm::Channel stranger = visit(connection->server.get());
+  us.step(kStart);
+  EXPECT_EQ(hear(stranger).kind, MessageKind::kWelcome);
+  shm::say(stranger, MessageKind::kProof, Refusal::kNone, twin.get());
+  us.step(kStart);
+  EXPECT_EQ(hear(stranger).reason, Refusal::kOtherNamespace);
+}
+
+TEST_F(ProcessTest, ProcessHasLeftTheConnectionsNamespace_IsARefusal) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can make a network namespace";
+  Child child([&](shm::Channel&) {
+    enter_new_network();  // both ends still are sockets of the old one
+    Pairing own, other;
+    own.begin(connection->client.get(), kSizes, kStart, kStart + 100ms);
+    other.begin(connection->server.get(), kSizes, kStart, kStart + 100ms);
+    settle(kStart, own, other);
+    ::_exit(own.refusal() == Refusal::kOtherNamespace && other.refusal() == Refusal::kOtherNamespace ? 0 : 1);
+  });
+  EXPECT_EQ(child.end(), 0);
+}
+
+}  // namespace
+}  // namespace bypass::test

@@ -1,0 +1,346 @@
+// Two ends that find each other, and everybody who tries to be one and is not.
+#include <fcntl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fastpath/shm/world.h"
+
+namespace bypass::test {
+namespace {
+
+using shm::MessageKind;
+using shm::Rendezvous;
+using State = Rendezvous::State;
+
+// --- The two ends
+
+class RendezvousFamilies : public ::testing::TestWithParam<Family> {};
+
+TEST_P(RendezvousFamilies, BothEnds_AreProven_AndNoDescriptorStays) {
+  const std::size_t before = open_descriptors();
+  {
+    const Connection connection(GetParam());
+    Rendezvous client, server;
+    EXPECT_EQ(client.begin(connection.client.get(), kStart, kDeadline), State::kWaiting);
+    server.begin(connection.server.get(), kStart, kDeadline);
+    settle(kStart, client, server);
+    ASSERT_EQ(client.state(), State::kProven) << to_string(client.refusal());
+    ASSERT_EQ(server.state(), State::kProven) << to_string(server.refusal());
+    EXPECT_EQ(client.role(), shm::Role::kHost);  // it was there first
+    EXPECT_EQ(server.role(), shm::Role::kGuest);
+    EXPECT_EQ(open_descriptors(), before + 4);  // the connection's ends, and a channel's
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+std::string family_name(const ::testing::TestParamInfo<Family>& each) {
+  if (each.param == Family::kV4) return "v4";
+  return each.param == Family::kV6 ? "v6" : "mapped";
+}
+INSTANTIATE_TEST_SUITE_P(All, RendezvousFamilies, ::testing::Values(Family::kV4, Family::kV6, Family::kMapped),
+                         family_name);
+
+class RendezvousTest : public LeakFree {
+ protected:
+  /// The server's end is ours, and the host; the client's is whoever comes.
+  void host() { ASSERT_EQ(us.begin(connection->server.get(), kStart, kDeadline), State::kWaiting); }
+
+  std::unique_ptr<Connection> connection = std::make_unique<Connection>();
+  Rendezvous us, peer;
+
+  void TearDown() override {
+    us = {}, peer = {};
+    connection.reset();
+    LeakFree::TearDown();
+  }
+};
+
+TEST_F(RendezvousTest, Name_IsOneForBothEnds_AndFitsAnAddress) {
+  const auto a = shm::rendezvous_name(shm::connection_end(connection->client.get()).value);
+  const auto b = shm::rendezvous_name(shm::connection_end(connection->server.get()).value);
+  EXPECT_EQ(std::string(a.text.data(), a.bytes), std::string(b.text.data(), b.bytes));
+  EXPECT_EQ(a.bytes, 99U);
+}
+
+TEST_F(RendezvousTest, NobodyComes_EndsAtTheDeadline) {
+  host();
+  EXPECT_EQ(us.next_timeout(), kDeadline);
+  EXPECT_EQ(us.step(kDeadline - 1ns), State::kWaiting);
+  EXPECT_EQ(us.step(kDeadline), State::kRefused);
+  EXPECT_EQ(us.refusal(), Refusal::kTimedOut);
+  EXPECT_EQ(us.descriptor(), -1);
+}
+
+TEST_F(RendezvousTest, WhatIsNoConnection_IsRefusedAtOnce) {
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
+  const Descriptor datagram(::socket(AF_INET, SOCK_DGRAM, 0));
+  const Descriptor null(::open("/dev/null", O_RDONLY));
+  for (const int fd : {listener.get(), datagram.get(), null.get(), -1}) {
+    EXPECT_EQ(us.begin(fd, kStart, kDeadline), State::kRefused);
+    EXPECT_EQ(us.refusal(), Refusal::kNotConnected);
+  }
+}
+
+TEST_F(RendezvousTest, ConnectedToItself_IsRefused) {
+  const Descriptor self(::socket(AF_INET, SOCK_STREAM, 0));
+  Loopback own(Family::kV4);
+  socklen_t bytes = own.bytes;
+  ASSERT_EQ(::bind(self.get(), own.address(), own.bytes), 0);
+  ASSERT_EQ(::getsockname(self.get(), own.address(), &bytes), 0);
+  ASSERT_EQ(::connect(self.get(), own.address(), own.bytes), 0);
+  EXPECT_EQ(us.begin(self.get(), kStart, kDeadline), State::kRefused);
+  EXPECT_EQ(us.refusal(), Refusal::kSelfConnected);
+}
+
+TEST_F(RendezvousTest, TheOtherEnd_IsInTheKernelsTable) {
+  EXPECT_TRUE(shm::other_end_is_here(shm::connection_end(connection->client.get()).value));
+  auto stranger = shm::connection_end(connection->client.get()).value;
+  stranger.remote.port ^= 1;
+  EXPECT_FALSE(shm::other_end_is_here(stranger));
+}
+
+TEST_F(RendezvousTest, HostHasBoundButDoesNotListenYet_GuestComesAgain) {
+  Descriptor slow = squat(connection->server.get(), SOCK_SEQPACKET, false);
+  EXPECT_EQ(us.begin(connection->server.get(), kStart, kDeadline), State::kWaiting);
+  EXPECT_EQ(us.descriptor(), -1);
+  const Instant again = us.next_timeout();
+  EXPECT_LT(again, kStart + 1ms);
+  ASSERT_EQ(::listen(slow.get(), 1), 0);
+  EXPECT_EQ(us.step(again), State::kWaiting);
+  EXPECT_NE(us.descriptor(), -1);
+  EXPECT_TRUE(accept_one(slow).is_open());
+}
+
+TEST_F(RendezvousTest, HostDiesBeforeItSpeaks_TheGuestTakesItsPlace) {
+  peer.begin(connection->client.get(), kStart, kDeadline);
+  us.begin(connection->server.get(), kStart, kDeadline);
+  peer = {};
+  Instant now = kStart;
+  for (; now < kStart + 1s; now += 1ms) us.step(now);
+  ASSERT_EQ(us.state(), State::kWaiting);
+  peer.begin(connection->client.get(), now, kDeadline);
+  settle(now, us, peer);
+  EXPECT_EQ(us.state(), State::kProven);
+  EXPECT_EQ(us.role(), shm::Role::kHost);
+  EXPECT_EQ(peer.state(), State::kProven);
+}
+
+// --- Whoever comes to our name
+
+TEST_F(RendezvousTest, SilentStranger_MakesRoomForTheOtherEnd) {
+  host();
+  const shm::Channel stranger = visit(connection->server.get());
+  EXPECT_EQ(us.step(kStart), State::kWaiting);
+  EXPECT_EQ(us.next_timeout(), kStart + Rendezvous::kGuestPatience);
+  peer.begin(connection->client.get(), kStart, kDeadline);
+  const Instant end = settle(kStart, us, peer);
+  EXPECT_LE(end, kStart + Rendezvous::kGuestPatience + 2ms);
+  EXPECT_EQ(us.state(), State::kProven);
+  EXPECT_EQ(peer.state(), State::kProven);
+}
+
+TEST_F(RendezvousTest, StrangersWithoutEnd_CostABoundedTime) {
+  host();
+  std::vector<shm::Channel> strangers;
+  Instant now = kStart;
+  for (; us.step(now) == State::kWaiting; now += 1ms)
+    if (strangers.size() < 2 * Rendezvous::kMostGuests && us.descriptor() != -1)
+      if (shm::Channel next = visit(connection->server.get()); next.is_open()) strangers.push_back(std::move(next));
+  EXPECT_EQ(us.refusal(), Refusal::kTooManyStrangers);
+  EXPECT_LE(now, kStart + Rendezvous::kMostGuests * (Rendezvous::kGuestPatience + 1ms));
+}
+
+/// What somebody may bring in the place of a proof, and what is said to it.
+struct Forgery {
+  const char* name;
+  Refusal expected;
+  std::function<void(const Connection& connection, shm::Channel& to)> send;
+};
+
+void send_proof_with(shm::Channel& to, std::initializer_list<int> descriptors) {
+  const shm::Message proof = message_of(MessageKind::kProof);
+  EXPECT_TRUE(send_many(to, bytes_of(proof), descriptors));
+}
+
+const std::vector<Forgery>& forgeries() {
+  static const std::vector<Forgery> all = {
+      {"NoDescriptor", Refusal::kNoProof,
+       [](const Connection&, shm::Channel& to) { shm::say(to, MessageKind::kProof); }},
+      {"Pipe", Refusal::kWrongConnection,
+       [](const Connection&, shm::Channel& to) {
+         int pipe[2];
+         ASSERT_EQ(::pipe(pipe), 0);
+         const Descriptor a(pipe[0]), b(pipe[1]);
+         send_proof_with(to, {a.get()});
+       }},
+      {"AnotherConnectionsEnd", Refusal::kWrongConnection,
+       [](const Connection&, shm::Channel& to) {
+         const Connection other;
+         send_proof_with(to, {other.client.get()});
+       }},
+      {"ClosedConnectionsEnd", Refusal::kWrongConnection,
+       [](const Connection&, shm::Channel& to) {
+         Connection other;
+         other.client.reset();  // by RST
+         pollfd gone{other.server.get(), POLLIN, 0};
+         EXPECT_EQ(::poll(&gone, 1, 10000), 1);
+         send_proof_with(to, {other.server.get()});
+       }},
+      {"OurOwnEnd", Refusal::kWrongConnection,
+       [](const Connection& connection, shm::Channel& to) { send_proof_with(to, {connection.server.get()}); }},
+      {"Unix", Refusal::kWrongConnection,
+       [](const Connection&, shm::Channel& to) { send_proof_with(to, {to.descriptor()}); }},
+      {"TheRightOneAndAnother", Refusal::kTooManyDescriptors,
+       [](const Connection& connection, shm::Channel& to) {
+         send_proof_with(to, {connection.client.get(), connection.client.get()});
+       }},
+      {"Sixty", Refusal::kTooManyDescriptors,
+       [](const Connection& connection, shm::Channel& to) {
+         const std::vector<int> sixty(60, connection.client.get());
+         const shm::Message proof = message_of(MessageKind::kProof);
+         EXPECT_TRUE(send_many(to, bytes_of(proof), sixty));
+       }},
+      {"FirstByteAlone", Refusal::kBadMessage,
+       [](const Connection&, shm::Channel& to) {
+         const shm::Message proof = message_of(MessageKind::kProof);
+         to.send(bytes_of(proof).first(1));
+       }},
+      {"Empty", Refusal::kPeerGone, [](const Connection&, shm::Channel& to) { to.send({}); }},
+      {"TooLong", Refusal::kBadMessage,
+       [](const Connection& connection, shm::Channel& to) {
+         const std::array<std::byte, 1000> zeros{};
+         to.send(zeros, connection.client.get());
+       }},
+      {"AMessageOutOfTurn", Refusal::kBadMessage,
+       [](const Connection& connection, shm::Channel& to) {
+         shm::say(to, MessageKind::kSegment, Refusal::kNone, connection.client.get());
+       }},
+      {"AnotherVersion", Refusal::kOtherVersion,
+       [](const Connection& connection, shm::Channel& to) {
+         shm::Message newer = message_of(MessageKind::kProof);
+         newer.version++;
+         to.send(bytes_of(newer), connection.client.get());
+       }},
+  };
+  return all;
+}
+
+class RendezvousForgery : public ::testing::TestWithParam<Forgery> {};
+
+TEST_P(RendezvousForgery, BroughtByAGuest_IsRefusedWithItsReason_AndTheOtherEndStillComes) {
+  const std::size_t before = open_descriptors();
+  {
+    const Connection connection;
+    Rendezvous us, peer;
+    us.begin(connection.server.get(), kStart, kDeadline);
+    shm::Channel stranger = visit(connection.server.get());
+    us.step(kStart);
+    EXPECT_EQ(hear(stranger).kind, MessageKind::kWelcome);
+    GetParam().send(connection, stranger);
+    EXPECT_EQ(us.step(kStart), State::kWaiting);
+    const shm::Message answer = hear(stranger);
+    EXPECT_EQ(answer.kind, MessageKind::kRefused);
+    EXPECT_STREQ(to_string(answer.reason), to_string(GetParam().expected));
+    peer.begin(connection.client.get(), kStart, kDeadline);
+    settle(kStart, us, peer);
+    EXPECT_EQ(us.state(), State::kProven);
+    EXPECT_EQ(peer.state(), State::kProven);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_P(RendezvousForgery, GivenBackBySomebodyWithTheName_IsRefused) {
+  const std::size_t before = open_descriptors();
+  {
+    const Connection connection;
+    const Descriptor name = squat(connection.server.get());
+    Rendezvous us;
+    us.begin(connection.server.get(), kStart, kDeadline);
+    shm::Channel host = accept_one(name);
+    shm::say(host, MessageKind::kWelcome);
+    us.step(kStart);
+    EXPECT_EQ(hear(host).kind, MessageKind::kProof);
+    GetParam().send(connection, host);
+    const bool gone = GetParam().expected == Refusal::kPeerGone;  // it looks for another host
+    EXPECT_EQ(us.step(kStart), gone ? State::kWaiting : State::kRefused);
+    if (!gone) {
+      EXPECT_STREQ(to_string(us.refusal()), to_string(GetParam().expected));
+    }
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+INSTANTIATE_TEST_SUITE_P(All, RendezvousForgery, ::testing::ValuesIn(forgeries()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+// --- Whoever has our name
+
+TEST_F(RendezvousTest, NameTaken_ByOneWhoDoesNotListenOrOfAnotherKind_EndsAtTheDeadline) {
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {
+    const Descriptor name = squat(connection->server.get(), type, type == SOCK_STREAM);
+    us.begin(connection->server.get(), kStart, kDeadline);
+    unsigned tries = 0;
+    while (us.state() == State::kWaiting && tries < 10000) us.step(us.next_timeout()), tries++;
+    EXPECT_EQ(us.refusal(), Refusal::kTimedOut);
+    EXPECT_LT(tries, 600U);  // every 20 ms
+  }
+}
+
+TEST_F(RendezvousTest, NameTaken_ByASilentOne_EndsAtTheDeadline) {
+  const Descriptor name = squat(connection->server.get());
+  us.begin(connection->server.get(), kStart, kDeadline);
+  EXPECT_EQ(us.next_timeout(), kDeadline);
+  us.step(kDeadline);
+  EXPECT_EQ(us.refusal(), Refusal::kTimedOut);
+}
+
+TEST_F(RendezvousTest, NameTaken_ByOneWhoHangsUp_IsTriedAFewTimes) {
+  const Descriptor name = squat(connection->server.get());
+  ASSERT_EQ(::fcntl(name.get(), F_SETFL, O_NONBLOCK), 0);
+  us.begin(connection->server.get(), kStart, kDeadline);
+  unsigned hosts = 0;
+  for (Instant now = kStart; us.step(now) == State::kWaiting; now += 20ms) hosts += accept_one(name).is_open();
+  EXPECT_EQ(us.refusal(), Refusal::kPeerGone);
+  EXPECT_EQ(hosts, 8U);
+}
+
+TEST_F(RendezvousTest, NoProofIsGiven_BeforeTheHostHasSpoken) {
+  const Descriptor name = squat(connection->server.get());
+  us.begin(connection->server.get(), kStart, kDeadline);
+  shm::Channel host = accept_one(name);
+  us.step(kStart);
+  std::array<std::byte, 64> room;
+  EXPECT_EQ(host.receive(room).kind, shm::Channel::Received::Kind::kNothing);
+  shm::say(host, MessageKind::kProof);
+  us.step(kStart);
+  EXPECT_EQ(us.refusal(), Refusal::kBadMessage);
+}
+
+TEST_F(RendezvousTest, Refused_TheGuestHasTheHostsReason) {
+  const Descriptor name = squat(connection->server.get());
+  us.begin(connection->server.get(), kStart, kDeadline);
+  shm::Channel host = accept_one(name);
+  shm::say(host, MessageKind::kRefused, Refusal::kNoResources);
+  us.step(kStart);
+  EXPECT_EQ(us.state(), State::kRefused);
+  EXPECT_EQ(us.refusal(), Refusal::kNoResources);
+}
+
+TEST_F(RendezvousTest, NoNumberIsFree_IsARefusal) {
+  host();
+  rlimit limit{}, none{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const shm::Channel stranger = visit(connection->server.get());
+  none = {0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  us.step(kStart);
+  const State guest = peer.begin(connection->client.get(), kStart, kDeadline);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(us.refusal(), Refusal::kNoResources);
+  EXPECT_EQ(guest, State::kRefused);
+  EXPECT_EQ(peer.refusal(), Refusal::kNoResources);
+}
+
+}  // namespace
+}  // namespace bypass::test

@@ -1,0 +1,214 @@
+// One ring, step by step: positions, wraps, wake-ups, and a peer whose indices lie.
+#include "fastpath/shm/ring.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+
+namespace bypass::test {
+namespace {
+
+using fastpath::shm::Consumer;
+using fastpath::shm::Producer;
+using fastpath::shm::Refusal;
+using fastpath::shm::RingView;
+using fastpath::shm::SideBlock;
+
+constexpr std::uint64_t kSize = 16;
+
+class RingTest : public ::testing::Test {
+ protected:
+  /// Returns whether the peer is to be woken.
+  bool put(std::size_t bytes) {
+    const auto room = producer.room(out, bytes);
+    EXPECT_GE(room.size(), bytes);
+    for (std::size_t i = 0; i < bytes; i++) {
+      auto& part = i < room.part[0].size() ? room.part[0] : room.part[1];
+      part[i < room.part[0].size() ? i : i - room.part[0].size()] = std::byte(written_++);
+    }
+    return producer.publish(out, bytes);
+  }
+  bool take(std::size_t bytes) {
+    const auto there = consumer.peek(in);
+    EXPECT_GE(there.size(), bytes);
+    for (std::size_t i = 0; i < bytes; i++) {
+      const auto& part = i < there.part[0].size() ? there.part[0] : there.part[1];
+      EXPECT_EQ(part[i < there.part[0].size() ? i : i - there.part[0].size()], std::byte(read_++));
+    }
+    return consumer.consume(in, bytes);
+  }
+
+  std::array<SideBlock, 2> side{};
+  std::array<std::byte, kSize> memory{};
+  RingView out{&side[0], &side[1], memory.data(), kSize}, in{&side[1], &side[0], memory.data(), kSize};
+  Producer producer;
+  Consumer consumer;
+
+ private:
+  unsigned char written_ = 0, read_ = 0;
+};
+
+TEST_F(RingTest, Empty_HasNothingAndAllRoom) {
+  EXPECT_EQ(consumer.peek(in).size(), 0U);
+  EXPECT_EQ(producer.room(out, 1).size(), kSize);
+}
+
+TEST_F(RingTest, Full_HasNoRoomUntilBytesAreTaken) {
+  put(kSize);
+  EXPECT_EQ(producer.room(out, 1).size(), 0U);
+  take(5);
+  EXPECT_EQ(producer.room(out, 1).size(), 5U);
+}
+
+TEST_F(RingTest, Wrapped_IsTwoParts) {
+  put(12), take(12);
+  const auto room = producer.room(out, kSize);
+  EXPECT_EQ(room.part[0].size(), 4U);
+  EXPECT_EQ(room.part[1].size(), 12U);
+  put(10);
+  const auto there = consumer.peek(in);
+  EXPECT_EQ(there.part[0].size(), 4U);
+  EXPECT_EQ(there.part[1].size(), 6U);
+  take(10);
+}
+
+TEST_F(RingTest, PeersIndex_IsLookedAtOnlyWhenWhatIsKnownDoesNotDo) {
+  put(kSize);
+  take(8);
+  EXPECT_EQ(producer.room(out, 8).size(), 8U);
+  take(8);
+  EXPECT_EQ(producer.room(out, 8).size(), 8U);   // known
+  EXPECT_EQ(producer.room(out, 9).size(), 16U);  // looked
+}
+
+TEST_F(RingTest, ManyTimesAround_EveryByteInItsPlace) {
+  for (std::size_t i = 0; i < 5000; i++) {
+    const std::size_t n = 1 + i * 7 % kSize;
+    put(n), take(n);
+  }
+  EXPECT_EQ(producer.produced(), consumer.consumed());
+}
+
+// --- Wake-ups
+
+TEST_F(RingTest, NobodySleeps_NobodyIsWoken) {
+  EXPECT_FALSE(put(kSize));
+  EXPECT_FALSE(take(kSize));
+}
+
+TEST_F(RingTest, SleepingConsumer_IsWokenOnce) {
+  EXPECT_FALSE(consumer.arm(in));
+  EXPECT_TRUE(put(1));
+  EXPECT_FALSE(put(1));
+  consumer.disarm(in);
+  take(2);
+  EXPECT_FALSE(put(1));
+  take(1);
+  EXPECT_FALSE(consumer.arm(in));  // a sleep of its own
+  EXPECT_TRUE(put(1));
+}
+
+TEST_F(RingTest, ArmedAgainWithoutWakingUp_IsWokenAgain) {
+  EXPECT_FALSE(consumer.arm(in));
+  EXPECT_TRUE(put(1));
+  take(1);
+  EXPECT_FALSE(consumer.arm(in));
+  EXPECT_TRUE(put(1));
+}
+
+TEST_F(RingTest, BytesAreThere_ConsumerDoesNotSleep) {
+  put(1);
+  EXPECT_TRUE(consumer.arm(in));
+  EXPECT_FALSE(put(1));
+}
+
+TEST_F(RingTest, SleepingProducer_IsWokenAtAQuarter) {
+  put(kSize);
+  EXPECT_FALSE(producer.arm(out, 1));
+  EXPECT_FALSE(take(3));
+  EXPECT_TRUE(take(1));
+  EXPECT_FALSE(take(4));  // once
+}
+
+TEST_F(RingTest, ProducerThatWantsThreeQuarters_IsWokenBeforeTheRingIsEmpty) {
+  for (std::uint64_t shift = 0; shift < kSize; shift++) {
+    put(kSize);
+    bool asleep = !producer.arm(out, kSize * 3 / 4);
+    std::uint64_t left = kSize;
+    for (; asleep && left > 0; left--)
+      if (take(1)) asleep = !producer.arm(out, kSize * 3 / 4);
+    EXPECT_FALSE(asleep);
+    for (; left > 0; left--) take(1);
+    put(1), take(1);
+  }
+}
+
+TEST_F(RingTest, RoomIsThere_ProducerDoesNotSleep) {
+  put(kSize), take(1);
+  EXPECT_TRUE(producer.arm(out, 1));
+  EXPECT_FALSE(producer.arm(out, 2));
+}
+
+// --- A peer whose indices lie
+
+TEST_F(RingTest, ProducedBeyondTheRing_BreaksIt) {
+  put(3), take(1);
+  side[0].produced = 1 + kSize + 1;
+  take(2);                                         // what was known
+  EXPECT_EQ(consumer.peek(in).size(), kSize - 1);  // now no more than fits
+  side[0].produced = 3 + kSize + 1;
+  (void)consumer.consume(in, kSize - 1);
+  EXPECT_EQ(consumer.broken(), Refusal::kNone);
+}
+
+TEST_F(RingTest, ProducedOneTooMany_BreaksIt) {
+  side[0].produced = kSize + 1;
+  EXPECT_EQ(consumer.peek(in).size(), 0U);
+  EXPECT_EQ(consumer.broken(), Refusal::kIndexAhead);
+  side[0].produced = 1;
+  EXPECT_EQ(consumer.peek(in).size(), 0U);  // for good
+}
+
+TEST_F(RingTest, ProducedGoesBack_BreaksIt) {
+  put(3), take(3);
+  side[0].produced = 2;
+  EXPECT_TRUE(consumer.arm(in));  // no sleep on a broken ring
+  EXPECT_EQ(consumer.broken(), Refusal::kIndexBackwards);
+}
+
+TEST_F(RingTest, ConsumedMoreThanThereWas_BreaksIt) {
+  put(3);
+  side[1].consumed = 4;
+  EXPECT_EQ(producer.room(out, kSize).size(), 0U);
+  EXPECT_EQ(producer.broken(), Refusal::kIndexAhead);
+}
+
+TEST_F(RingTest, ConsumedGoesBack_BreaksIt) {
+  put(kSize), take(3);
+  EXPECT_EQ(producer.room(out, kSize).size(), 3U);
+  side[1].consumed = 2;
+  EXPECT_TRUE(producer.arm(out, kSize));
+  EXPECT_EQ(producer.broken(), Refusal::kIndexBackwards);
+}
+
+TEST_F(RingTest, FarOff_IsOneOfTheTwo) {
+  for (const std::uint64_t index : {~std::uint64_t{0}, std::uint64_t{1} << 63, (std::uint64_t{1} << 63) - 1}) {
+    Consumer fresh;
+    side[0].produced = index;
+    EXPECT_EQ(fresh.peek(in).size(), 0U);
+    EXPECT_NE(fresh.broken(), Refusal::kNone);
+  }
+}
+
+TEST_F(RingTest, OurOwnIndices_AreNeverReadBack) {
+  put(4);
+  side[0].produced = 1000;  // by the peer, over ours
+  EXPECT_EQ(producer.room(out, 1).size(), kSize - 4);
+  put(1);
+  EXPECT_EQ(side[0].produced, 5U);
+}
+
+}  // namespace
+}  // namespace bypass::test
