@@ -16,6 +16,7 @@ bool body_of(RecordType type, std::uint32_t& length) {
       length = 0;
       return true;
     case RecordType::kLinkDown:
+    case RecordType::kLaneClose:
       length = 4;
       return true;
     case RecordType::kCredit:
@@ -63,6 +64,7 @@ void put_body(const Record& r, std::byte* at) {
       put64(at, r.value);
       break;
     case RecordType::kLinkDown:
+    case RecordType::kLaneClose:
       put32(at, r.link);
       break;
     case RecordType::kLaneNo:
@@ -102,6 +104,7 @@ bool get_body(Record& r, const std::byte* at) {
       r.value = get64(at);
       return true;
     case RecordType::kLinkDown:
+    case RecordType::kLaneClose:
       r.link = get32(at);
       return true;
     case RecordType::kLaneNo:

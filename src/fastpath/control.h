@@ -18,6 +18,7 @@
 //                                            link's memory and how large it is, where its credit block lies
 //   LANE_OK   as LANE_OPEN                   the answer
 //   LANE_NO   link:32 reason:32              the other answer
+//   LANE_CLOSE link:32                       no CUT to this lane will come; let the other direction leave it, too
 //   FIN       offset:64                      the direction ends there
 //   URGENT    offset:64                      the byte in front of `offset` is urgent
 //   REVERT                                   the last record: what follows is the program's bytes as they are
@@ -44,6 +45,7 @@ enum class RecordType : std::uint8_t {
   kLaneOpen,
   kLaneOk,
   kLaneNo,
+  kLaneClose,
   kFin,
   kUrgent,
   kRevert,

@@ -68,6 +68,7 @@ const std::vector<Record>& one_of_each() {
        .address = {.ring = 1ULL << 33, .credit = 64, .lane = 12, .ring_log2 = 16}},
       {.type = RecordType::kLaneOk, .link = 9, .address = {.ring = 4096, .credit = 128, .lane = 1, .ring_log2 = 25}},
       {.type = RecordType::kLaneNo, .link = 9, .reason = 4},
+      {.type = RecordType::kLaneClose, .link = 9},
       {.type = RecordType::kFin, .value = 77},
       {.type = RecordType::kUrgent, .value = 78},
       {.type = RecordType::kPing, .value = 1},
@@ -146,7 +147,7 @@ TEST(Control, LengthThatNoRecordHas_IsRefusedAtTheHeader) {
   const auto type = [](RecordType t) { return static_cast<std::uint8_t>(t); };
   const std::vector<BadHeader> headers = {
       {"no such type", 0, 0},
-      {"no such type", 19, 8},
+      {"no such type", 20, 8},
       {"no such type", 255, 8},
       {"data of no bytes", type(RecordType::kData), 0},
       {"too much data", type(RecordType::kData), kMaxData + 1},

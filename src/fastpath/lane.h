@@ -1,0 +1,302 @@
+// Lane: one end of a connection in framed mode, and its place on a link.
+//
+// A direction's bytes travel as DATA records over TCP, or as messages over a lane of a link. It changes from one to the
+// other at stream offsets: CUT, when a lane is open; RESUME, when the link has died or the lane is left. TCP stays
+// established beneath and carries the control records, in order and for certain; of it this needs nothing else.
+//
+//   writing   kTcp ──cut()──► kLane ──leave(), LANE_CLOSE──► kQuiescing ──QUIESCE_ACK──► kTcp, RESUME{what was sent}
+//                               └──the link fails──► kStopped ──RXSTATE──► kTcp, RESUME{what was placed}
+//   reading   kTcp ──CUT──► kLane ──RESUME──► kBack ──the ring's bytes are read──► kTcp
+//
+// What must hold, whatever a link or its end does (tests/fastpath/model_test.cc explores it):
+//   * The bytes that are read are the bytes that were written, in order, none twice.
+//   * una() covers no byte that may have to be sent again: the reader has said that it is placed, or TCP has it.
+//   * Once an end has said RXSTATE, no message of that link counts: the number in it is final.
+//   * A direction uses a lane once. To come back, both ends open another one.
+//
+// It owns no bytes. The send buffer is the connection's own, numbered by stream offsets: records and writes are ranges
+// of it, and a change of path copies nothing. Received bytes lie in TCP's queue or in the ring.
+//
+// It lies in the arena: plain numbers, no pointer, no time. The caller holds the shard's lock, pulls records and writes
+// (next_record, LinkEnd::next_write) when there is room for them, and ends the connection with RST once broken().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "fastpath/control.h"
+#include "fastpath/link.h"
+#include "fastpath/message.h"
+#include "fastpath/reason.h"
+#include "fastpath/ring.h"
+
+namespace bypass::fastpath {
+
+/// The protocol's rules that the model's test leaves out one by one, to show that each is needed and that it would
+/// notice.
+struct LaneRules {
+  static constexpr bool kCountIsOfTheLane = true;  // RXSTATE counts since the lane was opened, not since the stream was
+  static constexpr bool kForeignStateEndsLink =
+      true;  // RXSTATE, LINKDOWN end the link also where this direction is not on it
+  static constexpr bool kFinalCountIsFrozen = true;  // a message after RXSTATE does not count
+  static constexpr bool kSaysBlocked = true;         // a writer without room says so
+  static constexpr bool kFinIsRepeated = true;       // RESUME takes back a FIN that was not acknowledged
+  static constexpr bool kKeepsUntilPlaced = true;    // I3
+  static constexpr bool kRingBeforeTcp = true;       // bytes of the ring are read before those behind RESUME
+};
+
+/// A connection's send buffer: a ring of `capacity` bytes (a power of two), in which stream offset `origin` lies first.
+struct ByteSource {
+  const std::byte* block = nullptr;
+  std::uint64_t origin = 0;
+  std::uint64_t capacity = 0;
+  /// The bytes [offset, offset + length): two parts where it wraps.
+  void spans(std::uint64_t offset, std::uint64_t length, std::span<const std::byte> (&out)[2]) const;
+};
+
+enum class TxPath : std::uint8_t { kTcp, kLane, kQuiescing, kStopped };
+enum class RxPath : std::uint8_t { kTcp, kLane, kBack };
+enum class Attachment : std::uint8_t { kNone, kOffering, kOffered, kOpen };
+enum class LaneLink : std::uint8_t { kUp, kFailed, kFinal };
+
+struct LaneConfig {
+  bool opens = false;                     // the end that offers lanes: TCP's client
+  std::uint32_t tcp_window = 256U << 10;  // DATA bytes that a reader takes ahead of its program; both ends use the same
+};
+
+/// What one turn may use: see LinkEnd.
+struct LaneTurn {
+  std::span<const std::byte> memory;  // the link's: the credit block is read from it
+  ByteSource source;
+  std::uint64_t most = 0;  // bytes
+  bool may_send_data = true, may_send_control = true;
+};
+
+template <typename Rules = LaneRules>
+class BasicLane {
+ public:
+  explicit BasicLane(const LaneConfig& config);
+
+  // --- The program's side
+  /// `bytes` more lie in the send buffer.
+  void write(std::uint64_t bytes) { end_ += bytes; }
+  /// The last byte written is urgent.
+  void mark_urgent() { urgent_off_ = end_; }
+  void shutdown_send() { flags_ |= kFinQueued; }
+  /// The program waits for room in the send buffer.
+  void wait_for_buffer() { flags_ |= kBufferBlocked; }
+  /// Everything before it may be forgotten.
+  [[nodiscard]] std::uint64_t una() const;
+  [[nodiscard]] std::uint64_t end() const { return end_; }
+  [[nodiscard]] std::uint64_t next_offset() const { return off_; }
+
+  enum class From : std::uint8_t { kNothing, kTcp, kRing };
+  struct Readable {
+    From from = From::kNothing;
+    std::uint64_t bytes = 0;     // in one piece (of the ring; TCP's queue may have several)
+    std::uint64_t position = 0;  // in the ring
+  };
+  /// The next bytes of the stream.
+  [[nodiscard]] Readable readable() const;
+  /// The program has taken them: at most readable().bytes.
+  void consume(std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t consumed() const { return rcv_; }
+  [[nodiscard]] bool at_eof() const { return has(kRxFin) && rcv_ == rx_fin_off_; }
+  /// The stream offset behind the last urgent byte; 0 if there was none.
+  [[nodiscard]] std::uint64_t urgent_mark() const { return rx_urgent_off_; }
+
+  /// The connection ends here, at once: the link hears of it, TCP's RST is the caller's affair.
+  void abort(Reason why = Reason::kNone);
+  /// The peer broke the rules; the connection has been aborted.
+  [[nodiscard]] bool broken() const { return reason_ != Reason::kNone; }
+  [[nodiscard]] Reason reason() const { return reason_; }
+  /// Aborted here, or reset by the peer's message.
+  [[nodiscard]] bool aborted() const { return has(kAborted); }
+
+  // --- TCP beneath
+  /// The next record due; of DATA the header, whose body are the buffer's bytes from record.value on.
+  bool next_record(Record& out, std::uint32_t most_data = kMaxData);
+  /// A record that has come; of DATA its bytes are in TCP's queue.
+  Reason on_record(const Record& record);
+  /// TCP's peer has every DATA byte below `offset` (a stream offset).
+  void on_tcp_acked(std::uint64_t offset);
+  /// Both directions are over and this end has said all it had to say: TCP's FIN may be sent.
+  [[nodiscard]] bool finished() const;
+  /// The peer's TCP has ended in order, which it does only once it has everything.
+  Reason on_tcp_end();
+
+  // --- The lane
+  [[nodiscard]] bool opens() const { return has(kOpens); }
+  /// A lane may be opened: none is, and nothing of the last one is left.
+  [[nodiscard]] bool detached() const { return attachment_ == Attachment::kNone; }
+  /// Offers a lane on `link`, with our part of it; the peer's will have to lie in its first `peer_memory` bytes.
+  void offer(std::uint32_t link, const LaneAddress& local, std::uint64_t peer_memory);
+  /// The peer's offer waits for accept() or decline().
+  [[nodiscard]] bool offered() const { return attachment_ == Attachment::kOffered; }
+  [[nodiscard]] std::uint32_t link() const { return link_; }
+  /// The link must be up. A peer whose part does not lie in its memory is broken.
+  void accept(const LaneAddress& local, std::uint64_t peer_memory);
+  void decline(Reason why);
+  [[nodiscard]] const LaneAddress& local() const { return local_; }
+  [[nodiscard]] const LaneAddress& remote() const { return remote_; }
+  /// Why the last offer was declined.
+  [[nodiscard]] Reason declined() const { return declined_; }
+
+  [[nodiscard]] bool can_cut() const;
+  /// From the next byte on, this direction is on the lane.
+  void cut();
+  /// Both directions leave the lane for TCP.
+  void leave();
+  [[nodiscard]] TxPath tx_path() const { return tx_path_; }
+  [[nodiscard]] RxPath rx_path() const { return rx_path_; }
+  [[nodiscard]] std::uint8_t epoch() const { return tx_epoch_; }
+  /// A record says that the link is dead; the caller fails it.
+  [[nodiscard]] bool link_suspect() const { return has(kSuspect) && link_state_ == LaneLink::kUp; }
+  /// The lane's number may be given to another connection: its ring is read, and neither end will
+  /// write to the other's part again.
+  [[nodiscard]] bool released() const;
+
+  // --- The link beneath (LinkEnd calls these)
+  [[nodiscard]] bool has_writes(std::span<const std::byte> memory);
+  /// The next write of this lane; false when none may be made now. `starved`: for want of message credits.
+  bool next_write(const LaneTurn& turn, Write& out, bool& starved);
+  void on_message(const Message& message, std::uint32_t length);
+  void on_link_failed();
+  void on_link_final();
+  /// Looks whether the reader has placed or taken more.
+  void look(std::span<const std::byte> memory);
+  /// What the writer does not know yet is to be told, though it is little: after a while without traffic.
+  void tell() {
+    if (rx_ring_.has_news()) flags_ |= kTellNow;
+  }
+
+  std::uint16_t next_ready = kNoLane;  // LinkEnd's list
+  std::uint16_t queued = 0;
+
+ private:
+  enum Flag : std::uint32_t {
+    kFinQueued = 1U << 0,
+    kFinSent = 1U << 1,
+    kFinAcked = 1U << 2,
+    kUrgentSent = 1U << 3,
+    kBufferBlocked = 1U << 4,
+    kBlockedTold = 1U << 5,
+    kQuiesceSent = 1U << 6,
+    kTxOver = 1U << 7,         // QUIESCE_ACK has come: the peer leaves our credit block alone
+    kRxFin = 1U << 8,          // rx_fin_off_ is known
+    kRxLaneFin = 1U << 9,      // FIN came as a message; CUT has not come yet, or it has
+    kRxOver = 1U << 10,        // FIN, QUIESCE or RESET has come: the peer leaves our ring alone
+    kRxLaneUrgent = 1U << 11,  // rx_urgent_count_ waits for CUT
+    kPeerBlocked = 1U << 12,
+    kTellNow = 1U << 13,
+    kCreditWritten = 1U << 14,
+    kSuspect = 1U << 15,
+    kRxStateSent = 1U << 16,
+    kPeerRxState = 1U << 17,
+    kCloseSent = 1U << 18,
+    kPeerClose = 1U << 19,
+    kOpens = 1U << 20,
+    kAborted = 1U << 21,
+    kResetSent = 1U << 22,
+    kRxCut = 1U << 23,  // this lane has had its CUT
+    kTxCut = 1U << 24,
+    kOfferWaits = 1U << 25,  // for the last lane to be detached
+    kAckOwed = 1U << 26,     // QUIESCE_ACK
+  };
+  enum Owed : std::uint16_t {  // records, in the order in which they must leave
+    kOweOpen = 1U << 0,
+    kOweOk = 1U << 1,
+    kOweNo = 1U << 2,
+    kOweCut = 1U << 3,
+    kOweResume = 1U << 4,
+    kOweLinkDown = 1U << 5,
+    kOweRxState = 1U << 6,
+    kOweClose = 1U << 7,
+    kOwePong = 1U << 8,
+  };
+  static constexpr std::uint32_t kOfOneLane =
+      kBlockedTold | kQuiesceSent | kTxOver | kRxOver | kRxLaneUrgent | kPeerBlocked | kTellNow | kCreditWritten |
+      kSuspect | kRxStateSent | kPeerRxState | kCloseSent | kPeerClose | kResetSent | kRxCut | kTxCut | kAckOwed;
+
+  [[nodiscard]] bool has(std::uint32_t flag) const { return (flags_ & flag) != 0; }
+  [[nodiscard]] bool take_owed(Owed what);
+  [[nodiscard]] bool next_control(Record& out);
+  [[nodiscard]] bool next_data(Record& out, std::uint32_t most);
+  Reason take_record(const Record& record);
+  Reason on_data(const Record& record);
+  Reason on_cut(const Record& record);
+  Reason on_resume(const Record& record);
+  Reason on_rx_state(const Record& record);
+  Reason on_fin(const Record& record);
+  Reason on_lane_open(const Record& record);
+  Reason on_lane_answer(const Record& record);
+  Reason on_lane_close(const Record& record);
+  Reason on_tcp_credit(const Record& record);
+  Reason on_ping(const Record& record);
+  void resume_at(std::uint64_t offset);
+  void open_rings();
+  void settle();
+
+  [[nodiscard]] bool on_link() const { return attachment_ == Attachment::kOpen && link_state_ == LaneLink::kUp; }
+  [[nodiscard]] bool waits_for_credit() const;
+  [[nodiscard]] bool data_due() const;
+  [[nodiscard]] bool credit_due() const;
+  [[nodiscard]] bool news_due() const;
+  [[nodiscard]] bool blocked() const;
+  [[nodiscard]] Op next_control_op() const;
+  Write credit_write();
+  Write control_message(Op op);
+  Write data_message(const LaneTurn& turn);
+  Write notify(Op op);
+  Reason take_message(const Message& message, std::uint32_t length);
+  Reason on_quiesce_ack();
+  void end_of_ring();
+  [[nodiscard]] static bool fits(const LaneAddress& address, std::uint64_t memory);
+  void detach();
+  void place_fin();
+  void place_urgent();
+
+  // No padding anywhere: tests compare ends byte by byte.
+  std::uint32_t link_ = 0;
+  // Writing
+  std::uint64_t off_ = 0;       // the next byte to be sent
+  std::uint64_t end_ = 0;       // behind the last byte written
+  std::uint64_t tcp_una_ = 0;   // below it, TCP's peer has what went over TCP
+  std::uint64_t tcp_end_ = 0;   // behind the last byte that went over TCP
+  std::uint64_t cut_off_ = 0;   // where the lane's part begins
+  std::uint64_t lane_una_ = 0;  // below it, what went over the last lane is placed
+  std::uint64_t urgent_off_ = 0;
+  std::uint64_t tcp_sent_ = 0, tcp_credit_ = 0;  // DATA bytes: sent, taken by the peer's program
+  RingWriter tx_ring_;
+  // Reading
+  std::uint64_t rcv_ = 0;                       // the next byte for the program
+  std::uint64_t in_off_ = 0;                    // the next DATA byte's offset
+  std::uint64_t tcp_ready_ = 0;                 // DATA bytes not read yet
+  std::uint64_t tcp_taken_ = 0, tcp_told_ = 0;  // DATA bytes read, and told by CREDIT
+  std::uint64_t rx_cut_off_ = 0, rx_resume_off_ = 0;
+  std::uint64_t rx_fin_off_ = 0, rx_urgent_off_ = 0;
+  std::uint64_t rx_urgent_count_ = 0;  // since the lane was opened
+  std::uint64_t ping_token_ = 0;
+  std::uint64_t peer_memory_ = 0;
+  RingReader rx_ring_;
+  LaneAddress local_, remote_;
+  LaneAddress waiting_;  // an offer that has come too early
+  std::uint32_t waiting_link_ = 0;
+  std::uint32_t tcp_window_;
+  std::uint32_t flags_ = 0;
+  std::uint16_t owed_ = 0;
+  std::uint16_t tx_sequence_ = 0, rx_sequence_ = 0;
+  TxPath tx_path_ = TxPath::kTcp;
+  RxPath rx_path_ = RxPath::kTcp;
+  Attachment attachment_ = Attachment::kNone;
+  LaneLink link_state_ = LaneLink::kUp;
+  std::uint8_t tx_epoch_ = 0, cut_epoch_ = 0, rx_epoch_ = 0;
+  Reason reason_ = Reason::kNone, declined_ = Reason::kNone;
+  std::uint8_t reserved_[5] = {};
+};
+
+using Lane = BasicLane<>;
+extern template class BasicLane<LaneRules>;
+
+}  // namespace bypass::fastpath

@@ -1,0 +1,233 @@
+// LinkEnd: one end of a link, and what its lanes share: whose turn it is to write, and credits for messages.
+//
+// It lies in the arena; the Link beneath is a process's own and handed in. Lanes are found by number through `lanes`,
+// which the caller brings along:
+//
+//   Lane* find(std::uint16_t number);           null: no lane of that number is open
+//   ByteSource source(std::uint16_t number);    its connection's send buffer
+//   void for_each(f);                           f(Lane&) for every lane of this link
+//
+// A lane's turn is one write of at most kQuantum bytes, then the next lane's. A message that the peer sends to a lane
+// that is not there, or without a credit, ends the link; one that breaks its lane's rules ends that lane.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "fastpath/lane.h"
+#include "fastpath/link.h"
+#include "fastpath/message.h"
+#include "fastpath/reason.h"
+#include "fastpath/ring.h"
+
+namespace bypass::fastpath {
+
+class LinkEnd {
+ public:
+  static constexpr std::uint64_t kQuantum = 32U << 10;
+  static constexpr std::size_t kBatch = 16;
+  static constexpr std::uint32_t kWindow = 512;
+
+  explicit LinkEnd(std::uint32_t window = kWindow, std::uint32_t reserve = MessageCredits::kControlReserve) {
+    credits_.open(window, reserve);
+  }
+
+  [[nodiscard]] LinkState state() const { return state_; }
+  /// Why it is not up.
+  [[nodiscard]] Reason reason() const { return reason_; }
+
+  // --- With a Link beneath
+  /// Takes what has come, and notices when the link has failed.
+  template <typename Lanes>
+  void poll(Link& link, Lanes& lanes);
+  /// Writes what is due and has room.
+  template <typename Lanes>
+  void flush(Link& link, Lanes& lanes);
+  /// Has a lane looked at by flush(): its program has written or read, or a record or message has come.
+  template <typename Lanes>
+  void enqueue(std::uint16_t number, Lanes& lanes);
+  /// Before a lane's number leaves `lanes`.
+  template <typename Lanes>
+  void dequeue(std::uint16_t number, Lanes& lanes);
+
+  // --- The steps of these
+  template <typename Lanes>
+  void on_arrival(const Arrival& arrival, Lanes& lanes);
+  /// The next write, if one is due. `memory` is the link's.
+  template <typename Lanes>
+  bool next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out);
+  template <typename Lanes>
+  void fail(Reason why, Lanes& lanes);
+  /// Counts are final.
+  template <typename Lanes>
+  void on_drained(Lanes& lanes);
+
+ private:
+  template <typename Lanes>
+  bool next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved);
+  template <typename Lanes>
+  std::uint16_t pop(Lanes& lanes);
+  [[nodiscard]] bool next_own_write(Write& out);
+  [[nodiscard]] Reason look(std::span<const std::byte> memory);
+  void on_own_message(Op op);
+  static Write own_message(Op op);
+
+  MessageCredits credits_;
+  std::uint16_t first_ = kNoLane, last_ = kNoLane;  // lanes that may have something to write
+  LinkState state_ = LinkState::kUp;
+  Reason reason_ = Reason::kNone;
+  bool blocked_told_ = false;  // the peer knows that we are out of credits
+  bool owes_credit_ = false;   // the peer is
+  bool owes_pong_ = false;
+  std::uint8_t reserved_[7] = {};
+};
+
+// --- The queue
+
+template <typename Lanes>
+void LinkEnd::enqueue(std::uint16_t number, Lanes& lanes) {
+  auto* lane = lanes.find(number);
+  if (lane == nullptr || lane->queued != 0) return;
+  lane->queued = 1;
+  lane->next_ready = kNoLane;
+  if (first_ == kNoLane) {
+    first_ = number;
+  } else {
+    lanes.find(last_)->next_ready = number;
+  }
+  last_ = number;
+}
+
+template <typename Lanes>
+std::uint16_t LinkEnd::pop(Lanes& lanes) {
+  const std::uint16_t number = first_;
+  auto* lane = lanes.find(number);
+  first_ = lane->next_ready;
+  if (first_ == kNoLane) last_ = kNoLane;
+  lane->queued = 0;
+  lane->next_ready = kNoLane;
+  return number;
+}
+
+template <typename Lanes>
+void LinkEnd::dequeue(std::uint16_t number, Lanes& lanes) {
+  auto* lane = lanes.find(number);
+  if (lane == nullptr || lane->queued == 0) return;
+  std::uint16_t before = kNoLane;
+  for (std::uint16_t at = first_; at != number; at = lanes.find(at)->next_ready) before = at;
+  if (before == kNoLane) {
+    pop(lanes);
+    return;
+  }
+  lanes.find(before)->next_ready = lane->next_ready;
+  if (last_ == number) last_ = before;
+  lane->queued = 0;
+  lane->next_ready = kNoLane;
+}
+
+// --- Writing
+
+template <typename Lanes>
+bool LinkEnd::next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved) {
+  const std::uint16_t stop = last_;
+  while (first_ != kNoLane) {
+    const std::uint16_t number = pop(lanes);
+    auto* lane = lanes.find(number);
+    const LaneTurn turn{.memory = memory,
+                        .source = lanes.source(number),
+                        .most = kQuantum,
+                        .may_send_data = credits_.may_send_data(),
+                        .may_send_control = credits_.may_send_control()};
+    bool lane_starved = false;
+    const bool made = lane->next_write(turn, out, lane_starved);
+    starved = starved || lane_starved;
+    if (lane_starved || (made && lane->has_writes(memory))) enqueue(number, lanes);
+    if (made) return true;
+    if (number == stop) return false;
+  }
+  return false;
+}
+
+template <typename Lanes>
+bool LinkEnd::next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out) {
+  if (state_ != LinkState::kUp) return false;
+  if (next_own_write(out)) return true;
+  bool starved = false;
+  bool made = next_lane_write(memory, lanes, out, starved);
+  if (!made && starved) {
+    if (const Reason why = look(memory); why != Reason::kNone) {
+      fail(why, lanes);
+      return false;
+    }
+    starved = false;
+    made = next_lane_write(memory, lanes, out, starved);
+  }
+  if (made) {
+    if (out.notify) credits_.on_sent();
+    return true;
+  }
+  if (!starved || blocked_told_) return false;
+  blocked_told_ = true;
+  out = own_message(Op::kLinkBlocked);
+  return true;
+}
+
+template <typename Lanes>
+void LinkEnd::flush(Link& link, Lanes& lanes) {
+  std::array<Write, kBatch> batch;
+  for (;;) {
+    const std::size_t room = std::min(link.room(), batch.size());
+    std::size_t n = 0;
+    while (n < room && next_write(link.memory(), lanes, batch[n])) n++;
+    if (n != 0) link.post(std::span(batch).first(n));
+    if (n < batch.size()) break;
+  }
+  if (state_ == LinkState::kFailed) link.fail();
+}
+
+// --- Reading
+
+template <typename Lanes>
+void LinkEnd::on_arrival(const Arrival& arrival, Lanes& lanes) {
+  if (state_ == LinkState::kDrained) return;
+  const Message message = to_message(arrival.immediate);
+  if (is_known(message.op) && is_of_link(message.op)) return on_own_message(message.op);
+  if (const Reason why = credits_.on_message(); why != Reason::kNone) return fail(why, lanes);
+  auto* lane = lanes.find(message.lane);
+  if (lane == nullptr) return fail(Reason::kUnknownLane, lanes);
+  lane->on_message(message, arrival.length);
+  enqueue(message.lane, lanes);
+}
+
+template <typename Lanes>
+void LinkEnd::poll(Link& link, Lanes& lanes) {
+  std::array<Arrival, 2 * kBatch> arrivals;
+  const std::size_t n = link.poll(arrivals);
+  for (std::size_t i = 0; i < n; i++) on_arrival(arrivals[i], lanes);
+  const LinkState state = link.state();
+  if (state == LinkState::kUp) return;
+  fail(Reason::kLinkError, lanes);
+  if (state == LinkState::kDrained) on_drained(lanes);
+}
+
+// --- The end
+
+template <typename Lanes>
+void LinkEnd::fail(Reason why, Lanes& lanes) {
+  if (state_ != LinkState::kUp) return;
+  state_ = LinkState::kFailed;
+  reason_ = why;
+  lanes.for_each([](auto& lane) { lane.on_link_failed(); });
+}
+
+template <typename Lanes>
+void LinkEnd::on_drained(Lanes& lanes) {
+  if (state_ == LinkState::kDrained) return;
+  state_ = LinkState::kDrained;
+  lanes.for_each([](auto& lane) { lane.on_link_final(); });
+}
+
+}  // namespace bypass::fastpath

@@ -1,0 +1,100 @@
+// The simulated link: two ends joined in memory, in virtual time and from one seed, with faults.
+//
+// What an RC queue pair may do, it does: writes arrive in order after a delay; bytes may lie in memory long before
+// their message is polled; when it dies, a random number of the last writes is lost, some of those that arrived have
+// changed memory without a message, and each end notices at its own time. With `reorder_lanes`, messages of different
+// lanes overtake each other, as they do where completions of several queues are gathered.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "backends/sim/sim_wire.h"
+#include "fastpath/link.h"
+#include "stack/time.h"
+
+namespace bypass::fastpath::sim {
+
+struct LinkConfig {
+  std::size_t memory_bytes = std::size_t{1} << 20;  // of each end
+  std::size_t queue = 64;                           // writes under way that an end takes
+  Duration delay = Duration{2'000}, jitter{};
+  Duration notice = Duration{100'000};  // an end learns of a death 0 … this later
+  Duration drain = Duration{20'000};    // and has drained 0 … this after that
+  bool reorder_lanes = false;
+};
+
+class SimLink;
+
+/// Both ends, and what is between them.
+class Cable {
+ public:
+  Cable(std::uint64_t seed, const LinkConfig& config);
+  ~Cable();
+
+  [[nodiscard]] SimLink& end(std::size_t i) { return *ends_[i]; }
+  [[nodiscard]] Instant now() const { return now_; }
+  /// Writes that are due take effect.
+  void advance(Instant now);
+  /// The next time at which advance() does something; kNever.
+  [[nodiscard]] Instant next_event() const;
+
+  /// The link dies now, with what is under way.
+  void kill();
+  /// It dies when `writes` more have been posted (at either end, in the middle of a batch).
+  void kill_after(std::uint64_t writes) { writes_left_ = writes; }
+  [[nodiscard]] bool dead() const { return dead_; }
+
+ private:
+  friend class SimLink;
+  struct Flight {
+    Instant at;
+    std::uint64_t to;
+    std::vector<std::byte> bytes;
+    bool notify;
+    std::uint32_t immediate;
+  };
+  void take(std::size_t from, const Write& write);
+  void deliver(std::size_t to, const Flight& flight, bool with_message);
+  void lose(std::size_t to);
+
+  LinkConfig config_;
+  bypass::sim::Random random_;
+  Instant now_{};
+  std::unique_ptr<SimLink> ends_[2];
+  std::deque<Flight> flights_[2];  // towards an end
+  std::uint64_t writes_left_ = UINT64_MAX;
+  bool dead_ = false;
+};
+
+class SimLink final : public Link {
+ public:
+  SimLink(Cable& cable, std::size_t index) : cable_(cable), index_(index), memory_(cable.config_.memory_bytes) {}
+
+  [[nodiscard]] LinkState state() const override;
+  [[nodiscard]] std::size_t room() const override;
+  void post(std::span<const Write> batch) override;
+  std::size_t poll(std::span<Arrival> out) override;
+  bool arm() override { return !arrivals_.empty(); }
+  void fail() override;
+  [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
+
+  /// For a hostile peer: what it may write, whenever it likes.
+  [[nodiscard]] std::span<std::byte> writable_memory() { return memory_; }
+  void inject(const Arrival& arrival) { arrivals_.push_back(arrival); }
+
+ private:
+  friend class Cable;
+  void add_arrival(const Arrival& arrival);
+
+  Cable& cable_;
+  std::size_t index_;
+  std::vector<std::byte> memory_;
+  std::deque<Arrival> arrivals_;
+  Instant fails_at_ = kNever, drained_at_ = kNever;
+};
+
+}  // namespace bypass::fastpath::sim

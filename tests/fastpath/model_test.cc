@@ -1,0 +1,145 @@
+// The lane protocol, explored exhaustively: see model.h for the world and checker.h for what is reported.
+//
+// BYPASS_TEST_LONG=1 explores larger bounds, for minutes.
+#include "fastpath/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace bypass::fastpath::test {
+namespace {
+
+constexpr std::size_t kMostStates = 40'000'000;
+
+bool long_form() {
+  const char* text = std::getenv("BYPASS_TEST_LONG");
+  return text != nullptr && *text != '\0' && *text != '0';
+}
+
+template <typename Rules = LaneRules>
+Outcome explore(const Bounds& bounds, std::size_t most = kMostStates) {
+  return Checker<Model<Rules>>(most).explore(Model<Rules>(bounds));
+}
+
+void expect_good(const Bounds& bounds) {
+  const Outcome outcome = explore(bounds);
+  EXPECT_EQ(outcome.violated, nullptr) << outcome.violated << ", after: " << outcome.way;
+  EXPECT_EQ(outcome.stuck, 0U) << "after: " << outcome.way;
+  EXPECT_TRUE(outcome.complete);
+  EXPECT_GT(outcome.endings, 0U);
+  std::printf("%zu states, %zu endings\n", outcome.states, outcome.endings);
+}
+
+// --- The protocol as it is
+
+TEST(LaneModel, OneDirection_LinkDiesAtAnyStep) {
+  expect_good({.bytes = {2, 0}});
+}
+TEST(LaneModel, OneDirection_RingOfOneByte_WaitsAndIsWoken) {
+  expect_good({.bytes = {2, 0}, .ring_log2 = 0});
+}
+TEST(LaneModel, OneDirection_TcpWindowOfOneByte_WaitsAndIsWoken) {
+  expect_good({.bytes = {2, 0}, .tcp_window = 1});
+}
+TEST(LaneModel, OneDirection_FewMessageCredits_WaitsAndIsWoken) {
+  expect_good({.bytes = {2, 0}, .window = 2, .reserve = 1});
+}
+TEST(LaneModel, OneDirection_MessagesAfterTheFinalCount) {
+  expect_good({.bytes = {2, 0}, .late_messages = true});
+}
+TEST(LaneModel, BothDirectionsShareTheLink) {
+  expect_good({.bytes = {1, 1}});
+}
+TEST(LaneModel, EndWrittenApart) {
+  expect_good({.bytes = {1, 0}, .fin_apart = true});
+}
+TEST(LaneModel, SecondLinkAfterTheFirst) {
+  expect_good({.bytes = {1, 0}, .links = 2});
+}
+TEST(LaneModel, LeftAtAnyStep) {
+  expect_good({.bytes = {2, 0}, .may_leave = true});
+}
+TEST(LaneModel, LeftAndOpenedAgain) {
+  expect_good({.bytes = {1, 0}, .links = 2, .may_leave = true});
+}
+TEST(LaneModel, AbortedAtAnyStep) {
+  expect_good({.bytes = {1, 0}, .may_abort = true});
+}
+
+// --- Larger bounds
+
+class LongLaneModel : public ::testing::TestWithParam<Bounds> {};
+
+TEST_P(LongLaneModel, HoldsToo) {
+  if (!long_form()) GTEST_SKIP() << "BYPASS_TEST_LONG=1 runs it";
+  expect_good(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Bounds, LongLaneModel,
+                         ::testing::Values(Bounds{.bytes = {3, 0}}, Bounds{.bytes = {3, 0}, .ring_log2 = 0},
+                                           Bounds{.bytes = {2, 1}}, Bounds{.bytes = {2, 0}, .links = 2},
+                                           Bounds{.bytes = {2, 0}, .links = 2, .may_leave = true},
+                                           Bounds{.bytes = {1, 1}, .links = 2},
+                                           Bounds{.bytes = {1, 1}, .may_leave = true},
+                                           Bounds{.bytes = {1, 1}, .may_abort = true}));
+
+// --- Rules left out: each is noticed
+
+/// A world that goes wrong, or from which there is no way to the end.
+template <typename Rules>
+void expect_caught(const Bounds& bounds) {
+  const Outcome outcome = explore<Rules>(bounds);
+  EXPECT_TRUE(outcome.violated != nullptr || outcome.stuck != 0) << "in " << outcome.states << " states";
+  std::printf("%s (%zu stuck of %zu), after: %s\n",
+              outcome.violated != nullptr ? outcome.violated : "no way to the end", outcome.stuck, outcome.states,
+              outcome.way.c_str());
+}
+
+struct AbsoluteCount : LaneRules {
+  static constexpr bool kCountIsOfTheLane = false;
+};
+struct ForeignStateIgnored : LaneRules {
+  static constexpr bool kForeignStateEndsLink = false;
+};
+struct LateMessagesCount : LaneRules {
+  static constexpr bool kFinalCountIsFrozen = false;
+};
+struct SilentlyBlocked : LaneRules {
+  static constexpr bool kSaysBlocked = false;
+};
+struct FinSentOnce : LaneRules {
+  static constexpr bool kFinIsRepeated = false;
+};
+struct ForgetsWhatIsSent : LaneRules {
+  static constexpr bool kKeepsUntilPlaced = false;
+};
+struct TcpBeforeRing : LaneRules {
+  static constexpr bool kRingBeforeTcp = false;
+};
+
+TEST(LaneMutation, CountSinceTheStreamBegan_IsCaught) {
+  expect_caught<AbsoluteCount>({.bytes = {2, 0}});
+}
+TEST(LaneMutation, ForeignStateIgnored_IsCaught) {
+  expect_caught<ForeignStateIgnored>({.bytes = {2, 0}});
+}
+TEST(LaneMutation, MessagesCountAfterTheFinalCount_IsCaught) {
+  expect_caught<LateMessagesCount>({.bytes = {2, 0}, .late_messages = true});
+}
+TEST(LaneMutation, WriterThatSaysNotThatItWaits_IsCaught) {
+  expect_caught<SilentlyBlocked>({.bytes = {2, 0}, .ring_log2 = 0, .may_die = false});
+}
+TEST(LaneMutation, FinNotRepeated_IsCaught) {
+  expect_caught<FinSentOnce>({.bytes = {1, 0}});
+}
+TEST(LaneMutation, BytesForgottenWhenSent_IsCaught) {
+  expect_caught<ForgetsWhatIsSent>({.bytes = {2, 0}});
+}
+TEST(LaneMutation, TcpReadBeforeTheRing_IsCaught) {
+  expect_caught<TcpBeforeRing>({.bytes = {2, 0}});
+}
+
+}  // namespace
+}  // namespace bypass::fastpath::test

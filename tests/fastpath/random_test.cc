@@ -1,0 +1,66 @@
+// Many connections over one simulated link that dies again and again: every byte arrives, once and in order.
+//
+// A failure prints its seed; BYPASS_TEST_SEED=n runs that one alone, BYPASS_TEST_LONG=1 runs ten times as many.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "fastpath/hosts.h"
+
+namespace bypass::fastpath::test {
+namespace {
+
+std::uint64_t number(const char* name) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+}
+
+struct Sum {
+  std::uint64_t lane_bytes = 0;
+  unsigned deaths = 0;
+};
+
+template <typename MakeConfig>
+Sum run_seeds(std::uint64_t count, MakeConfig make_config) {
+  const std::uint64_t only = number("BYPASS_TEST_SEED");
+  if (number("BYPASS_TEST_LONG") != 0) count *= 10;
+  Sum sum;
+  for (std::uint64_t seed = only != 0 ? only : 1; seed <= (only != 0 ? only : count); seed++) {
+    Hosts hosts(seed, make_config(seed));
+    EXPECT_TRUE(hosts.run()) << "BYPASS_TEST_SEED=" << seed << "\n" << hosts.report();
+    sum.lane_bytes += hosts.lane_bytes();
+    sum.deaths += hosts.deaths();
+    if (::testing::Test::HasFailure()) break;
+  }
+  return sum;
+}
+
+TEST(LaneTransfer, ThousandsOfSeeds) {
+  const Sum sum = run_seeds(2000, [](std::uint64_t seed) {
+    HostsConfig config;
+    config.connections = 1 + seed % 4;
+    config.kills = static_cast<unsigned>(seed % 5);
+    config.window = seed % 3 == 0 ? 16 : 64;
+    config.link.queue = seed % 2 == 0 ? 4 : 64;
+    config.link.reorder_lanes = seed % 7 == 0;
+    config.link.jitter = Duration{static_cast<std::int64_t>(seed % 11 * 1000)};
+    return config;
+  });
+  EXPECT_GT(sum.lane_bytes, 10'000'000U) << "the lanes are used";
+  EXPECT_GT(sum.deaths, 1'000U);
+}
+
+TEST(LaneTransfer, SixtyFourLanesOnALinkThatDiesFiftyTimes) {
+  const Sum sum = run_seeds(1, [](std::uint64_t) {
+    HostsConfig config;
+    config.connections = 64;
+    config.bytes = 1'500'000;
+    config.kills = 50;
+    return config;
+  });
+  EXPECT_GT(sum.lane_bytes, 1'000'000U);
+  EXPECT_GE(sum.deaths, 50U);
+}
+
+}  // namespace
+}  // namespace bypass::fastpath::test
