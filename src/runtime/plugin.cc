@@ -109,12 +109,22 @@ int copy_file(const std::string& path) {
   return to;
 }
 
-// The dynamic linker takes a name it has seen for the object it has loaded; each copy needs a new one.
+bool is_loaded(const std::string& name) {
+  void* const handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle != nullptr) dlclose(handle);
+  return handle != nullptr;
+}
+
+// The dynamic linker takes a name it has seen for the object it has loaded; each copy needs a new one. This code is in
+// more than one library of a process (libbypass-softverbs.so opens plugins, too), and each counts for itself.
 std::string fresh_name(int fd) {
   static std::atomic<int> copies{0};
-  std::string name = "/proc/" + std::to_string(getpid()) + "/fd/";
-  for (int i = copies.fetch_add(1, std::memory_order_relaxed); i > 0; i--) name += "./";
-  return name + std::to_string(fd);
+  for (;;) {
+    std::string name = "/proc/" + std::to_string(getpid()) + "/fd/";
+    for (int i = copies.fetch_add(1, std::memory_order_relaxed); i > 0; i--) name += "./";
+    name += std::to_string(fd);
+    if (!is_loaded(name)) return name;
+  }
 }
 
 void read_by_plugin(std::string_view text, ConfigFile& file) {

@@ -1,10 +1,15 @@
 // Plugins are found, checked and copied; what is wrong with one is said in full.
 #include "runtime/plugin.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <string>
+#include <vector>
 
 #include "runtime/crash_report.h"
 #include "runtime/plugin_path.h"
@@ -42,6 +47,24 @@ TEST(Plugin, Copies_HaveStaticDataOfTheirOwn) {
   EXPECT_EQ(asked(*first), before);
   EXPECT_EQ(asked(*copy), "1");
   EXPECT_EQ(asked(*another), "1");
+}
+
+// As another library of the process does, which counts its copies for itself.
+TEST(Plugin, Copy_TakesNoNameThatTheLinkerKnows) {
+  const int fd = open(kNone.c_str(), O_RDONLY | O_CLOEXEC);
+  std::vector<void*> known;
+  std::string folder = "/proc/" + std::to_string(getpid()) + "/fd/";
+  for (int i = 0; i < 64; i++, folder += "./")
+    known.push_back(dlopen((folder + std::to_string(fd)).c_str(), RTLD_NOW | RTLD_LOCAL));
+  close(fd);  // the copy gets this number
+  std::string problem;
+  const Host host;
+  Backend* const copy = open_plugin_file_copy(kGood, host, problem);
+  EXPECT_NE(copy, nullptr) << problem;
+  for (void* each : known) {
+    ASSERT_NE(each, nullptr);
+    dlclose(each);
+  }
 }
 
 TEST(Plugin, OtherBuild_IsRefused) {

@@ -1,4 +1,4 @@
-// Farewells: the RSTs of the last second, for a wire that goes down just then.
+// Farewells: the latest RSTs, for a wire that goes down just then.
 //
 // Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
 // ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
@@ -26,9 +26,10 @@ struct Farewell {
 class Farewells {
  public:
   static constexpr std::uint32_t kSlots = 512;
-  static constexpr Duration kLifetime = std::chrono::seconds(1);
+  /// A wire that another process takes over is up again in some 10 ms, on a machine with too much to do in seconds.
+  static constexpr Duration kLifetime = std::chrono::seconds(10);
 
-  /// The oldest one gives way. Returns whether that was one of the last second.
+  /// The oldest one gives way. Returns whether that was one of these last seconds.
   bool note(const Farewell& farewell) {
     Farewell& slot = slots_[noted_++ % kSlots];
     const bool lost = noted_ > kSlots && farewell.at - slot.at < kLifetime;
@@ -36,7 +37,7 @@ class Farewells {
     return lost;
   }
 
-  /// The last second's, the oldest first.
+  /// Those that are not older than kLifetime, the oldest first.
   template <typename Function>
   void recent(Instant now, Function&& function) const {
     const std::uint64_t first = noted_ > kSlots ? noted_ - kSlots : 0;

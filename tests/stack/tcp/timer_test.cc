@@ -61,8 +61,8 @@ TEST(LinkUp, ResetOfTheLastSecond_IsSaidAgainWithAQuestion) {
   Script s;
   s.establish().write(100).inject(seg().seq(1).ack(101).len(50)).close().ignore_all();
   EXPECT_EQ(s.connections(), 0U) << "unread data: RST";
-  s.at(900ms).link_up().expect(seg().rst().seq(101).ack(51)).expect(seg().seq(100).ack(51).len(0)).nothing_more();
-  s.at(1100ms).link_up().nothing_more();
+  s.at(9900ms).link_up().expect(seg().rst().seq(101).ack(51)).expect(seg().seq(100).ack(51).len(0)).nothing_more();
+  s.at(10100ms).link_up().nothing_more();
 }
 
 TEST(LinkUp, QuestionOfAHostThatHasForgotten_IsAnsweredAtOnce) {
