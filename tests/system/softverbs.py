@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 from harness import BUILD, Side, check, free_port, run_named
+from veth_wire import Namespaces, ip
 
 CASES = {}
 PRELOAD = os.path.join(BUILD, "libbypass-softverbs.so")
@@ -19,6 +20,7 @@ def case(function):
 
 class Wire(Side):
     """A device soft0 a role, at the two ends of one wire."""
+    meeting_point = "127.0.0.1"
 
     def __init__(self, server_port="vhost", mtu=JUMBO):
         super().__init__("bypass", server_port=server_port)
@@ -33,9 +35,51 @@ class Wire(Side):
         return {name: value for name, value in env.items() if value is not None}
 
 
-def listens(port):
-    """Does anybody listen at the TCP port?"""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+class Interfaces(Namespaces):
+    """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or two taps on
+    a bridge. The programs meet over kernel sockets beside it."""
+    macs = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
+    addresses = {"server": "10.9.0.1", "client": "10.9.0.2"}
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.meeting_point = "127.0.0.1" if kind == "tap" else "10.78.0.1"
+        super().__init__("", ["server"] if kind == "tap" else ["server", "client"])
+
+    def place(self, role):
+        return "server" if self.kind == "tap" else role
+
+    def address_of(self, role):
+        return self.addresses[role]
+
+    def build(self):
+        if self.kind == "tap":
+            namespace = self.namespaces["server"]
+            for role in self.macs:
+                ip("-n", namespace, "tuntap", "add", f"tap-{role}", "mode", "tap")
+                ip("-n", namespace, "link", "set", f"tap-{role}", "up")
+            return self.add_bridge("server", *(f"tap-{role}" for role in self.macs))
+        self.pair("server", "veth-server", "client", "veth-client")
+        self.pair("server", "beside", "client", "beside")
+        for number, role in enumerate(self.macs, 1):
+            ip("-n", self.namespaces[role], "addr", "add", f"10.78.0.{number}/24", "dev", "beside")
+        # The kernel may take a second to say that a new pair has a carrier.
+        for role in self.macs:
+            self.until(lambda: " state UP " in ip("-n", self.namespaces[role], "link", "show", f"veth-{role}"), f"the {role}'s carrier")
+
+    def environment(self, role, **extra):
+        env = super().environment(role)
+        for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
+            del env[name]
+        interface = f"{'tap' if self.kind == 'tap' else 'veth'}-{role}"
+        env.update(BYPASS_SOFT=f"{self.kind}:{interface}", BYPASS_MAC=self.macs[role], LD_PRELOAD=PRELOAD)
+        env.update(extra)
+        return env
+
+
+def listens(port, process="self"):
+    """Does anybody listen at the TCP port, as that process sees it?"""
+    for table in (f"/proc/{process}/net/tcp", f"/proc/{process}/net/tcp6"):
         for line in open(table).readlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
@@ -48,8 +92,8 @@ def pair(wire, *command, timeout=60):
     port = free_port()
     command = [*command, "-p", port]
     server = wire.start("server", *command)
-    wire.until(lambda: server.poll() is not None or listens(port), f"{command[0]} listens")
-    said = wire.run("client", *command, "127.0.0.1", timeout=timeout).decode()
+    wire.until(lambda: server.poll() is not None or listens(port, server.pid), f"{command[0]} listens")
+    said = wire.run("client", *command, wire.meeting_point, timeout=timeout).decode()
     check(wire.end(server, timeout) == 0, f"{command}: the server failed")
     return wire.output(server), said
 
@@ -155,6 +199,31 @@ def rc_pingpong_over_a_small_mtu():
                 check("500 iters in" in said and "invalid data" not in said, said)
 
 
+# --- Other wires
+
+def over_interfaces(kind):
+    with Interfaces(kind) as wire:
+        for command in (("ibv_rc_pingpong", "-c"), ("ibv_rc_pingpong", "-e"), ("ibv_ud_pingpong", "-s", 1024, "-c")):
+            for said in pair(wire, *command, "-g", 1, "-n", 100):
+                check("100 iters in" in said and "invalid data" not in said, said)
+        raw_ping_pong(wire, wire.macs["server"], wire.macs["client"])
+
+
+@case
+def af_packet():
+    over_interfaces("af_packet")
+
+
+@case
+def af_xdp():
+    over_interfaces("af_xdp")
+
+
+@case
+def tap():
+    over_interfaces("tap")
+
+
 # --- perftest
 
 def perftest(*command, timeout=60):
@@ -170,8 +239,8 @@ def measured(wire, *command, timeout=60):
     return rows
 
 
-def every_size(program):
-    rows = perftest(program, "-a", "-n", 200, timeout=240)
+def every_size(program, *options, iterations=200):
+    rows = perftest(program, "-a", "-n", iterations, *options, timeout=240)
     check([int(row[0]) for row in rows] == [2 ** i for i in range(1, 24)], rows)
 
 
@@ -218,8 +287,15 @@ def atomic():
 def many_queue_pairs_both_ways():
     with Wire() as wire:
         for command in (("ib_send_bw", "-b", "-q", 4), ("ib_write_bw", "-b", "-q", 4), ("ib_read_bw", "-b", "-q", 2),
-                        ("ib_write_bw", "-q", 16, "-s", 4096), ("ib_atomic_bw", "-q", 4), ("ib_send_bw", "--use-srq", "-q", 2)):
+                        ("ib_write_bw", "-q", 16, "-s", 4096), ("ib_atomic_bw", "-q", 4), ("ib_atomic_bw", "-b", "-q", 2),
+                        ("ib_send_bw", "--use-srq", "-q", 2)):
             measured(wire, *command, "-n", 400)
+
+
+@case
+def every_size_both_ways():
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+        every_size(program, "-b", "-q", 2, iterations=5)
 
 
 @case
@@ -243,16 +319,15 @@ def events_and_lists():
 def raw_ethernet():
     """Raw frames, steered by MAC address."""
     for server_port in ("vhost", "virtio"):
-        raw_ethernet_over(server_port)
+        with Wire(server_port) as wire:
+            raw_ping_pong(wire, "02:00:00:00:00:01", "02:00:00:00:00:02")
 
 
-def raw_ethernet_over(server_port):
-    with Wire(server_port) as wire:
-        macs = "02:00:00:00:00:01", "02:00:00:00:00:02"
-        command = ["stdbuf", "-oL", "raw_ethernet_lat", "-d", "soft0", "-F", "-n", 500]
-        server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")
-        said = wire.run("client", *command, "--client", "-B", macs[1], "-E", macs[0], BYPASS_MAC=macs[1]).decode()
-        check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
+def raw_ping_pong(wire, *macs):
+    command = ["stdbuf", "-oL", "raw_ethernet_lat", "-d", "soft0", "-F", "-n", 500]
+    server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")
+    said = wire.run("client", *command, "--client", "-B", macs[1], "-E", macs[0], BYPASS_MAC=macs[1]).decode()
+    check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
 
 
 # --- Processes
@@ -285,8 +360,10 @@ def abi():
     """A program of our own that asks what no tool asks: events, forks, extended interfaces, refusals."""
     program = os.path.join(BUILD, "bin", "verbs_abi")
     with Wire() as wire:
+        two = dict(BYPASS_SOFT=f"vhost:{wire.path('a')};vhost:{wire.path('b')}", BYPASS_MTU=f"{JUMBO};{JUMBO}",
+                   BYPASS_ADDR="10.7.0.1/24;10.8.0.1/24")
         for name in wire.run("server", program, timeout=30).decode().split():
-            said = wire.run("server", program, name, timeout=30).decode()
+            said = wire.run("server", program, name, timeout=30, **two).decode()
             check(said == f"{name}: ok\n", said)
 
 

@@ -45,11 +45,11 @@ constexpr int kPolling = 2, kLinkUp = 5;  // a port's physical state
 constexpr unsigned kAllRights =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-ibv_context* open_first() {
+ibv_context* open_device(int number = 0) {
   int count = 0;
   ibv_device** const list = ibv_get_device_list(&count);
-  CHECK(list != nullptr && count >= 1);
-  ibv_context* const context = ibv_open_device(list[0]);
+  CHECK(list != nullptr && count > number);
+  ibv_context* const context = ibv_open_device(list[number]);
   CHECK(context != nullptr);
   ibv_free_device_list(list);
   return context;
@@ -57,12 +57,12 @@ ibv_context* open_first() {
 
 /// Device, domain, 4 KiB of registered memory.
 struct Device {
-  ibv_context* context = open_first();
+  ibv_context* context;
   ibv_pd* pd = ibv_alloc_pd(context);
   alignas(8) char memory[4096] = {};
   ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, kAllRights);
   ibv_gid gid{};
-  Device() {
+  explicit Device(int number = 0) : context(open_device(number)) {
     CHECK(pd != nullptr && mr != nullptr);
     CHECK(ibv_query_gid(context, 1, kGid, &gid) == 0);
   }
@@ -398,7 +398,8 @@ void asynchronous_events() {
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_srq(srq) == 0);
 }
 
-// A queue pair belongs to the process that made it: the child's calls say so, and disturb nobody.
+// A queue pair belongs to the process that made it: the child's calls say so, and disturb nobody. A device whose wire
+// is not the parent's is the child's to open.
 void fork_leaves_the_parents_alone() {
   Device device;
   ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
@@ -415,6 +416,13 @@ void fork_leaves_the_parents_alone() {
       CHECK(ibv_alloc_pd(device.context) == nullptr && errno == EIO);
       CHECK(ibv_destroy_qp(pair.a) == 0 && ibv_destroy_qp(pair.b) == 0 && ibv_destroy_cq(cq) == 0);
       CHECK(ibv_dereg_mr(device.mr) == 0 && ibv_dealloc_pd(device.pd) == 0 && ibv_close_device(device.context) == 0);
+      Device own(1);
+      ibv_cq* const own_cq = ibv_create_cq(own.context, 16, nullptr, nullptr, 0);
+      {
+        Pair own_pair(own, own_cq);
+        for (int i = 0; i < 100; i++) exchange(own, own_pair, own_cq);
+      }
+      CHECK(ibv_destroy_cq(own_cq) == 0);
       _exit(0);
     }
     for (int i = 0; i < 1000; i++) exchange(device, pair, cq);
@@ -427,7 +435,7 @@ void fork_leaves_the_parents_alone() {
 
 // A parent that has closed its device leaves the wire to the child.
 void forked_child_opens_the_device_itself() {
-  ibv_context* const context = open_first();
+  ibv_context* const context = open_device();
   CHECK(ibv_close_device(context) == 0);
   const pid_t child = fork();
   if (child == 0) {
