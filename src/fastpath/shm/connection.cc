@@ -52,6 +52,11 @@ std::optional<Endpoint> name_of(int fd, long call) {
   return endpoint;
 }
 
+/// That the socket is bound to; 0: any.
+std::uint32_t interface_of(int fd) {
+  return static_cast<std::uint32_t>(socket_option<int>(fd, SO_BINDTOIFINDEX).value_or(0));
+}
+
 struct TableEntry {
   std::uint64_t cookie = 0;
   std::uint8_t state = 0;
@@ -138,29 +143,29 @@ Outcome<ConnectionEnd> connection_end(int fd) {
   const auto local = name_of(fd, SYS_getsockname);
   const auto remote = name_of(fd, SYS_getpeername);
   const auto network = socket_option<std::uint64_t>(fd, SO_NETNS_COOKIE);
-  const auto cookie = socket_option<std::uint64_t>(fd, SO_COOKIE);
-  if (!local || !remote || !network || !cookie) return Refusal::kNotConnected;
-  const auto interface = static_cast<std::uint32_t>(socket_option<int>(fd, SO_BINDTOIFINDEX).value_or(0));
-  return ConnectionEnd{*local, *remote, *network, *cookie, interface};
+  if (!local || !remote || !network) return Refusal::kNotConnected;
+  return ConnectionEnd{*local, *remote, *network};
 }
 
 Refusal check_other_end(int fd, const ConnectionEnd& own) {
   const Outcome<ConnectionEnd> other = connection_end(fd);
-  if (!other.ok()) return Refusal::kWrongConnection;
+  const auto cookie = socket_option<std::uint64_t>(fd, SO_COOKIE);
+  if (!other.ok() || !cookie) return Refusal::kWrongConnection;
   if (other.value.network != own.network) return Refusal::kOtherNamespace;
-  if (!other.value.is_other_end_of(own)) return Refusal::kWrongConnection;
+  if (other.value.local != own.remote || other.value.remote != own.local) return Refusal::kWrongConnection;
   SocketTable table;
   if (!table.is_of(own.network)) return table.can_be_asked() ? Refusal::kOtherNamespace : Refusal::kNoSocketTable;
-  const Outcome<TableEntry> entry = table.find(own.remote, own.local, other.value.interface);
+  const Outcome<TableEntry> entry = table.find(own.remote, own.local, interface_of(fd));
   if (!entry.ok()) return entry.refusal;
-  if (entry.value.cookie != other.value.cookie) return Refusal::kWrongConnection;
+  if (entry.value.cookie != *cookie) return Refusal::kWrongConnection;
   return entry.value.state == TCP_ESTABLISHED ? Refusal::kNone : Refusal::kNotConnected;
 }
 
-bool other_end_is_here(const ConnectionEnd& own) {
+bool other_end_is_here(int fd) {
+  const Outcome<ConnectionEnd> own = connection_end(fd);
   SocketTable table;
-  if (!table.is_of(own.network)) return false;
-  const Outcome<TableEntry> entry = table.find(own.remote, own.local, own.interface);
+  if (!own.ok() || !table.is_of(own.value.network)) return false;
+  const Outcome<TableEntry> entry = table.find(own.value.remote, own.value.local, interface_of(fd));
   return entry.ok() && entry.value.state != TCP_LISTEN;
 }
 

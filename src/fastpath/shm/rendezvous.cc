@@ -163,7 +163,7 @@ bool Rendezvous::listen(Channel bound) {
   if (os::call(SYS_listen, bound.descriptor(), kBacklog) != 0) return refuse(Refusal::kNoResources);
   listener_ = std::move(bound);
   stage_ = Stage::kListening;
-  return true;
+  return false;  // poll() tells when somebody has come: to ask in vain costs a microsecond, and most peers are plain
 }
 
 bool Rendezvous::greet(Channel host) {

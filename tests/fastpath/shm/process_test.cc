@@ -280,6 +280,7 @@ TEST_F(ProcessTest, ProcessHasLeftTheConnectionsNamespace_IsARefusal) {
     own.begin(connection->client.get(), kSizes, kStart, kStart + 100ms);
     other.begin(connection->server.get(), kSizes, kStart, kStart + 100ms);
     settle(kStart, own, other);
+    if (shm::other_end_is_here(connection->client.get())) ::_exit(2);
     ::_exit(own.refusal() == Refusal::kOtherNamespace && other.refusal() == Refusal::kOtherNamespace ? 0 : 1);
   });
   EXPECT_EQ(child.end(), 0);
