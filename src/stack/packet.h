@@ -27,6 +27,8 @@ enum PacketFlag : std::uint16_t {
   kTxTso = 1 << 6,         // the port cuts the payload into tso_mss pieces
   // Where the memory came from
   kInArena = 1 << 7,  // the buffer is the arena's, not a port's
+  // Received frames, again
+  kRxArrival = 1 << 8,  // the port says when it arrived (arrival.h)
 };
 
 struct Packet {

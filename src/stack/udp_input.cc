@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stack/arena_packet.h"
+#include "stack/arrival.h"
 #include "stack/share.h"
 #include "stack/udp_impl.h"
 #include "stack/wire.h"
@@ -48,14 +49,10 @@ std::uint32_t hash_of(const L4Input& in) {
   return static_cast<std::uint32_t>((mixed * 0xd1b54a32d192ed03U) >> 32);
 }
 
-void set_arrival(Packet& frame, Instant at) {
-  const std::int64_t ns = at.time_since_epoch().count();
-  std::memcpy(frame.scratch, &ns, sizeof ns);
-}
-Instant arrival(const Packet& frame) {
-  std::int64_t ns;
-  std::memcpy(&ns, frame.scratch, sizeof ns);
-  return Instant{Duration{ns}};
+// The port's word, where it has one; a device's clock is not trusted with the future.
+void settle_arrival(Packet& frame, Instant now) {
+  const bool told = (frame.flags & kRxArrival) != 0;
+  set_arrival(frame, told ? std::min(arrival(frame), now) : now);
 }
 
 }  // namespace
@@ -122,7 +119,7 @@ void Engine::Impl::deliver(Context& ctx, Binding& binding, const L4Input& input)
   kept->offset = static_cast<std::uint32_t>(input.l4_offset + sizeof(wire::Udp));
   kept->payload_len = static_cast<std::uint32_t>(input.l4_len - sizeof(wire::Udp));
   kept->seq = static_cast<std::uint32_t>(cost);
-  set_arrival(*kept, ctx.now);
+  settle_arrival(*kept, ctx.now);
   binding.charged += kept->seq;
   binding.queue.push(kept);
   counters.udp_in++;

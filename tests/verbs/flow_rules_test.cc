@@ -99,9 +99,9 @@ TEST(FlowRules, ListenerAndConnection_AreAskedForByWhatTheyName) {
   FlowSpec datagrams = listener();
   datagrams.protocol = wire::kProtocolUdp;
   EXPECT_TRUE(rules.add(&device.queue, 2, kMac, datagrams));
-  EXPECT_EQ(device.asked, (std::vector<std::string>{"port 2 mac 1 to 1 from * tcp 80<*",
-                                                    "port 2 mac 1 to 1 from 2 tcp 5000<80",
-                                                    "port 2 mac 1 to 1 from * udp 80<*"}));
+  EXPECT_EQ(device.asked,
+            (std::vector<std::string>{"port 2 mac 1 to 1 from * tcp 80<*", "port 2 mac 1 to 1 from 2 tcp 5000<80",
+                                      "port 2 mac 1 to 1 from * udp 80<*"}));
 }
 
 TEST(FlowRules, SharedFlow_IsOneRuleUntilTheLastLeaves) {

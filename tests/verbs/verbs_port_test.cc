@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "stack/arrival.h"
 
 namespace bypass::verbs {
 namespace {
@@ -305,6 +306,59 @@ TEST_F(AbilitiesTest, Mtu_IsTheWiresWhereTheDeviceTellsIt) {
     open(spec);
     EXPECT_EQ(port->caps().mtu, used) << wire << " " << asked;
   }
+}
+
+class TimeStampsTest : public PortFixture {
+ protected:
+  static constexpr std::uint64_t kWrap = std::uint64_t{1} << 48;
+
+  void SetUp() override {
+    PortFixture::SetUp();
+    device.can.timestamps = true;
+    device.clock = kWrap - 100;
+  }
+  static Instant monotonic() {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return Instant{Duration{t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec}};
+  }
+  Instant arrival_at(std::uint64_t ticks) {
+    EXPECT_TRUE(device.arrive("frame", false, ticks));
+    std::vector<Packet*> one(1);
+    EXPECT_EQ(port->receive(0, one), 1U);
+    EXPECT_EQ(one[0]->flags, kRxArrival);
+    const Instant at = arrival(*one[0]);
+    port->free(one);
+    return at;
+  }
+};
+
+TEST_F(TimeStampsTest, Arrival_IsWhatTheDevicesClockSaysInOurs) {
+  const Instant before = monotonic();
+  open();
+  const Instant opened = arrival_at(kWrap - 100);
+  EXPECT_GE(opened, before);
+  EXPECT_LE(opened, monotonic());
+  EXPECT_EQ(arrival_at(kWrap - 600), opened - std::chrono::nanoseconds(1000));
+  EXPECT_EQ(arrival_at(900), opened + std::chrono::nanoseconds(2000));  // it has wrapped
+}
+
+TEST_F(TimeStampsTest, Clocks_AreReadAgainAfterAWhile) {
+  open();
+  device.clock = 100'000'000;  // 200 ms later
+  const Instant before = monotonic();
+  EXPECT_GE(arrival_at(100'000'000), before);
+  EXPECT_LE(arrival_at(100'000'000), monotonic());
+}
+
+TEST_F(TimeStampsTest, PlainQueues_HaveNone) {
+  device.can.extended_queues = false;
+  open();
+  ASSERT_TRUE(device.arrive("frame", false, 1));
+  std::vector<Packet*> one(1);
+  ASSERT_EQ(port->receive(0, one), 1U);
+  EXPECT_EQ(one[0]->flags, 0);
+  port->free(one);
 }
 
 TEST_F(AbilitiesTest, NoExtendedQueuePairs_NoLargeSegments) {

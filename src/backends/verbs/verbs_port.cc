@@ -8,6 +8,7 @@
 
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
+#include "stack/arrival.h"
 #include "stack/wire.h"
 
 namespace bypass::verbs {
@@ -158,7 +159,15 @@ Packet* VerbsPort::finish(const Completion& completion) {
   }
   frame->len = frame->frame_len = completion.bytes;
   if (caps_.rx_checksum && completion.checksums_good) frame->flags = kRxIpChecksumGood | kRxL4ChecksumGood;
+  if (device_.received().is_timed()) stamp(*frame, completion.time);
   return frame;
+}
+
+void VerbsPort::stamp(Packet& frame, std::uint64_t ticks) {
+  const auto at = device_.clock().at(ticks);
+  if (!at) return;
+  set_arrival(frame, *at);
+  frame.flags |= kRxArrival;
 }
 
 // True: what the kernel tells is to be looked at.

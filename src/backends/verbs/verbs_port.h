@@ -47,6 +47,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   [[nodiscard]] std::uint64_t room() const { return depth_ - (posted_sends_ - sent_); }
   std::size_t post(std::span<Packet* const> frames);
   Packet* finish(const Completion& completion);
+  void stamp(Packet& frame, std::uint64_t ticks);
   void forget_posted();
   void fail();
   void attend();

@@ -1,4 +1,5 @@
 #include "stack/udp.h"
+#include "stack/arrival.h"
 
 #include <gtest/gtest.h>
 
@@ -172,6 +173,25 @@ TEST_F(UdpPair, ArrivalTime_IsTheBatchs) {
   udp::Datagram datagram;
   receive(b, *at_b, &datagram);
   EXPECT_EQ(datagram.arrived, Instant{9ms}) << "question, answer, datagram";
+}
+
+TEST_F(UdpPair, ArrivalTime_IsThePortsWhereItSaysOneAndNeverLaterThanNow) {
+  world.run_for(1s);
+  const Instant now = world.now();
+  for (const Instant told : {now - 5us, now + 1ms}) {
+    Packet* frame = nullptr;
+    ASSERT_EQ(b.port().alloc(0, {&frame, 1}), 1U);
+    const sim::Bytes bytes = udp_frame({.from = "10.9.0.1", .to = "10.9.0.2", .to_mac = mac(2)}, 9, 7, bytes_of("x"));
+    std::memcpy(frame->data, bytes.data(), bytes.size());
+    frame->len = frame->frame_len = static_cast<std::uint32_t>(bytes.size());
+    set_arrival(*frame, told);
+    frame->flags = kRxArrival;
+    b.ctx().now = now;
+    b.stack().on_frames(b.ctx(), 0, {&frame, 1});
+    udp::Datagram datagram;
+    EXPECT_EQ(receive(b, *at_b, &datagram), "x");
+    EXPECT_EQ(datagram.arrived, std::min(told, now));
+  }
 }
 
 TEST_F(UdpPair, Connected_TakesItsPeersDatagramsAlone) {
