@@ -231,10 +231,14 @@ struct FakeVerbs {
   static void ack_async_event(ibv_async_event*) { give_back(); }
   static ibv_flow* create_flow(ibv_qp* pair, ibv_flow_attr*) {
     fake->flow_.context = pair->context;
+    fake->flows_++;
     fake->alive_++;
     return &fake->flow_;
   }
-  static int destroy_flow(ibv_flow*) { return give_back(); }
+  static int destroy_flow(ibv_flow*) {
+    fake->flows_--;
+    return give_back();
+  }
   static int give_back() {
     fake->alive_--;
     return 0;

@@ -85,6 +85,8 @@ class FakeDevice {
   [[nodiscard]] int channel() const { return channel_.fd; }
   /// How often somebody asked which devices there are.
   [[nodiscard]] int looks() const { return looks_.load(); }
+  /// Steering rules.
+  [[nodiscard]] int flows() const { return flows_.load(); }
   /// Everything that was made and not given back.
   [[nodiscard]] int alive() const { return alive_.load(); }
   /// The calls that a fork needs, and the opening, in their order.
@@ -132,7 +134,7 @@ class FakeDevice {
   std::size_t doorbells_ = 0;
   std::string opening_;
   std::atomic<bool> present_{true};
-  std::atomic<int> looks_{0}, alive_{0};
+  std::atomic<int> looks_{0}, flows_{0}, alive_{0};
   int async_[2] = {-1, -1};  // a pipe
 };
 

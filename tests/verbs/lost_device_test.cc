@@ -1,5 +1,6 @@
 // A device that is lost: its port's link is down, it is looked for now and then, and all goes on when it is back.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <string>
@@ -97,6 +98,39 @@ TEST_F(LostDeviceTest, Back_TheWakeUpDescriptorHearsOfItsFrames) {
   EXPECT_EQ(poll(&item, 1, 0), 0);
   ASSERT_TRUE(device.arrive("in"));
   EXPECT_EQ(poll(&item, 1, 0), 1);
+}
+
+TEST_F(LostDeviceTest, Back_SteersAsItDid) {
+  EXPECT_EQ(device.flows(), 2);  // our address, and broadcasts
+  lose();
+  EXPECT_EQ(device.flows(), 0);
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 2);
+}
+
+// Sockets come and go meanwhile.
+TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
+  PortSpec shared;
+  shared.share_interface = true;
+  shared.interface = "lo";
+  open(shared);
+  await_link(LinkState::kUp);
+  const auto listener = [](std::uint16_t number) {
+    return FlowSpec{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
+  };
+  for (const std::uint16_t number : {80, 81}) EXPECT_TRUE(port->steer(listener(number), true));
+  lose();
+  EXPECT_EQ(device.flows(), 0);
+  EXPECT_TRUE(port->steer(listener(80), false));
+  for (const std::uint16_t number : {90, 91, 92}) EXPECT_TRUE(port->steer(listener(number), true));
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 4);
+  for (const std::uint16_t number : {81, 90, 91, 92}) EXPECT_TRUE(port->steer(listener(number), false));
+  EXPECT_EQ(device.flows(), 0);
 }
 
 TEST_F(LostDeviceTest, GoneForGood_LooksEverMoreSeldomAndNobodySpins) {
