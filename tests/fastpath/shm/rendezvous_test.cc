@@ -94,6 +94,17 @@ TEST_F(RendezvousTest, ConnectedToItself_IsRefused) {
   EXPECT_EQ(us.refusal(), Refusal::kSelfConnected);
 }
 
+TEST_F(RendezvousTest, HalfClosed_IsRefusedByWhatTheKernelsTableSays) {
+  ASSERT_EQ(::shutdown(connection->client.get(), SHUT_WR), 0);
+  host();
+  shm::Channel guest = visit(connection->server.get());
+  us.step(kStart);
+  EXPECT_EQ(hear(guest).kind, MessageKind::kWelcome);
+  shm::say(guest, MessageKind::kProof, Refusal::kNone, connection->client.get());
+  us.step(kStart);
+  EXPECT_EQ(hear(guest).reason, Refusal::kNotConnected);
+}
+
 TEST_F(RendezvousTest, TheOtherEnd_IsInTheKernelsTable) {
   EXPECT_TRUE(shm::other_end_is_here(connection->client.get()));
   EXPECT_TRUE(shm::other_end_is_here(connection->server.get()));
