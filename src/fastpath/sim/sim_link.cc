@@ -25,8 +25,9 @@ void Cable::advance(Instant now) {
   now_ = now;
   for (std::size_t to = 0; to < 2; to++) {
     while (!flights_[to].empty() && flights_[to].front().at <= now) {
-      deliver(to, flights_[to].front(), true);
+      const Flight flight = std::move(flights_[to].front());
       flights_[to].pop_front();
+      deliver(to, flight, true);  // which may end the link, and what is under way
     }
   }
 }
