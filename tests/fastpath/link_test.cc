@@ -48,7 +48,7 @@ TEST(SimLink, MessageComesAfterItsBytes_AndLater) {
 TEST(SimLink, Death_LosesLastWritesOnly) {
   std::size_t most = 0, least = 100, changed_silently = 0;
   for (std::uint64_t seed = 1; seed <= 200; seed++) {
-    sim::Cable cable(seed, {});
+    sim::Cable cable(seed, {.memory_bytes = 4096});
     for (std::uint16_t i = 0; i < 10; i++) {
       const Write write = small_write(100U + i, 1, 1, i);
       cable.end(0).post({&write, 1});
