@@ -232,6 +232,7 @@ struct FakeVerbs {
   static ibv_flow* create_flow(ibv_qp* pair, ibv_flow_attr*) {
     fake->flow_.context = pair->context;
     fake->flows_++;
+    fake->flows_made_++;
     fake->alive_++;
     return &fake->flow_;
   }

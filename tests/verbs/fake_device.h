@@ -87,6 +87,8 @@ class FakeDevice {
   [[nodiscard]] int looks() const { return looks_.load(); }
   /// Steering rules.
   [[nodiscard]] int flows() const { return flows_.load(); }
+  /// … those that are gone among them.
+  [[nodiscard]] int flows_made() const { return flows_made_.load(); }
   /// Everything that was made and not given back.
   [[nodiscard]] int alive() const { return alive_.load(); }
   /// The calls that a fork needs, and the opening, in their order.
@@ -134,7 +136,7 @@ class FakeDevice {
   std::size_t doorbells_ = 0;
   std::string opening_;
   std::atomic<bool> present_{true};
-  std::atomic<int> looks_{0}, flows_{0}, alive_{0};
+  std::atomic<int> looks_{0}, flows_{0}, flows_made_{0}, alive_{0};
   int async_[2] = {-1, -1};  // a pipe
 };
 

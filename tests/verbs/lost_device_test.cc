@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,21 @@
 
 namespace bypass::verbs {
 namespace {
+
+/// Whoever looks for an interface finds none.
+class NoInterface {
+ public:
+  NoInterface() { packet::libc.ioctl = refuse; }
+  NoInterface(const NoInterface&) = delete;
+  NoInterface& operator=(const NoInterface&) = delete;
+  ~NoInterface() { packet::libc.ioctl = ioctl; }
+
+ private:
+  static int refuse(int, unsigned long, ...) {
+    errno = ENODEV;
+    return -1;
+  }
+};
 
 class LostDeviceTest : public PortFixture {
  protected:
@@ -25,6 +42,12 @@ class LostDeviceTest : public PortFixture {
     sleeps.reset();
   }
 
+  static PortSpec beside_the_kernel() {
+    PortSpec shared;
+    shared.share_interface = true;
+    shared.interface = "lo";
+    return shared;
+  }
   /// The data path leaves, everything is given back, and the first look has found nothing.
   void lose() {
     device.disappear();
@@ -112,10 +135,7 @@ TEST_F(LostDeviceTest, Back_SteersAsItDid) {
 
 // Sockets come and go meanwhile.
 TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
-  PortSpec shared;
-  shared.share_interface = true;
-  shared.interface = "lo";
-  open(shared);
+  open(beside_the_kernel());
   await_link(LinkState::kUp);
   const auto listener = [](std::uint16_t number) {
     return FlowSpec{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
@@ -131,6 +151,72 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
   EXPECT_EQ(device.flows(), 4);
   for (const std::uint16_t number : {81, 90, 91, 92}) EXPECT_TRUE(port->steer(listener(number), false));
   EXPECT_EQ(device.flows(), 0);
+}
+
+// A program that goes on trying while the link is down asks for thousands.
+TEST_F(LostDeviceTest, BackBesideTheKernel_NothingIsAskedForWhatHasEndedMeanwhile) {
+  open(beside_the_kernel());
+  await_link(LinkState::kUp);
+  const FlowSpec kept{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), 80}, {}};
+  EXPECT_TRUE(port->steer(kept, true));
+  lose();
+  for (std::uint16_t number = 1000; number < 1100; number++) {
+    const FlowSpec brief{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
+    EXPECT_TRUE(port->steer(brief, true));
+    EXPECT_TRUE(port->steer(kept, false));
+    EXPECT_TRUE(port->steer(brief, false));
+    EXPECT_TRUE(port->steer(kept, true));
+  }
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 1);
+  EXPECT_EQ(device.flows_made(), 2);
+}
+
+// A driver makes the RDMA device before the interface, and udev renames that later.
+TEST_F(LostDeviceTest, BackWithoutTheKernelsInterface_IsLookedForUntilBothAreThere) {
+  open(beside_the_kernel());
+  await_link(LinkState::kUp);
+  lose();
+  {
+    const NoInterface gone;
+    device.come_back();
+    EXPECT_EQ(look_again(), 20);
+    EXPECT_EQ(look_again(), 40);
+    EXPECT_EQ(device.alive(), 0);
+    EXPECT_EQ(port->stats().reopened, 0U);
+    EXPECT_NE(PlainHost::said().find("the device is not back yet: no network interface lo: No such device"),
+              std::string::npos);
+  }
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(port->stats().reopened, 1U);
+}
+
+// The thread, which reads the link's state meanwhile, has the last word.
+TEST_F(LostDeviceTest, LeftWhileTheLinkIsLookedAt_IsDown) {
+  struct Leaver : DeviceEvents {
+    void on_link(bool up) override {
+      if (up) watch->leave();
+      told.push_back(up);
+    }
+    void on_queue_failure() override {}
+    void on_stage() override {}
+    bool can_come_back(std::string&) override { return true; }
+    DeviceWatch* watch = nullptr;
+    std::vector<bool> told;
+  } leaver;
+  port.reset();
+  std::vector<std::byte> memory(4096);
+  Device opened;
+  ASSERT_TRUE(opened.open(FakeDevice::kName, problem) && opened.make_queues(memory, 64, problem)) << problem;
+  DeviceWatch watch(opened, leaver);
+  leaver.watch = &watch;
+  ASSERT_TRUE(watch.start(problem)) << problem;
+  while (watch.stage() != DeviceWatch::Stage::kBack) std::this_thread::yield();
+  watch.stop();
+  EXPECT_EQ(leaver.told, (std::vector<bool>{true, false}));
 }
 
 TEST_F(LostDeviceTest, GoneForGood_LooksEverMoreSeldomAndNobodySpins) {

@@ -77,6 +77,7 @@ int DeviceWatch::step() {
     case Stage::kServing:
       return serve();
     case Stage::kLeft:
+      events_.on_link(false);  // what this thread said last may be older than the leaving
       device_.close();
       tell(Stage::kGone);
       if (pause_ms_ == 0) return look_again();
@@ -103,7 +104,7 @@ int DeviceWatch::serve() {
 
 int DeviceWatch::look_again() {
   std::string problem;
-  if (device_.remake(problem)) {
+  if (events_.can_come_back(problem) && device_.remake(problem)) {
     pause_ms_ = std::max(pause_ms_, kFirstPauseMs);
     told_link_ = false;
     said_.clear();

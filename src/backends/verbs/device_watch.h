@@ -29,6 +29,8 @@ class DeviceEvents {
   virtual void on_queue_failure() = 0;
   /// stage() is kLost, kGone or kBack now.
   virtual void on_stage() = 0;
+  /// While the device is lost: whether what it has to come back to is there. False: `problem`.
+  virtual bool can_come_back(std::string& problem) = 0;
 };
 
 class DeviceWatch {
@@ -45,7 +47,7 @@ class DeviceWatch {
   void stop();
 
   [[nodiscard]] Stage stage() const { return stage_.load(std::memory_order_acquire); }
-  /// The data path touches nothing of the device from here on (kServing or kLost before).
+  /// The data path touches nothing of the device from here on (kServing, kLost or kBack before).
   void leave() { pass_on(Stage::kLeft); }
   /// The data path has taken over (kBack before). The thread then tells of the link.
   void resume() { pass_on(Stage::kServing); }

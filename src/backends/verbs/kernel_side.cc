@@ -26,6 +26,13 @@ int open_raw(int family, int protocol) {
   return libc.socket(family, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
 }
 
+bool look(const std::string& interface, packet::Interface& found, std::string& problem) {
+  const Descriptor any(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (packet::look_at_interface(any.get(), interface, found)) return true;
+  problem = "no network interface " + interface + ": " + strerrordesc_np(errno);
+  return false;
+}
+
 struct Neighbour {
   std::uint32_t address = 0;
   MacAddress mac;
@@ -56,13 +63,17 @@ Neighbour neighbour_in(const nlmsghdr& message, int interface) {
 
 }  // namespace
 
-bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem) {
-  const Descriptor any(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+bool KernelSide::is_there(const std::string& interface, const MacAddress& mac, std::string& problem) {
   packet::Interface found;
-  if (!packet::look_at_interface(any.get(), interface, found)) {
-    problem = "no network interface " + interface + ": " + strerrordesc_np(errno);
-    return false;
-  }
+  if (!look(interface, found, problem)) return false;
+  if (found.mac == mac) return true;
+  problem = "the network interface " + interface + " has another MAC address than before";
+  return false;
+}
+
+bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem) {
+  packet::Interface found;
+  if (!look(interface, found, problem)) return false;
   name_ = interface;
   mac_ = found.mac;
   interface_ = found.index;

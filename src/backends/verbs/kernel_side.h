@@ -23,6 +23,8 @@ class KernelSide {
   /// Frames of an ARP reply or an ICMP error that are ready at once.
   static constexpr std::size_t kMostReady = 16;
 
+  /// Whether there is an interface of that name and MAC address. False: `problem`.
+  static bool is_there(const std::string& interface, const MacAddress& mac, std::string& problem);
   /// Of the interface of that name. False: `problem`.
   bool open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem);
   /// The interface's. (An address that a GID is made of need not tell it: RFC 7217.)

@@ -236,7 +236,11 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
 // While the device is lost its rules are the watch's.
 bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   if (!caps_.steering || serves_) return caps_.steering && device_.steer(mac_, flow, add);
-  steered_meanwhile_.emplace_back(flow, add);
+  const auto taken_back = std::find(steered_meanwhile_.begin(), steered_meanwhile_.end(), std::pair{flow, !add});
+  if (taken_back != steered_meanwhile_.end())
+    steered_meanwhile_.erase(taken_back);
+  else
+    steered_meanwhile_.emplace_back(flow, add);
   return true;
 }
 
@@ -341,14 +345,22 @@ void VerbsPort::leave() {
   watch_.leave();
 }
 
+// The interface may be a new one, too, and comes later than the device: its driver makes it, and udev names it.
+bool VerbsPort::can_come_back(std::string& problem) {
+  return !caps_.steering || KernelSide::is_there(interface_, mac_, problem);
+}
+
 void VerbsPort::resume() {
+  std::string problem;
+  if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) {  // it has gone again
+    device_.log(LogLevel::kWarn, problem);
+    return leave();
+  }
   failed_.store(false, std::memory_order_relaxed);
   serves_ = true;
   begin();
   reopened_.fetch_add(1, std::memory_order_relaxed);
   for (const auto& [flow, add] : std::exchange(steered_meanwhile_, {})) (void)device_.steer(mac_, flow, add);
-  std::string problem;  // the interface may be a new one, too
-  if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) device_.log(LogLevel::kError, problem);
   watch_.resume();
 }
 

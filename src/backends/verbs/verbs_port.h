@@ -58,6 +58,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   void on_link(bool up) override { set_link(up); }
   void on_queue_failure() override;
   void on_stage() override;
+  bool can_come_back(std::string& problem) override;
 
   static constexpr std::uint32_t kDepth = 2048;
 
