@@ -338,6 +338,16 @@ def ask_redis(side, role, address, port, **options):
     return side.run(role, "redis-cli", "-h", address, "-p", port, "ping", **options).strip()
 
 
+def wire_connections(side, server):
+    return side.stat(server)["counters"].get("tcp_passive_opens", 0)
+
+
+def wait_until_steered(side, server, port):
+    """Until the server's port is open the kernel has its connections. Returns how many came over the wire meanwhile."""
+    side.until(lambda: ask_redis(side, "kernel", OURS, port) == b"PONG" and wire_connections(side, server), "connections are steered")
+    return wire_connections(side, server)
+
+
 def beside_the_kernel(wire):
     """Our programs and the kernel's at one interface and one address, at the same time; and the address is the kernel's
     alone again when ours is killed."""
@@ -346,7 +356,7 @@ def beside_the_kernel(wire):
         # An address that does not tell the interface's MAC address.
         side.run("beside", "sh", "-c", "echo 3 >/proc/sys/net/ipv6/conf/veth-a/addr_gen_mode; ip link set veth-a down; ip link set veth-a up")
         server = redis_at(side, "ours", ours, BYPASS_PORT="auto")
-        side.until(lambda: side.stat(server)["ports"], "its port is open; until then the kernel has the connections")
+        before = wait_until_steered(side, server, ours)
         redis_at(side, "beside", kernels)
         redis_at(side, "kernel", far)
         udp = free_port()
@@ -359,8 +369,7 @@ def beside_the_kernel(wire):
             for role in ("ours", "beside"):
                 check(ask_redis(side, role, KERNELS, far) == b"PONG", f"{role}: no connection to the other end")
         check(ask_redis(side, "beside", OURS, ours) == b"PONG", "this machine's own kernel does not reach our listener")
-        opened = side.stat(server)["counters"].get("tcp_passive_opens", 0)
-        check(opened == 3, f"{opened} connections came over the wire; the kernel had the others")
+        side.until(lambda: wire_connections(side, server) - before == 3, "three connections have come over the wire")
         side.kill(server, signal.SIGKILL)
         refused = ask_redis(side, "kernel", OURS, ours, expect=1)
         check(b"" == refused, f"somebody answers: {refused}")
@@ -376,6 +385,48 @@ def shared_with_the_kernel_af_packet():
 @case
 def shared_with_the_kernel_af_xdp():
     beside_the_kernel("af_xdp")
+
+
+def older_connection(wire):
+    """A connection that the kernel has had at a port goes on when the port becomes ours."""
+    server = ("import socket, sys\n"
+              "s = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+              "print('ready', flush=True)\n"
+              "c, _ = s.accept()\n"
+              "s.close()\n"
+              "print('accepted', flush=True)\n"
+              "while data := c.recv(4096): c.sendall(data)\n")
+    client = ("import os, socket, sys, time\n"
+              "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+              "s.settimeout(20)\n"
+              "while not os.path.exists(sys.argv[3]):\n"
+              "    s.sendall(b'x' * 1000)\n"
+              "    left = 1000\n"
+              "    while left: left -= len(s.recv(left)) or sys.exit('the connection has ended')\n"
+              "    time.sleep(0.01)\n"
+              "s.close()\n")
+    with Shared(wire) as side:
+        port, stop = free_port(), side.path("stop")
+        old = side.start("beside", "/usr/bin/python3", "-c", server, OURS, port, until="ready")
+        peer = side.start("kernel", "/usr/bin/python3", "-c", client, OURS, port, stop)
+        side.wait_for(old, "accepted")
+        ours = redis_at(side, "ours", port)
+        wait_until_steered(side, ours, port)
+        for _ in range(3):
+            check(ask_redis(side, "kernel", OURS, port) == b"PONG", "ours does not answer")
+        check(peer.poll() is None, "the older connection has ended: " + side.output(peer))
+        open(stop, "w").close()
+        check(side.end(peer) == 0 and side.end(old) == 0, "the older connection broke: " + side.output(peer))
+
+
+@case
+def shared_port_with_an_older_connection_af_packet():
+    older_connection("af_packet")
+
+
+@case
+def shared_port_with_an_older_connection_af_xdp():
+    older_connection("af_xdp")
 
 
 @case

@@ -21,17 +21,21 @@ using enum BpfAssembler::Register;
 struct Context {
   std::int32_t load_bytes;  // the helper; it takes context, offset, where to, length, and says 0
   bool tells_tag;           // a VLAN's tag does not lie in the frame
+  bool finds_sockets;       // the kernel's connections can be looked up
 };
-constexpr Context kBuffer{BPF_FUNC_skb_load_bytes, true};
-constexpr Context kDriver{BPF_FUNC_xdp_load_bytes, false};
+constexpr Context kTap{BPF_FUNC_skb_load_bytes, true, false};
+constexpr Context kBuffer{BPF_FUNC_skb_load_bytes, true, true};
+constexpr Context kDriver{BPF_FUNC_xdp_load_bytes, false, true};
 
 // Places where the ways of a frame end.
 struct Ends {
   Jumps taken, copied, passed;
 };
 
-// The frame of the program: the key, and below it a header of the packet. R6: the context.
-constexpr std::int16_t kKey = -static_cast<std::int16_t>(sizeof(FlowKey)), kHeader = kKey - 40;
+// The frame of the program: the key, below it a header of the packet, below that what a socket is looked up by. R6: the
+// context.
+constexpr std::int16_t kKey = -static_cast<std::int16_t>(sizeof(FlowKey)), kHeader = kKey - 40, kTuple = kHeader - 40;
+static_assert(sizeof(bpf_sock_tuple) <= 40);
 constexpr std::int32_t kIpv4Header = 20, kIpv6Header = 40;
 
 constexpr std::int16_t key(std::size_t field) {
@@ -65,6 +69,8 @@ class Matcher {
   void read_ipv6(Jumps& ports, Jumps& no_flow, Ends& ends);
   void read_ports(Jumps& no_flow);
   void look_up(Jumps& found);
+  void note_tuple();
+  void leave_connections_to_kernel(Ends& ends);
 
   Assembler& a_;
   const Context& context_;
@@ -177,9 +183,65 @@ void Matcher::look_up(Jumps& found) {
   a_.jump_if_not_null(kR0, found);
 }
 
+// The ends that the key names, as the kernel's socket look-up wants them; before the key forgets one.
+void Matcher::note_tuple() {
+  struct Part {
+    std::uint8_t size;
+    std::size_t from;
+    std::size_t to;
+  };
+  const auto copy = [this](std::initializer_list<Part> parts) {
+    for (const Part& part : parts) {
+      a_.load(part.size, kR1, kFrame, key(part.from));
+      a_.store(part.size, kFrame, static_cast<std::int16_t>(kTuple + static_cast<std::int16_t>(part.to)), kR1);
+    }
+  };
+  constexpr std::size_t kRemote = offsetof(FlowKey, remote), kLocal = offsetof(FlowKey, local);
+  Jumps v6, noted;
+  a_.jump_if_equal(kR7, host_to_be16(ETH_P_IPV6), v6);
+  copy({{BPF_W, kRemote + 12, offsetof(bpf_sock_tuple, ipv4.saddr)},
+        {BPF_W, kLocal + 12, offsetof(bpf_sock_tuple, ipv4.daddr)},
+        {BPF_H, offsetof(FlowKey, remote_port), offsetof(bpf_sock_tuple, ipv4.sport)},
+        {BPF_H, offsetof(FlowKey, local_port), offsetof(bpf_sock_tuple, ipv4.dport)}});
+  a_.jump(noted);
+  a_.land(v6);
+  for (std::size_t i = 0; i < 16; i += 4)
+    copy({{BPF_W, kRemote + i, offsetof(bpf_sock_tuple, ipv6.saddr) + i},
+          {BPF_W, kLocal + i, offsetof(bpf_sock_tuple, ipv6.daddr) + i}});
+  copy({{BPF_H, offsetof(FlowKey, remote_port), offsetof(bpf_sock_tuple, ipv6.sport)},
+        {BPF_H, offsetof(FlowKey, local_port), offsetof(bpf_sock_tuple, ipv6.dport)}});
+  a_.land(noted);
+}
+
+// A connection that came about before the flow of its port was steered goes on in the kernel. (Who else has a socket
+// there is the port's own listener, whose number is kept in the kernel, too.)
+void Matcher::leave_connections_to_kernel(Ends& ends) {
+  constexpr std::uint32_t kListening = 10;  // BPF_TCP_LISTEN
+  constexpr std::int32_t kThisNamespace = -1;
+  Jumps v4;
+  a_.load(BPF_B, kR1, kFrame, key(offsetof(FlowKey, protocol)));
+  a_.jump_if_not(kR1, IPPROTO_TCP, ends.taken);
+  a_.set(kR3, sizeof(bpf_sock_tuple::ipv4));
+  a_.jump_if_equal(kR7, host_to_be16(ETH_P_IP), v4);
+  a_.set(kR3, sizeof(bpf_sock_tuple::ipv6));
+  a_.land(v4);
+  a_.move(kR1, kR6);
+  a_.move(kR2, kFrame);
+  a_.increase(kR2, kTuple);
+  a_.set(kR4, kThisNamespace);
+  a_.set(kR5, 0);
+  a_.call(BPF_FUNC_skc_lookup_tcp);
+  a_.jump_if_null(kR0, ends.taken);
+  a_.load(BPF_W, kR7, kR0, offsetof(bpf_sock, state));
+  a_.move(kR1, kR0);
+  a_.call(BPF_FUNC_sk_release);
+  a_.jump_if_equal(kR7, kListening, ends.taken);
+  a_.jump(ends.passed);
+}
+
 Ends Matcher::assemble() {
   Ends ends;
-  Jumps v6, ports, no_flow;
+  Jumps v6, ports, no_flow, by_port;
   a_.move(kR6, kR1);
   only_to_us(ends);
   clear_key();
@@ -191,14 +253,20 @@ Ends Matcher::assemble() {
   a_.land(ports);
   read_ports(no_flow);
   look_up(ends.taken);
+  if (context_.finds_sockets) note_tuple();
   a_.store_value(BPF_H, kFrame, key(offsetof(FlowKey, remote_port)), 0);
   a_.store_value(BPF_DW, kFrame, key(offsetof(FlowKey, remote)), 0);
   a_.store_value(BPF_DW, kFrame, key(offsetof(FlowKey, remote) + 8), 0);
-  look_up(ends.taken);
+  look_up(by_port);
   a_.land(no_flow);
   clear_key();
   look_up(ends.taken);
   a_.jump(ends.passed);
+  a_.land(by_port);
+  if (context_.finds_sockets)
+    leave_connections_to_kernel(ends);
+  else
+    a_.jump(ends.taken);
   return ends;
 }
 
@@ -210,7 +278,7 @@ BpfAssembler ring_filter(const SteeringPoint& point, std::uint32_t shortest, std
   a.load(BPF_W, kR2, kR1, offsetof(__sk_buff, len));
   a.jump_if_below(kR2, shortest, other_length);
   a.jump_if_above(kR2, longest, other_length);
-  const Ends ends = Matcher(a, kBuffer, point).assemble();
+  const Ends ends = Matcher(a, kTap, point).assemble();
   a.land(ends.taken);
   a.land(ends.copied);
   a.leave_with(-1);  // the whole frame

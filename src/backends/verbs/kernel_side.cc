@@ -1,9 +1,12 @@
 #include "backends/verbs/kernel_side.h"
 
 #include <linux/icmp.h>
+#include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -96,6 +99,7 @@ bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std:
                       static_cast<socklen_t>(interface.size() + 1)) != 0)
     icmp_.close();
   if (icmp_.is_open()) wakeup.add(icmp_.get());
+  sockets_ = Descriptor(open_raw(AF_NETLINK, NETLINK_SOCK_DIAG));
   return true;
 }
 
@@ -152,6 +156,46 @@ void KernelSide::nudge(std::uint32_t address) const {
   (void)libc.setsockopt(socket.get(), SOL_SOCKET, SO_BINDTODEVICE, name_.c_str(),
                         static_cast<socklen_t>(name_.size() + 1));
   (void)libc.sendto(socket.get(), "", 0, MSG_DONTROUTE, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+}
+
+// --- Connections
+
+bool KernelSide::is_wrong_reset(const Packet& frame) const {
+  if (!wire::fits<wire::Ipv4>(frame, sizeof(wire::Ethernet)) || !sockets_.is_open()) return false;
+  const auto& ip = wire::at<wire::Ipv4>(frame, sizeof(wire::Ethernet));
+  const std::size_t tcp = sizeof(wire::Ethernet) + ip.header_len();
+  constexpr std::size_t kFlags = 13;
+  constexpr auto kReset = std::byte{4};
+  if (ip.protocol != wire::kProtocolTcp || frame.len <= tcp + kFlags) return false;
+  if ((frame.data[tcp + kFlags] & kReset) == std::byte{}) [[likely]]
+    return false;
+  return has_connection(frame.data + offsetof(wire::Ipv4, source) + sizeof(wire::Ethernet), frame.data + tcp);
+}
+
+// `addresses` and `ports` as they lie in a frame of ours: local, then remote. What the kernel finds may be a listener.
+bool KernelSide::has_connection(const std::byte* addresses, const std::byte* ports) const {
+  struct {
+    nlmsghdr head;
+    inet_diag_req_v2 body;
+  } request{};
+  request.head.nlmsg_len = sizeof request;
+  request.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  request.head.nlmsg_flags = NLM_F_REQUEST;
+  request.body.sdiag_family = AF_INET;
+  request.body.sdiag_protocol = IPPROTO_TCP;
+  request.body.idiag_states = ~0U;
+  std::memcpy(&request.body.id.idiag_src[0], addresses, sizeof(std::uint32_t));
+  std::memcpy(&request.body.id.idiag_dst[0], addresses + sizeof(std::uint32_t), sizeof(std::uint32_t));
+  std::memcpy(&request.body.id.idiag_sport, ports, sizeof(std::uint16_t));
+  std::memcpy(&request.body.id.idiag_dport, ports + sizeof(std::uint16_t), sizeof(std::uint16_t));
+  request.body.id.idiag_cookie[0] = request.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  alignas(nlmsghdr) char answer[4096];
+  if (libc.sendto(sockets_.get(), &request, sizeof request, 0, nullptr, 0) < 0) return false;
+  const ssize_t got = libc.recv(sockets_.get(), answer, sizeof answer, 0);
+  const auto* const head = reinterpret_cast<const nlmsghdr*>(answer);
+  if (got < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) || head->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+    return false;
+  return static_cast<const inet_diag_msg*>(NLMSG_DATA(head))->idiag_state != TCP_LISTEN;
 }
 
 // --- Answers

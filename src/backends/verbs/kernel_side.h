@@ -33,12 +33,17 @@ class KernelSide {
 
   /// An outgoing ARP frame, which goes no further: a question is put to the kernel.
   void take_arp(const Packet& frame);
+  /// An outgoing RST for a connection that is the kernel's: one that came about before the flow of its port was
+  /// steered, whose frames come here all the same (as copies, from a packet socket). A question to the kernel
+  /// (sock_diag(7)).
+  [[nodiscard]] bool is_wrong_reset(const Packet& frame) const;
   /// What the kernel has told since, as frames from `pool`, into `out`. System calls: to be called when the descriptor
   /// says so, while questions are open, and every now and then.
   std::size_t receive(packet::FramePool& pool, std::span<Packet*> out);
   [[nodiscard]] bool has_questions() const { return questions_ != 0; }
 
  private:
+  bool has_connection(const std::byte* addresses, const std::byte* ports) const;
   void ask(std::uint32_t address);
   bool request(std::uint16_t type, std::uint16_t flags, std::uint8_t neighbour_flags, std::uint32_t address) const;
   void nudge(std::uint32_t address) const;
@@ -49,7 +54,7 @@ class KernelSide {
   int interface_ = 0;
   std::string name_;
   MacAddress mac_;
-  packet::Descriptor netlink_, icmp_;
+  packet::Descriptor netlink_, icmp_, sockets_;
   bool may_ask_ = true;  // the kernel lets us (CAP_NET_ADMIN)
   struct Question {
     std::uint32_t address = 0;  // host order; 0: none

@@ -244,20 +244,24 @@ bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   return true;
 }
 
-// What is asked by ARP the kernel knows.
+// What is asked by ARP the kernel knows; its connections are not ours to end.
 std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
   if (!caps_.steering) [[likely]]
     return transmit(frames);
   std::size_t done = 0;
   while (done < frames.size()) {
     const auto rest = frames.subspan(done);
-    const auto arp = static_cast<std::size_t>(std::find_if(rest.begin(), rest.end(), is_arp) - rest.begin());
-    const std::size_t sent = arp == 0 ? 0 : transmit(rest.first(arp));
+    const auto kept = std::find_if(rest.begin(), rest.end(),
+                                   [this](const Packet* f) { return is_arp(f) || kernel_.is_wrong_reset(*f); });
+    const auto before = static_cast<std::size_t>(kept - rest.begin());
+    const std::size_t sent = before == 0 ? 0 : transmit(rest.first(before));
     done += sent;
-    if (sent < arp) break;
-    if (arp == rest.size()) continue;
-    kernel_.take_arp(*frames[done]);
-    kernel_looks_ = kEagerLooks;
+    if (sent < before) break;
+    if (before == rest.size()) continue;
+    if (is_arp(frames[done])) {
+      kernel_.take_arp(*frames[done]);
+      kernel_looks_ = kEagerLooks;
+    }
     pool_.free_frame(frames[done++]);
   }
   return done;

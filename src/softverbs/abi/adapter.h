@@ -48,6 +48,8 @@ class Adapter {
   /// lock of its own held (the engine asks again when it sends). 0, ETIMEDOUT (the link does not come up) or
   /// EHOSTUNREACH.
   int await_peer(const ibv_gid& gid);
+  /// Until the link is up, a second or two at most; not at all for libbypass. False: it may be down still.
+  bool await_link();
 
   [[nodiscard]] Instant now() const { return clock_.now(); }
 
@@ -69,7 +71,6 @@ class Adapter {
   [[nodiscard]] int physical_state() const;
 
   bool is_own(const ibv_gid& gid);
-  bool await_link();
 
   static void progress(void* self);
   Instant look();

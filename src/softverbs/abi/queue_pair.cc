@@ -45,10 +45,16 @@ void describe(ibv_qp& qp, ibv_pd* pd, const ibv_qp_init_attr& attr) {
 }
 
 // Connected queue pairs learn their peer on the way to RTR. The kernel, too, asks for the peer's address there. A
-// raw-packet queue pair has no peer: its frames are lost on a link that is down.
+// raw-packet queue pair has no peer, and what it sends on a link that is down is lost: a program that begins with a
+// frame and waits for the answer (raw_ethernet_lat) would wait for ever, where on a card the link is up long before it
+// starts.
 int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int mask) {
-  const bool names_peer = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0 &&
-                          attr.ah_attr.is_global != 0 && qp.qp_type != IBV_QPT_RAW_PACKET;
+  if ((mask & IBV_QP_STATE) == 0) return 0;
+  if (qp.qp_type == IBV_QPT_RAW_PACKET) {
+    if (attr.qp_state == IBV_QPS_RTS) (void)adapter.await_link();
+    return 0;
+  }
+  const bool names_peer = attr.qp_state == IBV_QPS_RTR && (mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0;
   return names_peer ? adapter.await_peer(attr.ah_attr.grh.dgid) : 0;
 }
 

@@ -5,7 +5,6 @@
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,18 +16,6 @@
 #include <filesystem>
 #include <thread>
 #include <vector>
-
-namespace {
-std::atomic<int> g_waits{0};  // of the main thread
-}
-
-// The device's waits go through here (the program's symbols come first).
-extern "C" int ppoll(pollfd* items, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  if (gettid() == getpid()) g_waits++;
-  timespec left{};
-  if (timeout != nullptr) left = *timeout;  // the kernel writes there what remains of it
-  return static_cast<int>(syscall(SYS_ppoll, items, count, timeout == nullptr ? nullptr : &left, mask, _NSIG / 8));
-}
 
 namespace {
 
@@ -565,31 +552,6 @@ void raw_frames_are_steered() {
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
-// Nobody is at the wire's other end. Queue pairs that have no peer start all the same, and do not wait for one.
-void raw_queue_pairs_wait_for_nobody() {
-  Device device;
-  ibv_port_attr port{};
-  CHECK(ibv_query_port(device.context, 1, &port) == 0);
-  CHECK(port.state == IBV_PORT_ACTIVE && port.phys_state == kPolling);
-  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
-  ibv_qp_init_attr init = rc_init(cq);
-  init.qp_type = IBV_QPT_RAW_PACKET;
-  ibv_qp* const qp = ibv_create_qp(device.pd, &init);
-  CHECK(qp != nullptr);
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = 1;
-  const int before = g_waits;
-  CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0);
-  for (const ibv_qp_state next : {IBV_QPS_RTR, IBV_QPS_RTS}) {
-    attr.qp_state = next;
-    CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
-  }
-  CHECK(post_send(qp, 1, device.sge(0, 64)) == 0 && completion(cq).status == IBV_WC_SUCCESS);
-  CHECK(g_waits == before);
-  CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
-}
-
 // What the port says, until the peer that comes has gone again. The caller makes both happen.
 void port_states() {
   Device device;
@@ -658,7 +620,6 @@ constexpr Case kCases[] = {
     CASE(answers_to_datagrams),
     CASE(memory_is_registered_anew),
     CASE(raw_frames_are_steered),
-    CASE(raw_queue_pairs_wait_for_nobody),
     CASE(what_is_missing_is_refused),
     {"port_states", port_states, false},
 };
