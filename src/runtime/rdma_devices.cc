@@ -9,6 +9,7 @@
 
 #include "runtime/settings.h"
 #include "stack/context.h"
+#include "stack/route.h"
 
 namespace bypass::runtime {
 namespace {
@@ -38,6 +39,10 @@ bool is_interface_kind(const std::string& kind) {
   return kind == "af_packet" || kind == "netdev" || kind == "af_xdp";
 }
 
+bool is_rdma_kind(const PortConfig& port) {
+  return port.kind == "verbs" || port.kind == "auto";
+}
+
 void report(Config& config, const char* name, std::string text) {
   const SettingValue& value = config.values[setting_index(*setting_by_env(name))];
   config.problems.push_back({name, value.text, value.where, std::move(text)});
@@ -45,6 +50,24 @@ void report(Config& config, const char* name, std::string text) {
 
 bool has(const std::vector<Prefix>& own, const IpAddress& address) {
   return std::any_of(own.begin(), own.end(), [&](const Prefix& prefix) { return prefix.address == address; });
+}
+
+std::size_t count_v4(const std::vector<Prefix>& addresses) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(addresses, [](const Prefix& each) { return each.address.is_v4(); }));
+}
+
+// What the stack's tables hold of one interface.
+bool fits(Config& config, const char* name, const PortConfig& port) {
+  const auto too_many = [&](std::size_t count, std::size_t most, const char* what) {
+    if (count <= most) return false;
+    report(config, name,
+           "shares " + port.interface + ", which has " + std::to_string(count) + " " + what +
+               "; accepted are at most " + std::to_string(most));
+    return true;
+  };
+  return !too_many(count_v4(port.addresses), Interface::kMaxAddresses, "IPv4 addresses") &&
+         !too_many(port.routes.size(), Interface::kMaxRoutes, "routes by a gateway");
 }
 
 void take_routes(PortConfig& port, const KernelNetwork& network, int interface) {
@@ -75,6 +98,7 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
   port.interface = interface;
   if (port.mtu == 0) port.mtu = network.mtu_of(index);
   take_routes(port, network, index);
+  port.shared = fits(config, name, port);
 }
 
 // A software device's port is its wire, seen from above. The stack's wire is IPv4's.
@@ -89,8 +113,13 @@ void take_from_wire(PortConfig& port, const PortConfig& wire) {
 }
 
 void complete_port(Config& config, PortConfig& port, const KernelNetwork& network, const std::string& devices) {
-  if (const auto index = soft_index(port.target); index && *index < config.soft.size())
-    return take_from_wire(port, config.soft[*index]);
+  if (const auto index = soft_index(port.target)) {
+    if (*index < config.soft.size()) return take_from_wire(port, config.soft[*index]);
+    return report(config, "BYPASS_PORT",
+                  "has the port '" + port_text(port) +
+                      "', a software device that nothing makes; BYPASS_SOFT=WIRE makes "
+                      "soft0, a second wire soft1");
+  }
   share(config, "BYPASS_ADDR", port, network, interface_of_device(port.target, devices));
   if (port.shared) std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
 }
@@ -169,15 +198,18 @@ std::string interface_of_device(const std::string& target, const std::string& de
 }
 
 bool asks_the_kernel(const Config& config) {
-  const auto may_share = [](const PortConfig& port) { return port.kind == "verbs" || port.kind == "auto"; };
-  return config.ok() &&
-         (std::ranges::any_of(config.ports, may_share) ||
-          std::ranges::any_of(config.soft, [](const PortConfig& p) { return is_interface_kind(p.kind); }));
+  const auto asks = [](const PortConfig& wire) { return is_rdma_kind(wire) || is_interface_kind(wire.kind); };
+  return config.ok() && (std::ranges::any_of(config.ports, is_rdma_kind) || std::ranges::any_of(config.soft, asks));
 }
 
 void complete_from_kernel(Config& config, const KernelNetwork& network, const std::string& devices) {
-  for (PortConfig& wire : config.soft)
-    if (is_interface_kind(wire.kind)) share(config, "BYPASS_SOFT_ADDR", wire, network, wire.target);
+  const bool of_soft = config.values[setting_index(*setting_by_env("BYPASS_SOFT_ADDR"))].origin != Origin::kDefault;
+  for (PortConfig& wire : config.soft) {
+    if (is_rdma_kind(wire))
+      report(config, "BYPASS_SOFT", "has '" + port_text(wire) + "', which is an RDMA device and no wire for one");
+    if (is_interface_kind(wire.kind))
+      share(config, of_soft ? "BYPASS_SOFT_ADDR" : "BYPASS_ADDR", wire, network, wire.target);
+  }
   for (PortConfig& wire : config.soft)
     for (const RouteVia& route : wire.routes)
       if (route.destination.length == 0 && wire.gateways.empty()) wire.gateways.push_back(route.gateway);

@@ -117,6 +117,42 @@ TEST(RdmaDevices, AddressesOfBothKinds_AreAProblem) {
       << messages(config);
 }
 
+TEST(RdmaDevices, MoreThanTheStackHolds_IsAProblem) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  Config config = from_environment({"BYPASS_PORT=verbs:mlx5_0"});
+  KernelNetwork network = two_interfaces();
+  for (std::uint32_t i = 2; i <= 9; i++) network.addresses.push_back({3, {IpAddress::from_v4(0x0a090000 + i), 24}});
+  complete_from_kernel(config, network, devices.root());
+  EXPECT_NE(messages(config).find("shares eth1, which has 9 IPv4 addresses; accepted are at most 8"), std::string::npos)
+      << messages(config);
+  EXPECT_FALSE(config.ports.at(0).shared);
+}
+
+TEST(RdmaDevices, SoftwareDeviceThatNothingMakes_IsAProblem) {
+  const Config config = completed({"BYPASS_PORT=verbs:soft7", "BYPASS_SOFT=vhost:/tmp/x"}, Devices{});
+  EXPECT_NE(
+      messages(config).find("BYPASS_PORT=verbs:soft7 (environment): has the port 'verbs:soft7', a software device "
+                            "that nothing makes"),
+      std::string::npos)
+      << messages(config);
+}
+
+TEST(RdmaDevices, RdmaDeviceBelowASoftwareOne_IsAProblem) {
+  for (const char* soft : {"BYPASS_SOFT=auto", "BYPASS_SOFT=verbs:mlx5_0"})
+    EXPECT_NE(messages(completed({soft}, Devices{})).find("which is an RDMA device and no wire for one"),
+              std::string::npos);
+}
+
+TEST(RdmaDevices, SoftwareDevicesAddressesOfBothKinds_AreBlamedOnWhatGaveThem) {
+  for (const char* variable : {"BYPASS_ADDR", "BYPASS_SOFT_ADDR"}) {
+    const std::string addresses = std::string(variable) + "=10.9.0.1/24,10.9.0.7/24";
+    const Config config = completed({"BYPASS_SOFT=af_packet:eth1", addresses.c_str()}, Devices{});
+    EXPECT_EQ(messages(config).find(addresses + " (environment): has addresses of the kernel's"), 0U)
+        << messages(config);
+  }
+}
+
 TEST(RdmaDevices, SoftwareDevicesWire_IsSharedLikeACard) {
   const Config config = completed({"BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=af_packet:eth1"}, Devices{});
   ASSERT_TRUE(config.ok()) << messages(config);
