@@ -84,7 +84,7 @@ Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, co
 }
 
 NumberKeeper::NumberKeeper(const Socket& socket) {
-  if (socket.tcb == nullptr || !socket.tcb->has(tcp::kSteered)) return;
+  if (socket.kind != FileKind::kStream || socket.tcb == nullptr || !socket.tcb->has(tcp::kSteered)) return;
   steered_ = true;
   local_ = tcp_engine().local(*socket.tcb);
   remote_ = tcp_engine().remote(*socket.tcb);

@@ -159,6 +159,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_NothingIsAskedForWhatHasEndedMeanwhil
   await_link(LinkState::kUp);
   const FlowSpec kept{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), 80}, {}};
   EXPECT_TRUE(port->steer(kept, true));
+  const int made = device.flows_made();
   lose();
   for (std::uint16_t number = 1000; number < 1100; number++) {
     const FlowSpec brief{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
@@ -171,7 +172,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_NothingIsAskedForWhatHasEndedMeanwhil
   sleeps->end();
   await_link(LinkState::kUp);
   EXPECT_EQ(device.flows(), 1);
-  EXPECT_EQ(device.flows_made(), 2);
+  EXPECT_EQ(device.flows_made(), made + 1);
 }
 
 // A driver makes the RDMA device before the interface, and udev renames that later.
