@@ -89,7 +89,7 @@ class Netlink {
   }
 
   int fd_;
-  alignas(nlmsghdr) char answer_[16 << 10];
+  alignas(nlmsghdr) char answer_[16 << 10]{};
 };
 
 void take_interface(KernelNetwork& network, const nlmsghdr& message) {
