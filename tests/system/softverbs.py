@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 
-from harness import BUILD, Side, check, free_port, run_named
+from harness import LONG, BUILD, Side, check, free_port, run_named
 from veth_wire import Namespaces, ip
 
 CASES = {}
@@ -295,7 +295,7 @@ def many_queue_pairs_both_ways():
 @case
 def every_size_both_ways():
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
-        every_size(program, "-b", "-q", 2, iterations=5)
+        every_size(program, "-b", "-q", 2, iterations=200 if LONG else 5)
 
 
 @case
