@@ -90,10 +90,14 @@ std::string check_verbs(const std::string& target) {
 
 }  // namespace
 
+bool is_interface_kind(std::string_view kind) {
+  return kind == "netdev" || kind == "af_xdp" || kind == "af_packet";
+}
+
 std::string quick_check(const PortConfig& port) {
   if (!kind_built(port.kind)) return "not built yet";
   if (port.kind == "vhost" || port.kind == "virtio") return check_socket(port.target, port.kind == "vhost");
-  if (port.kind == "netdev" || port.kind == "af_xdp" || port.kind == "af_packet") return check_interface(port);
+  if (is_interface_kind(port.kind)) return check_interface(port);
   if (port.kind == "tap") return check_tap(port);
   if (port.kind == "pci") return check_pci(port.target);
   if (port.kind == "verbs") return check_verbs(port.target);

@@ -4,10 +4,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "runtime/config.h"
 
 namespace bypass::runtime {
+
+/// A wire that is an existing network interface.
+bool is_interface_kind(std::string_view kind);
 
 /// Empty: nothing wrong that can be seen. Else what is, and what would be accepted; without the port's name.
 std::string quick_check(const PortConfig& port);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "stack/context.h"
 #include "stack/route.h"
@@ -33,10 +34,6 @@ std::vector<std::string> entries_of(const std::string& folder) {
   closedir(opened);
   std::sort(names.begin(), names.end());
   return names;
-}
-
-bool is_interface_kind(const std::string& kind) {
-  return kind == "af_packet" || kind == "netdev" || kind == "af_xdp";
 }
 
 bool is_rdma_kind(const PortConfig& port) {

@@ -1,7 +1,6 @@
 #include "backends/verbs/flow_rules.h"
 
 #include <cstring>
-#include <tuple>
 
 #include "stack/wire.h"
 
@@ -54,10 +53,6 @@ ibv_flow* create(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, cons
 }
 
 }  // namespace
-
-bool FlowRules::Order::operator()(const FlowSpec& a, const FlowSpec& b) const {
-  return std::tie(a.protocol, a.local, a.remote) < std::tie(b.protocol, b.local, b.remote);
-}
 
 bool FlowRules::add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow) {
   Rule& rule = rules_[flow];

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "stack/address.h"
+#include "stack/flow_order.h"
 #include "stack/port.h"
 
 namespace bypass::verbs {
@@ -31,14 +32,11 @@ class FlowRules {
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
 
  private:
-  struct Order {
-    bool operator()(const FlowSpec& a, const FlowSpec& b) const;
-  };
   struct Rule {
     ibv_flow* made = nullptr;
     unsigned users = 0;
   };
-  std::map<FlowSpec, Rule, Order> rules_;
+  std::map<FlowSpec, Rule, FlowOrder> rules_;
 };
 
 }  // namespace bypass::verbs

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <tuple>
 #include <type_traits>
 
 #include "softverbs/engine/engine.h"
@@ -85,10 +84,6 @@ int flows_of(const FlowRule& rule, const MacAddress& mac, std::span<const ibv_gi
     for (const ibv_gid& gid : own) add(address_of(gid));
   }
   return flows.empty() ? EOPNOTSUPP : 0;
-}
-
-bool PortSteering::Order::operator()(const FlowSpec& a, const FlowSpec& b) const {
-  return std::tie(a.protocol, a.local, a.remote) < std::tie(b.protocol, b.local, b.remote);
 }
 
 PortSteering::~PortSteering() {

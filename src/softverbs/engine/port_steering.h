@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "softverbs/engine/requests.h"
+#include "stack/flow_order.h"
 #include "stack/port.h"
 
 namespace bypass::rdma {
@@ -41,13 +42,10 @@ class PortSteering {
   int take_roce(std::span<const ibv_gid> own);
 
  private:
-  struct Order {
-    bool operator()(const FlowSpec& a, const FlowSpec& b) const;
-  };
   void remove(const FlowSpec& flow);
 
   Port& port_;
-  std::map<FlowSpec, std::uint32_t, Order> uses_;
+  std::map<FlowSpec, std::uint32_t, FlowOrder> uses_;
   bool has_roce_ = false;
 };
 
