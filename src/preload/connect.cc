@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include "preload/acceleration.h"
 #include "preload/escape.h"
+#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
@@ -31,6 +33,19 @@ BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
   return static_cast<int>(use.finish(result));
 }
 
+// One of the kernel's: its other end may be libbypass's, too.
+void adopt_connection(int fd, const sockaddr* peer, int flags) {
+  if (!has_started() || goes_straight()) return;
+  KeepErrno keep;
+  sockaddr_storage name{};
+  socklen_t length = sizeof(name);
+  // The program's room for the name may be smaller than the name.
+  if (peer != nullptr && peer->sa_family != AF_INET && peer->sa_family != AF_INET6) return;
+  if (real.getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return;
+  File* file = socket::adopt_accepted(fd, reinterpret_cast<const sockaddr*>(&name), length, flags);
+  if (file != nullptr) enter_number(fd, file);
+}
+
 int number_connection(const socket::Accepted& accepted) {
   if (enter_number(accepted.number, accepted.file)) return accepted.number;
   real.close(accepted.number);
@@ -49,12 +64,15 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
   if (result < 0) return -1;
   if (accepted.file != nullptr) return number_connection(accepted);
   drop_stale_number(accepted.kernel_fd);
+  adopt_connection(accepted.kernel_fd, address != nullptr && length != nullptr ? address : nullptr, flags);
   return accepted.kernel_fd;
 }
 
 int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
   int connection = flags == 0 ? real.accept(fd, address, length) : real.accept4(fd, address, length, flags);
-  if (connection >= 0) drop_stale_number(connection);
+  if (connection < 0) return connection;
+  drop_stale_number(connection);
+  adopt_connection(connection, address != nullptr && length != nullptr ? address : nullptr, flags);
   return connection;
 }
 

@@ -5,6 +5,7 @@
 
 #include "preload/numbers.h"
 #include "preload/symbols.h"
+#include "preload/uses.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {
@@ -13,6 +14,18 @@ void note_escape(int fd, observe::Reason reason, const char* detail) {
   KeepErrno keep;
   runtime::record_why(fd, static_cast<unsigned>(reason), detail);
 }
+
+namespace {
+
+// Of a connection that the kernel has beneath: it is the kernel's again, whoever gets the descriptor.
+bool goes_back(int fd) {
+  Use use(fd);
+  if (!use) return false;
+  socket::leave_shared_memory(*use);
+  return socket::is_in_kernel(*use);
+}
+
+}  // namespace
 
 void note_passed_descriptors(const msghdr* message) {
   if (message == nullptr || message->msg_control == nullptr || message->msg_controllen == 0) return;
@@ -23,7 +36,7 @@ void note_passed_descriptors(const msghdr* message) {
     for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
       int fd;
       memcpy(&fd, reinterpret_cast<const char*>(c) + at, sizeof(fd));
-      if (is_tracked(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
+      if (is_tracked(fd) && !goes_back(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
     }
   }
 }
@@ -33,7 +46,7 @@ void note_exec(const char* program) {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     if (!fd_table.load(fd).is_socket()) continue;
     int flags = real.fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) note_escape(fd, observe::Reason::kEscapedExec, program);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0 && !goes_back(fd)) note_escape(fd, observe::Reason::kEscapedExec, program);
   }
 }
 

@@ -377,10 +377,19 @@ BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count
   return send_file(out, in, offset, count);
 }
 
+// A connection that the kernel has beneath goes back to it, and then it splices.
+bool stays_ours(int fd) {
+  if (!is_tracked(fd)) return false;
+  Use use(fd);
+  if (!use) return false;
+  socket::leave_shared_memory(*use);
+  return !socket::is_in_kernel(*use);
+}
+
 // Programs that splice fall back to read and write on EINVAL, which the kernel gives for whatever cannot
 // splice; moving bytes by way of a pipe of ours could lose what the other end does not take.
 BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_offset, size_t length, unsigned flags)) {
-  bool ours = (is_tracked(in) && Use(in)) || (is_tracked(out) && Use(out));
+  bool ours = stays_ours(in) || stays_ours(out);
   if (!ours) [[likely]]
     return real.splice(in, in_offset, out, out_offset, length, flags);
   note_escape(is_tracked(in) ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");

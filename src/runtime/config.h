@@ -115,6 +115,8 @@ struct Config {
   [[nodiscard]] bool ok() const { return problems.empty(); }
   /// There is something to accelerate: a port, or a mover that needs none.
   [[nodiscard]] bool wants_port() const { return ok() && !ports.empty(); }
+  /// Whether there is anything that libbypass may do for the process's sockets.
+  [[nodiscard]] bool wants_anything() const { return wants_port() || (ok() && local); }
 };
 
 /// What the backend is asked to open for `port`, one of so many of its process (config.ports or config.soft).

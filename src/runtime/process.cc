@@ -25,12 +25,14 @@
 #include "runtime/progress.h"
 #include "runtime/publish.h"
 #include "runtime/routes.h"
+#include "runtime/run_dir.h"
 #include "runtime/settings.h"
 #include "runtime/startup.h"
 #include "socket/address.h"
 #include "socket/api.h"
 #include "socket/kernel.h"
 #include "socket/kin.h"
+#include "socket/local.h"
 #include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
@@ -133,7 +135,9 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
     p.region.why(Reason::kPortUnavailable, fd, protocol, address, problem != nullptr ? problem->c_str() : "");
     return socket::Decision::kKernel;
   }
-  p.region.why(verdict.reason, fd, protocol, address, verdict.detail);
+  // Where it is decided later whether shared memory carries it, "kernel" is no news.
+  const bool open_question = verdict.reason == Reason::kLoopback || verdict.reason == Reason::kNoPortConfigured;
+  if (!open_question || !p.local_ports.is_open()) p.region.why(verdict.reason, fd, protocol, address, verdict.detail);
   return verdict.action == RuleAction::kFail ? socket::Decision::kFail : socket::Decision::kKernel;
 }
 
@@ -174,6 +178,7 @@ bool address_is_taken(const sockaddr* local) {
 }
 
 bool need_wire() {
+  if (g_process->config.ports.empty()) return true;  // connections within the host need none
   return open_ports(*g_process);
 }
 
@@ -183,6 +188,38 @@ socket::Decision routes_to(const sockaddr* remote) {
   const Verdict verdict = g_process->decider.connect(RuleProto::kUdp, *endpoint);
   if (verdict.action == RuleAction::kKernel) return socket::Decision::kKernel;  // too many to note one by one
   return act_on(verdict, -1, IPPROTO_UDP, *endpoint, true);
+}
+
+/// What a rule of the user's gives to the kernel stays there.
+bool may_be_local(const sockaddr* address) {
+  const auto endpoint = socket::endpoint_of(address, sizeof(sockaddr_in6));
+  if (!endpoint) return false;
+  const Verdict verdict = g_process->decider.connect(RuleProto::kTcp, *endpoint);
+  return verdict.reason != Reason::kRuleKernel && verdict.reason != Reason::kRuleFail;
+}
+
+/// Without a run directory nothing is local: each process would be alone in its view.
+void open_local_ports(Process& p) {
+  if (!p.config.local) return;
+  std::string problem;
+  const int folder = open_run_dir(run_dir_path(p.config.run_dir), true, problem);
+  if (folder >= 0) {
+    auto opened = fastpath::shm::Directory::open(folder);
+    if (opened.ok()) p.local_ports = std::move(opened.value);
+    if (!opened.ok()) problem = "its file local-ports cannot be used";
+    socket::kernel->close(folder);
+  }
+  if (!p.local_ports.is_open()) BYPASS_LOG_INFO("no shared memory within the host: %s", problem.c_str());
+}
+
+void fill_local_environment(Process& p) {
+  fastpath::shm::descriptor_keeper = {own_high, [](int fd) { own_descriptor(fd, false); }};
+  open_local_ports(p);
+  if (!p.local_ports.is_open()) return;
+  socket::LocalEnvironment& e = socket::local_environment;
+  e.directory = &p.local_ports;
+  e.may_be_local = may_be_local;
+  e.need_progress = [] { g_process->progress.start_or_wake(); };
 }
 
 void fill_environment(Process& p) {
@@ -271,14 +308,14 @@ void at_load(char** envp) {
 }
 
 bool accelerates() {
-  return !g_forked_child && configuration().wants_port();
+  return !g_forked_child && configuration().wants_anything();
 }
 
 bool start() {
   if (g_process != nullptr) return !g_forked_child;
   Inside inside;
   const Config& config = configuration();
-  if (!config.wants_port()) return false;
+  if (!config.wants_anything()) return false;
   auto* ports = new PortSet(config);
   if (!check_ports(*ports)) return false;
   std::string problem;
@@ -292,6 +329,7 @@ bool start() {
   auto* p = new Process(config, region(), *ports, *mapped, *stack);
   g_process = p;
   fill_environment(*p);
+  fill_local_environment(*p);
   mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
@@ -351,7 +389,11 @@ bool after_fork_child() {
   p.socket_slots.clear();
   p.ending = 0;
   p.progress.forget();
+  socket::local_save_channels();
   close_own_descriptors(log_descriptor());
+  socket::local_restore_channels();
+  p.local_ports.abandon();
+  open_local_ports(p);
   crash::on_fork_child();
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) socket::environment.shard = nullptr;

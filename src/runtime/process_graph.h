@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "fastpath/shm/directory.h"
 #include "observe/region.h"
 #include "runtime/arena.h"
 #include "runtime/config.h"
@@ -35,6 +36,7 @@ struct Process {
   socket::Clock clock;
   socket::Shard shard;
   Progress progress;
+  fastpath::shm::Directory local_ports;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell

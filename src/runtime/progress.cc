@@ -16,6 +16,7 @@
 #include "socket/kernel.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
+#include "socket/local.h"
 #include "socket/wait.h"
 
 namespace bypass::runtime {
@@ -155,7 +156,7 @@ void Progress::wait_for_a_waiter() {
 
 // A listener's ports are opened a little later; those that another process has to open, when that calls.
 void Progress::open_step() {
-  if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return sleep_for(kNever - Instant{});
+  if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return local_step();
   sleep_for(kLateOpen);
   if (stopping_.load(std::memory_order_acquire)) return;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
@@ -164,6 +165,22 @@ void Progress::open_step() {
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});
+}
+
+// Without a wire: what peers on this host say while the program is elsewhere. A thread of it that sleeps hears them
+// itself.
+void Progress::local_step() {
+  if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
+  {
+    socket::Guard guard(shard_);
+    socket::local_tick(guard);
+  }
+  const Duration quiet = shard_.clock().now() - shard_.last_poll();
+  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(kLongestPause);
+  const int watch = socket::kernel_halves_descriptor();
+  nap({&watch, 1}, kLongestPause);
+  socket::look_at_kernel_halves(shard_.clock().now(), true);
 }
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
@@ -230,15 +247,19 @@ void Progress::sleep_armed() {
       return;
     }
   }
-  std::array<int, Context::kMaxPorts> wires{};
-  const std::size_t wire_count = shard_.wait_descriptors(wires);
+  std::array<int, Context::kMaxPorts + 1> wires{};
+  std::size_t wire_count = shard_.wait_descriptors(wires);
+  const bool local = socket::has_local_links();
+  if (local) wires[wire_count++] = socket::kernel_halves_descriptor();
   const Instant deadline = shard_.next_timeout();
   nap({wires.data(), wire_count}, deadline == kNever ? kNever - Instant{} : deadline - shard_.clock().now());
   {
     socket::Guard guard(shard_);
     shard_.end_progress_sleep();
     if (!shard_.watched()) shard_.disarm_locked();
+    if (local) socket::local_tick(guard);
   }
+  if (local) socket::look_at_kernel_halves(shard_.clock().now(), true);
 }
 
 void Progress::drain_wake() {

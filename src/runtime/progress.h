@@ -29,6 +29,10 @@ class Progress {
   void join_family();
   /// A listener waits for its port: open it soon.
   void want_ports();
+  /// start(), or a look at what there is to watch.
+  void start_or_wake() {
+    if (start()) wake();
+  }
   /// Called once a tick, for what is not urgent (statistics).
   void on_tick(void (*call)(void*), void* argument) {
     tick_call_ = call;
@@ -44,6 +48,7 @@ class Progress {
   bool may_sweep();
   void mind_family();
   void follow_step();
+  void local_step();
   bool poll_until_quiet();
   void sleep_armed();
   void sleep_for(Duration time);

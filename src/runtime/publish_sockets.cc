@@ -70,6 +70,15 @@ void fill_stream(SocketRecord& record, const tcp::Engine& engine, const tcp::Tcb
   record.snd_wnd = info.snd_wnd, record.rcv_wnd = info.rcv_wnd;
 }
 
+/// Bytes and state are the kernel's to tell; which path they take is ours.
+void fill_local(SocketRecord& record, const socket::Socket& s) {
+  const bool paired = s.details->local.stage == socket::LocalEnd::Stage::kPaired;
+  record.path = static_cast<std::uint8_t>(paired ? SocketPath::kShm : SocketPath::kKernel);
+  record.state = static_cast<std::uint8_t>(SocketState::kEstablished);
+  fill_names(record, s.details->bound, s.details->peer);
+  record.rx_bytes = s.details->local.consumer.consumed(), record.tx_bytes = s.details->local.producer.produced();
+}
+
 SocketRecord record_of(Stack& stack, const socket::Socket& s) {
   SocketRecord record{};
   record.fd = s.number.load(std::memory_order_relaxed);
@@ -79,6 +88,10 @@ SocketRecord record_of(Stack& stack, const socket::Socket& s) {
       static_cast<std::uint8_t>(s.path == socket::Path::kUndecided ? SocketPath::kUndecided : SocketPath::kDual);
   record.state = static_cast<std::uint8_t>(SocketState::kOpen);
   if (s.path == socket::Path::kUndecided) return record;
+  if (s.path == socket::Path::kLocal) {
+    fill_local(record, s);
+    return record;
+  }
   if (s.kind == socket::FileKind::kStream && s.tcb != nullptr) {
     fill_stream(record, stack.tcp(), *s.tcb);
   } else if (s.kind == socket::FileKind::kListener && s.listener != nullptr) {

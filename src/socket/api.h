@@ -73,6 +73,15 @@ struct Accepted {
 };
 /// Takes a connection of either path. `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC. `address`/`length` as accept4's.
 long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
+/// A connection that accept() has given to the program, from the kernel's queue: an object when the process at its
+/// other end may be libbypass on this host, else null (the number is the kernel's alone). `flags`: accept4's.
+File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);
+/// Before something is done with a number that only the kernel's own socket can do (exec, SCM_RIGHTS): what of the
+/// connection lies in shared memory goes back to the kernel. Of other objects: nothing.
+void leave_shared_memory(File& file);
+/// Whether the kernel's own socket under the number is where the bytes are.
+[[nodiscard]] bool is_in_kernel(const File& file);
+
 /// A socket descriptor whose duplicates stand for accepted connections (fstat says socket).
 int shadow_placeholder(int domain);
 /// In a forked child: the parent's are closed.

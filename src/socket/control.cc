@@ -46,6 +46,10 @@ std::optional<long> control(File& file, int fd, unsigned long request, void* arg
   if (request == FIOASYNC) return set_status_bit(file, fd, O_ASYNC, argument);
   switch (kind(file)) {
     case FileKind::kStream:
+      if (socket_of(file).path == Path::kLocal && request == FIONREAD) {
+        const std::optional<long> bytes = local_readable(socket_of(file), fd);
+        return bytes.has_value() ? std::optional(answer(argument, static_cast<std::size_t>(*bytes))) : std::nullopt;
+      }
       if (socket_of(file).path != Path::kBypass) return std::nullopt;
       return control_connection(socket_of(file), request, argument);
     case FileKind::kListener: {

@@ -82,6 +82,10 @@ void note_seen(EpollItem& item) {
   item.seen_err = static_cast<std::uint16_t>(r.err);
 }
 
+bool is_local(const File& target) {
+  return target.kind == FileKind::kStream && socket_of(target).path == Path::kLocal;
+}
+
 // As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
 void report_present(EpollItem& item) {
   note_seen(item);
@@ -94,7 +98,7 @@ long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
     if (would_loop(set, target, 0)) return failure(Refusal::kLoop);
     watch_kernel_half(target, fd);
   }
-  if (target.kind == FileKind::kDatagram) watch_kernel_half(target, fd);
+  if (target.kind == FileKind::kDatagram || is_local(target)) watch_kernel_half(target, fd);
   EpollItem* item = objects->items.allocate();
   if (item == nullptr) return failure(Error::kNoMemory);
   item->set = &set;

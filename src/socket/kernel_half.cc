@@ -2,13 +2,13 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
-#include <new>
 
+#include "socket/chunk_table.h"
 #include "socket/epoll.h"
+#include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
@@ -21,6 +21,7 @@ namespace {
 /// After something was done on the kernel's side, looks are not rationed for this long.
 constexpr Duration kActive = std::chrono::milliseconds(50);
 constexpr std::uint32_t kEpollKind = 1U << 31;
+constexpr std::uint32_t kChannelKind = 1U << 30;  // of a local connection, not its socket
 
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
@@ -32,35 +33,7 @@ SlotId id_of(File& file) {
                                        : objects->sockets.id_of(static_cast<Socket*>(&file));
 }
 
-/// By the objects' slots; grows by chunks that are never given back. Mapped, not allocated: a call in a signal handler
-/// may come upon a new object.
-class HalfTable {
- public:
-  /// Null: no memory, or beyond the four millionth slot.
-  KernelHalf* at(std::uint32_t index) {
-    const std::size_t chunk = index / kChunk;
-    if (chunk >= chunks_.size() || (chunks_[chunk] == nullptr && !make(chunk))) return nullptr;
-    return &chunks_[chunk][index % kChunk];
-  }
-  void clear() {
-    for (KernelHalf* chunk : chunks_) {
-      for (std::size_t i = 0; chunk != nullptr && i < kChunk; i++) chunk[i] = KernelHalf{};
-    }
-  }
-
- private:
-  static constexpr std::size_t kChunk = 1024;
-  bool make(std::size_t chunk) {
-    const long made =
-        os::call(SYS_mmap, 0, kChunk * sizeof(KernelHalf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made < 0 && made > -4096) return false;
-    chunks_[chunk] = reinterpret_cast<KernelHalf*>(made);
-    for (std::size_t i = 0; i < kChunk; i++) new (chunks_[chunk] + i) KernelHalf{};
-    return true;
-  }
-  std::array<KernelHalf*, 4096> chunks_{};
-};
-constinit std::array<HalfTable, 2> halves{};  // sockets, epoll sets; with the shard's lock
+constinit std::array<ChunkTable<KernelHalf>, 2> halves{};  // by slot: sockets, epoll sets; with the shard's lock
 
 // Slot and generation, so that an edge of an object that has ended since finds nothing.
 std::uint64_t name_of(File& file) {
@@ -70,7 +43,7 @@ std::uint64_t name_of(File& file) {
 
 File* find(std::uint64_t name) {
   const auto low = static_cast<std::uint32_t>(name);
-  const SlotId id{low & ~kEpollKind, static_cast<std::uint32_t>(name >> 32)};
+  const SlotId id{low & ~(kEpollKind | kChannelKind), static_cast<std::uint32_t>(name >> 32)};
   if ((low & kEpollKind) != 0) return objects->epolls.get(id);
   return objects->sockets.get(id);
 }
@@ -92,9 +65,14 @@ bool tell_kernel(int operation, File& file, int fd, std::uint32_t events) {
   return set >= 0 && kernel->epoll_ctl(set, operation, fd, &event) == 0;
 }
 
+std::uint32_t watched_events(const File& file) {
+  return file.kind == FileKind::kStream ? EPOLLIN | EPOLLRDHUP | EPOLLPRI : EPOLLIN | EPOLLRDHUP;
+}
+
 void hear(const epoll_event& event, bool fresh) {
   File* file = find(event.data.u64);
   if (file == nullptr) return;
+  if ((event.data.u64 & kChannelKind) != 0) return local_on_channel(socket_of(*file));
   KernelHalf* half = kernel_half(*file);
   if (half == nullptr || !half->watched) return;
   std::uint32_t bits = 0;
@@ -102,6 +80,9 @@ void hear(const epoll_event& event, bool fresh) {
   if ((event.events & EPOLLOUT) != 0) half->out = true, bits |= kOut;
   if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
   if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
+  if (file->kind == FileKind::kStream) local_on_kernel(socket_of(*file));
+  const bool ends = (event.events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
+  if (file->kind == FileKind::kStream) bits = ends ? kEverything : bits | (event.events & EPOLLPRI);
   if (bits != 0) signal(*file, bits);
 }
 
@@ -145,7 +126,7 @@ void doubt_kernel_half(KernelHalf& half) {
 
 void watch_kernel_half(File& file, int fd) {
   KernelHalf* half = kernel_half(file);
-  if (half == nullptr || half->watched || !tell_kernel(EPOLL_CTL_ADD, file, fd, EPOLLIN | EPOLLRDHUP)) return;
+  if (half == nullptr || half->watched || !tell_kernel(EPOLL_CTL_ADD, file, fd, watched_events(file))) return;
   half->watched = true;
   half->number = fd;
   note_kernel_activity();
@@ -176,7 +157,7 @@ void unwatch_kernel_half(File& file) {
 
 void forget_kernel_halves() {
   watch_set.store(-1, std::memory_order_relaxed);
-  for (HalfTable& table : halves) table.clear();
+  for (ChunkTable<KernelHalf>& table : halves) table.for_each([](KernelHalf& half) { half = KernelHalf{}; });
 }
 
 void number_goes(File& file, int fd) {
@@ -190,7 +171,20 @@ void number_goes(File& file, int fd) {
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
   half->number = own;
   half->owned = true;
-  tell_kernel(EPOLL_CTL_ADD, file, own, EPOLLIN | EPOLLRDHUP);
+  tell_kernel(EPOLL_CTL_ADD, file, own, watched_events(file));
+}
+
+bool watch_channel(File& file, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;  // until it has been read
+  event.data.u64 = name_of(file) | kChannelKind;
+  const int set = the_watch_set();
+  return set >= 0 && kernel->epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void unwatch_channel(int fd) {
+  epoll_event unused{};
+  kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
 }
 
 void note_set_number(File& set, int number) {
@@ -202,7 +196,7 @@ void want_kernel_out(File& file, int fd) {
   KernelHalf* half = kernel_half(file);
   if (half == nullptr) return;
   half->out = false;
-  if (!half->watched || !tell_kernel(EPOLL_CTL_MOD, file, half->number, EPOLLIN | EPOLLOUT | EPOLLRDHUP)) {
+  if (!half->watched || !tell_kernel(EPOLL_CTL_MOD, file, half->number, watched_events(file) | EPOLLOUT)) {
     half->out = true;  // nobody would tell: let the program try again
     (void)fd;
   }

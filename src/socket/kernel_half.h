@@ -58,6 +58,10 @@ void note_set_number(File& set, int number);
 /// The kernel refused a write for want of room: ask to be told.
 void want_kernel_out(File& file, int fd);
 
+/// The channel of a local connection in the same watch: local_on_channel() hears of it while it is readable.
+bool watch_channel(File& file, int fd);
+void unwatch_channel(int fd);
+
 /// Without the lock. At most every `kernel_poll` unless `always` or the kernel's side is busy: something
 /// that this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);

@@ -118,6 +118,7 @@ bool adopt_number(const Fork& fork, File& file, int fd) {
   if (!file.references.add(objects->memory, shard().family().slot())) return false;
   if (file.kind == FileKind::kEpoll) note_set_number(file, fd);
   if (file.dual) watch_kernel_half(file, fd);
+  if (file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal) local_adopt(socket_of(file), fd);
   return true;
 }
 
@@ -160,8 +161,9 @@ bool refers_to_wire() {
   bool any = false;
   const std::uint32_t slot = shard().family().slot();
   for_each_file([&](const File& file) {
-    const bool socket = file.kind != FileKind::kEpoll && file.alive;
-    any = any || (socket && socket_of(file).path != Path::kUndecided && file.references.of(slot) != 0);
+    if (file.kind == FileKind::kEpoll || !file.alive || file.references.of(slot) == 0) return;
+    const Path path = socket_of(file).path;
+    any = any || (path != Path::kUndecided && path != Path::kLocal);
   });
   return any;
 }

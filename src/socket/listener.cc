@@ -38,9 +38,13 @@ Decision decide(const Socket& socket, int fd) {
 }
 
 long listen_in_kernel(Socket& socket, int fd, int backlog) {
-  Guard guard(shard());
-  give_to_kernel(guard, socket);
-  return kernel_result(kernel->listen(fd, backlog));
+  {
+    Guard guard(shard());
+    give_to_kernel(guard, socket);
+  }
+  const long r = kernel_result(kernel->listen(fd, backlog));
+  if (r == 0) local_note_listener(fd);
+  return r;
 }
 
 void tell_failure(int fd, Error error) {
@@ -101,6 +105,7 @@ long listen_first(Socket& socket, int fd, int backlog) {
   if (socket.has(kFreeBound)) return listen_on_wire(socket, fd, backlog, socket.details->bound, false);
   // The kernel comes first: its errno is the program's, and an unbound socket gets its port from it.
   if (kernel->listen(fd, backlog) != 0) return kernel_failure();
+  local_note_listener(fd);
   return listen_on_wire(socket, fd, backlog, kernel_name(fd), true);
 }
 

@@ -105,6 +105,10 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
     if (value == nullptr && length != 0) return failure(Refusal::kBadPointer);
     return set_connection_option(socket, fd, level, name, bytes);
   }
+  if (socket.path == Path::kLocal && needs_kernel(level, name)) {
+    Guard guard(shard());
+    local_leave(guard, socket);
+  }
   const long r = kernel_result(kernel->setsockopt(fd, level, name, value, length));
   if (r != 0 || socket.path == Path::kKernel) return r;
   take_over(socket, fd, level, name, bytes);

@@ -133,7 +133,9 @@ class PollCondition final : public Condition {
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)
       return static_cast<const Epoll&>(file).bypass_items.load(std::memory_order_relaxed) != 0;
-    return socket_of(file).path != Path::kUndecided;
+    const Socket& socket = socket_of(file);
+    if (socket.path == Path::kLocal) return socket.details->local.stage == LocalEnd::Stage::kPaired;
+    return socket.path != Path::kUndecided;
   }
 
   std::span<PollItem> items_;
@@ -163,6 +165,8 @@ void watch_halves(std::span<PollItem> items) {
     if (is_kernel(item) || !item.file->alive) continue;
     if (kind(*item.file) == FileKind::kDatagram && !connected_to_bypass(socket_of(*item.file)))
       watch_kernel_half(*item.file, item.fd);
+    if (kind(*item.file) == FileKind::kStream && socket_of(*item.file).path == Path::kLocal)
+      watch_kernel_half(*item.file, item.fd);
     if (kind(*item.file) != FileKind::kEpoll) continue;
     static_cast<Epoll&>(*item.file).number = item.fd;
     if (static_cast<Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed))
@@ -170,8 +174,10 @@ void watch_halves(std::span<PollItem> items) {
   }
 }
 
-bool may_have_half(FileKind kind) {
-  return kind == FileKind::kDatagram || kind == FileKind::kEpoll;
+bool may_have_half(const File& file) {
+  const FileKind what = kind(file);
+  if (what == FileKind::kStream) return socket_of(file).path == Path::kLocal;
+  return what == FileKind::kDatagram || what == FileKind::kEpoll;
 }
 
 long poll_kernel_only(KernelSet& set, Duration timeout, const sigset_t* mask) {
@@ -188,7 +194,7 @@ long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
     item.revents = 0;
     if (item.file != nullptr && leave_to_kernel(*item.file)) item.file = nullptr;
     ours = ours || item.file != nullptr;
-    halves = halves || (item.file != nullptr && may_have_half(kind(*item.file)));
+    halves = halves || (item.file != nullptr && may_have_half(*item.file));
   }
   KernelSet kernel_set(items);
   if (!kernel_set.valid()) return failure(Error::kNoMemory);

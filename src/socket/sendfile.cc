@@ -44,9 +44,10 @@ class SendingFile final : public Sending {
 }  // namespace
 
 // A datagram socket, or one that the kernel has, is the caller's to hand on.
-long send_file(File& file, int, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
+long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
   if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
   Socket& socket = socket_of(file);
+  if (socket.path == Path::kLocal) return local_send_file(socket, fd, in_fd, offset, std::min(count, kMost), sigpipe);
   if (socket.path != Path::kBypass) {
     sigpipe = true;
     return failure(Error::kBrokenPipe);

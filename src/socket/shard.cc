@@ -5,6 +5,7 @@
 #include <new>
 
 #include "socket/api.h"
+#include "socket/local.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/steering.h"
@@ -150,7 +151,8 @@ std::size_t Shard::poll_locked() {
   for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
-  idle_ = !output && received == 0 && !due && !served_;
+  const bool moved = has_active_local() && poll_local();
+  idle_ = !output && received == 0 && !due && !served_ && !moved;
   return received;
 }
 

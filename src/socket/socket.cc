@@ -102,6 +102,7 @@ void give_to_kernel(Guard&, Socket& socket) {
 }
 
 void end_socket(Guard& guard, Socket& socket) {
+  if (socket.path == Path::kLocal) local_end(guard, socket);
   unwatch_kernel_half(socket);
   Context& ctx = guard.context();
   if (socket.kind == FileKind::kListener) {
@@ -139,11 +140,23 @@ bool drop_reference(File& file) {
   return file.references.remove(objects->memory, shard().family().slot());
 }
 
+bool is_local(const File& file) {
+  return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
+}
+
+void number_goes_away(File& file, int fd) {
+  if (is_local(file)) local_number_goes(socket_of(file), fd);
+  number_goes(file, fd);
+}
+
 // The object stays: for other numbers of ours, or for other processes.
 void drop_number(File& file, int fd) {
   drop_reference(file);
-  if (file.references.of(shard().family().slot()) == 0) return forget_kernel_half(file);
-  if (fd >= 0) number_goes(file, fd);
+  if (file.references.of(shard().family().slot()) == 0) {
+    if (is_local(file)) local_forget(socket_of(file));
+    return forget_kernel_half(file);
+  }
+  if (fd >= 0) number_goes_away(file, fd);
   if (file.kind == FileKind::kEpoll && kernel_half_state(file).set_number == fd) note_set_number(file, -1);
 }
 
@@ -212,7 +225,7 @@ int release(File& file, int fd) {
     if (file.kind == FileKind::kEpoll || !must_linger(socket_of(file))) {
       drop_reference(file);
       file.ending = true;
-      if (fd >= 0 && file.users != 0) number_goes(file, fd);
+      if (fd >= 0 && file.users != 0) number_goes_away(file, fd);
       end_keeping_number(guard, file, fd);
       return 1;
     }
@@ -232,7 +245,7 @@ int release(File& file, int fd) {
 
 void number_closes(File& file, int fd) {
   Guard guard(shard());
-  if (file.alive && !file.ending) number_goes(file, fd);
+  if (file.alive && !file.ending) number_goes_away(file, fd);
 }
 
 FileKind kind(const File& file) {
@@ -355,6 +368,7 @@ long set_status_flags(File& file, int fd, int flags) {
   file.status = static_cast<std::uint16_t>(flags & kSettable);
   if ((flags & O_ASYNC) == 0 || kind(file) == FileKind::kEpoll) return 0;
   Socket& socket = socket_of(file);
+  if (socket.path == Path::kLocal) local_leave(guard, socket);
   socket.set(kOptionIgnored);  // nobody sends SIGIO for the stack's side
   if (socket.path == Path::kBypass || socket.path == Path::kDual) tell_ignored_options(socket, fd);
   return 0;

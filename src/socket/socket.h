@@ -18,6 +18,7 @@
 #include "socket/address.h"
 #include "socket/file.h"
 #include "socket/kernel_half.h"
+#include "socket/local.h"
 #include "socket/readiness.h"
 #include "socket/shard.h"
 #include "stack/tcp/engine.h"
@@ -29,6 +30,7 @@ enum class Path : std::uint8_t {
   kUndecided,  // stream: the kernel socket answers everything
   kBypass,     // the stack's
   kDual,       // both: wildcard listeners, datagrams
+  kLocal,      // stream: the kernel's connection, whose bytes may move to memory that both ends share
   kKernel,     // decided for the kernel; the caller drops the object
 };
 
@@ -81,6 +83,7 @@ struct Details {
   std::uint32_t corked_bytes = 0;
   Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
+  LocalEnd local;                                   // of path kLocal
 };
 
 struct Socket : File {

@@ -41,6 +41,7 @@ class Flushing final : public SocketCondition {
 
 // tcp_poll() of Linux, line by line.
 std::uint32_t stream_bits(const Socket& socket) {
+  if (socket.path == Path::kLocal) return local_bits(socket);
   if (socket.path != Path::kBypass || socket.tcb == nullptr) return kOut | kHangUp;
   tcp::Engine& engine = tcp_engine();
   const State state = engine.state(*socket.tcb);
@@ -60,6 +61,7 @@ std::uint32_t stream_bits(const Socket& socket) {
 
 long stream_shutdown(Socket& socket, int fd, int how) {
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
+  if (socket.path == Path::kLocal) return local_shutdown(socket, fd, how);
   Guard guard(shard());
   if (socket.tcb == nullptr) return failure(Error::kNotConnected);
   Context& ctx = guard.context();

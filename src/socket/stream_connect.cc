@@ -144,12 +144,18 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   // What the kernel refuses or dissolves is its business, and changes nothing here.
   const bool refused = !remote.has_value() || address->sa_family != socket.domain;
-  if (refused || unspecified || socket.path == Path::kKernel)
+  if (socket.path == Path::kLocal && unspecified) {  // the connection is dissolved
+    Guard guard(shard());
+    local_leave(guard, socket);
+  }
+  if (refused || unspecified || socket.path == Path::kKernel || socket.path == Path::kLocal)
     return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:
+      if (local_before_connect(socket, fd, address, length))
+        return kernel_result(kernel->connect(fd, address, length));
       return connect_in_kernel(socket, [&] { return kernel_result(kernel->connect(fd, address, length)); });
     case Decision::kBypass:
       break;

@@ -100,6 +100,7 @@ std::size_t Receiving::copy_out(Guard& guard, std::size_t bytes) {
 
 long stream_receive(Socket& socket, int fd, Message& message, int flags) {
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_receive(fd, message, flags);
+  if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
   message.name_length = 0;
   message.control_length = 0;
   message.flags = 0;

@@ -134,6 +134,7 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
     if (r.has_value()) return *r;
   }
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_send(fd, message, flags);
+  if (socket.path == Path::kLocal) return local_send(socket, fd, message, flags, sigpipe);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);
   const long r = run_sending(socket, sending, flags);

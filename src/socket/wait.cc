@@ -101,8 +101,10 @@ class Bed {
     waiter_.asleep = true;
     counted_ = condition.needs_wire();
     if (counted_) shard().count_sleeper(1);
+    const bool come = counted_ && arm_local();
+    if (come && condition.changed()) return condition.attempt(guard);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
-      quiet_ = true;
+      quiet_ = !come;
       return kAgain;
     }
     watching_ = true;
@@ -111,7 +113,7 @@ class Bed {
     dispatch_events(shard().stack());
     if (condition.changed()) return condition.attempt(guard);
     until_ = shard().watch_until(deadline);
-    quiet_ = armed && received == 0 && !shard().frames_left();
+    quiet_ = armed && received == 0 && !come && !shard().frames_left();
     return kAgain;
   }
   /// Awake: one look at the wire and an attempt, then out of all lists.
@@ -243,7 +245,7 @@ long Waiting::spin() {
 // One poll, and in the same lock hold an attempt if that changed anything.
 long Waiting::turn() {
   // Another process polls the wires: there is nothing to do in the lock until it has brought something.
-  if (!shard().owns_wires() && condition_.needs_wire() && !condition_.changed()) [[unlikely]] {
+  if (!shard().owns_wires() && condition_.needs_wire() && !condition_.changed() && !has_active_local()) [[unlikely]] {
     __builtin_ia32_pause();
     now_ = shard().clock().now();
     return kAgain;

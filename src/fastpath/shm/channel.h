@@ -32,6 +32,8 @@ class Channel {
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool is_open() const { return socket_.is_open(); }
   void close() { socket_.reset(); }
+  /// In a forked child whose copy is closed already: forgets the number.
+  void abandon() { socket_.abandon(); }
 
   /// At least two bytes: one is a wake-up. Never waits. `passed`: a descriptor that goes along, and stays ours.
   Sent send(std::span<const std::byte> packet, int passed = -1);

@@ -44,6 +44,11 @@ class Descriptor {
 
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
+  /// Forgets the number, which somebody else has closed.
+  void abandon() {
+    fd_ = -1;
+    owned_ = false;
+  }
   void reset() {
     if (fd_ < 0) return;
     if (owned_ && descriptor_keeper.disown != nullptr) descriptor_keeper.disown(fd_);

@@ -26,6 +26,12 @@ class Pairing {
   [[nodiscard]] int descriptor() const;
   [[nodiscard]] Instant next_timeout() const;
 
+  /// In a forked child whose copies of our descriptors are closed already.
+  void abandon() {
+    rendezvous_.abandon();
+    channel_.abandon();
+  }
+
   /// When it is kPaired, once.
   [[nodiscard]] Role role() const { return rendezvous_.role(); }
   [[nodiscard]] Segment take_segment() { return std::move(segment_); }

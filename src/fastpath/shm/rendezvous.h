@@ -57,6 +57,12 @@ class Rendezvous {
   [[nodiscard]] int descriptor() const;
   [[nodiscard]] Instant next_timeout() const;
 
+  /// In a forked child whose copies of our descriptors are closed already.
+  void abandon() {
+    listener_.abandon();
+    channel_.abandon();
+  }
+
   /// When it is kProven: who makes the segment (the host), and the channel, once.
   [[nodiscard]] Role role() const { return role_; }
   [[nodiscard]] Channel take_channel() { return std::move(channel_); }

@@ -77,6 +77,10 @@ bool Producer::arm(const RingView& view, std::size_t wanted) {
   return true;
 }
 
+void Producer::want(const RingView& view) {
+  begin_sleep(view.own->room_wanted, sleeps_);
+}
+
 void Producer::disarm(const RingView& view) {
   end_sleep(view.own->room_wanted, sleeps_);
 }
@@ -120,6 +124,10 @@ bool Consumer::arm(const RingView& view) {
   if (broken_ == Refusal::kNone && produced_ == consumed_) return false;
   disarm(view);
   return true;
+}
+
+void Consumer::want(const RingView& view) {
+  begin_sleep(view.own->bytes_wanted, sleeps_);
 }
 
 void Consumer::disarm(const RingView& view) {

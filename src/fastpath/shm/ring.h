@@ -59,6 +59,8 @@ class Producer {
   /// About to sleep until there is room; true: there is `wanted`, at most three quarters of the ring, already (or the
   /// ring is broken): do not.
   [[nodiscard]] bool arm(const RingView& view, std::size_t wanted);
+  /// The first half of arm(), for a caller that looks at the peer's index itself.
+  void want(const RingView& view);
   void disarm(const RingView& view);
 
   [[nodiscard]] Refusal broken() const { return broken_; }
@@ -84,6 +86,8 @@ class Consumer {
 
   /// About to sleep until there are bytes; true: there are (or the ring is broken): do not.
   [[nodiscard]] bool arm(const RingView& view);
+  /// The first half of arm(), for a caller that looks at the peer's index itself.
+  void want(const RingView& view);
   void disarm(const RingView& view);
 
   [[nodiscard]] Refusal broken() const { return broken_; }

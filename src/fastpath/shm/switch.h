@@ -1,0 +1,141 @@
+// Switch: in which of its two carriers, the kernel's connection and the ring, each byte of one end's two directions
+// lies. Counters and rules, no bytes and no system calls; it lies in memory that a family shares.
+//
+//   writing   kKernel ──cut()──► kRing ──stop_writing()──► kKernel
+//                                  └──the reader says STOP──► kReturning: what it has not read goes over the kernel
+//   reading   kKernel ──CUT, and the kernel's bytes before it are read──► kRing
+//                 ▲──────RESUME, and the ring's bytes before it are read────┘
+//                 ▲──────stop()──────────────────────────────────────────────┘
+//
+// What is said on the channel is said before the first byte in the carrier that it announces, so a reader that finds a
+// byte where none is due has something to hear first. A direction that has stopped (STOP was said or heard) stays with
+// the kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "fastpath/shm/ring.h"
+
+namespace bypass::fastpath::shm {
+
+enum class SwitchKind : std::uint64_t {
+  kCut = 0x31747563'73737962U,     // `count` bytes have been written to the kernel's connection; the rest lies in the ring
+  kResume = 0x316d7573'73737962U,  // behind `count` bytes of the ring the kernel's connection goes on
+  kStop = 0x31707473'73737962U,    // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
+};
+
+struct SwitchMessage {
+  SwitchKind kind;
+  std::uint64_t count;
+};
+static_assert(sizeof(SwitchMessage) == 16);
+
+inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> packet) {
+  SwitchMessage message{};
+  if (packet.size() != sizeof message) return std::nullopt;
+  std::memcpy(&message, packet.data(), sizeof message);
+  const bool known =
+      message.kind == SwitchKind::kCut || message.kind == SwitchKind::kResume || message.kind == SwitchKind::kStop;
+  return known ? std::optional(message) : std::nullopt;
+}
+
+class Switch {
+ public:
+  enum class Tx : std::uint8_t { kKernel, kRing, kReturning };
+  enum class Rx : std::uint8_t { kKernel, kRing };
+
+  // --- Writing
+  [[nodiscard]] Tx tx() const { return tx_; }
+  /// Whether a direction that lies with the kernel may move: to be said by CUT{bytes written to the kernel}.
+  [[nodiscard]] bool may_cut() const { return tx_ == Tx::kKernel && !tx_stopped_; }
+  void cut() { tx_ = Tx::kRing; }
+  /// Back for good. To be said before, of one that lies in the ring: RESUME{produced}.
+  void stop_writing() { tx_ = Tx::kKernel, tx_stopped_ = true; }
+  /// STOP has come, of a ring of so many bytes. False: it cannot be true.
+  [[nodiscard]] bool on_stop(std::uint64_t read, const Producer& producer, std::uint64_t ring) {
+    if (tx_ == Tx::kReturning || (tx_ == Tx::kRing && producer.produced() - read > ring)) return false;
+    tx_stopped_ = true;
+    if (tx_ != Tx::kRing) return true;
+    return_at_ = read;
+    return_end_ = producer.produced();
+    tx_ = return_at_ == return_end_ ? Tx::kKernel : Tx::kReturning;
+    return true;
+  }
+  /// Of the ring, [return_at(), return_end()) is to be written to the kernel before anything else.
+  [[nodiscard]] std::uint64_t return_at() const { return return_at_; }
+  [[nodiscard]] std::uint64_t return_end() const { return return_end_; }
+  void on_returned(std::uint64_t bytes) {
+    return_at_ += bytes;
+    if (return_at_ == return_end_) tx_ = Tx::kKernel;
+  }
+
+  // --- Reading
+  [[nodiscard]] Rx rx() const { return rx_; }
+  /// CUT has come, and of the bytes before it `left` are still to be read from the kernel. False: out of turn.
+  [[nodiscard]] bool on_cut(std::uint64_t left) {
+    if (rx_stopped_) return true;
+    if (rx_ == Rx::kRing || bounded_) return false;
+    bounded_ = true;
+    kernel_left_ = left;
+    settle();
+    return true;
+  }
+  /// RESUME has come. False: it cannot be true.
+  [[nodiscard]] bool on_resume(std::uint64_t at, const Consumer& consumer, std::uint64_t ring) {
+    if (rx_stopped_) return true;
+    if ((rx_ != Rx::kRing && !bounded_) || at - consumer.consumed() > ring) return false;
+    ends_ = true;
+    ring_end_ = at;
+    return true;
+  }
+  /// Back for good, by our own wish: to be said by STOP{consumed}.
+  void stop_reading() {
+    rx_ = Rx::kKernel;
+    rx_stopped_ = true;
+    bounded_ = ends_ = false;
+  }
+  /// Of `wanted` bytes, how many the kernel may be asked for.
+  [[nodiscard]] std::uint64_t from_kernel(std::uint64_t wanted) const {
+    return bounded_ && kernel_left_ < wanted ? kernel_left_ : wanted;
+  }
+  /// The kernel's bytes before a CUT that has come are not all read.
+  [[nodiscard]] bool is_bounded() const { return bounded_; }
+  void on_read_from_kernel(std::uint64_t bytes) {
+    if (!bounded_) return;
+    kernel_left_ -= bytes;
+    settle();
+  }
+  /// After the ring has been read: whether the kernel's connection goes on now.
+  bool on_read_from_ring(const Consumer& consumer) {
+    if (!ends_ || consumer.consumed() != ring_end_) return false;
+    rx_ = Rx::kKernel;
+    ends_ = false;
+    return true;
+  }
+  /// Of `wanted` bytes, how many may be taken from the ring.
+  [[nodiscard]] std::uint64_t from_ring(std::uint64_t wanted, const Consumer& consumer) const {
+    const std::uint64_t left = ring_end_ - consumer.consumed();
+    return ends_ && left < wanted ? left : wanted;
+  }
+
+ private:
+  void settle() {
+    if (!bounded_ || kernel_left_ != 0) return;
+    bounded_ = false;
+    rx_ = Rx::kRing;
+  }
+
+  Tx tx_ = Tx::kKernel;
+  Rx rx_ = Rx::kKernel;
+  bool tx_stopped_ = false, rx_stopped_ = false;
+  bool bounded_ = false;  // kernel_left_ counts
+  bool ends_ = false;     // ring_end_ counts
+  std::uint64_t kernel_left_ = 0, ring_end_ = 0;
+  std::uint64_t return_at_ = 0, return_end_ = 0;
+};
+
+}  // namespace bypass::fastpath::shm

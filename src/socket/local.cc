@@ -1,0 +1,304 @@
+#include "socket/local.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <cstring>
+#include <optional>
+
+#include "observe/reasons.h"
+#include "socket/epoll.h"
+#include "socket/kernel_half.h"
+#include "socket/local_kernel.h"
+#include "socket/local_link.h"
+#include "socket/local_path.h"
+#include "socket/objects.h"
+#include "socket/os.h"
+#include "socket/readiness.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+
+LocalEnvironment local_environment;
+
+namespace {
+
+/// Calls before an end looks for the other; each attempt that found nobody makes the next one so many times as late.
+constexpr std::uint32_t kClientPatience = 4, kServerPatience = 6, kLater = 4;
+constexpr std::uint8_t kMostAttempts = 3;
+constexpr Duration kAttempt = std::chrono::milliseconds(500);
+/// Each way. As large as what a reader that is not there leaves a writer in the kernel's own buffers, about.
+constexpr std::uint64_t kRing = std::uint64_t{1} << 20;
+
+bool is_loopback(const IpAddress& address) {
+  if (address.is_v4()) return (address.v4() >> 24) == 127;
+  return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+}
+
+Endpoint kernel_peer(int fd) {
+  SocketName name;
+  socklen_t length = sizeof name.storage;
+  if (kernel->getpeername(fd, &name.base, &length) != 0) return {};
+  return endpoint_of(&name.base, length).value_or(Endpoint{});
+}
+
+std::uint16_t port_of(int fd) {
+  return kernel_name(fd).port;
+}
+
+}  // namespace
+
+// --- Where connections begin
+
+void local_note_listener(int fd) {
+  const shm::Directory* const directory = local_environment.directory;
+  if (directory == nullptr) return;
+  const std::uint16_t port = port_of(fd);
+  if (port != 0) directory->note_listener(port, shm::network_tag(fd));
+}
+
+bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  const shm::Directory* const directory = local_environment.directory;
+  if (directory == nullptr || socket.details == nullptr || socket.has(kForceKernel)) return false;
+  const std::optional<Endpoint> remote = endpoint_of(address, length);
+  if (!remote.has_value() || remote->port == 0 || !local_environment.may_be_local(address)) return false;
+  const std::uint32_t network = shm::network_tag(fd);
+  if (!directory->has_listener(remote->port, network)) return false;
+  directory->note_client(remote->port, network);
+  Guard guard(shard());
+  if (socket.path != Path::kUndecided) return false;
+  LocalEnd& end = socket.details->local;
+  end = {};
+  end.stage = Stage::kLooking;
+  end.client = true;
+  socket.path = Path::kLocal;
+  return true;
+}
+
+File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) {
+  const shm::Directory* const directory = local_environment.directory;
+  if (directory == nullptr || environment.shard == nullptr) return nullptr;
+  const std::optional<Endpoint> remote = endpoint_of(peer, length);
+  if (!remote.has_value()) return nullptr;
+  const Endpoint local = kernel_name(fd);
+  if (!is_loopback(remote->address) && remote->address != local.address) return nullptr;
+  if (!directory->has_clients(local.port, shm::network_tag(fd)) || !local_environment.may_be_local(peer))
+    return nullptr;
+  Guard guard(shard());
+  if (!prepare_objects(shard())) return nullptr;
+  Socket* const socket = objects->sockets.allocate();
+  Details* const details = objects->details.allocate();
+  if (socket == nullptr || details == nullptr) {
+    if (socket != nullptr) objects->sockets.free(socket);
+    if (details != nullptr) objects->details.free(details);
+    return nullptr;
+  }
+  socket->kind = FileKind::kStream;
+  socket->path = Path::kLocal;
+  socket->progress = Progress::kConnected;
+  socket->domain = static_cast<std::uint8_t>(peer->sa_family);
+  socket->status = (flags & SOCK_NONBLOCK) != 0 ? O_NONBLOCK : 0;
+  socket->details = details;
+  details->bound = local;
+  details->peer = *remote;
+  details->local.stage = Stage::kLooking;
+  take_timeouts(*socket, fd);
+  own_first(*socket);
+  return socket;
+}
+
+void leave_shared_memory(File& file) {
+  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return;
+  Guard guard(shard());
+  if (file.alive) local_leave(guard, socket_of(file));
+}
+
+bool is_in_kernel(const File& file) {
+  if (decided_for_kernel(file)) return true;
+  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return false;
+  const Stage stage = socket_of(file).details->local.stage;
+  return stage == Stage::kLooking || stage == Stage::kOver;
+}
+
+// --- Pairing
+
+namespace {
+
+/// Where it is to be watched now: a listener becomes a channel.
+void watch_link(Socket& socket, LocalLink& link, int fd) {
+  if (link.watched && link.watched_fd == fd) return;
+  if (link.watched) unwatch_channel(link.watched_fd);
+  link.watched = fd >= 0 && watch_channel(socket, fd);
+  link.watched_fd = fd;
+}
+
+void begin_attempt(Socket& socket, int fd, Instant now) {
+  LocalEnd& end = socket.details->local;
+  end.attempts++;
+  LocalLink* const link = make_local_link(socket);
+  if (link == nullptr) return;
+  watch_kernel_half(socket, fd);
+  if (!has_kernel_half(socket)) return drop_local_link(*link);
+  link->tcp = fd;
+  end.stage = Stage::kPairing;
+  link->pairing.begin(fd, {kRing, kRing}, now, now + kAttempt);
+  if (local_environment.need_progress != nullptr) local_environment.need_progress();
+  step_pairing(socket, *link, now);
+}
+
+}  // namespace
+
+void step_pairing(Socket& socket, LocalLink& link, Instant now) {
+  LocalEnd& end = socket.details->local;
+  using State = shm::Pairing::State;
+  const State state = link.pairing.step(now);
+  if (state == State::kWaiting) return watch_link(socket, link, link.pairing.descriptor());
+  // Several processes have it by now, and the others none of this.
+  const bool alone = socket.references.total() == socket.references.of(shard().family().slot());
+  if (state == State::kRefused || !alone) {
+    end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
+    const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
+    drop_local_link(link);
+    end.stage = again ? Stage::kLooking : Stage::kOver;
+    return signal_idle(socket);
+  }
+  link.segment = link.pairing.take_segment();
+  link.channel = link.pairing.take_channel();
+  link.pairing = {};
+  link.out = link.segment.outgoing();
+  link.in = link.segment.incoming();
+  end.stage = Stage::kPaired;
+  socket.details->bound = kernel_name(link.tcp);
+  socket.details->peer = kernel_peer(link.tcp);
+  watch_link(socket, link, link.channel.descriptor());
+  signal_idle(socket);
+}
+
+namespace {
+
+bool is_due(const LocalEnd& end) {
+  std::uint32_t calls = end.client ? kClientPatience : kServerPatience;
+  for (std::uint8_t i = 0; i < end.attempts; i++) calls *= kLater;
+  return end.calls >= calls;
+}
+
+}  // namespace
+
+void local_count_call(Guard& guard, Socket& socket, int fd) {
+  LocalEnd& end = socket.details->local;
+  end.calls++;
+  if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end)) begin_attempt(socket, fd, guard.context().now);
+  if (end.stage != Stage::kPairing) return;
+  LocalLink* const link = local_link(socket);  // null: another process is at it
+  if (link != nullptr && link->pairing.next_timeout() <= guard.context().now)
+    step_pairing(socket, *link, guard.context().now);
+}
+
+bool local_give_up(Guard& guard, Socket& socket) {
+  LocalEnd& end = socket.details->local;
+  if (end.stage != Stage::kOver || socket.users != 0 || socket.waiters != nullptr) return false;
+  if (end.paths.tx() == shm::Switch::Tx::kReturning) return false;
+  give_to_kernel(guard, socket);
+  return true;
+}
+
+void local_tick(Guard& guard) {
+  const Instant now = guard.context().now;
+  for_each_local_link([&](LocalLink& link) {
+    Socket& socket = *link.socket;
+    if (socket.details->local.stage == Stage::kPairing && link.pairing.next_timeout() <= now)
+      step_pairing(socket, link, now);
+  });
+}
+
+// --- The end
+
+namespace {
+
+/// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's.
+void reset_if_unread(Socket& socket, LocalLink& link) {
+  LocalEnd& end = socket.details->local;
+  const bool unread = end.consumer.peek(link.in).size() != 0;
+  const struct linger now{.l_onoff = 1, .l_linger = 0};
+  const KernelHalf& half = kernel_half_state(socket);
+  if (unread && half.number >= 0) kernel->setsockopt(half.number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
+}  // namespace
+
+void local_end(Guard&, Socket& socket) {
+  LocalLink* const link = local_link(socket);
+  if (link == nullptr) return;
+  if (socket.details->local.stage == Stage::kPaired) reset_if_unread(socket, *link);
+  drop_local_link(*link);
+}
+
+void local_forget(Socket& socket) {
+  if (LocalLink* const link = local_link(socket)) drop_local_link(*link);
+}
+
+void local_number_goes(Socket& socket, int fd) {
+  LocalLink* const link = local_link(socket);
+  if (link == nullptr || link->tcp != fd || socket.details->local.stage != Stage::kPairing) return;
+  drop_local_link(*link);
+  socket.details->local.stage = Stage::kOver;
+}
+
+// --- The process's part
+
+bool has_active_local() {
+  return active_links.count != 0;
+}
+
+bool has_local_links() {
+  return local_link_count() != 0;
+}
+
+bool poll_local() {
+  bool moved = false;
+  for (LocalLink* const link : active_links.all()) moved = look_at_rings(*link->socket, *link) || moved;
+  return moved;
+}
+
+bool arm_local() {
+  bool come = false;
+  for (LocalLink* const link : active_links.all()) come = arm_link(*link->socket, *link) || come;
+  return come;
+}
+
+void local_save_channels() {
+  for_each_local_link([](LocalLink& link) {
+    link.watched = false;  // the watch set was the parent's
+    link.active = false;
+    if (link.socket->details->local.stage != Stage::kPaired) return;
+    const int copy = kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0);
+    link.watched_fd = copy;
+  });
+  active_links = {};
+}
+
+// What the parent's attempts have is closed; what is paired goes on under numbers of this process.
+void local_restore_channels() {
+  for_each_local_link([](LocalLink& link) {
+    const bool paired = link.socket->details->local.stage == Stage::kPaired;
+    const int copy = link.watched_fd;
+    link.watched_fd = -1;
+    // Their numbers were closed with all of ours: another descriptor may have them by now.
+    link.channel.abandon();
+    link.pairing.abandon();
+    if (!paired || copy < 0) return drop_local_link(link);
+    link.channel = shm::Channel(shm::Descriptor::kept(copy));
+  });
+}
+
+void local_adopt(Socket& socket, int) {
+  LocalLink* const link = local_link(socket);
+  if (link == nullptr) return;
+  watch_link(socket, *link, link->channel.descriptor());
+  (void)arm_link(socket, *link);
+}
+
+}  // namespace bypass::socket

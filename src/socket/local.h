@@ -1,0 +1,106 @@
+// Local: connections of the kernel's between two processes of this host, whose bytes may move to memory that both
+// share (src/fastpath/shm), while the kernel's connection stays beneath.
+//
+//   kLooking   a plain kernel socket whose calls are counted: the other end may be libbypass's
+//   kPairing   the ends are looking for each other; bytes go over the kernel
+//   kPaired    there is memory; each direction is where its Switch says
+//   kOver      the kernel's alone from here on; given to it once nobody is inside
+//
+// The client's side begins after some calls: a connection of one question and one answer does not pay for it. What only
+// the kernel can do (urgent data, kernel TLS, exec, a descriptor that is passed on) takes the connection back to it for
+// good: local_leave().
+//
+// LocalEnd lies in the arena with its Socket's Details. The mapping and the channel are a process's own: LocalLink.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "fastpath/shm/directory.h"
+#include "fastpath/shm/switch.h"
+#include "socket/api.h"
+
+namespace bypass::socket {
+
+class Guard;
+struct Socket;
+struct File;
+class Shard;
+
+struct LocalEnd {
+  enum class Stage : std::uint8_t { kNone, kLooking, kPairing, kPaired, kOver };
+
+  Stage stage = Stage::kNone;
+  bool client = false;
+  bool cut_heard = false;     // cut_at waits for reads that are under way
+  bool stop_heard = false;    // stop_at waits for a write that is under way
+  bool resume_heard = false;  // resume_at waits for a read that is under way
+  bool wants_room = false;    // a writer found the ring full
+  bool peer_gone = false;     // nobody writes or reads at the other end of the ring
+  bool fin_waits = false;     // shutdown() waits for what the peer wants back
+  std::uint8_t attempts = 0;
+  fastpath::shm::Refusal refusal = fastpath::shm::Refusal::kNone;  // of the last attempt
+  std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;  // calls that may wait there without us
+  std::uint32_t calls = 0;
+  std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
+  fastpath::shm::Switch paths;
+  fastpath::shm::Producer producer;
+  fastpath::shm::Consumer consumer;
+};
+
+/// What connections of this host need of the process; null members: nothing is local here.
+struct LocalEnvironment {
+  const fastpath::shm::Directory* directory = nullptr;
+  /// Whether rules leave a connection with this peer the choice. `remote`: of the side that connected.
+  bool (*may_be_local)(const sockaddr* address) = nullptr;
+  /// There is something that wants the progress thread.
+  void (*need_progress)() = nullptr;
+};
+extern LocalEnvironment local_environment;
+
+// --- Where connections begin
+
+/// A stream is about to listen in the kernel, or does: libbypass clients may know.
+void local_note_listener(int fd);
+/// Before the kernel connects `socket`: whether it becomes local (path kLocal, kLooking). Lock not held.
+bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
+
+// --- The calls on a socket whose path is kLocal
+long local_receive(Socket& socket, int fd, Message& message, int flags);
+long local_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
+long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
+long local_shutdown(Socket& socket, int fd, int how);
+[[nodiscard]] std::uint32_t local_bits(const Socket& socket);
+/// FIONREAD; nothing: the kernel's answer is the right one.
+std::optional<long> local_readable(Socket& socket, int fd);
+/// Its last number is about to be closed, or its process ends. Lock held.
+void local_end(Guard& guard, Socket& socket);
+/// Back to the kernel for good, bytes in order and all of them. Lock held; may let go of it.
+void local_leave(Guard& guard, Socket& socket);
+
+// --- The process's part
+
+/// Before the shard's ports are polled: what has moved in the rings. Lock held. True: something has.
+bool poll_local();
+/// Before a sleep: from here on the peers wake us. Lock held. True: something has come meanwhile, and was signalled.
+bool arm_local();
+/// Whether this process has rings to look at.
+[[nodiscard]] bool has_active_local();
+/// Whether the progress thread has something to watch: pairings, channels.
+[[nodiscard]] bool has_local_links();
+/// Attempts whose time is over end. Lock held.
+void local_tick(Guard& guard);
+/// The channel of a link has something to say; the kernel's half of a socket has. Lock held.
+void local_on_channel(Socket& socket);
+void local_on_kernel(Socket& socket);
+/// Around a fork, in the child: before our descriptors are closed there, and after.
+void local_save_channels();
+void local_restore_channels();
+/// In a forked child: what the parent had paired is used by both from now on.
+void local_adopt(Socket& socket, int fd);
+/// This process has no number of it any more; others have. Lock held.
+void local_forget(Socket& socket);
+/// `fd`, under which an attempt works, is about to be closed.
+void local_number_goes(Socket& socket, int fd);
+
+}  // namespace bypass::socket

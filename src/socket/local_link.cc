@@ -1,0 +1,73 @@
+#include "socket/local_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "socket/kernel_half.h"
+#include "socket/objects.h"
+
+namespace bypass::socket {
+
+constinit ActiveLinks active_links;
+
+namespace {
+constinit ChunkTable<LocalLink> links;
+std::uint32_t used_links = 0;
+}  // namespace
+
+ChunkTable<LocalLink>& local_links() {
+  return links;
+}
+
+std::uint32_t local_link_count() {
+  return used_links;
+}
+
+LocalLink* local_link(const Socket& socket) {
+  if (used_links == 0) return nullptr;
+  const SlotId id = objects->sockets.id_of(const_cast<Socket*>(&socket));
+  LocalLink* const link = links.find(id.index);
+  return link != nullptr && link->used && link->generation == id.generation ? link : nullptr;
+}
+
+LocalLink* make_local_link(Socket& socket) {
+  const SlotId id = objects->sockets.id_of(&socket);
+  LocalLink* const link = links.at(id.index);
+  if (link == nullptr) return nullptr;
+  if (link->used) drop_local_link(*link);  // of a socket that ended in another process
+  link->generation = id.generation;
+  link->used = true;
+  link->socket = &socket;
+  used_links++;
+  return link;
+}
+
+void drop_local_link(LocalLink& link) {
+  if (!link.used) return;
+  active_links.remove(link);
+  if (link.watched) unwatch_channel(link.watched_fd);
+  link = LocalLink{};
+  used_links--;
+}
+
+void ActiveLinks::remove(LocalLink& link) {
+  if (!link.active) return;
+  link.active = false;
+  const auto end = links.begin() + static_cast<std::ptrdiff_t>(count);
+  std::copy(std::find(links.begin(), end, &link) + 1, end, std::find(links.begin(), end, &link));
+  count--;
+}
+
+LocalLink* ActiveLinks::add(LocalLink& link) {
+  if (link.active) return nullptr;
+  LocalLink* oldest = nullptr;
+  if (count == links.size()) {
+    oldest = links[0];
+    remove(*oldest);
+  }
+  link.active = true;
+  links[count++] = &link;
+  return oldest;
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,68 @@
+// LocalLink: this process's hold on a paired connection: the mapping, the channel, and while they look for each other
+// the attempt. By the sockets' slots, with the shard's lock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <new>
+#include <span>
+
+#include "fastpath/shm/pairing.h"
+#include "socket/chunk_table.h"
+
+namespace bypass::socket {
+
+struct Socket;
+
+struct LocalLink {
+  std::uint32_t generation = 0;  // of the socket's slot
+  bool used = false;
+  bool active = false;     // among those that a poll looks at
+  bool watched = false;    // `watched_fd` is in the process's watch set
+  bool armed_in = false;   // the peer wakes us for bytes
+  bool armed_out = false;  // … for room
+  int tcp = -1;            // the number under which the attempt was begun
+  int watched_fd = -1;
+  Socket* socket = nullptr;
+  fastpath::shm::Pairing pairing;
+  fastpath::shm::Segment segment;
+  fastpath::shm::Channel channel;
+  fastpath::shm::RingView out, in;
+  std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
+};
+
+/// Null: this process has none of this socket.
+[[nodiscard]] LocalLink* local_link(const Socket& socket);
+/// A new one; null: no memory.
+LocalLink* make_local_link(Socket& socket);
+/// Closes and unmaps what it has.
+void drop_local_link(LocalLink& link);
+[[nodiscard]] std::uint32_t local_link_count();
+
+/// Looked at by every poll, the latest kMostActive of them; the others are armed.
+inline constexpr std::size_t kMostActive = 64;
+struct ActiveLinks {
+  std::array<LocalLink*, kMostActive> links{};
+  std::size_t count = 0;
+
+  [[nodiscard]] std::span<LocalLink* const> all() const { return {links.data(), count}; }
+  void remove(LocalLink& link);
+  /// Puts it last. The one that has to go, or null.
+  LocalLink* add(LocalLink& link);
+};
+extern constinit ActiveLinks active_links;
+
+/// Calls `each` for every link of the process.
+template <typename Each>
+void for_each_local_link(Each&& each);
+/// The table itself, for that.
+ChunkTable<LocalLink>& local_links();
+
+template <typename Each>
+void for_each_local_link(Each&& each) {
+  local_links().for_each([&](LocalLink& link) {
+    if (link.used) each(link);
+  });
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,303 @@
+#include "socket/local_path.h"
+
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/time.h>
+
+#include <array>
+#include <cerrno>
+
+#include "socket/kernel_half.h"
+#include "socket/local_kernel.h"
+#include "socket/os.h"
+#include "socket/readiness.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+using Tx = shm::Switch::Tx;
+using Rx = shm::Switch::Rx;
+
+namespace {
+
+LocalEnd& end_of(Socket& socket) {
+  return socket.details->local;
+}
+
+bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
+  const shm::SwitchMessage message{kind, count};
+  return link.channel.send(std::as_bytes(std::span(&message, 1))) == shm::Channel::Sent::kSent;
+}
+
+int kernel_number(const Socket& socket) {
+  return kernel_half_state(socket).number;
+}
+
+bool is_shared(const Socket& socket) {
+  return socket.references.total() != socket.references.of(shard().family().slot());
+}
+
+std::uint32_t milliseconds_of(const timeval& time) {
+  return static_cast<std::uint32_t>(time.tv_sec * 1000 + (time.tv_usec + 999) / 1000);
+}
+
+std::uint32_t timeout_of(int fd, int name) {
+  timeval time{};
+  socklen_t bytes = sizeof time;
+  return kernel->getsockopt(fd, SOL_SOCKET, name, &time, &bytes) == 0 ? milliseconds_of(time) : 0;
+}
+
+}  // namespace
+
+void take_timeouts(Socket& socket, int fd) {
+  socket.receive_timeout_ms = timeout_of(fd, SO_RCVTIMEO);
+  socket.send_timeout_ms = timeout_of(fd, SO_SNDTIMEO);
+  int low_water = 1;
+  socklen_t bytes = sizeof low_water;
+  if (kernel->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &bytes) == 0 && low_water > 0)
+    socket.low_water = static_cast<std::uint32_t>(low_water);
+}
+
+void break_link(Socket& socket) {
+  LocalEnd& end = end_of(socket);
+  if (LocalLink* const link = local_link(socket)) drop_local_link(*link);
+  end.paths.stop_writing();
+  end.paths.stop_reading();
+  end.stage = Stage::kOver;
+  socket.pending_error = ECONNRESET;
+  kernel->shutdown(kernel_number(socket), SHUT_RDWR);
+  signal(socket, kEverything);
+}
+
+// --- The channel
+
+namespace {
+
+void on_gone(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  end.peer_gone = true;
+  if (end.paths.tx() != Tx::kKernel && !socket.has(kWriting)) end.paths.stop_writing();
+  unwatch_channel(link.watched_fd);
+  link.watched = false;
+  link.channel.close();
+  signal(socket, kEverything);
+}
+
+void on_message(Socket& socket, const shm::SwitchMessage& message) {
+  LocalEnd& end = end_of(socket);
+  switch (message.kind) {
+    case shm::SwitchKind::kCut:
+      end.cut_heard = true;
+      end.cut_at = message.count;
+      break;
+    case shm::SwitchKind::kResume:
+      end.resume_heard = true;
+      end.resume_at = message.count;
+      break;
+    case shm::SwitchKind::kStop:
+      end.stop_heard = true;
+      end.stop_at = message.count;
+      break;
+  }
+}
+
+}  // namespace
+
+bool hear_channel(Socket& socket, LocalLink& link) {
+  bool heard = false;
+  std::array<std::byte, shm::kMessageRoom> room;
+  while (link.channel.is_open()) {
+    const shm::Channel::Received received = link.channel.receive(room);
+    using Kind = shm::Channel::Received::Kind;
+    if (received.kind == Kind::kNothing) break;
+    if (received.kind == Kind::kWake) {
+      link.armed_in = link.armed_out = false;
+      continue;
+    }
+    heard = true;
+    if (received.kind == Kind::kGone) {
+      on_gone(socket, link);
+      break;
+    }
+    const auto message = shm::parse_switch(std::span(room).first(std::min(received.bytes, room.size())));
+    if (!message.has_value() || received.cut || received.many) {
+      break_link(socket);
+      return true;
+    }
+    on_message(socket, *message);
+  }
+  if (heard) settle(socket, link);
+  return heard;
+}
+
+namespace {
+
+// The bytes before CUT that are still to be read. Where calls that we do not see have read or written, nobody knows,
+// and the direction stays with the kernel.
+void act_on_cut(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const auto read = kernel_bytes_read(kernel_number(socket));
+  constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
+  if (!read.has_value() || end.cut_at - *read > kMostQueued) {
+    (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());
+    end.paths.stop_reading();
+  } else if (!end.paths.on_cut(end.cut_at - *read)) {
+    break_link(socket);
+  }
+}
+
+}  // namespace
+
+void settle(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const bool reading = socket.has(kReading) || kernel_half_state(socket).taking != 0;
+  if (end.cut_heard && !reading) {
+    end.cut_heard = false;
+    act_on_cut(socket, link);
+    signal(socket, kIn);
+  }
+  if (end.resume_heard && !end.cut_heard && !reading) {
+    end.resume_heard = false;
+    if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size)) return break_link(socket);
+    signal(socket, kIn);
+  }
+  if (end.stop_heard && !socket.has(kWriting)) {
+    end.stop_heard = false;
+    if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket);
+    pump_return(socket, link);
+  }
+  if (end.peer_gone && end.paths.tx() != Tx::kKernel && !socket.has(kWriting)) end.paths.stop_writing();
+}
+
+bool try_cut(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.paths.tx() == Tx::kRing) return true;
+  if (!end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
+  const auto written = kernel_bytes_written(kernel_number(socket));
+  if (!written.has_value() || !say(link, shm::SwitchKind::kCut, *written)) return false;
+  end.paths.cut();
+  return true;
+}
+
+void pump_return(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  while (end.paths.tx() == Tx::kReturning) {
+    const std::uint64_t at = end.paths.return_at() & (link.out.size - 1);
+    const std::uint64_t bytes =
+        std::min(end.paths.return_end() - end.paths.return_at(), link.out.size - at);
+    const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
+                               static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket, kernel_number(socket));
+    // A connection that takes nothing any more says why at the next call.
+    end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
+  }
+  if (end.fin_waits) {
+    end.fin_waits = false;
+    kernel->shutdown(kernel_number(socket), SHUT_WR);
+  }
+  signal(socket, kOut);
+}
+
+void local_on_channel(Socket& socket) {
+  LocalLink* const link = local_link(socket);
+  if (link == nullptr) return;
+  if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
+  hear_channel(socket, *link);
+  if (!link->used) return;
+  (void)look_at_rings(socket, *link);
+  touch_link(socket, *link);
+}
+
+void local_on_kernel(Socket& socket) {
+  LocalLink* const link = local_link(socket);
+  if (link != nullptr && end_of(socket).paths.tx() == Tx::kReturning) pump_return(socket, *link);
+}
+
+void local_leave(Guard& guard, Socket& socket) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
+  while (socket.has(kReading | kWriting)) {
+    hold(socket);
+    guard.pause();
+    sched_yield();
+    guard.resume();
+    hold_end(socket);
+  }
+  LocalLink* const link = local_link(socket);
+  if (link != nullptr && end.stage == Stage::kPaired) {
+    hear_channel(socket, *link);
+    if (!link->used) return;
+    if (end.paths.tx() == Tx::kRing) (void)say(*link, shm::SwitchKind::kResume, end.producer.produced());
+    if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
+    const bool unread = end.consumer.peek(link->in).size() != 0;
+    const bool can_ask = !end.peer_gone && say(*link, shm::SwitchKind::kStop, end.consumer.consumed());
+    if (!can_ask && unread) return;  // nobody can send it again: this process reads it from where it lies
+    end.paths.stop_reading();
+    if (end.paths.tx() == Tx::kReturning) return;
+  }
+  if (link != nullptr) drop_local_link(*link);
+  end.stage = Stage::kOver;
+  signal_idle(socket);
+}
+
+// --- The rings
+
+bool has_ring_room(const Socket& socket, LocalLink& link) {
+  auto& producer = const_cast<Socket&>(socket).details->local.producer;
+  const std::size_t third = link.out.size / 3;
+  return producer.room(link.out, third).size() >= third || producer.broken() != shm::Refusal::kNone;
+}
+
+bool look_at_rings(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage != Stage::kPaired) return false;
+  std::uint32_t bits = 0;
+  const std::uint64_t produced = link.in.peer->produced.load(std::memory_order_seq_cst);
+  if (produced != link.seen_produced) {
+    link.seen_produced = produced;
+    bits |= kIn;
+  }
+  if (end.wants_room) {
+    const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+    if (consumed != link.seen_consumed) {
+      link.seen_consumed = consumed;
+      if (has_ring_room(socket, link)) {
+        end.wants_room = false;
+        bits |= kOut;
+      }
+    }
+  }
+  if (bits == 0) return false;
+  signal(socket, bits);
+  return true;
+}
+
+bool arm_link(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage != Stage::kPaired || end.peer_gone) return false;
+  if (!link.armed_in) end.consumer.want(link.in);
+  link.armed_in = true;
+  if (end.wants_room) {
+    if (!link.armed_out) end.producer.want(link.out);
+    link.armed_out = true;
+    // Not seen yet, however little it was.
+    link.seen_consumed = ~std::uint64_t{0};
+  }
+  return look_at_rings(socket, link);
+}
+
+void touch_link(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage != Stage::kPaired) return;
+  if (LocalLink* const old = active_links.add(link)) (void)arm_link(*old->socket, *old);
+  if (shard().sleepers() != 0 || is_shared(socket)) {
+    (void)arm_link(socket, link);
+    return;
+  }
+  if (link.armed_in) end.consumer.disarm(link.in);
+  if (link.armed_out) end.producer.disarm(link.out);
+  link.armed_in = link.armed_out = false;
+}
+
+}  // namespace bypass::socket

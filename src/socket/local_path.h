@@ -1,0 +1,39 @@
+// What the files of local connections share: how an end hears its peer and moves between the kernel's connection and
+// the rings. All with the shard's lock held.
+#pragma once
+
+#include "socket/local.h"
+#include "socket/local_link.h"
+#include "socket/socket.h"
+
+namespace bypass::socket {
+
+/// One call more on a connection that is not paired yet; begins an attempt when it is time.
+void local_count_call(Guard& guard, Socket& socket, int fd);
+/// Once it is over and nobody is inside: path kKernel. True: done.
+bool local_give_up(Guard& guard, Socket& socket);
+void step_pairing(Socket& socket, LocalLink& link, Instant now);
+/// What a socket that never went through our calls has set in the kernel.
+void take_timeouts(Socket& socket, int fd);
+
+/// Takes what has come on the channel. True: it was more than a wake-up.
+bool hear_channel(Socket& socket, LocalLink& link);
+/// Acts on what was heard and could not be acted on at once.
+void settle(Socket& socket, LocalLink& link);
+/// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there.
+bool try_cut(Socket& socket, LocalLink& link);
+/// What the peer wants back from the ring goes over the kernel, as far as there is room.
+void pump_return(Socket& socket, LocalLink& link);
+/// The peer has broken the rules: as a connection that was reset.
+void break_link(Socket& socket);
+
+/// Signals what has moved since the last look. True: something has.
+bool look_at_rings(Socket& socket, LocalLink& link);
+/// The peer wakes us from here on. True: something has come meanwhile.
+bool arm_link(Socket& socket, LocalLink& link);
+/// A call has used the rings: they are among those that polls look at.
+void touch_link(Socket& socket, LocalLink& link);
+
+[[nodiscard]] bool has_ring_room(const Socket& socket, LocalLink& link);
+
+}  // namespace bypass::socket

@@ -1,0 +1,539 @@
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "socket/io_cursor.h"
+#include "socket/kernel_message.h"
+#include "socket/local_path.h"
+#include "socket/os.h"
+#include "socket/readiness.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+using Tx = shm::Switch::Tx;
+using Rx = shm::Switch::Rx;
+
+namespace {
+
+/// A large send is told of in pieces, so that the reader copies out the first while the next is copied in.
+constexpr std::size_t kPiece = std::size_t{64} << 10;
+/// Vectors of one question to the kernel: what is beyond waits for the next.
+constexpr std::size_t kVectors = 16;
+/// Of an attempt: the path has changed, begin again.
+constexpr long kChanged = -1'000'000;
+
+LocalEnd& end_of(Socket& socket) {
+  return socket.details->local;
+}
+
+/// A call that may wait in the kernel, where nobody but a signal reaches it. Goes with it, also on cancellation.
+class InKernel {
+ public:
+  /// Lock held.
+  explicit InKernel(std::uint16_t& count) : count_(count) { count_++; }
+  ~InKernel() {
+    const Guard guard(shard());
+    count_--;
+  }
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+
+ private:
+  std::uint16_t& count_;
+};
+
+/// The part of `data` behind its first `done` bytes, at most `most` of them.
+class Rest {
+ public:
+  Rest(std::span<const iovec> data, std::size_t done, std::size_t most) {
+    for (const iovec& v : data) {
+      if (done >= v.iov_len) {
+        done -= v.iov_len;
+        continue;
+      }
+      const std::size_t n = std::min(v.iov_len - done, most);
+      if (n == 0 || count_ == parts_.size()) break;
+      parts_[count_++] = {static_cast<std::byte*>(v.iov_base) + done, n};
+      most -= n;
+      done = 0;
+    }
+  }
+  [[nodiscard]] std::span<const iovec> parts() const { return {parts_.data(), count_}; }
+
+ private:
+  std::array<iovec, kVectors> parts_;
+  std::size_t count_ = 0;
+};
+
+/// What both directions have in common: no wire is needed before there is memory to look at.
+class LocalCondition : public DualCondition {
+ public:
+  using DualCondition::DualCondition;
+  [[nodiscard]] bool needs_wire() const final { return end_of(socket_).stage == Stage::kPaired; }
+
+ protected:
+  ~LocalCondition() = default;
+  [[nodiscard]] LocalEnd& end() const { return end_of(socket_); }
+  [[nodiscard]] bool kernel_has_news() const {
+    const KernelHalf& half = kernel_half_state(socket_);
+    return half.in || half.error || half.hung_up;
+  }
+};
+
+// --- Receiving
+
+class LocalReceiving final : public LocalCondition {
+ public:
+  LocalReceiving(Socket& socket, std::span<const iovec> data, int flags)
+      : LocalCondition(socket, kIn), data_(data), flags_(flags), total_(total_bytes(data)) {}
+
+  long attempt(Guard& guard) override;
+  [[nodiscard]] std::size_t done() const { return done_; }
+
+ private:
+  [[nodiscard]] std::size_t target() const {
+    const std::size_t least = (flags_ & MSG_WAITALL) != 0 ? total_ : socket_.low_water;
+    return std::clamp<std::size_t>(least, 1, std::max<std::size_t>(total_, 1));
+  }
+  [[nodiscard]] bool peeks() const { return (flags_ & MSG_PEEK) != 0; }
+  long step(Guard& guard);
+  long take_from_ring(Guard& guard, LocalLink& link);
+  std::size_t copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
+  long ring_is_empty(Guard& guard, LocalLink& link);
+  long take_from_kernel(Guard& guard);
+  long ask(Guard& guard, std::size_t most);
+  long failed(long error);
+
+  std::span<const iovec> data_;
+  int flags_;
+  std::size_t total_, done_ = 0;
+  bool asked_ = false;
+};
+
+long LocalReceiving::attempt(Guard& guard) {
+  for (;;) {
+    wait_for_copy(guard, kReading);
+    if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
+    const long r = step(guard);
+    if (r != kChanged) return r;
+  }
+}
+
+long LocalReceiving::step(Guard& guard) {
+  if (end().stage != Stage::kPaired) return take_from_kernel(guard);
+  LocalLink* const link = local_link(socket_);
+  if (link == nullptr) return failure(Error::kReset);  // the process that had it mapped is gone
+  settle(socket_, *link);
+  if (!link->used) return kChanged;
+  return end().paths.rx() == Rx::kRing ? take_from_ring(guard, *link) : take_from_kernel(guard);
+}
+
+long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
+  shm::Consumer& consumer = end().consumer;
+  const shm::Parts<const std::byte> parts = consumer.peek(link.in);
+  if (consumer.broken() != shm::Refusal::kNone) {
+    break_link(socket_);
+    return kChanged;
+  }
+  const std::size_t bytes = end().paths.from_ring(std::min(parts.size(), total_ - done_), consumer);
+  if (bytes == 0) return total_ == 0 && parts.size() != 0 ? 0 : ring_is_empty(guard, link);
+  touch_link(socket_, link);
+  const bool dropped = (flags_ & MSG_TRUNC) != 0;
+  const std::size_t before = done_;
+  if (!dropped) copy_out(guard, parts, bytes);
+  done_ = before + bytes;
+  if (peeks()) return static_cast<long>(std::exchange(done_, before));
+  if (consumer.consume(link.in, bytes)) link.channel.wake();
+  return done_ >= target() ? static_cast<long>(done_) : kChanged;
+}
+
+// A long copy lets go of the lock; the bytes stay where they are until they are consumed.
+std::size_t LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
+  std::optional<OutsideLock> outside;
+  if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
+  IoCursor cursor(data_);
+  cursor.skip(done_);
+  const std::size_t first = std::min(parts.part[0].size(), bytes);
+  cursor.write(parts.part[0].data(), first);
+  cursor.write(parts.part[1].data(), bytes - first);
+  return bytes;
+}
+
+// Bytes, then what the kernel's connection says: its end, an error, or that the stream goes on there. Whatever the peer
+// has put into the ring before that, it is there by the time the kernel says so.
+long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
+  LocalEnd& e = end();
+  if (e.paths.on_read_from_ring(e.consumer)) return kChanged;
+  if (done_ >= target()) return static_cast<long>(done_);
+  if (e.peer_gone) {
+    if (e.consumer.peek(link.in).size() != 0) return kChanged;
+    e.paths.stop_reading();
+    return kChanged;
+  }
+  touch_link(socket_, link);
+  if (!kernel_has_news()) return again();
+  if (hear_channel(socket_, link) || e.consumer.peek(link.in).size() != 0) return kChanged;
+  const long r = ask(guard, total_ - done_);
+  if (r == kAgain) return again();
+  LocalLink* const now = local_link(socket_);
+  const bool more = now != nullptr && e.paths.rx() == Rx::kRing && e.consumer.peek(now->in).size() != 0;
+  if (r > 0) return static_cast<long>(done_);  // written past us at the other end
+  if (more && r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
+  if (more) return kChanged;
+  return r == 0 ? static_cast<long>(done_) : failed(r);
+}
+
+long LocalReceiving::take_from_kernel(Guard& guard) {
+  if (asked_ && !kernel_has_news()) return again();
+  asked_ = true;
+  const std::size_t wanted = total_ - done_;
+  const auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
+  const long r = ask(guard, most);
+  if (r == kAgain) return again();
+  if (r < 0) return failed(r);
+  if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
+  if (done_ >= target() || peeks()) return static_cast<long>(done_);
+  asked_ = false;
+  return kChanged;
+}
+
+// Of the kernel's connection, into the rest of the program's room.
+long LocalReceiving::ask(Guard& guard, std::size_t most) {
+  const Rest rest(data_, done_, most);
+  const long r = ask_kernel(guard, [&](int number) {
+    msghdr header{};
+    header.msg_iov = const_cast<iovec*>(rest.parts().data());
+    header.msg_iovlen = rest.parts().size();
+    return kernel_result(kernel->recvmsg(number, &header, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT));
+  });
+  if (r > 0) {
+    done_ += static_cast<std::size_t>(r);
+    if (!peeks()) end().paths.on_read_from_kernel(static_cast<std::uint64_t>(r));
+  }
+  return r;
+}
+
+long LocalReceiving::failed(long error) {
+  if (done_ == 0) return error;
+  socket_.pending_error = static_cast<std::uint8_t>(-error);
+  return static_cast<long>(done_);
+}
+
+// --- Sending
+
+class LocalSending : public LocalCondition {
+ public:
+  LocalSending(Socket& socket, std::size_t total, std::size_t done)
+      : LocalCondition(socket, kOut), total_(total), done_(done) {}
+
+  long attempt(Guard& guard) final;
+  [[nodiscard]] std::size_t done() const { return done_; }
+
+ protected:
+  ~LocalSending() = default;
+  /// Fills the first `bytes` of the room: how many, 0 at the source's end, or a failure.
+  virtual long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) = 0;
+  [[nodiscard]] virtual bool slow_source() const { return false; }
+
+ private:
+  long fill(Guard& guard, LocalLink& link);
+
+  std::size_t total_, done_;
+};
+
+// kChanged: the rest is the kernel's.
+long LocalSending::attempt(Guard& guard) {
+  for (;;) {
+    wait_for_copy(guard, kWriting);
+    LocalLink* const link = local_link(socket_);
+    if (link == nullptr || end().stage != Stage::kPaired) return kChanged;
+    settle(socket_, *link);
+    if (!link->used || end().paths.tx() == Tx::kKernel) return kChanged;
+    if (end().paths.tx() == Tx::kReturning) {
+      pump_return(socket_, *link);
+      if (end().paths.tx() == Tx::kReturning) return again();
+      continue;
+    }
+    const KernelHalf& half = kernel_half_state(socket_);
+    if (socket_.has(kShutSend) || half.error || half.hung_up) return kChanged;  // the kernel knows what to say
+    if (done_ == total_) return static_cast<long>(done_);
+    const long r = fill(guard, *link);
+    if (r == kAgain) return again();
+    if (r <= 0) return done_ != 0 || r == 0 ? static_cast<long>(done_) : r;
+    done_ += static_cast<std::size_t>(r);
+  }
+}
+
+long LocalSending::fill(Guard& guard, LocalLink& link) {
+  shm::Producer& producer = end().producer;
+  touch_link(socket_, link);
+  const std::size_t wanted = std::min(total_ - done_, kPiece);
+  const shm::Parts<std::byte> room = producer.room(link.out, wanted);
+  if (producer.broken() != shm::Refusal::kNone) {
+    break_link(socket_);
+    return failure(Error::kReset);
+  }
+  const std::size_t bytes = std::min(room.size(), wanted);
+  if (bytes == 0) {
+    end().wants_room = true;
+    link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+    return producer.room(link.out, 1).size() == 0 ? kAgain : fill(guard, link);
+  }
+  long n = 0;
+  {
+    std::optional<OutsideLock> outside;
+    if (bytes > kCopyInLock || slow_source()) outside.emplace(guard, socket_, kWriting);
+    n = copy_in(room, bytes);
+  }
+  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n))) link.channel.wake();
+  return n;
+}
+
+class SendingBytes final : public LocalSending {
+ public:
+  SendingBytes(Socket& socket, std::span<const iovec> data, std::size_t done)
+      : LocalSending(socket, total_bytes(data), done), cursor_(data) {
+    cursor_.skip(done);
+  }
+
+ private:
+  long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) override {
+    const std::size_t first = std::min(room.part[0].size(), bytes);
+    cursor_.read(room.part[0].data(), first);
+    cursor_.read(room.part[1].data(), bytes - first);
+    return static_cast<long>(bytes);
+  }
+  IoCursor cursor_;
+};
+
+class SendingFile final : public LocalSending {
+ public:
+  SendingFile(Socket& socket, int in_fd, off_t* offset, std::size_t count, std::size_t done)
+      : LocalSending(socket, count, done), in_fd_(in_fd), offset_(offset) {}
+
+ private:
+  long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) override {
+    const std::size_t n = std::min(room.part[0].size(), bytes);
+    if (offset_ == nullptr) return kernel_result(kernel->read(in_fd_, room.part[0].data(), n));
+    const long r = kernel_result(kernel->pread(in_fd_, room.part[0].data(), n, *offset_));
+    if (r > 0) *offset_ += r;
+    return r;
+  }
+  [[nodiscard]] bool slow_source() const override { return true; }
+
+  int in_fd_;
+  off_t* offset_;
+};
+
+enum class Way : std::uint8_t { kKernel, kRing };
+
+/// Lock held.
+Way way_of(Socket& socket, int fd) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage != Stage::kPaired) return Way::kKernel;
+  LocalLink* const link = local_link(socket);
+  if (link == nullptr || socket.has(kShutSend)) return Way::kKernel;
+  watch_kernel_half(socket, fd);
+  settle(socket, *link);
+  if (!link->used) return Way::kKernel;
+  if (end.paths.tx() == Tx::kReturning) return Way::kRing;
+  return try_cut(socket, *link) ? Way::kRing : Way::kKernel;
+}
+
+/// Runs a sending in the ring: kChanged when what is left is the kernel's.
+long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::optional<Patience>& patience) {
+  const long r = sending.attempt(guard);
+  if (r != kAgain) return r;
+  patience = socket_patience(guard, socket.send_timeout_ms);
+  patience->block = !non_blocking(socket, flags);
+  sending.ration(!patience->block);
+  hold(socket);
+  return kAgain;
+}
+
+/// `ring(done)` makes the sending, `in_kernel(done)` the kernel's call for what is left, with the bytes done so far.
+template <typename MakeSending, typename KernelCall>
+long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
+  std::size_t done = 0;
+  for (;;) {
+    std::optional<Patience> patience;
+    std::optional<InKernel> waiting;
+    long r = kChanged;
+    auto sending = make(done);
+    {
+      Guard guard(shard());
+      if (!socket.alive) return failure(Refusal::kBadDescriptor);
+      local_count_call(guard, socket, fd);
+      if (way_of(socket, fd) == Way::kRing)
+        r = run(guard, socket, sending, flags, patience);
+      else
+        (void)local_give_up(guard, socket);
+      if (r == kChanged) waiting.emplace(end_of(socket).sends_in_kernel);
+    }
+    if (patience.has_value()) {
+      Pin pin(socket);
+      r = wait_on(sending, *patience);
+    }
+    done = sending.done();
+    if (r != kChanged) return wait_result(r, done);
+    if (!waiting.has_value()) continue;  // the path has changed while we waited
+    r = in_kernel(done);
+    if (r == kAgain && has_kernel_half(socket)) {
+      const Guard guard(shard());
+      want_kernel_out(socket, fd);
+    }
+    return r < 0 ? wait_result(r, done) : r + static_cast<long>(done);
+  }
+}
+
+bool only_in_kernel(const Message& message, int flags) {
+  return (flags & (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)) != 0 || message.control_length != 0;
+}
+
+}  // namespace
+
+long local_receive(Socket& socket, int fd, Message& message, int flags) {
+  const bool asks_kernel = (flags & (MSG_ERRQUEUE | MSG_OOB)) != 0;
+  std::optional<InKernel> in_kernel;
+  std::optional<Patience> patience;
+  LocalReceiving receiving(socket, message.data, flags);
+  {
+    Guard guard(shard());
+    if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    local_count_call(guard, socket, fd);
+    const Stage stage = end_of(socket).stage;
+    const bool gone = local_give_up(guard, socket);
+    if (const long r = take_pending_error(socket); r != 0) return r;
+    if (gone || asks_kernel || stage == Stage::kLooking || stage == Stage::kNone) {
+      in_kernel.emplace(end_of(socket).reads_in_kernel);
+    } else {
+      watch_kernel_half(socket, fd);
+      const long r = receiving.attempt(guard);
+      if (r != kAgain) {
+        message.name_length = 0;
+        message.control_length = 0;
+        message.flags = 0;
+        return r;
+      }
+      patience = socket_patience(guard, socket.receive_timeout_ms);
+      patience->block = !non_blocking(socket, flags);
+      receiving.ration(!patience->block);
+      hold(socket);
+    }
+  }
+  if (in_kernel.has_value()) {
+    const long r = kernel_receive(fd, message, flags);
+    if (!has_kernel_half(socket)) return r;
+    const Guard guard(shard());
+    if (KernelHalf* const half = kernel_half(socket); half != nullptr && half->watched) doubt_kernel_half(*half);
+    return r;
+  }
+  Pin pin(socket);
+  message.name_length = 0;
+  message.control_length = 0;
+  message.flags = 0;
+  const long r = wait_on(receiving, *patience);
+  return wait_result(r, receiving.done());
+}
+
+long local_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe) {
+  sigpipe = false;
+  if (only_in_kernel(message, flags)) {
+    Guard guard(shard());
+    local_leave(guard, socket);
+  }
+  const auto make = [&](std::size_t done) { return SendingBytes(socket, message.data, done); };
+  const auto in_kernel = [&](std::size_t done) -> long {
+    if (done == 0) return kernel_send(fd, message, flags);
+    const Rest rest(message.data, done, ~std::size_t{0});
+    Message left = message;
+    left.data = rest.parts();
+    return kernel_send(fd, left, flags);
+  };
+  return send_either_way(socket, fd, flags, make, in_kernel);
+}
+
+long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
+  sigpipe = false;
+  const auto make = [&](std::size_t done) { return SendingFile(socket, in_fd, offset, count, done); };
+  const auto in_kernel = [&](std::size_t done) -> long {
+    const long r = os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(count - done));
+    sigpipe = false;  // the kernel has raised it
+    return r;
+  };
+  return send_either_way(socket, fd, 0, make, in_kernel);
+}
+
+// What the peer wants back goes first.
+long local_shutdown(Socket& socket, int fd, int how) {
+  Guard guard(shard());
+  LocalEnd& end = end_of(socket);
+  if (how != SHUT_RD) socket.set(kShutSend);
+  if (how != SHUT_WR) socket.set(kShutReceive);
+  if (how != SHUT_RD && end.stage == Stage::kPaired && end.paths.tx() == Tx::kReturning) {
+    end.fin_waits = true;
+    if (how == SHUT_WR) return 0;
+    how = SHUT_RD;
+  }
+  const long r = kernel_result(kernel->shutdown(fd, how));
+  signal(socket, kEverything);
+  return r;
+}
+
+std::optional<long> local_readable(Socket& socket, int fd) {
+  int in_kernel = 0;
+  if (os::call(SYS_ioctl, fd, SIOCINQ, os::address(&in_kernel)) != 0) return std::nullopt;
+  Guard guard(shard());
+  LocalLink* const link = local_link(socket);
+  LocalEnd& end = end_of(socket);
+  if (link == nullptr || end.stage != Stage::kPaired) return std::nullopt;
+  settle(socket, *link);
+  if (!link->used || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
+  const std::uint64_t produced = link->in.peer->produced.load(std::memory_order_seq_cst);
+  const std::uint64_t in_ring = std::min(produced - end.consumer.consumed(), link->in.size);
+  const long kernels = end.paths.rx() == Rx::kKernel ? in_kernel : 0;
+  return kernels + static_cast<long>(in_ring);
+}
+
+std::uint32_t local_bits(const Socket& constant) {
+  auto& socket = const_cast<Socket&>(constant);
+  LocalEnd& end = end_of(socket);
+  KernelHalf* const half = kernel_half(socket);
+  if (half == nullptr || !half->watched) return 0;
+  LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
+  if (link != nullptr) settle(socket, *link);
+  const bool reads_ring = link != nullptr && link->used && end.paths.rx() == Rx::kRing;
+  const bool writes_ring = link != nullptr && link->used && end.paths.tx() != Tx::kKernel;
+  std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
+  if (!reads_ring || !writes_ring || half->taking != 0 || half->in || half->error || half->hung_up) {
+    const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
+    half->in = (now & POLLIN) != 0;
+    half->error = (now & POLLERR) != 0;
+    half->hung_up = (now & POLLHUP) != 0;
+    bits |= now & (POLLRDHUP | POLLHUP | POLLERR | POLLPRI);
+    if (half->in) bits |= kIn;
+    const bool ended = (now & (POLLHUP | POLLERR)) != 0 || socket.has(kShutSend);
+    if ((now & POLLOUT) != 0 && (!writes_ring || ended)) bits |= kOut;
+    if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket, half->number);
+  }
+  if (reads_ring) {
+    const std::uint64_t unread = end.paths.from_ring(
+        link->in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), end.consumer);
+    if (unread >= socket.low_water) bits |= kIn;
+  }
+  if (writes_ring && end.paths.tx() == Tx::kRing) {
+    if (has_ring_room(socket, *link))
+      bits |= kOut;
+    else
+      end.wants_room = true;
+  }
+  return bits;
+}
+
+}  // namespace bypass::socket
