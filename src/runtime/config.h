@@ -85,6 +85,7 @@ struct Config {
   std::vector<PortConfig> soft;  // soft0, soft1, …: the wires of the software RDMA devices
   std::vector<Prefix> others;    // what the kernel reaches by interfaces that no port shares
   bool local = true;
+  std::uint64_t local_after = 0;  // calls before a connection within the host looks for shared memory
   RdmaMode rdma = RdmaMode::kAuto;
   std::string rdma_device;  // when kDevice
   RuleSet rules;

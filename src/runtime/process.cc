@@ -219,6 +219,7 @@ void fill_local_environment(Process& p) {
   socket::LocalEnvironment& e = socket::local_environment;
   e.directory = &p.local_ports;
   e.may_be_local = may_be_local;
+  e.after = static_cast<std::uint32_t>(p.config.local_after);
   e.need_progress = [] { g_process->progress.start_or_wake(); };
 }
 

@@ -26,8 +26,8 @@ LocalEnvironment local_environment;
 
 namespace {
 
-/// Calls before an end looks for the other; each attempt that found nobody makes the next one so many times as late.
-constexpr std::uint32_t kClientPatience = 4, kServerPatience = 6, kLater = 4;
+/// Each attempt that found nobody makes the next one so many times as late.
+constexpr std::uint32_t kLater = 4;
 constexpr std::uint8_t kMostAttempts = 3;
 constexpr Duration kAttempt = std::chrono::milliseconds(500);
 /// Each way. As large as what a reader that is not there leaves a writer in the kernel's own buffers, about.
@@ -180,7 +180,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
 namespace {
 
 bool is_due(const LocalEnd& end) {
-  std::uint32_t calls = end.client ? kClientPatience : kServerPatience;
+  std::uint32_t calls = local_environment.after + (end.client ? 0 : local_environment.after / 2);
   for (std::uint8_t i = 0; i < end.attempts; i++) calls *= kLater;
   return end.calls >= calls;
 }

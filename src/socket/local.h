@@ -53,6 +53,8 @@ struct LocalEnvironment {
   const fastpath::shm::Directory* directory = nullptr;
   /// Whether rules leave a connection with this peer the choice. `remote`: of the side that connected.
   bool (*may_be_local)(const sockaddr* address) = nullptr;
+  /// Calls before the connecting side looks for the other; the accepting side waits half as many more.
+  std::uint32_t after = 0;
   /// There is something that wants the progress thread.
   void (*need_progress)() = nullptr;
 };
