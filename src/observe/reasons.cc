@@ -35,6 +35,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"escaped_passed", "the program passed the socket to another process"},
     {"forked_child", "a forked process cannot share the stack yet"},
     {"stats_unavailable", "the stats file could not be made"},
+    {"no_shared_memory", "the two ends of a connection within the host could not agree on shared memory"},
+    {"shared_memory_lost",
+     "a connection within the host had to end because of what its other end did in shared memory"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

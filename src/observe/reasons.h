@@ -36,6 +36,8 @@ enum class Reason : std::uint16_t {
   kEscapedPassed,
   kForkedChild,
   kStatsUnavailable,
+  kNoSharedMemory,
+  kSharedMemoryLost,
   kCount,
 };
 

@@ -46,7 +46,8 @@ void note_exec(const char* program) {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     if (!fd_table.load(fd).is_socket()) continue;
     int flags = real.fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) == 0 && !goes_back(fd)) note_escape(fd, observe::Reason::kEscapedExec, program);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0 && !goes_back(fd))
+      note_escape(fd, observe::Reason::kEscapedExec, program);
   }
 }
 

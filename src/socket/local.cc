@@ -151,6 +151,15 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
 
 }  // namespace
 
+namespace {
+
+void tell_refusal(int fd, const char* detail) {
+  if (environment.record_why != nullptr)
+    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), detail);
+}
+
+}  // namespace
+
 void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   LocalEnd& end = socket.details->local;
   using State = shm::Pairing::State;
@@ -161,16 +170,19 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   if (state == State::kRefused || !alone) {
     end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
     const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
+    if (!again) tell_refusal(link.tcp, alone ? shm::to_string(end.refusal) : "another process has it, too");
     drop_local_link(link);
     end.stage = again ? Stage::kLooking : Stage::kOver;
     return signal_idle(socket);
   }
   link.segment = link.pairing.take_segment();
   link.channel = link.pairing.take_channel();
-  link.pairing = {};
   link.out = link.segment.outgoing();
   link.in = link.segment.incoming();
   end.stage = Stage::kPaired;
+  const bool host = link.pairing.role() == shm::Role::kHost;
+  if (host) end.may_cut = say_open(link);
+  link.pairing = {};
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
   watch_link(socket, link, link.channel.descriptor());
@@ -190,7 +202,8 @@ bool is_due(const LocalEnd& end) {
 void local_count_call(Guard& guard, Socket& socket, int fd) {
   LocalEnd& end = socket.details->local;
   end.calls++;
-  if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end)) begin_attempt(socket, fd, guard.context().now);
+  if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end))
+    begin_attempt(socket, fd, guard.context().now);
   if (end.stage != Stage::kPairing) return;
   LocalLink* const link = local_link(socket);  // null: another process is at it
   if (link != nullptr && link->pairing.next_timeout() <= guard.context().now)
@@ -222,7 +235,7 @@ namespace {
 void reset_if_unread(Socket& socket, LocalLink& link) {
   LocalEnd& end = socket.details->local;
   const bool unread = end.consumer.peek(link.in).size() != 0;
-  const struct linger now{.l_onoff = 1, .l_linger = 0};
+  const struct linger now { .l_onoff = 1, .l_linger = 0 };
   const KernelHalf& half = kernel_half_state(socket);
   if (unread && half.number >= 0) kernel->setsockopt(half.number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }

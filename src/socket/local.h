@@ -32,6 +32,7 @@ struct LocalEnd {
 
   Stage stage = Stage::kNone;
   bool client = false;
+  bool may_cut = false;       // the other end is paired, too: what lies in the ring will be read
   bool cut_heard = false;     // cut_at waits for reads that are under way
   bool stop_heard = false;    // stop_at waits for a write that is under way
   bool resume_heard = false;  // resume_at waits for a read that is under way
@@ -40,7 +41,7 @@ struct LocalEnd {
   bool fin_waits = false;     // shutdown() waits for what the peer wants back
   std::uint8_t attempts = 0;
   fastpath::shm::Refusal refusal = fastpath::shm::Refusal::kNone;  // of the last attempt
-  std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;  // calls that may wait there without us
+  std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;          // calls that may wait there without us
   std::uint32_t calls = 0;
   std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
   fastpath::shm::Switch paths;

@@ -14,6 +14,15 @@ namespace bypass::socket {
 
 namespace {
 
+/// tcpi_state, as <netinet/tcp.h> has it, which cannot stand beside <linux/tcp.h>.
+enum KernelState : std::uint8_t { kTimeWait = 6, kCloseWait = 8, kLastAck = 9, kClosing = 11 };
+
+// The peer's FIN has a sequence number, and tcpi_bytes_received counts it; SIOCINQ does not.
+std::uint64_t counted_fin(const tcp_info& info) {
+  const auto state = static_cast<KernelState>(info.tcpi_state);
+  return state == kTimeWait || state == kCloseWait || state == kLastAck || state == kClosing ? 1 : 0;
+}
+
 std::optional<tcp_info> info_of(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
@@ -40,8 +49,10 @@ std::optional<std::uint64_t> kernel_bytes_read(int fd) {
     if (!before || os::call(SYS_ioctl, fd, SIOCINQ, os::address(&unread)) != 0 || unread < 0) return std::nullopt;
     const auto after = info_of(fd);
     if (!after) return std::nullopt;
-    if (before->tcpi_bytes_received != after->tcpi_bytes_received) continue;
-    return after->tcpi_bytes_received - static_cast<std::uint64_t>(unread);
+    const bool changed =
+        before->tcpi_bytes_received != after->tcpi_bytes_received || before->tcpi_state != after->tcpi_state;
+    if (changed) continue;
+    return after->tcpi_bytes_received - counted_fin(*after) - static_cast<std::uint64_t>(unread);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "observe/reasons.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
 #include "socket/os.h"
@@ -50,6 +51,10 @@ std::uint32_t timeout_of(int fd, int name) {
 
 }  // namespace
 
+bool say_open(LocalLink& link) {
+  return say(link, shm::SwitchKind::kOpen, 0);
+}
+
 void take_timeouts(Socket& socket, int fd) {
   socket.receive_timeout_ms = timeout_of(fd, SO_RCVTIMEO);
   socket.send_timeout_ms = timeout_of(fd, SO_SNDTIMEO);
@@ -59,8 +64,10 @@ void take_timeouts(Socket& socket, int fd) {
     socket.low_water = static_cast<std::uint32_t>(low_water);
 }
 
-void break_link(Socket& socket) {
+void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);
+  if (environment.record_why != nullptr)
+    environment.record_why(kernel_number(socket), static_cast<unsigned>(observe::Reason::kSharedMemoryLost), what);
   if (LocalLink* const link = local_link(socket)) drop_local_link(*link);
   end.paths.stop_writing();
   end.paths.stop_reading();
@@ -87,6 +94,9 @@ void on_gone(Socket& socket, LocalLink& link) {
 void on_message(Socket& socket, const shm::SwitchMessage& message) {
   LocalEnd& end = end_of(socket);
   switch (message.kind) {
+    case shm::SwitchKind::kOpen:
+      end.may_cut = true;
+      break;
     case shm::SwitchKind::kCut:
       end.cut_heard = true;
       end.cut_at = message.count;
@@ -122,7 +132,7 @@ bool hear_channel(Socket& socket, LocalLink& link) {
     }
     const auto message = shm::parse_switch(std::span(room).first(std::min(received.bytes, room.size())));
     if (!message.has_value() || received.cut || received.many) {
-      break_link(socket);
+      break_link(socket, "it said what has no meaning");
       return true;
     }
     on_message(socket, *message);
@@ -140,10 +150,12 @@ void act_on_cut(Socket& socket, LocalLink& link) {
   const auto read = kernel_bytes_read(kernel_number(socket));
   constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
   if (!read.has_value() || end.cut_at - *read > kMostQueued) {
-    (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());
+    // Where the peer cannot send it again, what lies in the ring is lost, and the program is to know.
+    if (!say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
+      return break_link(socket, "what it had put there could not be asked for again");
     end.paths.stop_reading();
   } else if (!end.paths.on_cut(end.cut_at - *read)) {
-    break_link(socket);
+    break_link(socket, "CUT out of turn");
   }
 }
 
@@ -159,12 +171,13 @@ void settle(Socket& socket, LocalLink& link) {
   }
   if (end.resume_heard && !end.cut_heard && !reading) {
     end.resume_heard = false;
-    if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size)) return break_link(socket);
+    if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size))
+      return break_link(socket, "RESUME out of turn");
     signal(socket, kIn);
   }
   if (end.stop_heard && !socket.has(kWriting)) {
     end.stop_heard = false;
-    if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket);
+    if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
   }
   if (end.peer_gone && end.paths.tx() != Tx::kKernel && !socket.has(kWriting)) end.paths.stop_writing();
@@ -173,7 +186,7 @@ void settle(Socket& socket, LocalLink& link) {
 bool try_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
-  if (!end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
+  if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
   const auto written = kernel_bytes_written(kernel_number(socket));
   if (!written.has_value() || !say(link, shm::SwitchKind::kCut, *written)) return false;
   end.paths.cut();
@@ -184,8 +197,7 @@ void pump_return(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   while (end.paths.tx() == Tx::kReturning) {
     const std::uint64_t at = end.paths.return_at() & (link.out.size - 1);
-    const std::uint64_t bytes =
-        std::min(end.paths.return_end() - end.paths.return_at(), link.out.size - at);
+    const std::uint64_t bytes = std::min(end.paths.return_end() - end.paths.return_at(), link.out.size - at);
     const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
                                static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket, kernel_number(socket));

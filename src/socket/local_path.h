@@ -16,6 +16,8 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now);
 /// What a socket that never went through our calls has set in the kernel.
 void take_timeouts(Socket& socket, int fd);
 
+/// The host's first word on the channel. False: it could not be said, and no direction moves.
+[[nodiscard]] bool say_open(LocalLink& link);
 /// Takes what has come on the channel. True: it was more than a wake-up.
 bool hear_channel(Socket& socket, LocalLink& link);
 /// Acts on what was heard and could not be acted on at once.
@@ -24,8 +26,8 @@ void settle(Socket& socket, LocalLink& link);
 bool try_cut(Socket& socket, LocalLink& link);
 /// What the peer wants back from the ring goes over the kernel, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
-/// The peer has broken the rules: as a connection that was reset.
-void break_link(Socket& socket);
+/// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
+void break_link(Socket& socket, const char* what);
 
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);

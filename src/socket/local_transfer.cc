@@ -119,7 +119,6 @@ class LocalReceiving final : public LocalCondition {
 long LocalReceiving::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kReading);
-    if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
     const long r = step(guard);
     if (r != kChanged) return r;
   }
@@ -138,7 +137,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   shm::Consumer& consumer = end().consumer;
   const shm::Parts<const std::byte> parts = consumer.peek(link.in);
   if (consumer.broken() != shm::Refusal::kNone) {
-    break_link(socket_);
+    break_link(socket_, shm::to_string(consumer.broken()));
     return kChanged;
   }
   const std::size_t bytes = end().paths.from_ring(std::min(parts.size(), total_ - done_), consumer);
@@ -171,6 +170,7 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   LocalEnd& e = end();
   if (e.paths.on_read_from_ring(e.consumer)) return kChanged;
   if (done_ >= target()) return static_cast<long>(done_);
+  if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (e.peer_gone) {
     if (e.consumer.peek(link.in).size() != 0) return kChanged;
     e.paths.stop_reading();
@@ -190,12 +190,19 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
 }
 
 long LocalReceiving::take_from_kernel(Guard& guard) {
+  if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (asked_ && !kernel_has_news()) return again();
   asked_ = true;
   const std::size_t wanted = total_ - done_;
   const auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
   const long r = ask(guard, most);
   if (r == kAgain) return again();
+  // Before its end the stream may have moved to the ring.
+  LocalLink* const link = end().stage == Stage::kPaired ? local_link(socket_) : nullptr;
+  if (r <= 0 && link != nullptr && hear_channel(socket_, *link) && end().paths.rx() == Rx::kRing) {
+    if (r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
+    return kChanged;
+  }
   if (r < 0) return failed(r);
   if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
   if (done_ >= target() || peeks()) return static_cast<long>(done_);
@@ -276,7 +283,7 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
   const std::size_t wanted = std::min(total_ - done_, kPiece);
   const shm::Parts<std::byte> room = producer.room(link.out, wanted);
   if (producer.broken() != shm::Refusal::kNone) {
-    break_link(socket_);
+    break_link(socket_, shm::to_string(producer.broken()));
     return failure(Error::kReset);
   }
   const std::size_t bytes = std::min(room.size(), wanted);
@@ -409,7 +416,6 @@ long local_receive(Socket& socket, int fd, Message& message, int flags) {
     local_count_call(guard, socket, fd);
     const Stage stage = end_of(socket).stage;
     const bool gone = local_give_up(guard, socket);
-    if (const long r = take_pending_error(socket); r != 0) return r;
     if (gone || asks_kernel || stage == Stage::kLooking || stage == Stage::kNone) {
       in_kernel.emplace(end_of(socket).reads_in_kernel);
     } else {

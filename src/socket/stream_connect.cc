@@ -154,8 +154,7 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:
-      if (local_before_connect(socket, fd, address, length))
-        return kernel_result(kernel->connect(fd, address, length));
+      if (local_before_connect(socket, fd, address, length)) return kernel_result(kernel->connect(fd, address, length));
       return connect_in_kernel(socket, [&] { return kernel_result(kernel->connect(fd, address, length)); });
     case Decision::kBypass:
       break;

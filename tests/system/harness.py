@@ -33,14 +33,15 @@ def check(condition, text):
 
 
 class Side:
-    """One way to connect a server and a client program: `kernel` or `bypass`; `server_port` is the server's end of
+    """One way to connect a server and a client program: `kernel`, `local` (shared memory beneath the kernel's loopback,
+    from the first call on) or `bypass`; `server_port` is the server's end of
     the wire, vhost or virtio; `soft`: that wire lies under a software RDMA device, whose raw-packet queue pair is the
     port. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
 
     def __init__(self, name, profile="balanced", server_port="vhost", soft=False):
         check(os.path.exists(LIB), f"{LIB} is not built")
         self.name = name
-        self.title = name if name == "kernel" else f"{server_port} server"
+        self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
         self.profile = profile
         self.soft = soft
@@ -86,7 +87,7 @@ class Side:
 
     def is_ours(self, role):
         """Do this role's programs run under libbypass?"""
-        return self.name == "bypass"
+        return self.name != "kernel"
 
     def environment(self, role, **extra):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
@@ -97,6 +98,9 @@ class Side:
             env.update({"BYPASS_SOFT": wire, "BYPASS_PORT": "verbs:soft0"} if self.soft else {"BYPASS_PORT": wire})
             env.update(BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
                        BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
+                       BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
+        if self.name == "local":
+            env.update(BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
         env.update(extra)
         return env

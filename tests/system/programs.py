@@ -23,7 +23,7 @@ def redis_server(side):
     return server, port
 
 
-@scenario("vhost", "veth", "verbs", "shared")
+@scenario("vhost", "local", "veth", "verbs", "shared")
 def redis(side):
     _, port = redis_server(side)
     cli = ["redis-cli", "-h", side.address, "-p", port]
@@ -37,7 +37,7 @@ def redis(side):
     return out
 
 
-@scenario("vhost")
+@scenario("vhost", "local")
 def redis_benchmark(side):
     _, port = redis_server(side)
     text = side.run("client", "redis-benchmark", "-h", side.address, "-p", port, "-n", 20000, "-c", 20, "-P", 4, "-t",
@@ -47,7 +47,7 @@ def redis_benchmark(side):
     return rows
 
 
-@scenario("vhost")
+@scenario("vhost", "local")
 def redis_from_the_kernel(side):
     """A wildcard listener serves kernel peers, too: redis-cli from a plain shell reaches the same server."""
     port = free_port()
@@ -59,7 +59,7 @@ def redis_from_the_kernel(side):
     return [wire, plain, again]
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def memcached(side):
     port = free_port()
     user = ["-u", "root"]
@@ -76,7 +76,7 @@ def http_server(side, sizes):
     return port
 
 
-@scenario("vhost", "veth", "verbs", "shared")
+@scenario("vhost", "local", "veth", "verbs", "shared")
 def curl_and_wget(side):
     port = http_server(side, {"small": 100, "middle": 70000, "large": 20 << 20})
     out = []
@@ -91,13 +91,13 @@ def curl_and_wget(side):
     return out
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def python_urllib_and_subprocess(side):
     port = http_server(side, {"a": 1, "b": 300000})
     return side.python("client", "http_client.py", f"http://{side.address}:{port}/a", f"http://{side.address}:{port}/b")
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def python_asyncio(side):
     port = free_port()
     side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
@@ -113,7 +113,7 @@ def iperf3(side, *arguments):
     return report["end"]
 
 
-@scenario("vhost", "veth", "verbs", "shared")
+@scenario("vhost", "local", "veth", "verbs", "shared")
 def iperf3_tcp(side):
     amount = (10 << 30) if LONG else (160 << 20)  # four streams' buffers, at both ends, hold some 40 MB of it
     for extra in ([], ["-R"], ["-P", "4"]):
@@ -123,7 +123,7 @@ def iperf3_tcp(side):
     return "both directions and four streams"
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def iperf3_udp(side):
     # Datagrams may be lost where the receiver gets no processor for a while: most must arrive, none reordered.
     end = iperf3(side, "-t", "1", "-u", "-b", "20M", "-l", "1400")
@@ -141,33 +141,33 @@ def sockperf(side, *arguments):
     return counts.groups()
 
 
-@scenario("vhost")
+@scenario("vhost", "local")
 def sockperf_udp(side):
     return sockperf(side)
 
 
-@scenario("vhost")
+@scenario("vhost", "local")
 def sockperf_tcp(side):
     return sockperf(side, "--tcp")
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def fork_and_exec(side):
     port = free_port()
     side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
     return side.python("client", "forking.py", side.address, port)
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def wrk(side):
     port = http_server(side, {"page": 2000})
     text = side.run("client", "wrk", "-t", 2, "-c", 8, "-d", "1s", f"http://{side.address}:{port}/page").decode()
     check("requests in" in text, text)
-    check("Socket errors" not in text and "Non-2xx" not in text, text)
+    check("Socket errors" not in text and "Non-2xx" not in text, text + side.why())
     return "no errors"
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def socat(side):
     port = free_port()
     make_file(side.path("in"), 3 << 20)
@@ -193,7 +193,7 @@ def digests(folder):
     return {os.path.relpath(os.path.join(at, name), folder): sha256(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names}
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def rsync(side):
     """A tree to the daemon and back, changed, and what has changed again: by several processes at each end."""
     port, url = free_port(), f"rsync://{side.address}"
@@ -221,7 +221,7 @@ def rsync(side):
     return [sorted(line for line in text.splitlines() if not line.startswith(b".d")) for text in told]  # but for folders' times
 
 
-@scenario("vhost", "veth", "verbs", "shared")
+@scenario("vhost", "local", "veth", "verbs", "shared")
 def udp_echo(side):
     port = free_port(socket.SOCK_DGRAM)
     side.start_python("server", "udp_echo.py", "server", "0.0.0.0", port, until="ready")

@@ -17,6 +17,7 @@ def shared(wire, ours):
 
 INTERFACES = ("netdev:veth-a", "af_xdp:veth-a") if LONG else ("netdev:veth-a",)
 WIRES = {
+    "local": [lambda: Side("local")],  # both ends are ours, and on one host
     "vhost": [vhost("vhost")],  # both ends are ours, the server's the one that is named
     "virtio": [vhost("virtio")],
     "verbs": [vhost("vhost", soft=True)],

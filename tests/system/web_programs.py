@@ -40,14 +40,14 @@ def peer(name):
 
 # --- Python --------------------------------------------------------------------------------------------------------
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def python_threading_server(side):
     port = free_port()
     side.start_python("server", "web.py", "server", side.address, port, until="ready")
     return side.python("client", "web.py", "client", side.address, port)
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def python_ssl(side):
     """By threads and by asyncio."""
     files, results = certificate(side), []
@@ -61,7 +61,7 @@ def python_ssl(side):
 
 # --- Node.js -------------------------------------------------------------------------------------------------------
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def node(side):
     ports = free_port(), free_port()
     side.start("server", "node", peer("web.js"), "server", side.address, *ports, until="ready")
@@ -78,7 +78,7 @@ def java_classes():
     return folder
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def java(side):
     command = "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", java_classes(), "Web"
     ports = free_port(), free_port()
@@ -129,7 +129,7 @@ mimetype.assign = ("" => "application/octet-stream")
 """
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def lighttpd(side):
     sums, port = files(side), free_port()
     config = write(side, "lighttpd.conf", LIGHTTPD.format(dir=side.dir, address=side.address, port=port))
@@ -171,12 +171,12 @@ def apache(side, model, servers, settings=""):
     return results + [fetch(side, base, sums)]
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def apache_event(side):
     return apache(side, "event", 2, "ThreadsPerChild 25")
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def apache_prefork(side):
     return apache(side, "prefork", 20)  # as many as there are clients at once
 
@@ -202,7 +202,7 @@ http {{
 """
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def curl_http2_tls(side):
     sums, port = files(side), free_port()
     certificate_file, key = certificate(side)
@@ -264,7 +264,7 @@ class Haproxy:
         return [self.answers(role, **extra)] + [side.python(role, "web.py", "client", self.address, port, **extra) for port in (self.port, self.stream)]
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def haproxy_accepts(side):
     """Its clients come over the wire, its servers are the kernel's. A master, which forks and execs itself, and a worker."""
     ports = free_port(), free_port()
@@ -273,7 +273,7 @@ def haproxy_accepts(side):
     return Haproxy(side, "server", side.address, *(f"127.0.0.1:{port}" for port in ports), "-W").use("client")
 
 
-@scenario("vhost", "veth")
+@scenario("vhost", "local", "veth")
 def haproxy_connects(side):
     """Its servers are at the other end of the wire, its clients the kernel's."""
     ports = free_port(), free_port()

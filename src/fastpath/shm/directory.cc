@@ -23,7 +23,7 @@ bool is_below_file_limit() {
 }
 
 bool is_our_own(int fd) {
-  struct stat about{};
+  struct stat about {};
   if (os::call(SYS_fstat, fd, os::address(&about)) != 0) return false;
   return S_ISREG(about.st_mode) && about.st_uid == static_cast<uid_t>(os::call(SYS_geteuid));
 }

@@ -2,9 +2,9 @@
 // costs no attempt to find a libbypass at its other end.
 //
 // A file in the run directory with a place for each port: who listens there, and whether a libbypass client has ever
-// connected to it. Hints, no more: one that is wrong, or stale, costs an attempt or the fast path of a connection. So it
-// is never cleaned up, processes write over each other's places, and it is read by system calls: a file that somebody
-// cuts short is no SIGBUS.
+// connected to it. Hints, no more: one that is wrong, or stale, costs an attempt or the fast path of a connection. So
+// it is never cleaned up, processes write over each other's places, and it is read by system calls: a file that
+// somebody cuts short is no SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class Directory {
  public:
   Directory() = default;
 
-  /// In the directory that `folder` is a descriptor of; made when it is not there. kNoResources: it could not be opened,
-  /// is not a file of our own, or RLIMIT_FSIZE forbids it.
+  /// In the directory that `folder` is a descriptor of; made when it is not there. kNoResources: it could not be
+  /// opened, is not a file of our own, or RLIMIT_FSIZE forbids it.
   static Outcome<Directory> open(int folder);
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }

@@ -8,8 +8,8 @@
 //                 ▲──────stop()──────────────────────────────────────────────┘
 //
 // What is said on the channel is said before the first byte in the carrier that it announces, so a reader that finds a
-// byte where none is due has something to hear first. A direction that has stopped (STOP was said or heard) stays with
-// the kernel.
+// byte, or an end, where none is due has something to hear first. A direction that has stopped (STOP was said or heard)
+// stays with the kernel.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,11 @@
 namespace bypass::fastpath::shm {
 
 enum class SwitchKind : std::uint64_t {
-  kCut = 0x31747563'73737962U,     // `count` bytes have been written to the kernel's connection; the rest lies in the ring
+  kOpen =
+      0x316e706f'73737962U,  // the host's, once it knows that the guest has the memory: from now on the guest may CUT
+  kCut = 0x31747563'73737962U,  // `count` bytes have been written to the kernel's connection; the rest lies in the ring
   kResume = 0x316d7573'73737962U,  // behind `count` bytes of the ring the kernel's connection goes on
-  kStop = 0x31707473'73737962U,    // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
+  kStop = 0x31707473'73737962U,  // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
 };
 
 struct SwitchMessage {
@@ -38,8 +40,8 @@ inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> pack
   SwitchMessage message{};
   if (packet.size() != sizeof message) return std::nullopt;
   std::memcpy(&message, packet.data(), sizeof message);
-  const bool known =
-      message.kind == SwitchKind::kCut || message.kind == SwitchKind::kResume || message.kind == SwitchKind::kStop;
+  const bool known = message.kind == SwitchKind::kOpen || message.kind == SwitchKind::kCut ||
+                     message.kind == SwitchKind::kResume || message.kind == SwitchKind::kStop;
   return known ? std::optional(message) : std::nullopt;
 }
 
