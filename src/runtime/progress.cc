@@ -132,8 +132,13 @@ void Progress::step() {
   // Sleepers beside the watcher count on us when it gets up and does not come back.
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
   const Duration quiet = shard_.clock().now() - polled;
+  if (socket::has_local_links()) {
+    socket::Guard guard(shard_);
+    socket::local_tick(guard);
+    if (socket::local_wants_tick()) pause_ = tick_;
+  }
   if (watched || (by_others && quiet < pause_)) {
-    if (doze(polled)) return;
+    if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
     sleep_for(watched ? pause_ : pause_ - quiet);
@@ -177,9 +182,10 @@ void Progress::local_step() {
     socket::local_tick(guard);
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(kLongestPause);
+  const Duration pause = socket::local_wants_tick() ? tick_ : kLongestPause;
+  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
   const int watch = socket::kernel_halves_descriptor();
-  nap({&watch, 1}, kLongestPause);
+  nap({&watch, 1}, pause);
   socket::look_at_kernel_halves(shard_.clock().now(), true);
 }
 

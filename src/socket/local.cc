@@ -30,8 +30,8 @@ namespace {
 constexpr std::uint32_t kLater = 4;
 constexpr std::uint8_t kMostAttempts = 3;
 constexpr Duration kAttempt = std::chrono::milliseconds(500);
-/// Each way. As large as what a reader that is not there leaves a writer in the kernel's own buffers, about.
-constexpr std::uint64_t kRing = std::uint64_t{1} << 20;
+/// Each way. What does not fit goes over the kernel when the reader stays away: relieve_full_ring().
+constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
 
 bool is_loopback(const IpAddress& address) {
   if (address.is_v4()) return (address.v4() >> 24) == 127;
@@ -127,6 +127,16 @@ bool is_in_kernel(const File& file) {
 
 namespace {
 
+void tell_refusal(int fd, const char* detail) {
+  if (environment.record_why != nullptr)
+    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), detail);
+}
+
+/// Several processes have it, and the others would have none of what this one agrees on.
+bool is_shared(const Socket& socket) {
+  return socket.references.total() != socket.references.of(shard().family().slot());
+}
+
 /// Where it is to be watched now: a listener becomes a channel.
 void watch_link(Socket& socket, LocalLink& link, int fd) {
   if (link.watched && link.watched_fd == fd) return;
@@ -137,6 +147,10 @@ void watch_link(Socket& socket, LocalLink& link, int fd) {
 
 void begin_attempt(Socket& socket, int fd, Instant now) {
   LocalEnd& end = socket.details->local;
+  if (is_shared(socket)) {
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, "another process has it, too");
+  }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);
   if (link == nullptr) return;
@@ -151,22 +165,13 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
 
 }  // namespace
 
-namespace {
-
-void tell_refusal(int fd, const char* detail) {
-  if (environment.record_why != nullptr)
-    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), detail);
-}
-
-}  // namespace
-
 void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   LocalEnd& end = socket.details->local;
   using State = shm::Pairing::State;
   const State state = link.pairing.step(now);
   if (state == State::kWaiting) return watch_link(socket, link, link.pairing.descriptor());
   // Several processes have it by now, and the others none of this.
-  const bool alone = socket.references.total() == socket.references.of(shard().family().slot());
+  const bool alone = !is_shared(socket);
   if (state == State::kRefused || !alone) {
     end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
     const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
@@ -222,8 +227,9 @@ void local_tick(Guard& guard) {
   const Instant now = guard.context().now;
   for_each_local_link([&](LocalLink& link) {
     Socket& socket = *link.socket;
-    if (socket.details->local.stage == Stage::kPairing && link.pairing.next_timeout() <= now)
-      step_pairing(socket, link, now);
+    const Stage stage = socket.details->local.stage;
+    if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
+    if (stage == Stage::kPaired) relieve_full_ring(socket, link, now);
   });
 }
 
@@ -264,6 +270,15 @@ void local_number_goes(Socket& socket, int fd) {
 
 bool has_active_local() {
   return active_links.count != 0;
+}
+
+bool local_wants_tick() {
+  bool wants = false;
+  for_each_local_link([&](const LocalLink& link) {
+    const LocalEnd& end = link.socket->details->local;
+    wants = wants || end.wants_room || end.stage == Stage::kPairing;
+  });
+  return wants;
 }
 
 bool has_local_links() {

@@ -91,7 +91,9 @@ bool arm_local();
 [[nodiscard]] bool has_active_local();
 /// Whether the progress thread has something to watch: pairings, channels.
 [[nodiscard]] bool has_local_links();
-/// Attempts whose time is over end. Lock held.
+/// Whether local_tick() is to be called soon, in this process.
+[[nodiscard]] bool local_wants_tick();
+/// Attempts whose time is over end; writers that wait in vain go on over the kernel. Lock held.
 void local_tick(Guard& guard);
 /// The channel of a link has something to say; the kernel's half of a socket has. Lock held.
 void local_on_channel(Socket& socket);

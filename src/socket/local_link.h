@@ -28,6 +28,8 @@ struct LocalLink {
   fastpath::shm::Segment segment;
   fastpath::shm::Channel channel;
   fastpath::shm::RingView out, in;
+  Instant stuck_since = kNever;  // a writer has found the ring full, and its reader at the same place
+  std::uint64_t stuck_at = 0;
   std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
 };
 

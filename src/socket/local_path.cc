@@ -98,10 +98,12 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
       end.may_cut = true;
       break;
     case shm::SwitchKind::kCut:
+      if (end.cut_heard) return break_link(socket, "CUT out of turn");
       end.cut_heard = true;
       end.cut_at = message.count;
       break;
     case shm::SwitchKind::kResume:
+      if (end.resume_heard) return break_link(socket, "RESUME out of turn");
       end.resume_heard = true;
       end.resume_at = message.count;
       break;
@@ -136,8 +138,10 @@ bool hear_channel(Socket& socket, LocalLink& link) {
       return true;
     }
     on_message(socket, *message);
+    if (!link.used) return true;
+    settle(socket, link);
+    if (!link.used) return true;
   }
-  if (heard) settle(socket, link);
   return heard;
 }
 
@@ -161,20 +165,41 @@ void act_on_cut(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
+namespace {
+
+bool is_being_read(const Socket& socket) {
+  return socket.has(kReading) || kernel_half_state(socket).taking != 0;
+}
+
+// CUT and RESUME take turns: of each at most one waits, and the one that was said first is due when the direction lies
+// where it says it lies.
+void settle_reading(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  for (;;) {
+    (void)end.paths.on_read_from_ring(end.consumer);
+    const bool in_ring = end.paths.rx() == Rx::kRing || end.paths.is_bounded();
+    if (in_ring && !end.paths.is_ending() && end.resume_heard) {
+      end.resume_heard = false;
+      if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size))
+        return break_link(socket, "RESUME out of turn");
+    } else if (!in_ring && end.cut_heard) {
+      end.cut_heard = false;
+      act_on_cut(socket, link);
+      if (!link.used) return;
+    } else {
+      return;
+    }
+    signal(socket, kIn);
+  }
+}
+
+}  // namespace
+
 void settle(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  const bool reading = socket.has(kReading) || kernel_half_state(socket).taking != 0;
-  if (end.cut_heard && !reading) {
-    end.cut_heard = false;
-    act_on_cut(socket, link);
-    signal(socket, kIn);
-  }
-  if (end.resume_heard && !end.cut_heard && !reading) {
-    end.resume_heard = false;
-    if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size))
-      return break_link(socket, "RESUME out of turn");
-    signal(socket, kIn);
-  }
+  if ((end.cut_heard || end.resume_heard || end.paths.is_ending()) && !is_being_read(socket))
+    settle_reading(socket, link);
+  if (!link.used) return;
   if (end.stop_heard && !socket.has(kWriting)) {
     end.stop_heard = false;
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
@@ -187,6 +212,8 @@ bool try_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
+  // After a RESUME: only once the reader has come to it.
+  if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
   const auto written = kernel_bytes_written(kernel_number(socket));
   if (!written.has_value() || !say(link, shm::SwitchKind::kCut, *written)) return false;
   end.paths.cut();
@@ -243,7 +270,10 @@ void local_leave(Guard& guard, Socket& socket) {
     if (end.paths.tx() == Tx::kRing) (void)say(*link, shm::SwitchKind::kResume, end.producer.produced());
     if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
     const bool unread = end.consumer.peek(link->in).size() != 0;
-    const bool can_ask = !end.peer_gone && say(*link, shm::SwitchKind::kStop, end.consumer.consumed());
+    // What lies in the ring before bytes that went over the kernel already cannot follow them there.
+    const bool ending = end.paths.is_ending() || end.resume_heard;
+    const bool can_ask =
+        !end.peer_gone && !(unread && ending) && say(*link, shm::SwitchKind::kStop, end.consumer.consumed());
     if (!can_ask && unread) return;  // nobody can send it again: this process reads it from where it lies
     end.paths.stop_reading();
     if (end.paths.tx() == Tx::kReturning) return;
@@ -251,6 +281,24 @@ void local_leave(Guard& guard, Socket& socket) {
   if (link != nullptr) drop_local_link(*link);
   end.stage = Stage::kOver;
   signal_idle(socket);
+}
+
+// The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
+// anybody reads.
+void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
+  constexpr Duration kPatience = std::chrono::milliseconds(10);
+  LocalEnd& end = end_of(socket);
+  const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+  const bool waits = end.wants_room && end.paths.tx() == Tx::kRing && !socket.has(kWriting);
+  if (!waits || link.stuck_since == kNever || consumed != link.stuck_at) {
+    link.stuck_since = waits ? now : kNever;
+    link.stuck_at = consumed;
+    return;
+  }
+  if (now - link.stuck_since < kPatience || !say(link, shm::SwitchKind::kResume, end.producer.produced())) return;
+  end.paths.resume();
+  end.wants_room = false;
+  signal(socket, kOut);
 }
 
 // --- The rings

@@ -29,6 +29,9 @@ void pump_return(Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
+/// A writer waits for a reader that does not read: it goes on over the kernel.
+void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
+
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
 /// The peer wakes us from here on. True: something has come meanwhile.

@@ -71,6 +71,16 @@ class Rest {
   std::size_t count_ = 0;
 };
 
+// With both halves shut the kernel answers what still comes with RST; so it has to come there.
+void leave_if_shut(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.paths.rx() != Rx::kRing || end.peer_gone) return;
+  if (end.consumer.peek(link.in).size() != 0 || end.paths.is_ending() || end.resume_heard) return;
+  const shm::SwitchMessage message{shm::SwitchKind::kStop, end.consumer.consumed()};
+  (void)link.channel.send(std::as_bytes(std::span(&message, 1)));
+  end.paths.stop_reading();
+}
+
 /// What both directions have in common: no wire is needed before there is memory to look at.
 class LocalCondition : public DualCondition {
  public:
@@ -169,6 +179,8 @@ std::size_t LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::b
 long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   LocalEnd& e = end();
   if (e.paths.on_read_from_ring(e.consumer)) return kChanged;
+  leave_if_shut(socket_, link);
+  if (e.paths.rx() != Rx::kRing) return kChanged;
   if (done_ >= target()) return static_cast<long>(done_);
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (e.peer_gone) {
@@ -488,6 +500,8 @@ long local_shutdown(Socket& socket, int fd, int how) {
     how = SHUT_RD;
   }
   const long r = kernel_result(kernel->shutdown(fd, how));
+  LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
+  if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
   signal(socket, kEverything);
   return r;
 }
@@ -503,7 +517,7 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   if (!link->used || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
   const std::uint64_t produced = link->in.peer->produced.load(std::memory_order_seq_cst);
   const std::uint64_t in_ring = std::min(produced - end.consumer.consumed(), link->in.size);
-  const long kernels = end.paths.rx() == Rx::kKernel ? in_kernel : 0;
+  const long kernels = end.paths.rx() == Rx::kKernel || end.paths.is_ending() ? in_kernel : 0;
   return kernels + static_cast<long>(in_ring);
 }
 

@@ -1,7 +1,7 @@
 // Switch: in which of its two carriers, the kernel's connection and the ring, each byte of one end's two directions
 // lies. Counters and rules, no bytes and no system calls; it lies in memory that a family shares.
 //
-//   writing   kKernel ──cut()──► kRing ──stop_writing()──► kKernel
+//   writing   kKernel ──cut()──► kRing ──resume(), stop_writing()──► kKernel
 //                                  └──the reader says STOP──► kReturning: what it has not read goes over the kernel
 //   reading   kKernel ──CUT, and the kernel's bytes before it are read──► kRing
 //                 ▲──────RESUME, and the ring's bytes before it are read────┘
@@ -55,6 +55,8 @@ class Switch {
   /// Whether a direction that lies with the kernel may move: to be said by CUT{bytes written to the kernel}.
   [[nodiscard]] bool may_cut() const { return tx_ == Tx::kKernel && !tx_stopped_; }
   void cut() { tx_ = Tx::kRing; }
+  /// Back for now. To be said before: RESUME{produced}. It may move again once the ring has been read to its end.
+  void resume() { tx_ = Tx::kKernel; }
   /// Back for good. To be said before, of one that lies in the ring: RESUME{produced}.
   void stop_writing() { tx_ = Tx::kKernel, tx_stopped_ = true; }
   /// STOP has come, of a ring of so many bytes. False: it cannot be true.
@@ -100,6 +102,8 @@ class Switch {
     rx_stopped_ = true;
     bounded_ = ends_ = false;
   }
+  /// Whether RESUME has come, and the ring has not been read to there.
+  [[nodiscard]] bool is_ending() const { return ends_; }
   /// Of `wanted` bytes, how many the kernel may be asked for.
   [[nodiscard]] std::uint64_t from_kernel(std::uint64_t wanted) const {
     return bounded_ && kernel_left_ < wanted ? kernel_left_ : wanted;
