@@ -62,7 +62,7 @@ std::string settings_text(const Config& config) {
 
 // Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
 void create_region(const Config& config) {
-  if (config.ok() && config.ports.empty()) return;
+  if (config.ok() && !config.wants_anything()) return;
   observe::RegionStart start;
   start.run_dir = run_dir_path(config.run_dir);
   start.library_version = BYPASS_VERSION;
