@@ -84,7 +84,6 @@ namespace {
 void on_gone(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   end.peer_gone = true;
-  if (end.paths.tx() != Tx::kKernel && !socket.has(kWriting)) end.paths.stop_writing();
   unwatch_channel(link.watched_fd);
   link.watched = false;
   link.channel.close();
@@ -205,7 +204,8 @@ void settle(Socket& socket, LocalLink& link) {
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
   }
-  if (end.peer_gone && end.paths.tx() != Tx::kKernel && !socket.has(kWriting)) end.paths.stop_writing();
+  // One that left said STOP before: what it wants back goes over the kernel all the same.
+  if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.stop_writing();
 }
 
 bool try_cut(Socket& socket, LocalLink& link) {
