@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
@@ -38,6 +39,24 @@ void note_passed_descriptors(const msghdr* message) {
       memcpy(&fd, reinterpret_cast<const char*>(c) + at, sizeof(fd));
       if (is_tracked(fd) && !goes_back(fd)) note_escape(fd, observe::Reason::kEscapedPassed, "SCM_RIGHTS");
     }
+  }
+}
+
+void note_given_away(int fd) {
+  if (!goes_straight()) {
+    if (is_tracked(fd)) (void)goes_back(fd);
+    return;
+  }
+  if (thread_path.depth != 0) return;  // our own work, no vfork child's
+  const Entry entry = fd_table.load(fd);
+  if (entry.is_socket()) socket::ask_to_leave_shared_memory(*entry.file());
+}
+
+void note_vfork_exec() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    if (!fd_table.load(fd).is_socket()) continue;
+    const int flags = real.fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) note_given_away(fd);
   }
 }
 

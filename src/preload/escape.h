@@ -14,5 +14,9 @@ void note_passed_descriptors(const msghdr* message);
 
 /// Every socket of ours that an exec'd image would inherit.
 void note_exec(const char* program);
+/// The same for what a vfork child execs.
+void note_vfork_exec();
+/// `fd` becomes one that a program will have that a vfork child, or posix_spawn, is about to exec.
+void note_given_away(int fd);
 
 }  // namespace bypass::preload

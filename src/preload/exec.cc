@@ -6,6 +6,7 @@
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
+#include "preload/fd_table.h"
 #include "preload/inside.h"
 #include "preload/process.h"
 #include "preload/symbols.h"
@@ -97,6 +98,11 @@ BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
 
 void before_spawn(const char* program) {
   if (has_started() && !goes_straight()) note_exec(program);
+}
+
+BYPASS_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int target)) {
+  if (is_tracked(fd)) note_given_away(fd);
+  return real.posix_spawn_file_actions_adddup2(actions, fd, target);
 }
 
 BYPASS_EXPORT(int, posix_spawn,

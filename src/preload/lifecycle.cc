@@ -77,8 +77,12 @@ BYPASS_EXPORT(int, dup, (int fd)) {
 // Duplicates onto a number that the program chose: what it named leaves it first, for it must still be open.
 template <typename Duplicate>
 int duplicate_onto(int fd, int target, Duplicate duplicate) {
-  if ((!is_tracked(fd) && !is_tracked(target)) || fd == target || goes_straight()) [[likely]]
+  if ((!is_tracked(fd) && !is_tracked(target)) || fd == target) [[likely]]
     return duplicate();
+  if (goes_straight()) {
+    note_given_away(fd);
+    return duplicate();
+  }
   if (is_tracked(target)) {
     if (real.fcntl(fd, F_GETFD) < 0) return -1;
     KeepErrno keep;

@@ -93,7 +93,8 @@ bool can_be_run(const char* program) {
 }  // namespace
 
 void before_exec(const char* program) {
-  if (!has_started() || goes_straight()) return;
+  if (!has_started()) return;
+  if (goes_straight()) return note_vfork_exec();
   KeepErrno keep;
   if (!can_be_run(program)) return;
   note_exec(program != nullptr ? program : "fexecve");

@@ -221,6 +221,7 @@ void fill_local_environment(Process& p) {
   e.may_be_local = may_be_local;
   e.after = static_cast<std::uint32_t>(p.config.local_after);
   e.need_progress = [] { g_process->progress.start_or_wake(); };
+  e.call_progress = [] { g_process->progress.look_now(); };
 }
 
 void fill_environment(Process& p) {

@@ -29,7 +29,11 @@ class Progress {
   void join_family();
   /// A listener waits for its port: open it soon.
   void want_ports();
-  /// start(), or a look at what there is to watch.
+  /// A look at what there is to watch, where it runs.
+  void look_now() {
+    if (running_.load(std::memory_order_acquire)) wake();
+  }
+  /// The same; starts it where it does not.
   void start_or_wake() {
     if (start()) wake();
   }

@@ -79,6 +79,8 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);
 /// Before something is done with a number that only the kernel's own socket can do (exec, SCM_RIGHTS): what of the
 /// connection lies in shared memory goes back to the kernel. Of other objects: nothing.
 void leave_shared_memory(File& file);
+/// The same from a vfork child, which may do nothing with its parent's objects: the parent does it.
+void ask_to_leave_shared_memory(File& file);
 /// Whether the kernel's own socket under the number is where the bytes are.
 [[nodiscard]] bool is_in_kernel(const File& file);
 

@@ -27,7 +27,9 @@ struct Readiness {
 struct File {
   std::atomic<FileKind> kind{FileKind::kStream};  // listen() makes a listener of a stream; read without the lock
   bool alive = true;
-  bool ending = false;       // no number is left; the last call inside ends it
+  bool ending = false;  // no number is left; the last call inside ends it
+  /// A vfork child has given the number to what it will exec: leave_shared_memory() by whoever comes first.
+  std::atomic<bool> leave_asked{false};
   bool dual = false;         // its kernel half is watched, by each process that has a number of it
   std::uint16_t users = 0;   // calls inside that have let go of the lock
   std::uint16_t status = 0;  // O_NONBLOCK, O_ASYNC: the open file description's

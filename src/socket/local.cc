@@ -116,6 +116,17 @@ void leave_shared_memory(File& file) {
   if (file.alive) local_leave(guard, socket_of(file));
 }
 
+void ask_to_leave_shared_memory(File& file) {
+  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return;
+  file.leave_asked.store(true);
+  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+}
+
+void local_answer(Guard& guard, Socket& socket) {
+  if (socket.leave_asked.load(std::memory_order_relaxed) && socket.leave_asked.exchange(false))
+    local_leave(guard, socket);
+}
+
 bool is_in_kernel(const File& file) {
   if (decided_for_kernel(file)) return true;
   if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return false;
@@ -205,6 +216,7 @@ bool is_due(const LocalEnd& end) {
 }  // namespace
 
 void local_count_call(Guard& guard, Socket& socket, int fd) {
+  local_answer(guard, socket);
   LocalEnd& end = socket.details->local;
   end.calls++;
   if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end))
@@ -227,6 +239,7 @@ void local_tick(Guard& guard) {
   const Instant now = guard.context().now;
   for_each_local_link([&](LocalLink& link) {
     Socket& socket = *link.socket;
+    local_answer(guard, socket);
     const Stage stage = socket.details->local.stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage == Stage::kPaired) relieve_full_ring(socket, link, now);
@@ -248,7 +261,8 @@ void reset_if_unread(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
-void local_end(Guard&, Socket& socket) {
+void local_end(Guard& guard, Socket& socket) {
+  local_answer(guard, socket);
   LocalLink* const link = local_link(socket);
   if (link == nullptr) return;
   if (socket.details->local.stage == Stage::kPaired) reset_if_unread(socket, *link);
@@ -276,7 +290,8 @@ bool local_wants_tick() {
   bool wants = false;
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = link.socket->details->local;
-    wants = wants || end.wants_room || end.stage == Stage::kPairing;
+    wants = wants || end.wants_room || link.socket->leave_asked.load(std::memory_order_relaxed) ||
+            end.stage == Stage::kPairing;
   });
   return wants;
 }

@@ -58,6 +58,8 @@ struct LocalEnvironment {
   std::uint32_t after = 0;
   /// There is something that wants the progress thread.
   void (*need_progress)() = nullptr;
+  /// It has something to do at once, if there is one. For vfork children, too.
+  void (*call_progress)() = nullptr;
 };
 extern LocalEnvironment local_environment;
 
@@ -91,6 +93,8 @@ bool arm_local();
 [[nodiscard]] bool has_active_local();
 /// Whether the progress thread has something to watch: pairings, channels.
 [[nodiscard]] bool has_local_links();
+/// Does what a vfork child has asked for. Lock held.
+void local_answer(Guard& guard, Socket& socket);
 /// Whether local_tick() is to be called soon, in this process.
 [[nodiscard]] bool local_wants_tick();
 /// Attempts whose time is over end; writers that wait in vain go on over the kernel. Lock held.
