@@ -250,6 +250,18 @@ void local_tick(Guard& guard) {
 
 namespace {
 
+/// What the peer wants back goes before the end. Bounded: a peer that asks and does not read loses it.
+void give_back(Socket& socket, LocalLink& link) {
+  constexpr int kTries = 10, kTry = 100;  // ms
+  for (int i = 0; i < kTries && socket.details->local.paths.tx() == shm::Switch::Tx::kReturning; i++) {
+    pump_return(socket, link);
+    pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
+    const timespec patience{0, kTry * 1'000'000};
+    if (socket.details->local.paths.tx() == shm::Switch::Tx::kReturning)
+      os::call(SYS_ppoll, os::address(&room), 1, os::address(&patience), 0, 8);
+  }
+}
+
 /// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's.
 void reset_if_unread(Socket& socket, LocalLink& link) {
   LocalEnd& end = socket.details->local;
@@ -263,10 +275,13 @@ void reset_if_unread(Socket& socket, LocalLink& link) {
 
 void local_end(Guard& guard, Socket& socket) {
   local_answer(guard, socket);
-  LocalLink* const link = local_link(socket);
-  if (link == nullptr) return;
-  if (socket.details->local.stage == Stage::kPaired) reset_if_unread(socket, *link);
-  drop_local_link(*link);
+  LocalLink* link = local_link(socket);
+  if (link != nullptr && socket.details->local.stage == Stage::kPaired) {
+    hear_channel(socket, *link);
+    if (link->used) give_back(socket, *link);
+    if (link->used) reset_if_unread(socket, *link);
+  }
+  if (link != nullptr) drop_local_link(*link);
 }
 
 void local_forget(Socket& socket) {

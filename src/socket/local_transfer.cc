@@ -492,6 +492,7 @@ long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size
 long local_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);
+  if (LocalLink* const early = end.stage == Stage::kPaired ? local_link(socket) : nullptr) hear_channel(socket, *early);
   if (how != SHUT_RD) socket.set(kShutSend);
   if (how != SHUT_WR) socket.set(kShutReceive);
   if (how != SHUT_RD && end.stage == Stage::kPaired && end.paths.tx() == Tx::kReturning) {
