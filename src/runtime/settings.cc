@@ -80,6 +80,7 @@ constexpr auto kSettings = std::to_array<Setting>({
     {.key = "local_after",
      .env = "BYPASS_LOCAL_AFTER",
      .type = SettingType::kNumber,
+     .unit = "calls",
      .max = 1'000'000,
      .fallback = "4",
      .help = "Calls that read or write, after which the connecting side of a connection within the host looks for "
