@@ -266,10 +266,11 @@ struct FakeVerbs {
     *refused = first;
     while (taken-- > 0) *refused = (*refused)->next;
     return error;
+    if (!fake->names_refused) return error;
   }
   static int post_recv(ibv_qp*, ibv_recv_wr* each, ibv_recv_wr** refused) {
     for (; each != nullptr; each = each->next) {
-      if (fake->refuse_receives) return *refused = each, EINVAL;
+      if (fake->refuse_receives) return *refused = fake->names_refused ? each : nullptr, EINVAL;
       fake->receives_.push_back({each->wr_id, *each->sg_list});
     }
     return 0;

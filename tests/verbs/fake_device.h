@@ -73,6 +73,7 @@ class FakeDevice {
   std::atomic<bool> carrier{true};
   std::uint64_t clock = 0;  // ticks
   bool soft = false;        // one of the software library's
+  bool names_refused = true;  // what the man pages promise: *bad_wr
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
   std::vector<std::string> sent;

@@ -95,6 +95,38 @@ TEST_P(VerbsPortTest, Send_RefusedInTheMiddle_LosesTheRestAndGoesOn) {
   expect_no_buffer_lost();
 }
 
+// Any of them may be read still, until the queue pair is reset.
+TEST_P(VerbsPortTest, Send_RefusedAndNobodySaysWhere_KeepsAllUntilTheRepair) {
+  if (extended()) return;  // all or nothing there
+  const std::uint64_t free_before = port->stats().buffers_free;
+  device.refuse_send_after = 3;
+  device.names_refused = false;
+  ASSERT_EQ(port->send(0, frames(10, "out")), 10U);
+  EXPECT_EQ(port->stats().buffers_free, free_before - 10);
+  device.refuse_send_after.reset();
+  (void)received();
+  EXPECT_EQ(port->stats().reopened, 1U);
+  expect_no_buffer_lost();
+  ASSERT_EQ(port->send(0, frames(1, "again")), 1U);
+  device.send_all();
+  EXPECT_EQ(device.sent.back(), "again0");
+}
+
+TEST_P(VerbsPortTest, Receive_RefusedAndNobodySaysWhere_IsRepaired) {
+  device.names_refused = false;
+  device.refuse_receives = true;
+  for (std::size_t i = 0; i < 64; i++) ASSERT_TRUE(device.arrive("in"));
+  (void)received();  // a new list would be posted
+  const std::uint64_t free_before = port->stats().buffers_free;
+  device.refuse_receives = false;
+  (void)received();
+  EXPECT_EQ(port->stats().reopened, 1U);
+  EXPECT_GE(port->stats().buffers_free + device.receives(), free_before);
+  expect_no_buffer_lost();
+  ASSERT_TRUE(device.arrive("again"));
+  EXPECT_EQ(received(), std::vector<std::string>{"again"});
+}
+
 TEST_P(VerbsPortTest, Send_RefusedAtOnce_LosesItWithoutARepair) {
   device.refuse_send_after = 0;
   ASSERT_EQ(port->send(0, frames(1, "out")), 1U);

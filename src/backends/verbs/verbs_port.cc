@@ -132,9 +132,9 @@ void VerbsPort::refill() {
       r.receive[i] = {request, i + 1 < kRefill ? &r.receive[i + 1] : nullptr, &r.room[i], 1};
     }
     ibv_recv_wr* refused = nullptr;
-    (void)ibv_post_recv(device_.queue(), &r.receive[0], &refused);
-    std::uint32_t taken = kRefill;
-    if (refused != nullptr) taken = static_cast<std::uint32_t>(refused - r.receive.data());
+    const int error = ibv_post_recv(device_.queue(), &r.receive[0], &refused);
+    std::uint32_t taken = kRefill;  // also where nobody says which was refused: the device may write into any
+    if (error != 0 && refused != nullptr) taken = static_cast<std::uint32_t>(refused - r.receive.data());
     for (std::uint32_t i = taken; i < kRefill; i++) {
       Packet*& frame = receiving_[r.receive[i].wr_id];
       pool_.free_frame(frame);
@@ -142,7 +142,7 @@ void VerbsPort::refill() {
     }
     // Those that were taken lie at the list's end, in reverse.
     free_requests_.erase(free_requests_.end() - taken, free_requests_.end());
-    if (taken < kRefill) return fail();
+    if (error != 0) return fail();
   }
 }
 
