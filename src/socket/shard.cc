@@ -170,6 +170,7 @@ std::size_t Shard::receive(std::uint16_t port) {
   std::size_t n = queue.port()->receive(queue.queue(), frames);
   if (queue.port()->link_ups() != link_ups_[port]) [[unlikely]] {
     link_ups_[port] = queue.port()->link_ups();
+    stack_.counters().steer_lost += queue.port()->take_steer_lost();
     stack_.on_link_up(context_);
   }
   if (n == 0) return 0;

@@ -96,16 +96,22 @@ class Port {
   /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
   [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
 
+  /// Flows that steer() took, while the device was lost, and that it refused when it was back; since this was last
+  /// asked.
+  [[nodiscard]] std::uint64_t take_steer_lost() { return steer_lost_.exchange(0, std::memory_order_acq_rel); }
+
   /// The wire is there and lets this process not in (another user's): perhaps another process of the family. Any
   /// thread.
   [[nodiscard]] bool forbidden() const { return forbidden_.load(std::memory_order_acquire); }
 
  protected:
   void set_forbidden(bool on) { forbidden_.store(on, std::memory_order_release); }
+  void count_steer_lost(std::uint64_t flows) { steer_lost_.fetch_add(flows, std::memory_order_acq_rel); }
   void count_link_up() { link_ups_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
   std::atomic<std::uint32_t> link_ups_{0};
+  std::atomic<std::uint64_t> steer_lost_{0};
   std::atomic<bool> forbidden_{false};
 };
 

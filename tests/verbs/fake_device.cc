@@ -230,6 +230,9 @@ struct FakeVerbs {
   }
   static void ack_async_event(ibv_async_event*) { give_back(); }
   static ibv_flow* create_flow(ibv_qp* pair, ibv_flow_attr*) {
+    fake->flow_threads.insert(std::this_thread::get_id());
+    errno = fake->errors.create_flow;
+    if (errno != 0) return nullptr;
     fake->flow_.context = pair->context;
     fake->flows_++;
     fake->flows_made_++;
@@ -263,10 +266,10 @@ struct FakeVerbs {
     for (const ibv_send_wr* each = first; each != nullptr; each = each->next) batch.push_back(request(*each));
     std::size_t taken = 0;
     const int error = fake->post(std::move(batch), &taken);
+    if (!fake->names_refused) return error;
     *refused = first;
     while (taken-- > 0) *refused = (*refused)->next;
     return error;
-    if (!fake->names_refused) return error;
   }
   static int post_recv(ibv_qp*, ibv_recv_wr* each, ibv_recv_wr** refused) {
     for (; each != nullptr; each = each->next) {

@@ -11,8 +11,10 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace bypass::verbs {
@@ -35,7 +37,8 @@ class FakeDevice {
   };
   /// An errno each; 0: it works.
   struct Errors {
-    int list = 0, open = 0, register_memory = 0, create_cq = 0, create_qp = 0, modify_qp = 0, fork_init = 0;
+    int list = 0, open = 0, register_memory = 0, create_cq = 0, create_qp = 0, modify_qp = 0, fork_init = 0,
+        create_flow = 0;
   };
   /// A request to send, as it was posted.
   struct Send {
@@ -70,13 +73,14 @@ class FakeDevice {
   Errors errors;
   std::optional<std::size_t> refuse_send_after;  // so many requests; then EINVAL
   bool refuse_receives = false;
+  bool names_refused = true;  // what the man pages promise: *bad_wr
   std::atomic<bool> carrier{true};
   std::uint64_t clock = 0;  // ticks
   bool soft = false;        // one of the software library's
-  bool names_refused = true;  // what the man pages promise: *bad_wr
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
   std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
   std::vector<std::string> sent;
+  std::set<std::thread::id> flow_threads;  // that asked for rules
 
   [[nodiscard]] const std::deque<Send>& posted() const { return sends_; }
   [[nodiscard]] std::size_t sends() const { return sends_.size(); }

@@ -37,6 +37,7 @@ class FlowDevice {
   ibv_qp queue{};
   std::vector<std::string> asked;
   bool refuses = false;
+  int refusal = EBUSY;
   static inline int alive = 0;
 
  private:
@@ -64,7 +65,7 @@ class FlowDevice {
     }
     EXPECT_EQ(at, reinterpret_cast<const char*>(&wanted) + wanted.size);
     asked.push_back(text);
-    errno = EBUSY;
+    errno = refusal;
     if (refuses) return nullptr;
     alive++;
     return new ibv_flow{0, &context_.context, 0};
@@ -115,6 +116,26 @@ TEST(FlowRules, SharedFlow_IsOneRuleUntilTheLastLeaves) {
   EXPECT_TRUE(rules.remove(listener()));
   EXPECT_EQ(FlowDevice::alive, 0);
   EXPECT_FALSE(rules.remove(listener()));
+}
+
+TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
+  for (const int refusal : {EIO, ENODEV}) {
+    FlowDevice device;
+    FlowRules rules;
+    device.refuses = true;
+    device.refusal = refusal;
+    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
+    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
+    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, connection()));
+    EXPECT_TRUE(rules.remove(connection()));
+    device.refuses = false;
+    EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);
+    EXPECT_EQ(FlowDevice::alive, 1);
+    EXPECT_TRUE(rules.remove(listener()));
+    EXPECT_EQ(FlowDevice::alive, 1);
+    EXPECT_TRUE(rules.remove(listener()));
+    EXPECT_EQ(FlowDevice::alive, 0);
+  }
 }
 
 TEST(FlowRules, RefusedFlow_IsNotRemembered) {

@@ -29,6 +29,8 @@ class NoInterface {
   }
 };
 
+const FlowSpec kListener{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), 80}, {}};
+
 class LostDeviceTest : public PortFixture {
  protected:
   void SetUp() override {
@@ -69,6 +71,23 @@ class LostDeviceTest : public PortFixture {
     const std::size_t before = sleeps->count();
     sleeps->end();
     return nth_sleep(before + 1);
+  }
+  /// Flows that are counted as lost: one that was there before, and so many that were asked for meanwhile.
+  std::uint64_t lost_when_refused_at_the_return(std::uint16_t meanwhile) {
+    open(beside_the_kernel());
+    await_link(LinkState::kUp);
+    EXPECT_TRUE(port->steer(kListener, true));
+    lose();
+    for (std::uint16_t number = 1000; number < 1000 + meanwhile; number++)
+      EXPECT_TRUE(port->steer({IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}}, true));
+    device.errors.create_flow = EBUSY;
+    device.come_back();
+    sleeps->end();
+    await_link(LinkState::kUp);
+    EXPECT_EQ(device.flows(), 0);
+    const std::uint64_t lost = port->take_steer_lost();
+    EXPECT_EQ(port->take_steer_lost(), 0U);
+    return lost;
   }
 
   std::unique_ptr<Sleeps> sleeps;
@@ -153,20 +172,77 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
   EXPECT_EQ(device.flows(), 0);
 }
 
+// The kernel refuses what is asked of a dead device before anybody has read of its death.
+TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatTheDyingDeviceWasAsked) {
+  open(beside_the_kernel());
+  await_link(LinkState::kUp);
+  device.errors.create_flow = EIO;
+  EXPECT_FALSE(port->steer(kListener, true));
+  device.errors.create_flow = 0;
+  lose();
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 1);
+  EXPECT_TRUE(port->steer(kListener, false));
+  EXPECT_EQ(device.flows(), 0);
+}
+
+TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatWasAskedBeforeTheDataPathLooked) {
+  open(beside_the_kernel());
+  await_link(LinkState::kUp);
+  const int made = device.flows_made();
+  device.disappear();
+  while (port->link() == LinkState::kUp) std::this_thread::yield();
+  while (port->arm(0)) std::this_thread::yield();
+  EXPECT_TRUE(port->steer(kListener, true));
+  EXPECT_EQ(device.flows_made(), made);  // it is not asked any more
+  ASSERT_EQ(nth_sleep(1), 10);
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 1);
+}
+
+// Each rule costs a card's firmware up to a millisecond, which the shard does not wait for.
+TEST_F(LostDeviceTest, BackBesideTheKernel_ManyRulesAreMadeByTheDevicesThread) {
+  open(beside_the_kernel());
+  await_link(LinkState::kUp);
+  lose();
+  for (std::uint16_t number = 1000; number < 1100; number++) {
+    const FlowSpec flow{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
+    EXPECT_TRUE(port->steer(flow, true));
+  }
+  device.flow_threads.clear();
+  device.come_back();
+  sleeps->end();
+  await_link(LinkState::kUp);
+  EXPECT_EQ(device.flows(), 100);
+  EXPECT_EQ(device.flow_threads.count(std::this_thread::get_id()), 0U);
+  EXPECT_EQ(port->take_steer_lost(), 0U);
+}
+
+TEST_F(LostDeviceTest, BackBesideTheKernel_RefusedByThen_IsCounted) {
+  EXPECT_EQ(lost_when_refused_at_the_return(1), 2U);
+}
+
+TEST_F(LostDeviceTest, BackBesideTheKernel_ManyRefusedByThen_AreCounted) {
+  EXPECT_EQ(lost_when_refused_at_the_return(50), 51U);
+}
+
 // A program that goes on trying while the link is down asks for thousands.
 TEST_F(LostDeviceTest, BackBesideTheKernel_NothingIsAskedForWhatHasEndedMeanwhile) {
   open(beside_the_kernel());
   await_link(LinkState::kUp);
-  const FlowSpec kept{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), 80}, {}};
-  EXPECT_TRUE(port->steer(kept, true));
+  EXPECT_TRUE(port->steer(kListener, true));
   const int made = device.flows_made();
   lose();
   for (std::uint16_t number = 1000; number < 1100; number++) {
     const FlowSpec brief{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
     EXPECT_TRUE(port->steer(brief, true));
-    EXPECT_TRUE(port->steer(kept, false));
+    EXPECT_TRUE(port->steer(kListener, false));
     EXPECT_TRUE(port->steer(brief, false));
-    EXPECT_TRUE(port->steer(kept, true));
+    EXPECT_TRUE(port->steer(kListener, true));
   }
   device.come_back();
   sleeps->end();
@@ -204,6 +280,7 @@ TEST_F(LostDeviceTest, LeftWhileTheLinkIsLookedAt_IsDown) {
     }
     void on_queue_failure() override {}
     void on_stage() override {}
+    void catch_up() override {}
     bool can_come_back(std::string&) override { return true; }
     DeviceWatch* watch = nullptr;
     std::vector<bool> told;

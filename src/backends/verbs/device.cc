@@ -325,6 +325,7 @@ bool Device::steer(const MacAddress& mac, const FlowSpec& flow, bool add) {
 bool Device::steer_again(std::string& problem) {
   if (all_of_) return steer(*all_of_, problem);
   const std::size_t lost = flows_.remake(queue_, number_, flows_of_);
+  lost_flows_ += lost;
   if (lost != 0) log(LogLevel::kWarn, std::to_string(lost) + " flows cannot be steered here any more");
   return true;
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -44,6 +45,8 @@ class Device {
   /// After close(): everything as open(), make_queues() and steer() were asked for it. False: `problem`, and nothing of
   /// it is there.
   bool remake(std::string& problem);
+  /// Flows that remake() has not been given back since this was last asked.
+  [[nodiscard]] std::size_t take_lost_flows() { return std::exchange(lost_flows_, 0U); }
 
   /// After a failure: the queue pair as it was at first; all that was posted is forgotten, and what had been completed,
   /// too. Under the shard's lock. False (and the reason has been said): what was posted may still be the device's.
@@ -121,7 +124,8 @@ class Device {
   SendQueue sender_;
   std::vector<ibv_flow*> rules_;
   FlowRules flows_;
-  unsigned refused_ = 0;  // flows
+  unsigned refused_ = 0;        // flows
+  std::size_t lost_flows_ = 0;  // by remake()
   MacAddress mac_;
   Abilities can_;
   DeviceClock clock_;

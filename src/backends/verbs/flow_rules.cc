@@ -1,5 +1,6 @@
 #include "backends/verbs/flow_rules.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include "stack/wire.h"
@@ -52,17 +53,23 @@ ibv_flow* create(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, cons
   return ibv_create_flow(queue, &request.attributes);
 }
 
+// The kernel's answer to every call for a device that has been taken away or has failed; it may come before the event
+// that tells of it.
+bool is_lost(int error) {
+  return error == EIO || error == ENODEV;
+}
+
 }  // namespace
 
 bool FlowRules::add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow) {
   Rule& rule = rules_[flow];
-  if (rule.users == 0) rule.made = create(queue, number, mac, flow);
-  if (rule.made == nullptr) {
+  if (rule.made == nullptr) rule.made = create(queue, number, mac, flow);
+  if (rule.made == nullptr && rule.users == 0 && !is_lost(errno)) {
     rules_.erase(flow);
     return false;
   }
   rule.users++;
-  return true;
+  return rule.made != nullptr;
 }
 
 bool FlowRules::remove(const FlowSpec& flow) {

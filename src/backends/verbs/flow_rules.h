@@ -21,7 +21,8 @@ class FlowRules {
   ~FlowRules() { destroy(); }
 
   /// IPv4 frames of that flow to `mac` come to the queue pair, on the device's port of that number. False with errno:
-  /// the device refuses (ENOTSUP, EBUSY: another process has the flow).
+  /// the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV); what a lost one
+  /// was asked for is remembered for remake().
   bool add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow);
   /// The last one who added it takes the rule away.
   bool remove(const FlowSpec& flow);
