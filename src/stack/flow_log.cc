@@ -5,18 +5,19 @@
 
 namespace bypass {
 
-void FlowLog::note(const FlowSpec& flow, bool add) {
-  if (!active_) return;
+bool FlowLog::note(const FlowSpec& flow, bool add) {
+  if (!active_) return false;
   if (count_ != 0 && changes_[count_ - 1].flow == flow && changes_[count_ - 1].add != add) {
     count_--;
-    return;
+    return true;
   }
   if (count_ == room_ && !grow()) {
     counters_.steer_lost++;
-    return;
+    return false;
   }
   changes_[count_] = {flow, add};
   count_++;
+  return true;
 }
 
 bool FlowLog::grow() {

@@ -27,9 +27,11 @@ class FlowLog {
   [[nodiscard]] bool active() const { return active_; }
   void set_active(bool active) { active_ = active; }
 
-  /// A change that takes the one before it back leaves nothing to tell. One that the arena has no room for is counted
-  /// (steer_lost): the kernel keeps that flow.
-  void note(const FlowSpec& flow, bool add);
+  /// A change that takes the one before it back leaves nothing to tell. False: nothing is noted of it, nobody steers or
+  /// the arena has no room, which is counted (steer_lost): the kernel keeps that flow, and its end is not to be noted.
+  [[nodiscard]] bool note(const FlowSpec& flow, bool add);
+  /// The end of a flow whose beginning was noted.
+  void note_end(const FlowSpec& flow) { (void)note(flow, false); }
   /// In their order; until clear().
   [[nodiscard]] std::span<const FlowChange> pending() const { return {changes_, count_}; }
   void clear() { count_ = 0; }

@@ -47,19 +47,19 @@ Result<Binding*> Engine::open(const Endpoint& local, std::uint32_t receive_bytes
   binding->reuse = reuse;
   binding->limit = receive_bytes;
   impl_->link(*binding);
-  impl_->network.flows().note({wire::kProtocolUdp, local, {}}, true);
+  binding->steered = impl_->network.flows().note({wire::kProtocolUdp, local, {}}, true);
   return binding;
 }
 
 void Engine::steer_all() {
-  impl_->bindings.for_each([&](const Binding& binding) {
-    impl_->network.flows().note({wire::kProtocolUdp, binding.local, {}}, true);
+  impl_->bindings.for_each([&](Binding& binding) {
+    binding.steered = impl_->network.flows().note({wire::kProtocolUdp, binding.local, {}}, true);
   });
 }
 
 void Engine::close(Context& ctx, Binding& endpoint) {
   impl_->current = &endpoint;
-  impl_->network.flows().note({wire::kProtocolUdp, endpoint.local, {}}, false);
+  if (std::exchange(endpoint.steered, false)) impl_->network.flows().note_end({wire::kProtocolUdp, endpoint.local, {}});
   impl_->unlink(endpoint);
   impl_->empty_queue(ctx, endpoint);
   impl_->events.remove(endpoint.event);

@@ -18,6 +18,7 @@ struct Binding {
   EventNode event;  // first: the event list knows no more
   Endpoint local, remote;
   bool connected = false;
+  bool steered = false;  // FlowLog has been told of it
   Reuse reuse;
   Error error = Error::kNone;
   std::uint32_t limit = 0;    // of `charged`

@@ -19,7 +19,8 @@ struct Listener {
   EventNode event;                // first: the socket layer knows a Listener by it
   Listener* port_next = nullptr;  // others whose port hashes alike
   Endpoint local;
-  bool shared = false;  // SO_REUSEPORT: others that are may have the same address and port
+  bool shared = false;   // SO_REUSEPORT: others that are may have the same address and port
+  bool steered = false;  // FlowLog has been told of it
   std::uint32_t backlog = 0;
   std::uint32_t half_open = 0;     // Tcbs in SYN-RECEIVED, and those that defer_accept holds back
   std::uint32_t accept_count = 0;  // Tcbs in the accept queue

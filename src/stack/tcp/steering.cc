@@ -1,5 +1,7 @@
 #include "stack/tcp/steering.h"
 
+#include <utility>
+
 #include "stack/flow_log.h"
 #include "stack/tcp/core.h"
 #include "stack/wire.h"
@@ -24,13 +26,11 @@ bool matches(const Listener& listener, const IpAddress& local, const FlowNode& f
 }
 
 void steer(Core& core, Tcb& tcb) {
-  tcb.set(kSteered);
-  core.network.flows().note(flow_of(tcb), true);
+  if (core.network.flows().note(flow_of(tcb), true)) tcb.set(kSteered);
 }
 
 void steer(Core& core, TimeWait& tw) {
-  tw.steered = true;
-  core.network.flows().note(flow_of(tw.local, tw.remote, tw.flow), true);
+  tw.steered = core.network.flows().note(flow_of(tw.local, tw.remote, tw.flow), true);
 }
 
 // What the listener covered, or everything.
@@ -58,7 +58,7 @@ void unsteer_connection(Env& env, Tcb& tcb) {
   if (!tcb.has(kSteered)) [[likely]]
     return;
   tcb.clear(kSteered);
-  env.core.network.flows().note(flow_of(tcb), false);
+  env.core.network.flows().note_end(flow_of(tcb));
 }
 
 void steer_time_wait(Env& env, TimeWait& tw) {
@@ -68,23 +68,23 @@ void steer_time_wait(Env& env, TimeWait& tw) {
 void unsteer_time_wait(Env& env, TimeWait& tw) {
   if (!tw.steered) return;
   tw.steered = false;
-  env.core.network.flows().note(flow_of(tw.local, tw.remote, tw.flow), false);
+  env.core.network.flows().note_end(flow_of(tw.local, tw.remote, tw.flow));
 }
 
-void steer_listener(Core& core, const Listener& listener) {
-  core.network.flows().note({wire::kProtocolTcp, listener.local, {}}, true);
+void steer_listener(Core& core, Listener& listener) {
+  listener.steered = core.network.flows().note({wire::kProtocolTcp, listener.local, {}}, true);
 }
 
-void unsteer_listener(Env& env, const Listener& listener) {
+void unsteer_listener(Env& env, Listener& listener) {
   FlowLog& flows = env.core.network.flows();
   if (!flows.active()) return;
   steer_uncovered(env.core, &listener);
-  flows.note({wire::kProtocolTcp, listener.local, {}}, false);
+  if (std::exchange(listener.steered, false)) flows.note_end({wire::kProtocolTcp, listener.local, {}});
 }
 
 void steer_all(Env& env) {
   Core& core = env.core;
-  core.listeners.for_each([&](const Listener& listener) { steer_listener(core, listener); });
+  core.listeners.for_each([&](Listener& listener) { steer_listener(core, listener); });
   core.tcbs.for_each([](Tcb& tcb) { tcb.clear(kSteered); });
   core.time_waits.slab.for_each([](TimeWait& tw) { tw.steered = false; });
   steer_uncovered(core, nullptr);

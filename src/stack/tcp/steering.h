@@ -18,9 +18,9 @@ void unsteer_connection(Env& env, Tcb& tcb);
 /// What is left of a connection that had a rule.
 void steer_time_wait(Env& env, TimeWait& tw);
 void unsteer_time_wait(Env& env, TimeWait& tw);
-void steer_listener(Core& core, const Listener& listener);
+void steer_listener(Core& core, Listener& listener);
 /// A listener that has left the port table: what it covered, and no other one does, has rules of its own from now on.
-void unsteer_listener(Env& env, const Listener& listener);
+void unsteer_listener(Env& env, Listener& listener);
 /// To a device that knows nothing yet: everything that is there.
 void steer_all(Env& env);
 

@@ -19,6 +19,21 @@ struct Steered : Script {
     ignore_all();
   }
 
+  // After a death that broke this object.
+  void rebuild(void* broken) {
+    ctx().now = world().now();
+    engine().impl().current = broken;
+    host().memory().begin_rebuild();
+    host().stack().rebuild(ctx());
+    host().memory().finish_rebuild();
+  }
+
+  // No room for one more.
+  void fill_flow_log() {
+    host().memory().set_budget(1);
+    for (std::uint16_t port = 1; host().network().flows().note({kUdp, {ip("10.9.0.1"), port}, {}}, true);) port++;
+  }
+
   // What was noted, as text, and forgotten: "+tcp 10.9.0.1:80<10.9.0.2:40000".
   std::string noted() {
     std::string text;
@@ -43,19 +58,19 @@ TEST(FlowLog, WhatIsTakenBackAtOnce_LeavesNothing) {
   Steered s;
   FlowLog& flows = s.host().network().flows();
   const FlowSpec one{kTcp, {ip("10.9.0.1"), 1}, {}}, other{kTcp, {ip("10.9.0.1"), 2}, {}};
-  flows.note(one, true);
-  flows.note(one, false);
+  EXPECT_TRUE(flows.note(one, true));
+  flows.note_end(one);
   EXPECT_EQ(s.noted(), "");
-  flows.note(one, true);
-  flows.note(other, true);
-  flows.note(one, false);
+  EXPECT_TRUE(flows.note(one, true));
+  EXPECT_TRUE(flows.note(other, true));
+  flows.note_end(one);
   EXPECT_EQ(s.noted(), "+tcp:1 +tcp:2 -tcp:1");
 }
 
 TEST(FlowLog, GrowsAndKeepsItsOrder) {
   Steered s;
   FlowLog& flows = s.host().network().flows();
-  for (std::uint16_t port = 1; port <= 1000; port++) flows.note({kUdp, {ip("10.9.0.1"), port}, {}}, true);
+  for (std::uint16_t port = 1; port <= 1000; port++) EXPECT_TRUE(flows.note({kUdp, {ip("10.9.0.1"), port}, {}}, true));
   ASSERT_EQ(flows.pending().size(), 1000U);
   for (std::uint16_t i = 0; i < 1000; i++) EXPECT_EQ(flows.pending()[i].flow.local.port, i + 1);
 }
@@ -63,17 +78,38 @@ TEST(FlowLog, GrowsAndKeepsItsOrder) {
 TEST(FlowLog, WithoutMemory_CountsWhatIsLost) {
   Steered s;
   s.host().memory().set_budget(1);
-  s.host().network().flows().note({kTcp, {ip("10.9.0.1"), 1}, {}}, true);
+  EXPECT_FALSE(s.host().network().flows().note({kTcp, {ip("10.9.0.1"), 1}, {}}, true));
   EXPECT_EQ(s.noted(), "");
   EXPECT_EQ(s.counters().steer_lost, 1U);
+}
+
+// The rule is another socket's by then.
+TEST(FlowLog, BeginningThatWasLost_HasNoEnd) {
+  Steered s;
+  s.establish();  // each kind has its slab
+  const auto bound = s.host().udp().open({ip("10.9.0.1"), 53}, 1 << 16, {.port = true}, nullptr);
+  ASSERT_TRUE(bound.ok());
+  EXPECT_EQ(s.noted(), "+tcp:80 +udp:53");
+  s.fill_flow_log();
+  const auto second = s.host().udp().open({ip("10.9.0.1"), 53}, 1 << 16, {.port = true}, nullptr);
+  const auto listener = s.engine().listen({ip("10.9.0.1"), 81}, 1, {}, nullptr, true);
+  ASSERT_TRUE(second.ok() && listener.ok());
+  s.new_peer(40001);
+  s.connect(5000);
+  EXPECT_EQ(s.counters().steer_lost, 4U);  // the one that did not fit
+  s.host().network().flows().clear();
+  s.abort();
+  s.host().udp().close(s.ctx(), **second);
+  s.engine().close_listener(s.ctx(), **listener);
+  EXPECT_EQ(s.noted(), "");
+  s.host().udp().close(s.ctx(), **bound);
+  EXPECT_EQ(s.noted(), "-udp:53");
 }
 
 TEST(FlowLog, SurvivesARebuild) {
   Steered s;
   s.listen();
-  s.host().memory().begin_rebuild();
-  s.host().stack().rebuild(s.ctx());
-  s.host().memory().finish_rebuild();
+  s.rebuild(nullptr);
   EXPECT_EQ(s.noted(), "+tcp:80");
 }
 
