@@ -13,6 +13,7 @@
 #include "stack/tcp/invariants.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 
@@ -181,6 +182,7 @@ void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
   const bool zombie = tcb.has(kZombie);
   if (zombie || &tcb == broken || !adopt(env, tcb) || !rejoin_listener(env, tcb)) {
     if (!zombie) tell_peer(env, tcb);
+    unsteer_connection(env, tcb);
     give_up(env, tcb);
   }
   if (tcb.has(kZombie)) return env.core.tcbs.free(&tcb);
@@ -205,7 +207,10 @@ void rebuild_time_waits(Env& env, const void* broken) {
   list.oldest = list.newest = nullptr;
   list.count = 0;
   list.slab.for_each([&](TimeWait& tw) {
-    if (&tw == broken || tw.flow.kind != FlowKind::kTimeWait) return list.slab.free(&tw);
+    if (&tw == broken || tw.flow.kind != FlowKind::kTimeWait) {
+      unsteer_time_wait(env, tw);
+      return list.slab.free(&tw);
+    }
     env.core.flows.insert(env.core.memory, tw.flow, {tw.local, tw.remote, tw.flow.local_port, tw.flow.remote_port});
     insert_by_expiry(list, tw);
   });

@@ -164,6 +164,25 @@ TEST(Steering, Connection_KeepsItsRuleUntilTimeWaitEnds) {
   EXPECT_FALSE(s.engine().serves(local, remote));
 }
 
+TEST(Steering, ConnectionLostInADeath_LosesItsRule) {
+  Steered s;
+  s.establish_active();
+  const std::string rule = "tcp:" + std::to_string(s.local_port) + "<40000";
+  EXPECT_EQ(s.noted(), "+" + rule);
+  s.rebuild(s.tcb());
+  EXPECT_EQ(s.noted(), "-" + rule);
+}
+
+TEST(Steering, TimeWaitLostInADeath_LosesItsRule) {
+  Steered s;
+  s.establish_active();
+  const std::string rule = "tcp:" + std::to_string(s.local_port) + "<40000";
+  s.close().inject(seg().fin().seq(1).ack(2)).ignore_all();
+  EXPECT_EQ(s.noted(), "+" + rule);
+  s.rebuild(s.engine().impl().time_waits.oldest);
+  EXPECT_EQ(s.noted(), "-" + rule);
+}
+
 TEST(Steering, DeviceOpenedAfresh_IsToldEverything) {
   Steered s;
   s.establish_active();
