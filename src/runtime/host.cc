@@ -7,8 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <array>
-#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 
 #include "runtime/inside.h"
@@ -19,11 +18,6 @@
 namespace bypass::runtime {
 
 namespace {
-
-// A number plus one; 0 is an empty place. Written under no lock: a place is claimed by compare-and-swap, so that a
-// signal handler or a second thread may register at the same time.
-std::array<std::atomic<int>, 512> g_own{};
-std::atomic<unsigned> g_own_used{0};  // places ever used, so that a look-up reads no more
 
 void* libc_function(const char* name) {
   static void* const libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
@@ -53,45 +47,6 @@ int descriptor_base() {
   constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
   const rlim_t soft = limit.rlim_cur;
   return static_cast<int>(soft - soft / 8 < kHighest ? soft - soft / 8 : kHighest);
-}
-
-void own_descriptor(int fd, bool add) {
-  if (fd < 0) return;
-  const int stored = fd + 1;
-  const unsigned used = g_own_used.load(std::memory_order_acquire);
-  if (!add) {
-    for (unsigned i = 0; i < used; i++) {
-      int expected = stored;
-      if (g_own[i].compare_exchange_strong(expected, 0, std::memory_order_acq_rel)) return;
-    }
-    return;
-  }
-  if (owns_descriptor(fd)) return;
-  for (unsigned i = 0; i < g_own.size(); i++) {
-    int expected = 0;
-    if (!g_own[i].compare_exchange_strong(expected, stored, std::memory_order_acq_rel)) continue;
-    unsigned seen = g_own_used.load(std::memory_order_relaxed);
-    while (seen < i + 1 && !g_own_used.compare_exchange_weak(seen, i + 1, std::memory_order_acq_rel)) {
-    }
-    return;
-  }
-  BYPASS_LOG_WARN("more than %zu descriptors of our own: %d is not protected from the program's close", g_own.size(),
-                  fd);
-}
-
-bool owns_descriptor(int fd) {
-  const unsigned used = g_own_used.load(std::memory_order_acquire);
-  for (unsigned i = 0; i < used; i++)
-    if (g_own[i].load(std::memory_order_acquire) == fd + 1) return true;
-  return false;
-}
-
-void close_own_descriptors(int kept) {
-  const unsigned used = g_own_used.load(std::memory_order_acquire);
-  for (unsigned i = 0; i < used; i++) {
-    const int stored = g_own[i].exchange(0, std::memory_order_acq_rel);
-    if (stored != 0 && stored - 1 != kept) socket::kernel->close(stored - 1);
-  }
 }
 
 int own_high(int fd) {

@@ -1,9 +1,10 @@
-// Host: what this process offers its backends (backend.h's table), and the descriptors that are ours.
+// Host: what this process offers its backends (backend.h's table).
 #pragma once
 
 #include <signal.h>
 
 #include "backends/backend.h"
+#include "runtime/own_descriptors.h"
 
 namespace bypass::runtime {
 
@@ -17,13 +18,6 @@ int descriptor_base();
 /// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number (the old
 /// one where there is no room); -1 stays -1.
 int own_high(int fd);
-
-/// Registers or forgets a descriptor that the program's close must not reach. Async-signal-safe.
-void own_descriptor(int fd, bool add);
-bool owns_descriptor(int fd);
-/// Closes all of them but `kept` (-1: none), and protects none any more: a forked child lets go of what it
-/// inherited. Async-signal-safe.
-void close_own_descriptors(int kept);
 
 /// Every signal, but those that report a fault: these are to be reported, and are the program's handler's to see.
 sigset_t all_but_faults();

@@ -1,0 +1,45 @@
+#include "runtime/own_descriptors.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace bypass::runtime {
+namespace {
+
+TEST(OwnDescriptors, AsManyAsAProcessCanHave) {
+  for (int fd = 4000; fd < 6000; fd++) own_descriptor(fd, true);
+  own_descriptor((1 << 20) - 1, true);
+  for (int fd = 4000; fd < 6000; fd++) EXPECT_TRUE(owns_descriptor(fd)) << fd;
+  EXPECT_TRUE(owns_descriptor((1 << 20) - 1));
+  for (const int other : {-1, 0, 3999, 6000, (1 << 20) - 2, 1 << 20, 0x7fff'ffff}) EXPECT_FALSE(owns_descriptor(other));
+  for (int fd = 4000; fd < 6000; fd++) own_descriptor(fd, false);
+  own_descriptor((1 << 20) - 1, false);
+  for (int fd = 4000; fd < 6000; fd++) EXPECT_FALSE(owns_descriptor(fd)) << fd;
+}
+
+TEST(OwnDescriptors, RegisteredTwice_IsForgottenAtOnce) {
+  own_descriptor(4000, true);
+  own_descriptor(4000, true);
+  own_descriptor(4000, false);
+  EXPECT_FALSE(owns_descriptor(4000));
+}
+
+TEST(OwnDescriptors, CloseAll_ClosesThemAndKeepsOne) {
+  const int gone = fcntl(0, F_DUPFD_CLOEXEC, 300), kept = fcntl(0, F_DUPFD_CLOEXEC, 700), programs = dup(0);
+  ASSERT_GE(gone, 0);
+  ASSERT_GE(kept, 0);
+  own_descriptor(gone, true);
+  own_descriptor(kept, true);
+  close_own_descriptors(kept);
+  EXPECT_EQ(fcntl(gone, F_GETFD), -1);
+  EXPECT_EQ(fcntl(kept, F_GETFD), FD_CLOEXEC);
+  EXPECT_GE(fcntl(programs, F_GETFD), 0);
+  EXPECT_FALSE(owns_descriptor(gone));
+  EXPECT_FALSE(owns_descriptor(kept));
+  close(kept);
+  close(programs);
+}
+
+}  // namespace
+}  // namespace bypass::runtime
