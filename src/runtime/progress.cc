@@ -17,6 +17,7 @@
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/local.h"
+#include "socket/steering.h"
 #include "socket/wait.h"
 
 namespace bypass::runtime {
@@ -338,6 +339,10 @@ void Progress::follow_step() {
   // Nobody could open the ports that an owner has left: somebody has to try again.
   const bool orphaned = shard_.wires().owner.load(std::memory_order_relaxed) == 0;
   kin_changed_ = kin_changed_ || orphaned;
+  if (socket::keeps_numbers()) {
+    const socket::Guard guard(shard_);
+    socket::give_numbers_back();
+  }
   sleep_for(orphaned ? kLongestPause : kFollowersTick);
 }
 

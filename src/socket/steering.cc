@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 
 #include "socket/errno_map.h"
@@ -16,7 +17,7 @@
 namespace bypass::socket {
 namespace {
 
-constexpr int kTries = 64;  // numbers that the kernel has given somebody else
+constexpr int kTries = 64;  // numbers that the kernel has given somebody else; then the kernel chooses
 
 struct Kept {
   int fd = -1;
@@ -29,7 +30,8 @@ struct Kept {
 struct KeptNumbers {
   static constexpr std::size_t kMost = 256;  // of the descriptors that the process protects from the program
   std::array<Kept, kMost> all;
-  std::size_t first = 0, count = 0;
+  std::size_t first = 0;
+  std::atomic<std::size_t> count{0};  // written with the lock held
 };
 KeptNumbers g_kept;  // of this process
 
@@ -39,6 +41,16 @@ void drop_oldest() {
   os::close(oldest.fd);
   g_kept.first = (g_kept.first + 1) % KeptNumbers::kMost;
   g_kept.count--;
+}
+
+Result<Endpoint> bound_to(const Socket& socket, int fd, const Endpoint& wanted) {
+  SocketName name;
+  const socklen_t length = write_name(wanted, socket.domain, name);
+  if (kernel->bind(fd, &name.base, length) != 0)
+    return errno == EADDRINUSE ? Error::kAddressInUse : Error::kAddressNotAvailable;
+  const std::uint16_t port = wanted.port != 0 ? wanted.port : kernel_name(fd).port;
+  if (port == 0) return Error::kAddressNotAvailable;  // the program has asked for none before connect() (ip(7))
+  return Endpoint{wanted.address, port};
 }
 
 bool tell(Port& port, const FlowChange& change, std::uint32_t address) {
@@ -72,16 +84,30 @@ Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, co
   const Network& network = shard().stack().network();
   if (local.port != 0 || !network.routes(remote.address, &port) || !network.is_steered(port)) return local;
   if (const Endpoint bound = kernel_name(fd); bound.port != 0) return bound;  // by an attempt before this one
-  for (int i = 0; i < kTries; i++) {
-    const Result<Endpoint> choice = tcp_engine().choose_endpoint(guard.context(), local.address, remote);
+  for (int i = 0;; i++) {
+    Result<Endpoint> choice = tcp_engine().choose_endpoint(guard.context(), local.address, remote);
     if (!choice) return choice;
-    SocketName name;
-    const socklen_t length = write_name(*choice, socket.domain, name);
-    if (kernel->bind(fd, &name.base, length) == 0) return choice;
-    if (errno != EADDRINUSE) return Error::kAddressNotAvailable;
+    if (i == kTries) choice->port = 0;
+    const Result<Endpoint> bound = bound_to(socket, fd, *choice);
+    if (bound || bound.error() != Error::kAddressInUse) return bound;
+    if (i == kTries) return Error::kAddressNotAvailable;
   }
-  return Error::kAddressInUse;
 }
+
+namespace {
+
+// Above the program's own, which are for the program. -1: there is no room.
+int copy_above(int fd) {
+  const int copy = kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0 || environment.own_descriptor == nullptr) return copy;
+  const int high = environment.own_descriptor(copy);
+  if (high != copy) return high;
+  environment.disown_descriptor(copy);
+  os::close(copy);
+  return -1;
+}
+
+}  // namespace
 
 NumberKeeper::NumberKeeper(const Socket& socket) {
   if (socket.kind != FileKind::kStream || socket.tcb == nullptr || !socket.tcb->has(tcp::kSteered)) return;
@@ -93,10 +119,15 @@ NumberKeeper::NumberKeeper(const Socket& socket) {
 void NumberKeeper::keep(int fd) const {
   if (!steered_ || fd < 0 || !tcp_engine().serves(local_, remote_)) return;
   give_numbers_back();
-  const int copy = kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return;  // no descriptors left: the kernel may give the number away
-  if (g_kept.count == KeptNumbers::kMost) drop_oldest();
-  const int high = environment.own_descriptor != nullptr ? environment.own_descriptor(copy) : copy;
+  if (g_kept.count == KeptNumbers::kMost) {
+    drop_oldest();
+    shard().stack().counters().numbers_lost++;
+  }
+  const int high = copy_above(fd);
+  if (high < 0) {
+    shard().stack().counters().numbers_lost++;
+    return;
+  }
   g_kept.all[(g_kept.first + g_kept.count) % KeptNumbers::kMost] = {high, local_, remote_};
   g_kept.count++;
 }
@@ -109,8 +140,13 @@ void give_numbers_back() {
   }
 }
 
+bool keeps_numbers() {
+  return g_kept.count.load(std::memory_order_relaxed) != 0;
+}
+
 void forget_numbers() {
-  g_kept.first = g_kept.count = 0;
+  g_kept.first = 0;
+  g_kept.count = 0;
 }
 
 }  // namespace bypass::socket

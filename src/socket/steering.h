@@ -20,7 +20,7 @@ struct Socket;
 void steer_noted_flows(Stack& stack, Context& context);
 
 /// The end that a connection to `remote` shall have: where that goes out by a port that steers, one that the kernel has
-/// bound to the number. Else `local` as it is. The kernel's errors are refusals (kAddressInUse: there is none left).
+/// bound to the number. Else `local` as it is. kAddressNotAvailable: there is none left (connect(2)).
 Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, const Endpoint& local,
                                   const Endpoint& remote);
 
@@ -38,6 +38,8 @@ class NumberKeeper {
 
 /// Gives numbers back whose connections have ended. Lock held.
 void give_numbers_back();
+/// Whether this process has any. Without the lock.
+bool keeps_numbers();
 /// A forked child has none of them.
 void forget_numbers();
 

@@ -73,6 +73,7 @@ namespace bypass {
   X(tcp_timeouts, "connections", "connections given up after unanswered retransmissions")    \
   X(tcp_time_wait_reused, "connections", "TIME_WAIT ended early by a new SYN")               \
   X(steer_lost, "flows", "could not be steered to us: the kernel keeps them")                \
+  X(numbers_lost, "numbers", "given back to the kernel before their connection was over")    \
   X(drop_tcp_malformed, "segments", "header or option length wrong")                         \
   X(drop_tcp_checksum, "segments", "checksum wrong")                                         \
   X(drop_tcp_no_connection, "segments", "no connection and no listener: answered with RST")  \

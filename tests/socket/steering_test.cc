@@ -1,0 +1,177 @@
+// Numbers of connections on an interface that the kernel keeps: bound by the kernel, and kept after close() until
+// nothing is left of the connection.
+#include "socket/steering.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <set>
+#include <vector>
+
+#include "socket/calls.h"
+#include "socket/kernel_table.h"
+#include "socket/socket.h"
+#include "socket/world.h"
+#include "stack/counters.h"
+#include "stack/flow_log.h"
+
+namespace bypass::test {
+namespace {
+
+// What the kernel is asked to bind, and its answers. It does not have the address.
+struct Binds {
+  static inline std::vector<std::uint16_t> asked;
+  static inline bool all_taken = false;
+  static int bind(int, const sockaddr* name, socklen_t) {
+    const auto port = be16_to_host(reinterpret_cast<const sockaddr_in*>(name)->sin_port);
+    asked.push_back(port);
+    if (port != 0 && !all_taken) return 0;
+    errno = EADDRINUSE;
+    return -1;
+  }
+};
+
+// The place above the program's descriptors, where numbers are kept.
+struct Above {
+  static constexpr int kBase = 600;
+  static inline std::set<int> owned;
+  static inline bool full = false;
+  static int own(int fd) {
+    const int high = full ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, kBase);
+    if (high != fd) ::close(fd);
+    owned.insert(high);
+    return high;
+  }
+  static void disown(int fd) { owned.erase(fd); }
+};
+
+class SteeringTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    share_interface(true);
+    Binds::asked.clear();
+    Binds::all_taken = false;
+    kernel->bind = Binds::bind;
+    Above::owned.clear();
+    Above::full = false;
+    socket::environment.own_descriptor = Above::own;
+    socket::environment.disown_descriptor = Above::disown;
+    listener = *world.peer().tcp().listen({{}, 80}, 512, {}, nullptr);
+  }
+  void TearDown() override {
+    end_all();
+    share_interface(false);
+  }
+
+  void share_interface(bool steered) {
+    const Prefix own{IpAddress::from_v4(kOurs), 24};
+    InterfaceConfig config;
+    config.mac = world.port().mac();
+    config.addresses = {&own, 1};
+    config.steered = steered;
+    const socket::Guard guard(world.shard());
+    ASSERT_TRUE(world.shard().stack().set_interface(0, config).ok());
+    world.shard().stack().network().flows().clear();
+  }
+  static sockaddr_in peer() {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = host_to_be16(80);
+    name.sin_addr.s_addr = host_to_be32(kPeers);
+    return name;
+  }
+  std::uint64_t numbers_lost() const { return world.shard().stack().counters().numbers_lost; }
+  /// A connection to the peer that does not answer.
+  int connecting() {
+    const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
+    EXPECT_EQ(calls.connect(fd, peer()), -EINPROGRESS);
+    return fd;
+  }
+
+  void connect_and_close() {
+    const int fd = connecting();
+    for (std::uint32_t events = 0; (events & POLLOUT) == 0;
+         events = static_cast<unsigned>(calls.poll_one(fd, POLLOUT))) {
+      world.run_peer_once();
+      (void)world.shard().poll();
+    }
+    calls.close(fd);
+  }
+  /// The peer resets what it has. Numbers are given back when the devices have been told.
+  void end_all() {
+    if (listener != nullptr) world.peer().tcp().close_listener(world.peer_context(), *listener);
+    listener = nullptr;
+    while (socket::keeps_numbers()) {
+      world.run_peer_once();
+      (void)world.shard().poll();
+    }
+  }
+
+  World& world = World::get();  // first: it makes the table that `kernel` copies
+  Calls calls{true};
+  tcp::Listener* listener = nullptr;
+  KernelTable kernel;
+};
+
+TEST_F(SteeringTest, Connect_TakesANumberThatTheKernelHasBound) {
+  const int fd = connecting();
+  ASSERT_EQ(Binds::asked.size(), 1U);
+  EXPECT_EQ(be16_to_host(calls.local_name(fd).sin_port), Binds::asked.front());
+}
+
+// connect(2): EADDRNOTAVAIL, where bind(2) has EADDRINUSE.
+TEST_F(SteeringTest, Connect_EveryNumberIsTaken_SaysNotAvailable) {
+  Binds::all_taken = true;
+  const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
+  EXPECT_EQ(calls.connect(fd, peer()), -EADDRNOTAVAIL);
+  EXPECT_EQ(Binds::asked.back(), 0) << "the kernel has been asked for any number";
+}
+
+// One that is free among thousands of the kernel's is not found by trying.
+TEST_F(SteeringTest, Connect_NumbersThatAreTriedAreTaken_TheKernelChooses) {
+  kernel->bind = [](int fd, const sockaddr* name, socklen_t) {
+    sockaddr_in here = *reinterpret_cast<const sockaddr_in*>(name);
+    if (here.sin_port != 0) return errno = EADDRINUSE, -1;
+    here.sin_addr.s_addr = host_to_be32(INADDR_LOOPBACK);
+    return ::bind(fd, reinterpret_cast<const sockaddr*>(&here), sizeof here);
+  };
+  const int fd = connecting();
+  sockaddr_in bound{};
+  socklen_t length = sizeof bound;
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length), 0);
+  EXPECT_NE(bound.sin_port, 0);
+  EXPECT_EQ(calls.local_name(fd).sin_port, bound.sin_port);
+}
+
+TEST_F(SteeringTest, Close_KeepsTheNumberUntilTheConnectionIsOver) {
+  connect_and_close();
+  ASSERT_EQ(Above::owned.size(), 1U);
+  const int kept = *Above::owned.begin();
+  EXPECT_GE(kept, Above::kBase);
+  EXPECT_EQ(fcntl(kept, F_GETFD), FD_CLOEXEC);
+  EXPECT_TRUE(socket::keeps_numbers());
+  end_all();
+  EXPECT_TRUE(Above::owned.empty());
+  EXPECT_EQ(fcntl(kept, F_GETFD), -1);
+}
+
+TEST_F(SteeringTest, Close_MoreThanAreKept_GivesTheOldestBackAndCountsIt) {
+  const std::uint64_t before = numbers_lost();
+  for (int i = 0; i < 258; i++) connect_and_close();
+  EXPECT_EQ(Above::owned.size(), 256U);
+  EXPECT_EQ(numbers_lost(), before + 2);
+}
+
+// What lies below is the program's.
+TEST_F(SteeringTest, Close_NoRoomAboveTheProgramsDescriptors_KeepsNothingAndCountsIt) {
+  Above::full = true;
+  const std::uint64_t before = numbers_lost();
+  connect_and_close();
+  EXPECT_FALSE(socket::keeps_numbers());
+  EXPECT_TRUE(Above::owned.empty());
+  EXPECT_EQ(numbers_lost(), before + 1);
+}
+
+}  // namespace
+}  // namespace bypass::test
