@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 
+#include "backends/soft_name.h"
 #include "runtime/address_text.h"
 #include "runtime/settings.h"
 
@@ -84,7 +85,7 @@ std::string check_pci(const std::string& address) {
 // A software device (softN) is found by whoever makes it.
 std::string check_verbs(const std::string& target) {
   const std::string name = target.substr(0, target.find(':'));
-  if (name.starts_with("soft") || access(("/sys/class/infiniband/" + name).c_str(), F_OK) == 0) return "";
+  if (soft_index(target) || access(("/sys/class/infiniband/" + name).c_str(), F_OK) == 0) return "";
   return "no RDMA device of that name (see: ibv_devices); a software one is soft0, which BYPASS_SOFT=WIRE makes";
 }
 
@@ -95,13 +96,24 @@ bool is_interface_kind(std::string_view kind) {
 }
 
 std::string quick_check(const PortConfig& port) {
-  if (!kind_built(port.kind)) return "not built yet";
   if (port.kind == "vhost" || port.kind == "virtio") return check_socket(port.target, port.kind == "vhost");
   if (is_interface_kind(port.kind)) return check_interface(port);
   if (port.kind == "tap") return check_tap(port);
   if (port.kind == "pci") return check_pci(port.target);
   if (port.kind == "verbs") return check_verbs(port.target);
   return "";
+}
+
+std::string quick_check(const Config& config, const PortConfig& port) {
+  const auto soft = port.kind == "verbs" ? soft_index(port.target) : std::nullopt;
+  if (!soft || *soft >= config.soft.size()) return quick_check(port);
+  const PortConfig& wire = config.soft[*soft];
+  const std::string problem = quick_check(wire);
+  return problem.empty() ? "" : soft_problem(wire, problem);
+}
+
+std::string soft_problem(const PortConfig& wire, const std::string& problem) {
+  return "BYPASS_SOFT=" + port_text(wire) + ": " + problem;
 }
 
 std::string named_problem(const Config& config, const PortConfig& port, const std::string& problem) {

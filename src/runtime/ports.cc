@@ -68,8 +68,8 @@ Backend* PortSet::backend_for(std::size_t index, std::string& problem) {
 // Reason kNone: nothing wrong that can be seen.
 PortSet::Problem PortSet::check_one(std::size_t index) {
   const PortConfig& port = config_.ports[index];
-  std::string problem = quick_check(port);
-  if (!problem.empty()) return {kind_built(port.kind) ? Reason::kPortUnavailable : Reason::kNotBuilt, problem};
+  std::string problem = quick_check(config_, port);
+  if (!problem.empty()) return {Reason::kPortUnavailable, problem};
   if (!plugin_present(plugin_of_kind(port.kind), problem)) return {Reason::kPluginMissing, problem};
   if (port.kind != "dpdk") return {Reason::kNone, ""};
   Backend* const backend = backend_for(index, problem);

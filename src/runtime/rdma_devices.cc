@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "backends/soft_name.h"
 #include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "stack/context.h"
@@ -174,15 +174,6 @@ void note_others(Config& config, const KernelNetwork& network) {
 }
 
 }  // namespace
-
-std::optional<std::size_t> soft_index(std::string_view target) {
-  const std::string_view name = target.substr(0, target.find(':'));
-  std::size_t index = 0;
-  if (!name.starts_with("soft") || name.size() == 4) return std::nullopt;
-  const auto read = std::from_chars(name.data() + 4, name.data() + name.size(), index);
-  if (read.ec != std::errc{} || read.ptr != name.data() + name.size()) return std::nullopt;
-  return index;
-}
 
 std::string interface_of_device(const std::string& target, const std::string& devices) {
   const std::size_t colon = target.find(':');

@@ -2,7 +2,6 @@
 // routes of ports that name none, and which devices `auto` means.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "runtime/config.h"
@@ -23,8 +22,5 @@ void complete_from_kernel(Config& config, const KernelNetwork& network, const st
 
 /// The network interface of "mlx5_0" or "mlx5_0:2"; empty: none.
 std::string interface_of_device(const std::string& target, const std::string& devices);
-
-/// 1 for "soft1" or "soft1:1".
-std::optional<std::size_t> soft_index(std::string_view target);
 
 }  // namespace bypass::runtime

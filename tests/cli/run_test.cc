@@ -162,6 +162,8 @@ TEST_F(Run, WhatThePortNeedsAndIsNotThere_EndsWith125BeforeTheProgramBegins) {
                  "--port=vhost:" + folder_ + "/nosuch/wire: the folder " + folder_ + "/nosuch: No such file");
   expect_refused({"--port", "pci:0000:7f:1f.7", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
                  "--port=pci:0000:7f:1f.7: no such device");
+  expect_refused({"--port", "verbs:softy", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
+                 "--port=verbs:softy: no RDMA device of that name");
   const Ran ran = run({"echo", "x"}, {"BYPASS_PORT=af_xdp:nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
   EXPECT_EQ(ran.code, 125);
   EXPECT_NE(ran.err.find("BYPASS_PORT=af_xdp:nosuch0 (environment): no network interface"), std::string::npos);

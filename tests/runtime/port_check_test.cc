@@ -59,6 +59,20 @@ TEST(PortCheck, AddressThatTheKernelHasOnTheInterface_IsRefused) {
 TEST(PortCheck, RdmaDevice_IsThereOrASoftwareOne) {
   EXPECT_NE(checked("verbs", "bp-nosuch:1").find("no RDMA device of that name"), std::string::npos);
   EXPECT_EQ(checked("verbs", "soft0"), "");
+  for (const char* const other : {"softy", "soft", "soft0x:1"})
+    EXPECT_NE(checked("verbs", other).find("no RDMA device of that name"), std::string::npos) << other;
+}
+
+TEST(PortCheck, SoftwareDevice_IsAsGoodAsItsWire) {
+  const Config config = from_environment({"BYPASS_PORT=verbs:soft1", "BYPASS_ADDR=10.9.0.1/24",
+                                          "BYPASS_SOFT=vhost:/tmp/a;vhost:/nonexistent/wire",
+                                          "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24"});
+  ASSERT_EQ(messages(config), "");
+  PortConfig port = config.ports.at(0);
+  EXPECT_EQ(quick_check(config, port),
+            "BYPASS_SOFT=vhost:/nonexistent/wire: the folder /nonexistent: No such file or directory");
+  port.target = "soft0:1";
+  EXPECT_EQ(quick_check(config, port), "");
 }
 
 TEST(PortCheck, Problem_BeginsWithVariableAndValue) {

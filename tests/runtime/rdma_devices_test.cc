@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backends/soft_name.h"
 #include "runtime/address_text.h"
 #include "runtime/environment.h"
 #include "runtime/routes.h"
@@ -81,7 +82,8 @@ TEST(RdmaDevices, Interface_IsThePortsOwn) {
 TEST(RdmaDevices, SoftDevice_IsKnownByItsName) {
   EXPECT_EQ(soft_index("soft0"), 0U);
   EXPECT_EQ(soft_index("soft12:1"), 12U);
-  for (const char* other : {"soft", "softy", "mlx5_0", "soft1x", ""}) EXPECT_EQ(soft_index(other), std::nullopt);
+  for (const char* other : {"soft", "softy", "mlx5_0", "soft1x", "soft00", "soft:1", ""})
+    EXPECT_EQ(soft_index(other), std::nullopt);
 }
 
 TEST(RdmaDevices, PortWithoutAddress_SharesTheDevicesInterface) {

@@ -209,7 +209,7 @@ std::vector<runtime::ConfigProblem> port_problems(const runtime::Config& config)
   const std::string_view name = value.origin == runtime::Origin::kFile ? setting.key : setting.env;
   std::vector<runtime::ConfigProblem> problems;
   for (const runtime::PortConfig& port : config.ports)
-    if (const std::string problem = runtime::quick_check(port); !problem.empty())
+    if (const std::string problem = runtime::quick_check(config, port); !problem.empty())
       problems.push_back({std::string(name), runtime::port_text(port), value.where, problem});
   return problems;
 }

@@ -2,11 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cstring>
 
 #include "backends/packet/libc.h"
+#include "backends/soft_name.h"
 
 namespace bypass::verbs {
 namespace {
@@ -52,8 +51,7 @@ int Verbs::look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr
 }
 
 bool is_soft(const std::string& device) {
-  return device.size() > 4 && device.starts_with("soft") &&
-         std::all_of(device.begin() + 4, device.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return soft_index(device).has_value();
 }
 
 const Verbs* verbs_for(const std::string& device, std::string& problem) {

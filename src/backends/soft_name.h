@@ -1,0 +1,24 @@
+// Names of software RDMA devices (BYPASS_SOFT): soft0, soft1, … Whoever has to tell them from the kernel's asks here.
+#pragma once
+
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace bypass {
+
+/// 1 for "soft1", or for "soft1:1", a port of it. Nothing: no software device is called so.
+inline std::optional<std::size_t> soft_index(std::string_view target) {
+  constexpr std::string_view kPrefix = "soft";
+  const std::string_view name = target.substr(0, target.find(':'));
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kPrefix.size());
+  const char* const end = digits.data() + digits.size();
+  std::size_t index = 0;
+  const auto read = std::from_chars(digits.data(), end, index);
+  if (read.ec != std::errc{} || read.ptr != end || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
+  return index;
+}
+
+}  // namespace bypass
