@@ -99,6 +99,7 @@ struct FakeVerbs {
     out->link_layer = fake->can.link_layer;
     return 0;
   }
+  static void problem(char* out, std::size_t room) { out[fake->problem.copy(out, room - 1)] = 0; }
   static std::uint32_t wire_mtu(ibv_context*) { return fake->mtu; }
   static int query_gid(ibv_context*, std::uint8_t, int, ibv_gid* out) {
     const std::uint8_t link_local[16] = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1};
@@ -457,6 +458,7 @@ const Verbs* verbs_for(const std::string&, std::string&) {
     BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_FAKE)
 #undef BYPASS_VERBS_FAKE
     v.wire_mtu = FakeVerbs::wire_mtu;
+    v.problem = FakeVerbs::problem;
     return v;
   }();
   return &verbs;

@@ -78,6 +78,7 @@ class FakeDevice {
   std::uint64_t clock = 0;  // ticks
   bool soft = false;        // one of the software library's
   ibv_fork_status fork_status = IBV_FORK_UNNEEDED;
+  std::string problem;    // what it says of an opening that fails
   std::uint32_t mtu = 0;  // of its wire; 0: it says nothing of it
   std::vector<std::string> sent;
   std::set<std::thread::id> flow_threads;  // that asked for rules

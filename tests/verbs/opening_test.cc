@@ -50,6 +50,13 @@ TEST_F(OpeningTest, DeviceOfOthers_SaysWhichFiles) {
   EXPECT_EQ(refusal(), "the device cannot be opened: Input/output error");
 }
 
+// Its errno says nothing of the wire below.
+TEST_F(OpeningTest, SoftwareDevice_SaysWhatItsLibrarySays) {
+  device.errors.open = ENODEV;
+  device.problem = "BYPASS_SOFT=vhost:/nosuch/wire: the folder /nosuch: No such file or directory";
+  EXPECT_EQ(refusal(), "the device cannot be opened: " + device.problem);
+}
+
 TEST_F(OpeningTest, PortNumber_SaysWhichThereAre) {
   EXPECT_EQ(refusal("fake0:2"), "the device has no port 2; accepted is 1");
   device.can.ports = 2;

@@ -70,6 +70,12 @@ MacAddress mac_of(const ibv_gid& link_local) {
   return mac;
 }
 
+std::string said_by(void (*problem)(char*, std::size_t)) {
+  std::array<char, 1024> text{};
+  problem(text.data(), text.size());
+  return text.data();
+}
+
 bool set_nonblocking(int fd) {
   const int flags = libc.fcntl(fd, F_GETFL);
   return flags >= 0 && libc.fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
@@ -128,6 +134,11 @@ bool Device::find(const std::string& name, std::string& problem) {
   verbs_->free_device_list(devices);
   if (context_ != nullptr) return true;
   if (error != 0) {
+    const std::string cause = verbs_->problem != nullptr ? said_by(verbs_->problem) : "";
+    if (!cause.empty()) {
+      problem = "the device cannot be opened: " + cause;
+      return false;
+    }
     say(problem, "the device cannot be opened", error);
     if (error == EACCES || error == EPERM) problem += "; this user must be able to write to /dev/infiniband/uverbs*";
     return false;

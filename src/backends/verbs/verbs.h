@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -48,6 +49,9 @@ struct Verbs {
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
   /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
   std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;
+  /// Why a software device could not be opened, ended by a zero; empty: it does not say. Null: another library's
+  /// devices.
+  void (*problem)(char* out, std::size_t room) = nullptr;
 
   /// The port's state, 0 or an errno.
   int look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr& out) const;

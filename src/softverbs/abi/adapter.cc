@@ -68,10 +68,6 @@ rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
   return config;
 }
 
-std::string wire_text(const runtime::PortConfig& wire) {
-  return "BYPASS_SOFT=" + wire.kind + (wire.target.empty() ? "" : ":" + wire.target);
-}
-
 }  // namespace
 
 // --- Opening and closing
@@ -89,7 +85,7 @@ Adapter* Adapter::attach(std::size_t index) {
     std::string problem;
     if (!made->open(problem)) {
       delete made;
-      report((wire_text(setup().soft[index]) + ": " + problem).c_str());
+      report(runtime::soft_problem(setup().soft[index], problem).c_str());
       errno = ENODEV;
       return nullptr;
     }

@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "runtime/host.h"
 #include "runtime/log.h"
@@ -18,6 +21,8 @@ using runtime::Config;
 constexpr int kStrictStatus = 78;
 
 const Host* g_host = nullptr;
+std::mutex g_problem_mutex;
+std::string g_problem;  // for libbypass
 
 void open_log(Config& config) {
   int fd = -1;
@@ -51,8 +56,13 @@ const Config& setup() {
 }
 
 void report(const char* text) {
+  if (is_hosted()) {
+    const std::lock_guard lock(g_problem_mutex);
+    g_problem = text;
+    return;
+  }
   host().log(LogLevel::kError, text);
-  if (setup().strict && !is_hosted()) _exit(kStrictStatus);
+  if (setup().strict) _exit(kStrictStatus);
 }
 
 const Host& host() {
@@ -83,4 +93,10 @@ void close_own(int fd) {
 
 void bypass_softverbs_use_host(const bypass::Host* host) {
   bypass::softverbs::g_host = host;
+}
+
+void bypass_softverbs_problem(char* out, std::size_t room) {
+  const std::lock_guard lock(bypass::softverbs::g_problem_mutex);
+  const std::string text = std::exchange(bypass::softverbs::g_problem, {});
+  if (room != 0) out[text.copy(out, room - 1)] = 0;
 }

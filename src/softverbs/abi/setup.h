@@ -3,6 +3,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backends/backend.h"
@@ -14,7 +15,8 @@ namespace bypass::softverbs {
 /// BYPASS_LOG_FILE); there are no devices then.
 const runtime::Config& setup();
 
-/// Says why something cannot be had as asked, and ends the program where BYPASS_STRICT is on.
+/// Says why something cannot be had as asked, and ends the program where BYPASS_STRICT is on. Where libbypass has
+/// loaded this library, that says it: see bypass_softverbs_problem().
 void report(const char* text);
 
 /// What threads, descriptors and plugins are this process's by: our own, or libbypass's where it has loaded this
@@ -31,5 +33,8 @@ void close_own(int fd);
 
 /// For libbypass, before its first ibv_get_device_list.
 extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
+/// … where a device of ours could not be opened: why, ended by a zero; empty: nobody has said anything since this was
+/// last asked.
+extern "C" void bypass_softverbs_problem(char* out, std::size_t room);
 /// … and of a device that it has opened: bytes of the largest IP packet on its wire. A card's interface says it.
 extern "C" std::uint32_t bypass_softverbs_mtu(ibv_context* context);
