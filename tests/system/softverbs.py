@@ -121,13 +121,17 @@ def devices():
 
 @case
 def without_devices():
-    """Where no software device is asked for, programs see what they saw before; one that cannot be had is named."""
+    """Where no software device is asked for, programs see what they saw before, and standard error says once how to have
+    one; one that cannot be had is named."""
     with Wire() as wire:
         none = dict(BYPASS_SOFT=None, BYPASS_ADDR=None, BYPASS_MTU=None)
         plain = subprocess.run(["ibv_devices"], capture_output=True, env={"LC_ALL": "C"}, timeout=20)
         preloaded = subprocess.run(["ibv_devices"], capture_output=True, env=wire.environment("server", **none), timeout=20)
-        check((plain.returncode, plain.stdout, plain.stderr) == (preloaded.returncode, preloaded.stdout, preloaded.stderr),
-              f"{plain} {preloaded}")
+        check((plain.returncode, plain.stdout) == (preloaded.returncode, preloaded.stdout), f"{plain} {preloaded}")
+        advice = b"".join(preloaded.stderr.split(plain.stderr) if plain.stderr else [preloaded.stderr])
+        check(advice.count(b"\n") == advice.count(b"BYPASS_SOFT=WIRE makes soft0") == 1, preloaded)
+        quiet = subprocess.run(["cat", "/dev/null"], capture_output=True, env=wire.environment("server", **none), timeout=20)
+        check((quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), quiet)
         bad = subprocess.run(["ibv_devinfo"], capture_output=True, timeout=20,
                              env=wire.environment("server", BYPASS_SOFT=f"vhost:{wire.path('nowhere/wire')}"))
         check(bad.returncode != 0 and f"BYPASS_SOFT=vhost:{wire.path('nowhere')}".encode() in bad.stderr, bad)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/address_text.h"
+#include "runtime/log.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
 #include "softverbs/abi/setup.h"
@@ -92,12 +93,37 @@ bool is_soft(const ibv_device* device) {
   return at >= begin && at < begin + all.size() * sizeof(SoftDevice);
 }
 
+namespace {
+
+// Who preloads this library and finds no device has forgotten something.
+void say_what_is_missing() {
+  static const bool said = [] {
+    BYPASS_LOG_WARN(
+        "libbypass-softverbs makes no RDMA device, and there is no other: BYPASS_SOFT=WIRE makes soft0 (BYPASS_SOFT="
+        "vhost:/run/wire.sock and BYPASS_SOFT_ADDR=10.9.0.1/24, say)");
+    return true;
+  }();
+  (void)said;
+}
+
+ibv_device** real_list_alone(decltype(&ibv_get_device_list) next, int* num_devices) {
+  int found = 0;
+  ibv_device** const list = next(&found);
+  const int error = errno;
+  if ((list == nullptr || found == 0) && setup().ok() && !is_hosted()) say_what_is_missing();
+  errno = error;
+  if (num_devices != nullptr) *num_devices = found;
+  return list;
+}
+
+}  // namespace
+
 extern "C" {
 
 ibv_device** ibv_get_device_list(int* num_devices) {
   const auto next = BYPASS_REAL(ibv_get_device_list);
   auto& soft = devices();
-  if (soft.empty() && next != nullptr) return next(num_devices);
+  if (soft.empty() && next != nullptr) return real_list_alone(next, num_devices);
   auto list = std::make_unique<DeviceList>();
   int found = 0;
   const int error = errno;
