@@ -131,7 +131,7 @@ bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::s
 }
 
 bool on_link(const PortConfig& port, const IpAddress& address) {
-  if (!address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80) return true;  // link-local
+  if (address.is_link_local()) return true;
   return std::any_of(port.addresses.begin(), port.addresses.end(),
                      [&](const Prefix& p) { return p.contains(address); });
 }

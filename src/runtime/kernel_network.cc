@@ -128,11 +128,6 @@ void take_route(std::vector<Measured>& routes, const nlmsghdr& message) {
                     attributes.number(RTA_PRIORITY)});
 }
 
-// RFC 4291 §2.5.6
-bool is_link_local(const IpAddress& address) {
-  return !address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80;
-}
-
 }  // namespace
 
 int KernelNetwork::index_of(const std::string& name) const {
@@ -149,13 +144,13 @@ std::uint32_t KernelNetwork::mtu_of(int interface) const {
 std::vector<Prefix> KernelNetwork::addresses_of(int interface) const {
   std::vector<Prefix> own;
   for (const Address& each : addresses)
-    if (each.interface == interface && !is_link_local(each.prefix.address)) own.push_back(each.prefix);
+    if (each.interface == interface && !each.prefix.address.is_link_local()) own.push_back(each.prefix);
   return own;
 }
 
 IpAddress KernelNetwork::link_local_of(int interface) const {
   for (const Address& each : addresses)
-    if (each.interface == interface && is_link_local(each.prefix.address)) return each.prefix.address;
+    if (each.interface == interface && each.prefix.address.is_link_local()) return each.prefix.address;
   return {};
 }
 
