@@ -48,8 +48,6 @@ struct PortConfig {
 std::string port_text(const PortConfig& port);
 /// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
 const char* plugin_of_kind(std::string_view kind);
-/// False for kinds that the configuration accepts and no plugin serves yet.
-bool kind_built(std::string_view kind);
 
 struct TcpConfig {
   Duration rto_min{};

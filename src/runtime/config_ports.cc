@@ -21,21 +21,20 @@ struct KindInfo {
   const char* plugin;
   Target target;
   bool needs_address;
-  bool built;
 };
 
 // RDMA devices bring the addresses of their network interface with them.
 constexpr KindInfo kKinds[] = {
-    {"vhost", "dpdk", Target::kPath, true, true},
-    {"virtio", "dpdk", Target::kPath, true, true},
-    {"netdev", "packet", Target::kInterface, true, true},
-    {"af_xdp", "packet", Target::kInterface, true, true},
-    {"af_packet", "packet", Target::kInterface, true, true},
-    {"tap", "packet", Target::kInterface, true, true},
-    {"pci", "dpdk", Target::kPci, true, true},
-    {"dpdk", "dpdk", Target::kDevargs, true, true},
-    {"verbs", "verbs", Target::kDevice, false, true},
-    {"auto", "verbs", Target::kNone, false, true},
+    {"vhost", "dpdk", Target::kPath, true},
+    {"virtio", "dpdk", Target::kPath, true},
+    {"netdev", "packet", Target::kInterface, true},
+    {"af_xdp", "packet", Target::kInterface, true},
+    {"af_packet", "packet", Target::kInterface, true},
+    {"tap", "packet", Target::kInterface, true},
+    {"pci", "dpdk", Target::kPci, true},
+    {"dpdk", "dpdk", Target::kDevargs, true},
+    {"verbs", "verbs", Target::kDevice, false},
+    {"auto", "verbs", Target::kNone, false},
 };
 
 const KindInfo* find_kind(std::string_view kind) {
@@ -210,11 +209,6 @@ std::string port_text(const PortConfig& port) {
 const char* plugin_of_kind(std::string_view kind) {
   const KindInfo* const info = find_kind(kind);
   return info == nullptr ? nullptr : info->plugin;
-}
-
-bool kind_built(std::string_view kind) {
-  const KindInfo* const info = find_kind(kind);
-  return info != nullptr && info->built;
 }
 
 bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem) {

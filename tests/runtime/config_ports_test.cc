@@ -54,11 +54,6 @@ TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   for (const char* kind : {"af_packet", "af_xdp", "netdev", "tap"}) EXPECT_STREQ(plugin_of_kind(kind), "packet");
   EXPECT_STREQ(plugin_of_kind("verbs"), "verbs");
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
-  EXPECT_TRUE(kind_built("vhost"));
-  EXPECT_TRUE(kind_built("verbs"));
-  EXPECT_FALSE(kind_built("nonsense"));
-  EXPECT_TRUE(kind_built("netdev"));
-  EXPECT_TRUE(kind_built("af_xdp"));
 }
 
 TEST(ConfigPorts, BadPort_IsNamed) {

@@ -23,17 +23,12 @@ std::string shown_value(const Setting& setting, const runtime::SettingValue& val
   return is_number(setting) && value.text != setting.word ? fmt::format("{} {}", value.text, setting.unit) : value.text;
 }
 
-// Accepted and without effect yet: a whole setting, or the kind of port that it names.
-std::string not_built(const Setting& setting, const Config& config) {
-  if (!setting.built) return "not built yet";
-  if (setting.key != "port") return "";
-  std::string kinds;
-  for (const auto& port : config.ports)
-    if (!runtime::kind_built(port.kind)) kinds += (kinds.empty() ? "" : ", ") + port.kind;
-  return kinds.empty() ? "" : "not built yet: " + kinds;
+// Accepted and without effect yet.
+std::string not_built(const Setting& setting) {
+  return setting.built ? "" : "not built yet";
 }
 
-Json setting_json(const Setting& setting, const runtime::SettingValue& value, const Config& config) {
+Json setting_json(const Setting& setting, const runtime::SettingValue& value) {
   Json json = {{"key", setting.key},
                {"variable", setting.env},
                {"type", runtime::type_name(setting.type)},
@@ -42,7 +37,7 @@ Json setting_json(const Setting& setting, const runtime::SettingValue& value, co
                {"default", setting.fallback},
                {"origin", runtime::origin_name(value.origin)},
                {"where", value.where},
-               {"built", not_built(setting, config).empty()},
+               {"built", not_built(setting).empty()},
                {"accepted", runtime::accepted_text(setting)},
                {"help", setting.help}};
   return json;
@@ -51,7 +46,7 @@ Json setting_json(const Setting& setting, const runtime::SettingValue& value, co
 void print_json(const Config& config) {
   Json settings = Json::array();
   for (const Setting& setting : runtime::settings())
-    settings.push_back(setting_json(setting, config.values[runtime::setting_index(setting)], config));
+    settings.push_back(setting_json(setting, config.values[runtime::setting_index(setting)]));
   Json problems = Json::array();
   for (const auto& problem : config.problems)
     problems.push_back({{"name", problem.name},
@@ -67,7 +62,7 @@ void print_text(const Config& config) {
   for (const Setting& setting : runtime::settings()) {
     const auto& value = config.values[runtime::setting_index(setting)];
     const std::string from = value.origin == runtime::Origin::kEnvironment ? std::string(setting.env) : value.where;
-    rows.push_back({std::string(setting.key), shown_value(setting, value), from, not_built(setting, config)});
+    rows.push_back({std::string(setting.key), shown_value(setting, value), from, not_built(setting)});
   }
   print_table(rows, "");
 }
