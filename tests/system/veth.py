@@ -1,5 +1,6 @@
 """Existing interfaces: libbypass on one end of a veth pair, the kernel's own TCP on the other. Needs root.
 veth.py CASE...   (no name: lists them)"""
+import errno
 import json
 import os
 import signal
@@ -439,6 +440,36 @@ def shared_transfers():
         for role in ("ours", "kernel"):
             transfer(side, role, AMOUNT)
         check(side.end(client) == 0 and side.end(server) == 0, "the kernel's transfer failed")
+
+
+@case
+def shared_number_of_a_process_without_the_port():
+    """The kernel gets the number of a closed connection back when nothing is left of it, also from a process that does not
+    own the port and does nothing more."""
+    program = ("import os, signal, socket, sys\n"
+               "server = (sys.argv[1], int(sys.argv[2]))\n"
+               "socket.create_connection(server).close()\n"
+               "if os.fork() == 0:\n"
+               "    s = socket.create_connection(server)\n"
+               "    number = s.getsockname()[1]\n"
+               "    s.close()\n"
+               "    print('number', number, 'closed', flush=True)\n"
+               "signal.pause()\n")
+    bind = ("import socket, sys\n"
+            "try: socket.socket().bind((sys.argv[1], int(sys.argv[2])))\n"
+            "except OSError as problem: print(problem.errno)\n")
+    server = ("import socket, sys\n"
+              "s = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+              "print('ready', flush=True)\n"
+              "while True: s.accept()[0].recv(1)\n")
+    with Shared() as side:
+        port = free_port()
+        side.start("kernel", "/usr/bin/python3", "-c", server, KERNELS, port, until="ready")
+        child = side.start("ours", "/usr/bin/python3", "-c", program, KERNELS, port, until="closed", BYPASS_TCP_TIME_WAIT_MS="6000")
+        number = side.output(child).split()[1]
+        said = lambda: side.run("beside", "/usr/bin/python3", "-c", bind, OURS, number).strip()
+        check(said() == str(errno.EADDRINUSE).encode(), "the kernel gives the number to somebody else")
+        side.until(lambda: said() == b"", "the kernel has the number again")
 
 
 @case
