@@ -19,6 +19,24 @@ LONG = bool(os.environ.get("BYPASS_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+def sanitizer_runtime():
+    """What has to be loaded before everything else, where the build has AddressSanitizer in it; else nothing."""
+    cache = os.path.join(BUILD, "CMakeCache.txt")
+    if not os.path.exists(cache) or "BYPASS_SANITIZE:STRING=address" not in open(cache).read():
+        return ""
+    return subprocess.run(["c++", "-print-file-name=libasan.so"], capture_output=True, check=True).stdout.decode().strip()
+
+
+RUNTIME = sanitizer_runtime()
+
+
+def preload(library):
+    """The variables that load a library of ours into any program. What the program itself leaks is its own business."""
+    if not RUNTIME:
+        return {"LD_PRELOAD": library}
+    return {"LD_PRELOAD": f"{RUNTIME}:{library}", "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
+
+
 class Failure(Exception):
     pass
 
@@ -37,9 +55,10 @@ class Side:
     from the first call on) or `bypass`; `server_port` is the server's end of
     the wire, vhost or virtio; `soft`: that wire lies under a software RDMA device, whose raw-packet queue pair is the
     port. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
+    library = LIB
 
     def __init__(self, name, profile="balanced", server_port="vhost", soft=False):
-        check(os.path.exists(LIB), f"{LIB} is not built")
+        check(os.path.exists(self.library), f"{self.library} is not built")
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
@@ -98,10 +117,10 @@ class Side:
             env.update({"BYPASS_SOFT": wire, "BYPASS_PORT": "verbs:soft0"} if self.soft else {"BYPASS_PORT": wire})
             env.update(BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
                        BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
-                       BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
+                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
         if self.name == "local":
             env.update(BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
-                       BYPASS_CONFIG=self.path("empty.toml"), LD_PRELOAD=LIB)
+                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
         env.update(extra)
         return env
 

@@ -9,7 +9,7 @@ from harness import LONG, BUILD, Side, check, free_port, run_named
 from veth_wire import Namespaces, ip
 
 CASES = {}
-PRELOAD = os.path.join(BUILD, "libbypass-softverbs.so")
+LIBRARY = os.path.join(BUILD, "libbypass-softverbs.so")
 JUMBO = "9000"  # has room for a path MTU of 4096
 
 
@@ -20,6 +20,7 @@ def case(function):
 
 class Wire(Side):
     """A device soft0 a role, at the two ends of one wire."""
+    library = LIBRARY
     meeting_point = "127.0.0.1"
 
     def __init__(self, server_port="vhost", mtu=JUMBO):
@@ -30,7 +31,7 @@ class Wire(Side):
         env = super().environment(role)
         for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
             del env[name]
-        env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu, LD_PRELOAD=PRELOAD)
+        env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu)
         env.update(extra)
         return {name: value for name, value in env.items() if value is not None}
 
@@ -38,6 +39,7 @@ class Wire(Side):
 class Interfaces(Namespaces):
     """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or two taps on
     a bridge. The programs meet over kernel sockets beside it."""
+    library = LIBRARY
     macs = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
     addresses = {"server": "10.9.0.1", "client": "10.9.0.2"}
 
@@ -72,7 +74,7 @@ class Interfaces(Namespaces):
         for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
             del env[name]
         interface = f"{'tap' if self.kind == 'tap' else 'veth'}-{role}"
-        env.update(BYPASS_SOFT=f"{self.kind}:{interface}", BYPASS_MAC=self.macs[role], LD_PRELOAD=PRELOAD)
+        env.update(BYPASS_SOFT=f"{self.kind}:{interface}", BYPASS_MAC=self.macs[role])
         env.update(extra)
         return env
 

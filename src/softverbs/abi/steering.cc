@@ -93,6 +93,14 @@ bool add(const ibv_flow_spec& spec, FlowRule& rule) {
   }
 }
 
+// They lie one behind the other by their own sizes, aligned as it comes. False: that is no size of one.
+bool read_spec(const std::byte* at, ibv_flow_spec& spec) {
+  std::memcpy(&spec.hdr, at, sizeof spec.hdr);
+  if (spec.hdr.size < sizeof spec.hdr || spec.hdr.size > sizeof spec) return false;
+  std::memcpy(&spec, at, spec.hdr.size);
+  return true;
+}
+
 // 0, EINVAL or EOPNOTSUPP.
 int read_rule(const ibv_flow_attr& attr, FlowRule& rule) {
   if (attr.comp_mask != 0 || attr.port != 1 ||
@@ -103,7 +111,8 @@ int read_rule(const ibv_flow_attr& attr, FlowRule& rule) {
   rule.priority = attr.priority;
   const auto* at = reinterpret_cast<const std::byte*>(&attr + 1);
   for (int i = 0; i < attr.num_of_specs; i++) {
-    const auto& spec = *reinterpret_cast<const ibv_flow_spec*>(at);
+    ibv_flow_spec spec{};
+    if (!read_spec(at, spec)) return EINVAL;
     if (!add(spec, rule)) return EOPNOTSUPP;
     at += spec.hdr.size;
   }

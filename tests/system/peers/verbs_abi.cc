@@ -549,6 +549,11 @@ void raw_frames_are_steered() {
   CHECK(flow != nullptr && ibv_destroy_qp(qp) == EBUSY && ibv_destroy_flow(flow) == 0);
   rule.eth.mask.vlan_tag = 0xffff;
   CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EOPNOTSUPP);
+  rule.eth.mask.vlan_tag = 0;
+  for (const std::uint16_t size : {std::uint16_t{0}, std::uint16_t{4}, std::uint16_t{0xfff0}}) {  // none of a part's
+    rule.tcp.size = size;
+    CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EINVAL);
+  }
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
