@@ -82,7 +82,11 @@ class Interfaces(Namespaces):
 def listens(port, process="self"):
     """Does anybody listen at the TCP port, as that process sees it?"""
     for table in (f"/proc/{process}/net/tcp", f"/proc/{process}/net/tcp6"):
-        for line in open(table).readlines()[1:]:
+        try:
+            lines = open(table).readlines()[1:]
+        except FileNotFoundError:
+            return False  # the process has ended
+        for line in lines:
             fields = line.split()
             if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
                 return True
