@@ -7,8 +7,8 @@
 //
 // A frame's flow is looked up whole first, then without its remote end; then comes the rule that takes every frame to
 // the interface's MAC address. Fragments have no ports, and headers that IPv6 puts in between hide them: such packets
-// are no flow's. ARP, neighbour discovery and frames of a VLAN stay the kernel's whatever is steered; xdp_redirect knows
-// the latter by their tag in the frame, and no other.
+// are no flow's. ARP, neighbour discovery and frames of a VLAN stay the kernel's whatever is steered; xdp_redirect
+// knows the latter by their tag in the frame, and no other.
 #pragma once
 
 #include <cstdint>
