@@ -46,6 +46,8 @@ struct Above {
   static void disown(int fd) { owned.erase(fd); }
 };
 
+constexpr std::uint16_t kPeersPort = 4711;
+
 class SteeringTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,7 +59,9 @@ class SteeringTest : public testing::Test {
     Above::full = false;
     socket::environment.own_descriptor = Above::own;
     socket::environment.disown_descriptor = Above::disown;
-    listener = *world.peer().tcp().listen({{}, 80}, 512, {}, nullptr);
+    const auto made = world.peer().tcp().listen({{}, kPeersPort}, 512, {}, nullptr);
+    ASSERT_TRUE(made.ok());
+    listener = *made;
   }
   void TearDown() override {
     end_all();
@@ -77,7 +81,7 @@ class SteeringTest : public testing::Test {
   static sockaddr_in peer() {
     sockaddr_in name{};
     name.sin_family = AF_INET;
-    name.sin_port = host_to_be16(80);
+    name.sin_port = host_to_be16(kPeersPort);
     name.sin_addr.s_addr = host_to_be32(kPeers);
     return name;
   }
