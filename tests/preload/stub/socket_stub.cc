@@ -98,6 +98,18 @@ long connect(File& file, int, const sockaddr* address, socklen_t length) {
   return answer(kernel->connect(file.io, address, length));
 }
 
+File* adopt_accepted(int, const sockaddr*, socklen_t, int) {
+  return nullptr;
+}
+
+void leave_shared_memory(File&) {}
+
+void ask_to_leave_shared_memory(File&) {}
+
+bool is_in_kernel(const File&) {
+  return false;
+}
+
 int shadow_placeholder(int domain) {
   static const int placeholder = [domain] {
     int low = kernel->socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0);
