@@ -19,6 +19,7 @@ namespace {
 
 enum class State { kUndecided, kDeciding, kOn, kOff };
 std::atomic<State> state{State::kUndecided};
+constinit std::atomic<bool> loaded{false};
 thread_local constinit bool deciding_here = false;
 
 // Our copy of the unwinder is part of this library; a cancelled thread is unwound by libc's, which comes to our
@@ -44,6 +45,8 @@ State decide() {
 }
 
 [[gnu::noinline, gnu::cold]] State decide_once() {
+  // Another library's constructor before ours: settings and addresses are not there yet. Its sockets are the kernel's.
+  if (!loaded) return State::kOff;
   State seen = State::kUndecided;
   if (state.compare_exchange_strong(seen, State::kDeciding)) {
     deciding_here = true;
@@ -61,6 +64,10 @@ State decide() {
 }
 
 }  // namespace
+
+void begin_deciding() {
+  loaded = true;
+}
 
 bool is_accelerating() {
   State seen = state.load(std::memory_order_acquire);

@@ -5,6 +5,8 @@
 
 namespace bypass::preload {
 
+/// The library has been loaded: from here on it may be asked.
+void begin_deciding();
 /// Decides at the first call, which reads the configuration and starts the runtime; one load from then on.
 /// False in a thread that goes straight, before our constructor and after our destructor.
 bool is_accelerating();

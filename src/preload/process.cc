@@ -114,6 +114,7 @@ void on_quick_exit() {
 [[gnu::constructor(101)]] void on_load(int, char**, char** environment) {
   resolve_symbols();
   runtime::at_load(environment);
+  begin_deciding();
   pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);
 }
 
