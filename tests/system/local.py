@@ -1,0 +1,642 @@
+"""Shared memory within a host: two programs on the kernel's loopback whose bytes go through memory that both have.
+What the kernel's sockets do is what must come of it.   local.py NAME...   (no name: lists them)"""
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from harness import BUILD, HERE, LIB, LONG, Failure, Side, Skip, alive, check, free_port, run_named
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Agent:
+    """A Python program of one side that does what it is told (peers/agent.py)."""
+
+    def __init__(self, side, role, under=(), **extra):
+        self.side = side
+        self.errors = open(side.path(f"agent{len(side.children)}"), "wb")
+        self.child = subprocess.Popen([*under, "/usr/bin/python3", "-u", os.path.join(HERE, "peers", "agent.py")],
+                                      env=side.environment(role, **extra), cwd=side.dir, stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, stderr=self.errors, start_new_session=True)
+        self.child.log = self.errors.name
+        self.pid = self.child.pid
+        self.rest = b""
+        side.children.append(self.child)
+
+    def begin(self, source):
+        self.child.stdin.write(json.dumps(source).encode() + b"\n")
+        self.child.stdin.flush()
+
+    def end(self, timeout=30):
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self.rest:
+            left = deadline - time.monotonic()
+            check(left > 0 and select.select([self.child.stdout], [], [], left)[0], f"no answer within {timeout} s")
+            part = os.read(self.child.stdout.fileno(), 1 << 16)
+            check(part, f"an agent ended with {self.child.poll()}: {open(self.errors.name).read()[-1000:]}")
+            self.rest += part
+        line, self.rest = self.rest.split(b"\n", 1)
+        answer = json.loads(line)
+        check(not (isinstance(answer, str) and answer.startswith("Traceback")), answer)
+        return answer
+
+    def __call__(self, source, timeout=30):
+        try:
+            self.begin(source)
+            return self.end(timeout)
+        except Failure as why:
+            raise Failure(f"{source[:300]}: {why}") from None
+
+    def sockets(self):
+        out = self.side.run("server", os.path.join(BUILD, "bypass"), "ss", "-i", "--json", self.pid, LD_PRELOAD="")
+        return json.loads(out)["sockets"]
+
+    def shared(self):
+        """The connections whose bytes may go through shared memory now."""
+        return [s for s in self.sockets() if s["path"] == "shm"]
+
+
+def listener(server, name="l", address="127.0.0.1", backlog=128):
+    port = free_port()
+    server(f"{name} = socket.socket(); {name}.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+    server(f"{name}.bind(('{address}', {port})); {name}.listen({backlog})")
+    return port
+
+
+def connected(server, client, shared=True, name="s", address="127.0.0.1"):
+    """One connection, `name` at both; where it can be, both its directions go through shared memory by the end."""
+    port = listener(server, address=address)
+    client(f"{name} = bounded(socket.create_connection(('{address}', {port})))")
+    server(f"{name} = bounded(l.accept()[0]); l.close()")
+    warm(server, client, shared, name)
+    return port
+
+
+def warm(server, client, shared=True, name="s"):
+    """Bytes both ways until it is paired, and once more, so that both directions have moved."""
+    wanted = shared and server.side.name == "local"
+    for _ in range(100):
+        for one, other in ((client, server), (server, client)):
+            one(f"{name}.sendall(b'warm')")
+            check(other(f"take({name}, 4)") == "b:warm", "the warm-up's bytes are others")
+        if not wanted or (moved(server) and moved(client)):
+            return
+        time.sleep(0.01)
+    raise Failure(f"it did not move to shared memory: {server.sockets()} {client.sockets()} {server.side.why()}")
+
+
+def moved(agent):
+    return any(s["info"]["tx_bytes"] and s["info"]["rx_bytes"] for s in agent.shared())
+
+
+@contextlib.contextmanager
+def pair(side, shared=True, **extra):
+    """A server's agent and a client's, and a connection `s` between them."""
+    server, client = Agent(side, "server", **extra), Agent(side, "client", **extra)
+    connected(server, client, shared)
+    yield server, client
+
+
+def same(scenario):
+    """A case of a scenario whose result must be the kernel's."""
+    def compared():
+        with Side("kernel") as side:
+            expected = scenario(side)
+        with Side("local") as side:
+            result = scenario(side)
+        check(result == expected, f"the sides differ:\nkernel: {expected}\nlocal:  {result}")
+    CASES[scenario.__name__] = compared
+    return scenario
+
+
+# --- Ends of connections
+
+@same
+def names_and_errors(side):
+    """getpeername, getsockname, SO_ERROR and the like of a connection that has moved."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = connected(server, client)
+    own = client("s.getsockname()[1]")
+    return [client("s.getpeername()") == ["127.0.0.1", port], server("s.getsockname()") == ["127.0.0.1", port],
+            server("s.getpeername()") == ["127.0.0.1", own],
+            [a("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)") for a in (server, client)],
+            [a("s.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)") for a in (server, client)],
+            client("s.connect(s.getpeername())"), client("s.listen(1)"), client("s.accept()"),
+            client("s.bind(('127.0.0.1', 0))")]
+
+
+@same
+def refused_and_full(side):
+    """Nobody listens; and a listener whose backlog is full."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = free_port()
+    result = [client(f"socket.create_connection(('127.0.0.1', {port}))")]
+    client("t = socket.socket(); t.setblocking(False)")
+    result.append(client(f"t.connect_ex(('127.0.0.1', {port})) in (errno.EINPROGRESS, errno.ECONNREFUSED)"))
+    client("p = select.poll(); p.register(t, select.POLLOUT)")
+    client("got = p.poll(1000)")
+    result.append(client("[[e for _, e in got], t.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]"))
+    port = listener(server, backlog=1)
+    client("many = [socket.socket() for _ in range(6)]")
+    client("[m.setblocking(False) for m in many]")
+    client(f"[m.connect_ex(('127.0.0.1', {port})) for m in many]")
+    client("p = select.poll(); [p.register(m, select.POLLOUT) for m in many]; time.sleep(0.3)")
+    result.append(client("sorted(e for _, e in p.poll(0))"))
+    return result
+
+
+HALVES = ("SHUT_WR", "SHUT_RD", "SHUT_RDWR")
+
+
+def poll_bits(agent, name="s"):
+    return agent(f"(lambda p: (p.register({name}, 0x2fff & ~0x20), [e for _, e in p.poll(0)])[1])(select.poll())")
+
+
+@same
+def shutdowns(side):
+    """Each way, at either end, with bytes under way; then what the other end can still do."""
+    result = []
+    for how in HALVES:
+        for closer in ("client", "server"):
+            server, client = Agent(side, "server"), Agent(side, "client")
+            connected(server, client)
+            one, other = (client, server) if closer == "client" else (server, client)
+            one("s.sendall(pattern(0, 20000))")
+            one(f"s.shutdown(socket.{how})")
+            row = [how, closer, poll_bits(other), other("take(s, 40000)") if how != "SHUT_RD" else other("take(s, 20000)")]
+            row += [poll_bits(one), poll_bits(other)]
+            row += [other("s.send(b'after')"), one("s.recv(5, socket.MSG_DONTWAIT)"), one("s.send(b'x')")]
+            time.sleep(0.05)
+            row += [poll_bits(one), poll_bits(other)]
+            row += [other("s.send(b'again')"), other("s.recv(5, socket.MSG_DONTWAIT)"), one("s.recv(9, socket.MSG_DONTWAIT)")]
+            row += [a("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)") for a in (one, other)]
+            row += [a("s.shutdown(socket.SHUT_RDWR)") for a in (one, other)]
+            result.append(row)
+            for agent in (server, client):
+                side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def half_closed_and_the_other_way(side):
+    """After one end's FIN some megabytes go the other way."""
+    with pair(side) as (server, client):
+        client("s.sendall(pattern(0, 300000)); s.shutdown(socket.SHUT_WR)")
+        server("t = threading.Thread(target=lambda: (s.sendall(pattern(0, 8 << 20)), s.shutdown(socket.SHUT_WR))); t.start()")
+        return [client("take(s, 9 << 20)"), server("take(s, 400000)"), server("t.join()"), poll_bits(server), poll_bits(client)]
+
+
+@same
+def aborts(side):
+    """SO_LINGER 0, and a close with bytes unread: the peer reads what the kernel would let it read, then ECONNRESET."""
+    result = []
+    for who in ("client", "server"):
+        for kind in ("linger", "unread", "linger and unread", "plain"):
+            server, client = Agent(side, "server"), Agent(side, "client")
+            connected(server, client)
+            one, other = (client, server) if who == "client" else (server, client)
+            if "unread" in kind:
+                other("s.sendall(b'never read')")
+                time.sleep(0.02)
+            if "linger" in kind:
+                one("s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))")
+            one("s.close()")
+            time.sleep(0.05)
+            result.append([who, kind, poll_bits(other), other("s.recv(100)"), other("s.recv(100)"), other("s.send(b'x')"),
+                           poll_bits(other)])
+            time.sleep(0.05)
+            result[-1] += [other("s.send(b'x')"), poll_bits(other),
+                           other("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)")]
+            for agent in (server, client):
+                side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def bytes_before_a_close(side):
+    """Closed right behind the last byte: the peer reads them all, and then the end."""
+    result = []
+    for size in (1, 5000, 200_000, 700_000):
+        with pair(side) as (server, client):
+            client(f"s.sendall(pattern(0, {size})); s.close()")
+            time.sleep(0.02)
+            result.append([server(f"take(s, {size} + 1)"), server("s.recv(1)"), poll_bits(server)])
+    return result
+
+
+@same
+def lingering_close(side):
+    """SO_LINGER with time: close() waits for the peer's acknowledgements, not for its program."""
+    with pair(side) as (server, client):
+        client("s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 2))")
+        client("s.sendall(pattern(0, 50000)); t0 = time.monotonic(); s.close()")
+        quick = client("time.monotonic() - t0 < 1")
+        return [quick, server("take(s, 60000)")]
+
+
+# --- What only the kernel can do, in the middle
+
+@same
+def urgent_data(side):
+    with pair(side) as (server, client):
+        client("s.sendall(pattern(0, 1000))")
+        result = [client("s.send(b'ab!', socket.MSG_OOB)")]
+        client("s.sendall(pattern(1000, 1000))")
+        time.sleep(0.05)
+        result.append(poll_bits(server))
+        result.append(server("s.recv(1, socket.MSG_OOB)"))
+        result += [server("take(s, 2002)"), server("queued(s)"), server("s.recv(9, socket.MSG_DONTWAIT)")]
+        server("s.sendall(b'back')")
+        result.append(client("take(s, 4)"))
+        return result
+
+
+@same
+def options_of_the_kernel(side):
+    """SO_ZEROCOPY, TCP_ULP and the like while bytes of both directions lie unread."""
+    result = []
+    for option in ("socket.SOL_SOCKET, 60, 1", "6, 31, b'tls'", "6, socket.TCP_CORK, 1", "6, 23, 5"):
+        with pair(side) as (server, client):
+            client("s.sendall(pattern(0, 30000))")
+            server("s.sendall(pattern(7, 20000))")
+            result.append(client(f"s.setsockopt({option})"))
+            client("s.sendall(pattern(30000, 30000))")
+            server("s.sendall(pattern(20007, 20000))")
+            if "CORK" in option:
+                client("s.setsockopt(6, socket.TCP_CORK, 0)")
+            result += [client("take(s, 40000)"), server("take(s, 60000)")]
+            for agent in (server, client):
+                agent("s.shutdown(socket.SHUT_WR)")
+            result += [a("s.recv(1)") for a in (server, client)]
+    return result
+
+
+@same
+def splices(side):
+    """splice() out of and into a connection that has moved."""
+    with pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        client("r, w = os.pipe()")
+        client("libc = ctypes.CDLL(None, use_errno=True)")
+        client("spl = lambda i, o, n: (libc.splice(i, None, o, None, ctypes.c_size_t(n), 0), ctypes.get_errno())[0]")
+        result = [client("[spl(s.fileno(), w, 4000), os.read(r, 5000)]")]
+        client("os.write(w, pattern(3, 3000))")
+        result += [client("spl(r, s.fileno(), 3000)"), server("take(s, 3000)"), client("take(s, 6000)")]
+        return result
+
+
+@same
+def passed_on(side):
+    """By SCM_RIGHTS to a program of no library, with bytes unread both ways; then both ends go on."""
+    with pair(side) as (server, client):
+        stranger = Agent(side, "client", LD_PRELOAD="")
+        client("s.sendall(pattern(0, 40000))")
+        server("s.sendall(pattern(9, 50000))")
+        name = "\\0" + os.path.basename(side.dir)
+        stranger(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
+        client(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
+        stranger("u = u.accept()[0]")
+        client("socket.send_fds(u, [b'x'], [s.fileno()])")
+        stranger("s = bounded(socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0]))")
+        result = [stranger("take(s, 50000)"), stranger("s.sendall(pattern(40000, 1000))"), server("take(s, 41000)")]
+        client("s.sendall(b'from both')")
+        server("s.sendall(b'to one')")
+        result += [server("take(s, 9)"), stranger("take(s, 6)")]
+        client("s.close()")
+        stranger("s.close()")
+        result.append(server("s.recv(1)"))
+        return result
+
+
+@same
+def passed_on_within(side):
+    """The same, between programs that both have the library."""
+    with pair(side) as (server, client):
+        other = Agent(side, "client")
+        client("s.sendall(pattern(0, 40000))")
+        server("s.sendall(pattern(9, 50000))")
+        name = "\\0" + os.path.basename(side.dir)
+        other(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
+        client(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
+        other("u = u.accept()[0]")
+        client("socket.send_fds(u, [b'x'], [s.fileno()])")
+        client("s.close()")
+        other("s = bounded(socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0]))")
+        result = [other("take(s, 50000)"), other("s.sendall(pattern(40000, 1000))"), server("take(s, 41000)")]
+        for _ in range(20):
+            other("s.sendall(b'ping')")
+            result.append(server("take(s, 4)"))
+            server("s.sendall(b'pong')")
+            result.append(other("take(s, 4)"))
+        other("s.close()")
+        return [*result, server("s.recv(1)")]
+
+
+SPAWN = {
+    "fork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env, preexec_fn=lambda: None)",
+    "vfork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env)",
+    "posix_spawn": "child = os.posix_spawn('/bin/cat', ['cat'], env, "
+                   "file_actions=[(os.POSIX_SPAWN_DUP2, s.fileno(), n) for n in (0, 1)])",
+}
+
+
+def standard_input_after(how, loaded):
+    """The connection as another program's input and output, with bytes of both ways unread."""
+    def scenario(side):
+        with pair(side) as (server, client):
+            server("s.sendall(b'first line\\n')")
+            client("s.sendall(b'hello\\n')")
+            client(f"env = dict(os.environ, LD_PRELOAD='{LIB if loaded and side.name == 'local' else ''}')")
+            client(SPAWN[how])
+            client("s.close()")
+            server("s.sendall(b'second\\n' * 1000)")
+            server("s.shutdown(socket.SHUT_WR)")
+            return server("take(s, 100000)")
+    scenario.__name__ = f"input_of_a_{'loaded' if loaded else 'plain'}_program_by_{how}"
+    return same(scenario)
+
+
+for way in SPAWN:
+    for is_loaded in (False, True):
+        standard_input_after(way, is_loaded)
+
+
+@same
+def exec_in_place(side):
+    """The process itself becomes another program."""
+    with pair(side) as (server, client):
+        server("s.sendall(b'first line\\n')")
+        client("s.sendall(b'hello\\n')")
+        client.begin("(os.dup2(s.fileno(), 0), os.dup2(s.fileno(), 1), os.execv('/bin/cat', ['cat']))")
+        server("s.sendall(b'second\\n' * 1000)")
+        server("s.shutdown(socket.SHUT_WR)")
+        return [server("take(s, 100000)"), client.child.wait(10)]
+
+# --- Who shares it, and how much it holds
+
+@same
+def forked_child_uses_it_too(side):
+    """Parent and child read and write one connection in turn."""
+    result = []
+    with pair(side) as (server, client):
+        client("""
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    while True:
+        told = os.read(r, 1)
+        if told == b's': s.sendall(b'child')
+        if told == b'r': os.write(w2, take(s, 6))
+        if told in (b'', b'q'): os._exit(0)
+""")
+        for i in range(30):
+            server("s.sendall(b'second')")
+            client("os.write(w, b'r')")
+            result.append(client("os.read(r2, 6)"))
+            client("os.write(w, b's')")
+            result.append(server("take(s, 5)"))
+            server("s.sendall(b'first')")
+            result.append(client("take(s, 5)"))
+            client("s.sendall(b'parent')")
+            result.append(server("take(s, 6)"))
+        server("s.sendall(pattern(0, 1000000))", timeout=40)
+        client("os.write(w, b'r')")
+        result.append(client("os.read(r2, 6)"))
+        result.append(client("take(s, 1000000 - 6)"))
+        client("s.close(); os.write(w, b's')")
+        result.append(server("take(s, 5)"))
+        client("os.write(w, b'q'); os.wait()")
+        result.append(server("s.recv(1)"))
+    return result
+
+
+@same
+def threads_of_one_socket(side):
+    """Eight write and eight read one connection: every record arrives once, and whole where the kernel's is."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("""
+def writer(n):
+    for i in range(400):
+        s.sendall(bytes([n]) * 64)
+got = [0] * 256; lock = threading.Lock()
+def reader():
+    while True:
+        part = s.recv(640)
+        if not part: return
+        with lock:
+            for n in range(8): got[n] += part.count(bytes([n]))
+threads = [threading.Thread(target=writer, args=(n,)) for n in range(8)] + [threading.Thread(target=reader) for _ in range(8)]
+[t.start() for t in threads]
+""")
+        for agent in (server, client):
+            agent("[t.join() for t in threads[:8]]")
+        for agent in (server, client):
+            agent("s.shutdown(socket.SHUT_WR)")
+        for agent in (server, client):
+            agent("[t.join() for t in threads]")
+        return [a("got[:8]") for a in (server, client)]
+
+
+def capacity(agent, chunk):
+    return agent(f"""(lambda s: (s.setblocking(False), sum(iter(lambda: once(s, b'x' * {chunk}), 0)), s.setblocking(True))[1])(s)""")
+
+
+def filled(side, chunk):
+    """How much a writer finds room for when nobody reads; both ways, and at once."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("""
+def once(s, data):
+    try: return s.send(data)
+    except BlockingIOError: return 0
+""")
+        return [capacity(client, chunk), capacity(server, chunk)]
+
+
+@case
+def holds_what_the_kernel_holds():
+    """Two programs that send to each other before either reads get as far as with the kernel's buffers."""
+    found = {}
+    for name in ("kernel", "local"):
+        with Side(name) as side:
+            found[name] = [filled(side, chunk) for chunk in (100, 1000, 65536, 1 << 20)]
+    check(all(l >= k for ours, kernels in zip(found["local"], found["kernel"]) for l, k in zip(ours, kernels)),
+          f"bytes that find room without a reader: {found}")
+
+
+@same
+def refilled_after_a_full_ring(side):
+    """A writer that waits for room, by poll, epoll and in send(), goes on when the reader has made some."""
+    result = []
+    for wait in ("select.select([], [s], [], 20)", "(lambda p: (p.register(s, select.POLLOUT), p.poll(20000)))(select.poll())",
+                 "(lambda e: (e.register(s, select.EPOLLOUT | select.EPOLLET), e.poll(20), e.close()))(select.epoll())",
+                 None):
+        with pair(side) as (server, client):
+            client(f"""
+def write():
+    if {wait is None}:
+        return s.sendall(pattern(0, 20 << 20))
+    data = memoryview(pattern(0, 20 << 20)); s.setblocking(False)
+    while data:
+        try: data = data[s.send(data):]
+        except BlockingIOError: {wait}
+t = threading.Thread(target=write); t.start()
+""")
+            time.sleep(0.1)
+            result += [server("take(s, 20 << 20)"), client("(t.join(20), t.is_alive())[1]")]
+    return result
+
+
+@same
+def both_send_first(side):
+    """Each writes 300 KB in one blocking call before it reads."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent.begin("s.sendall(pattern(0, 300000))")
+        return [agent.end() for agent in (server, client)] + [a("take(s, 300000)") for a in (server, client)]
+
+
+@same
+def many_at_once(side):
+    """1,000 connections: all are used, read by epoll, and closed."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    for agent in (server, client):
+        agent("resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)")
+    port = listener(server, backlog=2000)
+    client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(1000)]", timeout=100)
+    server("many = [bounded(l.accept()[0]) for _ in range(1000)]", timeout=100)
+    client("[bounded(m) for m in many]")
+    for agent in (server, client):
+        agent("e = select.epoll(); [e.register(m, select.EPOLLIN) for m in many]")
+        agent("""
+def answered():
+    left = {m.fileno(): m for m in many}
+    while left:
+        ready = e.poll(20)
+        if not ready: return len(left)
+        for fd, _ in ready:
+            m = left.pop(fd, None)
+            if m is None: continue
+            if m.recv(100) != b'x' * 100: return 'other bytes'
+    return 0
+""")
+    result = []
+    for _ in range(5):
+        for one, other in ((client, server), (server, client)):
+            one("[m.sendall(b'x' * 100) for m in many]", timeout=60)
+            result.append(other("answered()", timeout=60))
+    if side.name == "local":
+        check(len(server.shared()) > 500, f"{len(server.shared())} of 1000 went to shared memory: {side.why()}")
+    client("[m.close() for m in many]", timeout=60)
+    result.append(server("sum(m.recv(1) == b'' for m in many)", timeout=60))
+    server("[m.close() for m in many]", timeout=60)
+    result += [memory_mapped(a) for a in (server, client)]
+    return result
+
+
+def memory_mapped(agent):
+    """Mappings and descriptors of shared memory that a process has."""
+    maps = open(f"/proc/{agent.pid}/maps").read().count("bypass-connection")
+    numbers = 0
+    for fd in os.listdir(f"/proc/{agent.pid}/fd"):
+        with contextlib.suppress(OSError):
+            numbers += "bypass-connection" in os.readlink(f"/proc/{agent.pid}/fd/{fd}")
+    return [maps, numbers]
+
+
+# --- Death
+
+FLOWS = r"""
+def base(i, mine): return (i * 2 + (mine == 'server')) << 40
+def send_flow(s, i, seed):
+    r = random.Random(seed + i); at = base(i, role)
+    try:
+        while True:
+            n = r.choice((1, 100, 4000, 70000, 300000))
+            s.sendall(pattern(at, n)); at += n
+    except OSError: pass
+verdicts = {}
+def receive_flow(s, i, seed):
+    r = random.Random(seed * 31 + i); at = base(i, 'server' if role == 'client' else 'client')
+    try:
+        while True:
+            part = s.recv(r.choice((1, 777, 65536, 1000000)))
+            if not part: end = 'ended'; break
+            if part != pattern(at, len(part)): end = f'other bytes at {at & (1 << 40) - 1}'; break
+            at += len(part)
+    except OSError as e: end = 'ended' if e.errno in (errno.ECONNRESET, errno.EPIPE) else str(e)
+    verdicts[i] = end
+def flows(sockets, seed):
+    verdicts.clear()
+    made = [threading.Thread(target=f, args=(bounded(s), i, seed), daemon=True)
+            for i, s in enumerate(sockets) for f in (send_flow, receive_flow)]
+    [t.start() for t in made]
+    return made
+def ended():
+    [t.join(20) for t in running]
+    stuck = sum(t.is_alive() for t in running)
+    [s.close() for s in many]
+    return [sorted(set(verdicts.values())), len(verdicts), stuck]
+"""
+
+
+def killed_in_the_middle(victim, rounds):
+    """One of both is killed while 16 connections carry bytes both ways; the other sees ends, and no byte that was not
+    sent or came twice; and what both had of memory is free."""
+    with Side("local") as side:
+        survivor_role = "server" if victim == "client" else "client"
+
+        def agent(role):
+            made = Agent(side, role)
+            made(FLOWS)
+            made(f"role = '{role}'")
+            return made
+        survivor = agent(survivor_role)
+        used = 0
+        for round_number in range(rounds):
+            other = agent(victim)
+            server, client = (survivor, other) if survivor_role == "server" else (other, survivor)
+            port = listener(server)
+            client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(16)]")
+            server("many = [l.accept()[0] for _ in range(16)]; l.close()")
+            # By their order: a connection's two ends have one number.
+            client("[m.sendall(bytes([i])) for i, m in enumerate(many)]")
+            server("many.sort(key=lambda m: m.recv(1))")
+            for one in (server, client):
+                one(f"running = flows(many, {round_number})")
+            time.sleep(0.03 * (round_number % 16))
+            if round_number % 16 == 15:
+                used += len(survivor.shared())
+            kill(other)
+            verdict = survivor("ended()", timeout=90)
+            check(verdict == [["ended"], 16, 0], f"round {round_number}: {verdict}")
+            side.until(lambda: memory_mapped(survivor) == [0, 0], f"memory is free: {memory_mapped(survivor)}", 10)
+        check(used > 0 or rounds < 16, "no connection went to shared memory")
+
+
+def kill(agent):
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.child.wait()
+
+
+@case
+def client_killed(): killed_in_the_middle("client", 100 if LONG else 25)
+
+
+@case
+def server_killed(): killed_in_the_middle("server", 100 if LONG else 25)
+
+
+
+if __name__ == "__main__":
+    run_named(CASES, "as the kernel does it")
