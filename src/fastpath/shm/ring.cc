@@ -98,8 +98,8 @@ void Consumer::look(const RingView& view) {
   }
 }
 
-Parts<const std::byte> Consumer::peek(const RingView& view) {
-  if (produced_ == consumed_) look(view);
+Parts<const std::byte> Consumer::peek(const RingView& view, std::size_t wanted) {
+  if (produced_ - consumed_ < wanted) look(view);
   if (broken_ != Refusal::kNone) return {};
   return parts<const std::byte>(view, consumed_, produced_ - consumed_);
 }

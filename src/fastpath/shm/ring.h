@@ -79,8 +79,8 @@ class Producer {
 
 class Consumer {
  public:
-  /// What is there; looks at the peer's index when nothing is known to be. Empty: nothing, or broken.
-  Parts<const std::byte> peek(const RingView& view);
+  /// What is there; looks at the peer's index when less than `wanted` is known to be. Empty: nothing, or broken.
+  Parts<const std::byte> peek(const RingView& view, std::size_t wanted = 1);
   /// That many of peek()'s bytes are taken. True: the peer sleeps for their room; wake it.
   [[nodiscard]] bool consume(const RingView& view, std::size_t bytes);
 

@@ -83,6 +83,15 @@ TEST_F(RingTest, PeersIndex_IsLookedAtOnlyWhenWhatIsKnownDoesNotDo) {
   EXPECT_EQ(producer.room(out, 9).size(), 16U);  // looked
 }
 
+TEST_F(RingTest, ReaderThatWantsMoreThanItKnows_LooksAgain) {
+  put(3);
+  EXPECT_EQ(consumer.peek(in).size(), 3U);
+  put(4);
+  EXPECT_EQ(consumer.peek(in, 3).size(), 3U);
+  EXPECT_EQ(consumer.peek(in, 4).size(), 7U);
+  EXPECT_EQ(consumer.peek(in, kSize + 1).size(), 7U);
+}
+
 TEST_F(RingTest, ManyTimesAround_EveryByteInItsPlace) {
   for (std::size_t i = 0; i < 5000; i++) {
     const std::size_t n = 1 + i * 7 % kSize;
@@ -152,6 +161,32 @@ TEST_F(RingTest, RoomIsThere_ProducerDoesNotSleep) {
 }
 
 // --- A peer whose indices lie
+
+// want() looks at nothing: what the caller has not seen is the caller's to look for.
+TEST_F(RingTest, ConsumerThatWants_IsWokenOnceForWhatComes_AndNotForWhatIsThere) {
+  put(1);
+  consumer.want(in);
+  EXPECT_TRUE(put(1));
+  EXPECT_FALSE(put(1));
+  consumer.want(in);
+  EXPECT_TRUE(put(1));
+  consumer.want(in);
+  consumer.disarm(in);
+  EXPECT_FALSE(put(1));
+}
+
+TEST_F(RingTest, ProducerThatWants_IsWokenOnceAtTheNextQuarter) {
+  put(kSize);
+  producer.want(out);
+  EXPECT_FALSE(take(3));
+  EXPECT_TRUE(take(1));
+  EXPECT_FALSE(take(4));
+  producer.want(out);
+  EXPECT_TRUE(take(4));
+  producer.want(out);
+  producer.disarm(out);
+  EXPECT_FALSE(take(4));
+}
 
 TEST_F(RingTest, ProducedBeyondTheRing_BreaksIt) {
   put(3), take(1);
