@@ -145,7 +145,7 @@ long LocalReceiving::step(Guard& guard) {
 
 long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   shm::Consumer& consumer = end().consumer;
-  const shm::Parts<const std::byte> parts = consumer.peek(link.in);
+  const shm::Parts<const std::byte> parts = consumer.peek(link.in, std::max<std::size_t>(total_ - done_, 1));
   if (consumer.broken() != shm::Refusal::kNone) {
     break_link(socket_, shm::to_string(consumer.broken()));
     return kChanged;
@@ -208,10 +208,11 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   const std::size_t wanted = total_ - done_;
   const auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
   const long r = ask(guard, most);
-  if (r == kAgain) return again();
   // Before its end the stream may have moved to the ring.
   LocalLink* const link = end().stage == Stage::kPaired ? local_link(socket_) : nullptr;
-  if (r <= 0 && link != nullptr && hear_channel(socket_, *link) && end().paths.rx() == Rx::kRing) {
+  const bool heard = r <= 0 && link != nullptr && hear_channel(socket_, *link);
+  if (r == kAgain) return heard ? kChanged : again();
+  if (heard && end().paths.rx() == Rx::kRing) {
     if (r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
     return kChanged;
   }
@@ -514,6 +515,7 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   LocalLink* const link = local_link(socket);
   LocalEnd& end = end_of(socket);
   if (link == nullptr || end.stage != Stage::kPaired) return std::nullopt;
+  if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
   settle(socket, *link);
   if (!link->used || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
   const std::uint64_t produced = link->in.peer->produced.load(std::memory_order_seq_cst);
