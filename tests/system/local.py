@@ -3,6 +3,7 @@ What the kernel's sockets do is what must come of it.   local.py NAME...   (no n
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -635,6 +636,150 @@ def client_killed(): killed_in_the_middle("client", 100 if LONG else 25)
 
 @case
 def server_killed(): killed_in_the_middle("server", 100 if LONG else 25)
+
+
+# --- Anything, in any order
+
+class Script:
+    """Random operations of two ends, which never wait: what each direction holds is known."""
+    MOST = 50_000  # bytes unread, so that the kernel's buffers take them, too
+
+    def __init__(self, seed, moves_midway):
+        self.random = random.Random(seed)
+        self.unread = [0, 0]  # towards each end
+        self.sent = [0, 0]  # by each end
+        self.low_water = [1, 1]
+        self.moves_midway = moves_midway
+        self.shut = [False, False]
+
+    def operations(self, count):
+        for _ in range(count):
+            end = self.random.randrange(2)
+            made = self.random.choice((self.send, self.send, self.receive, self.receive, self.receive, self.ask, self.ask))(end)
+            if made:
+                yield end, made
+        for end in (0, 1):
+            yield end, "s.shutdown(socket.SHUT_WR)"
+        for end in (0, 1):
+            yield end, f"take(s, {self.unread[end] + 10})"
+            yield end, "[e.poll(0) != [] for e in (level,)]"
+
+    def send(self, end):
+        room = self.MOST - self.unread[1 - end]
+        n = min(room, self.random.choice((1, 2, 7, 100, 1460, 5000, 20000)))
+        if n <= 0:
+            return None
+        at = self.sent[end]
+        self.sent[end] += n
+        self.unread[1 - end] += n
+        data = f"pattern({at}, {n})"
+        cut = self.random.randrange(n + 1)
+        parts = f"[pattern({at}, {cut}), b'', pattern({at} + {cut}, {n} - {cut})]"
+        return self.random.choice((
+            f"s.send({data})", f"s.sendall({data})", f"os.write(s.fileno(), {data})", f"os.writev(s.fileno(), {parts})",
+            f"s.sendmsg({parts})", f"s.send({data}, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)",
+            f"os.sendfile(s.fileno(), file({data}), 0, {n})", f"os.sendfile(s.fileno(), file({data}), None, {n})"))
+
+    def receive(self, end):
+        there = self.unread[end]
+        n = self.random.choice((1, 3, 100, 1000, 8192, 60000))
+        if there < self.low_water[end]:
+            return "s.recv(10, socket.MSG_DONTWAIT)" if there == 0 else None
+        least = min(n, there)
+        kind = self.random.choice(("recv", "peek", "wait", "trunc", "readv", "recvmsg", "peek all", "read", "into"))
+        if kind in ("peek", "peek all"):
+            flag = " | socket.MSG_WAITALL" if kind == "peek all" and n <= there and not self.moves_midway else ""
+            return f"s.recv({n}, socket.MSG_PEEK{flag})" if not self.moves_midway else f"s.recv(1, socket.MSG_PEEK)"
+        self.unread[end] -= least
+        if kind == "wait":
+            return f"s.recv({least}, socket.MSG_WAITALL)"
+        if self.moves_midway:  # a read ends where the carrier changes: the rest is asked for
+            return f"take(s, {least})"
+        return {"recv": f"s.recv({n}, {self.random.choice(('0', 'socket.MSG_DONTWAIT'))})", "read": f"os.read(s.fileno(), {n})",
+                "trunc": f"s.recv_into(bytearray({n}), {n}, socket.MSG_TRUNC)", "into": f"into({n})",
+                "readv": f"readv({n // 3}, {n - n // 3})", "recvmsg": f"gather({n})"
+                }[kind]
+
+    def ask(self, end):
+        if self.moves_midway:
+            return self.random.choice(("queued(s) > 0", "ready()", "[e != 0 for _, e in level.poll(0)]"))
+        what = self.random.choice(("queued", "ready", "level", "edge", "once", "again", "low"))
+        if what == "low":
+            self.low_water[end] = self.random.choice((1, 1, 50))
+            return f"s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, {self.low_water[end]})"
+        return {"queued": "queued(s)", "ready": "ready()", "level": "[e for _, e in level.poll(0)]",
+                "edge": "[e for _, e in edge.poll(0)]", "once": "[e for _, e in once.poll(0)]",
+                "again": "once.modify(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLONESHOT)"}[what]
+
+
+TOOLS = r"""
+import tempfile
+level = select.epoll(); level.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP)
+edge = select.epoll(); edge.register(s, select.EPOLLIN | select.EPOLLET)
+once = select.epoll(); once.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLONESHOT)
+kept = tempfile.TemporaryFile()
+def file(data):
+    kept.seek(0); kept.truncate(); kept.write(data); kept.flush(); kept.seek(0)
+    return kept.fileno()
+def into(n):
+    room = bytearray(n); got = s.recv_into(room); return bytes(room[:got])
+def gather(n):
+    rooms = [bytearray(n // 2), bytearray(n - n // 2)]; got, control, flags, name = s.recvmsg_into(rooms)
+    return [b"".join(rooms)[:got], control, flags]
+def readv(*sizes):
+    rooms = [bytearray(n) for n in sizes]; got = os.readv(s.fileno(), rooms); return b''.join(rooms)[:got]
+def ready():
+    p = select.poll(); p.register(s, select.POLLIN | select.POLLOUT | select.POLLRDHUP | select.POLLPRI)
+    return [[e for _, e in p.poll(0)], [len(x) for x in select.select([s], [s], [s], 0)]]
+"""
+
+
+def run_script(side, seed, moves_midway):
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = listener(server)
+    client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+    server("s = bounded(l.accept()[0])")
+    for agent in (server, client):
+        agent("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)")  # what is sent is there
+    if not moves_midway:
+        warm(server, client)
+    result = []
+    for agent in (server, client):
+        agent(TOOLS)
+    for end, source in Script(seed, moves_midway).operations(400):
+        result.append((end, source, (server, client)[end](source)))
+    if moves_midway and side.name == "local":
+        side.until(lambda: moved(server) and moved(client), f"seed {seed}: it moves, {side.why()}", 10)
+    for agent in (server, client):
+        side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+def random_operations(moves_midway, seeds):
+    with Side("kernel") as kernel, Side("local") as local:
+        for seed in seeds:
+            expected, got = run_script(kernel, seed, moves_midway), run_script(local, seed, moves_midway)
+            for i, (want, have) in enumerate(zip(expected, got)):
+                if want == have:
+                    continue
+                if "edge.poll" in want[1] and not want[2]:
+                    continue  # one edge too many does no harm
+                raise Failure(f"seed {seed}, operation {i}, kernel {want}, local {have}, before it: {got[max(0, i - 12):i]}")
+
+
+def seeds(count):
+    given = os.environ.get("BYPASS_TEST_SEED")
+    first = int(given) if given else random.SystemRandom().randrange(1 << 30)
+    print(f"BYPASS_TEST_SEED={first}", flush=True)
+    return range(first, first + (1 if given else count))
+
+
+@case
+def random_operations_in_memory(): random_operations(False, seeds(60 if LONG else 6))
+
+
+@case
+def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG else 6))
 
 
 
