@@ -7,6 +7,7 @@
 #include "observe/layout.h"
 #include "runtime/process_graph.h"
 #include "runtime/startup.h"
+#include "socket/local.h"
 #include "stack/counters.h"
 
 namespace bypass::runtime {
@@ -66,8 +67,11 @@ void publish(void* process_pointer) {
   // family's, so that one process alone shows them.
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
-  std::uint64_t values[sizeof(StackCounters) / sizeof(std::uint64_t)];
+  constexpr std::size_t kOfStack = sizeof(StackCounters) / sizeof(std::uint64_t);
+  std::uint64_t values[kOfStack + 2];
   std::memcpy(values, &counters, sizeof counters);
+  values[kOfStack] = socket::local_counts.shared;
+  values[kOfStack + 1] = socket::local_counts.refused;
   p.region.publish_counters(following ? std::span<const std::uint64_t>{} : values, wall_clock_ns());
   for (std::size_t i = 0; i < p.config.ports.size(); i++)
     p.region.set_port(i,

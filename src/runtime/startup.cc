@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <vector>
+
 #include "runtime/environment_copy.h"
 #include "runtime/host.h"
 #include "runtime/inside.h"
@@ -60,6 +62,15 @@ std::string settings_text(const Config& config) {
   return text;
 }
 
+/// The stack's counters, and behind them what publish() puts there.
+std::vector<CounterInfo> counter_table() {
+  const auto stack = stack_counter_table();
+  std::vector<CounterInfo> table(stack.begin(), stack.end());
+  table.push_back({"local_shared", "connections", "within the host, that got memory which both ends share"});
+  table.push_back({"local_refused", "connections", "within the host, that did not, and stay the kernel's"});
+  return table;
+}
+
 // Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
 void create_region(const Config& config) {
   if (config.ok() && !config.wants_anything()) return;
@@ -67,7 +78,8 @@ void create_region(const Config& config) {
   start.run_dir = run_dir_path(config.run_dir);
   start.library_version = BYPASS_VERSION;
   start.profile = profile_name(config.profile);
-  start.counters = stack_counter_table();
+  const std::vector<CounterInfo> counters = counter_table();
+  start.counters = counters;
   start.settings = settings_text(config);
   std::string problem;
   if (!g_region->create(start, problem)) BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());

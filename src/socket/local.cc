@@ -23,6 +23,7 @@ namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
 
 LocalEnvironment local_environment;
+LocalCounts local_counts;
 
 namespace {
 
@@ -187,6 +188,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
     end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
     const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
     if (!again) tell_refusal(link.tcp, alone ? shm::to_string(end.refusal) : "another process has it, too");
+    if (!again) local_counts.refused++;
     drop_local_link(link);
     end.stage = again ? Stage::kLooking : Stage::kOver;
     return signal_idle(socket);
@@ -196,6 +198,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   link.out = link.segment.outgoing();
   link.in = link.segment.incoming();
   end.stage = Stage::kPaired;
+  local_counts.shared++;
   const bool host = link.pairing.role() == shm::Role::kHost;
   if (host) end.may_cut = say_open(link);
   link.pairing = {};

@@ -63,6 +63,13 @@ struct LocalEnvironment {
 };
 extern LocalEnvironment local_environment;
 
+/// What became of this process's connections within the host; written with the shard's lock, read without.
+struct LocalCounts {
+  std::uint64_t shared = 0;   // both ends had the memory
+  std::uint64_t refused = 0;  // not, and no further attempt is made
+};
+extern LocalCounts local_counts;
+
 // --- Where connections begin
 
 /// A stream is about to listen in the kernel, or does: libbypass clients may know.
