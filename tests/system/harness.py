@@ -204,6 +204,11 @@ class Side:
     def stat(self, child):
         return self.bypass("stat", child)
 
+    def shared_connections(self):
+        """How many connections of the programs that still run have had shared memory with their other end."""
+        out = self.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="", expect=None)
+        return sum(p["counters"].get("local_shared", 0) for p in json.loads(out or "{}").get("processes", []))
+
     def why(self):
         """What `bypass why` says of this side's processes."""
         return self.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="", expect=None).decode()
@@ -239,14 +244,17 @@ def children_of(pid):
         return [int(child) for child in file.read().split() if alive(child)]
 
 
-def compare(scenario, *sides, kernel=lambda: Side("kernel")):
-    """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same."""
+def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_shared_memory=True):
+    """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same.
+    `uses_shared_memory`: on the side `local` some connection of what still runs has to."""
     with kernel() as side:
         expected = scenario(side)
     for make in sides:
         with make() as side:
             result = scenario(side)
             check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
+            if side.name == "local" and uses_shared_memory:
+                side.until(side.shared_connections, f"a connection has shared memory: {side.why()}", 3)
         check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
 
 
