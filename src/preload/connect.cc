@@ -35,12 +35,11 @@ BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
 
 // One of the kernel's: its other end may be libbypass's, too.
 void adopt_connection(int fd, const sockaddr* peer, int flags) {
-  if (!has_started() || goes_straight()) return;
-  KeepErrno keep;
-  sockaddr_storage name{};
-  socklen_t length = sizeof(name);
-  // The program's room for the name may be smaller than the name.
+  if (!has_started() || goes_straight() || !socket::adopts_accepted()) return;
   if (peer != nullptr && peer->sa_family != AF_INET && peer->sa_family != AF_INET6) return;
+  KeepErrno keep;
+  sockaddr_storage name{};  // the program's room for it may have been too small
+  socklen_t length = sizeof(name);
   if (real.getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return;
   File* file = socket::adopt_accepted(fd, reinterpret_cast<const sockaddr*>(&name), length, flags);
   if (file != nullptr) enter_number(fd, file);

@@ -73,6 +73,8 @@ struct Accepted {
 };
 /// Takes a connection of either path. `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC. `address`/`length` as accept4's.
 long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
+/// Whether adopt_accepted() may find anything: not without shared memory within the host.
+[[nodiscard]] bool adopts_accepted();
 /// A connection that accept() has given to the program, from the kernel's queue: an object when the process at its
 /// other end may be libbypass on this host, else null (the number is the kernel's alone). `flags`: accept4's.
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);

@@ -79,9 +79,13 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   return true;
 }
 
+bool adopts_accepted() {
+  return local_environment.directory != nullptr && environment.shard != nullptr;
+}
+
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) {
   const shm::Directory* const directory = local_environment.directory;
-  if (directory == nullptr || environment.shard == nullptr) return nullptr;
+  if (!adopts_accepted()) return nullptr;
   const std::optional<Endpoint> remote = endpoint_of(peer, length);
   if (!remote.has_value()) return nullptr;
   const Endpoint local = kernel_name(fd);

@@ -98,6 +98,10 @@ long connect(File& file, int, const sockaddr* address, socklen_t length) {
   return answer(kernel->connect(file.io, address, length));
 }
 
+bool adopts_accepted() {
+  return false;
+}
+
 File* adopt_accepted(int, const sockaddr*, socklen_t, int) {
   return nullptr;
 }
