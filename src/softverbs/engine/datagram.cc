@@ -52,6 +52,7 @@ Step send_one(Engine& e, Qp& qp, const SendWqe& w, const Path& path) {
                      .op = imm ? Op::kSendOnlyImm : Op::kSendOnly,
                      .qpn = w.remote_qpn,
                      .psn = qp.req.psn,
+                     .payload = w.length,
                      .solicited = (w.flags & IBV_SEND_SOLICITED) != 0});
   Deth deth;
   // The upper half of the keys is privileged: whoever names one means the queue pair's own (10.2.5).

@@ -14,12 +14,14 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "softverbs/engine/config.h"
 #include "softverbs/engine/counters.h"
+#include "softverbs/engine/crc32.h"
 #include "softverbs/engine/device.h"
 #include "softverbs/engine/memory_table.h"
 #include "softverbs/engine/neighbours.h"
@@ -138,7 +140,8 @@ void hold_path(Engine& e, const Path& path);
 /// Whether the destination's MAC is known; asks for it if not.
 bool reachable(Engine& e, const Path& path);
 
-/// One RoCE packet: headers, then what the caller appends, then finish().
+/// One RoCE packet: headers, then what the caller appends, then finish(). The frame's memory is written and never read:
+/// the peer's processor may have had it last.
 class RoceWriter {
  public:
   struct Start {
@@ -146,6 +149,7 @@ class RoceWriter {
     Op op;
     std::uint32_t qpn;
     Psn psn;
+    std::uint32_t payload = 0;  // bytes; payload() brings as many
     bool solicited = false, ack_request = false;
     std::uint8_t round = 0;
   };
@@ -154,21 +158,32 @@ class RoceWriter {
   /// Extensions and payload. A writer without memory takes them, too, and finish() says so.
   template <typename Header>
   void header(const Header& h) {
-    writer_.append(&h, sizeof h);
+    put(&h, sizeof h);
   }
-  void payload(const void* bytes, std::size_t len) {
-    writer_.append(bytes, len);
-    payload_len_ += len;
-  }
-  /// Pads, fills lengths and ICRC, hands the packet to the port. False: no buffer.
+  void payload(const void* bytes, std::size_t len);
+  /// Ends with the ICRC, hands the packet to the port. False: no buffer.
   bool finish();
 
  private:
-  void fill_lengths(std::byte* frame, std::size_t frame_len) const;
+  static constexpr std::size_t kMostHeaders = Path::kMaxHeader + sizeof(Bth) + sizeof(AtomicEth);
+  static constexpr std::size_t kShort = 64;  // so much payload is treated like a header
+
+  void put(const void* bytes, std::size_t len) {
+    std::memcpy(first_.data() + len_, bytes, len);
+    len_ += len;
+  }
+  [[nodiscard]] std::uint32_t pad() const { return (0 - payload_) & 3; }
+  void fill_lengths(std::size_t frame_len);
+  void write_first(std::size_t behind);
+
   Engine& e_;
   const Path& path_;
   FrameWriter writer_;
-  std::size_t payload_len_ = 0;
+  std::uint32_t payload_;
+  std::uint32_t crc_ = kCrcStart;
+  bool written_ = false;                                // first_, into the frame
+  std::size_t len_;                                     // of first_
+  std::array<std::byte, kMostHeaders + kShort> first_;  // the frame's beginning; short packets whole
 };
 
 /// Appends a message's bytes from `offset` on. False: they may not be read.

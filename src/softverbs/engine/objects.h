@@ -14,6 +14,7 @@
 #include "softverbs/engine/memory_table.h"
 #include "softverbs/engine/requests.h"
 #include "stack/address.h"
+#include "stack/checksum.h"
 
 namespace bypass::rdma {
 
@@ -146,6 +147,7 @@ struct Path {
   static constexpr std::size_t kMaxHeader = 14 + 40 + 8;
   std::array<std::byte, kMaxHeader> header{};
   std::uint8_t header_len = 0;
+  PartialSum ip_sum;  // of the IPv4 header as it lies there
   bool v6 = false;
   bool local = false;           // to the device itself
   std::uint16_t neighbour = 0;  // place in the table of neighbours; unused when `known_mac`

@@ -295,6 +295,7 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
                      .op = op,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = qp.req.nxt,
+                     .payload = len,
                      .solicited = last && told && (w.flags & IBV_SEND_SOLICITED) != 0,
                      .ack_request = asks_for_ack(e, qp, last),
                      .round = qp.req.round});

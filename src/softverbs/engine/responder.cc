@@ -339,9 +339,13 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
     }
   }
   const Op op = read_op(resource);
-  RoceWriter writer(
-      e, qp.path,
-      {.service = kServiceRc, .op = op, .qpn = qp.attr.dest_qp_num, .psn = psn, .round = resource.ranges[0].round});
+  RoceWriter writer(e, qp.path,
+                    {.service = kServiceRc,
+                     .op = op,
+                     .qpn = qp.attr.dest_qp_num,
+                     .psn = psn,
+                     .payload = len,
+                     .round = resource.ranges[0].round});
   if ((traits(op) & kOpAeth) != 0) writer.header(make_aeth<Aeth>(kAckUnlimited, resource.msn));
   writer.payload(from, len);
   if (!writer.finish()) return Step::kBlocked;
@@ -352,14 +356,16 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
 Step send_aeth(Engine& e, Qp& qp, std::uint8_t syndrome, Psn psn) {
   const Responder& r = qp.resp;
   const bool sequence = syndrome == kNakSequence;
+  const bool tells_held = sequence && !r.held.empty();  // to a peer of ours
   RoceWriter writer(e, qp.path,
                     {.service = kServiceRc,
                      .op = Op::kAcknowledge,
                      .qpn = qp.attr.dest_qp_num,
                      .psn = psn,
+                     .payload = tells_held ? kHoldAhead / 8 : 0,
                      .round = sequence ? r.nak_round : r.round});
   writer.header(make_aeth<Aeth>(syndrome, r.msn));
-  if (sequence && !r.held.empty()) {  // a peer of ours
+  if (tells_held) {
     const auto map = held_map(r);
     writer.payload(map.data(), map.size());
   }

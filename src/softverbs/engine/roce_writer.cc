@@ -85,6 +85,7 @@ int make_path(Engine& e, const ibv_ah_attr& attr, std::uint32_t qpn, Path& path)
     write_ipv6(ip, source, path.peer, attr.grh);
   } else {
     write_ipv4(ip, source, path.peer, attr.grh);
+    path.ip_sum = checksum(ip, sizeof(wire::Ipv4));
   }
   path.header_len =
       static_cast<std::uint8_t>(sizeof ethernet + (path.v6 ? sizeof(Ipv6) : sizeof(wire::Ipv4)) + sizeof(wire::Udp));
@@ -111,10 +112,10 @@ bool reachable(Engine& e, const Path& path) {
   return false;
 }
 
-RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start) : e_(e), path_(path), writer_(e.tx) {
-  std::byte* at = writer_.append_raw(path.header_len + sizeof(Bth));
-  if (at == nullptr) return;
-  std::memcpy(at, path.header.data(), path.header_len);
+RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start)
+    : e_(e), path_(path), writer_(e.tx), payload_(start.payload), len_(path.header_len + sizeof(Bth)) {
+  std::byte* const at = first_.data();
+  std::memcpy(at, path.header.data(), path.header.size());
   auto& ethernet = place<wire::Ethernet>(at);
   if (path.local) {
     ethernet.destination = e.mac;
@@ -125,43 +126,57 @@ RoceWriter::RoceWriter(Engine& e, const Path& path, const Start& start) : e_(e),
   }
   auto& bth = place<Bth>(at + path.header_len);
   bth.opcode = static_cast<std::uint8_t>(start.service | static_cast<std::uint8_t>(start.op));
-  bth.flags = start.solicited ? kBthSolicited : 0;
+  bth.flags = static_cast<std::uint8_t>((start.solicited ? kBthSolicited : 0) | pad() << 4);
   bth.pkey = kDefaultPkey;
   bth.qpn = start.qpn;
   const std::uint32_t ours = start.service == kServiceRc ? kBthOurs | std::uint32_t{start.round} << kBthRoundShift : 0;
   bth.psn = start.psn.v | ours | (start.ack_request ? kBthAckRequest : 0);
 }
 
-void RoceWriter::fill_lengths(std::byte* frame, std::size_t frame_len) const {
-  std::byte* ip_at = frame + sizeof(wire::Ethernet);
+void RoceWriter::fill_lengths(std::size_t frame_len) {
+  std::byte* const ip_at = first_.data() + sizeof(wire::Ethernet);
   const std::size_t ip_len = frame_len - sizeof(wire::Ethernet);
   const std::size_t header_len = path_.v6 ? sizeof(Ipv6) : sizeof(wire::Ipv4);
   if (path_.v6) {
     place<Ipv6>(ip_at).payload_len = static_cast<std::uint16_t>(ip_len - header_len);
   } else {
     auto& ip = place<wire::Ipv4>(ip_at);
-    ip.total_len = static_cast<std::uint16_t>(ip_len);
+    wire::Be16 total, id;
     if (++e_.ip_id == 0) e_.ip_id = 1;
-    ip.id = e_.ip_id;
-    ip.checksum.set_raw(checksum_finish(checksum(&ip, sizeof ip)));
+    ip.total_len = total = static_cast<std::uint16_t>(ip_len);
+    ip.id = id = e_.ip_id;
+    ip.checksum.set_raw(checksum_finish(path_.ip_sum + PartialSum{std::uint64_t{total.raw()} + id.raw()}));
   }
   place<wire::Udp>(ip_at + header_len).length = static_cast<std::uint16_t>(ip_len - header_len);
 }
 
+// What has been put together, into the frame and under the CRC; `behind` bytes are to follow.
+void RoceWriter::write_first(std::size_t behind) {
+  written_ = true;
+  fill_lengths(len_ + behind);
+  std::byte* const to = writer_.append_raw(len_);
+  if (to == nullptr) return;
+  std::memcpy(to, first_.data(), len_);
+  std::byte* const ip = first_.data() + sizeof(wire::Ethernet);
+  icrc_mask(ip, path_.v6 ? sizeof(Ipv6) : sizeof(wire::Ipv4));
+  crc_ = crc32_update(kCrcStart, ip - kMissingHeader, len_ - sizeof(wire::Ethernet) + kMissingHeader);
+}
+
+void RoceWriter::payload(const void* bytes, std::size_t len) {
+  if (payload_ <= kShort) return put(bytes, len);
+  if (!written_) write_first(payload_ + pad() + kIcrcBytes);
+  writer_.append_summing(bytes, len, crc_);
+}
+
 bool RoceWriter::finish() {
   constexpr std::array<std::byte, 3> kZeros{};
-  const std::size_t pad = (0 - payload_len_) & 3;
-  writer_.append(kZeros.data(), pad);
-  if (!writer_.ok()) {
-    e_.counters.no_buffer++;
-    return false;
+  if (written_) {
+    writer_.append_summing(kZeros.data(), pad(), crc_);
+  } else {
+    put(kZeros.data(), pad());
+    write_first(kIcrcBytes);
   }
-  Packet* head = writer_.head();
-  auto& bth = place<Bth>(head->data + path_.header_len);
-  bth.flags = static_cast<std::uint8_t>(bth.flags | pad << 4);
-  fill_lengths(head->data, head->frame_len + kIcrcBytes);
-  const auto udp = static_cast<std::uint16_t>(path_.header_len - sizeof(wire::Udp));
-  const std::uint32_t icrc = icrc_of(*head, {sizeof(wire::Ethernet), udp}, head->frame_len);
+  const std::uint32_t icrc = icrc_finish(crc_);
   writer_.append(&icrc, sizeof icrc);
   if (!writer_.ok()) {
     e_.counters.no_buffer++;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <span>
 
+#include "softverbs/engine/crc32.h"
+
 namespace bypass::rdma {
 
 Transmit::~Transmit() {
@@ -39,15 +41,25 @@ std::byte* FrameWriter::append_raw(std::size_t len) {
   return at;
 }
 
-void FrameWriter::append(const void* bytes, std::size_t len) {
+template <typename Copy>
+void FrameWriter::append_pieces(const void* bytes, std::size_t len, Copy&& copy) {
   const auto* from = static_cast<const std::byte*>(bytes);
   while (len != 0 && head_ != nullptr) {
     if (tail_->tailroom() == 0 && !grow()) return;
     const std::size_t n = std::min(len, tail_->tailroom());
-    std::memcpy(append_raw(n), from, n);
+    copy(append_raw(n), from, n);
     from += n;
     len -= n;
   }
+}
+
+void FrameWriter::append(const void* bytes, std::size_t len) {
+  append_pieces(bytes, len, [](std::byte* to, const std::byte* from, std::size_t n) { std::memcpy(to, from, n); });
+}
+
+void FrameWriter::append_summing(const void* bytes, std::size_t len, std::uint32_t& crc) {
+  append_pieces(bytes, len,
+                [&](std::byte* to, const std::byte* from, std::size_t n) { crc = crc32_copy(crc, to, from, n); });
 }
 
 }  // namespace bypass::rdma

@@ -1,0 +1,239 @@
+#include "softverbs/engine/crc32.h"
+
+#include <array>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace bypass::rdma {
+namespace {
+
+constexpr std::uint32_t kPolynomial = 0xedb88320;
+
+// tables[k][b]: the CRC of byte b followed by k zero bytes.
+constexpr auto make_tables() {
+  std::array<std::array<std::uint32_t, 256>, 8> tables{};
+  for (std::uint32_t b = 0; b < 256; b++) {
+    std::uint32_t crc = b;
+    for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ ((crc & 1) != 0 ? kPolynomial : 0);
+    tables[0][b] = crc;
+  }
+  for (std::size_t k = 1; k < 8; k++)
+    for (std::size_t b = 0; b < 256; b++) tables[k][b] = tables[k - 1][b] >> 8 ^ tables[0][tables[k - 1][b] & 0xff];
+  return tables;
+}
+constexpr auto kTables = make_tables();
+
+std::uint32_t update_by_table(std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
+  for (; len >= 8; len -= 8, p += 8) {
+    std::uint32_t low, high;
+    std::memcpy(&low, p, 4);
+    std::memcpy(&high, p + 4, 4);
+    low ^= crc;
+    crc = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^
+          kTables[3][high & 0xff] ^ kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^
+          kTables[0][high >> 24];
+  }
+  if (len >= 4) {
+    std::uint32_t low;
+    std::memcpy(&low, p, 4);
+    low ^= crc;
+    crc = kTables[3][low & 0xff] ^ kTables[2][low >> 8 & 0xff] ^ kTables[1][low >> 16 & 0xff] ^ kTables[0][low >> 24];
+    p += 4, len -= 4;
+  }
+  for (; len != 0; len--, p++) crc = crc >> 8 ^ kTables[0][(crc ^ *p) & 0xff];
+  return crc;
+}
+
+template <bool copies>
+std::uint32_t run_table(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
+  if constexpr (!copies) return update_by_table(crc, from, len);
+  if (len != 0) std::memcpy(to, from, len);
+  return update_by_table(crc, to, len);
+}
+
+#if defined(__x86_64__)
+
+// Folding by carry-less multiplication (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ",
+// 2009): 16 bytes of state, times what x^distance leaves, take in the 16 bytes that lie that far ahead. With 512 bits,
+// four of them lie side by side.
+
+// x^n modulo the polynomial, reflected, in the 33 bits that a product of reflected factors needs.
+constexpr std::int64_t power_of_x(unsigned n) {
+  std::uint32_t r = 0x80000000;  // x^0
+  for (; n != 0; n--) r = r >> 1 ^ ((r & 1) != 0 ? kPolynomial : 0);
+  return std::int64_t{r} << 1;
+}
+struct Distance {
+  std::int64_t low, high;  // factors of the state's halves
+};
+constexpr Distance ahead_by(unsigned bytes) {
+  return {power_of_x(8 * bytes + 32), power_of_x(8 * bytes - 32)};
+}
+constexpr Distance kOneBlock = ahead_by(16), kFourBlocks = ahead_by(64), kSixteenBlocks = ahead_by(256);
+constexpr std::size_t kBlock = sizeof(__m128i), kWide = sizeof(__m512i);
+
+#define BYPASS_PCLMUL __attribute__((target("pclmul,sse2")))
+
+BYPASS_PCLMUL inline __m128i spread(Distance distance) {
+  return _mm_set_epi64x(distance.high, distance.low);
+}
+BYPASS_PCLMUL inline __m128i fold(__m128i state, __m128i factors, __m128i ahead) {
+  const __m128i low = _mm_clmulepi64_si128(state, factors, 0x00), high = _mm_clmulepi64_si128(state, factors, 0x11);
+  return _mm_xor_si128(_mm_xor_si128(low, high), ahead);
+}
+
+/// Where the bytes come from and, if they are copied, go to.
+template <bool copies>
+struct Stream {
+  std::uint8_t* to;
+  const std::uint8_t* from;
+  std::size_t left;
+
+  BYPASS_PCLMUL inline __m128i take() {
+    const __m128i block = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    if constexpr (copies) _mm_storeu_si128(reinterpret_cast<__m128i*>(to), block);
+    advance(kBlock);
+    return block;
+  }
+  void advance(std::size_t n) {
+    from += n, left -= n;
+    if constexpr (copies) to += n;
+  }
+};
+
+// What is left behind whole states: blocks, then bytes.
+template <bool copies>
+BYPASS_PCLMUL inline std::uint32_t finish(__m128i state, Stream<copies>& bytes) {
+  const __m128i near = spread(kOneBlock);
+  while (bytes.left >= kBlock) state = fold(state, near, bytes.take());
+  alignas(kBlock) std::uint8_t last[kBlock];
+  _mm_store_si128(reinterpret_cast<__m128i*>(last), state);
+  return run_table<copies>(update_by_table(0, last, kBlock), bytes.to, bytes.from, bytes.left);
+}
+
+// At least one block. Four states side by side hide the multiplier's latency.
+template <bool copies>
+BYPASS_PCLMUL std::uint32_t run_folding(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from,
+                                        std::size_t len) {
+  Stream<copies> bytes{to, from, len};
+  __m128i a = _mm_xor_si128(bytes.take(), _mm_cvtsi32_si128(static_cast<int>(crc)));
+  if (bytes.left >= 7 * kBlock) {
+    const __m128i far = spread(kFourBlocks), near = spread(kOneBlock);
+    __m128i b = bytes.take(), c = bytes.take(), d = bytes.take();
+    while (bytes.left >= 4 * kBlock) {
+      a = fold(a, far, bytes.take());
+      b = fold(b, far, bytes.take());
+      c = fold(c, far, bytes.take());
+      d = fold(d, far, bytes.take());
+    }
+    a = fold(fold(fold(a, near, b), near, c), near, d);
+  }
+  return finish(a, bytes);
+}
+#undef BYPASS_PCLMUL
+
+#define BYPASS_VPCLMUL __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul")))
+
+BYPASS_VPCLMUL inline __m512i spread_wide(Distance distance) {
+  return _mm512_set_epi64(distance.high, distance.low, distance.high, distance.low, distance.high, distance.low,
+                          distance.high, distance.low);
+}
+BYPASS_VPCLMUL inline __m512i fold_wide(__m512i state, __m512i factors, __m512i ahead) {
+  constexpr int kXor3 = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(state, factors, 0x00),
+                                   _mm512_clmulepi64_epi128(state, factors, 0x11), ahead, kXor3);
+}
+template <bool copies>
+BYPASS_VPCLMUL inline __m512i take_wide(Stream<copies>& bytes) {
+  const __m512i blocks = _mm512_loadu_si512(bytes.from);
+  if constexpr (copies) _mm512_storeu_si512(bytes.to, blocks);
+  bytes.advance(kWide);
+  return blocks;
+}
+
+// At least four times 64 bytes.
+template <bool copies>
+BYPASS_VPCLMUL std::uint32_t run_wide_folding(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from,
+                                              std::size_t len) {
+  Stream<copies> bytes{to, from, len};
+  __m512i a = _mm512_xor_si512(take_wide(bytes), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  __m512i b = take_wide(bytes), c = take_wide(bytes), d = take_wide(bytes);
+  const __m512i far = spread_wide(kSixteenBlocks), near = spread_wide(kFourBlocks);
+  while (bytes.left >= 4 * kWide) {
+    a = fold_wide(a, far, take_wide(bytes));
+    b = fold_wide(b, far, take_wide(bytes));
+    c = fold_wide(c, far, take_wide(bytes));
+    d = fold_wide(d, far, take_wide(bytes));
+  }
+  a = fold_wide(fold_wide(fold_wide(a, near, b), near, c), near, d);
+  while (bytes.left >= kWide) a = fold_wide(a, near, take_wide(bytes));
+  alignas(kWide) __m128i parts[kWide / kBlock];
+  _mm512_store_si512(parts, a);
+  const __m128i block = spread(kOneBlock);
+  return finish(fold(fold(fold(parts[0], block, parts[1]), block, parts[2]), block, parts[3]), bytes);
+}
+#undef BYPASS_VPCLMUL
+
+bool can_fold() {
+  return __builtin_cpu_supports("pclmul") != 0;
+}
+bool can_fold_wide() {
+  return __builtin_cpu_supports("vpclmulqdq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+}
+
+// Below these lengths a unit's beginning and end cost more than it saves.
+constexpr std::size_t kFoldingPays = 2 * kBlock, kWidePays = 4 * kWide;
+
+template <bool copies>
+std::uint32_t run(CrcUnit unit, std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
+  if (unit == CrcUnit::kWideFolding && len >= kWidePays) return run_wide_folding<copies>(crc, to, from, len);
+  if (unit != CrcUnit::kTable && len >= kFoldingPays) return run_folding<copies>(crc, to, from, len);
+  return run_table<copies>(crc, to, from, len);
+}
+
+#else
+
+bool can_fold() {
+  return false;
+}
+bool can_fold_wide() {
+  return false;
+}
+template <bool copies>
+std::uint32_t run(CrcUnit, std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
+  return run_table<copies>(crc, to, from, len);
+}
+
+#endif
+
+CrcUnit best_unit() {
+  if (can_fold_wide()) return CrcUnit::kWideFolding;
+  return can_fold() ? CrcUnit::kFolding : CrcUnit::kTable;
+}
+
+}  // namespace
+
+bool has_crc_unit(CrcUnit unit) {
+  return unit <= best_unit();
+}
+
+std::uint32_t crc32_update(CrcUnit unit, std::uint32_t crc, const void* bytes, std::size_t len) {
+  return run<false>(unit, crc, nullptr, static_cast<const std::uint8_t*>(bytes), len);
+}
+
+std::uint32_t crc32_copy(CrcUnit unit, std::uint32_t crc, void* to, const void* from, std::size_t len) {
+  return run<true>(unit, crc, static_cast<std::uint8_t*>(to), static_cast<const std::uint8_t*>(from), len);
+}
+
+std::uint32_t crc32_update(std::uint32_t crc, const void* bytes, std::size_t len) {
+  return crc32_update(best_unit(), crc, bytes, len);
+}
+
+std::uint32_t crc32_copy(std::uint32_t crc, void* to, const void* from, std::size_t len) {
+  return crc32_copy(best_unit(), crc, to, from, len);
+}
+
+}  // namespace bypass::rdma

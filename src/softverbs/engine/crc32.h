@@ -1,0 +1,28 @@
+// The CRC-32 of Ethernet, as fast as the processor can make it: over bytes as they lie, or as they are copied.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace bypass::rdma {
+
+/// The reflected CRC-32 (polynomial 0xEDB88320) of more bytes, without its final inversion. Begins with kCrcStart.
+inline constexpr std::uint32_t kCrcStart = 0xffffffff;
+[[nodiscard]] std::uint32_t crc32_update(std::uint32_t crc, const void* bytes, std::size_t len);
+
+/// Copies, and sums what was written: `from` may change meanwhile, as memory that a peer reads does. The two do not
+/// overlap.
+[[nodiscard]] std::uint32_t crc32_copy(std::uint32_t crc, void* to, const void* from, std::size_t len);
+
+/// What a processor may have for it; each of them gives the same sums.
+enum class CrcUnit : std::uint8_t {
+  kTable,        // any processor
+  kFolding,      // x86: carry-less multiplication of 16 bytes (PCLMULQDQ)
+  kWideFolding,  // x86: of 64 bytes (VPCLMULQDQ on 512 bits)
+};
+[[nodiscard]] bool has_crc_unit(CrcUnit unit);
+/// The same by that unit, which the processor has.
+[[nodiscard]] std::uint32_t crc32_update(CrcUnit unit, std::uint32_t crc, const void* bytes, std::size_t len);
+[[nodiscard]] std::uint32_t crc32_copy(CrcUnit unit, std::uint32_t crc, void* to, const void* from, std::size_t len);
+
+}  // namespace bypass::rdma
