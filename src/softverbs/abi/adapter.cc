@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "runtime/inside.h"
 #include "runtime/kernel_network.h"
@@ -44,10 +45,11 @@ constexpr Duration kPeerPatience = std::chrono::seconds{2};
 constexpr Duration kFarewellPatience = milliseconds{100};
 /// Between two looks while they are waited for.
 constexpr timespec kPeerInterval{0, 200'000};
-/// So many polls of the program's since the progress thread's last look: it is about, and looks after the wire itself.
-constexpr std::uint64_t kBusyPolls = 64;
-/// … if the last was not longer ago than this.
-constexpr Duration kRecently = std::chrono::microseconds{10};
+/// A poll of the program's so often since the progress thread's last look: it is about, and looks after the wire
+/// itself.
+constexpr Duration kOften = std::chrono::microseconds{10};
+/// … if it was here not longer ago than this: a poll that brings much takes as long.
+constexpr Duration kRecently = std::chrono::microseconds{50};
 /// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
 /// last away, then less and less often, in the end once a tick.
 constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
@@ -202,8 +204,8 @@ void Adapter::after_fork_in_child() {
 
 // --- The turn of whoever holds the lock
 
-std::size_t Adapter::poll(Instant now) {
-  const std::size_t frames = engine_->poll(now);
+std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
+  const std::size_t frames = engine_->poll(now, acks);
   if (frames > 0) last_useful_ = now;
   hand_on_events();
   return frames;
@@ -255,17 +257,36 @@ ibv_port_state Adapter::port_state() const {
   return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
 }
 
+std::size_t Adapter::poll_for_program(rdma::Acks acks) {
+  if (inherited_) return 0;
+  const Instant now = clock_.now();
+  polls_++;
+  called_at_ = now;
+  if (found_) last_useful_ = now;
+  found_ = false;
+  return poll(now, acks);
+}
+
 std::size_t Adapter::Turn::poll() {
-  if (adapter_.inherited_) return 0;
-  adapter_.polls_++;
-  adapter_.polled_at_ = adapter_.clock_.now();
-  return adapter_.poll(adapter_.polled_at_);
+  return adapter_.poll_for_program(rdma::Acks::kSend);
+}
+
+std::size_t Adapter::Turn::look() {
+  return adapter_.poll_for_program(adapter_.acks());
+}
+
+void Adapter::Turn::post() {
+  const Instant now = adapter_.clock_.now();
+  adapter_.called_at_ = now;
+  adapter_.engine_->run(now, adapter_.acks());
 }
 
 bool Adapter::Turn::found(std::size_t completions) {
-  const Instant now = adapter_.clock_.now();
-  if (completions > 0) adapter_.last_useful_ = now;
-  return completions == 0 && now - adapter_.last_useful_ > adapter_.spin_ && !is_hosted();
+  if (completions > 0) {
+    adapter_.found_ = true;
+    return false;
+  }
+  return adapter_.called_at_ - adapter_.last_useful_ > adapter_.spin_ && !is_hosted();
 }
 
 void Adapter::Turn::sleeps(bool asleep) {
@@ -360,8 +381,9 @@ void Adapter::progress(void* self) {
 Instant Adapter::look() {
   sleeps_until_ = Instant::min();
   const Instant now = clock_.now();
-  const bool busy = polls_ - seen_polls_ >= kBusyPolls && now - polled_at_ < kRecently && sleepers_ == 0;
-  seen_polls_ = polls_;
+  const auto polls = static_cast<std::int64_t>(polls_ - std::exchange(seen_polls_, polls_));
+  const Duration since = now - std::exchange(looked_at_, now);
+  const bool busy = polls > 1 && polls * kOften > since && now - called_at_ < kRecently && sleepers_ == 0;
   clock_.correct();
   if (busy) {
     if (!armed_) port_->arm(0);  // fetches what has made the descriptor readable

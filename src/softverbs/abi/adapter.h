@@ -63,10 +63,13 @@ class Adapter {
 
   void lock() { pthread_mutex_lock(&mutex_); }
   void unlock() { pthread_mutex_unlock(&mutex_); }
-  std::size_t poll(Instant now);
+  std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();
+  /// The program is about: what can wait a moment is left to its next call. (The progress thread looks once a tick.)
+  [[nodiscard]] rdma::Acks acks() const { return armed_ ? rdma::Acks::kSend : rdma::Acks::kLeave; }
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
+  std::size_t poll_for_program(rdma::Acks acks);
   [[nodiscard]] ibv_port_state port_state() const;
   [[nodiscard]] int physical_state() const;
 
@@ -91,8 +94,9 @@ class Adapter {
   std::vector<Context*> contexts_;
   Duration spin_{}, yield_{}, tick_{};
   Instant last_useful_{};    // frames came, or completions were there to poll
+  bool found_ = false;       // … since the last look
   std::uint64_t polls_ = 0;  // by the program
-  Instant polled_at_{};      // … the last one
+  Instant called_at_{};      // by the program, the last time
 
   // The progress thread
   std::uint64_t thread_ = 0;
@@ -102,6 +106,7 @@ class Adapter {
   bool woken_ = false;
   unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
   std::uint64_t seen_polls_ = 0;
+  Instant looked_at_{};
   Duration absence_{1};  // of the program's that the progress thread does not notice
   Instant sleeps_until_{};
 };
@@ -123,8 +128,12 @@ class Adapter::Turn {
 
   /// Looks at the wire, answers, sends. Returns the frames that came.
   std::size_t poll();
-  /// Sends what has been posted.
+  /// The same for a program that polls its completion queue, and will again.
+  std::size_t look();
+  /// Sends what is due.
   void run() { adapter_.engine_->run(adapter_.clock_.now()); }
+  /// Sends what the program has posted.
+  void post();
   /// A poll of the program's found this many completions. True: for a while there was nothing, so others may have the
   /// processor.
   bool found(std::size_t completions);

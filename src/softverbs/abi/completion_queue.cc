@@ -54,7 +54,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
     if (!turn) return -1;
     found = turn->poll_cq(*queue.engine, out);
     if (found < out.size()) {
-      turn.poll();
+      turn.look();
       found += turn->poll_cq(*queue.engine, out.subspan(found));
     }
     others_turn = turn.found(found);

@@ -37,7 +37,7 @@ int next_poll(ibv_cq_ex* cq) {
     if (!turn) return EIO;
     found = take(queue);
     if (!found) {
-      turn.poll();
+      turn.look();
       found = take(queue);
     }
     others_turn = turn.found(found ? 1 : 0);

@@ -121,7 +121,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     *bad = wr;
     break;
   }
-  if (turn) turn.run();
+  if (turn) turn.post();
   return error;
 }
 

@@ -105,7 +105,7 @@ int post(QueuePair& pair, Adapter::Turn& turn) {
     error = turn->post_send(*pair.engine, item.request);
     if (error != 0) break;
   }
-  turn.run();
+  turn.post();
   return error;
 }
 

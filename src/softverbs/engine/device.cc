@@ -12,7 +12,8 @@ namespace {
 constexpr Duration kPortRetry{5'000};  // a full port says nothing when it has room again
 constexpr unsigned kTurnPackets = 16;  // of a queue pair, then the next one's
 constexpr unsigned kRunPackets = 256;
-constexpr std::size_t kBurst = 64, kBursts = 4;
+constexpr std::size_t kBurst = 32, kBursts = 8;
+constexpr std::size_t kFew = 4;  // frames of a conversation; more are a stream, whose sender waits for room
 
 ibv_gid gid_of(const IpAddress& address) {
   ibv_gid gid;
@@ -93,6 +94,7 @@ unsigned take_turn(Engine& e, Qp& qp) {
 
 void send_due(Engine& e) {
   e.blocked = false;
+  if (e.ready.empty() && e.tx.is_empty()) return;
   for (unsigned sent = 0; sent < kRunPackets && !e.blocked;) {
     if (Packet* frame = e.tx.take_looped()) {
       if (!on_frame(e, *frame)) e.tx.free(frame);
@@ -104,6 +106,10 @@ void send_due(Engine& e) {
     sent += std::max(take_turn(e, *qp), 1U);
   }
   e.tx.flush();
+}
+
+void take_left(Engine& e) {
+  while (Qp* qp = e.left.pop()) wake(e, *qp);
 }
 
 void watch_link(Engine& e) {
@@ -123,6 +129,13 @@ void fire(Engine& e, Qp& qp) {
 }
 
 }  // namespace
+
+void send_left(Engine& e, Qp& qp) {
+  if (!qp.left_link.queued) return;
+  e.left.remove(qp);
+  wake(e, qp);
+  send_due(e);
+}
 
 Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queue)
     : config(completed(device_config, port)),
@@ -171,9 +184,10 @@ void Device::on_frames(std::span<Packet* const> frames, Instant now) {
   engine_->tx.free(std::span{done}.first(n));
 }
 
-void Device::run(Instant now) {
+void Device::run(Instant now, Acks acks) {
   Engine& e = *engine_;
   e.now = now;
+  if (acks == Acks::kSend) take_left(e);
   watch_link(e);
   e.timers.expire(now, [&](Qp& qp) { fire(e, qp); });
   ask_neighbours(e);
@@ -182,16 +196,20 @@ void Device::run(Instant now) {
   e.tx.flush();
 }
 
-std::size_t Device::poll(Instant now) {
+std::size_t Device::poll(Instant now, Acks acks) {
+  Engine& e = *engine_;
   std::array<Packet*, kBurst> frames;
   std::size_t total = 0;
+  take_left(e);
   for (std::size_t burst = 0; burst < kBursts; burst++) {
-    const std::size_t n = engine_->tx.receive(frames);
-    on_frames(std::span{frames}.first(n), now);
+    const std::size_t n = e.tx.receive(frames);
+    e.leaves = acks == Acks::kLeave && n <= kFew;
+    if (n != 0) on_frames(std::span{frames}.first(n), now);
+    e.leaves = false;
+    run(now, Acks::kLeave);
     total += n;
     if (n < frames.size()) break;
   }
-  run(now);
   return total;
 }
 
@@ -202,7 +220,7 @@ Instant Device::next_timeout() const {
 }
 
 bool Device::output_pending() const {
-  return engine_->blocked || !engine_->ready.empty() || engine_->tx.pending() != 0;
+  return engine_->blocked || !engine_->ready.empty() || !engine_->left.empty() || engine_->tx.pending() != 0;
 }
 
 Resolution Device::resolve(const ibv_gid& gid, Instant now) {

@@ -38,6 +38,11 @@ struct Ah;
 struct Flow;
 struct Engine;
 
+/// What becomes of acknowledgements that a call's frames have made due, and that say nothing but that all is well.
+/// kLeave: the next poll() sends them, so that they are not in front of what the program answers; a peer waits for them
+/// as long as for that call.
+enum class Acks : std::uint8_t { kSend, kLeave };
+
 enum class Resolution : std::uint8_t { kKnown, kAsked, kUnreachable };
 
 /// A new object, or why there is none.
@@ -77,9 +82,10 @@ class Device {
   void on_frames(std::span<Packet* const> frames, Instant now);
   /// Due timers, then what there is to send, in one batch or several; ends when nothing is due, the wire is full or
   /// others should have their turn (output_pending()).
-  void run(Instant now);
-  /// Receives what has arrived (at most four bursts of 64), then run(). Returns the frames received.
-  std::size_t poll(Instant now);
+  void run(Instant now, Acks acks = Acks::kSend);
+  /// Receives what has arrived, sends what is due, and so on while there is more (at most eight times 32 frames).
+  /// Returns the frames received.
+  std::size_t poll(Instant now, Acks acks = Acks::kSend);
   /// When run() has work again by itself; kNever without. Not before the time of the last call.
   [[nodiscard]] Instant next_timeout() const;
   /// More could be sent now: call run() or poll() again soon.

@@ -82,11 +82,13 @@ struct Engine {
   Owned<Flow> flows;
   TimerWheel<Qp, &Qp::wheel> timers;
   Fifo<Qp, &Qp::ready_link> ready;
+  Fifo<Qp, &Qp::left_link> left;
   Fifo<Cq, &Cq::notify_link> notifications;
   EventSources events;
   EventSource port_events;
   LinkState link = LinkState::kUp;
   std::uint16_t ip_id = 0;
+  bool leaves = false;                            // what the frames in hand make due goes to `left` where it can
   bool blocked = false;                           // the port took no more, or had no buffers
   std::uint32_t held_buffers = 0, most_held = 0;  // under packets that came before their turn, of all queue pairs
   bool kept = false;                              // the frame in hand is one of them now
@@ -102,6 +104,11 @@ struct Engine {
     events.push(source);
   }
 };
+
+// --- device.cc
+
+/// Sends the acknowledgement that was left to a later call: the queue pair's state changes.
+void send_left(Engine& e, Qp& qp);
 
 // --- completion.cc
 
@@ -249,7 +256,10 @@ bool read_packet(Packet& frame, RocePacket& packet);
 
 /// True: an ARP or neighbour discovery packet; it has been dealt with (raw queue pairs may want it all the same).
 bool on_neighbour_frame(Engine& e, const Packet& frame);
-void ask_neighbours(Engine& e);
+void ask_due_neighbours(Engine& e);
+inline void ask_neighbours(Engine& e) {
+  if (e.now >= e.neighbours.next()) ask_due_neighbours(e);
+}
 /// Device::farewell.
 std::size_t ask_for_farewell(Engine& e);
 void learn(Engine& e, const IpAddress& address, const MacAddress& mac, bool wanted);

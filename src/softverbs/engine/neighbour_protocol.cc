@@ -218,7 +218,7 @@ void learn(Engine& e, const IpAddress& address, const MacAddress& mac, bool want
   if (news) wake_waiting(e);
 }
 
-void ask_neighbours(Engine& e) {
+void ask_due_neighbours(Engine& e) {
   bool failed = false;
   e.neighbours.expire(e.now, e.config.resolve_retry, [&](const NeighbourEntry& entry) {
     if (entry.state == NeighbourEntry::State::kFailed) {

@@ -170,6 +170,7 @@ struct Qp : EventSource {
   TimerNode wheel;
   Instant deadline = kNever;  // what the wheel fires for; never later than its own
   Link<Qp> ready_link;
+  Link<Qp> left_link;  // its acknowledgement is left to a later call
 
   [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
   [[nodiscard]] ReceiveQueue& receives() { return srq != nullptr ? srq->queue : rq; }

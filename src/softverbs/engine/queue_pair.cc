@@ -351,6 +351,7 @@ Made<Qp> Device::create_qp(const QpInit& init) {
 int Device::modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask) {
   Engine& e = *engine_;
   if (const int error = check_modification(e, qp, attr, mask)) return error;
+  send_left(e, qp);
   if ((mask & IBV_QP_AV) != 0) {
     if (const int error = set_path(e, qp, attr.ah_attr)) return error;
   }
@@ -375,9 +376,11 @@ void Device::query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init) {
 int Device::destroy_qp(Qp& qp) {
   Engine& e = *engine_;
   if (qp.references != 0) return EBUSY;
+  send_left(e, qp);
   reset(e, qp);
   if (qp.wheel.scheduled()) e.timers.cancel(qp);
   e.ready.remove(qp);
+  e.left.remove(qp);
   e.events.remove(qp);
   qp.pd->references--;
   qp.send_cq->references--;

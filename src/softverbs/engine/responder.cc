@@ -17,6 +17,8 @@ std::uint32_t packets_of(std::uint32_t length, std::uint32_t mtu) {
 
 void answer(Engine& e, Qp& qp, Answer what) {
   qp.resp.answer = what;
+  if (what == Answer::kAcknowledge && e.leaves) return e.left.push(qp);
+  e.left.remove(qp);
   wake(e, qp);
 }
 
@@ -26,6 +28,7 @@ void refuse(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t nak, ibv_w
   if (r.has_receive) complete_receive(e, qp, status, nullptr, IBV_WC_RECV, 0);
   r.fatal_nak = nak;
   r.fatal_psn = packet.psn;
+  e.left.remove(qp);
   wake(e, qp);
 }
 
@@ -471,8 +474,8 @@ Step send_response(Engine& e, Qp& qp) {
     Resource& resource = first_due(r);
     return resource.atomic ? send_atomic_answer(e, qp, resource) : send_read_answer(e, qp, resource);
   }
-  if (r.answer != Answer::kNone) return send_answer(e, qp);
-  return send_fatal(e, qp);
+  if (r.fatal_nak != 0 && r.answer == Answer::kNone) return send_fatal(e, qp);
+  return qp.left_link.queued ? Step::kIdle : send_answer(e, qp);
 }
 
 }  // namespace bypass::rdma

@@ -48,6 +48,8 @@ class Transmit {
   void flush();
   std::size_t receive(std::span<Packet*> out) { return port_.receive(queue_, out); }
   [[nodiscard]] std::size_t pending() const { return pending_; }
+  /// Neither frames that wait nor frames to the device itself.
+  [[nodiscard]] bool is_empty() const { return pending_ == 0 && loop_.empty(); }
   [[nodiscard]] const Port& port() const { return port_; }
 
  private:
