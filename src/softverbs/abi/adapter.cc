@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "runtime/inside.h"
 #include "runtime/kernel_network.h"
@@ -45,14 +44,18 @@ constexpr Duration kPeerPatience = std::chrono::seconds{2};
 constexpr Duration kFarewellPatience = milliseconds{100};
 /// Between two looks while they are waited for.
 constexpr timespec kPeerInterval{0, 200'000};
-/// A poll of the program's so often since the progress thread's last look: it is about, and looks after the wire
-/// itself.
-constexpr Duration kOften = std::chrono::microseconds{10};
-/// … if it was here not longer ago than this: a poll that brings much takes as long.
+/// So many polls of the program's, or frames that it took, since the progress thread's last look: it is about, and
+/// looks after the wire itself.
+constexpr std::uint64_t kBusyPolls = 64;
+/// … if it came not longer ago than this: one that brings much takes its time.
 constexpr Duration kRecently = std::chrono::microseconds{50};
+/// Looks at a lock that another thread has, before its holder is slept for.
+constexpr unsigned kLockSpins = 200;
 /// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
-/// last away, then less and less often, in the end once a tick.
+/// last away, then less and less often, in the end so often: a peer may wait for an acknowledgement that was left to
+/// the program's next call.
 constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
+constexpr Duration kLongestAbsence = milliseconds{1};
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 1;
@@ -204,6 +207,15 @@ void Adapter::after_fork_in_child() {
 
 // --- The turn of whoever holds the lock
 
+// The progress thread has it for some microseconds at a time; to sleep and be woken takes longer.
+void Adapter::lock() {
+  for (unsigned spin = 0; spin < kLockSpins; spin++) {
+    if (pthread_mutex_trylock(&mutex_) == 0) return;
+    __builtin_ia32_pause();
+  }
+  pthread_mutex_lock(&mutex_);
+}
+
 std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
   const std::size_t frames = engine_->poll(now, acks);
   if (frames > 0) last_useful_ = now;
@@ -260,11 +272,14 @@ ibv_port_state Adapter::port_state() const {
 std::size_t Adapter::poll_for_program(rdma::Acks acks) {
   if (inherited_) return 0;
   const Instant now = clock_.now();
+  if (armed_ && passed_by_.load(std::memory_order_relaxed)) be_alone();
   polls_++;
   called_at_ = now;
   if (found_) last_useful_ = now;
   found_ = false;
-  return poll(now, acks);
+  const std::size_t frames = poll(now, acks);
+  polls_ += frames;
+  return frames;
 }
 
 std::size_t Adapter::Turn::poll() {
@@ -295,9 +310,9 @@ void Adapter::Turn::sleeps(bool asleep) {
     return;
   }
   adapter_.sleepers_++;
-  if (adapter_.armed_ || adapter_.inherited_) return;
-  adapter_.arm();
-  if (!adapter_.armed_) adapter_.wake_progress();
+  if (adapter_.inherited_) return;
+  if (!adapter_.armed_) adapter_.arm();
+  if (!adapter_.armed_ || adapter_.passed_by_.load(std::memory_order_relaxed)) adapter_.wake_progress();
 }
 
 // --- Waiting
@@ -361,11 +376,17 @@ int Adapter::await_peer(const ibv_gid& gid) {
 void Adapter::progress(void* self) {
   auto& adapter = *static_cast<Adapter*>(self);
   for (;;) {
+    if (pthread_mutex_trylock(&adapter.mutex_) != 0) {  // whoever has it looks after the wire
+      adapter.passed_by_.store(true, std::memory_order_relaxed);
+      adapter.sleep_until(adapter.clock_.now() + adapter.longer_absence(), -1);
+      continue;
+    }
     Instant until;
     int port_fd = -1;
     {
-      const Turn turn(adapter);
+      const Turn turn(adapter, std::adopt_lock);
       if (adapter.stopping_) return;
+      adapter.passed_by_.store(false, std::memory_order_relaxed);
       until = adapter.look();
       port_fd = adapter.port_->wait_descriptor(0);
       // Without a descriptor the port is looked at a tick later.
@@ -381,20 +402,27 @@ void Adapter::progress(void* self) {
 Instant Adapter::look() {
   sleeps_until_ = Instant::min();
   const Instant now = clock_.now();
-  const auto polls = static_cast<std::int64_t>(polls_ - std::exchange(seen_polls_, polls_));
-  const Duration since = now - std::exchange(looked_at_, now);
-  const bool busy = polls > 1 && polls * kOften > since && now - called_at_ < kRecently && sleepers_ == 0;
+  const bool busy = polls_ - seen_polls_ >= kBusyPolls && now - called_at_ < kRecently && sleepers_ == 0;
+  seen_polls_ = polls_;
   clock_.correct();
   if (busy) {
-    if (!armed_) port_->arm(0);  // fetches what has made the descriptor readable
-    port_->disarm(0);
-    armed_ = false;
-    absence_ = std::min(absence_ * 2, tick_);
-    return now + absence_;
+    be_alone();
+    return now + longer_absence();
   }
   absence_ = kFirstAbsence;
   const bool quiet = poll(now) == 0 && arm() && !engine_->output_pending();
   return quiet ? engine_->next_timeout() : now;
+}
+
+Duration Adapter::longer_absence() {
+  return absence_ = std::min({absence_ * 2, kLongestAbsence, tick_});
+}
+
+// The program's polls are enough: peers need not wake anybody.
+void Adapter::be_alone() {
+  if (!armed_) port_->arm(0);  // fetches what has made the descriptor readable
+  port_->disarm(0);
+  armed_ = false;
 }
 
 // False: look again before sleeping.

@@ -12,9 +12,11 @@
 #include <infiniband/verbs.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -61,7 +63,7 @@ class Adapter {
   static void before_exit();
   static void after_fork_in_child();
 
-  void lock() { pthread_mutex_lock(&mutex_); }
+  void lock();
   void unlock() { pthread_mutex_unlock(&mutex_); }
   std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();
@@ -77,6 +79,8 @@ class Adapter {
 
   static void progress(void* self);
   Instant look();
+  Duration longer_absence();
+  void be_alone();
   bool arm();
   void sleep_until(Instant when, int port_fd) const;
   void wake_progress();
@@ -104,9 +108,9 @@ class Adapter {
   bool stopping_ = false;
   bool armed_ = false;
   bool woken_ = false;
-  unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
+  std::atomic<bool> passed_by_{false};  // it found the lock taken, and sleeps without an eye on the port
+  unsigned sleepers_ = 0;               // readers of event queues: nobody polls for them
   std::uint64_t seen_polls_ = 0;
-  Instant looked_at_{};
   Duration absence_{1};  // of the program's that the progress thread does not notice
   Instant sleeps_until_{};
 };
@@ -115,6 +119,7 @@ class Adapter {
 class Adapter::Turn {
  public:
   explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock(); }
+  Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {}
   ~Turn() {
     if (!adapter_.inherited_) adapter_.settle();
     adapter_.unlock();

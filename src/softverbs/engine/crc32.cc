@@ -75,7 +75,28 @@ constexpr Distance ahead_by(unsigned bytes) {
 constexpr Distance kOneBlock = ahead_by(16), kFourBlocks = ahead_by(64), kSixteenBlocks = ahead_by(256);
 constexpr std::size_t kBlock = sizeof(__m128i), kWide = sizeof(__m512i);
 
-#define BYPASS_PCLMUL __attribute__((target("pclmul,sse2")))
+// For the last step, Barrett's: the polynomial and the quotient of x^64 by it, reflected, 33 bits.
+constexpr std::int64_t reflected(std::uint64_t v) {
+  std::uint64_t r = 0;
+  for (int i = 0; i <= 32; i++) r |= (v >> i & 1) << (32 - i);
+  return static_cast<std::int64_t>(r);
+}
+constexpr std::uint64_t kWhole = 0x104c11db7;  // the polynomial itself, x^32 first
+constexpr std::uint64_t quotient() {
+  std::uint64_t quotient = 0, rest = kWhole ^ std::uint64_t{1} << 32;  // of x^32
+  for (int bit = 32; bit >= 0; bit--) {
+    if (bit == 32) {
+      quotient = 1;
+      continue;
+    }
+    rest <<= 1;
+    quotient = quotient << 1 | (rest >> 32);
+    if ((rest >> 32) != 0) rest ^= kWhole;
+  }
+  return quotient;
+}
+
+#define BYPASS_PCLMUL __attribute__((target("pclmul,sse4.1")))
 
 BYPASS_PCLMUL inline __m128i spread(Distance distance) {
   return _mm_set_epi64x(distance.high, distance.low);
@@ -83,6 +104,33 @@ BYPASS_PCLMUL inline __m128i spread(Distance distance) {
 BYPASS_PCLMUL inline __m128i fold(__m128i state, __m128i factors, __m128i ahead) {
   const __m128i low = _mm_clmulepi64_si128(state, factors, 0x00), high = _mm_clmulepi64_si128(state, factors, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), ahead);
+}
+
+// Takes in the last `n` bytes before `end`, 1 to 15 of them, at least a block's length behind their stream's beginning:
+// the state's first bytes, moved ahead, and a block of its others and the new ones.
+BYPASS_PCLMUL inline __m128i fold_rest(__m128i state, const std::uint8_t* end, std::size_t n) {
+  constexpr std::uint8_t kNo = 0x80;
+  alignas(kBlock) static constexpr std::uint8_t kPlaces[3 * kBlock] = {
+      kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo,  //
+      0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,   //
+      kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo};
+  const auto load = [](const std::uint8_t* p)
+                        BYPASS_PCLMUL { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  const __m128i down = load(kPlaces + kBlock + n);
+  const __m128i block = _mm_blendv_epi8(_mm_shuffle_epi8(state, down), load(end - kBlock), down);
+  return fold(_mm_shuffle_epi8(state, load(kPlaces + n)), spread(kOneBlock), block);
+}
+
+// 128 bits to 32.
+BYPASS_PCLMUL inline std::uint32_t reduce(__m128i state) {
+  const __m128i factors = _mm_set_epi64x(power_of_x(64), kOneBlock.high);
+  const __m128i barrett = _mm_set_epi64x(reflected(quotient()), reflected(kWhole));
+  const __m128i low_word = _mm_set_epi32(0, 0, 0, -1);
+  state = _mm_xor_si128(_mm_clmulepi64_si128(state, factors, 0x00), _mm_srli_si128(state, 8));
+  state = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(state, low_word), factors, 0x10), _mm_srli_si128(state, 4));
+  const __m128i times = _mm_clmulepi64_si128(_mm_and_si128(state, low_word), barrett, 0x10);
+  state = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(times, low_word), barrett, 0x00), state);
+  return static_cast<std::uint32_t>(_mm_extract_epi32(state, 1));
 }
 
 /// Where the bytes come from and, if they are copied, go to.
@@ -109,9 +157,12 @@ template <bool copies>
 BYPASS_PCLMUL inline std::uint32_t finish(__m128i state, Stream<copies>& bytes) {
   const __m128i near = spread(kOneBlock);
   while (bytes.left >= kBlock) state = fold(state, near, bytes.take());
-  alignas(kBlock) std::uint8_t last[kBlock];
-  _mm_store_si128(reinterpret_cast<__m128i*>(last), state);
-  return run_table<copies>(update_by_table(0, last, kBlock), bytes.to, bytes.from, bytes.left);
+  if (bytes.left == 0) return reduce(state);
+  if constexpr (copies) {
+    std::memcpy(bytes.to, bytes.from, bytes.left);
+    return reduce(fold_rest(state, bytes.to + bytes.left, bytes.left));
+  }
+  return reduce(fold_rest(state, bytes.from + bytes.left, bytes.left));
 }
 
 // At least one block. Four states side by side hide the multiplier's latency.
@@ -185,7 +236,7 @@ bool can_fold_wide() {
 }
 
 // Below these lengths a unit's beginning and end cost more than it saves.
-constexpr std::size_t kFoldingPays = 2 * kBlock, kWidePays = 4 * kWide;
+constexpr std::size_t kFoldingPays = kBlock, kWidePays = 4 * kWide;
 
 template <bool copies>
 std::uint32_t run(CrcUnit unit, std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {

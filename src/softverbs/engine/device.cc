@@ -12,7 +12,7 @@ namespace {
 constexpr Duration kPortRetry{5'000};  // a full port says nothing when it has room again
 constexpr unsigned kTurnPackets = 16;  // of a queue pair, then the next one's
 constexpr unsigned kRunPackets = 256;
-constexpr std::size_t kBurst = 32, kBursts = 8;
+constexpr std::size_t kBurst = 32, kBursts = 4;
 constexpr std::size_t kFew = 4;  // frames of a conversation; more are a stream, whose sender waits for room
 
 ibv_gid gid_of(const IpAddress& address) {

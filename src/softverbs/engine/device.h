@@ -83,7 +83,7 @@ class Device {
   /// Due timers, then what there is to send, in one batch or several; ends when nothing is due, the wire is full or
   /// others should have their turn (output_pending()).
   void run(Instant now, Acks acks = Acks::kSend);
-  /// Receives what has arrived, sends what is due, and so on while there is more (at most eight times 32 frames).
+  /// Receives what has arrived, sends what is due, and so on while there is more (at most four times 32 frames).
   /// Returns the frames received.
   std::size_t poll(Instant now, Acks acks = Acks::kSend);
   /// When run() has work again by itself; kNever without. Not before the time of the last call.
