@@ -47,19 +47,6 @@ TEST_P(Crc32, EveryLengthAndAlignment_IsRight) {
   }
 }
 
-TEST_P(Crc32, Copying_SumsTheSame_AndWritesNoByteMore) {
-  const std::vector<std::uint8_t> bytes = sample(kMost);
-  const std::vector<std::uint32_t> sums = bit_by_bit(0x12345678, bytes.data(), kMost);
-  std::vector<std::uint8_t> to(kMost + 2);
-  for (std::size_t len = 0; len <= kMost; len++) {
-    std::fill(to.begin(), to.end(), 0xee);
-    ASSERT_EQ(crc32_copy(GetParam(), 0x12345678, to.data() + 1, bytes.data(), len), sums[len]) << len;
-    ASSERT_TRUE(std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(len), to.begin() + 1)) << len;
-    ASSERT_EQ(to[0], 0xee);
-    ASSERT_EQ(to[len + 1], 0xee) << len;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Units, Crc32, testing::Values(CrcUnit::kTable, CrcUnit::kFolding, CrcUnit::kWideFolding));
 
 }  // namespace

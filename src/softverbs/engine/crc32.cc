@@ -47,13 +47,6 @@ std::uint32_t update_by_table(std::uint32_t crc, const std::uint8_t* p, std::siz
   return crc;
 }
 
-template <bool copies>
-std::uint32_t run_table(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
-  if constexpr (!copies) return update_by_table(crc, from, len);
-  if (len != 0) std::memcpy(to, from, len);
-  return update_by_table(crc, to, len);
-}
-
 #if defined(__x86_64__)
 
 // Folding by carry-less multiplication (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ",
@@ -83,21 +76,22 @@ constexpr std::int64_t reflected(std::uint64_t v) {
 }
 constexpr std::uint64_t kWhole = 0x104c11db7;  // the polynomial itself, x^32 first
 constexpr std::uint64_t quotient() {
-  std::uint64_t quotient = 0, rest = kWhole ^ std::uint64_t{1} << 32;  // of x^32
-  for (int bit = 32; bit >= 0; bit--) {
-    if (bit == 32) {
-      quotient = 1;
-      continue;
-    }
+  std::uint64_t quotient = 1, rest = kWhole ^ std::uint64_t{1} << 32;
+  for (int bit = 0; bit < 32; bit++) {
     rest <<= 1;
-    quotient = quotient << 1 | (rest >> 32);
-    if ((rest >> 32) != 0) rest ^= kWhole;
+    const bool goes = (rest >> 32) != 0;
+    quotient = quotient << 1 | (goes ? 1 : 0);
+    if (goes) rest ^= kWhole;
   }
   return quotient;
 }
+constexpr std::int64_t kDivisor = reflected(kWhole), kQuotient = reflected(quotient()), kHalfBlock = power_of_x(64);
 
 #define BYPASS_PCLMUL __attribute__((target("pclmul,sse4.1")))
 
+BYPASS_PCLMUL inline __m128i load_block(const std::uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 BYPASS_PCLMUL inline __m128i spread(Distance distance) {
   return _mm_set_epi64x(distance.high, distance.low);
 }
@@ -114,17 +108,15 @@ BYPASS_PCLMUL inline __m128i fold_rest(__m128i state, const std::uint8_t* end, s
       kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo,  //
       0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,   //
       kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo};
-  const auto load = [](const std::uint8_t* p)
-                        BYPASS_PCLMUL { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-  const __m128i down = load(kPlaces + kBlock + n);
-  const __m128i block = _mm_blendv_epi8(_mm_shuffle_epi8(state, down), load(end - kBlock), down);
-  return fold(_mm_shuffle_epi8(state, load(kPlaces + n)), spread(kOneBlock), block);
+  const __m128i down = load_block(kPlaces + kBlock + n);
+  const __m128i block = _mm_blendv_epi8(_mm_shuffle_epi8(state, down), load_block(end - kBlock), down);
+  return fold(_mm_shuffle_epi8(state, load_block(kPlaces + n)), spread(kOneBlock), block);
 }
 
 // 128 bits to 32.
 BYPASS_PCLMUL inline std::uint32_t reduce(__m128i state) {
-  const __m128i factors = _mm_set_epi64x(power_of_x(64), kOneBlock.high);
-  const __m128i barrett = _mm_set_epi64x(reflected(quotient()), reflected(kWhole));
+  const __m128i factors = _mm_set_epi64x(kHalfBlock, kOneBlock.high);
+  const __m128i barrett = _mm_set_epi64x(kQuotient, kDivisor);
   const __m128i low_word = _mm_set_epi32(0, 0, 0, -1);
   state = _mm_xor_si128(_mm_clmulepi64_si128(state, factors, 0x00), _mm_srli_si128(state, 8));
   state = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(state, low_word), factors, 0x10), _mm_srli_si128(state, 4));
@@ -133,43 +125,29 @@ BYPASS_PCLMUL inline std::uint32_t reduce(__m128i state) {
   return static_cast<std::uint32_t>(_mm_extract_epi32(state, 1));
 }
 
-/// Where the bytes come from and, if they are copied, go to.
-template <bool copies>
+/// Bytes that are still to be taken in.
 struct Stream {
-  std::uint8_t* to;
-  const std::uint8_t* from;
+  const std::uint8_t* at;
   std::size_t left;
 
-  BYPASS_PCLMUL inline __m128i take() {
-    const __m128i block = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    if constexpr (copies) _mm_storeu_si128(reinterpret_cast<__m128i*>(to), block);
-    advance(kBlock);
+  BYPASS_PCLMUL __m128i take() {
+    const __m128i block = load_block(at);
+    at += kBlock, left -= kBlock;
     return block;
-  }
-  void advance(std::size_t n) {
-    from += n, left -= n;
-    if constexpr (copies) to += n;
   }
 };
 
 // What is left behind whole states: blocks, then bytes.
-template <bool copies>
-BYPASS_PCLMUL inline std::uint32_t finish(__m128i state, Stream<copies>& bytes) {
+BYPASS_PCLMUL std::uint32_t finish(__m128i state, Stream bytes) {
   const __m128i near = spread(kOneBlock);
   while (bytes.left >= kBlock) state = fold(state, near, bytes.take());
-  if (bytes.left == 0) return reduce(state);
-  if constexpr (copies) {
-    std::memcpy(bytes.to, bytes.from, bytes.left);
-    return reduce(fold_rest(state, bytes.to + bytes.left, bytes.left));
-  }
-  return reduce(fold_rest(state, bytes.from + bytes.left, bytes.left));
+  if (bytes.left != 0) state = fold_rest(state, bytes.at + bytes.left, bytes.left);
+  return reduce(state);
 }
 
 // At least one block. Four states side by side hide the multiplier's latency.
-template <bool copies>
-BYPASS_PCLMUL std::uint32_t run_folding(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from,
-                                        std::size_t len) {
-  Stream<copies> bytes{to, from, len};
+BYPASS_PCLMUL std::uint32_t run_folding(std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
+  Stream bytes{p, len};
   __m128i a = _mm_xor_si128(bytes.take(), _mm_cvtsi32_si128(static_cast<int>(crc)));
   if (bytes.left >= 7 * kBlock) {
     const __m128i far = spread(kFourBlocks), near = spread(kOneBlock);
@@ -197,19 +175,15 @@ BYPASS_VPCLMUL inline __m512i fold_wide(__m512i state, __m512i factors, __m512i 
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(state, factors, 0x00),
                                    _mm512_clmulepi64_epi128(state, factors, 0x11), ahead, kXor3);
 }
-template <bool copies>
-BYPASS_VPCLMUL inline __m512i take_wide(Stream<copies>& bytes) {
-  const __m512i blocks = _mm512_loadu_si512(bytes.from);
-  if constexpr (copies) _mm512_storeu_si512(bytes.to, blocks);
-  bytes.advance(kWide);
+BYPASS_VPCLMUL inline __m512i take_wide(Stream& bytes) {
+  const __m512i blocks = _mm512_loadu_si512(bytes.at);
+  bytes.at += kWide, bytes.left -= kWide;
   return blocks;
 }
 
 // At least four times 64 bytes.
-template <bool copies>
-BYPASS_VPCLMUL std::uint32_t run_wide_folding(std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from,
-                                              std::size_t len) {
-  Stream<copies> bytes{to, from, len};
+BYPASS_VPCLMUL std::uint32_t run_wide_folding(std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
+  Stream bytes{p, len};
   __m512i a = _mm512_xor_si512(take_wide(bytes), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   __m512i b = take_wide(bytes), c = take_wide(bytes), d = take_wide(bytes);
   const __m512i far = spread_wide(kSixteenBlocks), near = spread_wide(kFourBlocks);
@@ -238,11 +212,10 @@ bool can_fold_wide() {
 // Below these lengths a unit's beginning and end cost more than it saves.
 constexpr std::size_t kFoldingPays = kBlock, kWidePays = 4 * kWide;
 
-template <bool copies>
-std::uint32_t run(CrcUnit unit, std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
-  if (unit == CrcUnit::kWideFolding && len >= kWidePays) return run_wide_folding<copies>(crc, to, from, len);
-  if (unit != CrcUnit::kTable && len >= kFoldingPays) return run_folding<copies>(crc, to, from, len);
-  return run_table<copies>(crc, to, from, len);
+std::uint32_t run(CrcUnit unit, std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
+  if (unit == CrcUnit::kWideFolding && len >= kWidePays) return run_wide_folding(crc, p, len);
+  if (unit != CrcUnit::kTable && len >= kFoldingPays) return run_folding(crc, p, len);
+  return update_by_table(crc, p, len);
 }
 
 #else
@@ -253,9 +226,8 @@ bool can_fold() {
 bool can_fold_wide() {
   return false;
 }
-template <bool copies>
-std::uint32_t run(CrcUnit, std::uint32_t crc, std::uint8_t* to, const std::uint8_t* from, std::size_t len) {
-  return run_table<copies>(crc, to, from, len);
+std::uint32_t run(CrcUnit, std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
+  return update_by_table(crc, p, len);
 }
 
 #endif
@@ -272,19 +244,11 @@ bool has_crc_unit(CrcUnit unit) {
 }
 
 std::uint32_t crc32_update(CrcUnit unit, std::uint32_t crc, const void* bytes, std::size_t len) {
-  return run<false>(unit, crc, nullptr, static_cast<const std::uint8_t*>(bytes), len);
-}
-
-std::uint32_t crc32_copy(CrcUnit unit, std::uint32_t crc, void* to, const void* from, std::size_t len) {
-  return run<true>(unit, crc, static_cast<std::uint8_t*>(to), static_cast<const std::uint8_t*>(from), len);
+  return run(unit, crc, static_cast<const std::uint8_t*>(bytes), len);
 }
 
 std::uint32_t crc32_update(std::uint32_t crc, const void* bytes, std::size_t len) {
   return crc32_update(best_unit(), crc, bytes, len);
-}
-
-std::uint32_t crc32_copy(std::uint32_t crc, void* to, const void* from, std::size_t len) {
-  return crc32_copy(best_unit(), crc, to, from, len);
 }
 
 }  // namespace bypass::rdma

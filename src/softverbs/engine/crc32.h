@@ -1,4 +1,4 @@
-// The CRC-32 of Ethernet, as fast as the processor can make it: over bytes as they lie, or as they are copied.
+// The CRC-32 of Ethernet, as fast as the processor can make it.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,6 @@ namespace bypass::rdma {
 inline constexpr std::uint32_t kCrcStart = 0xffffffff;
 [[nodiscard]] std::uint32_t crc32_update(std::uint32_t crc, const void* bytes, std::size_t len);
 
-/// Copies, and sums what was written: `from` may change meanwhile, as memory that a peer reads does. The two do not
-/// overlap.
-[[nodiscard]] std::uint32_t crc32_copy(std::uint32_t crc, void* to, const void* from, std::size_t len);
-
 /// What a processor may have for it; each of them gives the same sums.
 enum class CrcUnit : std::uint8_t {
   kTable,        // any processor
@@ -23,6 +19,5 @@ enum class CrcUnit : std::uint8_t {
 [[nodiscard]] bool has_crc_unit(CrcUnit unit);
 /// The same by that unit, which the processor has.
 [[nodiscard]] std::uint32_t crc32_update(CrcUnit unit, std::uint32_t crc, const void* bytes, std::size_t len);
-[[nodiscard]] std::uint32_t crc32_copy(CrcUnit unit, std::uint32_t crc, void* to, const void* from, std::size_t len);
 
 }  // namespace bypass::rdma

@@ -188,8 +188,9 @@ class RoceWriter {
   FrameWriter writer_;
   std::uint32_t payload_;
   std::uint32_t crc_ = kCrcStart;
-  bool written_ = false;                                // first_, into the frame
-  std::size_t len_;                                     // of first_
+  bool written_ = false;  // first_, into the frame
+  std::size_t len_;       // of first_
+  static_assert(kMostHeaders + kShort <= sizeof(wire::Ethernet) + kIcrcFirst);
   std::array<std::byte, kMostHeaders + kShort> first_;  // the frame's beginning; short packets whole
 };
 

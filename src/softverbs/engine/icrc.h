@@ -15,13 +15,11 @@ struct IcrcLayout {
   std::uint16_t udp = 34;
 };
 
-/// Bytes of a local route header, which RoCE does not have: they count as ones, in front of the IP header.
-inline constexpr std::size_t kMissingHeader = 8;
-
-/// Changes a packet's headers, the base transport header included, into what the ICRC counts: ones for what changes on
-/// the way (TOS, TTL, checksums, the BTH's congestion bits), and for the kMissingHeader bytes in front of `ip`. The sum
-/// begins with those.
-void icrc_mask(std::byte* ip, std::size_t ip_len);
+/// The CRC's state behind a packet's first `len` bytes from its IP header on, which hold all headers, the base
+/// transport header included, and kIcrcFirst bytes at most. What changes on the way (TOS, TTL, checksums, the BTH's
+/// congestion bits) counts as ones, and so do the eight bytes of a local route header that RoCE does not have.
+inline constexpr std::size_t kIcrcFirst = 168;
+[[nodiscard]] std::uint32_t icrc_first(const std::byte* ip, std::size_t ip_len, std::size_t len);
 
 /// The bytes that follow the packet, in the order of memory on a little-endian machine.
 [[nodiscard]] constexpr std::uint32_t icrc_finish(std::uint32_t crc) {

@@ -133,7 +133,10 @@ void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
     std::byte* to = e.memory.find(*qp.pd, r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
     if (to == nullptr) return refuse(e, qp, packet, kNakAccess);  // deregistered since the message began
     FrameReader reader(*packet.frame, packet.payload);
-    copy_last_byte_last(reader, to, packet.payload_len);
+    if (last)
+      copy_last_byte_last(reader, to, packet.payload_len);
+    else
+      reader.copy(to, packet.payload_len);
   }
   r.write_at += packet.payload_len;
   r.write_left -= packet.payload_len;

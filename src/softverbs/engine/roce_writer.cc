@@ -157,9 +157,8 @@ void RoceWriter::write_first(std::size_t behind) {
   std::byte* const to = writer_.append_raw(len_);
   if (to == nullptr) return;
   std::memcpy(to, first_.data(), len_);
-  std::byte* const ip = first_.data() + sizeof(wire::Ethernet);
-  icrc_mask(ip, path_.v6 ? sizeof(Ipv6) : sizeof(wire::Ipv4));
-  crc_ = crc32_update(kCrcStart, ip - kMissingHeader, len_ - sizeof(wire::Ethernet) + kMissingHeader);
+  crc_ = icrc_first(first_.data() + sizeof(wire::Ethernet), path_.v6 ? sizeof(Ipv6) : sizeof(wire::Ipv4),
+                    len_ - sizeof(wire::Ethernet));
 }
 
 void RoceWriter::payload(const void* bytes, std::size_t len) {

@@ -41,13 +41,13 @@ std::byte* FrameWriter::append_raw(std::size_t len) {
   return at;
 }
 
-template <typename Copy>
-void FrameWriter::append_pieces(const void* bytes, std::size_t len, Copy&& copy) {
+template <typename Write>
+void FrameWriter::append_pieces(const void* bytes, std::size_t len, Write&& write) {
   const auto* from = static_cast<const std::byte*>(bytes);
   while (len != 0 && head_ != nullptr) {
     if (tail_->tailroom() == 0 && !grow()) return;
     const std::size_t n = std::min(len, tail_->tailroom());
-    copy(append_raw(n), from, n);
+    write(append_raw(n), from, n);
     from += n;
     len -= n;
   }
@@ -57,9 +57,13 @@ void FrameWriter::append(const void* bytes, std::size_t len) {
   append_pieces(bytes, len, [](std::byte* to, const std::byte* from, std::size_t n) { std::memcpy(to, from, n); });
 }
 
+// The copy goes ahead whole: memory that a peer's processor had last is fetched faster when nothing comes between the
+// stores.
 void FrameWriter::append_summing(const void* bytes, std::size_t len, std::uint32_t& crc) {
-  append_pieces(bytes, len,
-                [&](std::byte* to, const std::byte* from, std::size_t n) { crc = crc32_copy(crc, to, from, n); });
+  append_pieces(bytes, len, [&](std::byte* to, const std::byte* from, std::size_t n) {
+    std::memcpy(to, from, n);
+    crc = crc32_update(crc, to, n);
+  });
 }
 
 }  // namespace bypass::rdma

@@ -74,7 +74,7 @@ class FrameWriter {
   /// False once: the port ran out of buffers; the frame is then given back, and nothing more happens.
   [[nodiscard]] bool ok() const { return head_ != nullptr; }
   void append(const void* bytes, std::size_t len);
-  /// The same; goes on with a CRC-32 over what is written.
+  /// The same; goes on with a CRC-32 over what was written (the bytes themselves may change meanwhile).
   void append_summing(const void* bytes, std::size_t len, std::uint32_t& crc);
   /// Room for a header of fixed size, in one piece; null when not ok().
   template <typename Header>
@@ -88,8 +88,8 @@ class FrameWriter {
 
  private:
   bool grow();
-  template <typename Copy>
-  void append_pieces(const void* bytes, std::size_t len, Copy&& copy);
+  template <typename Write>
+  void append_pieces(const void* bytes, std::size_t len, Write&& write);
   Transmit& transmit_;
   Packet* head_;
   Packet* tail_;
