@@ -219,11 +219,11 @@ void Adapter::lock() {
 std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
   const std::size_t frames = engine_->poll(now, acks);
   if (frames > 0) last_useful_ = now;
-  hand_on_events();
   return frames;
 }
 
 void Adapter::hand_on_events() {
+  if (!engine_->has_events()) return;
   for (void* user = nullptr; engine_->take_completion_event(user);) static_cast<CompletionQueue*>(user)->notify();
   for (rdma::AsyncEvent event; engine_->take_async_event(event);) deliver(event);
 }
@@ -283,7 +283,9 @@ std::size_t Adapter::poll_for_program(rdma::Acks acks) {
 }
 
 std::size_t Adapter::Turn::poll() {
-  return adapter_.poll_for_program(rdma::Acks::kSend);
+  const std::size_t frames = adapter_.poll_for_program(rdma::Acks::kSend);
+  hand_on_events();
+  return frames;
 }
 
 std::size_t Adapter::Turn::look() {

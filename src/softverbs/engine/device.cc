@@ -317,6 +317,10 @@ std::uint32_t Device::max_tso() const {
 
 // --- Events
 
+bool Device::has_events() const {
+  return !engine_->notifications.empty() || !engine_->events.empty();
+}
+
 bool Device::take_completion_event(void*& user) {
   Cq* cq = engine_->notifications.pop();
   if (cq != nullptr) user = cq->user;

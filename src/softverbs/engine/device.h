@@ -188,6 +188,7 @@ class Device {
 
   // --- Events: empty these after each call that may have made some (all but the queries)
 
+  [[nodiscard]] bool has_events() const;
   /// The user pointer of a CQ whose notification is due; false: none.
   bool take_completion_event(void*& user);
   bool take_async_event(AsyncEvent& event);

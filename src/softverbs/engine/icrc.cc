@@ -66,10 +66,10 @@ std::uint32_t icrc_first(const std::byte* ip, std::size_t ip_len, std::size_t le
   alignas(64) std::array<std::byte, kRouteHeader + kIcrcFirst> first;
   const std::size_t headers = ip_len + sizeof(wire::Udp) + kBthBytes;
   const bool v4 = (ip[0] >> 4) == std::byte{4};
-  if (!v4) {
-    copy_masked<40>(first.data(), ip);
-  } else if (ip_len == sizeof(wire::Ipv4)) {
+  if (ip_len == sizeof(wire::Ipv4)) {
     copy_masked<sizeof(wire::Ipv4)>(first.data(), ip);
+  } else if (ip_len == 40 && !v4) {
+    copy_masked<40>(first.data(), ip);
   } else {
     copy_masked_options(first.data(), ip, ip_len);
   }

@@ -162,6 +162,7 @@ void RoceWriter::write_first(std::size_t behind) {
 }
 
 void RoceWriter::payload(const void* bytes, std::size_t len) {
+  if (len == 0) return;
   if (payload_ <= kShort) return put(bytes, len);
   if (!written_) write_first(payload_ + pad() + kIcrcBytes);
   writer_.append_summing(bytes, len, crc_);

@@ -20,6 +20,15 @@ void Transmit::flush() {
   std::copy(batch_.begin() + static_cast<std::ptrdiff_t>(sent), batch_.begin() + static_cast<std::ptrdiff_t>(pending_),
             batch_.begin());
   pending_ -= sent;
+  fetch_spare();
+}
+
+void Transmit::fetch_spare() const {
+  constexpr std::size_t kCacheLine = 64;
+  if (spare_count_ == 0) return;
+  const std::byte* const at = spare_[spare_count_ - 1]->data;
+  __builtin_prefetch(at, 1);
+  __builtin_prefetch(at + kCacheLine, 1);
 }
 
 bool FrameWriter::grow() {

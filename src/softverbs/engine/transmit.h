@@ -53,6 +53,8 @@ class Transmit {
   [[nodiscard]] const Port& port() const { return port_; }
 
  private:
+  /// The next frame's headers will be written there; a peer's processor may have had it last.
+  void fetch_spare() const;
   Port& port_;
   std::uint16_t queue_;
   std::size_t pending_ = 0, spare_count_ = 0;
