@@ -82,7 +82,7 @@ End& Fabric::add_end(const EndConfig& config) {
 
 void Fabric::turn() {
   wire_.set_now(now_);
-  for (const auto& end : ends_) end->device().poll(now_);
+  for (const auto& end : ends_) end->device().poll(now_, acks);
 }
 
 Instant Fabric::next_moment() {

@@ -90,6 +90,8 @@ class Fabric {
   void run_for(Duration limit) {
     run_until([] { return false; }, limit);
   }
+  /// How the ends poll: as a program that is about, or as one that is elsewhere.
+  Acks acks = Acks::kSend;
   /// Until nothing is on its way or due within `limit`.
   void settle(Duration limit = 10s);
 

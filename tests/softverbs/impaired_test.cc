@@ -29,6 +29,7 @@ class Exchange {
  public:
   Exchange(const Wire& wire, std::uint64_t seed, const PairConfig& config) : pair(config, seed), random_(seed) {
     pair.fabric.wire().set_impairment(wire.impairment);
+    pair.fabric.acks = seed % 2 == 0 ? Acks::kLeave : Acks::kSend;
   }
 
   void run(int operations) {
