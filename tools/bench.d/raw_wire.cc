@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "backends/plain_host.h"
+#include "softverbs/engine/crc32.h"
 
 namespace {
 
@@ -36,6 +37,7 @@ struct Options {
   std::uint32_t burst = 32;
   int cpu = -1;
   bool copy = false;     // sender: fill the payload, as a stack copies it in; taker: copy it out
+  bool sum = false;      // both: a CRC-32 over the frame, as an RDMA device makes and checks it
   bool gather = false;   // sender: payload by reference where the port can
   bool yield = false;    // give the core away when nothing has arrived (both ends on one core)
   double patience = 20;  // seconds without a frame until giving up
@@ -94,6 +96,11 @@ void ask_for_offloads(const Options& options, const Port& port, Packet* head) {
   }
 }
 
+void add_sum(const Packet& segment) {
+  static volatile std::uint32_t sum;
+  sum = bypass::rdma::crc32_update(sum, segment.data, segment.len);
+}
+
 // One frame of options.size bytes, or null when buffers have run out.
 Packet* make_frame(const Options& options, Port& port) {
   const bool by_reference = options.gather && port.caps().gather && options.size > kHeader;
@@ -110,6 +117,7 @@ Packet* make_frame(const Options& options, Port& port) {
   for (std::size_t i = 0; i < wanted; i++) {
     parts[i]->len = std::min(left, room);
     if (options.copy && !by_reference) std::memcpy(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
+    if (options.sum) add_sum(*parts[i]);
     left -= parts[i]->len;
     parts[i]->next_segment = i + 1 < wanted ? parts[i + 1] : nullptr;
   }
@@ -274,6 +282,7 @@ void run_sink(const Options& options, Port& port) {
     if (frames == 0) first = seconds();
     for (std::size_t i = 0; i < n; i++) {
       bytes += batch[i]->frame_len;
+      for (const Packet* p = batch[i]; options.sum && p != nullptr; p = p->next_segment) add_sum(*p);
       if (options.copy) copy_out(batch[i]);
     }
     port.free({batch, n});
@@ -292,6 +301,8 @@ void run_sink(const Options& options, Port& port) {
 bool take_flag(Options& options, std::string_view name) {
   if (name == "--copy")
     options.copy = true;
+  else if (name == "--sum")
+    options.sum = true;
   else if (name == "--gather")
     options.gather = true;
   else if (name == "--yield")
@@ -336,7 +347,7 @@ Options parse(int argc, char** argv) {
       die(word +
           ": accepted are --role server|client --mode pingpong|stream|start --port KIND:TARGET --plugin FILE --size "
           "BYTES "
-          "--count N --burst N --cpu N --patience SECONDS --copy --gather --yield");
+          "--count N --burst N --cpu N --patience SECONDS --copy --sum --gather --yield");
   }
   return options;
 }
