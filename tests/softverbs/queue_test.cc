@@ -88,18 +88,26 @@ TEST(CompletionQueue, Resize_KeepsWhatWaits) {
   for (std::size_t i = 0; i < 10; i++) EXPECT_EQ(all[i].wr_id, i);
 }
 
-TEST(CompletionQueue, LookingInPlace_SeesTheTimeOfTheEvent) {
+TEST(CompletionQueue, WhatIsLookedAt_StaysUntilItIsTakenOff) {
   Pair pair;
-  EXPECT_EQ(Device::front(pair.a.end.cq()), nullptr);
+  std::array<Completion, 2> seen;
+  EXPECT_EQ(Device::peek(pair.a.end.cq(), seen), 0U);
   const Instant before = pair.fabric.now();
-  pair.a.send(write_to(pair.b), 0, 8);
+  for (std::uint64_t id = 1; id <= 3; id++) {
+    SendRequest request = write_to(pair.b);
+    request.wr_id = id;
+    pair.a.send(request, 0, 8);
+  }
   pair.fabric.settle();
-  const Completion* completion = Device::front(pair.a.end.cq());
-  ASSERT_NE(completion, nullptr);
-  EXPECT_GE(completion->at, before);
-  EXPECT_LE(completion->at, pair.fabric.now());
-  Device::pop(pair.a.end.cq());
-  EXPECT_EQ(Device::front(pair.a.end.cq()), nullptr);
+  ASSERT_EQ(Device::peek(pair.a.end.cq(), seen), 2U);
+  EXPECT_GE(seen[0].at, before);
+  EXPECT_LE(seen[0].at, pair.fabric.now());
+  EXPECT_EQ(seen[1].wc.wr_id, 2U);
+  Device::pop(pair.a.end.cq(), 1);
+  ASSERT_EQ(Device::peek(pair.a.end.cq(), seen), 2U);
+  EXPECT_EQ(seen[0].wc.wr_id, 2U);
+  Device::pop(pair.a.end.cq(), 2);
+  EXPECT_EQ(Device::peek(pair.a.end.cq(), seen), 0U);
 }
 
 // --- Shared receive queues

@@ -44,13 +44,13 @@ CompletionQueue* create_queue(ibv_context* context, std::uint32_t cqe, void* cq_
   return cq.release();
 }
 
-int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
-  const std::span<ibv_wc> out(wc, static_cast<std::size_t>(count));
-  CompletionQueue& queue = CompletionQueue::of(cq);
+namespace {
+
+int poll_some(CompletionQueue& queue, std::span<ibv_wc> out) {
   std::size_t found = 0;
   bool others_turn = false;
   {
-    Adapter::Turn turn(*Context::of(cq->context).adapter);
+    Adapter::Turn turn(*Context::of(queue.context).adapter);
     if (!turn) return -1;
     found = turn->poll_cq(*queue.engine, out);
     if (found < out.size()) {
@@ -61,6 +61,18 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
   }
   if (others_turn) sched_yield();
   return static_cast<int>(found);
+}
+
+}  // namespace
+
+int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
+  const std::span<ibv_wc> out(wc, static_cast<std::size_t>(count));
+  CompletionQueue& queue = CompletionQueue::of(cq);
+  if (!queue.is_extended()) return poll_some(queue, out);
+  pthread_mutex_lock(&queue.polling);  // against another thread between ibv_start_poll and ibv_end_poll
+  const int found = poll_some(queue, out);
+  pthread_mutex_unlock(&queue.polling);
+  return found;
 }
 
 int request_notify_cq(ibv_cq* cq, int solicited_only) {

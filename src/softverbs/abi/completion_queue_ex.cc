@@ -1,12 +1,14 @@
 // Extended completion queues: ibv_start_poll, ibv_next_poll, and a function for each field of a completion.
 //
-// A completion is taken out of the queue when it is looked at, so no lock is held between start and end.
+// As hardware providers hold the queue's lock from start to end, so does the thread that polls hold one here; the
+// adapter's is taken once for up to 16 completions.
 #include "softverbs/abi/completion_queue_ex.h"
 
 #include <sched.h>
 #include <time.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "softverbs/abi/operations.h"
 
@@ -18,53 +20,72 @@ constexpr std::uint64_t kFields = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
                                   IBV_WC_EX_WITH_DLID_PATH_BITS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                                   IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-bool take(CompletionQueue& queue) {
-  const rdma::Completion* const front = rdma::Device::front(*queue.engine);
-  if (front == nullptr) return false;
-  queue.current = *front;
-  rdma::Device::pop(*queue.engine);
-  queue.status = queue.current.wc.status;
-  queue.wr_id = queue.current.wc.wr_id;
-  return true;
+const rdma::Completion& current(ibv_cq_ex* cq) {
+  const CompletionQueue& queue = CompletionQueue::of(cq);
+  return queue.oldest[queue.place];
+}
+
+int show(CompletionQueue& queue) {
+  const ibv_wc& wc = queue.oldest[queue.place].wc;
+  queue.status = wc.status;
+  queue.wr_id = wc.wr_id;
+  return 0;
+}
+
+// Takes off what has been looked at, and looks for more. `idle`: for a while there has been nothing.
+int refill(CompletionQueue& queue, bool& idle) {
+  Adapter::Turn turn(*Context::of(queue.context).adapter);
+  if (!turn) return EIO;
+  rdma::Device::pop(*queue.engine, std::exchange(queue.oldest_count, 0));
+  queue.place = 0;
+  queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
+  if (queue.oldest_count == 0) {
+    turn.look();
+    queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
+  }
+  idle = turn.found(queue.oldest_count);
+  return queue.oldest_count != 0 ? show(queue) : ENOENT;
+}
+
+int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
+  if (attr->comp_mask != 0) return EINVAL;
+  CompletionQueue& queue = CompletionQueue::of(cq);
+  bool idle = false;
+  pthread_mutex_lock(&queue.polling);
+  const int error = refill(queue, idle);
+  if (error != 0) pthread_mutex_unlock(&queue.polling);
+  if (idle) sched_yield();
+  return error;
 }
 
 int next_poll(ibv_cq_ex* cq) {
   CompletionQueue& queue = CompletionQueue::of(cq);
-  bool found = false;
-  bool others_turn = false;
-  {
-    Adapter::Turn turn(*Context::of(cq->context).adapter);
-    if (!turn) return EIO;
-    found = take(queue);
-    if (!found) {
-      turn.look();
-      found = take(queue);
-    }
-    others_turn = turn.found(found ? 1 : 0);
+  bool idle = false;
+  if (queue.place + 1 >= queue.oldest_count) return refill(queue, idle);
+  queue.place++;
+  return show(queue);
+}
+
+// Those that have not been looked at stay for the next time.
+void end_poll(ibv_cq_ex* cq) {
+  CompletionQueue& queue = CompletionQueue::of(cq);
+  const std::size_t seen = std::exchange(queue.oldest_count, 0) == 0 ? 0 : queue.place + 1;
+  if (seen != 0) {
+    Adapter::Turn turn(*Context::of(queue.context).adapter);
+    if (turn) rdma::Device::pop(*queue.engine, seen);
   }
-  if (others_turn) sched_yield();
-  return found ? 0 : ENOENT;
-}
-
-int start_poll(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
-  return attr->comp_mask != 0 ? EINVAL : next_poll(cq);
-}
-
-void end_poll(ibv_cq_ex* /*cq*/) {}
-
-const ibv_wc& current(ibv_cq_ex* cq) {
-  return CompletionQueue::of(cq).current.wc;
+  pthread_mutex_unlock(&queue.polling);
 }
 
 std::uint64_t timestamp(ibv_cq_ex* cq) {
-  return static_cast<std::uint64_t>(CompletionQueue::of(cq).current.at.time_since_epoch().count());
+  return static_cast<std::uint64_t>(current(cq).at.time_since_epoch().count());
 }
 
 // The engine's clock is steady; what it was by the wall then follows from how far both are apart now.
 std::uint64_t wallclock(ibv_cq_ex* cq) {
   timespec wall{};
   clock_gettime(CLOCK_REALTIME, &wall);
-  const Duration age = Context::of(cq->context).adapter->now() - CompletionQueue::of(cq).current.at;
+  const Duration age = Context::of(cq->context).adapter->now() - current(cq).at;
   return static_cast<std::uint64_t>(wall.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(wall.tv_nsec) -
          static_cast<std::uint64_t>(age.count());
 }
@@ -73,22 +94,22 @@ void set_readers(CompletionQueue& queue, std::uint64_t fields) {
   queue.start_poll = start_poll;
   queue.next_poll = next_poll;
   queue.end_poll = end_poll;
-  queue.read_opcode = [](ibv_cq_ex* cq) { return current(cq).opcode; };
-  queue.read_vendor_err = [](ibv_cq_ex* cq) { return current(cq).vendor_err; };
-  queue.read_wc_flags = [](ibv_cq_ex* cq) { return current(cq).wc_flags; };
-  if ((fields & IBV_WC_EX_WITH_BYTE_LEN) != 0) queue.read_byte_len = [](ibv_cq_ex* cq) { return current(cq).byte_len; };
-  if ((fields & IBV_WC_EX_WITH_IMM) != 0) queue.read_imm_data = [](ibv_cq_ex* cq) { return current(cq).imm_data; };
-  if ((fields & IBV_WC_EX_WITH_QP_NUM) != 0) queue.read_qp_num = [](ibv_cq_ex* cq) { return current(cq).qp_num; };
-  if ((fields & IBV_WC_EX_WITH_SRC_QP) != 0) queue.read_src_qp = [](ibv_cq_ex* cq) { return current(cq).src_qp; };
+  queue.read_opcode = [](ibv_cq_ex* cq) { return current(cq).wc.opcode; };
+  queue.read_vendor_err = [](ibv_cq_ex* cq) { return current(cq).wc.vendor_err; };
+  queue.read_wc_flags = [](ibv_cq_ex* cq) { return current(cq).wc.wc_flags; };
+  if ((fields & IBV_WC_EX_WITH_BYTE_LEN) != 0)
+    queue.read_byte_len = [](ibv_cq_ex* cq) { return current(cq).wc.byte_len; };
+  if ((fields & IBV_WC_EX_WITH_IMM) != 0) queue.read_imm_data = [](ibv_cq_ex* cq) { return current(cq).wc.imm_data; };
+  if ((fields & IBV_WC_EX_WITH_QP_NUM) != 0) queue.read_qp_num = [](ibv_cq_ex* cq) { return current(cq).wc.qp_num; };
+  if ((fields & IBV_WC_EX_WITH_SRC_QP) != 0) queue.read_src_qp = [](ibv_cq_ex* cq) { return current(cq).wc.src_qp; };
   if ((fields & IBV_WC_EX_WITH_SLID) != 0)
-    queue.read_slid = [](ibv_cq_ex* cq) -> std::uint32_t { return current(cq).slid; };
-  if ((fields & IBV_WC_EX_WITH_SL) != 0) queue.read_sl = [](ibv_cq_ex* cq) { return current(cq).sl; };
+    queue.read_slid = [](ibv_cq_ex* cq) -> std::uint32_t { return current(cq).wc.slid; };
+  if ((fields & IBV_WC_EX_WITH_SL) != 0) queue.read_sl = [](ibv_cq_ex* cq) { return current(cq).wc.sl; };
   if ((fields & IBV_WC_EX_WITH_DLID_PATH_BITS) != 0)
-    queue.read_dlid_path_bits = [](ibv_cq_ex* cq) { return current(cq).dlid_path_bits; };
+    queue.read_dlid_path_bits = [](ibv_cq_ex* cq) { return current(cq).wc.dlid_path_bits; };
   if ((fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) != 0) queue.read_completion_ts = timestamp;
   if ((fields & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) != 0) queue.read_completion_wallclock_ns = wallclock;
-  if ((fields & IBV_WC_EX_WITH_FLOW_TAG) != 0)
-    queue.read_flow_tag = [](ibv_cq_ex* cq) { return CompletionQueue::of(cq).current.flow_tag; };
+  if ((fields & IBV_WC_EX_WITH_FLOW_TAG) != 0) queue.read_flow_tag = [](ibv_cq_ex* cq) { return current(cq).flow_tag; };
 }
 
 }  // namespace

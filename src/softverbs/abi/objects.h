@@ -7,6 +7,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/intrusive/list.hpp>
 #include <cerrno>
 #include <cstddef>
@@ -59,7 +61,12 @@ struct CompletionQueue : ibv_cq_ex, Member {
   rdma::Cq* engine = nullptr;
   std::uint32_t comp_events_taken = 0;   // by ibv_get_cq_event; destroying waits until they are acknowledged
   std::uint32_t async_events_taken = 0;  // by ibv_get_async_event
-  rdma::Completion current;              // of ibv_start_poll and ibv_next_poll
+  // From ibv_start_poll to ibv_end_poll one thread has these to itself: the oldest completions, and which of them is
+  // being looked at. They stay in the queue until then.
+  pthread_mutex_t polling = PTHREAD_MUTEX_INITIALIZER;
+  std::array<rdma::Completion, 16> oldest;
+  std::size_t oldest_count = 0, place = 0;
+  [[nodiscard]] bool is_extended() const { return start_poll != nullptr; }
   static CompletionQueue& of(ibv_cq* cq) { return *static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
   static CompletionQueue& of(ibv_cq_ex* cq) { return *static_cast<CompletionQueue*>(cq); }
   [[nodiscard]] ibv_cq* base() { return ibv_cq_ex_to_cq(this); }
@@ -79,11 +86,19 @@ struct RequestBatch {
   struct Request {
     rdma::SendRequest request;
     std::size_t first_sge = 0, sges = 0;
+    bool in_batch = false;  // its bytes lie in `inlined`, and its element says where
   };
   std::vector<Request> requests;
   std::vector<ibv_sge> sges;
-  std::vector<std::vector<std::byte>> inlined;  // each block stays where it is while others are added
-  int error = 0;                                // of the first that cannot be
+  std::vector<std::byte> inlined;
+  int error = 0;  // of the first that cannot be
+  /// Room for what is usual; more is made once, when it is needed.
+  void reserve(const ibv_qp_cap& cap) {
+    const std::size_t usual = std::min(cap.max_send_wr, 64U);
+    requests.reserve(usual);
+    sges.reserve(usual);
+    inlined.reserve(usual * cap.max_inline_data);
+  }
   void clear() {
     requests.clear();
     sges.clear();

@@ -68,21 +68,23 @@ void set_sges(ibv_qp_ex* qp, std::span<const ibv_sge> sges) {
   all.resize(request->first_sge);
   all.insert(all.end(), sges.begin(), sges.end());
   request->sges = sges.size();
+  request->in_batch = false;
 }
 
 // The program may reuse inline bytes at once, so they are kept until the batch is posted.
 void set_inline(ibv_qp_ex* qp, std::span<const ibv_data_buf> buffers) {
   RequestBatch::Request* const request = last(qp);
   if (request == nullptr) return;
-  RequestBatch& batch = batch_of(qp);
-  std::vector<std::byte>& bytes = batch.inlined.emplace_back();
+  std::vector<std::byte>& bytes = batch_of(qp).inlined;
+  const std::size_t at = bytes.size();
   for (const ibv_data_buf& buffer : buffers) {
     const auto* const begin = static_cast<const std::byte*>(buffer.addr);
     bytes.insert(bytes.end(), begin, begin + buffer.length);
   }
   request->request.flags |= IBV_SEND_INLINE;
-  const ibv_sge sge{reinterpret_cast<std::uintptr_t>(bytes.data()), static_cast<std::uint32_t>(bytes.size()), 0};
-  set_sges(qp, {&sge, bytes.empty() ? std::size_t{0} : std::size_t{1}});
+  const ibv_sge sge{at, static_cast<std::uint32_t>(bytes.size() - at), 0};
+  set_sges(qp, {&sge, sge.length == 0 ? std::size_t{0} : std::size_t{1}});
+  request->in_batch = true;
 }
 
 void wr_start(ibv_qp_ex* qp) {
@@ -94,19 +96,27 @@ void wr_abort(ibv_qp_ex* qp) {
   pthread_mutex_unlock(&QueuePair::of(qp).batch_mutex);
 }
 
-// Nothing of it where a request is wrong in itself or there is no room for all.
+// The requests' elements, now that none is added any more.
+void join(RequestBatch& batch) {
+  for (RequestBatch::Request& item : batch.requests) {
+    const auto sges = std::span(batch.sges).subspan(item.first_sge, item.sges);
+    if (item.in_batch && !sges.empty()) sges[0].addr += reinterpret_cast<std::uintptr_t>(batch.inlined.data());
+    item.request.sges = sges;
+  }
+}
+
+// All of it, or nothing where one of them is wrong or there is no room for all.
 int post(QueuePair& pair, Adapter::Turn& turn) {
   RequestBatch& batch = pair.batch;
   if (batch.error != 0) return batch.error;
   if (batch.requests.size() > turn->send_room(*pair.engine)) return ENOMEM;
-  int error = 0;
-  for (RequestBatch::Request& item : batch.requests) {
-    item.request.sges = std::span(batch.sges).subspan(item.first_sge, item.sges);
-    error = turn->post_send(*pair.engine, item.request);
-    if (error != 0) break;
-  }
+  join(batch);
+  for (const RequestBatch::Request& item : batch.requests)
+    if (const int error = turn->check_send(*pair.engine, item.request)) return error;
+  for (const RequestBatch::Request& item : batch.requests)
+    static_cast<void>(turn->post_send(*pair.engine, item.request));
   turn.post();
-  return error;
+  return 0;
 }
 
 int wr_complete(ibv_qp_ex* qp) {
@@ -196,6 +206,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if (extended) {
     QueuePair& pair = QueuePair::of(qp);
     pair.extended = true;
+    pair.batch.reserve(attr->cap);
     set_send_operations(pair);
     set_remote_operations(pair);
     set_data_setters(pair);

@@ -141,9 +141,9 @@ class Device {
   /// It has been given more than it holds: IBV_EVENT_CQ_ERR, and what came then is lost.
   [[nodiscard]] static bool overrun(const Cq& cq);
   std::size_t poll_cq(Cq& cq, std::span<ibv_wc> out);
-  /// The oldest completion in place, null when there is none; valid until pop_cq().
-  [[nodiscard]] static const Completion* front(const Cq& cq);
-  static void pop(Cq& cq);
+  /// Copies of the oldest completions, which stay until they are taken off: so many of them.
+  static std::size_t peek(const Cq& cq, std::span<Completion> out);
+  static void pop(Cq& cq, std::size_t count);
   /// One take_completion_event for the next completion that comes (a solicited or failed one only). What waits already
   /// counts for nothing: poll once more after arming.
   int request_notify(Cq& cq, bool solicited_only);
@@ -172,6 +172,8 @@ class Device {
   /// then.
   int post_send(Qp& qp, const SendRequest& request);
   int post_receive(Qp& qp, const ReceiveRequest& request);
+  /// What post_send would answer where there is room.
+  [[nodiscard]] int check_send(const Qp& qp, const SendRequest& request) const;
   /// Send requests that there is room for.
   [[nodiscard]] static std::uint32_t send_room(const Qp& qp);
 

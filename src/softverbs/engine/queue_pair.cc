@@ -173,7 +173,7 @@ bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
          request.tso_header.size() <= qp.cap.max_inline_data && (request.flags & IBV_SEND_INLINE) == 0;
 }
 
-int check_send(const Engine& e, const Qp& qp, const SendRequest& request) {
+int check_request(const Engine& e, const Qp& qp, const SendRequest& request) {
   const bool is_atomic = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   const std::uint64_t length = length_of(request);
   if (!operation_fits(qp, request.opcode)) return EINVAL;
@@ -399,12 +399,16 @@ ibv_qp_state Device::state(const Qp& qp) {
   return qp.state();
 }
 
-int Device::post_send(Qp& qp, const SendRequest& request) {
-  Engine& e = *engine_;
+int Device::check_send(const Qp& qp, const SendRequest& request) const {
   const ibv_qp_state state = qp.state();
   if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) return EINVAL;
-  if (const int error = check_send(e, qp, request)) return error;
-  if (state == IBV_QPS_ERR) {
+  return check_request(*engine_, qp, request);
+}
+
+int Device::post_send(Qp& qp, const SendRequest& request) {
+  Engine& e = *engine_;
+  if (const int error = check_send(qp, request)) return error;
+  if (qp.state() == IBV_QPS_ERR) {
     flush_now(e, qp, request);
     return 0;
   }

@@ -139,12 +139,14 @@ std::size_t Device::poll_cq(Cq& cq, std::span<ibv_wc> out) {
   return n;
 }
 
-const Completion* Device::front(const Cq& cq) {
-  return cq.count() == 0 ? nullptr : &cq.at(cq.head);
+std::size_t Device::peek(const Cq& cq, std::span<Completion> out) {
+  const std::size_t n = std::min<std::size_t>(out.size(), cq.count());
+  for (std::uint32_t i = 0; i < n; i++) out[i] = cq.at(cq.head + i);
+  return n;
 }
 
-void Device::pop(Cq& cq) {
-  cq.head++;
+void Device::pop(Cq& cq, std::size_t count) {
+  cq.head += static_cast<std::uint32_t>(count);
 }
 
 int Device::request_notify(Cq& cq, bool solicited_only) {

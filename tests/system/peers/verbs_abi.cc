@@ -236,6 +236,121 @@ void extended_interfaces() {
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
 }
 
+/// A queue pair that talks to itself, all of it through the extended interfaces.
+struct Extended {
+  Device device;
+  ibv_cq_ex* cq;
+  ibv_qp* qp;
+  ibv_qp_ex* ex;
+  Extended() {
+    ibv_cq_init_attr_ex cq_init{};
+    cq_init.cqe = 256;
+    cq = ibv_create_cq_ex(device.context, &cq_init);
+    CHECK(cq != nullptr);
+    ibv_qp_init_attr_ex init{};
+    ibv_qp_init_attr plain = rc_init(ibv_cq_ex_to_cq(cq));
+    plain.cap.max_send_wr = 128;
+    std::memcpy(static_cast<void*>(&init), &plain, sizeof plain);
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    init.pd = device.pd;
+    init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    qp = ibv_create_qp_ex(device.context, &init);
+    CHECK(qp != nullptr);
+    ex = ibv_qp_to_qp_ex(qp);
+    to_rts(device, qp, qp->qp_num);
+  }
+  ~Extended() { CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0); }
+  Extended(const Extended&) = delete;
+  Extended& operator=(const Extended&) = delete;
+
+  /// A byte of that value to that place of the memory's second half.
+  void add_write(unsigned id, unsigned place, char value) {
+    ex->wr_id = id;
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_rdma_write(ex, device.mr->rkey, reinterpret_cast<std::uintptr_t>(device.memory) + 2048 + place);
+    ibv_wr_set_inline_data(ex, &value, 1);
+  }
+  void post_writes(unsigned first, unsigned count) {
+    ibv_wr_start(ex);
+    for (unsigned i = 0; i < count; i++) add_write(first + i, first + i, static_cast<char>(first + i + 1));
+    CHECK(ibv_wr_complete(ex) == 0);
+  }
+};
+
+// ibv_wr_complete(3): on an error nothing of the batch is posted, wherever in it the wrong request is.
+void extended_batches_are_posted_whole() {
+  Extended soft;
+  for (const bool wrong_first : {true, false}) {
+    ibv_wr_start(soft.ex);
+    const auto add_wrong = [&] {  // an odd address
+      ibv_wr_atomic_fetch_add(soft.ex, soft.device.mr->rkey, reinterpret_cast<std::uintptr_t>(soft.device.memory) + 1,
+                              1);
+      ibv_wr_set_sge(soft.ex, soft.device.mr->lkey, reinterpret_cast<std::uintptr_t>(soft.device.memory), 8);
+    };
+    if (wrong_first) add_wrong();
+    soft.add_write(1, 0, 'x');
+    soft.add_write(2, 1, 'y');
+    if (!wrong_first) add_wrong();
+    CHECK(ibv_wr_complete(soft.ex) == EINVAL);
+    ibv_poll_cq_attr attr{};
+    CHECK(ibv_start_poll(soft.cq, &attr) == ENOENT);
+    CHECK(soft.device.memory[2048] == 0 && soft.device.memory[2049] == 0);
+  }
+  soft.post_writes(0, 100);  // more than there is room for at first
+  for (unsigned i = 0; i < 100; i++) CHECK(completion(ibv_cq_ex_to_cq(soft.cq)).wr_id == i);
+  for (unsigned i = 0; i < 100; i++) CHECK(soft.device.memory[2048 + i] == static_cast<char>(i + 1));
+}
+
+// What has been looked at is gone; the rest is there the next time, by either way of polling, in order.
+void extended_polls_take_what_they_looked_at() {
+  Extended soft;
+  soft.post_writes(0, 50);
+  ibv_poll_cq_attr attr{};
+  for (unsigned next = 0; next < 50;) {
+    while (ibv_start_poll(soft.cq, &attr) == ENOENT) {
+    }
+    CHECK(soft.cq->wr_id == next++);
+    for (unsigned i = 0; i < 19 && next < 49; i++) {
+      int error = 0;
+      while ((error = ibv_next_poll(soft.cq)) == ENOENT) {
+      }
+      CHECK(error == 0 && soft.cq->wr_id == next++);
+    }
+    ibv_end_poll(soft.cq);
+    if (next < 50) CHECK(completion(ibv_cq_ex_to_cq(soft.cq)).wr_id == next++);
+  }
+  CHECK(ibv_start_poll(soft.cq, &attr) == ENOENT);
+}
+
+// Several threads poll one queue: each completion is seen once.
+void extended_polls_of_several_threads() {
+  Extended soft;
+  constexpr unsigned kAll = 2'000, kRound = 100;
+  std::atomic<unsigned> seen{0};
+  std::atomic<std::uint64_t> sum{0};
+  const auto poll_all = [&] {
+    ibv_poll_cq_attr attr{};
+    while (seen < kAll) {
+      if (ibv_start_poll(soft.cq, &attr) != 0) continue;
+      do {
+        sum += soft.cq->wr_id;
+        seen++;
+      } while (ibv_next_poll(soft.cq) == 0);
+      ibv_end_poll(soft.cq);
+    }
+  };
+  std::thread a(poll_all), b(poll_all);
+  for (unsigned first = 0; first < kAll; first += kRound) {
+    while (seen < first) std::this_thread::yield();
+    ibv_wr_start(soft.ex);
+    for (unsigned i = 0; i < kRound; i++) soft.add_write(first + i, i, 'z');
+    CHECK(ibv_wr_complete(soft.ex) == 0);
+  }
+  a.join();
+  b.join();
+  CHECK(seen == kAll && sum == std::uint64_t{kAll} * (kAll - 1) / 2);
+}
+
 void channel_that_does_not_block() {
   Device device;
   ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
@@ -614,6 +729,9 @@ struct Case {
   { #name, name }
 constexpr Case kCases[] = {
     CASE(extended_interfaces),
+    CASE(extended_batches_are_posted_whole),
+    CASE(extended_polls_take_what_they_looked_at),
+    CASE(extended_polls_of_several_threads),
     CASE(channel_that_does_not_block),
     CASE(sleepers_are_woken),
     CASE(signals_interrupt_as_they_should),
