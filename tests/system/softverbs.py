@@ -170,6 +170,19 @@ def port_states():
         check(wire.end(watch) == 0, wire.output(watch))
 
 
+@case
+def an_absent_receiver():
+    """A program that has got its message and turns away from the device: its acknowledgement does not wait for it."""
+    program = os.path.join(BUILD, "bin", "verbs_abi")
+    with Wire() as wire:
+        peer = {role: wire.environment(other)["BYPASS_ADDR"].split("/")[0]
+                for role, other in (("server", "client"), ("client", "server"))}
+        receiver = wire.start("server", program, "receives_and_stays_away", until="waiting", PEER=peer["server"])
+        sender = wire.start("client", program, "sends_to_one_who_stays_away", until="waiting", PEER=peer["client"])
+        check(wire.end(sender) == 0, wire.output(sender))
+        check(receiver.poll() is None, wire.output(receiver))
+
+
 # --- rdma-core's examples
 
 def pingpong(name, *options, mtu=JUMBO):

@@ -1,6 +1,7 @@
 // A verbs program that asks of a device what no tool asks. It links libibverbs like any other; what it runs on is the
 // preload's business. Its queue pairs talk to each other through the device itself.
 // verbs_abi CASE...   (no name: lists those that need nobody else)
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -70,7 +71,7 @@ ibv_qp_init_attr rc_init(ibv_cq* cq, ibv_srq* srq = nullptr) {
   return init;
 }
 
-void to_rts(const Device& device, ibv_qp* qp, std::uint32_t peer) {
+void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_t timeout) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
@@ -83,7 +84,7 @@ void to_rts(const Device& device, ibv_qp* qp, std::uint32_t peer) {
   attr.max_dest_rd_atomic = 4;
   attr.min_rnr_timer = 1;
   attr.ah_attr.is_global = 1;
-  attr.ah_attr.grh.dgid = device.gid;
+  attr.ah_attr.grh.dgid = peer_gid;
   attr.ah_attr.grh.sgid_index = kGid;
   attr.ah_attr.grh.hop_limit = 64;
   attr.ah_attr.port_num = 1;
@@ -92,13 +93,18 @@ void to_rts(const Device& device, ibv_qp* qp, std::uint32_t peer) {
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
-  attr.timeout = 14;
+  attr.timeout = timeout;
   attr.retry_cnt = attr.rnr_retry = 7;
   attr.max_rd_atomic = 4;
   CHECK(ibv_modify_qp(qp, &attr,
                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                           IBV_QP_MAX_QP_RD_ATOMIC) == 0);
   CHECK(qp->state == IBV_QPS_RTS);
+}
+
+// To another of the same device.
+void to_rts(const Device& device, ibv_qp* qp, std::uint32_t peer) {
+  to_rts(qp, device.gid, peer, 14);
 }
 
 /// Two queue pairs of one device, connected to each other, over one completion queue.
@@ -688,6 +694,53 @@ void port_states() {
   }
 }
 
+/// The first queue pair of two processes, connected to each other, with a receive request: PEER is the other's IPv4
+/// address.
+struct Remote {
+  Device device;
+  ibv_cq* cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp* qp;
+  explicit Remote(std::uint8_t timeout) {
+    CHECK(cq != nullptr && std::getenv("PEER") != nullptr);
+    ibv_qp_init_attr init = rc_init(cq);
+    qp = ibv_create_qp(device.pd, &init);
+    CHECK(qp != nullptr);
+    std::puts("waiting");
+    std::fflush(stdout);
+    ibv_gid peer{};
+    peer.raw[10] = peer.raw[11] = 0xff;
+    CHECK(inet_pton(AF_INET, std::getenv("PEER"), peer.raw + 12) == 1);
+    to_rts(qp, peer, qp->qp_num, timeout);
+  }
+  void receive() const { post_receive(qp, 7, device.sge(0, 64)); }
+  ~Remote() { CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0); }
+  Remote(const Remote&) = delete;
+  Remote& operator=(const Remote&) = delete;
+};
+
+constexpr std::uint8_t kHalfASecond = 17, kNeverAgain = 0;
+
+// Asks for a message, polls until it has got it, and calls nothing any more: the sender is answered all the same.
+void receives_and_stays_away() {
+  const Remote remote(kHalfASecond);
+  remote.receive();
+  ibv_wc none{};
+  for (int i = 0; i < 20'000; i++) CHECK(ibv_poll_cq(remote.cq, 1, &none) == 0);  // the device's thread leaves it alone
+  CHECK(post_send(remote.qp, 1, remote.device.sge(0, 64)) == 0);
+  CHECK(completion(remote.cq).wr_id + completion(remote.cq).wr_id == 1 + 7);
+  for (;;) pause();
+}
+
+// Sends once: what is not acknowledged is never sent again.
+void sends_to_one_who_stays_away() {
+  const Remote remote(kNeverAgain);
+  remote.receive();
+  CHECK(completion(remote.cq).wr_id == 7);
+  CHECK(post_send(remote.qp, 8, remote.device.sge(0, 64)) == 0);
+  const ibv_wc wc = completion(remote.cq);
+  CHECK(wc.wr_id == 8 && wc.status == IBV_WC_SUCCESS);
+}
+
 void what_is_missing_is_refused() {
   Device device;
   ibv_port_attr port{};
@@ -745,6 +798,8 @@ constexpr Case kCases[] = {
     CASE(raw_frames_are_steered),
     CASE(what_is_missing_is_refused),
     {"port_states", port_states, false},
+    {"receives_and_stays_away", receives_and_stays_away, false},
+    {"sends_to_one_who_stays_away", sends_to_one_who_stays_away, false},
 };
 
 }  // namespace
