@@ -1,6 +1,7 @@
 #include "softverbs/abi/adapter.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -49,8 +50,6 @@ constexpr timespec kPeerInterval{0, 200'000};
 constexpr std::uint64_t kBusyPolls = 64;
 /// … if it came not longer ago than this: one that brings much takes its time.
 constexpr Duration kRecently = std::chrono::microseconds{50};
-/// Looks at a lock that another thread has, before its holder is slept for.
-constexpr unsigned kLockSpins = 200;
 /// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
 /// last away, then less and less often, in the end so often: a peer may wait for an acknowledgement that was left to
 /// the program's next call.
@@ -195,7 +194,7 @@ void Adapter::after_fork_in_child() {
   for (Adapter*& adapter : g_adapters) {
     if (adapter == nullptr) continue;
     adapter->inherited_ = true;
-    adapter->mutex_ = PTHREAD_MUTEX_INITIALIZER;
+    adapter->lock_.reset();
     adapter = nullptr;
   }
   if (at_rest && g_plugins != nullptr)
@@ -206,15 +205,6 @@ void Adapter::after_fork_in_child() {
 }
 
 // --- The turn of whoever holds the lock
-
-// The progress thread has it for some microseconds at a time; to sleep and be woken takes longer.
-void Adapter::lock() {
-  for (unsigned spin = 0; spin < kLockSpins; spin++) {
-    if (pthread_mutex_trylock(&mutex_) == 0) return;
-    __builtin_ia32_pause();
-  }
-  pthread_mutex_lock(&mutex_);
-}
 
 std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
   const std::size_t frames = engine_->poll(now, acks);
@@ -378,7 +368,7 @@ int Adapter::await_peer(const ibv_gid& gid) {
 void Adapter::progress(void* self) {
   auto& adapter = *static_cast<Adapter*>(self);
   for (;;) {
-    if (pthread_mutex_trylock(&adapter.mutex_) != 0) {  // whoever has it looks after the wire
+    if (!adapter.lock_.try_lock()) {  // whoever has it looks after the wire
       adapter.passed_by_.store(true, std::memory_order_relaxed);
       adapter.sleep_until(adapter.clock_.now() + adapter.longer_absence(), -1);
       continue;

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
@@ -23,6 +22,7 @@
 #include "backends/backend.h"
 #include "socket/clock.h"
 #include "softverbs/abi/event_queue.h"
+#include "softverbs/abi/turn_lock.h"
 #include "softverbs/engine/device.h"
 
 namespace bypass::softverbs {
@@ -63,8 +63,6 @@ class Adapter {
   static void before_exit();
   static void after_fork_in_child();
 
-  void lock();
-  void unlock() { pthread_mutex_unlock(&mutex_); }
   std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();
   /// The program is about: what can wait a moment is left to its next call. (The progress thread looks once a tick.)
@@ -87,7 +85,7 @@ class Adapter {
 
   const std::size_t index_;
   std::size_t users_ = 0;  // under the table's lock
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  TurnLock lock_;
   bool inherited_ = false;  // a forked child's copy
 
   Backend* backend_ = nullptr;
@@ -118,11 +116,11 @@ class Adapter {
 /// The lock for as long as it lives. Ends by handing on the events that the engine has made.
 class Adapter::Turn {
  public:
-  explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock(); }
+  explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock_.lock(); }
   Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {}
   ~Turn() {
     if (!adapter_.inherited_) adapter_.settle();
-    adapter_.unlock();
+    adapter_.lock_.unlock();
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
