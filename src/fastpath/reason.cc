@@ -34,6 +34,20 @@ const char* to_string(Reason reason) {
       return "no memory for a ring";
     case Reason::kPolicy:
       return "refused by a rule";
+    case Reason::kNoDevice:
+      return "no RDMA device for it";
+    case Reason::kLinkVersion:
+      return "link of another version";
+    case Reason::kLinkValue:
+      return "bad value in a link's set-up";
+    case Reason::kForeignAddress:
+      return "RDMA device has another address";
+    case Reason::kUnreachable:
+      return "peer's RDMA device not reached";
+    case Reason::kUnproven:
+      return "link did not prove itself";
+    case Reason::kTooSlow:
+      return "link not up in time";
   }
   return "unknown";
 }

@@ -25,7 +25,16 @@ enum class Reason : std::uint8_t {
   // A lane was refused (LANE_NO)
   kNoMemory,
   kPolicy,
+  // A link was not made (LINK_ACC, LINK_READY)
+  kNoDevice,        // no device that can, or it has no more queue pairs
+  kLinkVersion,     // the peer's set-up is another version's, or for another kind of link
+  kLinkValue,       // a value that cannot be
+  kForeignAddress,  // the peer's device has another address than its TCP
+  kUnreachable,     // no way from device to device
+  kUnproven,        // what came over it first was not what was to come
+  kTooSlow,         // it was not up in time
 };
+inline constexpr Reason kLastReason = Reason::kTooSlow;
 
 const char* to_string(Reason reason);
 
