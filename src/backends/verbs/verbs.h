@@ -38,6 +38,7 @@ namespace bypass::verbs {
 // Those that older libraries have not: null then.
 #define BYPASS_VERBS_NEWER_CALLS(X) \
   X(qp_to_qp_ex)                    \
+  X(reg_mr_iova)                    \
   X(fork_init)                      \
   X(is_fork_initialized)
 
@@ -47,6 +48,8 @@ struct Verbs {
   BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_MEMBER)
 #undef BYPASS_VERBS_MEMBER
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
+  /// Which RoCE an address is for; null in older libraries.
+  decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
   /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
   std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;
   /// Why a software device could not be opened, ended by a zero; empty: it does not say. Null: another library's

@@ -1,0 +1,277 @@
+#include "backends/verbs/rc/device.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "backends/packet/libc.h"
+
+namespace bypass::verbs {
+namespace {
+
+using fastpath::Reason;
+using packet::host;
+using packet::libc;
+
+std::string reason(int error) {
+  const char* const known = strerrordesc_np(error);
+  return known != nullptr ? known : "error " + std::to_string(error);
+}
+
+bool say(std::string& problem, const std::string& what, int error) {
+  problem = what + ": " + reason(error);
+  return false;
+}
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  // Of eight bytes it gives all, and waits for nothing once the machine is up.
+  while (libc.syscall(SYS_getrandom, &number, sizeof number, 0) != static_cast<long>(sizeof number)) {
+  }
+  return number;
+}
+
+std::string text(const IpAddress& address) {
+  if (address.is_v4()) {
+    const std::uint32_t v4 = address.v4();
+    return std::to_string(v4 >> 24) + "." + std::to_string(v4 >> 16 & 255) + "." + std::to_string(v4 >> 8 & 255) + "." +
+           std::to_string(v4 & 255);
+  }
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string made;
+  for (std::size_t i = 0; i < address.bytes.size(); i++) {
+    if (i != 0 && i % 2 == 0) made += ':';
+    made += kDigits[address.bytes[i] >> 4];
+    made += kDigits[address.bytes[i] & 15];
+  }
+  return made;
+}
+
+}  // namespace
+
+// --- Opening
+
+std::unique_ptr<RcDevice> RcDevice::open(const std::string& target, const fastpath::LinkDeviceSpec& spec,
+                                         std::string& problem) {
+  auto device = std::make_unique<RcDevice>();
+  if (device->open_context(target, problem) && device->look(spec.address, problem) && device->prepare(spec, problem))
+    return device;
+  problem = "RDMA links over " + target + ": " + problem;
+  return nullptr;
+}
+
+bool RcDevice::open_context(const std::string& target, std::string& problem) {
+  const auto colon = target.find(':');
+  name_ = target.substr(0, colon);
+  if (colon != std::string::npos) {
+    const char* const end = target.data() + target.size();
+    const auto read = std::from_chars(target.data() + colon + 1, end, context_.port);
+    if (read.ec != std::errc{} || read.ptr != end || context_.port == 0) {
+      problem = "'" + target.substr(colon + 1) + "' is no port of a device; accepted is a number from 1 on";
+      return false;
+    }
+  }
+  context_.verbs = verbs_for(name_, problem);
+  if (context_.verbs == nullptr) return false;
+  int count = 0;
+  ibv_device** const devices = context_.verbs->get_device_list(&count);
+  if (devices == nullptr) return say(problem, "no RDMA devices at all", errno);
+  int error = ENODEV;
+  for (int i = 0; i < count && context_.device == nullptr; i++) {
+    if (name_ != context_.verbs->get_device_name(devices[i])) continue;
+    context_.device = context_.verbs->open_device(devices[i]);
+    error = errno;
+  }
+  context_.verbs->free_device_list(devices);
+  return context_.device != nullptr || say(problem, "the device cannot be opened", error);
+}
+
+bool RcDevice::look(const IpAddress& address, std::string& problem) {
+  ibv_port_attr port;
+  if (const int error = context_.verbs->look_at_port(context_.device, context_.port, port); error != 0)
+    return say(problem, "the device's port does not answer", error);
+  context_.mtu = port.active_mtu;
+  if (port.link_layer != IBV_LINK_LAYER_ETHERNET) {
+    problem = "its link layer is not Ethernet; links are RoCE v2";
+    return false;
+  }
+  return find_gid(address, port.gid_tbl_len, problem);
+}
+
+// A card lists an address once for each version of RoCE, the second one behind the first; a library that can tells
+// which is which.
+bool RcDevice::find_gid(const IpAddress& address, int count, std::string& problem) {
+  int found = -1;
+  for (int i = 0; i < count; i++) {
+    ibv_gid gid{};
+    if (context_.verbs->query_gid(context_.device, context_.port, i, &gid) != 0) continue;
+    if (std::memcmp(gid.raw, address.bytes.data(), sizeof gid.raw) != 0) continue;
+    ibv_gid_entry entry{};
+    const bool told = context_.verbs->query_gid_ex != nullptr &&
+                      context_.verbs->query_gid_ex(context_.device, context_.port, static_cast<std::uint32_t>(i),
+                                                   &entry, 0, sizeof entry) == 0;
+    if (!told || entry.gid_type == IBV_GID_TYPE_ROCE_V2) found = i;
+  }
+  context_.gid_index = static_cast<std::uint8_t>(std::max(found, 0));
+  context_.gid = address;
+  if (found < 0 || found > UINT8_MAX) problem = "it has not the address " + text(address) + " for RoCE v2";
+  return found >= 0 && found <= UINT8_MAX;
+}
+
+bool RcDevice::prepare(const fastpath::LinkDeviceSpec& spec, std::string& problem) {
+  context_.timeout = spec.timeout;
+  context_.retries = spec.retries;
+  context_.traffic_class = spec.traffic_class;
+  context_.depth = std::max(spec.depth, 2 * RcLink::kSignalEvery);
+  context_.domain = context_.verbs->alloc_pd(context_.device);
+  if (context_.domain == nullptr) return say(problem, "no protection domain", errno);
+  buffers_.use(*context_.verbs, context_.domain);
+  const int events = context_.device->async_fd;
+  const int flags = libc.fcntl(events, F_GETFL);
+  if (flags < 0 || libc.fcntl(events, F_SETFL, flags | O_NONBLOCK) != 0 || !wakeup_.is_open())
+    return say(problem, "no descriptors for it", errno);
+  const std::array fds{context_.device->cmd_fd, events};
+  for (std::size_t i = 0; i < fds.size(); i++) {
+    host->own_descriptor(fds[i], true);
+    owned_[i].store(fds[i], std::memory_order_relaxed);
+  }
+  wakeup_.add(events);
+  const std::uint16_t window = std::clamp(spec.window, fastpath::kLeastWindow, fastpath::kMostWindow);
+  common_ = std::make_unique<RcSetup::Common>(RcSetup::Common{context_, buffers_, worker_, window, random_number});
+  return true;
+}
+
+bool RcDevice::start_thread(std::string& problem) {
+  const int error = worker_.start();
+  return error == 0 || say(problem, "no thread for it", error);
+}
+
+RcDevice::~RcDevice() {
+  worker_.stop();
+  setups_.clear();
+  closing_.clear();
+  if (context_.device == nullptr) return;
+  buffers_.clear();
+  if (context_.domain != nullptr) (void)context_.verbs->dealloc_pd(context_.domain);
+  if (owned_[1].load(std::memory_order_relaxed) >= 0) wakeup_.remove(context_.device->async_fd);
+  // Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.
+  for (std::atomic<int>& each : owned_)
+    if (const int fd = each.exchange(-1, std::memory_order_relaxed); fd >= 0) host->own_descriptor(fd, false);
+  (void)context_.verbs->close_device(context_.device);
+}
+
+// The software library closes its own in a child.
+void RcDevice::drop_in_child() const {
+  if (is_soft(name_)) return;
+  for (const std::atomic<int>& each : owned_)
+    if (const int fd = each.load(std::memory_order_relaxed); fd >= 0) libc.close(fd);
+}
+
+// --- Memory
+
+bool RcDevice::add_memory(std::span<const std::byte> range, const char*& problem) {
+  const int error = buffers_.add(range);
+  if (error == 0) return true;
+  const char* const known = strerrordesc_np(error);
+  problem = known != nullptr ? known : "unknown error";
+  return false;
+}
+
+void RcDevice::remove_memory(std::span<const std::byte> range) {
+  buffers_.remove(range);
+}
+
+// --- Links
+
+RcSetup* RcDevice::make_setup(std::span<std::byte> memory, const IpAddress& peer, Instant now) {
+  sweep();
+  if (lost_ || setups_.size() + closing_.size() >= kMostLinks) return nullptr;
+  return setups_.emplace_back(std::make_unique<RcSetup>(*common_, memory, peer, now)).get();
+}
+
+fastpath::LinkSetup* RcDevice::request(std::uint32_t id, std::span<std::byte> memory, const IpAddress& peer,
+                                       Instant now) {
+  RcSetup* const setup = make_setup(memory, peer, now);
+  if (setup != nullptr) setup->request(id);
+  return setup;
+}
+
+fastpath::LinkSetup* RcDevice::answer(std::span<const std::byte> body, Reason refusal, std::span<std::byte> memory,
+                                      const IpAddress& peer, Instant now) {
+  RcSetup* const setup = make_setup(memory, peer, now);
+  if (setup != nullptr) setup->answer(body, refusal);
+  return setup;
+}
+
+void RcDevice::close(fastpath::LinkSetup* setup) {
+  const auto at = std::find_if(setups_.begin(), setups_.end(), [&](const auto& each) { return each.get() == setup; });
+  if (at == setups_.end()) return;
+  (*at)->close();
+  closing_.push_back(std::move(*at));
+  setups_.erase(at);
+  sweep();
+}
+
+void RcDevice::sweep() {
+  std::erase_if(closing_, [](const auto& each) { return each->closed(); });
+}
+
+bool RcDevice::gone(std::span<const std::byte> memory) {
+  sweep();
+  return std::none_of(closing_.begin(), closing_.end(),
+                      [&](const auto& each) { return each->memory().data() == memory.data(); });
+}
+
+// --- Events
+
+void RcDevice::attend() {
+  wakeup_.fetch();
+  ibv_async_event event;
+  for (;;) {
+    if (lost_) break;
+    if (context_.verbs->get_async_event(context_.device, &event) != 0) {
+      if (errno != EAGAIN && errno != EINTR) fail_all();
+      if (errno != EINTR) break;
+      continue;
+    }
+    handle(event);
+    context_.verbs->ack_async_event(&event);
+  }
+  sweep();
+}
+
+void RcDevice::handle(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      for (const auto& each : setups_)
+        if (each->pair() == event.element.qp) each->on_device_failure(false);
+      return;
+    case IBV_EVENT_CQ_ERR:
+      for (const auto& each : setups_)
+        if (each->completions() == event.element.cq) each->on_device_failure(true);
+      return;
+    case IBV_EVENT_PORT_ERR:
+      if (event.element.port_num != context_.port) return;
+      for (const auto& each : setups_) each->on_device_failure(false);
+      return;
+    case IBV_EVENT_DEVICE_FATAL:
+      return fail_all();
+    default:
+      return;
+  }
+}
+
+void RcDevice::fail_all() {
+  lost_ = true;
+  wakeup_.remove(context_.device->async_fd);  // it would be readable for ever
+  for (const auto& each : setups_) each->on_device_failure(true);
+}
+
+}  // namespace bypass::verbs

@@ -1,0 +1,89 @@
+// RcLink: a link over one RC queue pair.
+//
+// A message is an RDMA write with immediate, every other write a plain RDMA write: RC keeps their order. Small ones
+// travel inside their request. Every kSignalEvery-th request asks for a completion. Messages are `solicited`, so that a
+// sleeper wakes for them and not for its own completions, unless the send queue is full.
+//
+// When the queue pair fails, or is made to, everything that was posted is flushed. What was completed before lies in
+// the completion queue in front of that and counts: the link is drained when all receives have come back, and the last
+// request to send, which is posted for the purpose. Until then buffers may still be read and the memory written.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backends/verbs/rc/queue_pair.h"
+#include "backends/verbs/rc/send_memory.h"
+#include "fastpath/link.h"
+
+namespace bypass::verbs {
+
+class RcLink final : public fastpath::Link {
+ public:
+  static constexpr std::uint32_t kSignalEvery = 32;
+
+  /// `memory` is what the peer writes.
+  RcLink(const RcContext& context, const SendMemory& buffers, std::span<std::byte> memory)
+      : context_(context), buffers_(buffers), memory_(memory), pair_(context) {}
+
+  // --- The device's own thread, before anything below. 0 or an errno.
+  int make(std::uint32_t window, std::uint64_t random);
+  int connect(const fastpath::RcEnd& peer, std::uint32_t psn);
+  void destroy() { pair_.destroy(); }
+
+  // --- The holder of the shard's lock
+  [[nodiscard]] fastpath::LinkState state() const override;
+  [[nodiscard]] std::size_t room() const override;
+  void post(std::span<const fastpath::Write> batch) override;
+  std::size_t poll(std::span<fastpath::Arrival> out) override;
+  bool arm() override;
+  [[nodiscard]] int wait_descriptor() const override { return pair_.channel(); }
+  void fail() override;
+  [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
+  /// The device will not say what has become of it: the queue pair goes, and what was not polled until then does not
+  /// count.
+  void give_up();
+
+  [[nodiscard]] const RcQueuePair& pair() const { return pair_; }
+
+ private:
+  static constexpr std::size_t kBurst = 32;
+  static constexpr std::uint64_t kReceive = ~std::uint64_t{0}, kLast = kReceive - 1;
+
+  std::size_t post_some(std::span<const fastpath::Write> batch);
+  bool build(const fastpath::Write& write, std::size_t i);
+  [[nodiscard]] std::size_t describe(const fastpath::Write& write, std::span<ibv_sge> out, bool inside) const;
+  bool post_last();
+  void refill();
+  void on_receive(const ibv_wc& wc, std::span<fastpath::Arrival> out, std::size_t& n);
+  std::size_t take_completions(std::span<fastpath::Arrival> out, bool& more);
+  std::size_t take_stash(std::span<fastpath::Arrival> out);
+  void finish_giving_up();
+
+  const RcContext& context_;
+  const SendMemory& buffers_;
+  std::span<std::byte> memory_;
+  RcQueuePair pair_;
+  std::uint64_t remote_ = 0;  // of the peer's memory
+  std::uint32_t remote_key_ = 0;
+  std::uint32_t inline_bytes_ = 0;
+  std::uint32_t depth_ = 0;                   // of the send queue, but for the last request
+  std::uint64_t posted_ = 0, completed_ = 0;  // requests to send
+  std::uint32_t unsignalled_ = 0;
+  std::uint32_t wanted_receives_ = 0, receives_ = 0;  // posted
+  enum class Armed : std::uint8_t { kNo, kMessages, kAll } armed_ = Armed::kNo;
+  bool failed_ = false;
+  bool last_done_ = false;
+  bool giving_up_ = false;
+  bool gone_ = false;
+  // What arm() has found
+  std::array<fastpath::Arrival, kBurst> stash_{};
+  std::size_t stashed_ = 0, unstashed_ = 0;
+  // Requests as they are posted
+  std::array<ibv_send_wr, kBurst> requests_{};
+  std::array<std::array<ibv_sge, RcQueuePair::kMostPieces>, kBurst> pieces_{};
+};
+
+}  // namespace bypass::verbs

@@ -1,0 +1,266 @@
+#include "backends/verbs/rc/setup.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "fastpath/message.h"
+#include "fastpath/ring.h"
+
+namespace bypass::verbs {
+
+using fastpath::LinkBlock;
+using fastpath::LinkHead;
+using fastpath::LinkState;
+using fastpath::Message;
+using fastpath::Op;
+using fastpath::Reason;
+using fastpath::RecordType;
+using fastpath::SetupState;
+
+namespace {
+
+constexpr std::uint32_t kPsnMask = 0xffffff;
+constexpr std::size_t kProofAt = offsetof(LinkBlock, reserved);
+
+Reason reason_of(int error) {
+  switch (error) {
+    case 0:
+      return Reason::kNone;
+    case ENOMEM:
+    case EAGAIN:
+    case ENOSPC:
+      return Reason::kNoMemory;
+    default:
+      return Reason::kNoDevice;
+  }
+}
+
+}  // namespace
+
+RcSetup::RcSetup(const Common& common, std::span<std::byte> memory, const IpAddress& peer, Instant now)
+    : common_(common), link_(common.context, common.buffers, memory), peer_(peer), deadline_(now + kLimit) {
+  local_.gid = common.context.gid;
+  local_.mtu = static_cast<std::uint8_t>(common.context.mtu);
+  local_.window = common.window;
+  local_.size = memory.size();
+  local_.psn = static_cast<std::uint32_t>(common.random()) & kPsnMask;
+  local_.nonce = common.random() | 1;  // 0 is what the memory says before
+}
+
+void RcSetup::request(std::uint32_t id) {
+  id_ = id;
+  asks_ = true;
+  start(Work::kMake);
+}
+
+void RcSetup::answer(std::span<const std::byte> body, Reason refusal) {
+  told_ = true;
+  LinkHead head;
+  Reason why = decode(body, head);
+  id_ = head.link;
+  if (why == Reason::kNone) why = refusal;
+  if (why == Reason::kNone) why = decode(body, peer_, remote_);
+  if (why != Reason::kNone) {
+    owes_answer_ = true;
+    return end_with(why);
+  }
+  local_.window = remote_.window = std::min(local_.window, remote_.window);
+  start(Work::kMakeAndConnect);
+}
+
+SetupState RcSetup::state() const {
+  if (step_ == Step::kUp) return SetupState::kUp;
+  return is_over() ? SetupState::kFailed : SetupState::kUnderWay;
+}
+
+Instant RcSetup::next_timeout() const {
+  return step_ < Step::kUp ? deadline_ : kNever;
+}
+
+// --- The worker's part
+
+void RcSetup::start(Work work) {
+  work_ = work;
+  if (!common_.worker.submit(*this)) return work == Work::kDestroy ? void() : fail(Reason::kNoMemory);
+  if (done()) after_work();
+}
+
+void RcSetup::run() {
+  outcome_ = work();
+}
+
+Reason RcSetup::work() {
+  switch (work_) {
+    case Work::kMake:
+      return make();
+    case Work::kConnect:
+      return connect();
+    case Work::kMakeAndConnect: {
+      const Reason why = make();
+      return why == Reason::kNone ? connect() : why;
+    }
+    case Work::kDestroy:
+      link_.destroy();
+      return Reason::kNone;
+  }
+  return Reason::kNone;
+}
+
+Reason RcSetup::make() {
+  const Reason why = reason_of(link_.make(local_.window, common_.random()));
+  if (why != Reason::kNone) return why;
+  local_.qpn = link_.pair().pair()->qp_num;
+  local_.key = link_.pair().key();
+  local_.address = link_.pair().address();
+  return Reason::kNone;
+}
+
+Reason RcSetup::connect() {
+  return link_.connect(remote_, local_.psn) == 0 ? Reason::kNone : Reason::kUnreachable;
+}
+
+void RcSetup::after_work() {
+  if (step_ == Step::kClosing) {
+    if (work_ == Work::kDestroy)
+      step_ = Step::kClosed;
+    else
+      start(Work::kDestroy);
+    return;
+  }
+  if (step_ != Step::kMaking && step_ != Step::kConnecting) return;
+  if (outcome_ != Reason::kNone) {
+    owes_answer_ = !asks_;
+    return asks_ ? fail(outcome_) : end_with(outcome_);
+  }
+  if (work_ == Work::kMake) {
+    step_ = Step::kAsked;
+    owes_request_ = true;
+  } else if (asks_) {
+    step_ = Step::kPinging;
+    send_proof(Op::kLinkPing);
+  } else {
+    step_ = Step::kAnswered;
+    owes_answer_ = true;
+  }
+}
+
+// --- Records
+
+void RcSetup::on_record(RecordType type, std::span<const std::byte> body) {
+  if (is_over()) return;
+  LinkHead head;
+  if (const Reason why = decode(body, head); why != Reason::kNone) return fail(why);
+  if (head.link != id_) return fail(Reason::kLinkValue);
+  if (type == RecordType::kLinkAcc && step_ == Step::kAsked && !owes_request_)
+    return head.reason != Reason::kNone ? end_with(head.reason) : on_accepted(body);
+  if (type == RecordType::kLinkReady) return on_ready(head.reason);
+  fail(Reason::kBadState);
+}
+
+void RcSetup::on_accepted(std::span<const std::byte> body) {
+  Reason why = decode(body, peer_, remote_);
+  if (why == Reason::kNone && remote_.window > local_.window) why = Reason::kLinkValue;
+  if (why != Reason::kNone) return fail(why);
+  step_ = Step::kConnecting;
+  start(Work::kConnect);
+}
+
+void RcSetup::on_ready(Reason theirs) {
+  if (theirs != Reason::kNone) return end_with(theirs);
+  if (step_ != Step::kPonged) return fail(Reason::kBadState);
+  step_ = Step::kUp;
+}
+
+bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {
+  if (step_ >= Step::kClosing) return false;
+  const auto take = [&](bool& owed, RecordType type, bool with_end) {
+    if (!owed) return false;
+    owed = false;
+    told_ = true;
+    record = {.type = type, .link = id_};
+    const LinkHead head{.link = id_, .reason = reason_};
+    const bool whole = with_end && reason_ == Reason::kNone;
+    record.length = static_cast<std::uint32_t>(whole ? encode(head, local_, body) : encode(head, body));
+    return true;
+  };
+  return take(owes_request_, RecordType::kLinkReq, true) || take(owes_answer_, RecordType::kLinkAcc, true) ||
+         take(owes_ready_, RecordType::kLinkReady, false);
+}
+
+// --- The proof
+
+void RcSetup::send_proof(Op op) {
+  fastpath::Write write;
+  write.to = kProofAt;
+  write.small_length = sizeof remote_.nonce;
+  std::memcpy(write.small.data(), &remote_.nonce, sizeof remote_.nonce);
+  write.notify = true;
+  write.immediate = fastpath::to_immediate({op, 0, fastpath::kNoLane});
+  link_.post({&write, 1});
+}
+
+void RcSetup::look_at_link() {
+  fastpath::Arrival arrival;
+  if (link_.poll({&arrival, 1}) != 0) return on_message(arrival);
+  if (link_.state() != LinkState::kUp) fail(Reason::kUnreachable);
+}
+
+void RcSetup::on_message(const fastpath::Arrival& arrival) {
+  if (step_ == Step::kPonged) return fail(Reason::kBadState);
+  const Message message = fastpath::to_message(arrival.immediate);
+  const bool right = message.op == (asks_ ? Op::kLinkPong : Op::kLinkPing) && arrival.length == sizeof local_.nonce &&
+                     fastpath::read_counter(&link_.memory()[kProofAt]) == local_.nonce;
+  if (!right) return fail(Reason::kUnproven);
+  if (asks_) {
+    step_ = Step::kUp;
+    owes_ready_ = true;
+    return;
+  }
+  step_ = Step::kPonged;
+  send_proof(Op::kLinkPong);
+}
+
+void RcSetup::poll(Instant now) {
+  if (step_ == Step::kUp || is_over()) return;
+  if (now >= deadline_) return fail(is_connected() ? Reason::kUnproven : Reason::kTooSlow);
+  if (!done()) return;
+  after_work();
+  if (!is_connected()) return;
+  look_at_link();
+  if (is_connected() && link_.arm()) look_at_link();
+}
+
+// --- The end
+
+void RcSetup::fail(Reason why) {
+  if (step_ == Step::kUp) return link_.fail();  // its end is LinkEnd's affair
+  owes_ready_ = told_ && !owes_answer_;
+  owes_request_ = false;
+  end_with(why);
+}
+
+void RcSetup::end_with(Reason why) {
+  if (step_ == Step::kUp) return link_.fail();
+  reason_ = why;
+  step_ = Step::kFailed;
+}
+
+void RcSetup::on_device_failure(bool silent) {
+  if (step_ == Step::kUp) return silent ? link_.give_up() : link_.fail();
+  if (!is_over()) fail(Reason::kNoDevice);
+}
+
+void RcSetup::close() {
+  step_ = Step::kClosing;
+  if (done()) start(Work::kDestroy);
+}
+
+bool RcSetup::closed() {
+  if (step_ == Step::kClosing && done()) after_work();
+  return step_ == Step::kClosed;
+}
+
+}  // namespace bypass::verbs

@@ -1,0 +1,112 @@
+// RcSetup: how an RC link comes into being (link_device.h has the exchange), and what it is afterwards.
+//
+//   asks      kMaking ──► kAsked ──LINK_ACC──► kConnecting ──► kPinging ──pong──► kUp (LINK_READY)
+//   answers   kMaking, connecting at once ──► kAnswered (LINK_ACC) ──ping──► kPonged ──LINK_READY──► kUp
+//
+// The proof: each end writes into the other's memory the number that the other has chosen, with a message. So the way
+// there and back, both keys and both addresses have been used before a lane comes to it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backends/verbs/rc/link.h"
+#include "backends/verbs/rc/worker.h"
+#include "fastpath/link_device.h"
+#include "fastpath/message.h"
+#include "fastpath/rc_record.h"
+
+namespace bypass::verbs {
+
+class RcSetup final : public fastpath::LinkSetup, private RcTask {
+ public:
+  /// From the first word to the link: more than a worker's look for the peer's address may take.
+  static constexpr Duration kLimit = std::chrono::seconds{5};
+
+  struct Common {
+    const RcContext& context;
+    const SendMemory& buffers;
+    RcWorker& worker;
+    std::uint16_t window;
+    std::uint64_t (*random)();
+  };
+
+  RcSetup(const Common& common, std::span<std::byte> memory, const IpAddress& peer, Instant now);
+  ~RcSetup() override = default;
+  void request(std::uint32_t id);
+  void answer(std::span<const std::byte> body, fastpath::Reason refusal);
+
+  [[nodiscard]] fastpath::SetupState state() const override;
+  [[nodiscard]] fastpath::Reason reason() const override { return reason_; }
+  [[nodiscard]] std::uint32_t id() const override { return id_; }
+  void on_record(fastpath::RecordType type, std::span<const std::byte> body) override;
+  bool next_record(fastpath::Record& record, std::span<std::byte> body) override;
+  void poll(Instant now) override;
+  [[nodiscard]] Instant next_timeout() const override;
+  [[nodiscard]] fastpath::Link& link() override { return link_; }
+  [[nodiscard]] std::uint32_t window() const override { return remote_.window; }
+  [[nodiscard]] std::uint64_t peer_memory() const override { return remote_.size; }
+  void give_up() override { link_.give_up(); }
+
+  // --- For the device
+  /// Its queues, unless the worker has them.
+  [[nodiscard]] const ibv_qp* pair() const { return done() ? link_.pair().pair() : nullptr; }
+  [[nodiscard]] const ibv_cq* completions() const { return done() ? link_.pair().completions() : nullptr; }
+  /// `silent`: no completion will come any more.
+  void on_device_failure(bool silent);
+  /// Nothing is done or said any more; what it has is given back.
+  void close();
+  /// After close(): all of that is done.
+  [[nodiscard]] bool closed();
+  [[nodiscard]] std::span<const std::byte> memory() const { return link_.memory(); }
+
+ private:
+  enum class Step : std::uint8_t {
+    kMaking,
+    kAsked,
+    kConnecting,
+    kPinging,
+    kAnswered,
+    kPonged,
+    kUp,
+    kFailed,
+    kClosing,
+    kClosed
+  };
+  enum class Work : std::uint8_t { kMake, kConnect, kMakeAndConnect, kDestroy };
+
+  void run() override;
+  [[nodiscard]] fastpath::Reason work();
+  [[nodiscard]] fastpath::Reason make();
+  [[nodiscard]] fastpath::Reason connect();
+  void start(Work work);
+  void after_work();
+  void on_accepted(std::span<const std::byte> body);
+  void on_ready(fastpath::Reason theirs);
+  void send_proof(fastpath::Op op);
+  void look_at_link();
+  void on_message(const fastpath::Arrival& arrival);
+  /// The peer is told.
+  void fail(fastpath::Reason why);
+  /// The peer knows, or is told by what is owed already.
+  void end_with(fastpath::Reason why);
+  [[nodiscard]] bool is_connected() const { return step_ >= Step::kPinging && step_ < Step::kUp; }
+  [[nodiscard]] bool is_over() const { return step_ >= Step::kFailed; }
+
+  const Common& common_;
+  RcLink link_;
+  const IpAddress peer_;
+  const Instant deadline_;
+  std::uint32_t id_ = 0;
+  bool asks_ = false;
+  Step step_ = Step::kMaking;
+  fastpath::Reason reason_ = fastpath::Reason::kNone;
+  bool owes_request_ = false, owes_answer_ = false, owes_ready_ = false;
+  bool told_ = false;  // the peer has heard of the link
+  fastpath::RcEnd local_, remote_;
+  // The worker's, while it is busy
+  Work work_ = Work::kMake;
+  fastpath::Reason outcome_ = fastpath::Reason::kNone;
+};
+
+}  // namespace bypass::verbs
