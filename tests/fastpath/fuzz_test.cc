@@ -62,8 +62,6 @@ class Hostile {
   std::uint64_t messages_ = 0;
 };
 
-constexpr std::uint64_t kRings = 1U << 14;
-
 /// What a victim's lane says must be usable without further checks.
 void expect_sane(Hosts& hosts, std::size_t i) {
   Stream& s = hosts.stream(0, i);
@@ -89,7 +87,7 @@ TEST(LaneFuzz, OneLaneHostile_TheOthersAreUnharmed) {
     hosts.give_up(0);
     const auto misbehave = [&] {
       if (hosts.random().chance(0.3)) hostile.scribble(sizeof(LinkBlock), sizeof(CreditBlock));
-      if (hosts.random().chance(0.3)) hostile.scribble(kRings, 1U << kMinRingLog2);
+      if (hosts.random().chance(0.3)) hostile.scribble(hosts.address(0).ring, 1U << kMinRingLog2);
       if (hosts.random().chance(seed % 2 == 0 ? 0.05 : 0.0)) hostile.message(0);
       if (hosts.random().chance(seed % 3 == 0 ? 0.05 : 0.0)) hostile.record(0);
       expect_sane(hosts, 0);

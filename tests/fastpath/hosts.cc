@@ -7,17 +7,20 @@ namespace bypass::fastpath::test {
 namespace {
 
 constexpr std::uint8_t kRingLog2 = kMinRingLog2;
-constexpr std::uint64_t kRings = 1U << 14;  // where they begin in a link's memory; credit blocks lie in front
 
 }  // namespace
 
 Hosts::Hosts(std::uint64_t seed, const HostsConfig& config)
     : config_(config), random_(seed), given_up_(config.connections) {
-  config_.link.memory_bytes = kRings + (config.connections << kRingLog2);
+  constexpr std::uint64_t kLine = 64;
+  rings_ = (sizeof(LinkBlock) + config.connections * sizeof(CreditBlock) + kLine - 1) / kLine * kLine;
+  config_.link.memory_bytes = rings_ + (config.connections << kRingLog2);
+  for (End& end : ends_) end.buffers.resize(config.connections << config.buffer_log2);
   for (std::size_t i = 0; i < config.connections; i++) {
     const bool first_opens = random_.chance(0.5);
     for (std::size_t e = 0; e < 2; e++) {
-      auto stream = std::make_unique<Stream>(config_, (e == 0) == first_opens);
+      const auto buffer = std::span(ends_[e].buffers).subspan(i << config.buffer_log2, 1ULL << config.buffer_log2);
+      auto stream = std::make_unique<Stream>(config_, (e == 0) == first_opens, buffer);
       stream->total = random_.below(config.bytes + 1);
       ends_[e].streams.push_back(std::move(stream));
     }
@@ -30,8 +33,11 @@ void Hosts::connect_link() {
     for (auto& stream : end.streams) stream->listed = false, stream->lane.queued = 0;
     end.link = LinkEnd(config_.window);
   }
-  cable_ = std::make_unique<sim::Cable>(random_.next(), config_.link);
-  cable_->advance(now_);
+  joint_.reset();
+  std::span<const std::byte> buffers[2] = {ends_[0].buffers, ends_[1].buffers};
+  joint_ = config_.join ? config_.join(config_.link.memory_bytes, buffers)
+                        : std::make_unique<SimJoint>(random_.next(), config_.link);
+  joint_->advance(now_);
   link_id_++;
 }
 
@@ -39,7 +45,7 @@ LaneAddress Hosts::address(std::size_t i) const {
   LaneAddress at;
   at.lane = static_cast<std::uint16_t>(i);
   at.ring_log2 = kRingLog2;
-  at.ring = kRings + (i << kRingLog2);
+  at.ring = rings_ + (i << kRingLog2);
   at.credit = sizeof(LinkBlock) + i * sizeof(CreditBlock);
   return at;
 }
@@ -49,7 +55,7 @@ LaneAddress Hosts::address(std::size_t i) const {
 void Hosts::write(std::size_t e, std::size_t i) {
   Stream& s = *ends_[e].streams[i];
   if (s.lane.aborted() || s.fin) return;
-  s.lane.look(cable_->end(e).memory());
+  s.lane.look(joint_->end(e).memory());
   const std::uint64_t room = s.buffer.size() - (s.lane.end() - s.lane.una());
   const std::uint64_t n = std::min({room, s.total - s.lane.end(), random_.below(3000)});
   for (std::uint64_t k = 0; k < n; k++)
@@ -74,7 +80,7 @@ void Hosts::read(std::size_t e, std::size_t i) {
       byte = s.received.front();
       s.received.pop_front();
     } else {
-      byte = cable_->end(e).memory()[s.lane.local().ring + next.position + k];
+      byte = joint_->end(e).memory()[s.lane.local().ring + next.position + k];
     }
     s.corrupt = s.corrupt || byte != byte_at(i, 1 - e, s.read);
     s.read++;
@@ -142,7 +148,7 @@ void Hosts::after_record(std::size_t e, std::size_t i) {
   if (s.lane.link_suspect() && s.lane.link() == link_id_) {
     Table table{ends_[e]};
     ends_[e].link.fail(Reason::kPeerLinkDown, table);
-    cable_->end(e).fail();
+    joint_->end(e).fail();
   }
 }
 
@@ -182,24 +188,24 @@ void Hosts::turn(std::size_t e, std::size_t i) {
 
 void Hosts::step() {
   now_ += Duration{static_cast<std::int64_t>(random_.below(3000))};
-  cable_->advance(now_);
+  joint_->advance(now_);
   for (std::size_t i = 0; i < config_.connections; i++) {
     if (random_.chance(0.2)) open(i);
     for (std::size_t e = 0; e < 2; e++) turn(e, i);
   }
   for (std::size_t e = 0; e < 2; e++) {
     Table table{ends_[e]};
-    ends_[e].link.poll(cable_->end(e), table);
-    ends_[e].link.flush(cable_->end(e), table);
+    ends_[e].link.poll(joint_->end(e), table);
+    ends_[e].link.flush(joint_->end(e), table);
   }
   const bool both_final = ends_[0].link.state() == LinkState::kDrained && ends_[1].link.state() == LinkState::kDrained;
   const auto attached = [&](const End& end) {
     return std::any_of(end.streams.begin(), end.streams.end(),
                        [](const auto& s) { return s->listed && !s->lane.released(); });
   };
-  if (deaths_ < config_.kills && !cable_->dead() && random_.chance(0.05)) {
+  if (deaths_ < config_.kills && !joint_->dead() && random_.chance(0.05)) {
     deaths_++;
-    cable_->kill_after(random_.below(20));
+    joint_->kill_after(random_.below(20));
   }
   // The old link's memory is needed until its rings are read.
   const auto unread = [](const End& end) {

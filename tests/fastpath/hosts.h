@@ -1,17 +1,20 @@
-// Two ends of many connections, for whole-protocol tests: lanes over a simulated link, with TCP beneath as a channel of
-// encoded records that arrive later and in any pieces. Bytes are checked as they are read.
+// Two ends of many connections, for whole-protocol tests: lanes over a link (the simulated one, if no other is asked
+// for), with TCP beneath as a channel of encoded records that arrive later and in any pieces. Bytes are checked as they
+// are read.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
 #include "fastpath/control.h"
+#include "fastpath/joint.h"
 #include "fastpath/lane.h"
 #include "fastpath/link_end.h"
-#include "fastpath/sim/sim_link.h"
 
 namespace bypass::fastpath::test {
 
@@ -24,15 +27,17 @@ struct HostsConfig {
   std::uint32_t window = 64;  // message credits
   bool leaves = true;         // lanes are left now and then
   sim::LinkConfig link{};
+  /// Another link than the simulated one: a new one each time. What it writes lies in `buffers`, of each end.
+  std::function<std::unique_ptr<Joint>(std::size_t memory_bytes, std::span<const std::byte> (&buffers)[2])> join;
 };
 
 /// One end of one connection.
 struct Stream {
-  explicit Stream(const HostsConfig& config, bool opens)
-      : lane({.opens = opens, .tcp_window = config.tcp_window}), buffer(std::size_t{1} << config.buffer_log2) {}
+  Stream(const HostsConfig& config, bool opens, std::span<std::byte> send_buffer)
+      : lane({.opens = opens, .tcp_window = config.tcp_window}), buffer(send_buffer) {}
 
   Lane lane;
-  std::vector<std::byte> buffer;
+  std::span<std::byte> buffer;
   std::uint64_t total = 0;         // to be written
   std::deque<std::byte> received;  // DATA, not read yet
   Decoder decoder;
@@ -56,8 +61,11 @@ class Hosts {
   void step();
   [[nodiscard]] bool done() const;
   [[nodiscard]] Stream& stream(std::size_t end, std::size_t i) { return *ends_[end].streams[i]; }
-  [[nodiscard]] sim::Cable& cable() { return *cable_; }
+  [[nodiscard]] sim::Cable& cable() { return static_cast<SimJoint&>(*joint_).cable; }
+  [[nodiscard]] Joint& joint() { return *joint_; }
   [[nodiscard]] LinkEnd& link_end(std::size_t end) { return ends_[end].link; }
+  /// Where a connection's lane lies, at either end.
+  [[nodiscard]] LaneAddress address(std::size_t i) const;
   [[nodiscard]] unsigned deaths() const { return deaths_; }
   [[nodiscard]] std::uint64_t lane_bytes() const { return lane_bytes_; }
   /// A stream that a test disturbs: what becomes of it is not looked at.
@@ -73,6 +81,7 @@ class Hosts {
  private:
   struct End {
     LinkEnd link;
+    std::vector<std::byte> buffers;
     std::vector<std::unique_ptr<Stream>> streams;
   };
   /// LinkEnd's view of an end.
@@ -92,7 +101,6 @@ class Hosts {
     }
   };
 
-  [[nodiscard]] LaneAddress address(std::size_t i) const;
   void connect_link();
   void write(std::size_t e, std::size_t i);
   void read(std::size_t e, std::size_t i);
@@ -107,7 +115,8 @@ class Hosts {
   bypass::sim::Random random_;
   Instant now_{};
   End ends_[2];
-  std::unique_ptr<sim::Cable> cable_;
+  std::unique_ptr<Joint> joint_;
+  std::uint64_t rings_;  // where they begin in a link's memory; credit blocks lie in front
   std::vector<bool> given_up_;
   std::uint32_t link_id_ = 0;
   unsigned deaths_ = 0;

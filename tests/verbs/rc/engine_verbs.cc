@@ -263,9 +263,18 @@ struct EngineCalls {
     if (to->qp_state == IBV_QPS_RTR && errors.to_rtr != 0) return errors.to_rtr;
     if (to->qp_state == IBV_QPS_RTS && errors.to_rts != 0) return errors.to_rts;
     if (to->qp_state == IBV_QPS_ERR && errors.to_err != 0) return errors.to_err;
-    if (to->qp_state == IBV_QPS_RTR) context.end->rtr = *to;
+    if (to->qp_state == IBV_QPS_RTR) {
+      context.end->rtr = *to;
+      introduce(context, to->ah_attr.grh.dgid);
+    }
     if (to->qp_state == IBV_QPS_RTS) context.end->rts = *to;
     return context.engine().modify_qp(*Pair::of(handle).engine, *to, static_cast<unsigned>(mask));
+  }
+  // The kernel, or the software library, asks for the peer's MAC on the way to RTR.
+  static void introduce(const Context& context, const ibv_gid& gid) {
+    const IpAddress peer{std::to_array(gid.raw)};
+    for (const auto& each : instance->contexts_)
+      if (each->end->address() == peer) context.engine().set_neighbour(peer, each->engine().mac());
   }
   static int destroy_qp(ibv_qp* handle) {
     Context& context = Context::of(handle->context);
@@ -299,6 +308,7 @@ struct EngineCalls {
     EngineVerbs::Posted posted{wr.opcode, wr.send_flags, 0, wr.num_sge};
     for (const ibv_sge& piece : request.sges) posted.bytes += piece.length;
     context.end->posted.push_back(posted);
+    instance->count_request();
     return context.engine().post_send(*Pair::of(handle).engine, request);
   }
   static int post_recv(ibv_qp* handle, ibv_recv_wr* each, ibv_recv_wr** refused) {
@@ -409,6 +419,13 @@ void EngineVerbs::break_pair(std::size_t end) {
   to.qp_state = IBV_QPS_ERR;
   Context& context = *contexts_[end];
   require(context.engine().modify_qp(*context.pairs.back()->engine, to, IBV_QP_STATE) == 0);
+}
+
+void EngineVerbs::count_request() {
+  if (!break_after || break_after->requests-- != 0) return;
+  const std::size_t end = break_after->end;
+  break_after.reset();
+  break_pair(end);
 }
 
 // --- verbs.h

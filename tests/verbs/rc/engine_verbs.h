@@ -68,6 +68,12 @@ class EngineVerbs {
   void take_away(std::size_t end);
   /// Its newest queue pair goes to the error state, by itself.
   void break_pair(std::size_t end);
+  /// That happens after so many more requests, of any end.
+  struct Break {
+    std::uint64_t requests;
+    std::size_t end;
+  };
+  std::optional<Break> break_after;
 
  private:
   friend struct EngineCalls;
@@ -79,6 +85,7 @@ class EngineVerbs {
   struct Wrapped;
 
   void hand_on_events();
+  void count_request();
 
   rdma::test::Fabric fabric_;
   std::vector<std::unique_ptr<End>> ends_;

@@ -52,7 +52,7 @@ class RcWorld {
     spec.address = verbs.end(i).address();
     devices[i] = RcDevice::open(verbs.end(i).name, spec, problem);
     const char* why = nullptr;
-    return devices[i] != nullptr && devices[i]->add_memory(buffers[i], why);
+    return devices[i] != nullptr && (buffers[i].empty() || devices[i]->add_memory(buffers[i], why));
   }
 
   void request(std::uint32_t id = 7) {
