@@ -59,7 +59,21 @@ struct EngineVerbs::Queue {
   ibv_cq base{};
   rdma::Cq* engine = nullptr;
   unsigned told = 0, acknowledged = 0;
+  std::deque<ibv_wc> held;
   static Queue& of(ibv_cq* handle) { return *reinterpret_cast<Queue*>(handle); }
+  /// What is held comes after the rest, if at all.
+  int poll(rdma::Device& device, std::span<ibv_wc> out, End::Hold hold) {
+    std::size_t n = 0;
+    for (ibv_wc one; n < out.size() && device.poll_cq(*engine, {&one, 1}) != 0;) {
+      const bool receive = (one.opcode & IBV_WC_RECV) != 0;
+      if (hold == (receive ? End::Hold::kReceives : End::Hold::kSends))
+        held.push_back(one);
+      else
+        out[n++] = one;
+    }
+    for (; hold == End::Hold::kNothing && n < out.size() && !held.empty(); held.pop_front()) out[n++] = held.front();
+    return static_cast<int>(n);
+  }
 };
 
 struct EngineVerbs::Pair {
@@ -74,6 +88,7 @@ struct EngineCalls {
   using Channel = EngineVerbs::Channel;
   using Queue = EngineVerbs::Queue;
   using Pair = EngineVerbs::Pair;
+  using Hold = EngineVerbs::End::Hold;
   using Domain = EngineVerbs::Wrapped<ibv_pd, rdma::Pd>;
   using Region = EngineVerbs::Wrapped<ibv_mr, rdma::Mr>;
 
@@ -226,8 +241,11 @@ struct EngineCalls {
     Context& context = Context::of(handle->context);
     if (context.end->poll_fails) return -1;
     if (context.end->silent) return 0;
-    return static_cast<int>(
-        context.engine().poll_cq(*Queue::of(handle).engine, std::span(out, static_cast<std::size_t>(most))));
+    Queue& queue = Queue::of(handle);
+    const std::span<ibv_wc> room(out, static_cast<std::size_t>(most));
+    if (context.end->hold == Hold::kNothing && queue.held.empty())
+      return static_cast<int>(context.engine().poll_cq(*queue.engine, room));
+    return queue.poll(context.engine(), room, context.end->hold);
   }
   static int req_notify_cq(ibv_cq* handle, int solicited) {
     Context& context = Context::of(handle->context);

@@ -38,10 +38,11 @@ class EngineVerbs {
     std::string name;
     rdma::test::End* engine = nullptr;
     Errors errors;
-    std::optional<std::size_t> refuse_sends_after, refuse_receives_after;  // so many; then EINVAL
-    bool silent = false;                                                   // nothing completes any more
-    bool poll_fails = false;                                               // poll_cq says -1
-    bool has_iova = true;                                                  // ibv_reg_mr_iova
+    std::optional<std::size_t> refuse_sends_after, refuse_receives_after;                  // so many; then EINVAL
+    bool silent = false;                                                                   // nothing completes any more
+    enum class Hold : std::uint8_t { kNothing, kReceives, kSends } hold = Hold::kNothing;  // it does not tell of them
+    bool poll_fails = false;                                                               // poll_cq says -1
+    bool has_iova = true;                                                                  // ibv_reg_mr_iova
     std::uint32_t most_inline = 512;
     std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
     std::vector<Posted> posted;

@@ -294,6 +294,29 @@ TEST_F(RcLinkTest, MessagesBeforeTheEnd_Count) {
   EXPECT_EQ(b().state(), LinkState::kDrained);
 }
 
+// Devices flush the two queues in no particular order.
+TEST_F(RcLinkTest, ReceivesComeLast_TheyAreAwaited) {
+  for (int i = 0; i < 5; i++) post(small(100, 1));
+  world->verbs.run_for(1ms);
+  world->verbs.end(1).hold = EngineVerbs::End::Hold::kReceives;
+  b().fail();
+  EXPECT_EQ(poll_all(b()).size(), 0U);
+  EXPECT_EQ(b().state(), LinkState::kFailed);
+  world->verbs.end(1).hold = EngineVerbs::End::Hold::kNothing;
+  EXPECT_EQ(poll_all(b()).size(), 5U);
+  expect_drained(b());
+}
+
+TEST_F(RcLinkTest, SendsComeLast_TheirBuffersAreTheDevicesUntilThen) {
+  post(write(100, 0, 4096));
+  world->verbs.end(0).hold = EngineVerbs::End::Hold::kSends;
+  a().fail();
+  (void)poll_all(a());
+  EXPECT_EQ(a().state(), LinkState::kFailed);
+  world->verbs.end(0).hold = EngineVerbs::End::Hold::kNothing;
+  expect_drained(a());
+}
+
 // Of what is under way some has changed memory without a message. Never the other way.
 TEST_F(RcLinkTest, MessagesWhileItEnds_AreAPrefix) {
   for (unsigned cut = 0; cut < 60; cut += 3) {
