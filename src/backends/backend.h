@@ -20,7 +20,12 @@
 
 namespace bypass {
 
-inline constexpr std::uint32_t kBackendAbi = 6;
+namespace fastpath {
+class LinkDevice;
+struct LinkDeviceSpec;
+}  // namespace fastpath
+
+inline constexpr std::uint32_t kBackendAbi = 7;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -89,10 +94,23 @@ class Backend {
   /// Closes a port that open() returned; frames that are still out stay readable until release_memory().
   virtual void close(Port* port) = 0;
 
+  /// Opens an RDMA device's port (NAME[:PORT]) as a maker of links to other hosts, beside whatever port of frames there
+  /// is on it; milliseconds, and it blocks on nobody. Null: `problem` says why; most backends make none.
+  virtual fastpath::LinkDevice* open_links(const std::string& device, const fastpath::LinkDeviceSpec& spec,
+                                           std::string& problem);
+  /// Ends all of its links at once; their memory is the caller's again.
+  virtual void close_links(fastpath::LinkDevice* /*device*/) {}
+
   /// A forked child's first act, async-signal-safe: close the wire descriptors that it inherited, touch
   /// nothing else. The child never uses this copy of the plugin again.
   virtual void drop_in_child() = 0;
 };
+
+inline fastpath::LinkDevice* Backend::open_links(const std::string& /*device*/,
+                                                 const fastpath::LinkDeviceSpec& /*spec*/, std::string& problem) {
+  problem = "this kind of port makes no links to other hosts";
+  return nullptr;
+}
 
 /// `Backend* bypass_backend(const Host*)`: the plugin's one symbol; null when the ABI differs.
 using BackendEntry = Backend* (*)(const Host* host);

@@ -1,4 +1,4 @@
-// The plugin's entry: Backend over raw-packet queue pairs.
+// The plugin's entry: Backend over raw-packet queue pairs, and over RC ones.
 #include "backends/backend.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
+#include "backends/verbs/rc/device.h"
 #include "backends/verbs/verbs_port.h"
 
 namespace bypass::verbs {
@@ -18,11 +19,15 @@ class VerbsBackend final : public Backend {
   bool check(const PortSpec&, std::string&) override { return true; }  // only an opened device tells
   Port* open(const PortSpec& spec, std::string& problem) override;
   void close(Port* port) override;
+  fastpath::LinkDevice* open_links(const std::string& device, const fastpath::LinkDeviceSpec& spec,
+                                   std::string& problem) override;
+  void close_links(fastpath::LinkDevice* device) override;
   void drop_in_child() override;
 
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<VerbsPort>> ports_;
+  std::vector<std::unique_ptr<RcDevice>> link_devices_;
 };
 
 Port* VerbsBackend::open(const PortSpec& spec, std::string& problem) {
@@ -41,7 +46,22 @@ void VerbsBackend::close(Port* port) {
   std::erase_if(ports_, [&](const auto& each) { return each.get() == port; });
 }
 
+fastpath::LinkDevice* VerbsBackend::open_links(const std::string& device, const fastpath::LinkDeviceSpec& spec,
+                                               std::string& problem) {
+  auto made = RcDevice::open(device, spec, problem);
+  if (made == nullptr || !made->start_thread(problem)) return nullptr;
+  const std::lock_guard lock(mutex_);
+  link_devices_.push_back(std::move(made));
+  return link_devices_.back().get();
+}
+
+void VerbsBackend::close_links(fastpath::LinkDevice* device) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(link_devices_, [&](const auto& each) { return each.get() == device; });
+}
+
 void VerbsBackend::drop_in_child() {
+  for (const auto& device : link_devices_) device->drop_in_child();
   for (const auto& port : ports_) port->drop_in_child();
   packet::drop_descriptors();
 }

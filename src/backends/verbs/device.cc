@@ -1,7 +1,6 @@
 #include "backends/verbs/device.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
+#include "backends/verbs/fork.h"
 
 namespace bypass::verbs {
 namespace {
@@ -47,19 +47,6 @@ bool say_locked(std::string& problem, const std::string& what, int error) {
              " KiB: raise it (ulimit -l unlimited, or LimitMEMLOCK=infinity of a service) or ask for less "
              "(BYPASS_PORT_MEMORY)";
   return false;
-}
-
-// Where the kernel lets a forked child have the same pages until one of both writes (before Linux 5.12), a device would
-// go on with pages that have become the child's. ibv_fork_init has the library leave the pages of queues out of
-// children; it must come before anything is registered. Newer kernels copy such pages at the fork, and need nothing.
-void prepare_for_fork(const Verbs& verbs, const std::string& device) {
-  if (verbs.fork_init == nullptr) return;
-  if (verbs.is_fork_initialized != nullptr && verbs.is_fork_initialized() != IBV_FORK_DISABLED) return;
-  const int error = verbs.fork_init();
-  if (error == 0) return;
-  std::string problem;
-  say(problem, "verbs:" + device + ": a program that forks may lose the device: ibv_fork_init", error);
-  host->log(LogLevel::kWarn, problem.c_str());
 }
 
 // RFC 4291 §A: the interface's half of a link-local address.
@@ -211,9 +198,7 @@ bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::
   memory_ = verbs_->reg_mr(domain_, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
   if (memory_ == nullptr)
     return say_locked(problem, std::to_string(memory.size() >> 20) + " MiB of frames cannot be registered", errno);
-  // Shared memory stays the device's over a fork, and children read what was received before it; ibv_fork_init has
-  // the library leave it out of them.
-  if (!is_soft(name_)) (void)madvise(memory.data(), memory.size(), MADV_DOFORK);
+  if (!is_soft(name_)) keep_in_children(memory);  // they read what was received before the fork
   channel_ = verbs_->create_comp_channel(context_);
   if (channel_ == nullptr || !set_nonblocking(channel_->fd) || !set_nonblocking(context_->async_fd))
     return say(problem, "no completion channel", errno);

@@ -36,6 +36,7 @@ bool resolve(const char* path, Verbs& verbs, std::string& problem) {
 #define BYPASS_VERBS_LOOK_UP(name) verbs.name = reinterpret_cast<decltype(verbs.name)>(dlsym(library, "ibv_" #name));
   BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_LOOK_UP)
 #undef BYPASS_VERBS_LOOK_UP
+  verbs.reg_mr_iova = reinterpret_cast<decltype(verbs.reg_mr_iova)>(dlsym(library, "ibv_reg_mr_iova"));
   verbs.query_gid_ex = reinterpret_cast<decltype(verbs.query_gid_ex)>(dlsym(library, "_ibv_query_gid_ex"));
   verbs.query_port = reinterpret_cast<decltype(verbs.query_port)>(find("ibv_query_port"));
   if (missing == nullptr) return true;

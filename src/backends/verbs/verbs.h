@@ -38,7 +38,6 @@ namespace bypass::verbs {
 // Those that older libraries have not: null then.
 #define BYPASS_VERBS_NEWER_CALLS(X) \
   X(qp_to_qp_ex)                    \
-  X(reg_mr_iova)                    \
   X(fork_init)                      \
   X(is_fork_initialized)
 
@@ -48,7 +47,9 @@ struct Verbs {
   BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_MEMBER)
 #undef BYPASS_VERBS_MEMBER
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
-  /// Which RoCE an address is for; null in older libraries.
+  /// With an address of our choice for the peer to name the memory by, and: which RoCE an address is for. Null in older
+  /// libraries.
+  decltype(&::ibv_reg_mr_iova) reg_mr_iova = nullptr;
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
   /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
   std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;

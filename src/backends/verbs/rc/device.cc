@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "backends/packet/libc.h"
+#include "backends/verbs/fork.h"
 
 namespace bypass::verbs {
 namespace {
@@ -78,6 +79,8 @@ bool RcDevice::open_context(const std::string& target, std::string& problem) {
   }
   context_.verbs = verbs_for(name_, problem);
   if (context_.verbs == nullptr) return false;
+  context_.soft = is_soft(name_);
+  if (!context_.soft) prepare_for_fork(*context_.verbs, name_);
   int count = 0;
   ibv_device** const devices = context_.verbs->get_device_list(&count);
   if (devices == nullptr) return say(problem, "no RDMA devices at all", errno);
@@ -130,7 +133,7 @@ bool RcDevice::prepare(const fastpath::LinkDeviceSpec& spec, std::string& proble
   context_.depth = std::max(spec.depth, 2 * RcLink::kSignalEvery);
   context_.domain = context_.verbs->alloc_pd(context_.device);
   if (context_.domain == nullptr) return say(problem, "no protection domain", errno);
-  buffers_.use(*context_.verbs, context_.domain);
+  buffers_.use(*context_.verbs, context_.domain, context_.soft);
   const int events = context_.device->async_fd;
   const int flags = libc.fcntl(events, F_GETFL);
   if (flags < 0 || libc.fcntl(events, F_SETFL, flags | O_NONBLOCK) != 0 || !wakeup_.is_open())
@@ -167,7 +170,7 @@ RcDevice::~RcDevice() {
 
 // The software library closes its own in a child.
 void RcDevice::drop_in_child() const {
-  if (is_soft(name_)) return;
+  if (context_.soft) return;
   for (const std::atomic<int>& each : owned_)
     if (const int fd = each.load(std::memory_order_relaxed); fd >= 0) libc.close(fd);
 }

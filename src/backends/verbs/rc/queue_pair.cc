@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "backends/packet/libc.h"
+#include "backends/verbs/fork.h"
 
 namespace bypass::verbs {
 namespace {
@@ -48,10 +49,13 @@ int RcQueuePair::register_memory(std::span<std::byte> memory, std::uint64_t rand
   address_ = choose_address(memory.data(), random);
   if (verbs.reg_mr_iova != nullptr)
     memory_ = verbs.reg_mr_iova(context_.domain, memory.data(), memory.size(), address_, kAccess);
-  if (memory_ != nullptr) return 0;
-  address_ = reinterpret_cast<std::uintptr_t>(memory.data());
-  memory_ = verbs.reg_mr(context_.domain, memory.data(), memory.size(), kAccess);
-  return memory_ != nullptr ? 0 : errno_or(ENOMEM);
+  if (memory_ == nullptr) {
+    address_ = reinterpret_cast<std::uintptr_t>(memory.data());
+    memory_ = verbs.reg_mr(context_.domain, memory.data(), memory.size(), kAccess);
+  }
+  if (memory_ == nullptr) return errno_or(ENOMEM);
+  if (!context_.soft) keep_in_children(memory);
+  return 0;
 }
 
 int RcQueuePair::make_completions(std::uint32_t count, void* user) {

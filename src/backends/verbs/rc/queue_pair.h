@@ -17,6 +17,7 @@ struct RcContext {
   const Verbs* verbs = nullptr;
   ibv_context* device = nullptr;
   ibv_pd* domain = nullptr;
+  bool soft = false;  // of the software library
   std::uint8_t port = 1;
   std::uint8_t gid_index = 0;
   std::uint8_t timeout = 13, retries = 3, traffic_class = 0;

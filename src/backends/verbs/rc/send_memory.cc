@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "backends/verbs/fork.h"
+
 namespace bypass::verbs {
 
 int SendMemory::add(std::span<const std::byte> range) {
   if (count_ == ranges_.size()) return ENOSPC;
   ibv_mr* const made = verbs_->reg_mr(domain_, const_cast<std::byte*>(range.data()), range.size(), 0);
   if (made == nullptr) return errno;
+  if (!soft_) keep_in_children(range);
   ranges_[count_++] = {range, made};
   return 0;
 }

@@ -19,7 +19,7 @@ class SendMemory {
   SendMemory(const SendMemory&) = delete;
   SendMemory& operator=(const SendMemory&) = delete;
 
-  void use(const Verbs& verbs, ibv_pd* domain) { verbs_ = &verbs, domain_ = domain; }
+  void use(const Verbs& verbs, ibv_pd* domain, bool soft) { verbs_ = &verbs, domain_ = domain, soft_ = soft; }
   /// 0 or an errno; ENOSPC: too many ranges.
   int add(std::span<const std::byte> range);
   void remove(std::span<const std::byte> range);
@@ -38,6 +38,7 @@ class SendMemory {
 
   const Verbs* verbs_ = nullptr;
   ibv_pd* domain_ = nullptr;
+  bool soft_ = false;  // of the software library
   std::array<Range, kMostRanges> ranges_{};
   std::size_t count_ = 0;
 };
