@@ -45,9 +45,11 @@ class LinkSetup {
   virtual void on_record(RecordType type, std::span<const std::byte> body) = 0;
   /// The next LINK_* record due: record.length bytes of `body`, which holds kMaxLinkBody. Due in every state.
   virtual bool next_record(Record& record, std::span<std::byte> body) = 0;
-  /// Goes on. To be called at next_timeout(), when LinkDevice::descriptor() or the link's is readable, and after
+  /// Goes on. To be called at next_timeout(), when LinkDevice::descriptor() or wait_descriptor() is readable, and after
   /// on_record().
   virtual void poll(Instant now) = 0;
+  /// Of the link, once there is something to wait for; else -1.
+  [[nodiscard]] virtual int wait_descriptor() const = 0;
   [[nodiscard]] virtual Instant next_timeout() const = 0;
 
   // --- Once it is up
@@ -74,8 +76,10 @@ class LinkDevice {
   /// No write that points there may be under way.
   virtual void remove_memory(std::span<const std::byte> range) = 0;
 
-  /// `memory` is what the peer writes: LinkBlock, then what lanes are given. It stays until the setup is closed and
-  /// gone, and belongs to no other link. `peer`: the address of the peer's TCP. Null: too many links at once.
+  /// `memory` is what the peer writes: LinkBlock, which is zeroed here, then what lanes are given. (A lane's credit
+  /// block is zeroed by who gives it, before LANE_OPEN or LANE_OK says where it is: the last lane's counters lie
+  /// there.) It stays until the setup is closed and gone, and belongs to no other link. `peer`: the address of the
+  /// peer's TCP. Null: too many links at once.
   virtual LinkSetup* request(std::uint32_t id, std::span<std::byte> memory, const IpAddress& peer, Instant now) = 0;
   /// To a LINK_REQ's body. A request that is not to be granted is answered as well: `refusal`.
   virtual LinkSetup* answer(std::span<const std::byte> body, Reason refusal, std::span<std::byte> memory,

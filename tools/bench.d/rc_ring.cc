@@ -223,15 +223,22 @@ class End {
     end_.flush(setup_->link(), table);
   }
 
+  // The other end may be a step ahead.
+  void hear() {
+    line_.hear([&](const Record& record, std::span<const std::byte> body) {
+      if (record.type < RecordType::kLinkHello)
+        lane_.on_record(record);
+      else if (setup_ == nullptr)
+        setup_ = device_->answer(body, Reason::kNone, memory_, options_.peer, now());
+      else
+        setup_->on_record(record.type, body);
+    });
+  }
+
   void set_up_link() {
     std::array<std::byte, kMaxLinkBody> body;
     while (setup_ == nullptr || setup_->state() == SetupState::kUnderWay) {
-      line_.hear([&](const Record& record, std::span<const std::byte> theirs) {
-        if (setup_ == nullptr)
-          setup_ = device_->answer(theirs, Reason::kNone, memory_, options_.peer, now());
-        else
-          setup_->on_record(record.type, theirs);
-      });
+      hear();
       device_->attend();
       if (setup_ == nullptr) continue;
       setup_->poll(now());
@@ -246,7 +253,7 @@ class End {
     const LaneAddress here{.ring = kRing, .credit = sizeof(LinkBlock), .lane = kLane, .ring_log2 = kRingLog2};
     if (options_.client()) lane_.offer(kLink, here, setup_->peer_memory());
     while (lane_.tx_path() != TxPath::kLane || lane_.rx_path() != RxPath::kLane) {
-      line_.hear([&](const Record& record, auto) { lane_.on_record(record); });
+      hear();
       if (lane_.offered()) lane_.accept(here, setup_->peer_memory());
       if (lane_.can_cut()) lane_.cut();
       for (Record record; lane_.next_record(record);) line_.say(record);

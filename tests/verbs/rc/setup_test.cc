@@ -3,6 +3,7 @@
 #include "backends/verbs/rc/setup.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include "fastpath/rc_record.h"
 #include "fixture.h"
@@ -223,6 +224,24 @@ TEST_F(RcSetupTest, NothingArrives_EndsInTime) {
   run();
   expect(0, SetupState::kFailed, Reason::kUnreachable);
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
+}
+
+TEST_F(RcSetupTest, WhoSleepsMeanwhile_IsWokenByTheProof) {
+  world.request();
+  EXPECT_EQ(world.setups[0]->wait_descriptor(), -1) << "nothing to wait for but the answer";
+  world.exchange();
+  for (LinkSetup* const each : world.setups) each->poll(world.verbs.now());
+  const auto readable = [&](std::size_t i) {
+    pollfd one{world.setups[i]->wait_descriptor(), POLLIN, 0};
+    return poll(&one, 1, 0) == 1;
+  };
+  EXPECT_FALSE(readable(1));
+  world.verbs.run_for(1ms);
+  EXPECT_TRUE(readable(1)) << "the ping";
+  world.setups[1]->poll(world.verbs.now());
+  EXPECT_FALSE(readable(0));
+  world.verbs.run_for(1ms);
+  EXPECT_TRUE(readable(0)) << "the pong";
 }
 
 TEST_F(RcSetupTest, SilentPeer_EndsInTime) {

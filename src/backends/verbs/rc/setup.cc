@@ -80,6 +80,10 @@ Instant RcSetup::next_timeout() const {
   return step_ < Step::kUp ? deadline_ : kNever;
 }
 
+int RcSetup::wait_descriptor() const {
+  return is_connected() || step_ == Step::kUp ? link_.wait_descriptor() : -1;
+}
+
 // --- The worker's part
 
 void RcSetup::start(Work work) {

@@ -42,6 +42,7 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   void on_record(fastpath::RecordType type, std::span<const std::byte> body) override;
   bool next_record(fastpath::Record& record, std::span<std::byte> body) override;
   void poll(Instant now) override;
+  [[nodiscard]] int wait_descriptor() const override;
   [[nodiscard]] Instant next_timeout() const override;
   [[nodiscard]] fastpath::Link& link() override { return link_; }
   [[nodiscard]] std::uint32_t window() const override { return remote_.window; }
