@@ -38,7 +38,7 @@ bool BasicLane<Rules>::credit_due() const {
 template <typename Rules>
 bool BasicLane<Rules>::news_due() const {
   if (!rx_ring_.has_news() || has(kRxOver | kAborted)) return false;
-  return has(kTellNow) || rx_ring_.has_much_news() || data_due() || credit_due();
+  return has(kTellNow) || rx_ring_.has_much_news() || (data_due() && rx_ring_.has_some_news()) || credit_due();
 }
 
 template <typename Rules>

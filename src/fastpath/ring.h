@@ -72,6 +72,10 @@ class RingReader {
   [[nodiscard]] bool has_much_news() const {
     return 4 * (placed_ - told_placed_) >= capacity() || 4 * (consumed_ - told_consumed_) >= capacity();
   }
+  /// Enough of it to go along with bytes of our own: a write costs as much as they do where a device is software.
+  [[nodiscard]] bool has_some_news() const {
+    return 16 * (placed_ - told_placed_) >= capacity() || 16 * (consumed_ - told_consumed_) >= capacity();
+  }
   /// Enough to wake a writer that waits: it can forget bytes, or a good part of the ring is free.
   [[nodiscard]] bool worth_waking() const {
     return placed_ != told_placed_ || (consumed_ != told_consumed_ && consumed_ == placed_) ||

@@ -134,5 +134,20 @@ TEST(Message, ImmediateHoldsAllThree) {
   EXPECT_FALSE(is_known(to_message(0xffffffff).op));
 }
 
+// A write of credits beside each message would be half of a ping-pong's traffic.
+TEST(RingReader, LittleNews_DoesNotGoAlong) {
+  RingReader reader;
+  reader.open(12);
+  EXPECT_EQ(reader.place(255), Reason::kNone);
+  reader.consume(255);
+  EXPECT_TRUE(reader.has_news());
+  EXPECT_FALSE(reader.has_some_news());
+  EXPECT_EQ(reader.place(1), Reason::kNone);
+  EXPECT_TRUE(reader.has_some_news());
+  EXPECT_FALSE(reader.has_much_news());
+  (void)reader.tell();
+  EXPECT_FALSE(reader.has_some_news());
+}
+
 }  // namespace
 }  // namespace bypass::fastpath

@@ -153,6 +153,8 @@ class End {
         lane_({.opens = options.client()}) {
     LinkDeviceSpec spec;
     spec.address = options.address;
+    spec.timeout = 14;  // as verbs_wire: how soon it gives up is not what is measured
+    spec.retries = 7;
     std::string problem;
     device_ = backend.open_links(options.device, spec, problem);
     if (device_ == nullptr) die(problem);
