@@ -361,7 +361,7 @@ void pin(int cpu) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   End end(options, load_plugin());
-  pin(options.cpu);  // the device's threads are where the system puts them
+  pin(options.cpu);  // the device's own threads stay on every core
   options.mode == "latency" ? run_latency(options, end) : run_bandwidth(options, end);
   if (!options.client()) end.serve_until_the_other_ends();
   std::fflush(stdout);
