@@ -85,6 +85,7 @@ ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
   do result = socket::receive(*use, fd, m, flags);
   while (restart.again(result));
   if (result >= 0) socket::report(m, message);
+  drop_if_decided(use, fd);
   return use.finish(result);
 }
 
@@ -98,7 +99,7 @@ ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   do result = socket::send(*use, fd, m, flags, sigpipe);
   while (restart.again(result));
   if (sigpipe) raise_sigpipe();
-  if ((flags & MSG_FASTOPEN) != 0) drop_if_decided(use, fd);
+  drop_if_decided(use, fd);
   return use.finish(result);
 }
 

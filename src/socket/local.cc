@@ -285,8 +285,8 @@ void local_end(Guard& guard, Socket& socket) {
   LocalLink* link = local_link(socket);
   if (link != nullptr && socket.details->local.stage == Stage::kPaired) {
     hear_channel(socket, *link);
-    if (link->used) give_back(socket, *link);
-    if (link->used) reset_if_unread(socket, *link);
+    if (is_paired(socket)) give_back(socket, *link);
+    if (is_paired(socket)) reset_if_unread(socket, *link);
   }
   if (link != nullptr) drop_local_link(*link);
 }

@@ -64,11 +64,24 @@ void take_timeouts(Socket& socket, int fd) {
     socket.low_water = static_cast<std::uint32_t>(low_water);
 }
 
+namespace {
+
+/// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
+void end_local_link(const Socket& socket, LocalLink& link) {
+  if (!socket.has(kReading | kWriting)) return drop_local_link(link);
+  active_links.remove(link);
+  if (link.watched) unwatch_channel(link.watched_fd);
+  link.watched = false;
+  link.channel.close();
+}
+
+}  // namespace
+
 void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);
   if (environment.record_why != nullptr)
     environment.record_why(kernel_number(socket), static_cast<unsigned>(observe::Reason::kSharedMemoryLost), what);
-  if (LocalLink* const link = local_link(socket)) drop_local_link(*link);
+  if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
   end.paths.stop_writing();
   end.paths.stop_reading();
   end.stage = Stage::kOver;
@@ -137,9 +150,9 @@ bool hear_channel(Socket& socket, LocalLink& link) {
       return true;
     }
     on_message(socket, *message);
-    if (!link.used) return true;
+    if (!is_paired(socket)) return true;
     settle(socket, link);
-    if (!link.used) return true;
+    if (!is_paired(socket)) return true;
   }
   return heard;
 }
@@ -184,7 +197,7 @@ void settle_reading(Socket& socket, LocalLink& link) {
     } else if (!in_ring && end.cut_heard) {
       end.cut_heard = false;
       act_on_cut(socket, link);
-      if (!link.used) return;
+      if (!is_paired(socket)) return;
     } else {
       return;
     }
@@ -198,7 +211,7 @@ void settle(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if ((end.cut_heard || end.resume_heard || end.paths.is_ending()) && !is_being_read(socket))
     settle_reading(socket, link);
-  if (!link.used) return;
+  if (!is_paired(socket)) return;
   if (end.stop_heard && !socket.has(kWriting)) {
     end.stop_heard = false;
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
@@ -243,7 +256,7 @@ void local_on_channel(Socket& socket) {
   if (link == nullptr) return;
   if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
   hear_channel(socket, *link);
-  if (!link->used) return;
+  if (!is_paired(socket)) return;
   (void)look_at_rings(socket, *link);
   touch_link(socket, *link);
 }
@@ -266,7 +279,7 @@ void local_leave(Guard& guard, Socket& socket) {
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
     hear_channel(socket, *link);
-    if (!link->used) return;
+    if (!is_paired(socket)) return;
     if (end.paths.tx() == Tx::kRing) (void)say(*link, shm::SwitchKind::kResume, end.producer.produced());
     if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
     const bool unread = end.consumer.peek(link->in).size() != 0;

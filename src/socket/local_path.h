@@ -8,6 +8,11 @@
 
 namespace bypass::socket {
 
+/// Whether there is memory, and nobody has broken its rules.
+[[nodiscard]] inline bool is_paired(const Socket& socket) {
+  return socket.details->local.stage == LocalEnd::Stage::kPaired;
+}
+
 /// One call more on a connection that is not paired yet; begins an attempt when it is time.
 void local_count_call(Guard& guard, Socket& socket, int fd);
 /// Once it is over and nobody is inside: path kKernel. True: done.

@@ -139,7 +139,7 @@ long LocalReceiving::step(Guard& guard) {
   LocalLink* const link = local_link(socket_);
   if (link == nullptr) return failure(Error::kReset);  // the process that had it mapped is gone
   settle(socket_, *link);
-  if (!link->used) return kChanged;
+  if (!is_paired(socket_)) return kChanged;
   return end().paths.rx() == Rx::kRing ? take_from_ring(guard, *link) : take_from_kernel(guard);
 }
 
@@ -274,7 +274,7 @@ long LocalSending::attempt(Guard& guard) {
     LocalLink* const link = local_link(socket_);
     if (link == nullptr || end().stage != Stage::kPaired) return kChanged;
     settle(socket_, *link);
-    if (!link->used || end().paths.tx() == Tx::kKernel) return kChanged;
+    if (!is_paired(socket_) || end().paths.tx() == Tx::kKernel) return kChanged;
     if (end().paths.tx() == Tx::kReturning) {
       pump_return(socket_, *link);
       if (end().paths.tx() == Tx::kReturning) return again();
@@ -361,7 +361,7 @@ Way way_of(Socket& socket, int fd) {
   if (link == nullptr || socket.has(kShutSend)) return Way::kKernel;
   watch_kernel_half(socket, fd);
   settle(socket, *link);
-  if (!link->used) return Way::kKernel;
+  if (!is_paired(socket)) return Way::kKernel;
   if (end.paths.tx() == Tx::kReturning) return Way::kRing;
   return try_cut(socket, *link) ? Way::kRing : Way::kKernel;
 }
@@ -517,7 +517,7 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   if (link == nullptr || end.stage != Stage::kPaired) return std::nullopt;
   if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
   settle(socket, *link);
-  if (!link->used || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
+  if (!is_paired(socket) || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
   const std::uint64_t produced = link->in.peer->produced.load(std::memory_order_seq_cst);
   const std::uint64_t in_ring = std::min(produced - end.consumer.consumed(), link->in.size);
   const long kernels = end.paths.rx() == Rx::kKernel || end.paths.is_ending() ? in_kernel : 0;
@@ -531,8 +531,8 @@ std::uint32_t local_bits(const Socket& constant) {
   if (half == nullptr || !half->watched) return 0;
   LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
   if (link != nullptr) settle(socket, *link);
-  const bool reads_ring = link != nullptr && link->used && end.paths.rx() == Rx::kRing;
-  const bool writes_ring = link != nullptr && link->used && end.paths.tx() != Tx::kKernel;
+  const bool reads_ring = link != nullptr && is_paired(socket) && end.paths.rx() == Rx::kRing;
+  const bool writes_ring = link != nullptr && is_paired(socket) && end.paths.tx() != Tx::kKernel;
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
   if (!reads_ring || !writes_ring || half->taking != 0 || half->in || half->error || half->hung_up) {
     const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
