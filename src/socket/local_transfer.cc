@@ -48,6 +48,27 @@ class InKernel {
   std::uint16_t& count_;
 };
 
+/// A read that the kernel answers at once: nobody, in another process of the family neither, counts what has been read
+/// from it meanwhile. Signals are held back: a handler that reads the same socket would wait for it for ever.
+class ReadsInKernel {
+ public:
+  explicit ReadsInKernel(Socket& socket) : socket_(socket) {
+    hold(socket_, kReading);
+    thread_signals.in_lock = thread_signals.in_lock + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~ReadsInKernel() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_signals.in_lock = thread_signals.in_lock - 1;  // the guard's own count stays
+    hold_end(socket_, kReading);
+  }
+  ReadsInKernel(const ReadsInKernel&) = delete;
+  ReadsInKernel& operator=(const ReadsInKernel&) = delete;
+
+ private:
+  Socket& socket_;
+};
+
 /// The part of `data` behind its first `done` bytes, at most `most` of them.
 class Rest {
  public:
@@ -226,12 +247,14 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
 // Of the kernel's connection, into the rest of the program's room.
 long LocalReceiving::ask(Guard& guard, std::size_t most) {
   const Rest rest(data_, done_, most);
+  std::optional<ReadsInKernel> reads(socket_);
   const long r = ask_kernel(guard, [&](int number) {
     msghdr header{};
     header.msg_iov = const_cast<iovec*>(rest.parts().data());
     header.msg_iovlen = rest.parts().size();
     return kernel_result(kernel->recvmsg(number, &header, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT));
   });
+  reads.reset();
   if (r > 0) {
     done_ += static_cast<std::size_t>(r);
     if (!peeks()) end().paths.on_read_from_kernel(static_cast<std::uint64_t>(r));
