@@ -500,6 +500,34 @@ t = threading.Thread(target=write); t.start()
 
 
 @same
+def readers_that_stay_away(side):
+    """Both ends write without a pause, and read with many: a full ring is left and taken again, often, both ways."""
+    result = []
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("""
+heard = []
+def write():
+    at = 0
+    while at < 40 << 20:
+        n = random.choice((1, 5000, 70000, 900000)); s.sendall(pattern(at, n)); at += n
+    s.shutdown(socket.SHUT_WR)
+def read():
+    at = 0
+    while part := s.recv(random.choice((100, 5000, 300000))):
+        if part != pattern(at, len(part)): heard.append(f'other bytes at {at}'); break
+        at += len(part)
+        if random.random() < 0.02: time.sleep(random.random() * 0.05)
+    heard.append(at >= 40 << 20)
+threads = [threading.Thread(target=t) for t in (read, write)]
+[t.start() for t in threads]
+""")
+        for agent in (server, client):
+            result.append(agent("([t.join(100) for t in threads], heard)[1]", timeout=110))
+    return result
+
+
+@same
 def both_send_first(side):
     """Each writes 300 KB in one blocking call before it reads."""
     with pair(side) as (server, client):
@@ -1094,6 +1122,250 @@ def no_run_directory():
         asked(server, client, port)
 
 
+# --- Waiting
+
+WAITS = ("recv", "poll", "select", "level", "edge", "wait all")
+WAITERS = r"""
+level, edge = select.epoll(), select.epoll()
+level.register(s, select.EPOLLIN); edge.register(s, select.EPOLLIN | select.EPOLLET)
+def wait(how):
+    "One record of 8 bytes, waited for in one way or another."
+    if how == 'poll': p = select.poll(); p.register(s, select.POLLIN); ready = p.poll(20000)
+    elif how == 'select': ready = select.select([s], [], [], 20)[0]
+    elif how == 'level': ready = level.poll(20)
+    elif how == 'edge':
+        try: return s.recv(8, socket.MSG_DONTWAIT)
+        except BlockingIOError: ready = edge.poll(20)
+    else: return s.recv(8, socket.MSG_WAITALL if how == 'wait all' else 0)
+    return s.recv(8, socket.MSG_DONTWAIT) if ready else 'nobody woke me'
+def play(seed, first):
+    mine, shared = random.Random(seed + first), random.Random(seed)
+    for i in range(400):
+        if (i % 2 == 0) == first:
+            time.sleep(mine.choice((0, 0, 0, 0.0003, 0.003, 0.02)))
+            s.sendall(i.to_bytes(8, 'little'))
+        else:
+            how = mine.choice(('recv', 'poll', 'select', 'level', 'edge', 'wait all'))
+            got = wait(how)
+            if got != i.to_bytes(8, 'little'): return f'{how}: {got} in round {i}'
+    return 'all heard'
+"""
+
+
+@same
+def every_wait_is_woken(side):
+    """Records to and fro, with pauses; each is waited for in another way."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent(WAITERS)
+            agent.begin(f"play({random.randrange(1000)}, {agent is client})")
+        return [a.end(100) for a in (server, client)]
+
+
+@same
+def woken_by_another_thread(side):
+    """shutdown() by one thread ends what another waits for: to read, to write, in poll()."""
+    result = []
+    for how in ("SHUT_RD", "SHUT_WR", "SHUT_RDWR"):
+        for wait in ("s.recv(10)", "[e for _, e in p.poll(10000)]", "s.sendall(bytes(64 << 20))"):
+            if how == "SHUT_RD" and "send" in wait or how == "SHUT_WR" and "recv" in wait:
+                continue
+            with pair(side) as (server, client):
+                client("p = select.poll(); p.register(s, select.POLLIN | select.POLLRDHUP); got = []")
+                client(f"""
+def waits():
+    try: got.append({wait})
+    except OSError as e: got.append(errno.errorcode[e.errno])
+t = threading.Thread(target=waits); t.start()
+""")
+                time.sleep(0.3)
+                client(f"s.shutdown(socket.{how})")
+                result.append([how, wait, client("(t.join(15), t.is_alive(), got)[1:]")])
+                for agent in (server, client):
+                    side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def signals_in_the_middle(side):
+    """Handlers that end a waiting call, and handlers on top of calls that move bytes."""
+    with pair(side) as (server, client):
+        client("class Rang(Exception): pass")
+        client("def ring(*_): raise Rang")
+        client("signal.signal(signal.SIGALRM, ring); count = 0")
+        client("""
+def interrupted(call):
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try: return call()
+    except Rang: return 'rang'
+    finally: signal.setitimer(signal.ITIMER_REAL, 0)
+""")
+        result = [client("interrupted(lambda: s.recv(10))"), client("interrupted(lambda: select.select([s], [], [], 10))")]
+        client("def tick(*_):\n    global count; count += 1")
+        client("signal.signal(signal.SIGALRM, tick); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)")
+        server("t = threading.Thread(target=lambda: s.sendall(pattern(0, 30 << 20))); t.start()")
+        result += [client("take(s, 30 << 20)"), client("s.sendall(pattern(5, 200000))"), server("take(s, 200000)")]
+        client("signal.setitimer(signal.ITIMER_REAL, 0)")
+        return [*result, client("count > 0")]
+
+
+@same
+def both_ends_in_one_process(side):
+    agent = Agent(side, "server")
+    port = listener(agent)
+    agent(f"a = bounded(socket.create_connection(('127.0.0.1', {port}))); b = bounded(l.accept()[0])")
+    result = []
+    for i in range(40):
+        agent("a.sendall(pattern(0, 5000)); b.sendall(pattern(1, 3000))")
+        result.append([agent("take(b, 5000)"), agent("take(a, 3000)")])
+        time.sleep(0.005)
+    agent("t = threading.Thread(target=lambda: (a.sendall(pattern(0, 20 << 20)), a.close())); t.start()")
+    return [*result, agent("take(b, 30 << 20)"), agent("b.send(b'x')")]
+
+
+@same
+def connected_to_itself(side):
+    agent = Agent(side, "client")
+    port = free_port()
+    agent(f"s = bounded(socket.socket()); s.bind(('127.0.0.1', {port})); s.connect(('127.0.0.1', {port}))")
+    result = []
+    for i in range(20):
+        agent("s.sendall(pattern(0, 5000))")
+        result.append(agent("take(s, 5000)"))
+    return result
+
+
+@same
+def exits_behind_the_last_byte(side):
+    """The sender ends, in one way or another, before the other has read anything."""
+    result = []
+    for end in ("os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)",
+                "os.abort()"):
+        with pair(side) as (server, client):
+            client("resource.setrlimit(resource.RLIMIT_CORE, (0, 0))")
+            client("s.sendall(pattern(0, 200000))")
+            client.begin(end)
+            client.child.wait(20)
+            result.append([server("take(s, 300000)"), server("s.recv(1)")])
+    return result
+
+
+@same
+def forks_while_it_moves(side):
+    """A fork at any moment of the first calls; parent and child both go on."""
+    result = []
+    for i in range(12):
+        server, client = Agent(side, "server"), Agent(side, "client")
+        port = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port}))); r, w = os.pipe()")
+        server("s = bounded(l.accept()[0])")
+        forker = (client, server)[i % 2]
+        for n in range(i // 2):
+            client("s.sendall(b'x' * 1000)")
+            server("take(s, 1000)")
+            server("s.sendall(b'y' * 1000)")
+            client("take(s, 1000)")
+        other = server if forker is client else client
+        forker("""
+r, w = os.pipe()
+child = os.fork()
+if child == 0:
+    while os.read(r, 1): s.sendall(take(s, 100) + b'child')
+    os._exit(0)
+""")
+        got = []
+        for n in range(10):
+            other(f"s.sendall(pattern({n}, 100))")
+            forker("os.write(w, b'x')")
+            got.append(other("take(s, 105)"))
+            other(f"s.sendall(pattern({n} + 100, 100))")
+            got.append(forker("take(s, 100)"))
+            forker("s.sendall(b'parent')")
+            got.append(other("take(s, 6)"))
+        forker("os.close(w); os.kill(child, 9); os.waitpid(child, 0); s.close()")
+        result.append([got, other("s.recv(1)")])
+        for agent in (server, client):
+            side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def duplicates(side):
+    """The number under which it moved is closed, or becomes something else; a duplicate goes on."""
+    result = []
+    for how in ("d = s.dup(); s.close(); s = d", "d = s.dup(); os.dup2(r, s.fileno()); s.detach(); s = d",
+                "os.dup2(s.fileno(), 50); s.close(); s = socket.socket(fileno=50)"):
+        with pair(side) as (server, client):
+            for agent in (server, client):
+                agent("r, w = os.pipe()")
+            client("s.sendall(pattern(0, 9000))")
+            server("s.sendall(pattern(1, 8000))")
+            for agent in (client, server):
+                agent(how)
+            result += [server("take(s, 9000)"), client("take(s, 8000)")]
+            for i in range(10):
+                client("s.sendall(b'ping')")
+                server("s.sendall(take(s, 4))")
+                result.append(client("take(s, 4)"))
+            client("s.close()")
+            result.append(server("s.recv(1)"))
+    return result
+
+
+# --- A peer that does not keep to the rules
+
+@case
+def scribbled_memory():
+    """Random bytes over all that both share, at any time: the one who did it breaks its own connections; the other
+    process lives, and what it has with others goes on."""
+    needs_root()
+    with Side("local") as side:
+        server = Agent(side, "server")
+        server(FLOWS)
+        server("role = 'server'")
+        port = listener(server)
+        honest = Agent(side, "client")
+        honest(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server("s = bounded(l.accept()[0])")
+        warm(server, honest)
+        broken = 0
+        for round_number in range(100 if LONG else 12):
+            hostile = Agent(side, "client")
+            hostile(FLOWS)
+            hostile("role = 'client'")
+            hostile(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(4)]")
+            server("many = [l.accept()[0] for _ in range(4)]")
+            hostile("[m.sendall(bytes([i])) for i, m in enumerate(many)]")
+            server("many.sort(key=lambda m: m.recv(1))")
+            for one in (server, hostile):
+                one(f"running = flows(many, {round_number})")
+            side.until(lambda: memory_mapped(hostile)[0] > 0, "it has memory", 20)
+            scribble(hostile.pid, random.Random(round_number), whole=round_number % 3 == 0)
+            time.sleep(0.2)
+            kill(hostile)
+            verdict = server("ended()", timeout=90)
+            check(verdict[1:] == [4, 0], f"round {round_number}: {verdict}")
+            broken += any("other bytes" in v for v in verdict[0])
+            for _ in range(20):
+                honest("s.sendall(b'fine')")
+                check(server("take(s, 4)") == "b:fine", "an honest connection was hurt")
+        check(server.child.poll() is None, "the server ended")
+
+
+def scribble(pid, rng, whole):
+    """Over the indices and wake-up words of each segment of a process, or over all of it."""
+    with open(f"/proc/{pid}/maps") as file:
+        starts = [[int(n, 16) for n in line.split()[0].split("-")] for line in file if "bypass-connection" in line]
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for _ in range(1 if whole else 200):
+            for start, end in starts:
+                size = end - start if whole else 8
+                at = 0 if whole else rng.randrange(4096 // 8) * 8
+                with contextlib.suppress(OSError):
+                    memory.seek(start + at)
+                    memory.write(rng.choice((rng.randbytes(size), b"\0" * size, b"\xff" * size)))
+
+
 
 if __name__ == "__main__":
-    run_named(CASES, "as the kernel does it")
+    run_named(CASES, "passed")

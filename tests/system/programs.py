@@ -7,7 +7,7 @@ import shutil
 import socket
 
 from harness import LONG, check, free_port, make_file, run_named, sha256
-from sides import on
+from sides import leaves_nobody_to_ask, on
 
 SCENARIOS = {}
 
@@ -48,6 +48,7 @@ def redis_benchmark(side):
 
 
 @scenario("vhost", "local")
+@leaves_nobody_to_ask
 def redis_from_the_kernel(side):
     """A wildcard listener serves kernel peers, too: redis-cli from a plain shell reaches the same server."""
     port = free_port()
@@ -114,6 +115,7 @@ def iperf3(side, *arguments):
 
 
 @scenario("vhost", "local", "veth", "verbs", "shared")
+@leaves_nobody_to_ask
 def iperf3_tcp(side):
     amount = (10 << 30) if LONG else (160 << 20)  # four streams' buffers, at both ends, hold some 40 MB of it
     for extra in ([], ["-R"], ["-P", "4"]):
@@ -124,6 +126,7 @@ def iperf3_tcp(side):
 
 
 @scenario("vhost", "local", "veth")
+@leaves_nobody_to_ask
 def iperf3_udp(side):
     # Datagrams may be lost where the receiver gets no processor for a while: most must arrive, none reordered.
     end = iperf3(side, "-t", "1", "-u", "-b", "20M", "-l", "1400")
@@ -142,6 +145,7 @@ def sockperf(side, *arguments):
 
 
 @scenario("vhost", "local")
+@leaves_nobody_to_ask
 def sockperf_udp(side):
     return sockperf(side)
 
@@ -168,6 +172,7 @@ def wrk(side):
 
 
 @scenario("vhost", "local", "veth")
+@leaves_nobody_to_ask
 def socat(side):
     port = free_port()
     make_file(side.path("in"), 3 << 20)
@@ -194,6 +199,7 @@ def digests(folder):
 
 
 @scenario("vhost", "local", "veth")
+@leaves_nobody_to_ask
 def rsync(side):
     """A tree to the daemon and back, changed, and what has changed again: by several processes at each end."""
     port, url = free_port(), f"rsync://{side.address}"
@@ -222,6 +228,7 @@ def rsync(side):
 
 
 @scenario("vhost", "local", "veth", "verbs", "shared")
+@leaves_nobody_to_ask
 def udp_echo(side):
     port = free_port(socket.SOCK_DGRAM)
     side.start_python("server", "udp_echo.py", "server", "0.0.0.0", port, until="ready")

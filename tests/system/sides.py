@@ -26,10 +26,18 @@ WIRES = {
 }
 
 
+def leaves_nobody_to_ask(function):
+    """Of a scenario of datagrams, or whose connections' processes have ended by its end: whether they shared memory is
+    not to be seen any more."""
+    function.leaves_nobody_to_ask = True
+    return function
+
+
 def on(cases, *wires):
     """Makes a case of the scenario for each of `wires`, with the scenario's and the wire's name."""
     def register(function):
         for wire in wires:
-            cases[f"{function.__name__}_{wire}"] = lambda wire=wire: compare(function, *WIRES[wire])
+            asked = not getattr(function, "leaves_nobody_to_ask", False)
+            cases[f"{function.__name__}_{wire}"] = lambda wire=wire: compare(function, *WIRES[wire], uses_shared_memory=asked)
         return function
     return register

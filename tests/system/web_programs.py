@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from harness import HERE, LONG, check, children_of, compare, free_port, make_file, run_named, sha256
-from sides import on
+from sides import leaves_nobody_to_ask, on
 from veth_wire import Bridge
 
 SCENARIOS = {}
@@ -48,6 +48,7 @@ def python_threading_server(side):
 
 
 @scenario("vhost", "local", "veth")
+@leaves_nobody_to_ask
 def python_ssl(side):
     """By threads and by asyncio."""
     files, results = certificate(side), []

@@ -118,6 +118,29 @@ TEST_F(SwitchTest, Resume_BehindACutThatIsNotReachedYet) {
   EXPECT_EQ(reader.from_ring(1000, consumer), 5U);
 }
 
+TEST_F(SwitchTest, WriterThatResumed_MayCutAgain_AndTheReaderFollows) {
+  for (int round = 0; round < 3; round++) {
+    move();
+    put(10);
+    writer.resume();
+    EXPECT_EQ(writer.tx(), Tx::kKernel);
+    EXPECT_TRUE(writer.may_cut());
+    EXPECT_TRUE(reader.on_resume(producer.produced(), consumer, kSize));
+    EXPECT_TRUE(reader.is_ending());
+    take(10);
+    EXPECT_TRUE(reader.on_read_from_ring(consumer));
+    EXPECT_FALSE(reader.is_ending());
+  }
+}
+
+TEST_F(SwitchTest, WriterThatResumed_IsAskedToStop_AndDoesNotCutAgain) {
+  move();
+  writer.resume();
+  EXPECT_TRUE(writer.on_stop(0, producer, kSize));
+  EXPECT_EQ(writer.tx(), Tx::kKernel);
+  EXPECT_FALSE(writer.may_cut());
+}
+
 TEST_F(SwitchTest, Resume_WithoutACut_IsOutOfTurn) {
   EXPECT_FALSE(reader.on_resume(0, consumer, kSize));
 }
