@@ -292,7 +292,7 @@ void local_end(Guard& guard, Socket& socket) {
 }
 
 void local_forget(Socket& socket) {
-  if (LocalLink* const link = local_link(socket)) drop_local_link(*link);
+  if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
 }
 
 void local_number_goes(Socket& socket, int fd) {

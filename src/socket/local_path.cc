@@ -64,9 +64,6 @@ void take_timeouts(Socket& socket, int fd) {
     socket.low_water = static_cast<std::uint32_t>(low_water);
 }
 
-namespace {
-
-/// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
 void end_local_link(const Socket& socket, LocalLink& link) {
   if (!socket.has(kReading | kWriting)) return drop_local_link(link);
   active_links.remove(link);
@@ -74,8 +71,6 @@ void end_local_link(const Socket& socket, LocalLink& link) {
   link.watched = false;
   link.channel.close();
 }
-
-}  // namespace
 
 void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);

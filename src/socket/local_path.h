@@ -31,6 +31,8 @@ void settle(Socket& socket, LocalLink& link);
 bool try_cut(Socket& socket, LocalLink& link);
 /// What the peer wants back from the ring goes over the kernel, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
+/// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
+void end_local_link(const Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
