@@ -15,6 +15,7 @@
 namespace bypass {
 
 class Memory;
+struct Context;
 namespace tcp {
 struct Tcb;
 }
@@ -27,12 +28,20 @@ struct Hooks {
   /// from 0). Appends whole options to `room`, returns bytes used; what does not fit is left out.
   std::size_t (*add_syn_options)(void* self, tcp::Tcb& tcb, bool syn_ack, unsigned attempt,
                                  std::span<std::byte> room) = nullptr;
-  /// Each option of a received SYN or SYN-ACK that the stack itself does not know.
-  void (*see_syn_option)(void* self, tcp::Tcb& tcb, bool syn_ack, std::uint8_t kind,
+  /// Each option of a received SYN or SYN-ACK that the stack itself does not know. May put the connection under an
+  /// overlay (tcp/overlay.h).
+  void (*see_syn_option)(void* self, Context& ctx, tcp::Tcb& tcb, bool syn_ack, std::uint8_t kind,
                          std::span<const std::byte> body) = nullptr;
-  /// Bytes that ride on the handshake's last ACK, in front of the program's own. Returns how many were
-  /// written to `room`; they are numbered as the stream's first bytes and retransmitted as such.
-  std::size_t (*handshake_ack_payload)(void* self, tcp::Tcb& tcb, std::span<std::byte> room) = nullptr;
+  // --- Of connections under an overlay
+  /// The handshake is over. What the client's hook appends rides on its last ACK. `bare`: the segment that established
+  /// a server's connection lies at the stream's beginning and carries nothing.
+  void (*established)(void* self, Context& ctx, tcp::Tcb& tcb, bool bare) = nullptr;
+  /// Bytes, an ACK, FIN, an end or the timer have come: once a burst, before output; see run_overlay().
+  void (*progress)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
+  /// TCP has room for more: whether something was appended. Nothing else may be done here.
+  bool (*refill)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
+  /// The connection goes, and its overlay with it.
+  void (*gone)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
   /// Picks the source port of a connect (0: let the stack choose). RSS, fast paths.
   std::uint16_t (*choose_source_port)(void* self, const Endpoint& local, const Endpoint& remote) = nullptr;
 };

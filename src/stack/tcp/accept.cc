@@ -2,6 +2,7 @@
 
 #include "stack/tcp/open.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
@@ -86,7 +87,10 @@ Verdict complete_handshake(Env& env, Tcb& tcb, Segment& s) {
   }
   if (listener->accept_full()) return drop(env.count().drop_tcp_accept_queue);
   establish(env, tcb, s);
-  if (tcb.options.defer_accept_s != 0 && s.payload == 0 && !s.has(kFin)) {
+  const bool text = s.payload != 0;
+  if (tcb.overlay != nullptr) tell_established(env, tcb, !text && s.seq == tcb.rcv_nxt);
+  // What an overlay's peer begins with is not the program's.
+  if (tcb.options.defer_accept_s != 0 && (!text || tcb.overlay != nullptr) && !s.has(kFin)) {
     tcb.set(kDeferred);
     arm_idle(env, tcb);
     return Verdict::kContinue;
@@ -109,13 +113,18 @@ void accept_deferred(Env& env, Tcb& tcb) {
 }
 
 void queue_fin(Env& env, Tcb& tcb) {
-  if (tcb.has(kFinQueued)) return;
+  if (begin_fin(env, tcb)) output(env, tcb);
+}
+
+bool begin_fin(Env& env, Tcb& tcb) {
+  if (tcb.has(kFinQueued)) return false;
   switch (tcb.state) {
     case State::kSynSent:
-      return finish(env, tcb, Error::kNone, Why::kUser);
+      finish(env, tcb, Error::kNone, Why::kUser);
+      return false;
     case State::kSynReceived:  // establish() goes on
       tcb.set(kFinQueued);
-      return;
+      return false;
     case State::kEstablished:
       set_state(env, tcb, State::kFinWait1, Why::kUser);
       break;
@@ -123,10 +132,10 @@ void queue_fin(Env& env, Tcb& tcb) {
       set_state(env, tcb, State::kLastAck, Why::kUser);
       break;
     default:
-      return;
+      return false;
   }
   tcb.set(kFinQueued);
-  output(env, tcb);
+  return true;
 }
 
 void arm_idle_after_fin(Env& env, Tcb& tcb) {

@@ -21,6 +21,8 @@ void accept_deferred(Env& env, Tcb& tcb);
 
 /// Our direction ends: FIN behind what is queued (RFC 9293 §3.10.4).
 void queue_fin(Env& env, Tcb& tcb);
+/// The same without sending it yet; whether output() is due.
+bool begin_fin(Env& env, Tcb& tcb);
 /// Our FIN is acknowledged: an orphan waits for the peer's only so long.
 void arm_idle_after_fin(Env& env, Tcb& tcb);
 /// The state is TIME_WAIT: the last ACK goes out, a TimeWait takes over, the socket sees the end.

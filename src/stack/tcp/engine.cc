@@ -10,6 +10,7 @@
 #include "stack/tcp/input.h"
 #include "stack/tcp/open.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/steering.h"
@@ -129,18 +130,21 @@ void Engine::set_backlog(Listener& listener, unsigned backlog) {
   listener.backlog = backlog;
 }
 
-Result<Tcb*> Engine::accept(Context& ctx, Listener& listener, void* user) {
+Result<Tcb*> Engine::accept(Context&, Listener& listener, void* user) {
   const Changing changing(*impl_, &listener);
-  Env env{*impl_, ctx};
   Tcb* tcb = accept_pop(listener);
   if (tcb == nullptr) return Error::kWouldBlock;
   tcb->event.user = user;
   unsigned events = kEventWritable;
-  if (tcb->rx_bytes != 0) events |= kEventReadable;
-  if (tcb->has(kFinReceived)) events |= kEventEof | kEventReadable;
+  if (tcb->overlay != nullptr) {
+    events |= std::exchange(tcb->overlay->events, std::uint16_t{0});
+  } else {
+    if (tcb->rx_bytes != 0) events |= kEventReadable;
+    if (tcb->has(kFinReceived)) events |= kEventEof | kEventReadable;
+  }
   if (tcb->state == State::kClosed) events |= kEventClosed | kEventReadable;
   if (tcb->error != Error::kNone) events |= kEventError;
-  env.post(*tcb, static_cast<std::uint16_t>(events));
+  impl_->events.post(tcb->event, static_cast<std::uint16_t>(events));
   return tcb;
 }
 
@@ -197,7 +201,7 @@ bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
 
 std::size_t Engine::send_room(const Tcb& tcb) const {
   if (tcb.has(kFinQueued) || (tcb.state != State::kEstablished && tcb.state != State::kCloseWait)) return 0;
-  if (tcb.unsent() >= tcb.options.not_sent_low_water) return 0;
+  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) return 0;
   return tcb.ring.room(send_limit(*impl_, tcb));
 }
 
@@ -209,7 +213,7 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
   const std::uint32_t limit = send_limit(*impl_, tcb);
   const std::size_t room = tcb.ring.room(limit);
   if (room < limit / 3 + want) tcb.set(kWantWritable);
-  if (tcb.unsent() >= tcb.options.not_sent_low_water) {
+  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) {
     tcb.set(kWantWritable);
     return Error::kWouldBlock;
   }
@@ -230,7 +234,7 @@ void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {
   } else {
     tcb.clear(kMore);
   }
-  output(env, tcb);
+  if (tcb.overlay == nullptr) output(env, tcb);
 }
 
 std::size_t Engine::unacknowledged(const Tcb& tcb) const {
@@ -264,10 +268,15 @@ std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> o
 void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
   const Changing changing(*impl_, &tcb);
   Env env{*impl_, ctx};
-  std::size_t left = std::min<std::size_t>(bytes, tcb.rx_bytes);
-  tcb.rx_bytes -= static_cast<std::uint32_t>(left);
-  tune_receive_limit(env, tcb, static_cast<std::uint32_t>(left));
-  while (left != 0) {
+  std::uint32_t ready = 0;  // of an overlay: TCP's window does not know of them
+  if (tcb.overlay != nullptr) [[unlikely]] {
+    ready = static_cast<std::uint32_t>(std::min<std::size_t>(bytes, tcb.overlay->ready));
+    tcb.overlay->ready -= ready;
+  }
+  const auto counted = static_cast<std::uint32_t>(std::min<std::size_t>(bytes - ready, tcb.rx_bytes));
+  tcb.rx_bytes -= counted;
+  tune_receive_limit(env, tcb, counted);
+  for (std::size_t left = ready + counted; left != 0;) {
     Packet* frame = tcb.rx_head;
     if (left < frame->payload_len) {
       trim_front(*frame, static_cast<std::uint32_t>(left));
@@ -276,6 +285,7 @@ void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
     left -= frame->payload_len;
     tcb.rx_head = frame->queue_next;
     if (tcb.rx_head == nullptr) tcb.rx_tail = nullptr;
+    if (tcb.overlay != nullptr && tcb.overlay->sifted == frame) tcb.overlay->sifted = nullptr;
     frame->queue_next = nullptr;
     release_held(env, tcb, frame);
   }
@@ -310,7 +320,7 @@ void Engine::shutdown_send(Context& ctx, Tcb& tcb) {
 
 void Engine::shutdown_receive(Context& ctx, Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
-  const Env env{*impl_, ctx};
+  Env env{*impl_, ctx};
   tcb.set(kReceiveShut);
   env.post(tcb, kEventEof | kEventReadable);
 }
@@ -350,7 +360,7 @@ Engine::Orphans Engine::orphans() const {
   Orphans found;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     if (!tcb.orphan() || !sends(tcb.state) || tcb.has(kHalfOpen)) return;
-    (tcb.snd_una < tcb.ring.end() ? found.with_data : found.closing)++;
+    (!tcb.ring.empty() || tcb.snd_una < tcb.text_end() ? found.with_data : found.closing)++;
   });
   return found;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "stack/tcp/input.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
@@ -77,7 +78,11 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.flight = flight;
   event.app_limited = app_limited(tcb, flight);
   tcb.snd_una += acked;
-  tcb.ring.advance(env.core.memory, std::min(tcb.snd_una, tcb.ring.end()));
+  if (tcb.overlay == nullptr) {
+    tcb.ring.advance(env.core.memory, std::min(tcb.snd_una, tcb.ring.end()));
+  } else {
+    on_overlay_acked(env, tcb);
+  }
   event.rtt = take_sample(env, tcb, s);
   event.srtt = tcb.rtt.srtt();
   event.una = s.ack;
@@ -115,9 +120,9 @@ std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
 void wake_writer(Env& env, Tcb& tcb) {
   const std::uint32_t limit = send_limit(env.core, tcb);
   if (tcb.ring.room(limit) < limit / 3) return;
-  if (tcb.unsent() >= tcb.options.not_sent_low_water) return;
+  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) return;
   tcb.clear(kWantWritable);
-  env.post(tcb, kEventWritable);
+  env.core.events.post(tcb.event, kEventWritable);
 }
 
 }  // namespace bypass::tcp

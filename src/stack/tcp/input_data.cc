@@ -7,6 +7,7 @@
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 
@@ -179,7 +180,9 @@ std::size_t move_in_order(Env& env, Tcb& tcb) {
   tcb.rx_tail = nullptr;
   while (list != nullptr) {
     Packet* next = list->queue_next;
+    const bool sifted = tcb.overlay != nullptr && tcb.overlay->sifted == list;
     link_tail(tcb, moved(env, tcb, list));
+    if (sifted) tcb.overlay->sifted = tcb.rx_tail;
     if (!in_arena(*tcb.rx_tail)) stayed++;
     list = next;
   }

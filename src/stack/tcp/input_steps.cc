@@ -157,7 +157,7 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
 Verdict check_text(Env& env, Tcb& tcb, Segment& s) {
   if (s.payload == 0) return Verdict::kContinue;
   if (!receives(tcb.state)) return Verdict::kContinue;
-  const bool closed = tcb.orphan() && !tcb.has(kDeferred);
+  const bool closed = tcb.orphan() && !tcb.has(kDeferred) && tcb.overlay == nullptr;
   const bool shut = tcb.has(kReceiveShut) && (tcb.state == State::kFinWait1 || tcb.state == State::kFinWait2);
   if ((closed || shut) && after(s.seq + s.payload, tcb.rcv_nxt)) {
     // RFC 9293 §3.6.1: nobody is left to read it, and the peer must know. Both directions shut are as good as closed.
@@ -166,7 +166,7 @@ Verdict check_text(Env& env, Tcb& tcb, Segment& s) {
     finish(env, tcb, closed ? Error::kNone : Error::kReset, Why::kReset);
     return Verdict::kDone;
   }
-  if (tcb.has(kDeferred) && !end_deferral(env, tcb)) return drop(env.count().drop_tcp_accept_queue);
+  if (tcb.has(kDeferred) && tcb.overlay == nullptr && !end_deferral(env, tcb)) return drop(env.count().drop_tcp_accept_queue);
   accept_text(env, tcb, s);
   return Verdict::kContinue;
 }

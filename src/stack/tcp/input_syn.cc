@@ -4,6 +4,7 @@
 #include "stack/tcp/input.h"
 #include "stack/tcp/open.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/transmit.h"
 
@@ -18,22 +19,12 @@ void show_unknown_options(Env& env, Tcb& tcb, const Segment& s) {
   UnknownOption unknown[kMaxUnknownOptions];
   const std::size_t n = unknown_options(s.option_bytes(), unknown);
   for (std::size_t i = 0; i < n; i++)
-    hooks->see_syn_option(hooks->self, tcb, s.has(kAck), unknown[i].kind, unknown[i].body);
-}
-
-// The stream's first bytes may be the hook's; they ride on the ACK that completes the handshake.
-void hook_payload(Env& env, Tcb& tcb) {
-  const Hooks* hooks = env.ctx.hooks;
-  if (hooks == nullptr || hooks->handshake_ack_payload == nullptr) return;
-  auto room = tcb.ring.reserve(env.core.memory, tcb.mss, send_limit(env.core, tcb));
-  if (!room.ok()) return;
-  const std::size_t used = hooks->handshake_ack_payload(hooks->self, tcb, room->part[0]);
-  tcb.ring.commit(env.core.memory, std::min(used, room->part[0].size()));
+    hooks->see_syn_option(hooks->self, env.ctx, tcb, s.has(kAck), unknown[i].kind, unknown[i].body);
 }
 
 void on_syn_ack(Env& env, Tcb& tcb, Segment& s) {
   establish(env, tcb, s);
-  hook_payload(env, tcb);
+  if (tcb.overlay != nullptr) tell_established(env, tcb, false);
   env.post(tcb, kEventConnected | kEventWritable);
   tcb.set(kAckNow | kTryOutput);
   touch(env, tcb);

@@ -1,7 +1,9 @@
 #include "stack/tcp/invariants.h"
 
 #include "stack/tcp/core.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
 
 namespace bypass::tcp {
 namespace {
@@ -18,9 +20,9 @@ bool queue_adds_up(const Tcb& tcb) {
     if (p->payload_len == 0) return false;
     bytes += p->payload_len;
     last = p;
-    if (bytes > tcb.rx_bytes) return false;  // also ends a walk in a circle
+    if (bytes > tcb.queued()) return false;  // also ends a walk in a circle
   }
-  return bytes == tcb.rx_bytes && last == tcb.rx_tail;
+  return bytes == tcb.queued() && last == tcb.rx_tail;
 }
 
 constexpr Rule kAlways[] = {
@@ -37,7 +39,11 @@ constexpr Rule kSynchronized[] = {
     {"SND.UNA <= SND.NXT", [](const Tcb& t) { return t.snd_una <= t.snd_nxt; }},
     {"SND.NXT within what was queued", [](const Tcb& t) { return t.snd_nxt <= t.send_end(); }},
     {"the ring begins at SND.UNA",
-     [](const Tcb& t) { return t.ring.begin() == (t.snd_una > t.ring.end() ? t.ring.end() : t.snd_una); }},
+     [](const Tcb& t) {
+       return t.overlay != nullptr || t.ring.begin() == (t.snd_una > t.ring.end() ? t.ring.end() : t.snd_una);
+     }},
+    {"the map begins with what is not acknowledged",
+     [](const Tcb& t) { return t.overlay == nullptr || t.overlay->map.begin() <= t.snd_una; }},
     {"FIN sent means FIN queued", [](const Tcb& t) { return !t.has(kFinSent) || t.has(kFinQueued); }},
     {"FIN sent is behind the last byte", [](const Tcb& t) { return !t.has(kFinSent) || t.snd_nxt == t.send_end(); }},
     {"the promised edge is not behind RCV.NXT", [](const Tcb& t) { return !after(t.rcv_nxt, t.rcv_adv); }},
@@ -60,8 +66,8 @@ const char* index_violated(const Core& core, const Tcb& tcb) {
   if (!tcb.has(kInFlowTable)) return nullptr;
   const FlowKey key{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port};
   if (core.flows.find(key, core.flows.hash(key)) != &tcb.flow) return "the flow table finds the connection";
-  for (const Instant at : tcb.deadline)
-    if (at != kNever && (!tcb.wheel.scheduled() || tcb.wheel.expires() > at)) return "the wheel fires in time";
+  const Instant at = earliest_deadline(tcb);
+  if (at != kNever && (!tcb.wheel.scheduled() || tcb.wheel.expires() > at)) return "the wheel fires in time";
   return nullptr;
 }
 
@@ -73,6 +79,8 @@ const char* violated(const Tcb& tcb) {
   if (!synchronized(tcb.state) || !tcb.has(kInFlowTable)) return nullptr;
   if (const char* rule = first_broken(tcb, kSynchronized, std::size(kSynchronized))) return rule;
   if (const char* rule = tcb.scoreboard.violated()) return rule;
+  if (tcb.overlay != nullptr)
+    if (const char* rule = tcb.overlay->map.violated(tcb.ring)) return rule;
   return tcb.reassembly.violated(tcb.rcv_nxt);
 }
 

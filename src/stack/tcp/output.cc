@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "stack/tcp/input.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
@@ -82,11 +83,12 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint32_t mss) {
   if (!sent) return false;
   const bool fin = chunk.fin && *sent == chunk.length;
   const std::uint32_t numbers = *sent + (fin ? 1 : 0);
+  const bool partial = *sent < mss && (tcb.overlay == nullptr || has_program_bytes(tcb, tcb.snd_nxt, *sent));
   if (tcb.in_flight() == 0) tcb.progress = env.now();
   tcb.scoreboard.on_sent(tcb.seq_of(tcb.snd_nxt), numbers);
   tcb.snd_nxt += numbers;
   if (fin) tcb.set(kFinSent);
-  if (*sent < mss) tcb.small_end = tcb.snd_nxt;
+  if (partial) tcb.small_end = tcb.snd_nxt;
   if (!tcb.probe.running()) tcb.probe.start(tcb.seq_of(tcb.snd_nxt), env.now());
   if (tcb.received != 0) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
   return true;
@@ -107,10 +109,10 @@ Hold send_new(Env& env, Tcb& tcb) {
 
 bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   const std::uint64_t position = tcb.position_of(segment.begin);
-  const std::uint64_t end = std::min(position + segment.length, tcb.ring.end());
+  const std::uint64_t end = std::min(position + segment.length, tcb.text_end());
   const auto length = static_cast<std::uint32_t>(end > position ? end - position : 0);
-  const bool fin = length < segment.length;  // the number behind the ring's last byte
-  const bool last = position + length == tcb.ring.end();
+  const bool fin = length < segment.length;  // the number behind the last byte
+  const bool last = position + length == tcb.text_end();
   auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
   if (fin) flags |= kFin;
   const auto sent = send_data(env, tcb, position, length, flags);
@@ -204,6 +206,8 @@ void output(Env& env, Tcb& tcb) {
   if (tcb.in_flight() == 0) restart_after_idle(env, tcb);
   Hold hold = Hold::kDevice;
   if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) hold = send_new(env, tcb);
+  if (tcb.overlay != nullptr) [[unlikely]]
+    while ((hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb)) hold = send_new(env, tcb);
   if (hold == Hold::kDevice) block(env, tcb);
   if (hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd()) tcb.cwnd_limited = tcb.snd_nxt;
   tcb.clear(kForceOutput);
@@ -241,6 +245,7 @@ void touch(Env& env, Tcb& tcb) {
 void end_burst(Env& env) {
   while (Tcb* tcb = env.core.burst.head) {
     env.core.current = tcb;
+    if (tcb->overlay != nullptr) [[unlikely]] call_progress(env, *tcb);
     if (tcb->has(kTryOutput)) output(env, *tcb);
     if (tcb->has(kAckNow)) acknowledge(env, *tcb);
     env.core.burst.head = tcb->burst_next;

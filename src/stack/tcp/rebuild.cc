@@ -12,6 +12,7 @@
 #include "stack/tcp/input.h"
 #include "stack/tcp/invariants.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
@@ -30,11 +31,11 @@ bool queue_is_readable(const Env& env, const Tcb& tcb) {
   const bool own = env.ctx.sees_frames();
   const Memory& memory = env.core.memory;
   std::uint64_t bytes = 0;
-  for (const Packet* p = tcb.rx_head; p != nullptr && bytes <= tcb.rx_bytes; p = p->queue_next) {
+  for (const Packet* p = tcb.rx_head; p != nullptr && bytes <= tcb.queued(); p = p->queue_next) {
     if (!own && !memory.contains(p)) return false;
     bytes += p->payload_len;
   }
-  return bytes == tcb.rx_bytes;
+  return bytes == tcb.queued();
 }
 
 bool mark_queue(Env& env, Tcb& tcb) {
@@ -67,11 +68,19 @@ void forget_holes(Env& env, Tcb& tcb) {
   tcb.clear(kHoles);
 }
 
+bool adopt_overlay(Memory& memory, const Tcb& tcb) {
+  if (tcb.overlay == nullptr) return true;
+  const SendMap& map = tcb.overlay->map;
+  return mark(memory, tcb.overlay) && mark(memory, map.chunks_block()) && mark(memory, map.own_block());
+}
+
 bool adopt(Env& env, Tcb& tcb) {
   Memory& memory = env.core.memory;
+  if (tcb.overlay != nullptr && !memory.contains(tcb.overlay)) return false;
   if (!queue_is_readable(env, tcb)) return false;
   if (violated(tcb) != nullptr) return false;
   forget_holes(env, tcb);
+  if (!adopt_overlay(memory, tcb)) return false;
   if (!mark(memory, tcb.ring.block()) || !mark(memory, tcb.scoreboard.block())) return false;
   return mark_queue(env, tcb);
 }
@@ -156,7 +165,7 @@ void rejoin(Env& env, Tcb& tcb) {
                           {tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port});
   }
   tcb.path.header_len = 0;  // neighbours are forgotten
-  const Instant next = *std::min_element(tcb.deadline.begin(), tcb.deadline.end());
+  const Instant next = earliest_deadline(tcb);
   if (next != kNever) env.core.wheel.schedule(tcb, next);
   take_turns(env, tcb);
 }
@@ -172,6 +181,7 @@ void tell_peer(Env& env, const Tcb& tcb) {
 bool waits_for_its_frames(Env& env, Tcb& tcb) {
   if (!tcb.has(kZombie) || !tcb.ring.pinned() || !mark(env.core.memory, tcb.ring.block())) return false;
   tcb.clear(kInBurst | kBlocked | kAccepting);
+  tcb.overlay = nullptr;
   keep_pinned(env, tcb);
   return true;
 }

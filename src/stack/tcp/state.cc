@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stack/tcp/input.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
 
@@ -80,6 +81,7 @@ void detach(Env& env, Tcb& tcb) {
   stop_timers(env, tcb);
   tcb.ring.clear(env.core.memory);
   tcb.scoreboard.clear(env.core.memory);
+  if (tcb.overlay != nullptr) tcb.overlay->map.clear(env.core.memory);
   release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
 }
 
@@ -103,7 +105,9 @@ void destroy(Env& env, Tcb& tcb) {
 }
 
 void reap(Env& env, Tcb& tcb) {
-  if (!tcb.has(kZombie) || linked(tcb) || tcb.ring.busy()) return;
+  if (!tcb.has(kZombie) || linked(tcb)) return;
+  if (tcb.overlay != nullptr) destroy_overlay(env, tcb);
+  if (tcb.ring.busy()) return;
   if (env.core.current == &tcb) env.core.current = nullptr;
   env.core.tcbs.free(&tcb);
 }

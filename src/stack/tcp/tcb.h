@@ -4,8 +4,10 @@
 // Send positions are 64-bit stream offsets, position 0 being the first byte; SYN is the number in front of
 // it, FIN takes the position behind the last byte. On the wire a position is seq_base + its low 32 bits:
 //
-//      0            snd_una           snd_nxt           ring.end()
+//      0            snd_una           snd_nxt           text_end()
 //      |  acknowledged |  in flight      |  not sent yet   |FIN
+//
+// A position is the send ring's offset of the same number, unless an overlay maps them.
 //
 // Receive side (RFC 9293 figure 4): rcv_nxt, and rcv_adv, the right edge that was promised and that never
 // moves back.
@@ -32,6 +34,8 @@
 #include "stack/timer_wheel.h"
 
 namespace bypass::tcp {
+
+struct Overlay;  // overlay.h
 
 enum TcbFlag : std::uint32_t {
   // What the connection agreed on
@@ -83,12 +87,14 @@ inline constexpr std::size_t kTimers = 3;
 
 struct alignas(64) Tcb {
   // --- Line 0: found, and told about
-  EventNode event;  // first: the socket layer knows a Tcb by it
-  FlowNode flow;
+  // Behind a part that ends in padding stands what fits into it: some ten thousand connections pay for each line.
+  [[no_unique_address]] EventNode event;  // first: the socket layer knows a Tcb by it
   std::uint32_t flags = 0;
+  [[no_unique_address]] FlowNode flow;
   State state = State::kClosed;
   std::uint8_t rcv_scale = 0, snd_scale = 0;
   std::uint8_t quick_acks = 0;  // ACKs to send at once before delaying begins
+  Overlay* overlay = nullptr;   // the bytes are another protocol's (overlay.h)
   Tcb* burst_next = nullptr;
 
   // --- Line 1: header prediction
@@ -114,7 +120,6 @@ struct alignas(64) Tcb {
 
   // --- Sending
   Path path;
-  // Behind a part that ends in padding stands what fits into it: some ten thousand connections pay for each line.
   [[no_unique_address]] SendRing ring;
   std::uint32_t max_snd_wnd = 0;  // largest window the peer has offered
   Scoreboard scoreboard;
@@ -155,11 +160,23 @@ struct alignas(64) Tcb {
   [[nodiscard]] SeqNum seq_of(std::uint64_t position) const { return seq_base + static_cast<std::uint32_t>(position); }
   /// The position of a sequence number less than 2^31 away from SND.UNA.
   [[nodiscard]] std::uint64_t position_of(SeqNum s) const { return stream_offset(s, seq_of(snd_una), snd_una); }
+  /// Behind the last byte to be sent: positions are the ring's offsets, or an overlay says what they are.
+  [[nodiscard]] std::uint64_t text_end() const { return overlay == nullptr ? ring.end() : mapped_end(); }
+  [[nodiscard]] std::uint64_t mapped_end() const;
   /// Behind everything that we ever want to send, FIN included.
-  [[nodiscard]] std::uint64_t send_end() const { return ring.end() + (has(kFinQueued) ? 1 : 0); }
+  [[nodiscard]] std::uint64_t send_end() const { return text_end() + (has(kFinQueued) ? 1 : 0); }
   [[nodiscard]] std::uint32_t in_flight() const { return static_cast<std::uint32_t>(snd_nxt - snd_una); }
-  [[nodiscard]] std::uint64_t unsent() const { return ring.end() > snd_nxt ? ring.end() - snd_nxt : 0; }
+  [[nodiscard]] std::uint64_t unsent() const {
+    const std::uint64_t end = text_end();
+    return end > snd_nxt ? end - snd_nxt : 0;
+  }
+  /// Of the program's bytes those that no segment has carried yet, nor anything else.
+  [[nodiscard]] std::uint64_t program_unsent() const { return overlay == nullptr ? unsent() : mapped_unsent(); }
+  [[nodiscard]] std::uint64_t mapped_unsent() const;
   [[nodiscard]] std::uint32_t rcv_wnd() const { return after(rcv_adv, rcv_nxt) ? distance(rcv_nxt, rcv_adv) : 0; }
+  /// Bytes in the receive queue.
+  [[nodiscard]] std::uint64_t queued() const { return overlay == nullptr ? rx_bytes : overlaid_queued(); }
+  [[nodiscard]] std::uint64_t overlaid_queued() const;
   [[nodiscard]] bool orphan() const { return has(kOrphan); }
 };
 

@@ -4,6 +4,7 @@
 
 #include "stack/tcp/accept.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/transmit.h"
 
@@ -11,10 +12,6 @@ namespace bypass::tcp {
 namespace {
 
 constexpr unsigned kOrphanRetries = 8;  // as Linux: nobody waits for an orphan's data any more
-
-Instant earliest(const Tcb& tcb) {
-  return *std::min_element(tcb.deadline.begin(), tcb.deadline.end());
-}
 
 Instant user_deadline(const Tcb& tcb) {
   if (tcb.options.user_timeout_ms == 0) return kNever;
@@ -159,23 +156,29 @@ void fire(Env& env, Tcb& tcb) {
   constexpr void (*kHandlers[])(Env&, Tcb&) = {on_retransmit, on_delayed_ack, on_idle};
   static_assert(std::size(kHandlers) == kTimers);
   // Deadlines move away without the wheel's knowledge.
-  if (const Instant at = earliest(tcb); at > env.now()) {
+  if (const Instant at = earliest_deadline(tcb); at > env.now()) {
     if (at != kNever) env.core.wheel.schedule(tcb, at);
     return;
   }
   env.core.current = &tcb;
   touch(env, tcb);  // keeps the Tcb in the slab while its handlers run; end_burst() lets go
+  if (tcb.overlay != nullptr && tcb.overlay->deadline <= env.now()) tcb.overlay->deadline = kNever;
   for (std::size_t i = 0; i < kTimers; i++) {
     if (tcb.deadline[i] > env.now()) continue;
     tcb.deadline[i] = kNever;
     kHandlers[i](env, tcb);
     if (tcb.state == State::kClosed) return;
   }
-  const Instant next = earliest(tcb);
+  const Instant next = earliest_deadline(tcb);
   if (next != kNever) env.core.wheel.schedule(tcb, next);
 }
 
 }  // namespace
+
+Instant earliest_deadline(const Tcb& tcb) {
+  const Instant at = *std::min_element(tcb.deadline.begin(), tcb.deadline.end());
+  return tcb.overlay == nullptr ? at : std::min(at, tcb.overlay->deadline);
+}
 
 void arm(Env& env, Tcb& tcb, Timer timer, Instant at) {
   deadline(tcb, timer) = at;
@@ -184,6 +187,7 @@ void arm(Env& env, Tcb& tcb, Timer timer, Instant at) {
 
 void stop_timers(Env& env, Tcb& tcb) {
   tcb.deadline.fill(kNever);
+  if (tcb.overlay != nullptr) tcb.overlay->deadline = kNever;
   env.core.wheel.cancel(tcb);
 }
 

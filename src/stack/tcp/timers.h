@@ -16,6 +16,8 @@ inline Instant& deadline(Tcb& tcb, Timer timer) {
   return tcb.deadline[static_cast<std::size_t>(timer)];
 }
 void arm(Env& env, Tcb& tcb, Timer timer, Instant at);
+/// Of all of a connection's deadlines, its overlay's included.
+[[nodiscard]] Instant earliest_deadline(const Tcb& tcb);
 inline void disarm(Tcb& tcb, Timer timer) {
   deadline(tcb, timer) = kNever;
 }

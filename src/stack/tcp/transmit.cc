@@ -5,6 +5,7 @@
 
 #include "stack/checksum.h"
 #include "stack/frame_writer.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/timers.h"
 
@@ -50,6 +51,46 @@ Payload refer_to_payload(Env& env, const Path& path, const SendRing::Spans& span
     frame->external_len[i] = static_cast<std::uint32_t>(spans.part[i].size());
   }
   frame->frame_len = static_cast<std::uint32_t>(spans.size());
+  return {frame, summing ? checksum_frame(*frame, 0, frame->frame_len) : PartialSum{}};
+}
+
+// --- Of a connection under an overlay
+
+constexpr std::size_t kPieces = 16;
+constexpr std::size_t kMostOwnInFrame = 512;  // every port's buffer holds them beside the headers
+
+Payload copy_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
+  FrameWriter writer{env.core.network, env.ctx, tcb.path, 0, summing};
+  std::span<const std::byte> pieces[kPieces];
+  for (std::size_t done = 0, covered = 0; done < length; done += covered) {
+    const std::size_t n = tcb.overlay->map.pieces(tcb.ring, position + done, length - done, pieces, covered);
+    for (std::size_t i = 0; i < n; i++)
+      if (!writer.append(pieces[i])) return {};
+  }
+  const PartialSum sum = writer.sum();
+  return {writer.take(), sum};
+}
+
+// Own bytes lie in the frame, the ring's behind it are referred to: no more than one run of the map.
+Payload refer_to_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
+  Packet* frame = env.core.network.alloc(env.ctx, tcb.path);
+  if (frame == nullptr) return {};
+  std::span<const std::byte> pieces[SendMap::kPiecesOfOne];
+  std::size_t covered = 0;
+  const std::size_t n = tcb.overlay->map.pieces(tcb.ring, position, length, pieces, covered);
+  const std::size_t own = tcb.overlay->map.own_bytes(position, length);
+  std::size_t referred = 0;
+  for (std::size_t i = 0; i < n; i++) {
+    const auto size = static_cast<std::uint32_t>(pieces[i].size());
+    if (frame->len < own) {
+      std::memcpy(frame->data + frame->len, pieces[i].data(), size);
+      frame->len += size;
+    } else {
+      frame->external[referred] = pieces[i].data();
+      frame->external_len[referred++] = size;
+    }
+  }
+  frame->frame_len = length;
   return {frame, summing ? checksum_frame(*frame, 0, frame->frame_len) : PartialSum{}};
 }
 
@@ -166,6 +207,39 @@ bool send_frame(Env& env, Tcb& tcb, const Payload& payload, bool checksum_offloa
   return true;
 }
 
+// What is sent of a mapped connection at once, and how: as much of a run as makes whole segments by reference, what
+// reaches over its end in a segment of copies.
+struct MappedCut {
+  std::uint32_t length;
+  bool refer;
+};
+MappedCut cut_mapped(const Tcb& tcb, std::uint64_t position, std::uint32_t length, std::uint32_t room, bool refer) {
+  if (!refer) return {length, false};
+  const std::uint64_t run = tcb.overlay->map.run(position);
+  if (tcb.overlay->map.own_bytes(position, length) > kMostOwnInFrame) return {std::min(length, room), false};
+  if (run >= length) return {length, true};
+  if (run < room) return {std::min(length, room), false};
+  return {static_cast<std::uint32_t>(run - run % room), true};
+}
+
+struct Launch {
+  std::uint64_t position;
+  std::uint32_t room;  // of a segment
+  std::uint8_t flags;
+  bool refer, checksum_offload;
+};
+std::optional<std::uint32_t> launch_data(Env& env, Tcb& tcb, const Payload& payload, std::uint32_t length,
+                                         const Launch& how) {
+  if (how.refer) pin(env, tcb);
+  if (length > how.room) {
+    payload.frame->flags = static_cast<std::uint16_t>(payload.frame->flags | kTxTso);
+    payload.frame->tso_mss = static_cast<std::uint16_t>(how.room);
+  }
+  if (!send_frame(env, tcb, payload, how.checksum_offload, tcb.seq_of(how.position), how.flags)) return std::nullopt;
+  tcb.last_sent = env.now();
+  return length;
+}
+
 }  // namespace
 
 std::uint32_t segment_room(const Tcb& tcb) {
@@ -180,26 +254,37 @@ std::uint32_t frame_limit(Env& env, const Tcb& tcb) {
   return std::max(room, std::min(offloads_of(env, tcb.path).tso_max_bytes, kLargestFrame));
 }
 
+namespace {
+
+[[gnu::noinline]] std::optional<std::uint32_t> send_mapped(Env& env, Tcb& tcb, std::uint64_t position,
+                                                           std::uint32_t length, std::uint8_t flags) {
+  const Network::Offloads offloads = offloads_of(env, tcb.path);
+  const std::uint32_t room = segment_room(tcb);
+  const MappedCut cut = cut_mapped(tcb, position, length, room, may_refer(offloads, tcb.path, length));
+  if (cut.length != length) flags = kAck;
+  const auto make = cut.refer ? refer_to_mapped : copy_mapped;
+  const Payload payload = make(env, tcb, position, cut.length, !offloads.l4_checksum);
+  if (payload.frame != nullptr)
+    return launch_data(env, tcb, payload, cut.length, {position, room, flags, cut.refer, offloads.l4_checksum});
+  if (cut.refer || cut.length <= room) return std::nullopt;
+  return send_mapped(env, tcb, position, room, kAck);
+}
+
+}  // namespace
+
 std::optional<std::uint32_t> send_data(Env& env, Tcb& tcb, std::uint64_t position, std::uint32_t length,
                                        std::uint8_t flags) {
   if (!env.ctx.queue(tcb.path.port).can_transmit()) return std::nullopt;
+  if (tcb.overlay != nullptr) [[unlikely]] return send_mapped(env, tcb, position, length, flags);
   const Network::Offloads offloads = offloads_of(env, tcb.path);
   const std::uint32_t room = segment_room(tcb);
   const bool refer = may_refer(offloads, tcb.path, length);
   const auto make = refer ? refer_to_payload : copy_payload;
   const Payload payload = make(env, tcb.path, tcb.ring.spans(position, length), !offloads.l4_checksum);
-  if (payload.frame == nullptr) {
-    if (refer || length <= room) return std::nullopt;
-    return send_data(env, tcb, position, room, kAck);  // a frame of one segment needs fewer buffers
-  }
-  if (refer) pin(env, tcb);
-  if (length > room) {
-    payload.frame->flags = static_cast<std::uint16_t>(payload.frame->flags | kTxTso);
-    payload.frame->tso_mss = static_cast<std::uint16_t>(room);
-  }
-  if (!send_frame(env, tcb, payload, offloads.l4_checksum, tcb.seq_of(position), flags)) return std::nullopt;
-  tcb.last_sent = env.now();
-  return length;
+  if (payload.frame != nullptr)
+    return launch_data(env, tcb, payload, length, {position, room, flags, refer, offloads.l4_checksum});
+  if (refer || length <= room) return std::nullopt;
+  return send_data(env, tcb, position, room, kAck);  // a frame of one segment needs fewer buffers
 }
 
 bool send_empty(Env& env, Tcb& tcb, SeqNum seq, std::uint8_t flags) {

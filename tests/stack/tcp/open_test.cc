@@ -190,7 +190,7 @@ TEST(Hooks, SynOptions_AreAddedAndSeen) {
     std::memcpy(room.data(), option, sizeof option);
     return sizeof option;
   };
-  hooks.see_syn_option = [](void* self, tcp::Tcb&, bool, std::uint8_t kind, std::span<const std::byte> body) {
+  hooks.see_syn_option = [](void* self, Context&, tcp::Tcb&, bool, std::uint8_t kind, std::span<const std::byte> body) {
     static_cast<HookLog*>(self)->seen += std::to_string(kind) + ":" + std::to_string(body.size()) + ";";
   };
   s.ctx().hooks = &hooks;
@@ -198,18 +198,6 @@ TEST(Hooks, SynOptions_AreAddedAndSeen) {
   EXPECT_EQ(log.attempts, 1U);
   s.inject(seg().syn().seq(0).ack(1).raw({254, 3, 9, 1}));
   EXPECT_EQ(log.seen, "254:1;");
-}
-
-TEST(Hooks, HandshakePayload_RidesOnTheAck) {
-  Script s;
-  Hooks hooks;
-  hooks.handshake_ack_payload = [](void*, tcp::Tcb&, std::span<std::byte> room) {
-    std::memcpy(room.data(), "hook", 4);
-    return std::size_t{4};
-  };
-  s.ctx().hooks = &hooks;
-  s.connect().ignore_all().inject(seg().syn().seq(0).ack(1).mss(1000));
-  s.expect(seg().seq(1).ack(1).text("hook")).nothing_more();
 }
 
 TEST(Hooks, SourcePort_IsChosen) {
