@@ -9,14 +9,20 @@
 //   R2 An armed client's first bytes are magic_c, on the handshake's last ACK itself, whether the program has written
 //      or not; until they are acknowledged it sends no bare segment at their sequence number.
 //   R3 A server that sent the option looks at the segment that establishes the connection. It begins with magic_c: the
-//      server's direction begins with magic_s. It carries nothing: the server's direction is plain, for good and at
-//      once.
+//      server's direction begins with magic_s. It lies at the stream's beginning and carries nothing: the server's
+//      direction is plain, for good and at once. (It lies behind the beginning, because what was in front of it is lost
+//      or late: the first bytes decide when they come.)
 //   R4 Who sent R, or is armed, compares what comes in with the other's magic: all 16 bytes, framed; one that differs,
 //      plain, nothing taken away. Fewer so far: from 8 on it waits for more, below that for 10 ms at most.
 //   R5 An armed client that finds the server's direction plain sends REVERT.
+//   R6 So does one that has used up the DATA window before the server's direction has said what it is: a server whose
+//      direction is plain can send no CREDIT, and may wait for the client's end before it says anything. Who gets
+//      REVERT, and is framed itself, sends REVERT.
 //
 // The magic is keyed with both tags (and a secret, if the ends share one), not with addresses or sequence numbers,
 // which middleboxes rewrite. Without a secret it tells directions apart and authenticates nobody.
+//
+// Once a client is armed, or a server has answered, its object holds no pointer and may lie in the arena.
 //
 // The classes are templates over their rules, so that a test can show what each rule is for.
 #pragma once
@@ -122,15 +128,16 @@ class BasicClientHandshake {
     if (!sent_ || !option || (Rules::kClientAsksForR && !option->response) || !option->framed) return;
     armed_ = true;
     peer_ = *option;
+    first_ = magic(config_.tag, peer_.tag, Role::kClient, config_.secret);
     reader_.expect(magic(config_.tag, peer_.tag, Role::kServer, config_.secret));
+    config_.secret = {};
     if (!Rules::kReaderAsksForTheMagic) reader_.assume(Framing::kFramed);
   }
   [[nodiscard]] bool armed() const { return armed_; }
   [[nodiscard]] const SynOption& peer() const { return peer_; }
   /// R2: what the client's direction begins with.
   [[nodiscard]] std::optional<Magic> first_bytes() const {
-    if (!armed_) return std::nullopt;
-    return magic(config_.tag, peer_.tag, Role::kClient, config_.secret);
+    return armed_ ? std::optional(first_) : std::nullopt;
   }
   [[nodiscard]] Sniffer& reader() { return reader_; }
   /// R5.
@@ -139,6 +146,7 @@ class BasicClientHandshake {
  private:
   HandshakeConfig config_;
   SynOption peer_;
+  Magic first_{};
   Sniffer reader_;
   bool sent_ = false, armed_ = false;
 };
@@ -187,15 +195,18 @@ class BasicServerHandshake {
   /// What the server's direction is; kUnknown: its program's bytes wait (for the rest of a magic that has begun).
   [[nodiscard]] Framing writer() const { return writer_; }
   /// What its direction begins with if writer() is kFramed.
-  [[nodiscard]] Magic first_bytes() const { return magic(peer_.tag, config_.tag, Role::kServer, config_.secret); }
+  [[nodiscard]] const Magic& first_bytes() const { return first_; }
   [[nodiscard]] Sniffer& reader() { return reader_; }
   [[nodiscard]] const SynOption& peer() const { return peer_; }
 
  private:
   void answered() {
+    if (answered_) return;  // said once more
     answered_ = true;
+    first_ = magic(peer_.tag, config_.tag, Role::kServer, config_.secret);
     writer_ = Rules::kServerWaitsForTheAck ? Framing::kUnknown : Framing::kFramed;
     reader_.expect(magic(peer_.tag, config_.tag, Role::kClient, config_.secret));
+    config_.secret = {};
     if (!Rules::kReaderAsksForTheMagic) reader_.assume(Framing::kFramed);
   }
   void settle() {
@@ -204,6 +215,7 @@ class BasicServerHandshake {
 
   HandshakeConfig config_;
   SynOption peer_;
+  Magic first_{};
   Sniffer reader_;
   Framing writer_ = Framing::kPlain;
   bool offered_ = false, answered_ = false;

@@ -99,10 +99,21 @@ class BasicLane {
   };
   /// The next bytes of the stream.
   [[nodiscard]] Readable readable() const;
+  /// All that can be read, in the stream's order: of TCP's queue, of the ring, of TCP's queue again.
+  struct Parts {
+    std::uint64_t tcp = 0;
+    std::uint64_t ring = 0, ring_at = 0;  // from the byte with that count on
+    std::uint64_t tcp_behind = 0;
+    [[nodiscard]] std::uint64_t bytes() const { return tcp + ring + tcp_behind; }
+  };
+  [[nodiscard]] Parts parts() const;
+  [[nodiscard]] const RingReader& ring() const { return rx_ring_; }
   /// The program has taken them: at most readable().bytes.
   void consume(std::uint64_t bytes);
   [[nodiscard]] std::uint64_t consumed() const { return rcv_; }
   [[nodiscard]] bool at_eof() const { return has(kRxFin) && rcv_ == rx_fin_off_; }
+  /// The peer's direction has its end, read or not.
+  [[nodiscard]] bool peer_ended() const { return has(kRxFin); }
   /// The stream offset behind the last urgent byte; 0 if there was none.
   [[nodiscard]] std::uint64_t urgent_mark() const { return rx_urgent_off_; }
 
@@ -115,6 +126,12 @@ class BasicLane {
   [[nodiscard]] bool aborted() const { return has(kAborted); }
 
   // --- TCP beneath
+  /// Whether next_record() has one that carries no bytes.
+  [[nodiscard]] bool has_control() const;
+  /// Bytes that DATA records could carry now.
+  [[nodiscard]] std::uint64_t data_ready() const;
+  /// Bytes wait for a CREDIT record.
+  [[nodiscard]] bool window_closed() const { return tx_path_ == TxPath::kTcp && off_ < end_ && data_ready() == 0; }
   /// The next record due; of DATA the header, whose body are the buffer's bytes from record.value on.
   bool next_record(Record& out, std::uint32_t most_data = kMaxData);
   /// A record that has come; of DATA its bytes are in TCP's queue.
@@ -156,6 +173,11 @@ class BasicLane {
   /// The lane's number may be given to another connection: its ring is read, and neither end will
   /// write to the other's part again.
   [[nodiscard]] bool released() const;
+
+  /// No write of this lane can read from the send buffer any more.
+  [[nodiscard]] bool source_idle() const;
+  /// The writer does not know yet what was placed or read: see tell().
+  [[nodiscard]] bool has_news() const { return on_link() && rx_ring_.has_news() && !has(kRxOver | kAborted); }
 
   // --- The link beneath (LinkEnd calls these)
   [[nodiscard]] bool has_writes(std::span<const std::byte> memory);
@@ -239,6 +261,7 @@ class BasicLane {
   void settle();
 
   [[nodiscard]] bool on_link() const { return attachment_ == Attachment::kOpen && link_state_ == LaneLink::kUp; }
+  [[nodiscard]] bool tcp_credit_due() const;
   [[nodiscard]] bool waits_for_credit() const;
   [[nodiscard]] bool data_due() const;
   [[nodiscard]] bool credit_due() const;

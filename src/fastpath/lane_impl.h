@@ -38,6 +38,17 @@ auto BasicLane<Rules>::readable() const -> Readable {
 }
 
 template <typename Rules>
+auto BasicLane<Rules>::parts() const -> Parts {
+  if (rx_path_ == RxPath::kTcp) return {.tcp = tcp_ready_};
+  Parts out;
+  if (rcv_ < rx_cut_off_) out.tcp = std::min(tcp_ready_, rx_cut_off_ - rcv_);
+  out.tcp_behind = tcp_ready_ - out.tcp;
+  out.ring_at = rx_ring_.consumed();
+  out.ring = rx_ring_.placed() - out.ring_at;
+  return out;
+}
+
+template <typename Rules>
 void BasicLane<Rules>::consume(std::uint64_t bytes) {
   if (readable().from == From::kRing) {
     rx_ring_.consume(bytes);
@@ -172,6 +183,31 @@ bool BasicLane<Rules>::take_owed(Owed what) {
 }
 
 template <typename Rules>
+bool BasicLane<Rules>::tcp_credit_due() const {
+  return !has(kRxFin) && tcp_taken_ != tcp_told_ && 4 * (tcp_taken_ - tcp_told_) >= tcp_window_;
+}
+
+template <typename Rules>
+bool BasicLane<Rules>::has_control() const {
+  if (has(kAborted)) return false;
+  if (owed_ != 0 || tcp_credit_due()) return true;
+  if (tx_path_ != TxPath::kTcp) return false;
+  return (urgent_off_ > off_ && !has(kUrgentSent)) || (has(kFinQueued) && !has(kFinSent) && off_ == end_);
+}
+
+template <typename Rules>
+std::uint64_t BasicLane<Rules>::data_ready() const {
+  if (tx_path_ != TxPath::kTcp || has(kAborted)) return 0;
+  return std::min(end_ - off_, tcp_window_ - (tcp_sent_ - tcp_credit_));
+}
+
+template <typename Rules>
+bool BasicLane<Rules>::source_idle() const {
+  if (tx_path_ != TxPath::kTcp) return false;
+  return attachment_ == Attachment::kNone || link_state_ == LaneLink::kFinal || !has(kTxCut) || has(kTxOver);
+}
+
+template <typename Rules>
 bool BasicLane<Rules>::next_record(Record& out, std::uint32_t most_data) {
   out = {};
   if (has(kAborted)) return false;
@@ -206,7 +242,7 @@ bool BasicLane<Rules>::next_control(Record& out) {
     out.type = RecordType::kLaneClose;
   } else if (take_owed(kOwePong)) {
     out.type = RecordType::kPong, out.link = 0, out.value = ping_token_;
-  } else if (!has(kRxFin) && tcp_taken_ != tcp_told_ && 4 * (tcp_taken_ - tcp_told_) >= tcp_window_) {
+  } else if (tcp_credit_due()) {
     out.type = RecordType::kCredit, out.link = 0, out.value = tcp_told_ = tcp_taken_;
   } else {
     return false;
@@ -223,8 +259,7 @@ bool BasicLane<Rules>::next_data(Record& out, std::uint32_t most) {
     flags_ |= kUrgentSent;
     return true;
   }
-  const std::uint64_t window = tcp_window_ - (tcp_sent_ - tcp_credit_);
-  const std::uint64_t bytes = std::min({end_ - off_, window, std::uint64_t{most}, std::uint64_t{kMaxData}});
+  const std::uint64_t bytes = std::min({data_ready(), std::uint64_t{most}, std::uint64_t{kMaxData}});
   if (bytes != 0) {
     out.type = RecordType::kData, out.value = off_, out.length = static_cast<std::uint32_t>(bytes);
     off_ += bytes;

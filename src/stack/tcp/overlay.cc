@@ -53,7 +53,9 @@ void* create_overlay(Engine& engine, Tcb& tcb, std::size_t state_bytes) {
 
 void drop_overlay(Engine& engine, Context& ctx, Tcb& tcb) {
   Env env{engine.impl(), ctx};
+  tcb.overlay->map.clear(env.core.memory);
   env.core.memory.release(std::exchange(tcb.overlay, nullptr));
+  tcb.ring.advance(env.core.memory, std::min(tcb.snd_una, tcb.ring.end()));
   unsigned events = 0;
   if (tcb.rx_bytes != 0) events |= kEventReadable;
   if (tcb.has(kFinReceived)) events |= kEventReadable | kEventEof;
@@ -132,6 +134,7 @@ void pin_ring(Tcb& tcb) {
 void unpin_ring(Engine& engine, Context& ctx, Tcb& tcb) {
   Env env{engine.impl(), ctx};
   tcb.ring.unpin(env.core.memory);
+  if (tcb.has(kWantWritable)) wake_writer(env, tcb);  // the block may grow again
   reap(env, tcb);
 }
 

@@ -54,7 +54,8 @@ struct Sifter {
 
 /// Puts a connection that has sent nothing under a protocol whose state takes `state_bytes`. Null without memory.
 [[nodiscard]] void* create_overlay(Engine& engine, Tcb& tcb, std::size_t state_bytes);
-/// Plain TCP after all. Only while nothing is mapped and nothing has been sifted. What was written is sent.
+/// Plain TCP after all. Only while positions are the ring's offsets and nothing has been sifted. What was written is
+/// sent.
 void drop_overlay(Engine& engine, Context& ctx, Tcb& tcb);
 
 /// The protocol's hook is called, then output goes on: after anything was changed from outside of a hook. The

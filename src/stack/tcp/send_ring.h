@@ -67,6 +67,12 @@ class SendRing {
   void clear(Memory& memory);
   [[nodiscard]] bool busy() const { return reserved_ != 0 || pins_ != 0; }
 
+  /// Makes the block large enough for `bytes`, if it may move and there is memory; for who pins it next.
+  void widen(Memory& memory, std::size_t bytes) {
+    if (capacity_ < bytes) grow(memory, bytes);
+  }
+  /// The offset that lies at block()'s first byte; bytes follow modulo capacity().
+  [[nodiscard]] std::uint64_t origin() const { return origin_; }
   /// For Memory's rebuild: the block owned, null if none.
   [[nodiscard]] const void* block() const { return block_; }
 

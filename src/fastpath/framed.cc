@@ -1,0 +1,296 @@
+// Framed: a connection's turn, and what comes and goes in it.
+#include "fastpath/framed.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "stack/tcp/input.h"
+#include "stack/tcp/state.h"
+
+namespace bypass::fastpath {
+
+using tcp::Tcb;
+using Mode = Framed::Mode;
+
+namespace {
+
+constexpr Duration kQuiet = std::chrono::milliseconds(10);
+
+FramedTcp& self_of(void* self) {
+  return *static_cast<FramedTcp*>(self);
+}
+
+}  // namespace
+
+FramedTcp::FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& links)
+    : engine_(engine), config_(config), links_(links) {
+  hooks_.self = this;
+  hooks_.add_syn_options = [](void* self, Tcb& tcb, bool syn_ack, unsigned attempt, std::span<std::byte> room) {
+    return self_of(self).add_option(tcb, syn_ack, attempt, room);
+  };
+  hooks_.see_syn_option = [](void* self, Context&, Tcb& tcb, bool syn_ack, std::uint8_t kind,
+                             std::span<const std::byte> body) {
+    if (kind != kOptionKind) return;
+    if (const auto option = parse_syn_option(body)) self_of(self).see_option(tcb, syn_ack, *option);
+  };
+  hooks_.established = [](void* self, Context& ctx, Tcb& tcb, bool bare) { self_of(self).established(ctx, tcb, bare); };
+  hooks_.progress = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).progress(ctx, tcb); };
+  hooks_.refill = [](void* self, Context&, Tcb& tcb) { return self_of(self).refill(tcb); };
+  hooks_.gone = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).gone(ctx, tcb); };
+}
+
+// --- The turn
+
+void FramedTcp::progress(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (!tcp::synchronized(tcb.state)) {
+    if (tcb.state != tcp::State::kClosed) return;
+    if (framed.receiving == Mode::kFramed && !framed.lane.aborted()) receive(ctx, tcb, framed);
+    return over(ctx, tcb, framed);
+  }
+  if (!decide(ctx, tcb, framed)) return;
+  if (framed.receiving == Mode::kFramed) receive(ctx, tcb, framed);
+  take_tcp_end(tcb, framed);
+  release(ctx, tcb, framed);
+  tell_peer(ctx, framed);
+  if (!framed.lane.aborted()) links_.on_change(ctx, tcb, framed);
+  if (framed.lane.aborted() || given_up(ctx, tcb, framed)) {
+    tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
+    return over(ctx, tcb, framed);
+  }
+  if (tcp::sends(tcb.state)) {
+    if (framed.sending == Mode::kFramed) send_control(tcb, framed);
+    if (framed.sending == Mode::kRaw) send_raw(tcb, framed);
+    send_end(ctx, tcb, framed);
+    if (tcb.unsent() != 0 || framed.lane.data_ready() != 0) tcb.set(tcp::kTryOutput);  // which calls refill()
+  }
+  tell_program(ctx, tcb, framed);
+  arm(ctx, tcb, framed);
+}
+
+/// TCP has ended. In order, and the lane is done; or the link must hear of it.
+void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
+  if (!framed.lane.finished()) framed.lane.abort();
+  links_.on_change(ctx, tcb, framed);
+}
+
+void FramedTcp::gone(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (!framed.lane.finished()) framed.lane.abort();
+  const bool still_read = links_.on_gone(ctx, tcb, framed);
+  if (framed.pinned && !still_read) tcb.ring.unpin(engine_.impl().memory);
+}
+
+void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
+  const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
+  Instant at = std::min(framed.quiet, framed.patience);
+  if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
+  tcp::set_deadline(engine_, ctx, tcb, at);
+}
+
+// --- Receiving
+
+struct FramedTcp::Sifting {
+  FramedTcp& self;
+  Context& ctx;
+  Tcb& tcb;
+  Framed& framed;
+  std::uint32_t data = 0;  // of the DATA record whose header was the last thing seen
+
+  tcp::Sifted next(std::span<const std::byte> bytes);
+  tcp::Sifted on_record(const Record& record, std::size_t taken);
+};
+
+tcp::Sifted FramedTcp::Sifting::next(std::span<const std::byte> bytes) {
+  using As = tcp::Sifted::As;
+  if (framed.receiving == Mode::kRaw) return {As::kRest};
+  if (framed.magic_left != 0) {
+    const auto n = static_cast<std::uint8_t>(std::min<std::size_t>(framed.magic_left, bytes.size()));
+    framed.magic_left = static_cast<std::uint8_t>(framed.magic_left - n);
+    return {As::kRecord, n};
+  }
+  if (data != 0) return {As::kProgram, std::exchange(data, 0)};
+  const Decoder::Step step = framed.decoder.next(bytes);
+  const auto taken = static_cast<std::uint32_t>(step.taken);
+  switch (step.event) {
+    case Decoder::Event::kMore:
+      return {As::kRecord, taken};
+    case Decoder::Event::kRecord:
+      return on_record(step.record, step.taken);
+    case Decoder::Event::kData:
+      framed.lane.on_record({.type = RecordType::kData, .length = step.data});
+      if (framed.lane.aborted()) return {As::kStop};
+      if (taken == step.data) return {As::kProgram, taken};
+      data = step.data;
+      return {As::kRecord, taken - step.data};
+    default:
+      framed.lane.abort(Reason::kBadRecord);
+      return {As::kStop};
+  }
+}
+
+tcp::Sifted FramedTcp::Sifting::on_record(const Record& record, std::size_t taken) {
+  framed.lane.on_record(record);
+  if (framed.lane.aborted()) return {tcp::Sifted::As::kStop};
+  if (record.type == RecordType::kRevert) {
+    framed.receiving = Mode::kRaw;
+    framed.revert_owed = framed.sending == Mode::kFramed;
+  } else if (record.type >= RecordType::kLinkHello) {
+    self.links_.on_link_record(ctx, tcb, framed, record, framed.decoder.link_body());
+  } else if (record.type != RecordType::kCredit) {
+    self.links_.on_change(ctx, tcb, framed);
+  }
+  return {tcp::Sifted::As::kRecord, static_cast<std::uint32_t>(taken)};
+}
+
+void FramedTcp::receive(Context& ctx, Tcb& tcb, Framed& framed) {
+  Sifting sifting{*this, ctx, tcb, framed};
+  tcp::sift(engine_, ctx, tcb,
+            {&sifting, [](void* self, std::span<const std::byte> bytes) {
+               return static_cast<Sifting*>(self)->next(bytes);
+             }});
+}
+
+void FramedTcp::take_tcp_end(Tcb& tcb, Framed& framed) {
+  if (framed.tcp_end_seen || !tcp::peer_has_ended(tcb)) return;
+  framed.tcp_end_seen = true;
+  if (framed.receiving != Mode::kFramed) return;
+  if (framed.decoder.mid_record()) return framed.lane.abort(Reason::kBadRecord);
+  if (framed.sending == Mode::kFramed) {
+    framed.lane.on_tcp_end();
+  } else if (!framed.lane.peer_ended()) {
+    framed.lane.abort(Reason::kBadState);
+  }
+}
+
+void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
+  unsigned events = 0;
+  const std::uint64_t all = framed.lane.consumed() + framed.raw_read + readable(tcb);
+  if (all > framed.heard) {
+    framed.heard = all;
+    events |= kEventReadable;
+  }
+  if (!framed.eof_heard && framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) {
+    framed.eof_heard = true;
+    events |= kEventEof | kEventReadable;
+  }
+  if (events == 0) return;
+  tcp::end_deferral(engine_, ctx, tcb);
+  tcp::post_events(engine_, tcb, static_cast<std::uint16_t>(events));
+}
+
+/// Credits that are too few to be told by themselves are told when nothing else has happened for a while.
+void FramedTcp::tell_peer(Context& ctx, Framed& framed) {
+  if (!framed.lane.has_news()) {
+    framed.quiet = kNever;
+  } else if (framed.quiet == kNever) {
+    framed.quiet = ctx.now + kQuiet;
+  } else if (ctx.now >= framed.quiet) {
+    framed.lane.tell();
+    framed.quiet = kNever;
+  }
+}
+
+// --- Sending
+
+bool FramedTcp::send_record(Tcb& tcb, Framed& framed, std::uint32_t most_data) {
+  Record record;
+  if (!framed.lane.next_record(record, most_data)) return false;
+  std::array<std::byte, kMaxControl> room;
+  const auto bytes = std::span(room).first(encode(record, room));
+  const bool data = record.type == RecordType::kData;
+  tcp::append_record(tcb, bytes, record.value, data ? record.length : 0, !data);
+  return true;
+}
+
+/// What must not wait for DATA in front of it to leave.
+void FramedTcp::send_control(Tcb& tcb, Framed& framed) {
+  Lane& lane = framed.lane;
+  while (lane.has_control() && tcp::prepare_record(engine_, tcb, kMaxControl) && send_record(tcb, framed, 0)) {
+  }
+  if (framed.both_framed()) send_links_records(tcb, framed);
+  const bool client = std::holds_alternative<ClientHandshake>(framed.handshake);
+  if (client && framed.receiving == Mode::kUndecided && lane.window_closed()) framed.revert_owed = true;
+  if (framed.revert_owed) send_revert(tcb, framed);
+}
+
+void FramedTcp::send_links_records(Tcb& tcb, Framed& framed) {
+  Record record;
+  std::array<std::byte, kMaxLinkBody> body;
+  std::array<std::byte, kMaxControl> room;
+  while (tcp::prepare_record(engine_, tcb, kMaxControl) && links_.next_link_record(tcb, framed, record, body)) {
+    const std::size_t n = encode(record, room, std::span(body).first(record.length));
+    tcp::append_record(tcb, std::span(room).first(n), 0, 0, true);
+  }
+}
+
+void FramedTcp::send_revert(Tcb& tcb, Framed& framed) {
+  if (!tcp::prepare_record(engine_, tcb, kMaxControl)) return;
+  std::array<std::byte, kMaxControl> room;
+  const std::size_t n = encode({.type = RecordType::kRevert}, room);
+  tcp::append_record(tcb, std::span(room).first(n), 0, 0, true);
+  framed.revert_owed = false;
+  framed.sending = Mode::kRaw;
+  framed.raw_next = framed.lane.next_offset();
+}
+
+void FramedTcp::send_raw(Tcb& tcb, Framed& framed) {
+  const std::uint64_t end = tcb.ring.end();
+  if (framed.raw_next == end || !tcp::prepare_record(engine_, tcb, 0)) return;
+  tcp::append_record(tcb, {}, framed.raw_next, end - framed.raw_next, false);
+  framed.raw_next = end;
+}
+
+/// TCP's FIN. Of two framed ends it is the first one's to begin; where both have ended at once, both do.
+void FramedTcp::send_end(Context& ctx, Tcb& tcb, Framed& framed) {
+  if (!framed.shut || tcb.has(tcp::kFinQueued)) return;
+  const bool raw = framed.sending == Mode::kRaw && framed.raw_next == tcb.ring.end();
+  const bool turn = framed.ended_first || framed.tcp_end_seen || framed.receiving == Mode::kRaw;
+  const bool done = framed.sending == Mode::kFramed && framed.lane.finished() && !framed.revert_owed && turn;
+  if (raw || done) tcp::send_fin(engine_, ctx, tcb);
+}
+
+/// TCP could send more: DATA, once all that it was given has left, or fills a segment together with what has not.
+bool FramedTcp::refill(Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (framed.sending != Mode::kFramed || framed.revert_owed) return false;
+  const std::uint64_t ready = framed.lane.data_ready(), unsent = tcb.unsent();
+  if (ready == 0 || (unsent != 0 && unsent + ready < tcb.mss)) return false;
+  return tcp::prepare_record(engine_, tcb, kMaxControl) && send_record(tcb, framed, kMaxData);
+}
+
+/// What the peer has, over whichever path, is forgotten.
+void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
+  if (!tcp::sends(tcb.state) && tcb.state != tcp::State::kFinWait2) return;
+  Lane& lane = framed.lane;
+  const std::uint64_t over_tcp = tcb.overlay->map.acknowledged();
+  std::uint64_t una = over_tcp;
+  if (framed.sending == Mode::kFramed) {
+    lane.on_tcp_acked(over_tcp);
+    if (lane.tx_path() != TxPath::kTcp) lane.look(links_.memory(lane.link()));
+    una = lane.una();
+    tcb.overlay->taken = std::max(tcb.overlay->taken, lane.next_offset());
+  }
+  tcp::release_sent(engine_, ctx, tcb, una);
+  if (!framed.pinned || !lane.source_idle()) return;
+  framed.pinned = false;
+  tcp::unpin_ring(engine_, ctx, tcb);
+}
+
+// --- The end
+
+/// A closed end waits for the peer's only so long, and reads nothing any more.
+bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
+  const bool nobody_reads = framed.closed || (framed.shut && framed.shut_receive);
+  if (nobody_reads && readable(tcb) != 0) return true;
+  const bool delivered = framed.sending == Mode::kFramed && framed.lane.una() == framed.lane.end();
+  if (!framed.closed || !delivered || tcb.has(tcp::kFinQueued)) {
+    framed.patience = kNever;
+  } else if (framed.patience == kNever) {
+    framed.patience = ctx.now + config_.fin_wait;
+  }
+  return ctx.now >= framed.patience;
+}
+
+}  // namespace bypass::fastpath

@@ -1,0 +1,194 @@
+// Framed: TCP connections whose peer may be accelerated, too. It joins the handshake (handshake.h), the records
+// (control.h) and the lane (lane.h) to a TCP connection of stack/tcp, as its overlay.
+//
+//   FramedTcp framed(stack.tcp(), config, links);
+//   ctx.hooks = &framed.hooks();      // from then on SYNs carry the option where links.wanted() says so
+//
+// A connection without the option has no overlay and never comes here. One with an overlay begins undecided and
+// becomes, each direction for itself, framed or plain. Found plain in both before anything was framed, it loses its
+// overlay and is TCP's alone: so whoever holds a Tcb asks FramedTcp::has() at each call, and hands the call to
+// tcp::Engine or here. The calls here have the meaning, the results and the events (EventNode) of the Engine's calls
+// of the same name.
+//
+//   sending     kUndecided ──client armed, magic_c seen──► kFramed ──REVERT──► kRaw      kUndecided ──► no overlay
+//   receiving   kUndecided ──magic──► kFramed ──REVERT──► kRaw;   kUndecided ──other bytes──► kRaw
+//
+// FIN and half-close are records while a direction is framed. TCP's FIN follows when both directions are over: first
+// from the end that has ended first, whose TIME-WAIT it is, as if there were no records.
+//
+// Records are made when TCP has room for them: control at once, DATA when all that was handed to TCP before has left.
+// Until then bytes stay in the send ring alone, free to go over a lane.
+//
+// Who tells and who looks: FramedTcp does. What was placed in our ring, or read out of it, and is too little to be told
+// by itself, is told kQuiet later (Lane::tell), by the connection's own timer in the stack's wheel. The writer's block
+// is looked at whenever the program asks for room, and at each turn of the connection; nothing waits for it: who waits
+// for room says BLOCKED and is woken by a message.
+//
+// FramedTcp is private to a process, as a Context is; Framed lies in the arena, in the overlay's block. Everything is
+// called with the shard's lock held.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+#include "fastpath/control.h"
+#include "fastpath/handshake.h"
+#include "fastpath/lane.h"
+#include "stack/context.h"
+#include "stack/tcp/overlay.h"
+
+namespace bypass::fastpath {
+
+struct Framed;
+
+/// The process's links, and what it decides about lanes.
+class Links {
+ public:
+  Links() = default;
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+  virtual ~Links() = default;
+
+  /// Whether a connection may be framed: policy, and the peer's address. Asked for SYN and SYN-ACK.
+  [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb) = 0;
+  /// The memory that the peer of that link writes; empty: it is not known here.
+  [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
+  /// The connection was written to or read, or something has come for it. Here an offer is made, answered
+  /// (Lane::offer, accept, decline), a lane that is open is used (FramedTcp::cut) or left (Lane::leave), a link that is
+  /// suspect failed, a lane that is detached taken out of its LinkEnd's table, and one that is open enqueued there.
+  virtual void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) = 0;
+  /// A LINK_* record: its body is valid for the call.
+  virtual void on_link_record(Context&, tcp::Tcb&, Framed&, const Record&, std::span<const std::byte>) {}
+  /// A LINK_* record to be sent on this connection; its body into `body` (kMaxLinkBody). False: none.
+  virtual bool next_link_record(tcp::Tcb&, Framed&, Record&, std::span<std::byte>) { return false; }
+  /// The connection goes. What the link still needs of the lane (RESET to be said, an answer that is awaited) is to be
+  /// copied. True: writes that were posted may still read from the send ring: its block stays until
+  /// tcp::unpin_ring().
+  virtual bool on_gone(Context& ctx, tcp::Tcb& tcb, Framed& framed) = 0;
+};
+
+struct FramedConfig {
+  HandshakeConfig handshake;
+  std::uint32_t tcp_window = 256U << 10;  // LaneConfig's
+  Duration fin_wait = std::chrono::seconds(60);  // how long a closed end waits for the peer's end
+};
+
+/// One connection's state.
+struct Framed {
+  enum class Mode : std::uint8_t { kUndecided, kFramed, kRaw };
+
+  explicit Framed(const LaneConfig& config) : lane(config) {}
+  /// Lanes may be offered, and LINK_* records sent.
+  [[nodiscard]] bool both_framed() const {
+    return sending == Mode::kFramed && receiving == Mode::kFramed && !revert_owed;
+  }
+
+  Lane lane;
+  Decoder decoder;
+  std::variant<ClientHandshake, ServerHandshake> handshake{ClientHandshake{{}}};
+  std::uint64_t raw_next = 0;  // kRaw: the next byte of the send ring that the map has not got
+  std::uint64_t heard = 0;     // bytes that the program has been told of
+  std::uint64_t raw_read = 0;  // kRaw: bytes read that no record carried
+  Instant quiet = kNever;      // when news are to be told
+  Instant patience = kNever;   // when a closed connection gives its peer up
+  Mode sending = Mode::kUndecided, receiving = Mode::kUndecided;
+  std::uint8_t magic_left = 0;  // bytes of the peer's magic still in front
+  // What has happened
+  bool revert_owed = false;
+  bool shut = false;          // the program ends its direction
+  bool shut_receive = false;  // and reads no more
+  bool ended_first = false;
+  bool closed = false;        // there is no socket any more
+  bool tcp_end_seen = false;
+  bool eof_heard = false;
+  bool pinned = false;  // the send ring, for the lane's writes
+};
+
+static_assert(std::is_trivially_destructible_v<Framed>, "it goes with its block");
+static_assert(sizeof(tcp::Overlay) + sizeof(Framed) <= 1024, "what a framed connection costs beside its Tcb");
+
+class FramedTcp {
+ public:
+  /// `links` outlives it.
+  FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& links);
+  FramedTcp(const FramedTcp&) = delete;
+  FramedTcp& operator=(const FramedTcp&) = delete;
+
+  /// For Context::hooks; `self` is taken.
+  [[nodiscard]] const Hooks& hooks() const { return hooks_; }
+  [[nodiscard]] static bool has(const tcp::Tcb& tcb) { return tcb.overlay != nullptr; }
+  [[nodiscard]] static Framed& of(tcp::Tcb& tcb) { return *reinterpret_cast<Framed*>(tcb.overlay->state()); }
+  [[nodiscard]] static const Framed& of(const tcp::Tcb& tcb) {
+    return *reinterpret_cast<const Framed*>(tcb.overlay->state());
+  }
+
+  // --- Sending: see tcp::Engine
+  [[nodiscard]] std::size_t send_room(tcp::Tcb& tcb);
+  Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want);
+  /// `urgent`: the last byte is (MSG_OOB).
+  void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
+  [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
+
+  // --- Receiving
+  [[nodiscard]] std::size_t readable(const tcp::Tcb& tcb) const;
+  std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes = SIZE_MAX) const;
+  void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes);
+  [[nodiscard]] bool at_eof(const tcp::Tcb& tcb) const;
+  /// The peer will send no more (poll's RDHUP): what tcp::Engine::state() says of a plain connection.
+  [[nodiscard]] bool peer_has_ended(const tcp::Tcb& tcb) const;
+  /// Bytes that can be read up to and with the last urgent one (SIOCATMARK); 0: there is none in front.
+  [[nodiscard]] std::uint64_t before_urgent_mark(const tcp::Tcb& tcb) const;
+
+  // --- Ending
+  void shutdown_send(Context& ctx, tcp::Tcb& tcb);
+  void shutdown_receive(Context& ctx, tcp::Tcb& tcb);
+  void close(Context& ctx, tcp::Tcb& tcb);
+  void abort(Context& ctx, tcp::Tcb& tcb);
+
+  // --- The links' side
+  /// The lane carries what the program writes from now on; Lane::can_cut() must hold. From on_change() or outside.
+  void cut(tcp::Tcb& tcb);
+  /// The connection's turn: after LinkEnd has taken messages for its lane, or the link has failed or is final.
+  void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
+  /// For LinkEnd's table.
+  [[nodiscard]] static ByteSource source(const tcp::Tcb& tcb);
+
+ private:
+  struct Sifting;
+
+  // --- Hooks (framed_handshake.cc, framed.cc)
+  std::size_t add_option(tcp::Tcb& tcb, bool syn_ack, unsigned attempt, std::span<std::byte> room);
+  void see_option(tcp::Tcb& tcb, bool syn_ack, const SynOption& option);
+  void established(Context& ctx, tcp::Tcb& tcb, bool bare);
+  void progress(Context& ctx, tcp::Tcb& tcb);
+  bool refill(tcp::Tcb& tcb);
+  void gone(Context& ctx, tcp::Tcb& tcb);
+
+  // --- A turn's steps
+  [[nodiscard]] bool decide(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void decide_sending(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void receive(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void take_tcp_end(tcp::Tcb& tcb, Framed& framed);
+  void send_control(tcp::Tcb& tcb, Framed& framed);
+  void send_links_records(tcp::Tcb& tcb, Framed& framed);
+  void send_revert(tcp::Tcb& tcb, Framed& framed);
+  void send_raw(tcp::Tcb& tcb, Framed& framed);
+  void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void tell_peer(Context& ctx, Framed& framed);
+  [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);
+  void over(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+
+  tcp::Engine& engine_;
+  FramedConfig config_;
+  Links& links_;
+  Hooks hooks_;
+};
+
+}  // namespace bypass::fastpath

@@ -1,0 +1,159 @@
+// Framed: the program's calls.
+#include <algorithm>
+
+#include "fastpath/framed.h"
+#include "stack/tcp/input.h"
+#include "stack/tcp/state.h"
+
+namespace bypass::fastpath {
+
+using tcp::Tcb;
+using Mode = Framed::Mode;
+
+// --- Sending
+
+std::size_t FramedTcp::send_room(Tcb& tcb) {
+  return of(tcb).shut ? 0 : engine_.send_room(tcb);
+}
+
+Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
+  Framed& framed = of(tcb);
+  if (framed.shut) return tcb.error != Error::kNone ? tcb.error : Error::kBrokenPipe;
+  release(ctx, tcb, framed);
+  auto room = engine_.reserve(tcb, want);
+  if (room.ok() || room.error() != Error::kWouldBlock || framed.lane.tx_path() == TxPath::kTcp) return room;
+  framed.lane.wait_for_buffer();
+  links_.on_change(ctx, tcb, framed);
+  return room;
+}
+
+void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, bool urgent) {
+  const bool alive = tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued) && !of(tcb).shut;
+  if (!alive) return engine_.commit(ctx, tcb, 0, more);
+  const std::uint64_t before = tcb.ring.end();
+  engine_.commit(ctx, tcb, bytes, more);
+  Lane& lane = of(tcb).lane;
+  lane.write(tcb.ring.end() - before);
+  if (urgent) lane.mark_urgent();
+  run(ctx, tcb);
+}
+
+std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
+  release(ctx, tcb, of(tcb));
+  return engine_.unacknowledged(tcb);
+}
+
+void FramedTcp::cut(Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (!framed.pinned) {
+    // It cannot grow while the lane's writes refer to it.
+    const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
+    tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
+    tcp::pin_ring(tcb);
+    framed.pinned = true;
+  }
+  framed.lane.cut();
+}
+
+ByteSource FramedTcp::source(const Tcb& tcb) {
+  return {static_cast<const std::byte*>(tcb.ring.block()), tcb.ring.origin(), tcb.ring.capacity()};
+}
+
+// --- Receiving
+
+std::size_t FramedTcp::readable(const Tcb& tcb) const {
+  const Framed& framed = of(tcb);
+  if (framed.receiving == Mode::kUndecided) return 0;
+  return framed.lane.parts().bytes() + (framed.receiving == Mode::kRaw ? tcb.rx_bytes : 0);
+}
+
+std::size_t FramedTcp::peek(const Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) const {
+  const Framed& framed = of(tcb);
+  if (framed.receiving == Mode::kUndecided) return 0;
+  Lane::Parts parts = framed.lane.parts();
+  if (framed.receiving == Mode::kRaw) parts.tcp += tcb.rx_bytes;  // then there is no ring
+  std::uint64_t left = std::min<std::uint64_t>(bytes, parts.bytes());
+  std::size_t n = tcp::peek_from(tcb, 0, out, static_cast<std::size_t>(std::min(left, parts.tcp)));
+  left -= std::min(left, parts.tcp);
+  const auto memory = parts.ring != 0 ? links_.memory(framed.lane.link()) : std::span<const std::byte>{};
+  const RingReader& ring = framed.lane.ring();
+  for (std::uint64_t at = parts.ring_at, end = at + std::min(left, parts.ring); at != end && n < out.size();) {
+    const std::uint64_t run = std::min(end - at, ring.before_wrap(at));
+    out[n++] = memory.subspan(framed.lane.local().ring + ring.position(at), run);
+    at += run;
+    left -= run;
+  }
+  const auto tcp_bytes = static_cast<std::size_t>(std::min(left, parts.tcp_behind));
+  return n + (tcp_bytes != 0 ? tcp::peek_from(tcb, parts.tcp, out.subspan(n), tcp_bytes) : 0);
+}
+
+void FramedTcp::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
+  Framed& framed = of(tcb);
+  bytes = std::min(bytes, readable(tcb));
+  while (bytes != 0) {
+    const Lane::Readable next = framed.lane.readable();
+    const bool raw = next.from == Lane::From::kNothing;
+    const auto n = static_cast<std::size_t>(raw ? bytes : std::min<std::uint64_t>(bytes, next.bytes));
+    if (next.from != Lane::From::kRing) engine_.consume(ctx, tcb, n);
+    raw ? static_cast<void>(framed.raw_read += n) : framed.lane.consume(n);
+    bytes -= n;
+  }
+  if (framed.receiving == Mode::kFramed) run(ctx, tcb);
+}
+
+bool FramedTcp::at_eof(const Tcb& tcb) const {
+  const Framed& framed = of(tcb);
+  if (readable(tcb) != 0) return false;
+  if (framed.shut_receive) return true;
+  if (framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) return true;
+  return tcb.state == tcp::State::kClosed && tcb.error == Error::kNone;
+}
+
+bool FramedTcp::peer_has_ended(const Tcb& tcb) const {
+  const Framed& framed = of(tcb);
+  if (framed.lane.peer_ended()) return true;
+  return framed.receiving != Mode::kFramed && tcp::peer_has_ended(tcb);
+}
+
+std::uint64_t FramedTcp::before_urgent_mark(const Tcb& tcb) const {
+  const Lane& lane = of(tcb).lane;
+  return lane.urgent_mark() > lane.consumed() ? lane.urgent_mark() - lane.consumed() : 0;
+}
+
+// --- Ending
+
+void FramedTcp::shutdown_send(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (framed.shut) return;
+  framed.shut = true;
+  framed.ended_first = !peer_has_ended(tcb);
+  framed.lane.shutdown_send();
+  run(ctx, tcb);
+}
+
+void FramedTcp::shutdown_receive(Context&, Tcb& tcb) {
+  of(tcb).shut_receive = true;
+  tcp::post_events(engine_, tcb, kEventEof | kEventReadable);
+}
+
+void FramedTcp::close(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (tcb.state == tcp::State::kClosed || tcb.state == tcp::State::kTimeWait) return engine_.close(ctx, tcb);
+  if (readable(tcb) != 0) return abort(ctx, tcb);  // RFC 2525 §2.17
+  tcp::orphan(engine_, tcb);
+  framed.closed = true;
+  if (framed.shut) {
+    run(ctx, tcb);
+  } else {
+    shutdown_send(ctx, tcb);
+  }
+}
+
+void FramedTcp::abort(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  framed.lane.abort();
+  links_.on_change(ctx, tcb, framed);
+  engine_.abort(ctx, tcb);
+}
+
+}  // namespace bypass::fastpath
