@@ -59,7 +59,7 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
     tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
     return over(ctx, tcb, framed);
   }
-  if (tcp::sends(tcb.state)) {
+  if (tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued)) {  // nothing follows FIN
     if (framed.sending == Mode::kFramed) send_control(tcb, framed);
     if (framed.sending == Mode::kRaw) send_raw(tcb, framed);
     send_end(ctx, tcb, framed);
@@ -244,7 +244,7 @@ void FramedTcp::send_raw(Tcb& tcb, Framed& framed) {
 
 /// TCP's FIN. Of two framed ends it is the first one's to begin; where both have ended at once, both do.
 void FramedTcp::send_end(Context& ctx, Tcb& tcb, Framed& framed) {
-  if (!framed.shut || tcb.has(tcp::kFinQueued)) return;
+  if (!framed.shut) return;
   const bool raw = framed.sending == Mode::kRaw && framed.raw_next == tcb.ring.end();
   const bool turn = framed.ended_first || framed.tcp_end_seen || framed.receiving == Mode::kRaw;
   const bool done = framed.sending == Mode::kFramed && framed.lane.finished() && !framed.revert_owed && turn;

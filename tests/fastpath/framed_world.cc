@@ -252,10 +252,8 @@ bool FramedWorld::run_until(const std::function<bool()>& done, Duration limit) {
   bool finished = false;
   while (!finished && world_.now() < end && problem_.empty()) {
     Duration step = end - world_.now();
-    if (cable_ != nullptr && cable_->next_event() != kNever)
+    if (cable_ != nullptr && cable_->next_event() != kNever)  // of which the stacks' clock knows nothing
       step = std::min(step, std::max<Duration>(cable_->next_event() - world_.now(), 1us));
-    else if (cable_ != nullptr && !cable_->dead())
-      step = std::min<Duration>(step, 10ms);
     world_.run_until([&] { return turn(), finished = done(), finished || !problem_.empty(); }, step);
   }
   return finished;
@@ -264,7 +262,8 @@ bool FramedWorld::run_until(const std::function<bool()>& done, Duration limit) {
 std::string FramedWorld::leftovers() {
   run_for(10min);
   for (std::size_t i = 0; i < 2; i++) {
-    if (host(i).tcp().impl().tcbs.size() != 0) return "a connection is left at " + std::to_string(i);
+    if (host(i).tcp().impl().tcbs.size() != 0)
+      return "a connection is left at " + std::to_string(i) + problem_ + describe();
     if (host(i).tcp().next_timeout() != kNever) return "a timer is left at " + std::to_string(i);
     host(i).ctx().queue(0).drain();
     if (host(i).port().buffers_out() != 0) return std::to_string(host(i).port().buffers_out()) + " buffers leaked";
