@@ -6,7 +6,7 @@
 namespace bypass::fastpath {
 namespace {
 
-constexpr std::size_t kBody = kSynOptionBytes - 2;
+constexpr std::size_t kBody = kSynOptionBytes - 2, kAnswerBody = kSynAckOptionBytes - 2;
 constexpr std::uint8_t kR = 0x08, kF = 0x04;
 
 // Without a shared secret the key is a name, no secret.
@@ -15,27 +15,35 @@ constexpr char kNoSecret[] = "libbypass framed stream";
 }  // namespace
 
 std::size_t write_syn_option(std::span<std::byte> room, const SynOption& option) {
-  if (room.size() < kSynOptionBytes) return 0;
+  const std::size_t length = option.response ? kSynAckOptionBytes : kSynOptionBytes;
+  if (room.size() < length) return 0;
   const auto flags =
       static_cast<std::uint8_t>(option.version << 4 | (option.response ? kR : 0) | (option.framed ? kF : 0));
   room[0] = std::byte{kOptionKind};
-  room[1] = std::byte{kSynOptionBytes};
+  room[1] = std::byte{static_cast<std::uint8_t>(length)};
   put32(room.data() + 2, kExId);
   room[6] = std::byte{flags};
   room[7] = std::byte{option.capabilities};
   put32(room.data() + 8, option.tag);
-  return kSynOptionBytes;
+  if (option.response) put32(room.data() + 12, option.proof);
+  return length;
 }
 
 std::optional<SynOption> parse_syn_option(std::span<const std::byte> body) {
-  if (body.size() != kBody || get32(body.data()) != kExId) return std::nullopt;
+  const bool answer = body.size() == kAnswerBody;
+  if ((!answer && body.size() != kBody) || get32(body.data()) != kExId) return std::nullopt;
   const auto flags = std::to_integer<std::uint8_t>(body[4]);
-  if (flags >> 4 == 0) return std::nullopt;
+  if (flags >> 4 == 0 || answer != ((flags & kR) != 0)) return std::nullopt;
   return SynOption{.version = static_cast<std::uint8_t>(flags >> 4),
                    .response = (flags & kR) != 0,
                    .framed = (flags & kF) != 0,
                    .capabilities = std::to_integer<std::uint8_t>(body[5]),
-                   .tag = get32(body.data() + 6)};
+                   .tag = get32(body.data() + 6),
+                   .proof = answer ? get32(body.data() + 10) : 0};
+}
+
+std::uint32_t answer_proof(std::uint32_t client_tag, std::uint32_t server_tag, std::span<const std::byte> secret) {
+  return get32(magic(client_tag, server_tag, Role::kAnswer, secret).data());
 }
 
 Magic magic(std::uint32_t client_tag, std::uint32_t server_tag, Role role, std::span<const std::byte> secret) {

@@ -1,11 +1,14 @@
 // How two accelerated ends recognise each other: one option in SYN and SYN-ACK, and from then on each direction of the
 // TCP stream says itself whether it is framed. A path that strips, echoes or splits changes nothing but the speed.
 //
-//   kind=254 length=12 | ExID:32 (RFC 6994) | version:4 R:1 F:1 0:2 | capabilities:8 | tag:32
+//   kind=254 length=12 | ExID:32 (RFC 6994) | version:4 R:1 F:1 0:2 | capabilities:8 | tag:32         in a SYN
+//   kind=254 length=16 | the same, with R                                           | tag:32 proof:32 in a SYN-ACK
 //
-// R is set in the SYN-ACK only, so that an echo is no answer; F asks for the framed stream.
+// R is set in the SYN-ACK only, so that an echo is no answer; F asks for the framed stream. The proof is a hash of both
+// tags as the server knows them, keyed as the magic is: ends whose secrets differ, or whose tags something on the path
+// has changed, would not know each other's magic, and what one frames the other would hand to its program.
 //
-//   R1 A client is armed if it sent the option and the SYN-ACK carries it with R.
+//   R1 A client is armed if it sent the option and the SYN-ACK carries it with R and the right proof.
 //   R2 An armed client's first bytes are magic_c, on the handshake's last ACK itself, whether the program has written
 //      or not; until they are acknowledged it sends no bare segment at their sequence number.
 //   R3 A server that sent the option looks at the segment that establishes the connection. It begins with magic_c: the
@@ -41,6 +44,7 @@ namespace bypass::fastpath {
 
 inline constexpr std::uint8_t kOptionKind = 254;
 inline constexpr std::size_t kSynOptionBytes = 12;
+inline constexpr std::size_t kSynAckOptionBytes = 16;
 inline constexpr std::uint32_t kExId = 0x6c627970;
 inline constexpr std::uint8_t kVersion = 1;
 inline constexpr unsigned kSynAttempts =
@@ -53,18 +57,22 @@ struct SynOption {
   bool response = false;  // R
   bool framed = true;     // F
   std::uint8_t capabilities = 0;
-  std::uint32_t tag = 0;  // of host and network namespace: equal ones may share memory
+  std::uint32_t tag = 0;    // of host and network namespace: equal ones may share memory
+  std::uint32_t proof = 0;  // with R
   friend bool operator==(const SynOption&, const SynOption&) = default;
 };
 
-/// 12 bytes; 0 when they do not fit.
+/// 12 bytes, 16 with R; 0 when they do not fit.
 std::size_t write_syn_option(std::span<std::byte> room, const SynOption& option);
 /// From an option's body (what follows kind and length), as Hooks::see_syn_option has it. Nothing when it is another
 /// experiment's, of a length that ours has not, or of version 0. A later version's first fields are this one's.
 std::optional<SynOption> parse_syn_option(std::span<const std::byte> body);
 
+/// What the server's answer says of both tags.
+std::uint32_t answer_proof(std::uint32_t client_tag, std::uint32_t server_tag, std::span<const std::byte> secret);
+
 using Magic = std::array<std::byte, 16>;
-enum class Role : std::uint8_t { kClient = 1, kServer = 2 };
+enum class Role : std::uint8_t { kClient = 1, kServer = 2, kAnswer = 3 };
 /// What `role`'s direction begins with. `secret` may be empty.
 Magic magic(std::uint32_t client_tag, std::uint32_t server_tag, Role role, std::span<const std::byte> secret);
 
@@ -101,6 +109,7 @@ class Sniffer {
 /// The rules as they are. A test that leaves one out shows that it is needed.
 struct HandshakeRules {
   static constexpr bool kClientAsksForR = true;         // R1
+  static constexpr bool kClientAsksForProof = true;     // R1
   static constexpr bool kServerWaitsForTheAck = true;   // R3: its own SYN-ACK proves nothing
   static constexpr bool kReaderAsksForTheMagic = true;  // R4
 };
@@ -126,6 +135,8 @@ class BasicClientHandshake {
   /// Our option in the SYN-ACK, if there is one.
   void on_syn_ack(const std::optional<SynOption>& option) {
     if (!sent_ || !option || (Rules::kClientAsksForR && !option->response) || !option->framed) return;
+    const std::uint32_t proof = answer_proof(config_.tag, option->tag, config_.secret);
+    if (Rules::kClientAsksForProof && option->proof != proof) return;
     armed_ = true;
     peer_ = *option;
     first_ = magic(config_.tag, peer_.tag, Role::kClient, config_.secret);
@@ -159,12 +170,15 @@ class BasicServerHandshake {
   /// The SYN's option. One with R is an echo of somebody's answer.
   void on_syn(const std::optional<SynOption>& option) {
     offered_ = option && !option->response && option->framed;
-    if (offered_) peer_ = *option;
+    if (!offered_) return;
+    peer_ = *option;
+    proof_ = answer_proof(peer_.tag, config_.tag, config_.secret);
   }
   /// For the SYN-ACK; not to be called where a SYN cookie must do (it cannot remember). Bytes written.
   std::size_t write_syn_ack(std::span<std::byte> room) {
     if (!offered_) return 0;
-    const SynOption answer{.response = true, .capabilities = config_.capabilities, .tag = config_.tag};
+    const SynOption answer{
+        .response = true, .capabilities = config_.capabilities, .tag = config_.tag, .proof = proof_};
     const std::size_t used = write_syn_option(room, answer);
     if (used != 0) answered();
     return used;
@@ -217,6 +231,7 @@ class BasicServerHandshake {
   SynOption peer_;
   Magic first_{};
   Sniffer reader_;
+  std::uint32_t proof_ = 0;
   Framing writer_ = Framing::kPlain;
   bool offered_ = false, answered_ = false;
 };

@@ -161,8 +161,6 @@ std::string run(std::uint64_t seed, Totals& totals) {
       world.run_until([&] { return ended = ended || turn(), ended || busy(); }, end - world.world().now());
     }
   }
-  if (std::getenv("BYPASS_TEST_STATS") != nullptr)
-    std::printf("STAT seed %lu virtual ms %ld framed %d cuts %u+%u%s\n", seed, static_cast<long>(world.world().now().time_since_epoch().count() / 1000000), framed, world.links(0).cuts, world.links(1).cuts, (client.progress() + server.progress() + " cable " + std::to_string(config_of(seed).cable) + " cut " + std::to_string(config_of(seed).cut_chance) + " kills " + std::to_string(config_of(seed).kills) + " loss " + std::to_string(config_of(seed).wire.loss)+ " delay " + std::to_string(config_of(seed).wire.delay.count()/1000)).c_str());
   totals.framed += framed ? 1 : 0;
   totals.cuts += world.links(0).cuts + world.links(1).cuts;
   if (!ended) problem = "no end:" + client.progress() + "," + server.progress() + world.describe();

@@ -24,12 +24,16 @@ void append(Bytes& to, std::span<const std::byte> more) {
 }
 
 TEST(SynOption, WhatIsWrittenIsParsed) {
-  const SynOption option{.response = true, .framed = false, .capabilities = kCapRoce | kCapShm, .tag = 0xa1b2c3d4};
-  Bytes wire(kSynOptionBytes);
-  ASSERT_EQ(write_syn_option(wire, option), kSynOptionBytes);
-  EXPECT_EQ(wire[0], std::byte{254});
-  EXPECT_EQ(wire[1], std::byte{12});
-  EXPECT_EQ(parse_syn_option(std::span(wire).subspan(2)), option);
+  SynOption option{.framed = false, .capabilities = kCapRoce | kCapShm, .tag = 0xa1b2c3d4};
+  for (const bool response : {false, true}) {
+    option.response = response;
+    option.proof = response ? 0x01020304 : 0;
+    Bytes wire(response ? kSynAckOptionBytes : kSynOptionBytes);
+    ASSERT_EQ(write_syn_option(wire, option), wire.size());
+    EXPECT_EQ(wire[0], std::byte{254});
+    EXPECT_EQ(wire[1], std::byte{static_cast<std::uint8_t>(wire.size())});
+    EXPECT_EQ(parse_syn_option(std::span(wire).subspan(2)), option);
+  }
 }
 
 TEST(SynOption, NoRoom_IsLeftOut) {
@@ -49,6 +53,9 @@ TEST(SynOption, AnotherExperiment_IsNotOurs) {
   write_syn_option(wire, {});
   wire[2] = std::byte{0xe2};
   EXPECT_FALSE(parse_syn_option(body)) << "another ExID";
+  write_syn_option(wire, {});
+  wire[6] |= std::byte{0x08};
+  EXPECT_FALSE(parse_syn_option(body)) << "an answer without proof";
 }
 
 TEST(Handshake, ThirdSyn_GoesWithoutTheOption) {
@@ -63,7 +70,7 @@ TEST(Handshake, OptionThatDidNotFit_ArmsNobody) {
   ClientHandshake client({.tag = 1});
   Bytes room(8);
   EXPECT_EQ(client.write_syn(0, room), 0U);
-  client.on_syn_ack(SynOption{.response = true});
+  client.on_syn_ack(SynOption{.response = true, .proof = answer_proof(1, 0, {})});
   EXPECT_FALSE(client.armed());
 }
 
@@ -117,11 +124,12 @@ TEST_F(SnifferTest, EndInTheMiddle_IsPlain) {
 struct Path {
   bool server_is_ours = false, reflects = false, strips_syn = false, strips_syn_ack = false;
   bool bare_ack_first = false, server_talks_first = false, splits = false;
+  bool another_secret = false;
 };
 
 Path path_of(unsigned bits) {
   const auto bit = [&](unsigned n) { return (bits >> n & 1) != 0; };
-  return {bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6)};
+  return {bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6), bit(7)};
 }
 
 /// One direction: what a writer puts on it and a reader makes of it. Bytes of either are the program's or in records.
@@ -161,7 +169,8 @@ std::optional<Bytes> read(const Bytes& wire, Framing framing) {
 template <typename Rules>
 class Meeting {
  public:
-  explicit Meeting(const Path& path) : path_(path) {}
+  explicit Meeting(const Path& path)
+      : path_(path), server_({.tag = 0x22222222, .secret = std::span(kOther).first(path.another_secret ? 5 : 0)}) {}
 
   /// Whether each program gets the other's bytes, and nothing else.
   bool agree() {
@@ -184,20 +193,21 @@ class Meeting {
 
  private:
   void shake_hands() {
-    std::array<std::byte, 12> syn{}, answer{};
+    std::array<std::byte, 16> syn{}, answer{};
     const std::size_t sent = client_.write_syn(0, syn);
+    const auto body = [](auto& option, std::size_t length) { return std::span(option).subspan(2, length - 2); };
     const bool arrives = sent != 0 && !path_.strips_syn;
     std::size_t answered = 0;
     if (path_.server_is_ours) {
-      server_.on_syn(arrives ? parse_syn_option(std::span(syn).subspan(2)) : std::nullopt);
+      server_.on_syn(arrives ? parse_syn_option(body(syn, sent)) : std::nullopt);
       answered = server_.write_syn_ack(answer);
     }
     if (answered == 0 && path_.reflects && arrives) {
       answer = syn;
-      answered = syn.size();
+      answered = sent;
     }
     if (path_.strips_syn_ack) answered = 0;
-    client_.on_syn_ack(answered != 0 ? parse_syn_option(std::span(answer).subspan(2)) : std::nullopt);
+    client_.on_syn_ack(answered != 0 ? parse_syn_option(body(answer, answered)) : std::nullopt);
     if (path_.bare_ack_first) establish({});
   }
   void establish(std::span<const std::byte> payload) {
@@ -243,9 +253,10 @@ class Meeting {
     c_to_s_.write(bytes_of("more"));
   }
 
+  static constexpr std::array<std::byte, 5> kOther{std::byte{1}};
   Path path_;
   BasicClientHandshake<Rules> client_{HandshakeConfig{.tag = 0x11111111}};
-  BasicServerHandshake<Rules> server_{HandshakeConfig{.tag = 0x22222222}};
+  BasicServerHandshake<Rules> server_;
   Direction c_to_s_, s_to_c_;
   bool talked_ = false, talked_first_ = false;
 };
@@ -253,11 +264,11 @@ class Meeting {
 template <typename Rules>
 unsigned mismatches() {
   unsigned count = 0;
-  for (unsigned bits = 0; bits < 128; bits++) count += Meeting<Rules>(path_of(bits)).agree() ? 0U : 1U;
+  for (unsigned bits = 0; bits < 256; bits++) count += Meeting<Rules>(path_of(bits)).agree() ? 0U : 1U;
   return count;
 }
 
-TEST(HandshakePaths, All128_NobodyReadsWhatWasNotWritten) {
+TEST(HandshakePaths, All256_NobodyReadsWhatWasNotWritten) {
   EXPECT_EQ(mismatches<HandshakeRules>(), 0U);
 }
 
@@ -278,6 +289,10 @@ TEST(HandshakePaths, BareAckFirst_ServerThatTalksFirstDoesNotWait) {
 // Each leaves one rule out.
 struct NoR : HandshakeRules {
   static constexpr bool kClientAsksForR = false;
+  static constexpr bool kClientAsksForProof = false;  // which no echo has either
+};
+struct NoProof : HandshakeRules {
+  static constexpr bool kClientAsksForProof = false;
 };
 struct TrustingServer : HandshakeRules {
   static constexpr bool kServerWaitsForTheAck = false;
@@ -288,6 +303,10 @@ struct NoMagic : HandshakeRules {
 
 TEST(HandshakePaths, NoR_AReflectorIsTakenForAPeer) {
   EXPECT_GT(mismatches<NoR>(), 0U);
+}
+
+TEST(HandshakePaths, NoProof_IsWrongWhereSecretsDiffer) {
+  EXPECT_FALSE(Meeting<NoProof>(Path{.server_is_ours = true, .another_secret = true}).agree());
 }
 
 TEST(HandshakePaths, ServerThatTrustsItsSynAck_IsWrongWhereThatWasStripped) {
