@@ -101,5 +101,188 @@ TEST(Framed, Lane_CarriesTheBytes) {
   EXPECT_TRUE(w.receive(1, text.size()) == text) << w.describe();
 }
 
+// --- Ends
+
+TEST(Framed, Reset_IsSeenByThePeer) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.write(1, "last words");
+    w.run_for(1ms);
+    w.calls(1).abort(*w.tcb[1]);
+    w.host(1).ctx().flush();
+    w.run_for(10ms);
+    EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kReset);
+    EXPECT_NE(w.host(0).take_events(&w.user[0]) & kEventError, 0);
+    EXPECT_EQ(w.read(0), "last words");
+    w.calls(0).close(*w.tcb[0]);
+    EXPECT_EQ(w.leftovers(), "");
+  }
+}
+
+TEST(Framed, CloseWithUnreadBytes_Resets) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.write(0, "never read");
+    w.run_for(1ms);
+    w.calls(1).close(*w.tcb[1]);
+    w.host(1).ctx().flush();
+    w.run_for(10ms);
+    EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kReset) << lanes;
+    w.calls(0).close(*w.tcb[0]);
+    EXPECT_EQ(w.leftovers(), "");
+  }
+}
+
+TEST(Framed, BytesForAClosedEnd_Reset) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.calls(1).close(*w.tcb[1]);
+    w.run_for(10ms);
+    w.write(0, "too late");
+    w.run_for(10ms);
+    EXPECT_NE(w.host(0).tcp().error(*w.tcb[0]), Error::kNone) << lanes;
+    w.calls(0).close(*w.tcb[0]);
+    EXPECT_EQ(w.leftovers(), "");
+  }
+}
+
+TEST(Framed, PeerThatNeverEnds_IsGivenUpByAClosedEnd) {
+  FramedWorld w(over_tcp());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  w.calls(1).close(*w.tcb[1]);
+  w.run_for(59s);
+  EXPECT_EQ(w.host(1).tcp().impl().tcbs.size(), 1U);
+  w.run_for(2s);
+  EXPECT_EQ(w.host(1).tcp().impl().tcbs.size(), 0U);
+  EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kReset);
+}
+
+TEST(Framed, EndsAcrossALinksDeath) {
+  for (std::uint64_t seed = 1; seed <= 50; seed++) {
+    FramedWorld w(over_lanes(seed));
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.write(0, "request");
+    w.calls(0).shutdown_send(*w.tcb[0]);
+    if (seed % 2 == 0) w.run_for(std::chrono::microseconds(seed));
+    w.kill_link();
+    w.links(0).cut_chance = w.links(1).cut_chance = 0;
+    EXPECT_EQ(w.receive(1, 7), "request");
+    w.run_for(5ms);
+    EXPECT_TRUE(w.calls(1).at_eof(*w.tcb[1])) << seed << w.describe();
+    w.write(1, "answer");
+    w.calls(1).close(*w.tcb[1]);
+    EXPECT_EQ(w.receive(0, 6), "answer");
+    w.calls(0).close(*w.tcb[0]);
+    ASSERT_EQ(w.leftovers(), "") << seed;
+  }
+}
+
+// --- What a socket shows
+
+TEST(Framed, Urgent_IsMarkedOnBothPaths) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    const std::string text = "abc!";
+    w.host(0).ctx().now = w.world().now();
+    EXPECT_EQ(w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)), false, true), 4U);
+    w.write(0, "def");
+    w.run_for(10ms);
+    EXPECT_EQ(w.links(1).framed().before_urgent_mark(*w.tcb[1]), 4U) << lanes;
+    EXPECT_EQ(w.read(1, 3), "abc");
+    EXPECT_EQ(w.links(1).framed().before_urgent_mark(*w.tcb[1]), 1U) << lanes;
+    EXPECT_EQ(w.read(1), "!def");
+    EXPECT_EQ(w.links(1).framed().before_urgent_mark(*w.tcb[1]), 0U) << lanes;
+  }
+}
+
+TEST(Framed, Records_AreNoEvents) {
+  FramedWorld w(over_tcp());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  (void)w.host(0).take_events(&w.user[0]);
+  (void)w.host(1).take_events(&w.user[1]);
+  w.write(0, "bytes");
+  w.run_for(1ms);
+  EXPECT_EQ(w.host(1).take_events(&w.user[1]), kEventReadable);
+  EXPECT_EQ(w.host(0).take_events(&w.user[0]), 0U) << "nor is the ACK";
+  w.calls(0).shutdown_send(*w.tcb[0]);
+  w.run_for(1ms);
+  EXPECT_EQ(w.host(1).take_events(&w.user[1]), kEventReadable | kEventEof);
+}
+
+TEST(Framed, DeferredAccept_DoesNotTakeTheMagicForBytes) {
+  FramedWorldConfig config = over_tcp();
+  config.side[1].options.defer_accept_s = 5;
+  FramedWorld w(config);
+  w.listen();
+  w.connect();
+  w.run_for(100ms);
+  EXPECT_FALSE(w.accept());
+  w.write(0, "bytes");
+  w.run_for(10ms);
+  ASSERT_TRUE(w.accept());
+  EXPECT_EQ(w.read(1), "bytes");
+}
+
+TEST(Framed, WriterThatFoundNoRoom_IsWoken) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    (void)w.host(0).take_events(&w.user[0]);
+    const std::string text = text_of(1'000'000);
+    std::size_t sent = 0;
+    for (std::size_t n = 1; n != 0; sent += n) {
+      w.host(0).ctx().now = w.world().now();
+      n = w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)).subspan(sent, 10'000));
+    }
+    EXPECT_EQ(w.host(0).take_events(&w.user[0]) & kEventWritable, 0) << lanes;
+    const std::string got = w.receive(1, sent);
+    EXPECT_TRUE(got == text.substr(0, sent)) << lanes;
+    w.run_for(50ms);
+    EXPECT_EQ(w.host(0).take_events(&w.user[0]) & kEventWritable, kEventWritable) << lanes << w.describe();
+  }
+}
+
+TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
+  FramedWorld w(over_tcp());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  const std::string text = text_of(500'000);
+  std::size_t sent = 0;
+  for (int i = 0; i < 1000; i++) {
+    w.host(0).ctx().now = w.world().now();
+    sent += w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)).subspan(sent, 1000));
+    w.run_for(100us);
+    // The other direction goes on: its CREDIT records lie behind bytes that nobody reads.
+    w.write(1, "0123456789");
+    (void)w.read(0);
+  }
+  EXPECT_EQ(w.links(1).framed().readable(*w.tcb[1]), 64U << 10);
+  EXPECT_EQ(w.tcb[1]->rx_bytes, 0U);
+  EXPECT_TRUE(w.receive(1, sent) == text.substr(0, sent));
+}
+
+TEST(Framed, Idle_CostsOneBlock) {
+  FramedWorld w(over_tcp());
+  ASSERT_TRUE(w.open());
+  w.write(0, "bytes");
+  EXPECT_EQ(w.receive(1, 5), "bytes");
+  w.run_for(1s);
+  EXPECT_EQ(w.tcb[0]->overlay->map.chunks_block(), nullptr);
+  EXPECT_EQ(w.tcb[0]->ring.block(), nullptr);
+  EXPECT_EQ(Memory::block_size(sizeof(tcp::Overlay) + sizeof(Framed)), 1024U);
+}
+
 }  // namespace
 }  // namespace bypass::fastpath::test

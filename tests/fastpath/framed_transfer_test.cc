@@ -120,7 +120,7 @@ FramedWorldConfig config_of(std::uint64_t seed) {
     if (random.chance(0.2)) side.options.max_segment = static_cast<std::uint16_t>(100 + random.below(1200));
     side.options.no_delay = random.chance(0.5);
     side.host.stack.arp_attempts = 100;
-    side.host.buffers = 4096;
+    side.host.buffers = random.chance(0.3) ? 150 + random.below(100) : 4096;  // few: payload moves to the arena
     side.host.arena_bytes = std::size_t{16} << 20;
   }
   config.tcp_window = 16384U << random.below(4);
