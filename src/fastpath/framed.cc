@@ -216,10 +216,10 @@ void FramedTcp::send_control(Tcb& tcb, Framed& framed) {
 }
 
 void FramedTcp::send_links_records(Tcb& tcb, Framed& framed) {
-  Record record;
   std::array<std::byte, kMaxLinkBody> body;
   std::array<std::byte, kMaxControl> room;
-  while (tcp::prepare_record(engine_, tcb, kMaxControl) && links_.next_link_record(tcb, framed, record, body)) {
+  while (links_.has_link_record(tcb, framed) && tcp::prepare_record(engine_, tcb, kMaxControl)) {
+    const Record record = links_.next_link_record(tcb, framed, body);
     const std::size_t n = encode(record, room, std::span(body).first(record.length));
     tcp::append_record(tcb, std::span(room).first(n), 0, 0, true);
   }

@@ -62,8 +62,10 @@ class Links {
   virtual void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) = 0;
   /// A LINK_* record: its body is valid for the call.
   virtual void on_link_record(Context&, tcp::Tcb&, Framed&, const Record&, std::span<const std::byte>) {}
-  /// A LINK_* record to be sent on this connection; its body into `body` (kMaxLinkBody). False: none.
-  virtual bool next_link_record(tcp::Tcb&, Framed&, Record&, std::span<std::byte>) { return false; }
+  /// Whether there is a LINK_* record to be sent on this connection; and the next one, its body into `body`
+  /// (kMaxLinkBody).
+  [[nodiscard]] virtual bool has_link_record(const tcp::Tcb&, const Framed&) { return false; }
+  virtual Record next_link_record(tcp::Tcb&, Framed&, std::span<std::byte>) { return {}; }
   /// The connection goes. What the link still needs of the lane (RESET to be said, an answer that is awaited) is to be
   /// copied. True: writes that were posted may still read from the send ring: its block stays until
   /// tcp::unpin_ring().

@@ -83,14 +83,15 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint32_t mss) {
   if (!sent) return false;
   const bool fin = chunk.fin && *sent == chunk.length;
   const std::uint32_t numbers = *sent + (fin ? 1 : 0);
-  const bool partial = *sent < mss && (tcb.overlay == nullptr || has_program_bytes(tcb, tcb.snd_nxt, *sent));
+  // What an overlay says for itself is nothing for Nagle's algorithm to wait for, and no answer to anything.
+  const bool text = tcb.overlay == nullptr || has_program_bytes(tcb, tcb.snd_nxt, *sent);
   if (tcb.in_flight() == 0) tcb.progress = env.now();
   tcb.scoreboard.on_sent(tcb.seq_of(tcb.snd_nxt), numbers);
   tcb.snd_nxt += numbers;
   if (fin) tcb.set(kFinSent);
-  if (partial) tcb.small_end = tcb.snd_nxt;
+  if (*sent < mss && text) tcb.small_end = tcb.snd_nxt;
   if (!tcb.probe.running()) tcb.probe.start(tcb.seq_of(tcb.snd_nxt), env.now());
-  if (tcb.received != 0) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
+  if (tcb.received != 0 && text) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
   return true;
 }
 
