@@ -284,8 +284,8 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
 bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
   const bool nobody_reads = framed.closed || (framed.shut && framed.shut_receive);
   if (nobody_reads && readable(tcb) != 0) return true;
-  const bool delivered = framed.sending == Mode::kFramed && framed.lane.una() == framed.lane.end();
-  if (!framed.closed || !delivered || tcb.has(tcp::kFinQueued)) {
+  tcb.overlay->delivered = delivered(tcb);
+  if (!framed.closed || !tcb.overlay->delivered || tcb.has(tcp::kFinQueued)) {
     framed.patience = kNever;
   } else if (framed.patience == kNever) {
     framed.patience = ctx.now + config_.fin_wait;

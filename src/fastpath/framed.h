@@ -141,6 +141,8 @@ class FramedTcp {
   [[nodiscard]] bool at_eof(const tcp::Tcb& tcb) const;
   /// The peer will send no more (poll's RDHUP): what tcp::Engine::state() says of a plain connection.
   [[nodiscard]] bool peer_has_ended(const tcp::Tcb& tcb) const;
+  /// Our direction is shut, and the peer has all of it (SO_LINGER).
+  [[nodiscard]] bool delivered(const tcp::Tcb& tcb) const;
   /// Bytes that can be read up to and with the last urgent one (SIOCATMARK); 0: there is none in front.
   [[nodiscard]] std::uint64_t before_urgent_mark(const tcp::Tcb& tcb) const;
 

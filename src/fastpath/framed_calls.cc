@@ -77,6 +77,7 @@ std::size_t FramedTcp::peek(const Tcb& tcb, std::span<std::span<const std::byte>
   left -= std::min(left, parts.tcp);
   const auto memory = parts.ring != 0 ? links_.memory(framed.lane.link()) : std::span<const std::byte>{};
   const RingReader& ring = framed.lane.ring();
+  if (parts.ring != 0 && memory.size() < framed.lane.local().ring + ring.capacity()) return n;
   for (std::uint64_t at = parts.ring_at, end = at + std::min(left, parts.ring); at != end && n < out.size();) {
     const std::uint64_t run = std::min(end - at, ring.before_wrap(at));
     out[n++] = memory.subspan(framed.lane.local().ring + ring.position(at), run);
@@ -107,6 +108,14 @@ bool FramedTcp::at_eof(const Tcb& tcb) const {
   if (framed.shut_receive) return true;
   if (framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) return true;
   return tcb.state == tcp::State::kClosed && tcb.error == Error::kNone;
+}
+
+bool FramedTcp::delivered(const Tcb& tcb) const {
+  const Framed& framed = of(tcb);
+  if (framed.sending != Mode::kFramed || tcb.has(tcp::kFinQueued))
+    return tcb.has(tcp::kFinSent) && tcb.snd_una == tcb.send_end();
+  const Lane& lane = framed.lane;
+  return framed.shut && lane.una() == lane.end() && !lane.has_control() && tcb.overlay->map.empty();
 }
 
 bool FramedTcp::peer_has_ended(const Tcb& tcb) const {

@@ -54,7 +54,8 @@ Op BasicLane<Rules>::next_control_op() const {
 
 template <typename Rules>
 void BasicLane<Rules>::look(std::span<const std::byte> memory) {
-  if (attachment_ != Attachment::kOpen || local_.credit > memory.size() - sizeof(CreditBlock)) return;
+  if (attachment_ != Attachment::kOpen || memory.size() < sizeof(CreditBlock)) return;
+  if (local_.credit > memory.size() - sizeof(CreditBlock)) return;
   const Reason why = tx_ring_.on_credit(read_credit(memory.data() + local_.credit));
   if (why != Reason::kNone) abort(why);
 }

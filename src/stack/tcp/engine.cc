@@ -360,6 +360,7 @@ Engine::Orphans Engine::orphans() const {
   Orphans found;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     if (!tcb.orphan() || !sends(tcb.state) || tcb.has(kHalfOpen)) return;
+    if (tcb.overlay != nullptr && tcb.overlay->delivered) return;
     (!tcb.ring.empty() || tcb.snd_una < tcb.text_end() ? found.with_data : found.closing)++;
   });
   return found;
