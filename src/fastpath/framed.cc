@@ -69,15 +69,26 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   arm(ctx, tcb, framed);
 }
 
-/// TCP has ended. In order, and the lane is done; or the link must hear of it.
+/// TCP is over. In order, both ways: then everything has arrived, and what is owed on the link may still be said there.
+/// Or the link must hear of it.
+void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
+  const bool both = tcb.has(tcp::kFinReceived) && tcb.has(tcp::kFinSent) && tcb.snd_una == tcb.send_end();
+  if (!both || tcb.error != Error::kNone) {
+    if (!framed.lane.finished()) framed.lane.abort();
+    return;
+  }
+  if (framed.both_framed()) framed.lane.on_tcp_end();
+  framed.lane.on_tcp_over();
+}
+
 void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
-  if (!framed.lane.finished()) framed.lane.abort();
+  end_lane(tcb, framed);
   links_.on_change(ctx, tcb, framed);
 }
 
 void FramedTcp::gone(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
-  if (!framed.lane.finished()) framed.lane.abort();
+  end_lane(tcb, framed);
   const bool still_read = links_.on_gone(ctx, tcb, framed);
   if (framed.pinned && !still_read) tcb.ring.unpin(engine_.impl().memory);
 }

@@ -187,6 +187,7 @@ class FramedTcp {
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);
+  static void end_lane(const tcp::Tcb& tcb, Framed& framed);
   void over(Context& ctx, tcp::Tcb& tcb, Framed& framed);
 
   tcp::Engine& engine_;

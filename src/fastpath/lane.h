@@ -142,6 +142,8 @@ class BasicLane {
   [[nodiscard]] bool finished() const;
   /// The peer's TCP has ended in order, which it does only once it has everything.
   Reason on_tcp_end();
+  /// TCP is over, in order and both ways: no record can be said any more, and none need be.
+  void on_tcp_over() { owed_ = 0; }
 
   // --- The lane
   [[nodiscard]] bool opens() const { return has(kOpens); }
