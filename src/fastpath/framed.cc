@@ -157,10 +157,9 @@ tcp::Sifted FramedTcp::Sifting::on_record(const Record& record, std::size_t take
 
 void FramedTcp::receive(Context& ctx, Tcb& tcb, Framed& framed) {
   Sifting sifting{*this, ctx, tcb, framed};
-  tcp::sift(engine_, ctx, tcb,
-            {&sifting, [](void* self, std::span<const std::byte> bytes) {
-               return static_cast<Sifting*>(self)->next(bytes);
-             }});
+  tcp::sift(engine_, ctx, tcb, {&sifting, [](void* self, std::span<const std::byte> bytes) {
+                                  return static_cast<Sifting*>(self)->next(bytes);
+                                }});
 }
 
 void FramedTcp::take_tcp_end(Tcb& tcb, Framed& framed) {

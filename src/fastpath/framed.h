@@ -74,7 +74,7 @@ class Links {
 
 struct FramedConfig {
   HandshakeConfig handshake;
-  std::uint32_t tcp_window = 256U << 10;  // LaneConfig's
+  std::uint32_t tcp_window = 256U << 10;         // LaneConfig's
   Duration fin_wait = std::chrono::seconds(60);  // how long a closed end waits for the peer's end
 };
 
@@ -103,7 +103,7 @@ struct Framed {
   bool shut = false;          // the program ends its direction
   bool shut_receive = false;  // and reads no more
   bool ended_first = false;
-  bool closed = false;        // there is no socket any more
+  bool closed = false;  // there is no socket any more
   bool tcp_end_seen = false;
   bool eof_heard = false;
   bool pinned = false;  // the send ring, for the lane's writes

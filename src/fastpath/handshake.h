@@ -147,9 +147,7 @@ class BasicClientHandshake {
   [[nodiscard]] bool armed() const { return armed_; }
   [[nodiscard]] const SynOption& peer() const { return peer_; }
   /// R2: what the client's direction begins with.
-  [[nodiscard]] std::optional<Magic> first_bytes() const {
-    return armed_ ? std::optional(first_) : std::nullopt;
-  }
+  [[nodiscard]] std::optional<Magic> first_bytes() const { return armed_ ? std::optional(first_) : std::nullopt; }
   [[nodiscard]] Sniffer& reader() { return reader_; }
   /// R5.
   [[nodiscard]] bool must_revert() const { return armed_ && reader_.framing() == Framing::kPlain; }
@@ -177,8 +175,7 @@ class BasicServerHandshake {
   /// For the SYN-ACK; not to be called where a SYN cookie must do (it cannot remember). Bytes written.
   std::size_t write_syn_ack(std::span<std::byte> room) {
     if (!offered_) return 0;
-    const SynOption answer{
-        .response = true, .capabilities = config_.capabilities, .tag = config_.tag, .proof = proof_};
+    const SynOption answer{.response = true, .capabilities = config_.capabilities, .tag = config_.tag, .proof = proof_};
     const std::size_t used = write_syn_option(room, answer);
     if (used != 0) answered();
     return used;

@@ -48,9 +48,8 @@ struct Tcp {
     bypass::test::fix_ip_checksum(frame);
     const std::size_t length = frame.size() - kTcp;
     header.checksum.set_raw(0);
-    const auto pseudo =
-        checksum_pseudo(bypass::test::ip("10.9.0.1"), bypass::test::ip("10.9.0.2"), wire::kProtocolTcp,
-                        static_cast<std::uint32_t>(length));
+    const auto pseudo = checksum_pseudo(bypass::test::ip("10.9.0.1"), bypass::test::ip("10.9.0.2"), wire::kProtocolTcp,
+                                        static_cast<std::uint32_t>(length));
     header.checksum.set_raw(checksum_finish(checksum(frame.data() + kTcp, length) + pseudo));
   }
 };
@@ -138,16 +137,13 @@ std::vector<Path> paths() {
   };
   return {
       {"untouched", of_syn([](Tcp&) {})},
-      {"stripped from SYN",
-       of_syn([](Tcp& t) {
+      {"stripped from SYN", of_syn([](Tcp& t) {
          if (!t.has(tcp::kAck)) blank(t.option());
        })},
-      {"stripped from SYN-ACK",
-       of_syn([](Tcp& t) {
+      {"stripped from SYN-ACK", of_syn([](Tcp& t) {
          if (t.has(tcp::kAck)) blank(t.option());
        })},
-      {"R taken out of the SYN-ACK",
-       of_syn([](Tcp& t) {
+      {"R taken out of the SYN-ACK", of_syn([](Tcp& t) {
          if (t.has(tcp::kAck)) t.option()[6] &= ~std::byte{8};
        })},
       {"version 0 in the SYN", of_syn([](Tcp& t) {

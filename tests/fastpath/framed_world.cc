@@ -213,8 +213,7 @@ void FramedWorld::listen() {
 
 void FramedWorld::connect() {
   host(0).ctx().now = world_.now();
-  auto made =
-      host(0).tcp().connect(host(0).ctx(), {}, {host(1).address(), 80}, config_.side[0].options, &user[0]);
+  auto made = host(0).tcp().connect(host(0).ctx(), {}, {host(1).address(), 80}, config_.side[0].options, &user[0]);
   tcb[0] = made.ok() ? *made : nullptr;
 }
 
@@ -290,13 +289,14 @@ std::string FramedWorld::describe() {
       continue;
     }
     const auto n = [](auto v) { return std::to_string(static_cast<long>(v)) + " "; };
-    text += "\n side " + n(i) + "state " + n(tcb[i]->state) + "error " + n(tcb[i]->error) + to_string(f->lane.reason()) +
-            " sends " + n(f->sending) + "reads " + n(f->receiving) + "tx path " + n(f->lane.tx_path()) + "rx path " +
-            n(f->lane.rx_path()) + "next " + n(f->lane.next_offset()) + "end " + n(f->lane.end()) + "una " +
-            n(f->lane.una()) + "consumed " + n(f->lane.consumed()) + "parts " + n(f->lane.parts().tcp) +
-            n(f->lane.parts().ring) + n(f->lane.parts().tcp_behind) + "mapped " + n(tcb[i]->overlay->map.end()) +
-            "snd_nxt " + n(tcb[i]->snd_nxt) + "snd_una " + n(tcb[i]->snd_una) + "snd_wnd " + n(tcb[i]->snd_wnd) +
-            "closed " + n(f->closed) + "shut " + n(f->shut) + "rx_bytes " + n(tcb[i]->rx_bytes);
+    text += "\n side " + n(i) + "state " + n(tcb[i]->state) + "error " + n(tcb[i]->error) +
+            to_string(f->lane.reason()) + " sends " + n(f->sending) + "reads " + n(f->receiving) + "tx path " +
+            n(f->lane.tx_path()) + "rx path " + n(f->lane.rx_path()) + "next " + n(f->lane.next_offset()) + "end " +
+            n(f->lane.end()) + "una " + n(f->lane.una()) + "consumed " + n(f->lane.consumed()) + "parts " +
+            n(f->lane.parts().tcp) + n(f->lane.parts().ring) + n(f->lane.parts().tcp_behind) + "mapped " +
+            n(tcb[i]->overlay->map.end()) + "snd_nxt " + n(tcb[i]->snd_nxt) + "snd_una " + n(tcb[i]->snd_una) +
+            "snd_wnd " + n(tcb[i]->snd_wnd) + "closed " + n(f->closed) + "shut " + n(f->shut) + "rx_bytes " +
+            n(tcb[i]->rx_bytes);
   }
   return text;
 }

@@ -77,7 +77,8 @@ struct Env {
   [[nodiscard]] Instant now() const { return ctx.now; }
   [[nodiscard]] StackCounters& count() const { return core.counters; }
   void post(Tcb& tcb, std::uint16_t events) {
-    if (tcb.overlay != nullptr) [[unlikely]] return post_overlaid(tcb, events);
+    if (tcb.overlay != nullptr) [[unlikely]]
+      return post_overlaid(tcb, events);
     core.events.post(tcb.event, events);
   }
   /// What the program hears of is the overlay's affair, which is called at the end of the burst.

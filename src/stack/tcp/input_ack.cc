@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "stack/tcp/input.h"
-#include "stack/tcp/overlay.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/overlay.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 

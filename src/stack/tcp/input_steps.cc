@@ -166,7 +166,8 @@ Verdict check_text(Env& env, Tcb& tcb, Segment& s) {
     finish(env, tcb, closed ? Error::kNone : Error::kReset, Why::kReset);
     return Verdict::kDone;
   }
-  if (tcb.has(kDeferred) && tcb.overlay == nullptr && !end_deferral(env, tcb)) return drop(env.count().drop_tcp_accept_queue);
+  if (tcb.has(kDeferred) && tcb.overlay == nullptr && !end_deferral(env, tcb))
+    return drop(env.count().drop_tcp_accept_queue);
   accept_text(env, tcb, s);
   return Verdict::kContinue;
 }

@@ -48,8 +48,9 @@ std::uint32_t whole_segments(std::uint32_t length, std::uint32_t mss) {
 }
 
 // RFC 9293 §3.8.6.2.1: what may be sent, and no silly windows.
-Chunk fit_window(const Tcb& tcb, std::uint32_t mss, std::uint32_t window, std::uint32_t limit, bool fin) {
-  const auto unsent = static_cast<std::uint32_t>(std::min<std::uint64_t>(tcb.unsent(), ~0U));
+Chunk fit_window(const Tcb& tcb, std::uint64_t waiting, std::uint32_t mss, std::uint32_t window, std::uint32_t limit,
+                 bool fin) {
+  const auto unsent = static_cast<std::uint32_t>(std::min<std::uint64_t>(waiting, ~0U));
   std::uint32_t length = std::min({unsent, window, limit});
   if (length == unsent) {
     if (fin) return {Hold::kNone, length, window > length};  // FIN takes a number of the window, too
@@ -62,21 +63,21 @@ Chunk fit_window(const Tcb& tcb, std::uint32_t mss, std::uint32_t window, std::u
   return {half || (length != 0 && tcb.has(kForceOutput)) ? Hold::kNone : Hold::kWindow, length};
 }
 
-Chunk next_chunk(Tcb& tcb, std::uint32_t mss, std::uint32_t frame_limit) {
+Chunk next_chunk(Tcb& tcb, std::uint64_t unsent, std::uint32_t mss, std::uint32_t frame_limit) {
   const bool fin = tcb.has(kFinQueued) && !tcb.has(kFinSent);
-  if (tcb.unsent() == 0 && !fin) return {Hold::kNothing};
+  if (unsent == 0 && !fin) return {Hold::kNothing};
   const std::uint32_t window = usable_window(tcb);
   if (window == 0) return {Hold::kWindow};
   // An empty pipe always takes a segment; a part of one is not worth it (RFC 6675 §5 step C).
   const std::uint32_t cwnd = tcb.congestion.cwnd(), pipe = tcb.scoreboard.pipe();
   const std::uint32_t room = pipe == 0 ? std::max(cwnd, mss) : cwnd > pipe ? cwnd - pipe : 0;
-  if (room < mss && room < tcb.unsent()) return {Hold::kCwnd};
-  if (room == 0 && tcb.unsent() != 0) return {Hold::kCwnd};
-  return fit_window(tcb, mss, window, std::min(frame_limit, std::max(room, mss)), fin);
+  if (room < mss && room < unsent) return {Hold::kCwnd};
+  if (room == 0 && unsent != 0) return {Hold::kCwnd};
+  return fit_window(tcb, unsent, mss, window, std::min(frame_limit, std::max(room, mss)), fin);
 }
 
-bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint32_t mss) {
-  const bool last = chunk.length == tcb.unsent();
+bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, std::uint32_t mss) {
+  const bool last = chunk.length == unsent;
   auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
   if (chunk.fin) flags |= kFin;
   const auto sent = send_data(env, tcb, tcb.snd_nxt, chunk.length, flags);
@@ -95,14 +96,15 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint32_t mss) {
   return true;
 }
 
-Hold send_new(Env& env, Tcb& tcb) {
+[[gnu::always_inline]] inline Hold send_new(Env& env, Tcb& tcb) {
   const std::uint32_t mss = segment_room(tcb);
   std::uint32_t limit = 0;
   for (;;) {
-    if (limit == 0 && tcb.unsent() > mss) limit = frame_limit(env, tcb);
-    const Chunk chunk = next_chunk(tcb, mss, std::max(limit, mss));
+    const std::uint64_t unsent = tcb.unsent();
+    if (limit == 0 && unsent > mss) limit = frame_limit(env, tcb);
+    const Chunk chunk = next_chunk(tcb, unsent, mss, std::max(limit, mss));
     if (chunk.hold != Hold::kNone) return chunk.hold;
-    if (!send_chunk(env, tcb, chunk, mss)) return Hold::kDevice;
+    if (!send_chunk(env, tcb, chunk, unsent, mss)) return Hold::kDevice;
   }
 }
 
@@ -168,6 +170,12 @@ void restart_after_idle(Env& env, Tcb& tcb) {
   tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
 }
 
+// An overlay makes records when there is room for them.
+[[gnu::noinline, gnu::cold]] Hold refill(Env& env, Tcb& tcb, Hold hold) {
+  while ((hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb)) hold = send_new(env, tcb);
+  return hold;
+}
+
 void push_burst(TcbList& list, Tcb& tcb) {
   tcb.burst_next = nullptr;
   (list.tail != nullptr ? list.tail->burst_next : list.head) = &tcb;
@@ -208,7 +216,7 @@ void output(Env& env, Tcb& tcb) {
   Hold hold = Hold::kDevice;
   if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) hold = send_new(env, tcb);
   if (tcb.overlay != nullptr) [[unlikely]]
-    while ((hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb)) hold = send_new(env, tcb);
+    hold = refill(env, tcb, hold);
   if (hold == Hold::kDevice) block(env, tcb);
   if (hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd()) tcb.cwnd_limited = tcb.snd_nxt;
   tcb.clear(kForceOutput);
@@ -246,7 +254,8 @@ void touch(Env& env, Tcb& tcb) {
 void end_burst(Env& env) {
   while (Tcb* tcb = env.core.burst.head) {
     env.core.current = tcb;
-    if (tcb->overlay != nullptr) [[unlikely]] call_progress(env, *tcb);
+    if (tcb->overlay != nullptr) [[unlikely]]
+      call_progress(env, *tcb);
     if (tcb->has(kTryOutput)) output(env, *tcb);
     if (tcb->has(kAckNow)) acknowledge(env, *tcb);
     env.core.burst.head = tcb->burst_next;

@@ -6,7 +6,8 @@
 // program hears of, and when FIN follows. Segmenting, retransmission, SACK, timers and windows stay TCP's.
 //
 //   receive queue   | ready: the program's | rx_bytes: not looked at, or of no records |
-//   TCP's window                            ^^^^^^^^^ counts these alone; how much may be ready is the protocol's affair
+//   TCP's window                            ^^^^^^^^^ counts these alone; how much may be ready is the protocol's
+//   affair
 //
 // A connection without one pays for a predicted branch where positions are turned into bytes.
 //

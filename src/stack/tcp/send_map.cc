@@ -36,8 +36,7 @@ bool SendMap::grow_own(Memory& memory, std::uint32_t needed) {
   const std::size_t wanted = Memory::block_size(std::max(used + needed, kFirstOwn));
   auto* larger = static_cast<std::byte*>(memory.allocate(wanted));
   if (larger == nullptr) return false;
-  for (std::uint32_t at = own_begin_; at != own_end_; at++)
-    larger[at & (wanted - 1)] = own_[at & (own_capacity_ - 1)];
+  for (std::uint32_t at = own_begin_; at != own_end_; at++) larger[at & (wanted - 1)] = own_[at & (own_capacity_ - 1)];
   std::byte* smaller = std::exchange(own_, larger);
   own_capacity_ = static_cast<std::uint32_t>(wanted);
   if (smaller != nullptr) memory.release(smaller);
@@ -107,7 +106,8 @@ std::size_t SendMap::pieces(const SendRing& ring, std::uint64_t position, std::s
       covered += own;
       skip += own;
     }
-    const auto rest = static_cast<std::size_t>(std::min<std::uint64_t>(end_of(i) - c.position - skip, length - covered));
+    const auto rest =
+        static_cast<std::size_t>(std::min<std::uint64_t>(end_of(i) - c.position - skip, length - covered));
     const SendRing::Spans spans = ring.spans(c.source + skip - c.own_length, rest);
     for (const auto& part : spans.part)
       if (!part.empty()) out[n++] = part;

@@ -162,7 +162,7 @@ struct alignas(64) Tcb {
   [[nodiscard]] std::uint64_t position_of(SeqNum s) const { return stream_offset(s, seq_of(snd_una), snd_una); }
   /// Behind the last byte to be sent: positions are the ring's offsets, or an overlay says what they are.
   [[nodiscard]] std::uint64_t text_end() const { return overlay == nullptr ? ring.end() : mapped_end(); }
-  [[nodiscard]] std::uint64_t mapped_end() const;
+  [[nodiscard, gnu::pure]] std::uint64_t mapped_end() const;
   /// Behind everything that we ever want to send, FIN included.
   [[nodiscard]] std::uint64_t send_end() const { return text_end() + (has(kFinQueued) ? 1 : 0); }
   [[nodiscard]] std::uint32_t in_flight() const { return static_cast<std::uint32_t>(snd_nxt - snd_una); }
@@ -172,11 +172,11 @@ struct alignas(64) Tcb {
   }
   /// Of the program's bytes those that no segment has carried yet, nor anything else.
   [[nodiscard]] std::uint64_t program_unsent() const { return overlay == nullptr ? unsent() : mapped_unsent(); }
-  [[nodiscard]] std::uint64_t mapped_unsent() const;
+  [[nodiscard, gnu::pure]] std::uint64_t mapped_unsent() const;
   [[nodiscard]] std::uint32_t rcv_wnd() const { return after(rcv_adv, rcv_nxt) ? distance(rcv_nxt, rcv_adv) : 0; }
   /// Bytes in the receive queue.
   [[nodiscard]] std::uint64_t queued() const { return overlay == nullptr ? rx_bytes : overlaid_queued(); }
-  [[nodiscard]] std::uint64_t overlaid_queued() const;
+  [[nodiscard, gnu::pure]] std::uint64_t overlaid_queued() const;
   [[nodiscard]] bool orphan() const { return has(kOrphan); }
 };
 

@@ -228,8 +228,8 @@ struct Launch {
   std::uint8_t flags;
   bool refer, checksum_offload;
 };
-std::optional<std::uint32_t> launch_data(Env& env, Tcb& tcb, const Payload& payload, std::uint32_t length,
-                                         const Launch& how) {
+[[gnu::always_inline]] inline std::optional<std::uint32_t> launch_data(Env& env, Tcb& tcb, const Payload& payload,
+                                                                       std::uint32_t length, const Launch& how) {
   if (how.refer) pin(env, tcb);
   if (length > how.room) {
     payload.frame->flags = static_cast<std::uint16_t>(payload.frame->flags | kTxTso);
@@ -275,7 +275,8 @@ namespace {
 std::optional<std::uint32_t> send_data(Env& env, Tcb& tcb, std::uint64_t position, std::uint32_t length,
                                        std::uint8_t flags) {
   if (!env.ctx.queue(tcb.path.port).can_transmit()) return std::nullopt;
-  if (tcb.overlay != nullptr) [[unlikely]] return send_mapped(env, tcb, position, length, flags);
+  if (tcb.overlay != nullptr) [[unlikely]]
+    return send_mapped(env, tcb, position, length, flags);
   const Network::Offloads offloads = offloads_of(env, tcb.path);
   const std::uint32_t room = segment_room(tcb);
   const bool refer = may_refer(offloads, tcb.path, length);
