@@ -96,7 +96,7 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   return true;
 }
 
-[[gnu::always_inline]] inline Hold send_new(Env& env, Tcb& tcb) {
+Hold send_new(Env& env, Tcb& tcb) {
   const std::uint32_t mss = segment_room(tcb);
   std::uint32_t limit = 0;
   for (;;) {
@@ -171,9 +171,8 @@ void restart_after_idle(Env& env, Tcb& tcb) {
 }
 
 // An overlay makes records when there is room for them.
-[[gnu::noinline, gnu::cold]] Hold refill(Env& env, Tcb& tcb, Hold hold) {
-  while ((hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb)) hold = send_new(env, tcb);
-  return hold;
+[[gnu::noinline, gnu::cold]] bool refill(Env& env, Tcb& tcb, Hold hold) {
+  return (hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb);
 }
 
 void push_burst(TcbList& list, Tcb& tcb) {
@@ -214,9 +213,11 @@ void output(Env& env, Tcb& tcb) {
   if (!sends(tcb.state)) return;
   if (tcb.in_flight() == 0) restart_after_idle(env, tcb);
   Hold hold = Hold::kDevice;
-  if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) hold = send_new(env, tcb);
-  if (tcb.overlay != nullptr) [[unlikely]]
-    hold = refill(env, tcb, hold);
+  if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) {
+    do {
+      hold = send_new(env, tcb);
+    } while (tcb.overlay != nullptr && refill(env, tcb, hold));
+  }
   if (hold == Hold::kDevice) block(env, tcb);
   if (hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd()) tcb.cwnd_limited = tcb.snd_nxt;
   tcb.clear(kForceOutput);
