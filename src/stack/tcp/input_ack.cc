@@ -32,6 +32,12 @@ void try_output(Env& env, Tcb& tcb) {
   touch(env, tcb);
 }
 
+// Out of line: update_window() does without a frame.
+[[gnu::noinline]] void use_wider_window(Env& env, Tcb& tcb) {
+  if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
+  if (tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+}
+
 void after_scoreboard(Env& env, Tcb& tcb) {
   if (tcb.scoreboard.clean()) return;
   if (tcb.scoreboard.should_recover()) begin_recovery(env, tcb);
@@ -49,9 +55,7 @@ void update_window(Env& env, Tcb& tcb, const Segment& s) {
   const bool wider = wnd > tcb.snd_wnd;
   tcb.snd_wnd = wnd;
   tcb.max_snd_wnd = std::max(tcb.max_snd_wnd, wnd);
-  if (!wider) return;
-  if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
-  if (tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+  if (wider) use_wider_window(env, tcb);
 }
 
 Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {
