@@ -183,7 +183,7 @@ bool is_being_read(const Socket& socket) {
 void settle_reading(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   for (;;) {
-    (void)end.paths.on_read_from_ring(end.consumer);
+    (void)end_of_ring_read(socket, link);
     const bool in_ring = end.paths.rx() == Rx::kRing || end.paths.is_bounded();
     if (in_ring && !end.paths.is_ending() && end.resume_heard) {
       end.resume_heard = false;
@@ -214,6 +214,13 @@ void settle(Socket& socket, LocalLink& link) {
   }
   // One that left said STOP before: what it wants back goes over the kernel all the same.
   if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.stop_writing();
+}
+
+bool end_of_ring_read(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (!end.paths.on_read_from_ring(end.consumer)) return false;
+  (void)say(link, shm::SwitchKind::kOpen, 0);
+  return true;
 }
 
 bool try_cut(Socket& socket, LocalLink& link) {
@@ -305,6 +312,8 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
   }
   if (now - link.stuck_since < kPatience || !say(link, shm::SwitchKind::kResume, end.producer.produced())) return;
   end.paths.resume();
+  // An empty ring does not tell that RESUME was heard: bytes put there now would come before the kernel's.
+  end.may_cut = false;
   end.wants_room = false;
   signal(socket, kOut);
 }

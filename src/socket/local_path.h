@@ -27,6 +27,9 @@ void take_timeouts(Socket& socket, int fd);
 bool hear_channel(Socket& socket, LocalLink& link);
 /// Acts on what was heard and could not be acted on at once.
 void settle(Socket& socket, LocalLink& link);
+/// Whether what the ring had before a RESUME is read, and the kernel's connection goes on. The peer hears that it may
+/// CUT.
+bool end_of_ring_read(Socket& socket, LocalLink& link);
 /// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there.
 bool try_cut(Socket& socket, LocalLink& link);
 /// What the peer wants back from the ring goes over the kernel, as far as there is room.

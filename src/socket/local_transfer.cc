@@ -199,7 +199,7 @@ std::size_t LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::b
 // has put into the ring before that, it is there by the time the kernel says so.
 long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   LocalEnd& e = end();
-  if (e.paths.on_read_from_ring(e.consumer)) return kChanged;
+  if (end_of_ring_read(socket_, link)) return kChanged;
   leave_if_shut(socket_, link);
   if (e.paths.rx() != Rx::kRing) return kChanged;
   if (done_ >= target()) return static_cast<long>(done_);
