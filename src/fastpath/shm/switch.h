@@ -24,8 +24,7 @@ namespace bypass::fastpath::shm {
 
 enum class SwitchKind : std::uint64_t {
   // The host's, once it knows that the guest has the memory: from now on the guest may CUT. And a reader's that has
-  // come
-  // to a RESUME: the writer may CUT again.
+  // come to a RESUME: the writer may CUT again.
   kOpen = 0x316e706f'73737962U,
   kCut = 0x31747563'73737962U,  // `count` bytes have been written to the kernel's connection; the rest lies in the ring
   kResume = 0x316d7573'73737962U,  // behind `count` bytes of the ring the kernel's connection goes on
