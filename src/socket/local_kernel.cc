@@ -15,12 +15,15 @@ namespace bypass::socket {
 namespace {
 
 /// tcpi_state, as <netinet/tcp.h> has it, which cannot stand beside <linux/tcp.h>.
-enum KernelState : std::uint8_t { kTimeWait = 6, kCloseWait = 8, kLastAck = 9, kClosing = 11 };
+enum KernelState : std::uint8_t { kTimeWait = 6, kClose = 7, kCloseWait = 8, kLastAck = 9, kClosing = 11 };
 
-// The peer's FIN has a sequence number, and tcpi_bytes_received counts it; SIOCINQ does not.
-std::uint64_t counted_fin(const tcp_info& info) {
+// The peer's FIN has a sequence number, and tcpi_bytes_received counts it; SIOCINQ does not. A socket in TIME-WAIT says
+// kClose, and so does one that was reset, perhaps without a FIN.
+std::uint64_t counted_fin(const tcp_info& info, std::optional<std::uint64_t> peer_wrote) {
   const auto state = static_cast<KernelState>(info.tcpi_state);
-  return state == kTimeWait || state == kCloseWait || state == kLastAck || state == kClosing ? 1 : 0;
+  // All that the peer wrote is there, and no more: it was reset.
+  if (state == kClose && peer_wrote == info.tcpi_bytes_received) return 0;
+  return state == kTimeWait || state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ? 1 : 0;
 }
 
 std::optional<tcp_info> info_of(int fd) {
@@ -42,7 +45,7 @@ std::optional<std::uint64_t> kernel_bytes_written(int fd) {
 }
 
 // What came in and is still there changes between the two questions while the peer writes.
-std::optional<std::uint64_t> kernel_bytes_read(int fd) {
+std::optional<std::uint64_t> kernel_bytes_read(int fd, std::optional<std::uint64_t> peer_wrote) {
   for (;;) {
     const auto before = info_of(fd);
     int unread = 0;
@@ -52,7 +55,7 @@ std::optional<std::uint64_t> kernel_bytes_read(int fd) {
     const bool changed =
         before->tcpi_bytes_received != after->tcpi_bytes_received || before->tcpi_state != after->tcpi_state;
     if (changed) continue;
-    return after->tcpi_bytes_received - counted_fin(*after) - static_cast<std::uint64_t>(unread);
+    return after->tcpi_bytes_received - counted_fin(*after, peer_wrote) - static_cast<std::uint64_t>(unread);
   }
 }
 

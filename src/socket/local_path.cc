@@ -158,7 +158,7 @@ namespace {
 // and the direction stays with the kernel.
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  const auto read = kernel_bytes_read(kernel_number(socket));
+  const auto read = kernel_bytes_read(kernel_number(socket), end.cut_at);
   constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
   if (!read.has_value() || end.cut_at - *read > kMostQueued) {
     // Where the peer cannot send it again, what lies in the ring is lost, and the program is to know.

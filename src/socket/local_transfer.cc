@@ -237,6 +237,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
     if (r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
     return kChanged;
   }
+  // With bytes before CUT missing (a reset has lost them, and another call was told of it), nothing follows them.
   if (r < 0) return failed(r);
   if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
   if (done_ >= target() || peeks()) return static_cast<long>(done_);

@@ -33,6 +33,13 @@ def leaves_nobody_to_ask(function):
     return function
 
 
+def served_by_another_user(function):
+    """Of a scenario whose server's processes are another user's than its clients, as packaged servers' are under root:
+    such two share no memory."""
+    function.leaves_nobody_to_ask = True
+    return function
+
+
 def on(cases, *wires):
     """Makes a case of the scenario for each of `wires`, with the scenario's and the wire's name."""
     def register(function):

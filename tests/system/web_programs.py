@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from harness import HERE, LONG, check, children_of, compare, free_port, make_file, run_named, sha256
-from sides import leaves_nobody_to_ask, on
+from sides import served_by_another_user, leaves_nobody_to_ask, on
 from veth_wire import Bridge
 
 SCENARIOS = {}
@@ -173,11 +173,13 @@ def apache(side, model, servers, settings=""):
 
 
 @scenario("vhost", "local", "veth")
+@served_by_another_user
 def apache_event(side):
     return apache(side, "event", 2, "ThreadsPerChild 25")
 
 
 @scenario("vhost", "local", "veth")
+@served_by_another_user
 def apache_prefork(side):
     return apache(side, "prefork", 20)  # as many as there are clients at once
 
