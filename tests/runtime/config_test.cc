@@ -21,7 +21,7 @@ TEST(Config, NothingGiven_IsAllDefaultsAndNoPort) {
   EXPECT_EQ(messages(config), "");
   EXPECT_TRUE(config.ports.empty());
   EXPECT_FALSE(config.wants_port());
-  EXPECT_TRUE(config.local);
+  EXPECT_FALSE(config.local);
   EXPECT_EQ(config.rdma, RdmaMode::kAuto);
   EXPECT_EQ(config.profile, Profile::kBalanced);
   EXPECT_EQ(config.spin, microseconds(50));
@@ -36,13 +36,13 @@ TEST(Config, EveryContractName_ParsesFromTheEnvironment) {
   const Config config = from_environment(
       {"BYPASS_PORT=vhost:/tmp/a.sock;verbs:mlx5_0:1", "BYPASS_ADDR=10.9.0.1/24,fd09::1/64;10.8.0.1/24",
        "BYPASS_GATEWAY=10.9.0.254", "BYPASS_MAC=02:00:00:00:00:01", "BYPASS_MTU=9000;1500",
-       "BYPASS_SOFT=tap:bp0;vhost:/tmp/s", "BYPASS_SOFT_ADDR=10.7.0.1/24", "BYPASS_LOCAL=off", "BYPASS_RDMA=mlx5_0",
+       "BYPASS_SOFT=tap:bp0;vhost:/tmp/s", "BYPASS_SOFT_ADDR=10.7.0.1/24", "BYPASS_LOCAL=on", "BYPASS_RDMA=mlx5_0",
        "BYPASS_RULES=bypass tcp connect 10.9.0.0/16:6379; kernel udp *", "BYPASS_PROFILE=latency", "BYPASS_STRICT=1",
        "BYPASS_CONFIG=/nonexistent", "BYPASS_RUN_DIR=/tmp/run", "BYPASS_LOG=debug", "BYPASS_LOG_FILE=/tmp/log"});
   EXPECT_EQ(messages(config), "");
   ASSERT_EQ(config.ports.size(), 2U);
   ASSERT_EQ(config.soft.size(), 2U);
-  EXPECT_FALSE(config.local);
+  EXPECT_TRUE(config.local);
   EXPECT_EQ(config.rdma, RdmaMode::kDevice);
   EXPECT_EQ(config.rdma_device, "mlx5_0");
   EXPECT_EQ(config.rules.rules().size(), 2U);

@@ -119,7 +119,7 @@ class Side:
                        BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
         if self.name == "local":
-            env.update(BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
+            env.update(BYPASS_LOCAL="on", BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
         env.update(extra)
         return env

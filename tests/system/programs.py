@@ -150,7 +150,7 @@ def sockperf_udp(side):
     return sockperf(side)
 
 
-@scenario("vhost", "local")
+@scenario("vhost")
 def sockperf_tcp(side):
     return sockperf(side, "--tcp")
 
