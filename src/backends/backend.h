@@ -53,7 +53,8 @@ struct PortSpec {
   /// The kernel keeps the interface, its MAC address and IP addresses; here come steered flows alone (Port::steer), and
   /// copies of ARP, neighbour discovery and what goes to groups.
   bool share_interface = false;
-  std::string interface;  // the kernel's name of what is shared
+  std::string interface;     // the kernel's name of what is shared
+  bool follows_mtu = false;  // … whose MTU this is, and may become another one
 };
 
 /// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.

@@ -88,7 +88,13 @@ void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
 
 void FramedTcp::gone(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
+  // Records that came along with TCP's FIN: others than this connection may wait for what they say of a link.
+  if (framed.receiving == Mode::kFramed && !framed.lane.aborted()) receive(ctx, tcb, framed);
   end_lane(tcb, framed);
+  // Nobody will read what is there.
+  Lane& lane = framed.lane;
+  for (Lane::Readable rest = lane.readable(); rest.from != Lane::From::kNothing; rest = lane.readable())
+    lane.consume(rest.bytes);
   const bool still_read = links_.on_gone(ctx, tcb, framed);
   if (framed.pinned && !still_read) tcb.ring.unpin(engine_.impl().memory);
 }
@@ -283,9 +289,38 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
     tcb.overlay->taken = std::max(tcb.overlay->taken, lane.next_offset());
   }
   tcp::release_sent(engine_, ctx, tcb, una);
+  ask_for_room(tcb, framed);
   if (!framed.pinned || !lane.source_idle()) return;
   framed.pinned = false;
   tcp::unpin_ring(engine_, ctx, tcb);
+}
+
+/// By epoll's word there is no room any more: somebody may wait for it, and no ACK will say when there is.
+void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
+  const bool short_of_room = engine_.send_room(tcb) < engine_.unacknowledged(tcb) / 2;
+  if (short_of_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
+}
+
+// --- The usual
+
+/// Both directions are on the lane and none has anything to say over TCP: a call or a message changes nothing but the
+/// lane.
+bool FramedTcp::is_steady(const Tcb& tcb, const Framed& framed) {
+  const Lane& lane = framed.lane;
+  return lane.tx_path() == TxPath::kLane && lane.rx_path() == RxPath::kLane && framed.link != 0 &&
+         framed.both_framed() && tcb.state == tcp::State::kEstablished && tcb.error == Error::kNone &&
+         !tcb.has(tcp::kFinReceived) && !lane.has_control() && !lane.aborted() && !lane.peer_ended() && !framed.shut &&
+         !framed.shut_receive && !framed.closed && lane.may_leave();
+}
+
+void FramedTcp::run_lane(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (!is_steady(tcb, framed)) return run(ctx, tcb);
+  release(ctx, tcb, framed);
+  const bool told = framed.quiet != kNever;  // then it is known when what is news will be told
+  if (!told) tell_peer(ctx, framed);
+  tell_program(ctx, tcb, framed);
+  if (!told) arm(ctx, tcb, framed);
 }
 
 // --- The end

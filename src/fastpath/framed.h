@@ -52,8 +52,9 @@ class Links {
   Links& operator=(const Links&) = delete;
   virtual ~Links() = default;
 
-  /// Whether a connection may be framed: policy, and the peer's address. Asked for SYN and SYN-ACK.
-  [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb) = 0;
+  /// Whether a connection may be framed: policy, the peer's address, and what the peer's SYN or SYN-ACK says (null: our
+  /// own SYN is to be sent).
+  [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) = 0;
   /// The memory that the peer of that link writes; empty: it is not known here.
   [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
   /// The connection was written to or read, or something has come for it. Here an offer is made, answered
@@ -88,6 +89,14 @@ struct Framed {
     return sending == Mode::kFramed && receiving == Mode::kFramed && !revert_owed;
   }
 
+  /// Bytes of one direction at least travel on a lane.
+  [[nodiscard]] bool on_lane() const { return lane.tx_path() == TxPath::kLane || lane.rx_path() == RxPath::kLane; }
+
+  /// Changes with every byte of the stream, sent or taken by the program.
+  [[nodiscard]] std::uint32_t activity() const {
+    return static_cast<std::uint32_t>(lane.next_offset() + lane.consumed());
+  }
+
   Lane lane;
   Decoder decoder;
   std::variant<ClientHandshake, ServerHandshake> handshake{ClientHandshake{{}}};
@@ -106,7 +115,14 @@ struct Framed {
   bool closed = false;  // there is no socket any more
   bool tcp_end_seen = false;
   bool eof_heard = false;
-  bool pinned = false;  // the send ring, for the lane's writes
+  bool pinned = false;            // the send ring, for the lane's writes
+  std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
+  // For Links
+  std::uint16_t place = kNoLane;  // the lane's number on …
+  std::uint32_t link = 0;         // … this link; 0: it is on none
+  std::uint32_t tried = 0;        // the last link that a lane was looked for on; it is looked for again …
+  std::uint32_t tried_round = 0;  // … after that round of the link's,
+  std::uint32_t tried_at = 0;     // and once activity() is another
 };
 
 static_assert(std::is_trivially_destructible_v<Framed>, "it goes with its block");
@@ -155,8 +171,10 @@ class FramedTcp {
   // --- The links' side
   /// The lane carries what the program writes from now on; Lane::can_cut() must hold. From on_change() or outside.
   void cut(tcp::Tcb& tcb);
-  /// The connection's turn: after LinkEnd has taken messages for its lane, or the link has failed or is final.
+  /// The connection's turn: after the link has failed or is final.
   void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
+  /// Its turn after LinkEnd has taken messages for its lane, or has written some.
+  void run_lane(Context& ctx, tcp::Tcb& tcb);
   /// For LinkEnd's table.
   [[nodiscard]] static ByteSource source(const tcp::Tcb& tcb);
 
@@ -182,6 +200,8 @@ class FramedTcp {
   void send_raw(tcp::Tcb& tcb, Framed& framed);
   void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
+  [[nodiscard]] static bool is_steady(const tcp::Tcb& tcb, const Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);

@@ -10,6 +10,14 @@ namespace bypass::fastpath {
 using tcp::Tcb;
 using Mode = Framed::Mode;
 
+namespace {
+
+/// Writes of fewer bytes are gathered (Lane::gather), once so many of them have come that it is no dialogue.
+constexpr std::size_t kSmallWrite = 1024;
+constexpr std::uint8_t kStream = 8;
+
+}  // namespace
+
 // --- Sending
 
 std::size_t FramedTcp::send_room(Tcb& tcb) {
@@ -32,10 +40,16 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   if (!alive) return engine_.commit(ctx, tcb, 0, more);
   const std::uint64_t before = tcb.ring.end();
   engine_.commit(ctx, tcb, bytes, more);
-  Lane& lane = of(tcb).lane;
+  Framed& framed = of(tcb);
+  Lane& lane = framed.lane;
   lane.write(tcb.ring.end() - before);
+  const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
+  framed.small_writes = small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : 0;
+  lane.gather(framed.small_writes == kStream);
   if (urgent) lane.mark_urgent();
-  run(ctx, tcb);
+  if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
+  ask_for_room(tcb, framed);
+  links_.on_change(ctx, tcb, framed);
 }
 
 std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
@@ -99,7 +113,13 @@ void FramedTcp::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
     raw ? static_cast<void>(framed.raw_read += n) : framed.lane.consume(n);
     bytes -= n;
   }
-  if (framed.receiving == Mode::kFramed) run(ctx, tcb);
+  framed.small_writes = 0;
+  framed.lane.gather(false);
+  if (framed.receiving != Mode::kFramed) return;
+  // What the peer is to know is little, and the timer that will tell it runs.
+  const bool quiet =
+      framed.quiet != kNever && is_steady(tcb, framed) && !framed.lane.has_writes(links_.memory(framed.lane.link()));
+  if (!quiet) run(ctx, tcb);
 }
 
 bool FramedTcp::at_eof(const Tcb& tcb) const {

@@ -18,11 +18,11 @@ std::size_t FramedTcp::add_option(Tcb& tcb, bool syn_ack, unsigned attempt, std:
     auto* server = has(tcb) ? std::get_if<ServerHandshake>(&of(tcb).handshake) : nullptr;
     return server != nullptr ? server->write_syn_ack(room) : 0;
   }
-  return links_.wanted(tcb) ? ClientHandshake(config_.handshake).write_syn(attempt, room) : 0;
+  return links_.wanted(tcb, nullptr) ? ClientHandshake(config_.handshake).write_syn(attempt, room) : 0;
 }
 
 void FramedTcp::see_option(Tcb& tcb, bool syn_ack, const SynOption& option) {
-  if (tcb.has(tcp::kPassive) == syn_ack || has(tcb) || !links_.wanted(tcb)) return;
+  if (tcb.has(tcp::kPassive) == syn_ack || has(tcb) || !links_.wanted(tcb, &option)) return;
   std::array<std::byte, tcp::kMaxOptionBytes> scratch;
   ClientHandshake client(config_.handshake);
   ServerHandshake server(config_.handshake);

@@ -57,7 +57,7 @@ struct SynOption {
   bool response = false;  // R
   bool framed = true;     // F
   std::uint8_t capabilities = 0;
-  std::uint32_t tag = 0;    // of host and network namespace: equal ones may share memory
+  std::uint32_t tag = 0;    // of the stack: its upper bits say where it is (PeerLinks::Config::place)
   std::uint32_t proof = 0;  // with R
   friend bool operator==(const SynOption&, const SynOption&) = default;
 };

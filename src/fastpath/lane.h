@@ -81,11 +81,27 @@ class BasicLane {
   // --- The program's side
   /// `bytes` more lie in the send buffer.
   void write(std::uint64_t bytes) { end_ += bytes; }
+  /// The program writes a little at a time and reads nothing in between: while the peer has not placed all that was
+  /// sent, less than kGathered bytes wait for its word, as for an ACK under Nagle's algorithm (RFC 9293, 3.7.4), and go
+  /// together.
+  void gather(bool on) { flags_ = on ? flags_ | kGather : flags_ & ~std::uint32_t{kGather}; }
+  static constexpr std::uint64_t kGathered = 2048;
   /// The last byte written is urgent.
   void mark_urgent() { urgent_off_ = end_; }
-  void shutdown_send() { flags_ |= kFinQueued; }
-  /// The program waits for room in the send buffer.
-  void wait_for_buffer() { flags_ |= kBufferBlocked; }
+  void shutdown_send() { flags_ = (flags_ | kFinQueued) & ~std::uint32_t{kBufferBlocked}; }
+  /// The program waits for room in the send buffer. Where all that the lane took is placed, TCP's ACK will bring it;
+  /// who has ended its direction writes no more.
+  void wait_for_buffer() {
+    const bool comes = off_ < end_ || tx_ring_.placed() != tx_ring_.sent();
+    if (comes && !has(kFinQueued)) flags_ |= kBufferBlocked;
+  }
+  /// True, once: the program waits for room and the peer was not told, but meanwhile everything has been placed. No
+  /// message will say so: the connection is to have its turn.
+  [[nodiscard]] bool take_room_for_waiter() {
+    if (!has(kBufferBlocked) || tx_path_ != TxPath::kLane || off_ < end_ || waits_for_credit()) return false;
+    flags_ &= ~std::uint32_t{kBufferBlocked};
+    return true;
+  }
   /// Everything before it may be forgotten.
   [[nodiscard]] std::uint64_t una() const;
   [[nodiscard]] std::uint64_t end() const { return end_; }
@@ -165,8 +181,10 @@ class BasicLane {
   [[nodiscard]] bool can_cut() const;
   /// From the next byte on, this direction is on the lane.
   void cut();
-  /// Both directions leave the lane for TCP.
+  /// Both directions leave the lane for TCP, if may_leave().
   void leave();
+  /// The lane is open, its link up, and neither end has begun to leave it.
+  [[nodiscard]] bool may_leave() const { return on_link() && !has(kCloseSent | kPeerClose); }
   [[nodiscard]] TxPath tx_path() const { return tx_path_; }
   [[nodiscard]] RxPath rx_path() const { return rx_path_; }
   [[nodiscard]] std::uint8_t epoch() const { return tx_epoch_; }
@@ -227,6 +245,7 @@ class BasicLane {
     kTxCut = 1U << 24,
     kOfferWaits = 1U << 25,  // for the last lane to be detached
     kAckOwed = 1U << 26,     // QUIESCE_ACK
+    kGather = 1U << 27,
   };
   enum Owed : std::uint16_t {  // records, in the order in which they must leave
     kOweOpen = 1U << 0,
@@ -265,10 +284,12 @@ class BasicLane {
   [[nodiscard]] bool on_link() const { return attachment_ == Attachment::kOpen && link_state_ == LaneLink::kUp; }
   [[nodiscard]] bool tcp_credit_due() const;
   [[nodiscard]] bool waits_for_credit() const;
+  [[nodiscard]] bool gathering() const;
   [[nodiscard]] bool data_due() const;
   [[nodiscard]] bool credit_due() const;
   [[nodiscard]] bool news_due() const;
   [[nodiscard]] bool blocked() const;
+  [[nodiscard]] bool reset_due() const;
   [[nodiscard]] Op next_control_op() const;
   Write credit_write();
   Write control_message(Op op);

@@ -83,6 +83,7 @@ void BasicLane<Rules>::offer(std::uint32_t link, const LaneAddress& local, std::
   link_ = link;
   local_ = local;
   peer_memory_ = peer_memory;
+  declined_ = Reason::kNone;
   attachment_ = Attachment::kOffering;
   // The peer may write as soon as it has accepted, and its link may be faster than its TCP.
   rx_ring_.open(local.ring_log2);
@@ -477,7 +478,7 @@ bool BasicLane<Rules>::released() const {
   if (attachment_ == Attachment::kNone || link_state_ == LaneLink::kFinal) return true;
   const bool tx_over = has(kTxOver) || !has(kTxCut | kResetSent);
   const bool rx_over = has(kRxOver) || (has(kRxFin) && !has(kRxCut));
-  return tx_over && rx_over && !has(kAckOwed) && (has(kAborted) ? has(kResetSent) : finished());
+  return tx_over && rx_over && !has(kAckOwed) && (has(kAborted) ? !reset_due() : finished());
 }
 
 }  // namespace bypass::fastpath

@@ -11,15 +11,21 @@ namespace bypass::fastpath {
 // --- Writes
 
 template <typename Rules>
+bool BasicLane<Rules>::gathering() const {
+  return has(kGather) && end_ - off_ < kGathered && tx_ring_.placed() != tx_ring_.sent() && !has(kFinQueued) &&
+         urgent_off_ <= off_;
+}
+
+template <typename Rules>
 bool BasicLane<Rules>::data_due() const {
-  return tx_path_ == TxPath::kLane && off_ < end_ && tx_ring_.room() != 0;
+  return tx_path_ == TxPath::kLane && off_ < end_ && tx_ring_.room() != 0 && !gathering();
 }
 
 /// Nothing can be sent, or written, before the reader has placed or taken more.
 template <typename Rules>
 bool BasicLane<Rules>::waits_for_credit() const {
   if (tx_path_ != TxPath::kLane) return false;
-  if (off_ < end_) return tx_ring_.room() == 0;
+  if (off_ < end_) return tx_ring_.room() == 0 || gathering();
   return has(kBufferBlocked) && !has(kFinSent) && tx_ring_.placed() != tx_ring_.sent();
 }
 
@@ -41,9 +47,15 @@ bool BasicLane<Rules>::news_due() const {
   return has(kTellNow) || rx_ring_.has_much_news() || (data_due() && rx_ring_.has_some_news()) || credit_due();
 }
 
+/// Not where both directions are over on the lane: the peer may have given the number to another connection.
+template <typename Rules>
+bool BasicLane<Rules>::reset_due() const {
+  return has(kAborted) && !has(kResetSent) && !(has(kTxOver) && has(kRxOver));
+}
+
 template <typename Rules>
 Op BasicLane<Rules>::next_control_op() const {
-  if (has(kAborted) && !has(kResetSent)) return Op::kReset;
+  if (reset_due()) return Op::kReset;
   if (has(kAckOwed)) return Op::kQuiesceAck;
   if (has(kAborted)) return Op::kNone;
   if (has(kCreditWritten) || credit_due()) return Op::kCredit;
@@ -146,7 +158,7 @@ Write BasicLane<Rules>::data_message(const LaneTurn& turn) {
   if (off_ == urgent_off_) {
     op = Op::kUrgent;
     flags_ |= kUrgentSent;
-  } else if (off_ < end_ && blocked()) {
+  } else if ((off_ < end_ && blocked()) || (has(kGather) && !has(kBlockedTold))) {  // or will be, by the next little
     op = Op::kDataBlocked;
     flags_ |= kBlockedTold;
   }

@@ -1,8 +1,8 @@
 // LinkDevice: what makes links to other hosts; LinkSetup: one link, from the first word about it to its end.
 //
-// Backends implement them (src/backends/verbs/rc). They are private to the process, and called with the shard's lock
-// held. No call waits: what takes long (a queue pair's making, a look for the peer's address) is done by the device's
-// own thread, and poll() sees that it is done.
+// src/backends/verbs/rc implements them, and fastpath/shm for processes of one host. They are private to the process,
+// and called with the shard's lock held. No call waits: what takes long (a queue pair's making, a look for the peer's
+// address) is done by the device's own thread, and poll() sees that it is done.
 //
 //   end that asks                                 TCP, in framed mode           end that answers
 //   LinkDevice::request()
@@ -20,6 +20,7 @@
 
 #include "fastpath/control.h"
 #include "fastpath/link.h"
+#include "fastpath/link_record.h"
 #include "fastpath/reason.h"
 #include "stack/address.h"
 #include "stack/time.h"
@@ -70,6 +71,10 @@ class LinkDevice {
   LinkDevice& operator=(const LinkDevice&) = delete;
   virtual ~LinkDevice() = default;
 
+  /// What its links are, and which requests are its to answer.
+  [[nodiscard]] virtual Mover mover() const = 0;
+  /// Its links read the bytes of a write after post(), and need to have been told of the memory. False: post() copies.
+  [[nodiscard]] virtual bool reads_memory() const { return true; }
   /// Send buffers lie there: what links' writes point to must. Once a range and process; takes milliseconds, as the
   /// device holds the pages from then on. False: `problem` says why.
   virtual bool add_memory(std::span<const std::byte> range, const char*& problem) = 0;

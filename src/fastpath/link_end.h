@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "fastpath/lane.h"
 #include "fastpath/link.h"
@@ -38,14 +39,28 @@ class LinkEnd {
   [[nodiscard]] LinkState state() const { return state_; }
   /// Why it is not up.
   [[nodiscard]] Reason reason() const { return reason_; }
+  /// flush() has lanes to look at.
+  [[nodiscard]] bool has_queue() const { return first_ != kNoLane; }
 
   // --- With a Link beneath
-  /// Takes what has come, and notices when the link has failed.
+  /// Takes what has come, and notices when the link has failed. `touched(number)` is called for each message to a lane.
+  /// Returns how many have come.
+  template <typename Lanes, typename F>
+  std::size_t poll(Link& link, Lanes& lanes, F&& touched);
   template <typename Lanes>
-  void poll(Link& link, Lanes& lanes);
-  /// Writes what is due and has room.
+  void poll(Link& link, Lanes& lanes) {
+    poll(link, lanes, [](std::uint16_t) {});
+  }
+  /// Messages of one poll() at most.
+  static constexpr std::size_t kMostArrivals = 2 * kBatch;
+  /// Writes what is due and has room. `said(number)` is called for each message of a lane that carries no bytes: with
+  /// it, the lane may be over. And for each lane whose program waits for room that was found here.
+  template <typename Lanes, typename F>
+  void flush(Link& link, Lanes& lanes, F&& said);
   template <typename Lanes>
-  void flush(Link& link, Lanes& lanes);
+  void flush(Link& link, Lanes& lanes) {
+    flush(link, lanes, [](std::uint16_t) {});
+  }
   /// Has a lane looked at by flush(): its program has written or read, or a record or message has come.
   template <typename Lanes>
   void enqueue(std::uint16_t number, Lanes& lanes);
@@ -56,9 +71,13 @@ class LinkEnd {
   // --- The steps of these
   template <typename Lanes>
   void on_arrival(const Arrival& arrival, Lanes& lanes);
-  /// The next write, if one is due. `memory` is the link's.
+  /// The next write, if one is due. `memory` is the link's; `said` as for flush().
+  template <typename Lanes, typename F>
+  bool next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, F&& said);
   template <typename Lanes>
-  bool next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out);
+  bool next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out) {
+    return next_write(memory, lanes, out, [](std::uint16_t) {});
+  }
   template <typename Lanes>
   void fail(Reason why, Lanes& lanes);
   /// Counts are final.
@@ -66,8 +85,8 @@ class LinkEnd {
   void on_drained(Lanes& lanes);
 
  private:
-  template <typename Lanes>
-  bool next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved);
+  template <typename Lanes, typename F>
+  bool next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved, F& said);
   template <typename Lanes>
   std::uint16_t pop(Lanes& lanes);
   [[nodiscard]] bool next_own_write(Write& out);
@@ -82,7 +101,9 @@ class LinkEnd {
   bool blocked_told_ = false;  // the peer knows that we are out of credits
   bool owes_credit_ = false;   // the peer is
   bool owes_pong_ = false;
-  std::uint8_t reserved_[7] = {};
+  std::uint8_t reserved_ = 0;
+  std::uint16_t turn_ = kNoLane;  // whose the last write was
+  std::uint8_t reserved2_[4] = {};
 };
 
 // --- The queue
@@ -130,8 +151,8 @@ void LinkEnd::dequeue(std::uint16_t number, Lanes& lanes) {
 
 // --- Writing
 
-template <typename Lanes>
-bool LinkEnd::next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved) {
+template <typename Lanes, typename F>
+bool LinkEnd::next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved, F& said) {
   const std::uint16_t stop = last_;
   while (first_ != kNoLane) {
     const std::uint16_t number = pop(lanes);
@@ -144,46 +165,63 @@ bool LinkEnd::next_lane_write(std::span<const std::byte> memory, Lanes& lanes, W
     bool lane_starved = false;
     const bool made = lane->next_write(turn, out, lane_starved);
     starved = starved || lane_starved;
-    if (lane_starved || (made && lane->has_writes(memory))) enqueue(number, lanes);
-    if (made) return true;
+    if (lane_starved || (made && lane->has_writes(memory)))
+      enqueue(number, lanes);
+    else if (lane->take_room_for_waiter())
+      said(number);
+    if (made) {
+      turn_ = number;
+      return true;
+    }
     if (number == stop) return false;
   }
   return false;
 }
 
-template <typename Lanes>
-bool LinkEnd::next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out) {
+template <typename Lanes, typename F>
+bool LinkEnd::next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, F&& said) {
   if (state_ != LinkState::kUp) return false;
+  turn_ = kNoLane;
   if (next_own_write(out)) return true;
   bool starved = false;
-  bool made = next_lane_write(memory, lanes, out, starved);
+  bool made = next_lane_write(memory, lanes, out, starved, said);
   if (!made && starved) {
     if (const Reason why = look(memory); why != Reason::kNone) {
       fail(why, lanes);
       return false;
     }
     starved = false;
-    made = next_lane_write(memory, lanes, out, starved);
+    made = next_lane_write(memory, lanes, out, starved, said);
   }
   if (made) {
     if (out.notify) credits_.on_sent();
     return true;
   }
   if (!starved || blocked_told_) return false;
+  turn_ = kNoLane;
   blocked_told_ = true;
   out = own_message(Op::kLinkBlocked);
   return true;
 }
 
-template <typename Lanes>
-void LinkEnd::flush(Link& link, Lanes& lanes) {
-  std::array<Write, kBatch> batch;
+static_assert(std::is_trivially_copyable_v<Write> && std::is_trivially_copyable_v<Arrival>);
+
+template <typename Lanes, typename F>
+void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
+  // Not filled with zeros first: most turns make no write, or one.
+  union Batch {
+    Batch() {}
+    std::array<Write, kBatch> writes;
+  } batch;
   for (;;) {
-    const std::size_t room = std::min(link.room(), batch.size());
+    const std::size_t room = std::min(link.room(), kBatch);
     std::size_t n = 0;
-    while (n < room && next_write(link.memory(), lanes, batch[n])) n++;
-    if (n != 0) link.post(std::span(batch).first(n));
-    if (n < batch.size()) break;
+    while (n < room && next_write(link.memory(), lanes, batch.writes[n], said)) {
+      if (turn_ != kNoLane && batch.writes[n].notify && batch.writes[n].size() == 0) said(turn_);
+      n++;
+    }
+    if (n != 0) link.post(std::span(batch.writes).first(n));
+    if (n < kBatch) break;
   }
   if (state_ == LinkState::kFailed) link.fail();
 }
@@ -202,15 +240,24 @@ void LinkEnd::on_arrival(const Arrival& arrival, Lanes& lanes) {
   enqueue(message.lane, lanes);
 }
 
-template <typename Lanes>
-void LinkEnd::poll(Link& link, Lanes& lanes) {
-  std::array<Arrival, 2 * kBatch> arrivals;
-  const std::size_t n = link.poll(arrivals);
-  for (std::size_t i = 0; i < n; i++) on_arrival(arrivals[i], lanes);
+template <typename Lanes, typename F>
+std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
+  // Not filled with zeros first: most looks find nothing.
+  union Found {
+    Found() {}
+    std::array<Arrival, kMostArrivals> arrivals;
+  } found;
+  const std::size_t n = link.poll(found.arrivals);
+  for (std::size_t i = 0; i < n; i++) {
+    on_arrival(found.arrivals[i], lanes);
+    const Message message = to_message(found.arrivals[i].immediate);
+    if (!is_of_link(message.op)) touched(message.lane);
+  }
   const LinkState state = link.state();
-  if (state == LinkState::kUp) return;
+  if (state == LinkState::kUp) return n;
   fail(Reason::kLinkError, lanes);
   if (state == LinkState::kDrained) on_drained(lanes);
+  return n;
 }
 
 // --- The end

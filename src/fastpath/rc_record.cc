@@ -9,16 +9,11 @@
 namespace bypass::fastpath {
 namespace {
 
-constexpr std::uint8_t kMoverRc = 1;
 constexpr std::uint32_t kMost24 = 0xffffff;
 constexpr std::uint32_t kLeastQpn = 2;  // 0 and 1 are the subnet manager's and the general services'
 
 // Where things lie in a body.
 enum : std::size_t {
-  kAtVersion = 0,
-  kAtMover = 1,
-  kAtReason = 2,
-  kAtLink = 4,
   kAtGid = kLinkHeadBytes,
   kAtQpn = kAtGid + 16,
   kAtPsn = kAtQpn + 4,
@@ -45,14 +40,6 @@ bool is_sound(const RcEnd& end) {
 
 }  // namespace
 
-std::size_t encode(const LinkHead& head, std::span<std::byte> room) {
-  room[kAtVersion] = std::byte{kRcVersion};
-  room[kAtMover] = std::byte{kMoverRc};
-  put16(&room[kAtReason], static_cast<std::uint16_t>(head.reason));
-  put32(&room[kAtLink], head.link);
-  return kLinkHeadBytes;
-}
-
 std::size_t encode(const LinkHead& head, const RcEnd& end, std::span<std::byte> room) {
   encode(head, room);
   std::memcpy(&room[kAtGid], end.gid.bytes.data(), end.gid.bytes.size());
@@ -66,15 +53,6 @@ std::size_t encode(const LinkHead& head, const RcEnd& end, std::span<std::byte> 
   put64(&room[kAtSize], end.size);
   put64(&room[kAtNonce], end.nonce);
   return kRcBodyBytes;
-}
-
-Reason decode(std::span<const std::byte> body, LinkHead& out) {
-  if (body.size() < kLinkHeadBytes) return Reason::kLinkValue;
-  if (body[kAtVersion] != std::byte{kRcVersion} || body[kAtMover] != std::byte{kMoverRc}) return Reason::kLinkVersion;
-  const std::uint16_t reason = get16(&body[kAtReason]);
-  out.link = get32(&body[kAtLink]);
-  out.reason = reason <= static_cast<std::uint16_t>(kLastReason) ? static_cast<Reason>(reason) : Reason::kPolicy;
-  return out.link == 0 ? Reason::kLinkValue : Reason::kNone;
 }
 
 Reason decode(std::span<const std::byte> body, const IpAddress& peer, RcEnd& out) {

@@ -1,11 +1,6 @@
-// The bodies of LINK_REQ, LINK_ACC and LINK_READY for links that are RC queue pairs.
+// What LINK_REQ, and LINK_ACC that agrees, say of links that are RC queue pairs, behind the head (link_record.h).
 //
-//   version:8 mover:8 reason:16 link:32                                       all of them
-//   gid:128 qpn:32 psn:32 key:32 mtu:8 0:8 window:16 address:64 size:64 nonce:64   LINK_REQ, and LINK_ACC that agrees
-//
-//   LINK_REQ    asks for a link; its sender has chosen the number
-//   LINK_ACC    agrees, or refuses with a reason
-//   LINK_READY  the link has been proven; or, with a reason, from either end: it will not be made
+//   gid:128 qpn:32 psn:32 key:32 mtu:8 0:8 window:16 address:64 size:64 nonce:64
 //
 // Keys and addresses travel nowhere else. Each value is checked before anything is done with it.
 #pragma once
@@ -14,17 +9,10 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/reason.h"
+#include "fastpath/link_record.h"
 #include "stack/address.h"
 
 namespace bypass::fastpath {
-
-/// What all three begin with.
-struct LinkHead {
-  std::uint32_t link = 0;
-  Reason reason = Reason::kNone;
-  friend bool operator==(const LinkHead&, const LinkHead&) = default;
-};
 
 /// One end of a queue pair, as the other end must know it.
 struct RcEnd {
@@ -39,21 +27,13 @@ struct RcEnd {
   friend bool operator==(const RcEnd&, const RcEnd&) = default;
 };
 
-inline constexpr std::uint8_t kRcVersion = 1;
-inline constexpr std::size_t kLinkHeadBytes = 8, kRcEndBytes = 56;
+inline constexpr std::size_t kRcEndBytes = 56;
 inline constexpr std::size_t kRcBodyBytes = kLinkHeadBytes + kRcEndBytes;
-/// Below, control would starve; above, receives cost more memory than they are good for.
-inline constexpr std::uint16_t kLeastWindow = 16, kMostWindow = 4096;
-/// Of a link's memory. A lane's ring has 32 MiB at most, and lanes have 16-bit numbers.
-inline constexpr std::uint64_t kMostLinkMemory = std::uint64_t{1} << 41;
 
-/// Both return the bytes written; `room` holds kRcBodyBytes.
-std::size_t encode(const LinkHead& head, std::span<std::byte> room);
+/// Returns the bytes written; `room` holds kRcBodyBytes.
 std::size_t encode(const LinkHead& head, const RcEnd& end, std::span<std::byte> room);
-
-/// kLinkVersion, kLinkValue; kNone: it is read. A reason that this version does not know reads as kPolicy.
-[[nodiscard]] Reason decode(std::span<const std::byte> body, LinkHead& out);
-/// The same, of what follows a head without a reason. `peer`: the only address that the other end may have.
+/// Of what follows a head without a reason: kLinkValue, kForeignAddress; kNone: it is read. `peer`: the only address
+/// that the other end may have.
 [[nodiscard]] Reason decode(std::span<const std::byte> body, const IpAddress& peer, RcEnd& out);
 
 }  // namespace bypass::fastpath

@@ -35,7 +35,7 @@ const char* to_string(Reason reason) {
     case Reason::kPolicy:
       return "refused by a rule";
     case Reason::kNoDevice:
-      return "no RDMA device for it";
+      return "no device for it";
     case Reason::kLinkVersion:
       return "link of another version";
     case Reason::kLinkValue:
@@ -48,6 +48,12 @@ const char* to_string(Reason reason) {
       return "link did not prove itself";
     case Reason::kTooSlow:
       return "link not up in time";
+    case Reason::kElsewhere:
+      return "peer is on another host, or has another run directory";
+    case Reason::kOtherUser:
+      return "peer is another user's process";
+    case Reason::kNoSharedMemory:
+      return "no memory to share with the peer";
   }
   return "unknown";
 }

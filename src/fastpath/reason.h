@@ -33,8 +33,11 @@ enum class Reason : std::uint8_t {
   kUnreachable,     // no way from device to device
   kUnproven,        // what came over it first was not what was to come
   kTooSlow,         // it was not up in time
+  kElsewhere,       // the peer does not have our run directory, or we not the peer's: another host, or a container's
+  kOtherUser,       // the peer is another user's process
+  kNoSharedMemory,  // no socket, descriptor or memory for what two processes share
 };
-inline constexpr Reason kLastReason = Reason::kTooSlow;
+inline constexpr Reason kLastReason = Reason::kNoSharedMemory;
 
 const char* to_string(Reason reason);
 

@@ -50,8 +50,8 @@ Reason RingReader::place(std::uint64_t bytes) {
 
 CreditBlock RingReader::tell() {
   told_placed_ = placed_;
-  told_consumed_ = consumed_;
-  return {placed_, consumed_};
+  told_consumed_ = offered();
+  return {told_placed_, told_consumed_};
 }
 
 Reason MessageCredits::on_returned(std::uint64_t count) {

@@ -67,7 +67,7 @@ class RingReader {
   void consume(std::uint64_t bytes) { consumed_ += bytes; }
 
   /// Something the writer does not know.
-  [[nodiscard]] bool has_news() const { return placed_ != told_placed_ || consumed_ != told_consumed_; }
+  [[nodiscard]] bool has_news() const { return placed_ != told_placed_ || offered() != told_consumed_; }
   /// Enough of it to be told unasked.
   [[nodiscard]] bool has_much_news() const {
     return 4 * (placed_ - told_placed_) >= capacity() || 4 * (consumed_ - told_consumed_) >= capacity();
@@ -87,6 +87,15 @@ class RingReader {
   CreditBlock tell();
 
  private:
+  /// Room worth a write of its own (RFC 9293, 3.8.6.2.2): of less than that a writer behind a full ring would make ever
+  /// smaller messages, one for each of the reader's reads.
+  static constexpr std::uint64_t kWorthAWrite = 32U << 10;
+  /// Bytes whose room the writer may know to be free: what was taken, once that is much, or all there was.
+  [[nodiscard]] std::uint64_t offered() const {
+    const std::uint64_t taken = consumed_ - told_consumed_;
+    return consumed_ == placed_ || taken >= kWorthAWrite || 8 * taken >= capacity() ? consumed_ : told_consumed_;
+  }
+
   std::uint64_t placed_ = 0;
   std::uint64_t consumed_ = 0;
   std::uint64_t told_placed_ = 0;

@@ -61,7 +61,10 @@ struct Header {
   /// The process of the family that has the ports; 0: none yet. Counters and what no socket stands for any more are the
   /// family's, and are shown at that process alone.
   std::atomic<std::int32_t> port_owner;
-  std::array<std::uint32_t, 11> unused;
+  /// What `bypass set` asks for: a number one above `drills_done`, and of what kind; the process answers with how much
+  /// there was to do it to.
+  std::atomic<std::uint32_t> drills_asked, drill, drill_result, drills_done;
+  std::array<std::uint32_t, 7> unused;
 };
 static_assert(sizeof(Header) == 320);
 
@@ -101,8 +104,11 @@ struct PortRecord {
 };
 static_assert(sizeof(PortRecord) == 256);
 
+/// Failures made by hand: what a process does about them is to be seen before they happen by themselves.
+enum class Drill : std::uint32_t { kNone, kQpError };
+
 /// How a socket's bytes travel.
-enum class SocketPath : std::uint8_t { kUndecided, kKernel, kWire, kDual, kShm, kRc };
+enum class SocketPath : std::uint8_t { kUndecided, kKernel, kWire, kDual, kShm, kRc, kFramed };
 const char* path_name(std::uint8_t path);
 
 /// RFC 9293's states in its order; kOpen for datagrams and what has none.

@@ -13,7 +13,7 @@ const char* name_of(const std::array<const char*, size>& names, std::uint8_t val
 }  // namespace
 
 const char* path_name(std::uint8_t path) {
-  static constexpr std::array kNames = {"undecided", "kernel", "wire", "dual", "shm", "rc"};
+  static constexpr std::array kNames = {"undecided", "kernel", "wire", "dual", "shm", "rc", "framed"};
   return name_of(kNames, path);
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "observe/process_identity.h"
 #include "observe/region.h"
@@ -19,7 +20,8 @@ namespace {
 // A mapped file for a scope.
 class Mapping {
  public:
-  Mapping(int fd, std::size_t bytes) : bytes_(bytes), memory_(mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0)) {}
+  Mapping(int fd, std::size_t bytes, int protection = PROT_READ)
+      : bytes_(bytes), memory_(mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0)) {}
   ~Mapping() {
     if (memory_ != MAP_FAILED) munmap(memory_, bytes_);
   }
@@ -137,6 +139,32 @@ bool read_stats(int directory, const std::string& name, Snapshot& out, std::stri
   return true;
 }
 
+int ask_drill(const std::string& path, Drill drill, int patience_ms, std::string& problem) {
+  const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  struct stat status {};
+  if (fd < 0 || fstat(fd, &status) != 0) {
+    problem = path + ": " + strerror(errno);
+    if (fd >= 0) close(fd);
+    return -1;
+  }
+  const Mapping map(fd, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE);
+  close(fd);
+  if (const char* wrong = wrong_with(map); wrong != nullptr) {
+    problem = path + ": " + wrong;
+    return -1;
+  }
+  auto& header = *reinterpret_cast<Header*>(const_cast<char*>(map.data()));
+  header.drill.store(static_cast<std::uint32_t>(drill), std::memory_order_relaxed);
+  const std::uint32_t number = header.drills_done.load(std::memory_order_relaxed) + 1;
+  header.drills_asked.store(number, std::memory_order_release);
+  for (int waited = 0; waited <= patience_ms; waited++) {
+    if (header.drills_done.load(std::memory_order_acquire) == number)
+      return static_cast<int>(header.drill_result.load(std::memory_order_relaxed));
+    usleep(1000);
+  }
+  return -1;
+}
+
 Listing read_run_dir(const std::string& path, std::int32_t pid) {
   Listing listing;
   std::string problem;
@@ -149,6 +177,7 @@ Listing read_run_dir(const std::string& path, std::int32_t pid) {
   for (const std::string& name : stats_files(directory, pid)) {
     Snapshot snapshot;
     if (read_stats(directory, name, snapshot, problem)) {
+      snapshot.path = path + "/" + name;
       listing.processes.push_back(std::move(snapshot));
     } else {
       listing.problems.push_back(path + "/" + problem);

@@ -27,6 +27,7 @@ struct SettingEntry {
 };
 
 struct Snapshot {
+  std::string path;  // of its file
   std::int32_t pid = 0;
   std::uint32_t uid = 0;
   std::uint64_t start_time = 0;
@@ -49,6 +50,10 @@ struct Snapshot {
 
 /// False: `problem` says what is wrong with the file.
 bool read_stats(int directory, const std::string& name, Snapshot& out, std::string& problem);
+
+/// Asks the process with that stats file for a drill, and waits up to `patience_ms` until it says to how many it was
+/// done. -1: it has not said so yet, or `problem` says why it could not be asked.
+int ask_drill(const std::string& path, Drill drill, int patience_ms, std::string& problem);
 
 struct Listing {
   std::vector<Snapshot> processes;    // by pid

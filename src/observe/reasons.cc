@@ -38,6 +38,13 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"no_shared_memory", "the two ends of a connection within the host could not agree on shared memory"},
     {"shared_memory_lost",
      "a connection within the host had to end because of what its other end did in shared memory"},
+    {"no_rdma", "no RDMA connection to an accelerated peer was made: its TCP connections carry the bytes"},
+    {"rdma_lost", "an RDMA connection to a peer was lost: its TCP connections carry the bytes until there is another"},
+    {"no_shm_link",
+     "no memory is shared with an accelerated peer on this host: its connections over the port carry the bytes"},
+    {"shm_link_lost",
+     "memory shared with a peer on this host was lost: its connections over the port carry the bytes until there is "
+     "more"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

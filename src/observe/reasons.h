@@ -38,6 +38,10 @@ enum class Reason : std::uint16_t {
   kStatsUnavailable,
   kNoSharedMemory,
   kSharedMemoryLost,
+  kNoRdma,
+  kRdmaLost,
+  kNoShmLink,
+  kShmLinkLost,
   kCount,
 };
 

@@ -184,6 +184,21 @@ void Region::set_port_owner(pid_t pid) {
   if (Header* const h = header(); h != nullptr) h->port_owner.store(pid, std::memory_order_relaxed);
 }
 
+Drill Region::wanted_drill() const {
+  const Header* const h = header();
+  if (h == nullptr) return Drill::kNone;
+  const std::uint32_t asked = h->drills_asked.load(std::memory_order_acquire);
+  if (asked == h->drills_done.load(std::memory_order_relaxed)) return Drill::kNone;
+  return static_cast<Drill>(h->drill.load(std::memory_order_relaxed));
+}
+
+void Region::finish_drill(std::uint32_t count) {
+  Header* const h = header();
+  if (h == nullptr) return;
+  h->drill_result.store(count, std::memory_order_relaxed);
+  h->drills_done.store(h->drills_asked.load(std::memory_order_relaxed), std::memory_order_release);
+}
+
 void Region::set_port(std::size_t index, const PortRecord& record) {
   Header* const h = header();
   if (h == nullptr || index >= kMaxPorts) return;

@@ -57,6 +57,10 @@ class Region {
   void update_socket(int slot, const SocketRecord& record);
   void release_socket(int slot);
 
+  /// What has been asked for and not been done yet; finish_drill() says to how many it was done.
+  [[nodiscard]] Drill wanted_drill() const;
+  void finish_drill(std::uint32_t count);
+
   /// Something was left to the kernel. The same reason for the same address is one entry with a count;
   /// with `fd` -1 it is about the process, and the same text is one entry.
   void why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "backends/soft_name.h"
 #include "runtime/config_draft.h"
 #include "runtime/kernel_network.h"
 #include "runtime/rdma_devices.h"
@@ -159,6 +160,11 @@ void file_problem(ConfigFile& file, bool named, const char* why) {
 
 }  // namespace
 
+bool Config::asks_for_nothing() const {
+  const SettingValue& shared_memory = values[setting_index(*setting_by_key("local"))];
+  return ok() && ports.empty() && shared_memory.origin == Origin::kDefault;
+}
+
 const char* origin_name(Origin origin) {
   static constexpr const char* kNames[] = {"default", "profile", "file", "environment"};
   return kNames[static_cast<std::size_t>(origin)];
@@ -213,6 +219,11 @@ Config load_config(const char* const* environment, TomlReader reader) {
   Config config = parse_config(environment, absent ? nullptr : &file);
   if (asks_the_kernel(config)) complete_from_kernel(config, read_kernel_network(), kRdmaDevices);
   return config;
+}
+
+bool Config::wants_links(const PortConfig& port) const {
+  if (rdma == RdmaMode::kDevice) return true;
+  return rdma == RdmaMode::kAuto && port.kind == "verbs" && !soft_index(port.target).has_value();
 }
 
 }  // namespace bypass::runtime

@@ -42,6 +42,15 @@ struct PortConfig {
   bool shared = false;           // the addresses are the kernel's, which keeps the interface …
   std::string interface;         // … of this name
   std::vector<RouteVia> routes;  // of a shared interface, those by a gateway
+  std::vector<Prefix> chosen;    // of the kernel's addresses those that were named; empty: all of them
+  bool follows_mtu = false;      // none was named: it is the interface's
+};
+
+/// What the ports reach, and what the kernel keeps, at some moment.
+struct PortNetwork {
+  std::vector<PortConfig> ports;      // as Config has them
+  std::vector<Prefix> others;         // what the kernel reaches by interfaces that no port shares, or serves itself
+  std::vector<std::string> left_out;  // what the stack has no room for, as a user may see it
 };
 
 /// "vhost:/run/a.sock", as the setting has it.
@@ -112,10 +121,14 @@ struct Config {
   std::vector<ConfigProblem> problems;
 
   [[nodiscard]] bool ok() const { return problems.empty(); }
+  /// Connections over that port may move to RDMA. Over a software device they gain nothing: it has to be named.
+  [[nodiscard]] bool wants_links(const PortConfig& port) const;
   /// There is something to accelerate: a port, or a mover that needs none.
   [[nodiscard]] bool wants_port() const { return ok() && !ports.empty(); }
   /// Whether there is anything that libbypass may do for the process's sockets.
   [[nodiscard]] bool wants_anything() const { return wants_port() || (ok() && local); }
+  /// Whether that is no more than what every program gets unasked.
+  [[nodiscard]] bool asks_for_nothing() const;
 };
 
 /// What the backend is asked to open for `port`, one of so many of its process (config.ports or config.soft).

@@ -324,6 +324,8 @@ PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t por
   spec.mtu = port.mtu;
   spec.share_interface = port.shared;
   spec.interface = port.interface;
+  spec.follows_mtu = port.follows_mtu;
+  if (port.follows_mtu) spec.mtu = 0;  // read when the configuration was
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
   spec.ports = static_cast<std::uint16_t>(ports);

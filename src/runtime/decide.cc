@@ -29,8 +29,10 @@ Verdict Decider::by_rule(RuleProto proto, RuleRole role, const Endpoint& address
 }
 
 Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {
-  const auto port = routes_.port_to(remote.address);
-  Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, routes_.on_link(remote.address));
+  const LiveNetwork::Reading now(network_);
+  const Routes routes(*now);
+  const auto port = routes.port_to(remote.address);
+  Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, routes.on_link(remote.address));
   if (verdict.action != RuleAction::kBypass) return verdict;
   if (!port) return {RuleAction::kKernel, Reason::kNoRoute, "", 0};
   // The IPv6 wire is not built: such a peer is the kernel's.
@@ -40,11 +42,13 @@ Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {
 }
 
 Verdict Decider::listen(RuleProto proto, const Endpoint& local) const {
-  const auto owner = routes_.owner_of(local.address);
+  const LiveNetwork::Reading now(network_);
+  const Routes routes(*now);
+  const auto owner = routes.owner_of(local.address);
   Verdict verdict = by_rule(proto, RuleRole::kListen, local, owner.has_value() || local.address.is_any());
   if (verdict.action != RuleAction::kBypass) return verdict;
   if (!owner && !local.address.is_any()) return {RuleAction::kKernel, Reason::kAddressNotOurs, "", 0};
-  if (!routes_.any_port()) return {RuleAction::kKernel, Reason::kNoPortConfigured, "", 0};
+  if (!routes.any_port()) return {RuleAction::kKernel, Reason::kNoPortConfigured, "", 0};
   verdict.port = owner.value_or(0);
   return verdict;
 }

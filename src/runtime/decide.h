@@ -1,13 +1,14 @@
 // Decider: kernel or bypass, for a stream at connect or listen and for each datagram's peer; with the reason.
 //
-// Looks at addresses, rules and routes only; whoever acts on "bypass" opens the ports. Thread-safe: reads the
-// configuration, which never changes after the start.
+// Looks at addresses, rules and routes only; whoever acts on "bypass" opens the ports. Any thread, also in a signal
+// handler.
 #pragma once
 
 #include <optional>
 
 #include "observe/reasons.h"
 #include "runtime/config.h"
+#include "runtime/live_network.h"
 #include "runtime/routes.h"
 #include "stack/address.h"
 
@@ -22,7 +23,7 @@ struct Verdict {
 
 class Decider {
  public:
-  Decider(const Config& config, const Routes& routes) : config_(config), routes_(routes) {}
+  Decider(const Config& config, const LiveNetwork& network) : config_(config), network_(network) {}
 
   /// A stream's connect or a datagram's peer.
   [[nodiscard]] Verdict connect(RuleProto proto, const Endpoint& remote) const;
@@ -33,7 +34,7 @@ class Decider {
   [[nodiscard]] Verdict by_rule(RuleProto proto, RuleRole role, const Endpoint& address, bool owned) const;
 
   const Config& config_;
-  const Routes& routes_;
+  const LiveNetwork& network_;
 };
 
 }  // namespace bypass::runtime

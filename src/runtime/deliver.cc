@@ -30,8 +30,8 @@ void end_all_sockets(socket::Shard& shard) {
 
 /// Sleeps until a frame comes, a timer is due, or `deadline`.
 void sleep_on_wire(socket::Shard& shard, Instant deadline) {
-  std::array<int, Context::kMaxPorts> wires{};
-  std::array<pollfd, Context::kMaxPorts> set{};
+  std::array<int, socket::Shard::kMostWaitDescriptors> wires{};
+  std::array<pollfd, socket::Shard::kMostWaitDescriptors> set{};
   const bool quiet = shard.arm();
   const std::size_t count = shard.wait_descriptors(wires);
   for (std::size_t i = 0; i < count; i++) set[i] = {wires[i], POLLIN, 0};

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "socket/os.h"
 
@@ -49,17 +50,12 @@ const rtattr* behind(const Body* body) {
 
 // Asks for all of one kind and hands each message to take(). Straight system calls: an interposed call may be the
 // caller of this.
-class Netlink {
+class Dump {
  public:
-  Netlink() : fd_(static_cast<int>(os::call(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE))) {}
-  ~Netlink() {
-    if (fd_ >= 0) os::close(fd_);
-  }
-  Netlink(const Netlink&) = delete;
-  Netlink& operator=(const Netlink&) = delete;
+  explicit Dump(int netlink) : netlink_(netlink) {}
 
   template <typename Take>
-  void dump(std::uint16_t type, Take take) {
+  void ask(std::uint16_t type, Take take) {
     struct {
       nlmsghdr head;
       rtgenmsg body;
@@ -67,65 +63,39 @@ class Netlink {
     request.head.nlmsg_len = sizeof request;
     request.head.nlmsg_type = type;
     request.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+    request.head.nlmsg_seq = type;
     request.body.rtgen_family = AF_UNSPEC;
-    if (fd_ < 0 || os::call(SYS_sendto, fd_, os::address(&request), sizeof request, 0, 0, 0) < 0) return;
-    while (read_some(take)) {
+    if (os::call(SYS_sendto, netlink_, os::address(&request), sizeof request, 0, 0, 0) < 0) return;
+    while (read_some(type, take)) {
     }
   }
 
  private:
   // False: that was the last.
   template <typename Take>
-  bool read_some(Take& take) {
-    const long got = os::call(SYS_recvfrom, fd_, os::address(answer_), sizeof answer_, 0, 0, 0);
+  bool read_some(std::uint16_t type, Take& take) {
+    const long got = os::call(SYS_recvfrom, netlink_, os::address(answer_), sizeof answer_, 0, 0, 0);
     if (got <= 0) return got == -EINTR;
     auto left = static_cast<std::size_t>(got);
     for (const auto* each = reinterpret_cast<const nlmsghdr*>(answer_); NLMSG_OK(each, left);
          each = NLMSG_NEXT(each, left)) {
+      if (each->nlmsg_seq != type) continue;  // of a question before this one
       if (each->nlmsg_type == NLMSG_DONE || each->nlmsg_type == NLMSG_ERROR) return false;
       take(*each);
     }
     return true;
   }
 
-  int fd_;
+  int netlink_;
   alignas(nlmsghdr) char answer_[16 << 10]{};
 };
 
-void take_interface(KernelNetwork& network, const nlmsghdr& message) {
-  const auto* const body = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
-  const Attributes<IFLA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
-  const rtattr* const name = attributes.all[IFLA_IFNAME];
-  if (name == nullptr) return;
-  network.interfaces.push_back(
-      {body->ifi_index, static_cast<const char*>(RTA_DATA(name)), attributes.number(IFLA_MTU)});
-}
-
-void take_address(KernelNetwork& network, const nlmsghdr& message) {
-  const auto* const body = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
-  if (body->ifa_family != AF_INET && body->ifa_family != AF_INET6) return;
-  const Attributes<IFA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
-  // A point-to-point link's IFA_ADDRESS is the peer's.
-  const std::size_t own = attributes.all[IFA_LOCAL] != nullptr ? IFA_LOCAL : IFA_ADDRESS;
-  network.addresses.push_back(
-      {static_cast<int>(body->ifa_index), {attributes.address(own, body->ifa_family), body->ifa_prefixlen}});
-}
-
-struct Measured {
-  KernelNetwork::Route route;
-  std::uint32_t metric;
-};
-
-void take_route(std::vector<Measured>& routes, const nlmsghdr& message) {
-  const auto* const body = static_cast<const rtmsg*>(NLMSG_DATA(&message));
-  if (body->rtm_family != AF_INET && body->rtm_family != AF_INET6) return;
-  const Attributes<RTA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
-  const std::uint32_t table = attributes.all[RTA_TABLE] != nullptr ? attributes.number(RTA_TABLE) : body->rtm_table;
-  if (table != RT_TABLE_MAIN || body->rtm_type != RTN_UNICAST) return;
-  routes.push_back({{static_cast<int>(attributes.number(RTA_OIF)),
-                     {attributes.address(RTA_DST, body->rtm_family), body->rtm_dst_len},
-                     attributes.address(RTA_GATEWAY, body->rtm_family)},
-                    attributes.number(RTA_PRIORITY)});
+// Of the main table, what packets go by.
+bool is_route(const rtmsg& body, const Attributes<RTA_MAX>& attributes) {
+  const std::uint32_t table = attributes.all[RTA_TABLE] != nullptr ? attributes.number(RTA_TABLE) : body.rtm_table;
+  const bool leads = body.rtm_type == RTN_UNICAST || body.rtm_type == RTN_UNREACHABLE ||
+                     body.rtm_type == RTN_BLACKHOLE || body.rtm_type == RTN_PROHIBIT;
+  return table == RT_TABLE_MAIN && leads && (body.rtm_flags & RTM_F_CLONED) == 0;
 }
 
 }  // namespace
@@ -154,17 +124,99 @@ IpAddress KernelNetwork::link_local_of(int interface) const {
   return {};
 }
 
-KernelNetwork read_kernel_network() {
-  KernelNetwork network;
-  std::vector<Measured> routes;
-  Netlink netlink;
-  netlink.dump(RTM_GETLINK, [&](const nlmsghdr& message) { take_interface(network, message); });
-  netlink.dump(RTM_GETADDR, [&](const nlmsghdr& message) { take_address(network, message); });
-  netlink.dump(RTM_GETROUTE, [&](const nlmsghdr& message) { take_route(routes, message); });
-  std::stable_sort(routes.begin(), routes.end(),
+void KernelNetworkReader::take_interface(const nlmsghdr& message) {
+  const auto* const body = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
+  const Attributes<IFLA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  const rtattr* const name = attributes.all[IFLA_IFNAME];
+  if (name == nullptr) return;
+  network_.interfaces.push_back(
+      {body->ifi_index, static_cast<const char*>(RTA_DATA(name)), attributes.number(IFLA_MTU)});
+}
+
+void KernelNetworkReader::take_address(const nlmsghdr& message) {
+  const auto* const body = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
+  if (body->ifa_family != AF_INET && body->ifa_family != AF_INET6) return;
+  const Attributes<IFA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  // A point-to-point link's IFA_ADDRESS is the peer's.
+  const std::size_t own = attributes.all[IFA_LOCAL] != nullptr ? IFA_LOCAL : IFA_ADDRESS;
+  network_.addresses.push_back(
+      {static_cast<int>(body->ifa_index), {attributes.address(own, body->ifa_family), body->ifa_prefixlen}});
+}
+
+void KernelNetworkReader::take_route(const nlmsghdr& message) {
+  const auto* const body = static_cast<const rtmsg*>(NLMSG_DATA(&message));
+  if (body->rtm_family != AF_INET && body->rtm_family != AF_INET6) return;
+  const Attributes<RTA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
+  if (!is_route(*body, attributes)) return;
+  const bool unicast = body->rtm_type == RTN_UNICAST;
+  routes_.push_back({{unicast ? static_cast<int>(attributes.number(RTA_OIF)) : 0,
+                      {attributes.address(RTA_DST, body->rtm_family), body->rtm_dst_len},
+                      attributes.address(RTA_GATEWAY, body->rtm_family)},
+                     attributes.number(RTA_PRIORITY)});
+}
+
+void KernelNetworkReader::take(const nlmsghdr& message) {
+  switch (message.nlmsg_type) {
+    case RTM_NEWLINK:
+      return take_interface(message);
+    case RTM_NEWADDR:
+      return take_address(message);
+    case RTM_NEWROUTE:
+      return take_route(message);
+    default:
+      return;
+  }
+}
+
+KernelNetwork KernelNetworkReader::finish() {
+  std::stable_sort(routes_.begin(), routes_.end(),
                    [](const Measured& a, const Measured& b) { return a.metric < b.metric; });
-  for (const Measured& each : routes) network.routes.push_back(each.route);
+  for (const Measured& each : routes_) network_.routes.push_back(each.route);
+  return std::move(network_);
+}
+
+KernelNetwork read_kernel_network(int netlink) {
+  KernelNetworkReader reader;
+  Dump dump(netlink);
+  for (const std::uint16_t type : {RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE})
+    dump.ask(type, [&](const nlmsghdr& message) { reader.take(message); });
+  return reader.finish();
+}
+
+KernelNetwork read_kernel_network() {
+  const long netlink = os::call(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+  if (netlink < 0) return {};
+  KernelNetwork network = read_kernel_network(static_cast<int>(netlink));
+  os::close(static_cast<int>(netlink));
   return network;
+}
+
+bool is_network_change(const nlmsghdr& message) {
+  switch (message.nlmsg_type) {
+    case RTM_NEWLINK:
+    case RTM_DELLINK:
+    case RTM_NEWADDR:
+    case RTM_DELADDR:
+      return true;
+    case RTM_NEWROUTE:
+    case RTM_DELROUTE: {
+      const auto* const body = static_cast<const rtmsg*>(NLMSG_DATA(&message));
+      if (message.nlmsg_len < NLMSG_SPACE(sizeof *body)) return true;
+      return is_route(*body, Attributes<RTA_MAX>(behind(body), NLMSG_PAYLOAD(&message, sizeof *body)));
+    }
+    default:
+      return false;
+  }
+}
+
+bool has_network_change(std::span<const std::byte> messages) {
+  while (messages.size() >= sizeof(nlmsghdr)) {
+    const auto& message = *reinterpret_cast<const nlmsghdr*>(messages.data());
+    const std::size_t bytes = message.nlmsg_len;
+    if (bytes < sizeof message || bytes > messages.size() || is_network_change(message)) return true;
+    messages = messages.subspan(std::min<std::size_t>(NLMSG_ALIGN(bytes), messages.size()));
+  }
+  return !messages.empty();
 }
 
 }  // namespace bypass::runtime

@@ -2,19 +2,24 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
 
+#include "fastpath/peer_links.h"
 #include "runtime/address_text.h"
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
+#include "runtime/rdma_devices.h"
+#include "runtime/run_dir.h"
 #include "socket/kin.h"
 #include "socket/os.h"
+#include "socket/steering.h"
 
 namespace bypass::runtime {
 
@@ -24,6 +29,16 @@ using observe::Reason;
 
 // Process-private: whoever opens holds it, other callers wait for the outcome.
 pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
+
+// Whoever asks the kernel for its network; taken last.
+pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
+constexpr int kLookShare = 16;  // of the time, at most one part in so many is spent on that
+
+Duration monotonic_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 /// Who holds it is not cancelled, and no handler of the program runs on top that might ask for the ports, too.
 class Undisturbed {
@@ -217,12 +232,20 @@ void PortSet::leave_forbidden(socket::Shard& shard) {
 }
 
 bool PortSet::open_all(socket::Shard& shard) {
+  if (network_.changes()) {
+    pthread_mutex_lock(&g_looking);
+    look_at_kernel(true);
+    pthread_mutex_unlock(&g_looking);
+  }
   std::vector<Entry> made(config_.ports.size());
   std::uint16_t opened = 0;
   for (std::size_t i = 0; i < made.size(); i++) {
     open_one(i, opened, made[i]);
-    if (made[i].port != nullptr) opened++;
+    if (made[i].port == nullptr) continue;
+    open_links(i, made[i]);
+    opened++;
   }
+  if (opened != 0) open_shm_links();
   if (opened == 0 && (following() || shard.family().somebody_may_own())) {
     for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());
     refused_ = made.front().problem;
@@ -253,8 +276,135 @@ void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
   if (entry.port == nullptr) entry.problem = named_problem(config_, config_.ports[index], entry.problem);
 }
 
+/// Where the configuration has links go over an RDMA device: the port's own, or the one that it names.
+void PortSet::open_links(std::size_t index, Entry& entry) {
+  const PortConfig& port = config_.ports[index];
+  const std::string& device = config_.rdma == RdmaMode::kDevice ? config_.rdma_device : port.target;
+  if (!config_.wants_links(port)) return;
+  const LiveNetwork::Reading now(network_);
+  const std::vector<Prefix>& addresses = now->ports[index].addresses;
+  const auto v4 =
+      std::find_if(addresses.begin(), addresses.end(), [](const Prefix& prefix) { return prefix.address.is_v4(); });
+  if (v4 == addresses.end()) return;
+  entry.link_backend = plugins_.get("verbs", backend_host(), entry.links_problem);
+  if (entry.link_backend == nullptr) return;
+  fastpath::LinkDeviceSpec spec;
+  spec.address = v4->address;
+  entry.links = entry.link_backend->open_links(device, spec, entry.links_problem);
+  if (entry.links == nullptr)
+    BYPASS_LOG_INFO("no RDMA connections over %s: %s", device.c_str(), entry.links_problem.c_str());
+}
+
+/// To processes of this host, in whatever network namespace, that have the same run directory.
+void PortSet::open_shm_links() {
+  if (!config_.local) return;
+  std::string problem;
+  const int folder = open_run_dir(run_dir_path(config_.run_dir), true, problem);
+  if (folder < 0) {
+    BYPASS_LOG_INFO("no shared memory with peers over the ports: %s", problem.c_str());
+    return;
+  }
+  auto kept = fastpath::shm::Descriptor::kept(folder);
+  shm_links_ = std::make_unique<fastpath::shm::ShmDevice>(std::move(kept));
+}
+
+/// In the order in which they are tried: nothing is as near as memory.
+void PortSet::add_link_devices(socket::Shard& shard) {
+  fastpath::PeerLinks* const links = shard.links();
+  if (links == nullptr) return;
+  links->begin_ownership(shard.context());
+  for (const Entry& entry : entries_) {
+    if (entry.port == nullptr) continue;
+    if (shm_links_ != nullptr) links->add_device(entry.index, *shm_links_);
+    if (entry.links != nullptr) links->add_device(entry.index, *entry.links);
+  }
+}
+
+// --- What the kernel changes on interfaces that it shares
+
+// With g_looking held.
+void PortSet::look_at_kernel(bool anew) {
+  const bool opens = !watch_.is_open() && !watch_failed_;
+  if (opens && !watch_.open()) {
+    watch_failed_ = true;
+    BYPASS_LOG_WARN("the kernel does not tell of changes to its addresses and routes (%s): they are not followed",
+                    strerrordesc_np(errno));
+  }
+  // Asked after what was told has been heard: what changes meanwhile is told again.
+  if (!watch_.hear() && !opens && !anew) return;
+  const Duration begin = monotonic_now();
+  const bool changed = network_.replace(runtime::follow_kernel(config_, watch_.read()));
+  const Duration end = monotonic_now();
+  next_look_.store(end + kLookShare * (end - begin), std::memory_order_relaxed);
+  if (!changed) return;
+  const LiveNetwork::Reading now(network_);
+  for (const std::string& line : now->left_out) BYPASS_LOG_WARN("%s", line.c_str());
+}
+
+void PortSet::hear_kernel() {
+  if (!network_.changes()) return;
+  const Inside inside;
+  const Undisturbed undisturbed;
+  if (pthread_mutex_trylock(&g_looking) != 0) return;  // another thread does
+  look_at_kernel(false);
+  pthread_mutex_unlock(&g_looking);
+}
+
+void PortSet::follow_kernel(socket::Shard& shard) {
+  if (!network_.changes()) return;
+  pthread_mutex_lock(&g_looking);
+  look_at_kernel(false);
+  pthread_mutex_unlock(&g_looking);
+  pthread_mutex_lock(&g_opening);
+  if (opened() && !following()) apply_changes(shard);
+  pthread_mutex_unlock(&g_opening);
+}
+
+Duration PortSet::kernel_pause() const {
+  const Duration next = next_look_.load(std::memory_order_relaxed);
+  return next == Duration{} ? next : std::max(Duration{}, next - monotonic_now());
+}
+
+InterfaceConfig PortSet::interface_of(const Entry& entry, const PortConfig& port) {
+  InterfaceConfig interface;
+  interface.mac = entry.port->mac();
+  interface.mtu = entry.port->caps().mtu;
+  if (port.shared && port.mtu != 0) interface.mtu = std::min(interface.mtu, port.mtu);
+  interface.addresses = port.addresses;
+  interface.routes = port.routes;
+  interface.steered = entry.port->caps().steering;
+  for (const IpAddress& gateway : port.gateways)
+    if (gateway.is_v4()) interface.gateway = gateway;
+  return interface;
+}
+
+// Lock held. `known`: the stack has it already, by the same MAC address.
+bool PortSet::set_interface(socket::Shard& shard, const Entry& entry, const PortConfig& port, bool known) {
+  const InterfaceConfig interface = interface_of(entry, port);
+  Stack& stack = shard.stack();
+  const bool set = known ? socket::change_interface(stack, shard.context(), entry.index, interface).ok()
+                         : stack.set_interface(entry.index, interface).ok();
+  if (!set)
+    BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses (MTU %u, MAC address %s)", port.kind.c_str(),
+                     port.target.c_str(), interface.mtu, to_text(interface.mac).c_str());
+  return set;
+}
+
+void PortSet::apply_changes(socket::Shard& shard) {
+  const LiveNetwork::Reading now(network_);
+  for (std::size_t i = 0; i < entries_.size(); i++) {
+    const PortConfig& port = now->ports[i];
+    if (entries_[i].port == nullptr || !port.shared || is_same_network(port, applied_[i])) continue;
+    socket::Guard guard(shard);
+    if (set_interface(shard, entries_[i], port, true))
+      BYPASS_LOG_INFO("followed a change of %s", port.interface.c_str());
+    applied_[i] = port;
+  }
+}
+
 // In the place of relays, where this process followed another one.
 void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
+  applied_ = LiveNetwork::Reading(network_)->ports;
   socket::Guard guard(shard);
   socket::Wires& wires = shard.wires();
   Context& context = shard.context();
@@ -267,29 +417,22 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     Port* const port = entries_[i].port;
     if (port == nullptr) continue;
     const std::uint16_t place = entries_[i].index;
-    InterfaceConfig interface;
-    interface.mac = port->mac();
-    interface.mtu = port->caps().mtu;
-    interface.addresses = config_.ports[i].addresses;
-    interface.routes = config_.ports[i].routes;
-    interface.steered = port->caps().steering;
-    steered = steered || interface.steered;
-    for (const IpAddress& gateway : config_.ports[i].gateways)
-      if (gateway.is_v4()) interface.gateway = gateway;
+    const PortCaps& caps = port->caps();
+    const PortConfig& network = applied_[i];
+    steered = steered || caps.steering;
     shard.add_port(port, 0);
-    const bool known = wires.known && wires.macs[place] == interface.mac && wires.caps[place].mtu == interface.mtu;
-    if (!known && !shard.stack().network().set_interface(place, interface))
-      BYPASS_LOG_ERROR("BYPASS_ADDR: %s:%s could not take its addresses (MTU %u, MAC address %s)",
-                       config_.ports[i].kind.c_str(), config_.ports[i].target.c_str(), interface.mtu,
-                       to_text(interface.mac).c_str());
+    const bool known = wires.known && wires.macs[place] == port->mac();
+    if (!known || network.shared || wires.caps[place].mtu != caps.mtu)
+      (void)set_interface(shard, entries_[i], network, known && network.shared);
     wires.opened |= std::uint32_t{1} << i;
-    wires.macs[place] = interface.mac;
-    wires.caps[place] = port->caps();
+    wires.macs[place] = port->mac();
+    wires.caps[place] = caps;
     wires.caps[place].gather = false;  // a relay's frames are copied
     wires.caps[place].arena_frames = true;
   }
   if (context.ports == 0) return;
   if (steered) shard.stack().steer_all(context);
+  add_link_devices(shard);
   wires.known = true;
   shard.become_owner();
   wires.open.store(true, std::memory_order_release);
@@ -314,11 +457,16 @@ void PortSet::close_ports(socket::Shard& shard) {
   {
     socket::Guard guard(shard);
     Context& context = shard.context();
+    if (shard.links() != nullptr) shard.links()->drop_devices(context);
+    context.flush();
     for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
     context.forget_ports();
     shard.follow();
   }
+  shm_links_.reset();
   for (Entry& entry : entries_) {
+    if (entry.links != nullptr) entry.link_backend->close_links(entry.links);
+    entry.links = nullptr;
     if (entry.backend != nullptr && entry.port != nullptr) entry.backend->close(entry.port);
     entry.port = nullptr;
   }
@@ -334,10 +482,14 @@ void PortSet::let_go_after_fork() {
 
 void PortSet::drop_in_child() {
   plugins_.drop_in_child();
+  if (shm_links_ != nullptr) shm_links_.release()->abandon();
   entries_.clear();
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
   pthread_mutex_init(&g_opening, nullptr);  // held for the fork
+  pthread_mutex_init(&g_looking, nullptr);
+  network_.forget_threads();
+  watch_.forget();
 }
 
 }  // namespace bypass::runtime

@@ -7,6 +7,8 @@
 // In a family one process owns the ports, by its name in the shard's Wires. The others follow: relays stand in the
 // ports' places. When the owner has gone, whoever notices first opens the ports afresh, in a fresh copy of the plugin
 // if this process has inherited one that was in use.
+//
+// Of ports that share their interface with the kernel, it follows what the kernel changes there.
 #pragma once
 
 #include <atomic>
@@ -17,8 +19,12 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "fastpath/link_device.h"
+#include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/config.h"
+#include "runtime/kernel_watch.h"
+#include "runtime/live_network.h"
 #include "runtime/plugin.h"
 #include "socket/shard.h"
 
@@ -26,7 +32,20 @@ namespace bypass::runtime {
 
 class PortSet {
  public:
-  explicit PortSet(const Config& config) : config_(config) {}
+  explicit PortSet(const Config& config) : config_(config), network_(config) {}
+
+  /// The ports' addresses and routes, as far as the kernel has told of changes.
+  [[nodiscard]] const LiveNetwork& network() const { return network_; }
+  /// Hears what the kernel tells of interfaces that are shared with it, and asks for all of it if it may have changed.
+  /// From a thread of the program's, where nobody else does so.
+  void hear_kernel();
+  /// The same, and the stack and the devices follow where the ports are this process's. The progress thread's, at its
+  /// start and when kernel_descriptor() says so.
+  void follow_kernel(socket::Shard& shard);
+  /// Readable when the kernel has told something; -1: it is not asked.
+  [[nodiscard]] int kernel_descriptor() const { return watch_.descriptor(); }
+  /// For how long that is to be left alone: where there are many routes, asking takes its time.
+  [[nodiscard]] Duration kernel_pause() const;
 
   struct Problem {
     observe::Reason reason;
@@ -68,6 +87,9 @@ class PortSet {
   struct Entry {
     Backend* backend = nullptr;
     Port* port = nullptr;
+    Backend* link_backend = nullptr;
+    fastpath::LinkDevice* links = nullptr;  // over RDMA beside it
+    std::string links_problem;              // why there are none, where they were asked for
     std::string problem;
     bool tried = false;
     bool taken = false;       // another process has what only one can have
@@ -84,8 +106,15 @@ class PortSet {
   bool follow(socket::Shard& shard);
   void attach_relays(socket::Shard& shard);
   void open_one(std::size_t index, std::uint16_t place, Entry& entry);
+  void open_links(std::size_t index, Entry& entry);
+  void open_shm_links();
+  void add_link_devices(socket::Shard& shard);
   bool open_all(socket::Shard& shard);
   void install(socket::Shard& shard, const std::vector<Entry>& made);
+  void look_at_kernel(bool anew);
+  [[nodiscard]] static InterfaceConfig interface_of(const Entry& entry, const PortConfig& port);
+  bool set_interface(socket::Shard& shard, const Entry& entry, const PortConfig& port, bool known);
+  void apply_changes(socket::Shard& shard);
   void close_ports(socket::Shard& shard);
   void give_up_claim(socket::Shard& shard);
   Backend* backend_for(std::size_t index, std::string& problem);
@@ -95,9 +124,16 @@ class PortSet {
   std::atomic<State> state_{State::kClosed};
   void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
+  /// Links within the host, of all ports.
+  std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false;
   std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;
+  LiveNetwork network_;
+  KernelWatch watch_;
+  bool watch_failed_ = false;
+  std::atomic<Duration> next_look_{};  // at the kernel's network, by CLOCK_MONOTONIC
+  std::vector<PortConfig> applied_;    // what the stack has been told of
   std::atomic<bool> following_{false};
   std::vector<std::unique_ptr<socket::RelayPort>> relays_;
 };

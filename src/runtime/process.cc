@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,7 +13,9 @@
 #include <new>
 #include <utility>
 
+#include "fastpath/peer_links.h"
 #include "observe/region.h"
+#include "runtime/address_text.h"
 #include "runtime/arena.h"
 #include "runtime/config.h"
 #include "runtime/crash.h"
@@ -20,11 +23,11 @@
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
+#include "runtime/place_number.h"
 #include "runtime/ports.h"
 #include "runtime/process_graph.h"
 #include "runtime/progress.h"
 #include "runtime/publish.h"
-#include "runtime/routes.h"
 #include "runtime/run_dir.h"
 #include "runtime/settings.h"
 #include "runtime/startup.h"
@@ -111,6 +114,9 @@ void after_opening(const PortSet& ports) {
     if (entry.port == nullptr)
       report_problem(Reason::kPortUnavailable, entry.problem,
                      any ? "sockets to its addresses are the kernel's" : kOnKernelSockets);
+  for (const PortSet::Entry& entry : ports.entries())
+    if (entry.port != nullptr && !entry.links_problem.empty())
+      g_process->region.why(Reason::kNoRdma, -1, IPPROTO_TCP, {}, entry.links_problem.c_str());
   if (!all) end_if_strict();
   if (any) install_crash_reports();
 }
@@ -141,6 +147,11 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
   return verdict.action == RuleAction::kFail ? socket::Decision::kFail : socket::Decision::kKernel;
 }
 
+/// Before a decision by what the kernel says, where the progress thread does not follow it yet.
+void hear_kernel() {
+  if (!g_process->progress.runs()) g_process->ports.hear_kernel();
+}
+
 RuleProto proto_of(int type) {
   return type == SOCK_DGRAM ? RuleProto::kUdp : RuleProto::kTcp;
 }
@@ -151,6 +162,7 @@ std::uint8_t number_of(int type) {
 socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, const sockaddr* remote) {
   const auto endpoint = socket::endpoint_of(remote, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
+  hear_kernel();
   return act_on(g_process->decider.connect(proto_of(type), *endpoint), fd, number_of(type), *endpoint, true);
 }
 
@@ -159,6 +171,7 @@ socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, con
 socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   const auto endpoint = socket::endpoint_of(local, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
+  hear_kernel();
   const auto decision =
       act_on(g_process->decider.listen(proto_of(type), *endpoint), fd, number_of(type), *endpoint, false);
   if (decision == socket::Decision::kBypass) {
@@ -185,6 +198,7 @@ bool need_wire() {
 socket::Decision routes_to(const sockaddr* remote) {
   const auto endpoint = socket::endpoint_of(remote, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
+  hear_kernel();
   const Verdict verdict = g_process->decider.connect(RuleProto::kUdp, *endpoint);
   if (verdict.action == RuleAction::kKernel) return socket::Decision::kKernel;  // too many to note one by one
   return act_on(verdict, -1, IPPROTO_UDP, *endpoint, true);
@@ -207,6 +221,7 @@ void open_local_ports(Process& p) {
     auto opened = fastpath::shm::Directory::open(folder);
     if (opened.ok()) p.local_ports = std::move(opened.value);
     if (!opened.ok()) problem = "its file local-ports cannot be used";
+    p.place = place_number(folder);
     socket::kernel->close(folder);
   }
   if (!p.local_ports.is_open()) BYPASS_LOG_INFO("no shared memory within the host: %s", problem.c_str());
@@ -249,6 +264,49 @@ bool check_ports(PortSet& ports) {
   for (const PortSet::Problem& problem : problems) report_problem(problem.reason, problem.text);
   end_if_strict();
   return false;
+}
+
+std::uint64_t random_number() {
+  std::uint64_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    value = static_cast<std::uint64_t>(now.tv_nsec) * 0x9e3779b97f4a7c15ULL;
+  }
+  return value;
+}
+
+/// With the shard's lock held, at most some times a second.
+void note_link(const fastpath::PeerLink& link) {
+  using Stage = fastpath::PeerLink::Stage;
+  const auto address = to_text(link.peer);
+  const bool shm = link.mover == fastpath::Mover::kShm;
+  const char* const what = shm ? "shared memory with" : "RDMA connection to";
+  if (link.stage == Stage::kUp) {
+    BYPASS_LOG_INFO("%s %s is up", what, address.c_str());
+    return;
+  }
+  const char* const why = fastpath::to_string(link.reason);
+  const bool lost = link.stage == Stage::kEnding;
+  BYPASS_LOG_INFO("%s %s %s: %s", what, address.c_str(), lost ? "is lost" : "was not made", why);
+  const Reason of_rdma = lost ? Reason::kRdmaLost : Reason::kNoRdma;
+  const Reason of_shm = lost ? Reason::kShmLinkLost : Reason::kNoShmLink;
+  g_process->region.why(shm ? of_shm : of_rdma, -1, IPPROTO_TCP, {link.peer, 0}, why);
+}
+
+/// Before any connection: each of them is asked whether it may be framed.
+void prepare_links(Process& p, Stack& stack, Memory& memory) {
+  const auto wants = [&p](const PortConfig& port) { return p.config.wants_links(port); };
+  const bool rdma = std::any_of(p.config.ports.begin(), p.config.ports.end(), wants);
+  const bool shm = !p.config.ports.empty() && p.place != 0;
+  if (!rdma && !shm) return;
+  fastpath::PeerLinks::Config config;
+  config.capabilities = static_cast<std::uint8_t>((rdma ? fastpath::kCapRoce : 0) | (shm ? fastpath::kCapShm : 0));
+  config.place = shm ? p.place : 0;
+  config.random = random_number;
+  config.note = note_link;
+  p.links = std::make_unique<fastpath::PeerLinks>(stack.tcp(), memory, config);
+  if (p.links->valid()) p.shard.use_links(*p.links);
 }
 
 /// A process of the family has died inside the lock: all that links the arena's objects is made anew.
@@ -332,6 +390,7 @@ bool start() {
   g_process = p;
   fill_environment(*p);
   fill_local_environment(*p);
+  prepare_links(*p, *stack, *mapped->memory);
   mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "fastpath/peer_links.h"
 #include "fastpath/shm/directory.h"
 #include "observe/region.h"
 #include "runtime/arena.h"
@@ -13,7 +15,6 @@
 #include "runtime/decide.h"
 #include "runtime/ports.h"
 #include "runtime/progress.h"
-#include "runtime/routes.h"
 #include "socket/clock.h"
 #include "socket/shard.h"
 #include "stack/stack.h"
@@ -31,12 +32,13 @@ struct Process {
   const Config& config;
   observe::Region& region;
   PortSet& ports;
-  Routes routes{config};
-  Decider decider{config, routes};
+  Decider decider{config, ports.network()};
   socket::Clock clock;
   socket::Shard shard;
   Progress progress;
   fastpath::shm::Directory local_ports;
+  std::uint32_t place = 0;  // place_number() of the run directory; 0: nothing is shared
+  std::unique_ptr<fastpath::PeerLinks> links;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell

@@ -61,7 +61,7 @@ void Progress::forget() {
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
   called_ = false;
-  kin_changed_ = true;
+  kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been in the middle of either: what they held is left lying.
   new (&kin_) KinWatch;
   new (&nap_set_) std::vector<pollfd>;
@@ -120,6 +120,7 @@ void Progress::loop() {
 }
 
 void Progress::step() {
+  if (std::exchange(kernel_called_, false)) ports_.follow_kernel(shard_);
   if (!ports_.opened()) return open_step();
   if (tick_call_ != nullptr) tick_call_(tick_argument_);
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
@@ -254,7 +255,7 @@ void Progress::sleep_armed() {
       return;
     }
   }
-  std::array<int, Context::kMaxPorts + 1> wires{};
+  std::array<int, socket::Shard::kMostWaitDescriptors + 1> wires{};
   std::size_t wire_count = shard_.wait_descriptors(wires);
   const bool local = socket::has_local_links();
   if (local) wires[wire_count++] = socket::kernel_halves_descriptor();
@@ -283,6 +284,10 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
   nap_set_.assign(1, {wake_fd_, POLLIN, 0});
   nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
+  const Duration pause = ports_.kernel_pause();
+  const bool hears = pause == Duration{} && !kernel_called_;
+  nap_set_.push_back({hears ? ports_.kernel_descriptor() : -1, POLLIN, 0});
+  if (pause != Duration{}) time = std::min(time, pause);
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   // Somebody is to be swept as soon as the link is up: that he has ended is known.
   if (!kin_changed_) kin_.append(nap_set_);
@@ -298,7 +303,8 @@ void Progress::nap(std::span<const int> wires, Duration time) {
     const socket::Guard guard(shard_);
     socket::pass_on_wakes();
   }
-  for (std::size_t i = 2 + wires.size(); i < nap_set_.size(); i++)
+  kernel_called_ = kernel_called_ || nap_set_[2].revents != 0;
+  for (std::size_t i = 3 + wires.size(); i < nap_set_.size(); i++)
     kin_changed_ = kin_changed_ || nap_set_[i].revents != 0;
 }
 

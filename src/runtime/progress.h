@@ -23,6 +23,7 @@ class Progress {
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
   void stop();
+  [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
   /// A forked child has no threads: the next start() makes one.
   void forget();
   /// Before a fork: other processes can call this thread from then on.
@@ -77,6 +78,7 @@ class Progress {
   std::atomic<int> doorbell_fd_{-1};  // in a family
   socket::WakeTarget target_;         // how others wake this thread
   bool called_ = false;               // by the doorbell: there is something to do at once
+  bool kernel_called_ = true;         // its network may have changed
   bool kin_changed_ = true;           // somebody has come, or one that is watched has ended
   Instant dark_since_ = kNever;       // since when no link has been up, while somebody is to be swept
   KinWatch kin_;

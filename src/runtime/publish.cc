@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "observe/layout.h"
@@ -38,7 +39,8 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   const PortStats stats = entry->port->stats();
   record.open = 1;
   record.link_up = entry->port->link() == LinkState::kUp ? 1 : 0;
-  record.mtu = entry->port->caps().mtu;
+  record.mtu =
+      config.shared && config.mtu != 0 ? std::min(config.mtu, entry->port->caps().mtu) : entry->port->caps().mtu;
   record.mac = entry->port->mac().bytes;
   record.rx_frames = stats.rx_frames, record.rx_bytes = stats.rx_bytes;
   record.rx_dropped = stats.rx_dropped, record.rx_no_buffer = stats.rx_no_buffer;
@@ -55,12 +57,25 @@ pid_t port_owner(Process& p) {
   return slot == socket::kNoSlot ? 0 : static_cast<pid_t>(p.shard.family().table().slots[slot].pid.load());
 }
 
+/// `bypass set`.
+void do_drill(Process& p) {
+  if (p.region.wanted_drill() == observe::Drill::kNone) [[likely]]
+    return;
+  std::size_t failed = 0;
+  if (p.links != nullptr && p.links->valid()) {
+    socket::Guard guard(p.shard);
+    failed = p.links->fail_all();
+  }
+  p.region.finish_drill(static_cast<std::uint32_t>(failed));
+}
+
 }  // namespace
 
 void publish(void* process_pointer) {
   Process& p = *static_cast<Process*>(process_pointer);
   if (p.region_is_parents.exchange(false)) renew_region();
   if (!p.region.active()) return;
+  do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
@@ -68,14 +83,23 @@ void publish(void* process_pointer) {
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kOfStack = sizeof(StackCounters) / sizeof(std::uint64_t);
-  std::uint64_t values[kOfStack + 2];
+  std::uint64_t values[kOfStack + 10]{};
   std::memcpy(values, &counters, sizeof counters);
   values[kOfStack] = socket::local_counts.shared;
   values[kOfStack + 1] = socket::local_counts.refused;
+  if (p.links != nullptr && p.links->valid()) {
+    std::uint64_t* at = values + kOfStack + 2;
+    for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
+      const fastpath::PeerTable::Counts& counts = p.links->table().count(mover);
+      for (const std::uint64_t count : {counts.links_made, counts.links_failed, counts.lanes, counts.returns})
+        *at++ = count;
+    }
+  }
   p.region.publish_counters(following ? std::span<const std::uint64_t>{} : values, wall_clock_ns());
-  for (std::size_t i = 0; i < p.config.ports.size(); i++)
+  const LiveNetwork::Reading network(p.ports.network());
+  for (std::size_t i = 0; i < network->ports.size(); i++)
     p.region.set_port(i,
-                      port_record(p.config.ports[i], i < p.ports.entries().size() ? &p.ports.entries()[i] : nullptr));
+                      port_record(network->ports[i], i < p.ports.entries().size() ? &p.ports.entries()[i] : nullptr));
   // Every socket is looked at with the lock held: some times a second at most.
   constexpr Duration kSocketsEvery = std::chrono::milliseconds(200);
   const Instant now = p.clock.now();

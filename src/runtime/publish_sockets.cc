@@ -55,14 +55,39 @@ void fill_names(SocketRecord& record, const Endpoint& local, const Endpoint& rem
   record.remote_address = remote.address, record.remote_port = remote.port;
 }
 
-void fill_stream(SocketRecord& record, const tcp::Engine& engine, const tcp::Tcb& tcb) {
+/// A connection whose two directions take different paths has the faster one's name.
+SocketPath path_of(const fastpath::PeerLinks* links, const tcp::Tcb& tcb) {
+  if (!fastpath::FramedTcp::has(tcb)) return SocketPath::kWire;
+  if (const fastpath::PeerLink* link = links->link_of(tcb); link != nullptr)
+    return link->mover == fastpath::Mover::kShm ? SocketPath::kShm : SocketPath::kRc;
+  const fastpath::Framed& framed = fastpath::FramedTcp::of(tcb);
+  const bool any =
+      framed.sending == fastpath::Framed::Mode::kFramed || framed.receiving == fastpath::Framed::Mode::kFramed;
+  return any ? SocketPath::kFramed : SocketPath::kWire;
+}
+
+/// The program's bytes, whichever path they took.
+void fill_framed(SocketRecord& record, const tcp::Tcb& tcb) {
+  const fastpath::Framed& framed = fastpath::FramedTcp::of(tcb);
+  if (framed.receiving == fastpath::Framed::Mode::kFramed) {
+    record.rx_queue = static_cast<std::uint32_t>(framed.lane.parts().bytes());
+    record.rx_bytes = framed.lane.consumed() + record.rx_queue;
+  }
+  if (framed.sending != fastpath::Framed::Mode::kFramed) return;
+  record.tx_bytes = framed.lane.una();
+  record.tx_queue = static_cast<std::uint32_t>(framed.lane.end() - framed.lane.una());
+}
+
+void fill_stream(SocketRecord& record, Process& p, const tcp::Tcb& tcb) {
+  const tcp::Engine& engine = p.shard.stack().tcp();
   const tcp::Info info = engine.info(tcb);
   fill_names(record, engine.local(tcb), engine.remote(tcb));
   record.state = static_cast<std::uint8_t>(state_of(info.state));
-  record.path = static_cast<std::uint8_t>(SocketPath::kWire);
+  record.path = static_cast<std::uint8_t>(path_of(p.links.get(), tcb));
   record.rx_bytes = info.bytes_received, record.tx_bytes = info.bytes_acked;
   record.rx_packets = info.segments_received, record.tx_packets = info.segments_sent;
   record.rx_queue = info.readable, record.tx_queue = info.unsent + info.in_flight;
+  if (fastpath::FramedTcp::has(tcb)) fill_framed(record, tcb);
   record.retransmits = info.retransmits;
   record.srtt_us = microseconds(info.srtt), record.rttvar_us = microseconds(info.rttvar);
   record.rto_us = microseconds(info.rto);
@@ -79,7 +104,8 @@ void fill_local(SocketRecord& record, const socket::Socket& s) {
   record.rx_bytes = s.details->local.consumer.consumed(), record.tx_bytes = s.details->local.producer.produced();
 }
 
-SocketRecord record_of(Stack& stack, const socket::Socket& s) {
+SocketRecord record_of(Process& p, const socket::Socket& s) {
+  Stack& stack = p.shard.stack();
   SocketRecord record{};
   record.fd = s.number.load(std::memory_order_relaxed);
   record.port = 255;
@@ -93,7 +119,7 @@ SocketRecord record_of(Stack& stack, const socket::Socket& s) {
     return record;
   }
   if (s.kind == socket::FileKind::kStream && s.tcb != nullptr) {
-    fill_stream(record, stack.tcp(), *s.tcb);
+    fill_stream(record, p, *s.tcb);
   } else if (s.kind == socket::FileKind::kListener && s.listener != nullptr) {
     record.state = static_cast<std::uint8_t>(SocketState::kListen);
     record.path = static_cast<std::uint8_t>(s.path == socket::Path::kDual ? SocketPath::kDual : SocketPath::kWire);
@@ -109,14 +135,14 @@ SocketRecord record_of(Stack& stack, const socket::Socket& s) {
   return record;
 }
 
-SocketRecord record_of(const tcp::Engine& engine, const tcp::Engine::Unowned& connection) {
+SocketRecord record_of(Process& p, const tcp::Engine::Unowned& connection) {
   SocketRecord record{};
   record.fd = -1;
   record.port = 255;
   record.protocol = IPPROTO_TCP;
   record.of_stack = 1;
   if (connection.tcb != nullptr) {
-    fill_stream(record, engine, *connection.tcb);
+    fill_stream(record, p, *connection.tcb);
     return record;
   }
   record.state = static_cast<std::uint8_t>(state_of(connection.state));
@@ -149,16 +175,16 @@ class Writer {
 // A busy client leaves tens of thousands, and they are written with the lock held.
 constexpr std::size_t kMostTimeWaits = 2048;
 
-void write_unowned(const tcp::Engine& engine, Writer& writer) {
+void write_unowned(Process& p, Writer& writer) {
   struct Target {
-    const tcp::Engine& engine;
+    Process& process;
     Writer& writer;
-  } target{engine, writer};
+  } target{p, writer};
   const auto write = [](void* argument, const tcp::Engine::Unowned& connection) {
     const Target& to = *static_cast<Target*>(argument);
-    to.writer.write(record_of(to.engine, connection));
+    to.writer.write(record_of(to.process, connection));
   };
-  engine.for_each_unowned(kMostTimeWaits, write, &target);
+  p.shard.stack().tcp().for_each_unowned(kMostTimeWaits, write, &target);
 }
 
 }  // namespace
@@ -171,9 +197,9 @@ void publish_sockets(Process& p, std::vector<int>& slots) {
     socket::Guard guard(p.shard, std::try_to_lock);
     if (!guard.held()) return;  // at the next look
     socket::objects->sockets.for_each([&](const socket::Socket& s) {
-      if (s.alive && s.references.of(p.shard.family().slot()) != 0) writer.write(record_of(p.shard.stack(), s));
+      if (s.alive && s.references.of(p.shard.family().slot()) != 0) writer.write(record_of(p, s));
     });
-    if (!p.ports.following()) write_unowned(p.shard.stack().tcp(), writer);
+    if (!p.ports.following()) write_unowned(p, writer);
   }
   writer.finish();
 }

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "backends/soft_name.h"
 #include "runtime/port_check.h"
@@ -67,14 +69,30 @@ bool fits(Config& config, const char* name, const PortConfig& port) {
          !too_many(port.routes.size(), Interface::kMaxRoutes, "routes by a gateway");
 }
 
+bool is_on_link(const PortConfig& port, const KernelNetwork::Route& route) {
+  // A router beyond the link (onlink) is none that the stack can ask for.
+  const auto holds = [&](const Prefix& prefix) { return prefix.contains(route.gateway); };
+  const auto is_own = [&](const Prefix& prefix) {
+    return prefix.length == route.destination.length && prefix.contains(route.destination.address);
+  };
+  return route.gateway.is_any() ? std::ranges::any_of(port.addresses, is_own)
+                                : route.gateway.is_v4() && std::ranges::any_of(port.addresses, holds);
+}
+
+using Destinations = std::set<std::pair<decltype(IpAddress::bytes), std::uint8_t>>;
+
+// Of several routes to one destination the kernel takes the one with the best metric, which comes first.
+bool is_first(Destinations& seen, const Prefix& destination) {
+  return seen.emplace(destination.address.bytes, destination.length).second;
+}
+
 void take_routes(PortConfig& port, const KernelNetwork& network, int interface) {
-  for (const KernelNetwork::Route& route : network.routes) {
-    const bool by_router = route.interface == interface && !route.gateway.is_any() && route.gateway.is_v4();
-    // A router beyond the link (onlink) is none that the stack can ask for.
-    const bool on_link = std::any_of(port.addresses.begin(), port.addresses.end(),
-                                     [&](const Prefix& prefix) { return prefix.contains(route.gateway); });
-    if (by_router && on_link) port.routes.push_back({route.destination, route.gateway});
-  }
+  Destinations seen;
+  port.routes.clear();
+  for (const KernelNetwork::Route& route : network.routes)
+    if (is_first(seen, route.destination) && route.interface == interface && !route.gateway.is_any() &&
+        is_on_link(port, route))
+      port.routes.push_back({route.destination, route.gateway});
 }
 
 // Where the port's addresses are the kernel's on that interface, or are to be.
@@ -83,6 +101,7 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
   const int index = network.index_of(interface);
   const std::vector<Prefix> own = network.addresses_of(index);
   if (index == 0 || own.empty()) return;
+  const std::vector<Prefix> chosen = port.addresses;
   if (port.addresses.empty()) port.addresses = own;
   const auto kernels = static_cast<std::size_t>(std::count_if(
       port.addresses.begin(), port.addresses.end(), [&](const Prefix& each) { return has(own, each.address); }));
@@ -93,18 +112,22 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
                       " beside others; accepted are either the kernel's, which it shares then, or the port's own");
   port.shared = true;
   port.interface = interface;
-  if (port.mtu == 0) port.mtu = network.mtu_of(index);
+  port.chosen = chosen;
+  port.follows_mtu = port.mtu == 0;
+  if (port.follows_mtu) port.mtu = network.mtu_of(index);
   take_routes(port, network, index);
   port.shared = fits(config, name, port);
 }
 
 // A software device's port is its wire, seen from above. The stack's wire is IPv4's.
 void take_from_wire(PortConfig& port, const PortConfig& wire) {
+  port.chosen = port.addresses.empty() ? wire.chosen : port.addresses;
   if (port.addresses.empty()) port.addresses = wire.addresses;
   std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
   port.shared = wire.shared;
   port.interface = wire.interface;
   port.routes = wire.routes;
+  port.follows_mtu = port.mtu == 0 && wire.follows_mtu;
   if (port.mtu == 0) port.mtu = wire.mtu;
   if (port.gateways.empty() && !wire.shared) port.gateways = wire.gateways;
 }
@@ -157,20 +180,64 @@ void replace_auto(Config& config, const KernelNetwork& network, const std::strin
 }
 
 // What leads elsewhere, this host's other addresses among it.
-void note_others(Config& config, const KernelNetwork& network) {
-  const auto is_shared = [&](int interface) {
-    return std::ranges::any_of(network.addresses, [&](const KernelNetwork::Address& each) {
-      return each.interface == interface && std::ranges::any_of(config.ports, [&](const PortConfig& port) {
-               return port.shared && has(port.addresses, each.prefix.address);
-             });
-    });
-  };
-  for (const KernelNetwork::Route& route : network.routes)
-    if (!is_shared(route.interface)) config.others.push_back(route.destination);
-  for (const KernelNetwork::Address& each : network.addresses) {
-    const std::uint8_t whole = each.prefix.address.is_v4() ? 32 : 128;
-    if (!is_shared(each.interface)) config.others.push_back({each.prefix.address, whole});
+class Others {
+ public:
+  Others(const std::vector<PortConfig>& ports, const KernelNetwork& network) : ports_(ports), network_(network) {}
+
+  [[nodiscard]] std::vector<Prefix> find() const {
+    std::vector<Prefix> others;
+    Destinations seen;
+    for (const KernelNetwork::Route& route : network_.routes)
+      if (is_first(seen, route.destination) && !is_taken(route)) others.push_back(route.destination);
+    for (const KernelNetwork::Address& each : network_.addresses) {
+      const std::uint8_t whole = each.prefix.address.is_v4() ? 32 : 128;
+      if (!is_taken(each)) others.push_back({each.prefix.address, whole});
+    }
+    return others;
   }
+
+ private:
+  [[nodiscard]] bool is_on(const PortConfig& port, int interface) const {
+    return port.shared && interface != 0 && network_.index_of(port.interface) == interface;
+  }
+  [[nodiscard]] bool is_taken(const KernelNetwork::Route& route) const {
+    const auto has_it = [&](const RouteVia& via) {
+      return via.destination.address == route.destination.address &&
+             via.destination.length == route.destination.length && via.gateway == route.gateway;
+    };
+    return std::ranges::any_of(ports_, [&](const PortConfig& port) {
+      return is_on(port, route.interface) &&
+             (route.gateway.is_any() ? is_on_link(port, route) : std::ranges::any_of(port.routes, has_it));
+    });
+  }
+  [[nodiscard]] bool is_taken(const KernelNetwork::Address& each) const {
+    return std::ranges::any_of(ports_, [&](const PortConfig& port) {
+      return is_on(port, each.interface) && has(port.addresses, each.prefix.address);
+    });
+  }
+
+  const std::vector<PortConfig>& ports_;
+  const KernelNetwork& network_;
+};
+
+template <typename T>
+void keep_most(std::vector<T>& all, std::size_t most, const PortConfig& port, const char* what, PortNetwork& now) {
+  if (all.size() <= most) return;
+  now.left_out.push_back(port.interface + " has " + std::to_string(all.size()) + " " + what +
+                         "; those beyond the first " + std::to_string(most) + " are the kernel's alone");
+  all.resize(most);
+}
+
+// A port that shares its interface, as that is now. What the stack's tables do not hold stays the kernel's.
+void renew(PortConfig& port, const KernelNetwork& network, PortNetwork& now) {
+  const int index = network.index_of(port.interface);
+  const std::vector<Prefix> own = network.addresses_of(index);
+  port.addresses = port.chosen.empty() ? own : port.chosen;
+  std::erase_if(port.addresses, [&](const Prefix& each) { return !each.address.is_v4() || !has(own, each.address); });
+  keep_most(port.addresses, Interface::kMaxAddresses, port, "IPv4 addresses", now);
+  if (port.follows_mtu && index != 0) port.mtu = network.mtu_of(index);
+  take_routes(port, network, index);
+  keep_most(port.routes, Interface::kMaxRoutes - (port.gateways.empty() ? 0 : 1), port, "routes by a gateway", now);
 }
 
 }  // namespace
@@ -204,8 +271,19 @@ void complete_from_kernel(Config& config, const KernelNetwork& network, const st
   replace_auto(config, network, devices);
   for (PortConfig& port : config.ports)
     if (port.kind == "verbs") complete_port(config, port, network, devices);
-  if (std::ranges::any_of(config.ports, [](const PortConfig& port) { return port.shared; }))
-    note_others(config, network);
+  if (shares_interface(config)) config.others = Others(config.ports, network).find();
+}
+
+bool shares_interface(const Config& config) {
+  return std::ranges::any_of(config.ports, [](const PortConfig& port) { return port.shared; });
+}
+
+PortNetwork follow_kernel(const Config& config, const KernelNetwork& network) {
+  PortNetwork now{config.ports, {}, {}};
+  for (PortConfig& port : now.ports)
+    if (port.shared) renew(port, network, now);
+  now.others = Others(now.ports, network).find();
+  return now;
 }
 
 }  // namespace bypass::runtime

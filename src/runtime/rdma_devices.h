@@ -20,6 +20,14 @@ bool asks_the_kernel(const Config& config);
 /// with an address, and for every software device. What cannot be is a problem of the configuration.
 void complete_from_kernel(Config& config, const KernelNetwork& network, const std::string& devices);
 
+/// Whether a port shares its interface with the kernel: then what that says of it is to be followed.
+bool shares_interface(const Config& config);
+
+/// The ports of a complete configuration, as the kernel's network is now. Which ports there are, and which of them
+/// share their interface, is decided once. Addresses and routes beyond what the stack holds of an interface are the
+/// kernel's.
+PortNetwork follow_kernel(const Config& config, const KernelNetwork& network);
+
 /// The network interface of "mlx5_0" or "mlx5_0:2"; empty: none.
 std::string interface_of_device(const std::string& target, const std::string& devices);
 

@@ -28,15 +28,15 @@ int longest(const PortConfig& port, const IpAddress& address) {
 bool Routes::is_the_kernels(const PortConfig& port, int length, const IpAddress& remote) const {
   if (!port.shared) return false;
   const auto own = std::ranges::any_of(port.addresses, [&](const Prefix& p) { return p.address == remote; });
-  return own || longest(config_.others, remote) > length;
+  return own || longest(others_, remote) > length;
 }
 
 std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
   if (is_loopback(remote)) return owner_of(remote);
   std::optional<std::size_t> best;
   int best_length = -1;
-  for (std::size_t i = 0; i < config_.ports.size(); i++) {
-    const PortConfig& port = config_.ports[i];
+  for (std::size_t i = 0; i < ports_.size(); i++) {
+    const PortConfig& port = ports_[i];
     if (const int length = longest(port, remote); length > best_length) {
       best = i;
       best_length = length;
@@ -45,22 +45,22 @@ std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
     for (const IpAddress& gateway : port.gateways)
       if (!best && gateway.is_v4() == remote.is_v4() && !remote.is_any()) best = i;
   }
-  if (best && is_the_kernels(config_.ports[*best], best_length, remote)) return std::nullopt;
+  if (best && is_the_kernels(ports_[*best], best_length, remote)) return std::nullopt;
   return best;
 }
 
 bool Routes::on_link(const IpAddress& address) const {
   if (owner_of(address)) return true;
   if (is_loopback(address)) return false;
-  for (const PortConfig& port : config_.ports)
+  for (const PortConfig& port : ports_)
     for (const Prefix& prefix : port.addresses)
       if (prefix.length > 0 && prefix.contains(address)) return true;
   return false;
 }
 
 std::optional<std::size_t> Routes::owner_of(const IpAddress& address) const {
-  for (std::size_t i = 0; i < config_.ports.size(); i++)
-    for (const Prefix& prefix : config_.ports[i].addresses)
+  for (std::size_t i = 0; i < ports_.size(); i++)
+    for (const Prefix& prefix : ports_[i].addresses)
       if (prefix.address == address) return i;
   return std::nullopt;
 }

@@ -74,15 +74,16 @@ constexpr auto kSettings = std::to_array<Setting>({
     {.key = "local",
      .env = "BYPASS_LOCAL",
      .type = SettingType::kSwitch,
-     .fallback = "off",
-     .help = "Connections between two processes of one host go through shared memory.",
+     .fallback = "on",
+     .help = "Connections between two processes of one host go through shared memory, also where they meet over a "
+             "port; both need the same BYPASS_RUN_DIR.",
      .apply = on_off<&Config::local>},
     {.key = "local_after",
      .env = "BYPASS_LOCAL_AFTER",
      .type = SettingType::kNumber,
      .unit = "calls",
      .max = 1'000'000,
-     .fallback = "4",
+     .fallback = "32",
      .help = "Calls that read or write, after which the connecting side of a connection within the host looks for "
              "shared memory: one that ends before does not pay for it.",
      .apply = number<&Config::local_after>},
@@ -90,8 +91,9 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_RDMA",
      .fallback = "auto",
      .accepted = "auto, off or the name of an RDMA device",
-     .built = false,
-     .help = "Connections to an accelerated peer move to a reliable RDMA connection.",
+     .help = "Connections to an accelerated peer move to a reliable RDMA connection: auto, over the cards of verbs: "
+             "ports; a "
+             "device by its name, also over a software one, where it is no faster.",
      .apply = rdma},
     {.key = "rules",
      .env = "BYPASS_RULES",

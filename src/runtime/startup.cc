@@ -68,6 +68,14 @@ std::vector<CounterInfo> counter_table() {
   std::vector<CounterInfo> table(stack.begin(), stack.end());
   table.push_back({"local_shared", "connections", "within the host, that got memory which both ends share"});
   table.push_back({"local_refused", "connections", "within the host, that did not, and stay the kernel's"});
+  table.push_back({"rdma_links", "links", "to accelerated peers over RDMA, that have come up"});
+  table.push_back({"rdma_links_failed", "links", "that were lost, and whose connections went on over TCP"});
+  table.push_back({"rdma_lanes", "connections", "that were given a place on a link"});
+  table.push_back({"rdma_returned", "connections", "that gave it back while they lived"});
+  table.push_back({"shm_links", "links", "to accelerated peers on this host over shared memory, that have come up"});
+  table.push_back({"shm_links_failed", "links", "that were lost, and whose connections went on over TCP"});
+  table.push_back({"shm_lanes", "connections", "that were given a place on a link"});
+  table.push_back({"shm_returned", "connections", "that gave it back while they lived"});
   return table;
 }
 
@@ -82,7 +90,12 @@ void create_region(const Config& config) {
   start.counters = counters;
   start.settings = settings_text(config);
   std::string problem;
-  if (!g_region->create(start, problem)) BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
+  if (g_region->create(start, problem)) return;
+  if (config.asks_for_nothing()) {
+    BYPASS_LOG_INFO("no statistics for the bypass command: %s", problem.c_str());
+  } else {
+    BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
+  }
 }
 
 // Of a process that never started: nobody else knows that it has a stats file.
@@ -131,6 +144,8 @@ void remove_region() {
 void report_problem(Reason reason, const std::string& text, const char* outcome) {
   if (g_config->strict) {
     BYPASS_LOG_ERROR("%s", text.c_str());
+  } else if (reason != Reason::kConfigProblem && g_config->asks_for_nothing()) {
+    BYPASS_LOG_INFO("%s; %s", text.c_str(), outcome);
   } else {
     BYPASS_LOG_ERROR("%s; %s", text.c_str(), outcome);
   }

@@ -26,7 +26,7 @@ void remove_region();
 inline constexpr const char* kOnKernelSockets = "the program runs on the kernel's sockets";
 
 /// Something about the process as a whole is not as it was asked for: says so in the log and to `bypass why`. `outcome`
-/// is what becomes of the program, unless end_if_strict() follows.
+/// is what becomes of the program, unless end_if_strict() follows. Told at `info` where nobody asked for anything.
 void report_problem(observe::Reason reason, const std::string& text, const char* outcome = kOnKernelSockets);
 
 /// Under BYPASS_STRICT: ends the process with 78. Else nothing.

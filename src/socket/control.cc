@@ -4,6 +4,7 @@
 #include "socket/errno_map.h"
 #include "socket/kernel_half.h"
 #include "socket/socket.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -27,9 +28,9 @@ std::optional<long> control_connection(Socket& socket, unsigned long request, vo
   if (socket.tcb == nullptr) return std::nullopt;
   switch (request) {
     case FIONREAD:
-      return answer(argument, tcp_engine().readable(*socket.tcb));
+      return answer(argument, stream::readable(*socket.tcb));
     case SIOCOUTQ:
-      return answer(argument, tcp_engine().unacknowledged(*socket.tcb));
+      return answer(argument, stream::unacknowledged(guard.context(), *socket.tcb));
     case SIOCOUTQNSD:
       return answer(argument, tcp_engine().info(*socket.tcb).unsent);
     case SIOCATMARK:

@@ -82,10 +82,6 @@ void note_seen(EpollItem& item) {
   item.seen_err = static_cast<std::uint16_t>(r.err);
 }
 
-bool is_local(const File& target) {
-  return target.kind == FileKind::kStream && socket_of(target).path == Path::kLocal;
-}
-
 // As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
 void report_present(EpollItem& item) {
   note_seen(item);

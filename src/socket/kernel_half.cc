@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 
 #include "socket/chunk_table.h"
 #include "socket/epoll.h"
@@ -179,7 +180,7 @@ bool watch_channel(File& file, int fd) {
   event.events = EPOLLIN;  // until it has been read
   event.data.u64 = name_of(file) | kChannelKind;
   const int set = the_watch_set();
-  return set >= 0 && kernel->epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
+  return set >= 0 && (kernel->epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST);
 }
 
 void unwatch_channel(int fd) {

@@ -58,7 +58,8 @@ void note_set_number(File& set, int number);
 /// The kernel refused a write for want of room: ask to be told.
 void want_kernel_out(File& file, int fd);
 
-/// The channel of a local connection in the same watch: local_on_channel() hears of it while it is readable.
+/// The channel of a local connection in the same watch: local_on_channel() hears of it while it is readable. One that
+/// is watched already stays so.
 bool watch_channel(File& file, int fd);
 void unwatch_channel(int fd);
 

@@ -7,6 +7,7 @@
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/steering.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -30,7 +31,7 @@ void for_each_file(F&& f) {
 void leave_nothing_unread(Guard& guard, File& file) {
   if (file.kind != FileKind::kStream || socket_of(file).path != Path::kBypass || socket_of(file).tcb == nullptr) return;
   tcp::Tcb& tcb = *socket_of(file).tcb;
-  tcp_engine().consume(guard.context(), tcb, tcp_engine().readable(tcb));
+  stream::consume(guard.context(), tcb, stream::readable(tcb));
 }
 
 enum class Cause : std::uint8_t { kLeaves, kDied };
@@ -118,7 +119,7 @@ bool adopt_number(const Fork& fork, File& file, int fd) {
   if (!file.references.add(objects->memory, shard().family().slot())) return false;
   if (file.kind == FileKind::kEpoll) note_set_number(file, fd);
   if (file.dual) watch_kernel_half(file, fd);
-  if (file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal) local_adopt(socket_of(file), fd);
+  if (is_local(file)) local_adopt(socket_of(file));
   return true;
 }
 

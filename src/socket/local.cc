@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -46,10 +47,6 @@ Endpoint kernel_peer(int fd) {
   return endpoint_of(&name.base, length).value_or(Endpoint{});
 }
 
-std::uint16_t port_of(int fd) {
-  return kernel_name(fd).port;
-}
-
 }  // namespace
 
 // --- Where connections begin
@@ -57,7 +54,7 @@ std::uint16_t port_of(int fd) {
 void local_note_listener(int fd) {
   const shm::Directory* const directory = local_environment.directory;
   if (directory == nullptr) return;
-  const std::uint16_t port = port_of(fd);
+  const std::uint16_t port = kernel_name(fd).port;
   if (port != 0) directory->note_listener(port, shm::network_tag(fd));
 }
 
@@ -71,7 +68,7 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   directory->note_client(remote->port, network);
   Guard guard(shard());
   if (socket.path != Path::kUndecided) return false;
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   end = {};
   end.stage = Stage::kLooking;
   end.client = true;
@@ -116,13 +113,13 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
 }
 
 void leave_shared_memory(File& file) {
-  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return;
+  if (!is_local(file)) return;
   Guard guard(shard());
   if (file.alive) local_leave(guard, socket_of(file));
 }
 
 void ask_to_leave_shared_memory(File& file) {
-  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return;
+  if (!is_local(file)) return;
   file.leave_asked.store(true);
   if (local_environment.call_progress != nullptr) local_environment.call_progress();
 }
@@ -134,8 +131,8 @@ void local_answer(Guard& guard, Socket& socket) {
 
 bool is_in_kernel(const File& file) {
   if (decided_for_kernel(file)) return true;
-  if (kind(file) != FileKind::kStream || socket_of(file).path != Path::kLocal) return false;
-  const Stage stage = socket_of(file).details->local.stage;
+  if (!is_local(file)) return false;
+  const Stage stage = end_of(socket_of(file)).stage;
   return stage == Stage::kLooking || stage == Stage::kOver;
 }
 
@@ -148,21 +145,15 @@ void tell_refusal(int fd, const char* detail) {
     environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), detail);
 }
 
-/// Several processes have it, and the others would have none of what this one agrees on.
-bool is_shared(const Socket& socket) {
-  return socket.references.total() != socket.references.of(shard().family().slot());
-}
-
-/// Where it is to be watched now: a listener becomes a channel.
+/// Where it is to be watched now: a listener becomes a channel. The same number may be another one's by now.
 void watch_link(Socket& socket, LocalLink& link, int fd) {
-  if (link.watched && link.watched_fd == fd) return;
-  if (link.watched) unwatch_channel(link.watched_fd);
+  if (link.watched && link.watched_fd != fd) unwatch_channel(link.watched_fd);
   link.watched = fd >= 0 && watch_channel(socket, fd);
   link.watched_fd = fd;
 }
 
 void begin_attempt(Socket& socket, int fd, Instant now) {
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, "another process has it, too");
@@ -182,7 +173,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
 }  // namespace
 
 void step_pairing(Socket& socket, LocalLink& link, Instant now) {
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   using State = shm::Pairing::State;
   const State state = link.pairing.step(now);
   if (state == State::kWaiting) return watch_link(socket, link, link.pairing.descriptor());
@@ -204,7 +195,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   end.stage = Stage::kPaired;
   local_counts.shared++;
   const bool host = link.pairing.role() == shm::Role::kHost;
-  if (host) end.may_cut = say_open(link);
+  if (host) end.may_cut = say(link, shm::SwitchKind::kOpen);
   link.pairing = {};
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
@@ -215,7 +206,9 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
 namespace {
 
 bool is_due(const LocalEnd& end) {
-  std::uint32_t calls = local_environment.after + (end.client ? 0 : local_environment.after / 2);
+  // The accepting side comes a little later: it finds the other's name then.
+  constexpr std::uint32_t kBehind = 2;
+  std::uint32_t calls = local_environment.after + (end.client ? 0 : std::min(local_environment.after / 2, kBehind));
   for (std::uint8_t i = 0; i < end.attempts; i++) calls *= kLater;
   return end.calls >= calls;
 }
@@ -224,7 +217,7 @@ bool is_due(const LocalEnd& end) {
 
 void local_count_call(Guard& guard, Socket& socket, int fd) {
   local_answer(guard, socket);
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   end.calls++;
   if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end))
     begin_attempt(socket, fd, guard.context().now);
@@ -235,8 +228,9 @@ void local_count_call(Guard& guard, Socket& socket, int fd) {
 }
 
 bool local_give_up(Guard& guard, Socket& socket) {
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kOver || socket.users != 0 || socket.waiters != nullptr) return false;
+  if (socket.pending_error != 0) return false;
   if (end.paths.tx() == shm::Switch::Tx::kReturning) return false;
   give_to_kernel(guard, socket);
   return true;
@@ -247,7 +241,7 @@ void local_tick(Guard& guard) {
   for_each_local_link([&](LocalLink& link) {
     Socket& socket = *link.socket;
     local_answer(guard, socket);
-    const Stage stage = socket.details->local.stage;
+    const Stage stage = end_of(socket).stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage == Stage::kPaired) relieve_full_ring(socket, link, now);
   });
@@ -260,18 +254,18 @@ namespace {
 /// What the peer wants back goes before the end. Bounded: a peer that asks and does not read loses it.
 void give_back(Socket& socket, LocalLink& link) {
   constexpr int kTries = 10, kTry = 100;  // ms
-  for (int i = 0; i < kTries && socket.details->local.paths.tx() == shm::Switch::Tx::kReturning; i++) {
+  for (int i = 0; i < kTries && end_of(socket).paths.tx() == shm::Switch::Tx::kReturning; i++) {
     pump_return(socket, link);
     pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
     const timespec patience{0, kTry * 1'000'000};
-    if (socket.details->local.paths.tx() == shm::Switch::Tx::kReturning)
+    if (end_of(socket).paths.tx() == shm::Switch::Tx::kReturning)
       os::call(SYS_ppoll, os::address(&room), 1, os::address(&patience), 0, 8);
   }
 }
 
 /// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's.
 void reset_if_unread(Socket& socket, LocalLink& link) {
-  LocalEnd& end = socket.details->local;
+  LocalEnd& end = end_of(socket);
   const bool unread = end.consumer.peek(link.in).size() != 0;
   const struct linger now { .l_onoff = 1, .l_linger = 0 };
   const KernelHalf& half = kernel_half_state(socket);
@@ -283,7 +277,7 @@ void reset_if_unread(Socket& socket, LocalLink& link) {
 void local_end(Guard& guard, Socket& socket) {
   local_answer(guard, socket);
   LocalLink* link = local_link(socket);
-  if (link != nullptr && socket.details->local.stage == Stage::kPaired) {
+  if (link != nullptr && end_of(socket).stage == Stage::kPaired) {
     hear_channel(socket, *link);
     if (is_paired(socket)) give_back(socket, *link);
     if (is_paired(socket)) reset_if_unread(socket, *link);
@@ -297,9 +291,9 @@ void local_forget(Socket& socket) {
 
 void local_number_goes(Socket& socket, int fd) {
   LocalLink* const link = local_link(socket);
-  if (link == nullptr || link->tcp != fd || socket.details->local.stage != Stage::kPairing) return;
+  if (link == nullptr || link->tcp != fd || end_of(socket).stage != Stage::kPairing) return;
   drop_local_link(*link);
-  socket.details->local.stage = Stage::kOver;
+  end_of(socket).stage = Stage::kOver;
 }
 
 // --- The process's part
@@ -311,7 +305,7 @@ bool has_active_local() {
 bool local_wants_tick() {
   bool wants = false;
   for_each_local_link([&](const LocalLink& link) {
-    const LocalEnd& end = link.socket->details->local;
+    const LocalEnd& end = end_of(*link.socket);
     wants = wants || end.wants_room || link.socket->leave_asked.load(std::memory_order_relaxed) ||
             end.stage == Stage::kPairing;
   });
@@ -338,7 +332,7 @@ void local_save_channels() {
   for_each_local_link([](LocalLink& link) {
     link.watched = false;  // the watch set was the parent's
     link.active = false;
-    if (link.socket->details->local.stage != Stage::kPaired) return;
+    if (end_of(*link.socket).stage != Stage::kPaired) return;
     const int copy = kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0);
     link.watched_fd = copy;
   });
@@ -348,7 +342,7 @@ void local_save_channels() {
 // What the parent's attempts have is closed; what is paired goes on under numbers of this process.
 void local_restore_channels() {
   for_each_local_link([](LocalLink& link) {
-    const bool paired = link.socket->details->local.stage == Stage::kPaired;
+    const bool paired = end_of(*link.socket).stage == Stage::kPaired;
     const int copy = link.watched_fd;
     link.watched_fd = -1;
     // Their numbers were closed with all of ours: another descriptor may have them by now.
@@ -359,7 +353,7 @@ void local_restore_channels() {
   });
 }
 
-void local_adopt(Socket& socket, int) {
+void local_adopt(Socket& socket) {
   LocalLink* const link = local_link(socket);
   if (link == nullptr) return;
   watch_link(socket, *link, link->channel.descriptor());

@@ -54,7 +54,7 @@ struct LocalEnvironment {
   const fastpath::shm::Directory* directory = nullptr;
   /// Whether rules leave a connection with this peer the choice. `remote`: of the side that connected.
   bool (*may_be_local)(const sockaddr* address) = nullptr;
-  /// Calls before the connecting side looks for the other; the accepting side waits half as many more.
+  /// Calls before the connecting side looks for the other; the accepting side waits a few more.
   std::uint32_t after = 0;
   /// There is something that wants the progress thread.
   void (*need_progress)() = nullptr;
@@ -113,7 +113,7 @@ void local_on_kernel(Socket& socket);
 void local_save_channels();
 void local_restore_channels();
 /// In a forked child: what the parent had paired is used by both from now on.
-void local_adopt(Socket& socket, int fd);
+void local_adopt(Socket& socket);
 /// This process has no number of it any more; others have. Lock held.
 void local_forget(Socket& socket);
 /// `fd`, under which an attempt works, is about to be closed.

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "socket/os.h"
 
@@ -17,13 +18,51 @@ namespace {
 /// tcpi_state, as <netinet/tcp.h> has it, which cannot stand beside <linux/tcp.h>.
 enum KernelState : std::uint8_t { kTimeWait = 6, kClose = 7, kCloseWait = 8, kLastAck = 9, kClosing = 11 };
 
-// The peer's FIN has a sequence number, and tcpi_bytes_received counts it; SIOCINQ does not. A socket in TIME-WAIT says
-// kClose, and so does one that was reset, perhaps without a FIN.
-std::uint64_t counted_fin(const tcp_info& info, std::optional<std::uint64_t> peer_wrote) {
-  const auto state = static_cast<KernelState>(info.tcpi_state);
-  // All that the peer wrote is there, and no more: it was reset.
-  if (state == kClose && peer_wrote == info.tcpi_bytes_received) return 0;
-  return state == kTimeWait || state == kClose || state == kCloseWait || state == kLastAck || state == kClosing ? 1 : 0;
+// The peer's FIN has a sequence number, and tcpi_bytes_received counts it; SIOCINQ does not.
+bool has_counted_fin(KernelState state) {
+  return state == kTimeWait || state == kCloseWait || state == kLastAck || state == kClosing;
+}
+
+constexpr int kInq = 36;  // TCP_INQ, and the message's type
+
+int set_inq(int fd, int on) {
+  int before = 0;
+  socklen_t bytes = sizeof before;
+  if (os::call(SYS_getsockopt, fd, IPPROTO_TCP, kInq, os::address(&before), os::address(&bytes)) != 0) return -1;
+  return os::call(SYS_setsockopt, fd, IPPROTO_TCP, kInq, os::address(&on), sizeof on) == 0 ? before : -1;
+}
+
+std::optional<int> inq_of(msghdr& header) {
+  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
+    if (each->cmsg_level != IPPROTO_TCP || each->cmsg_type != kInq) continue;
+    int inq = 0;
+    std::memcpy(&inq, CMSG_DATA(each), sizeof inq);
+    return inq;
+  }
+  return std::nullopt;
+}
+
+// A socket that was in TIME-WAIT says kClose, and so does one that was reset, before the peer's FIN or after. What
+// tells them apart is that TCP_INQ counts the FIN and SIOCINQ does not. Nothing comes any more, so the two do not
+// change.
+std::optional<KernelRead> read_of_closed(int fd, std::uint64_t received, int unread) {
+  const int before = set_inq(fd, 1);
+  if (before < 0) return std::nullopt;
+  std::byte first{};
+  iovec part{&first, 1};
+  alignas(cmsghdr) char control[256] = {};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  const long got = os::call(SYS_recvmsg, fd, os::address(&header), MSG_PEEK | MSG_DONTWAIT);
+  set_inq(fd, before);
+  // An error comes before the end that is made of none.
+  if (got < 0) return KernelRead{received, static_cast<int>(-got)};
+  const std::optional<int> inq = inq_of(header);
+  if (!inq.has_value()) return std::nullopt;
+  return KernelRead{received - static_cast<std::uint64_t>(*inq == unread + 1 ? unread + 1 : unread)};
 }
 
 std::optional<tcp_info> info_of(int fd) {
@@ -45,7 +84,7 @@ std::optional<std::uint64_t> kernel_bytes_written(int fd) {
 }
 
 // What came in and is still there changes between the two questions while the peer writes.
-std::optional<std::uint64_t> kernel_bytes_read(int fd, std::optional<std::uint64_t> peer_wrote) {
+std::optional<KernelRead> kernel_bytes_read(int fd) {
   for (;;) {
     const auto before = info_of(fd);
     int unread = 0;
@@ -55,7 +94,10 @@ std::optional<std::uint64_t> kernel_bytes_read(int fd, std::optional<std::uint64
     const bool changed =
         before->tcpi_bytes_received != after->tcpi_bytes_received || before->tcpi_state != after->tcpi_state;
     if (changed) continue;
-    return after->tcpi_bytes_received - counted_fin(*after, peer_wrote) - static_cast<std::uint64_t>(unread);
+    const auto state = static_cast<KernelState>(after->tcpi_state);
+    if (state == kClose) return read_of_closed(fd, after->tcpi_bytes_received, unread);
+    const std::uint64_t fin = has_counted_fin(state) ? 1 : 0;
+    return KernelRead{after->tcpi_bytes_received - fin - static_cast<std::uint64_t>(unread)};
   }
 }
 

@@ -8,8 +8,12 @@ namespace bypass::socket {
 
 /// Bytes that were given to it to send. Nothing: it cannot be told.
 std::optional<std::uint64_t> kernel_bytes_written(int fd);
-/// Bytes that were read from it. No other thread may be reading. `peer_wrote`, where it is known, tells a connection
-/// that was reset from one that ended in order, once it is closed.
-std::optional<std::uint64_t> kernel_bytes_read(int fd, std::optional<std::uint64_t> peer_wrote = std::nullopt);
+
+struct KernelRead {
+  std::uint64_t bytes = 0;
+  int error = 0;  // an errno that the kernel tells once, and has told now: only where nothing is left to be read
+};
+/// What was read from it. No other thread may be reading.
+std::optional<KernelRead> kernel_bytes_read(int fd);
 
 }  // namespace bypass::socket

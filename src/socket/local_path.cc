@@ -22,21 +22,8 @@ using Rx = shm::Switch::Rx;
 
 namespace {
 
-LocalEnd& end_of(Socket& socket) {
-  return socket.details->local;
-}
-
-bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
-  const shm::SwitchMessage message{kind, count};
-  return link.channel.send(std::as_bytes(std::span(&message, 1))) == shm::Channel::Sent::kSent;
-}
-
 int kernel_number(const Socket& socket) {
   return kernel_half_state(socket).number;
-}
-
-bool is_shared(const Socket& socket) {
-  return socket.references.total() != socket.references.of(shard().family().slot());
 }
 
 std::uint32_t milliseconds_of(const timeval& time) {
@@ -51,8 +38,9 @@ std::uint32_t timeout_of(int fd, int name) {
 
 }  // namespace
 
-bool say_open(LocalLink& link) {
-  return say(link, shm::SwitchKind::kOpen, 0);
+bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
+  const shm::SwitchMessage message{kind, count};
+  return link.channel.send(std::as_bytes(std::span(&message, 1))) == shm::Channel::Sent::kSent;
 }
 
 void take_timeouts(Socket& socket, int fd) {
@@ -72,6 +60,18 @@ void end_local_link(const Socket& socket, LocalLink& link) {
   link.channel.close();
 }
 
+namespace {
+
+// RST to the peer, ECONNRESET to our program. A shutdown() alone could leave the peer waiting for room for a minute:
+// from then on the kernel tells of none.
+void reset_in_kernel(int number) {
+  const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
+  os::call(SYS_connect, number, os::address(&none), sizeof none);
+  kernel->shutdown(number, SHUT_RDWR);
+}
+
+}  // namespace
+
 void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);
   if (environment.record_why != nullptr)
@@ -80,8 +80,7 @@ void break_link(Socket& socket, const char* what) {
   end.paths.stop_writing();
   end.paths.stop_reading();
   end.stage = Stage::kOver;
-  socket.pending_error = ECONNRESET;
-  kernel->shutdown(kernel_number(socket), SHUT_RDWR);
+  reset_in_kernel(kernel_number(socket));
   signal(socket, kEverything);
 }
 
@@ -158,14 +157,15 @@ namespace {
 // and the direction stays with the kernel.
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  const auto read = kernel_bytes_read(kernel_number(socket), end.cut_at);
+  const auto read = kernel_bytes_read(kernel_number(socket));
+  if (read.has_value() && read->error != 0) socket.pending_error = static_cast<std::uint8_t>(read->error);
   constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
-  if (!read.has_value() || end.cut_at - *read > kMostQueued) {
+  if (!read.has_value() || end.cut_at - read->bytes > kMostQueued) {
     // Where the peer cannot send it again, what lies in the ring is lost, and the program is to know.
-    if (!say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
+    if (!shm::claim_stop(link.in) || !say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
       return break_link(socket, "what it had put there could not be asked for again");
     end.paths.stop_reading();
-  } else if (!end.paths.on_cut(end.cut_at - *read)) {
+  } else if (!end.paths.on_cut(end.cut_at - read->bytes)) {
     break_link(socket, "CUT out of turn");
   }
 }
@@ -219,7 +219,7 @@ void settle(Socket& socket, LocalLink& link) {
 bool end_of_ring_read(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (!end.paths.on_read_from_ring(end.consumer)) return false;
-  (void)say(link, shm::SwitchKind::kOpen, 0);
+  (void)say(link, shm::SwitchKind::kOpen);
   return true;
 }
 
@@ -230,7 +230,9 @@ bool try_cut(Socket& socket, LocalLink& link) {
   // After a RESUME: only once the reader has come to it.
   if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
   const auto written = kernel_bytes_written(kernel_number(socket));
-  if (!written.has_value() || !say(link, shm::SwitchKind::kCut, *written)) return false;
+  if (!written.has_value()) return false;
+  shm::end_resume(link.out);
+  if (!say(link, shm::SwitchKind::kCut, *written)) return false;
   end.paths.cut();
   return true;
 }
@@ -268,25 +270,52 @@ void local_on_kernel(Socket& socket) {
   if (link != nullptr && end_of(socket).paths.tx() == Tx::kReturning) pump_return(socket, *link);
 }
 
+namespace {
+
+// Another thread, or the peer, is about to do what is waited for.
+void give_way(Guard& guard, Socket& socket) {
+  hold(socket);
+  guard.pause();
+  sched_yield();
+  guard.resume();
+  hold_end(socket);
+}
+
+// What is written from now on goes over the kernel. False: the link is broken.
+bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  LocalEnd& end = end_of(socket);
+  const Instant latest = shard().clock().now() + kPatience;
+  for (;;) {
+    hear_channel(socket, link);
+    if (!is_paired(socket)) return false;
+    if (end.paths.tx() != Tx::kRing) break;
+    if (shm::claim_resume(link.out)) {
+      (void)say(link, shm::SwitchKind::kResume, end.producer.produced());
+      break;
+    }
+    // STOP comes: the peer is about to say it.
+    if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
+    give_way(guard, socket);
+    if (!is_paired(socket)) return false;
+  }
+  if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
+  return true;
+}
+
+}  // namespace
+
 void local_leave(Guard& guard, Socket& socket) {
   LocalEnd& end = end_of(socket);
   if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
-  while (socket.has(kReading | kWriting)) {
-    hold(socket);
-    guard.pause();
-    sched_yield();
-    guard.resume();
-    hold_end(socket);
-  }
+  while (socket.has(kReading | kWriting)) give_way(guard, socket);
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
-    hear_channel(socket, *link);
-    if (!is_paired(socket)) return;
-    if (end.paths.tx() == Tx::kRing) (void)say(*link, shm::SwitchKind::kResume, end.producer.produced());
-    if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
+    if (!stop_writing(guard, socket, *link)) return;
+    const bool first = shm::claim_stop(link->in);
     const bool unread = end.consumer.peek(link->in).size() != 0;
     // What lies in the ring before bytes that went over the kernel already cannot follow them there.
-    const bool ending = end.paths.is_ending() || end.resume_heard;
+    const bool ending = !first || end.paths.is_ending() || end.resume_heard;
     const bool can_ask =
         !end.peer_gone && !(unread && ending) && say(*link, shm::SwitchKind::kStop, end.consumer.consumed());
     if (!can_ask && unread) return;  // nobody can send it again: this process reads it from where it lies
@@ -310,7 +339,8 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
     link.stuck_at = consumed;
     return;
   }
-  if (now - link.stuck_since < kPatience || !say(link, shm::SwitchKind::kResume, end.producer.produced())) return;
+  if (now - link.stuck_since < kPatience || !shm::claim_resume(link.out)) return;
+  if (!say(link, shm::SwitchKind::kResume, end.producer.produced())) return shm::end_resume(link.out);
   end.paths.resume();
   // An empty ring does not tell that RESUME was heard: bytes put there now would come before the kernel's.
   end.may_cut = false;
@@ -321,7 +351,7 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
 // --- The rings
 
 bool has_ring_room(const Socket& socket, LocalLink& link) {
-  auto& producer = const_cast<Socket&>(socket).details->local.producer;
+  shm::Producer& producer = end_of(socket).producer;
   const std::size_t third = link.out.size / 3;
   return producer.room(link.out, third).size() >= third || producer.broken() != shm::Refusal::kNone;
 }

@@ -8,9 +8,16 @@
 
 namespace bypass::socket {
 
+[[nodiscard]] inline LocalEnd& end_of(const Socket& socket) {
+  return socket.details->local;
+}
 /// Whether there is memory, and nobody has broken its rules.
 [[nodiscard]] inline bool is_paired(const Socket& socket) {
-  return socket.details->local.stage == LocalEnd::Stage::kPaired;
+  return end_of(socket).stage == LocalEnd::Stage::kPaired;
+}
+/// Several processes have it, and the others would have none of what this one agrees on.
+[[nodiscard]] inline bool is_shared(const Socket& socket) {
+  return socket.references.total() != socket.references.of(shard().family().slot());
 }
 
 /// One call more on a connection that is not paired yet; begins an attempt when it is time.
@@ -21,8 +28,8 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now);
 /// What a socket that never went through our calls has set in the kernel.
 void take_timeouts(Socket& socket, int fd);
 
-/// The host's first word on the channel. False: it could not be said, and no direction moves.
-[[nodiscard]] bool say_open(LocalLink& link);
+/// A word on the channel. False: it could not be said.
+[[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
 /// Takes what has come on the channel. True: it was more than a wake-up.
 bool hear_channel(Socket& socket, LocalLink& link);
 /// Acts on what was heard and could not be acted on at once.

@@ -28,10 +28,6 @@ constexpr std::size_t kVectors = 16;
 /// Of an attempt: the path has changed, begin again.
 constexpr long kChanged = -1'000'000;
 
-LocalEnd& end_of(Socket& socket) {
-  return socket.details->local;
-}
-
 /// A call that may wait in the kernel, where nobody but a signal reaches it. Goes with it, also on cancellation.
 class InKernel {
  public:
@@ -49,24 +45,10 @@ class InKernel {
 };
 
 /// A read that the kernel answers at once: nobody, in another process of the family neither, counts what has been read
-/// from it meanwhile. Signals are held back: a handler that reads the same socket would wait for it for ever.
-class ReadsInKernel {
+/// from it meanwhile.
+class ReadsInKernel : Busy {
  public:
-  explicit ReadsInKernel(Socket& socket) : socket_(socket) {
-    hold(socket_, kReading);
-    thread_signals.in_lock = thread_signals.in_lock + 1;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
-  ~ReadsInKernel() {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    thread_signals.in_lock = thread_signals.in_lock - 1;  // the guard's own count stays
-    hold_end(socket_, kReading);
-  }
-  ReadsInKernel(const ReadsInKernel&) = delete;
-  ReadsInKernel& operator=(const ReadsInKernel&) = delete;
-
- private:
-  Socket& socket_;
+  explicit ReadsInKernel(Socket& socket) : Busy(socket, kReading) {}
 };
 
 /// The part of `data` behind its first `done` bytes, at most `most` of them.
@@ -97,8 +79,8 @@ void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.paths.rx() != Rx::kRing || end.peer_gone) return;
   if (end.consumer.peek(link.in).size() != 0 || end.paths.is_ending() || end.resume_heard) return;
-  const shm::SwitchMessage message{shm::SwitchKind::kStop, end.consumer.consumed()};
-  (void)link.channel.send(std::as_bytes(std::span(&message, 1)));
+  if (!shm::claim_stop(link.in)) return;
+  (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());
   end.paths.stop_reading();
 }
 
@@ -138,7 +120,11 @@ class LocalReceiving final : public LocalCondition {
   std::size_t copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
   long ring_is_empty(Guard& guard, LocalLink& link);
   long take_from_kernel(Guard& guard);
+  [[nodiscard]] bool may_be_cut() const;
+  long look_in_kernel();
+  bool goes_elsewhere(long answer);
   long ask(Guard& guard, std::size_t most);
+  void keep(long error);
   long failed(long error);
 
   std::span<const iovec> data_;
@@ -166,6 +152,8 @@ long LocalReceiving::step(Guard& guard) {
 
 long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   shm::Consumer& consumer = end().consumer;
+  // First: it may find, and signal, what has come by now, and again() must not forget that.
+  touch_link(socket_, link);
   const shm::Parts<const std::byte> parts = consumer.peek(link.in, std::max<std::size_t>(total_ - done_, 1));
   if (consumer.broken() != shm::Refusal::kNone) {
     break_link(socket_, shm::to_string(consumer.broken()));
@@ -173,7 +161,6 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   }
   const std::size_t bytes = end().paths.from_ring(std::min(parts.size(), total_ - done_), consumer);
   if (bytes == 0) return total_ == 0 && parts.size() != 0 ? 0 : ring_is_empty(guard, link);
-  touch_link(socket_, link);
   const bool dropped = (flags_ & MSG_TRUNC) != 0;
   const std::size_t before = done_;
   if (!dropped) copy_out(guard, parts, bytes);
@@ -209,32 +196,49 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
     e.paths.stop_reading();
     return kChanged;
   }
-  touch_link(socket_, link);
   if (!kernel_has_news()) return again();
-  if (hear_channel(socket_, link) || e.consumer.peek(link.in).size() != 0) return kChanged;
-  const long r = ask(guard, total_ - done_);
-  if (r == kAgain) return again();
-  LocalLink* const now = local_link(socket_);
-  const bool more = now != nullptr && e.paths.rx() == Rx::kRing && e.consumer.peek(now->in).size() != 0;
-  if (r > 0) return static_cast<long>(done_);  // written past us at the other end
-  if (more && r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
-  if (more) return kChanged;
-  return r == 0 ? static_cast<long>(done_) : failed(r);
+  const long there = look_in_kernel();
+  const bool heard = hear_channel(socket_, link);
+  if (heard || e.consumer.peek(link.in).size() != 0 || e.consumer.broken() != shm::Refusal::kNone) {
+    keep(there);
+    return kChanged;
+  }
+  if (there == kAgain) return again();
+  if (there == 0) return static_cast<long>(done_);
+  if (there < 0) return failed(there);
+  const std::size_t before = done_;
+  (void)ask(guard, std::min<std::size_t>(static_cast<std::size_t>(there), total_ - done_));
+  return done_ != before ? static_cast<long>(done_) : kChanged;  // written past us at the other end
 }
 
+// Nothing of the kernel's that lies behind a CUT may be taken before that is heard. What the kernel has at one moment,
+// with nothing said that is heard after it, was written before any CUT: so many bytes may be asked for, whatever comes
+// meanwhile. The same with its end, and with an error.
 long LocalReceiving::take_from_kernel(Guard& guard) {
-  if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
+  if (socket_.pending_error != 0) {
+    if (goes_elsewhere(kAgain)) return kChanged;
+    return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
+  }
   if (asked_ && !kernel_has_news()) return again();
   asked_ = true;
   const std::size_t wanted = total_ - done_;
-  const auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
+  auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
+  const bool unbounded = may_be_cut();
+  if (unbounded) {
+    const long there = look_in_kernel();
+    if (goes_elsewhere(there)) return kChanged;
+    if (there == kAgain) return again();
+    if (there < 0) return failed(there);
+    if (there == 0) return static_cast<long>(done_);
+    most = std::min(most, static_cast<std::size_t>(there));
+  }
+  const std::uint32_t version = socket_.readiness.version.load(std::memory_order_relaxed);
   const long r = ask(guard, most);
-  // Before its end the stream may have moved to the ring.
-  LocalLink* const link = end().stage == Stage::kPaired ? local_link(socket_) : nullptr;
-  const bool heard = r <= 0 && link != nullptr && hear_channel(socket_, *link);
-  if (r == kAgain) return heard ? kChanged : again();
-  if (heard && end().paths.rx() == Rx::kRing) {
-    if (r < 0) socket_.pending_error = static_cast<std::uint8_t>(-r);
+  // The lock was let go of: what was signalled meanwhile is to be looked at.
+  const bool signalled = socket_.readiness.version.load(std::memory_order_relaxed) != version;
+  if (r == kAgain) return unbounded || signalled ? kChanged : again();
+  if (unbounded && r <= 0 && most != 0) {  // another has taken what was there: what follows is to be heard of first
+    keep(r);
     return kChanged;
   }
   // With bytes before CUT missing (a reset has lost them, and another call was told of it), nothing follows them.
@@ -245,17 +249,50 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   return kChanged;
 }
 
+bool LocalReceiving::may_be_cut() const {
+  if (end().stage == Stage::kPairing) return true;
+  const LocalLink* const link = end().stage == Stage::kPaired ? local_link(socket_) : nullptr;
+  return link != nullptr && link->channel.is_open() && end().paths.may_be_cut();
+}
+
+// Bytes, so many at least; 0 at its end; or a failure.
+long LocalReceiving::look_in_kernel() {
+  return ask_kernel_at_once([](int number) -> long {
+    int unread = 0;
+    if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return unread;
+    std::byte first{};  // behind an urgent one, perhaps
+    return os::call(SYS_recvfrom, number, os::address(&first), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+  });
+}
+
+// Hears what was said before the kernel's `answer`. True: the stream is not, or no longer, where CUT may move it.
+bool LocalReceiving::goes_elsewhere(long answer) {
+  if (!may_be_cut()) return false;
+  if (end().stage == Stage::kPaired) hear_channel(socket_, *local_link(socket_));
+  if (may_be_cut()) return false;
+  keep(answer);
+  return true;
+}
+
+// An error that the kernel tells once, for when the bytes before it have been read.
+void LocalReceiving::keep(long error) {
+  if (error < 0 && error != kAgain) socket_.pending_error = static_cast<std::uint8_t>(-error);
+}
+
 // Of the kernel's connection, into the rest of the program's room.
 long LocalReceiving::ask(Guard& guard, std::size_t most) {
   const Rest rest(data_, done_, most);
-  std::optional<ReadsInKernel> reads(socket_);
-  const long r = ask_kernel(guard, [&](int number) {
+  const auto read = [&](int number) {
     msghdr header{};
     header.msg_iov = const_cast<iovec*>(rest.parts().data());
     header.msg_iovlen = rest.parts().size();
     return kernel_result(kernel->recvmsg(number, &header, (flags_ & ~MSG_WAITALL) | MSG_DONTWAIT));
-  });
-  reads.reset();
+  };
+  long r = 0;
+  {
+    const ReadsInKernel reads(socket_);
+    r = ask_kernel(guard, read);
+  }
   if (r > 0) {
     done_ += static_cast<std::size_t>(r);
     if (!peeks()) end().paths.on_read_from_kernel(static_cast<std::uint64_t>(r));
@@ -265,7 +302,7 @@ long LocalReceiving::ask(Guard& guard, std::size_t most) {
 
 long LocalReceiving::failed(long error) {
   if (done_ == 0) return error;
-  socket_.pending_error = static_cast<std::uint8_t>(-error);
+  keep(error);
   return static_cast<long>(done_);
 }
 
@@ -401,7 +438,7 @@ long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::op
   return kAgain;
 }
 
-/// `ring(done)` makes the sending, `in_kernel(done)` the kernel's call for what is left, with the bytes done so far.
+/// `make(done)` makes the sending, `in_kernel(done)` the kernel's call for what is left, with the bytes done so far.
 template <typename MakeSending, typename KernelCall>
 long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
   std::size_t done = 0;
@@ -558,7 +595,8 @@ std::uint32_t local_bits(const Socket& constant) {
   const bool reads_ring = link != nullptr && is_paired(socket) && end.paths.rx() == Rx::kRing;
   const bool writes_ring = link != nullptr && is_paired(socket) && end.paths.tx() != Tx::kKernel;
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
-  if (!reads_ring || !writes_ring || half->taking != 0 || half->in || half->error || half->hung_up) {
+  const bool shut = socket.has(kShutReceive | kShutSend);  // whose edge may not have been heard yet
+  if (!reads_ring || !writes_ring || shut || half->taking != 0 || half->in || half->error || half->hung_up) {
     const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
     half->in = (now & POLLIN) != 0;
     half->error = (now & POLLERR) != 0;

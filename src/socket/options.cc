@@ -47,6 +47,13 @@ bool is_for_datagrams(int level, int name) {
   return level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
 }
 
+// Of a local connection: a read has taken it from the kernel, and bytes come first.
+bool has_kept_error(const Socket& socket) {
+  if (!is_local(socket)) return false;
+  const Guard guard(shard());
+  return socket.pending_error != 0;
+}
+
 bool has_effect(const Socket& socket, int level, int name) {
   if (socket.kind == FileKind::kDatagram && datagram_knows(level, name)) return true;
   if (socket.kind != FileKind::kDatagram && is_for_datagrams(level, name)) return false;
@@ -128,8 +135,8 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
     if (r != kAgain) return r;
   }
   const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
-  const bool hidden =
-      listener_info || (kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN);
+  const bool accepts = kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN;
+  const bool hidden = listener_info || accepts || (level == SOL_SOCKET && name == SO_ERROR && has_kept_error(socket));
   if (!is_connection(socket) && !hidden) return kernel_result(kernel->getsockopt(fd, level, name, value, length));
   const OptionRow* row = find_option(level, name);
   if (row == nullptr || row->get == nullptr) {

@@ -29,7 +29,7 @@ bool leave_to_kernel(const File& file) {
 /// The kernel's items as one array, with room in front for what the sleeper adds.
 class KernelSet {
  public:
-  static constexpr std::size_t kSpare = Context::kMaxPorts + 2;
+  static constexpr std::size_t kSpare = Shard::kMostWaitDescriptors + 2;
 
   explicit KernelSet(std::span<PollItem> items) : items_(items) {
     std::size_t count = 0;
@@ -165,8 +165,7 @@ void watch_halves(std::span<PollItem> items) {
     if (is_kernel(item) || !item.file->alive) continue;
     if (kind(*item.file) == FileKind::kDatagram && !connected_to_bypass(socket_of(*item.file)))
       watch_kernel_half(*item.file, item.fd);
-    if (kind(*item.file) == FileKind::kStream && socket_of(*item.file).path == Path::kLocal)
-      watch_kernel_half(*item.file, item.fd);
+    if (is_local(*item.file)) watch_kernel_half(*item.file, item.fd);
     if (kind(*item.file) != FileKind::kEpoll) continue;
     static_cast<Epoll&>(*item.file).number = item.fd;
     if (static_cast<Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed))
@@ -176,7 +175,7 @@ void watch_halves(std::span<PollItem> items) {
 
 bool may_have_half(const File& file) {
   const FileKind what = kind(file);
-  if (what == FileKind::kStream) return socket_of(file).path == Path::kLocal;
+  if (what == FileKind::kStream) return is_local(file);
   return what == FileKind::kDatagram || what == FileKind::kEpoll;
 }
 

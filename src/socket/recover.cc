@@ -1,5 +1,6 @@
 // After a death inside the lock: what the arena's slabs hold is the truth, everything that links them is made
 // anew.
+#include "fastpath/peer_links.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 
@@ -95,6 +96,7 @@ void rebuild_after_death(Shard& shard) {
     relink_items();
   }
   shard.stack().rebuild(shard.context());
+  if (shard.links() != nullptr) shard.links()->rebuild();
   memory.finish_rebuild();
   if (objects != nullptr && sound) refill_ready_lists();
 }

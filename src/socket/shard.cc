@@ -4,6 +4,7 @@
 #include <array>
 #include <new>
 
+#include "fastpath/peer_links.h"
 #include "socket/api.h"
 #include "socket/local.h"
 #include "socket/os.h"
@@ -87,15 +88,19 @@ void Shard::steer() {
 Instant Shard::due() const {
   bool waiting = stack_.output_pending();
   for (std::size_t i = 0; i < context_.ports; i++) waiting = waiting || context_.queues[i].pending() != 0;
-  const Instant next = stack_.next_timeout();
+  const Instant next =
+      links_ == nullptr ? stack_.next_timeout() : std::min(stack_.next_timeout(), links_->next_timeout());
   return waiting ? std::min(next, context_.now + kOutputRetry) : next;
 }
 
 void Shard::leave() {
   steer();
+  const bool links_wait = links_ != nullptr && !links_->flush(context_);
   context_.flush();
   stack_.on_flushed(context_);
   dispatch_events(stack_);
+  if (links_wait) [[unlikely]]
+    wires_->frames_left.store(true, std::memory_order_relaxed);
   const Instant next = due();
   next_timeout_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
   if (owns_wires_) [[likely]]
@@ -151,7 +156,8 @@ std::size_t Shard::poll_locked() {
   for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
-  const bool moved = has_active_local() && poll_local();
+  bool moved = has_active_local() && poll_local();
+  if (links_ != nullptr) moved = links_->poll(context_) != 0 || moved;
   idle_ = !output && received == 0 && !due && !served_ && !moved;
   return received;
 }
@@ -198,6 +204,7 @@ bool Shard::arm_locked() {
     PortQueue& queue = context_.queues[i];
     quiet = queue.port()->arm(queue.queue()) && quiet;
   }
+  if (links_ != nullptr) quiet = links_->arm() && quiet;
   return quiet;
 }
 
@@ -218,14 +225,22 @@ void Shard::disarm() {
   disarm_locked();
 }
 
-std::size_t Shard::wait_descriptors(std::span<int> out) const {
+std::size_t Shard::wait_descriptors(std::span<int> out) {
   std::size_t n = 0;
   for (std::size_t i = 0; i < context_.ports && n < out.size(); i++) {
     const PortQueue& queue = context_.queues[i];
     const int fd = queue.port()->wait_descriptor(queue.queue());
     if (fd >= 0) out[n++] = fd;
   }
+  if (links_ == nullptr) return n;
+  Guard guard(*this);  // a thread that has the lock may end a link just now
+  const int links = link_watch_.descriptor(*links_);
+  if (links >= 0 && n < out.size()) out[n++] = links;
   return n;
+}
+
+std::size_t Shard::watchable() const {
+  return context_.ports + (links_ != nullptr && links_->changes() != 0 ? 1 : 0);
 }
 
 bool Shard::begin_watch(const WakeTarget& target) {
@@ -273,7 +288,14 @@ void Shard::mark_wires() {
   mark_left_frames(*wires_, *context_.memory);
 }
 
+void Shard::use_links(fastpath::PeerLinks& links) {
+  links_ = &links;
+  context_.hooks = &links.hooks();
+}
+
 void Shard::forget_threads() {
+  if (links_ != nullptr) links_->forget_devices();
+  link_watch_.forget();
   context_.forget_ports();
   owns_wires_ = false;
   watched_.store(false, std::memory_order_relaxed);

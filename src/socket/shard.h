@@ -15,10 +15,15 @@
 #include <span>
 
 #include "socket/clock.h"
+#include "socket/link_watch.h"
 #include "socket/shard_lock.h"
 #include "socket/wires.h"
 #include "stack/context.h"
 #include "stack/stack.h"
+
+namespace bypass::fastpath {
+class PeerLinks;
+}
 
 namespace bypass::socket {
 
@@ -54,6 +59,9 @@ class Shard {
   // --- Families: see wires.h
   [[nodiscard]] Wires& wires() { return *wires_; }
   [[nodiscard]] Family& family() { return lock_.family(); }
+  /// Links to other hosts' stacks, if the configuration has any; before the first connection.
+  void use_links(fastpath::PeerLinks& links);
+  [[nodiscard]] fastpath::PeerLinks* links() const { return links_; }
   /// Whether forked processes can share this shard: its Wires lie in the arena.
   [[nodiscard]] bool sharable() const { return sharable_; }
   /// Whether this process drives the ports (or none is open yet): without the lock, a hint for others than it.
@@ -72,8 +80,12 @@ class Shard {
   /// The same with the lock already held.
   bool arm_locked();
   void disarm_locked();
+  /// Of wait_descriptors(): one a port, and one for all links.
+  static constexpr std::size_t kMostWaitDescriptors = Context::kMaxPorts + 1;
   /// The ports' wake-up descriptors, for a sleeper's poll set. Returns how many (at most out.size()).
-  std::size_t wait_descriptors(std::span<int> out) const;
+  std::size_t wait_descriptors(std::span<int> out);
+  /// As many as wait_descriptors() returns when nothing has to be looked at from time to time.
+  [[nodiscard]] std::size_t watchable() const;
 
   /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
   /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
@@ -136,6 +148,8 @@ class Shard {
   bool ended_ = false;
   std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;
+  fastpath::PeerLinks* links_ = nullptr;
+  LinkWatch link_watch_;
   bool sharable_ = true;
   bool owns_wires_ = true;
   int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch

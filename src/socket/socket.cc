@@ -11,6 +11,7 @@
 #include "socket/options.h"
 #include "socket/socket_wait.h"
 #include "socket/steering.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -112,9 +113,9 @@ void end_socket(Guard& guard, Socket& socket) {
     if (socket.details != nullptr) drop_corked(*socket.details);
   } else if (socket.tcb != nullptr) {
     if (socket.linger_s == 0)
-      tcp_engine().abort(ctx, *socket.tcb);
+      stream::abort(ctx, *socket.tcb);
     else
-      tcp_engine().close(ctx, *socket.tcb);
+      stream::close(ctx, *socket.tcb);
   }
   socket.tcb = nullptr;
 }
@@ -138,10 +139,6 @@ namespace {
 /// One number of this process less. True: it was the last one of all.
 bool drop_reference(File& file) {
   return file.references.remove(objects->memory, shard().family().slot());
-}
-
-bool is_local(const File& file) {
-  return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
 }
 
 void number_goes_away(File& file, int fd) {

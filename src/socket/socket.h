@@ -126,6 +126,11 @@ inline const Socket& socket_of(const File& file) {
   return static_cast<const Socket&>(file);
 }
 
+/// Whether its bytes may go through memory that the other end shares: local.h.
+[[nodiscard]] inline bool is_local(const File& file) {
+  return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
+}
+
 [[nodiscard]] inline bool non_blocking(const File& file, int flags) {
   return (file.status & static_cast<std::uint32_t>(O_NONBLOCK)) != 0 || (flags & MSG_DONTWAIT) != 0;
 }

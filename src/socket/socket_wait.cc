@@ -28,9 +28,8 @@ void DualCondition::end_asking(Guard& guard, long answer) {
   hold_end(socket_);
   KernelHalf& half = *kernel_half(socket_);
   half.taking--;
+  note_answer(half, answer);
   if (answer == kAgain) return;
-  half.in = half.watched;
-  doubt_kernel_half(half);
   // Other threads found nothing while the flag was down, those that spin among them.
   signal_idle(socket_);
 }

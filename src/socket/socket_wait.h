@@ -48,30 +48,39 @@ class CancellationOff {
   int before_ = 0;
 };
 
-/// A stretch of an attempt without the lock: a long copy, which `flag` (kReading, kWriting) tells other threads of.
-/// Signals are held back meanwhile, as inside the lock: a handler on top of the copy that used the same socket
-/// would wait for it for ever. What it holds goes with it, also on cancellation.
-class OutsideLock {
+/// A stretch of an attempt in which the lock may be let go of, and which `flag` (kReading, kWriting) tells other
+/// threads of. Signals are held back meanwhile, as inside the lock: a handler on top of it that used the same socket
+/// would wait for it for ever. Begins and ends with the lock held; what it holds goes with it, also on cancellation.
+class Busy {
  public:
-  OutsideLock(Guard& guard, Socket& socket, std::uint32_t flag) : guard_(guard), socket_(socket), flag_(flag) {
+  Busy(Socket& socket, std::uint32_t flag) : socket_(socket), flag_(flag) {
     hold(socket_, flag_);
     thread_signals.in_lock = thread_signals.in_lock + 1;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    guard_.pause();
   }
-  ~OutsideLock() {
-    guard_.resume();
+  ~Busy() {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     thread_signals.in_lock = thread_signals.in_lock - 1;  // the guard's own count stays
     hold_end(socket_, flag_);
   }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  Socket& socket_;
+  std::uint32_t flag_;
+};
+
+/// The same for a long copy: all of it without the lock.
+class OutsideLock : Busy {
+ public:
+  OutsideLock(Guard& guard, Socket& socket, std::uint32_t flag) : Busy(socket, flag), guard_(guard) { guard_.pause(); }
+  ~OutsideLock() { guard_.resume(); }
   OutsideLock(const OutsideLock&) = delete;
   OutsideLock& operator=(const OutsideLock&) = delete;
 
  private:
   Guard& guard_;
-  Socket& socket_;
-  std::uint32_t flag_;
 };
 
 /// A condition on one socket.
@@ -135,9 +144,24 @@ class DualCondition : public SocketCondition {
     return r;
   }
 
+  /// The same with the lock kept, for a question that only looks. `ask`: no cancellation point.
+  template <typename Ask>
+  long ask_kernel_at_once(Ask ask) {
+    KernelHalf& half = *kernel_half(socket_);
+    half.in = half.error = false;
+    const long r = ask(half.number);
+    note_answer(half, r);
+    return r;
+  }
+
  private:
   int begin_asking(Guard& guard);
   void end_asking(Guard& guard, long answer);
+  static void note_answer(KernelHalf& half, long answer) {
+    if (answer == kAgain) return;
+    half.in = half.watched;
+    doubt_kernel_half(half);
+  }
 
   bool rationed_ = false;
 };

@@ -68,6 +68,55 @@ void tell(Stack& stack, Context& context, std::uint16_t port, const FlowChange& 
 
 }  // namespace
 
+namespace {
+
+// Of one address, the flows that the stack serves.
+struct AddressFlows {
+  Stack& stack;
+  Port& device;
+  IpAddress address;
+  bool add;
+
+  static void tell(void* self, const FlowSpec& flow) {
+    const auto& that = *static_cast<const AddressFlows*>(self);
+    if (!flow.local.address.is_any() && flow.local.address != that.address) return;
+    FlowSpec at = flow;
+    at.local.address = that.address;
+    if (!that.device.steer(at, that.add) && that.add) that.stack.counters().steer_lost++;
+  }
+};
+
+bool has(std::span<const InterfaceAddress> all, std::uint32_t address) {
+  return std::ranges::any_of(all, [&](const InterfaceAddress& each) { return each.address == address; });
+}
+
+// What `all` has and `others` has not.
+void tell_of_rest(Stack& stack, Port& device, std::span<const InterfaceAddress> all,
+                  std::span<const InterfaceAddress> others, bool add) {
+  for (const InterfaceAddress& each : all) {
+    if (has(others, each.address)) continue;
+    AddressFlows flows{stack, device, IpAddress::from_v4(each.address), add};
+    stack.for_each_steered(AddressFlows::tell, &flows);
+  }
+}
+
+}  // namespace
+
+Result<bool> change_interface(Stack& stack, Context& context, std::uint16_t port, const InterfaceConfig& interface) {
+  steer_noted_flows(stack, context);  // which speak of the addresses that there were
+  const std::span<const InterfaceAddress> now = stack.network().addresses(port);
+  std::array<InterfaceAddress, Interface::kMaxAddresses> kept{};
+  const std::span before(kept.data(),
+                         static_cast<std::size_t>(std::ranges::copy(now, kept.begin()).out - kept.begin()));
+  const Result<bool> changed = stack.change_interface(context, port, interface);
+  if (!changed || !context.queue(port).caps().steering) return changed;
+  Port& device = *context.queue(port).port();
+  const std::span<const InterfaceAddress> after = stack.network().addresses(port);
+  tell_of_rest(stack, device, before, after, false);
+  tell_of_rest(stack, device, after, before, true);
+  return changed;
+}
+
 void steer_noted_flows(Stack& stack, Context& context) {
   FlowLog& flows = stack.network().flows();
   for (const FlowChange& change : flows.pending())

@@ -19,6 +19,11 @@ struct Socket;
 /// Tells the devices what the stack has noted since (FlowLog). By the ports' owner, lock held.
 void steer_noted_flows(Stack& stack, Context& context);
 
+/// The kernel has other addresses or routes on a port's interface than before: the stack follows, and the device is
+/// told of the flows at the addresses that have come and gone. By the ports' owner, lock held. An error leaves all as
+/// it was.
+Result<bool> change_interface(Stack& stack, Context& context, std::uint16_t port, const InterfaceConfig& interface);
+
 /// The end that a connection to `remote` shall have: where that goes out by a port that steers, one that the kernel has
 /// bound to the number. Else `local` as it is. kAddressNotAvailable: there is none left (connect(2)).
 Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, const Endpoint& local,

@@ -1,6 +1,7 @@
 #include <netinet/in.h>
 
 #include "socket/socket_wait.h"
+#include "socket/stream_calls.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::socket {
@@ -9,18 +10,13 @@ namespace {
 
 using tcp::State;
 
-bool peer_has_ended(State state) {
-  return state == State::kCloseWait || state == State::kClosing || state == State::kLastAck ||
-         state == State::kTimeWait;
-}
-
 bool handshaking(State state) {
   return state == State::kSynSent || state == State::kSynReceived;
 }
 
 // sk_stream_is_writeable: a third of the buffer is free. When it is not, the engine is to say so once it is.
 bool has_send_room(tcp::Tcb& tcb) {
-  const std::size_t room = tcp_engine().send_room(tcb);
+  const std::size_t room = stream::send_room(tcb);
   if (room != 0 && room >= tcp_engine().unacknowledged(tcb) / 2) return true;
   tcb.set(tcp::kWantWritable);
   return false;
@@ -31,9 +27,7 @@ class Flushing final : public SocketCondition {
   explicit Flushing(Socket& socket) : SocketCondition(socket, kEverything) {}
   long attempt(Guard&) override {
     if (socket_.tcb == nullptr) return 0;
-    const State state = tcp_engine().state(*socket_.tcb);
-    const bool sending = state == State::kFinWait1 || state == State::kClosing || state == State::kLastAck;
-    return sending ? again() : 0;
+    return stream::delivering(*socket_.tcb) ? again() : 0;
   }
 };
 
@@ -46,13 +40,13 @@ std::uint32_t stream_bits(const Socket& socket) {
   tcp::Engine& engine = tcp_engine();
   const State state = engine.state(*socket.tcb);
   const bool closed = state == State::kClosed;
-  const bool receive_ended = closed || socket.has(kShutReceive) || peer_has_ended(state);
+  const bool receive_ended = closed || socket.has(kShutReceive) || stream::peer_has_ended(*socket.tcb);
   const bool send_ended = closed || socket.has(kShutSend);
   std::uint32_t bits = 0;
   if (closed || (receive_ended && send_ended)) bits |= kHangUp;
   if (receive_ended) bits |= kIn | kPeerShut;
   if (!handshaking(state)) {
-    if (engine.readable(*socket.tcb) >= socket.low_water) bits |= kIn;
+    if (stream::readable(*socket.tcb) >= socket.low_water) bits |= kIn;
     if (send_ended || has_send_room(*socket.tcb)) bits |= kOut;
   }
   if (engine.error(*socket.tcb) != Error::kNone || socket.pending_error != 0) bits |= kError;
@@ -67,15 +61,15 @@ long stream_shutdown(Socket& socket, int fd, int how) {
   Context& ctx = guard.context();
   const State state = tcp_engine().state(*socket.tcb);
   if (state == State::kSynSent) {  // inet_shutdown: the attempt is given up
-    tcp_engine().abort(ctx, *socket.tcb);
+    stream::abort(ctx, *socket.tcb);
     socket.tcb = nullptr;
     socket.progress = Progress::kNone;
     socket.path = Path::kUndecided;
   } else {
     if (how != SHUT_RD) socket.set(kShutSend);
     if (how != SHUT_WR) socket.set(kShutReceive);
-    if (how != SHUT_RD && state != State::kClosed) tcp_engine().shutdown_send(ctx, *socket.tcb);
-    if (how != SHUT_WR && state != State::kClosed) tcp_engine().shutdown_receive(ctx, *socket.tcb);
+    if (how != SHUT_RD && state != State::kClosed) stream::shutdown_send(ctx, *socket.tcb);
+    if (how != SHUT_WR && state != State::kClosed) stream::shutdown_receive(ctx, *socket.tcb);
   }
   signal(socket, kEverything);
   return state == State::kClosed ? failure(Error::kNotConnected) : 0;
@@ -86,8 +80,8 @@ void linger(Socket& socket) {
   Patience patience;
   {
     Guard guard(shard());
-    if (socket.tcb == nullptr || tcp_engine().readable(*socket.tcb) != 0) return;  // RST, nothing to wait for
-    tcp_engine().shutdown_send(guard.context(), *socket.tcb);
+    if (socket.tcb == nullptr || stream::readable(*socket.tcb) != 0) return;  // RST, nothing to wait for
+    stream::shutdown_send(guard.context(), *socket.tcb);
     socket.set(kShutSend);
     patience.deadline = guard.context().now + std::chrono::seconds(socket.linger_s);
   }

@@ -5,6 +5,7 @@
 #include "socket/options.h"
 #include "socket/socket_wait.h"
 #include "socket/steering.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -15,7 +16,7 @@ using tcp::State;
 // A failed attempt leaves an unconnected socket that may try again (inet_stream_connect's sock_error).
 long give_up(Guard& guard, Socket& socket) {
   const Error error = tcp_engine().take_error(*socket.tcb);
-  tcp_engine().close(guard.context(), *socket.tcb);
+  stream::close(guard.context(), *socket.tcb);
   socket.tcb = nullptr;
   socket.progress = Progress::kNone;
   socket.path = Path::kUndecided;
@@ -120,7 +121,7 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
     Guard guard(shard());
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
     if (socket.tcb != nullptr) {
-      tcp_engine().abort(guard.context(), *socket.tcb);
+      stream::abort(guard.context(), *socket.tcb);
       socket.tcb = nullptr;
     }
     socket.clear(kShutReceive | kShutSend);

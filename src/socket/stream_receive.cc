@@ -5,6 +5,7 @@
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/socket_wait.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -41,7 +42,7 @@ class Receiving final : public SocketCondition {
 long Receiving::attempt(Guard& guard) {
   wait_for_copy(guard, kReading);
   if (socket_.tcb == nullptr) return failure(Error::kNotConnected);
-  const std::size_t readable = tcp_engine().readable(*socket_.tcb);
+  const std::size_t readable = stream::readable(*socket_.tcb);
   if (readable != 0) {
     if (total_ == 0) return 0;
     if ((flags_ & MSG_PEEK) != 0) return peek(guard, readable);
@@ -54,7 +55,7 @@ long Receiving::attempt(Guard& guard) {
 long Receiving::ended() {
   tcp::Engine& engine = tcp_engine();
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
-  if (engine.at_eof(*socket_.tcb)) return static_cast<long>(done_);
+  if (stream::at_eof(*socket_.tcb)) return static_cast<long>(done_);
   if (engine.error(*socket_.tcb) != Error::kNone)
     return done_ != 0 ? static_cast<long>(done_) : failure(engine.take_error(*socket_.tcb));
   if (socket_.has(kShutReceive)) return static_cast<long>(done_);
@@ -67,14 +68,15 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   const std::size_t bytes = std::min(readable, total_);
   cursor_ = IoCursor(data_);
   done_ = copy_out(guard, bytes);  // what there is, should the wait end without more
-  const bool more_may_come = tcp_engine().state(*socket_.tcb) == tcp::State::kEstablished;
+  const bool more_may_come =
+      tcp_engine().state(*socket_.tcb) == tcp::State::kEstablished && !stream::peer_has_ended(*socket_.tcb);
   return bytes < target() && more_may_come ? again() : static_cast<long>(done_);
 }
 
 void Receiving::take(Guard& guard, std::size_t bytes) {
   while (bytes != 0) {
     const std::size_t n = (flags_ & MSG_TRUNC) != 0 ? bytes : copy_out(guard, bytes);
-    tcp_engine().consume(guard.context(), *socket_.tcb, n);
+    stream::consume(guard.context(), *socket_.tcb, n);
     done_ += n;
     bytes -= n;
   }
@@ -84,7 +86,7 @@ void Receiving::take(Guard& guard, std::size_t bytes) {
 // consume(), which only the thread that has set kReading may call.
 std::size_t Receiving::copy_out(Guard& guard, std::size_t bytes) {
   std::array<std::span<const std::byte>, kSpans> spans;
-  const std::size_t count = tcp_engine().peek(*socket_.tcb, spans, bytes);
+  const std::size_t count = stream::peek(*socket_.tcb, spans, bytes);
   std::optional<OutsideLock> outside;
   if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
   std::size_t copied = 0;

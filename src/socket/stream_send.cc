@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "socket/kernel_message.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -14,7 +15,7 @@ long Sending::attempt(Guard& guard) {
   if (const long r = refusal(); r != 0) return r;
   do {
     if (done_ == total_) return static_cast<long>(done_);
-    const auto room = tcp_engine().reserve(*socket_.tcb, total_ - done_);
+    const auto room = stream::reserve(guard.context(), *socket_.tcb, total_ - done_);
     if (!room.ok()) return room.error() == Error::kWouldBlock ? again() : broken(room.error());
     const long n = fill(guard, *room);
     if (n < 0) return done_ != 0 ? static_cast<long>(done_) : n;
@@ -61,7 +62,7 @@ namespace {
 class Filling {
  public:
   Filling(Guard& guard, tcp::Tcb& tcb, bool more) : guard_(guard), tcb_(tcb), more_(more) {}
-  ~Filling() { tcp_engine().commit(guard_.context(), tcb_, filled, more_); }
+  ~Filling() { stream::commit(guard_.context(), tcb_, filled, more_); }
   Filling(const Filling&) = delete;
   Filling& operator=(const Filling&) = delete;
 

@@ -301,7 +301,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   const long r = bed.lie_down(condition_, patience_.deadline);
   if (r != kAgain || !bed.quiet()) return r;
 
-  std::array<int, Context::kMaxPorts> wires;
+  std::array<int, Shard::kMostWaitDescriptors> wires;
   const std::size_t wire_count = bed.watching() ? shard().wait_descriptors(wires) : 0;
   const bool bell = waiter.doorbell_fd >= 0;
   const std::span<pollfd> set = condition_.sleep_set(1 + wire_count + (bell ? 1 : 0));
@@ -315,7 +315,7 @@ long Waiting::sleep_in(Waiter& waiter) {
 
   Instant until = bed.until(patience_.deadline);
   now_ = shard().clock().now();
-  if (bed.watching() && wire_count < shard().port_count()) until = std::min(until, now_ + kBlindSleep);
+  if (bed.watching() && wire_count < shard().watchable()) until = std::min(until, now_ + kBlindSleep);
   const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
   {
     SignalsBlocked blocked;

@@ -109,7 +109,7 @@ class Condition {
 
  protected:
   ~Condition() = default;
-  static constexpr std::size_t kFewDescriptors = Context::kMaxPorts + 5;
+  static constexpr std::size_t kFewDescriptors = Shard::kMostWaitDescriptors + 5;
   pollfd few_[kFewDescriptors];
 };
 

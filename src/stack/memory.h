@@ -48,6 +48,11 @@ class Memory {
 
   [[nodiscard]] MemoryStats stats() const;
   [[nodiscard]] bool contains(const void* p) const;
+  /// Where blocks lie: those made so far, and where the last one can lie at most.
+  [[nodiscard]] std::span<const std::byte> blocks() const {
+    return {reinterpret_cast<const std::byte*>(this) + heap_, top_ - heap_};
+  }
+  [[nodiscard]] std::size_t most_block_bytes() const { return region_ - heap_; }
   /// Lowered below what is in use, it only stops growth.
   void set_budget(std::size_t budget_bytes);
 

@@ -64,12 +64,22 @@ Result<bool> Network::set_interface(std::uint16_t port, const InterfaceConfig& c
   return set;
 }
 
+Result<bool> Network::change_interface(std::uint16_t port, const InterfaceConfig& config) {
+  const Result<bool> set = impl_->routes.set(port, config);
+  if (set) impl_->arp.bump_generation();
+  return set;
+}
+
 bool Network::is_steered(std::uint16_t port) const {
   return impl_->routes.interface(port).steered;
 }
 
 std::span<const InterfaceAddress> Network::addresses(std::uint16_t port) const {
   return impl_->routes.interface(port).all();
+}
+
+std::uint32_t Network::mtu(std::uint16_t port) const {
+  return impl_->routes.interface(port).mtu;
 }
 
 FlowLog& Network::flows() {
@@ -102,8 +112,8 @@ Result<bool> Network::Impl::resolve(const IpAddress& local, const IpAddress& rem
   const std::uint32_t to = remote.v4();
   const std::uint32_t from = local.is_any() ? 0 : local.v4();
   const std::uint16_t from_port = from == 0 ? RouteTable::kNone : routes.owner(from);
-  if (from != 0 && from_port == RouteTable::kNone) return Error::kAddressNotAvailable;
-  if (to == 0) return Error::kNoRoute;
+  // An address that was ours leads nowhere any more, as in Linux.
+  if (to == 0 || (from != 0 && from_port == RouteTable::kNone)) return Error::kNoRoute;
 
   const std::uint16_t own_port = routes.owner(to);
   const Route* route = nullptr;

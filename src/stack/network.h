@@ -92,6 +92,8 @@ class Network {
 
   // --- Interfaces and routes
   Result<bool> set_interface(std::uint16_t port, const InterfaceConfig& config);
+  /// Other addresses, routes or another MTU for an interface that stays: neighbours stay known, and nobody is told.
+  Result<bool> change_interface(std::uint16_t port, const InterfaceConfig& config);
   /// One of our addresses (on any port), or its subnet's broadcast.
   [[nodiscard]] bool is_local(const IpAddress& address) const;
   /// Fills a path to `remote`; `local` any: the route's own address is chosen. kNoRoute.
@@ -106,6 +108,7 @@ class Network {
   [[nodiscard]] bool is_steered(std::uint16_t port) const;
   /// Our addresses of a port.
   [[nodiscard]] std::span<const InterfaceAddress> addresses(std::uint16_t port) const;
+  [[nodiscard]] std::uint32_t mtu(std::uint16_t port) const;
   [[nodiscard]] FlowLog& flows();
 
   // --- Sending

@@ -92,6 +92,13 @@ Result<bool> Stack::set_interface(std::uint16_t port, const InterfaceConfig& con
   return impl_->network.set_interface(port, config);
 }
 
+Result<bool> Stack::change_interface(Context& ctx, std::uint16_t port, const InterfaceConfig& config) {
+  const std::uint32_t before = impl_->network.mtu(port);
+  const Result<bool> changed = impl_->network.change_interface(port, config);
+  if (changed && config.mtu != before) impl_->tcp.on_mtu(ctx, port, before, config.mtu);
+  return changed;
+}
+
 // --- Input
 
 void Stack::on_frames(Context& ctx, std::uint16_t port, std::span<Packet* const> frames) {
@@ -184,6 +191,11 @@ void Stack::Impl::report_failed_neighbours(Context& ctx) {
 void Stack::Impl::report_expired_fragments(Context& ctx) {
   PacketList expired = network.impl().fragments.take_expired();
   while (Packet* first = expired.pop()) report_reassembly_timeout(network, ctx, first);
+}
+
+void Stack::for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const {
+  impl_->tcp.for_each_steered(each, argument);
+  impl_->udp.for_each_steered(each, argument);
 }
 
 void Stack::steer_all(Context& ctx) {

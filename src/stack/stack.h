@@ -43,6 +43,11 @@ class Stack {
   /// at the next poll. Called again with the same index when the port has been opened afresh.
   Result<bool> set_interface(std::uint16_t port, const InterfaceConfig& config);
 
+  /// Other addresses, routes or another MTU for a port that goes on as it is. Connections from an address that is no
+  /// longer ours stay, silent until it is back; those whose way has another MTU cut their segments by it. As
+  /// set_interface() otherwise.
+  Result<bool> change_interface(Context& ctx, std::uint16_t port, const InterfaceConfig& config);
+
   /// One received burst of one port. Takes the frames over. ctx.now is its arrival time.
   void on_frames(Context& ctx, std::uint16_t port, std::span<Packet* const> frames);
   void on_timers(Context& ctx);
@@ -61,6 +66,8 @@ class Stack {
 
   /// What a steered interface's device has to be told, from the beginning: after it was opened. See FlowLog.
   void steer_all(Context& ctx);
+  /// What it has been told, or is to be.
+  void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
 
   /// What every process of a family must be able to read: exchanges each port's frame that the stack holds from call
   /// to call (received and not read, behind a hole, waiting for a neighbour or for other fragments) for a copy in the

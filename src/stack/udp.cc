@@ -57,6 +57,12 @@ void Engine::steer_all() {
   });
 }
 
+void Engine::for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const {
+  impl_->bindings.for_each([&](const Binding& binding) {
+    if (binding.steered) each(argument, {wire::kProtocolUdp, binding.local, {}});
+  });
+}
+
 void Engine::close(Context& ctx, Binding& endpoint) {
   impl_->current = &endpoint;
   if (std::exchange(endpoint.steered, false)) impl_->network.flows().note_end({wire::kProtocolUdp, endpoint.local, {}});

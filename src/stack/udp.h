@@ -62,6 +62,7 @@ class Engine {
   void close(Context& ctx, Binding& endpoint);
   /// See tcp::Engine::steer_all.
   void steer_all();
+  void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
   /// A connected endpoint takes datagrams of that peer alone, and its ICMP errors. Any address: disconnect.
   void connect(Binding& endpoint, const Endpoint& remote);
   void set_receive_bytes(Binding& endpoint, std::uint32_t bytes);

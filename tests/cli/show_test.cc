@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/command.h"
@@ -127,6 +129,41 @@ TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
 
+// --- set
+
+TEST_F(Show, Set_AsksTheProcessAndSaysToHowManyItWasDone) {
+  std::atomic<bool> over{false};
+  std::thread process([&] {
+    while (!over) {
+      if (region_.wanted_drill() == observe::Drill::kQpError) region_.finish_drill(3);
+      std::this_thread::yield();
+    }
+  });
+  const Ran first = show({"set", pid_, "inject=qp-error"});
+  const Ran second = show({"set", pid_, "inject=qp-error"});
+  over = true;
+  process.join();
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out, "process " + pid_ + ": 3 RDMA connections failed\n");
+  EXPECT_EQ(second.out, first.out);
+  EXPECT_EQ(region_.wanted_drill(), observe::Drill::kNone);
+}
+
+TEST_F(Show, SetOfWhatThereIsNot_NamesWhatIsAccepted) {
+  const Ran ran = show({"set", pid_, "inject=thunder"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.err, "bypass: set 'inject=thunder': there is no such thing; accepted is inject=qp-error\n");
+  EXPECT_EQ(show({"set", pid_}).code, 2);
+  EXPECT_EQ(show({"set", "999999", "inject=qp-error"}).code, 1);
+}
+
+TEST_F(Show, SetOfAProcessWithoutTheFamilysPorts_NamesWhoHasThem) {
+  region_.set_port_owner(4711);
+  const Ran ran = show({"set", pid_, "inject=qp-error"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("process 4711"), std::string::npos) << ran.err;
+}
+
 TEST(ShowWhy, ProcessesWithNothingToTell_ShareALine) {
   const RunDir dir;
   Region region;
@@ -165,7 +202,7 @@ TEST(ShowConfig, ValuesAndOrigins) {
   EXPECT_NE(ran.out.find("25 ms"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("BYPASS_TICK_MS"), std::string::npos);
   EXPECT_NE(ran.out.find("profile latency"), std::string::npos);
-  EXPECT_NE(ran.out.find("not built yet"), std::string::npos);
+  EXPECT_EQ(ran.out.find("not built yet"), std::string::npos);
 }
 
 TEST(ShowConfig, Json_ListsEverySettingAndProblem) {

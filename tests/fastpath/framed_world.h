@@ -49,7 +49,7 @@ class TestLinks final : public Links {
   double cut_chance = 0.5, leave_chance = 0;
   unsigned cuts = 0;
 
-  [[nodiscard]] bool wanted(const tcp::Tcb&) override { return config_.capable; }
+  [[nodiscard]] bool wanted(const tcp::Tcb&, const SynOption*) override { return config_.capable; }
   [[nodiscard]] std::span<const std::byte> memory(std::uint32_t link) override;
   void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) override;
   bool on_gone(Context& ctx, tcp::Tcb& tcb, Framed& framed) override;

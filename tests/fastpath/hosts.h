@@ -26,6 +26,7 @@ struct HostsConfig {
   std::uint32_t tcp_window = 16384;
   std::uint32_t window = 64;  // message credits
   bool leaves = true;         // lanes are left now and then
+  bool gathers = false;       // little writes wait for the peer's word
   sim::LinkConfig link{};
   /// Another link than the simulated one: a new one each time. What it writes lies in `buffers`, of each end.
   std::function<std::unique_ptr<Joint>(std::size_t memory_bytes, std::span<const std::byte> (&buffers)[2])> join;
@@ -34,7 +35,9 @@ struct HostsConfig {
 /// One end of one connection.
 struct Stream {
   Stream(const HostsConfig& config, bool opens, std::span<std::byte> send_buffer)
-      : lane({.opens = opens, .tcp_window = config.tcp_window}), buffer(send_buffer) {}
+      : lane({.opens = opens, .tcp_window = config.tcp_window}), buffer(send_buffer) {
+    lane.gather(config.gathers);
+  }
 
   Lane lane;
   std::span<std::byte> buffer;

@@ -29,6 +29,7 @@ struct Bounds {
   bool fin_apart = false;      // the end is written some time after the last byte, not with it
   bool may_leave = false;
   bool may_abort = false;
+  bool gathers = false;  // little writes wait for the peer's word
 };
 
 template <typename T, std::size_t N>
@@ -109,7 +110,9 @@ class Model {
   struct End {
     End(const Bounds& bounds, bool opens)
         : lane({.opens = opens, .tcp_window = bounds.tcp_window}),
-          link{LinkEnd(bounds.window, bounds.reserve), LinkEnd(bounds.window, bounds.reserve)} {}
+          link{LinkEnd(bounds.window, bounds.reserve), LinkEnd(bounds.window, bounds.reserve)} {
+      lane.gather(bounds.gathers);
+    }
     L lane;
     LinkEnd link[2];
     Written memory[2] = {};

@@ -55,6 +55,10 @@ TEST(LaneModel, BothDirectionsShareTheLink) {
 TEST(LaneModel, EndWrittenApart) {
   expect_good({.bytes = {1, 0}, .fin_apart = true});
 }
+TEST(LaneModel, LittleWritesGather) {
+  expect_good({.bytes = {2, 0}, .gathers = true});
+  expect_good({.bytes = {1, 0}, .fin_apart = true, .gathers = true});
+}
 TEST(LaneModel, SecondLinkAfterTheFirst) {
   expect_good({.bytes = {1, 0}, .links = 2});
 }
@@ -79,6 +83,7 @@ TEST_P(LongLaneModel, HoldsToo) {
 
 INSTANTIATE_TEST_SUITE_P(Bounds, LongLaneModel,
                          ::testing::Values(Bounds{.bytes = {3, 0}}, Bounds{.bytes = {3, 0}, .ring_log2 = 0},
+                                           Bounds{.bytes = {2, 0}, .fin_apart = true, .gathers = true},
                                            Bounds{.bytes = {2, 1}}, Bounds{.bytes = {2, 0}, .links = 2},
                                            Bounds{.bytes = {2, 0}, .links = 2, .may_leave = true},
                                            Bounds{.bytes = {1, 1}, .links = 2},

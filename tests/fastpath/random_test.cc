@@ -42,6 +42,7 @@ TEST(LaneTransfer, ThousandsOfSeeds) {
     config.kills = static_cast<unsigned>(seed % 5);
     config.window = seed % 3 == 0 ? 16 : 64;
     config.link.queue = seed % 2 == 0 ? 4 : 64;
+    config.gathers = seed % 8 < 3;
     config.link.reorder_lanes = seed % 7 == 0;
     config.link.jitter = Duration{static_cast<std::int64_t>(seed % 11 * 1000)};
     return config;

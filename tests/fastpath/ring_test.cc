@@ -88,6 +88,35 @@ TEST(RingReader, WaitingWriter_IsWokenForAQuarterOrAnEmptyRing) {
   EXPECT_TRUE(ring.worth_waking()) << "nothing is left to wait for";
 }
 
+// A reader that takes a little at a time does not make its writer send as little.
+TEST(RingReader, RoomIsOfferedInPiecesWorthAWrite) {
+  RingReader ring = reader(kSize);
+  ring.consume(1);
+  EXPECT_TRUE(ring.worth_waking()) << "the writer's buffer can forget what is placed";
+  EXPECT_EQ(ring.tell().consumed, 0U) << "and no room is made of one byte";
+  EXPECT_FALSE(ring.worth_waking());
+  ring.consume(kSize / 8 - 2);
+  EXPECT_FALSE(ring.has_news());
+  EXPECT_EQ(ring.tell().consumed, 0U);
+  ring.consume(1);
+  EXPECT_TRUE(ring.has_news());
+  EXPECT_EQ(ring.tell().consumed, kSize / 8);
+  ring.consume(kSize * 7 / 8 - 1);
+  EXPECT_EQ(ring.tell().consumed, kSize - 1);
+  ring.consume(1);
+  EXPECT_EQ(ring.tell().consumed, kSize) << "nothing is left to wait for";
+}
+
+TEST(RingReader, OfALargeRing_AQuantumIsMuch) {
+  RingReader ring;
+  ring.open(20);
+  EXPECT_EQ(ring.place(1U << 20), Reason::kNone);
+  ring.consume((32U << 10) - 1);
+  EXPECT_EQ(ring.tell().consumed, 0U);
+  ring.consume(1);
+  EXPECT_EQ(ring.tell().consumed, 32U << 10);
+}
+
 TEST(CreditBlock, WrittenAndReadInPlace) {
   alignas(8) std::byte memory[sizeof(CreditBlock)] = {};
   write_credit(memory, {.placed = 7, .consumed = 5});

@@ -68,7 +68,7 @@ class SteeringTest : public testing::Test {
     const char* missing = nullptr;
     ASSERT_TRUE(bind_libc(&PlainHost::host(), &missing)) << missing;
     if (const std::string lacks = missing_capabilities(); !lacks.empty()) GTEST_SKIP() << "programs take " << lacks;
-    ASSERT_TRUE(flows_.create("bp-steering-test")) << errno;
+    ASSERT_TRUE(flows_.create(interface_)) << errno;
     const SteeringPoint point{flows_.descriptor(), kOurs};
     ring_ = load_program(kSocketFilter, ring_filter(point, kShortest, kLongest));
     ingress_ = load_program(kIngress, ingress_filter(point));
@@ -125,6 +125,8 @@ class SteeringTest : public testing::Test {
   }
   void steer(const FlowSpec& flow) { ASSERT_TRUE(flows_.steer(flow, true)) << errno; }
 
+  // Flows are claimed for it in the whole namespace: another case may run at the same time.
+  const std::string interface_ = "test" + std::to_string(getpid());
   FlowMap flows_;
   Descriptor ring_, ingress_, driver_, socket_, socket_map_;
 };
@@ -284,7 +286,7 @@ TEST_F(SteeringTest, WhatTheMapCannotExpress_IsRefused) {
 
 TEST_F(SteeringTest, WhatIsWaitedFor_IsOnesAlone) {
   FlowMap second;
-  ASSERT_TRUE(second.create("bp-steering-test"));
+  ASSERT_TRUE(second.create(interface_));
   for (const FlowSpec& each : {flow(IPPROTO_UDP, kLocal4), flow(IPPROTO_TCP, kLocal6), FlowSpec{}}) {
     EXPECT_TRUE(flows_.steer(each, true));
     EXPECT_FALSE(flows_.steer(each, true));

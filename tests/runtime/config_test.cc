@@ -21,7 +21,8 @@ TEST(Config, NothingGiven_IsAllDefaultsAndNoPort) {
   EXPECT_EQ(messages(config), "");
   EXPECT_TRUE(config.ports.empty());
   EXPECT_FALSE(config.wants_port());
-  EXPECT_FALSE(config.local);
+  EXPECT_TRUE(config.local);
+  EXPECT_TRUE(config.asks_for_nothing());
   EXPECT_EQ(config.rdma, RdmaMode::kAuto);
   EXPECT_EQ(config.profile, Profile::kBalanced);
   EXPECT_EQ(config.spin, microseconds(50));
@@ -30,6 +31,29 @@ TEST(Config, NothingGiven_IsAllDefaultsAndNoPort) {
   EXPECT_EQ(config.memory, 1U << 30);
   EXPECT_EQ(config.log_level, LogLevel::kWarn);
   for (const SettingValue& value : config.values) EXPECT_NE(value.origin, Origin::kEnvironment);
+}
+
+TEST(Config, SharedMemoryByName_APort_OrAMistake_IsAskedFor) {
+  EXPECT_FALSE(from_environment({"BYPASS_LOCAL=on"}).asks_for_nothing());
+  EXPECT_FALSE(from_environment({"BYPASS_PORT=vhost:/tmp/wire", "BYPASS_ADDR=10.9.0.1/24"}).asks_for_nothing());
+  EXPECT_FALSE(from_environment({"BYPASS_LOCAL=maybe"}).asks_for_nothing());
+  EXPECT_TRUE(from_environment({"BYPASS_PROFILE=latency"}).asks_for_nothing());
+}
+
+TEST(Config, LinksGoOverCards_OrADeviceByName) {
+  const auto wants = [](const char* rdma, const char* kind, const char* target) {
+    PortConfig port;
+    port.kind = kind, port.target = target;
+    const std::string variable = std::string("BYPASS_RDMA=") + rdma;
+    return from_environment({variable.c_str()}).wants_links(port);
+  };
+  EXPECT_TRUE(wants("auto", "verbs", "mlx5_0"));
+  EXPECT_TRUE(wants("auto", "verbs", "mlx5_0:2"));
+  EXPECT_FALSE(wants("auto", "verbs", "soft0"));
+  EXPECT_FALSE(wants("auto", "vhost", "/tmp/wire"));
+  EXPECT_TRUE(wants("soft0", "verbs", "soft0"));
+  EXPECT_TRUE(wants("mlx5_0", "vhost", "/tmp/wire"));
+  EXPECT_FALSE(wants("off", "verbs", "mlx5_0"));
 }
 
 TEST(Config, EveryContractName_ParsesFromTheEnvironment) {

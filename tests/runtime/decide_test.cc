@@ -13,8 +13,8 @@ using observe::Reason;
 // A configuration and what it decides.
 struct Decisions {
   Config config;
-  Routes routes{config};
-  Decider decider{config, routes};
+  LiveNetwork network{config};
+  Decider decider{config, network};
 
   explicit Decisions(std::initializer_list<const char*> variables) : config(from_environment(variables)) {
     EXPECT_EQ(messages(config), "");

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "backends/soft_name.h"
 #include "runtime/address_text.h"
 #include "runtime/environment.h"
+#include "runtime/live_network.h"
 #include "runtime/routes.h"
 
 namespace bypass::runtime {
@@ -99,7 +103,8 @@ TEST(RdmaDevices, PortWithoutAddress_SharesTheDevicesInterface) {
   EXPECT_EQ(port.routes[0].gateway, ip("10.9.0.254"));
   EXPECT_TRUE(port_spec(config, 0).share_interface);
   EXPECT_EQ(port_spec(config, 0).interface, "eth1");
-  EXPECT_EQ(port_spec(config, 0).mtu, 4000U);
+  EXPECT_EQ(port.mtu, 4000U);
+  EXPECT_TRUE(port_spec(config, 0).follows_mtu);
 }
 
 TEST(RdmaDevices, TheKernelsAddress_IsShared) {
@@ -200,6 +205,145 @@ TEST(RdmaDevices, WhatOtherInterfacesReachBetter_IsTheKernels) {
   EXPECT_EQ(routes.port_to(ip("192.0.2.5")), std::nullopt);   // the host itself
   EXPECT_EQ(routes.port_to(ip("10.9.0.1")), std::nullopt);
   EXPECT_EQ(routes.port_to(ip("198.51.100.1")), std::nullopt);
+}
+
+// The rest of this file: what the kernel changes later.
+struct Followed {
+  Devices devices;
+  KernelNetwork network = two_interfaces();
+  Config config;
+  explicit Followed(std::initializer_list<const char*> environment) : config(from_environment(environment)) {
+    devices.add("mlx5_0", "1", "eth1");
+    complete_from_kernel(config, network, devices.root());
+    EXPECT_EQ(messages(config), "");
+  }
+  [[nodiscard]] PortNetwork now() const { return follow_kernel(config, network); }
+};
+
+std::string addresses_of(const PortConfig& port) {
+  std::string text;
+  for (const Prefix& each : port.addresses) text += std::string(to_text(each).view()) + " ";
+  return text;
+}
+
+TEST(FollowedKernel, WithoutAChange_IsWhatTheConfigurationHas) {
+  const Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  LiveNetwork live(followed.config);
+  EXPECT_TRUE(live.changes());
+  EXPECT_FALSE(live.replace(followed.now()));
+  EXPECT_FALSE(LiveNetwork(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24"})).changes());
+}
+
+TEST(FollowedKernel, AddressesComeAndGo) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  followed.network.addresses.push_back({3, *parse_prefix("10.9.5.1/24")});
+  PortNetwork now = followed.now();
+  EXPECT_EQ(addresses_of(now.ports[0]), "10.9.0.1/24 10.9.5.1/24 ");
+  EXPECT_EQ(Routes(now).port_to(ip("10.9.5.9")), 0U);
+  EXPECT_EQ(Routes(now).owner_of(ip("10.9.5.1")), 0U);
+  std::erase_if(followed.network.addresses, [](const auto& each) { return each.interface == 3; });
+  now = followed.now();
+  EXPECT_EQ(addresses_of(now.ports[0]), "");
+  EXPECT_EQ(Routes(now).port_to(ip("10.9.0.9")), std::nullopt);
+  EXPECT_EQ(Routes(now).port_to(ip("10.20.1.1")), std::nullopt);  // its router is not on a link any more
+}
+
+TEST(FollowedKernel, NamedAddresses_AreServedWhileTheKernelHasThem) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0", "BYPASS_ADDR=10.9.0.1/24"});
+  followed.network.addresses.push_back({3, *parse_prefix("10.9.5.1/24")});
+  EXPECT_EQ(addresses_of(followed.now().ports[0]), "10.9.0.1/24 ");
+  std::erase_if(followed.network.addresses, [](const auto& each) { return each.prefix.address == ip("10.9.0.1"); });
+  EXPECT_EQ(addresses_of(followed.now().ports[0]), "");
+}
+
+TEST(FollowedKernel, SoftwareDevicesPort_FollowsItsWire) {
+  Followed followed({"BYPASS_SOFT=af_packet:eth1", "BYPASS_PORT=verbs:soft0"});
+  followed.network.addresses.push_back({3, *parse_prefix("10.9.5.1/24")});
+  followed.network.interfaces[2].mtu = 1400;
+  const PortNetwork now = followed.now();
+  EXPECT_EQ(addresses_of(now.ports[0]), "10.9.0.1/24 10.9.5.1/24 ");
+  EXPECT_EQ(now.ports[0].mtu, 1400U);
+  EXPECT_EQ(port_spec(followed.config, 0).mtu, 0U);  // the device's, at whatever time the port is opened
+}
+
+TEST(FollowedKernel, NamedMtu_Stays) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0", "BYPASS_MTU=1300"});
+  followed.network.interfaces[2].mtu = 1400;
+  EXPECT_EQ(followed.now().ports[0].mtu, 1300U);
+  EXPECT_EQ(port_spec(followed.config, 0).mtu, 1300U);
+}
+
+TEST(FollowedKernel, RouteOfTheBetterMetric_Counts) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  auto& routes = followed.network.routes;
+  routes.push_back({3, *parse_prefix("10.40.0.0/16"), ip("10.9.0.254")});
+  routes.push_back({2, *parse_prefix("10.40.0.0/16"), ip("192.0.2.1")});
+  EXPECT_EQ(Routes(followed.now()).port_to(ip("10.40.1.1")), 0U);
+  std::swap(routes[routes.size() - 1], routes[routes.size() - 2]);
+  EXPECT_EQ(Routes(followed.now()).port_to(ip("10.40.1.1")), std::nullopt);
+}
+
+// An on-link route that no address of ours makes, a router beyond the link, and destinations that lead nowhere.
+TEST(FollowedKernel, RouteThatTheStackCannotTake_IsTheKernels) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  auto& routes = followed.network.routes;
+  routes.push_back({3, *parse_prefix("10.20.7.0/24"), ip("0.0.0.0")});
+  routes.push_back({3, *parse_prefix("10.20.8.0/24"), ip("172.16.0.1")});
+  routes.push_back({0, *parse_prefix("10.20.9.0/24"), ip("0.0.0.0")});
+  const PortNetwork now = followed.now();
+  EXPECT_EQ(Routes(now).port_to(ip("10.20.6.1")), 0U);
+  for (const char* each : {"10.20.7.1", "10.20.8.1", "10.20.9.1"})
+    EXPECT_EQ(Routes(now).port_to(ip(each)), std::nullopt) << each;
+}
+
+TEST(FollowedKernel, WhatTheStackHasNoRoomFor_StaysTheKernels) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  for (std::uint32_t i = 2; i <= 9; i++)
+    followed.network.addresses.push_back({3, {IpAddress::from_v4(0x0a090000 + i), 24}});
+  for (std::uint32_t i = 0; i < 24; i++)
+    followed.network.routes.push_back({3, {IpAddress::from_v4(0x0a140000 + (i << 8)), 24}, ip("10.9.0.254")});
+  const PortNetwork now = followed.now();
+  EXPECT_EQ(now.ports[0].addresses.size(), 8U);
+  EXPECT_EQ(now.ports[0].routes.size(), 24U);
+  ASSERT_EQ(now.left_out.size(), 2U);
+  EXPECT_EQ(now.left_out[0], "eth1 has 9 IPv4 addresses; those beyond the first 8 are the kernel's alone");
+  EXPECT_EQ(Routes(now).port_to(ip("10.9.0.9")), std::nullopt);  // this host itself
+  EXPECT_EQ(Routes(now).port_to(ip("10.20.22.1")), 0U);
+  EXPECT_EQ(Routes(now).port_to(ip("10.20.23.1")), std::nullopt);  // not by the router of 10.20.0.0/16
+}
+
+TEST(LiveNetwork, WhoReads_HasAWholeStateUntilTheEnd) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  LiveNetwork live(followed.config);
+  {
+    const LiveNetwork::Reading before(live);
+    followed.network.addresses.push_back({3, *parse_prefix("10.9.5.1/24")});
+    EXPECT_TRUE(live.replace(followed.now()));
+    EXPECT_EQ(before->ports[0].addresses.size(), 1U);
+    EXPECT_EQ(LiveNetwork::Reading(live)->ports[0].addresses.size(), 2U);
+  }
+  EXPECT_FALSE(live.replace(followed.now()));
+}
+
+// Under a sanitizer: a state that is read is not freed.
+TEST(LiveNetwork, ReplacedWhileOthersRead) {
+  Followed followed({"BYPASS_PORT=verbs:mlx5_0"});
+  LiveNetwork live(followed.config);
+  std::atomic<bool> over{false};
+  std::atomic<unsigned> looks{0};
+  std::thread reader([&] {
+    while (!over) {
+      const LiveNetwork::Reading now(live);
+      for (const Prefix& each : now->ports[0].addresses) EXPECT_TRUE(each.address.is_v4());
+      looks++;
+    }
+  });
+  for (std::uint32_t i = 0; i < 500 || looks < 500; i++) {
+    followed.network.interfaces[2].mtu = 1000 + i % 2;
+    EXPECT_TRUE(live.replace(followed.now()));
+  }
+  over = true;
+  reader.join();
 }
 
 TEST(KernelNetwork, OfThisMachine_HasTheLoopback) {

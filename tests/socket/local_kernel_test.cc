@@ -15,13 +15,19 @@
 namespace bypass::test {
 namespace {
 
-using socket::kernel_bytes_read;
 using socket::kernel_bytes_written;
+
+std::optional<std::uint64_t> kernel_bytes_read(int fd) {
+  const auto read = socket::kernel_bytes_read(fd);
+  EXPECT_EQ(read.has_value() ? read->error : 0, 0);
+  return read.has_value() ? std::optional(read->bytes) : std::nullopt;
+}
 
 /// Both ends of one connection; a send is there when it returns.
 class LocalKernelTest : public ::testing::Test {
  protected:
-  LocalKernelTest() {
+  LocalKernelTest() { connect_both(); }
+  void connect_both() {
     sockaddr_in here{};
     here.sin_family = AF_INET;
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -183,13 +189,53 @@ TEST_F(LocalKernelTest, UrgentByte_Inline) {
   EXPECT_EQ(kernel_bytes_read(ours), 11U);
 }
 
-TEST_F(LocalKernelTest, PeerResetIt_StillAnswersOrSaysThatItCannot) {
+// --- Reset: it is closed, and whether a FIN was counted before cannot be told from its state
+
+TEST_F(LocalKernelTest, Reset_WithBytesUnread_TellsThem_AndKeepsTheError) {
   peer_sends(10);
   read(4);
   close_one(peer);
   wait_for(POLLERR);
-  const auto read_so_far = kernel_bytes_read(ours);
-  EXPECT_LE(read_so_far.value_or(0), 10U);
+  EXPECT_EQ(kernel_bytes_read(ours), 4U);
+  read(6);
+  EXPECT_EQ(socket::kernel_bytes_read(ours)->bytes, 10U);
+}
+
+TEST_F(LocalKernelTest, Reset_NothingUnread_TellsTheErrorOnce) {
+  peer_sends(10);
+  read(10);
+  close_one(peer);
+  wait_for(POLLERR);
+  const auto first = socket::kernel_bytes_read(ours);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->bytes, 10U);
+  EXPECT_EQ(first->error, ECONNRESET);
+  EXPECT_EQ(kernel_bytes_read(ours), 10U) << "nobody's error any more";
+}
+
+TEST_F(LocalKernelTest, Reset_AfterAFin_TheFinDoesNotCount) {
+  for (const std::size_t unread : {0U, 6U}) {
+    peer_sends(10);
+    read(10 - unread);
+    ::shutdown(peer, SHUT_WR);
+    wait_for(POLLRDHUP);
+    close_one(peer);
+    wait_for(POLLERR);
+    EXPECT_EQ(socket::kernel_bytes_read(ours)->bytes, 10 - unread);
+    close_one(ours);
+    connect_both();
+  }
+}
+
+TEST_F(LocalKernelTest, AskedAfterItIsClosed_TheProgramsOptionIsAsBefore) {
+  peer_sends(10);
+  close_one(peer);
+  wait_for(POLLERR);
+  EXPECT_EQ(kernel_bytes_read(ours), 0U);
+  int inq = -1;
+  socklen_t bytes = sizeof inq;
+  EXPECT_EQ(::getsockopt(ours, IPPROTO_TCP, TCP_INQ, &inq, &bytes), 0);
+  EXPECT_EQ(inq, 0);
 }
 
 TEST(LocalKernel, WhatIsNoConnection_CannotBeTold) {

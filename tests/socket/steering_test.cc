@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "socket/calls.h"
@@ -179,6 +181,71 @@ TEST_F(SteeringTest, Close_NoRoomAboveTheProgramsDescriptors_KeepsNothingAndCoun
   EXPECT_FALSE(socket::keeps_numbers());
   EXPECT_TRUE(Above::owned.empty());
   EXPECT_EQ(numbers_lost(), before + 1);
+}
+
+// A device that is told of flows and does nothing else.
+class ToldPort final : public Port {
+ public:
+  ToldPort() { caps_.steering = true; }
+  /// What is told of others (cases before this one have left connections) is not kept.
+  std::set<std::uint16_t> about;
+  /// "+80@1 -53@5": the local port, and the last but one number of the address; "<": of one remote end.
+  std::string told() { return std::exchange(told_, {}); }
+
+  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
+  [[nodiscard]] MacAddress mac() const override { return {{2, 0, 0, 0, 0, 1}}; }
+  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
+  std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
+  std::size_t send(std::uint16_t, std::span<Packet* const>) override { return 0; }
+  std::size_t alloc(std::uint16_t, std::span<Packet*>) override { return 0; }
+  void free(std::span<Packet* const>) override {}
+  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
+  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
+  bool arm(std::uint16_t) override { return true; }
+  void disarm(std::uint16_t) override {}
+  bool steer(const FlowSpec& flow, bool add) override {
+    if (!about.contains(flow.local.port)) return true;
+    if (!told_.empty()) told_ += ' ';
+    told_ += (add ? "+" : "-") + std::to_string(flow.local.port) + "@" +
+             std::to_string(flow.local.address.v4() >> 8 & 255) + (flow.remote.port != 0 ? "<" : "");
+    return true;
+  }
+  [[nodiscard]] PortStats stats() const override { return {}; }
+
+ private:
+  PortCaps caps_;
+  std::string told_;
+};
+
+// Listeners and bindings at every address have a rule for each; what is at one address moves with it.
+TEST_F(SteeringTest, AddressesThatComeAndGo_TakeTheirFlowsAlong) {
+  const Prefix old{IpAddress::from_v4(kOurs), 24}, other{IpAddress::from_v4(0x0a090501), 24};
+  (void)connecting();
+  const std::string number = std::to_string(Binds::asked.front());
+  const socket::Guard guard(world.shard());
+  Stack& stack = world.shard().stack();
+  const auto listener_of_all = stack.tcp().listen({{}, 80}, 1, {}, nullptr);
+  const auto binding = stack.udp().open({old.address, 53}, 1 << 16, {}, nullptr);
+  ASSERT_TRUE(listener_of_all.ok() && binding.ok());
+  ToldPort device;
+  device.about = {80, 53, Binds::asked.front()};
+  Context context;
+  context.queues[0] = PortQueue(&device, 0, 0);
+  context.ports = 1;
+  InterfaceConfig config;
+  config.mac = world.port().mac();
+  config.steered = true;
+  const auto change = [&](std::initializer_list<Prefix> addresses) {
+    config.addresses = {addresses.begin(), addresses.size()};
+    EXPECT_TRUE(socket::change_interface(stack, context, 0, config).ok());
+    return device.told();
+  };
+  EXPECT_EQ(change({old, other}), "+80@0 +53@0 +80@5");  // what had not been told, then the change
+  EXPECT_EQ(change({other}), "-80@0 -" + number + "@0< -53@0");
+  EXPECT_EQ(change({other}), "");
+  EXPECT_EQ(change({old}), "-80@5 +80@0 +" + number + "@0< +53@0");
+  stack.tcp().close_listener(context, **listener_of_all);
+  stack.udp().close(context, **binding);
 }
 
 }  // namespace

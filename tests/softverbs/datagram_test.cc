@@ -135,6 +135,11 @@ TEST(Ud, Group_ReachesEveryMember) {
   ASSERT_EQ(device.detach_multicast(*third.qp, group), 0);
   EXPECT_EQ(device.detach_multicast(*third.qp, group), EINVAL);
   EXPECT_EQ(device.destroy_qp(*third.qp), 0);
+  device.leave_groups(*pair.b.qp);
+  pair.a.send(request, 0, 8);
+  pair.fabric.settle();
+  EXPECT_EQ(pair.b.end.poll().size(), 0U);
+  EXPECT_EQ(device.detach_multicast(*pair.b.qp, group), EINVAL);
 }
 
 // --- UC

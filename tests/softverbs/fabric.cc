@@ -18,7 +18,7 @@ sim::PortConfig port_config(unsigned number, const EndConfig& config) {
 
 DeviceConfig device_config(unsigned number, DeviceConfig config) {
   if (config.addresses.empty()) config.addresses = {{IpAddress::from_v4(0x0a090000 + number + 1), 24}};
-  config.seed = number * 7919 + 1;
+  config.secret = {number, 7919};
   return config;
 }
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from harness import BUILD, LONG, alive, check, children_of, free_port, make_file, run_named, sha256
-from sides import on
+from sides import on, served_by_another_user
 
 SCENARIOS = {}
 
@@ -100,7 +100,8 @@ class Load:
         return result
 
 
-@scenario("vhost", "virtio", "veth", "verbs", "shared")
+@scenario("vhost", "virtio", "veth", "verbs", "rc", "shm", "shared")
+@served_by_another_user
 def nginx_serves(side):
     nginx = Nginx(side)
     for name in list(nginx.sums) * 2:
@@ -263,7 +264,11 @@ def redis_saves_under_load(side):
         results.append(redis.saved())
     commands = int(redis.info("total_commands_processed"))
     side.until(lambda: int(redis.info("total_commands_processed")) > commands + 10000, "the load goes on")
-    redis.ask("client", "kill", "type", "normal")
+
+    def killed():  # between two of its tests the load has no connection
+        redis.ask("client", "kill", "type", "normal")
+        return load.poll() is not None
+    side.until(killed, "the load ends")
     check(side.end(load) == 1, side.output(load))
     redis.ask("bgsave")
     results.append(redis.saved())
@@ -407,7 +412,7 @@ def owner(side):
     return pids.pop() if len(pids) == 1 else None
 
 
-@scenario("vhost", "virtio", "verbs")
+@scenario("vhost", "virtio", "verbs", "rc", "shm")
 def owner_killed(side):
     """Whoever holds the wire is killed, again and again; of the transfers, only the dead process's end, and one more for
     each death in the middle of a change of the stack's."""

@@ -54,18 +54,16 @@ class Side:
     """One way to connect a server and a client program: `kernel`, `local` (shared memory beneath the kernel's loopback,
     from the first call on) or `bypass`; `server_port` is the server's end of
     the wire, vhost or virtio; `soft`: that wire lies under a software RDMA device, whose raw-packet queue pair is the
-    port. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
+    port; `rdma`, `shm`: its connections move to RC queue pairs, or to memory that both ends share. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
     library = LIB
 
-    def __init__(self, name, profile="balanced", server_port="vhost", soft=False):
+    def __init__(self, name, profile="balanced", server_port="vhost", soft=False, rdma=False, shm=False):
         check(os.path.exists(self.library), f"{self.library} is not built")
-        if name == "local" and not LONG:
-            raise Skip("BYPASS_LOCAL=on is not the default yet, and some scenarios fail now and then; BYPASS_TEST_LONG=1 runs them")
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
         self.profile = profile
-        self.soft = soft
+        self.soft, self.rdma, self.shm = soft, rdma, shm
         self.kinds = {"server": server_port, "client": {"vhost": "virtio", "virtio": "vhost"}[server_port]}
         self.children = []
         self.serial = 0
@@ -113,12 +111,13 @@ class Side:
     def environment(self, role, **extra):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BYPASS_") and k != "LD_PRELOAD"}
         env["LC_ALL"] = "C"
+        env["BYPASS_LOCAL"] = "off"  # who means a wire, or the kernel, gets it
         if self.name == "bypass":
             address = {"server": self.address, "client": self.client_address}[role]
             wire = f"{self.kinds[role]}:{self.path('wire')}"
             env.update({"BYPASS_SOFT": wire, "BYPASS_PORT": "verbs:soft0"} if self.soft else {"BYPASS_PORT": wire})
-            env.update(BYPASS_ADDR=f"{address}/24", BYPASS_LOCAL="off",
-                       BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
+            env.update(BYPASS_RDMA="soft0" if self.rdma else "off", BYPASS_LOCAL="on" if self.shm else "off")
+            env.update(BYPASS_ADDR=f"{address}/24", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
                        BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
         if self.name == "local":
             env.update(BYPASS_LOCAL="on", BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
@@ -206,14 +205,19 @@ class Side:
     def stat(self, child):
         return self.bypass("stat", child)
 
-    def shared_connections(self):
-        """How many connections of the programs that still run have had shared memory with their other end."""
+    def count(self, counter):
+        """A counter, over the programs that still run."""
         out = self.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="", expect=None)
-        return sum(p["counters"].get("local_shared", 0) for p in json.loads(out or "{}").get("processes", []))
+        return sum(p["counters"].get(counter, 0) for p in json.loads(out or "{}").get("processes", []))
 
     def why(self):
         """What `bypass why` says of this side's processes."""
         return self.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="", expect=None).decode()
+
+
+# What each of perftest's programs is given. Its own patience with a peer ends after half a second without an answer (eight
+# times 67 ms), and on a busy machine a program may be off the processor for longer; this is 8 s.
+PERFTEST = ("-x", 1, "-F", "-u", 18)
 
 
 def kill_one(pid, how=signal.SIGKILL):
@@ -246,17 +250,21 @@ def children_of(pid):
         return [int(child) for child in file.read().split() if alive(child)]
 
 
-def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_shared_memory=True):
+def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True):
     """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same.
-    `uses_shared_memory`: on the side `local` some connection of what still runs has to."""
+    `uses_fast_path`: of a side with one, some connection of what still runs has to."""
     with kernel() as side:
         expected = scenario(side)
     for make in sides:
         with make() as side:
             result = scenario(side)
             check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
-            if side.name == "local" and uses_shared_memory:
-                side.until(side.shared_connections, f"a connection has shared memory: {side.why()}", 3)
+            if side.name == "local" and uses_fast_path:
+                side.until(lambda: side.count("local_shared"), f"a connection has shared memory: {side.why()}", 3)
+            if side.shm and uses_fast_path:
+                side.until(lambda: side.count("shm_lanes"), f"a connection has had a lane: {side.why()}", 3)
+            if side.rdma and uses_fast_path:
+                side.until(lambda: side.count("rdma_lanes"), f"a connection has had a lane: {side.why()}", 3)
         check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
 
 

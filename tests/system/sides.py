@@ -3,8 +3,8 @@ from harness import LONG, Side, compare
 from veth_wire import Shared, Veth
 
 
-def vhost(server_port, soft=False):
-    return lambda: Side("bypass", server_port=server_port, soft=soft)
+def vhost(server_port, **options):
+    return lambda: Side("bypass", server_port=server_port, **options)
 
 
 def veth(port, ours):
@@ -21,6 +21,8 @@ WIRES = {
     "vhost": [vhost("vhost")],  # both ends are ours, the server's the one that is named
     "virtio": [vhost("virtio")],
     "verbs": [vhost("vhost", soft=True)],
+    "shm": [vhost("vhost", shm=True)],  # their connections move to memory that both ends share
+    "rc": [vhost("vhost", soft=True, rdma=True)],  # their connections move to RC queue pairs
     "veth": [veth(port, ours) for port in INTERFACES for ours in ("server", "client")],  # the other end is the kernel's
     "shared": [shared(wire, ours) for wire in (("af_packet", "af_xdp") if LONG else ("af_packet",)) for ours in ("server", "client")],
 }
@@ -45,6 +47,6 @@ def on(cases, *wires):
     def register(function):
         for wire in wires:
             asked = not getattr(function, "leaves_nobody_to_ask", False)
-            cases[f"{function.__name__}_{wire}"] = lambda wire=wire: compare(function, *WIRES[wire], uses_shared_memory=asked)
+            cases[f"{function.__name__}_{wire}"] = lambda wire=wire: compare(function, *WIRES[wire], uses_fast_path=asked)
         return function
     return register

@@ -1,11 +1,12 @@
 """Unmodified verbs programs on the software RDMA devices: two processes, one vhost/virtio link, no RDMA hardware or driver.
 softverbs.py CASE...   (no name: lists them)"""
+import json
 import os
 import re
 import signal
 import subprocess
 
-from harness import LONG, BUILD, Side, check, free_port, run_named
+from harness import LONG, BUILD, PERFTEST, Side, check, free_port, run_named
 from veth_wire import Namespaces, ip
 
 CASES = {}
@@ -29,8 +30,7 @@ class Wire(Side):
 
     def environment(self, role, **extra):
         env = super().environment(role)
-        for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
-            del env[name]
+        del env["BYPASS_PORT"]
         env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu)
         env.update(extra)
         return {name: value for name, value in env.items() if value is not None}
@@ -71,8 +71,7 @@ class Interfaces(Namespaces):
 
     def environment(self, role, **extra):
         env = super().environment(role)
-        for name in ("BYPASS_PORT", "BYPASS_LOCAL"):
-            del env[name]
+        del env["BYPASS_PORT"]
         interface = f"{'tap' if self.kind == 'tap' else 'veth'}-{role}"
         env.update(BYPASS_SOFT=f"{self.kind}:{interface}", BYPASS_MAC=self.macs[role])
         env.update(extra)
@@ -152,7 +151,7 @@ def async_events():
     with Wire() as wire:
         command = ["stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0"]
         watch = wire.start("server", *command, until="async event")
-        peer = wire.start("client", *command, until="IBV_EVENT_PORT_ACTIVE")
+        peer = wire.start("client", *command, until="async event")  # its port may have been active before it asked
         wire.wait_for(watch, "IBV_EVENT_PORT_ACTIVE")
         wire.kill(peer, signal.SIGKILL)
         wire.wait_for(watch, "IBV_EVENT_PORT_ERR")
@@ -181,6 +180,32 @@ def an_absent_receiver():
         sender = wire.start("client", program, "sends_to_one_who_stays_away", until="waiting", PEER=peer["client"])
         check(wire.end(sender) == 0, wire.output(sender))
         check(receiver.poll() is None, wire.output(receiver))
+
+
+# --- Links of libbypass's own
+
+@case
+def rc_links_die_and_come_again():
+    """Two processes with RC links of the verbs plugin's: connections' bytes, checked one by one, go over lanes; the queue
+    pair is made to fail, at either end in turn; the lanes end, the bytes go on over TCP, and over the next link."""
+    program = os.path.join(BUILD, "bin", "rc_two_processes")
+    connections, deaths = 4, 9 if LONG else 3
+    size = 750_000 * (deaths + 1)  # of a part at most 200 kB, and what was not placed, go over TCP
+    for server_port in ("vhost", "virtio"):
+        with Wire(server_port) as wire:
+            address = {role: wire.environment(role)["BYPASS_ADDR"].split("/")[0] for role in ("server", "client")}
+            options = ["--listen", free_port(), "--size", size, "--count", deaths]
+            ends = {}
+            for role, other in (("server", "client"), ("client", "server")):
+                ends[role] = wire.start(role, program, "--role", role, "--address", address[role], "--peer", address[other],
+                                        *options, until="ready" if role == "server" else None, LD_PRELOAD=None)
+            for role, end in ends.items():
+                check(wire.end(end, 60) == 0, f"{role}: {wire.output(end)}")
+                said = json.loads(wire.output(end).splitlines()[-1])
+                # The last link may be seen to die, too: the other end is ready, and gone.
+                check(said["deaths"] >= deaths and said["bytes"] == connections * size, f"{role}: {said}")
+                check(len(said["over_lanes"]) == deaths + 1 and all(said["over_lanes"]), f"{role}: a link carried nothing: {said}")
+                check(said["over_tcp"] + sum(said["over_lanes"]) == said["bytes"], f"{role}: {said}")
 
 
 # --- rdma-core's examples
@@ -249,22 +274,23 @@ def tap():
 
 # --- perftest
 
-def perftest(*command, timeout=60):
+def perftest(*command, **options):
     with Wire() as wire:
-        return measured(wire, *command, timeout=timeout)
+        return measured(wire, *command, **options)
 
 
-def measured(wire, *command, timeout=60):
-    """Runs one of perftest's programs; returns the rows of the client's table."""
-    said = pair(wire, command[0], "-x", 1, "-F", *command[1:], timeout=timeout)[1]
+def measured(wire, *command, sizes=None, timeout=60):
+    """Runs one of perftest's programs; returns the rows of the client's table, one for each of `sizes` if they are named."""
+    said = pair(wire, command[0], *PERFTEST, *command[1:], timeout=timeout)[1]
     rows = [line.split() for line in said.splitlines() if re.match(r" \d+ +\d+ +[\d.]+", line)]
-    check(rows and all(float(row[2]) > 0 for row in rows), said)
+    # The last column, a time or a rate of messages: two bytes in a millisecond are 0.00 MB/s.
+    check(rows and all(float(row[-1]) > 0 for row in rows), said)
+    check(sizes is None or [int(row[0]) for row in rows] == sizes, said)
     return rows
 
 
 def every_size(program, *options, iterations=200):
-    rows = perftest(program, "-a", "-n", iterations, *options, timeout=240)
-    check([int(row[0]) for row in rows] == [2 ** i for i in range(1, 24)], rows)
+    perftest(program, "-a", "-n", iterations, *options, sizes=[2 ** i for i in range(1, 24)], timeout=240)
 
 
 @case

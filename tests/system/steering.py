@@ -5,7 +5,7 @@ import os
 import re
 import signal
 
-from harness import BUILD, check, free_port, is_idle, run_named
+from harness import BUILD, PERFTEST, check, free_port, is_idle, run_named
 from veth_wire import KERNELS, OURS, Namespaces, ip
 
 CASES = {}
@@ -51,7 +51,7 @@ class Shared(Namespaces):
     def environment(self, role, **extra):
         env = super().environment(role)
         if self.is_ours(role):
-            for name in ("BYPASS_PORT", "BYPASS_ADDR", "BYPASS_LOCAL"):
+            for name in ("BYPASS_PORT", "BYPASS_ADDR"):
                 del env[name]
             interface = {"ours": "veth-a", "peer": "veth-b"}[self.place(role)]
             env.update(BYPASS_SOFT=f"{self.kind}:{interface}", LD_PRELOAD=PRELOAD)
@@ -134,7 +134,7 @@ def queue_pairs_beside_the_kernel():
                     check("1000 iters in" in pair(side, "ibv_rc_pingpong", "-g", gid, "-n", 1000, "-c"), f"GID {gid}")
                 check("invalid data" not in pair(side, "ibv_ud_pingpong", "-g", 1, "-n", 500, "-s", 1000), "UD")
                 for program in ("ib_write_bw", "ib_read_bw", "ib_send_lat"):
-                    said = pair(side, program, "-x", 1, "-F", "-n", 500)
+                    said = pair(side, program, *PERFTEST, "-n", 500)
                     check(re.search(r"^ \d+ +500 ", said, re.M), said)
             for role in ("here", "there"):
                 check(side.counted(role, "Icmp", "OutDestUnreachs") == 0, f"{kind}: {role}: RoCE packets met the kernel")

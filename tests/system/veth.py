@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import subprocess
+import time
 
-from harness import LONG, check, free_port, is_idle, make_file, run_named, sha256
+from agents import Agent
+from harness import BUILD, LONG, check, free_port, is_idle, make_file, run_named, sha256
 from veth_wire import KERNELS, OURS, Shared, Tap, Veth, ip
 
 CASES = {}
@@ -346,6 +348,7 @@ def wire_connections(side, server):
 def wait_until_steered(side, server, port):
     """Until the server's port is open the kernel has its connections. Returns how many came over the wire meanwhile."""
     side.until(lambda: ask_redis(side, "kernel", OURS, port) == b"PONG" and wire_connections(side, server), "connections are steered")
+    side.until(lambda: is_idle(server), "the last of them are counted")
     return wire_connections(side, server)
 
 
@@ -490,6 +493,228 @@ def shared_refused_peers_and_unreachable_ones():
         for address in (KERNELS, "10.77.0.77"):
             said = [side.run(role, "/usr/bin/python3", "-c", program, address, port, timeout=60) for role in ("ours", "beside")]
             check(said[0] == said[1], f"{address}: {said}")
+
+
+NEW_OURS, NEW_KERNELS, BEYOND = "10.78.0.1", "10.78.0.2", "10.79.0.5"
+TOLD = """
+def connect(address):
+    global c
+    c = bounded(socket.create_connection((address, 7000)))
+    return c.getsockname()[0]
+
+def listen(address, port):
+    global l
+    l = socket.create_server((address, port))
+
+def accept():
+    return bounded(l.accept()[0])
+
+def bound(kind, address):
+    s = bounded(socket.socket(socket.AF_INET, kind))
+    s.bind((address, 0))
+    return s
+
+def segment():
+    a.sendall(b"x")
+    return a.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+
+def path_mtu(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect((address, 7000))
+        return s.getsockopt(socket.IPPROTO_IP, 14)
+"""
+
+
+class Followed(Shared):
+    """An agent under libbypass, one on the kernel's sockets at the same interface, which are told the same, and one at
+    the other end, where port 7000 is listened at. What the kernel's own is answered is what ours has to be."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.ours, self.beside, self.far = agents = [Agent(self, role, self.inside(role)) for role in ("ours", "beside", "kernel")]
+        for agent in agents:
+            agent(TOLD)
+        self.far("server = socket.create_server(('0.0.0.0', 7000))")
+        return self
+
+    def change(self, name, *words):
+        ip("-n", self.namespaces[name], *words)
+
+    def both(self, *sources):
+        """One source for both, or one for each."""
+        said = [agent(source) for agent, source in zip((self.ours, self.beside), sources * (3 - len(sources)))]
+        check(said[0] == said[1], f"{sources}: ours {said[0]}, the kernel's {said[1]}")
+        return said[0]
+
+    def until_both(self, source, wanted):
+        """The kernel's at once, ours when it has heard."""
+        said = self.beside(source)
+        check(said == wanted, f"{source}: the kernel's is {said}")
+        self.until(lambda: self.ours(source) == wanted, f"{source}: ours is {wanted}")
+
+    def counted(self, name):
+        return self.stat(self.ours.child)["counters"].get(name, 0)
+
+    def connects(self, address, source):
+        """To the other end's listener, from this address of ours. Before our stack has heard, the kernel does it."""
+        def over_the_wire():
+            before = self.counted("tcp_active_opens")
+            said = self.ours(f"connect('{address}')")
+            check(said in (source, "ENETUNREACH"), f"to {address}: {said}")
+            published = time.monotonic() + 0.5
+            while self.counted("tcp_active_opens") == before and time.monotonic() < published:
+                time.sleep(0.01)
+            return self.counted("tcp_active_opens") > before
+        self.until(over_the_wire, f"a connection to {address} by our stack")
+        check(self.both(f"connect('{address}')") == source, f"{address}: from {source}")
+
+    def accepted(self, address, port, name):
+        """Connections from the other end, `name` at all three."""
+        self.both(f"listen('{address}', {port})", f"listen('{address}', {port + 1})")
+        before = self.counted("tcp_passive_opens")
+        self.far(f"{name} = [bounded(socket.create_connection(('{address}', port))) for port in ({port}, {port + 1})]")
+        self.both(f"{name} = accept()")
+        self.until(lambda: self.counted("tcp_passive_opens") > before, f"our stack serves {address}")
+
+    def transfer(self, name):
+        """A megabyte each way."""
+        for i, near in enumerate((self.ours, self.beside)):
+            for one, mine, other, its in ((near, name, self.far, f"{name}[{i}]"), (self.far, f"{name}[{i}]", near, name)):
+                one.begin(f"{mine}.sendall(pattern(0, 1 << 20))")
+                check(other(f"take({its}, 1 << 20) == pattern(0, 1 << 20)") is True, f"{mine}: other bytes")
+                one.end()
+
+
+def netlink_drops(child):
+    """Messages that the program's netlink sockets had no room for."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{child.pid}/fd"):
+        inodes.add(os.readlink(f"/proc/{child.pid}/fd/{fd}")[8:-1])
+    lines = [line.split() for line in open(f"/proc/{child.pid}/net/netlink").readlines()]
+    drops, inode = lines[0].index("Drops"), lines[0].index("Inode")
+    return sum(int(fields[drops]) for fields in lines[1:] if fields[inode] in inodes)
+
+
+def follows_the_kernel(wire):
+    """Addresses, routes and the MTU change under programs that run: what is new is used, what has gone is not, and a
+    connection whose address has gone is silent until it is back. Then more changes at once than can be told."""
+    with Followed(wire) as side:
+        side.connects(KERNELS, OURS)
+        side.accepted(OURS, 7001, "a")
+
+        check(side.both(f"connect('{NEW_KERNELS}')") == "ENETUNREACH", "it is there from the start")
+        side.change("kernel", "addr", "add", f"{NEW_KERNELS}/24", "dev", "veth-b")
+        side.change("ours", "addr", "add", f"{NEW_OURS}/24", "dev", "veth-a")
+        side.connects(NEW_KERNELS, NEW_OURS)
+        side.accepted(NEW_OURS, 7003, "b")
+
+        check(side.both(f"connect('{BEYOND}')") == "ENETUNREACH", "there is a route from the start")
+        side.change("kernel", "addr", "add", f"{BEYOND}/32", "dev", "lo")
+        side.change("ours", "route", "add", "10.79.0.0/24", "via", KERNELS)
+        side.connects(BEYOND, OURS)
+        side.change("ours", "route", "change", "10.79.0.0/24", "via", NEW_KERNELS)
+        side.until_both(f"connect('{BEYOND}')", NEW_OURS)
+        side.connects(BEYOND, NEW_OURS)
+        side.change("ours", "route", "del", "10.79.0.0/24")
+        side.until_both(f"connect('{BEYOND}')", "ENETUNREACH")
+
+        for mtu in (1200, 1500):
+            for name, interface in (("kernel", "veth-b"), ("ours", "veth-a")):
+                side.change(name, "link", "set", interface, "mtu", mtu)
+            side.until_both("segment()", mtu - 52)
+            side.until_both(f"path_mtu('{KERNELS}')", mtu)
+            side.transfer("b")
+
+        side.both(f"t = bound(socket.SOCK_STREAM, '{NEW_OURS}')")
+        side.both(f"u = bound(socket.SOCK_DGRAM, '{NEW_OURS}')")
+        side.change("ours", "addr", "del", f"{NEW_OURS}/24", "dev", "veth-a")
+        side.until_both(f"connect('{NEW_KERNELS}')", "ENETUNREACH")
+        said = side.both(f"listen('{NEW_OURS}', 7005)")
+        check(said == "EADDRNOTAVAIL", said)
+        for address in (KERNELS, NEW_KERNELS):
+            side.both(f"u.sendto(b'x', ('{address}', 7000))")
+            side.both(f"t.connect(('{address}', 7000))")
+        side.far("[each.sendall(b'there') for each in b]")
+        side.both("b.send(b'here')")
+        check(side.both("len(select.select([b], [], [], 0.3)[0])") == 0, "it is not silent")
+        side.change("ours", "addr", "add", f"{NEW_OURS}/24", "dev", "veth-a")
+        check(side.both("take(b, 5)") == "b:there", "what was sent without the address")
+        check(side.far("[take(each, 4) for each in b]") == ["b:here", "b:here"], "what was written without the address")
+        side.accepted(NEW_OURS, 7007, "b")
+
+        os.kill(side.ours.pid, signal.SIGSTOP)
+        with open(side.path("routes"), "w") as batch:
+            batch.writelines(f"route add 10.90.{i % 250}.{i // 250}/32 dev lo\n" for i in range(2000))
+        side.change("ours", "-batch", side.path("routes"))
+        side.change("ours", "route", "add", "10.79.0.0/24", "via", KERNELS)
+        os.kill(side.ours.pid, signal.SIGCONT)
+        check(netlink_drops(side.ours.child) > 0, "all of it was told")
+        side.connects(BEYOND, OURS)
+
+
+@case
+def shared_changes_are_followed_af_packet():
+    follows_the_kernel("af_packet")
+
+
+@case
+def shared_changes_are_followed_af_xdp():
+    follows_the_kernel("af_xdp")
+
+
+@case
+def shared_changes_are_followed_in_families():
+    """By the process that has the port for another one's listener, and, with a smaller MTU that the first has not heard of,
+    by the one that takes the port over."""
+    program = ("import os, socket, sys\n"
+               "kept = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+               "if os.fork() == 0:\n"
+               "    l = socket.create_server(('0.0.0.0', int(sys.argv[3])))\n"
+               "    print('child', os.getpid(), 'ready', flush=True)\n"
+               "    while True:\n"
+               "        with l.accept()[0] as c: c.sendall(bytes(100000))\n"
+               "else: os.wait()\n")
+    client = ("import socket, sys\n"
+              "s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)\n"
+              "s.settimeout(20)\n"
+              "count = 0\n"
+              "while data := s.recv(65536): count += len(data)\n"
+              "print(count)\n")
+    with Shared() as side:
+        far, port = free_port(), free_port()
+        side.start("kernel", "/usr/bin/python3", "-c", f"import socket; l = socket.create_server(('{KERNELS}', {far})); print('ready', flush=True); l.accept()[0].recv(1); l.accept()", until="ready")
+        parent = side.start("ours", "/usr/bin/python3", "-c", program, KERNELS, far, port, until="ready")
+        child = int(side.output(parent).split()[1])
+
+        def served(address, by):
+            """Over the wire: `by` has the port, and shows the family's counters."""
+            def opens():
+                said = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", by, LD_PRELOAD="")
+                return json.loads(said)["processes"][0]["counters"].get("tcp_passive_opens", 0)
+
+            def comes():
+                before = opens()
+                said = side.run("kernel", "/usr/bin/python3", "-c", client, address, port, expect=None)
+                published = time.monotonic() + 0.5
+                while opens() == before and time.monotonic() < published:
+                    time.sleep(0.01)
+                return said == b"100000\n" and opens() > before
+            side.until(comes, f"{address} is served by our stack")
+
+        def add(number):
+            for name, interface, host in (("ours", "veth-a", 1), ("kernel", "veth-b", 2)):
+                ip("-n", side.namespaces[name], "addr", "add", f"10.{number}.0.{host}/24", "dev", interface)
+
+        add(78)
+        served("10.78.0.1", parent.pid)
+        os.kill(parent.pid, signal.SIGSTOP)
+        add(79)
+        for name, interface in (("kernel", "veth-b"), ("ours", "veth-a")):
+            ip("-n", side.namespaces[name], "link", "set", interface, "mtu", 1200)
+        os.kill(parent.pid, signal.SIGKILL)
+        served("10.79.0.1", child)
+        add(80)
+        served("10.80.0.1", child)
 
 
 run_named(CASES, "passed")

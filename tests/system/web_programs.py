@@ -40,14 +40,14 @@ def peer(name):
 
 # --- Python --------------------------------------------------------------------------------------------------------
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def python_threading_server(side):
     port = free_port()
     side.start_python("server", "web.py", "server", side.address, port, until="ready")
     return side.python("client", "web.py", "client", side.address, port)
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 @leaves_nobody_to_ask
 def python_ssl(side):
     """By threads and by asyncio."""
@@ -62,7 +62,7 @@ def python_ssl(side):
 
 # --- Node.js -------------------------------------------------------------------------------------------------------
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def node(side):
     ports = free_port(), free_port()
     side.start("server", "node", peer("web.js"), "server", side.address, *ports, until="ready")
@@ -79,7 +79,7 @@ def java_classes():
     return folder
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def java(side):
     command = "java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", java_classes(), "Web"
     ports = free_port(), free_port()
@@ -130,7 +130,7 @@ mimetype.assign = ("" => "application/octet-stream")
 """
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def lighttpd(side):
     sums, port = files(side), free_port()
     config = write(side, "lighttpd.conf", LIGHTTPD.format(dir=side.dir, address=side.address, port=port))
@@ -172,13 +172,13 @@ def apache(side, model, servers, settings=""):
     return results + [fetch(side, base, sums)]
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 @served_by_another_user
 def apache_event(side):
     return apache(side, "event", 2, "ThreadsPerChild 25")
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 @served_by_another_user
 def apache_prefork(side):
     return apache(side, "prefork", 20)  # as many as there are clients at once
@@ -205,7 +205,7 @@ http {{
 """
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def curl_http2_tls(side):
     sums, port = files(side), free_port()
     certificate_file, key = certificate(side)
@@ -267,7 +267,7 @@ class Haproxy:
         return [self.answers(role, **extra)] + [side.python(role, "web.py", "client", self.address, port, **extra) for port in (self.port, self.stream)]
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def haproxy_accepts(side):
     """Its clients come over the wire, its servers are the kernel's. A master, which forks and execs itself, and a worker."""
     ports = free_port(), free_port()
@@ -276,7 +276,7 @@ def haproxy_accepts(side):
     return Haproxy(side, "server", side.address, *(f"127.0.0.1:{port}" for port in ports), "-W").use("client")
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "rc", "veth")
 def haproxy_connects(side):
     """Its servers are at the other end of the wire, its clients the kernel's."""
     ports = free_port(), free_port()

@@ -3,10 +3,14 @@
 //   netbench pingpong  server|client ADDRESS PORT [--size N] [--count N] [--spin] [--mark] [--cpu N]
 //   netbench stream    server|client ADDRESS PORT [--size N] [--seconds S] [--cpu N]
 //   netbench connect   server|client ADDRESS PORT [--count N] [--cpu N]
-//   netbench idle      client ADDRESS PORT [--count N]      opens N connections and waits for end of input
+//   netbench idle      server|client ADDRESS PORT [--count N]      opens N connections and waits for end of input
+//   netbench many      server|client ADDRESS PORT [--count N] [--size N] [--seconds S]     likewise N connections; the
+//                      client then asks on each in turn, 64 at a time, once it has been sent a line
 //
 // A server prints "ready" when it listens and serves one client; a client prints one line of JSON. It knows
-// nothing of libbypass. `--spin`: non-blocking sockets, polled without pause, as a tuned kernel program does.
+// nothing of libbypass. An ADDRESS that is a path is a Unix socket's.
+// `--spin`: non-blocking sockets, polled without pause, as a tuned kernel program does.
+// `--stay`: what has been measured, both ends keep their connections until the end of their input, to be looked at.
 // `--fork`: a ping-pong server answers from a forked child.
 // `--mark`: asks for the files /netbench-begin and /netbench-end before and after the measured round trips (for a
 // tracer to see), with clocks left alone in between; a server then serves exactly --count of them.
@@ -14,7 +18,9 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,7 +44,7 @@ struct Arguments {
   std::size_t size = 64;
   long count = 100000;
   double seconds = 2;
-  bool spin = false, mark = false, fork = false;
+  bool spin = false, mark = false, fork = false, stay = false;
   int cpu = -1;
 };
 
@@ -49,10 +55,23 @@ struct Arguments {
 
 void usage() {
   std::fputs(
-      "usage: netbench pingpong|stream|connect|idle server|client ADDRESS PORT [--size N] [--count N] [--seconds S] "
-      "[--spin] [--mark] [--fork] [--cpu N]\n",
+      "usage: netbench pingpong|stream|connect|idle|many server|client ADDRESS PORT [--size N] [--count N] "
+      "[--seconds S] [--spin] [--mark] [--fork] [--stay] [--cpu N]\n",
       stderr);
   std::exit(2);
+}
+
+bool take_flag(Arguments& a, std::string_view option) {
+  const struct {
+    std::string_view name;
+    bool& value;
+  } flags[] = {{"--spin", a.spin}, {"--mark", a.mark}, {"--fork", a.fork}, {"--stay", a.stay}};
+  for (const auto& flag : flags) {
+    if (flag.name != option) continue;
+    flag.value = true;
+    return true;
+  }
+  return false;
 }
 
 Arguments parse(int argc, char** argv) {
@@ -60,10 +79,7 @@ Arguments parse(int argc, char** argv) {
   Arguments a{argv[1], argv[2], argv[3], std::atoi(argv[4])};
   for (int i = 5; i < argc; i++) {
     const std::string_view option = argv[i];
-    if (option == "--spin" || option == "--mark" || option == "--fork") {
-      (option == "--spin" ? a.spin : option == "--mark" ? a.mark : a.fork) = true;
-      continue;
-    }
+    if (take_flag(a, option)) continue;
     if (i + 1 >= argc) usage();
     const char* value = argv[++i];
     if (option == "--size")
@@ -88,12 +104,30 @@ void pin(int cpu) {
   if (sched_setaffinity(0, sizeof set, &set) != 0) fail("sched_setaffinity");
 }
 
-sockaddr_in address_of(const Arguments& a) {
-  sockaddr_in sa{};
-  sa.sin_family = AF_INET;
-  sa.sin_port = htons(static_cast<std::uint16_t>(a.port));
-  if (inet_pton(AF_INET, a.address.c_str(), &sa.sin_addr) != 1) fail("address");
-  return sa;
+// Where the server is: of the internet, or a Unix socket's path.
+struct Name {
+  union {
+    sockaddr any;
+    sockaddr_in in;
+    sockaddr_un un;
+  };
+  socklen_t size;
+};
+
+Name name_of(const Arguments& a) {
+  Name name{};
+  if (a.address.starts_with('/')) {
+    name.un.sun_family = AF_UNIX;
+    if (a.address.size() >= sizeof name.un.sun_path) errno = ENAMETOOLONG, fail(a.address.c_str());
+    a.address.copy(name.un.sun_path, a.address.size());
+    name.size = sizeof name.un;
+    return name;
+  }
+  name.in.sin_family = AF_INET;
+  name.in.sin_port = htons(static_cast<std::uint16_t>(a.port));
+  if (inet_pton(AF_INET, a.address.c_str(), &name.in.sin_addr) != 1) errno = EINVAL, fail(a.address.c_str());
+  name.size = sizeof name.in;
+  return name;
 }
 
 void tune(int fd, bool spin) {
@@ -102,22 +136,36 @@ void tune(int fd, bool spin) {
   if (spin && fcntl(fd, F_SETFL, O_NONBLOCK) != 0) fail("fcntl");
 }
 
+void say(const char* word) {
+  std::puts(word);
+  std::fflush(stdout);
+}
+
+// False: the input has ended.
+bool read_input() {
+  char byte = 0;
+  return read(0, &byte, 1) > 0;
+}
+
+void wait_for_end_of_input() {
+  while (read_input()) {
+  }
+}
+
 int listen_at(const Arguments& a) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const Name name = name_of(a);
+  const int fd = ::socket(name.any.sa_family, SOCK_STREAM, 0);
   const int one = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  const sockaddr_in sa = address_of(a);
-  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&sa), sizeof sa) != 0 || ::listen(fd, 128) != 0)
-    fail("listen");
-  std::puts("ready");
-  std::fflush(stdout);
+  if (fd < 0 || bind(fd, &name.any, name.size) != 0 || ::listen(fd, 128) != 0) fail("listen");
+  say("ready");
   return fd;
 }
 
 int connect_to(const Arguments& a) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  const sockaddr_in sa = address_of(a);
-  if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&sa), sizeof sa) != 0) fail("connect");
+  const Name name = name_of(a);
+  const int fd = ::socket(name.any.sa_family, SOCK_STREAM, 0);
+  if (fd < 0 || connect(fd, &name.any, name.size) != 0) fail("connect");
   return fd;
 }
 
@@ -225,8 +273,8 @@ void pingpong_client(const Arguments& a) {
   }
   std::sort(times.begin(), times.end());
   const auto at = [&](double q) { return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))]; };
-  std::printf("{\"p50_ns\": %.0f, \"p99_ns\": %.0f, \"p999_ns\": %.0f, \"min_ns\": %.0f, \"count\": %zu}\n", at(.5),
-              at(.99), at(.999), times.front(), times.size());
+  std::printf("{\"p50_ns\": %.0f, \"p99_ns\": %.0f, \"p999_ns\": %.0f, \"min_ns\": %.0f, \"bytes\": %.0f}\n", at(.5),
+              at(.99), at(.999), times.front(), 2.0 * static_cast<double>(a.size * times.size()));
 }
 
 void stream_server(const Arguments& a) {
@@ -235,6 +283,7 @@ void stream_server(const Arguments& a) {
   std::vector<char> buffer(a.size);
   while (read_some(fd, buffer.data(), buffer.size()) > 0) {
   }
+  shutdown(fd, SHUT_WR);
 }
 
 void stream_client(const Arguments& a) {
@@ -249,7 +298,7 @@ void stream_client(const Arguments& a) {
   }
   shutdown(fd, SHUT_WR);
   char last = 0;
-  while (read_some(fd, &last, 1) > 0) {  // the server closes when it has everything
+  while (read_some(fd, &last, 1) > 0) {  // the server ends its side when it has everything
   }
   std::printf("{\"gbit_per_s\": %.3f, \"bytes\": %.0f}\n", bytes * 8 / nanoseconds_since(start), bytes);
 }
@@ -278,24 +327,74 @@ void connect_client(const Arguments& a) {
   std::printf("{\"connections_per_s\": %.0f}\n", static_cast<double>(a.count) * 1e9 / nanoseconds_since(start));
 }
 
-void idle_server(const Arguments& a) {
+std::vector<int> accept_all(const Arguments& a) {
   const int listener = listen_at(a);
   std::vector<int> all;
   for (long i = 0; i < a.count; i++) all.push_back(accept_one(listener));
-  std::puts("connected");
-  std::fflush(stdout);
-  char byte = 0;
-  while (read(0, &byte, 1) > 0) {
-  }
+  say("connected");
+  return all;
+}
+
+std::vector<int> connect_all(const Arguments& a) {
+  std::vector<int> all;
+  for (long i = 0; i < a.count; i++) all.push_back(connect_to(a));
+  say("connected");
+  return all;
+}
+
+void idle_server(const Arguments& a) {
+  accept_all(a);
+  wait_for_end_of_input();
 }
 
 void idle_client(const Arguments& a) {
-  std::vector<int> all;
-  for (long i = 0; i < a.count; i++) all.push_back(connect_to(a));
-  std::puts("connected");
-  std::fflush(stdout);
-  char byte = 0;
-  while (read(0, &byte, 1) > 0) {
+  connect_all(a);
+  wait_for_end_of_input();
+}
+
+// Answers on every connection until one ends.
+void many_server(const Arguments& a) {
+  const int set = epoll_create1(0);
+  for (const int fd : accept_all(a)) {
+    tune(fd, a.spin);
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+  }
+  std::vector<char> buffer(a.size);
+  for (;;) {
+    epoll_event events[128];
+    const int n = epoll_wait(set, events, 128, -1);
+    if (n < 0 && errno != EINTR) fail("epoll_wait");
+    for (int i = 0; i < n; i++) {
+      const int fd = events[i].data.fd;
+      if (!read_all(fd, buffer.data(), a.size) || !write_all(fd, buffer.data(), a.size)) return;
+    }
+  }
+}
+
+double ask_in_turn(const Arguments& a, const std::vector<int>& all) {
+  const std::size_t window = std::min<std::size_t>(all.size(), 64);
+  std::vector<char> buffer(a.size, 'x');
+  const auto start = Clock::now();
+  std::size_t next = 0;
+  double messages = 0;
+  while (nanoseconds_since(start) < a.seconds * 1e9) {
+    for (std::size_t i = 0; i < window; i++)
+      if (!write_all(all[(next + i) % all.size()], buffer.data(), a.size)) fail("the peer went away");
+    for (std::size_t i = 0; i < window; i++)
+      if (!read_all(all[(next + i) % all.size()], buffer.data(), a.size)) fail("the peer went away");
+    next = (next + window) % all.size();
+    messages += static_cast<double>(window);
+  }
+  return messages * 1e9 / nanoseconds_since(start);
+}
+
+void many_client(const Arguments& a) {
+  const std::vector<int> all = connect_all(a);
+  for (const int fd : all) tune(fd, a.spin);
+  while (read_input()) {
+    std::printf("{\"answers_per_s\": %.0f}\n", ask_in_turn(a, all));
+    std::fflush(stdout);
   }
 }
 
@@ -311,11 +410,14 @@ int main(int argc, char** argv) {
   } modes[] = {{"pingpong", pingpong_server, pingpong_client},
                {"stream", stream_server, stream_client},
                {"connect", connect_server, connect_client},
-               {"idle", idle_server, idle_client}};
+               {"idle", idle_server, idle_client},
+               {"many", many_server, many_client}};
   for (const auto& m : modes) {
     if (m.mode != a.mode) continue;
     if (a.role != "server" && a.role != "client") usage();
     (a.role == "server" ? m.server : m.client)(a);
+    std::fflush(stdout);
+    if (a.stay) wait_for_end_of_input();
     return 0;
   }
   usage();

@@ -8,22 +8,21 @@
 // while they wait, so that nobody's thread but the program's has work. latency of read: of one read. bandwidth: a
 // window of requests under way, every sixteenth signalled. The ends find each other by TCP on this machine. The client
 // prints one JSON object.
-#include <arpa/inet.h>
 #include <infiniband/verbs.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "two_ends.h"
 
 namespace {
 
@@ -32,21 +31,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int kGid = 1;
 constexpr std::uint32_t kWindow = 64, kSignalEvery = 16;
 
-struct Options {
-  std::string role, mode = "latency", operation = "write";
-  std::uint16_t listen = 18515;
-  std::uint32_t size = 2;
-  std::uint64_t count = 100'000;
-  int cpu = -1;
-};
+using bypass::bench::need;
 
-[[noreturn]] void die(const char* what) {
-  std::fprintf(stderr, "verbs_wire: %s: %s\n", what, std::strerror(errno));
-  std::exit(1);
-}
-void need(bool good, const char* what) {
-  if (!good) die(what);
-}
+struct Options : bypass::bench::EndOptions {
+  std::string operation = "write";
+};
 
 // --- What the ends tell each other
 
@@ -58,25 +47,7 @@ struct Contact {
 
 class Line {
  public:
-  explicit Line(const Options& options) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(options.listen);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const auto* const where = reinterpret_cast<const sockaddr*>(&address);
-    fd_ = socket(AF_INET, SOCK_STREAM, 0);
-    if (options.role == "client") {
-      need(connect(fd_, where, sizeof address) == 0, "connecting to the server");
-      return;
-    }
-    const int on = 1;
-    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    need(bind(fd_, where, sizeof address) == 0 && listen(fd_, 1) == 0, "listening");
-    std::puts("ready");
-    std::fflush(stdout);
-    fd_ = accept(fd_, nullptr, nullptr);
-    need(fd_ >= 0, "accepting");
-  }
+  explicit Line(const Options& options) : fd_(bypass::bench::meet(options).front()) {}
   template <typename T>
   T swap(const T& ours) const {
     T theirs;
@@ -237,16 +208,13 @@ void await(Connection& c, std::uint64_t n, bool is_send) {
   c.post_receive();
 }
 
-void report(const Options& options, const Connection& c, std::vector<double>& us) {
-  std::sort(us.begin(), us.end());
-  const auto at = [&](double q) { return us[static_cast<std::size_t>(q * static_cast<double>(us.size() - 1))] * 1e3; };
-  std::printf("{\"operation\":\"%s\",\"size\":%u,\"mtu\":%u,\"min_ns\":%.0f,\"p50_ns\":%.0f,\"p99_ns\":%.0f}\n",
-              options.operation.c_str(), options.size, c.mtu(), at(0), at(0.5), at(0.99));
+void report(const Options& options, const Connection& c, const std::string& figures) {
+  std::printf("{\"operation\":\"%s\",\"size\":%u,\"mtu\":%u,%s}\n", options.operation.c_str(), options.size, c.mtu(),
+              figures.c_str());
 }
 
 void run_latency(const Options& options, Connection& c) {
-  const bool client = options.role == "client", is_send = options.operation == "send",
-             is_read = options.operation == "read";
+  const bool client = options.client(), is_send = options.operation == "send", is_read = options.operation == "read";
   std::vector<double> us;
   us.reserve(options.count);
   for (std::uint64_t n = 0; n < options.count && (client || !is_read); n++) {
@@ -263,11 +231,11 @@ void run_latency(const Options& options, Connection& c) {
     }
     us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / (is_read ? 1 : 2));
   }
-  if (client) report(options, c, us);
+  if (client) report(options, c, bypass::bench::percentiles(us));
 }
 
 void run_bandwidth(const Options& options, Connection& c) {
-  if (options.role == "server") {
+  if (!options.client()) {
     for (std::uint64_t n = 0; options.operation == "send" && n < options.count; n++) await(c, n, true);
     return;
   }
@@ -281,10 +249,7 @@ void run_bandwidth(const Options& options, Connection& c) {
     }
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::printf("{\"operation\":\"%s\",\"size\":%u,\"mtu\":%u,\"gbit_per_s\":%.5f,\"messages_per_s\":%.0f}\n",
-              options.operation.c_str(), options.size, c.mtu(),
-              static_cast<double>(options.count) * options.size * 8e-9 / seconds,
-              static_cast<double>(options.count) / seconds);
+  report(options, c, bypass::bench::rates(options, seconds));
 }
 
 // Until the client is done: what it asks for is answered by whoever polls.
@@ -295,42 +260,18 @@ void serve(Connection& c, const Line& line) {
 }
 
 Options parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const std::string value = argv[i + 1];
-    if (name == "--role")
-      options.role = value;
-    else if (name == "--mode")
-      options.mode = value;
-    else if (name == "--operation")
-      options.operation = value;
-    else if (name == "--listen")
-      options.listen = static_cast<std::uint16_t>(std::stoul(value));
-    else if (name == "--size")
-      options.size = static_cast<std::uint32_t>(std::stoul(value));
-    else if (name == "--count")
-      options.count = (std::stoull(value) + kSignalEvery - 1) / kSignalEvery * kSignalEvery;
-    else if (name == "--cpu")
-      options.cpu = std::stoi(value);
-  }
-  const bool known = (options.role == "server" || options.role == "client") &&
-                     (options.mode == "latency" || options.mode == "bandwidth") &&
-                     (options.operation == "send" || options.operation == "write" || options.operation == "read");
-  if (known && options.size != 0) return options;
-  std::fputs(
+  constexpr const char* kUsage =
       "verbs_wire --role server|client --mode latency|bandwidth --operation send|write|read --size BYTES --count N "
-      "--listen PORT --cpu N\n",
-      stderr);
-  std::exit(2);
-}
-
-void pin(int cpu) {
-  if (cpu < 0) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<std::size_t>(cpu), &set);
-  need(sched_setaffinity(0, sizeof set, &set) == 0, "that core");
+      "--listen PORT --cpu N";
+  Options options;
+  bypass::bench::read_options(argc, argv, options, kUsage, [&](std::string_view name, const std::string& value) {
+    if (name == "--operation") options.operation = value;
+    return name == "--operation";
+  });
+  options.count = (options.count + kSignalEvery - 1) / kSignalEvery * kSignalEvery;
+  const bool known = options.operation == "send" || options.operation == "write" || options.operation == "read";
+  if (!known || !options.good()) bypass::bench::explain(kUsage);
+  return options;
 }
 
 }  // namespace
@@ -339,10 +280,10 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   const Line line(options);
   Connection connection(options, line);
-  pin(options.cpu);  // the device's own thread stays on every core
+  bypass::bench::pin(options.cpu);  // the device's own thread stays on every core
   if (options.mode == "latency")
     run_latency(options, connection);
   else
     run_bandwidth(options, connection);
-  if (options.role == "server") serve(connection, line);
+  if (!options.client()) serve(connection, line);
 }

@@ -40,12 +40,18 @@ struct ConfigOptions {
   std::string profile;    // config/profiles/NAME.toml
 };
 
+struct SetOptions {
+  int pid = 0;
+  std::string what;  // NAME=VALUE
+};
+
 int run_stat(const ShowOptions& options);
 int run_why(const ShowOptions& options);
 int run_ss(const SsOptions& options);
 /// `bypass run`: the words behind it. Returns only when the program does not begin.
 int run_program(const std::vector<std::string>& words);
 int run_config(const ConfigOptions& options);
+int run_set(const SetOptions& options);
 
 /// The processes that a command is about, from the run directory of this user's configuration (root: from
 /// everybody's). Prints what cannot be read, and when there is none why that may be.

@@ -74,6 +74,15 @@ int main(int argc, char** argv) {
 
   app.add_subcommand("run", "Runs a program on libbypass: bypass run --port vhost:/tmp/wire -- redis-server");
 
+  SetOptions set_options;
+  CLI::App* const set = app.add_subcommand("set", "Makes something happen in a running process: failures, for drills");
+  set->add_option("PID", set_options.pid, "The process")->required()->check(CLI::Range(1, kLargestPid));
+  set->add_option(
+         "WHAT", set_options.what,
+         "inject=qp-error: its RDMA connections fail as they would with the card's error, and connections go on "
+         "over TCP")
+      ->required();
+
   ConfigOptions config_options;
   CLI::App* const config =
       app.add_subcommand("config", "Every setting with its value and where that comes from, and what is wrong with it");
@@ -93,5 +102,6 @@ int main(int argc, char** argv) {
   if (stat->parsed()) return run_stat(stat_options);
   if (why->parsed()) return run_why(why_options);
   if (ss->parsed()) return run_ss(ss_options);
+  if (set->parsed()) return run_set(set_options);
   return run_config(config_options);
 }

@@ -12,6 +12,7 @@
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
+#include "backends/verbs/problem.h"
 
 namespace bypass::verbs {
 namespace {
@@ -25,16 +26,6 @@ constexpr int kNotSupportedInKernel = 524;  // ENOTSUPP, which drivers let slip 
 
 bool is_refusal(int error) {
   return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == kNotSupportedInKernel;
-}
-
-std::string reason(int error) {
-  const char* const known = strerrordesc_np(error);
-  return known != nullptr ? known : "error " + std::to_string(error);
-}
-
-bool say(std::string& problem, const std::string& what, int error) {
-  problem = what + ": " + reason(error);
-  return false;
 }
 
 // The same of what the kernel locks in memory, for which a process has a limit.

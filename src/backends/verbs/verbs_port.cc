@@ -94,7 +94,9 @@ MacAddress VerbsPort::own_mac(const PortSpec& spec) const {
 
 bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
   const std::uint32_t wire = device_.mtu();
-  const std::uint32_t usual = wire != 0 ? std::min(wire, kLargestMtu) : kDefaultMtu;
+  const std::uint32_t most =
+      spec.follows_mtu ? kLargestMtu : kDefaultMtu;  // where it is the interface's, the stack knows
+  const std::uint32_t usual = wire != 0 ? std::min(wire, kLargestMtu) : most;
   caps_.mtu = spec.mtu != 0 ? spec.mtu : usual;
   if (wire != 0) caps_.mtu = std::min(caps_.mtu, wire);  // what is longer would be lost there
   if (caps_.mtu > kLargestMtu) {

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 
 #ifndef SO_PASSRIGHTS
@@ -46,6 +47,12 @@ void take_control(msghdr& header, Channel::Received& received) {
 
 }  // namespace
 
+Channel Channel::make() {
+  Channel made(Descriptor::kept(os::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  if (made.is_open()) made.take_descriptors(false);
+  return made;
+}
+
 Channel::Sent Channel::send(std::span<const std::byte> packet, int passed) {
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
   msghdr header{};
@@ -73,7 +80,12 @@ Channel::Received Channel::receive(std::span<std::byte> room) {
   header.msg_iovlen = 1;
   header.msg_control = control.bytes;
   header.msg_controllen = kControlBytes;
-  const long got = os::call(SYS_recvmsg, socket_.get(), os::address(&header), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const auto ask = [&] {
+    return os::call(SYS_recvmsg, socket_.get(), os::address(&header), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  };
+  long got = ask();
+  // Of a peer that closed it with packets unread the kernel tells once, before the packets that it has sent.
+  if (got == -ECONNRESET) got = ask();
   if (got == -EAGAIN || got == -EINTR) return received;
   if (got >= 0) take_control(header, received);
   // An empty packet and the end look alike; we send none.
@@ -96,6 +108,10 @@ std::optional<std::uint32_t> Channel::peer_user() const {
       os::call(SYS_getsockopt, socket_.get(), SOL_SOCKET, SO_PEERCRED, os::address(&peer), os::address(&bytes));
   if (r != 0 || bytes != sizeof peer || peer.pid < 0) return std::nullopt;
   return peer.uid;
+}
+
+bool Channel::is_of_our_user() const {
+  return peer_user() == static_cast<std::uint32_t>(os::call(SYS_geteuid));
 }
 
 void Channel::take_descriptors(bool on) {

@@ -28,6 +28,9 @@ class Channel {
 
   Channel() = default;
   explicit Channel(Descriptor socket) : socket_(std::move(socket)) {}
+  /// A new one, neither bound nor connected. It takes no descriptors until it is known who sends them; what a listener
+  /// accepts inherits that.
+  static Channel make();
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool is_open() const { return socket_.is_open(); }
@@ -44,6 +47,8 @@ class Channel {
 
   /// The effective user of the process that connected, or listened (SO_PEERCRED).
   [[nodiscard]] std::optional<std::uint32_t> peer_user() const;
+  /// Whether that is our own.
+  [[nodiscard]] bool is_of_our_user() const;
   /// From Linux 6.16 on (SO_PASSRIGHTS) a socket takes no descriptor until asked to: what a stranger sent would be
   /// closed by us, and closing can take as long as he likes (SO_LINGER).
   void take_descriptors(bool on);

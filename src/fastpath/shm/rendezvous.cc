@@ -58,17 +58,6 @@ constexpr std::size_t kNameBytes = sizeof "bypass-" - 1 + 16 + 2 * (1 + 32 + 1 +
 static_assert(kNameBytes <= std::tuple_size_v<decltype(RendezvousName::text)>);
 static_assert(kNameBytes + 1 <= sizeof sockaddr_un::sun_path);
 
-/// Takes no descriptors until it is known who sends them; a listener's guests inherit that.
-Channel open_channel() {
-  Channel made(Descriptor::kept(os::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
-  if (made.is_open()) made.take_descriptors(false);
-  return made;
-}
-
-bool is_ours(const Channel& channel) {
-  return channel.peer_user() == static_cast<std::uint32_t>(os::call(SYS_geteuid));
-}
-
 }  // namespace
 
 RendezvousName rendezvous_name(const ConnectionEnd& end) {
@@ -149,7 +138,7 @@ Instant Rendezvous::next_timeout() const {
 
 bool Rendezvous::find(Instant now) {
   if (now < turn_ends_) return false;
-  Channel made = open_channel();
+  Channel made = Channel::make();
   if (!made.is_open()) return refuse(Refusal::kNoResources);
   const UnixName name(rendezvous_name(end_));
   const long bound = os::call(SYS_bind, made.descriptor(), os::address(&name.name), name.bytes);
@@ -167,7 +156,7 @@ bool Rendezvous::listen(Channel bound) {
 }
 
 bool Rendezvous::greet(Channel host) {
-  if (!is_ours(host)) return refuse(Refusal::kOtherUser);
+  if (!host.is_of_our_user()) return refuse(Refusal::kOtherUser);
   host.take_descriptors(true);
   channel_ = std::move(host);
   stage_ = Stage::kWelcome;
@@ -188,7 +177,7 @@ bool Rendezvous::accept_guest(Instant now) {
   if (fd == -EMFILE || fd == -ENFILE) return refuse(Refusal::kNoResources);
   if (fd < 0) return false;
   channel_ = Channel(Descriptor::kept(fd));
-  if (!is_ours(channel_)) return dismiss(Refusal::kOtherUser);
+  if (!channel_.is_of_our_user()) return dismiss(Refusal::kOtherUser);
   channel_.take_descriptors(true);
   say(channel_, MessageKind::kWelcome);
   stage_ = Stage::kHosting;

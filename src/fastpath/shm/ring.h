@@ -30,6 +30,7 @@ struct SideBlock {
   // Odd: it sleeps, or is about to, until there are bytes (room). Each sleep has its number, so that it is woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
   std::atomic<std::uint32_t> room_wanted;
+  std::atomic<std::uint32_t> resumed, stopped;  // switch.h: claim_resume, claim_stop
 };
 static_assert(sizeof(SideBlock) == 3 * kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);

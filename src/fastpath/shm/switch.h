@@ -46,6 +46,17 @@ inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> pack
   return known ? std::optional(message) : std::nullopt;
 }
 
+// RESUME and STOP exclude each other: what the ring has behind STOP's count is sent over the kernel, which is too late
+// once other bytes went there. Each side says first in the memory what it will say on the channel, and looks for the
+// other's word; where both have spoken at once it is the writer who takes his back.
+
+/// The writer's, before RESUME. False: STOP is on its way, and RESUME must not be said.
+[[nodiscard]] bool claim_resume(const RingView& out);
+/// RESUME was not said, or the direction moves to the ring again.
+void end_resume(const RingView& out);
+/// The reader's, before STOP. False: RESUME is on its way, or has come; what the ring has by now is all it will have.
+[[nodiscard]] bool claim_stop(const RingView& in);
+
 class Switch {
  public:
   enum class Tx : std::uint8_t { kKernel, kRing, kReturning };
@@ -64,7 +75,7 @@ class Switch {
   [[nodiscard]] bool on_stop(std::uint64_t read, const Producer& producer, std::uint64_t ring) {
     if (tx_ == Tx::kReturning || (tx_ == Tx::kRing && producer.produced() - read > ring)) return false;
     tx_stopped_ = true;
-    if (tx_ != Tx::kRing) return true;
+    if (tx_ != Tx::kRing) return read == producer.produced();
     return_at_ = read;
     return_end_ = producer.produced();
     tx_ = return_at_ == return_end_ ? Tx::kKernel : Tx::kReturning;
@@ -111,6 +122,8 @@ class Switch {
   }
   /// The kernel's bytes before a CUT that has come are not all read.
   [[nodiscard]] bool is_bounded() const { return bounded_; }
+  /// Whether a CUT may come, and bytes in the kernel be behind it.
+  [[nodiscard]] bool may_be_cut() const { return rx_ == Rx::kKernel && !rx_stopped_ && !bounded_; }
   void on_read_from_kernel(std::uint64_t bytes) {
     if (!bounded_) return;
     kernel_left_ -= bytes;
@@ -118,7 +131,7 @@ class Switch {
   }
   /// After the ring has been read: whether the kernel's connection goes on now.
   bool on_read_from_ring(const Consumer& consumer) {
-    if (!ends_ || consumer.consumed() != ring_end_) return false;
+    if (rx_ != Rx::kRing || !ends_ || consumer.consumed() != ring_end_) return false;
     rx_ = Rx::kKernel;
     ends_ = false;
     return true;

@@ -63,6 +63,7 @@ void Cable::lose(std::size_t to) {
 }
 
 void Cable::take(std::size_t from, const Write& write) {
+  posted_++;
   if (dead_) return;
   const std::size_t to = 1 - from;
   Flight flight{.at = now_ + config_.delay + upto(random_, config_.jitter),

@@ -47,6 +47,8 @@ class Cable {
   /// It dies when `writes` more have been posted (at either end, in the middle of a batch).
   void kill_after(std::uint64_t writes) { writes_left_ = writes; }
   [[nodiscard]] bool dead() const { return dead_; }
+  /// Writes so far, of both ends.
+  [[nodiscard]] std::uint64_t posted() const { return posted_; }
 
  private:
   friend class SimLink;
@@ -66,13 +68,14 @@ class Cable {
   Instant now_{};
   std::unique_ptr<SimLink> ends_[2];
   std::deque<Flight> flights_[2];  // towards an end
-  std::uint64_t writes_left_ = UINT64_MAX;
+  std::uint64_t writes_left_ = UINT64_MAX, posted_ = 0;
   bool dead_ = false;
 };
 
 class SimLink final : public Link {
  public:
-  SimLink(Cable& cable, std::size_t index) : cable_(cable), index_(index), memory_(cable.config_.memory_bytes) {}
+  SimLink(Cable& cable, std::size_t index)
+      : cable_(cable), index_(index), own_(cable.config_.memory_bytes), memory_(own_) {}
 
   [[nodiscard]] LinkState state() const override;
   [[nodiscard]] std::size_t room() const override;
@@ -82,6 +85,8 @@ class SimLink final : public Link {
   void fail() override;
   [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
 
+  /// Before the first write: the peer writes that memory, the caller's, and no longer the link's own.
+  void use_memory(std::span<std::byte> memory) { memory_ = memory; }
   /// For a hostile peer: what it may write, whenever it likes.
   [[nodiscard]] std::span<std::byte> writable_memory() { return memory_; }
   void inject(const Arrival& arrival) { arrivals_.push_back(arrival); }
@@ -92,7 +97,8 @@ class SimLink final : public Link {
 
   Cable& cable_;
   std::size_t index_;
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> own_;
+  std::span<std::byte> memory_;
   std::deque<Arrival> arrivals_;
   Instant fails_at_ = kNever, drained_at_ = kNever;
 };

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "runtime/inside.h"
 #include "runtime/kernel_network.h"
@@ -25,6 +26,9 @@ namespace bypass::softverbs {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// So long after a look at the wire for one completion queue, a poll of another need not look again.
+constexpr Duration kFresh = std::chrono::microseconds(1);
 
 // The adapters of this process, and the plugins that their wires come from.
 pthread_mutex_t g_table = PTHREAD_MUTEX_INITIALIZER;
@@ -56,11 +60,10 @@ constexpr Duration kRecently = std::chrono::microseconds{50};
 constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
 constexpr Duration kLongestAbsence = milliseconds{1};
 
-std::uint64_t random_seed() {
-  std::uint64_t seed = 1;
-  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof seed))
-    seed = reinterpret_cast<std::uintptr_t>(&seed) ^ static_cast<std::uint64_t>(getpid()) << 32;
-  return seed;
+// What keys follow from. False: there are no random numbers to be had. (Few bytes come whole, and at once when the
+// machine is up.)
+bool make_secret(tcp::Secret& secret) {
+  return getrandom(&secret, sizeof secret, 0) == static_cast<ssize_t>(sizeof secret);
 }
 
 rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
@@ -68,7 +71,6 @@ rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
   config.addresses = wire.addresses;
   for (const IpAddress& gateway : wire.gateways)
     if (gateway.is_v4()) config.gateway = gateway;
-  config.seed = random_seed();
   return config;
 }
 
@@ -115,11 +117,15 @@ bool Adapter::open(std::string& problem) {
   const runtime::PortConfig& wire = config.soft[index_];
   problem = runtime::quick_check(wire);
   if (!problem.empty()) return false;
+  rdma::DeviceConfig device = device_config(wire);
+  if (!make_secret(device.secret)) {
+    problem = std::string("no random numbers for its keys: ") + strerrordesc_np(errno);
+    return false;
+  }
   backend_ = g_plugins->get(runtime::plugin_of_kind(wire.kind), host(), problem);
   if (backend_ == nullptr) return false;
   port_ = backend_->open(port_spec(config, wire, config.soft.size()), problem);
   if (port_ == nullptr) return false;
-  rdma::DeviceConfig device = device_config(wire);
   if (wire.shared) {
     const runtime::KernelNetwork network = runtime::read_kernel_network();
     interface_ = network.index_of(wire.target);
@@ -259,9 +265,8 @@ ibv_port_state Adapter::port_state() const {
   return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
 }
 
-std::size_t Adapter::poll_for_program(rdma::Acks acks) {
+std::size_t Adapter::poll_for_program(Instant now, rdma::Acks acks) {
   if (inherited_) return 0;
-  const Instant now = clock_.now();
   if (armed_ && passed_by_.load(std::memory_order_relaxed)) be_alone();
   polls_++;
   called_at_ = now;
@@ -273,13 +278,18 @@ std::size_t Adapter::poll_for_program(rdma::Acks acks) {
 }
 
 std::size_t Adapter::Turn::poll() {
-  const std::size_t frames = adapter_.poll_for_program(rdma::Acks::kSend);
+  const std::size_t frames = adapter_.poll_for_program(adapter_.clock_.now(), rdma::Acks::kSend);
   hand_on_events();
   return frames;
 }
 
-std::size_t Adapter::Turn::look() {
-  return adapter_.poll_for_program(adapter_.acks());
+std::size_t Adapter::Turn::look(std::uint64_t& seen) {
+  const Instant now = adapter_.clock_.now();
+  const bool others = std::exchange(seen, adapter_.looks_) != adapter_.looks_;
+  if (others && now - adapter_.looked_at_ < kFresh) return 0;
+  seen = ++adapter_.looks_;
+  adapter_.looked_at_ = now;
+  return adapter_.poll_for_program(now, adapter_.acks());
 }
 
 void Adapter::Turn::post() {

@@ -12,6 +12,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,7 +70,7 @@ class Adapter {
   [[nodiscard]] rdma::Acks acks() const { return armed_ ? rdma::Acks::kSend : rdma::Acks::kLeave; }
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
-  std::size_t poll_for_program(rdma::Acks acks);
+  std::size_t poll_for_program(Instant now, rdma::Acks acks);
   [[nodiscard]] ibv_port_state port_state() const;
   [[nodiscard]] int physical_state() const;
 
@@ -99,6 +100,9 @@ class Adapter {
   bool found_ = false;       // … since the last look
   std::uint64_t polls_ = 0;  // by the program
   Instant called_at_{};      // by the program, the last time
+  // At the wire, for a poll of a completion queue. Each queue keeps the number of the last one that it knows of.
+  std::uint64_t looks_ = 0;
+  Instant looked_at_{};
 
   // The progress thread
   std::uint64_t thread_ = 0;
@@ -131,8 +135,9 @@ class Adapter::Turn {
 
   /// Looks at the wire, answers, sends. Returns the frames that came.
   std::size_t poll();
-  /// The same for a program that polls its completion queue, and will again.
-  std::size_t look();
+  /// The same for a program that polls a completion queue, and will again. One that polls several in turn has the wire
+  /// looked at for one of them: what came for the others lies there already. `seen`: the queue's own, see looks_.
+  std::size_t look(std::uint64_t& seen);
   /// Sends what is due.
   void run() { adapter_.engine_->run(adapter_.clock_.now()); }
   /// Sends what the program has posted.
@@ -175,6 +180,10 @@ bool EventQueue<Event>::take(Adapter& adapter, Event& event, OnTaken on_taken) {
   for (bool spinning = is_blocking();;) {
     {
       Adapter::Turn turn(adapter);
+      if (!turn) {  // the descriptors are the parent's
+        errno = EIO;
+        return false;
+      }
       turn.poll();
       if (pop(event)) {
         on_taken(event);

@@ -25,7 +25,8 @@ void CompletionQueue::report(ibv_event_type type) {
 CompletionQueue* create_queue(ibv_context* context, std::uint32_t cqe, void* cq_context, ibv_comp_channel* channel,
                               std::uint32_t vector) {
   Context& ours = Context::of(context);
-  if (cqe == 0 || vector >= static_cast<std::uint32_t>(context->num_comp_vectors))
+  const bool foreign = channel != nullptr && channel->context != context;
+  if (cqe == 0 || vector >= static_cast<std::uint32_t>(context->num_comp_vectors) || foreign)
     return refuse<CompletionQueue>(EINVAL);
   Adapter::Turn turn(*ours.adapter);
   if (!turn) return refuse<CompletionQueue>(EIO);
@@ -54,7 +55,7 @@ int poll_some(CompletionQueue& queue, std::span<ibv_wc> out) {
     if (!turn) return -1;
     found = turn->poll_cq(*queue.engine, out);
     if (found < out.size()) {
-      turn.look();
+      turn.look(queue.looks_seen);
       found += turn->poll_cq(*queue.engine, out.subspan(found));
     }
     others_turn = turn.found(found);
@@ -66,6 +67,7 @@ int poll_some(CompletionQueue& queue, std::span<ibv_wc> out) {
 }  // namespace
 
 int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
+  if (count <= 0) return 0;
   const std::span<ibv_wc> out(wc, static_cast<std::size_t>(count));
   CompletionQueue& queue = CompletionQueue::of(cq);
   if (!queue.is_extended()) return poll_some(queue, out);
@@ -128,20 +130,25 @@ int ibv_destroy_cq(ibv_cq* cq) {
   Context* const ours = Context::find(cq->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_destroy_cq)(cq);
   CompletionQueue* const queue = &CompletionQueue::of(cq);
+  bool inherited = false;  // then its events, and who reads them, are the parent's
   {
     Adapter::Turn turn(*ours->adapter);
+    inherited = !turn;
     const int error = turn ? turn->destroy_cq(*queue->engine) : 0;
     if (error != 0) return error;
     turn.hand_on_events();  // what the engine still has to say of it comes before it is forgotten
     if (cq->channel != nullptr) {
-      CompletionChannel::of(cq->channel).events.forget([=](const CompletionQueue* event) { return event == queue; });
+      if (turn)
+        CompletionChannel::of(cq->channel).events.forget([=](const CompletionQueue* event) { return event == queue; });
       cq->channel->refcnt--;
     }
-    ours->async.forget([=](const AsyncEvent& event) { return event.taken == &queue->async_events_taken; });
+    if (turn) ours->async.forget([=](const AsyncEvent& event) { return event.taken == &queue->async_events_taken; });
     queue->unlink();
   }
-  await_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, queue->comp_events_taken);
-  await_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, queue->async_events_taken);
+  if (!inherited) {
+    await_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, queue->comp_events_taken);
+    await_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, queue->async_events_taken);
+  }
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);
   delete queue;

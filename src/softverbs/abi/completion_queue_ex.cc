@@ -40,7 +40,7 @@ int refill(CompletionQueue& queue, bool& idle) {
   queue.place = 0;
   queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
   if (queue.oldest_count == 0) {
-    turn.look();
+    turn.look(queue.looks_seen);
     queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
   }
   idle = turn.found(queue.oldest_count);

@@ -45,7 +45,10 @@ void destroy_all(Members<T>& members, Destroy destroy) {
 // In the order in which they rest on each other.
 void destroy_leftovers(Context& context, Adapter::Turn& turn) {
   destroy_all(context.flows, [&](rdma::Flow& flow) { turn->destroy_flow(flow); });
-  destroy_all(context.qps, [&](rdma::Qp& qp) { turn->destroy_qp(qp); });
+  destroy_all(context.qps, [&](rdma::Qp& qp) {
+    turn->leave_groups(qp);
+    turn->destroy_qp(qp);
+  });
   destroy_all(context.srqs, [&](rdma::Srq& srq) { turn->destroy_srq(srq); });
   destroy_all(context.cqs, [&](rdma::Cq& cq) { turn->destroy_cq(cq); });
   destroy_all(context.ahs, [&](rdma::Ah& ah) { turn->destroy_ah(ah); });

@@ -62,6 +62,7 @@ struct CompletionQueue : ibv_cq_ex, Member {
   rdma::Cq* engine = nullptr;
   std::uint32_t comp_events_taken = 0;   // by ibv_get_cq_event; destroying waits until they are acknowledged
   std::uint32_t async_events_taken = 0;  // by ibv_get_async_event
+  std::uint64_t looks_seen = 0;          // Adapter's
   // From ibv_start_poll to ibv_end_poll one thread has these to itself: the oldest completions, and which of them is
   // being looked at. They stay in the queue until then.
   pthread_mutex_t polling = PTHREAD_MUTEX_INITIALIZER;

@@ -61,6 +61,8 @@ int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int
 }  // namespace
 
 ibv_qp* create_queue_pair(ibv_pd* pd, ibv_qp_init_attr& attr) {
+  const auto is_foreign = [&](const auto* object) { return object != nullptr && object->context != pd->context; };
+  if (is_foreign(attr.send_cq) || is_foreign(attr.recv_cq) || is_foreign(attr.srq)) return refuse<ibv_qp>(EINVAL);
   Context& ours = Context::of(pd->context);
   Adapter::Turn turn(*ours.adapter);
   if (!turn) return refuse<ibv_qp>(EIO);
@@ -189,15 +191,17 @@ int ibv_destroy_qp(ibv_qp* qp) {
   Context* const ours = Context::find(qp->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_destroy_qp)(qp);
   QueuePair* const pair = &QueuePair::of(qp);
+  bool inherited = false;  // then its events, and who reads them, are the parent's
   {
     Adapter::Turn turn(*ours->adapter);
+    inherited = !turn;
     const int error = turn ? turn->destroy_qp(*pair->engine) : 0;
     if (error != 0) return error;
     turn.hand_on_events();
-    ours->async.forget([=](const AsyncEvent& event) { return event.taken == &pair->async_events_taken; });
+    if (turn) ours->async.forget([=](const AsyncEvent& event) { return event.taken == &pair->async_events_taken; });
     pair->unlink();
   }
-  await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
+  if (!inherited) await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
   delete pair;

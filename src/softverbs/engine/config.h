@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stack/address.h"
+#include "stack/tcp/isn.h"
 #include "stack/time.h"
 
 namespace bypass::rdma {
@@ -41,9 +42,8 @@ struct DeviceConfig {
   std::uint32_t mtu = 0;  // bytes of an IP packet; 0: the port's
   /// Whether the device answers ARP and neighbour solicitations: not where a kernel owns the address and answers.
   bool answer_neighbours = true;
-  /// Where keys and the order of IP identifications begin. Not a secret: keys are checked against registrations,
-  /// addresses and access rights in any case.
-  std::uint64_t seed = 1;
+  /// What memory's keys follow from: of random numbers, where a peer must not guess them.
+  tcp::Secret secret{1, 2};
   /// Packets of one queue pair that may be without an answer. More than the wire's rings hold is lost and repeated.
   std::uint32_t window = 128;
   Duration resolve_retry = std::chrono::milliseconds{100};  // between two questions for a neighbour's address

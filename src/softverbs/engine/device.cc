@@ -151,10 +151,10 @@ Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queu
       active_mtu(largest_mtu(config.mtu)),
       gids(make_gids(config, mac)),
       tx(port, queue),
-      memory(config.limits.max_mr, config.seed),
+      memory(config.limits.max_mr, config.secret),
       port_steering(port),
       link(port.link()),
-      ip_id(static_cast<std::uint16_t>(config.seed >> 16)),
+      ip_id(static_cast<std::uint16_t>(tcp::siphash24(config.secret, {}))),
       most_held(most_to_hold(port)) {}
 
 Engine::~Engine() {

@@ -183,6 +183,8 @@ class Device {
   int destroy_ah(Ah& ah);
   int attach_multicast(Qp& qp, const ibv_gid& gid);
   int detach_multicast(Qp& qp, const ibv_gid& gid);
+  /// Out of all of them: a queue pair that is in one cannot be destroyed.
+  void leave_groups(Qp& qp);
   /// Raw-packet queue pairs only. Rules outlive nothing: destroy_qp with rules answers EBUSY. On a port that steers
   /// (port_steering.h): EOPNOTSUPP, it cannot steer that; EADDRINUSE, it is steered to another process.
   Made<Flow> create_flow(Qp& qp, const FlowRule& rule);

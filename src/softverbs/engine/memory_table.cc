@@ -1,44 +1,93 @@
 #include "softverbs/engine/memory_table.h"
 
-namespace bypass::rdma {
+#include <array>
+#include <utility>
 
-// The same key comes again after 65535 registrations at the soonest.
-std::uint32_t MemoryTable::fresh_key(std::uint32_t index) {
-  if (++generation_ == 0) generation_ = 1;  // no key is 0
-  return std::uint32_t{generation_} << kIndexBits | index;
+namespace bypass::rdma {
+namespace {
+
+// A permutation of 32 bits that nobody knows without the secret: a Feistel network, whose round function is SipHash.
+std::uint32_t permute(const tcp::Secret& secret, std::uint32_t number) {
+  constexpr std::uint16_t kRounds = 8;
+  auto left = static_cast<std::uint16_t>(number >> 16), right = static_cast<std::uint16_t>(number);
+  for (std::uint16_t round = 0; round < kRounds; round++) {
+    const std::array<std::uint16_t, 2> input{round, right};
+    const auto mixed = static_cast<std::uint16_t>(tcp::siphash24(secret, std::as_bytes(std::span(input))));
+    left = std::exchange(right, static_cast<std::uint16_t>(left ^ mixed));
+  }
+  return std::uint32_t{left} << 16 | right;
+}
+
+}  // namespace
+
+std::uint32_t MemoryTable::fresh_key() {
+  for (;;) {
+    const std::uint32_t key = permute(secret_, made_++);
+    if (key != 0 && slots_[place_of(key)].key != key) return key;
+  }
+}
+
+// Where the key is, or the empty slot where it would be put.
+std::size_t MemoryTable::place_of(std::uint32_t key) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t at = key & mask;
+  while (slots_[at].key != key && slots_[at].key != 0) at = (at + 1) & mask;
+  return at;
+}
+
+void MemoryTable::put(std::unique_ptr<Mr> region) {
+  Slot& slot = slots_[place_of(region->key)];
+  slot.key = region->key;
+  slot.region = std::move(region);
+}
+
+// What lies behind it moves up where it may: no key has an empty slot in front of it.
+std::unique_ptr<Mr> MemoryTable::take(std::uint32_t key) {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t hole = place_of(key);
+  std::unique_ptr<Mr> taken = std::move(slots_[hole].region);
+  for (std::size_t at = (hole + 1) & mask; slots_[at].key != 0; at = (at + 1) & mask) {
+    const std::size_t moved = (at - slots_[at].key) & mask, gap = (at - hole) & mask;
+    if (moved < gap) continue;
+    slots_[hole] = std::move(slots_[at]);
+    hole = at;
+  }
+  slots_[hole].key = 0;
+  return taken;
+}
+
+void MemoryTable::grow() {
+  std::vector<Slot> old(2 * slots_.size());
+  std::swap(old, slots_);
+  for (Slot& slot : old)
+    if (slot.key != 0) put(std::move(slot.region));
 }
 
 Mr* MemoryTable::add(const Mr& region) {
-  std::uint32_t index;
-  if (!free_.empty()) {
-    index = free_.back();
-    free_.pop_back();
-  } else {
-    if (slots_.size() >= max_) return nullptr;
-    index = static_cast<std::uint32_t>(slots_.size());
-    slots_.emplace_back();
-  }
-  slots_[index] = std::make_unique<Mr>(region);
-  slots_[index]->key = fresh_key(index);
-  return slots_[index].get();
+  if (count_ >= max_) return nullptr;
+  if (2 * std::size_t{++count_} > slots_.size()) grow();
+  auto made = std::make_unique<Mr>(region);
+  Mr* const raw = made.get();
+  made->key = fresh_key();
+  put(std::move(made));
+  return raw;
 }
 
 void MemoryTable::remove(Mr& region) {
-  const std::uint32_t index = region.key & ((1U << kIndexBits) - 1);
-  slots_[index].reset();
-  free_.push_back(index);
+  static_cast<void>(take(region.key));
+  count_--;
 }
 
 void MemoryTable::rekey(Mr& region) {
-  region.key = fresh_key(region.key & ((1U << kIndexBits) - 1));
+  std::unique_ptr<Mr> same = take(region.key);
+  same->key = fresh_key();
+  put(std::move(same));
 }
 
 std::byte* MemoryTable::find(const Pd& pd, std::uint32_t key, std::uint64_t address, std::uint64_t len,
                              unsigned access) const {
-  const std::uint32_t index = key & ((1U << kIndexBits) - 1);
-  if (index >= slots_.size()) return nullptr;
-  const Mr* mr = slots_[index].get();
-  if (mr == nullptr || mr->key != key || mr->pd != &pd || (mr->access & access) != access) return nullptr;
+  const Mr* mr = slots_[place_of(key)].region.get();
+  if (mr == nullptr || mr->pd != &pd || (mr->access & access) != access) return nullptr;
   const std::uint64_t offset = address - mr->iova;  // of an address below: huge
   if (offset > mr->length || len > mr->length - offset) return nullptr;
   return mr->addr + offset;

@@ -1,7 +1,8 @@
 // Registered memory: which keys name which bytes of this process, and what may be done with them.
 //
-// A key is an index and a generation beside it, so that the key of a region that is gone names nothing. Every access
-// asks anew: nothing keeps a pointer into a region from one packet to the next.
+// Keys are a count of registrations under a secret permutation: who does not know the secret cannot tell one from
+// another, and the key of a region that is gone comes again after 2^32 registrations at the soonest. Every access asks
+// anew: nothing keeps a pointer into a region from one packet to the next.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -12,6 +13,8 @@
 #include <memory>
 #include <span>
 #include <vector>
+
+#include "stack/tcp/isn.h"
 
 namespace bypass::rdma {
 
@@ -30,7 +33,7 @@ struct Mr {
 
 class MemoryTable {
  public:
-  MemoryTable(std::uint32_t max, std::uint64_t seed) : max_(max), generation_(static_cast<std::uint16_t>(seed)) {}
+  MemoryTable(std::uint32_t max, const tcp::Secret& secret) : secret_(secret), max_(max), slots_(kFirstSlots) {}
 
   /// Null: the table is full.
   Mr* add(const Mr& region);
@@ -46,13 +49,21 @@ class MemoryTable {
   [[nodiscard]] bool covers(const Pd& pd, std::span<const ibv_sge> sges, unsigned access) const;
 
  private:
-  static constexpr unsigned kIndexBits = 16;
-  std::uint32_t fresh_key(std::uint32_t index);
+  static constexpr std::size_t kFirstSlots = 16;
+  struct Slot {
+    std::uint32_t key = 0;  // 0: nothing is here
+    std::unique_ptr<Mr> region;
+  };
+  [[nodiscard]] std::uint32_t fresh_key();
+  [[nodiscard]] std::size_t place_of(std::uint32_t key) const;
+  std::unique_ptr<Mr> take(std::uint32_t key);
+  void put(std::unique_ptr<Mr> region);
+  void grow();
 
+  tcp::Secret secret_;
   std::uint32_t max_;
-  std::uint16_t generation_;
-  std::vector<std::unique_ptr<Mr>> slots_;
-  std::vector<std::uint32_t> free_;
+  std::uint32_t made_ = 0, count_ = 0;
+  std::vector<Slot> slots_;  // a power of two, half of them empty at least; a key is at the place it says or behind it
 };
 
 /// Calls each(address, bytes) for the pieces of a message's bytes from `offset` on, `len` of them, as its elements hold

@@ -175,9 +175,10 @@ bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
 
 int check_request(const Engine& e, const Qp& qp, const SendRequest& request) {
   const bool is_atomic = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  // Before they are looked at: a negative count of the program's is a large one.
+  if (!operation_fits(qp, request.opcode) || request.sges.size() > qp.cap.max_send_sge) return EINVAL;
   const std::uint64_t length = length_of(request);
-  if (!operation_fits(qp, request.opcode)) return EINVAL;
-  if (request.sges.size() > qp.cap.max_send_sge || length > e.config.limits.max_message) return EINVAL;
+  if (length > e.config.limits.max_message) return EINVAL;
   if (is_atomic && (length < 8 || (request.remote_addr & 7) != 0)) return EINVAL;
   const bool inlined = (request.flags & IBV_SEND_INLINE) != 0;
   if (inlined && (length > qp.cap.max_inline_data || request.opcode == IBV_WR_RDMA_READ || is_atomic)) return EINVAL;

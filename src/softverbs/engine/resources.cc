@@ -240,6 +240,11 @@ int Device::detach_multicast(Qp& qp, const ibv_gid& gid) {
   return 0;
 }
 
+void Device::leave_groups(Qp& qp) {
+  const auto left = std::erase_if(engine_->groups, [&](const Group& g) { return g.qp == &qp; });
+  qp.references -= static_cast<std::uint32_t>(left);
+}
+
 Made<Flow> Device::create_flow(Qp& qp, const FlowRule& rule) {
   Engine& e = *engine_;
   if (qp.type != IBV_QPT_RAW_PACKET) return {nullptr, EINVAL};

@@ -76,6 +76,12 @@ void Engine::on_link_up(Context& ctx) {
   resend_after_outage(env);
 }
 
+void Engine::on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  follow_mtu(env, port, before, mtu);
+}
+
 Instant Engine::next_timeout() const {
   const TimeWait* oldest = impl_->time_waits.oldest;
   return std::min(impl_->wheel.next_deadline(), oldest != nullptr ? oldest->expires : kNever);
@@ -174,6 +180,10 @@ void Engine::steer_all(Context& ctx) {
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
   tcp::steer_all(env);
+}
+
+void Engine::for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const {
+  tcp::for_each_steered(*impl_, each, argument);
 }
 
 Result<Endpoint> Engine::choose_endpoint(Context& ctx, const IpAddress& local, const Endpoint& remote) {
@@ -361,7 +371,7 @@ Engine::Orphans Engine::orphans() const {
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     if (!tcb.orphan() || !sends(tcb.state) || tcb.has(kHalfOpen)) return;
     if (tcb.overlay != nullptr && tcb.overlay->delivered) return;
-    (!tcb.ring.empty() || tcb.snd_una < tcb.text_end() ? found.with_data : found.closing)++;
+    (tcb.ring.empty() ? found.closing : found.with_data)++;
   });
   return found;
 }

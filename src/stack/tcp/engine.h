@@ -119,6 +119,8 @@ class Engine {
   void on_icmp(Context& ctx, const IcmpError& error);
   void on_timers(Context& ctx);
   void on_link_up(Context& ctx);
+  /// A port's packets may be larger or must be smaller from now on.
+  void on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu);
   [[nodiscard]] Instant next_timeout() const;  // kNever when idle
   /// Connections that found the device's ring full go on sending. Called at the start of each poll.
   void resume_output(Context& ctx);
@@ -148,6 +150,8 @@ class Engine {
   void close_listener(Context& ctx, Listener& listener);
   /// Notes all flows that need steering, for a device that knows none (FlowLog).
   void steer_all(Context& ctx);
+  /// See Stack::for_each_steered.
+  void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
   /// Whether a local port is taken for bind() (listener or connection without address reuse).
   [[nodiscard]] bool port_in_use(const Endpoint& local, bool reuse_address) const;
 
@@ -187,7 +191,7 @@ class Engine {
   void abort(Context& ctx, Tcb& tcb);
   /// A failed or ended connection's Tcb goes back to the slab (close() does this for living ones).
   /// Orphans that have not ended yet, for exit's linger: those whose peer lacks bytes, and those of which only the
-  /// FIN is not acknowledged.
+  /// FIN, or an overlay's last records, are not acknowledged.
   struct Orphans {
     std::size_t with_data = 0, closing = 0;
   };

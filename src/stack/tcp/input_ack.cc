@@ -117,8 +117,13 @@ void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
 }
 
 std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
-  if (tcb.options.send_buffer != 0) return tcb.options.send_buffer;
-  return std::min(core.config.send_buffer, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
+  const std::uint32_t limit =
+      tcb.options.send_buffer != 0
+          ? tcb.options.send_buffer
+          : std::min(core.config.send_buffer, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
+  // What an overlay reads from grows no more: full is full, and whoever waits must not be told of room.
+  const bool fixed = tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0;
+  return fixed ? std::min(limit, static_cast<std::uint32_t>(tcb.ring.capacity())) : limit;
 }
 
 void wake_writer(Env& env, Tcb& tcb) {

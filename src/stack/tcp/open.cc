@@ -18,8 +18,8 @@ constexpr std::uint32_t kHeaders = 40;       // IPv4 and TCP without options
 constexpr std::uint8_t kQuickAcks = 8;       // at the start, so that the peer's slow start is not held up
 constexpr std::uint32_t kReuseStep = 65537;  // above the last incarnation's window (as Linux)
 
-std::uint16_t own_mss(const Path& path, const Options& options) {
-  const std::uint32_t fits = path.mtu > kHeaders + kLeastMss ? path.mtu - kHeaders : kLeastMss;
+std::uint16_t own_mss(std::uint32_t mtu, const Options& options) {
+  const std::uint32_t fits = mtu > kHeaders + kLeastMss ? mtu - kHeaders : kLeastMss;
   const std::uint32_t most = options.max_segment != 0 ? options.max_segment : 0xffffU;
   return static_cast<std::uint16_t>(std::min({fits, std::max<std::uint32_t>(most, kLeastMss), 0xffffU}));
 }
@@ -83,6 +83,21 @@ void update_mss(Tcb& tcb) {
   tcb.mss = static_cast<std::uint16_t>(std::max<std::uint32_t>(most - option_bytes, kLeastMss - kTimestampsBytes));
 }
 
+// What a router has said of the way (RFC 1191) holds beside it.
+void follow_mtu(Env& env, std::uint16_t port, std::uint32_t before, std::uint32_t mtu) {
+  env.core.tcbs.for_each([&](Tcb& tcb) {
+    if (tcb.path.port != port || !tcb.has(kInFlowTable)) return;
+    env.core.current = &tcb;
+    const std::uint16_t fits = own_mss(mtu, tcb.options);
+    const bool narrower = tcb.own_mss < own_mss(before, tcb.options);
+    tcb.own_mss = narrower ? std::min(tcb.own_mss, fits) : fits;
+    tcb.path.mtu = narrower ? std::min(tcb.path.mtu, mtu) : mtu;
+    if (!synchronized(tcb.state)) return;
+    update_mss(tcb);
+    tcb.congestion.set_mss(tcb.mss);
+  });
+}
+
 void apply_options(Env& env, Tcb& tcb) {
   tcb.path.tos = tcb.options.tos;
   tcb.path.ttl = tcb.options.ttl;
@@ -107,7 +122,7 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   const std::uint32_t largest = options.receive_buffer != 0 ? options.receive_buffer : config.receive_buffer;
   tcb->rcv_scale = config.window_scaling ? window_scale_for(largest) : 0;
   tcb->rcv_limit = initial_receive_limit(env, *tcb);
-  tcb->own_mss = own_mss(path, options);
+  tcb->own_mss = own_mss(path.mtu, options);
   tcb->rcv_mss = std::min(tcb->own_mss, kDefaultMss);
   apply_options(env, *tcb);
   const Endpoint local{path.local, local_port}, remote{path.remote, remote_port};

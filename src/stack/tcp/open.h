@@ -19,6 +19,8 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
 void begin_above(Tcb& tcb, SeqNum last);
 /// The segment size that both sides, the path and the options in each header leave.
 void update_mss(Tcb& tcb);
+/// A port's MTU has changed: its connections' segments are as large as it lets them be, and their peers take.
+void follow_mtu(Env& env, std::uint16_t port, std::uint32_t before, std::uint32_t mtu);
 /// The handshake is done; `segment` acknowledged our SYN.
 void establish(Env& env, Tcb& tcb, const Segment& segment);
 /// Options that act at once: TOS, TTL, keep-alive, buffers.

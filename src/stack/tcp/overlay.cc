@@ -129,11 +129,13 @@ void release_sent(Engine& engine, Context& ctx, Tcb& tcb, std::uint64_t una) {
 
 void pin_ring(Tcb& tcb) {
   tcb.ring.pin();
+  tcb.overlay->pins_ring = true;
 }
 
 void unpin_ring(Engine& engine, Context& ctx, Tcb& tcb) {
   Env env{engine.impl(), ctx};
   tcb.ring.unpin(env.core.memory);
+  if (tcb.overlay != nullptr) tcb.overlay->pins_ring = false;
   if (tcb.has(kWantWritable)) wake_writer(env, tcb);  // the block may grow again
   reap(env, tcb);
 }

@@ -31,6 +31,7 @@ struct Overlay {
   Instant deadline = kNever;  // the protocol's timer
   std::uint32_t ready = 0;    // bytes in front of the receive queue that are the program's; not in rx_bytes
   std::uint16_t events = 0;   // posted while nobody had accepted the connection
+  bool pins_ring = false;     // pin_ring(), of the ring's pins one
   bool delivered = false;     // the protocol has ended our direction, and the peer has all of it
 
   /// The protocol's state.

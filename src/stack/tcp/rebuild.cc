@@ -117,7 +117,8 @@ void forget_links(Tcb& tcb) {
 // owner does at once. Whoever died between flag and pin was not changing this connection by name: the pin counts.
 void keep_pinned(Env& env, Tcb& tcb) {
   tcb.clear(kPinned);
-  if (!tcb.ring.pinned()) return;
+  const bool by_overlay = tcb.overlay != nullptr && tcb.overlay->pins_ring;
+  if (tcb.ring.pins() == (by_overlay ? 1 : 0)) return;
   tcb.set(kPinned);
   tcb.pinned_next = std::exchange(env.core.pinned, &tcb);
 }

@@ -61,6 +61,7 @@ class SendRing {
   void pin() { pins_++; }
   void unpin(Memory& memory);
   [[nodiscard]] bool pinned() const { return pins_ != 0; }
+  [[nodiscard]] std::uint32_t pins() const { return pins_; }
 
   /// Forgets all bytes (the connection is gone). The block goes at once or with the last pin or
   /// reservation; the struct must live until then.

@@ -99,14 +99,18 @@ void finish(Env& env, Tcb& tcb, Error error, Why why) {
 void destroy(Env& env, Tcb& tcb) {
   env.core.events.remove(tcb.event);
   tcb.event.user = nullptr;
-  release_receive_queue(env, tcb);
+  // An overlay has not seen yet what came along with the peer's FIN.
+  if (tcb.overlay == nullptr) release_receive_queue(env, tcb);
   tcb.set(kOrphan | kZombie);
   reap(env, tcb);
 }
 
 void reap(Env& env, Tcb& tcb) {
   if (!tcb.has(kZombie) || linked(tcb)) return;
-  if (tcb.overlay != nullptr) destroy_overlay(env, tcb);
+  if (tcb.overlay != nullptr) {
+    destroy_overlay(env, tcb);
+    release_receive_queue(env, tcb);
+  }
   if (tcb.ring.busy()) return;
   if (env.core.current == &tcb) env.core.current = nullptr;
   env.core.tcbs.free(&tcb);

@@ -90,4 +90,16 @@ void steer_all(Env& env) {
   steer_uncovered(core, nullptr);
 }
 
+void for_each_steered(const Core& core, void (*each)(void* argument, const FlowSpec&), void* argument) {
+  core.listeners.for_each([&](const Listener& listener) {
+    if (listener.steered) each(argument, {wire::kProtocolTcp, listener.local, {}});
+  });
+  core.tcbs.for_each([&](const Tcb& tcb) {
+    if (tcb.has(kSteered)) each(argument, flow_of(tcb));
+  });
+  core.time_waits.slab.for_each([&](const TimeWait& tw) {
+    if (tw.steered) each(argument, flow_of(tw.local, tw.remote, tw.flow));
+  });
+}
+
 }  // namespace bypass::tcp

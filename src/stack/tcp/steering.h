@@ -4,6 +4,8 @@
 // and those whose listener has gone.
 #pragma once
 
+#include "stack/port.h"
+
 namespace bypass::tcp {
 
 struct Core;
@@ -23,5 +25,7 @@ void steer_listener(Core& core, Listener& listener);
 void unsteer_listener(Env& env, Listener& listener);
 /// To a device that knows nothing yet: everything that is there.
 void steer_all(Env& env);
+/// Every flow that a device has been told of, or is about to be.
+void for_each_steered(const Core& core, void (*each)(void* argument, const FlowSpec&), void* argument);
 
 }  // namespace bypass::tcp

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "fastpath/shm/switch.h"
 #include "fastpath/shm/world.h"
 
 namespace bypass::test {
@@ -179,6 +180,31 @@ TEST(RingThreads, PeerScribblesOverAllThatIsShared_OursIsBrokenAndNothingElse) {
     stop = true;
     hostile.join();
   }
+}
+
+// Never both; and one of them, unless the writer was off its processor while it asked.
+TEST(RingThreads, ResumeAndStopAtOnce_OneIsSaid) {
+  constexpr int kRounds = 5'000;
+  std::vector<shm::SideBlock> sides(2 * kRounds);
+  std::vector<char> resumed(kRounds), stopped(kRounds);
+  std::atomic<int> writer_at = -1, reader_at = -1;
+  const auto meet = [](std::atomic<int>& own, const std::atomic<int>& other, int round) {
+    own = round;
+    while (other < round) std::this_thread::yield();
+  };
+  std::thread writer([&] {
+    for (int i = 0; i < kRounds; i++) {
+      meet(writer_at, reader_at, i);
+      resumed[i] = shm::claim_resume({&sides[2 * i], &sides[2 * i + 1], nullptr, 0});
+    }
+  });
+  for (int i = 0; i < kRounds; i++) {
+    meet(reader_at, writer_at, i);
+    stopped[i] = shm::claim_stop({&sides[2 * i + 1], &sides[2 * i], nullptr, 0});
+  }
+  writer.join();
+  for (int i = 0; i < kRounds; i++) EXPECT_FALSE(resumed[i] && stopped[i]) << i;
+  EXPECT_GT(std::count(resumed.begin(), resumed.end(), 1) + std::count(stopped.begin(), stopped.end(), 1), kRounds / 2);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ TEST_F(SwitchTest, New_BothDirectionsAreTheKernels) {
   EXPECT_TRUE(writer.may_cut());
   EXPECT_FALSE(reader.is_bounded());
   EXPECT_EQ(reader.from_kernel(1000), 1000U);
+  EXPECT_TRUE(reader.may_be_cut());
 }
 
 // --- To the ring
@@ -65,8 +66,10 @@ TEST_F(SwitchTest, Cut_BytesBeforeIt_AreReadFromTheKernelFirst_AndNotOneMore) {
   EXPECT_EQ(reader.from_kernel(1000), 10U);
   reader.on_read_from_kernel(7);
   EXPECT_EQ(reader.from_kernel(1000), 3U);
+  EXPECT_FALSE(reader.may_be_cut());
   reader.on_read_from_kernel(3);
   EXPECT_EQ(reader.rx(), Rx::kRing);
+  EXPECT_FALSE(reader.may_be_cut());
 }
 
 TEST_F(SwitchTest, ReadsOfAnUnboundedKernel_CountNothing) {
@@ -116,6 +119,16 @@ TEST_F(SwitchTest, Resume_BehindACutThatIsNotReachedYet) {
   reader.on_read_from_kernel(10);
   EXPECT_EQ(reader.rx(), Rx::kRing);
   EXPECT_EQ(reader.from_ring(1000, consumer), 5U);
+}
+
+TEST_F(SwitchTest, Resume_OfAnEmptyRing_BehindACutThatIsNotReachedYet) {
+  EXPECT_TRUE(reader.on_cut(10));
+  EXPECT_TRUE(reader.on_resume(0, consumer, kSize));
+  EXPECT_FALSE(reader.on_read_from_ring(consumer)) << "the kernel's bytes come first";
+  reader.on_read_from_kernel(10);
+  EXPECT_TRUE(reader.on_read_from_ring(consumer));
+  EXPECT_EQ(reader.rx(), Rx::kKernel);
+  EXPECT_EQ(reader.from_kernel(1000), 1000U);
 }
 
 TEST_F(SwitchTest, WriterThatResumed_MayCutAgain_AndTheReaderFollows) {
@@ -213,17 +226,37 @@ TEST_F(SwitchTest, StoppedReader_HearsCutAndResumeThatWereUnderWay) {
   reader.stop_reading();
   EXPECT_TRUE(reader.on_cut(3));
   EXPECT_FALSE(reader.is_bounded());
+  EXPECT_FALSE(reader.may_be_cut());
   EXPECT_TRUE(reader.on_resume(1000, consumer, kSize));
   EXPECT_EQ(reader.rx(), Rx::kKernel);
   EXPECT_EQ(reader.from_kernel(1000), 1000U);
 }
 
-TEST_F(SwitchTest, BothGoBackAtOnce_NothingIsReturnedTwice) {
+// Bytes of the ring could not follow those that went over the kernel meanwhile: claims see to it that nobody says both.
+TEST_F(SwitchTest, Stop_AfterResume_OnlyOfARingThatIsRead) {
   move();
   put(10), take(4);
-  writer.stop_writing();  // RESUME{10}, and the reader's STOP{4} is under way
-  EXPECT_TRUE(writer.on_stop(4, producer, kSize));
+  writer.resume();
+  EXPECT_FALSE(Switch(writer).on_stop(4, producer, kSize));
+  take(6);
+  EXPECT_TRUE(writer.on_stop(10, producer, kSize));
   EXPECT_EQ(writer.tx(), Tx::kKernel);
+}
+
+TEST_F(SwitchTest, ResumeAndStop_ExcludeEachOther) {
+  EXPECT_TRUE(shm::claim_resume(out));
+  EXPECT_FALSE(shm::claim_stop(in));
+  shm::end_resume(out);
+  EXPECT_TRUE(shm::claim_stop(in));
+  EXPECT_FALSE(shm::claim_resume(out));
+  EXPECT_FALSE(shm::claim_resume(out)) << "STOP is for good";
+}
+
+TEST_F(SwitchTest, WriterThatNeverFinishesItsClaim_IsNotWaitedForWithoutEnd) {
+  side[0].resumed = 1;
+  EXPECT_FALSE(shm::claim_stop(in));
+  side[0].resumed = 0;
+  EXPECT_TRUE(shm::claim_resume(out)) << "the reader has taken its word back";
 }
 
 // --- What is said

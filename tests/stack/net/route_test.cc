@@ -109,7 +109,7 @@ TEST_F(NetworkRoutes, Resolve_FillsThePath) {
   EXPECT_EQ(path.local, ip("10.9.0.1"));
   EXPECT_EQ(path.next_hop, ip("10.9.0.254"));
   EXPECT_EQ(path.mtu, 1500U);
-  EXPECT_EQ(host.network().resolve(ip("10.9.0.7"), ip("8.8.8.8"), path).error(), Error::kAddressNotAvailable);
+  EXPECT_EQ(host.network().resolve(ip("10.9.0.7"), ip("8.8.8.8"), path).error(), Error::kNoRoute);
   IpAddress v6;
   v6.bytes[0] = 0xfd;
   EXPECT_EQ(host.network().resolve({}, v6, path).error(), Error::kNoRoute);

@@ -188,6 +188,23 @@ TEST(Overlay, Fin_FollowsTheLastRecord) {
   EXPECT_EQ(s.state(), State::kFinWait2);
 }
 
+/// Exit does not linger for these where every wire's other end has gone.
+TEST(Overlay, RecordsOfAnOrphanWithoutBytes_AreItsEnd) {
+  Script s;
+  Toy toy;
+  install(s, toy);
+  open_active(s).ignore_all();
+  s.write(5);
+  send(s, toy, "<A>", 0, 5);
+  s.ignore_all();
+  tcp::orphan(s.engine(), *s.tcb());
+  EXPECT_EQ(s.engine().orphans().with_data, 1U);
+  s.inject(seg().seq(1).ack(9));
+  send(s, toy, "END", 0, 0);
+  EXPECT_EQ(s.engine().orphans().with_data, 0U);
+  EXPECT_EQ(s.engine().orphans().closing, 1U);
+}
+
 TEST(Overlay, Refill_IsAskedWhenEverythingHasLeft) {
   Script s;
   Toy toy;

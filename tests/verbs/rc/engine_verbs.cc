@@ -285,7 +285,10 @@ struct EngineCalls {
       context.end->rtr = *to;
       introduce(context, to->ah_attr.grh.dgid);
     }
-    if (to->qp_state == IBV_QPS_RTS) context.end->rts = *to;
+    if (to->qp_state == IBV_QPS_RTS) {
+      context.end->rts = *to;
+      to->max_rd_atomic = std::max(to->max_rd_atomic, context.end->reads);
+    }
     return context.engine().modify_qp(*Pair::of(handle).engine, *to, static_cast<unsigned>(mask));
   }
   // The kernel, or the software library, asks for the peer's MAC on the way to RTR.

@@ -44,6 +44,7 @@ class EngineVerbs {
     bool poll_fails = false;                                                               // poll_cq says -1
     bool has_iova = true;                                                                  // ibv_reg_mr_iova
     std::uint32_t most_inline = 512;
+    std::uint8_t reads = 0;  // and atomic operations that queue pairs may have under way, whatever they are told
     std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
     std::vector<Posted> posted;
     std::size_t doorbells = 0;

@@ -8,58 +8,17 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "fastpath/hosts.h"
-#include "joint.h"
+#include "hosts.h"
 
 namespace bypass::verbs {
 namespace {
 
-using fastpath::test::Hosts;
 using fastpath::test::HostsConfig;
 
 std::uint64_t number(const char* name) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
 }
-
-/// A world for one run of Hosts. Its links die now and then by themselves where frames are lost: that is part of it.
-class RcHosts {
- public:
-  RcHosts(std::uint64_t seed, HostsConfig config, const RcJoint::Config& joint)
-      : random_(seed * 31 + 7), world_(seed, 0), joint_(joint) {
-    world_.buffers[0].clear();
-    world_.buffers[1].clear();
-    config.join = [this](std::size_t bytes, std::span<const std::byte>(&buffers)[2]) { return join(bytes, buffers); };
-    hosts = std::make_unique<Hosts>(seed, config);
-  }
-
-  std::unique_ptr<fastpath::test::Joint> join(std::size_t bytes, std::span<const std::byte> (&buffers)[2]) {
-    if (links++ == 0) open(bytes, buffers);
-    auto made = std::make_unique<RcJoint>(world_, random_, joint_.step);
-    EXPECT_STREQ(made->problem(), nullptr) << "link " << links;
-    return made;
-  }
-
-  unsigned links = 0;
-
- private:
-  void open(std::size_t bytes, std::span<const std::byte> (&buffers)[2]) {
-    EXPECT_TRUE(world_.open(joint_.spec)) << world_.problem;
-    for (std::size_t i = 0; i < 2; i++) {
-      const char* problem = nullptr;
-      world_.memory[i].resize(bytes);
-      EXPECT_TRUE(world_.devices[i]->add_memory(buffers[i], problem)) << problem;
-    }
-    world_.verbs.fabric().wire().set_impairment({.loss = joint_.loss});
-  }
-
-  sim::Random random_;
-  RcWorld world_;
-  RcJoint::Config joint_;
-
- public:
-  std::unique_ptr<Hosts> hosts;  // gone before the world
-};
 
 struct Sum {
   std::uint64_t lane_bytes = 0;
@@ -72,12 +31,11 @@ Sum run_seeds(std::uint64_t count, MakeConfig make) {
   if (number("BYPASS_TEST_LONG") != 0) count *= 10;
   Sum sum;
   for (std::uint64_t seed = only != 0 ? only : 1; seed <= (only != 0 ? only : count); seed++) {
-    HostsConfig config;
-    RcJoint::Config joint;
-    make(seed, config, joint);
-    joint.spec.timeout = 8;  // 1 ms
-    joint.spec.window = static_cast<std::uint16_t>(config.window);
-    RcHosts run(seed, config, joint);
+    RcHosts::Config config;
+    make(seed, config.hosts, config.joint);
+    config.joint.spec.timeout = 8;  // 1 ms
+    config.joint.spec.window = static_cast<std::uint16_t>(config.hosts.window);
+    RcHosts run(seed, config);
     EXPECT_TRUE(run.hosts->run()) << "BYPASS_TEST_SEED=" << seed << "\n" << run.hosts->report();
     sum.lane_bytes += run.hosts->lane_bytes();
     sum.deaths += run.hosts->deaths();
@@ -113,17 +71,16 @@ TEST(RcLanes, SixtyFourLanesOnALinkThatDiesFiftyTimes) {
 // Section 6.11 of the issue: as many connections as a server has, over one queue pair.
 TEST(RcLanes, TenThousandOverOneQueuePair) {
   using Clock = std::chrono::steady_clock;
-  HostsConfig config;
-  config.connections = 10'000;
-  config.bytes = 3'000;
-  config.kills = 0;
-  config.leaves = false;
-  config.buffer_log2 = 11;
-  config.window = 512;
-  RcJoint::Config joint;
-  joint.spec.timeout = 8;
+  RcHosts::Config config;
+  config.hosts.connections = 10'000;
+  config.hosts.bytes = 3'000;
+  config.hosts.kills = 0;
+  config.hosts.leaves = false;
+  config.hosts.buffer_log2 = 11;
+  config.hosts.window = 512;
+  config.joint.spec.timeout = 8;
   const auto began = Clock::now();
-  RcHosts run(1, config, joint);
+  RcHosts run(1, config);
   EXPECT_TRUE(run.hosts->run()) << run.hosts->report().substr(0, 1000);
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
   EXPECT_EQ(run.links, 1U);

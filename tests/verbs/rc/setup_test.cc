@@ -339,6 +339,28 @@ TEST_F(RcSetupTest, DeviceLost_EndsIt) {
   EXPECT_EQ(world.devices[0]->request(8, world.memory[0], world.verbs.end(1).address(), world.verbs.now()), nullptr);
 }
 
+// Events wait until somebody looks; what happened before a link was asked for is not its failure.
+TEST_F(RcSetupTest, PortWasDownBefore_IsNotItsFailure) {
+  world.verbs.report(0, IBV_EVENT_PORT_ERR);
+  world.verbs.report(0, IBV_EVENT_PORT_ACTIVE);
+  world.request();
+  world.devices[0]->attend();
+  world.settle();
+  expect(0, SetupState::kUp, Reason::kNone);
+  expect(1, SetupState::kUp, Reason::kNone);
+}
+
+TEST_F(RcSetupTest, EventsFoundOnTheWay_WakeTheOthers) {
+  world.request();
+  world.devices[0]->attend();
+  world.verbs.report(0, IBV_EVENT_PORT_ERR);
+  std::vector<std::byte> memory(4096);
+  ASSERT_NE(world.devices[0]->request(8, memory, world.verbs.end(1).address(), world.verbs.now()), nullptr);
+  pollfd one{world.devices[0]->descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&one, 1, 0), 1);
+  expect(0, SetupState::kFailed, Reason::kNoDevice);
+}
+
 TEST_F(RcSetupTest, TooManyLinks_AreRefused) {
   std::vector<std::byte> one(4096);
   for (std::size_t i = 0; i < RcDevice::kMostLinks; i++)

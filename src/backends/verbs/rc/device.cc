@@ -11,6 +11,7 @@
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
+#include "backends/verbs/problem.h"
 
 namespace bypass::verbs {
 namespace {
@@ -18,16 +19,6 @@ namespace {
 using fastpath::Reason;
 using packet::host;
 using packet::libc;
-
-std::string reason(int error) {
-  const char* const known = strerrordesc_np(error);
-  return known != nullptr ? known : "error " + std::to_string(error);
-}
-
-bool say(std::string& problem, const std::string& what, int error) {
-  problem = what + ": " + reason(error);
-  return false;
-}
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -192,6 +183,8 @@ void RcDevice::remove_memory(std::span<const std::byte> range) {
 // --- Links
 
 RcSetup* RcDevice::make_setup(std::span<std::byte> memory, const IpAddress& peer, Instant now) {
+  // What the device has had to say so far is not about this one: a port that came up was down before.
+  if (take_events()) wakeup_.ring();
   sweep();
   if (lost_ || setups_.size() + closing_.size() >= kMostLinks) return nullptr;
   return setups_.emplace_back(std::make_unique<RcSetup>(*common_, memory, peer, now)).get();
@@ -234,18 +227,27 @@ bool RcDevice::gone(std::span<const std::byte> memory) {
 
 void RcDevice::attend() {
   wakeup_.fetch();
+  take_events();
+  sweep();
+}
+
+// False: there were none.
+bool RcDevice::take_events() {
+  bool any = false;
   ibv_async_event event;
-  for (;;) {
-    if (lost_) break;
-    if (context_.verbs->get_async_event(context_.device, &event) != 0) {
-      if (errno != EAGAIN && errno != EINTR) fail_all();
-      if (errno != EINTR) break;
+  while (!lost_) {
+    if (context_.verbs->get_async_event(context_.device, &event) == 0) {
+      any = true;
+      handle(event);
+      context_.verbs->ack_async_event(&event);
       continue;
     }
-    handle(event);
-    context_.verbs->ack_async_event(&event);
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) break;
+    any = true;
+    fail_all();
   }
-  sweep();
+  return any;
 }
 
 void RcDevice::handle(const ibv_async_event& event) {

@@ -31,6 +31,7 @@ class RcDevice final : public fastpath::LinkDevice {
   /// Calls that wait get a thread of their own. Without, they are made at once: for tests.
   bool start_thread(std::string& problem);
 
+  [[nodiscard]] fastpath::Mover mover() const override { return fastpath::Mover::kRc; }
   bool add_memory(std::span<const std::byte> range, const char*& problem) override;
   void remove_memory(std::span<const std::byte> range) override;
   fastpath::LinkSetup* request(std::uint32_t id, std::span<std::byte> memory, const IpAddress& peer,
@@ -53,6 +54,7 @@ class RcDevice final : public fastpath::LinkDevice {
   bool find_gid(const IpAddress& address, int count, std::string& problem);
   bool prepare(const fastpath::LinkDeviceSpec& spec, std::string& problem);
   RcSetup* make_setup(std::span<std::byte> memory, const IpAddress& peer, Instant now);
+  bool take_events();
   void handle(const ibv_async_event& event);
   void fail_all();
   void sweep();

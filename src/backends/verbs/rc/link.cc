@@ -106,12 +106,14 @@ std::size_t RcLink::post_some(std::span<const Write> batch) {
 
 void RcLink::post(std::span<const Write> batch) {
   while (!batch.empty() && !failed_) batch = batch.subspan(post_some(batch.first(std::min(batch.size(), kBurst))));
+  if (posted_ - looked_ >= kLookEvery) look();
 }
 
 // --- Reading
 
 // Receives have no buffers: a write brings its own address.
 void RcLink::refill() {
+  if (receives_ + RcQueuePair::kRefill > wanted_receives_) return;
   std::array<ibv_recv_wr, RcQueuePair::kRefill> list{};
   for (std::size_t i = 0; i < list.size(); i++) {
     list[i].wr_id = kReceive;
@@ -142,6 +144,7 @@ std::size_t RcLink::take_completions(std::span<Arrival> out, bool& more) {
   std::size_t n = 0;
   more = false;
   if (gone_ || out.empty()) return 0;
+  looked_ = posted_;
   const int got = ibv_poll_cq(pair_.completions(), static_cast<int>(std::min(out.size(), found.size())), found.data());
   for (int i = 0; i < got; i++) {
     const ibv_wc& wc = found[static_cast<std::size_t>(i)];
@@ -169,6 +172,14 @@ std::size_t RcLink::take_stash(std::span<Arrival> out) {
   return n;
 }
 
+// Messages wait for poll().
+void RcLink::look() {
+  if (unstashed_ != stashed_) return;
+  bool more = false;
+  unstashed_ = 0;
+  stashed_ = take_completions(stash_, more);
+}
+
 std::size_t RcLink::poll(std::span<Arrival> out) {
   std::size_t n = 0;
   if (unstashed_ != stashed_) [[unlikely]]
@@ -191,11 +202,7 @@ bool RcLink::arm() {
   const Armed wanted = room() != 0 ? Armed::kMessages : Armed::kAll;
   if (pair_.arm(wanted == Armed::kMessages) != 0) return true;
   armed_ = wanted;
-  if (unstashed_ == stashed_) {
-    bool more = false;
-    unstashed_ = 0;
-    stashed_ = take_completions(stash_, more);
-  }
+  look();
   return unstashed_ != stashed_ || state() != before;
 }
 

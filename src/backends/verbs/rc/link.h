@@ -23,6 +23,9 @@ namespace bypass::verbs {
 class RcLink final : public fastpath::Link {
  public:
   static constexpr std::uint32_t kSignalEvery = 32;
+  /// Requests after which a sender that does not poll looks at the device all the same: while it only writes,
+  /// acknowledgements and credits would lie there until its queue was full.
+  static constexpr std::uint32_t kLookEvery = 16;
 
   /// `memory` is what the peer writes.
   RcLink(const RcContext& context, const SendMemory& buffers, std::span<std::byte> memory)
@@ -60,6 +63,7 @@ class RcLink final : public fastpath::Link {
   void on_receive(const ibv_wc& wc, std::span<fastpath::Arrival> out, std::size_t& n);
   std::size_t take_completions(std::span<fastpath::Arrival> out, bool& more);
   std::size_t take_stash(std::span<fastpath::Arrival> out);
+  void look();
   void finish_giving_up();
 
   const RcContext& context_;
@@ -71,6 +75,7 @@ class RcLink final : public fastpath::Link {
   std::uint32_t inline_bytes_ = 0;
   std::uint32_t depth_ = 0;                   // of the send queue, but for the last request
   std::uint64_t posted_ = 0, completed_ = 0;  // requests to send
+  std::uint64_t looked_ = 0;                  // at the device, when so many were posted
   std::uint32_t unsignalled_ = 0;
   std::uint32_t wanted_receives_ = 0, receives_ = 0;  // posted
   enum class Armed : std::uint8_t { kNo, kMessages, kAll } armed_ = Armed::kNo;
@@ -78,7 +83,7 @@ class RcLink final : public fastpath::Link {
   bool last_done_ = false;
   bool giving_up_ = false;
   bool gone_ = false;
-  // What arm() has found
+  // What look() has found
   std::array<fastpath::Arrival, kBurst> stash_{};
   std::size_t stashed_ = 0, unstashed_ = 0;
   // Requests as they are posted

@@ -7,14 +7,11 @@
 #include <cstring>
 
 #include "fastpath/message.h"
-#include "fastpath/ring.h"
 
 namespace bypass::verbs {
 
-using fastpath::LinkBlock;
 using fastpath::LinkHead;
 using fastpath::LinkState;
-using fastpath::Message;
 using fastpath::Op;
 using fastpath::Reason;
 using fastpath::RecordType;
@@ -23,7 +20,6 @@ using fastpath::SetupState;
 namespace {
 
 constexpr std::uint32_t kPsnMask = 0xffffff;
-constexpr std::size_t kProofAt = offsetof(LinkBlock, reserved);
 
 Reason reason_of(int error) {
   switch (error) {
@@ -57,14 +53,14 @@ void RcSetup::request(std::uint32_t id) {
 }
 
 void RcSetup::answer(std::span<const std::byte> body, Reason refusal) {
-  told_ = true;
+  owes_.told = true;
   LinkHead head;
-  Reason why = decode(body, head);
+  Reason why = decode(body, fastpath::Mover::kRc, head);
   id_ = head.link;
   if (why == Reason::kNone) why = refusal;
   if (why == Reason::kNone) why = decode(body, peer_, remote_);
   if (why != Reason::kNone) {
-    owes_answer_ = true;
+    owes_.answer = true;
     return end_with(why);
   }
   local_.window = remote_.window = std::min(local_.window, remote_.window);
@@ -136,18 +132,18 @@ void RcSetup::after_work() {
   }
   if (step_ != Step::kMaking && step_ != Step::kConnecting) return;
   if (outcome_ != Reason::kNone) {
-    owes_answer_ = !asks_;
+    owes_.answer = !asks_;
     return asks_ ? fail(outcome_) : end_with(outcome_);
   }
   if (work_ == Work::kMake) {
     step_ = Step::kAsked;
-    owes_request_ = true;
+    owes_.request = true;
   } else if (asks_) {
     step_ = Step::kPinging;
     send_proof(Op::kLinkPing);
   } else {
     step_ = Step::kAnswered;
-    owes_answer_ = true;
+    owes_.answer = true;
   }
 }
 
@@ -156,9 +152,9 @@ void RcSetup::after_work() {
 void RcSetup::on_record(RecordType type, std::span<const std::byte> body) {
   if (is_over()) return;
   LinkHead head;
-  if (const Reason why = decode(body, head); why != Reason::kNone) return fail(why);
+  if (const Reason why = decode(body, fastpath::Mover::kRc, head); why != Reason::kNone) return fail(why);
   if (head.link != id_) return fail(Reason::kLinkValue);
-  if (type == RecordType::kLinkAcc && step_ == Step::kAsked && !owes_request_)
+  if (type == RecordType::kLinkAcc && step_ == Step::kAsked && !owes_.request)
     return head.reason != Reason::kNone ? end_with(head.reason) : on_accepted(body);
   if (type == RecordType::kLinkReady) return on_ready(head.reason);
   fail(Reason::kBadState);
@@ -180,29 +176,13 @@ void RcSetup::on_ready(Reason theirs) {
 
 bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {
   if (step_ >= Step::kClosing) return false;
-  const auto take = [&](bool& owed, RecordType type, bool with_end) {
-    if (!owed) return false;
-    owed = false;
-    told_ = true;
-    record = {.type = type, .link = id_};
-    const LinkHead head{.link = id_, .reason = reason_};
-    const bool whole = with_end && reason_ == Reason::kNone;
-    record.length = static_cast<std::uint32_t>(whole ? encode(head, local_, body) : encode(head, body));
-    return true;
-  };
-  return take(owes_request_, RecordType::kLinkReq, true) || take(owes_answer_, RecordType::kLinkAcc, true) ||
-         take(owes_ready_, RecordType::kLinkReady, false);
+  return owes_.next({.link = id_, .reason = reason_}, local_, record, body);
 }
 
 // --- The proof
 
 void RcSetup::send_proof(Op op) {
-  fastpath::Write write;
-  write.to = kProofAt;
-  write.small_length = sizeof remote_.nonce;
-  std::memcpy(write.small.data(), &remote_.nonce, sizeof remote_.nonce);
-  write.notify = true;
-  write.immediate = fastpath::to_immediate({op, 0, fastpath::kNoLane});
+  const fastpath::Write write = fastpath::proof_write(op, remote_.nonce);
   link_.post({&write, 1});
 }
 
@@ -214,13 +194,11 @@ void RcSetup::look_at_link() {
 
 void RcSetup::on_message(const fastpath::Arrival& arrival) {
   if (step_ == Step::kPonged) return fail(Reason::kBadState);
-  const Message message = fastpath::to_message(arrival.immediate);
-  const bool right = message.op == (asks_ ? Op::kLinkPong : Op::kLinkPing) && arrival.length == sizeof local_.nonce &&
-                     fastpath::read_counter(&link_.memory()[kProofAt]) == local_.nonce;
-  if (!right) return fail(Reason::kUnproven);
+  const Op expected = asks_ ? Op::kLinkPong : Op::kLinkPing;
+  if (!fastpath::is_proof(arrival, expected, link_.memory(), local_.nonce)) return fail(Reason::kUnproven);
   if (asks_) {
     step_ = Step::kUp;
-    owes_ready_ = true;
+    owes_.ready = true;
     return;
   }
   step_ = Step::kPonged;
@@ -241,8 +219,7 @@ void RcSetup::poll(Instant now) {
 
 void RcSetup::fail(Reason why) {
   if (step_ == Step::kUp) return link_.fail();  // its end is LinkEnd's affair
-  owes_ready_ = told_ && !owes_answer_;
-  owes_request_ = false;
+  owes_.fail();
   end_with(why);
 }
 

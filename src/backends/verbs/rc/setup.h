@@ -13,8 +13,8 @@
 #include "backends/verbs/rc/link.h"
 #include "backends/verbs/rc/worker.h"
 #include "fastpath/link_device.h"
-#include "fastpath/message.h"
 #include "fastpath/rc_record.h"
+#include "fastpath/setup_parts.h"
 
 namespace bypass::verbs {
 
@@ -102,8 +102,7 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   bool asks_ = false;
   Step step_ = Step::kMaking;
   fastpath::Reason reason_ = fastpath::Reason::kNone;
-  bool owes_request_ = false, owes_answer_ = false, owes_ready_ = false;
-  bool told_ = false;  // the peer has heard of the link
+  fastpath::OwedRecords owes_;
   fastpath::RcEnd local_, remote_;
   // The worker's, while it is busy
   Work work_ = Work::kMake;

@@ -1,0 +1,334 @@
+// PeerLinks: a connection's side.
+#include "fastpath/peer_links.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "stack/tcp/core.h"
+#include "stack/tcp/input.h"
+
+namespace bypass::fastpath {
+
+using tcp::Tcb;
+
+namespace {
+
+/// While lanes wait for room on a link.
+constexpr Duration kRoomLook = std::chrono::milliseconds(1);
+/// A peer that lives has said all that a lane waits for by then.
+constexpr Duration kMostHaunted = std::chrono::seconds(5);
+
+/// A number of this stack's, whose upper bits say where it is, if that is known.
+std::uint32_t make_tag(const PeerLinks::Config& config) {
+  const auto random = static_cast<std::uint32_t>(config.random());
+  if (config.place == 0) return random;
+  return config.place << (32 - PeerLinks::kPlaceBits) | random >> PeerLinks::kPlaceBits;
+}
+
+PeerTable* make_table(Memory& memory, std::uint32_t tag) {
+  void* const place = memory.allocate(sizeof(PeerTable));
+  if (place == nullptr) return nullptr;
+  auto* table = new (place) PeerTable;
+  table->tag = tag;
+  return table;
+}
+
+FramedConfig framed_config(const PeerTable* table, const PeerLinks::Config& links) {
+  FramedConfig config;
+  config.tcp_window = links.tcp_window;
+  config.handshake.capabilities = links.capabilities;
+  if (table != nullptr) config.handshake.tag = table->tag;
+  return config;
+}
+
+}  // namespace
+
+PeerLinks::PeerLinks(tcp::Engine& engine, Memory& memory, const Config& config)
+    : engine_(engine),
+      memory_(memory),
+      config_(config),
+      table_(make_table(memory, make_tag(config))),
+      framed_(engine, framed_config(table_, config), *this) {
+  if (config_.link_memory == 0) {
+    const auto share = static_cast<std::uint32_t>(std::min<std::size_t>(memory.stats().budget_bytes / 32, 1U << 31));
+    config_.link_memory = std::clamp(std::bit_floor(share), LinkLayout::kLeast, LinkLayout::kMost);
+  }
+}
+
+// --- Finding
+
+PeerLink* PeerLinks::find(std::uint32_t id) {
+  if (id == 0) return nullptr;
+  for (std::uint64_t left = table_->used; left != 0; left &= left - 1) {
+    PeerLink& link = table_->links[static_cast<std::size_t>(std::countr_zero(left))];
+    if (link.id == id) return &link;
+  }
+  return nullptr;
+}
+
+/// The one that is there or under way; else the one that says when to try again; null: there has been none.
+PeerLink* PeerLinks::link_to(const Tcb& tcb, const Framed& framed) {
+  const std::uint32_t tag = tag_of_peer(framed);
+  PeerLink* found = nullptr;
+  table_->for_each([&](std::size_t, PeerLink& link) {
+    if (link.tag != tag || link.port != tcb.path.port || link.peer != tcb.path.remote || link.passed_on) return;
+    if (found == nullptr || link.is_current() || (!found->is_current() && link.retry > found->retry)) found = &link;
+  });
+  return found;
+}
+
+const PeerLink* PeerLinks::link_of(const Tcb& tcb) const {
+  if (!FramedTcp::has(tcb)) return nullptr;
+  const Framed& framed = FramedTcp::of(tcb);
+  if (!framed.on_lane()) return nullptr;
+  return const_cast<PeerLinks*>(this)->find(framed.link);
+}
+
+// --- What FramedTcp asks
+
+/// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked. And there is
+/// a device for it at both ends, as far as they have said.
+bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
+  const Path& path = tcb.path;
+  if (path.neighbour == Path::kLooped || path.next_hop != path.remote) return false;
+  const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
+  if (theirs == nullptr) return roce || shm;
+  const bool both_shm = shm && (theirs->capabilities & kCapShm) != 0;
+  if (both_shm && !at_our_place(theirs->tag)) tell_place(tcb, theirs->tag);
+  return (roce && (theirs->capabilities & kCapRoce) != 0) || (both_shm && at_our_place(theirs->tag));
+}
+
+/// What keeps a neighbour's connections from shared memory is noted once, and not for each of them. That another host
+/// shares none needs no word.
+void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
+  const bool neighbour = config_.place != 0 && (tag ^ table_->tag) >> (32 - kHostBits) == 0;
+  if (!neighbour || std::find(told_.begin(), told_.end(), tcb.path.remote) != told_.end()) return;
+  told_[next_told_++ % told_.size()] = tcb.path.remote;
+  PeerLink link;
+  link.peer = tcb.path.remote;
+  link.mover = Mover::kShm;
+  link.stage = Stage::kRefused;
+  link.reason = Reason::kElsewhere;
+  note(link);
+}
+
+std::span<const std::byte> PeerLinks::memory(std::uint32_t id) {
+  const PeerLink* const link = find(id);
+  if (link == nullptr || link->memory == nullptr) return {};
+  return {link->memory, link->bytes};
+}
+
+void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
+  Lane& lane = framed.lane;
+  PeerLink* link = find(framed.link);
+  if (link != nullptr && (lane.detached() || lane.offered())) {
+    table_->count(*link).returns++;
+    unlist(*link, framed);
+    note_detached(*link, framed);
+    // The peer knows no such link any more.
+    if (lane.declined() == Reason::kLinkError && lane.opens()) fail(*link, Reason::kPeerLinkDown);
+    link = nullptr;
+  }
+  if (link == nullptr) {
+    if (lane.offered()) {
+      answer_offer(tcb, framed);
+    } else if (framed.both_framed()) {
+      look_for_lane(ctx, tcb, framed);
+    }
+    link = find(framed.link);
+  }
+  if (link == nullptr) return;
+  if (lane.link_suspect()) fail(*link, Reason::kPeerLinkDown);
+  if (lane.can_cut() && (!link->reads_memory || may_read(tcb))) {
+    framed_.cut(tcb);
+    link->used = true;
+  }
+  LaneTable lanes{*link};
+  link->end.enqueue(framed.place, lanes);
+}
+
+// --- Lanes
+
+void PeerLinks::look_for_lane(Context& ctx, Tcb& tcb, Framed& framed) {
+  Lane& lane = framed.lane;
+  PeerLink* const link = link_to(tcb, framed);
+  if (link != nullptr && link->carrier == nullptr && own_[index_of(*link)].setup != nullptr) link->carrier = &tcb;
+  if (!lane.opens() || !lane.detached() || lane.aborted() || framed.shut || framed.closed) return;
+  if (link == nullptr || !link->is_current()) return want(ctx, tcb, framed);
+  if (link->stage != Stage::kUp || !may_look(*link, framed)) return;
+  framed.tried = link->id;
+  framed.tried_round = link->round;
+  framed.tried_at = framed.activity();
+  LaneAddress address;
+  if (list(*link, tcb, framed, address)) lane.offer(link->id, address, link->peer_memory);
+}
+
+void PeerLinks::answer_offer(Tcb& tcb, Framed& framed) {
+  Lane& lane = framed.lane;
+  PeerLink* const link = find(lane.link());
+  const bool known = link != nullptr && link->peer == tcb.path.remote && link->tag == tag_of_peer(framed);
+  // LINK_READY is on its way, on another connection: answered at this one's next turn.
+  if (known && link->stage == Stage::kSettingUp) return;
+  if (!known || link->stage != Stage::kUp) return lane.decline(Reason::kLinkError);
+  LaneAddress address;
+  if (!list(*link, tcb, framed, address)) return lane.decline(Reason::kNoMemory);
+  lane.accept(address, link->peer_memory);
+  if (lane.aborted()) unlist(*link, framed);
+}
+
+/// Gives the connection a number and a ring: the largest that is free.
+bool PeerLinks::list(PeerLink& link, Tcb& tcb, Framed& framed, LaneAddress& address) {
+  const auto free = std::find_if(link.free.begin(), link.free.end(), [](std::uint16_t n) { return n != kNoLane; });
+  if (free == link.free.end()) {
+    link.unmet++;
+    return false;
+  }
+  const std::uint16_t number = *free;
+  LanePlace& place = link.places[number];
+  *free = place.next;
+  place = {.tcb = &tcb,
+           .listed = true,
+           .sent = ~static_cast<std::uint32_t>(framed.lane.next_offset()),
+           .taken = static_cast<std::uint32_t>(framed.lane.consumed())};  // not quiet yet
+  link.listed++;
+  table_->count(link).lanes++;
+  framed.link = link.id;
+  framed.place = number;
+  framed.lane.queued = 0;
+  address = link.layout().address(number);
+  std::fill_n(link.memory + address.credit, sizeof(CreditBlock), std::byte{});  // the last lane's counters
+  return true;
+}
+
+void PeerLinks::free_place(PeerLink& link, std::uint16_t number) {
+  LaneTable lanes{link};
+  link.end.dequeue(number, lanes);
+  std::uint16_t& free = link.free[link.layout().size_of(number)];
+  link.places[number] = {.next = free};
+  free = number;
+  link.listed--;
+}
+
+void PeerLinks::unlist(PeerLink& link, Framed& framed) {
+  free_place(link, framed.place);
+  framed.link = 0;
+  framed.place = kNoLane;
+}
+
+/// Devices can read the send ring, wherever it may come to lie before it is pinned.
+bool PeerLinks::may_read(const Tcb& tcb) const {
+  const std::size_t top = memory_.blocks().size() + 2 * std::size_t{tcp::send_limit(engine_.impl(), tcb)};
+  return table_->registered >= std::min(top, memory_.most_block_bytes());
+}
+
+// --- The end of a connection
+
+bool PeerLinks::on_gone(Context&, Tcb& tcb, Framed& framed) {
+  table_->for_each([&](std::size_t, PeerLink& link) {
+    if (link.carrier == &tcb) link.carrier = nullptr;
+  });
+  PeerLink* const link = find(framed.link);
+  if (link == nullptr) return false;
+  if (framed.lane.detached() || framed.lane.offered() || framed.lane.released()) {
+    unlist(*link, framed);
+    return false;
+  }
+  LanePlace& place = link->places[framed.place];
+  LaneTable lanes{*link};
+  link->end.dequeue(framed.place, lanes);
+  Lane* const ghost = new (&link->ghosts[framed.place]) Lane(framed.lane);
+  place.ghost = true;
+  place.next = link->first_ghost;
+  link->first_ghost = framed.place;
+  const bool reads = framed.pinned && !ghost->source_idle();
+  if (!reads) place.tcb = nullptr;
+  link->end.enqueue(framed.place, lanes);
+  framed.link = 0;
+  return reads;
+}
+
+/// Those whose peers have nothing more to say go. One whose connection was reset between an offer and its answer never
+/// does, as neither end can say to the other what it waits for: too many of them end the link, and the next one is
+/// empty.
+void PeerLinks::sweep_ghosts(Context& ctx, PeerLink& link) {
+  std::uint16_t* before = &link.first_ghost;
+  std::uint32_t left = 0;
+  while (*before != kNoLane) {
+    const std::uint16_t number = *before;
+    LanePlace& place = link.places[number];
+    const Lane& ghost = link.ghosts[number];
+    const bool over = ghost.released();  // then its writes have been read, too
+    if (place.tcb != nullptr && (over || ghost.source_idle()))
+      tcp::unpin_ring(engine_, ctx, *std::exchange(place.tcb, nullptr));
+    if (!over) {
+      before = &place.next;
+      left++;
+      continue;
+    }
+    *before = place.next;
+    free_place(link, number);
+  }
+  if (left <= link.lanes / 8) {
+    link.haunted = kNever;
+  } else if (link.haunted == kNever) {
+    link.haunted = ctx.now;
+  } else if (link.stage == Stage::kUp && ctx.now - link.haunted >= kMostHaunted) {
+    fail(link, Reason::kLinkError);
+  }
+}
+
+// --- Turns
+
+tcp::Tcb* PeerLinks::connection_of(const PeerLink& link, std::uint16_t number) {
+  const LanePlace* const place = number < link.lanes ? &link.places[number] : nullptr;
+  return place != nullptr && place->listed && !place->ghost ? place->tcb : nullptr;
+}
+
+void PeerLinks::run_lane(Context& ctx, PeerLink& link, std::uint16_t number) {
+  if (Tcb* const tcb = connection_of(link, number); tcb != nullptr) framed_.run_lane(ctx, *tcb);
+}
+
+void PeerLinks::run_all(Context& ctx, PeerLink& link) {
+  for (std::uint32_t i = 0; i < link.lanes && link.listed != 0; i++)
+    if (Tcb* const tcb = connection_of(link, static_cast<std::uint16_t>(i)); tcb != nullptr) framed_.run(ctx, *tcb);
+}
+
+/// What is said on the link may be the last that a connection has waited for.
+void PeerLinks::write(Context& ctx, PeerLink& link, Link& mover) {
+  LaneTable lanes{link};
+  for (;;) {
+    std::uint16_t first = kNoLane;  // through LanePlace::next
+    link.end.flush(mover, lanes, [&](std::uint16_t number) {
+      LanePlace& place = link.places[number];
+      if (!place.ghost && !std::exchange(place.waits, true)) place.next = std::exchange(first, number);
+    });
+    if (first == kNoLane) return;
+    while (first != kNoLane) {
+      LanePlace& place = link.places[first];
+      const std::uint16_t number = std::exchange(first, place.next);
+      place.waits = false;
+      run_lane(ctx, link, number);
+    }
+  }
+}
+
+bool PeerLinks::flush(Context& ctx) {
+  if (table_->used == 0) [[likely]]
+    return true;
+  bool all = true;
+  table_->for_each([&](std::size_t i, PeerLink& link) {
+    if (link.stage != Stage::kUp) return;
+    if (own_[i].setup == nullptr) {
+      all = all && !link.end.has_queue();
+      return;
+    }
+    Link& mover = own_[i].setup->link();
+    write(ctx, link, mover);
+    // Who sleeps already may not have asked to be woken for it.
+    if (link.end.has_queue() && mover.room() == 0) wait_until(ctx.now + kRoomLook);
+  });
+  return all && (owner_ || !std::exchange(table_->owner_called, false));
+}
+
+}  // namespace bypass::fastpath

@@ -1,0 +1,102 @@
+// ShmSetup: how a link over shared memory comes into being (link_device.h has the exchange), and what it is afterwards.
+//
+//   asks      kAsked (LINK_REQ; waits at its meeting) ──guest's introduction, LINK_ACC──► kPinging ──pong──► kUp
+//   (LINK_READY) answers   comes to the meeting, kAnswered (LINK_ACC) ──introduction, memfd, ping──► kPonged
+//   ──LINK_READY──► kUp
+//
+// Over the Unix socket each end says one thing, the secret that it has from the other's record: the guest the asker's,
+// the host the answerer's, with the memory. So who has come is who reads that TCP connection, and who has received it
+// is who wrote to it; and SO_PEERCRED names our own user, before a byte is read. Nobody waits: the guest's connect() is
+// answered by the kernel.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "fastpath/link_device.h"
+#include "fastpath/setup_parts.h"
+#include "fastpath/shm/link.h"
+#include "fastpath/shm/meeting.h"
+#include "fastpath/shm_record.h"
+
+namespace bypass::fastpath::shm {
+
+/// What one end says to the other over the Unix socket, each once.
+struct Introduction {
+  static constexpr std::uint64_t kMagic = 0x316b'6e69'6c73'7962U;  // "byslink1"
+  std::uint64_t magic = kMagic;
+  std::uint32_t link = 0;
+  std::uint32_t reserved = 0;
+  Nonce secret{};  // the receiver's
+};
+static_assert(sizeof(Introduction) == 32);
+
+class ShmSetup final : public LinkSetup {
+ public:
+  /// From the first word to the link: two round trips and a descriptor.
+  static constexpr Duration kLimit = std::chrono::seconds{5};
+  /// Of those who came to the meeting and did not know the secret; then nobody is listened to.
+  static constexpr unsigned kMostStrangers = 8;
+
+  /// `folder` is a descriptor of the run directory, which outlives this.
+  ShmSetup(int folder, std::uint16_t window, std::span<std::byte> memory, Instant now);
+  void request(std::uint32_t id);
+  void answer(std::span<const std::byte> body, Reason refusal);
+
+  [[nodiscard]] SetupState state() const override;
+  [[nodiscard]] Reason reason() const override { return reason_; }
+  [[nodiscard]] std::uint32_t id() const override { return id_; }
+  void on_record(RecordType type, std::span<const std::byte> body) override;
+  bool next_record(Record& record, std::span<std::byte> body) override;
+  void poll(Instant now) override;
+  [[nodiscard]] int wait_descriptor() const override;
+  [[nodiscard]] Instant next_timeout() const override { return step_ < Step::kUp ? deadline_ : kNever; }
+  [[nodiscard]] Link& link() override { return link_; }
+  [[nodiscard]] std::uint32_t window() const override { return remote_.window; }
+  [[nodiscard]] std::uint64_t peer_memory() const override { return remote_.size; }
+  void give_up() override { link_.give_up(); }
+
+  // --- For the device
+  void look() {
+    if (step_ == Step::kUp) link_.look();
+  }
+  void abandon();
+
+ private:
+  enum class Step : std::uint8_t { kAsked, kAnswered, kPinging, kPonged, kUp, kFailed };
+
+  void on_accepted(std::span<const std::byte> body);
+  void on_ready(Reason theirs);
+  void meet();
+  void hear_guest();
+  void dismiss_guest();
+  void share();
+  void hear_host();
+  bool introduce(int passed);
+  [[nodiscard]] bool is_introduction(std::span<const std::byte> packet, const Channel::Received& received) const;
+  void send_proof(Op op);
+  void look_at_link();
+  void on_message(const Arrival& arrival);
+  /// The peer is told.
+  void fail(Reason why);
+  /// The peer knows, or is told by what is owed already.
+  void end_with(Reason why);
+  [[nodiscard]] bool is_over() const { return step_ == Step::kFailed; }
+
+  const int folder_;
+  ShmLink link_;
+  const Instant deadline_;
+  Meeting meeting_;
+  Channel channel_;  // until the link has it
+  std::uint32_t id_ = 0;
+  unsigned strangers_ = 0;
+  bool asks_ = false;
+  bool guest_proven_ = false;
+  bool accepted_ = false;  // LINK_ACC has come
+  Step step_ = Step::kAnswered;
+  Reason reason_ = Reason::kNone;
+  OwedRecords owes_;
+  ShmEnd local_, remote_;
+};
+
+}  // namespace bypass::fastpath::shm

@@ -1,0 +1,37 @@
+#include "socket/link_watch.h"
+
+#include <sys/epoll.h>
+
+#include <array>
+
+#include "fastpath/peer_links.h"
+#include "socket/kernel.h"
+#include "socket/shard.h"
+
+namespace bypass::socket {
+
+int LinkWatch::descriptor(const fastpath::PeerLinks& links) {
+  if (links.changes() == seen_) return fd_;
+  if (fd_ < 0) {
+    fd_ = kernel->epoll_create1(EPOLL_CLOEXEC);
+    if (fd_ >= 0 && environment.own_descriptor != nullptr) fd_ = environment.own_descriptor(fd_);
+    if (fd_ < 0) return -1;
+  }
+  seen_ = links.changes();
+  std::array<int, fastpath::PeerLinks::kMostDescriptors> descriptors{};
+  const std::size_t count = links.wait_descriptors(descriptors);
+  for (std::size_t i = 0; i < count; i++) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    (void)kernel->epoll_ctl(fd_, EPOLL_CTL_ADD, descriptors[i],
+                            &event);  // EEXIST: it has been there; one that is closed leaves
+  }
+  return fd_;
+}
+
+void LinkWatch::forget() {
+  fd_ = -1;
+  seen_ = 0;
+}
+
+}  // namespace bypass::socket

@@ -1,0 +1,84 @@
+// A connection's calls. FramedTcp answers them where the connection is framed (the peer is accelerated, too), else
+// tcp::Engine does, with the same meaning. Lock held.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "fastpath/peer_links.h"
+#include "socket/socket.h"
+
+namespace bypass::socket::stream {
+
+/// A process that has framed connections has links, if only to read what its parent's brought.
+inline fastpath::FramedTcp* framed(const tcp::Tcb& tcb) {
+  if (!fastpath::FramedTcp::has(tcb)) [[likely]]
+    return nullptr;
+  return &shard().links()->framed();
+}
+
+[[nodiscard]] inline std::size_t send_room(tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->send_room(tcb) : tcp_engine().send_room(tcb);
+}
+inline Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->reserve(ctx, tcb, want) : tcp_engine().reserve(tcb, want);
+}
+inline void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->commit(ctx, tcb, bytes, more) : tcp_engine().commit(ctx, tcb, bytes, more);
+}
+[[nodiscard]] inline std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->unacknowledged(ctx, tcb) : tcp_engine().unacknowledged(tcb);
+}
+
+[[nodiscard]] inline std::size_t readable(const tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->readable(tcb) : tcp_engine().readable(tcb);
+}
+inline std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->peek(tcb, out, bytes) : tcp_engine().peek(tcb, out, bytes);
+}
+inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->consume(ctx, tcb, bytes) : tcp_engine().consume(ctx, tcb, bytes);
+}
+[[nodiscard]] inline bool at_eof(const tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->at_eof(tcb) : tcp_engine().at_eof(tcb);
+}
+
+[[nodiscard]] inline bool peer_has_ended(const tcp::Tcb& tcb) {
+  if (auto* const f = framed(tcb)) return f->peer_has_ended(tcb);
+  const tcp::State state = tcp_engine().state(tcb);
+  return state == tcp::State::kCloseWait || state == tcp::State::kClosing || state == tcp::State::kLastAck ||
+         state == tcp::State::kTimeWait;
+}
+/// Our direction is shut, and the peer lacks bytes of it, or has not acknowledged its end.
+[[nodiscard]] inline bool delivering(const tcp::Tcb& tcb) {
+  const tcp::State state = tcp_engine().state(tcb);
+  if (auto* const f = framed(tcb)) return state != tcp::State::kClosed && !f->delivered(tcb);
+  return state == tcp::State::kFinWait1 || state == tcp::State::kClosing || state == tcp::State::kLastAck;
+}
+
+inline void shutdown_send(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->shutdown_send(ctx, tcb) : tcp_engine().shutdown_send(ctx, tcb);
+}
+inline void shutdown_receive(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->shutdown_receive(ctx, tcb) : tcp_engine().shutdown_receive(ctx, tcb);
+}
+inline void close(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->close(ctx, tcb) : tcp_engine().close(ctx, tcb);
+}
+inline void abort(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->abort(ctx, tcb) : tcp_engine().abort(ctx, tcb);
+}
+
+}  // namespace bypass::socket::stream

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Connections over RC queue pairs whose links fail: no byte is lost, no connection ends. Named cases; without arguments their list."""
+import json
+import os
+import random
+import re
+import signal
+import time
+
+from harness import BUILD, LONG, Side, check, run_named
+from transfers import Transfers
+from veth_wire import Bridge, ip
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def rc_side():
+    return Side("bypass", soft=True, rdma=True)
+
+
+class Cables(Bridge):
+    """A software device at each end of a path that can be cut: two veths and a bridge between them."""
+
+    def __init__(self):
+        super().__init__(["server", "client"], ["server", "client"], "verbs:soft0")
+        self.address, self.client_address = (self.address_of(role) for role in ("server", "client"))
+
+    def environment(self, role, **extra):
+        return super().environment(role, BYPASS_SOFT="af_packet:veth", BYPASS_RDMA="soft0", **extra)
+
+    def cables(self):
+        """Each as the namespace and the interface that it is cut at: the device's own, or its carrier's other end."""
+        return [(self.namespaces[name], interface) for name, interface in
+                (("server", "veth"), ("client", "veth"), ("bridge", "server"), ("bridge", "client"))]
+
+
+def processes(side):
+    """Those that have the ports of their family, by pid."""
+    out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
+    return {p["pid"]: p["counters"] for p in json.loads(out)["processes"] if p["counters"]}
+
+
+def linked(side, after):
+    """Waits until both ends have a link; their counters by pid."""
+    def both():
+        now = processes(side)
+        return len(now) == 2 and all(c.get("rdma_links", 0) > c.get("rdma_links_failed", 0) for c in now.values()) and now
+    return side.until(both, f"both ends have a link after {after}: {side.why()}", 60)
+
+
+def lost(side, before):
+    """Whether an end has given the link up since `before`."""
+    now = processes(side)
+    return any(now[pid].get("rdma_links_failed", 0) > before[pid].get("rdma_links_failed", 0) for pid in now)
+
+
+def drill(side, turns, strike, seed):
+    """`strike` falls so often upon ends that have a link, whose counters it is given; the ones at last."""
+    rng = random.Random(seed)
+    for turn in range(1000 if LONG else turns):
+        strike(rng, linked(side, f"{turn} times"))
+    return linked(side, "the last time")
+
+
+@case
+def link_down_under_load():
+    """The cable is cut, at any of four places, until an end gives the link up."""
+    with Cables() as side:
+        transfers = Transfers(side, 64, workers=2)
+
+        def cut(rng, before):
+            namespace, interface = rng.choice(side.cables())
+            ip("-n", namespace, "link", "set", interface, "down")
+            side.until(lambda: lost(side, before), "an end has lost the link", 30)
+            ip("-n", namespace, "link", "set", interface, "up")
+        drill(side, 12, cut, seed=5)
+        transfers.end()
+
+
+@case
+def frozen_peer_under_load():
+    """A process that has a device, and serves its family's ports, stands still until the other end gives the link up, or for
+    a second where that one has nothing to say."""
+    with rc_side() as side:
+        transfers, losses = Transfers(side, 64), []
+
+        def freeze(rng, before):
+            victim, wakes = rng.choice(sorted(before)), time.monotonic() + 1
+            os.kill(victim, signal.SIGSTOP)
+            try:
+                side.until(lambda: lost(side, before) or time.monotonic() > wakes, "it has stood still")
+                losses.append(lost(side, before))
+            finally:
+                os.kill(victim, signal.SIGCONT)
+        drill(side, 12, freeze, seed=7)
+        check(any(losses), "no link was ever lost")
+        transfers.end()
+
+
+@case
+def qp_errors_under_load():
+    """Queue pairs are forced to error, at either end, under 64 connections."""
+    with rc_side() as side:
+        transfers = Transfers(side, 64, workers=2)
+
+        def inject(rng, before):
+            victim = rng.choice(sorted(before))
+            said = side.run("server", os.path.join(BUILD, "bypass"), "set", victim, "inject=qp-error", LD_PRELOAD="").decode()
+            check(re.search(r": [01] RDMA connections? failed|sleeps", said), said)
+        counters = drill(side, 50, inject, seed=3)
+        check(all(c["rdma_links_failed"] >= (400 if LONG else 20) for c in counters.values()), counters)
+        check(all(c["rdma_lanes"] > 64 for c in counters.values()), counters)
+        check("rdma_lost" in side.why(), side.why())
+        transfers.end()
+
+
+@case
+def one_end_without_links():
+    """The client's setting says off: plain TCP, and the server has nothing to tell of links."""
+    with rc_side() as side:
+        transfers = Transfers(side, 4, BYPASS_RDMA="off")
+        check(all(c.get("rdma_lanes", 0) == 0 for c in processes(side).values()), processes(side))
+        transfers.end()
+
+
+@case
+def shown_by_name():
+    """bypass ss and bypass stat name the path; without links it is the wire."""
+    with rc_side() as side:
+        transfers = Transfers(side, 2)
+        transfers.until_paths({"rc"}, transfers.client)
+        text = side.run("server", os.path.join(BUILD, "bypass"), "ss", "-e", LD_PRELOAD="").decode()
+        check("path:rc" in text, text)
+        transfers.end()
+
+
+run_named(CASES, "as it should be")

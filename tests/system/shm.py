@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Two programs of one host in network namespaces of their own, joined by a port: their connections move to shared memory
+where they have a run directory in common. Named cases; without arguments their list."""
+import collections
+import json
+import os
+import re
+import signal
+
+from harness import BUILD, LONG, Side, check, free_port, is_idle, run_named
+from transfers import Transfers
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+class Neighbours(Side):
+    """Each program in a network namespace of its own; the wire between them is a socket in the folder of both."""
+
+    def __init__(self, **options):
+        super().__init__("bypass", shm=True, **options)
+        self.title = "two namespaces"
+
+    def start(self, role, *command, **options):
+        return super().start(role, "unshare", "-n", *command, **options)
+
+
+def counters(side, child):
+    return collections.Counter(side.stat(child)["counters"])
+
+
+def why(side, child):
+    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="").decode()
+
+
+@case
+def both_ends_show_shm():
+    """All connections of both ends are on shared memory, by the name that `bypass ss` gives it; nothing is left in the run
+    directory of how they met."""
+    with Neighbours() as side:
+        transfers = Transfers(side, 8)
+        transfers.until_paths({"shm"})
+        text = side.run("server", os.path.join(BUILD, "bypass"), "ss", "-e", LD_PRELOAD="").decode()
+        check("path:shm" in text, text)
+        check(side.count("shm_links") == 2 and side.count("rdma_links") == 0, side.why())
+        check(not [name for name in os.listdir(side.path("run")) if name.startswith("link-")], os.listdir(side.path("run")))
+        transfers.end()
+
+
+@case
+def other_run_directories():
+    """Each end has one of its own: the connections are plain TCP over the port, and who was asked says why."""
+    with Neighbours() as side:
+        os.mkdir(side.path("theirs"), 0o700)
+        transfers = Transfers(side, 4, BYPASS_RUN_DIR=side.path("theirs"))
+        transfers.until_paths({"wire"}, transfers.server)
+        text = why(side, transfers.server)
+        check("no_shm_link" in text and "another run directory" in text and side.client_address in text, text)
+        check(counters(side, transfers.server)["shm_lanes"] == 0, counters(side, transfers.server))
+        transfers.end()
+
+
+@case
+def one_end_with_local_off():
+    """Its SYN-ACK has no option, and its peer's connections are plain TCP."""
+    for role in ("server", "client"):
+        with Neighbours() as side:
+            off = {"BYPASS_LOCAL": "off"}
+            transfers = Transfers(side, 4, server=off) if role == "server" else Transfers(side, 4, **off)
+            transfers.until_paths({"wire"})
+            check("shm" not in side.why(), side.why())
+            transfers.end()
+
+
+@case
+def peer_is_killed_under_load():
+    """kill -9 of the server: its connections end, as over a port; the next server's are on shared memory again."""
+    with Neighbours() as side:
+        transfers = Transfers(side, 16)
+        for turn in range(10 if LONG else 3):
+            transfers.until_paths({"shm"})
+            before = transfers.said("serves")
+            side.kill(transfers.server, signal.SIGKILL)
+            side.until(lambda: counters(side, transfers.client)["shm_links_failed"] == turn + 1, f"the link is lost: {side.why()}")
+            transfers.serve()
+            side.until(lambda: transfers.said("serves") >= before + transfers.count, "all connections are made anew", 60)
+        transfers.until_paths({"shm"})
+        check("shm_link_lost" in why(side, transfers.client), side.why())
+        transfers.end(may_lose=True)
+
+
+@case
+def links_fail_under_load():
+    """Links are made to fail, at either end, under 32 connections: no byte is lost, no connection ends."""
+    with Neighbours() as side:
+        transfers = Transfers(side, 32, workers=2)
+        ends = [int(pid) for pid in re.findall(r"worker (\d+)", side.output(transfers.server))] + [transfers.client.pid]
+
+        def owners():
+            out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
+            return {p["pid"]: collections.Counter(p["counters"]) for p in json.loads(out)["processes"] if p["counters"] and p["pid"] in ends}
+
+        def all_have_links():
+            now = owners()
+            return len(now) == 2 and all(c["shm_links"] > c["shm_links_failed"] for c in now.values()) and now
+        for turn in range(500 if LONG else 30):
+            now = side.until(all_have_links, f"both ends have a link after {turn} failures: {side.why()}", 30)
+            victim = sorted(now)[turn % 2]
+            side.run("server", os.path.join(BUILD, "bypass"), "set", victim, "inject=qp-error", LD_PRELOAD="")
+        side.until(all_have_links, f"both ends have a link at last: {side.why()}", 30)
+        check(all(c["shm_links_failed"] >= (200 if LONG else 12) for c in owners().values()), owners())
+        transfers.end()
+
+
+@case
+def idle_ends_sleep():
+    """A connection on shared memory over which nothing goes costs no processor time, and its next bytes wake the reader."""
+    with Neighbours() as side:
+        fifo, port = side.path("fifo"), free_port()
+        os.mkfifo(fifo)
+        server = side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
+        client = side.start_python("client", "kept_connections.py", side.address, port, fifo, until="kept")
+        side.until(lambda: counters(side, client)["shm_lanes"] == 3, f"all three have a lane: {side.why()}")
+        side.until(lambda: is_idle(client) and is_idle(server), "both ends sleep")
+        open(fifo, "w").close()
+        check(side.end(client, 20) == 0, side.output(client))
+
+
+run_named(CASES, "as it should be")

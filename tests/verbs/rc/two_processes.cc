@@ -1,0 +1,433 @@
+// One of two processes with an RC link between them, over a real wire: checked bytes both ways over some connections'
+// lanes, and a queue pair that is made to fail now and then. The connections go on over TCP, and over the next link.
+//
+//   two_processes --role server --listen 18517 --address 10.9.0.1 --peer 10.9.0.2 --size 4000000 --count 3
+//
+// --size: bytes a connection and direction; --count: links that die, at either end in turn. Everything but the sockets
+// is the product's own: plugin, setting up, link, link end, lanes, records. TCP is the kernel's, on this machine.
+// Whoever has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints one JSON object.
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastpath/lane.h"
+#include "fastpath/link_device.h"
+#include "fastpath/link_end.h"
+#include "rc_peers.h"
+#include "two_ends.h"
+
+namespace {
+
+using namespace bypass;
+using namespace bypass::fastpath;
+using bench::die;
+using bench::need;
+
+constexpr std::size_t kConnections = 4;
+constexpr std::uint8_t kRingLog2 = 16;
+constexpr std::uint64_t kRings = 4096;  // where they begin in a link's memory; credit blocks lie in front
+constexpr std::uint64_t kMemory = kRings + (kConnections << kRingLog2);
+constexpr std::uint64_t kBuffer = std::uint64_t{1} << 17;
+constexpr std::uint64_t kPiece = 20'000;       // a write or read of the program's, at most
+constexpr std::uint64_t kTcpBytes = 200'000;   // that it writes while there is no lane: the rest waits for one
+constexpr std::size_t kMostUnsent = 1U << 18;  // bytes of records
+constexpr Duration kQuiet = std::chrono::milliseconds{1};  // then credits are told, though they are few
+
+struct Options : bench::EndOptions {
+  IpAddress address, peer;
+};
+
+Instant now() {
+  return Instant{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+}
+
+std::byte byte_at(std::size_t connection, bool of_client, std::uint64_t offset) {
+  std::uint64_t x = offset * 0x9e3779b97f4a7c15 + connection * 2 + (of_client ? 1 : 0);
+  x ^= x >> 29;
+  return static_cast<std::byte>(x * 0xbf58476d1ce4e5b9 >> 56);
+}
+
+LaneAddress place_of(std::size_t i) {
+  return {.ring = kRings + (i << kRingLog2),
+          .credit = sizeof(LinkBlock) + i * sizeof(CreditBlock),
+          .lane = static_cast<std::uint16_t>(i),
+          .ring_log2 = kRingLog2};
+}
+
+/// A connection's end.
+struct Connection {
+  Connection(bool opens, int fd, std::span<std::byte> send_buffer)
+      : lane({.opens = opens}), line(fd), buffer(send_buffer) {}
+
+  Lane lane;
+  bench::RecordLine line;
+  std::span<std::byte> buffer;
+  std::deque<std::byte> data;  // of DATA records, not read yet
+  std::uint64_t read = 0, over_tcp = 0;
+  std::uint32_t tried_link = 0;
+  bool listed = false;  // has its number on the link
+  bool shut = false, end_sent = false, end_come = false;
+  [[nodiscard]] bool over() const { return lane.at_eof() && end_sent && end_come; }
+};
+
+class End {
+ public:
+  End(const Options& options, Backend& backend);
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+  ~End() { backend_.close_links(device_); }
+  void run();
+
+ private:
+  struct Table {
+    End& end;
+    Lane* find(std::uint16_t number) {
+      return number < kConnections && end.connections_[number]->listed ? &end.connections_[number]->lane : nullptr;
+    }
+    ByteSource source(std::uint16_t number) { return {end.connections_[number]->buffer.data(), 0, kBuffer}; }
+    template <typename F>
+    void for_each(F&& f) {
+      for (auto& each : end.connections_)
+        if (each->listed) f(each->lane);
+    }
+  };
+
+  // --- The link
+  void look_after_link();
+  void ask();
+  void hear_of_link();
+  void on_link_up();
+  void poll_link();
+  void kill_link();
+  [[nodiscard]] bool has_left_link() const;
+  void on_link_over();
+  void close_link();
+
+  // --- Connections
+  void turn(std::size_t i);
+  void write(std::size_t i);
+  void read(std::size_t i);
+  void attach(std::size_t i);
+  void on_record(std::size_t i, const Record& record, std::span<const std::byte> body);
+  void say_records(std::size_t i);
+  void detach(std::size_t i);
+
+  void sleep();
+  [[nodiscard]] bool over() const;
+  void report() const;
+
+  const Options& options_;
+  Backend& backend_;
+  std::vector<std::byte> memory_, buffers_;
+  LinkDevice* device_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<bench::RecordLine> line_;  // for words about links
+  LinkSetup* setup_ = nullptr;
+  LinkEnd end_;
+  bool up_ = false, closing_ = false;
+  std::uint32_t next_id_ = 1;
+  std::vector<std::byte> asked_;         // a LINK_REQ that waits for the last link's end
+  std::vector<std::uint64_t> per_link_;  // bytes read from lanes
+  std::uint64_t deaths_ = 0, failures_ = 0, over_tcp_ = 0, moved_ = 0;
+};
+
+End::End(const Options& options, Backend& backend)
+    : options_(options), backend_(backend), memory_(kMemory), buffers_(kConnections * kBuffer) {
+  LinkDeviceSpec spec;
+  spec.address = options.address;
+  std::string problem;
+  device_ = backend.open_links("soft0", spec, problem);
+  if (device_ == nullptr) die(problem);
+  const char* why = nullptr;
+  if (!device_->add_memory(buffers_, why)) die(std::string("the send buffers: ") + why);
+  const std::vector<int> met = bench::meet(options, kConnections + 1);
+  for (std::size_t i = 0; i < kConnections; i++)
+    connections_.push_back(
+        std::make_unique<Connection>(options.client(), met[i], std::span(buffers_).subspan(i * kBuffer, kBuffer)));
+  line_ = std::make_unique<bench::RecordLine>(met[kConnections]);
+}
+
+// --- The link
+
+void End::ask() {
+  if (!options_.client() || over()) return;
+  setup_ = device_->request(next_id_++, memory_, options_.peer, now());
+  if (setup_ == nullptr) die("no more links");
+}
+
+void End::hear_of_link() {
+  line_->hear([&](const Record& record, std::span<const std::byte> body) {
+    moved_++;
+    if (record.type == RecordType::kLinkReq)
+      asked_.assign(body.begin(), body.end());
+    else if (setup_ != nullptr)
+      setup_->on_record(record.type, body);
+  });
+  if (asked_.empty() || setup_ != nullptr || closing_) return;
+  setup_ = device_->answer(asked_, Reason::kNone, memory_, options_.peer, now());
+  asked_.clear();
+}
+
+void End::on_link_up() {
+  up_ = true;
+  end_ = LinkEnd(setup_->window());
+  per_link_.push_back(0);
+}
+
+void End::look_after_link() {
+  device_->attend();
+  if (closing_ && device_->gone(memory_)) closing_ = false;
+  hear_of_link();
+  if (setup_ == nullptr && !closing_) ask();
+  if (setup_ == nullptr) return;
+  if (!up_) setup_->poll(now());
+  std::array<std::byte, kMaxLinkBody> body;
+  for (Record record; setup_->next_record(record, body); moved_++)
+    line_->say(record, std::span(body).first(record.length));
+  if (up_) return poll_link();
+  if (setup_->state() == SetupState::kUp) on_link_up();
+  if (setup_->state() == SetupState::kFailed) failures_++, close_link();
+}
+
+void End::poll_link() {
+  Table table{*this};
+  const auto before = end_.state();
+  end_.poll(setup_->link(), table);
+  end_.flush(setup_->link(), table);
+  if (end_.state() != before) moved_++;
+  kill_link();
+  if (end_.state() == fastpath::LinkState::kDrained && has_left_link()) on_link_over();
+}
+
+// The ends take turns, each when a good part of the link's bytes has come over lanes.
+void End::kill_link() {
+  const bool mine = (deaths_ % 2 == 0) == options_.client();
+  const std::uint64_t wanted = options_.size / (options_.count + 1);  // of one connection, of four
+  if (!mine || deaths_ >= options_.count || end_.state() != fastpath::LinkState::kUp) return;
+  if (per_link_.back() >= wanted) setup_->link().fail();
+}
+
+// The old link's memory is needed until its rings are read.
+bool End::has_left_link() const {
+  return std::all_of(connections_.begin(), connections_.end(), [](const auto& each) {
+    return !each->listed || (each->lane.released() && (each->lane.detached() || each->end_sent));
+  });
+}
+
+void End::on_link_over() {
+  deaths_++;
+  for (auto& each : connections_) each->over_tcp = 0;
+  close_link();
+}
+
+void End::close_link() {
+  device_->close(setup_);
+  setup_ = nullptr;
+  up_ = false;
+  closing_ = true;
+  for (auto& each : connections_) each->listed = false, each->lane.queued = 0;
+}
+
+// --- Connections
+
+void End::write(std::size_t i) {
+  Connection& c = *connections_[i];
+  if (c.shut) return;
+  if (up_) c.lane.look(memory_);
+  // A part of the bytes for each link.
+  const std::uint64_t part = options_.size * std::min(deaths_ + 1, options_.count + 1) / (options_.count + 1);
+  const std::uint64_t left = part - std::min(part, c.lane.end());
+  std::uint64_t n = std::min({kPiece, kBuffer - (c.lane.end() - c.lane.una()), left});
+  if (c.lane.tx_path() == TxPath::kTcp) {
+    n = std::min(n, kTcpBytes - c.over_tcp);
+    c.over_tcp += n;
+  }
+  for (std::uint64_t k = 0; k < n; k++)
+    c.buffer[(c.lane.end() + k) & (kBuffer - 1)] = byte_at(i, options_.client(), c.lane.end() + k);
+  c.lane.write(n);
+  moved_ += n;
+  if (n == 0 && left != 0) c.lane.wait_for_buffer();
+  if (c.lane.end() != options_.size) return;
+  c.shut = true;
+  c.lane.shutdown_send();
+}
+
+void End::read(std::size_t i) {
+  Connection& c = *connections_[i];
+  const auto next = c.lane.readable();
+  const std::uint64_t n = std::min(next.bytes, kPiece);
+  for (std::uint64_t k = 0; k < n; k++) {
+    const bool ring = next.from == Lane::From::kRing;
+    const std::byte byte = ring ? memory_[c.lane.local().ring + next.position + k] : c.data[k];
+    if (byte != byte_at(i, !options_.client(), c.read + k))
+      die("connection " + std::to_string(i) + ": byte " + std::to_string(c.read + k) + " is another one");
+  }
+  if (n == 0) return;
+  if (next.from == Lane::From::kTcp) {
+    c.data.erase(c.data.begin(), c.data.begin() + static_cast<std::ptrdiff_t>(n));
+    over_tcp_ += n;
+  } else {
+    per_link_.back() += n;
+  }
+  c.lane.consume(n);
+  c.read += n;
+  moved_ += n;
+}
+
+// Where the link is up, a connection of the client's offers its lane, and the server takes it.
+void End::attach(std::size_t i) {
+  Connection& c = *connections_[i];
+  const bool good = up_ && end_.state() == fastpath::LinkState::kUp;
+  const auto clear = [&] { std::memset(&memory_[place_of(i).credit], 0, sizeof(CreditBlock)); };
+  if (good && c.lane.opens() && c.lane.detached() && !c.end_sent && c.tried_link != setup_->id()) {
+    c.tried_link = setup_->id();
+    c.listed = true;
+    clear();
+    c.lane.offer(setup_->id(), place_of(i), setup_->peer_memory());
+  }
+  if (!c.lane.offered()) return;
+  const bool is_this = setup_ != nullptr && c.lane.link() == setup_->id();
+  if (is_this && !up_) return;  // its last word is still on the way
+  if (!is_this || !good) return c.lane.decline(Reason::kLinkError);
+  c.listed = true;
+  clear();
+  c.lane.accept(place_of(i), setup_->peer_memory());
+}
+
+void End::on_record(std::size_t i, const Record& record, std::span<const std::byte> body) {
+  Connection& c = *connections_[i];
+  moved_++;
+  if (record.type == RecordType::kData) c.data.insert(c.data.end(), body.begin(), body.end());
+  c.lane.on_record(record);
+  if (!c.lane.link_suspect() || !up_ || c.lane.link() != setup_->id()) return;
+  Table table{*this};
+  end_.fail(Reason::kPeerLinkDown, table);
+  setup_->link().fail();
+}
+
+void End::say_records(std::size_t i) {
+  Connection& c = *connections_[i];
+  std::size_t unsent = 0;
+  for (Record record; !c.end_sent && unsent < kMostUnsent && c.line.flush() && c.lane.next_record(record); moved_++) {
+    std::vector<std::byte> body;
+    if (record.type == RecordType::kData)
+      for (std::uint32_t k = 0; k < record.length; k++) body.push_back(c.buffer[(record.value + k) & (kBuffer - 1)]);
+    c.line.say(record, body);
+    unsent += body.size();
+    if (!body.empty()) c.lane.on_tcp_acked(record.value + record.length);  // the kernel has them, or the line
+  }
+  if (c.end_sent || !c.lane.finished() || !c.line.flush()) return;
+  c.end_sent = true;
+  c.line.end();
+  moved_++;
+}
+
+void End::detach(std::size_t i) {
+  Connection& c = *connections_[i];
+  if (!c.listed || !c.lane.detached()) return;
+  Table table{*this};
+  end_.dequeue(static_cast<std::uint16_t>(i), table);
+  c.listed = false;
+}
+
+void End::turn(std::size_t i) {
+  Connection& c = *connections_[i];
+  c.line.hear([&](const Record& record, std::span<const std::byte> body) { on_record(i, record, body); });
+  if (c.line.ended() && !c.end_come) {
+    c.end_come = true;
+    c.lane.on_tcp_end();
+    moved_++;
+  }
+  attach(i);
+  write(i);
+  read(i);
+  if (c.lane.can_cut()) c.lane.cut(), moved_++;
+  say_records(i);
+  detach(i);
+  if (c.lane.aborted()) die("connection " + std::to_string(i) + ": " + to_string(c.lane.reason()));
+  Table table{*this};
+  if (up_) end_.enqueue(static_cast<std::uint16_t>(i), table);
+}
+
+// --- All of it
+
+// Until something comes. What has been read and is told to nobody is told after a while.
+void End::sleep() {
+  std::vector<pollfd> fds{{device_->descriptor(), POLLIN, 0}, {line_->descriptor(), POLLIN, 0}};
+  const bool news = std::any_of(connections_.begin(), connections_.end(), [](auto& c) { return c->lane.has_news(); });
+  if (up_ && setup_->link().arm()) return;
+  if (setup_ != nullptr && setup_->wait_descriptor() >= 0) fds.push_back({setup_->wait_descriptor(), POLLIN, 0});
+  for (auto& each : connections_) {
+    const bool says = !each->line.flush();
+    fds.push_back(
+        {each->end_come ? -1 : each->line.descriptor(), static_cast<short>(POLLIN | (says ? POLLOUT : 0)), 0});
+  }
+  Instant until = setup_ != nullptr ? setup_->next_timeout() : kNever;
+  if (news) until = std::min(until, now() + kQuiet);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now()).count();
+  const int got =
+      poll(fds.data(), fds.size(), until == kNever ? -1 : static_cast<int>(std::max<std::int64_t>(left, 0)));
+  for (auto& each : connections_)
+    if (got == 0 && news) each->lane.tell();
+}
+
+bool End::over() const {
+  return std::all_of(connections_.begin(), connections_.end(), [](const auto& each) { return each->over(); });
+}
+
+void End::run() {
+  while (!over()) {
+    const std::uint64_t before = moved_;
+    look_after_link();
+    for (std::size_t i = 0; i < kConnections; i++) turn(i);
+    if (up_) poll_link();
+    if (moved_ == before) sleep();
+  }
+  report();
+  if (setup_ != nullptr) close_link();
+  while (!device_->gone(memory_)) {
+    pollfd one{device_->descriptor(), POLLIN, 0};
+    poll(&one, 1, -1);
+    device_->attend();
+  }
+}
+
+void End::report() const {
+  std::uint64_t all = 0;
+  for (const auto& each : connections_) all += each->read;
+  std::printf("{\"deaths\":%llu,\"failures\":%llu,\"bytes\":%llu,\"over_tcp\":%llu,\"over_lanes\":[",
+              static_cast<unsigned long long>(deaths_), static_cast<unsigned long long>(failures_),
+              static_cast<unsigned long long>(all), static_cast<unsigned long long>(over_tcp_));
+  for (std::size_t i = 0; i < per_link_.size(); i++)
+    std::printf("%s%llu", i != 0 ? "," : "", static_cast<unsigned long long>(per_link_[i]));
+  std::puts("]}");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  constexpr const char* kUsage =
+      "two_processes --role server|client --listen PORT --address IP --peer IP --size BYTES --count N";
+  Options options;
+  bench::read_options(argc, argv, options, kUsage, [&](std::string_view name, const std::string& value) {
+    if (name == "--address") options.address = bench::read_address(value);
+    if (name == "--peer") options.peer = bench::read_address(value);
+    return name == "--address" || name == "--peer";
+  });
+  if (!options.good() || options.address.is_any() || options.peer.is_any()) bench::explain(kUsage);
+  End end(options, bench::load_verbs_plugin());
+  end.run();
+}

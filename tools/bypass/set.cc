@@ -1,0 +1,41 @@
+// bypass set: failures by hand, for drills.
+#include <fmt/format.h>
+
+#include "command.h"
+
+namespace bypass::tool {
+
+namespace {
+/// A process that computes looks some times a second; one that sleeps, when it wakes.
+constexpr int kPatienceMs = 2000;
+}  // namespace
+
+int run_set(const SetOptions& options) {
+  if (options.what != "inject=qp-error") {
+    fmt::print(stderr, "bypass: set '{}': there is no such thing; accepted is inject=qp-error\n", options.what);
+    return kUsage;
+  }
+  const observe::Listing listing = find_processes(options.pid);
+  if (listing.processes.empty()) return kNothing;
+  const observe::Snapshot& process = listing.processes.front();
+  if (process.follows()) {
+    fmt::print(stderr,
+               "bypass: process {} uses the ports of process {}, which has the RDMA connections: set that one\n",
+               process.pid, process.port_owner);
+    return kNothing;
+  }
+  std::string problem;
+  const int count = observe::ask_drill(process.path, observe::Drill::kQpError, kPatienceMs, problem);
+  if (!problem.empty()) {
+    fmt::print(stderr, "bypass: {}\n", problem);
+    return kNothing;
+  }
+  if (count < 0) {
+    fmt::print("process {} sleeps: its RDMA connections fail when it wakes\n", process.pid);
+  } else {
+    fmt::print("process {}: {} RDMA connection{} failed\n", process.pid, count, count == 1 ? "" : "s");
+  }
+  return kOk;
+}
+
+}  // namespace bypass::tool
