@@ -72,11 +72,14 @@ async function echoed() {
     const socket = net.connect({ host, port: echoPort, noDelay: true });
     const parts = [];
     socket.on('data', (part) => parts.push(part));
+    const closed = once(socket, 'close');
+    const early = closed.then(() => { throw new Error(`closed before all ${message.length} bytes were written`); });
+    early.catch(() => {});
     for (let at = 0; at < message.length; at += 7001) {
-      if (!socket.write(message.subarray(at, at + 7001))) await once(socket, 'drain');
+      if (!socket.write(message.subarray(at, at + 7001))) await Promise.race([once(socket, 'drain'), early]);
     }
     socket.end();
-    await once(socket, 'close');
+    await closed;
     if (!Buffer.concat(parts).equals(message)) throw new Error('the echo differs');
     return message.length;
   }));
@@ -87,11 +90,14 @@ async function main() {
   if (role === 'server') return serve();
   if (!isMainThread) return console.log(`echoed ${await echoed()}`);
   const worker = new Worker(__filename, { workerData: process.argv.slice(2) });
-  const [total] = await Promise.all([browse(), once(worker, 'exit')]);
+  const [total, [code]] = await Promise.all([browse(), once(worker, 'exit')]);
+  if (code !== 0) throw new Error(`the worker ended with ${code}`);
   console.log(`browsed ${total}`);
 }
 
 main().catch((error) => {
+  // What a worker prints before exit() is lost: its error goes to the main thread, as once(worker) rejects with it.
+  if (!isMainThread) throw error;
   console.error(error);
   process.exit(1);
 });
