@@ -44,6 +44,7 @@ struct LaneRules {
   static constexpr bool kFinIsRepeated = true;       // RESUME takes back a FIN that was not acknowledged
   static constexpr bool kKeepsUntilPlaced = true;    // I3
   static constexpr bool kRingBeforeTcp = true;       // bytes of the ring are read before those behind RESUME
+  static constexpr bool kWaitsForDevice = true;      // the peer's word alone does not free what a device may send again
 };
 
 /// A connection's send buffer: a ring of `capacity` bytes (a power of two), in which stream offset `origin` lies first.
@@ -204,6 +205,8 @@ class BasicLane {
   /// The next write of this lane; false when none may be made now. `starved`: for want of message credits.
   bool next_write(const LaneTurn& turn, Write& out, bool& starved);
   void on_message(const Message& message, std::uint32_t length);
+  /// The link has done the write that was the `last_of` this lane: it reads the send buffer no more.
+  void on_writes_done();
   void on_link_failed();
   void on_link_final();
   /// Looks whether the reader has placed or taken more.
@@ -225,7 +228,7 @@ class BasicLane {
     kBufferBlocked = 1U << 4,
     kBlockedTold = 1U << 5,
     kQuiesceSent = 1U << 6,
-    kTxOver = 1U << 7,         // QUIESCE_ACK has come: the peer leaves our credit block alone
+    kTxOver = 1U << 7,         // QUIESCE_ACK has come, and our writes are done: the peer leaves our credit block alone
     kRxFin = 1U << 8,          // rx_fin_off_ is known
     kRxLaneFin = 1U << 9,      // FIN came as a message; CUT has not come yet, or it has
     kRxOver = 1U << 10,        // FIN, QUIESCE or RESET has come: the peer leaves our ring alone
@@ -246,6 +249,9 @@ class BasicLane {
     kOfferWaits = 1U << 25,  // for the last lane to be detached
     kAckOwed = 1U << 26,     // QUIESCE_ACK
     kGather = 1U << 27,
+    kLastWritten = 1U << 28,  // no write behind it carries bytes
+    kWritesDone = 1U << 29,   // nor does the link read any
+    kAckCame = 1U << 30,      // QUIESCE_ACK waits for that
   };
   enum Owed : std::uint16_t {  // records, in the order in which they must leave
     kOweOpen = 1U << 0,
@@ -258,9 +264,10 @@ class BasicLane {
     kOweClose = 1U << 7,
     kOwePong = 1U << 8,
   };
-  static constexpr std::uint32_t kOfOneLane =
-      kBlockedTold | kQuiesceSent | kTxOver | kRxOver | kRxLaneUrgent | kPeerBlocked | kTellNow | kCreditWritten |
-      kSuspect | kRxStateSent | kPeerRxState | kCloseSent | kPeerClose | kResetSent | kRxCut | kTxCut | kAckOwed;
+  static constexpr std::uint32_t kOfOneLane = kBlockedTold | kQuiesceSent | kTxOver | kRxOver | kRxLaneUrgent |
+                                              kPeerBlocked | kTellNow | kCreditWritten | kSuspect | kRxStateSent |
+                                              kPeerRxState | kCloseSent | kPeerClose | kResetSent | kRxCut | kTxCut |
+                                              kAckOwed | kLastWritten | kWritesDone | kAckCame;
 
   [[nodiscard]] bool has(std::uint32_t flag) const { return (flags_ & flag) != 0; }
   [[nodiscard]] bool take_owed(Owed what);
@@ -297,6 +304,7 @@ class BasicLane {
   Write notify(Op op);
   Reason take_message(const Message& message, std::uint32_t length);
   Reason on_quiesce_ack();
+  void writing_is_over();
   void end_of_ring();
   [[nodiscard]] static bool fits(const LaneAddress& address, std::uint64_t memory);
   void detach();

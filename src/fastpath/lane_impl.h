@@ -155,7 +155,7 @@ void BasicLane<Rules>::settle() {
     in_off_ = rx_fin_off_;
   }
   if (attachment_ != Attachment::kOpen || tx_path_ != TxPath::kTcp || rx_path_ != RxPath::kTcp) return;
-  if ((owed_ & (kOweCut | kOweResume)) != 0) return;
+  if ((owed_ & (kOweCut | kOweResume)) != 0 || !source_idle()) return;
   const bool both_dead = has(kRxStateSent) && has(kPeerRxState);
   const bool both_left = has(kCloseSent) && has(kPeerClose) && (owed_ & kOweClose) == 0 && !has(kAckOwed);
   if (both_dead || both_left) detach();

@@ -141,7 +141,12 @@ Write BasicLane<Rules>::control_message(Op op) {
       flags_ |= kBlockedTold;
       flags_ &= ~std::uint32_t{kBufferBlocked};
   }
-  const Write write = notify(op);
+  Write write = notify(op);
+  const bool ends = op == Op::kReset || op == Op::kQuiesce || op == Op::kFin;
+  if (ends && !has(kLastWritten)) {
+    flags_ |= kLastWritten;
+    write.last_of = local_.lane;
+  }
   settle();
   return write;
 }
@@ -233,22 +238,32 @@ void BasicLane<Rules>::end_of_ring() {
 
 template <typename Rules>
 Reason BasicLane<Rules>::on_quiesce_ack() {
-  const bool again = has(kTxOver);
+  const bool again = has(kTxOver | kAckCame);
+  flags_ |= kAckCame;
+  const bool wrong = again || (tx_path_ == TxPath::kTcp ? !has(kTxCut) : !has(kFinSent | kQuiesceSent));
+  if (wrong && !has(kAborted)) return Reason::kBadState;
+  if (has(kWritesDone) || !Rules::kWaitsForDevice) writing_is_over();
+  return Reason::kNone;
+}
+
+template <typename Rules>
+void BasicLane<Rules>::on_writes_done() {
+  flags_ |= kWritesDone;
+  if (!has(kAckCame) || has(kTxOver)) return;
+  writing_is_over();
+  settle();
+}
+
+template <typename Rules>
+void BasicLane<Rules>::writing_is_over() {
   flags_ |= kTxOver;
-  if (has(kAborted)) return Reason::kNone;
-  if (again) return Reason::kBadState;
   // It may still come when the link has failed here, and even when RXSTATE has already brought the direction back.
-  if (tx_path_ == TxPath::kTcp) return has(kTxCut) ? Reason::kNone : Reason::kBadState;
-  if (!has(kFinSent | kQuiesceSent)) return Reason::kBadState;
+  if (has(kAborted) || tx_path_ == TxPath::kTcp) return;
   tx_ring_.all_placed();
-  if (has(kQuiesceSent)) {
-    resume_at(off_);
-    return Reason::kNone;
-  }
+  if (has(kQuiesceSent)) return resume_at(off_);
   flags_ |= kFinAcked;
   lane_una_ = end_;
   tx_path_ = TxPath::kTcp;
-  return Reason::kNone;
 }
 
 // What came as a message has its place in the stream once CUT says where the lane's part begins.

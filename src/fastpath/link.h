@@ -14,18 +14,23 @@
 #include <cstdint>
 #include <span>
 
+#include "fastpath/message.h"
+
 namespace bypass::fastpath {
 
 /// One write into the peer's memory.
 struct Write {
   std::uint64_t to = 0;  // offset in the memory that the peer has opened to this link
   /// The bytes: two parts where the sender's buffer wraps. They stay as they are until the peer has said that they are
-  /// placed, or the link is drained. Both empty: `small_length` bytes of `small`.
+  /// placed, and lie in its connection's buffer until the lane's last write is done, or the link is drained: a peer
+  /// that says so too early makes the device send again what lies there by then. Both empty: `small_length` bytes of
+  /// `small`.
   std::span<const std::byte> from[2] = {};
   std::array<std::byte, 16> small{};
   std::uint8_t small_length = 0;
   bool notify = false;  // a message at the peer: with `immediate`, and the number of bytes
   std::uint32_t immediate = 0;
+  std::uint16_t last_of = kNoLane;  // none of that lane (our number) behind it has bytes: Arrival::done_of tells of it
 
   [[nodiscard]] std::size_t size() const { return from[0].size() + from[1].size() + small_length; }
 };
@@ -35,6 +40,8 @@ struct Write {
 struct Arrival {
   std::uint32_t immediate = 0;
   std::uint32_t length = 0;
+  std::uint16_t done_of =
+      kNoLane;  // else no message: the write that was `last_of` that lane is done, and all before it
 };
 
 enum class LinkState : std::uint8_t {
@@ -55,6 +62,8 @@ class Link {
   [[nodiscard]] virtual std::size_t room() const = 0;
   /// Posts at most room() writes, with one doorbell.
   virtual void post(std::span<const Write> batch) = 0;
+  /// False: post() has copied all bytes when it returns, and no Arrival tells of a last one.
+  [[nodiscard]] virtual bool reads_later() const { return true; }
   /// The oldest messages; returns how many.
   virtual std::size_t poll(std::span<Arrival> out) = 0;
   /// From now on the next message makes wait_descriptor() readable. True: one is there already; poll again.

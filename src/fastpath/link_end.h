@@ -89,6 +89,8 @@ class LinkEnd {
   bool next_lane_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, bool& starved, F& said);
   template <typename Lanes>
   std::uint16_t pop(Lanes& lanes);
+  template <typename Lanes>
+  static void post(Link& link, Lanes& lanes, std::span<const Write> batch);
   [[nodiscard]] bool next_own_write(Write& out);
   [[nodiscard]] Reason look(std::span<const std::byte> memory);
   void on_own_message(Op op);
@@ -206,6 +208,14 @@ bool LinkEnd::next_write(std::span<const std::byte> memory, Lanes& lanes, Write&
 
 static_assert(std::is_trivially_copyable_v<Write> && std::is_trivially_copyable_v<Arrival>);
 
+template <typename Lanes>
+void LinkEnd::post(Link& link, Lanes& lanes, std::span<const Write> batch) {
+  link.post(batch);
+  if (link.reads_later()) return;
+  for (const Write& write : batch)
+    if (write.last_of != kNoLane) lanes.find(write.last_of)->on_writes_done();
+}
+
 template <typename Lanes, typename F>
 void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
   // Not filled with zeros first: most turns make no write, or one.
@@ -220,7 +230,7 @@ void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
       if (turn_ != kNoLane && batch.writes[n].notify && batch.writes[n].size() == 0) said(turn_);
       n++;
     }
-    if (n != 0) link.post(std::span(batch.writes).first(n));
+    if (n != 0) post(link, lanes, std::span(batch.writes).first(n));
     if (n < kBatch) break;
   }
   if (state_ == LinkState::kFailed) link.fail();
@@ -231,6 +241,10 @@ void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
 template <typename Lanes>
 void LinkEnd::on_arrival(const Arrival& arrival, Lanes& lanes) {
   if (state_ == LinkState::kDrained) return;
+  if (arrival.done_of != kNoLane) {
+    if (auto* lane = lanes.find(arrival.done_of); lane != nullptr) lane->on_writes_done();
+    return enqueue(arrival.done_of, lanes);
+  }
   const Message message = to_message(arrival.immediate);
   if (is_known(message.op) && is_of_link(message.op)) return on_own_message(message.op);
   if (const Reason why = credits_.on_message(); why != Reason::kNone) return fail(why, lanes);
@@ -249,9 +263,13 @@ std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
   } found;
   const std::size_t n = link.poll(found.arrivals);
   for (std::size_t i = 0; i < n; i++) {
-    on_arrival(found.arrivals[i], lanes);
-    const Message message = to_message(found.arrivals[i].immediate);
-    if (!is_of_link(message.op)) touched(message.lane);
+    const Arrival& arrival = found.arrivals[i];
+    on_arrival(arrival, lanes);
+    const Message message = to_message(arrival.immediate);
+    if (arrival.done_of != kNoLane)
+      touched(arrival.done_of);
+    else if (!is_of_link(message.op))
+      touched(message.lane);
   }
   const LinkState state = link.state();
   if (state == LinkState::kUp) return n;

@@ -55,6 +55,7 @@ class LaneTest : public ::testing::Test {
             all.push_back(to_message(write.immediate));
             end(1 - e).on_message(all.back(), static_cast<std::uint32_t>(write.size()));
           }
+          if (write.last_of != kNoLane) end(e).on_writes_done();
           write = {};
           more = true;
         }

@@ -29,7 +29,8 @@ struct Bounds {
   bool fin_apart = false;      // the end is written some time after the last byte, not with it
   bool may_leave = false;
   bool may_abort = false;
-  bool gathers = false;  // little writes wait for the peer's word
+  bool gathers = false;       // little writes wait for the peer's word
+  bool late_devices = false;  // a device says of a lane's last write when it likes that it is done
 };
 
 template <typename T, std::size_t N>
@@ -121,7 +122,9 @@ class Model {
     Queue<std::uint8_t, 2 * kMostBytes> received;  // DATA bytes not read yet
     std::uint8_t written = 0, read = 0, forgotten = 0;
     bool fin = false, tcp_end_sent = false, tcp_end_come = false, reset_sent = false, wrong_byte = false, left = false;
-    bool listed[2] = {};  // on these links it has a number
+    bool listed[2] = {};   // on these links it has a number
+    bool cut[2] = {};      // and bytes of the send buffer have gone over it
+    bool sending[2] = {};  // the device has not said that the lane's last write is done
   };
 
   /// What LinkEnd asks for: one lane a link, of number `link`.
@@ -173,6 +176,8 @@ class Model {
   void pull_writes(int e, int link);
   void deliver_segment(int e);
   void deliver_flight(int e, int link);
+  void cut(int e);
+  void complete(int e, int link);
   void read(int e);
   void notice(int e, int link);
   void drain(int e, int link);
@@ -274,6 +279,10 @@ void Model<Rules>::pull_writes(int e, int link) {
     if (write.small_length != 0) flight.value[0] = std::to_integer<std::uint8_t>(write.small[0]);
     if (write.small_length == 16) flight.value[1] = std::to_integer<std::uint8_t>(write.small[8]);
     ends_[1 - e].flights[link].push(flight);
+    if (write.last_of != kNoLane) {
+      end.sending[link] = true;
+      if (!bounds_.late_devices) complete(e, link);
+    }
     write = {};
   }
 }
@@ -341,6 +350,21 @@ void Model<Rules>::deliver_flight(int e, int link) {
 }
 
 template <typename Rules>
+void Model<Rules>::cut(int e) {
+  End& end = ends_[e];
+  end.cut[end.lane.link()] = true;
+  end.lane.cut();
+  pump(e);
+}
+
+template <typename Rules>
+void Model<Rules>::complete(int e, int link) {
+  auto table = lanes(e, link);
+  ends_[e].sending[link] = false;
+  ends_[e].link[link].on_arrival({.done_of = static_cast<std::uint16_t>(link)}, table);
+}
+
+template <typename Rules>
 void Model<Rules>::read(int e) {
   End& end = ends_[e];
   const auto next = end.lane.readable();
@@ -367,6 +391,7 @@ template <typename Rules>
 void Model<Rules>::drain(int e, int link) {
   auto table = lanes(e, link);
   if (!bounds_.late_messages) ends_[e].flights[link].keep(0);
+  ends_[e].sending[link] = false;
   ends_[e].link[link].on_drained(table);
   pump(e);
 }
@@ -374,10 +399,10 @@ void Model<Rules>::drain(int e, int link) {
 template <typename Rules>
 template <typename F>
 void Model<Rules>::actions(F&& take) const {
-  static constexpr const char* kNames[2][11] = {{"a:write", "", "a:cut", "a:read", "a:tcp", "a:flight0", "a:flight1",
-                                                 "a:notices", "a:final", "a:leave", "a:abort"},
-                                                {"b:write", "", "b:cut", "b:read", "b:tcp", "b:flight0", "b:flight1",
-                                                 "b:notices", "b:final", "b:leave", "b:abort"}};
+  static constexpr const char* kNames[2][11] = {{"a:write", "a:done", "a:cut", "a:read", "a:tcp", "a:flight0",
+                                                 "a:flight1", "a:notices", "a:final", "a:leave", "a:abort"},
+                                                {"b:write", "b:done", "b:cut", "b:read", "b:tcp", "b:flight0",
+                                                 "b:flight1", "b:notices", "b:final", "b:leave", "b:abort"}};
   for (int e = 0; e < 2; e++) {
     const End& end = ends_[e];
     const auto& name = kNames[e];
@@ -385,10 +410,11 @@ void Model<Rules>::actions(F&& take) const {
     if (end.tcp_end_sent && end.tcp_end_come && end.lane.at_eof()) continue;
     const bool alive = !end.lane.aborted();
     if (alive && !end.fin) take(name[0], [e](Model& m) { m.write(e); });
-    if (alive && end.lane.can_cut()) take(name[2], [e](Model& m) { m.ends_[e].lane.cut(), m.pump(e); });
+    if (alive && end.lane.can_cut()) take(name[2], [e](Model& m) { m.cut(e); });
     if (alive && end.lane.readable().bytes != 0) take(name[3], [e](Model& m) { m.read(e); });
     for (int link = 0; link < bounds_.links; link++) {
       if (!end.flights[link].empty()) take(name[5 + link], [e, link](Model& m) { m.deliver_flight(e, link); });
+      if (end.sending[link]) take(name[1], [e, link](Model& m) { m.complete(e, link), m.pump(e); });
       const bool opened = link == 0 || opened_second_;
       if (bounds_.may_die && opened && end.link[link].state() == LinkState::kUp)
         take(name[7], [e, link](Model& m) { m.notice(e, link); });
@@ -409,6 +435,8 @@ const char* Model<Rules>::violated() const {
     if (end.wrong_byte) return "what is read is what was written, in order";
     if (end.lane.broken()) return to_string(end.lane.reason());
     if (end.read > ends_[1 - e].written) return "no more is read than was written";
+    const bool sends = (end.sending[0] && end.cut[0]) || (end.sending[1] && end.cut[1]);
+    if (sends && end.lane.source_idle()) return "what a device may send again is not given away";
     if (end.lane.at_eof() && end.read != bounds_.bytes[1 - e]) return "the end comes behind the last byte";
     if (end.forgotten > end.written) return "no byte is acknowledged that was not written";
     if (end.tcp.overflown() || end.flights[0].overflown() || end.flights[1].overflown())
@@ -445,7 +473,8 @@ void Model<Rules>::serialize(Digester& to) const {
     const std::uint8_t rest[] = {
         end.written, end.read, end.forgotten,
         static_cast<std::uint8_t>(end.fin | end.tcp_end_sent << 1 | end.tcp_end_come << 2 | end.reset_sent << 3 |
-                                  end.wrong_byte << 4 | end.left << 5 | end.listed[0] << 6 | end.listed[1] << 7)};
+                                  end.wrong_byte << 4 | end.left << 5 | end.listed[0] << 6 | end.listed[1] << 7),
+        static_cast<std::uint8_t>(end.cut[0] | end.cut[1] << 1 | end.sending[0] << 2 | end.sending[1] << 3)};
     to.add(rest, sizeof rest);
   }
   const std::uint8_t rest[] = {static_cast<std::uint8_t>(opened_second_ | aborted_ << 1)};

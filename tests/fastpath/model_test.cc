@@ -71,6 +71,11 @@ TEST(LaneModel, LeftAndOpenedAgain) {
 TEST(LaneModel, AbortedAtAnyStep) {
   expect_good({.bytes = {1, 0}, .may_abort = true});
 }
+TEST(LaneModel, DeviceSaysLateThatItIsDone) {
+  expect_good({.bytes = {2, 0}, .late_devices = true});
+  expect_good({.bytes = {1, 0}, .may_leave = true, .late_devices = true});
+  expect_good({.bytes = {1, 0}, .may_abort = true, .late_devices = true});
+}
 
 // --- Larger bounds
 
@@ -88,7 +93,10 @@ INSTANTIATE_TEST_SUITE_P(Bounds, LongLaneModel,
                                            Bounds{.bytes = {2, 0}, .links = 2, .may_leave = true},
                                            Bounds{.bytes = {1, 1}, .links = 2},
                                            Bounds{.bytes = {1, 1}, .may_leave = true},
-                                           Bounds{.bytes = {1, 1}, .may_abort = true}));
+                                           Bounds{.bytes = {1, 1}, .may_abort = true},
+                                           Bounds{.bytes = {1, 1}, .may_leave = true, .late_devices = true},
+                                           Bounds{.bytes = {1, 0}, .links = 2, .may_leave = true, .late_devices = true},
+                                           Bounds{.bytes = {1, 1}, .may_abort = true, .late_devices = true}));
 
 // --- Rules left out: each is noticed
 
@@ -124,6 +132,10 @@ struct TcpBeforeRing : LaneRules {
   static constexpr bool kRingBeforeTcp = false;
 };
 
+struct TakesThePeersWord : LaneRules {
+  static constexpr bool kWaitsForDevice = false;
+};
+
 TEST(LaneMutation, CountSinceTheStreamBegan_IsCaught) {
   expect_caught<AbsoluteCount>({.bytes = {2, 0}});
 }
@@ -141,6 +153,9 @@ TEST(LaneMutation, FinNotRepeated_IsCaught) {
 }
 TEST(LaneMutation, BytesForgottenWhenSent_IsCaught) {
   expect_caught<ForgetsWhatIsSent>({.bytes = {2, 0}});
+}
+TEST(LaneMutation, PeersWordFreesWhatTheDeviceMaySend_IsCaught) {
+  expect_caught<TakesThePeersWord>({.bytes = {1, 0}, .late_devices = true});
 }
 TEST(LaneMutation, TcpReadBeforeTheRing_IsCaught) {
   expect_caught<TcpBeforeRing>({.bytes = {2, 0}});

@@ -555,6 +555,32 @@ TEST(PeerLinks, Aborted_PeerSeesItAndLaneIsFreed) {
   EXPECT_EQ(world.links(0).table().count(Mover::kRc).links_failed, 0U);
 }
 
+// A peer that keeps its acknowledgements back and says all the same that it has everything: the device may still send
+// the bytes again, and another connection's must not lie there by then.
+TEST(PeerLinks, DeviceHasNotDone_SendRingStaysWhereItIs) {
+  for (const bool aborts : {false, true}) {
+    PeerWorld world;
+    Connection& c = world.open();
+    ASSERT_TRUE(world.reach_lane(c));
+    ASSERT_TRUE(world.transfer(c, 0, 3000));
+    const std::size_t before = world.host(0).memory().stats().used_bytes;
+    sim::SimLink& device = world.yard.newest->end(0);
+    device.hold_completions(true);
+    aborts ? world.abort(c, 0) : world.close(c, 0);
+    world.run_for(10ms);
+    aborts ? world.close(c, 1) : world.abort(c, 1);
+    world.run_for(5s);
+    EXPECT_EQ(world.link(0)->listed, 1U) << aborts;
+    EXPECT_EQ(world.link(1)->listed, 0U) << aborts;
+    const std::size_t held = world.host(0).memory().stats().used_bytes;
+    device.hold_completions(false);
+    EXPECT_TRUE(world.run_until([&] { return world.link(0)->listed == 0; }, 1s)) << aborts;
+    EXPECT_LT(world.host(0).memory().stats().used_bytes, held) << aborts;
+    EXPECT_LE(world.host(0).memory().stats().used_bytes, before) << aborts;
+    EXPECT_EQ(world.links(0).table().count(Mover::kRc).links_failed, 0U);
+  }
+}
+
 // --- Many
 
 TEST(PeerLinks, MoreConnectionsThanLanes_TheRestStaysOnTcp) {

@@ -138,15 +138,37 @@ TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
   }
 }
 
-TEST(FlowRules, RefusedFlow_IsNotRemembered) {
+// Two sockets of one flow: the first was refused it, the second got it, the first ends.
+TEST(FlowRules, RefusedFlowsEnd_LeavesTheNextOnesRule) {
   FlowDevice device;
   FlowRules rules;
   device.refuses = true;
   EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
   EXPECT_EQ(errno, EBUSY);
-  EXPECT_EQ(rules.size(), 0U);
   device.refuses = false;
   EXPECT_TRUE(rules.add(&device.queue, 1, kMac, listener()));
+  EXPECT_TRUE(rules.remove(listener()));
+  EXPECT_EQ(FlowDevice::alive, 1);
+  EXPECT_TRUE(rules.remove(listener()));
+  EXPECT_EQ(FlowDevice::alive, 0);
+  EXPECT_EQ(rules.size(), 0U);
+}
+
+TEST(FlowRules, RefusedFlow_IsAskedForAgainByTheNextQueuePairAndCountsOnce) {
+  FlowDevice device;
+  FlowRules rules;
+  device.refuses = true;
+  EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
+  rules.destroy();
+  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);  // its socket knows
+  rules.destroy();
+  device.refuses = false;
+  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);
+  EXPECT_EQ(FlowDevice::alive, 1);
+  rules.destroy();
+  device.refuses = true;
+  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 1U);
+  EXPECT_EQ(device.asked.size(), 4U);
 }
 
 TEST(FlowRules, NewQueuePair_HasTheOldOnesRules) {
@@ -163,6 +185,8 @@ TEST(FlowRules, NewQueuePair_HasTheOldOnesRules) {
   rules.destroy();
   other.refuses = true;
   EXPECT_EQ(rules.remake(&other.queue, 1, kMac), 1U);
+  EXPECT_EQ(FlowDevice::alive, 0);
+  EXPECT_TRUE(rules.remove(connection()));
   EXPECT_EQ(rules.size(), 0U);
 }
 

@@ -63,12 +63,9 @@ bool is_lost(int error) {
 
 bool FlowRules::add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow) {
   Rule& rule = rules_[flow];
-  if (rule.made == nullptr) rule.made = create(queue, number, mac, flow);
-  if (rule.made == nullptr && rule.users == 0 && !is_lost(errno)) {
-    rules_.erase(flow);
-    return false;
-  }
   rule.users++;
+  if (rule.made == nullptr) rule.made = create(queue, number, mac, flow);
+  rule.refused = rule.made == nullptr && !is_lost(errno);
   return rule.made != nullptr;
 }
 
@@ -89,8 +86,13 @@ void FlowRules::destroy() {
 }
 
 std::size_t FlowRules::remake(ibv_qp* queue, std::uint8_t number, const MacAddress& mac) {
-  for (auto& [flow, rule] : rules_) rule.made = create(queue, number, mac, flow);
-  return std::erase_if(rules_, [](const auto& each) { return each.second.made == nullptr; });
+  std::size_t lost = 0;
+  for (auto& [flow, rule] : rules_) {
+    rule.made = create(queue, number, mac, flow);
+    if (rule.made == nullptr && !rule.refused) lost++;
+    rule.refused = rule.made == nullptr;
+  }
+  return lost;
 }
 
 }  // namespace bypass::verbs

@@ -21,14 +21,14 @@ class FlowRules {
   ~FlowRules() { destroy(); }
 
   /// IPv4 frames of that flow to `mac` come to the queue pair, on the device's port of that number. False with errno:
-  /// the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV); what a lost one
-  /// was asked for is remembered for remake().
+  /// the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV). What is asked for
+  /// counts until remove() either way, and is asked for again by the next who adds it and by remake().
   bool add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow);
-  /// The last one who added it takes the rule away.
+  /// The last one who added it takes the rule away. False: nobody has added it.
   bool remove(const FlowSpec& flow);
   /// Takes all rules away, and remembers them for remake().
   void destroy();
-  /// Makes them for a new queue pair. Returns how many the device refused; those are forgotten.
+  /// Makes them for a new queue pair. Returns how many the device refuses that no add() has said so of.
   std::size_t remake(ibv_qp* queue, std::uint8_t number, const MacAddress& mac);
   [[nodiscard]] std::size_t size() const { return rules_.size(); }
 
@@ -36,6 +36,7 @@ class FlowRules {
   struct Rule {
     ibv_flow* made = nullptr;
     unsigned users = 0;
+    bool refused = false;  // and somebody has been told
   };
   std::map<FlowSpec, Rule, FlowOrder> rules_;
 };

@@ -39,6 +39,7 @@ class ShmLink final : public Link {
   [[nodiscard]] LinkState state() const override;
   [[nodiscard]] std::size_t room() const override;
   void post(std::span<const Write> batch) override;
+  [[nodiscard]] bool reads_later() const override { return false; }
   std::size_t poll(std::span<Arrival> out) override;
   bool arm() override;
   [[nodiscard]] int wait_descriptor() const override { return channel_.descriptor(); }

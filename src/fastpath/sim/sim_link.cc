@@ -70,7 +70,8 @@ void Cable::take(std::size_t from, const Write& write) {
                 .to = write.to,
                 .bytes = {},
                 .notify = write.notify,
-                .immediate = write.immediate};
+                .immediate = write.immediate,
+                .last_of = write.last_of};
   for (const auto& part : write.from) flight.bytes.insert(flight.bytes.end(), part.begin(), part.end());
   flight.bytes.insert(flight.bytes.end(), write.small.begin(), write.small.begin() + write.small_length);
   if (!flights_[to].empty()) flight.at = std::max(flight.at, flights_[to].back().at);
@@ -88,6 +89,7 @@ void Cable::deliver(std::size_t to, const Flight& flight, bool with_message) {
   if (!flight.bytes.empty()) std::memcpy(end.memory_.data() + flight.to, flight.bytes.data(), flight.bytes.size());
   if (flight.notify && with_message)
     end.add_arrival({flight.immediate, static_cast<std::uint32_t>(flight.bytes.size())});
+  if (flight.last_of != kNoLane && with_message) ends_[1 - to]->complete(flight.last_of);
 }
 
 LinkState SimLink::state() const {
@@ -115,6 +117,17 @@ std::size_t SimLink::poll(std::span<Arrival> out) {
 void SimLink::fail() {
   fails_at_ = std::min(fails_at_, cable_.now_);
   cable_.kill();
+}
+
+void SimLink::complete(std::uint16_t lane) {
+  (holds_ ? held_ : arrivals_).push_back({.done_of = lane});
+}
+
+void SimLink::hold_completions(bool on) {
+  holds_ = on;
+  if (holds_) return;
+  arrivals_.insert(arrivals_.end(), held_.begin(), held_.end());
+  held_.clear();
 }
 
 /// In front of messages of other lanes, if that is allowed; never in front of one of its own.

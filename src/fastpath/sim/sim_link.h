@@ -58,6 +58,7 @@ class Cable {
     std::vector<std::byte> bytes;
     bool notify;
     std::uint32_t immediate;
+    std::uint16_t last_of;
   };
   void take(std::size_t from, const Write& write);
   void deliver(std::size_t to, const Flight& flight, bool with_message);
@@ -90,16 +91,20 @@ class SimLink final : public Link {
   /// For a hostile peer: what it may write, whenever it likes.
   [[nodiscard]] std::span<std::byte> writable_memory() { return memory_; }
   void inject(const Arrival& arrival) { arrivals_.push_back(arrival); }
+  /// Its device waits for acknowledgements that the peer keeps back, until it is told otherwise.
+  void hold_completions(bool on);
 
  private:
   friend class Cable;
   void add_arrival(const Arrival& arrival);
+  void complete(std::uint16_t lane);
 
   Cable& cable_;
   std::size_t index_;
   std::vector<std::byte> own_;
   std::span<std::byte> memory_;
-  std::deque<Arrival> arrivals_;
+  std::deque<Arrival> arrivals_, held_;
+  bool holds_ = false;
   Instant fails_at_ = kNever, drained_at_ = kNever;
 };
 

@@ -1,9 +1,13 @@
 // Protection domains and memory regions.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <memory>
 
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
+#include "softverbs/abi/setup.h"
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -11,16 +15,46 @@
 namespace bypass::softverbs {
 namespace {
 
+int populate(std::uintptr_t begin, std::uintptr_t end, int advice) {
+  int result = 0;
+  do result = madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+  while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  return result;
+}
+
+// Linux before 5.14 has no such advice; its EINVAL is also what a range without the permission gets.
+bool can_populate(std::uintptr_t page) {
+  static const bool can = [page] {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(&can) & ~(page - 1);
+    return populate(begin, begin + page, MADV_POPULATE_READ) == 0;
+  }();
+  return can;
+}
+
+// As a driver pins it: what is not there, or not to be written where the device may write, is refused now, not by a
+// signal when the first message comes. libbypass registers its arena, which is there and stays sparse. Without a lock:
+// a large range takes its time.
+bool is_there(const void* addr, std::size_t length, unsigned access) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(addr);
+  const std::uintptr_t end = begin + length;
+  if (is_hosted() || length == 0 || end < begin || !can_populate(page)) return true;
+  return populate(begin & ~(page - 1), end,
+                  (access & IBV_ACCESS_LOCAL_WRITE) != 0 ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0;
+}
+
 ibv_mr* register_memory(Context& context, ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                         unsigned access) {
-  Adapter::Turn turn(*context.adapter);
-  if (!turn) return refuse<ibv_mr>(EIO);
   // What is optional may be left out.
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
+  if (!is_there(addr, length, access)) return refuse<ibv_mr>(EFAULT);
+  Adapter::Turn turn(*context.adapter);
+  if (!turn) return refuse<ibv_mr>(EIO);
   const auto made = turn->reg_mr(*ProtectionDomain::of(pd).engine, addr, length, iova, access);
   if (made.error != 0) return refuse<ibv_mr>(made.error);
   auto* const mr = new MemoryRegion;
   mr->engine = made.object;
+  mr->access = access;
   mr->context = pd->context;
   mr->pd = pd;
   mr->addr = addr;
@@ -81,7 +115,6 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, std::size_t length, std::uint64
 int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t length, int access) {
   Context* const ours = Context::find(mr->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_rereg_mr)(mr, flags, pd, addr, length, access);
-  Adapter::Turn turn(*ours->adapter);
   MemoryRegion& region = MemoryRegion::of(mr);
   rdma::Pd* const domain = pd == nullptr ? nullptr : ProtectionDomain::of(pd).engine;
   const bool translation = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
@@ -92,13 +125,19 @@ int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t leng
     errno = EINVAL;
     return IBV_REREG_MR_ERR_INPUT;
   }
-  const int error = !turn ? EIO
-                          : turn->rereg_mr(*region.engine, static_cast<unsigned>(flags), domain, addr, length,
-                                           static_cast<unsigned>(access & ~IBV_ACCESS_OPTIONAL_RANGE));
+  const unsigned rights = (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0
+                              ? static_cast<unsigned>(access) & ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE)
+                              : region.access;
+  const bool there = translation ? is_there(addr, length, rights) : is_there(mr->addr, mr->length, rights);
+  Adapter::Turn turn(*ours->adapter);
+  int error = EIO;
+  if (turn)
+    error = there ? turn->rereg_mr(*region.engine, static_cast<unsigned>(flags), domain, addr, length, rights) : EFAULT;
   if (error != 0) {
     errno = error;
     return IBV_REREG_MR_ERR_CMD;
   }
+  region.access = rights;
   if ((flags & IBV_REREG_MR_CHANGE_PD) != 0) mr->pd = pd;
   if (translation) {
     mr->addr = addr;

@@ -36,6 +36,7 @@ struct ProtectionDomain : ibv_pd, Member {
 
 struct MemoryRegion : ibv_mr, Member {
   rdma::Mr* engine = nullptr;
+  unsigned access = 0;
   static MemoryRegion& of(ibv_mr* mr) { return *static_cast<MemoryRegion*>(mr); }
 };
 
@@ -88,7 +89,8 @@ struct RequestBatch {
   struct Request {
     rdma::SendRequest request;
     std::size_t first_sge = 0, sges = 0;
-    bool in_batch = false;  // its bytes lie in `inlined`, and its element says where
+    bool in_batch = false;                       // its bytes lie in `inlined`, and its element says where
+    std::size_t header_at = 0, header_size = 0;  // a large segment's header there
   };
   std::vector<Request> requests;
   std::vector<ibv_sge> sges;

@@ -71,16 +71,18 @@ void set_sges(ibv_qp_ex* qp, std::span<const ibv_sge> sges) {
   request->in_batch = false;
 }
 
-// The program may reuse inline bytes at once, so they are kept until the batch is posted.
+// The program may reuse inline bytes and headers at once, so they are kept until the batch is posted.
+void keep(RequestBatch& batch, const void* bytes, std::size_t length) {
+  const auto* const begin = static_cast<const std::byte*>(bytes);
+  batch.inlined.insert(batch.inlined.end(), begin, begin + length);
+}
+
 void set_inline(ibv_qp_ex* qp, std::span<const ibv_data_buf> buffers) {
   RequestBatch::Request* const request = last(qp);
   if (request == nullptr) return;
-  std::vector<std::byte>& bytes = batch_of(qp).inlined;
+  const std::vector<std::byte>& bytes = batch_of(qp).inlined;
   const std::size_t at = bytes.size();
-  for (const ibv_data_buf& buffer : buffers) {
-    const auto* const begin = static_cast<const std::byte*>(buffer.addr);
-    bytes.insert(bytes.end(), begin, begin + buffer.length);
-  }
+  for (const ibv_data_buf& buffer : buffers) keep(batch_of(qp), buffer.addr, buffer.length);
   request->request.flags |= IBV_SEND_INLINE;
   const ibv_sge sge{at, static_cast<std::uint32_t>(bytes.size() - at), 0};
   set_sges(qp, {&sge, sge.length == 0 ? std::size_t{0} : std::size_t{1}});
@@ -102,6 +104,8 @@ void join(RequestBatch& batch) {
     const auto sges = std::span(batch.sges).subspan(item.first_sge, item.sges);
     if (item.in_batch && !sges.empty()) sges[0].addr += reinterpret_cast<std::uintptr_t>(batch.inlined.data());
     item.request.sges = sges;
+    if (item.header_size != 0)
+      item.request.tso_header = std::span(batch.inlined).subspan(item.header_at, item.header_size);
   }
 }
 
@@ -134,9 +138,11 @@ void set_send_operations(QueuePair& pair) {
   pair.wr_send = [](ibv_qp_ex* qp) { add(qp, IBV_WR_SEND); };
   pair.wr_send_imm = [](ibv_qp_ex* qp, __be32 imm) { add(qp, IBV_WR_SEND_WITH_IMM).imm = imm; };
   pair.wr_send_tso = [](ibv_qp_ex* qp, void* header, std::uint16_t bytes, std::uint16_t mss) {
-    rdma::SendRequest& request = add(qp, IBV_WR_TSO);
-    request.tso_header = {static_cast<const std::byte*>(header), bytes};
-    request.tso_mss = mss;
+    add(qp, IBV_WR_TSO).tso_mss = mss;
+    RequestBatch::Request& item = batch_of(qp).requests.back();
+    item.header_at = batch_of(qp).inlined.size();
+    item.header_size = bytes;
+    keep(batch_of(qp), header, bytes);
   };
 }
 

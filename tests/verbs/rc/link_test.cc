@@ -251,6 +251,33 @@ TEST_F(RcLinkTest, Armed_OwnCompletionsWakeOnlyWhoWaitsForRoom) {
   EXPECT_GT(a().room(), 0U);
 }
 
+// What the device may have to send again is told by the device alone.
+TEST_F(RcLinkTest, LastOfALane_IsToldOnceItIsDone) {
+  Write last = small(100, 1);
+  last.last_of = 7;
+  post(write(1000, 0, 4096));
+  post(last);
+  post(small(100, 2));
+  EXPECT_TRUE(poll_all(a()).empty());
+  EXPECT_FALSE(a().arm());  // and it wakes who sleeps
+  world->verbs.run_for(1ms);
+  EXPECT_TRUE(readable(a().wait_descriptor()));
+  const auto told = poll_all(a());
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].done_of, 7);
+  EXPECT_EQ(run().size(), 3U);
+}
+
+TEST_F(RcLinkTest, LastOfALaneWhenTheLinkDies_IsNotTold) {
+  Write last = small(100, 1);
+  last.last_of = 7;
+  world->verbs.break_pair(1);
+  post(last);
+  world->verbs.run_for(1s);
+  EXPECT_TRUE(poll_all(a()).empty());
+  expect_drained(a());
+}
+
 TEST_F(RcLinkTest, Armed_TheEndWakes) {
   EXPECT_FALSE(b().arm());
   world->verbs.break_pair(1);

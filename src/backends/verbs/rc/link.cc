@@ -76,7 +76,12 @@ bool RcLink::build(const Write& write, std::size_t i) {
   if (write.notify) to.imm_data = htonl(write.immediate);
   if (write.notify) to.send_flags |= IBV_SEND_SOLICITED;
   if (inside && size != 0) to.send_flags |= IBV_SEND_INLINE;
-  if (++unsignalled_ == kSignalEvery) {
+  const bool last = write.last_of != fastpath::kNoLane;
+  if (last) {
+    to.wr_id |= std::uint64_t{write.last_of + 1U} << kLaneShift;
+    last_writes_++;
+  }
+  if (++unsignalled_ == kSignalEvery || last) {
     to.send_flags |= IBV_SEND_SIGNALED;
     unsignalled_ = 0;
   }
@@ -138,6 +143,14 @@ void RcLink::on_receive(const ibv_wc& wc, std::span<Arrival> out, std::size_t& n
     fail();  // or the peer sends, which no link does
 }
 
+void RcLink::on_sent(const ibv_wc& wc, std::span<Arrival> out, std::size_t& n) {
+  completed_ = wc.wr_id & kPostedMask;
+  if (const std::uint64_t lane = wc.wr_id >> kLaneShift; lane != 0) {
+    last_writes_--;
+    if (wc.status == IBV_WC_SUCCESS) out[n++] = {.done_of = static_cast<std::uint16_t>(lane - 1)};
+  }
+}
+
 // `more`: there may be more.
 std::size_t RcLink::take_completions(std::span<Arrival> out, bool& more) {
   std::array<ibv_wc, kBurst> found;
@@ -155,7 +168,7 @@ std::size_t RcLink::take_completions(std::span<Arrival> out, bool& more) {
     if (wc.wr_id == kLast)
       last_done_ = true;
     else
-      completed_ = wc.wr_id;
+      on_sent(wc, out, n);
     if (wc.status != IBV_WC_SUCCESS) fail();
   }
   more = got > 0;
@@ -199,7 +212,7 @@ bool RcLink::arm() {
     pair_.fetch();  // it may have gone off
     armed_ = Armed::kNo;
   }
-  const Armed wanted = room() != 0 ? Armed::kMessages : Armed::kAll;
+  const Armed wanted = room() != 0 && last_writes_ == 0 ? Armed::kMessages : Armed::kAll;
   if (pair_.arm(wanted == Armed::kMessages) != 0) return true;
   armed_ = wanted;
   look();

@@ -1,8 +1,9 @@
 // RcLink: a link over one RC queue pair.
 //
 // A message is an RDMA write with immediate, every other write a plain RDMA write: RC keeps their order. Small ones
-// travel inside their request. Every kSignalEvery-th request asks for a completion. Messages are `solicited`, so that a
-// sleeper wakes for them and not for its own completions, unless the send queue is full.
+// travel inside their request. Every kSignalEvery-th request asks for a completion, and each that is the last of a
+// lane. Messages are `solicited`, so that a sleeper wakes for them and not for its own completions, unless the send
+// queue is full or a lane waits for its last.
 //
 // When the queue pair fails, or is made to, everything that was posted is flushed. What was completed before lies in
 // the completion queue in front of that and counts: the link is drained when all receives have come back, and the last
@@ -54,6 +55,9 @@ class RcLink final : public fastpath::Link {
  private:
   static constexpr std::size_t kBurst = 32;
   static constexpr std::uint64_t kReceive = ~std::uint64_t{0}, kLast = kReceive - 1;
+  // Of a request to send: how many were posted up to it, and above that the lane's number + 1 whose last it is.
+  static constexpr unsigned kLaneShift = 48;
+  static constexpr std::uint64_t kPostedMask = (std::uint64_t{1} << kLaneShift) - 1;
 
   std::size_t post_some(std::span<const fastpath::Write> batch);
   bool build(const fastpath::Write& write, std::size_t i);
@@ -61,6 +65,7 @@ class RcLink final : public fastpath::Link {
   bool post_last();
   void refill();
   void on_receive(const ibv_wc& wc, std::span<fastpath::Arrival> out, std::size_t& n);
+  void on_sent(const ibv_wc& wc, std::span<fastpath::Arrival> out, std::size_t& n);
   std::size_t take_completions(std::span<fastpath::Arrival> out, bool& more);
   std::size_t take_stash(std::span<fastpath::Arrival> out);
   void look();
@@ -77,6 +82,7 @@ class RcLink final : public fastpath::Link {
   std::uint64_t posted_ = 0, completed_ = 0;  // requests to send
   std::uint64_t looked_ = 0;                  // at the device, when so many were posted
   std::uint32_t unsignalled_ = 0;
+  std::uint32_t last_writes_ = 0;                     // of lanes, not completed
   std::uint32_t wanted_receives_ = 0, receives_ = 0;  // posted
   enum class Armed : std::uint8_t { kNo, kMessages, kAll } armed_ = Armed::kNo;
   bool failed_ = false;

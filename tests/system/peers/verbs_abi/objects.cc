@@ -1,5 +1,7 @@
 // What the kinds of objects do that no tool asks for, and how what is not there is refused.
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -68,6 +70,34 @@ void memory_is_registered_anew() {
   CHECK(ibv_reg_mr(device.pd, other, sizeof other, IBV_ACCESS_REMOTE_WRITE) == nullptr && errno == EINVAL);
   ibv_mr* const mapped = ibv_reg_mr_iova(device.pd, other, sizeof other, 0x10000, IBV_ACCESS_LOCAL_WRITE);
   CHECK(mapped != nullptr && ibv_dealloc_pd(device.pd) == EBUSY && ibv_dereg_mr(mapped) == 0);
+}
+
+void memory_that_is_not_there_is_refused() {
+  Device device;
+  constexpr std::size_t kPage = 4096;
+  char* const pages =
+      static_cast<char*>(mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  CHECK(pages != MAP_FAILED && mprotect(pages + kPage, kPage, PROT_READ) == 0);
+  CHECK(munmap(pages + 2 * kPage, kPage) == 0);
+  const auto refused = [&](std::size_t page, std::size_t count, int access) {
+    errno = 0;
+    ibv_mr* const made = ibv_reg_mr(device.pd, pages + page * kPage + 1, count * kPage - 1, access);
+    if (made != nullptr) CHECK(ibv_dereg_mr(made) == 0);
+    return made == nullptr && errno == EFAULT;
+  };
+  CHECK(!refused(0, 1, IBV_ACCESS_LOCAL_WRITE) && !refused(0, 2, 0) && !refused(1, 1, IBV_ACCESS_REMOTE_READ));
+  CHECK(refused(0, 2, IBV_ACCESS_LOCAL_WRITE) && refused(1, 1, IBV_ACCESS_LOCAL_WRITE));
+  CHECK(refused(1, 2, 0) && refused(2, 1, 0));
+  ibv_mr* const read = ibv_reg_mr(device.pd, pages + kPage, kPage, 0);
+  CHECK(read != nullptr);
+  CHECK(ibv_rereg_mr(read, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_LOCAL_WRITE) ==
+            IBV_REREG_MR_ERR_CMD &&
+        errno == EFAULT);
+  CHECK(ibv_rereg_mr(read, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, pages + 2 * kPage, kPage, 0) ==
+            IBV_REREG_MR_ERR_CMD &&
+        errno == EFAULT);
+  CHECK(ibv_rereg_mr(read, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, pages, 2 * kPage, 0) == 0);
+  CHECK(read->addr == pages && read->length == 2 * kPage && ibv_dereg_mr(read) == 0 && munmap(pages, 2 * kPage) == 0);
 }
 
 void raw_frames_are_steered() {
@@ -187,6 +217,7 @@ constexpr Case kCases[] = {
     {"negative_counts_are_nothing", negative_counts_are_nothing},
     {"answers_to_datagrams", answers_to_datagrams},
     {"memory_is_registered_anew", memory_is_registered_anew},
+    {"memory_that_is_not_there_is_refused", memory_that_is_not_there_is_refused},
     {"raw_frames_are_steered", raw_frames_are_steered},
     {"what_is_missing_is_refused", what_is_missing_is_refused},
 };
