@@ -115,7 +115,9 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
 void leave_shared_memory(File& file) {
   if (!is_local(file)) return;
   Guard guard(shard());
-  if (file.alive) local_leave(guard, socket_of(file));
+  if (!file.alive) return;
+  local_leave(guard, socket_of(file));
+  end_if_unused(guard, file);  // closed while it let go of the lock
 }
 
 void ask_to_leave_shared_memory(File& file) {
@@ -241,6 +243,8 @@ void local_tick(Guard& guard) {
   for_each_local_link([&](LocalLink& link) {
     Socket& socket = *link.socket;
     local_answer(guard, socket);
+    end_if_unused(guard, socket);
+    if (!socket.alive) return;
     const Stage stage = end_of(socket).stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage == Stage::kPaired) relieve_full_ring(socket, link, now);

@@ -122,8 +122,18 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
 
 }  // namespace
 
+namespace {
+
+// A wake-up that this call has taken may have been for a thread that sleeps.
+void pass_wake_on(Socket& socket, LocalLink& link) {
+  (void)look_at_rings(socket, link);
+  if (shard().sleepers() != 0 || is_shared(socket)) (void)arm_link(socket, link);
+}
+
+}  // namespace
+
 bool hear_channel(Socket& socket, LocalLink& link) {
-  bool heard = false;
+  bool heard = false, woken = false;
   std::array<std::byte, shm::kMessageRoom> room;
   while (link.channel.is_open()) {
     const shm::Channel::Received received = link.channel.receive(room);
@@ -131,6 +141,7 @@ bool hear_channel(Socket& socket, LocalLink& link) {
     if (received.kind == Kind::kNothing) break;
     if (received.kind == Kind::kWake) {
       link.armed_in = link.armed_out = false;
+      woken = true;
       continue;
     }
     heard = true;
@@ -148,6 +159,7 @@ bool hear_channel(Socket& socket, LocalLink& link) {
     settle(socket, link);
     if (!is_paired(socket)) return true;
   }
+  if (woken) pass_wake_on(socket, link);
   return heard;
 }
 
