@@ -252,20 +252,22 @@ def children_of(pid):
 
 def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True):
     """Runs a scenario on the kernel's sockets and on each of `sides`, which make one; what it returns must be the same.
-    `uses_fast_path`: of a side with one, some connection of what still runs has to."""
+    `uses_fast_path`: of a side with one, some connection of what still runs has to. What leads there is made in the
+    background, and on a busy machine a short scenario may be over before; then it runs again, and finds it made."""
     with kernel() as side:
         expected = scenario(side)
     for make in sides:
         with make() as side:
-            result = scenario(side)
-            check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
-            if side.name == "local" and uses_fast_path:
-                side.until(lambda: side.count("local_shared"), f"a connection has shared memory: {side.why()}", 3)
-            if side.shm and uses_fast_path:
-                side.until(lambda: side.count("shm_lanes"), f"a connection has had a lane: {side.why()}", 3)
-            if side.rdma and uses_fast_path:
-                side.until(lambda: side.count("rdma_lanes"), f"a connection has had a lane: {side.why()}", 3)
-        check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
+            counters = {"local_shared": side.name == "local", "shm_lanes": side.shm, "rdma_lanes": side.rdma}
+            wanted = [name for name, has in counters.items() if has and uses_fast_path]
+            for _ in range(4):
+                result = scenario(side)
+                check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
+                check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
+                if all(side.count(name) for name in wanted):
+                    break
+            else:
+                raise Failure(f"{side.title}: no connection has used the fast path ({', '.join(wanted)}): {side.why()}")
 
 
 def run_named(cases, verdict):

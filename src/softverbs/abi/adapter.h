@@ -55,6 +55,8 @@ class Adapter {
   bool await_link();
 
   [[nodiscard]] Instant now() const { return clock_.now(); }
+  /// In a forked child: the device is its parent's.
+  [[nodiscard]] bool is_inherited() const { return inherited_; }
 
  private:
   explicit Adapter(std::size_t index) : index_(index) {}

@@ -130,10 +130,8 @@ int ibv_destroy_cq(ibv_cq* cq) {
   Context* const ours = Context::find(cq->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_destroy_cq)(cq);
   CompletionQueue* const queue = &CompletionQueue::of(cq);
-  bool inherited = false;  // then its events, and who reads them, are the parent's
   {
     Adapter::Turn turn(*ours->adapter);
-    inherited = !turn;
     const int error = turn ? turn->destroy_cq(*queue->engine) : 0;
     if (error != 0) return error;
     turn.hand_on_events();  // what the engine still has to say of it comes before it is forgotten
@@ -142,13 +140,11 @@ int ibv_destroy_cq(ibv_cq* cq) {
         CompletionChannel::of(cq->channel).events.forget([=](const CompletionQueue* event) { return event == queue; });
       cq->channel->refcnt--;
     }
-    if (turn) ours->async.forget([=](const AsyncEvent& event) { return event.taken == &queue->async_events_taken; });
+    ours->forget_events(queue->async_events_taken);
     queue->unlink();
   }
-  if (!inherited) {
-    await_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, queue->comp_events_taken);
-    await_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, queue->async_events_taken);
-  }
+  ours->await_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, queue->comp_events_taken);
+  ours->await_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, queue->async_events_taken);
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);
   delete queue;

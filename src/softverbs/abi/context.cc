@@ -66,8 +66,14 @@ Context& Context::of(ibv_context* context) {
   return *static_cast<Context*>(verbs_get_ctx(context));
 }
 
-void await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
-                        const std::uint32_t& taken) {
+// A forked child's events, and who reads them, are the parent's.
+void Context::forget_events(const std::uint32_t& taken) {
+  if (!adapter->is_inherited()) async.forget([&](const AsyncEvent& event) { return event.taken == &taken; });
+}
+
+void Context::await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
+                                 const std::uint32_t& taken) const {
+  if (adapter->is_inherited()) return;
   pthread_mutex_lock(&mutex);
   while (completed != taken) pthread_cond_wait(&cond, &mutex);
   pthread_mutex_unlock(&mutex);

@@ -141,6 +141,12 @@ struct Context : verbs_context {
   Members<SharedReceiveQueue> srqs;
   Members<QueuePair> qps;
 
+  /// Of an object that goes, its events that nobody has taken: `taken` is its count. Within a turn.
+  void forget_events(const std::uint32_t& taken);
+  /// Waits until the program has acknowledged all it has taken. Without the lock.
+  void await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
+                          const std::uint32_t& taken) const;
+
   /// Ours, or null: then it is the real library's.
   static Context* find(ibv_context* context);
   /// … of one that is known to be ours.
@@ -161,9 +167,5 @@ T* refuse(int error) {
   errno = error;
   return nullptr;
 }
-
-/// Waits, as destroying does, until every event that was taken has been acknowledged.
-void await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
-                        const std::uint32_t& taken);
 
 }  // namespace bypass::softverbs

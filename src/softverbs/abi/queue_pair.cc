@@ -191,17 +191,15 @@ int ibv_destroy_qp(ibv_qp* qp) {
   Context* const ours = Context::find(qp->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_destroy_qp)(qp);
   QueuePair* const pair = &QueuePair::of(qp);
-  bool inherited = false;  // then its events, and who reads them, are the parent's
   {
     Adapter::Turn turn(*ours->adapter);
-    inherited = !turn;
     const int error = turn ? turn->destroy_qp(*pair->engine) : 0;
     if (error != 0) return error;
     turn.hand_on_events();
-    if (turn) ours->async.forget([=](const AsyncEvent& event) { return event.taken == &pair->async_events_taken; });
+    ours->forget_events(pair->async_events_taken);
     pair->unlink();
   }
-  if (!inherited) await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
+  ours->await_acknowledged(qp->mutex, qp->cond, qp->events_completed, pair->async_events_taken);
   pthread_cond_destroy(&qp->cond);
   pthread_mutex_destroy(&qp->mutex);
   delete pair;

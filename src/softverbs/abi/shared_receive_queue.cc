@@ -68,17 +68,15 @@ int ibv_destroy_srq(ibv_srq* srq) {
   Context* const ours = Context::find(srq->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_destroy_srq)(srq);
   SharedReceiveQueue* const queue = &SharedReceiveQueue::of(srq);
-  bool inherited = false;  // then its events, and who reads them, are the parent's
   {
     Adapter::Turn turn(*ours->adapter);
-    inherited = !turn;
     const int error = turn ? turn->destroy_srq(*queue->engine) : 0;
     if (error != 0) return error;
     turn.hand_on_events();
-    if (turn) ours->async.forget([=](const AsyncEvent& event) { return event.taken == &queue->async_events_taken; });
+    ours->forget_events(queue->async_events_taken);
     queue->unlink();
   }
-  if (!inherited) await_acknowledged(srq->mutex, srq->cond, srq->events_completed, queue->async_events_taken);
+  ours->await_acknowledged(srq->mutex, srq->cond, srq->events_completed, queue->async_events_taken);
   pthread_cond_destroy(&srq->cond);
   pthread_mutex_destroy(&srq->mutex);
   delete queue;

@@ -80,7 +80,9 @@ async function echoed() {
     }
     socket.end();
     await closed;
-    if (!Buffer.concat(parts).equals(message)) throw new Error('the echo differs');
+    const got = Buffer.concat(parts);
+    const at = got.findIndex((byte, i) => byte !== message[i]);
+    if (!got.equals(message)) throw new Error(`the echo differs: ${got.length} bytes of ${message.length}, from ${at} on`);
     return message.length;
   }));
   return totals.reduce((a, b) => a + b);
