@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "fastpath/shm/message.h"
 #include "observe/reasons.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
@@ -124,6 +125,21 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
 
 namespace {
 
+// The host's patience has ended just as this end said that it was ready.
+bool is_refused_late(const LocalEnd& end, std::span<const std::byte> said) {
+  if (end.may_cut || end.cut_heard || end.paths.tx() != Tx::kKernel || end.paths.rx() != Rx::kKernel) return false;
+  const auto message = shm::parse_message(said);
+  return message.ok() && message.value.kind == shm::MessageKind::kRefused;
+}
+
+// Nothing has left the kernel's connection: it goes on.
+void leave_unused(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  end.stage = Stage::kOver;
+  end_local_link(socket, link);
+  signal_idle(socket);
+}
+
 // A wake-up that this call has taken may have been for a thread that sleeps.
 void pass_wake_on(Socket& socket, LocalLink& link) {
   (void)look_at_rings(socket, link);
@@ -149,7 +165,12 @@ bool hear_channel(Socket& socket, LocalLink& link) {
       on_gone(socket, link);
       break;
     }
-    const auto message = shm::parse_switch(std::span(room).first(std::min(received.bytes, room.size())));
+    const auto said = std::span(room).first(std::min(received.bytes, room.size()));
+    if (is_refused_late(end_of(socket), said)) {
+      leave_unused(socket, link);
+      return true;
+    }
+    const auto message = shm::parse_switch(said);
     if (!message.has_value() || received.cut || received.many) {
       break_link(socket, "it said what has no meaning");
       return true;

@@ -120,6 +120,8 @@ class LocalReceiving final : public LocalCondition {
   std::size_t copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
   long ring_is_empty(Guard& guard, LocalLink& link);
   long take_from_kernel(Guard& guard);
+  void peek_behind(Guard& guard);
+  [[nodiscard]] bool is_enough() const;
   [[nodiscard]] bool may_be_cut() const;
   long look_in_kernel();
   bool goes_elsewhere(long answer);
@@ -137,10 +139,13 @@ long LocalReceiving::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kReading);
     const long r = step(guard);
+    if (r == kAgain && done_ >= target()) return static_cast<long>(done_);
     if (r != kChanged) return r;
   }
 }
 
+// Where bytes of both carriers are there, a call takes of both: that it got less than it asked for tells a program, as
+// libuv, that there was no more, and with EPOLLHUP that this was the end.
 long LocalReceiving::step(Guard& guard) {
   if (end().stage != Stage::kPaired) return take_from_kernel(guard);
   LocalLink* const link = local_link(socket_);
@@ -165,9 +170,12 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   const std::size_t before = done_;
   if (!dropped) copy_out(guard, parts, bytes);
   done_ = before + bytes;
-  if (peeks()) return static_cast<long>(std::exchange(done_, before));
+  if (peeks()) {
+    if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer)) (void)ask(guard, total_ - done_);
+    return static_cast<long>(std::exchange(done_, before));
+  }
   if (consumer.consume(link.in, bytes)) link.channel.wake();
-  return done_ >= target() ? static_cast<long>(done_) : kChanged;
+  return is_enough() && !end().paths.is_all_of_ring(0, consumer) ? static_cast<long>(done_) : kChanged;
 }
 
 // A long copy lets go of the lock; the bytes stay where they are until they are consumed.
@@ -189,7 +197,7 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   if (end_of_ring_read(socket_, link)) return kChanged;
   leave_if_shut(socket_, link);
   if (e.paths.rx() != Rx::kRing) return kChanged;
-  if (done_ >= target()) return static_cast<long>(done_);
+  if (is_enough()) return static_cast<long>(done_);
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (e.peer_gone) {
     if (e.consumer.peek(link.in).size() != 0) return kChanged;
@@ -244,9 +252,27 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   // With bytes before CUT missing (a reset has lost them, and another call was told of it), nothing follows them.
   if (r < 0) return failed(r);
   if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
-  if (done_ >= target() || peeks()) return static_cast<long>(done_);
+  if (peeks() && done_ < total_ && end().paths.is_all_of_kernel(done_)) peek_behind(guard);
+  if (done_ == total_ || peeks() || (done_ >= target() && end().paths.rx() == Rx::kKernel))
+    return static_cast<long>(done_);
   asked_ = false;
   return kChanged;
+}
+
+// What lies in the ring behind CUT.
+void LocalReceiving::peek_behind(Guard& guard) {
+  const LocalLink* const link = local_link(socket_);
+  if (link == nullptr) return;
+  shm::Consumer& consumer = end().consumer;
+  const shm::Parts<const std::byte> parts = consumer.peek(link->in, total_ - done_);
+  const std::size_t bytes = end().paths.from_ring(std::min(parts.size(), total_ - done_), consumer);
+  if ((flags_ & MSG_TRUNC) == 0) copy_out(guard, parts, bytes);
+  done_ += bytes;
+}
+
+// Where the kernel has news, they may be bytes, or what is to be heard before them.
+bool LocalReceiving::is_enough() const {
+  return done_ == total_ || (done_ >= target() && !kernel_has_news());
 }
 
 bool LocalReceiving::may_be_cut() const {

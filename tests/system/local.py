@@ -722,12 +722,10 @@ class Script:
         kind = self.random.choice(("recv", "peek", "wait", "trunc", "readv", "recvmsg", "peek all", "read", "into"))
         if kind in ("peek", "peek all"):
             flag = " | socket.MSG_WAITALL" if kind == "peek all" and n <= there and not self.moves_midway else ""
-            return f"s.recv({n}, socket.MSG_PEEK{flag})" if not self.moves_midway else f"s.recv(1, socket.MSG_PEEK)"
+            return f"s.recv({n}, socket.MSG_PEEK{flag})"
         self.unread[end] -= least
         if kind == "wait":
             return f"s.recv({least}, socket.MSG_WAITALL)"
-        if self.moves_midway:  # a read ends where the carrier changes: the rest is asked for
-            return f"take(s, {least})"
         return {"recv": f"s.recv({n}, {self.random.choice(('0', 'socket.MSG_DONTWAIT'))})", "read": f"os.read(s.fileno(), {n})",
                 "trunc": f"s.recv_into(bytearray({n}), {n}, socket.MSG_TRUNC)", "into": f"into({n})",
                 "readv": f"readv({n // 3}, {n - n // 3})", "recvmsg": f"gather({n})"

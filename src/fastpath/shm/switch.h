@@ -136,6 +136,12 @@ class Switch {
     ends_ = false;
     return true;
   }
+  /// With `bytes` more, all that the kernel has before a CUT that has come.
+  [[nodiscard]] bool is_all_of_kernel(std::uint64_t bytes) const { return bounded_ && bytes == kernel_left_; }
+  /// With `bytes` more, all that the ring has before a RESUME that has come.
+  [[nodiscard]] bool is_all_of_ring(std::uint64_t bytes, const Consumer& consumer) const {
+    return ends_ && consumer.consumed() + bytes == ring_end_;
+  }
   /// Of `wanted` bytes, how many may be taken from the ring.
   [[nodiscard]] std::uint64_t from_ring(std::uint64_t wanted, const Consumer& consumer) const {
     const std::uint64_t left = ring_end_ - consumer.consumed();
