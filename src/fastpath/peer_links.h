@@ -138,6 +138,7 @@ class PeerLinks final : public Links {
   [[nodiscard]] bool may_read(const tcp::Tcb& tcb) const;
   void write(Context& ctx, PeerLink& link, Link& mover);
   [[nodiscard]] static tcp::Tcb* connection_of(const PeerLink& link, std::uint16_t number);
+  [[nodiscard]] static bool is_missed(PeerLink& link);
   void run_lane(Context& ctx, PeerLink& link, std::uint16_t number);
   void run_all(Context& ctx, PeerLink& link);
   void sweep_ghosts(Context& ctx, PeerLink& link);

@@ -272,7 +272,8 @@ void PeerLinks::back_off(PeerLink& link, Reason why, Instant now) {
 void PeerLinks::refuse(PeerLink& link, Reason why, Instant now) {
   link.stage = Stage::kRefused;
   back_off(link, why, now);
-  note(link);
+  // Where the connection that it was for has ended meanwhile, nobody misses it.
+  if (link.carrier != nullptr || is_lasting(why)) note(link);
 }
 
 /// By one device. The next one is asked at once, on an entry of its own: this one's peer may have to be told.
@@ -341,14 +342,28 @@ std::size_t PeerLinks::poll_link(Context& ctx, PeerLink& link) {
   return n;
 }
 
+/// Whether a connection still has something to come over it. A peer that has ended all of them, and then itself, has
+/// taken nothing away.
+bool PeerLinks::is_missed(PeerLink& link) {
+  std::uint32_t left = link.listed;
+  for (std::uint32_t i = 0; i < link.lanes && left != 0; i++) {
+    if (!link.places[i].listed) continue;
+    left--;
+    const Tcb* const tcb = connection_of(link, static_cast<std::uint16_t>(i));
+    if (tcb != nullptr && !FramedTcp::of(*tcb).lane.peer_ended()) return true;
+  }
+  return false;
+}
+
 /// It has failed: its connections say so.
 void PeerLinks::end(Context& ctx, PeerLink& link) {
+  const bool missed = is_missed(link);
   if (link.used) link.failures = 0;
   back_off(link, link.end.reason(), ctx.now);
   link.stage = Stage::kEnding;
   link.since = ctx.now;
-  table_->count(link).links_failed++;
-  note(link);
+  if (missed) table_->count(link).links_failed++;
+  if (missed) note(link);
   own_[index_of(link)].setup->link().fail();
   run_all(ctx, link);
 }

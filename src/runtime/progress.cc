@@ -119,10 +119,14 @@ void Progress::loop() {
   while (!stopping_.load(std::memory_order_acquire)) step();
 }
 
+void Progress::tick() {
+  if (tick_call_ != nullptr) tick_again_ = tick_call_(tick_argument_);
+}
+
 void Progress::step() {
   if (std::exchange(kernel_called_, false)) ports_.follow_kernel(shard_);
   if (!ports_.opened()) return open_step();
-  if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
   if (std::exchange(kin_changed_, false)) mind_family();
   if (!ports_.opened()) return want_ports_.store(true, std::memory_order_release);
@@ -177,7 +181,7 @@ void Progress::open_step() {
 // Without a wire: what peers on this host say while the program is elsewhere. A thread of it that sleeps hears them
 // itself.
 void Progress::local_step() {
-  if (tick_call_ != nullptr) tick_call_(tick_argument_);
+  tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   {
     socket::Guard guard(shard_);
@@ -288,6 +292,7 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   const bool hears = pause == Duration{} && !kernel_called_;
   nap_set_.push_back({hears ? ports_.kernel_descriptor() : -1, POLLIN, 0});
   if (pause != Duration{}) time = std::min(time, pause);
+  time = std::min(time, tick_again_);
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   // Somebody is to be swept as soon as the link is up: that he has ended is known.
   if (!kin_changed_) kin_.append(nap_set_);

@@ -38,8 +38,9 @@ class Progress {
   void start_or_wake() {
     if (start()) wake();
   }
-  /// Called once a tick, for what is not urgent (statistics).
-  void on_tick(void (*call)(void*), void* argument) {
+  /// Called once a tick, for what is not urgent (statistics). It says after how long it is to be called again though
+  /// nothing happens.
+  void on_tick(Duration (*call)(void*), void* argument) {
     tick_call_ = call;
     tick_argument_ = argument;
   }
@@ -62,6 +63,7 @@ class Progress {
   void close_wake();
   void drain_wake();
   bool doze(Instant polled);
+  void tick();
 
   socket::Shard& shard_;
   PortSet& ports_;
@@ -83,7 +85,8 @@ class Progress {
   Instant dark_since_ = kNever;       // since when no link has been up, while somebody is to be swept
   KinWatch kin_;
   std::vector<pollfd> nap_set_;
-  void (*tick_call_)(void*) = nullptr;
+  Duration (*tick_call_)(void*) = nullptr;
+  Duration tick_again_ = kNever - Instant{};
   void* tick_argument_ = nullptr;
 };
 

@@ -71,10 +71,11 @@ void do_drill(Process& p) {
 
 }  // namespace
 
-void publish(void* process_pointer) {
+Duration publish(void* process_pointer) {
+  constexpr Duration kNothingLeft = kNever - Instant{};
   Process& p = *static_cast<Process*>(process_pointer);
   if (p.region_is_parents.exchange(false)) renew_region();
-  if (!p.region.active()) return;
+  if (!p.region.active()) return kNothingLeft;
   do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
@@ -103,9 +104,10 @@ void publish(void* process_pointer) {
   // Every socket is looked at with the lock held: some times a second at most.
   constexpr Duration kSocketsEvery = std::chrono::milliseconds(200);
   const Instant now = p.clock.now();
-  if (now - p.sockets_published < kSocketsEvery) return;
+  if (const Duration since = now - p.sockets_published; since < kSocketsEvery) return kSocketsEvery - since;
+  if (!publish_sockets(p, p.socket_slots)) return kSocketsEvery;
   p.sockets_published = now;
-  publish_sockets(p, p.socket_slots);
+  return kNothingLeft;
 }
 
 }  // namespace bypass::runtime

@@ -190,18 +190,19 @@ void write_unowned(Process& p, Writer& writer) {
 }  // namespace
 
 // What the stack holds without a socket is the family's: it is shown where the ports are.
-void publish_sockets(Process& p, std::vector<int>& slots) {
-  if (socket::objects == nullptr) return;
+bool publish_sockets(Process& p, std::vector<int>& slots) {
+  if (socket::objects == nullptr) return true;
   Writer writer(p.region, slots);
   {
     socket::Guard guard(p.shard, std::try_to_lock);
-    if (!guard.held()) return;  // at the next look
+    if (!guard.held()) return false;
     socket::objects->sockets.for_each([&](const socket::Socket& s) {
       if (s.alive && s.references.of(p.shard.family().slot()) != 0) writer.write(record_of(p, s));
     });
     if (!p.ports.following()) write_unowned(p, writer);
   }
   writer.finish();
+  return true;
 }
 
 }  // namespace bypass::runtime

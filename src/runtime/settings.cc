@@ -17,9 +17,9 @@ constexpr std::int64_t kGiga = std::int64_t{1} << 30;
 
 constexpr std::string_view kPortForm =
     "vhost:PATH, virtio:PATH, netdev:IFNAME, af_xdp:IFNAME, af_packet:IFNAME, tap:NAME, pci:ADDRESS, "
-    "dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated by ;";
+    "dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated by semicolons";
 constexpr std::string_view kAddressForm =
-    "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by ;";
+    "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by semicolons";
 
 constexpr auto kSettings = std::to_array<Setting>({
     // What the process is joined to
@@ -39,19 +39,19 @@ constexpr auto kSettings = std::to_array<Setting>({
     {.key = "gateway",
      .env = "BYPASS_GATEWAY",
      .accepted = "an address inside of the port's prefix, one of IPv4 and one of IPv6 at most; one entry a port, "
-                 "separated by ;",
+                 "separated by semicolons",
      .example = "10.9.0.254",
      .help = "The router to addresses that no port's prefix holds.",
      .apply = list<parse_gateways, &Draft::gateways>},
     {.key = "mac",
      .env = "BYPASS_MAC",
-     .accepted = "a unicast MAC address (02:00:00:00:00:01); one entry a port, separated by ;",
+     .accepted = "a unicast MAC address (02:00:00:00:00:01); one entry a port, separated by semicolons",
      .example = "02:00:00:00:00:01",
      .help = "The port's MAC address; without it a stable one is made from the port's name.",
      .apply = list<parse_macs, &Draft::macs>},
     {.key = "mtu",
      .env = "BYPASS_MTU",
-     .accepted = "bytes from 576 to 65521; one entry a port, separated by ;",
+     .accepted = "bytes from 576 to 65521; one entry a port, separated by semicolons",
      .example = "9000",
      .help = "Bytes of the largest IP packet; without it the kind of port decides.",
      .apply = list<parse_mtus, &Draft::mtus>},
@@ -98,7 +98,7 @@ constexpr auto kSettings = std::to_array<Setting>({
     {.key = "rules",
      .env = "BYPASS_RULES",
      .accepted = "ACTION [tcp|udp|*] [connect|listen|*] [ADDRESS[/LENGTH]|*][:PORT[-PORT]] [program=NAME], the actions "
-                 "being bypass, kernel and fail; rules separated by ;",
+                 "being bypass, kernel and fail; rules separated by semicolons",
      .example = "bypass tcp connect 10.9.0.0/16:6379; kernel udp *",
      .help = "Which sockets are bypassed; the first match wins. In the file also as [[rule]] tables.",
      .apply = rules},

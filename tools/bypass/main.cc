@@ -1,8 +1,13 @@
 // bypass: what the processes that use libbypass are doing, why some of their sockets do not, and how they
 // are configured.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "command.h"
 
@@ -42,6 +47,17 @@ void add_ss_options(CLI::App& command, SsOptions& options) {
                      "A process as with --pid, and then what to show of it: state STATE, exclude STATE, and an "
                      "expression: sport = :80, dport >= :1024, src ADDRESS, "
                      "dst ADDRESS/LENGTH, joined by and, or, not, ( )");
+}
+
+std::vector<std::string> names(CLI::App& app) {
+  std::vector<std::string> all;
+  for (const CLI::App* each : app.get_subcommands([](CLI::App*) { return true; })) all.push_back(each->get_name());
+  return all;
+}
+
+bool has(CLI::App& app, std::string_view name) {
+  const std::vector<std::string> all = names(app);
+  return std::find(all.begin(), all.end(), name) != all.end();
 }
 
 }  // namespace
@@ -94,6 +110,10 @@ int main(int argc, char** argv) {
   forms->add_flag("--toml", config_options.toml, "Print a commented configuration file with every setting");
   forms->add_option("--profile", config_options.profile, "Print the settings of a profile");
 
+  if (const std::string_view first = argc > 1 ? argv[1] : "-"; !first.starts_with('-') && !has(app, first)) {
+    fmt::print(stderr, "bypass: there is no subcommand '{}'; accepted are {}\n", first, fmt::join(names(app), ", "));
+    return kUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -32,6 +32,8 @@ int run_set(const SetOptions& options) {
   }
   if (count < 0) {
     fmt::print("process {} sleeps: its RDMA connections fail when it wakes\n", process.pid);
+  } else if (count == 0) {
+    fmt::print("process {} has no RDMA connection to fail\n", process.pid);
   } else {
     fmt::print("process {}: {} RDMA connection{} failed\n", process.pid, count, count == 1 ? "" : "s");
   }
