@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
+
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/raw_syscall.h"
@@ -41,8 +43,9 @@ ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int fl
 }
 
 // The checks that the kernel makes of every vector.
-bool vector_is_valid(int count) {
-  if (count >= 0 && count <= 1024) [[likely]]
+bool vector_is_valid(const iovec* data, int count) {
+  const auto is_negative = [](const iovec& v) { return static_cast<ssize_t>(v.iov_len) < 0; };
+  if (count >= 0 && count <= 1024 && std::none_of(data, data + count, is_negative)) [[likely]]
     return true;  // UIO_MAXIOV
   errno = EINVAL;
   return false;
@@ -50,7 +53,7 @@ bool vector_is_valid(int count) {
 
 bool is_short_enough(const msghdr& message) {
   if (message.msg_iovlen <= 1024) [[likely]]
-    return true;  // UIO_MAXIOV
+    return vector_is_valid(message.msg_iov, static_cast<int>(message.msg_iovlen));
   errno = EMSGSIZE;
   return false;
 }
@@ -136,7 +139,7 @@ BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t 
 [[gnu::noinline]] ssize_t readv_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
   if (!use) return real.readv(fd, data, count);
-  return vector_is_valid(count) ? read_vector(use, fd, data, count, 0) : -1;
+  return vector_is_valid(data, count) ? read_vector(use, fd, data, count, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, readv, (int fd, const iovec* data, int count)) {
@@ -151,7 +154,7 @@ ssize_t positioned_read(int fd, const iovec* data, int count, off_t offset, int 
   Use use(fd);
   int socket_flags = 0;
   if (!use) return real.preadv2(fd, data, count, offset, flags);
-  if (!vector_is_valid(count) || !vector_flags(offset, flags, socket_flags)) return -1;
+  if (!vector_is_valid(data, count) || !vector_flags(offset, flags, socket_flags)) return -1;
   return read_vector(use, fd, data, count, socket_flags);
 }
 
@@ -262,7 +265,7 @@ BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
 [[gnu::noinline]] ssize_t writev_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
   if (!use) return real.writev(fd, data, count);
-  return vector_is_valid(count) ? send_vector(use, fd, data, count, 0) : -1;
+  return vector_is_valid(data, count) ? send_vector(use, fd, data, count, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, writev, (int fd, const iovec* data, int count)) {
@@ -277,7 +280,7 @@ ssize_t positioned_write(int fd, const iovec* data, int count, off_t offset, int
   Use use(fd);
   int socket_flags = 0;
   if (!use) return real.pwritev2(fd, data, count, offset, flags);
-  if (!vector_is_valid(count) || !vector_flags(offset, flags, socket_flags)) return -1;
+  if (!vector_is_valid(data, count) || !vector_flags(offset, flags, socket_flags)) return -1;
   return send_vector(use, fd, data, count, socket_flags);
 }
 

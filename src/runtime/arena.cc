@@ -80,9 +80,11 @@ bool map_memory(std::string& problem) {
   bool mapped = false;
   if (ftruncate(fd, static_cast<off_t>(g_bytes)) != 0) {
     problem = errno_text("ftruncate");
-  } else if (mmap(g_base, g_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) ==
-             MAP_FAILED) {
+  } else if (mmap(g_base, g_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
     problem = errno_text("mmap");
+  } else if (munlock(g_base, g_bytes); mprotect(g_base, g_bytes, PROT_READ | PROT_WRITE) != 0) {
+    // After mlockall(MCL_FUTURE) a mapping that may be touched is filled at once, all of it.
+    problem = errno_text("mprotect");
   } else {
     madvise(g_base, g_bytes, MADV_DONTDUMP);
     mapped = true;
@@ -101,6 +103,10 @@ void reserve() {
     if (g_bytes < kLeastBytes || (g_base = map_reservation(g_bytes)) == nullptr) return;
   }
   madvise(g_base, g_bytes, MADV_DONTDUMP);
+}
+
+std::span<const std::byte> range() {
+  return {static_cast<const std::byte*>(g_base), g_base == nullptr ? 0 : g_bytes};
 }
 
 std::size_t largest_budget() {

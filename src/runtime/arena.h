@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "socket/family.h"
@@ -28,6 +29,9 @@ struct Mapped {
 /// Reserves the range: one mmap and one madvise, at load. Where the preferred address is taken another one
 /// serves; under RLIMIT_AS it is an eighth of the limit, or nothing, and take() says so.
 void reserve();
+
+/// The addresses of the reservation; empty: nothing is reserved.
+[[nodiscard]] std::span<const std::byte> range();
 
 /// The largest budget that the reservation holds; 0: nothing is reserved.
 std::size_t largest_budget();

@@ -367,6 +367,10 @@ void at_load(char** envp) {
   arena::reserve();
 }
 
+std::span<const std::byte> arena_range() {
+  return arena::range();
+}
+
 bool accelerates() {
   return !g_forked_child && configuration().wants_anything();
 }

@@ -4,6 +4,9 @@
 // that opens no internet socket pays for the arena's reserved address range and nothing else.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "stack/address.h"
 
 namespace bypass::socket {
@@ -20,6 +23,9 @@ void at_load(char** envp);
 /// first epoll set (an event loop is often made before the sockets that it will watch); reads the
 /// configuration then.
 bool accelerates();
+
+/// The arena's addresses, of which most is never touched; empty: none are reserved.
+std::span<const std::byte> arena_range();
 
 /// At the first AF_INET/AF_INET6 socket: configuration, log, arena, stack. Ports open later. False: the
 /// process stays with the kernel's sockets, for a reason that has been logged.

@@ -24,6 +24,7 @@ namespace bypass::runtime {
 
 namespace {
 /// How long a listener's process must have lived before the ports are opened for it.
+constexpr Duration kSweepEvery = std::chrono::seconds(1);
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
 constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
@@ -186,6 +187,12 @@ void Progress::local_step() {
   {
     socket::Guard guard(shard_);
     socket::local_tick(guard);
+    // Nobody has the wires, who would see that one of the family has died.
+    const bool alone = shard_.wires().owner_slot() == socket::kNoSlot;
+    if (socket::has_kin() && alone && guard.context().now - swept_ >= kSweepEvery) {
+      swept_ = guard.context().now;
+      socket::sweep_family(guard);
+    }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
   const Duration pause = socket::local_wants_tick() ? tick_ : kLongestPause;

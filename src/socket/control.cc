@@ -28,6 +28,11 @@ std::optional<long> control_connection(Socket& socket, unsigned long request, vo
   if (socket.tcb == nullptr) return std::nullopt;
   switch (request) {
     case FIONREAD:
+      if (stream::readable(*socket.tcb) == 0) {  // a program may wait by asking
+        shard().poll_locked();
+        dispatch_events(shard().stack());
+        if (socket.tcb == nullptr) return std::nullopt;
+      }
       return answer(argument, stream::readable(*socket.tcb));
     case SIOCOUTQ:
       return answer(argument, stream::unacknowledged(guard.context(), *socket.tcb));

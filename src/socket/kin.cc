@@ -76,6 +76,7 @@ Fork begin_fork() {
   Guard guard(shard());
   Family& family = shard().family();
   fork.reserved = family.reserve();
+  if (fork.reserved == kNoSlot && !shard().owns_wires() && sweep_family(guard) != 0) fork.reserved = family.reserve();
   if (fork.reserved == kNoSlot) return fork;
   fork.incarnation = family.incarnation_of(fork.reserved);
   count_members();

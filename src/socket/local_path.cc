@@ -92,6 +92,11 @@ namespace {
 void on_gone(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   end.peer_gone = true;
+  // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
+  // read.
+  const bool unread = end.paths.tx() == Tx::kRing && !end.stop_heard &&
+                      link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
+  if (unread) reset_in_kernel(kernel_number(socket));
   unwatch_channel(link.watched_fd);
   link.watched = false;
   link.channel.close();

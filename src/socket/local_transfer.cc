@@ -595,6 +595,23 @@ long local_shutdown(Socket& socket, int fd, int how) {
   return r;
 }
 
+namespace {
+
+std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
+  return std::min(link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), link.in.size);
+}
+
+// Less than the low-water mark in each of the two carriers may be enough in both.
+bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
+  const LocalEnd& end = end_of(socket);
+  int in_kernel = 0;
+  if (!end.paths.is_bounded() && !end.paths.is_ending()) return false;
+  if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&in_kernel)) != 0) return false;
+  return static_cast<std::uint64_t>(in_kernel) + unread_in_ring(end, link) >= socket.low_water;
+}
+
+}  // namespace
+
 std::optional<long> local_readable(Socket& socket, int fd) {
   int in_kernel = 0;
   if (os::call(SYS_ioctl, fd, SIOCINQ, os::address(&in_kernel)) != 0) return std::nullopt;
@@ -605,10 +622,8 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
   settle(socket, *link);
   if (!is_paired(socket) || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
-  const std::uint64_t produced = link->in.peer->produced.load(std::memory_order_seq_cst);
-  const std::uint64_t in_ring = std::min(produced - end.consumer.consumed(), link->in.size);
   const long kernels = end.paths.rx() == Rx::kKernel || end.paths.is_ending() ? in_kernel : 0;
-  return kernels + static_cast<long>(in_ring);
+  return kernels + static_cast<long>(unread_in_ring(end, *link));
 }
 
 std::uint32_t local_bits(const Socket& constant) {
@@ -638,6 +653,8 @@ std::uint32_t local_bits(const Socket& constant) {
         link->in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), end.consumer);
     if (unread >= socket.low_water) bits |= kIn;
   }
+  const bool short_of = (bits & kIn) == 0 && socket.low_water > 1;
+  if (short_of && link != nullptr && is_paired(socket) && enough_in_both(socket, *link, half->number)) bits |= kIn;
   if (writes_ring && end.paths.tx() == Tx::kRing) {
     if (has_ring_room(socket, *link))
       bits |= kOut;

@@ -112,7 +112,8 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
     if (value == nullptr && length != 0) return failure(Refusal::kBadPointer);
     return set_connection_option(socket, fd, level, name, bytes);
   }
-  if (socket.path == Path::kLocal && needs_kernel(level, name)) {
+  const bool with_messages = is_for_datagrams(level, name) || (level == IPPROTO_TCP && name == TCP_INQ);
+  if (socket.path == Path::kLocal && (with_messages || needs_kernel(level, name))) {
     Guard guard(shard());
     local_leave(guard, socket);
   }

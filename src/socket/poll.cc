@@ -78,6 +78,7 @@ class PollCondition final : public Condition {
       if (is_kernel(item)) continue;
       files_++;
       duals_ = duals_ || has_dual(*item.file);
+      wire_ = wire_ || wants_wire(*item.file);  // asked for before the first attempt
     }
   }
 

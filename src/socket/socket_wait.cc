@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include "socket/kin.h"
+
 namespace bypass::socket {
 
 void SocketCondition::yield_to_copy(Guard& guard) {
@@ -10,6 +12,10 @@ void SocketCondition::yield_to_copy(Guard& guard) {
   sched_yield();
   guard.resume();
   hold_end(socket_);
+  // Whoever was killed in the middle of it never says that it is done. Where a process of the family has the wires it
+  // sees to that.
+  constexpr unsigned kLookEvery = 256;
+  if (++yields_ % kLookEvery == 0 && has_kin() && shard().wires().owner_slot() == kNoSlot) sweep_family(guard);
 }
 
 int DualCondition::begin_asking(Guard& guard) {

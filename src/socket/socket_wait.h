@@ -109,6 +109,7 @@ class SocketCondition : public Condition {
 
  private:
   void yield_to_copy(Guard& guard);
+  unsigned yields_ = 0;
 
   std::uint32_t version_ = 0;
   std::uint32_t mask_;

@@ -74,8 +74,7 @@ def same(scenario):
     CASES[scenario.__name__] = compared
     return scenario
 
-
-# --- Ends of connections
+#-- - Ends of connections
 
 @same
 def names_and_errors(side):
@@ -243,8 +242,7 @@ def lingering_close(side):
         quick = client("time.monotonic() - t0 < 1")
         return [quick, server("take(s, 60000)")]
 
-
-# --- What only the kernel can do, in the middle
+#-- - What only the kernel can do, in the middle
 
 @same
 def urgent_data(side):
@@ -383,7 +381,7 @@ def exec_in_place(side):
         server("s.shutdown(socket.SHUT_WR)")
         return [server("take(s, 100000)"), client.child.wait(10)]
 
-# --- Who shares it, and how much it holds
+#-- - Who shares it, and how much it holds
 
 @same
 def forked_child_uses_it_too(side):
@@ -582,8 +580,7 @@ def memory_mapped(agent):
             numbers += "bypass-connection" in os.readlink(f"/proc/{agent.pid}/fd/{fd}")
     return [maps, numbers]
 
-
-# --- Death
+#-- - Death
 
 FLOWS = r"""
 def base(i, mine): return (i * 2 + (mine == 'server')) << 40
@@ -643,7 +640,7 @@ def killed_in_the_middle(victim, rounds):
             port = listener(server)
             client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(16)]")
             server("many = [l.accept()[0] for _ in range(16)]; l.close()")
-            # By their order: a connection's two ends have one number.
+#By their order : a connection's two ends have one number.
             client("[m.sendall(bytes([i])) for i, m in enumerate(many)]")
             server("many.sort(key=lambda m: m.recv(1))")
             for one in (server, client):
@@ -670,8 +667,7 @@ def client_killed():
 def server_killed():
     killed_in_the_middle("server", 100 if LONG else 5)
 
-
-# --- Anything, in any order
+#-- - Anything, in any order
 
 class Script:
     """Random operations of two ends, which never wait: what each direction holds is known."""
@@ -815,8 +811,7 @@ def random_operations_in_memory(): random_operations(False, seeds(60 if LONG els
 @case
 def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG else 4))
 
-
-# --- With whom, and where
+#-- - With whom, and where
 
 ECHO = r"""
 def echo():
@@ -985,8 +980,7 @@ def other_families():
             except Failure as why:
                 raise Failure(f"{bound} {target}: {why}") from None
 
-
-# --- Attackers and want
+#-- - Attackers and want
 
 SQUATTER = r"""
 def squat(name, behaviour):
@@ -1157,8 +1151,7 @@ def silent_where_nobody_asked():
                 check(("the program runs on the kernel's sockets" in done.stderr) == asked, f"{limit}, asked for: {asked}: {done.stderr}")
                 check(asked or done.stderr == "", f"{limit}: {done.stderr}")
 
-
-# --- Waiting
+#-- - Waiting
 
 WAITS = ("recv", "poll", "select", "level", "edge", "wait all")
 WAITERS = r"""
@@ -1347,8 +1340,7 @@ def duplicates(side):
             result.append(server("s.recv(1)"))
     return result
 
-
-# --- A peer that does not keep to the rules
+#-- - A peer that does not keep to the rules
 
 @case
 def scribbled_memory():
@@ -1401,9 +1393,7 @@ def scribble(pid, rng, whole):
                     memory.seek(start + at)
                     memory.write(rng.choice((rng.randbytes(size), b"\0" * size, b"\xff" * size)))
 
-
-
-# --- A peer whose words come in any order
+#-- - A peer whose words come in any order
 
 class Frozen:
     """One thread of a process stands still, as one that gets no processor."""
@@ -1510,6 +1500,102 @@ def resume_of_a_ring_without_bytes():
     """Before the kernel's bytes before its CUT are read."""
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.say(RESUME, 0); t.sendall(pattern(1000, 4000)); "
              "p.say(CUT, 5000); p.put(pattern(5000, 2000))", "take(s, 7000)", "pattern(0, 7000)")
+
+#-- - What programs do besides
+
+@same
+def killed_with_bytes_unread(side):
+    """The kernel resets such a connection; what the killed end has written is read first."""
+    result = []
+    for pending in (0, 10):
+        with pair(side) as (server, client):
+            client("s.sendall(pattern(0, 1000))")
+            if pending:
+                server(f"s.sendall(pattern(0, {pending}))")
+            kill(server)
+            ended = "(lambda p: (p.register(s, 0), p.poll(10000)) and True)(select.poll())"
+            result.append([client(ended), poll_bits(client), client("s.recv(100)"), client("s.recv(100)"), client("s.send(b'x')"), poll_bits(client)])
+    return result
+
+
+@same
+def all_memory_locked(side):
+    """mlockall takes what is there, not what an arena could become."""
+    tools = """
+import ctypes
+def lock(flags):
+    return ctypes.CDLL(None, use_errno=True).mlockall(flags)
+def resident():
+    return int(next(l for l in open('/proc/self/status') if l.startswith('VmRSS:')).split()[1])
+"""
+    result = []
+    for flags in (1, 2, 3):
+        for late in (False, True):
+            server, client = Agent(side, "server"), Agent(side, "client")
+            for agent in (server, client):
+                agent(tools)
+                if not late:
+                    result.append(agent(f"lock({flags})"))
+            connected(server, client)
+            for agent in (server, client):
+                if late:
+                    result.append(agent(f"lock({flags})"))
+                resident = agent("resident()")
+                check(resident < 300_000, f"mlockall({flags}), {late}: {resident} kB resident")
+            client("s.sendall(pattern(0, 100000))")
+            result.append(server("take(s, 100000)"))
+            for agent in (server, client):
+                kill(agent)
+    return result
+
+
+@same
+def streams_of_c(side):
+    """What libc's own stream over a standard number reads and writes is seen by nobody."""
+    with pair(side) as (server, client):
+        client("""
+import ctypes
+libc = ctypes.CDLL(None)
+def line():
+    kept = os.dup(0)
+    os.dup2(s.fileno(), 0)
+    text = ctypes.create_string_buffer(100)
+    libc.fgets(text, 100, ctypes.c_void_p.in_dll(libc, 'stdin'))
+    os.dup2(kept, 0)
+    return text.value
+""")
+        server("s.sendall(b'a line\\n')")
+        result = [client("line()")]
+        client("s.sendall(b'answer')")
+        result.append(server("take(s, 6)"))
+        server("s.sendall(b'another\\n')")
+        return result + [client("line()")]
+
+
+@same
+def sharer_killed_in_the_middle(side):
+    """A forked child that reads the same connection is killed; the parent goes on."""
+    for _ in range(40 if LONG else 6):
+        with pair(side) as (server, client):
+            server("""
+pid = os.fork()
+if pid == 0:
+    while True:
+        s.recv(200000)
+""")
+            client("""
+import threading
+def pump():
+    while True:
+        s.send(b'x' * 100000)
+threading.Thread(target=pump, daemon=True).start()
+""")
+            time.sleep(0.1)
+            server("os.kill(pid, 9); os.waitpid(pid, 0)")
+            check(server("all(take(s, 200000) for _ in range(20))", timeout=30), "the parent goes on")
+            for agent in (server, client):
+                kill(agent)
+    return []
 
 
 if __name__ == "__main__":

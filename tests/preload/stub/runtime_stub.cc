@@ -27,6 +27,10 @@ bool is_reporting() {
 
 void at_load(char**) {}
 
+std::span<const std::byte> arena_range() {
+  return {};
+}
+
 bool accelerates() {
   const char* mode = getenv("PRELOAD_STUB");
   return mode != nullptr && strcmp(mode, "on") == 0;
