@@ -23,8 +23,9 @@
 namespace bypass::runtime {
 
 namespace {
-/// How long a listener's process must have lived before the ports are opened for it.
+/// How often a family without wires looks whether one of it has died.
 constexpr Duration kSweepEvery = std::chrono::seconds(1);
+/// How long a listener's process must have lived before the ports are opened for it.
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
 constexpr Duration kForAWaiter = std::chrono::milliseconds(300);

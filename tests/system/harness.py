@@ -191,9 +191,14 @@ class Side:
 
     def until(self, condition, what, timeout=20):
         """Asks until the answer is not false; returns it."""
+        answer = self.soon(condition, timeout)
+        check(answer, f"not within {timeout} s: {what}")
+        return answer
+
+    def soon(self, condition, timeout):
+        """Asks until the answer is not false, or the time is over; returns the last one."""
         deadline = time.monotonic() + timeout
-        while not (answer := condition()):
-            check(time.monotonic() < deadline, f"not within {timeout} s: {what}")
+        while not (answer := condition()) and time.monotonic() < deadline:
             time.sleep(0.02)
         return answer
 
@@ -264,7 +269,7 @@ def compare(scenario, *sides, kernel=lambda: Side("kernel"), uses_fast_path=True
                 result = scenario(side)
                 check("port_unavailable" not in side.why(), f"{side.title}: it ran on the kernel's sockets: {side.why()}")
                 check(result == expected, f"the sides differ:\nkernel: {expected}\n{side.title}: {result}")
-                if all(side.count(name) for name in wanted):
+                if side.soon(lambda: all(side.count(name) for name in wanted), 1):
                     break
             else:
                 raise Failure(f"{side.title}: no connection has used the fast path ({', '.join(wanted)}): {side.why()}")

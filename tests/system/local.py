@@ -74,7 +74,8 @@ def same(scenario):
     CASES[scenario.__name__] = compared
     return scenario
 
-#-- - Ends of connections
+
+# --- Ends of connections
 
 @same
 def names_and_errors(side):
@@ -242,7 +243,8 @@ def lingering_close(side):
         quick = client("time.monotonic() - t0 < 1")
         return [quick, server("take(s, 60000)")]
 
-#-- - What only the kernel can do, in the middle
+
+# --- What only the kernel can do, in the middle
 
 @same
 def urgent_data(side):
@@ -381,7 +383,7 @@ def exec_in_place(side):
         server("s.shutdown(socket.SHUT_WR)")
         return [server("take(s, 100000)"), client.child.wait(10)]
 
-#-- - Who shares it, and how much it holds
+# --- Who shares it, and how much it holds
 
 @same
 def forked_child_uses_it_too(side):
@@ -580,7 +582,8 @@ def memory_mapped(agent):
             numbers += "bypass-connection" in os.readlink(f"/proc/{agent.pid}/fd/{fd}")
     return [maps, numbers]
 
-#-- - Death
+
+# --- Death
 
 FLOWS = r"""
 def base(i, mine): return (i * 2 + (mine == 'server')) << 40
@@ -640,7 +643,7 @@ def killed_in_the_middle(victim, rounds):
             port = listener(server)
             client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(16)]")
             server("many = [l.accept()[0] for _ in range(16)]; l.close()")
-#By their order : a connection's two ends have one number.
+            # By their order: a connection's two ends have one number.
             client("[m.sendall(bytes([i])) for i, m in enumerate(many)]")
             server("many.sort(key=lambda m: m.recv(1))")
             for one in (server, client):
@@ -667,7 +670,8 @@ def client_killed():
 def server_killed():
     killed_in_the_middle("server", 100 if LONG else 5)
 
-#-- - Anything, in any order
+
+# --- Anything, in any order
 
 class Script:
     """Random operations of two ends, which never wait: what each direction holds is known."""
@@ -811,7 +815,8 @@ def random_operations_in_memory(): random_operations(False, seeds(60 if LONG els
 @case
 def random_operations_while_it_moves(): random_operations(True, seeds(60 if LONG else 4))
 
-#-- - With whom, and where
+
+# --- With whom, and where
 
 ECHO = r"""
 def echo():
@@ -980,7 +985,8 @@ def other_families():
             except Failure as why:
                 raise Failure(f"{bound} {target}: {why}") from None
 
-#-- - Attackers and want
+
+# --- Attackers and want
 
 SQUATTER = r"""
 def squat(name, behaviour):
@@ -1151,7 +1157,8 @@ def silent_where_nobody_asked():
                 check(("the program runs on the kernel's sockets" in done.stderr) == asked, f"{limit}, asked for: {asked}: {done.stderr}")
                 check(asked or done.stderr == "", f"{limit}: {done.stderr}")
 
-#-- - Waiting
+
+# --- Waiting
 
 WAITS = ("recv", "poll", "select", "level", "edge", "wait all")
 WAITERS = r"""
@@ -1340,7 +1347,8 @@ def duplicates(side):
             result.append(server("s.recv(1)"))
     return result
 
-#-- - A peer that does not keep to the rules
+
+# --- A peer that does not keep to the rules
 
 @case
 def scribbled_memory():
@@ -1393,7 +1401,9 @@ def scribble(pid, rng, whole):
                     memory.seek(start + at)
                     memory.write(rng.choice((rng.randbytes(size), b"\0" * size, b"\xff" * size)))
 
-#-- - A peer whose words come in any order
+
+
+# --- A peer whose words come in any order
 
 class Frozen:
     """One thread of a process stands still, as one that gets no processor."""
@@ -1501,7 +1511,8 @@ def resume_of_a_ring_without_bytes():
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.say(RESUME, 0); t.sendall(pattern(1000, 4000)); "
              "p.say(CUT, 5000); p.put(pattern(5000, 2000))", "take(s, 7000)", "pattern(0, 7000)")
 
-#-- - What programs do besides
+
+# --- What programs do besides
 
 @same
 def killed_with_bytes_unread(side):
