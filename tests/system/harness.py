@@ -175,7 +175,7 @@ class Side:
             try:
                 os.killpg(child.pid, signal.SIGCONT)
                 os.killpg(child.pid, how)
-                child.wait(5)
+                child.wait(15)  # what it has sent may have to be delivered first (BYPASS_EXIT_LINGER_MS)
             except ProcessLookupError:
                 pass
             except subprocess.TimeoutExpired:

@@ -188,7 +188,7 @@ bool Rendezvous::accept_guest(Instant now) {
 bool Rendezvous::hear_guest(Instant now) {
   std::array<std::byte, kMessageRoom> room;
   Channel::Received received = channel_.receive(room);
-  if (received.kind == Channel::Received::Kind::kNothing) return now >= turn_ends_ && dismiss(Refusal::kNoProof);
+  if (received.kind == Channel::Received::Kind::kNothing) return now >= turn_ends_ && dismiss(Refusal::kTimedOut);
   if (received.kind == Channel::Received::Kind::kGone) return dismiss(Refusal::kPeerGone);
   const Outcome<Message> message = message_in(room, received);
   const Refusal why = message.ok() ? check_proof(message.value, received) : message.refusal;
@@ -216,6 +216,8 @@ bool Rendezvous::hear_host(Instant now) {
   const Outcome<Message> message = message_in(room, received);
   if (!message.ok()) return refuse(message.refusal);
   if (message.value.kind == MessageKind::kRefused) {
+    // This end was too late with its proof: the host waits for others now, and for this end again.
+    if (message.value.reason == Refusal::kTimedOut) return start_over(now);
     channel_.close();
     return refuse(message.value.reason);
   }

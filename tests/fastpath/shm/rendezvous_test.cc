@@ -151,6 +151,17 @@ TEST_F(RendezvousTest, SilentStranger_MakesRoomForTheOtherEnd) {
   EXPECT_EQ(peer.state(), State::kProven);
 }
 
+TEST_F(RendezvousTest, GuestThatIsTooLate_ComesAgain) {
+  host();
+  peer.begin(connection->client.get(), kStart, kDeadline);
+  EXPECT_EQ(us.step(kStart), State::kWaiting);  // it is welcome, and is not running
+  const Instant late = kStart + Rendezvous::kGuestPatience;
+  EXPECT_EQ(us.step(late), State::kWaiting);
+  settle(late, us, peer);
+  EXPECT_EQ(us.state(), State::kProven);
+  EXPECT_EQ(peer.state(), State::kProven);
+}
+
 TEST_F(RendezvousTest, StrangersWithoutEnd_CostABoundedTime) {
   host();
   std::vector<shm::Channel> strangers;
