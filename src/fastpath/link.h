@@ -40,8 +40,7 @@ struct Write {
 struct Arrival {
   std::uint32_t immediate = 0;
   std::uint32_t length = 0;
-  std::uint16_t done_of =
-      kNoLane;  // else no message: the write that was `last_of` that lane is done, and all before it
+  std::uint16_t done_of = kNoLane;  // else no message: that lane's write that was its last is done, and all before it
 };
 
 enum class LinkState : std::uint8_t {

@@ -19,14 +19,8 @@
 namespace bypass::preload {
 namespace {
 
-int answer(long result) {
-  if (result >= 0) return 0;
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
 int lock_all(int flags) {
-  return answer(raw_syscall(SYS_mlockall, flags));
+  return static_cast<int>(with_errno(raw_syscall(SYS_mlockall, flags)));
 }
 
 std::string read_maps() {
@@ -61,7 +55,7 @@ int lock_current(std::uintptr_t arena, std::uintptr_t arena_end) {
     const bool readable = second.ptr + 1 < line.data() + line.size() && second.ptr[1] == 'r';
     if (second.ec != std::errc() || !readable || (from < arena_end && arena < to)) continue;
     const long error = raw_syscall(SYS_mlock, static_cast<long>(from), static_cast<long>(to - from));
-    if (error == -EPERM || (error == -ENOMEM && limited)) return answer(error);
+    if (error == -EPERM || (error == -ENOMEM && limited)) return static_cast<int>(with_errno(error));
   }
   return 0;
 }

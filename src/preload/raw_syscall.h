@@ -1,6 +1,8 @@
 // System calls made by hand: where libc's table is not there yet, or its wrapper would be ourselves.
 #pragma once
 
+#include <errno.h>
+
 namespace bypass::preload {
 
 /// The kernel's answer: a result, or a negative errno.
@@ -18,6 +20,13 @@ inline long raw_syscall(long number, long a = 0, long b = 0, long c = 0, long d 
 #else
 #error "no system call sequence for this machine"
 #endif
+}
+
+/// … as libc's wrappers have it: -1 and errno.
+inline long with_errno(long result) {
+  if (result >= 0 || result < -4095) return result;
+  errno = static_cast<int>(-result);
+  return -1;
 }
 
 }  // namespace bypass::preload

@@ -17,12 +17,6 @@ namespace {
 std::atomic<bool> resolved{false};
 thread_local constinit bool resolving = false;
 
-long with_errno(long result) {
-  if (result >= 0 || result < -4095) return result;
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
 template <typename T>
 long word(T value) {
   if constexpr (std::is_pointer_v<T>) {

@@ -3,7 +3,10 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "preload/uses.h"
+#include "socket/io_cursor.h"
 
 namespace bypass::preload {
 
@@ -11,10 +14,9 @@ namespace bypass::preload {
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags);
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags);
 
-/// As of a vector of one; the kernel takes no more at once (MAX_RW_COUNT, read(2)).
+/// As of a vector of one.
 inline iovec buffer_of(const void* buffer, size_t length) {
-  constexpr size_t kMost = 0x7ffff000;
-  return {.iov_base = const_cast<void*>(buffer), .iov_len = length < kMost ? length : kMost};
+  return {.iov_base = const_cast<void*>(buffer), .iov_len = std::min(length, socket::kMostOfACall)};
 }
 
 }  // namespace bypass::preload

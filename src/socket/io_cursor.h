@@ -10,11 +10,12 @@
 
 namespace bypass::socket {
 
-/// As many as one call moves (MAX_RW_COUNT, read(2)).
+/// Bytes that one call moves at most (MAX_RW_COUNT, read(2)).
+inline constexpr std::size_t kMostOfACall = 0x7ffff000;
+
 inline std::size_t total_bytes(std::span<const iovec> data) {
-  constexpr std::size_t kMost = 0x7ffff000;
   std::size_t sum = 0;
-  for (const iovec& v : data) sum += std::min(v.iov_len, kMost - sum);
+  for (const iovec& v : data) sum += std::min(v.iov_len, kMostOfACall - sum);
   return sum;
 }
 
