@@ -285,6 +285,7 @@ void local_end(Guard& guard, Socket& socket) {
     hear_channel(socket, *link);
     if (is_paired(socket)) give_back(socket, *link);
     if (is_paired(socket)) reset_if_unread(socket, *link);
+    say_shut(*link);
   }
   if (link != nullptr) drop_local_link(*link);
 }

@@ -288,6 +288,7 @@ void pump_return(Socket& socket, LocalLink& link) {
   }
   if (end.fin_waits) {
     end.fin_waits = false;
+    say_shut(link);
     kernel->shutdown(kernel_number(socket), SHUT_WR);
   }
   signal(socket, kOut);

@@ -30,6 +30,14 @@ void take_timeouts(Socket& socket, int fd);
 
 /// A word on the channel. False: it could not be said.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
+/// Before this end's FIN goes through the kernel. Its edge comes to the peer's process some time later; whoever asks
+/// there meanwhile asks the kernel, and sees it at once.
+inline void say_shut(LocalLink& link) {
+  link.out.own->shut.store(1, std::memory_order_seq_cst);
+}
+[[nodiscard]] inline bool is_peer_shut(const LocalLink& link) {
+  return link.in.peer->shut.load(std::memory_order_relaxed) != 0;
+}
 /// Takes what has come on the channel. True: it was more than a wake-up.
 bool hear_channel(Socket& socket, LocalLink& link);
 /// Acts on what was heard and could not be acted on at once.

@@ -588,8 +588,9 @@ long local_shutdown(Socket& socket, int fd, int how) {
     if (how == SHUT_WR) return 0;
     how = SHUT_RD;
   }
-  const long r = kernel_result(kernel->shutdown(fd, how));
   LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
+  if (link != nullptr && how != SHUT_RD) say_shut(*link);
+  const long r = kernel_result(kernel->shutdown(fd, how));
   if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
   signal(socket, kEverything);
   return r;
@@ -636,7 +637,8 @@ std::uint32_t local_bits(const Socket& constant) {
   const bool reads_ring = link != nullptr && is_paired(socket) && end.paths.rx() == Rx::kRing;
   const bool writes_ring = link != nullptr && is_paired(socket) && end.paths.tx() != Tx::kKernel;
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
-  const bool shut = socket.has(kShutReceive | kShutSend);  // whose edge may not have been heard yet
+  // An end whose edge may not have been heard yet.
+  const bool shut = socket.has(kShutReceive | kShutSend) || (reads_ring && is_peer_shut(*link));
   if (!reads_ring || !writes_ring || shut || half->taking != 0 || half->in || half->error || half->hung_up) {
     const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
     half->in = (now & POLLIN) != 0;

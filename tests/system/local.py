@@ -118,6 +118,11 @@ def poll_bits(agent, name="s"):
     return agent(f"(lambda p: (p.register({name}, 0x2fff & ~0x20), [e for _, e in p.poll(0)])[1])(select.poll())")
 
 
+# A FIN is the kernel's on both sides, and it may take its time: until its connection is no longer ESTABLISHED.
+SHUT_HAS_COME = ("next('seen' for _ in range(100000) if s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1) != b'\\1' "
+                 "or time.sleep(0.0001))")
+
+
 @same
 def shutdowns(side):
     """Each way, at either end, with bytes under way; then what the other end can still do."""
@@ -129,6 +134,8 @@ def shutdowns(side):
             one, other = (client, server) if closer == "client" else (server, client)
             one("s.sendall(pattern(0, 20000))")
             one(f"s.shutdown(socket.{how})")
+            if how != "SHUT_RD":
+                check(other(SHUT_HAS_COME) == "seen", "the FIN does not come")
             row = [how, closer, poll_bits(other), other("take(s, 40000)") if how != "SHUT_RD" else other("take(s, 20000)")]
             row += [poll_bits(one), poll_bits(other)]
             row += [other("s.send(b'after')"), one("s.recv(5, socket.MSG_DONTWAIT)"), one("s.send(b'x')")]
@@ -140,6 +147,28 @@ def shutdowns(side):
             result.append(row)
             for agent in (server, client):
                 side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def an_end_is_seen_with_the_bytes_before_it(side):
+    """Who looks at a connection right behind the other end's shutdown or close: it shows the end at once."""
+    result = []
+    with open(side.path("turn"), "wb") as turn:
+        turn.write(b"\0")
+    server, client = Agent(side, "server"), Agent(side, "client")
+    for agent in (server, client):
+        agent(f"f = open({turn.name!r}, 'r+b'); turn = mmap.mmap(f.fileno(), 1)")
+    for end in ("s.shutdown(socket.SHUT_WR)", "s.shutdown(socket.SHUT_RDWR)", "s.close()"):
+        for _ in range(5):
+            connected(server, client)
+            client("p = select.poll(); p.register(s, 0x2fff & ~0x20); p.poll(0); turn[0] = 0")
+            client.begin("while not turn[0]: pass\nseen = p.poll(0)")
+            server(f"s.sendall(b'last'); {end}; turn[0] = 1")
+            client.end()
+            result.append([end, client("[e for _, e in seen]"), client("s.recv(9)"), client("s.recv(9)")])
+            for agent in (server, client):
+                agent("s.close()")
     return result
 
 

@@ -26,6 +26,7 @@ inline constexpr std::size_t kLine = 128;
 /// What one side writes, and the other only reads.
 struct SideBlock {
   alignas(kLine) std::atomic<std::uint64_t> produced;  // bytes it has put into its ring
+  std::atomic<std::uint32_t> shut;                     // it writes nothing more, as its kernel says or is about to say
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // bytes it has taken out of the other's
   // Odd: it sleeps, or is about to, until there are bytes (room). Each sleep has its number, so that it is woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;

@@ -8,7 +8,7 @@ import traceback
 scope = {"__name__": "agent"}
 exec("""
 import array, ctypes, errno, fcntl, hashlib, os, random, resource, select, signal, socket, struct, subprocess, sys
-import termios, threading, time
+import mmap, termios, threading, time
 
 def pattern(start, count):
     \"\"\"Bytes that tell where in a stream they are.\"\"\"
