@@ -118,7 +118,8 @@ def poll_bits(agent, name="s"):
     return agent(f"(lambda p: (p.register({name}, 0x2fff & ~0x20), [e for _, e in p.poll(0)])[1])(select.poll())")
 
 
-# A FIN is the kernel's on both sides, and it may take its time: until its connection is no longer ESTABLISHED.
+# A FIN is the kernel's on both sides, and it may take its time: TCP_INFO's first byte.
+ESTABLISHED = "b:\x01"
 SHUT_HAS_COME = ("next('seen' for _ in range(100000) if s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1) != b'\\1' "
                  "or time.sleep(0.0001))")
 
@@ -160,15 +161,20 @@ def an_end_is_seen_with_the_bytes_before_it(side):
     for agent in (server, client):
         agent(f"f = open({turn.name!r}, 'r+b'); turn = mmap.mmap(f.fileno(), 1)")
     for end in ("s.shutdown(socket.SHUT_WR)", "s.shutdown(socket.SHUT_RDWR)", "s.close()"):
-        for _ in range(5):
+        seen = []
+        for _ in range(40):
             connected(server, client)
             client("p = select.poll(); p.register(s, 0x2fff & ~0x20); p.poll(0); turn[0] = 0")
-            client.begin("while not turn[0]: pass\nseen = p.poll(0)")
+            client.begin("while not turn[0]: pass\nstate = s.getsockopt(socket.SOL_TCP, socket.TCP_INFO, 1); seen = p.poll(0)")
             server(f"s.sendall(b'last'); {end}; turn[0] = 1")
             client.end()
-            result.append([end, client("[e for _, e in seen]"), client("s.recv(9)"), client("s.recv(9)")])
+            if client("state") != ESTABLISHED:  # else the kernel has not brought it yet
+                seen.append([client("[e for _, e in seen]"), client("s.recv(9)"), client("s.recv(9)")])
             for agent in (server, client):
                 agent("s.close()")
+            if len(seen) == 10:
+                break
+        result.append([end, seen])
     return result
 
 
