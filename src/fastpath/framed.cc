@@ -188,7 +188,7 @@ void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
     events |= kEventReadable;
   }
   if (!framed.eof_heard && framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) {
-    framed.eof_heard = true;
+    framed.eof_heard = tcb.overlay->peer_ended = true;
     events |= kEventEof | kEventReadable;
   }
   if (events == 0) return;

@@ -15,6 +15,9 @@ namespace bypass::runtime {
 
 namespace {
 
+/// Most peers close as soon as they have read our end; those that do not are told that nobody is here any more.
+constexpr Duration kForThePeersEnd = std::chrono::milliseconds(50);
+
 /// The kernel closes every descriptor of a process that ends: so do we, sockets first. What other processes of the
 /// family refer to goes on. Lock held.
 void end_all_sockets(socket::Shard& shard) {
@@ -64,19 +67,26 @@ void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
   if (!p.ports.opened() || p.ports.following()) return;  // an owner that lives delivers it
   const Instant deadline = p.clock.now() + p.config.exit_linger;
+  Instant latest = deadline;
   for (;;) {
     const Rest rest = look_at_rest(p.shard);
     // With the other end of every wire gone, nobody is left who could want our FIN.
-    if (rest.nothing() || (rest.only_ends() && !p.ports.any_link_is_up())) return;
-    if (p.clock.now() >= deadline) {
+    if (rest.only_ends() && !p.ports.any_link_is_up()) return;
+    if (rest.nothing()) {
+      latest = std::min(latest, p.clock.now() + kForThePeersEnd);
+      if (rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;
+    } else if (p.clock.now() >= deadline) {
       BYPASS_LOG_WARN(
           "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "
           "unacknowledged end, and %zu packet(s) had not left",
           rest.tcp.with_data, rest.tcp.closing, rest.packets);
-      return;
+      break;
     }
-    sleep_on_wire(p.shard, deadline);
+    sleep_on_wire(p.shard, rest.nothing() ? latest : deadline);
   }
+  socket::Guard guard(p.shard);
+  p.shard.stack().tcp().abort_orphans(guard.context());
+  guard.context().flush();
 }
 
 }  // namespace bypass::runtime

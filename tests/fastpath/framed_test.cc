@@ -161,7 +161,7 @@ TEST(Framed, PeerThatNeverEnds_IsGivenUpByAClosedEnd) {
   EXPECT_EQ(w.host(1).tcp().impl().tcbs.size(), 1U);
   w.run_for(2s);
   EXPECT_EQ(w.host(1).tcp().impl().tcbs.size(), 0U);
-  EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kReset);
+  EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kBrokenPipe);
 }
 
 TEST(Framed, EndsAcrossALinksDeath) {

@@ -60,6 +60,21 @@ def redis_from_the_kernel(side):
     return [wire, plain, again]
 
 
+@scenario("vhost", "local", "rc", "shm", "veth", "shared")
+def writers_whose_peer_has_ended(side):
+    """They read all that it had said, and then hear that nobody is there."""
+    ways = ("close", "shutdown", "exit")
+    port = free_port()
+    server = side.start_python("server", "ended_peer.py", "server", side.address, port, len(ways), side.path("ended"), until="ready")
+    for way in ways:
+        client = side.start_python("client", "ended_peer.py", "client", side.address, port, way)
+        side.end(client)
+        with open(side.path("ended"), "a") as file:
+            file.write("ended\n")
+    side.wait_for(server, "all", 60)
+    return side.output(server)
+
+
 @scenario("vhost", "local", "rc", "shm", "veth")
 def memcached(side):
     port = free_port()

@@ -369,11 +369,26 @@ void Engine::abort(Context& ctx, Tcb& tcb) {
 Engine::Orphans Engine::orphans() const {
   Orphans found;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
-    if (!tcb.orphan() || !sends(tcb.state) || tcb.has(kHalfOpen)) return;
-    if (tcb.overlay != nullptr && tcb.overlay->delivered) return;
+    if (!tcb.orphan() || tcb.has(kHalfOpen)) return;
+    const bool delivered = tcb.overlay != nullptr && tcb.overlay->delivered;
+    found.half_closed += tcb.state == State::kFinWait2 || (delivered && !tcb.overlay->peer_ended);
+    if (!sends(tcb.state) || delivered) return;
     (tcb.ring.empty() ? found.closing : found.with_data)++;
   });
   return found;
+}
+
+void Engine::abort_orphans(Context& ctx) {
+  impl_->tcbs.for_each([&](Tcb& tcb) {
+    // An overlay's closed connection may be ESTABLISHED still.
+    const bool peer_may_send = receives(tcb.state);
+    const bool lacks_bytes = sends(tcb.state) && !tcb.ring.empty();
+    if (!tcb.orphan() || tcb.has(kHalfOpen) || (!peer_may_send && !lacks_bytes)) return;
+    const Changing changing(*impl_, &tcb);
+    Env env{*impl_, ctx};
+    send_reset(env, tcb);
+    finish(env, tcb, Error::kAborted, Why::kUser);
+  });
 }
 
 // --- Looking

@@ -190,12 +190,15 @@ class Engine {
   /// RST now (SO_LINGER with 0 s).
   void abort(Context& ctx, Tcb& tcb);
   /// A failed or ended connection's Tcb goes back to the slab (close() does this for living ones).
-  /// Orphans that have not ended yet, for exit's linger: those whose peer lacks bytes, and those of which only the
-  /// FIN, or an overlay's last records, are not acknowledged.
+  /// Orphans that have not ended yet, for exit's linger: those whose peer lacks bytes, those of which only the FIN, or
+  /// an overlay's last records, are not acknowledged, and those that wait for the peer's FIN.
   struct Orphans {
-    std::size_t with_data = 0, closing = 0;
+    std::size_t with_data = 0, closing = 0, half_closed = 0;
   };
   [[nodiscard]] Orphans orphans() const;
+  /// From here on nobody answers: RST to the peer of each orphan that may still send, as the kernel would answer what
+  /// it sends.
+  void abort_orphans(Context& ctx);
 
   // --- Looking
   [[nodiscard]] State state(const Tcb& tcb) const;

@@ -33,6 +33,7 @@ struct Overlay {
   std::uint16_t events = 0;   // posted while nobody had accepted the connection
   bool pins_ring = false;     // pin_ring(), of the ring's pins one
   bool delivered = false;     // the protocol has ended our direction, and the peer has all of it
+  bool peer_ended = false;    // … and the peer's, as a FIN would
 
   /// The protocol's state.
   [[nodiscard]] std::byte* state() { return reinterpret_cast<std::byte*>(this + 1); }

@@ -151,6 +151,40 @@ TEST(Orphan, WhatIsNotAcknowledged_IsCounted) {
   EXPECT_EQ(s.engine().orphans().closing, 0U);
 }
 
+TEST(Orphan, ProcessEnds_PeersThatMaySendAreReset) {
+  Script s;
+  s.establish().close().ignore_all();
+  s.inject(seg().seq(1).ack(2));
+  EXPECT_EQ(s.engine().orphans().half_closed, 1U);
+  s.abort_orphans();
+  s.expect(seg().rst().seq(2).ack(1)).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+}
+
+TEST(Orphan, ProcessEnds_BytesThatWereNotDeliveredAreTold) {
+  Script s;
+  s.establish().inject(seg().fin().seq(1).ack(1)).write(100).close().ignore_all();
+  s.abort_orphans();
+  s.expect(seg().rst()).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+}
+
+TEST(Orphan, ProcessEnds_PeersThatHaveEndedHearNothing) {
+  Script s;
+  s.establish().inject(seg().fin().seq(1).ack(1)).close().ignore_all();
+  s.abort_orphans();
+  s.nothing_more();
+  EXPECT_EQ(s.connections(), 1U);
+}
+
+TEST(Orphan, ProcessEnds_SocketsThatAreOpenAreLeft) {
+  Script s;
+  s.establish().shutdown_send().inject(seg().seq(1).ack(2)).ignore_all();
+  s.abort_orphans();
+  s.nothing_more();
+  EXPECT_EQ(s.state(), State::kFinWait2);
+}
+
 TEST(Abort, Linger0_SendsReset) {
   Script s;
   s.establish().write(100).ignore_all().abort().expect(seg().rst().seq(101).ack(1)).nothing_more();

@@ -170,6 +170,13 @@ Script& Script::abort() {
   return *this;
 }
 
+Script& Script::abort_orphans() {
+  ctx().now = world_.now();
+  engine().abort_orphans(ctx());
+  pump();
+  return *this;
+}
+
 Script& Script::set_options(const tcp::Options& options) {
   ctx().now = world_.now();
   engine().set_options(ctx(), *tcb_, options);

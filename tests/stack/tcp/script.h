@@ -94,6 +94,7 @@ class Script {
   Script& shutdown_send();
   Script& close();
   Script& abort();
+  Script& abort_orphans();
   Script& set_options(const tcp::Options& options);
 
   // --- The wire
