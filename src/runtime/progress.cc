@@ -30,8 +30,10 @@ constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
 constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
-/// is stepped in for this late at worst, well below a peer's retransmission timer.
-constexpr Duration kLongestPause = std::chrono::milliseconds(150);
+/// is stepped in for this late at worst, when Linux would have sent a delayed ACK (TCP_DELACK_MIN), too.
+constexpr Duration kLongestPause = std::chrono::milliseconds(40);
+/// The same where no wire waits, and while a family's wires are nobody's.
+constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
 /// Before a process takes ports over for others: 10 ms.
@@ -196,7 +198,7 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  const Duration pause = socket::local_wants_tick() ? tick_ : kLongestPause;
+  const Duration pause = socket::local_wants_tick() ? tick_ : kPauseWithoutWires;
   if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);
@@ -362,7 +364,7 @@ void Progress::follow_step() {
     const socket::Guard guard(shard_);
     socket::give_numbers_back();
   }
-  sleep_for(orphaned ? kLongestPause : kFollowersTick);
+  sleep_for(orphaned ? kPauseWithoutWires : kFollowersTick);
 }
 
 }  // namespace bypass::runtime
