@@ -108,6 +108,7 @@ class LocalReceiving final : public LocalCondition {
 
   long attempt(Guard& guard) override;
   [[nodiscard]] std::size_t done() const { return done_; }
+  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
 
  private:
   [[nodiscard]] std::size_t target() const {
@@ -341,6 +342,7 @@ class LocalSending : public LocalCondition {
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
+  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
 
  protected:
   ~LocalSending() = default;

@@ -21,6 +21,7 @@ class Receiving final : public SocketCondition {
 
   long attempt(Guard& guard) override;
   [[nodiscard]] std::size_t done() const { return done_; }
+  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
 
  private:
   [[nodiscard]] std::size_t target() const {

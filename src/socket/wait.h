@@ -95,6 +95,8 @@ class Condition {
   /// With the lock held, after a failed attempt: links the waiter to all objects.
   virtual bool link(Waiter& waiter) = 0;
 
+  /// Whether something is done already: a handler then ends the call, which says how much, also one with SA_RESTART.
+  [[nodiscard]] virtual bool has_moved() const { return false; }
   /// Whether it needs the wires at all (an epoll set of kernel descriptors does not).
   [[nodiscard]] virtual bool needs_wire() const { return true; }
   /// Whether to look at the wire before the first attempt: a set with an object that is always ready (a writable

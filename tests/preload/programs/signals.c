@@ -120,6 +120,31 @@ static void interruptions(void) {
   close(epoll);
 }
 
+/* What a call has done already is its result, whatever the handler's flags. */
+static void halves(void) {
+  static char much[64 << 20];
+  char buffer[16];
+  int many = 8, one = 1;
+  for (int restart = 0; restart < 2; restart++) {
+    printf("== half done, %s\n", restart ? "SA_RESTART" : "no SA_RESTART");
+    on_alarm(restart ? SA_RESTART : 0);
+    alarm_in(20, 20); /* again and again: one may come before the call has begun */
+    write(a, "12345", 5);
+    TRY(recv(b, buffer, 10, MSG_WAITALL));
+    write(a, "1234", 4);
+    TRY(recv(b, buffer, 10, MSG_WAITALL | MSG_PEEK));
+    TRY(recv(b, buffer, 10, MSG_DONTWAIT));
+    setsockopt(b, SOL_SOCKET, SO_RCVLOWAT, &many, sizeof many);
+    write(a, "123", 3);
+    TRY(read(b, buffer, 10));
+    setsockopt(b, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    long sent = send(a, much, sizeof much, 0);
+    alarm_in(0, 0);
+    TRY(sent > 0 && sent < (long)sizeof much);
+    TRY(sent == recv(b, much, (size_t)sent, MSG_WAITALL));
+  }
+}
+
 static void masks(void) {
   printf("== masks\n");
   struct pollfd set = {b, POLLIN, 0};
@@ -260,6 +285,7 @@ int main(void) {
   sigaction(SIGUSR1, &early, NULL);
   connect_both();
   interruptions();
+  halves();
   masks();
   actions();
   if (!skips("jumps")) jumps();
