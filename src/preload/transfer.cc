@@ -358,7 +358,21 @@ BYPASS_EXPORT(int, __sendmmsg, (int fd, mmsghdr* messages, unsigned count, int f
   return send_batch(fd, messages, count, flags);
 }
 
+// A connection that the kernel has beneath goes back to it, and then it splices.
+bool stays_ours(int fd) {
+  if (!is_tracked(fd)) return false;
+  Use use(fd);
+  if (!use) return false;
+  socket::leave_shared_memory(*use);
+  return !socket::is_in_kernel(*use);
+}
+
 ssize_t send_file(int out, int in, off_t* offset, size_t count) {
+  if (stays_ours(in)) {
+    note_escape(in, observe::Reason::kNotBuilt, "sendfile answered with EINVAL");
+    errno = EINVAL;
+    return -1;
+  }
   if (!is_tracked(out)) [[likely]]
     return real.sendfile(out, in, offset, count);
   Use use(out);
@@ -379,15 +393,6 @@ BYPASS_EXPORT(ssize_t, sendfile, (int out, int in, off_t* offset, size_t count))
 
 BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count)) {
   return send_file(out, in, offset, count);
-}
-
-// A connection that the kernel has beneath goes back to it, and then it splices.
-bool stays_ours(int fd) {
-  if (!is_tracked(fd)) return false;
-  Use use(fd);
-  if (!use) return false;
-  socket::leave_shared_memory(*use);
-  return !socket::is_in_kernel(*use);
 }
 
 // Programs that splice fall back to read and write on EINVAL, which the kernel gives for whatever cannot

@@ -11,6 +11,7 @@
 #include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket_wait.h"
+#include "socket/stream_send.h"
 
 namespace bypass::socket {
 
@@ -429,10 +430,7 @@ class SendingFile final : public LocalSending {
  private:
   long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) override {
     const std::size_t n = std::min(room.part[0].size(), bytes);
-    if (offset_ == nullptr) return kernel_result(kernel->read(in_fd_, room.part[0].data(), n));
-    const long r = kernel_result(kernel->pread(in_fd_, room.part[0].data(), n, *offset_));
-    if (r > 0) *offset_ += r;
-    return r;
+    return read_file(in_fd_, offset_, room.part[0].data(), n);
   }
   [[nodiscard]] bool slow_source() const override { return true; }
 

@@ -1,8 +1,19 @@
-#include <algorithm>
+#include <sys/syscall.h>
 
+#include <algorithm>
+#include <cerrno>
+
+#include "socket/os.h"
 #include "socket/stream_send.h"
 
 namespace bypass::socket {
+
+long read_file(int in_fd, off_t* offset, std::byte* to, std::size_t bytes) {
+  const long r =
+      kernel_result(offset == nullptr ? kernel->read(in_fd, to, bytes) : kernel->pread(in_fd, to, bytes, *offset));
+  if (r > 0 && offset != nullptr) *offset += r;
+  return r == -EISDIR ? -EINVAL : r;
+}
 
 namespace {
 
@@ -22,18 +33,12 @@ class SendingFile final : public Sending {
     for (const auto& part : room.part) {
       const std::size_t n = std::min({part.size(), bytes - static_cast<std::size_t>(total), kPiece});
       if (n == 0) continue;
-      const long r = read_file(part.data(), n);
+      const long r = read_file(in_fd_, offset_, part.data(), n);
       if (r < 0) return total != 0 ? total : r;
       total += r;
       if (static_cast<std::size_t>(r) < n || n < part.size()) break;
     }
     return total;
-  }
-  long read_file(std::byte* to, std::size_t bytes) {
-    if (offset_ == nullptr) return kernel_result(kernel->read(in_fd_, to, bytes));
-    const long r = kernel_result(kernel->pread(in_fd_, to, bytes, *offset_));
-    if (r > 0) *offset_ += r;
-    return r;
   }
   [[nodiscard]] bool slow_source() const override { return true; }
 
@@ -43,10 +48,23 @@ class SendingFile final : public Sending {
 
 }  // namespace
 
+namespace {
+
+/// What the kernel says of the file, the place in it and the count; it is asked to move nothing.
+long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count) {
+  off_t at = offset != nullptr ? *offset : 0;
+  const bool negative = static_cast<ssize_t>(count) < 0;
+  return os::call(SYS_sendfile, fd, in_fd, offset != nullptr ? os::address(&at) : 0,
+                  negative ? static_cast<long>(count) : 0);
+}
+
+}  // namespace
+
 // A datagram socket, or one that the kernel has, is the caller's to hand on.
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
   if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
   Socket& socket = socket_of(file);
+  if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
   if (socket.path == Path::kLocal) return local_send_file(socket, fd, in_fd, offset, std::min(count, kMost), sigpipe);
   if (socket.path != Path::kBypass) {
     sigpipe = true;

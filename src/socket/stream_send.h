@@ -36,6 +36,10 @@ class Sending : public SocketCondition {
   bool pipe_ = false;
 };
 
+/// A piece of sendfile's source, from *offset (and on with it) or from the file's own position; what it says is what
+/// sendfile would.
+long read_file(int in_fd, off_t* offset, std::byte* to, std::size_t bytes);
+
 /// Attempts, then waits as the socket's flags and timeouts say.
 long run_sending(Socket& socket, Sending& sending, int flags);
 

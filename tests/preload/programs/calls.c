@@ -88,8 +88,23 @@ static void pair_transfers(const char* name, int a, int b) {
   TRY(sendfile(a, file, &at, 3));
   TRY(sendfile64(a, file, NULL, 4));
   printf("offset %ld position %ld\n", (long)at, (long)lseek(file, 0, SEEK_CUR));
+  at = -1;
+  TRY(sendfile(a, file, &at, 3));
+  TRY(sendfile(a, file, NULL, (size_t)-1));
+  TRY(sendfile(a, file, NULL, 0));
   close(file);
+  TRY(sendfile(a, file, NULL, 0));
+  int pipe_ends[2], folder = open("/", O_RDONLY | O_DIRECTORY), own = open("/dev/null", O_WRONLY);
+  pipe(pipe_ends);
+  write(pipe_ends[1], "pipe", 4);
+  TRY(sendfile(a, pipe_ends[0], NULL, 4));
+  TRY(sendfile(a, folder, NULL, 4));
+  TRY(sendfile(a, own, NULL, 4));
+  TRY(sendfile(a, b, NULL, 4));
+  close(folder), close(own);
   settle(b, 7);
+  if (!skips("splices")) TRY(sendfile(pipe_ends[1], b, NULL, 4));
+  close(pipe_ends[0]), close(pipe_ends[1]);
   TRY(recv(b, buffer, 7, 0) > 0);
   while (recv(b, buffer, size, MSG_DONTWAIT) > 0) {
   }

@@ -207,13 +207,7 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
 }
 
 long send_file(File& file, int, int in_fd, off_t* offset, std::size_t count, bool&) {
-  std::unique_ptr<char[]> bytes(new char[count]);
-  ssize_t got =
-      offset != nullptr ? kernel->pread(in_fd, bytes.get(), count, *offset) : kernel->read(in_fd, bytes.get(), count);
-  if (got <= 0) return answer(got);
-  ssize_t sent = kernel->write(file.io, bytes.get(), static_cast<std::size_t>(got));
-  if (sent > 0 && offset != nullptr) *offset += sent;
-  return answer(sent);
+  return answer(::syscall(SYS_sendfile, file.io, in_fd, offset, count));
 }
 
 long get_option(File& file, int, int level, int name, void* value, socklen_t* length) {
