@@ -156,6 +156,16 @@ void check_unused(Draft& draft) {
   }
 }
 
+// The second would find what the first has taken; of ports without a name of their own there may be several.
+void check_doubles(Draft& draft) {
+  for (std::size_t i = 0; i < draft.ports.size(); i++) {
+    const auto is_same = [&](const PortConfig& other) { return port_text(other) == port_text(draft.ports[i]); };
+    const auto before = draft.ports.begin() + static_cast<std::ptrdiff_t>(i);
+    if (!draft.ports[i].target.empty() && std::find_if(draft.ports.begin(), before, is_same) != before)
+      add_problem(draft, "BYPASS_PORT", "has " + quoted(port_text(draft.ports[i])) + " twice");
+  }
+}
+
 void check_addresses(Draft& draft) {
   std::vector<IpAddress> seen;
   for (const PortConfig& port : draft.ports) {
@@ -309,6 +319,7 @@ void join_ports(Draft& draft) {
       if (i < draft.macs.size()) port.mac = draft.macs[i];
       if (i < draft.mtus.size()) port.mtu = draft.mtus[i];
     }
+    check_doubles(draft);
     check_addresses(draft);
     check_gateways(draft);
   }

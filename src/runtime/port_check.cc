@@ -32,6 +32,7 @@ std::string check_socket(const std::string& path, bool makes_it) {
   struct stat status {};
   if (stat(folder.c_str(), &status) != 0) return "the folder " + folder + ": " + strerrordesc_np(errno);
   if (!S_ISDIR(status.st_mode)) return folder + " is no folder";
+  if (stat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) return "is no socket";
   if (faccessat(AT_FDCWD, folder.c_str(), makes_it ? W_OK | X_OK : X_OK, AT_EACCESS) == 0) return "";
   return (makes_it ? "no socket can be made in " : "no socket can be reached in ") + folder + ": " +
          strerrordesc_np(errno);

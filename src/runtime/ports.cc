@@ -285,14 +285,15 @@ void PortSet::open_links(std::size_t index, Entry& entry) {
   const std::vector<Prefix>& addresses = now->ports[index].addresses;
   const auto v4 =
       std::find_if(addresses.begin(), addresses.end(), [](const Prefix& prefix) { return prefix.address.is_v4(); });
-  if (v4 == addresses.end()) return;
+  if (v4 == addresses.end()) {
+    entry.links_problem = "its port has no IPv4 address, which RoCE's packets would come from";
+    return;
+  }
   entry.link_backend = plugins_.get("verbs", backend_host(), entry.links_problem);
   if (entry.link_backend == nullptr) return;
   fastpath::LinkDeviceSpec spec;
   spec.address = v4->address;
   entry.links = entry.link_backend->open_links(device, spec, entry.links_problem);
-  if (entry.links == nullptr)
-    BYPASS_LOG_INFO("no RDMA connections over %s: %s", device.c_str(), entry.links_problem.c_str());
 }
 
 /// To processes of this host, in whatever network namespace, that have the same run directory.

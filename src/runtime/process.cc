@@ -114,10 +114,19 @@ void after_opening(const PortSet& ports) {
     if (entry.port == nullptr)
       report_problem(Reason::kPortUnavailable, entry.problem,
                      any ? "sockets to its addresses are the kernel's" : kOnKernelSockets);
-  for (const PortSet::Entry& entry : ports.entries())
-    if (entry.port != nullptr && !entry.links_problem.empty())
+  bool asked_too_much = !all;
+  for (const PortSet::Entry& entry : ports.entries()) {
+    if (entry.port == nullptr || entry.links_problem.empty()) continue;
+    if (g_process->config.rdma == RdmaMode::kDevice) {
+      const std::string text = "BYPASS_RDMA=" + g_process->config.rdma_device + ": " + entry.links_problem;
+      report_problem(Reason::kNoRdma, text, "connections to accelerated peers stay with TCP");
+      asked_too_much = true;
+    } else {
+      BYPASS_LOG_INFO("no RDMA connections: %s", entry.links_problem.c_str());
       g_process->region.why(Reason::kNoRdma, -1, IPPROTO_TCP, {}, entry.links_problem.c_str());
-  if (!all) end_if_strict();
+    }
+  }
+  if (asked_too_much) end_if_strict();
   if (any) install_crash_reports();
 }
 

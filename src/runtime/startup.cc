@@ -80,8 +80,9 @@ std::vector<CounterInfo> counter_table() {
 }
 
 // Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
-void create_region(const Config& config) {
-  if (config.ok() && !config.wants_anything()) return;
+// False: there is none, in a run directory that the user has named.
+bool create_region(const Config& config) {
+  if (config.ok() && !config.wants_anything()) return true;
   observe::RegionStart start;
   start.run_dir = run_dir_path(config.run_dir);
   start.library_version = BYPASS_VERSION;
@@ -90,12 +91,13 @@ void create_region(const Config& config) {
   start.counters = counters;
   start.settings = settings_text(config);
   std::string problem;
-  if (g_region->create(start, problem)) return;
+  if (g_region->create(start, problem)) return true;
   if (config.asks_for_nothing()) {
     BYPASS_LOG_INFO("no statistics for the bypass command: %s", problem.c_str());
   } else {
     BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
   }
+  return config.run_dir.empty();
 }
 
 // Of a process that never started: nobody else knows that it has a stats file.
@@ -121,10 +123,10 @@ const Config& configuration() {
   Config* const config = load();
   open_log(*config);
   g_region = new observe::Region();
-  create_region(*config);
+  const bool has_region = create_region(*config);
   g_config = config;
   for (const ConfigProblem& problem : config->problems) report_problem(Reason::kConfigProblem, problem.message());
-  if (!config->ok()) end_if_strict();
+  if (!config->ok() || !has_region) end_if_strict();
   return *config;
 }
 
@@ -134,7 +136,7 @@ observe::Region& region() {
 
 void renew_region() {
   const Inside inside;
-  if (!g_region->active()) create_region(*g_config);
+  if (!g_region->active()) (void)create_region(*g_config);
 }
 
 void remove_region() {

@@ -63,6 +63,9 @@ def problems():
         ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, "port_unavailable", "BYPASS_PORT=vhost:/proc/nowhere/wire: "),
         ({"BYPASS_PORT": "af_packet:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=af_packet:bp-nosuch: "),
         ({"BYPASS_PORT": "verbs:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=verbs:bp-nosuch: no RDMA device of that name"),
+        ({"BYPASS_PORT": "virtio:/dev/null"}, "port_unavailable", "BYPASS_PORT=virtio:/dev/null: is no socket"),
+        ({"BYPASS_PORT": "tap:bp-a;tap:bp-a", "BYPASS_ADDR": "10.9.0.1/24;10.9.1.1/24"}, "config_problem",
+         "BYPASS_PORT=tap:bp-a;tap:bp-a (environment): has 'tap:bp-a' twice"),
         ({"BYPASS_PORT": "auto"}, "config_problem", "BYPASS_PORT=auto (environment): finds no RDMA device"),
     ]
 
@@ -87,6 +90,29 @@ def strict_process_leaves_no_stats_file():
                                   env=side.environment("server", BYPASS_STRICT="1", **variables))
             check(done.returncode == 78 and start in done.stderr, f"{variables}: {done}")
             check(os.listdir(side.path("run")) == [], f"{variables}: the stats file stays")
+
+
+@case
+def rdma_device_that_is_not_there_is_told():
+    script = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('10.9.0.2', 9)); print('on', flush=True); sys.stdin.read()"
+    for strict, status in (("1", 78), ("0", 0)):
+        with Side("bypass") as side:
+            program = subprocess.Popen([PYTHON, "-c", script], env=side.environment("server", BYPASS_RDMA="bp-nosuch", BYPASS_STRICT=strict), text=True,
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            said = program.stdout.readline()
+            whys = asked(side, "why")["whys"] if said else []
+            output, errors = program.communicate(timeout=60)
+            check(program.returncode == status and ": BYPASS_RDMA=bp-nosuch: " in errors, f"{strict}: {program.returncode} {errors}")
+            check([why["reason"] for why in whys] == (["no_rdma"] if status == 0 else []), f"{strict}: {whys}")
+
+
+@case
+def run_directory_that_cannot_be_is_told():
+    for strict, status in (("1", 78), ("0", 0)):
+        with Side("bypass") as side:
+            done = subprocess.run([PYTHON, "-c", "import socket; socket.socket()"], capture_output=True, text=True, timeout=60,
+                                  env=side.environment("server", BYPASS_RUN_DIR="/proc/nowhere", BYPASS_STRICT=strict))
+            check(done.returncode == status and "/proc/nowhere" in done.stderr, f"{strict}: {done}")
 
 
 @case

@@ -25,6 +25,8 @@ TEST(PortCheck, SocketFolder_MustBeThere) {
   EXPECT_NE(checked("vhost", "/tmp/"), "");
   EXPECT_EQ(checked("vhost", "wire-in-the-folder-of-the-test"), "");
   EXPECT_EQ(checked("virtio", "/tmp/nobody-serves-it-yet"), "");
+  EXPECT_EQ(checked("virtio", "/dev/null"), "is no socket");
+  EXPECT_EQ(checked("vhost", "/dev/null"), "is no socket");
 }
 
 TEST(PortCheck, SocketFolder_MustTakeAFileOfTheServingEnd) {

@@ -29,6 +29,17 @@ bool look_at_interface(int socket, const std::string& name, Interface& out) {
   return true;
 }
 
+bool look_at_ethernet(int socket, const std::string& name, Interface& out, std::string& problem) {
+  if (!look_at_interface(socket, name, out)) {
+    problem = "no network interface of that name (see: ip link)";
+  } else if (!out.is_ethernet) {
+    problem = "is no Ethernet interface; accepted is one with link/ether (see: ip link)";
+  } else {
+    return true;
+  }
+  return false;
+}
+
 bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& interface, unsigned short type) {
   if (mac == interface.mac) return true;
   packet_mreq wish{};

@@ -20,6 +20,8 @@ struct Interface {
 
 /// Any socket of the interface's network namespace serves. False with errno: there is none of that name.
 bool look_at_interface(int socket, const std::string& name, Interface& out);
+/// The same for one that a port is to use; false: `problem` says why it cannot.
+bool look_at_ethernet(int socket, const std::string& name, Interface& out, std::string& problem);
 
 /// Has the interface take frames to `mac`, unless that is its own; undone by the kernel when the packet socket goes.
 /// `type`: PACKET_MR_UNICAST, or PACKET_MR_PROMISC for an interface that has no room for one address more.

@@ -51,14 +51,7 @@ bool PacketPort::open_sockets(const PortSpec& spec, std::string& problem) {
     problem = denied(errno);
     return false;
   }
-  if (!look_at_interface(tx_.get(), name_, interface)) {
-    problem = "no network interface of that name (see: ip link)";
-    return false;
-  }
-  if (!interface.is_ethernet) {
-    problem = "is no Ethernet interface";
-    return false;
-  }
+  if (!look_at_ethernet(tx_.get(), name_, interface, problem)) return false;
   if (!choose_mtu(spec, interface.mtu, problem)) return false;
   if (libc.setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBuffer, sizeof kSendBuffer) != 0)
     libc.setsockopt(tx_.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer);

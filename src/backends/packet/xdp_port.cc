@@ -96,10 +96,7 @@ bool XdpPort::choose(const PortSpec& spec, Interface& interface, std::string& pr
     problem = explained(errno, spec.share_interface);
     return false;
   }
-  if (!look_at_interface(asking_.get(), name_, interface) || !interface.is_ethernet) {
-    problem = "no Ethernet interface of that name (see: ip link)";
-    return false;
-  }
+  if (!look_at_ethernet(asking_.get(), name_, interface, problem)) return false;
   const std::uint32_t queues = receive_queues(asking_.get(), name_);
   if (queues != 1) {
     problem = "the interface has " + std::to_string(queues) + " receive queues and AF_XDP serves one here; use " +
