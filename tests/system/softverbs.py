@@ -140,6 +140,13 @@ def without_devices():
         bad = subprocess.run(["ibv_devinfo"], capture_output=True, timeout=20,
                              env=wire.environment("server", BYPASS_SOFT=f"vhost:{wire.path('nowhere/wire')}"))
         check(bad.returncode != 0 and f"BYPASS_SOFT=vhost:{wire.path('nowhere')}".encode() in bad.stderr, bad)
+        listed = subprocess.run(["ibv_devices"], capture_output=True, timeout=20,
+                                env=wire.environment("server", BYPASS_SOFT=f"vhost:{wire.path('nowhere/wire')}"))
+        check(listed.stderr.count(f"BYPASS_SOFT=vhost:{wire.path('nowhere')}".encode()) == 1, listed)
+        bare = subprocess.run(["ibv_rc_pingpong", "-d", "soft0", "-g", "1"], capture_output=True, timeout=20,
+                              env=wire.environment("server", **none | dict(BYPASS_SOFT=f"vhost:{wire.path('bare')}")))
+        check(bare.returncode != 0 and bare.stderr.count(b"BYPASS_SOFT_ADDR gives it one") == 1, bare)
+        check(not os.path.exists(wire.path("bare")), "the wire's file stays behind a program that ends with its device open")
         strict = subprocess.run(["ibv_devices"], capture_output=True, timeout=20,
                                 env=wire.environment("server", BYPASS_SOFT="frotz:x", BYPASS_STRICT="1"))
         check(strict.returncode == 78 and b"unknown kind 'frotz'" in strict.stderr, strict)

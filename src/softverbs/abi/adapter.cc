@@ -187,8 +187,13 @@ void Adapter::say_farewell() {
 
 void Adapter::before_exit() {
   const TableLock lock;
-  for (Adapter* const adapter : g_adapters)
-    if (adapter != nullptr) adapter->say_farewell();
+  for (Adapter* const adapter : g_adapters) {
+    if (adapter == nullptr) continue;
+    adapter->say_farewell();
+    // The program's other threads may be about: the port stays open under them, and its file goes.
+    const runtime::PortConfig& wire = setup().soft[adapter->index_];
+    if (wire.kind == "vhost") ::unlink(wire.target.c_str());
+  }
 }
 
 // --- A fork: the child lets go of the wires. No lock is taken before it (libbypass's own lock may be held by a thread

@@ -14,6 +14,7 @@
 
 #include "runtime/address_text.h"
 #include "runtime/log.h"
+#include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
 #include "softverbs/abi/setup.h"
@@ -106,6 +107,18 @@ void say_what_is_missing() {
   (void)said;
 }
 
+// Listed all the same, as a card whose link is down is: the wire may be there by the time it is opened.
+void say_which_cannot_be_opened() {
+  static const bool said = [] {
+    for (const runtime::PortConfig& wire : setup().soft) {
+      const std::string problem = runtime::quick_check(wire);
+      if (!problem.empty()) BYPASS_LOG_WARN("%s", runtime::soft_problem(wire, problem).c_str());
+    }
+    return true;
+  }();
+  (void)said;
+}
+
 ibv_device** real_list_alone(decltype(&ibv_get_device_list) next, int* num_devices) {
   int found = 0;
   ibv_device** const list = next(&found);
@@ -124,6 +137,7 @@ ibv_device** ibv_get_device_list(int* num_devices) {
   const auto next = BYPASS_REAL(ibv_get_device_list);
   auto& soft = devices();
   if (soft.empty() && next != nullptr) return real_list_alone(next, num_devices);
+  if (!is_hosted()) say_which_cannot_be_opened();
   auto list = std::make_unique<DeviceList>();
   int found = 0;
   const int error = errno;

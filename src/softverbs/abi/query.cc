@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/log.h"
 #include "softverbs/abi/device_list.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
@@ -78,13 +79,28 @@ ibv_port_attr describe_port(Adapter::Turn& turn) {
   return attr;
 }
 
+// RoCE v2's GIDs are the addresses; index 0 is the link-local one, which each device has.
+void say_that_there_is_no_address(std::uint32_t index) {
+  static const bool said = [index] {
+    BYPASS_LOG_WARN(
+        "GID %u of a software RDMA device: there is none, as the device has no address; BYPASS_SOFT_ADDR gives it one "
+        "(BYPASS_SOFT_ADDR=10.9.0.1/24, say), its GID 1",
+        index);
+    return true;
+  }();
+  (void)said;
+}
+
 // 0, or EINVAL (no such port), ENODATA (no such entry), EIO.
 int find_gid(Context& context, std::uint32_t port, std::uint32_t index, ibv_gid_entry& entry) {
   Adapter::Turn turn(*context.adapter);
   if (!turn) return EIO;
   if (port != kPort) return EINVAL;
   const auto gids = turn->gids();
-  if (index >= gids.size()) return EINVAL;
+  if (index >= gids.size()) {
+    if (gids.size() == 1 && !is_hosted()) say_that_there_is_no_address(index);
+    return EINVAL;
+  }
   entry = {};
   entry.gid = gids[index];
   entry.gid_index = index;
