@@ -122,6 +122,7 @@ class LocalReceiving final : public LocalCondition {
   std::size_t copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
   long ring_is_empty(Guard& guard, LocalLink& link);
   long take_from_kernel(Guard& guard);
+  long peeked();
   void peek_behind(Guard& guard);
   [[nodiscard]] bool is_enough() const;
   [[nodiscard]] bool may_be_cut() const;
@@ -134,12 +135,18 @@ class LocalReceiving final : public LocalCondition {
   std::span<const iovec> data_;
   int flags_;
   std::size_t total_, done_ = 0;
+  std::uint32_t began_ = 0;  // the readiness' version when a look began
   bool asked_ = false;
 };
 
 long LocalReceiving::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kReading);
+    if (peeks()) {  // anew
+      done_ = 0;
+      asked_ = false;
+      began_ = socket_.readiness.version.load(std::memory_order_relaxed);
+    }
     const long r = step(guard);
     if (r == kAgain && done_ >= target()) return static_cast<long>(done_);
     if (r != kChanged) return r;
@@ -174,7 +181,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   done_ = before + bytes;
   if (peeks()) {
     if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer)) (void)ask(guard, total_ - done_);
-    return static_cast<long>(std::exchange(done_, before));
+    return peeked();
   }
   if (consumer.consume(link.in, bytes)) link.channel.wake();
   return is_enough() && !end().paths.is_all_of_ring(0, consumer) ? static_cast<long>(done_) : kChanged;
@@ -255,10 +262,22 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   if (r < 0) return failed(r);
   if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
   if (peeks() && done_ < total_ && end().paths.is_all_of_kernel(done_)) peek_behind(guard);
-  if (done_ == total_ || peeks() || (done_ >= target() && end().paths.rx() == Rx::kKernel))
-    return static_cast<long>(done_);
+  if (peeks()) return peeked();
+  if (done_ == total_ || (done_ >= target() && end().paths.rx() == Rx::kKernel)) return static_cast<long>(done_);
   asked_ = false;
   return kChanged;
+}
+
+// Of both carriers. What there is stays the result, should the wait for more end without it.
+long LocalReceiving::peeked() {
+  const auto ended = [&] {
+    const int number = kernel_half_state(socket_).number;
+    return socket_.pending_error != 0 || end().peer_gone || socket_.has(kShutReceive) ||
+           (os::poll_now(number, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  };
+  if (done_ >= target() || ended()) return static_cast<long>(done_);
+  // The lock may have been let go of: what was signalled meanwhile is to be looked at.
+  return socket_.readiness.version.load(std::memory_order_relaxed) != began_ ? kChanged : again();
 }
 
 // What lies in the ring behind CUT.

@@ -214,6 +214,36 @@ def aborts(side):
 
 
 @same
+def peeks_that_wait(side):
+    """MSG_PEEK with MSG_WAITALL, or below SO_RCVLOWAT: for the rest, the end, a time-out, or not at all."""
+    result = []
+    with pair(side) as (server, client):
+        def peeked(call, *parts):
+            server(f"s.sendall({parts[0]})")
+            client.begin(call)
+            for part in parts[1:]:
+                time.sleep(0.05)
+                server(part if part.startswith("s.") else f"s.sendall({part})")
+            result.append(client.end())
+
+        whole = "s.recv(10, socket.MSG_PEEK | socket.MSG_WAITALL)"
+        peeked(whole, "b'1234'", "b'567'", "b'890x'")
+        peeked(whole, "b'y'")
+        result.append(client("s.recv(100)"))
+        peeked("s.recv(10, socket.MSG_PEEK | socket.MSG_WAITALL | socket.MSG_DONTWAIT)", "b'12'")
+        client("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 0, 200000))")
+        peeked(whole, "b'3'")
+        client("bounded(s); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 6)")
+        peeked("s.recv(10, socket.MSG_PEEK)", "b'4'", "b'5'", "b'67'")
+        result.append(client("s.recv(100)"))
+        peeked("s.recv(100000, socket.MSG_PEEK | socket.MSG_WAITALL)", "pattern(0, 60000)", "pattern(60000, 40000)")
+        result.append(client("take(s, 100000)"))
+        peeked(whole, "b'end'", "s.shutdown(socket.SHUT_WR)")
+        result += [client("s.recv(100)"), client(whole)]
+    return result
+
+
+@same
 def bytes_before_a_close(side):
     """Closed right behind the last byte: the peer reads them all, and then the end."""
     result = []
