@@ -51,7 +51,12 @@ bool vector_is_valid(const iovec* data, int count) {
   return false;
 }
 
-bool is_short_enough(const msghdr& message) {
+// As the kernel takes headers in: errno else.
+bool is_valid(const msghdr& message) {
+  if (message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0) {
+    errno = EINVAL;
+    return false;
+  }
   if (message.msg_iovlen <= 1024) [[likely]]
     return vector_is_valid(message.msg_iov, static_cast<int>(message.msg_iovlen));
   errno = EMSGSIZE;
@@ -80,20 +85,20 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
 }  // namespace
 
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
-  if (!is_short_enough(message)) return -1;
+  if (!is_valid(message)) return -1;
   pthread_testcancel();
   socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_RCVTIMEO);
   long result;
   do result = socket::receive(*use, fd, m, flags);
   while (restart.again(result));
-  if (result >= 0) socket::report(m, message);
+  if (result >= 0) socket::report(m, message, flags);
   drop_if_decided(use, fd);
   return use.finish(result);
 }
 
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
-  if (!is_short_enough(message)) return -1;
+  if (!is_valid(message)) return -1;
   pthread_testcancel();
   const socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_SNDTIMEO);
@@ -309,6 +314,10 @@ BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int fla
                                          socklen_t name_length) {
   Use use(fd);
   if (!use) return real.sendto(fd, buffer, length, flags, name, name_length);
+  if (name != nullptr && name_length > sizeof(sockaddr_storage)) {
+    errno = EINVAL;
+    return -1;
+  }
   iovec data = buffer_of(buffer, length);
   msghdr message{};
   message.msg_name = const_cast<sockaddr*>(name);

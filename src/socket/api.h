@@ -114,11 +114,12 @@ inline Message message_of(const msghdr& header) {
           .control = header.msg_control,
           .control_length = header.msg_control == nullptr ? 0 : header.msg_controllen};
 }
-/// What recvmsg(2) writes to the header: a name's length only where a name was asked for.
-inline void report(const Message& message, msghdr& header) {
+/// What recvmsg(2) writes to the header: a name's length only where a name was asked for, and the call's own
+/// MSG_CMSG_CLOEXEC.
+inline void report(const Message& message, msghdr& header, int flags) {
   if (header.msg_name != nullptr) header.msg_namelen = message.name_length;
   header.msg_controllen = message.control_length;
-  header.msg_flags = message.flags;
+  header.msg_flags = message.flags | (flags & MSG_CMSG_CLOEXEC);
 }
 long receive(File& file, int fd, Message& message, int flags);
 long send(File& file, int fd, const Message& message, int flags, bool& sigpipe);

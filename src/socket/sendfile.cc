@@ -17,8 +17,6 @@ long read_file(int in_fd, off_t* offset, std::byte* to, std::size_t bytes) {
 
 namespace {
 
-/// What Linux moves in one call at most (MAX_RW_COUNT).
-constexpr std::size_t kMost = 0x7ffff000;
 /// One pread: the send ring is filled in pieces, so that the peer gets the first while the next is read.
 constexpr std::size_t kPiece = std::size_t{256} << 10;
 
@@ -65,12 +63,13 @@ long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, 
   if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
   Socket& socket = socket_of(file);
   if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
-  if (socket.path == Path::kLocal) return local_send_file(socket, fd, in_fd, offset, std::min(count, kMost), sigpipe);
+  if (socket.path == Path::kLocal)
+    return local_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
   if (socket.path != Path::kBypass) {
     sigpipe = true;
     return failure(Error::kBrokenPipe);
   }
-  SendingFile sending(socket, in_fd, offset, std::min(count, kMost));
+  SendingFile sending(socket, in_fd, offset, std::min(count, kMostOfACall));
   const long r = run_sending(socket, sending, 0);
   sigpipe = sending.is_pipe() && r < 0;
   return r;

@@ -18,7 +18,7 @@ bool busy_here() {
 long receive_header(File& file, int fd, msghdr& header, int flags) {
   Message message = message_of(header);
   const long r = receive(file, fd, message, flags);
-  if (r >= 0) report(message, header);
+  if (r >= 0) report(message, header, flags);
   return r;
 }
 

@@ -190,7 +190,7 @@ long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int fla
     long result = receive(file, fd, message, (flags & ~MSG_WAITFORONE) | more);
     if (result < 0) return done > 0 ? static_cast<long>(done) : result;
     messages[done].msg_len = static_cast<unsigned>(result);
-    report(message, header);
+    report(message, header, flags);
   }
   return done;
 }
