@@ -186,7 +186,7 @@ void Progress::open_step() {
 // itself.
 void Progress::local_step() {
   tick();
-  if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
+  if (!socket::has_local_links()) return static_cast<void>(sleep_for(kNever - Instant{}));
   {
     socket::Guard guard(shard_);
     socket::local_tick(guard);
@@ -199,7 +199,7 @@ void Progress::local_step() {
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
   const Duration pause = socket::local_wants_tick() ? tick_ : kPauseWithoutWires;
-  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
+  if (shard_.sleepers() > 0 || quiet < tick_) return static_cast<void>(sleep_for(pause));
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);
   socket::look_at_kernel_halves(shard_.clock().now(), true);
@@ -215,7 +215,8 @@ bool Progress::doze(Instant polled) {
     socket::Guard guard(shard_);
     if (!shard_.doze_while_watched(wake_fd_)) return false;
   }
-  sleep_for(kNever - Instant{});
+  // What has changed since it was last written down is, and then there is nothing more to do.
+  while (!sleep_for(kNever - Instant{}) && !kernel_called_ && !kin_changed_) tick();
   {
     socket::Guard guard(shard_);
     shard_.end_doze();
@@ -289,12 +290,12 @@ void Progress::drain_wake() {
   (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
 }
 
-void Progress::sleep_for(Duration time) {
-  nap({}, time);
+bool Progress::sleep_for(Duration time) {
+  return nap({}, time);
 }
 
-// Until somebody calls: this process or another one, a wire, or the death of one that is watched.
-void Progress::nap(std::span<const int> wires, Duration time) {
+// Until somebody calls: this process or another one, a wire, or the death of one that is watched. False: nobody has.
+bool Progress::nap(std::span<const int> wires, Duration time) {
   const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
   nap_set_.assign(1, {wake_fd_, POLLIN, 0});
   nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
@@ -310,7 +311,7 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   const std::int64_t ns = std::max<std::int64_t>(0, time.count());
   const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
   const bool bounded = time < kNever - Instant{};
-  if (socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), bounded ? &limit : nullptr, nullptr) <= 0) return;
+  if (socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), bounded ? &limit : nullptr, nullptr) <= 0) return false;
   if ((nap_set_[0].revents & POLLIN) != 0) drain_wake();
   if ((nap_set_[1].revents & POLLIN) != 0) {
     socket::silence_doorbell(doorbell);
@@ -321,6 +322,7 @@ void Progress::nap(std::span<const int> wires, Duration time) {
   kernel_called_ = kernel_called_ || nap_set_[2].revents != 0;
   for (std::size_t i = 3 + wires.size(); i < nap_set_.size(); i++)
     kin_changed_ = kin_changed_ || nap_set_[i].revents != 0;
+  return true;
 }
 
 // The dead are swept, the port of a dead owner is taken over, new processes are watched.

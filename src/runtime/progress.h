@@ -57,8 +57,8 @@ class Progress {
   void local_step();
   bool poll_until_quiet();
   void sleep_armed();
-  void sleep_for(Duration time);
-  void nap(std::span<const int> wires, Duration time);
+  bool sleep_for(Duration time);
+  bool nap(std::span<const int> wires, Duration time);
   void wake();
   void close_wake();
   void drain_wake();

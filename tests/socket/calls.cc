@@ -151,7 +151,7 @@ long Calls::receive_message(int fd, msghdr& header, int flags) {
   if (file == nullptr) return result(::recvmsg(fd, &header, flags));
   socket::Message message = socket::message_of(header);
   const long r = socket::receive(*file, fd, message, flags);
-  if (r >= 0) socket::report(message, header);
+  if (r >= 0) socket::report(message, header, flags);
   return r;
 }
 
