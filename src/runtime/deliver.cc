@@ -66,6 +66,7 @@ Rest look_at_rest(socket::Shard& shard) {
 void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
   if (!p.ports.opened() || p.ports.following()) return;  // an owner that lives delivers it
+  const bool last = !socket::has_kin();                  // else another process of the family answers from here on
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   Instant latest = deadline;
   for (;;) {
@@ -74,7 +75,7 @@ void deliver_rest(Process& p) {
     if (rest.only_ends() && !p.ports.any_link_is_up()) return;
     if (rest.nothing()) {
       latest = std::min(latest, p.clock.now() + kForThePeersEnd);
-      if (rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;
+      if (!last || rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;
     } else if (p.clock.now() >= deadline) {
       BYPASS_LOG_WARN(
           "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "
@@ -84,6 +85,7 @@ void deliver_rest(Process& p) {
     }
     sleep_on_wire(p.shard, rest.nothing() ? latest : deadline);
   }
+  if (!last) return;
   socket::Guard guard(p.shard);
   p.shard.stack().tcp().abort_orphans(guard.context());
   guard.context().flush();

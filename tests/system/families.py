@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from harness import BUILD, LONG, alive, check, children_of, free_port, make_file, run_named, sha256
-from sides import on, served_by_another_user
+from sides import leaves_nobody_to_ask, on, served_by_another_user
 
 SCENARIOS = {}
 
@@ -198,6 +198,22 @@ def python_forking_server(side):
         side.until(lambda: [s["state"] for s in side.stat(server)["sockets"]] == ["LISTEN"], "the listener alone is left")
     check(ours() == before, f"descriptors: {before}, then {ours()}")
     return before, total
+
+
+@scenario("vhost", "veth", "rc")
+@leaves_nobody_to_ask
+def accepting_process_leaves_a_closed_connection(side):
+    """A peer that has not ended its own side hears nothing of it: the rest of the family has the stack."""
+    port = free_port()
+    server = side.start_python("server", "half_closed.py", "server", side.address, port, side.path("go"), until="ready")
+    client = side.start_python("client", "half_closed.py", "client", side.address, port, side.path("left"), until="connected")
+    side.wait_for(server, "worker")
+    open(side.path("go"), "w").close()
+    check(side.end(server) == 0, side.output(server))
+    side.wait_for(client, "ended")
+    open(side.path("left"), "w").close()
+    check(side.end(client) == 0, side.output(client))
+    return side.output(client)
 
 
 @scenario("vhost", "virtio")
