@@ -64,7 +64,7 @@ def af_packet_and_kernel_without_offloads():
 
 @case
 def af_packet_with_loss_and_reordering():
-    both_ways("af_packet:veth-a", AMOUNT, offloads=False, faults=FAULTS)
+    both_ways("af_packet:veth-a", AMOUNT // 2, offloads=False, faults=FAULTS)
 
 
 def redis(side):
@@ -149,7 +149,7 @@ def af_xdp_and_kernel_without_offloads():
 
 @case
 def af_xdp_with_loss_and_reordering():
-    both_ways("af_xdp:veth-a", AMOUNT, offloads=False, faults=FAULTS)
+    both_ways("af_xdp:veth-a", AMOUNT // 2, offloads=False, faults=FAULTS)
 
 
 @case
