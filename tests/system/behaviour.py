@@ -235,7 +235,10 @@ def cpu_ms(pid):
     """CPU time of all threads of a process, from the scheduler's own nanoseconds."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
-        total += int(open(f"/proc/{pid}/task/{task}/schedstat").read().split()[0])
+        try:
+            total += int(open(f"/proc/{pid}/task/{task}/schedstat").read().split()[0])
+        except OSError:
+            pass  # it has ended since it was listed
     return total / 1e6
 
 

@@ -360,8 +360,11 @@ class Postgres:
 
     def backends(self):
         def title(pid):
-            with open(f"/proc/{pid}/cmdline") as file:
-                return file.read()
+            try:
+                with open(f"/proc/{pid}/cmdline") as file:
+                    return file.read()
+            except OSError:
+                return ""  # it has ended since it was listed
         return [pid for pid in children_of(self.server.pid) if "postgres postgres" in title(pid)]
 
 

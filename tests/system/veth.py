@@ -1,5 +1,6 @@
 """Existing interfaces: libbypass on one end of a veth pair, the kernel's own TCP on the other. Needs root.
 veth.py CASE...   (no name: lists them)"""
+import contextlib
 import errno
 import json
 import os
@@ -589,7 +590,8 @@ def netlink_drops(child):
     """Messages that the program's netlink sockets had no room for."""
     inodes = set()
     for fd in os.listdir(f"/proc/{child.pid}/fd"):
-        inodes.add(os.readlink(f"/proc/{child.pid}/fd/{fd}")[8:-1])
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            inodes.add(os.readlink(f"/proc/{child.pid}/fd/{fd}")[8:-1])
     lines = [line.split() for line in open(f"/proc/{child.pid}/net/netlink").readlines()]
     drops, inode = lines[0].index("Drops"), lines[0].index("Inode")
     return sum(int(fields[drops]) for fields in lines[1:] if fields[inode] in inodes)
