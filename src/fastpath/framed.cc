@@ -82,6 +82,8 @@ void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
 }
 
 void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
+  // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message that nobody was told of yet.
+  if (tcb.error == Error::kReset && peer_has_ended(tcb)) tcb.error = Error::kBrokenPipe;
   end_lane(tcb, framed);
   links_.on_change(ctx, tcb, framed);
 }
@@ -187,8 +189,8 @@ void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
     framed.heard = all;
     events |= kEventReadable;
   }
-  if (!framed.eof_heard && framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) {
-    framed.eof_heard = tcb.overlay->peer_ended = true;
+  if (!tcb.overlay->peer_ended && framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) {
+    tcb.overlay->peer_ended = true;
     events |= kEventEof | kEventReadable;
   }
   if (events == 0) return;

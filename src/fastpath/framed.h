@@ -114,7 +114,6 @@ struct Framed {
   bool ended_first = false;
   bool closed = false;  // there is no socket any more
   bool tcp_end_seen = false;
-  bool eof_heard = false;
   bool pinned = false;            // the send ring, for the lane's writes
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   // For Links

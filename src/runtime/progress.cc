@@ -186,7 +186,7 @@ void Progress::open_step() {
 // itself.
 void Progress::local_step() {
   tick();
-  if (!socket::has_local_links()) return static_cast<void>(sleep_for(kNever - Instant{}));
+  if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   {
     socket::Guard guard(shard_);
     socket::local_tick(guard);
@@ -199,7 +199,7 @@ void Progress::local_step() {
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
   const Duration pause = socket::local_wants_tick() ? tick_ : kPauseWithoutWires;
-  if (shard_.sleepers() > 0 || quiet < tick_) return static_cast<void>(sleep_for(pause));
+  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);
   socket::look_at_kernel_halves(shard_.clock().now(), true);
@@ -216,7 +216,7 @@ bool Progress::doze(Instant polled) {
     if (!shard_.doze_while_watched(wake_fd_)) return false;
   }
   // What has changed since it was last written down is, and then there is nothing more to do.
-  while (!sleep_for(kNever - Instant{}) && !kernel_called_ && !kin_changed_) tick();
+  while (!nap({}, kNever - Instant{}) && !kernel_called_ && !kin_changed_) tick();
   {
     socket::Guard guard(shard_);
     shard_.end_doze();
@@ -290,8 +290,8 @@ void Progress::drain_wake() {
   (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
 }
 
-bool Progress::sleep_for(Duration time) {
-  return nap({}, time);
+void Progress::sleep_for(Duration time) {
+  nap({}, time);
 }
 
 // Until somebody calls: this process or another one, a wire, or the death of one that is watched. False: nobody has.

@@ -57,7 +57,7 @@ class Progress {
   void local_step();
   bool poll_until_quiet();
   void sleep_armed();
-  bool sleep_for(Duration time);
+  void sleep_for(Duration time);
   bool nap(std::span<const int> wires, Duration time);
   void wake();
   void close_wake();

@@ -44,10 +44,6 @@ class SendingFile final : public Sending {
   off_t* offset_;
 };
 
-}  // namespace
-
-namespace {
-
 /// What the kernel says of the file, the place in it and the count; it is asked to move nothing.
 long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count) {
   off_t at = offset != nullptr ? *offset : 0;

@@ -204,14 +204,16 @@ def python_forking_server(side):
 @leaves_nobody_to_ask
 def accepting_process_leaves_a_closed_connection(side):
     """A peer that has not ended its own side hears nothing of it: the rest of the family has the stack."""
-    port = free_port()
-    server = side.start_python("server", "half_closed.py", "server", side.address, port, side.path("go"), until="ready")
-    client = side.start_python("client", "half_closed.py", "client", side.address, port, side.path("left"), until="connected")
+    port, go, left = free_port(), side.path("go"), side.path("left")
+    for fifo in (go, left):
+        os.mkfifo(fifo)
+    server = side.start_python("server", "half_closed.py", "server", side.address, port, go, until="ready")
+    client = side.start_python("client", "half_closed.py", "client", side.address, port, left, until="connected")
     side.wait_for(server, "worker")
-    open(side.path("go"), "w").close()
+    open(go, "w").close()
     check(side.end(server) == 0, side.output(server))
     side.wait_for(client, "ended")
-    open(side.path("left"), "w").close()
+    open(left, "w").close()
     check(side.end(client) == 0, side.output(client))
     return side.output(client)
 

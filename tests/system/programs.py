@@ -64,13 +64,13 @@ def redis_from_the_kernel(side):
 def writers_whose_peer_has_ended(side):
     """They read all that it had said, and then hear that nobody is there."""
     ways = ("close", "shutdown", "exit")
-    port = free_port()
-    server = side.start_python("server", "ended_peer.py", "server", side.address, port, len(ways), side.path("ended"), until="ready")
+    port, fifo = free_port(), side.path("ended")
+    os.mkfifo(fifo)
+    server = side.start_python("server", "ended_peer.py", "server", side.address, port, len(ways), fifo, until="ready")
     for way in ways:
         client = side.start_python("client", "ended_peer.py", "client", side.address, port, way)
         side.end(client)
-        with open(side.path("ended"), "a") as file:
-            file.write("ended\n")
+        open(fifo, "w").close()
     side.wait_for(server, "all", 60)
     return side.output(server)
 

@@ -2,7 +2,6 @@
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
-#include "stack/tcp/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/transmit.h"
 
@@ -70,7 +69,7 @@ Error reset_cause(const Tcb& tcb) {
     case State::kCloseWait:
       return Error::kBrokenPipe;  // as Linux: the peer had finished, its RST answers what we wrote
     default:
-      return tcb.overlay != nullptr && tcb.overlay->peer_ended ? Error::kBrokenPipe : Error::kReset;
+      return Error::kReset;
   }
 }
 

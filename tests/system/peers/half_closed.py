@@ -1,20 +1,11 @@
-"""half_closed.py server|client ADDRESS PORT FILE: once FILE is there, a family ends its side of a connection, and then the
-process that accepted it ends; what the peer, which has not ended its own side, sees of that once its FILE is there."""
+"""half_closed.py server|client ADDRESS PORT FIFO: once somebody opens FIFO, a family ends its side of a connection, and then
+the process that accepted it ends; what the peer, which has not ended its own side, sees of that once its FIFO is opened."""
 import os
 import select
 import signal
 import socket
 import sys
 import time
-
-
-
-def wait_for(path):
-    deadline = time.monotonic() + 20
-    while not os.path.exists(path):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
 
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if role == "server":
@@ -25,7 +16,7 @@ if role == "server":
         c.close()
         print("worker", flush=True)
         signal.pause()
-    wait_for(sys.argv[4])
+    open(sys.argv[4]).read()
     c.close()
     sys.exit()
 c = socket.create_connection((address, port))
@@ -33,7 +24,7 @@ print("connected", flush=True)
 c.settimeout(20)
 assert c.recv(1) == b""
 print("ended", flush=True)
-wait_for(sys.argv[4])
+open(sys.argv[4]).read()
 time.sleep(0.3)  # so long would a reset be on its way at the most
 p = select.poll()
 p.register(c, select.POLLIN | select.POLLOUT | select.POLLRDHUP)
