@@ -143,6 +143,7 @@ void Progress::step() {
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
   const Duration quiet = shard_.clock().now() - polled;
   if (socket::has_local_links()) {
+    socket::look_at_kernel_halves(shard_.clock().now(), true);
     socket::Guard guard(shard_);
     socket::local_tick(guard);
     if (socket::local_wants_tick()) pause_ = tick_;
@@ -187,6 +188,8 @@ void Progress::open_step() {
 void Progress::local_step() {
   tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
+  // Also while the program polls: it may have eyes for other sockets only.
+  socket::look_at_kernel_halves(shard_.clock().now(), true);
   {
     socket::Guard guard(shard_);
     socket::local_tick(guard);
@@ -202,7 +205,6 @@ void Progress::local_step() {
   if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);
-  socket::look_at_kernel_halves(shard_.clock().now(), true);
 }
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the

@@ -111,6 +111,7 @@ class PollCondition final : public Condition {
   [[nodiscard]] bool polls_first() const override { return true; }
   [[nodiscard]] bool needs_wire() const override { return wire_; }
   [[nodiscard]] bool has_kernel() const override { return kernel_set_.count() != 0 || duals_; }
+  [[nodiscard]] bool has_duals() const { return duals_; }
   long look_at_kernel(Instant now, bool always) override {
     if (duals_) look_at_kernel_halves(now, always);
     if (kernel_set_.count() == 0 || (!always && now - looked_ < environment.kernel_poll)) return kAgain;
@@ -206,6 +207,8 @@ long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
   patience.deadline = patience.block ? deadline_after(timeout) : kNever;
   patience.restart = false;  // signal(7): never restarted
   patience.mask = mask;
+  // Sockets that are always ready must not starve those with a kernel half, nor descriptors of the kernel's.
+  if (condition.has_duals()) look_at_kernel_halves(shard().clock().now(), false);
   long from_kernel = 0;
   if (kernel_set.count() != 0 && look_is_due()) {
     from_kernel = condition.look_at_kernel(shard().clock().now(), true);

@@ -592,6 +592,39 @@ threads = [threading.Thread(target=t) for t in (read, write)]
 
 
 @same
+def polls_that_always_find_something(side):
+    """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = listener(server)
+    for name in ("w", "s"):
+        client(f"{name} = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server(f"{name} = bounded(l.accept()[0])")
+    client("""
+def reads(n):
+    read = 0; deadline = time.monotonic() + 20
+    while read < n and time.monotonic() < deadline:
+        if select.select([s], [w], [])[0]: read += len(s.recv(min(n - read, 100000)))
+    return read
+""")
+    result = []
+    for _ in range(100):  # until it has moved
+        client.begin("reads(4)")
+        time.sleep(0.3)  # longer than anything of the client's but its polls looks away
+        server("s.sendall(b'more')")
+        result.append(client.end() == 4)
+        server("s.setblocking(False)")
+        client("s.sendall(b'some')")
+        server("(select.select([s], [], [], 20), s.recv(4), s.setblocking(True))[0][0] == [s]")
+        if side.name == "local" and moved(server) and moved(client):
+            break
+    server("t = threading.Thread(target=lambda: s.sendall(pattern(0, 20 << 20))); t.start()")
+    time.sleep(0.1)  # its ring is full, and it goes on over the kernel
+    result.append(client("reads(20 << 20)"))
+    server("t.join(20)")
+    return [all(result[:-1]), result[-1], side.name == "kernel" or len(result) < 100]
+
+
+@same
 def both_send_first(side):
     """Each writes 300 KB in one blocking call before it reads."""
     with pair(side) as (server, client):
