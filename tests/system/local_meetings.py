@@ -1,0 +1,338 @@
+"""Shared memory within a host: who meets whom, and what happens to those who cannot, may not or should not.
+local_meetings.py NAME...   (no name: lists them)"""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from agents import Agent
+from harness import LIB, LONG, Failure, Side, check, free_port, run_named
+from local_pairs import cases, connected, listener, meeting_name, needs_root, shared_ever, until_counted, warm
+
+CASES, case, _ = cases()
+
+
+# --- With whom, and where
+
+ECHO = r"""
+def echo():
+    while True:
+        try: c = l.accept()[0]
+        except OSError: return
+        def serve(c=c):
+            while data := c.recv(65536): c.sendall(data)
+            c.close()
+        threading.Thread(target=serve, daemon=True).start()
+threading.Thread(target=echo, daemon=True).start()
+"""
+ASK = r"""
+def ask(port, rounds=50):
+    with socket.create_connection(('127.0.0.1', port)) as c:
+        bounded(c)
+        for i in range(rounds):
+            c.sendall(pattern(i * 5000, 5000))
+            if take(c, 5000) != pattern(i * 5000, 5000): return 'other bytes'
+            time.sleep(0.002)
+        last.clear(); last.append(c.dup())
+    return 'ok'
+last = []
+"""
+
+
+def asked(server, client, port):
+    """What an echo server answered, and whether any of it went through shared memory."""
+    client(ASK)
+    verdict = client(f"ask({port})", timeout=60)
+    check(verdict == "ok", verdict)
+
+
+def never_counted(agent):
+    time.sleep(0.5)  # what is published lags
+    check(shared_ever(agent) == 0, "a connection had shared memory that must not")
+
+
+@case
+def kernel_clients_and_ours_at_once():
+    """One listener, and eight clients of both kinds at the same time."""
+    with Side("local") as side:
+        server = Agent(side, "server")
+        port = listener(server)
+        server(ECHO)
+        clients = [Agent(side, "client", **({"LD_PRELOAD": ""} if i % 2 else {})) for i in range(8)]
+        for client in clients:
+            client(ASK)
+            client.begin(f"ask({port}, 300)")
+        check([c.end(90) for c in clients] == ["ok"] * 8, "an echo was wrong")
+        until_counted(server, 4)
+        for client in clients[::2]:
+            until_counted(client, 1)
+
+
+def one_side_is_not_ours(**ours):
+    """`ours`: the environment of the server or the client, by role."""
+    with Side("local") as side:
+        server, client = (Agent(side, role, **ours.get(role, {})) for role in ("server", "client"))
+        port = listener(server)
+        server(ECHO)
+        asked(server, client, port)
+        for role, agent in (("server", server), ("client", client)):
+            if not ours.get(role):
+                never_counted(agent)
+
+
+@case
+def plain_client(): one_side_is_not_ours(client={"LD_PRELOAD": ""})
+
+
+@case
+def plain_server(): one_side_is_not_ours(server={"LD_PRELOAD": ""})
+
+
+@case
+def client_with_local_off(): one_side_is_not_ours(client={"BYPASS_LOCAL": "off"})
+
+
+@case
+def server_with_local_off(): one_side_is_not_ours(server={"BYPASS_LOCAL": "off"})
+
+
+@case
+def a_rule_gives_it_to_the_kernel():
+    for role in ("client", "server"):
+        rule = "kernel tcp connect 127.0.0.1:*" if role == "client" else "kernel tcp * 127.0.0.0/8"
+        with Side("local") as side:
+            agents = {r: Agent(side, r, **({"BYPASS_RULES": rule} if r == role else {})) for r in ("server", "client")}
+            port = listener(agents["server"])
+            agents["server"](ECHO)
+            asked(agents["server"], agents["client"], port)
+            never_counted(agents[role])
+            never_counted(agents["client" if role == "server" else "server"])
+
+
+@case
+def another_user():
+    """Who may not trace the other shares no memory with him, even where both can write the run directory."""
+    needs_root()
+    for other in ("client", "server"):
+        with Side("local") as side:
+            os.chmod(side.dir, 0o777)
+            library = side.path("libbypass.so")
+            shutil.copy(LIB, library)
+            under = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+            os.mkdir(side.path("theirs"))
+            os.chown(side.path("theirs"), 65534, 65534)
+            agents = {r: Agent(side, r, under if r == other else (), LD_PRELOAD=library,
+                               **({"BYPASS_RUN_DIR": side.path("theirs")} if r == other else {})) for r in ("server", "client")}
+            port = listener(agents["server"])
+            agents["server"](ECHO)
+            asked(agents["server"], agents["client"], port)
+            never_counted(agents["client" if other == "server" else "server"])
+
+
+@case
+def network_namespaces():
+    """Both in one of their own share memory; one beside it with the same ports is no other end."""
+    needs_root()
+    with Side("local") as side:
+        inside = ("unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
+        server = Agent(side, "server", inside)
+        server("0")
+        client = Agent(side, "client", ("nsenter", "-t", str(server.pid), "-n"))
+        port = connected(server, client)
+        server(f"l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+        server(f"l.bind(('127.0.0.1', {port})); l.listen()")
+        outside, plain = Agent(side, "client"), Agent(side, "server", LD_PRELOAD="")
+        plain(f"l = socket.socket(); l.bind(('127.0.0.1', {port})); l.listen()")
+        plain(ECHO)
+        asked(plain, outside, port)
+        never_counted(outside)
+
+
+@case
+def other_families():
+    """IPv6's loopback, an IPv6 socket to an IPv4 address, and an address of this host that is not 127.0.0.1."""
+    with Side("local") as side:
+        for family, bound, target in (("AF_INET6", "::1", "::1"), ("AF_INET6", "::", "::1"), ("AF_INET6", "::", "127.0.0.1"),
+                                      ("AF_INET6", "::ffff:127.0.0.1", "::ffff:127.0.0.1"), ("AF_INET", "0.0.0.0", "127.0.0.1"),
+                                      ("AF_INET", "127.0.0.7", "127.0.0.7"), ("AF_INET", "0.0.0.0", "127.3.2.1")):
+            server, client = Agent(side, "server"), Agent(side, "client")
+            port = free_port()
+            server(f"l = socket.socket(socket.{family}); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+            server(f"l.bind(('{bound}', {port})); l.listen()")
+            to = "AF_INET6" if ":" in target else "AF_INET"
+            client(f"s = bounded(socket.socket(socket.{to})); s.connect(('{target}', {port}))")
+            server("s = bounded(l.accept()[0])")
+            try:
+                warm(server, client)
+            except Failure as why:
+                raise Failure(f"{bound} {target}: {why}") from None
+
+
+# --- Attackers and want
+
+SQUATTER = r"""
+def squat(name, behaviour):
+    "Has the name of a connection to come; whoever comes to it meets `behaviour`."
+    u = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    u.bind('\0' + name)
+    kept.append(u)
+    if behaviour == 'deaf': return
+    u.listen(16)
+    def serve():
+        while True:
+            c = u.accept()[0]; kept.append(c)
+            if behaviour == 'garbage':
+                try: c.send(os.urandom(64))
+                except OSError: pass
+            if behaviour == 'closes': c.close()
+    if behaviour != 'silent': threading.Thread(target=serve, daemon=True).start()
+kept = []
+"""
+
+
+@case
+def squatted_names():
+    """A process of the same user has the name before both ends: all goes on over the kernel."""
+    with Side("local") as side:
+        for behaviour in ("deaf", "silent", "garbage", "closes") if LONG else ("silent", "garbage"):
+            attacker = Agent(side, "server", LD_PRELOAD="")
+            attacker(SQUATTER)
+            server, client = Agent(side, "server"), Agent(side, "client")
+            port, own = listener(server), free_port()
+            attacker(f"squat({meeting_name(client, port, own)!r}, '{behaviour}')")
+            client("s = bounded(socket.socket()); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+            client(f"s.bind(('127.0.0.1', {own})); s.connect(('127.0.0.1', {port}))")
+            server("s = bounded(l.accept()[0]); l.close()")
+            for i in range(60):
+                for one, other in ((client, server), (server, client)):
+                    one(f"s.sendall(pattern({i} * 1000, 1000))")
+                    check(other("take(s, 1000)") == one(f"pattern({i} * 1000, 1000)"), "other bytes")
+                time.sleep(0.03)
+            for agent in (server, client):
+                never_counted(agent)
+            check("shared memory" in side.why() or "shared_memory" in side.why(), f"{behaviour}: no reason is given: {side.why()}")
+
+
+@case
+def squatters_of_a_real_name_are_seen():
+    """The name that squatted_names() makes is the one that libbypass uses."""
+    with Side("local") as side:
+        server, client, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
+        port, own = listener(marked), free_port()  # one of ours listens there, and then somebody else does
+        marked("l.close()")
+        server("l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+        server(f"l.bind(('127.0.0.1', {port})); l.listen()")
+        client("s = bounded(socket.socket()); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+        client(f"s.bind(('127.0.0.1', {own})); s.connect(('127.0.0.1', {port}))")
+        client("s.sendall(b'x')")
+        name = meeting_name(client, port, own)
+        side.until(lambda: f"@{name}" in open("/proc/net/unix").read(), f"@{name} in /proc/net/unix", 3)
+
+
+def starved(prepare, role, under=(), says=True, never=True):
+    """One end has no room for what shared memory takes: bytes go on over the kernel, and why is said."""
+    with Side("local") as side:
+        agents = {r: Agent(side, r, under if r == role else ()) for r in ("server", "client")}
+        server, client = agents["server"], agents["client"]
+        port = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server("s = bounded(l.accept()[0]); l.close()")
+        if prepare:
+            agents[role](prepare)
+
+        def talk(i):
+            for one, other in ((client, server), (server, client)):
+                one(f"s.sendall(pattern({i} * 1000, 1000))")
+                check(other("take(s, 1000)") == one(f"pattern({i} * 1000, 1000)"), "other bytes")
+        for i in range(40):
+            talk(i)
+            time.sleep(0.02)
+        if says:  # the ends try when they are called: on a busy machine that takes more calls
+            side.until(lambda: "memory" in side.why() or talk(0), f"a reason is given: {side.why()}")
+        if never:
+            never_counted(agents["client" if role == "server" else "server"])
+
+
+@case
+def no_descriptors():
+    for role in ("client", "server"):
+        starved("resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1, 4096))", role)
+
+
+@case
+def no_address_space():
+    for role in ("client", "server"):
+        starved("resource.setrlimit(resource.RLIMIT_AS, (int(open('/proc/self/statm').read().split()[0]) * 4096 + (1 << 19),) * 2)", role)
+
+
+@case
+def small_files_only():
+    """RLIMIT_FSIZE: no signal, and the kernel's connection."""
+    for role in ("client", "server"):
+        starved(None, role, ("prlimit", "--fsize=65536"), says=False)
+        starved("resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))", role, says=False, never=False)  # the other end may make it
+
+
+@case
+def full_run_directory():
+    """A run directory without room: no signal, no statistics, and the kernel's connection."""
+    needs_root()
+    with Side("local") as side:
+        os.mkdir(side.path("run"), 0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=700", "tmpfs", side.path("run")], check=True)
+        try:
+            with open(side.path("run/filler"), "wb") as file, contextlib.suppress(OSError):
+                file.write(b"x" * (1 << 20))
+            server, client = Agent(side, "server"), Agent(side, "client")
+            port = listener(server)
+            server(ECHO)
+            asked(server, client, port)
+        finally:
+            for child in side.children:
+                side.kill(child, signal.SIGKILL)
+            subprocess.run(["umount", "-l", side.path("run")], check=True)
+
+
+@case
+def no_run_directory():
+    with Side("local") as side:
+        server, client = (Agent(side, r, BYPASS_RUN_DIR="/proc/none") for r in ("server", "client"))
+        port = listener(server)
+        server(ECHO)
+        asked(server, client, port)
+
+
+@case
+def unasked():
+    """With no setting at all: after some calls, and no earlier."""
+    with Side("local") as side:
+        server, client = (Agent(side, role, BYPASS_LOCAL="", BYPASS_LOCAL_AFTER="") for role in ("server", "client"))
+        port = listener(server)
+        server(ECHO)
+        client(ASK)
+        check(client(f"ask({port}, 10)") == "ok", "other bytes")
+        never_counted(server)
+        check(client(f"ask({port}, 100)") == "ok", "other bytes")
+        until_counted(server, 1)
+
+
+@case
+def silent_where_nobody_asked():
+    """Where a process cannot have the memory that every process gets, only one that was told to hears of it."""
+    script = "import socket; a = socket.create_server(('127.0.0.1', 0)); socket.create_connection(a.getsockname()); print('ran')"
+    for limit in ("--as=400000000", "--fsize=65536"):
+        for asked in (False, True):
+            with Side("local") as side:
+                env = side.environment("server")
+                for name in ("BYPASS_LOCAL", "BYPASS_LOCAL_AFTER", "BYPASS_PROFILE")[0 if not asked else 1:]:
+                    del env[name]
+                done = subprocess.run(["prlimit", limit, "/usr/bin/python3", "-c", script], env=env, capture_output=True, text=True)
+                check(done.returncode == 0 and done.stdout == "ran\n", f"{limit}: {done}")
+                check(("the program runs on the kernel's sockets" in done.stderr) == asked, f"{limit}, asked for: {asked}: {done.stderr}")
+                check(asked or done.stderr == "", f"{limit}: {done.stderr}")
+
+
+if __name__ == "__main__":
+    run_named(CASES, "passed")

@@ -1,0 +1,108 @@
+"""What the scenarios of shared memory within a host are made of: connections between two agents."""
+import contextlib
+import os
+import signal
+import time
+
+from agents import Agent
+from harness import Failure, Side, Skip, check, free_port
+
+
+def cases():
+    """A file's cases, and what makes one of a function: `case`, and `same` of a scenario whose result must be the
+    kernel's."""
+    found = {}
+
+    def case(function):
+        found[function.__name__] = function
+        return function
+
+    def same(scenario):
+        def compared():
+            with Side("kernel") as side:
+                expected = scenario(side)
+            with Side("local") as side:
+                result = scenario(side)
+            check(result == expected, f"the sides differ:\nkernel: {expected}\nlocal:  {result}")
+        found[scenario.__name__] = compared
+        return scenario
+
+    return found, case, same
+
+
+def listener(server, name="l", address="127.0.0.1", backlog=128):
+    port = free_port()
+    server(f"{name} = socket.socket(); {name}.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+    server(f"{name}.bind(('{address}', {port})); {name}.listen({backlog})")
+    return port
+
+
+def connected(server, client, shared=True, name="s", address="127.0.0.1"):
+    """One connection, `name` at both; where it can be, both its directions go through shared memory by the end."""
+    port = listener(server, address=address)
+    client(f"{name} = bounded(socket.create_connection(('{address}', {port})))")
+    server(f"{name} = bounded(l.accept()[0]); l.close()")
+    warm(server, client, shared, name)
+    return port
+
+
+def warm(server, client, shared=True, name="s"):
+    """Bytes both ways until it is paired, and once more, so that both directions have moved."""
+    wanted = shared and server.side.name == "local"
+    for _ in range(100):
+        for one, other in ((client, server), (server, client)):
+            one(f"{name}.sendall(b'warm')")
+            check(other(f"take({name}, 4)") == "b:warm", "the warm-up's bytes are others")
+        if not wanted or (moved(server) and moved(client)):
+            return
+        time.sleep(0.01)
+    raise Failure(f"it did not move to shared memory: {server.sockets()} {client.sockets()} {server.side.why()}")
+
+
+def moved(agent):
+    return any(s["info"]["tx_bytes"] and s["info"]["rx_bytes"] for s in agent.shared())
+
+
+@contextlib.contextmanager
+def pair(side, shared=True, **extra):
+    """A server's agent and a client's, and a connection `s` between them."""
+    server, client = Agent(side, "server", **extra), Agent(side, "client", **extra)
+    connected(server, client, shared)
+    yield server, client
+
+
+def memory_mapped(agent):
+    """Mappings and descriptors of shared memory that a process has."""
+    maps = open(f"/proc/{agent.pid}/maps").read().count("bypass-connection")
+    numbers = 0
+    for fd in os.listdir(f"/proc/{agent.pid}/fd"):
+        with contextlib.suppress(OSError):
+            numbers += "bypass-connection" in os.readlink(f"/proc/{agent.pid}/fd/{fd}")
+    return [maps, numbers]
+
+
+def kill(agent):
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.child.wait()
+
+
+def needs_root():
+    if os.geteuid() != 0:
+        raise Skip("it takes root")
+
+
+def meeting_name(client, port, own):
+    """As src/fastpath/shm/rendezvous.cc makes it, seen in /proc/net/unix while one waits there."""
+    network = client("struct.unpack('Q', socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8))[0]")
+    ends = sorted((port, own))
+    address = "00000000000000000000ffff7f000001"
+    return f"bypass-{network:016x}-" + "-".join(f"{address}.{p:04x}" for p in ends)
+
+
+def shared_ever(agent):
+    return agent.side.stat(agent.child)["counters"].get("local_shared", 0)
+
+
+def until_counted(agent, count):
+    return agent.side.until(lambda: shared_ever(agent) >= count, f"{count} connections had shared memory: "
+                            f"{agent.side.why()}", 5)

@@ -1,0 +1,428 @@
+"""Shared memory within a host: threads and processes that share a connection, how much it holds, and who is woken.
+local_waits.py NAME...   (no name: lists them)"""
+import random
+import signal
+import time
+
+from agents import Agent
+from harness import LONG, Side, check, free_port, run_named
+from local_pairs import cases, listener, memory_mapped, moved, pair, until_counted
+
+CASES, case, same = cases()
+
+
+# --- Who shares it, and how much it holds
+
+@same
+def forked_child_uses_it_too(side):
+    """Parent and child read and write one connection in turn."""
+    result = []
+    with pair(side) as (server, client):
+        client("""
+r, w = os.pipe(); r2, w2 = os.pipe()
+if os.fork() == 0:
+    while True:
+        told = os.read(r, 1)
+        if told == b's': s.sendall(b'child')
+        if told == b'r': os.write(w2, take(s, 6))
+        if told in (b'', b'q'): os._exit(0)
+""")
+        for i in range(30):
+            server("s.sendall(b'second')")
+            client("os.write(w, b'r')")
+            result.append(client("os.read(r2, 6)"))
+            client("os.write(w, b's')")
+            result.append(server("take(s, 5)"))
+            server("s.sendall(b'first')")
+            result.append(client("take(s, 5)"))
+            client("s.sendall(b'parent')")
+            result.append(server("take(s, 6)"))
+        server("s.sendall(pattern(0, 1000000))", timeout=40)
+        client("os.write(w, b'r')")
+        result.append(client("os.read(r2, 6)"))
+        result.append(client("take(s, 1000000 - 6)"))
+        client("s.close(); os.write(w, b's')")
+        result.append(server("take(s, 5)"))
+        client("os.write(w, b'q'); os.wait()")
+        result.append(server("s.recv(1)"))
+    return result
+
+
+@same
+def threads_of_one_socket(side):
+    """Eight write and eight read one connection: every record arrives once, and whole where the kernel's is."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("""
+def writer(n):
+    for i in range(400):
+        s.sendall(bytes([n]) * 64)
+got = [0] * 256; lock = threading.Lock()
+def reader():
+    while True:
+        part = s.recv(640)
+        if not part: return
+        with lock:
+            for n in range(8): got[n] += part.count(bytes([n]))
+threads = [threading.Thread(target=writer, args=(n,)) for n in range(8)] + [threading.Thread(target=reader) for _ in range(8)]
+[t.start() for t in threads]
+""")
+        for agent in (server, client):
+            agent("[t.join() for t in threads[:8]]")
+        for agent in (server, client):
+            agent("s.shutdown(socket.SHUT_WR)")
+        for agent in (server, client):
+            agent("[t.join() for t in threads]")
+        return [a("got[:8]") for a in (server, client)]
+
+
+def filled(side, chunk):
+    """How much a writer finds room for when nobody reads; one way, and then the other."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent(f"""
+def fill():
+    total, p, data = 0, select.poll(), b'x' * {chunk}
+    p.register(s, select.POLLOUT); s.setblocking(False)
+    while p.poll(1500):
+        try: total += s.send(data)
+        except BlockingIOError: pass
+    return total
+""")
+        return [agent("fill()") for agent in (client, server)]
+
+
+@case
+def holds_what_the_kernel_holds():
+    """Two programs that send to each other before either reads get as far as with the kernel's buffers."""
+    found = {}
+    for name in ("kernel", "local"):
+        with Side(name) as side:
+            found[name] = [filled(side, chunk) for chunk in ((1000, 65536, 1 << 20) if LONG else (65536,))]
+    check(all(l >= k for ours, kernels in zip(found["local"], found["kernel"]) for l, k in zip(ours, kernels)),
+          f"bytes that find room without a reader: {found}")
+
+
+@same
+def refilled_after_a_full_ring(side):
+    """A writer that waits for room, by poll, epoll and in send(), goes on when the reader has made some."""
+    result = []
+    for wait in ("select.select([], [s], [], 20)", "(lambda p: (p.register(s, select.POLLOUT), p.poll(20000)))(select.poll())",
+                 "(lambda e: (e.register(s, select.EPOLLOUT | select.EPOLLET), e.poll(20), e.close()))(select.epoll())",
+                 None):
+        with pair(side) as (server, client):
+            client(f"""
+def write():
+    if {wait is None}:
+        return s.sendall(pattern(0, 20 << 20))
+    data = memoryview(pattern(0, 20 << 20)); s.setblocking(False)
+    while data:
+        try: data = data[s.send(data):]
+        except BlockingIOError: {wait}
+t = threading.Thread(target=write); t.start()
+""")
+            time.sleep(0.1)
+            result += [server("take(s, 20 << 20)"), client("(t.join(20), t.is_alive())[1]")]
+    return result
+
+
+@same
+def readers_that_stay_away(side):
+    """Both ends write without a pause, and read with many: a full ring is left and taken again, often, both ways."""
+    result = []
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("""
+heard = []
+def write():
+    at = 0
+    while at < 40 << 20:
+        n = random.choice((1, 5000, 70000, 900000)); s.sendall(pattern(at, n)); at += n
+    s.shutdown(socket.SHUT_WR)
+def read():
+    at = 0
+    while part := s.recv(random.choice((100, 5000, 300000))):
+        if part != pattern(at, len(part)): heard.append(f'other bytes at {at}'); break
+        at += len(part)
+        if random.random() < 0.02: time.sleep(random.random() * 0.05)
+    heard.append(at >= 40 << 20)
+threads = [threading.Thread(target=t) for t in (read, write)]
+[t.start() for t in threads]
+""")
+        for agent in (server, client):
+            result.append(agent("([t.join(100) for t in threads], heard)[1]", timeout=110))
+    return result
+
+
+@same
+def polls_that_always_find_something(side):
+    """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = listener(server)
+    for name in ("w", "s"):
+        client(f"{name} = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server(f"{name} = bounded(l.accept()[0])")
+    client("""
+def reads(n):
+    read = 0; deadline = time.monotonic() + 20
+    while read < n and time.monotonic() < deadline:
+        if select.select([s], [w], [])[0]: read += len(s.recv(min(n - read, 100000)))
+    return read
+""")
+    result = []
+    for _ in range(100):  # until it has moved
+        client.begin("reads(4)")
+        time.sleep(0.3)  # longer than anything of the client's but its polls looks away
+        server("s.sendall(b'more')")
+        result.append(client.end() == 4)
+        server("s.setblocking(False)")
+        client("s.sendall(b'some')")
+        server("(select.select([s], [], [], 20), s.recv(4), s.setblocking(True))[0][0] == [s]")
+        if side.name != "local" or (moved(server) and moved(client)):
+            break
+    server("t = threading.Thread(target=lambda: s.sendall(pattern(0, 20 << 20))); t.start()")
+    time.sleep(0.1)  # its ring is full, and it goes on over the kernel
+    result.append(client("reads(20 << 20)"))
+    server("t.join(20)")
+    return [all(result[:-1]), result[-1], len(result) < 100]
+
+
+@same
+def both_send_first(side):
+    """Each writes 300 KB in one blocking call before it reads."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent.begin("s.sendall(pattern(0, 300000))")
+        return [agent.end() for agent in (server, client)] + [a("take(s, 300000)") for a in (server, client)]
+
+
+@same
+def many_at_once(side):
+    """1,000 connections: all are used, read by epoll, and closed."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    for agent in (server, client):
+        agent("resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)")
+    port = listener(server, backlog=2000)
+    client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(1000)]", timeout=100)
+    server("many = [bounded(l.accept()[0]) for _ in range(1000)]", timeout=100)
+    client("[bounded(m) for m in many]")
+    for agent in (server, client):
+        agent("e = select.epoll(); [e.register(m, select.EPOLLIN) for m in many]")
+        agent("""
+def answered():
+    left = {m.fileno(): m for m in many}
+    while left:
+        ready = e.poll(20)
+        if not ready: return len(left)
+        for fd, _ in ready:
+            m = left.pop(fd, None)
+            if m is None: continue
+            if m.recv(100) != b'x' * 100: return 'other bytes'
+    return 0
+""")
+    result = []
+    for _ in range(5):
+        for one, other in ((client, server), (server, client)):
+            one("[m.sendall(b'x' * 100) for m in many]", timeout=60)
+            result.append(other("answered()", timeout=60))
+    if side.name == "local":
+        until_counted(server, 500)
+    client("[m.close() for m in many]", timeout=60)
+    result.append(server("sum(m.recv(1) == b'' for m in many)", timeout=60))
+    server("[m.close() for m in many]", timeout=60)
+    result += [memory_mapped(a) for a in (server, client)]
+    return result
+
+
+# --- Waiting
+
+WAITS = ("recv", "poll", "select", "level", "edge", "wait all")
+WAITERS = r"""
+level, edge = select.epoll(), select.epoll()
+level.register(s, select.EPOLLIN); edge.register(s, select.EPOLLIN | select.EPOLLET)
+def wait(how):
+    "One record of 8 bytes, waited for in one way or another."
+    if how == 'poll': p = select.poll(); p.register(s, select.POLLIN); ready = p.poll(20000)
+    elif how == 'select': ready = select.select([s], [], [], 20)[0]
+    elif how == 'level': ready = level.poll(20)
+    elif how == 'edge':
+        try: return s.recv(8, socket.MSG_DONTWAIT)
+        except BlockingIOError: ready = edge.poll(20)
+    else: return s.recv(8, socket.MSG_WAITALL if how == 'wait all' else 0)
+    return s.recv(8, socket.MSG_DONTWAIT) if ready else 'nobody woke me'
+def play(seed, first):
+    mine, shared = random.Random(seed + first), random.Random(seed)
+    for i in range(400):
+        if (i % 2 == 0) == first:
+            time.sleep(mine.choice((0, 0, 0, 0.0003, 0.003, 0.02)))
+            s.sendall(i.to_bytes(8, 'little'))
+        else:
+            how = mine.choice(('recv', 'poll', 'select', 'level', 'edge', 'wait all'))
+            got = wait(how)
+            if got != i.to_bytes(8, 'little'): return f'{how}: {got} in round {i}'
+    return 'all heard'
+"""
+
+
+@same
+def every_wait_is_woken(side):
+    """Records to and fro, with pauses; each is waited for in another way."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent(WAITERS)
+            agent.begin(f"play({random.randrange(1000)}, {agent is client})")
+        return [a.end(100) for a in (server, client)]
+
+
+@same
+def woken_by_another_thread(side):
+    """shutdown() by one thread ends what another waits for: to read, to write, in poll()."""
+    result = []
+    for how in ("SHUT_RD", "SHUT_WR", "SHUT_RDWR"):
+        for wait in ("s.recv(10)", "[e for _, e in p.poll(2000)]", "s.sendall(bytes(64 << 20))"):
+            if how == "SHUT_RD" and "send" in wait or how == "SHUT_WR" and "recv" in wait:
+                continue
+            with pair(side) as (server, client):
+                client("p = select.poll(); p.register(s, select.POLLIN | select.POLLRDHUP); got = []")
+                client(f"""
+def waits():
+    try: got.append({wait})
+    except OSError as e: got.append(errno.errorcode[e.errno])
+t = threading.Thread(target=waits); t.start()
+""")
+                time.sleep(0.3)
+                client(f"s.shutdown(socket.{how})")
+                result.append([how, wait, client("(t.join(15), t.is_alive(), got)[1:]")])
+                for agent in (server, client):
+                    side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def signals_in_the_middle(side):
+    """Handlers that end a waiting call, and handlers on top of calls that move bytes."""
+    with pair(side) as (server, client):
+        client("class Rang(Exception): pass")
+        client("def ring(*_): raise Rang")
+        client("signal.signal(signal.SIGALRM, ring); count = 0")
+        client("""
+def interrupted(call):
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try: return call()
+    except Rang: return 'rang'
+    finally: signal.setitimer(signal.ITIMER_REAL, 0)
+""")
+        result = [client("interrupted(lambda: s.recv(10))"), client("interrupted(lambda: select.select([s], [], [], 10))")]
+        client("def tick(*_):\n    global count; count += 1")
+        client("signal.signal(signal.SIGALRM, tick); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)")
+        server("t = threading.Thread(target=lambda: s.sendall(pattern(0, 30 << 20))); t.start()")
+        result += [client("take(s, 30 << 20)"), client("s.sendall(pattern(5, 200000))"), server("take(s, 200000)")]
+        client("signal.setitimer(signal.ITIMER_REAL, 0)")
+        return [*result, client("count > 0")]
+
+
+@same
+def both_ends_in_one_process(side):
+    agent = Agent(side, "server")
+    port = listener(agent)
+    agent(f"a = bounded(socket.create_connection(('127.0.0.1', {port}))); b = bounded(l.accept()[0])")
+    result = []
+    for i in range(40):
+        agent("a.sendall(pattern(0, 5000)); b.sendall(pattern(1, 3000))")
+        result.append([agent("take(b, 5000)"), agent("take(a, 3000)")])
+        time.sleep(0.005)
+    agent("t = threading.Thread(target=lambda: (a.sendall(pattern(0, 20 << 20)), a.close())); t.start()")
+    return [*result, agent("take(b, 30 << 20)"), agent("b.send(b'x')")]
+
+
+@same
+def connected_to_itself(side):
+    agent = Agent(side, "client")
+    port = free_port()
+    agent(f"s = bounded(socket.socket()); s.bind(('127.0.0.1', {port})); s.connect(('127.0.0.1', {port}))")
+    result = []
+    for i in range(20):
+        agent("s.sendall(pattern(0, 5000))")
+        result.append(agent("take(s, 5000)"))
+    return result
+
+
+@same
+def exits_behind_the_last_byte(side):
+    """The sender ends, in one way or another, before the other has read anything."""
+    result = []
+    for end in ("os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)",
+                "os.abort()"):
+        with pair(side) as (server, client):
+            client("resource.setrlimit(resource.RLIMIT_CORE, (0, 0))")
+            client("s.sendall(pattern(0, 200000))")
+            client.begin(end)
+            client.child.wait(20)
+            result.append([server("take(s, 300000)"), server("s.recv(1)")])
+    return result
+
+
+@same
+def forks_while_it_moves(side):
+    """A fork at any moment of the first calls; parent and child both go on."""
+    result = []
+    for i in range(12):
+        server, client = Agent(side, "server"), Agent(side, "client")
+        port = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port}))); r, w = os.pipe()")
+        server("s = bounded(l.accept()[0])")
+        forker = (client, server)[i % 2]
+        for n in range(i // 2):
+            client("s.sendall(b'x' * 1000)")
+            server("take(s, 1000)")
+            server("s.sendall(b'y' * 1000)")
+            client("take(s, 1000)")
+        other = server if forker is client else client
+        forker("""
+r, w = os.pipe()
+child = os.fork()
+if child == 0:
+    while os.read(r, 1): s.sendall(take(s, 100) + b'child')
+    os._exit(0)
+""")
+        got = []
+        for n in range(10):
+            other(f"s.sendall(pattern({n}, 100))")
+            forker("os.write(w, b'x')")
+            got.append(other("take(s, 105)"))
+            other(f"s.sendall(pattern({n} + 100, 100))")
+            got.append(forker("take(s, 100)"))
+            forker("s.sendall(b'parent')")
+            got.append(other("take(s, 6)"))
+        forker("os.close(w); os.kill(child, 9); os.waitpid(child, 0); s.close()")
+        result.append([got, other("s.recv(1)")])
+        for agent in (server, client):
+            side.kill(agent.child, signal.SIGKILL)
+    return result
+
+
+@same
+def duplicates(side):
+    """The number under which it moved is closed, or becomes something else; a duplicate goes on."""
+    result = []
+    for how in ("d = s.dup(); s.close(); s = d", "d = s.dup(); os.dup2(r, s.fileno()); s.detach(); s = d",
+                "os.dup2(s.fileno(), 50); s.close(); s = socket.socket(fileno=50)"):
+        with pair(side) as (server, client):
+            for agent in (server, client):
+                agent("r, w = os.pipe()")
+            client("s.sendall(pattern(0, 9000))")
+            server("s.sendall(pattern(1, 8000))")
+            for agent in (client, server):
+                agent(how)
+            result += [server("take(s, 9000)"), client("take(s, 8000)")]
+            for i in range(10):
+                client("s.sendall(b'ping')")
+                server("s.sendall(take(s, 4))")
+                result.append(client("take(s, 4)"))
+            client("s.close()")
+            result.append(server("s.recv(1)"))
+    return result
+
+
+if __name__ == "__main__":
+    run_named(CASES, "passed")
