@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stack/wire.h"
@@ -36,9 +40,10 @@ class FlowDevice {
 
   ibv_qp queue{};
   std::vector<std::string> asked;
+  std::function<void()> before;  // it answers
   bool refuses = false;
   int refusal = EBUSY;
-  static inline int alive = 0;
+  static inline std::atomic<int> alive = 0;
 
  private:
   // As a driver reads it: one part behind the other, by their sizes.
@@ -65,6 +70,7 @@ class FlowDevice {
     }
     EXPECT_EQ(at, reinterpret_cast<const char*>(&wanted) + wanted.size);
     asked.push_back(text);
+    if (before) before();
     errno = refusal;
     if (refuses) return nullptr;
     alive++;
@@ -95,11 +101,12 @@ FlowSpec connection() {
 TEST(FlowRules, ListenerAndConnection_AreAskedForByWhatTheyName) {
   FlowDevice device;
   FlowRules rules;
-  EXPECT_TRUE(rules.add(&device.queue, 2, kMac, listener()));
-  EXPECT_TRUE(rules.add(&device.queue, 2, kMac, connection()));
+  EXPECT_EQ(rules.begin(&device.queue, 2, kMac), 0U);
+  EXPECT_TRUE(rules.add(listener()));
+  EXPECT_TRUE(rules.add(connection()));
   FlowSpec datagrams = listener();
   datagrams.protocol = wire::kProtocolUdp;
-  EXPECT_TRUE(rules.add(&device.queue, 2, kMac, datagrams));
+  EXPECT_TRUE(rules.add(datagrams));
   EXPECT_EQ(device.asked,
             (std::vector<std::string>{"port 2 mac 1 to 1 from * tcp 80<*", "port 2 mac 1 to 1 from 2 tcp 5000<80",
                                       "port 2 mac 1 to 1 from * udp 80<*"}));
@@ -108,8 +115,9 @@ TEST(FlowRules, ListenerAndConnection_AreAskedForByWhatTheyName) {
 TEST(FlowRules, SharedFlow_IsOneRuleUntilTheLastLeaves) {
   FlowDevice device;
   FlowRules rules;
-  EXPECT_TRUE(rules.add(&device.queue, 1, kMac, listener()));
-  EXPECT_TRUE(rules.add(&device.queue, 1, kMac, listener()));
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  EXPECT_TRUE(rules.add(listener()));
+  EXPECT_TRUE(rules.add(listener()));
   EXPECT_EQ(device.asked.size(), 1U);
   EXPECT_TRUE(rules.remove(listener()));
   EXPECT_EQ(FlowDevice::alive, 1);
@@ -122,14 +130,15 @@ TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
   for (const int refusal : {EIO, ENODEV}) {
     FlowDevice device;
     FlowRules rules;
+    EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
     device.refuses = true;
     device.refusal = refusal;
-    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
-    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
-    EXPECT_FALSE(rules.add(&device.queue, 1, kMac, connection()));
+    EXPECT_FALSE(rules.add(listener()));
+    EXPECT_FALSE(rules.add(listener()));
+    EXPECT_FALSE(rules.add(connection()));
     EXPECT_TRUE(rules.remove(connection()));
     device.refuses = false;
-    EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);
+    EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
     EXPECT_EQ(FlowDevice::alive, 1);
     EXPECT_TRUE(rules.remove(listener()));
     EXPECT_EQ(FlowDevice::alive, 1);
@@ -142,11 +151,12 @@ TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
 TEST(FlowRules, RefusedFlowsEnd_LeavesTheNextOnesRule) {
   FlowDevice device;
   FlowRules rules;
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
   device.refuses = true;
-  EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
+  EXPECT_FALSE(rules.add(listener()));
   EXPECT_EQ(errno, EBUSY);
   device.refuses = false;
-  EXPECT_TRUE(rules.add(&device.queue, 1, kMac, listener()));
+  EXPECT_TRUE(rules.add(listener()));
   EXPECT_TRUE(rules.remove(listener()));
   EXPECT_EQ(FlowDevice::alive, 1);
   EXPECT_TRUE(rules.remove(listener()));
@@ -157,36 +167,101 @@ TEST(FlowRules, RefusedFlowsEnd_LeavesTheNextOnesRule) {
 TEST(FlowRules, RefusedFlow_IsAskedForAgainByTheNextQueuePairAndCountsOnce) {
   FlowDevice device;
   FlowRules rules;
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
   device.refuses = true;
-  EXPECT_FALSE(rules.add(&device.queue, 1, kMac, listener()));
+  EXPECT_FALSE(rules.add(listener()));
   rules.destroy();
-  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);  // its socket knows
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);  // its socket knows
   rules.destroy();
   device.refuses = false;
-  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 0U);
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
   EXPECT_EQ(FlowDevice::alive, 1);
   rules.destroy();
   device.refuses = true;
-  EXPECT_EQ(rules.remake(&device.queue, 1, kMac), 1U);
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 1U);
   EXPECT_EQ(device.asked.size(), 4U);
 }
 
 TEST(FlowRules, NewQueuePair_HasTheOldOnesRules) {
   FlowDevice device, other;
   FlowRules rules;
-  (void)rules.add(&device.queue, 1, kMac, listener());
-  (void)rules.add(&device.queue, 1, kMac, connection());
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  (void)rules.add(listener());
+  (void)rules.add(connection());
   rules.destroy();
   EXPECT_EQ(FlowDevice::alive, 0);
-  EXPECT_EQ(rules.remake(&other.queue, 1, kMac), 0U);
+  EXPECT_EQ(rules.begin(&other.queue, 1, kMac), 0U);
   EXPECT_EQ(other.asked.size(), 2U);
   EXPECT_TRUE(rules.remove(listener()));
   EXPECT_EQ(FlowDevice::alive, 1);
   rules.destroy();
   other.refuses = true;
-  EXPECT_EQ(rules.remake(&other.queue, 1, kMac), 1U);
+  EXPECT_EQ(rules.begin(&other.queue, 1, kMac), 1U);
   EXPECT_EQ(FlowDevice::alive, 0);
   EXPECT_TRUE(rules.remove(connection()));
+  EXPECT_EQ(rules.size(), 0U);
+}
+
+TEST(FlowRules, AskedForWithoutAQueuePair_IsMadeForTheNextUnlessItHasEnded) {
+  FlowDevice device;
+  FlowRules rules;
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  EXPECT_TRUE(rules.add(listener()));
+  rules.suspend();
+  EXPECT_TRUE(rules.add(connection()));
+  EXPECT_EQ(device.asked.size(), 1U);
+  rules.destroy();
+  EXPECT_TRUE(rules.remove(listener()));
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  EXPECT_EQ(device.asked.size(), 2U);  // the connection's alone
+  EXPECT_TRUE(rules.remove(connection()));
+  EXPECT_EQ(FlowDevice::alive, 0);
+}
+
+TEST(FlowRules, DeviceDiesWhileTheyAreMade_NoneIsLost) {
+  FlowDevice device;
+  FlowRules rules;
+  EXPECT_TRUE(rules.add(listener()));
+  device.refuses = true;
+  device.refusal = EIO;
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  rules.destroy();
+  device.refuses = false;
+  EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
+  EXPECT_EQ(FlowDevice::alive, 1);
+}
+
+// The number of a socket that has ended may be the kernel's next one's: no rule of it is left, and none comes.
+TEST(FlowRules, EndsWhileItsRuleIsMade_IsGoneOnceThatReturns) {
+  FlowDevice device;
+  FlowRules rules;
+  EXPECT_TRUE(rules.add(listener()));
+  EXPECT_TRUE(rules.add(connection()));
+  std::latch asked(1), go_on(1);
+  device.before = [&] {
+    asked.count_down();
+    go_on.wait();
+  };
+  std::thread maker([&] { EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U); });
+  asked.wait();
+  EXPECT_EQ(device.asked.size(), 1U);
+  const bool listeners = device.asked[0].find("from *") != std::string::npos;
+  const FlowSpec made = listeners ? listener() : connection(), next = listeners ? connection() : listener();
+  EXPECT_TRUE(rules.add(made));
+  EXPECT_TRUE(rules.remove(made));
+  EXPECT_TRUE(rules.remove(next));  // waits for nothing
+  std::atomic<bool> removed{false};
+  std::thread ends([&] {
+    EXPECT_TRUE(rules.remove(made));
+    removed = true;
+    EXPECT_EQ(FlowDevice::alive, 0);
+  });
+  while (rules.users(made) != 0) std::this_thread::yield();
+  EXPECT_FALSE(removed);
+  go_on.count_down();
+  ends.join();
+  maker.join();
+  EXPECT_EQ(device.asked.size(), 1U);
   EXPECT_EQ(rules.size(), 0U);
 }
 

@@ -160,6 +160,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
     return FlowSpec{IPPROTO_TCP, {IpAddress::from_v4(0x0a090001), number}, {}};
   };
   for (const std::uint16_t number : {80, 81}) EXPECT_TRUE(port->steer(listener(number), true));
+  const int made = device.flows_made();
   lose();
   EXPECT_EQ(device.flows(), 0);
   EXPECT_TRUE(port->steer(listener(80), false));
@@ -168,6 +169,7 @@ TEST_F(LostDeviceTest, BackBesideTheKernel_SteersWhatIsWantedNow) {
   sleeps->end();
   await_link(LinkState::kUp);
   EXPECT_EQ(device.flows(), 4);
+  EXPECT_EQ(device.flows_made(), made + 4);  // none, not for a moment, for the one that has ended
   for (const std::uint16_t number : {81, 90, 91, 92}) EXPECT_TRUE(port->steer(listener(number), false));
   EXPECT_EQ(device.flows(), 0);
 }
@@ -280,7 +282,6 @@ TEST_F(LostDeviceTest, LeftWhileTheLinkIsLookedAt_IsDown) {
     }
     void on_queue_failure() override {}
     void on_stage() override {}
-    void catch_up() override {}
     bool can_come_back(std::string&) override { return true; }
     DeviceWatch* watch = nullptr;
     std::vector<bool> told;

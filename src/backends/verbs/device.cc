@@ -299,10 +299,16 @@ bool Device::steer(const MacAddress& mac, std::string& problem) {
   return add_rule(mac, problem) && add_rule(MacAddress::broadcast(), problem);
 }
 
-bool Device::steer(const MacAddress& mac, const FlowSpec& flow, bool add) {
+void Device::steer_flows(const MacAddress& mac) {
   flows_of_ = mac;
+  const std::size_t lost = flows_.begin(queue_, number_, mac);
+  lost_flows_ += lost;
+  if (lost != 0) log(LogLevel::kWarn, std::to_string(lost) + " flows cannot be steered here any more");
+}
+
+bool Device::steer(const FlowSpec& flow, bool add) {
   if (!add) return flows_.remove(flow);
-  if (flows_.add(queue_, number_, mac, flow)) return true;
+  if (flows_.add(flow)) return true;
   if (refused_++ == 0)
     log(LogLevel::kWarn, "a flow cannot be steered here, the kernel keeps it (" + reason(errno) +
                              "); more of them are counted as steer_lost");
@@ -311,9 +317,7 @@ bool Device::steer(const MacAddress& mac, const FlowSpec& flow, bool add) {
 
 bool Device::steer_again(std::string& problem) {
   if (all_of_) return steer(*all_of_, problem);
-  const std::size_t lost = flows_.remake(queue_, number_, flows_of_);
-  lost_flows_ += lost;
-  if (lost != 0) log(LogLevel::kWarn, std::to_string(lost) + " flows cannot be steered here any more");
+  steer_flows(flows_of_);
   return true;
 }
 

@@ -38,8 +38,13 @@ class Device {
   bool make_queues(std::span<std::byte> memory, std::uint32_t depth, std::string& problem);
   /// Frames to that address and broadcasts come here. False: `problem`.
   bool steer(const MacAddress& mac, std::string& problem);
-  /// Of an interface that the kernel keeps, this flow to that address comes here, or no longer.
-  bool steer(const MacAddress& mac, const FlowSpec& flow, bool add);
+  /// Of an interface that the kernel keeps, the flows to that address come here that steer() asks for, by the next
+  /// call.
+  void steer_flows(const MacAddress& mac);
+  /// This flow comes here, or no longer. Also while the device is lost: then once it is back. Under the shard's lock.
+  bool steer(const FlowSpec& flow, bool add);
+  /// It is asked for no flow any more until remake().
+  void suspend_flows() { flows_.suspend(); }
   /// Gives everything back; nothing is written into the memory any more.
   void close();
   /// After close(): everything as open(), make_queues() and steer() were asked for it. False: `problem`, and nothing of
@@ -123,7 +128,7 @@ class Device {
   ibv_qp* queue_ = nullptr;
   SendQueue sender_;
   std::vector<ibv_flow*> rules_;
-  FlowRules flows_;
+  FlowRules flows_;             // both threads'
   unsigned refused_ = 0;        // flows
   std::size_t lost_flows_ = 0;  // by remake()
   MacAddress mac_;

@@ -84,10 +84,6 @@ int DeviceWatch::step() {
       return pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);  // it did not last
     case Stage::kGone:
       return look_again();
-    case Stage::kBehind:
-      events_.catch_up();
-      tell(Stage::kBack);
-      break;
     case Stage::kLost:
     case Stage::kBack:
       break;

@@ -9,7 +9,8 @@
 //   kLeft     the thread, which gives everything back
 //   kGone     the thread, which looks for the device; the frames that the device had are the port's again
 //   kBack     the thread, which has made everything anew; the data path is asked to take over: kServing
-//   kBehind   the thread again, which the data path has given what was asked of it meanwhile; kBack once that is done
+//
+// What is to be steered the data path says at any time (flow_rules.h).
 #pragma once
 
 #include <atomic>
@@ -28,8 +29,6 @@ class DeviceEvents {
   virtual void on_link(bool up) = 0;
   /// The queue pair takes no more requests; Device::restart() makes it usable again.
   virtual void on_queue_failure() = 0;
-  /// To do what was asked of the device while it was lost (kBehind).
-  virtual void catch_up() = 0;
   /// stage() is kLost, kGone or kBack now.
   virtual void on_stage() = 0;
   /// While the device is lost: whether what it has to come back to is there. False: `problem`.
@@ -38,7 +37,7 @@ class DeviceEvents {
 
 class DeviceWatch {
  public:
-  enum class Stage : std::uint8_t { kServing, kLost, kLeft, kGone, kBack, kBehind };
+  enum class Stage : std::uint8_t { kServing, kLost, kLeft, kGone, kBack };
 
   DeviceWatch(Device& device, DeviceEvents& events) : device_(device), events_(events) {}
   DeviceWatch(const DeviceWatch&) = delete;
@@ -52,8 +51,6 @@ class DeviceWatch {
   [[nodiscard]] Stage stage() const { return stage_.load(std::memory_order_acquire); }
   /// The data path touches nothing of the device from here on (kServing, kLost or kBack before).
   void leave() { pass_on(Stage::kLeft); }
-  /// The thread shall catch up first (kBack before).
-  void hand_over() { pass_on(Stage::kBehind); }
   /// The data path has taken over (kBack before). The thread then tells of the link.
   void resume() { pass_on(Stage::kServing); }
 

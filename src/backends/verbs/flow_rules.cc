@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "stack/wire.h"
 
@@ -61,38 +62,92 @@ bool is_lost(int error) {
 
 }  // namespace
 
-bool FlowRules::add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow) {
+void FlowRules::note(Rule& rule, ibv_flow* made) {
+  rule.refused = made == nullptr && !is_lost(errno);
+  rule.made = made;
+}
+
+template <typename Work>
+void FlowRules::without_lock(std::unique_lock<std::mutex>& lock, Rule& rule, const Work& work) {
+  rule.taken.store(1, std::memory_order_relaxed);
+  lock.unlock();
+  work();
+  lock.lock();
+  rule.taken.store(0, std::memory_order_release);
+  rule.taken.notify_all();
+}
+
+bool FlowRules::add(const FlowSpec& flow) {
+  const std::lock_guard lock(mutex_);
   Rule& rule = rules_[flow];
   rule.users++;
-  if (rule.made == nullptr) rule.made = create(queue, number, mac, flow);
-  rule.refused = rule.made == nullptr && !is_lost(errno);
+  if (queue_ == nullptr || rule.made != nullptr || rule.taken.load(std::memory_order_relaxed) != 0) return true;
+  note(rule, create(queue_, number_, mac_, flow));
   return rule.made != nullptr;
 }
 
 bool FlowRules::remove(const FlowSpec& flow) {
+  std::unique_lock lock(mutex_);
   const auto found = rules_.find(flow);
   if (found == rules_.end()) return false;
-  if (--found->second.users != 0) return true;
-  if (found->second.made != nullptr) (void)ibv_destroy_flow(found->second.made);
+  Rule& rule = found->second;
+  if (--rule.users != 0) return true;
+  while (rule.taken.load(std::memory_order_relaxed) != 0) {
+    lock.unlock();
+    rule.taken.wait(1, std::memory_order_acquire);
+    lock.lock();
+  }
+  if (rule.made != nullptr) (void)ibv_destroy_flow(rule.made);
   rules_.erase(found);
   return true;
 }
 
-void FlowRules::destroy() {
-  for (auto& [flow, rule] : rules_) {
-    if (rule.made != nullptr) (void)ibv_destroy_flow(rule.made);
-    rule.made = nullptr;
-  }
-}
-
-std::size_t FlowRules::remake(ibv_qp* queue, std::uint8_t number, const MacAddress& mac) {
+// Others may come and go while the lock is let go of for one; that one stays.
+std::size_t FlowRules::begin(ibv_qp* queue, std::uint8_t number, const MacAddress& mac) {
   std::size_t lost = 0;
-  for (auto& [flow, rule] : rules_) {
-    rule.made = create(queue, number, mac, flow);
-    if (rule.made == nullptr && !rule.refused) lost++;
-    rule.refused = rule.made == nullptr;
+  std::unique_lock lock(mutex_);
+  queue_ = queue;
+  number_ = number;
+  mac_ = mac;
+  for (auto& each : rules_) {
+    Rule& rule = each.second;
+    if (rule.made != nullptr || rule.users == 0) continue;
+    const bool told = rule.refused;
+    ibv_flow* made = nullptr;
+    int error = 0;
+    without_lock(lock, rule, [&] {
+      made = create(queue, number, mac, each.first);
+      error = errno;
+    });
+    errno = error;
+    note(rule, made);
+    if (rule.refused && !told) lost++;
   }
   return lost;
+}
+
+void FlowRules::suspend() {
+  const std::lock_guard lock(mutex_);
+  queue_ = nullptr;
+}
+
+void FlowRules::destroy() {
+  std::unique_lock lock(mutex_);
+  queue_ = nullptr;
+  for (auto& [flow, rule] : rules_)
+    if (ibv_flow* const made = std::exchange(rule.made, nullptr); made != nullptr)
+      without_lock(lock, rule, [&] { (void)ibv_destroy_flow(made); });
+}
+
+std::size_t FlowRules::size() const {
+  const std::lock_guard lock(mutex_);
+  return rules_.size();
+}
+
+unsigned FlowRules::users(const FlowSpec& flow) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = rules_.find(flow);
+  return found == rules_.end() ? 0 : found->second.users;
 }
 
 }  // namespace bypass::verbs

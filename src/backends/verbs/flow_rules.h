@@ -4,8 +4,10 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <mutex>
 
 #include "stack/address.h"
 #include "stack/flow_order.h"
@@ -13,6 +15,8 @@
 
 namespace bypass::verbs {
 
+/// Sockets ask for flows whether the device is there or not; it comes and goes on the device's thread, which calls
+/// begin() and destroy() only. No call waits for more than one rule of another thread's.
 class FlowRules {
  public:
   FlowRules() = default;
@@ -20,25 +24,43 @@ class FlowRules {
   FlowRules& operator=(const FlowRules&) = delete;
   ~FlowRules() { destroy(); }
 
-  /// IPv4 frames of that flow to `mac` come to the queue pair, on the device's port of that number. False with errno:
-  /// the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV). What is asked for
-  /// counts until remove() either way, and is asked for again by the next who adds it and by remake().
-  bool add(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, const FlowSpec& flow);
-  /// The last one who added it takes the rule away. False: nobody has added it.
+  /// IPv4 frames of that flow come to the queue pair. True also while there is none: begin() makes the rule. False with
+  /// errno: the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV). What is
+  /// asked for counts until remove() either way, and is asked for again by the next who adds it and by begin().
+  bool add(const FlowSpec& flow);
+  /// The last one who added it takes the rule away: there is none any more then, and none will be made. False: nobody
+  /// has added it.
   bool remove(const FlowSpec& flow);
-  /// Takes all rules away, and remembers them for remake().
+
+  /// There is a queue pair, on the device's port of that number, and frames to `mac` are meant: makes the rules, and
+  /// waits for none of it in the lock. Returns how many the device refuses that no add() has said so of.
+  std::size_t begin(ibv_qp* queue, std::uint8_t number, const MacAddress& mac);
+  /// The device is asked for no rule any more until begin(). Any thread.
+  void suspend();
+  /// The same, and takes all rules away. They are remembered for begin().
   void destroy();
-  /// Makes them for a new queue pair. Returns how many the device refuses that no add() has said so of.
-  std::size_t remake(ibv_qp* queue, std::uint8_t number, const MacAddress& mac);
-  [[nodiscard]] std::size_t size() const { return rules_.size(); }
+  [[nodiscard]] std::size_t size() const;
+  /// Who have added it and not removed.
+  [[nodiscard]] unsigned users(const FlowSpec& flow) const;
 
  private:
   struct Rule {
     ibv_flow* made = nullptr;
     unsigned users = 0;
-    bool refused = false;  // and somebody has been told
+    bool refused = false;        // and somebody has been told
+    std::atomic<int> taken = 0;  // the device's thread is making it, or takes it away, without the lock
   };
+
+  /// Does something with the device for a rule, without the lock; the rule stays.
+  template <typename Work>
+  static void without_lock(std::unique_lock<std::mutex>& lock, Rule& rule, const Work& work);
+  static void note(Rule& rule, ibv_flow* made);
+
+  mutable std::mutex mutex_;
   std::map<FlowSpec, Rule, FlowOrder> rules_;
+  ibv_qp* queue_ = nullptr;
+  std::uint8_t number_ = 0;
+  MacAddress mac_;
 };
 
 }  // namespace bypass::verbs

@@ -18,8 +18,6 @@ namespace {
 constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it in memory
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
-// A rule may take a card's firmware a millisecond: so many are made while the shard waits.
-constexpr std::size_t kFewRules = 4;
 // Between two looks at what the kernel tells: none while it is being asked, many when nobody waits for it.
 constexpr std::uint32_t kEagerLooks = 4096, kRareLooks = 1024;
 static_assert((SendQueue::kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
@@ -64,7 +62,10 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   if (!device_.make_queues(pool_.memory(), depth, problem)) return false;
   caps_.steering = spec.share_interface;
   interface_ = spec.interface;
-  if (!caps_.steering && !device_.steer(mac_, problem)) return false;
+  if (caps_.steering)
+    device_.steer_flows(mac_);
+  else if (!device_.steer(mac_, problem))
+    return false;
   caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
@@ -237,18 +238,11 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   return posted.taken + (posted.refused == 0 ? 0 : drop(frames.subspan(posted.taken, posted.refused)));
 }
 
-// While the device is lost its rules are the watch's.
 bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   if (!caps_.steering) return false;
   if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
     attend();
-  if (serves_) return device_.steer(mac_, flow, add);
-  const auto taken_back = std::find(steered_meanwhile_.begin(), steered_meanwhile_.end(), std::pair{flow, !add});
-  if (taken_back != steered_meanwhile_.end())
-    steered_meanwhile_.erase(taken_back);
-  else
-    steered_meanwhile_.emplace_back(flow, add);
-  return true;
+  return device_.steer(flow, add);
 }
 
 // What is asked by ARP the kernel knows; its connections are not ours to end.
@@ -332,7 +326,6 @@ void VerbsPort::attend() {
     case Stage::kLost:
       return leave();
     case Stage::kLeft:
-    case Stage::kBehind:
       return;
     case Stage::kGone:
       return forget_posted();
@@ -354,6 +347,7 @@ void VerbsPort::leave() {
   serves_ = false;
   set_link(false);
   wakeup_.remove(device_.wait_descriptor());
+  device_.suspend_flows();
   watch_.leave();
 }
 
@@ -362,23 +356,8 @@ bool VerbsPort::can_come_back(std::string& problem) {
   return !caps_.steering || KernelSide::is_there(interface_, mac_, problem);
 }
 
-// On the watch's thread.
-void VerbsPort::catch_up() {
-  replay(behind_);
-}
-
-void VerbsPort::replay(std::vector<std::pair<FlowSpec, bool>>& changes) {
-  for (const auto& [flow, add] : changes)
-    if (!device_.steer(mac_, flow, add) && add) count_steer_lost(1);
-  changes.clear();
-}
-
 void VerbsPort::resume() {
   count_steer_lost(device_.take_lost_flows());
-  if (steered_meanwhile_.size() > kFewRules) {
-    behind_.swap(steered_meanwhile_);
-    return watch_.hand_over();
-  }
   std::string problem;
   if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) {  // it has gone again
     device_.log(LogLevel::kWarn, problem);
@@ -388,7 +367,6 @@ void VerbsPort::resume() {
   serves_ = true;
   begin();
   reopened_.fetch_add(1, std::memory_order_relaxed);
-  replay(steered_meanwhile_);
   watch_.resume();
 }
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backends/packet/frame_port.h"
@@ -54,12 +53,10 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   void repair();
   void leave();
   void resume();
-  void replay(std::vector<std::pair<FlowSpec, bool>>& changes);
 
   void on_link(bool up) override { set_link(up); }
   void on_queue_failure() override;
   void on_stage() override;
-  void catch_up() override;
   bool can_come_back(std::string& problem) override;
 
   static constexpr std::uint32_t kDepth = 2048;
@@ -76,8 +73,6 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   KernelSide kernel_;                 // of an interface that is shared with it
   std::string interface_;             // the name of that
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
-  std::vector<std::pair<FlowSpec, bool>> steered_meanwhile_;  // while the rules are the watch's
-  std::vector<std::pair<FlowSpec, bool>> behind_;             // … and given to it, to catch up with
   Device device_;
   DeviceWatch watch_{device_, *this};
 };
