@@ -321,20 +321,28 @@ class Frozen:
             self.trace(self.DETACH)
 
 
+def strangers(side):
+    """The agents of a script: a peer without the library, the honest end `s` of a connection to it that has not looked for
+    the other end yet, and the name at which they meet."""
+    needs_root()
+    peer, honest, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
+    port, own = listener(marked), free_port()
+    marked("l.close()")
+    peer(open(os.path.join(HERE, "peers", "ring_peer.py")).read())
+    peer("l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+    peer(f"l.bind(('127.0.0.1', {port})); l.listen()")
+    honest("s = bounded(socket.socket()); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
+    honest(f"s.bind(('127.0.0.1', {own})); s.connect(('127.0.0.1', {port}))")
+    peer("t = l.accept()[0]; t.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)")
+    return peer, honest, meeting_name(honest, port, own)
+
+
 def scripted(script, reads, expected, left=None):
     """`script` is what the end `p` of a connection does while the other's progress thread, which would hear of each word
     at once, stands still; then the other `reads`. `left`: what the script's end reads then, and what that may be."""
-    needs_root()
     for freezes in (True, False):
         with Side("local") as side:
-            peer, honest, marked = Agent(side, "server", LD_PRELOAD=""), Agent(side, "client"), Agent(side, "server")
-            port, own = listener(marked), free_port()
-            marked("l.close()")
-            peer(open(os.path.join(HERE, "peers", "ring_peer.py")).read())
-            peer("l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
-            peer(f"l.bind(('127.0.0.1', {port})); l.listen()")
-            honest("s = bounded(socket.socket()); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)")
-            honest(f"s.bind(('127.0.0.1', {own})); s.connect(('127.0.0.1', {port}))")
+            peer, honest, name = strangers(side)
             honest("""
 def rest():
     parts = []
@@ -344,9 +352,8 @@ def rest():
     return b''.join(parts)
 """)
             honest("s.send(b'x')")  # it begins to look for the other end
-            name = meeting_name(honest, port, own)
             side.until(lambda: f"@{name}" in open("/proc/net/unix").read(), f"@{name} in /proc/net/unix", 3)
-            peer(f"t = l.accept()[0]; t.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); p = RingPeer(t, {name!r})")
+            peer(f"p = RingPeer(t, {name!r})")
             side.until(lambda: honest.shared(), "the honest end has memory", 3)
             with Frozen(honest.pid, "bypass-progress") if freezes else contextlib.nullcontext():
                 peer(script)
@@ -403,6 +410,23 @@ def resume_of_a_ring_without_bytes():
     """Before the kernel's bytes before its CUT are read."""
     scripted("t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.say(RESUME, 0); t.sendall(pattern(1000, 4000)); "
              "p.say(CUT, 5000); p.put(pattern(5000, 2000))", "take(s, 7000)", "pattern(0, 7000)")
+
+
+@case
+def refused_late():
+    """The host's patience ends just as the guest says that it is ready: the connection goes on as the kernel's."""
+    with Side("local") as side:
+        peer, honest, name = strangers(side)
+        peer(f"p = RingHost({name!r})")
+        honest("s.send(b'x')")
+        peer("p.meet(t)")
+        side.until(lambda: honest.shared(), "the guest has memory", 3)
+        peer("p.refuse_late()")
+        side.until(lambda: not honest.shared(), "the guest has none any more", 3)
+        peer("t.sendall(pattern(0, 100000))")
+        check(honest("take(s, 100000) == pattern(0, 100000)") is True, "what the guest reads")
+        honest("s.sendall(pattern(0, 5000)); s.close()")
+        check(peer("bytes(take(t, 5001)) == b'x' + pattern(0, 5000), t.recv(1)") == [True, "b:"], "what the host reads")
 
 
 if __name__ == "__main__":

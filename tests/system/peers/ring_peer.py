@@ -1,17 +1,55 @@
-"""One end of a connection in shared memory, written by hand: it says and writes what it is told, in any order. It speaks
-as the guest of src/fastpath/shm/message.h. Told to an agent without the library."""
+"""One end of a connection in shared memory, written by hand: it says and writes what it is told, in any order. RingPeer
+speaks as the guest of src/fastpath/shm/message.h, RingHost as the host. Told to an agent without the library."""
+import fcntl
 import mmap
+import os
 import socket
 import struct
 
 OPEN, CUT, RESUME, STOP = 0x316e706f73737962, 0x3174756373737962, 0x316d757373737962, 0x3170747373737962
-WELCOME, PROOF, SEGMENT, READY = 1, 2, 3, 4
-FRONT = 4096
+WELCOME, PROOF, SEGMENT, READY, REFUSED = 1, 2, 3, 4, 5
+TIMED_OUT = 4
+FRONT, SIDE_BYTES = 4096, 384
 PRODUCED, CONSUMED = 512, 640  # of the guest's block
 
 
-def message(kind):
-    return struct.pack("<QHHHB17x", 0x316c737361707962, 1, 32, kind, 0)
+def message(kind, reason=0):
+    return struct.pack("<QHHHB17x", 0x316c737361707962, 1, 32, kind, reason)
+
+
+def hear(channel, kind):
+    packet, fds, _, _ = socket.recv_fds(channel, 64, 1)
+    if len(packet) != 32 or struct.unpack_from("<H", packet, 12)[0] != kind:
+        raise RuntimeError(f"instead of {kind}: {packet}")
+    return fds
+
+
+class RingHost:
+    """Waits at the name from the beginning on; meets whoever comes."""
+    def __init__(self, name):
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind("\0" + name)
+        self.listener.listen()
+
+    def meet(self, tcp, ring=1 << 16):
+        self.channel = self.listener.accept()[0]
+        self.listener.close()
+        self.channel.send(message(WELCOME))
+        for fd in hear(self.channel, PROOF):
+            socket.close(fd)
+        socket.send_fds(self.channel, [message(PROOF)], [tcp.fileno()])
+        memory = os.memfd_create("bypass-connection", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, FRONT + 2 * ring)
+        os.pwrite(memory, struct.pack("<QIIQQ", 0x316d687370796221, 1, SIDE_BYTES, ring, ring), 0)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        socket.send_fds(self.channel, [message(SEGMENT)], [memory])
+        os.close(memory)
+
+    def refuse_late(self):
+        """The guest is ready, and the host's patience has ended just before."""
+        hear(self.channel, READY)
+        self.channel.send(message(REFUSED, TIMED_OUT))
+        self.channel.close()
 
 
 class RingPeer:
@@ -19,21 +57,15 @@ class RingPeer:
         self.tcp, self.written, self.read = tcp, 0, 0
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.connect("\0" + name)
-        self.hear(WELCOME)
+        hear(self.channel, WELCOME)
         socket.send_fds(self.channel, [message(PROOF)], [tcp.fileno()])
-        for fd in self.hear(PROOF):
+        for fd in hear(self.channel, PROOF):
             socket.close(fd)
-        memory, = self.hear(SEGMENT)
+        memory, = hear(self.channel, SEGMENT)
         self.memory = mmap.mmap(memory, 0)
         socket.close(memory)
         self.to_guest, self.to_host = struct.unpack_from("<QQ", self.memory, 16)
         self.channel.send(message(READY))
-
-    def hear(self, kind):
-        packet, fds, _, _ = socket.recv_fds(self.channel, 64, 1)
-        if len(packet) != 32 or struct.unpack_from("<H", packet, 12)[0] != kind:
-            raise RuntimeError(f"instead of {kind}: {packet}")
-        return fds
 
     def say(self, kind, count):
         self.channel.send(struct.pack("<QQ", kind, count))
