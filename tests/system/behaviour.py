@@ -1,14 +1,15 @@
 """What is owed beyond the programs' own results: survival of the other end's death, idleness, system calls, exit,
 progress, bad configuration.   behaviour.py NAME...   (no name: lists them)"""
+import contextlib
 import hashlib
 import os
 import random
-import re
 import signal
 import subprocess
 import time
 
-from harness import BUILD, LIB, LONG, Side, check, free_port, run_named
+import guardian
+from harness import BUILD, HERE, LIB, LONG, Side, Skip, check, free_port, run_named
 
 CASES = {}
 NETBENCH = os.path.join(BUILD, "bin", "netbench")
@@ -364,6 +365,36 @@ def installed_layout_works():
         side.until(lambda: side.bypass("stat", server, command)["ports"][0]["rx_frames"] > 0, "stat knows of the server")
         settings = side.run("server", command, "config", LD_PRELOAD="").decode()
         check("BYPASS_PORT" in settings and side.path("wire") in settings, settings)
+
+
+@case
+def killed_test_leaves_nothing():
+    """A case that is killed in its middle, as one that takes too long is: its guardian ends what it has started."""
+    if os.geteuid() != 0:
+        raise Skip("only root makes network namespaces")
+    test = subprocess.Popen(["/usr/bin/python3", os.path.join(HERE, "programs.py"), "curl_and_wget_veth"],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def namespaces():
+        return [name for name in os.listdir("/run/netns") if f"-{test.pid}-" in name]
+
+    def folders():
+        for name in namespaces():
+            for pid in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
+                with contextlib.suppress(OSError):
+                    at = os.readlink(f"/proc/{pid}/cwd")
+                    if os.path.basename(at).startswith("bypass-test-"):
+                        yield at
+
+    deadline = time.monotonic() + 30
+    while not (folder := next(folders(), None)):
+        check(test.poll() is None and time.monotonic() < deadline, f"no program of the case's is to be seen; exit {test.poll()}")
+        time.sleep(0.005)
+    test.kill()
+    test.wait()
+    while namespaces() or os.path.exists(folder) or guardian.inhabitants(folder):
+        check(time.monotonic() < deadline, f"left: {namespaces()} {folder} {guardian.inhabitants(folder)}")
+        time.sleep(0.02)
 
 
 run_named(CASES, "shown")

@@ -12,6 +12,8 @@ import tempfile
 import time
 import traceback
 
+import guardian
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BYPASS_BUILD", os.path.join(ROOT, "build"))
 LIB = os.path.join(BUILD, "libbypass.so")
@@ -62,6 +64,7 @@ class Side:
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
+        guardian.entrust("folder", self.dir)
         self.profile = profile
         self.soft, self.rdma, self.shm = soft, rdma, shm
         self.kinds = {"server": server_port, "client": {"vhost": "virtio", "virtio": "vhost"}[server_port]}
@@ -86,15 +89,7 @@ class Side:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def inhabitants(self):
-        """The processes whose working directory lies in our folder: those, too, that left their parent and session."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.readlink(f"/proc/{pid}/cwd").startswith(self.dir):
-                    found.append(int(pid))
-            except OSError:
-                pass  # it has ended, or is another user's
-        return found
+        return guardian.inhabitants(self.dir)
 
     def show_logs(self):
         for child in self.children:
@@ -279,6 +274,8 @@ def run_named(cases, verdict):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a case has made goes with it
     if len(sys.argv) < 2:
         print("\n".join(cases))
+    else:
+        guardian.start()
     for name in sys.argv[1:]:
         try:
             cases[name]()

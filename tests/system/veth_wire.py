@@ -3,6 +3,7 @@ with the object."""
 import os
 import subprocess
 
+import guardian
 from harness import Side, Skip, check
 
 OURS, KERNELS = "10.77.0.1", "10.77.0.2"
@@ -26,6 +27,7 @@ class Namespaces(Side):
         self.namespaces = {name: f"bp-{name}-{os.getpid()}-{self.dir[-4:]}" for name in names}
         try:
             for name in self.namespaces.values():
+                guardian.entrust("namespace", name)
                 ip("netns", "add", name)
                 ip("-n", name, "link", "set", "lo", "up")
             self.build()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 
+import guardian
 from harness import HERE, LONG, check, children_of, compare, free_port, make_file, run_named, sha256
 from sides import served_by_another_user, leaves_nobody_to_ask, on
 from veth_wire import Bridge
@@ -74,6 +75,7 @@ def node(side):
 @functools.cache
 def java_classes():
     folder = tempfile.mkdtemp(prefix="bypass-test-java.")
+    guardian.entrust("folder", folder)
     atexit.register(shutil.rmtree, folder)
     subprocess.run(["javac", "-J-XX:TieredStopAtLevel=1", "-d", folder, peer("Web.java")], check=True)
     return folder
