@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import guardian
-from harness import Side, Skip, check
+from harness import LONG, Side, Skip, check, free_port
 
 OURS, KERNELS = "10.77.0.1", "10.77.0.2"
 
@@ -181,3 +181,22 @@ class Bridge(Namespaces):
             if not self.is_ours(role):
                 ip("-n", self.namespaces[role], "addr", "add", f"{address}/24", "dev", "veth")
         self.add_bridge("bridge", *self.addresses)
+
+
+def ends(server_role):
+    """The client's role and the server's address."""
+    return {"ours": ("kernel", OURS), "kernel": ("ours", KERNELS)}[server_role]
+
+
+AMOUNT = (2 << 30) if LONG else (200 << 20)  # bytes that a transfer moves each way
+
+
+def transfer(side, server_role, count, timeout=600, **extra):
+    """`count` bytes each way, with both ends' digests compared."""
+    client_role, address = ends(server_role)
+    port = free_port()
+    server = side.start_python(server_role, "transfer.py", "serve", address, port, count, until="ready", **extra)
+    told = side.python(client_role, "transfer.py", "connect", address, port, count, timeout=timeout, **extra).decode()
+    check(side.end(server) == 0, "the server failed")
+    told += side.output(server)
+    check(told.count(f"{count} ") == 2 and told.count("same") == 2, told)
