@@ -1,7 +1,6 @@
 #include "preload/acceleration.h"
 
 #include <sched.h>
-#include <unwind.h>
 
 #include <atomic>
 
@@ -10,6 +9,7 @@
 #include "preload/process.h"
 #include "preload/signals.h"
 #include "runtime/process.h"
+#include "runtime/unwinder.h"
 
 namespace bypass::preload {
 
@@ -22,14 +22,6 @@ std::atomic<State> state{State::kUndecided};
 constinit std::atomic<bool> loaded{false};
 thread_local constinit bool deciding_here = false;
 
-// Our copy of the unwinder is part of this library; a cancelled thread is unwound by libc's, which comes to our
-// frames' handlers, and so to our copy, before that has ever unwound anything itself: it then aborts over
-// tables that its own first unwinding fills in.
-void prepare_unwinder() {
-  auto stop = [](_Unwind_Context*, void*) { return _URC_END_OF_STACK; };
-  _Unwind_Backtrace(stop, nullptr);
-}
-
 State decide() {
   KeepErrno keep;
   Inside inside;
@@ -37,7 +29,7 @@ State decide() {
   if (!started) prepare_uses();
   if (!runtime::start()) return State::kOff;
   if (started) return State::kOn;  // a forked child's own decision
-  prepare_unwinder();
+  runtime::prepare_unwinder();
   wrap_signal_handlers();
   prepare_quick_exit();
   started = true;

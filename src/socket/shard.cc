@@ -1,5 +1,7 @@
 #include "socket/shard.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <new>
@@ -316,12 +318,12 @@ Guard::Guard(Shard& shard) : shard_(shard) {
 }
 
 Guard::Guard(Shard& shard, std::try_to_lock_t) : shard_(shard) {
-  count_in();
+  begin();
   held_ = shard_.lock_.try_lock();
   if (held_)
     shard_.enter();
   else
-    count_out();
+    end();
 }
 
 Guard::~Guard() {
@@ -334,16 +336,27 @@ void Guard::pause() {
   shard_.lock_.unlock();
   count_out();
   wake_collected();
+  pthread_setcancelstate(cancel_state_, nullptr);
 }
 
 void Guard::leave_untouched() {
   held_ = false;
   shard_.lock_.unlock();
+  end();
+}
+
+void Guard::begin() {
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
+  count_in();
+}
+
+void Guard::end() {
   count_out();
+  pthread_setcancelstate(cancel_state_, nullptr);
 }
 
 void Guard::resume() {
-  count_in();
+  begin();
   // False only for a handler on top of this thread's own hold (api calls turn those away: `busy_here`) or in a
   // process that has no slot in the family: going on would corrupt what others use.
   if (!shard_.lock_.lock()) __builtin_trap();

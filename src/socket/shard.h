@@ -156,7 +156,8 @@ class Shard {
 };
 
 /// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,
-/// turns events into readiness, lets go, and wakes who must be woken.
+/// turns events into readiness, lets go, and wakes who must be woken. The thread is not cancelled meanwhile: what ports
+/// call of the kernel's are cancellation points (pthreads(7)).
 class Guard {
  public:
   explicit Guard(Shard& shard);
@@ -178,8 +179,12 @@ class Guard {
   [[nodiscard]] Context& context() { return shard_.context(); }
 
  private:
+  void begin();
+  void end();
+
   Shard& shard_;
   bool held_ = false;
+  int cancel_state_ = 0;  // the thread's own
 };
 
 /// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).

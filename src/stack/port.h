@@ -88,7 +88,8 @@ class Port {
   virtual bool arm(std::uint16_t queue) = 0;
   virtual void disarm(std::uint16_t queue) = 0;
 
-  /// Steers a flow to (add) or away from this port. Ports without steering see everything and return true.
+  /// Steers a flow to (add) or away from this port. Ports without steering see everything and return true. The one call
+  /// that may take a while: until the device has made the rule, or has none any more.
   virtual bool steer(const FlowSpec& /*flow*/, bool /*add*/) { return true; }
 
   [[nodiscard]] virtual PortStats stats() const = 0;

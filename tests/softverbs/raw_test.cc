@@ -317,6 +317,24 @@ TEST(RawTso, LargeSegment_IsCutByThePort) {
   for (std::size_t i = 0; i < n; i++) EXPECT_EQ(frames[i]->frame_len, 1054U);
   probe.free(std::span{frames}.first(n));
   EXPECT_EQ(only(end).opcode, IBV_WC_TSO);
+
+  // What cannot be cut is too long as it is: lost, as on a card's way out.
+  const auto lost = [&](auto change, std::uint16_t mss = 1000) {
+    Bytes bad = header;
+    change(bad);
+    const std::uint64_t before = end.counters().tx_too_long;
+    ASSERT_EQ(half.send({.opcode = IBV_WR_TSO, .tso_header = bad, .tso_mss = mss}, 0, 5000), 0);
+    fabric.run_for(1us);
+    EXPECT_EQ(only(end).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(end.counters().tx_too_long, before + 1);
+    EXPECT_EQ(probe.receive(0, frames), 0U);
+  };
+  lost([](Bytes& b) { b[12] = std::byte{0x86}, b[13] = std::byte{0xdd}; });  // IPv6
+  lost([](Bytes& b) { b[23] = std::byte{17}; });                             // UDP
+  lost([](Bytes& b) { b[46] = std::byte{0x40}; });                           // a TCP header of 16 bytes
+  lost([](Bytes& b) { b[46] = std::byte{0xf0}; });                           // … of more than there is
+  lost([](Bytes& b) { b[20] = std::byte{0x20}; });                           // a fragment
+  lost([](Bytes&) {}, 1461);                                                 // parts that are too long themselves
 }
 
 }  // namespace

@@ -100,6 +100,8 @@ TEST(QpState, ValuesOutOfRange_AreRefusedAndChangeNothing) {
   refuses([](ibv_qp_attr& a) { a.ah_attr.is_global = 0; });
   refuses([](ibv_qp_attr& a) { a.max_dest_rd_atomic = 200; });
   refuses([](ibv_qp_attr& a) { a.min_rnr_timer = 32; });
+  attr.rate_limit = 1000;
+  EXPECT_EQ(half.modify(attr, kRtr | IBV_QP_RATE_LIMIT), EOPNOTSUPP);
   EXPECT_EQ(half.modify(attr, kRtr), 0);
 }
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import socket
 
-from harness import LONG, check, free_port, make_file, run_named, sha256
+from harness import BUILD, LONG, check, free_port, make_file, run_named, sha256
 from sides import leaves_nobody_to_ask, on
 
 SCENARIOS = {}
@@ -120,6 +120,15 @@ def python_asyncio(side):
     port = free_port()
     side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
     return side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+
+
+@scenario("vhost", "local", "rc", "shm", "veth", "verbs")
+@leaves_nobody_to_ask
+def threads_are_cancelled(side):
+    """Each inside a call or between two, and nobody else notices."""
+    port = free_port()
+    side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
+    return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 20000 if LONG else 400)
 
 
 def iperf3(side, *arguments):

@@ -133,10 +133,11 @@ TEST(FlowRules, FlowOfALostDevice_IsRememberedForTheNext) {
     EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
     device.refuses = true;
     device.refusal = refusal;
-    EXPECT_FALSE(rules.add(listener()));
-    EXPECT_FALSE(rules.add(listener()));
-    EXPECT_FALSE(rules.add(connection()));
+    EXPECT_TRUE(rules.add(listener()));
+    EXPECT_TRUE(rules.add(listener()));
+    EXPECT_TRUE(rules.add(connection()));
     EXPECT_TRUE(rules.remove(connection()));
+    EXPECT_EQ(FlowDevice::alive, 0);
     device.refuses = false;
     EXPECT_EQ(rules.begin(&device.queue, 1, kMac), 0U);
     EXPECT_EQ(FlowDevice::alive, 1);

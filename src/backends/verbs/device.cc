@@ -108,6 +108,9 @@ bool Device::find(const std::string& name, std::string& problem) {
     if (each != name) continue;
     context_ = verbs_->open_device(devices[i]);
     error = errno;
+    if (context_ == nullptr) continue;
+    own_descriptor(0, context_->cmd_fd);
+    own_descriptor(1, context_->async_fd);
   }
   verbs_->free_device_list(devices);
   if (context_ != nullptr) return true;
@@ -191,9 +194,9 @@ bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::
     return say_locked(problem, std::to_string(memory.size() >> 20) + " MiB of frames cannot be registered", errno);
   if (!is_soft(name_)) keep_in_children(memory);  // they read what was received before the fork
   channel_ = verbs_->create_comp_channel(context_);
+  if (channel_ != nullptr) own_descriptor(2, channel_->fd);
   if (channel_ == nullptr || !set_nonblocking(channel_->fd) || !set_nonblocking(context_->async_fd))
     return say(problem, "no completion channel", errno);
-  own_descriptors();
   return make_completion_queues(problem) && make_queue_pair(problem) && enter_service(problem);
 }
 
@@ -377,12 +380,11 @@ void Device::log(LogLevel level, const std::string& text) const {
   host->log(level, ("verbs:" + name_ + ": " + text).c_str());
 }
 
-void Device::own_descriptors() {
-  const std::array fds{context_->cmd_fd, context_->async_fd, channel_->fd};
-  for (std::size_t i = 0; i < fds.size(); i++) {
-    host->own_descriptor(fds[i], true);
-    owned_[i].store(fds[i], std::memory_order_relaxed);
-  }
+// At once: a child that is forked in the next moment would keep it, and with it what belongs to a process that has
+// died.
+void Device::own_descriptor(std::size_t which, int fd) {
+  host->own_descriptor(fd, true);
+  owned_[which].store(fd, std::memory_order_relaxed);
 }
 
 // Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.

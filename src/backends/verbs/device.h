@@ -114,7 +114,7 @@ class Device {
   bool steer_again(std::string& problem);
   bool add_rule(const MacAddress& destination, std::string& problem);
   void discard_completions();
-  void own_descriptors();
+  void own_descriptor(std::size_t which, int fd);
   void disown_descriptors();
 
   const Verbs* verbs_ = nullptr;

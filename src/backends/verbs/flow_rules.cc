@@ -83,7 +83,7 @@ bool FlowRules::add(const FlowSpec& flow) {
   rule.users++;
   if (queue_ == nullptr || rule.made != nullptr || rule.taken.load(std::memory_order_relaxed) != 0) return true;
   note(rule, create(queue_, number_, mac_, flow));
-  return rule.made != nullptr;
+  return !rule.refused;
 }
 
 bool FlowRules::remove(const FlowSpec& flow) {
@@ -97,6 +97,7 @@ bool FlowRules::remove(const FlowSpec& flow) {
     rule.taken.wait(1, std::memory_order_acquire);
     lock.lock();
   }
+  if (rule.users != 0) return true;
   if (rule.made != nullptr) (void)ibv_destroy_flow(rule.made);
   rules_.erase(found);
   return true;

@@ -16,7 +16,8 @@
 namespace bypass::verbs {
 
 /// Sockets ask for flows whether the device is there or not; it comes and goes on the device's thread, which calls
-/// begin() and destroy() only. No call waits for more than one rule of another thread's.
+/// begin() and destroy() only; calls of add(), remove() and suspend() come one at a time (the shard's lock). No call
+/// waits for more than one rule of another thread's.
 class FlowRules {
  public:
   FlowRules() = default;
@@ -24,9 +25,10 @@ class FlowRules {
   FlowRules& operator=(const FlowRules&) = delete;
   ~FlowRules() { destroy(); }
 
-  /// IPv4 frames of that flow come to the queue pair. True also while there is none: begin() makes the rule. False with
-  /// errno: the device refuses (ENOTSUP, EBUSY: another process has the flow), or it is lost (EIO, ENODEV). What is
-  /// asked for counts until remove() either way, and is asked for again by the next who adds it and by begin().
+  /// IPv4 frames of that flow come to the queue pair. True also while there is none, or its device is lost (EIO,
+  /// ENODEV): begin() makes the rule. False with errno: the device refuses (ENOTSUP, EBUSY: another process has the
+  /// flow). What is asked for counts until remove() either way, and is asked for again by the next who adds it and by
+  /// begin().
   bool add(const FlowSpec& flow);
   /// The last one who added it takes the rule away: there is none any more then, and none will be made. False: nobody
   /// has added it.
@@ -35,7 +37,7 @@ class FlowRules {
   /// There is a queue pair, on the device's port of that number, and frames to `mac` are meant: makes the rules, and
   /// waits for none of it in the lock. Returns how many the device refuses that no add() has said so of.
   std::size_t begin(ibv_qp* queue, std::uint8_t number, const MacAddress& mac);
-  /// The device is asked for no rule any more until begin(). Any thread.
+  /// The device is asked for no rule any more until begin().
   void suspend();
   /// The same, and takes all rules away. They are remembered for begin().
   void destroy();

@@ -187,8 +187,11 @@ bool VerbsPort::kernel_is_due() {
 std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
     attend();
-  std::size_t n = serves_ ? take(out) : 0;
-  if (caps_.steering && kernel_is_due()) [[unlikely]]
+  const bool asks = caps_.steering && kernel_is_due();
+  // However many frames there are: without an answer no new neighbour is reached.
+  const std::size_t kept = asks && out.size() > 2 * KernelSide::kMostReady ? KernelSide::kMostReady : 0;
+  std::size_t n = serves_ ? take(out.first(out.size() - kept)) : 0;
+  if (asks) [[unlikely]]
     n += kernel_.receive(pool_, out.subspan(n));
   if (n != 0) rx_frames_.add(n);
   return n;

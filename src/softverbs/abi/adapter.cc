@@ -18,6 +18,7 @@
 #include "runtime/kernel_network.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
+#include "runtime/unwinder.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/setup.h"
 #include "stack/context.h"
@@ -59,6 +60,8 @@ constexpr Duration kRecently = std::chrono::microseconds{50};
 /// the program's next call.
 constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
 constexpr Duration kLongestAbsence = milliseconds{1};
+/// The wire is full: looked at again so soon at first, then ever more seldom, at most once a tick.
+constexpr Duration kFirstFullPause = std::chrono::microseconds{5};
 
 // What keys follow from. False: there are no random numbers to be had. (Few bytes come whole, and at once when the
 // machine is up.)
@@ -113,6 +116,7 @@ void Adapter::detach() {
 }
 
 bool Adapter::open(std::string& problem) {
+  runtime::prepare_unwinder();
   const runtime::Config& config = setup();
   const runtime::PortConfig& wire = config.soft[index_];
   problem = runtime::quick_check(wire);
@@ -139,6 +143,7 @@ bool Adapter::open(std::string& problem) {
   wake_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_fd_ >= 0 && host().run_thread("soft-verbs", progress, this, &thread_) == 0) return true;
   problem = "no thread for the device";
+  close_own(wake_fd_);
   engine_.reset();
   backend_->close(port_);
   return false;
@@ -417,8 +422,18 @@ Instant Adapter::look() {
     return now + longer_absence();
   }
   absence_ = kFirstAbsence;
-  const bool quiet = poll(now) == 0 && arm() && !engine_->output_pending();
-  return quiet ? engine_->next_timeout() : now;
+  if (poll(now) != 0 || !arm()) {
+    full_pause_ = {};
+    return now;
+  }
+  if (!engine_->output_pending()) {
+    full_pause_ = {};
+    return engine_->next_timeout();
+  }
+  if (!engine_->waits_for_room()) return now;
+  // A peer that stands still may leave the wire full for ever.
+  full_pause_ = std::clamp(2 * full_pause_, kFirstFullPause, std::max(kFirstFullPause, tick_));
+  return now + full_pause_;
 }
 
 Duration Adapter::longer_absence() {

@@ -9,6 +9,8 @@
 // ibv_open_device opens a new one.
 #pragma once
 
+#include <pthread.h>
+
 #include <infiniband/verbs.h>
 
 #include <atomic>
@@ -115,18 +117,26 @@ class Adapter {
   std::atomic<bool> passed_by_{false};  // it found the lock taken, and sleeps without an eye on the port
   unsigned sleepers_ = 0;               // readers of event queues: nobody polls for them
   std::uint64_t seen_polls_ = 0;
-  Duration absence_{1};  // of the program's that the progress thread does not notice
+  Duration absence_{1};    // of the program's that the progress thread does not notice
+  Duration full_pause_{};  // before it looks again whether the wire has room
   Instant sleeps_until_{};
 };
 
-/// The lock for as long as it lives. Ends by handing on the events that the engine has made.
+/// The lock for as long as it lives. Ends by handing on the events that the engine has made. No thread is cancelled
+/// meanwhile: the system calls within are nothing that a program knows of.
 class Adapter::Turn {
  public:
-  explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock_.lock(); }
-  Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {}
+  explicit Turn(Adapter& adapter) : adapter_(adapter) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
+    adapter_.lock_.lock();
+  }
+  Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
+  }
   ~Turn() {
     if (!adapter_.inherited_) adapter_.settle();
     adapter_.lock_.unlock();
+    pthread_setcancelstate(cancel_, nullptr);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -162,6 +172,7 @@ class Adapter::Turn {
 
  private:
   Adapter& adapter_;
+  int cancel_ = PTHREAD_CANCEL_ENABLE;
 };
 
 class Adapter::Patience {
@@ -173,6 +184,19 @@ class Adapter::Patience {
  private:
   const Adapter& adapter_;
   Instant spin_until_, yield_until_;
+};
+
+/// What a wait has begun ends with it, also where the thread is cancelled in it.
+template <typename Event>
+struct EventQueue<Event>::Sleep {
+  Adapter& adapter;
+  EventQueue& queue;
+  bool woken = false;
+  ~Sleep() {
+    Adapter::Turn turn(adapter);
+    turn.sleeps(false);
+    if (!woken) queue.abandon_wait();
+  }
 };
 
 template <typename Event>
@@ -200,13 +224,9 @@ bool EventQueue<Event>::take(Adapter& adapter, Event& event, OnTaken on_taken) {
       spinning = patience.wait_a_little();
       continue;
     }
-    const bool woken = wait();
-    Adapter::Turn turn(adapter);
-    turn.sleeps(false);
-    if (!woken) {
-      abandon_wait();
-      return false;
-    }
+    Sleep sleep{adapter, *this};
+    sleep.woken = wait();
+    if (!sleep.woken) return false;
   }
 }
 

@@ -74,6 +74,8 @@ class EventQueue : public EventSignal {
   bool take(Adapter& adapter, Event& event, OnTaken on_taken);
 
  private:
+  struct Sleep;
+
   std::deque<Event> events_;
 };
 

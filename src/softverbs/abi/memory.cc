@@ -116,9 +116,10 @@ int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t leng
   Context* const ours = Context::find(mr->context);
   if (ours == nullptr) return BYPASS_REAL(ibv_rereg_mr)(mr, flags, pd, addr, length, access);
   MemoryRegion& region = MemoryRegion::of(mr);
-  rdma::Pd* const domain = pd == nullptr ? nullptr : ProtectionDomain::of(pd).engine;
+  const bool moves = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
   const bool translation = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
-  const bool sound = (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) == 0 &&
+  const bool foreign = moves && (pd == nullptr || pd->context != mr->context);
+  const bool sound = (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) == 0 && !foreign &&
                      (!translation || (addr != nullptr && length != 0)) &&
                      (access == 0 || (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0);
   if (!sound) {
@@ -128,6 +129,7 @@ int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t leng
   const unsigned rights = (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0
                               ? static_cast<unsigned>(access) & ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE)
                               : region.access;
+  rdma::Pd* const domain = moves ? ProtectionDomain::of(pd).engine : nullptr;
   const bool there = translation ? is_there(addr, length, rights) : is_there(mr->addr, mr->length, rights);
   Adapter::Turn turn(*ours->adapter);
   int error = EIO;

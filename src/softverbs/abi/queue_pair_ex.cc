@@ -192,6 +192,11 @@ void set_data_setters(QueuePair& pair) {
   pair.wr_abort = wr_abort;
 }
 
+bool cuts_segments(ibv_context& context) {
+  Adapter::Turn turn(*Context::of(&context).adapter);
+  return turn && turn->max_tso() != 0;
+}
+
 }  // namespace
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
@@ -203,9 +208,14 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
       (extended && (attr->send_ops_flags & ~operations_of(attr->qp_type)) != 0))
     return refuse<ibv_qp>(EOPNOTSUPP);
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr->pd->context != context) return refuse<ibv_qp>(EINVAL);
+  if (extended && (attr->send_ops_flags & IBV_QP_EX_WITH_TSO) != 0 && !cuts_segments(*context))
+    return refuse<ibv_qp>(EOPNOTSUPP);
   // Both begin with the same members; these are the ones that the older structure has.
   ibv_qp_init_attr base{attr->qp_context, attr->send_cq, attr->recv_cq,   attr->srq,
                         attr->cap,        attr->qp_type, attr->sq_sig_all};
+  // A large segment's headers lie where inline bytes do.
+  if ((attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER) != 0)
+    base.cap.max_inline_data = std::max(base.cap.max_inline_data, std::uint32_t{attr->max_tso_header});
   ibv_qp* const qp = create_queue_pair(attr->pd, base);
   if (qp == nullptr) return nullptr;
   attr->cap = base.cap;

@@ -107,6 +107,7 @@ int read_rule(const ibv_flow_attr& attr, FlowRule& rule) {
       (attr.flags & ~static_cast<std::uint32_t>(IBV_FLOW_ATTR_FLAGS_DONT_TRAP)) != 0)
     return EINVAL;
   if ((attr.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP) != 0) return EOPNOTSUPP;
+  if (attr.type > IBV_FLOW_ATTR_SNIFFER) return EINVAL;
   rule.type = attr.type;
   rule.priority = attr.priority;
   const auto* at = reinterpret_cast<const std::byte*>(&attr + 1);

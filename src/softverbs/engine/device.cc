@@ -76,8 +76,9 @@ Step send_next(Engine& e, Qp& qp) {
 unsigned take_turn(Engine& e, Qp& qp) {
   if (qp.doomed) {
     qp.doomed = false;
+    const bool told = qp.state() == IBV_QPS_ERR;  // what is posted to a full completion queue dooms it once more
     to_error(e, qp);
-    e.post_event(qp, IBV_EVENT_QP_FATAL);
+    if (!told) e.post_event(qp, IBV_EVENT_QP_FATAL);
     return 0;
   }
   unsigned sent = 0;
@@ -227,6 +228,10 @@ Instant Device::next_timeout() const {
   const Engine& e = *engine_;
   if (output_pending()) return e.now + kPortRetry;
   return std::max(std::min(e.timers.next_deadline(), e.neighbours.next()), e.now);
+}
+
+bool Device::waits_for_room() const {
+  return engine_->blocked || engine_->tx.pending() != 0;
 }
 
 bool Device::output_pending() const {

@@ -90,6 +90,8 @@ class Device {
   [[nodiscard]] Instant next_timeout() const;
   /// More could be sent now: call run() or poll() again soon.
   [[nodiscard]] bool output_pending() const;
+  /// … and it is the wire's turn: nothing can be until it has room, which nobody tells of.
+  [[nodiscard]] bool waits_for_room() const;
   /// Asks for the MAC that packets to the address need (its own, or the gateway's) unless it is known. Call again until
   /// the answer is another one than kAsked: in poll()'s time. kUnreachable: nobody answered three questions.
   Resolution resolve(const ibv_gid& gid, Instant now);

@@ -77,7 +77,7 @@ struct Requester {
   Psn max;                  // one beyond the last that was ever sent
   Psn psn;                  // for the next request that begins
   std::uint32_t reads = 0;  // begun requests that want data
-  // The last PSNs of read and atomic packets that are out, oldest first: at most max_rd_atomic.
+  // The last PSNs of read and atomic packets that are out, oldest first: at most max_rd_atomic. A ring, a power of two.
   std::vector<Psn> read_ends;
   std::uint32_t read_head = 0, read_tail = 0;
   std::uint8_t retries = 0, rnr_retries = 0;  // left
@@ -137,7 +137,7 @@ struct Responder {
   Psn told;                    // up to here it said what is missing
   std::uint8_t fatal_nak = 0;  // after which the queue pair is in error; nothing is accepted meanwhile
   Psn fatal_psn;
-  std::vector<Resource> resources;  // a ring of max_dest_rd_atomic
+  std::vector<Resource> resources;  // a ring, a power of two; max_dest_rd_atomic at most
   std::uint32_t resource_head = 0, resource_tail = 0;
 
   [[nodiscard]] Resource& resource(std::uint32_t n) { return resources[n % resources.size()]; }
@@ -156,7 +156,6 @@ struct Qp : EventSource {
   ibv_qp_attr attr{};     // as set; qp_state is the state
   std::uint32_t mtu = 0;  // bytes
   Path path;
-  bool has_path = false;
   SendQueue sq;
   ReceiveQueue rq;
   Requester req;

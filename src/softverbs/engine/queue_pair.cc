@@ -1,4 +1,5 @@
 // Queue pairs as the verbs see them: making, modifying, posting, flushing.
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -71,6 +72,7 @@ int check_values(const Engine& e, const ibv_qp_attr& a, unsigned mask) {
 }
 
 int check_modification(const Engine& e, const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
+  if ((mask & IBV_QP_RATE_LIMIT) != 0) return EOPNOTSUPP;  // nothing paces packets here
   if ((mask & IBV_QP_CUR_STATE) != 0 && a.cur_qp_state != qp.state()) return EINVAL;
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? a.qp_state : qp.state();
   if (const int error = check_transition(qp.type, qp.state(), to, mask)) return error;
@@ -109,6 +111,11 @@ void take_values(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
 }
 #undef BYPASS_TAKE
 
+// Counters that wrap round, too, name its places in turn.
+std::size_t ring_size(std::uint8_t most) {
+  return most == 0 ? 0 : std::bit_ceil(std::size_t{most});
+}
+
 void apply_values(Qp& qp, unsigned mask) {
   Requester& req = qp.req;
   if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << qp.attr.path_mtu;
@@ -118,11 +125,11 @@ void apply_values(Qp& qp, unsigned mask) {
   if ((mask & IBV_QP_RETRY_CNT) != 0) req.retries = qp.attr.retry_cnt;
   if ((mask & IBV_QP_RNR_RETRY) != 0) req.rnr_retries = qp.attr.rnr_retry;
   if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) {
-    req.read_ends.assign(qp.attr.max_rd_atomic, Psn{});
+    req.read_ends.assign(ring_size(qp.attr.max_rd_atomic), Psn{});
     req.read_head = req.read_tail = 0;
   }
   if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {
-    qp.resp.resources.assign(qp.attr.max_dest_rd_atomic, Resource{});
+    qp.resp.resources.assign(ring_size(qp.attr.max_dest_rd_atomic), Resource{});
     qp.resp.resource_head = qp.resp.resource_tail = qp.resp.due = 0;
   }
 }
@@ -351,8 +358,8 @@ Made<Qp> Device::create_qp(const QpInit& init) {
 
 int Device::modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask) {
   Engine& e = *engine_;
+  send_left(e, qp);  // first: it may end in an error of the queue pair's
   if (const int error = check_modification(e, qp, attr, mask)) return error;
-  send_left(e, qp);
   if ((mask & IBV_QP_AV) != 0) {
     if (const int error = set_path(e, qp, attr.ah_attr)) return error;
   }

@@ -128,15 +128,25 @@ void fill_checksums(Engine& e, Packet& frame, bool offload) {
   sum.set_raw(made == 0 && ip.protocol == wire::kProtocolUdp ? std::uint16_t{0xffff} : made);
 }
 
-// A large segment for the port to cut. Its headers lie in the head, in one piece.
-void fill_tso(Engine& e, Packet& frame, std::uint16_t mss) {
-  if (!has_ipv4(frame)) return;
+// A large segment for the port to cut. Its headers lie in the head, in one piece. False: what is no TCP over IPv4, or
+// whose parts would not fit either, and is too long as it is.
+bool fill_tso(Engine& e, Packet& frame, const SendWqe& w) {
+  const std::size_t most = e.config.mtu + sizeof(wire::Ethernet);
+  const bool fits = frame.frame_len <= most;
+  if (!has_ipv4(frame)) return fits;
   const std::size_t l4 = l4_offset(frame);
-  if (l4 + wire::kMinTcpHeader > frame.len) return;
+  const auto& ip = wire::at<wire::Ipv4>(frame, sizeof(wire::Ethernet));
+  if (ip.protocol != wire::kProtocolTcp || l4 + wire::kMinTcpHeader > frame.len) return fits;
+  const std::size_t l4_len = (std::to_integer<std::size_t>(frame.data[l4 + 12]) >> 4) * 4;
+  const std::size_t headers = l4 + l4_len;
+  if (l4_len < wire::kMinTcpHeader || headers > std::min<std::size_t>(frame.len, w.tso_header)) return fits;
   fill_checksums(e, frame, true);
-  frame.l4_len = static_cast<std::uint16_t>((std::to_integer<unsigned>(frame.data[l4 + 12]) >> 4) * 4);
-  frame.tso_mss = mss;
-  if (frame.frame_len > l4 + frame.l4_len + mss) frame.flags |= kTxTso;
+  if ((frame.flags & kTxL4Checksum) == 0) return fits;  // a fragment
+  frame.l4_len = static_cast<std::uint16_t>(l4_len);
+  frame.tso_mss = w.tso_mss;
+  if (frame.frame_len <= headers + w.tso_mss) return fits;
+  frame.flags |= kTxTso;
+  return headers + w.tso_mss <= most;
 }
 
 void end_raw(Engine& e, Qp& qp, ibv_wc_status status) {
@@ -204,7 +214,12 @@ Step send_raw(Engine& e, Qp& qp) {
   }
   Packet& frame = *writer.take();
   if (w.opcode == IBV_WR_TSO) {
-    fill_tso(e, frame, w.tso_mss);
+    if (!fill_tso(e, frame, w)) {  // lost, as on a card's way out
+      e.counters.tx_too_long++;
+      e.tx.free(&frame);
+      end_raw(e, qp, IBV_WC_SUCCESS);
+      return Step::kSent;
+    }
   } else if ((w.flags & IBV_SEND_IP_CSUM) != 0) {
     fill_checksums(e, frame, false);
   }

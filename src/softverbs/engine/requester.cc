@@ -373,7 +373,7 @@ bool window_open(const Engine& e, const Qp& qp, const SendWqe& w) {
   if (qp.type != IBV_QPT_RC) return true;
   if (outstanding(qp) >= e.config.window) return false;
   if (!w.wants_data() || is_noted(qp.req, qp.req.nxt)) return true;
-  return qp.req.read_tail - qp.req.read_head < qp.req.read_ends.size();
+  return qp.req.read_tail - qp.req.read_head < qp.attr.max_rd_atomic;
 }
 
 Step send_packet(Engine& e, Qp& qp, SendWqe& w) {

@@ -153,7 +153,7 @@ void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
 Resource* add_resource(Qp& qp) {
   Responder& r = qp.resp;
   if (r.resources.empty()) return nullptr;
-  if (r.resource_tail - r.resource_head == r.resources.size()) {
+  if (r.resource_tail - r.resource_head == qp.attr.max_dest_rd_atomic) {
     Resource& oldest = r.resource(r.resource_head);
     if (!oldest.answered) return nullptr;
     if (oldest.due != 0) r.due--;  // asked for again, and then the answer came after all

@@ -274,6 +274,10 @@ void RcDevice::handle(const ibv_async_event& event) {
 }
 
 void RcDevice::fail_all() {
+  if (!lost_)
+    host->log(
+        LogLevel::kError,
+        ("rdma: " + name_ + ": the device has failed; connections go on by TCP while this process lives").c_str());
   lost_ = true;
   wakeup_.remove(context_.device->async_fd);  // it would be readable for ever
   for (const auto& each : setups_) each->on_device_failure(true);

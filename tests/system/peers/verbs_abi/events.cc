@@ -1,6 +1,7 @@
 // Events: who sleeps is woken, who is interrupted is told, and what has been told is counted.
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -178,7 +179,52 @@ void port_states() {
   }
 }
 
+// A thread is cancelled where a program may be: between its calls, or in the one that sleeps. What it used goes on.
+void cancelled_threads_leave_everything_usable() {
+  Device device;
+  ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, channel, 0);
+  {
+    Pair pair(device, cq);
+    const auto cancel_at = [](std::thread& thread, const std::atomic<unsigned>& done, unsigned at) {
+      while (done < at) std::this_thread::yield();
+      CHECK(pthread_cancel(thread.native_handle()) == 0);
+      thread.join();
+    };
+    for (unsigned round = 0; round < 50; round++) {
+      std::atomic<unsigned> done{0};
+      std::thread busy([&] {
+        for (;;) {
+          exchange(device, pair, cq);
+          done++;
+          pthread_testcancel();
+        }
+      });
+      cancel_at(busy, done, round % 7);
+    }
+    for (unsigned round = 0; round < 20; round++) {
+      std::atomic<unsigned> begun{0};
+      CHECK(ibv_req_notify_cq(cq, 0) == 0);
+      std::thread asleep([&] {
+        ibv_cq* told = nullptr;
+        void* context = nullptr;
+        begun++;
+        (void)ibv_get_cq_event(channel, &told, &context);
+        CHECK(!"an event of which nobody knows");
+      });
+      cancel_at(asleep, begun, 1);
+      exchange(device, pair, cq);
+      ibv_cq* told = nullptr;
+      void* context = nullptr;
+      CHECK(ibv_get_cq_event(channel, &told, &context) == 0 && told == cq);
+      ibv_ack_cq_events(cq, 1);
+    }
+  }
+  CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+}
+
 constexpr Case kCases[] = {
+    {"cancelled_threads_leave_everything_usable", cancelled_threads_leave_everything_usable},
     {"channel_that_does_not_block", channel_that_does_not_block},
     {"sleepers_are_woken", sleepers_are_woken},
     {"signals_interrupt_as_they_should", signals_interrupt_as_they_should},

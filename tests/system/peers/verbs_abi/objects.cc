@@ -67,6 +67,12 @@ void memory_is_registered_anew() {
   CHECK(ibv_rereg_mr(device.mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, other, sizeof other, 0) == 0);
   CHECK(device.mr->addr == other && device.mr->length == sizeof other && device.mr->rkey != old_key);
   CHECK(ibv_rereg_mr(device.mr, 1 << 9, nullptr, nullptr, 0, 0) == IBV_REREG_MR_ERR_INPUT && errno == EINVAL);
+  {
+    Device second;  // another context's domain, and none
+    for (ibv_pd* const wrong : {second.pd, static_cast<ibv_pd*>(nullptr)})
+      CHECK(ibv_rereg_mr(device.mr, IBV_REREG_MR_CHANGE_PD, wrong, nullptr, 0, 0) == IBV_REREG_MR_ERR_INPUT &&
+            errno == EINVAL);
+  }
   CHECK(ibv_reg_mr(device.pd, other, sizeof other, IBV_ACCESS_REMOTE_WRITE) == nullptr && errno == EINVAL);
   ibv_mr* const mapped = ibv_reg_mr_iova(device.pd, other, sizeof other, 0x10000, IBV_ACCESS_LOCAL_WRITE);
   CHECK(mapped != nullptr && ibv_dealloc_pd(device.pd) == EBUSY && ibv_dereg_mr(mapped) == 0);
@@ -130,6 +136,9 @@ void raw_frames_are_steered() {
   rule.eth.mask.vlan_tag = 0xffff;
   CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EOPNOTSUPP);
   rule.eth.mask.vlan_tag = 0;
+  rule.attr.type = static_cast<ibv_flow_attr_type>(IBV_FLOW_ATTR_SNIFFER + 1);
+  CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EINVAL);
+  rule.attr.type = IBV_FLOW_ATTR_NORMAL;
   for (const std::uint16_t size : {std::uint16_t{0}, std::uint16_t{4}, std::uint16_t{0xfff0}}) {  // none of a part's
     rule.tcp.size = size;
     CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EINVAL);
