@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -13,6 +14,7 @@
 #include "preload/own_descriptors.h"
 #include "preload/raw_syscall.h"
 #include "preload/symbols.h"
+#include "socket/cancellation.h"
 
 namespace bypass::preload {
 namespace {
@@ -33,8 +35,13 @@ BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
 
 [[gnu::noinline]] int close_started(int fd) {
   if (is_tracked(fd)) {
-    KeepErrno keep;
-    leave_number(fd);
+    pthread_testcancel();  // before anything is done, or not at all: the number goes with what it names
+    const socket::CancellationOff off;
+    {
+      KeepErrno keep;
+      leave_number(fd);
+    }
+    return real.close(fd);
   }
   if (!is_own_descriptor(fd)) [[likely]]
     return real.close(fd);

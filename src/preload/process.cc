@@ -17,6 +17,7 @@
 #include "preload/stdio.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
+#include "socket/cancellation.h"
 
 namespace bypass::preload {
 
@@ -120,6 +121,7 @@ void on_quick_exit() {
 
 // After the program's own exit handlers and destructors.
 [[gnu::destructor]] void on_unload() {
+  const socket::CancellationOff off;
   if (!has_started()) return;
   flush_streams();
   runtime::before_exit();
@@ -127,6 +129,7 @@ void on_quick_exit() {
 }
 
 void leave_process(int status) {
+  const socket::CancellationOff off;             // it may deliver what is left, and no exit is a cancellation point
   if (!goes_straight()) runtime::before_exit();  // one that did not start may have told why
   real._exit(status);
 }
@@ -141,12 +144,14 @@ BYPASS_EXPORT(void, _Exit, (int status)) {
 
 // The handlers above run inside; which child it was is known here alone.
 BYPASS_EXPORT(pid_t, fork, ()) {
+  const socket::CancellationOff off;  // it is no cancellation point
   const pid_t child = real.fork();
   if (child != 0 && !goes_straight()) after_fork_in_parent(child);
   return child;
 }
 
 BYPASS_EXPORT(pid_t, _Fork, ()) {
+  const socket::CancellationOff off;
   before_fork();
   pid_t child = real._Fork();
   child == 0 ? after_fork_in_child() : after_fork_in_parent(child);

@@ -12,6 +12,7 @@
 
 #include "preload/numbers.h"
 #include "preload/symbols.h"
+#include "socket/cancellation.h"
 
 namespace bypass::preload {
 namespace {
@@ -37,6 +38,7 @@ ssize_t write_stream(void* cookie, const char* buffer, size_t length) {
 }
 
 int close_stream(void* cookie) {
+  const socket::CancellationOff off;  // fclose is no cancellation point where it has nothing to write
   return ::close(number_of(cookie));
 }
 

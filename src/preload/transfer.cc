@@ -12,6 +12,7 @@
 #include "preload/raw_syscall.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
+#include "socket/cancellation.h"
 
 namespace bypass::preload {
 namespace {
@@ -386,7 +387,7 @@ ssize_t send_file(int out, int in, off_t* offset, size_t count) {
     return real.sendfile(out, in, offset, count);
   Use use(out);
   if (!use) return real.sendfile(out, in, offset, count);
-  pthread_testcancel();
+  const socket::CancellationOff off;  // libc's is no cancellation point
   Restart restart(use, out, SO_SNDTIMEO);
   bool sigpipe = false;
   long result;

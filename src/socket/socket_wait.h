@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "socket/cancellation.h"
 #include "socket/errno_map.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -35,18 +36,6 @@ inline long wait_result(long r, std::size_t done) {
   if (done != 0) return static_cast<long>(done);
   return r == kTimedOutWait ? kAgain : r;
 }
-
-/// For a scope: the thread is not cancelled here, in a call of the kernel's that does not wait.
-class CancellationOff {
- public:
-  CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~CancellationOff() { pthread_setcancelstate(before_, nullptr); }
-  CancellationOff(const CancellationOff&) = delete;
-  CancellationOff& operator=(const CancellationOff&) = delete;
-
- private:
-  int before_ = 0;
-};
 
 /// A stretch of an attempt in which the lock may be let go of, and which `flag` (kReading, kWriting) tells other
 /// threads of. Signals are held back meanwhile, as inside the lock: a handler on top of it that used the same socket

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <type_traits>
 
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"
@@ -107,7 +108,9 @@ int read_rule(const ibv_flow_attr& attr, FlowRule& rule) {
       (attr.flags & ~static_cast<std::uint32_t>(IBV_FLOW_ATTR_FLAGS_DONT_TRAP)) != 0)
     return EINVAL;
   if ((attr.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP) != 0) return EOPNOTSUPP;
-  if (attr.type > IBV_FLOW_ATTR_SNIFFER) return EINVAL;
+  std::underlying_type_t<ibv_flow_attr_type> type = 0;
+  std::memcpy(&type, &attr.type, sizeof type);  // a program may have put anything there
+  if (type > IBV_FLOW_ATTR_SNIFFER) return EINVAL;
   rule.type = attr.type;
   rule.priority = attr.priority;
   const auto* at = reinterpret_cast<const std::byte*>(&attr + 1);

@@ -1,8 +1,12 @@
 // cancels ADDRESS PORT ROUNDS: threads that write and read on connections of their own to an echo server are cancelled,
 // each at some moment. The others' connection goes on.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -25,9 +29,8 @@ int dial(const char* address, const char* port) {
   std::exit(1);
 }
 
-bool exchange(int fd) {
+bool receives(int fd) {
   std::array<char, 256> bytes{};
-  if (write(fd, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) return false;
   for (std::size_t got = 0; got < bytes.size();) {
     const ssize_t part = read(fd, bytes.data(), bytes.size() - got);
     if (part <= 0) return false;
@@ -36,9 +39,60 @@ bool exchange(int fd) {
   return true;
 }
 
+bool exchange(int fd) {
+  const std::array<char, 256> bytes{};
+  return write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) && receives(fd);
+}
+
 void* exchange_for_ever(void* fd) {
   while (exchange(*static_cast<int*>(fd))) {
   }
+  return nullptr;
+}
+
+// What a thread does that has been cancelled already; it comes to an end of itself unless the call is a cancellation
+// point.
+bool is_cancelled_in(void* (*call)(void*), int fd) {
+  pthread_t thread{};
+  void* result = nullptr;
+  if (pthread_create(&thread, nullptr, call, &fd) != 0 || pthread_join(thread, &result) != 0) std::exit(1);
+  return result == PTHREAD_CANCELED;
+}
+
+void* call_fork(void*) {
+  pthread_cancel(pthread_self());
+  const pid_t child = fork();
+  if (child == 0) _exit(7);
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 7)
+    std::puts("the child failed");
+  return nullptr;
+}
+
+void* call_sendfile(void* fd) {
+  const int file = memfd_create("file", 0);
+  if (ftruncate(file, 256) != 0) return nullptr;
+  pthread_cancel(pthread_self());
+  const ssize_t sent = sendfile(*static_cast<int*>(fd), file, nullptr, 256);
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  close(file);
+  if (sent != 256) std::puts("sendfile failed");
+  return nullptr;
+}
+
+void* call_close(void* fd) {
+  pthread_cancel(pthread_self());
+  close(*static_cast<int*>(fd));
+  return nullptr;
+}
+
+void* call_fclose(void* fd) {
+  FILE* const stream = fdopen(*static_cast<int*>(fd), "r");
+  pthread_cancel(pthread_self());
+  const int closed = fclose(stream);
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  if (closed != 0) std::puts("fclose failed");
   return nullptr;
 }
 
@@ -60,4 +114,11 @@ int main(int, char** arguments) {
     if (result != PTHREAD_CANCELED || !exchange(others)) return 1;
   }
   std::puts("all cancelled");
+  const bool in_fork = is_cancelled_in(call_fork, others), in_sendfile = is_cancelled_in(call_sendfile, others);
+  std::printf("fork %d, sendfile %d\n", in_fork, in_sendfile);
+  std::printf("comes back %d\n", receives(others));
+  std::printf("close %d\n", is_cancelled_in(call_close, others));
+  std::printf("goes on %d\n", exchange(others));
+  std::printf("fclose %d\n", is_cancelled_in(call_fclose, others));
+  std::printf("closed %d\n", fcntl(others, F_GETFD) == -1);
 }

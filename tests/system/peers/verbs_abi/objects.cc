@@ -136,7 +136,8 @@ void raw_frames_are_steered() {
   rule.eth.mask.vlan_tag = 0xffff;
   CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EOPNOTSUPP);
   rule.eth.mask.vlan_tag = 0;
-  rule.attr.type = static_cast<ibv_flow_attr_type>(IBV_FLOW_ATTR_SNIFFER + 1);
+  const unsigned unknown = IBV_FLOW_ATTR_SNIFFER + 1;
+  std::memcpy(&rule.attr.type, &unknown, sizeof unknown);
   CHECK(ibv_create_flow(qp, &rule.attr) == nullptr && errno == EINVAL);
   rule.attr.type = IBV_FLOW_ATTR_NORMAL;
   for (const std::uint16_t size : {std::uint16_t{0}, std::uint16_t{4}, std::uint16_t{0xfff0}}) {  // none of a part's
