@@ -17,6 +17,7 @@
 #include "runtime/port_check.h"
 #include "runtime/rdma_devices.h"
 #include "runtime/run_dir.h"
+#include "socket/cancellation.h"
 #include "socket/kin.h"
 #include "socket/os.h"
 #include "socket/steering.h"
@@ -44,20 +45,16 @@ Duration monotonic_now() {
 class Undisturbed {
  public:
   Undisturbed() {
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
     const sigset_t all = all_but_faults();
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
   }
-  ~Undisturbed() {
-    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
-    pthread_setcancelstate(cancel_, nullptr);
-  }
+  ~Undisturbed() { pthread_sigmask(SIG_SETMASK, &mask_, nullptr); }
   Undisturbed(const Undisturbed&) = delete;
   Undisturbed& operator=(const Undisturbed&) = delete;
 
  private:
+  const socket::CancellationOff uncancelled_;
   sigset_t mask_;
-  int cancel_ = 0;
 };
 
 void tell_openings(socket::Wires& wires) {

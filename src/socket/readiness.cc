@@ -1,7 +1,6 @@
 #include "socket/readiness.h"
 
 #include <errno.h>
-#include <pthread.h>
 
 #include <array>
 
@@ -119,15 +118,12 @@ void collect_wake(const WakeTarget& target) {
   collected.targets[collected.count++] = target;
 }
 
+// At the end of a hold, where the thread is not cancelled yet (Guard): write() is a cancellation point.
 void wake_collected() {
   if (collected.count == 0) return;
-  // write() is a cancellation point, and this runs in destructors.
-  int before = 0;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
   const int saved = errno;
   while (collected.count != 0) wake(collected.targets[--collected.count]);
   errno = saved;
-  pthread_setcancelstate(before, nullptr);
 }
 
 }  // namespace bypass::socket

@@ -183,36 +183,31 @@ TEST(Rc, CompareAndSwap_SwapsOnlyWhatIsEqual) {
   EXPECT_EQ(word(pair.a.end, 16), 42U) << "found, and not equal to 0";
 }
 
-TEST(Rc, ReadsBeyondTheLimit_WaitForTheirTurn) {
-  PairConfig config{.rd_atomic = 1};
-  Pair pair(config);
-  for (std::size_t i = 0; i < 20; i++) {
+// So many reads, posted at once, all come whole.
+void expect_reads(Pair& pair, std::size_t count) {
+  for (std::size_t i = 0; i < count; i++) {
     pair.b.end.fill(i * 3000, 3000, static_cast<unsigned>(i));
     pair.a.send({.opcode = IBV_WR_RDMA_READ, .remote_addr = pair.b.end.address(i * 3000), .rkey = pair.b.end.rkey()},
                 i * 3000, 3000);
   }
   pair.fabric.settle();
-  EXPECT_EQ(pair.a.end.poll().size(), 20U);
-  for (std::size_t i = 0; i < 20; i++) EXPECT_TRUE(pair.a.end.holds(i * 3000, 3000, static_cast<unsigned>(i)));
+  EXPECT_EQ(pair.a.end.poll().size(), count);
+  for (std::size_t i = 0; i < count; i++) EXPECT_TRUE(pair.a.end.holds(i * 3000, 3000, static_cast<unsigned>(i)));
   EXPECT_EQ(pair.b.counters().tx_nak, 0U);
+}
+
+TEST(Rc, ReadsBeyondTheLimit_WaitForTheirTurn) {
+  Pair pair(PairConfig{.rd_atomic = 1});
+  expect_reads(pair, 20);
 }
 
 // They count for the life of a connection: after 2^32 reads from the beginning again.
 TEST(Rc, ReadsCountersWrapRound_NothingIsLost) {
   for (const std::uint8_t limit : {1, 3, 10, 127}) {
-    PairConfig config{.rd_atomic = limit};
-    Pair pair(config);
+    Pair pair(PairConfig{.rd_atomic = limit});
     pair.a.qp->req.read_head = pair.a.qp->req.read_tail = 0xffff'fffa;
     pair.b.qp->resp.resource_head = pair.b.qp->resp.resource_tail = 0xffff'fffa;
-    for (std::size_t i = 0; i < 100; i++) {
-      pair.b.end.fill(i * 3000, 3000, static_cast<unsigned>(i));
-      pair.a.send({.opcode = IBV_WR_RDMA_READ, .remote_addr = pair.b.end.address(i * 3000), .rkey = pair.b.end.rkey()},
-                  i * 3000, 3000);
-    }
-    pair.fabric.settle();
-    EXPECT_EQ(pair.a.end.poll().size(), 100U);
-    for (std::size_t i = 0; i < 100; i++) EXPECT_TRUE(pair.a.end.holds(i * 3000, 3000, static_cast<unsigned>(i)));
-    EXPECT_EQ(pair.b.counters().tx_nak, 0U);
+    expect_reads(pair, 100);
   }
 }
 

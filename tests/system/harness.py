@@ -57,10 +57,10 @@ class Side:
     from the first call on) or `bypass`; `server_port` is the server's end of
     the wire, vhost or virtio; `soft`: that wire lies under a software RDMA device, whose raw-packet queue pair is the
     port; `rdma`, `shm`: its connections move to RC queue pairs, or to memory that both ends share. What a scenario asks of any side: start, run, python and so on by role, `address`, `client_address`, `is_ours`."""
-    library = LIB
+    preloaded = LIB
 
     def __init__(self, name, profile="balanced", server_port="vhost", soft=False, rdma=False, shm=False):
-        check(os.path.exists(self.library), f"{self.library} is not built")
+        check(os.path.exists(self.preloaded), f"{self.preloaded} is not built")
         self.name = name
         self.title = f"{server_port} server" if name == "bypass" else name
         self.dir = tempfile.mkdtemp(prefix=f"bypass-test-{name}.")
@@ -113,10 +113,10 @@ class Side:
             env.update({"BYPASS_SOFT": wire, "BYPASS_PORT": "verbs:soft0"} if self.soft else {"BYPASS_PORT": wire})
             env.update(BYPASS_RDMA="soft0" if self.rdma else "off", BYPASS_LOCAL="on" if self.shm else "off")
             env.update(BYPASS_ADDR=f"{address}/24", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
-                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
+                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.preloaded))
         if self.name == "local":
             env.update(BYPASS_LOCAL="on", BYPASS_LOCAL_AFTER="0", BYPASS_PROFILE=self.profile, BYPASS_RUN_DIR=self.path("run"),
-                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.library))
+                       BYPASS_CONFIG=self.path("empty.toml"), **preload(self.preloaded))
         env.update(extra)
         return env
 

@@ -21,7 +21,7 @@ def case(function):
 
 class Wire(Side):
     """A device soft0 a role, at the two ends of one wire."""
-    library = LIBRARY
+    preloaded = LIBRARY
     meeting_point = "127.0.0.1"
 
     def __init__(self, server_port="vhost", mtu=JUMBO):
@@ -39,7 +39,7 @@ class Wire(Side):
 class Interfaces(Namespaces):
     """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or two taps on
     a bridge. The programs meet over kernel sockets beside it."""
-    library = LIBRARY
+    preloaded = LIBRARY
     macs = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
     addresses = {"server": "10.9.0.1", "client": "10.9.0.2"}
 

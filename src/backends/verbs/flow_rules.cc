@@ -62,8 +62,8 @@ bool is_lost(int error) {
 
 }  // namespace
 
-void FlowRules::note(Rule& rule, ibv_flow* made) {
-  rule.refused = made == nullptr && !is_lost(errno);
+void FlowRules::note(Rule& rule, ibv_flow* made, int error) {
+  rule.refused = made == nullptr && !is_lost(error);
   rule.made = made;
 }
 
@@ -82,7 +82,8 @@ bool FlowRules::add(const FlowSpec& flow) {
   Rule& rule = rules_[flow];
   rule.users++;
   if (queue_ == nullptr || rule.made != nullptr || rule.taken.load(std::memory_order_relaxed) != 0) return true;
-  note(rule, create(queue_, number_, mac_, flow));
+  ibv_flow* const made = create(queue_, number_, mac_, flow);
+  note(rule, made, errno);
   return !rule.refused;
 }
 
@@ -120,8 +121,7 @@ std::size_t FlowRules::begin(ibv_qp* queue, std::uint8_t number, const MacAddres
       made = create(queue, number, mac, each.first);
       error = errno;
     });
-    errno = error;
-    note(rule, made);
+    note(rule, made, error);
     if (rule.refused && !told) lost++;
   }
   return lost;

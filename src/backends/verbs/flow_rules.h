@@ -56,7 +56,7 @@ class FlowRules {
   /// Does something with the device for a rule, without the lock; the rule stays.
   template <typename Work>
   static void without_lock(std::unique_lock<std::mutex>& lock, Rule& rule, const Work& work);
-  static void note(Rule& rule, ibv_flow* made);
+  static void note(Rule& rule, ibv_flow* made, int error);
 
   mutable std::mutex mutex_;
   std::map<FlowSpec, Rule, FlowOrder> rules_;

@@ -9,8 +9,6 @@
 // ibv_open_device opens a new one.
 #pragma once
 
-#include <pthread.h>
-
 #include <infiniband/verbs.h>
 
 #include <atomic>
@@ -23,6 +21,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "socket/cancellation.h"
 #include "socket/clock.h"
 #include "softverbs/abi/event_queue.h"
 #include "softverbs/abi/turn_lock.h"
@@ -126,17 +125,11 @@ class Adapter {
 /// meanwhile: the system calls within are nothing that a program knows of.
 class Adapter::Turn {
  public:
-  explicit Turn(Adapter& adapter) : adapter_(adapter) {
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
-    adapter_.lock_.lock();
-  }
-  Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_);
-  }
+  explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock_.lock(); }
+  Turn(Adapter& adapter, std::adopt_lock_t) : adapter_(adapter) {}
   ~Turn() {
     if (!adapter_.inherited_) adapter_.settle();
     adapter_.lock_.unlock();
-    pthread_setcancelstate(cancel_, nullptr);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -171,8 +164,8 @@ class Adapter::Turn {
   void sleeps(bool asleep);
 
  private:
+  const socket::CancellationOff uncancelled_;
   Adapter& adapter_;
-  int cancel_ = PTHREAD_CANCEL_ENABLE;
 };
 
 class Adapter::Patience {
