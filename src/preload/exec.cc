@@ -47,52 +47,58 @@ void collect_arguments(const char* first, char** out, va_list arguments) {
   body;                                                                                            \
   va_end(arguments)
 
+// An exec that comes back.
+int failed(int result) {
+  after_failed_exec();
+  return result;
+}
+
 BYPASS_EXPORT(int, execve, (const char* path, char* const* argv, char* const* environment)) {
   before_exec(path);
-  return real.execve(path, argv, environment);
+  return failed(real.execve(path, argv, environment));
 }
 
 BYPASS_EXPORT(int, execv, (const char* path, char* const* argv)) {
   before_exec(path);
-  return real.execve(path, argv, environ);
+  return failed(real.execve(path, argv, environ));
 }
 
 BYPASS_EXPORT(int, execvp, (const char* file, char* const* argv)) {
   before_exec(file);
-  return real.execvpe(file, argv, environ);
+  return failed(real.execvpe(file, argv, environ));
 }
 
 BYPASS_EXPORT(int, execvpe, (const char* file, char* const* argv, char* const* environment)) {
   before_exec(file);
-  return real.execvpe(file, argv, environment);
+  return failed(real.execvpe(file, argv, environment));
 }
 
 BYPASS_EXPORT(int, fexecve, (int fd, char* const* argv, char* const* environment)) {
   before_exec(nullptr);
-  return real.fexecve(fd, argv, environment);
+  return failed(real.fexecve(fd, argv, environment));
 }
 
 BYPASS_EXPORT(int, execveat,
               (int directory, const char* path, char* const* argv, char* const* environment, int flags)) {
   before_exec(nullptr);
-  return real.execveat(directory, path, argv, environment, flags);
+  return failed(real.execveat(directory, path, argv, environment, flags));
 }
 
 BYPASS_EXPORT(int, execl, (const char* path, const char* first, ...)) {
   before_exec(path);
-  BYPASS_WITH_ARGUMENTS(first, int result = real.execve(path, argv, environ));
+  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execve(path, argv, environ)));
   return result;
 }
 
 BYPASS_EXPORT(int, execlp, (const char* file, const char* first, ...)) {
   before_exec(file);
-  BYPASS_WITH_ARGUMENTS(first, int result = real.execvpe(file, argv, environ));
+  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execvpe(file, argv, environ)));
   return result;
 }
 
 BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
   before_exec(path);
-  BYPASS_WITH_ARGUMENTS(first, int result = real.execve(path, argv, va_arg(arguments, char* const*)));
+  BYPASS_WITH_ARGUMENTS(first, int result = failed(real.execve(path, argv, va_arg(arguments, char* const*))));
   return result;
 }
 

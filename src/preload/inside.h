@@ -11,6 +11,7 @@ namespace bypass::preload {
 
 struct ThreadPath {
   int depth = 0;           // > 0: our own work
+  int least = 0;           // what a handler of the program finds it at
   pid_t vfork_parent = 0;  // process that last called vfork on this thread, 0: none since it was seen back
 };
 inline thread_local constinit ThreadPath thread_path;
@@ -27,6 +28,12 @@ class Inside {
 /// For good: a thread that we started.
 inline void stay_inside() {
   thread_path.depth = 1;
+}
+
+/// Of the program's own calls, until the next one of the kind that ended (exec) has failed: they find sockets that have
+/// ended, and are the kernel's.
+inline void stay_outside() {
+  thread_path.depth = thread_path.least = 1;
 }
 
 /// The rare part of goes_straight(): process.cc.

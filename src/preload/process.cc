@@ -14,6 +14,7 @@
 #include "preload/numbers.h"
 #include "preload/process.h"
 #include "preload/raw_syscall.h"
+#include "preload/signals.h"
 #include "preload/stdio.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
@@ -100,6 +101,15 @@ void before_exec(const char* program) {
   if (!can_be_run(program)) return;
   note_exec(program != nullptr ? program : "fexecve");
   runtime::before_exec();
+  stay_outside();  // the handlers that were held back come now
+  let_handlers_run();
+}
+
+void after_failed_exec() {
+  if (thread_path.least == 0) return;
+  KeepErrno keep;
+  thread_path.depth = thread_path.least = 0;
+  end_acceleration();
 }
 
 namespace {

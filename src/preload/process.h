@@ -15,6 +15,9 @@ void note_vfork();
 /// Nothing happens for a program that cannot be run. Null: one that has no path.
 void before_exec(const char* program);
 
+/// The program goes on, with the kernel's sockets.
+void after_failed_exec();
+
 /// Once, when the process starts to accelerate.
 void prepare_quick_exit();
 

@@ -71,14 +71,14 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   Installed& program = installed[static_cast<std::size_t>(signal)];
   auto& thread = socket::thread_signals;
   bool fault = (signal == SIGTRAP || signal == SIGSYS) && info->si_code > 0;
-  if (thread.in_lock > 0 && !fault) return hold_back(signal, info, static_cast<ucontext_t*>(context));
+  if ((thread.in_lock > 0 || thread.ends) && !fault) return hold_back(signal, info, static_cast<ucontext_t*>(context));
   Handler handler = program.handler.load(std::memory_order_relaxed);
   int flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & SA_RESETHAND) != 0) reset_to_default(signal, flags);
   thread.seen = thread.seen + 1;
   if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
   int depth = thread_path.depth;
-  thread_path.depth = 0;  // the handler is the program's, whatever it interrupted; it may never return
+  thread_path.depth = thread_path.least;  // the handler is the program's, whatever it interrupted; it may never return
   handler(signal, info, context);
   thread_path.depth = depth;
 }
@@ -187,6 +187,11 @@ BYPASS_EXPORT(int, siginterrupt, (int signal, int interrupts)) {
 }
 
 }  // namespace
+
+void let_handlers_run() {
+  socket::thread_signals.ends = false;
+  if (socket::thread_signals.held_back != 0) redeliver();
+}
 
 void wrap_signal_handlers() {
   socket::redeliver_signals = redeliver;

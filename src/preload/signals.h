@@ -10,4 +10,7 @@ namespace bypass::preload {
 /// Puts every handler of the program that is installed now behind the trampoline; later ones go there at once.
 void wrap_signal_handlers();
 
+/// Of the calling thread, after the end of its sockets (runtime::before_exec): what was held back meanwhile.
+void let_handlers_run();
+
 }  // namespace bypass::preload

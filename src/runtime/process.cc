@@ -418,6 +418,7 @@ void before_exit() {
   if (p == nullptr || socket::thread_signals.in_lock > 0) return remove_region();
   Inside inside;
   if (!begin_end(*p)) return;
+  socket::thread_signals.ends = true;
   deliver_rest(*p);
   p->progress.stop();
   p->ports.close(p->shard);

@@ -60,7 +60,9 @@ void count_in() {
 void count_out() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   thread_signals.in_lock = thread_signals.in_lock - 1;
-  if (thread_signals.held_back != 0 && thread_signals.in_lock == 0 && redeliver_signals != nullptr) redeliver_signals();
+  if (thread_signals.held_back == 0 || thread_signals.in_lock != 0 || thread_signals.ends) [[likely]]
+    return;
+  if (redeliver_signals != nullptr) redeliver_signals();
 }
 }  // namespace
 

@@ -215,7 +215,8 @@ int release(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
-    if (file.references.total() > 1) {
+    // One reference that is not this process's is another one's: this process has left its family, and is about to end.
+    if (file.references.total() > 1 || file.references.of(shard().family().slot()) == 0) {
       drop_number(file, fd);
       return 0;
     }

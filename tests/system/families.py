@@ -400,6 +400,17 @@ def forks_beside_busy_threads(side):
     return side.run("server", os.path.join(BUILD, "bin", "forks"), side.client_address, port, 1000 if LONG else 100, timeout=600)
 
 
+@scenario("vhost", "virtio", "rc")
+@leaves_nobody_to_ask
+def handlers_run_while_children_end(side):
+    """What a handler closes in a process that is about to be gone, as apache's children do at a graceful restart, is closed
+    there alone."""
+    port = free_port()
+    server = side.start("server", os.path.join(BUILD, "bin", "last_handlers"), side.address, port, 3000 if LONG else 300, until="ready", timeout=60)
+    got = side.run("client", "/usr/bin/python3", "-c", f"import socket; print(socket.create_connection(('{side.address}', {port})).recv(100))")
+    return got, side.end(server)
+
+
 # --- a shell's children --------------------------------------------------------------------------------------------
 
 @scenario("vhost")
