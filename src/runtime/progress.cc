@@ -146,7 +146,7 @@ void Progress::step() {
     socket::look_at_kernel_halves(shard_.clock().now(), true);
     socket::Guard guard(shard_);
     socket::local_tick(guard);
-    if (socket::local_wants_tick()) pause_ = tick_;
+    if (socket::local_wants_tick(guard)) pause_ = tick_;
   }
   if (watched || (by_others && quiet < pause_)) {
     if (!socket::has_local_links() && doze(polled)) return;
@@ -190,9 +190,11 @@ void Progress::local_step() {
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   // Also while the program polls: it may have eyes for other sockets only.
   socket::look_at_kernel_halves(shard_.clock().now(), true);
+  Duration pause = kPauseWithoutWires;
   {
     socket::Guard guard(shard_);
     socket::local_tick(guard);
+    if (socket::local_wants_tick(guard)) pause = tick_;
     // Nobody has the wires, who would see that one of the family has died.
     const bool alone = shard_.wires().owner_slot() == socket::kNoSlot;
     if (socket::has_kin() && alone && guard.context().now - swept_ >= kSweepEvery) {
@@ -201,7 +203,6 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  const Duration pause = socket::local_wants_tick() ? tick_ : kPauseWithoutWires;
   if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);

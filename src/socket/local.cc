@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "observe/reasons.h"
@@ -304,10 +305,10 @@ void local_number_goes(Socket& socket, int fd) {
 // --- The process's part
 
 bool has_active_local() {
-  return active_links.count != 0;
+  return active_links.count.load(std::memory_order_relaxed) != 0;
 }
 
-bool local_wants_tick() {
+bool local_wants_tick(const Guard&) {
   bool wants = false;
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = end_of(*link.socket);
@@ -341,7 +342,7 @@ void local_save_channels() {
     const int copy = kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0);
     link.watched_fd = copy;
   });
-  active_links = {};
+  new (&active_links) ActiveLinks;
 }
 
 // What the parent's attempts have is closed; what is paired goes on under numbers of this process.

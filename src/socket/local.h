@@ -102,8 +102,8 @@ bool arm_local();
 [[nodiscard]] bool has_local_links();
 /// Does what a vfork child has asked for. Lock held.
 void local_answer(Guard& guard, Socket& socket);
-/// Whether local_tick() is to be called soon, in this process.
-[[nodiscard]] bool local_wants_tick();
+/// Whether local_tick() is to be called soon, in this process. Lock held: a link that ends names no socket any more.
+[[nodiscard]] bool local_wants_tick(const Guard& guard);
 /// Attempts whose time is over end; writers that wait in vain go on over the kernel. Lock held.
 void local_tick(Guard& guard);
 /// The channel of a link has something to say; the kernel's half of a socket has. Lock held.

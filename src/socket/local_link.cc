@@ -53,20 +53,23 @@ void drop_local_link(LocalLink& link) {
 void ActiveLinks::remove(LocalLink& link) {
   if (!link.active) return;
   link.active = false;
-  const auto end = links.begin() + static_cast<std::ptrdiff_t>(count);
+  const std::size_t had = count.load(std::memory_order_relaxed);
+  const auto end = links.begin() + static_cast<std::ptrdiff_t>(had);
   std::copy(std::find(links.begin(), end, &link) + 1, end, std::find(links.begin(), end, &link));
-  count--;
+  count.store(had - 1, std::memory_order_relaxed);
 }
 
 LocalLink* ActiveLinks::add(LocalLink& link) {
   if (link.active) return nullptr;
   LocalLink* oldest = nullptr;
-  if (count == links.size()) {
+  if (count.load(std::memory_order_relaxed) == links.size()) {
     oldest = links[0];
     remove(*oldest);
   }
   link.active = true;
-  links[count++] = &link;
+  const std::size_t had = count.load(std::memory_order_relaxed);
+  links[had] = &link;
+  count.store(had + 1, std::memory_order_relaxed);
   return oldest;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <new>
 #include <span>
@@ -45,9 +46,11 @@ void drop_local_link(LocalLink& link);
 inline constexpr std::size_t kMostActive = 64;
 struct ActiveLinks {
   std::array<LocalLink*, kMostActive> links{};
-  std::size_t count = 0;
+  std::atomic<std::size_t> count{0};  // changed with the lock held, as all of it; read also without
 
-  [[nodiscard]] std::span<LocalLink* const> all() const { return {links.data(), count}; }
+  [[nodiscard]] std::span<LocalLink* const> all() const {
+    return {links.data(), count.load(std::memory_order_relaxed)};
+  }
   void remove(LocalLink& link);
   /// Puts it last. The one that has to go, or null.
   LocalLink* add(LocalLink& link);
