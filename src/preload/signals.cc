@@ -67,6 +67,11 @@ void reset_to_default(int signal, int flags) {
   real.sigaction(signal, &action, nullptr);
 }
 
+void note_stack(const stack_t& stack) {
+  socket::thread_signals.handlers_low = reinterpret_cast<std::uintptr_t>(stack.ss_sp);
+  socket::thread_signals.handlers_high = socket::thread_signals.handlers_low + stack.ss_size;
+}
+
 void trampoline(int signal, siginfo_t* info, void* context) {
   Installed& program = installed[static_cast<std::size_t>(signal)];
   auto& thread = socket::thread_signals;
@@ -75,6 +80,8 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   Handler handler = program.handler.load(std::memory_order_relaxed);
   int flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & SA_RESETHAND) != 0) reset_to_default(signal, flags);
+  note_stack(static_cast<ucontext_t*>(context)->uc_stack);
+  if (thread.in_lock == 0) socket::end_sleep();
   thread.seen = thread.seen + 1;
   if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
   int depth = thread_path.depth;

@@ -62,12 +62,14 @@ void fence_for_closer() {
   if (!fence_each_call.load(std::memory_order_relaxed)) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
+// Seen from `frame`; 0: none.
 void drop_stale(Marks& marks, std::uintptr_t frame) {
-  while (marks.depth > 0 && marks.frame[marks.depth - 1] <= frame) {
+  if (frame == 0) return;
+  while (marks.depth > 0 && socket::is_abandoned(marks.frame[marks.depth - 1], frame)) {
     marks.depth--;
     marks.word[marks.depth].store(0, std::memory_order_relaxed);
   }
-  if (marks.many_frame != 0 && marks.many_frame <= frame) {
+  if (marks.many_frame != 0 && socket::is_abandoned(marks.many_frame, frame)) {
     marks.many_frame = 0;
     marks.many.store(nullptr, std::memory_order_relaxed);
   }

@@ -168,8 +168,25 @@ struct ThreadSignals {
   volatile int held_back = 0;   // signals waiting for the lock to be left
   volatile bool ends = false;   // what the process's numbers name has ended, or is about to: no handler may use it
   bool serves_the_end = false;  // delivers what is left when the process ends; the others stop: Shard::end_for_others
+  // The stack for handlers (sigaltstack(2)) that the thread had when the last one ran; 0: none.
+  std::uintptr_t handlers_low = 0, handlers_high = 0;
 };
 extern constinit thread_local ThreadSignals thread_signals;  // constinit: no call to see whether it is made
+
+/// Whether a call of this thread with a frame at `frame` has been jumped out of (siglongjmp() in a handler on top of
+/// it), as seen from one that runs now, at `here`: stacks grow downwards, and a handler on a stack of its own stands on
+/// top of calls on another.
+[[nodiscard]] inline bool is_abandoned(std::uintptr_t frame, std::uintptr_t here) {
+  const auto is_of_handlers = [](std::uintptr_t address) {
+    return address >= thread_signals.handlers_low && address < thread_signals.handlers_high;
+  };
+  return is_of_handlers(frame) == is_of_handlers(here) ? frame <= here : is_of_handlers(frame);
+}
+
+/// Before a handler of the program runs on this thread: the thread's sleep, if it stands on top of one, is over, so
+/// that nothing of it stays registered when the handler does not come back.
+void end_sleep();
+
 /// Called after the lock has been left when held_back is set; src/preload queues the signals again.
 extern void (*redeliver_signals)();
 

@@ -336,9 +336,8 @@ void Guard::pause() {
   shard_.leave();
   held_ = false;
   shard_.lock_.unlock();
-  count_out();
   wake_collected();
-  pthread_setcancelstate(cancel_state_, nullptr);
+  end();
 }
 
 void Guard::leave_untouched() {
@@ -352,9 +351,10 @@ void Guard::begin() {
   count_in();
 }
 
+// A handler that was held back runs in count_out(), and may not come back.
 void Guard::end() {
-  count_out();
   pthread_setcancelstate(cancel_state_, nullptr);
+  count_out();
 }
 
 void Guard::resume() {

@@ -124,10 +124,11 @@ void end_if_unused(Guard& guard, File& file) {
   if (file.alive && file.ending && file.users == 0) end_file(guard, file);
 }
 
-Pin::~Pin() {
+[[gnu::noinline]] Pin::~Pin() {
   Guard guard(shard());
   hold_end(file_);
   end_if_unused(guard, file_);
+  drop_abandoned(guard, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
 }
 
 void own_first(File& file) {
@@ -215,6 +216,7 @@ int release(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
+    drop_abandoned(guard, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
     // One reference that is not this process's is another one's: this process has left its family, and is about to end.
     if (file.references.total() > 1 || file.references.of(shard().family().slot()) == 0) {
       drop_number(file, fd);

@@ -24,14 +24,12 @@ int DualCondition::begin_asking(Guard& guard) {
   const int number = half.number;
   half.in = half.error = false;
   half.taking++;
-  hold(socket_);
   guard.pause();
   return number;
 }
 
 void DualCondition::end_asking(Guard& guard, long answer) {
   guard.resume();
-  hold_end(socket_);
   KernelHalf& half = *kernel_half(socket_);
   half.taking--;
   note_answer(half, answer);

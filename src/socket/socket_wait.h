@@ -127,7 +127,8 @@ class DualCondition : public SocketCondition {
   /// See kernel_half.h for the order of flags and question.
   template <typename Ask>
   long ask_kernel(Guard& guard, Ask ask) {
-    const CancellationOff off;  // what the call takes must not be lost
+    const CancellationOff off;      // what the call takes must not be lost,
+    const Busy asking(socket_, 0);  // nor by a handler that does not come back
     const int number = begin_asking(guard);
     const long r = ask(number);
     end_asking(guard, r);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "socket/doorbell.h"
 #include "socket/errno_map.h"
@@ -78,36 +79,56 @@ class CallMask {
   sigset_t before_;
 };
 
-/// A sleeper's links, and its watch over the wires. What it holds goes with it, also on cancellation.
+/// What is registered of the calling thread's sleep. Not on its stack: a handler on top of the sleep may never come
+/// back.
+struct Sleep {
+  Waiter* waiter = nullptr;  // null: nothing is
+  bool counted = false;      // among the sleepers that the wire has to wake
+  bool watching = false;     // over the wires, for all
+};
+thread_local constinit Sleep my_sleep;
+
+// Lock held.
+void end_my_sleep() {
+  const Sleep ended = std::exchange(my_sleep, {});
+  // One that is the parent's: a handler that the trampoline does not know has forked on top of it.
+  if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
+  if (ended.counted) shard().count_sleeper(-1);
+  if (ended.watching) {
+    shard().disarm_locked();
+    shard().end_watch();
+  }
+  unlink_waiter(*ended.waiter);
+}
+
+/// A sleep: its thread's links, and its watch over the wires. What it holds goes with it, also on cancellation.
 class Bed {
  public:
   explicit Bed(Waiter& waiter) : waiter_(waiter) {}
-  ~Bed() {
-    if (up_) return;
-    Guard guard(shard());
-    leave();
-  }
+  ~Bed() { end_sleep(); }
   Bed(const Bed&) = delete;
   Bed& operator=(const Bed&) = delete;
 
   /// Links the waiter and looks a last time. kAgain with `quiet()`: sleep.
   long lie_down(Condition& condition, Instant deadline) {
     Guard guard(shard());
+    end_my_sleep();
     if (condition.changed()) {
       const long r = condition.attempt(guard);
       if (r != kAgain) return r;
     }
+    my_sleep.waiter = &waiter_;
     if (!condition.link(waiter_)) return kAgain;
     waiter_.asleep = true;
-    counted_ = condition.needs_wire();
-    if (counted_) shard().count_sleeper(1);
-    const bool come = counted_ && arm_local();
+    my_sleep.counted = condition.needs_wire();
+    if (my_sleep.counted) shard().count_sleeper(1);
+    const bool come = my_sleep.counted && arm_local();
     if (come && condition.changed()) return condition.attempt(guard);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
       quiet_ = !come;
       return kAgain;
     }
-    watching_ = true;
+    my_sleep.watching = true;
     const bool armed = shard().arm_locked();
     const std::size_t received = shard().poll_locked();
     dispatch_events(shard().stack());
@@ -122,28 +143,18 @@ class Bed {
     if (condition.needs_wire()) shard().poll_locked();
     dispatch_events(shard().stack());
     const long r = condition.changed() ? condition.attempt(guard) : kAgain;
-    leave();
-    up_ = true;
+    end_my_sleep();
     return r;
   }
+  /// Out of all lists: before its time, where a handler has run.
+  [[nodiscard]] bool up() const { return my_sleep.waiter == nullptr; }
   [[nodiscard]] bool quiet() const { return quiet_; }
-  [[nodiscard]] bool watching() const { return watching_; }
-  [[nodiscard]] Instant until(Instant deadline) const { return watching_ ? until_ : deadline; }
+  [[nodiscard]] bool watching() const { return my_sleep.watching; }
+  [[nodiscard]] Instant until(Instant deadline) const { return watching() ? until_ : deadline; }
 
  private:
-  void leave() {
-    if (waiter_.target.slot != shard().family().slot())
-      return;  // a handler on top of the wait has forked: the parent's
-    if (counted_) shard().count_sleeper(-1);
-    if (watching_) {
-      shard().disarm_locked();
-      shard().end_watch();
-    }
-    unlink_waiter(waiter_);
-  }
-
   Waiter& waiter_;
-  bool counted_ = false, watching_ = false, quiet_ = false, up_ = false;
+  bool quiet_ = false;
   Instant until_ = kNever;
 };
 
@@ -320,6 +331,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   {
     SignalsBlocked blocked;
     if (interrupted()) return kInterrupted;
+    if (bed.up()) return kAgain;  // a handler has run all the same, and the call is one that goes on
     const unsigned seen = thread_signals.seen;
     const int ready = kernel->ppoll(set.data(), set.size(), until == kNever ? nullptr : &limit, &blocked.before());
     foreign_handler_ = ready < 0 && errno == EINTR && thread_signals.seen == seen;
@@ -341,6 +353,12 @@ bool Waiting::interrupted() {
 }
 
 }  // namespace
+
+void end_sleep() {
+  if (my_sleep.waiter == nullptr) return;
+  const Guard guard(shard());
+  end_my_sleep();
+}
 
 std::span<pollfd> Condition::sleep_set(std::size_t spare) {
   return {few_, std::min(spare, kFewDescriptors)};

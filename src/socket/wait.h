@@ -52,6 +52,7 @@ struct Waiter {
   struct Hold {
     File* file;
     std::uint32_t flag;
+    std::uintptr_t frame;  // of the call, within a few bytes
   };
   static constexpr std::uint32_t kHolds = 8;  // a call, its copy, and handlers' calls on top of it
   std::array<Hold, kHolds> holds{};
@@ -64,6 +65,8 @@ Waiter* my_waiter();
 void forget_waiter();
 /// A process has died: its threads' holds and links are undone, their waiters freed. Lock held.
 void drop_waiters(Guard& guard, std::uint32_t slot);
+/// What calls of this thread held that it has jumped out of, as seen from a call with a frame at `here`, is undone.
+void drop_abandoned(Guard& guard, std::uintptr_t here);
 /// A process has died, perhaps between telling a sleeper and waking it: all that have been told are woken. Lock held.
 void wake_told();
 /// The progress thread's, when its doorbell has rung: passes on what other processes had for sleepers that have none

@@ -100,23 +100,38 @@ void forget_waiter() {
   is_forked = true;
 }
 
-void hold(File& file, std::uint32_t flag) {
+// Not inlined, as its end is not: their frames are compared.
+[[gnu::noinline]] void hold(File& file, std::uint32_t flag) {
   file.users++;
   if (flag != 0) socket_of(file).set(flag);
   Waiter* const waiter = record();
   // One more than there are places for is not undone by a death: the object then stays.
-  if (waiter != nullptr && waiter->held < Waiter::kHolds) waiter->holds[waiter->held++] = {&file, flag};
+  if (waiter != nullptr && waiter->held < Waiter::kHolds)
+    waiter->holds[waiter->held++] = {&file, flag, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0))};
 }
 
 void hold_end(File& file, std::uint32_t flag) {
   Waiter* const waiter = thread_waiter.waiter;
   if (waiter == nullptr && is_forked) return;  // the parent's: a handler on top of its call has forked
-  undo_hold({&file, flag});
+  undo_hold({&file, flag, 0});
   if (waiter == nullptr) return;
   for (std::uint32_t i = waiter->held; i-- > 0;) {
     if (waiter->holds[i].file != &file || waiter->holds[i].flag != flag) continue;
     waiter->holds[i] = waiter->holds[--waiter->held];
     return;
+  }
+}
+
+void drop_abandoned(Guard& guard, std::uintptr_t here) {
+  Waiter* const waiter = thread_waiter.waiter;
+  if (waiter == nullptr) return;
+  for (std::uint32_t i = waiter->held; i-- > 0;) {
+    const Waiter::Hold hold = waiter->holds[i];
+    if (!is_abandoned(hold.frame, here)) continue;
+    waiter->holds[i] = waiter->holds[--waiter->held];
+    undo_hold(hold);
+    signal_idle(*hold.file);
+    end_if_unused(guard, *hold.file);
   }
 }
 

@@ -131,6 +131,16 @@ def threads_are_cancelled(side):
     return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 20000 if LONG else 400)
 
 
+@scenario("vhost", "local", "rc", "shm", "veth", "verbs")
+@leaves_nobody_to_ask
+def handlers_jump_out_of_calls(side):
+    """By siglongjmp, as programs have their timeouts; nothing of the call stays behind."""
+    port, program = free_port(), os.path.join(BUILD, "bin", "jumps")
+    server = side.start("server", program, "server", side.address, port, until="ready")
+    got = side.run("client", program, "client", side.address, port, 1000 if LONG else 100, timeout=200 if LONG else 60)
+    return got, side.end(server)
+
+
 def iperf3(side, *arguments):
     port = free_port()
     server = side.start("server", "iperf3", "-s", "-1", "-B", side.address, "-p", port, "--forceflush", until="Server listening")

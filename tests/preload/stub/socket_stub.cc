@@ -27,6 +27,7 @@ struct File {
 const Kernel* kernel = nullptr;
 constinit thread_local ThreadSignals thread_signals;
 void (*redeliver_signals)() = nullptr;
+void end_sleep() {}
 
 namespace {
 
