@@ -38,7 +38,7 @@ void collect_arguments(const char* first, char** out, va_list arguments) {
   va_end(counting);                                                                                \
   if (count == 0) {                                                                                \
     errno = E2BIG;                                                                                 \
-    return -1;                                                                                     \
+    return failed(-1);                                                                             \
   }                                                                                                \
   char** argv = static_cast<char**>(__builtin_alloca(static_cast<size_t>(count) * sizeof(char*))); \
   va_start(arguments, first);                                                                      \

@@ -61,6 +61,7 @@ void adopt_numbers() {
 void after_fork_in_child() {
   thread_path.vfork_parent = 0;
   decide_again();
+  let_handlers_run();  // one that is forked while its parent ends goes on
   if (!has_started()) return;
   KeepErrno keep;
   forget_uses_after_fork();

@@ -162,6 +162,18 @@ bool defer(std::uintptr_t word) {
   errno = saved;
 }
 
+// What a handler that did not come back has left behind, as seen from a call at `frame`.
+void drop_left(Marks& marks, std::uintptr_t frame) {
+  if (!socket::has_left_handler(frame)) [[likely]]
+    return;
+  const int saved = errno;
+  const std::uintptr_t bound = socket::forget_left_handlers(frame);
+  drop_stale(marks, bound);
+  socket::drop_left(bound);
+  if (deferred_count.load(std::memory_order_relaxed) != 0) release_deferred();
+  errno = saved;
+}
+
 }  // namespace
 
 Use::Use(int fd, Kinds kinds) {
@@ -177,6 +189,7 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
   Marks* marks = my_marks != nullptr ? my_marks : take_marks();
   if (marks == nullptr) return;
   drop_stale(*marks, stale_below);
+  if (stale_below != 0) drop_left(*marks, stale_below);
   int place = marks->depth < Marks::kDepth ? marks->depth : Marks::kDepth - 1;
   marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);
   saved_errno_ = errno;
@@ -210,6 +223,7 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
   Marks* marks = my_marks != nullptr ? my_marks : take_marks();
   if (marks == nullptr) return;
   drop_stale(*marks, reinterpret_cast<std::uintptr_t>(this));
+  drop_left(*marks, reinterpret_cast<std::uintptr_t>(this));
   saved_errno_ = errno;
   for (socket::PollItem& item : items) {
     item.file = fd_table.load(item.fd).file();
@@ -237,7 +251,11 @@ UseMany::~UseMany() {
 }
 
 void release_entry(Entry entry, int fd) {
-  if (my_marks != nullptr) drop_stale(*my_marks, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
+  const auto frame = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+  if (my_marks != nullptr) {
+    drop_stale(*my_marks, frame);
+    drop_left(*my_marks, frame);
+  }
   if (!is_in_use(entry)) {
     socket::release(*entry.file(), fd);
     return;

@@ -47,13 +47,18 @@ class Undisturbed {
   Undisturbed() {
     const sigset_t all = all_but_faults();
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
+    socket::thread_signals.serves_the_end = true;
   }
-  ~Undisturbed() { pthread_sigmask(SIG_SETMASK, &mask_, nullptr); }
+  ~Undisturbed() {
+    socket::thread_signals.serves_the_end = before_;
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
   Undisturbed(const Undisturbed&) = delete;
   Undisturbed& operator=(const Undisturbed&) = delete;
 
  private:
   const socket::CancellationOff uncancelled_;
+  const bool before_ = socket::thread_signals.serves_the_end;
   sigset_t mask_;
 };
 

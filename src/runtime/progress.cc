@@ -79,13 +79,12 @@ void Progress::join_family() {
     BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
     return;
   }
-  {
-    const socket::Guard guard(shard_);
-    shard_.family().own().doorbell = target.doorbell;
-  }
   int expected = -1;
-  if (doorbell_fd_.compare_exchange_strong(expected, fd)) return wake();
-  socket::close_own(fd);
+  {
+    const socket::Guard guard(shard_);  // the name is that of the one that stays, should two threads come here
+    if (doorbell_fd_.compare_exchange_strong(expected, fd)) shard_.family().own().doorbell = target.doorbell;
+  }
+  expected == -1 ? wake() : socket::close_own(fd);
 }
 
 void Progress::close_wake() {

@@ -170,18 +170,37 @@ struct ThreadSignals {
   bool serves_the_end = false;  // delivers what is left when the process ends; the others stop: Shard::end_for_others
   // The stack for handlers (sigaltstack(2)) that the thread had when the last one ran; 0: none.
   std::uintptr_t handlers_low = 0, handlers_high = 0;
+  // The frames of handlers that run, or have been left by a jump; the innermost is the last. More than there are places
+  // for share the last one.
+  static constexpr unsigned kHandlers = 8;
+  std::uintptr_t handler_frames[kHandlers] = {};
+  unsigned handlers = 0;
 };
 extern constinit thread_local ThreadSignals thread_signals;  // constinit: no call to see whether it is made
 
-/// Whether a call of this thread with a frame at `frame` has been jumped out of (siglongjmp() in a handler on top of
-/// it), as seen from one that runs now, at `here`: stacks grow downwards, and a handler on a stack of its own stands on
-/// top of calls on another.
+/// Whether what has a frame at `frame` of this thread is gone, jumped out of (siglongjmp() in a handler), as seen from
+/// what runs now, at `here`: stacks grow downwards, and a handler on a stack of its own stands on top of calls on
+/// another.
 [[nodiscard]] inline bool is_abandoned(std::uintptr_t frame, std::uintptr_t here) {
   const auto is_of_handlers = [](std::uintptr_t address) {
     return address >= thread_signals.handlers_low && address < thread_signals.handlers_high;
   };
   return is_of_handlers(frame) == is_of_handlers(here) ? frame <= here : is_of_handlers(frame);
 }
+
+/// Where a call begins, with a frame at `here`: whether a handler has been left by a jump, and with it the calls that
+/// it had interrupted. Known where `here` is above the handler's frame.
+[[nodiscard]] inline bool has_left_handler(std::uintptr_t here) {
+  const unsigned n = thread_signals.handlers;
+  return n != 0 &&
+         is_abandoned(thread_signals.handler_frames[(n < ThreadSignals::kHandlers ? n : ThreadSignals::kHandlers) - 1],
+                      here);
+}
+/// Forgets such handlers. Calls are gone that are so as seen from the result, the frame of the innermost handler that
+/// runs.
+std::uintptr_t forget_left_handlers(std::uintptr_t here);
+/// Undoes what such calls held of objects.
+void drop_left(std::uintptr_t bound);
 
 /// Before a handler of the program runs on this thread: the thread's sleep, if it stands on top of one, is over, so
 /// that nothing of it stays registered when the handler does not come back.

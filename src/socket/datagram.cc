@@ -108,6 +108,7 @@ long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, sockle
 long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
   if (socket.details->peer_is_kernel) disconnect_kernel_half(socket, fd);
   Guard guard(shard());
+  if (socket.binding == nullptr) return failure(Error::kNotConnected);  // disconnected by another thread just now
   udp_engine().connect(*socket.binding, remote);
   socket.details->peer = remote;
   socket.details->peer_is_kernel = false;

@@ -203,7 +203,7 @@ std::size_t harvest(Epoll& set, std::span<epoll_event> out) {
     n++;
     if ((item.events & EPOLLONESHOT) != 0)
       item.events &= kFlags;
-    else if ((item.events & EPOLLET) == 0)
+    else if ((item.events & EPOLLET) == 0 && !item.ready)  // asked for its bits it may have signalled itself
       enqueue(item);
   }
   if (list != nullptr) {  // no room for these: they come first next time

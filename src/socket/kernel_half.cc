@@ -214,6 +214,7 @@ void look_at_kernel_halves(Instant now, bool always) {
   std::array<epoll_event, 32> events;
   int n = 0;
   do {
+    const HandlersOff off;  // an edge that is told is told once
     const std::uint32_t before = takes.load(std::memory_order_relaxed);
     n = static_cast<int>(os::epoll_now(set, events.data(), static_cast<int>(events.size())));
     if (n <= 0) return;

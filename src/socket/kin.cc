@@ -104,6 +104,7 @@ void end_fork_in_parent(const Fork& fork, std::int32_t child) {
 
 bool join_family(const Fork& fork) {
   thread_signals.in_lock = 0;
+  forget_sleep();
   forget_waiter();
   forget_doorbells();
   forget_kernel_halves();
@@ -128,6 +129,7 @@ void end_fork_in_child(const Fork& fork) {
   Guard guard(shard());
   drop_references(guard, fork.reserved);
   shard().family().end_reserved(fork.reserved);
+  drop_unadopted_links();
   count_members();
   call_owner();
 }
@@ -135,6 +137,7 @@ void end_fork_in_child(const Fork& fork) {
 void leave_family(Guard& guard) {
   const std::uint32_t slot = shard().family().slot();
   drop_waiters(guard, slot);
+  drop_my_waiter();
   drop_references(guard, slot);
 }
 

@@ -235,6 +235,7 @@ bool local_give_up(Guard& guard, Socket& socket) {
   if (end.stage != Stage::kOver || socket.users != 0 || socket.waiters != nullptr) return false;
   if (socket.pending_error != 0) return false;
   if (end.paths.tx() == shm::Switch::Tx::kReturning) return false;
+  local_forget(socket);
   give_to_kernel(guard, socket);
   return true;
 }
@@ -285,10 +286,14 @@ void local_end(Guard& guard, Socket& socket) {
   if (link != nullptr && end_of(socket).stage == Stage::kPaired) {
     hear_channel(socket, *link);
     if (is_paired(socket)) give_back(socket, *link);
-    if (is_paired(socket)) reset_if_unread(socket, *link);
-    say_shut(*link);
+    if (is_paired(socket)) {
+      reset_if_unread(socket, *link);
+      say_shut(*link);
+    }
   }
-  if (link != nullptr) drop_local_link(*link);
+  if (link == nullptr) return;
+  // Another thread of a process that ends may be in the middle of a copy: what it copies from or to stays.
+  shard().ended() ? silence_local_link(*link) : drop_local_link(*link);
 }
 
 void local_forget(Socket& socket) {
@@ -356,6 +361,14 @@ void local_restore_channels() {
     link.pairing.abandon();
     if (!paired || copy < 0) return drop_local_link(link);
     link.channel = shm::Channel(shm::Descriptor::kept(copy));
+  });
+}
+
+void drop_unadopted_links() {
+  const std::uint32_t slot = shard().family().slot();
+  for_each_local_link([slot](LocalLink& link) {
+    const SlotId id = objects->sockets.id_of(link.socket);
+    if (id.generation != link.generation || link.socket->references.of(slot) == 0) drop_local_link(link);
   });
 }
 

@@ -102,6 +102,8 @@ bool arm_local();
 [[nodiscard]] bool has_local_links();
 /// Does what a vfork child has asked for. Lock held.
 void local_answer(Guard& guard, Socket& socket);
+/// In a forked child that has adopted its numbers: what it has of connections that are not among them. Lock held.
+void drop_unadopted_links();
 /// Whether local_tick() is to be called soon, in this process. Lock held: a link that ends names no socket any more.
 [[nodiscard]] bool local_wants_tick(const Guard& guard);
 /// Attempts whose time is over end; writers that wait in vain go on over the kernel. Lock held.

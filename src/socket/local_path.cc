@@ -13,6 +13,7 @@
 #include "socket/local_kernel.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
+#include "socket/wait.h"
 
 namespace bypass::socket {
 
@@ -53,8 +54,13 @@ void take_timeouts(Socket& socket, int fd) {
     socket.low_water = static_cast<std::uint32_t>(low_water);
 }
 
+// The copy that is under way may be another process's, over a link of its own.
 void end_local_link(const Socket& socket, LocalLink& link) {
-  if (!socket.has(kReading | kWriting)) return drop_local_link(link);
+  if (!socket.has(kReading | kWriting) || !is_copied_here(socket)) return drop_local_link(link);
+  silence_local_link(link);
+}
+
+void silence_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
   link.watched = false;

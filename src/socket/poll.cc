@@ -90,6 +90,7 @@ class PollCondition final : public Condition {
       if (is_kernel(item)) continue;
       versions_ += item.file->readiness.version.load(std::memory_order_relaxed);
       wire_ = wire_ || wants_wire(*item.file);
+      hear_new_half(item);
       item.revents = item.file->alive ? bits_of(item) : short{POLLNVAL};
       ready += item.revents != 0;
     }
@@ -131,6 +132,14 @@ class PollCondition final : public Condition {
   static bool has_dual(const File& file) {
     if (kind(file) != FileKind::kEpoll) return has_kernel_half(file);
     return has_kernel_half(file) || static_cast<const Epoll&>(file).dual_items.load(std::memory_order_relaxed) != 0;
+  }
+  // Of a set that got its first kernel descriptor meanwhile, of a datagram socket that hears the kernel again.
+  void hear_new_half(const PollItem& item) {
+    if (kind(*item.file) == FileKind::kEpoll && item.file->alive &&
+        static_cast<const Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed) &&
+        !has_kernel_half(*item.file))
+      watch_kernel_half(*item.file, item.fd);
+    duals_ = duals_ || has_dual(*item.file);
   }
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)

@@ -67,7 +67,7 @@ void count_out() {
 }  // namespace
 
 void Shard::stop_if_ended() {
-  if (!ended_ || thread_signals.serves_the_end) [[likely]]
+  if (!ended() || thread_signals.serves_the_end) [[likely]]
     return;
   lock_.unlock();
   count_out();
@@ -231,13 +231,13 @@ void Shard::disarm() {
 
 std::size_t Shard::wait_descriptors(std::span<int> out) {
   std::size_t n = 0;
+  Guard guard(*this);  // a thread that has the lock may end a port or a link just now
   for (std::size_t i = 0; i < context_.ports && n < out.size(); i++) {
     const PortQueue& queue = context_.queues[i];
     const int fd = queue.port()->wait_descriptor(queue.queue());
     if (fd >= 0) out[n++] = fd;
   }
   if (links_ == nullptr) return n;
-  Guard guard(*this);  // a thread that has the lock may end a link just now
   const int links = link_watch_.descriptor(*links_);
   if (links >= 0 && n < out.size()) out[n++] = links;
   return n;
@@ -306,13 +306,22 @@ void Shard::forget_threads() {
   sleepers_.store(0, std::memory_order_relaxed);
   last_poll_.store(0, std::memory_order_relaxed);
   dozer_fd_ = -1;
-  fresh_ = idle_ = ended_ = false;
+  fresh_ = idle_ = false;
+  ended_.store(false, std::memory_order_relaxed);
 }
 
 bool Shard::doze_while_watched(int event_fd) {
   const bool watched = watched_.load(std::memory_order_relaxed);
   if (watched) dozer_fd_ = event_fd;
   return watched;
+}
+
+HandlersOff::HandlersOff() {
+  count_in();
+}
+
+HandlersOff::~HandlersOff() {
+  count_out();
 }
 
 Guard::Guard(Shard& shard) : shard_(shard) {
@@ -347,8 +356,8 @@ void Guard::leave_untouched() {
 }
 
 void Guard::begin() {
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
   count_in();
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
 }
 
 // A handler that was held back runs in count_out(), and may not come back.

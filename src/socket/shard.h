@@ -115,7 +115,10 @@ class Shard {
 
   /// The process ends: its other threads stop where they next ask for the lock, as those of a process that the
   /// kernel ends do, and see nothing of sockets that end under them. Lock held.
-  void end_for_others() { ended_ = true; }
+  void end_for_others() { ended_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_relaxed); }
+  /// The progress thread relies on the ports being armed.
+  [[nodiscard]] bool progress_sleeps() const { return owns_wires_ && wires_->progress.asleep; }
 
   // The process's side, called by src/runtime with the lock held.
   void add_port(Port* port, std::uint16_t queue);
@@ -145,7 +148,7 @@ class Shard {
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
   bool idle_ = false;
   bool served_ = false;  // the last poll took frames that other processes had left
-  bool ended_ = false;
+  std::atomic<bool> ended_{false};
   std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;
   fastpath::PeerLinks* links_ = nullptr;
@@ -185,6 +188,15 @@ class Guard {
   Shard& shard_;
   bool held_ = false;
   int cancel_state_ = 0;  // the thread's own
+};
+
+/// For a scope outside the lock: the program's handlers are held back on this thread, as inside it.
+class HandlersOff {
+ public:
+  HandlersOff();
+  ~HandlersOff();
+  HandlersOff(const HandlersOff&) = delete;
+  HandlersOff& operator=(const HandlersOff&) = delete;
 };
 
 /// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).

@@ -103,7 +103,7 @@ void give_to_kernel(Guard&, Socket& socket) {
 }
 
 void end_socket(Guard& guard, Socket& socket) {
-  if (socket.path == Path::kLocal) local_end(guard, socket);
+  socket.path == Path::kLocal ? local_end(guard, socket) : local_forget(socket);
   unwatch_kernel_half(socket);
   Context& ctx = guard.context();
   if (socket.kind == FileKind::kListener) {
@@ -124,11 +124,10 @@ void end_if_unused(Guard& guard, File& file) {
   if (file.alive && file.ending && file.users == 0) end_file(guard, file);
 }
 
-[[gnu::noinline]] Pin::~Pin() {
+Pin::~Pin() {
   Guard guard(shard());
   hold_end(file_);
   end_if_unused(guard, file_);
-  drop_abandoned(guard, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
 }
 
 void own_first(File& file) {
@@ -151,7 +150,7 @@ void number_goes_away(File& file, int fd) {
 void drop_number(File& file, int fd) {
   drop_reference(file);
   if (file.references.of(shard().family().slot()) == 0) {
-    if (is_local(file)) local_forget(socket_of(file));
+    if (file.kind != FileKind::kEpoll) local_forget(socket_of(file));
     return forget_kernel_half(file);
   }
   if (fd >= 0) number_goes_away(file, fd);
@@ -216,7 +215,6 @@ int release(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
-    drop_abandoned(guard, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)));
     // One reference that is not this process's is another one's: this process has left its family, and is about to end.
     if (file.references.total() > 1 || file.references.of(shard().family().slot()) == 0) {
       drop_number(file, fd);

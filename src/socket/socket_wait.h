@@ -127,10 +127,12 @@ class DualCondition : public SocketCondition {
   /// See kernel_half.h for the order of flags and question.
   template <typename Ask>
   long ask_kernel(Guard& guard, Ask ask) {
-    const CancellationOff off;      // what the call takes must not be lost,
-    const Busy asking(socket_, 0);  // nor by a handler that does not come back
+    const Busy asking(socket_, 0);  // what the call takes must not be lost by a handler that does not come back,
     const int number = begin_asking(guard);
-    const long r = ask(number);
+    const long r = [&] {
+      const CancellationOff off;  // nor by the thread's end
+      return ask(number);
+    }();
     end_asking(guard, r);
     return r;
   }

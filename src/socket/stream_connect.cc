@@ -15,6 +15,7 @@ using tcp::State;
 
 // A failed attempt leaves an unconnected socket that may try again (inet_stream_connect's sock_error).
 long give_up(Guard& guard, Socket& socket) {
+  if (socket.has(kReading | kWriting)) return failure(Error::kAlready);  // another thread still copies
   const Error error = tcp_engine().take_error(*socket.tcb);
   stream::close(guard.context(), *socket.tcb);
   socket.tcb = nullptr;

@@ -95,7 +95,7 @@ void end_my_sleep() {
   if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
   if (ended.counted) shard().count_sleeper(-1);
   if (ended.watching) {
-    shard().disarm_locked();
+    if (!shard().progress_sleeps()) shard().disarm_locked();
     shard().end_watch();
   }
   unlink_waiter(*ended.waiter);
@@ -358,6 +358,16 @@ void end_sleep() {
   if (my_sleep.waiter == nullptr) return;
   const Guard guard(shard());
   end_my_sleep();
+}
+
+void forget_sleep() {
+  my_sleep = {};
+}
+
+std::uintptr_t forget_left_handlers(std::uintptr_t here) {
+  ThreadSignals& t = thread_signals;
+  while (has_left_handler(here)) t.handlers--;
+  return t.handlers == 0 ? UINTPTR_MAX : t.handler_frames[std::min(t.handlers, ThreadSignals::kHandlers) - 1];
 }
 
 std::span<pollfd> Condition::sleep_set(std::size_t spare) {

@@ -61,17 +61,20 @@ struct Waiter {
 
 /// The calling thread's, able to sleep. Null when there is no descriptor or no memory for one.
 Waiter* my_waiter();
-/// A forked child's thread has none of its own yet.
+/// A forked child's thread has none of its own yet, and does not sleep.
 void forget_waiter();
+void forget_sleep();
+/// The calling thread's has been freed.
+void drop_my_waiter();
 /// A process has died: its threads' holds and links are undone, their waiters freed. Lock held.
 void drop_waiters(Guard& guard, std::uint32_t slot);
-/// What calls of this thread held that it has jumped out of, as seen from a call with a frame at `here`, is undone.
-void drop_abandoned(Guard& guard, std::uintptr_t here);
 /// A process has died, perhaps between telling a sleeper and waking it: all that have been told are woken. Lock held.
 void wake_told();
 /// The progress thread's, when its doorbell has rung: passes on what other processes had for sleepers that have none
 /// of their own. Lock held.
 void pass_on_wakes();
+/// A thread of this process copies to or from the socket without the lock. Lock held; cold.
+[[nodiscard]] bool is_copied_here(const File& file);
 /// Lock held. False when the arena has no room for the links: the caller then does not sleep.
 bool link_waiter(Waiter& waiter, File& file, std::uint32_t mask, bool exclusive);
 bool reserve_links(Waiter& waiter, std::size_t count);

@@ -12,14 +12,33 @@ namespace bypass::socket {
 
 namespace {
 
+void undo_hold(const Waiter::Hold& hold) {
+  hold.file->users--;
+  if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
+}
+
+/// Those of calls that are gone, as seen from `bound`.
+void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
+  for (std::uint32_t i = waiter.held; i-- > 0;) {
+    const Waiter::Hold hold = waiter.holds[i];
+    if (!is_abandoned(hold.frame, bound)) continue;
+    waiter.holds[i] = waiter.holds[--waiter.held];
+    undo_hold(hold);
+    signal_idle(*hold.file);
+    end_if_unused(guard, *hold.file);  // may let go of the lock for a moment, and a handler run
+    i = waiter.held;
+  }
+}
+
 /// Gives the waiter back when its thread ends.
 struct ThreadWaiter {
   Waiter* waiter = nullptr;
   ~ThreadWaiter() {
-    if (waiter == nullptr || environment.shard == nullptr) return;
+    if (waiter == nullptr || environment.shard == nullptr || shard().ended()) return;
     Guard guard(shard());
     if (waiter->target.slot != shard().family().slot()) return;  // a parent's
     unlink_waiter(*waiter);
+    drop_holds(guard, *waiter, UINTPTR_MAX);
     waiter->free_next = objects->idle_waiters;
     objects->idle_waiters = waiter;
     waiter = nullptr;
@@ -75,11 +94,6 @@ Waiter* record() {
   return thread_waiter.waiter;
 }
 
-void undo_hold(const Waiter::Hold& hold) {
-  hold.file->users--;
-  if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
-}
-
 }  // namespace
 
 Waiter* my_waiter() {
@@ -100,8 +114,11 @@ void forget_waiter() {
   is_forked = true;
 }
 
-// Not inlined, as its end is not: their frames are compared.
-[[gnu::noinline]] void hold(File& file, std::uint32_t flag) {
+void drop_my_waiter() {
+  thread_waiter.waiter = nullptr;
+}
+
+void hold(File& file, std::uint32_t flag) {
   file.users++;
   if (flag != 0) socket_of(file).set(flag);
   Waiter* const waiter = record();
@@ -122,17 +139,11 @@ void hold_end(File& file, std::uint32_t flag) {
   }
 }
 
-void drop_abandoned(Guard& guard, std::uintptr_t here) {
+void drop_left(std::uintptr_t bound) {
   Waiter* const waiter = thread_waiter.waiter;
-  if (waiter == nullptr) return;
-  for (std::uint32_t i = waiter->held; i-- > 0;) {
-    const Waiter::Hold hold = waiter->holds[i];
-    if (!is_abandoned(hold.frame, here)) continue;
-    waiter->holds[i] = waiter->holds[--waiter->held];
-    undo_hold(hold);
-    signal_idle(*hold.file);
-    end_if_unused(guard, *hold.file);
-  }
+  if (waiter == nullptr || environment.shard == nullptr || thread_signals.in_lock != 0) return;
+  Guard guard(shard());
+  drop_holds(guard, *waiter, bound);
 }
 
 void drop_waiters(Guard& guard, std::uint32_t slot) {
@@ -155,6 +166,16 @@ void drop_waiters(Guard& guard, std::uint32_t slot) {
     if (waiter.links != nullptr) objects->memory.release(waiter.links);
     objects->waiters.free(&waiter);
   });
+}
+
+bool is_copied_here(const File& file) {
+  const std::uint32_t slot = shard().family().slot();
+  bool any = false;
+  objects->waiters.for_each([&](const Waiter& waiter) {
+    for (std::uint32_t i = 0; i < waiter.held; i++)
+      any = any || (waiter.target.slot == slot && waiter.holds[i].file == &file && waiter.holds[i].flag != 0);
+  });
+  return any;
 }
 
 void wake_told() {

@@ -406,7 +406,7 @@ def handlers_run_while_children_end(side):
     """What a handler closes in a process that is about to be gone, as apache's children do at a graceful restart, is closed
     there alone."""
     port = free_port()
-    server = side.start("server", os.path.join(BUILD, "bin", "last_handlers"), side.address, port, 3000 if LONG else 300, until="ready", timeout=60)
+    server = side.start("server", os.path.join(BUILD, "bin", "last_handlers"), side.address, port, 1000 if LONG else 300, until="ready", timeout=200)
     got = side.run("client", "/usr/bin/python3", "-c", f"import socket; print(socket.create_connection(('{side.address}', {port})).recv(100))")
     return got, side.end(server)
 

@@ -28,6 +28,11 @@ const Kernel* kernel = nullptr;
 constinit thread_local ThreadSignals thread_signals;
 void (*redeliver_signals)() = nullptr;
 void end_sleep() {}
+std::uintptr_t forget_left_handlers(std::uintptr_t) {
+  thread_signals.handlers = 0;
+  return UINTPTR_MAX;
+}
+void drop_left(std::uintptr_t) {}
 
 namespace {
 

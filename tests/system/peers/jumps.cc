@@ -138,12 +138,43 @@ void call_accept(const Sockets& s) {
 
 constexpr std::array kCalls{call_read, call_recvmsg, call_write, call_poll, call_select, call_epoll_wait, call_accept};
 
+// A handler that comes back, from the stack for handlers, and calls on top of the call that waits.
+void look_and_return(int) {
+  pollfd nothing{-1, POLLIN, 0};
+  const int number = socket(AF_INET, SOCK_STREAM, 0);
+  poll(&nothing, 1, 0);
+  close(number);
+}
+
 // Out of the call by the handler, at some moment of its looks or of its sleep.
 void leave(void (*call)(const Sockets&), const Sockets& sockets) {
   if (sigsetjmp(home, 1) != 0) return;
   const itimerval once{{}, {0, 1 + static_cast<suseconds_t>(random_numbers() % 2000)}};
   setitimer(ITIMER_REAL, &once, nullptr);
   for (;;) call(sockets);
+}
+
+// The call goes on after the handler: one that restarts until its own time is over.
+void return_within(const Sockets& sockets) {
+  struct sigaction action {};
+  action.sa_handler = look_and_return;
+  action.sa_flags = SA_ONSTACK | SA_RESTART;
+  sigaction(SIGALRM, &action, nullptr);
+  const itimerval some{{0, 300}, {0, 300}};
+  setitimer(ITIMER_REAL, &some, nullptr);
+  const timeval patience{0, 3000};
+  setsockopt(sockets.idle, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  call_read(sockets);
+  const itimerval none{};
+  setitimer(ITIMER_REAL, &none, nullptr);
+}
+
+// From deeper down than the calls that were left.
+[[gnu::noinline]] void close_below(int fd) {
+  std::array<volatile char, 1024> deep{};
+  deep[0] = 1;
+  close(fd);
+  deep[1] = 1;
 }
 
 void expect_end(int control) {
@@ -162,9 +193,11 @@ void round(int i, const sockaddr_in& server, int control) {
   action.sa_flags = (i % 2 != 0 ? SA_ONSTACK : 0) | (i % 4 < 2 ? SA_RESTART : 0);
   sigaction(SIGALRM, &action, nullptr);
   for (const auto call : kCalls) leave(call, sockets);
-  close(sockets.set);
-  close(sockets.listener);
-  close(sockets.idle);
+  for (int again = 0; again < 10; again++) leave(call_read, sockets);
+  return_within(sockets);
+  close_below(sockets.set);
+  close_below(sockets.listener);
+  close_below(sockets.idle);
   expect_end(control);
   close(sockets.deaf);
   expect_end(control);
