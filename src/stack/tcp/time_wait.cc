@@ -112,18 +112,22 @@ TimeWaitVerdict on_time_wait_segment(Env& env, TimeWait& tw, const Segment& s) {
     end_time_wait(env, tw);
     return TimeWaitVerdict::kReusable;
   }
+  tw.asked = tw.asked || (s.has(kSyn) && !s.has(kAck) && !s.has(kRst));
   if (old_timestamp(tw, s, env.now())) {
     env.count().drop_tcp_paws++;
     acknowledge(env, tw);
     return TimeWaitVerdict::kDone;
   }
-  // RFC 1337: an RST does not cut TIME_WAIT short, but for one that is exact (RFC 5961 §3).
+  // RFC 1337: an RST does not cut TIME_WAIT short. But one that is exact (RFC 5961 §3) after a SYN comes from somebody
+  // who knows nothing of the old connection, and whose clock for timestamps is another one: a new process of the
+  // peer's, or a host that has started again. His next SYN would meet the same answer until the 2 MSL are over.
   if (s.has(kRst)) {
-    if (s.seq == tw.rcv_nxt) {
-      env.count().tcp_resets_in++;
-    } else {
+    if (s.seq != tw.rcv_nxt) {
       env.count().drop_tcp_bad_rst++;
+      return TimeWaitVerdict::kDone;
     }
+    env.count().tcp_resets_in++;
+    if (tw.asked) end_time_wait(env, tw);
     return TimeWaitVerdict::kDone;
   }
   const bool in_window_now = s.length() == 0 ? s.seq == tw.rcv_nxt : false;

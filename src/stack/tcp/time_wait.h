@@ -35,6 +35,7 @@ struct TimeWait {
   std::uint8_t tos = 0, ttl = 64;
   bool timestamps = false;
   bool steered = false;  // has a steering rule of its own
+  bool asked = false;    // a SYN has been answered with what the old connection knows
 };
 static_assert(sizeof(TimeWait) <= 128, "two cache lines a connection");
 

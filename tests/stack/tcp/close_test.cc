@@ -267,6 +267,19 @@ TEST(TimeWait, NewerTimestampOnLowerSyn_OpensAnew) {
   s.ignore_all().inject(seg().syn().seq(-500).ts(7, 0)).expect(seg().syn().ack(-499));
 }
 
+// A new process of the peer's, whose timestamps begin elsewhere, has got the old one's port.
+TEST(TimeWait, OlderTimestampOnSyn_OpensAnewAfterTheReset) {
+  Given given;
+  given.timestamps = true;
+  Script s(given);
+  s.establish().shutdown_send().inject(seg().seq(1).ack(2).ts(5, 0)).inject(seg().fin().seq(1).ack(2).ts(6, 0)).close();
+  s.ignore_all().inject(seg().syn().seq(5000).ts(3, 0)).expect(seg().seq(2).ack(2).len(0));
+  EXPECT_EQ(s.engine().impl().time_waits.count, 1U);
+  s.inject(seg().rst().seq(2)).nothing_more();
+  EXPECT_EQ(s.engine().impl().time_waits.count, 0U);
+  s.inject(seg().syn().seq(5000).ts(4, 0)).expect(seg().syn().ack(5001));
+}
+
 TEST(TimeWait, OurConnect_TakesOverAfterASecond) {
   Given given;
   given.timestamps = true;
