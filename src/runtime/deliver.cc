@@ -18,6 +18,9 @@ namespace {
 /// Most peers close as soon as they have read our end; those that do not are told that nobody is here any more.
 constexpr Duration kForThePeersEnd = std::chrono::milliseconds(50);
 
+/// A peer that lives takes what is in the wire as soon as it gets a processor.
+constexpr Duration kForTheLastFrames = std::chrono::milliseconds(200);
+
 /// The kernel closes every descriptor of a process that ends: so do we, sockets first. What other processes of the
 /// family refer to goes on. Lock held.
 void end_all_sockets(socket::Shard& shard) {
@@ -61,6 +64,19 @@ Rest look_at_rest(socket::Shard& shard) {
   return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
 }
 
+/// Nobody acknowledges the last datagrams and RSTs, and what lies in a device that is closed is gone.
+void await_taken(socket::Shard& shard, Instant deadline) {
+  for (;;) {
+    {
+      const socket::Guard guard(shard);
+      shard.poll_locked();
+      if (shard.stack().asked() == 0) return;
+    }
+    if (shard.clock().now() >= deadline) return;
+    sleep_on_wire(shard, deadline);
+  }
+}
+
 }  // namespace
 
 void deliver_rest(Process& p) {
@@ -86,9 +102,13 @@ void deliver_rest(Process& p) {
     sleep_on_wire(p.shard, rest.nothing() ? latest : deadline);
   }
   if (!last) return;
-  socket::Guard guard(p.shard);
-  p.shard.stack().tcp().abort_orphans(guard.context());
-  guard.context().flush();
+  {
+    socket::Guard guard(p.shard);
+    p.shard.stack().tcp().abort_orphans(guard.context());
+    p.shard.stack().ask_behind(guard.context());
+    guard.context().flush();
+  }
+  await_taken(p.shard, p.clock.now() + kForTheLastFrames);
 }
 
 }  // namespace bypass::runtime

@@ -178,6 +178,29 @@ void Arp::ask(Context& ctx, std::uint16_t name) {
   table_.set_deadline(name, ctx.now + retry_);
 }
 
+void Arp::ask_behind(Context& ctx) {
+  for (std::uint16_t port = 0; port < ctx.ports; port++) {
+    const Port& on = *ctx.queue(port).port();
+    if (!on.caps().keeps_sent || on.link() == LinkState::kDown) continue;
+    std::uint16_t latest = 0;
+    for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++) {
+      const Neighbour& n = table_[name];
+      if (n.port == port && n.has_mac() && (latest == 0 || n.confirmed > table_[latest].confirmed)) latest = name;
+    }
+    if (latest == 0) continue;
+    table_[latest].state = NeighbourState::kProbe;
+    table_[latest].attempts = 0;
+    ask(ctx, latest);
+  }
+}
+
+std::size_t Arp::asked() const {
+  std::size_t count = 0;
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++)
+    count += table_[name].state == NeighbourState::kProbe ? 1 : 0;
+  return count;
+}
+
 void Arp::wait(Context& ctx, std::uint16_t name, Packet* frame) {
   Neighbour& n = table_[name];
   if (ctx.shared) frame = move_to_arena(ctx, frame);

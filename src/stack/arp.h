@@ -36,6 +36,11 @@ class Arp {
   void wait(Context& ctx, std::uint16_t name, Packet* frame);
   /// The upper layer has heard from the neighbour (RFC 4861 §7.3.1).
   void confirm(Instant now, std::uint16_t name);
+  /// On each port that keeps what was sent, the neighbour heard of last is asked once more: its answer comes behind
+  /// what was sent before, which has been taken by then.
+  void ask_behind(Context& ctx);
+  /// Neighbours with a known MAC that have not answered yet.
+  [[nodiscard]] std::size_t asked() const;
   /// Moves the frames that wait to the arena. Returns how many of them are still a port's.
   std::size_t move_waiting_to_arena(Context& ctx);
   /// Frames whose neighbour did not answer; they become the caller's.

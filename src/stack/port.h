@@ -32,6 +32,7 @@ struct PortCaps {
   bool rss = false;
   bool arena_frames = false;  // its frames lie in the arena: a stand-in for a port of another process
   bool steering = false;      // steer() works; the kernel keeps what is not steered
+  bool keeps_sent = false;    // a frame that the other end has not taken yet when the port is closed is lost
 };
 
 enum class LinkState : std::uint8_t { kDown, kUp };

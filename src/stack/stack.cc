@@ -238,6 +238,14 @@ std::size_t Stack::undelivered(const Context& ctx) const {
   return count;
 }
 
+void Stack::ask_behind(Context& ctx) {
+  impl_->network.impl().arp.ask_behind(ctx);
+}
+
+std::size_t Stack::asked() const {
+  return impl_->network.impl().arp.asked();
+}
+
 void Stack::on_flushed(Context& ctx) {
   impl_->tcp.on_flushed(ctx);
 }

@@ -61,6 +61,10 @@ class Stack {
   /// Packets that were sent and have not left: they wait for a neighbour's address, for ourselves to take them, or in
   /// this process's transmit batches. What TCP has to send is its own to say (Engine::orphans).
   [[nodiscard]] std::size_t undelivered(const Context& ctx) const;
+  /// Before the ports are closed: asks neighbours for an answer that comes behind all that was sent (Arp::ask_behind).
+  void ask_behind(Context& ctx);
+  /// How many have not answered.
+  [[nodiscard]] std::size_t asked() const;
   /// After ctx.flush(): frames that referred to send buffers have left, those may move and go again.
   void on_flushed(Context& ctx);
 

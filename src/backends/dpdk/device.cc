@@ -199,6 +199,7 @@ PortCaps Device::capabilities() const {
     caps.lro = true;
   }
   if (caps.tso) caps.tso_max_bytes = kLargestTsoPayload;
+  caps.keeps_sent = !spec_.shared_memory || spec_.virtio_user;  // a vhost end has copied it into the peer's memory
   return caps;
 }
 

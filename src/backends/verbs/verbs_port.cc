@@ -68,6 +68,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
     return false;
   caps_.tso_max_bytes = std::min(device_.tso_bytes(), kLargestTsoPayload);
   caps_.tso = caps_.tso_max_bytes != 0;
+  caps_.keeps_sent = true;
   caps_.rx_checksum = caps_.tx_ip_checksum = caps_.tx_l4_checksum = device_.checksums();
   requests_ = std::make_unique<Requests>();
   begin();

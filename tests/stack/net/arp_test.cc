@@ -52,6 +52,43 @@ TEST_F(Arp, KnownNeighbour_IsNotAskedAgain) {
   EXPECT_EQ(ethernet(sent[0]).type, wire::kEtherTypeIpv4);
 }
 
+class ArpBehind : public OneHost {
+ protected:
+  ArpBehind() : OneHost(config()) {}
+  static HostConfig config() {
+    HostConfig config;
+    config.caps.keeps_sent = true;
+    return config;
+  }
+  Stack& stack() { return host.stack(); }
+};
+
+TEST_F(ArpBehind, KnownNeighbour_IsAskedBehindWhatWasSent) {
+  resolve_peer();
+  ASSERT_TRUE(send_to("10.9.0.2"));
+  stack().ask_behind(host.ctx());
+  EXPECT_EQ(stack().asked(), 1U);
+  const auto sent = run(1us);
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(ethernet(sent[0]).type, wire::kEtherTypeIpv4);
+  EXPECT_TRUE(is_arp_request(sent[1]));
+  EXPECT_EQ(ethernet(sent[1]).destination, mac(2));
+  exchange(arp_reply());
+  EXPECT_EQ(stack().asked(), 0U);
+}
+
+TEST_F(ArpBehind, NobodyKnown_NobodyIsAsked) {
+  ASSERT_TRUE(send_to("10.9.0.2"));  // asked, and silent
+  stack().ask_behind(host.ctx());
+  EXPECT_EQ(stack().asked(), 0U);
+}
+
+TEST_F(Arp, PortThatKeepsNothing_NobodyIsAskedBehind) {
+  resolve_peer();
+  host.stack().ask_behind(host.ctx());
+  EXPECT_EQ(host.stack().asked(), 0U);
+}
+
 TEST_F(Arp, NoAnswer_AsksThreeTimesThenDrops) {
   ASSERT_TRUE(send_to("10.9.0.2"));
   const auto asked = run(5s);
