@@ -86,12 +86,14 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
   const unsigned outer = thread.handlers;
   const unsigned place = outer < thread.kHandlers ? outer : thread.kHandlers - 1;
+  const std::uintptr_t shared = thread.handler_frames[place];  // the last place is shared by all that come after
   thread.handler_frames[place] = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
   thread.handlers = outer + 1;
   int depth = thread_path.depth;
   thread_path.depth = thread_path.least;  // the handler is the program's, whatever it interrupted; it may never return
   handler(signal, info, context);
   thread_path.depth = depth;
+  thread.handler_frames[place] = shared;
   thread.handlers = outer;
 }
 

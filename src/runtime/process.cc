@@ -135,6 +135,7 @@ bool open_ports(Process& p) {
   if (p.ports.opened()) [[likely]]
     return true;
   if (!p.ports.open(p.shard)) return false;
+  { const socket::Guard stopped_here(p.shard); }  // should the process have ended meanwhile
   if (!p.progress.start()) BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
 }

@@ -104,6 +104,7 @@ void end_fork_in_parent(const Fork& fork, std::int32_t child) {
 
 bool join_family(const Fork& fork) {
   thread_signals.in_lock = 0;
+  thread_signals.serves_the_end = false;
   forget_sleep();
   forget_waiter();
   forget_doorbells();

@@ -291,9 +291,7 @@ void local_end(Guard& guard, Socket& socket) {
       say_shut(*link);
     }
   }
-  if (link == nullptr) return;
-  // Another thread of a process that ends may be in the middle of a copy: what it copies from or to stays.
-  shard().ended() ? silence_local_link(*link) : drop_local_link(*link);
+  if (link != nullptr) end_local_link(socket, *link);
 }
 
 void local_forget(Socket& socket) {

@@ -1,6 +1,7 @@
 #include "socket/local_link.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "socket/kernel_half.h"
@@ -47,6 +48,12 @@ void drop_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
   link = LocalLink{};
+  used_links--;
+}
+
+void forget_local_link(LocalLink& link) {
+  if (!link.used) return;
+  (void)new (&link) LocalLink{};
   used_links--;
 }
 

@@ -40,6 +40,8 @@ struct LocalLink {
 LocalLink* make_local_link(Socket& socket);
 /// Closes and unmaps what it has.
 void drop_local_link(LocalLink& link);
+/// The same, but for the memory, which stays mapped: the process ends.
+void forget_local_link(LocalLink& link);
 [[nodiscard]] std::uint32_t local_link_count();
 
 /// Looked at by every poll, the latest kMostActive of them; the others are armed.

@@ -54,17 +54,27 @@ void take_timeouts(Socket& socket, int fd) {
     socket.low_water = static_cast<std::uint32_t>(low_water);
 }
 
-// The copy that is under way may be another process's, over a link of its own.
-void end_local_link(const Socket& socket, LocalLink& link) {
-  if (!socket.has(kReading | kWriting) || !is_copied_here(socket)) return drop_local_link(link);
-  silence_local_link(link);
-}
+namespace {
 
+// Nobody hears of it any more; the memory stays, for a thread in the middle of a copy.
 void silence_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
   link.watched = false;
   link.channel.close();
+}
+
+}  // namespace
+
+// A copy that is under way may be another process's, over a link of its own. In a process that ends it may be a
+// thread's that is stopped in the middle of it.
+void end_local_link(const Socket& socket, LocalLink& link) {
+  if (shard().ended()) {
+    silence_local_link(link);
+    return forget_local_link(link);
+  }
+  if (!socket.has(kReading | kWriting) || !is_copied_here(socket)) return drop_local_link(link);
+  silence_local_link(link);
 }
 
 namespace {

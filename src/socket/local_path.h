@@ -51,8 +51,6 @@ bool try_cut(Socket& socket, LocalLink& link);
 void pump_return(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
 void end_local_link(const Socket& socket, LocalLink& link);
-/// Nobody hears of it any more; the memory stays, for a thread in the middle of a copy.
-void silence_local_link(LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
