@@ -87,8 +87,9 @@ def programs(port):
 
 
 def read_capture(capture, condition):
-    """One line for each frame of ours; tshark verifies the checksums that it is asked about."""
-    found = subprocess.run(["tshark", "-r", capture, "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o",
+    """One line for each frame of ours; tshark verifies the checksums that it is asked about. What a port number means to
+    it otherwise (17220: audio and video) is not what we send there."""
+    found = subprocess.run(["tshark", "-r", capture, "-d", "udp.port==1-65535,data", "-d", "tcp.port==1-65535,data", "-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o",
                             "udp.check_checksum:TRUE", "-Y", f"ip.src == {OURS} and ({condition})"], capture_output=True, text=True)
     return found.stdout.splitlines()
 
