@@ -62,9 +62,8 @@ void fence_for_closer() {
   if (!fence_each_call.load(std::memory_order_relaxed)) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
-// Seen from `frame`; 0: none.
+// Seen from `frame`.
 void drop_stale(Marks& marks, std::uintptr_t frame) {
-  if (frame == 0) return;
   while (marks.depth > 0 && socket::is_abandoned(marks.frame[marks.depth - 1], frame)) {
     marks.depth--;
     marks.word[marks.depth].store(0, std::memory_order_relaxed);
@@ -162,8 +161,10 @@ bool defer(std::uintptr_t word) {
   errno = saved;
 }
 
-// What a handler that did not come back has left behind, as seen from a call at `frame`.
-void drop_left(Marks& marks, std::uintptr_t frame) {
+// What calls have left behind that are gone, as seen from one that begins at `frame`: first the marks below it, then
+// all that a handler which did not come back stood on.
+void drop_gone(Marks& marks, std::uintptr_t frame) {
+  drop_stale(marks, frame);
   if (!socket::has_left_handler(frame)) [[likely]]
     return;
   const int saved = errno;
@@ -188,8 +189,7 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
   if (goes_straight()) return;
   Marks* marks = my_marks != nullptr ? my_marks : take_marks();
   if (marks == nullptr) return;
-  drop_stale(*marks, stale_below);
-  if (stale_below != 0) drop_left(*marks, stale_below);
+  if (stale_below != 0) drop_gone(*marks, stale_below);
   int place = marks->depth < Marks::kDepth ? marks->depth : Marks::kDepth - 1;
   marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);
   saved_errno_ = errno;
@@ -222,8 +222,7 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
   if (goes_straight()) return;
   Marks* marks = my_marks != nullptr ? my_marks : take_marks();
   if (marks == nullptr) return;
-  drop_stale(*marks, reinterpret_cast<std::uintptr_t>(this));
-  drop_left(*marks, reinterpret_cast<std::uintptr_t>(this));
+  drop_gone(*marks, reinterpret_cast<std::uintptr_t>(this));
   saved_errno_ = errno;
   for (socket::PollItem& item : items) {
     item.file = fd_table.load(item.fd).file();
@@ -252,10 +251,7 @@ UseMany::~UseMany() {
 
 void release_entry(Entry entry, int fd) {
   const auto frame = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-  if (my_marks != nullptr) {
-    drop_stale(*my_marks, frame);
-    drop_left(*my_marks, frame);
-  }
+  if (my_marks != nullptr) drop_gone(*my_marks, frame);
   if (!is_in_use(entry)) {
     socket::release(*entry.file(), fd);
     return;

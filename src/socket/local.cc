@@ -365,8 +365,7 @@ void local_restore_channels() {
 void drop_unadopted_links() {
   const std::uint32_t slot = shard().family().slot();
   for_each_local_link([slot](LocalLink& link) {
-    const SlotId id = objects->sockets.id_of(link.socket);
-    if (id.generation != link.generation || link.socket->references.of(slot) == 0) drop_local_link(link);
+    if (local_link(*link.socket) != &link || link.socket->references.of(slot) == 0) drop_local_link(link);
   });
 }
 

@@ -157,12 +157,7 @@ void drop_waiters(Guard& guard, std::uint32_t slot) {
   objects->waiters.for_each([&](Waiter& waiter) {
     if (waiter.target.slot != slot) return;
     unlink_waiter(waiter);
-    while (waiter.held != 0) {
-      const Waiter::Hold hold = waiter.holds[--waiter.held];
-      undo_hold(hold);
-      signal_idle(*hold.file);
-      end_if_unused(guard, *hold.file);
-    }
+    drop_holds(guard, waiter, UINTPTR_MAX);
     if (waiter.links != nullptr) objects->memory.release(waiter.links);
     objects->waiters.free(&waiter);
   });
