@@ -22,11 +22,44 @@ namespace {
   raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), SIGPIPE);
 }
 
-ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+// Of a message whose vector is valid.
+[[gnu::noinline]] ssize_t receive_slowly(const Use& use, int fd, msghdr& message, int flags) {
+  socket::Message m = socket::message_of(message);
+  Restart restart(use, fd, SO_RCVTIMEO);
+  long result;
+  do result = socket::receive(*use, fd, m, flags);
+  while (restart.again(result));
+  if (result >= 0) socket::report(m, message, flags);
+  drop_if_decided(use, fd);
+  return use.finish(result);
+}
+
+[[gnu::noinline]] ssize_t send_slowly(const Use& use, int fd, const msghdr& message, int flags) {
+  const socket::Message m = socket::message_of(message);
+  Restart restart(use, fd, SO_SNDTIMEO);
+  bool sigpipe = false;
+  long result;
+  do result = socket::send(*use, fd, m, flags, sigpipe);
+  while (restart.again(result));
+  if (sigpipe) raise_sigpipe();
+  drop_if_decided(use, fd);
+  return use.finish(result);
+}
+
+msghdr header_of(const iovec* data, int count) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(data);
   message.msg_iovlen = static_cast<size_t>(count);
-  return receive_message(use, fd, message, flags);
+  return message;
+}
+
+// Of a vector that is valid, as those below.
+ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+  pthread_testcancel();
+  if (const auto bytes = socket::receive_at_once(*use, {data, static_cast<size_t>(count)}, flags))
+    return use.finish(*bytes);
+  msghdr message = header_of(data, count);
+  return receive_slowly(use, fd, message, flags);
 }
 
 // read(2) of nothing waits for nothing, where recv(2) of nothing waits for something (sock_read_iter).
@@ -37,10 +70,10 @@ ssize_t read_vector(const Use& use, int fd, const iovec* data, int count, int fl
 }
 
 ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(data);
-  message.msg_iovlen = static_cast<size_t>(count);
-  return send_message(use, fd, message, flags);
+  pthread_testcancel();
+  if (const auto bytes = socket::send_at_once(*use, {data, static_cast<size_t>(count)}, flags))
+    return use.finish(*bytes);
+  return send_slowly(use, fd, header_of(data, count), flags);
 }
 
 // The checks that the kernel makes of every vector.
@@ -88,28 +121,21 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
   if (!is_valid(message)) return -1;
   pthread_testcancel();
-  socket::Message m = socket::message_of(message);
-  Restart restart(use, fd, SO_RCVTIMEO);
-  long result;
-  do result = socket::receive(*use, fd, m, flags);
-  while (restart.again(result));
-  if (result >= 0) socket::report(m, message, flags);
-  drop_if_decided(use, fd);
-  return use.finish(result);
+  if (const auto bytes = socket::receive_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags)) {
+    socket::report({}, message, flags);
+    return use.finish(*bytes);
+  }
+  return receive_slowly(use, fd, message, flags);
 }
 
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   if (!is_valid(message)) return -1;
   pthread_testcancel();
-  const socket::Message m = socket::message_of(message);
-  Restart restart(use, fd, SO_SNDTIMEO);
-  bool sigpipe = false;
-  long result;
-  do result = socket::send(*use, fd, m, flags, sigpipe);
-  while (restart.again(result));
-  if (sigpipe) raise_sigpipe();
-  drop_if_decided(use, fd);
-  return use.finish(result);
+  if (message.msg_controllen == 0) {
+    if (const auto bytes = socket::send_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags))
+      return use.finish(*bytes);
+  }
+  return send_slowly(use, fd, message, flags);
 }
 
 // What a call on one of the kernel's descriptors costs is the look at the table and a jump: everything else, with its

@@ -13,20 +13,12 @@
 #include "preload/raw_syscall.h"
 
 namespace bypass::preload {
-namespace {
 
-// One thread's marks. Written by that thread alone; read by closers.
-struct Marks {
-  static constexpr int kDepth = 4;  // a call, and signal handlers' calls on top of it
-  std::atomic<bool> taken;
-  int depth;
-  std::atomic<std::uintptr_t> word[kDepth];
-  std::uintptr_t frame[kDepth];
-  std::atomic<const socket::PollItem*> many;
-  std::atomic<std::size_t> many_count;
-  std::uintptr_t many_frame;
-  std::atomic<int> readers;  // closers that look through `many` now
-};
+thread_local constinit Marks* my_marks = nullptr;
+std::atomic<bool> fence_each_call{false};
+std::atomic<int> deferred_count{0};
+
+namespace {
 
 struct Chunk {
   std::array<Marks, 64> marks;
@@ -35,13 +27,10 @@ struct Chunk {
 
 constinit Chunk first_chunk{};
 std::atomic<int> threads{0};  // that have marks
-std::atomic<bool> fence_each_call{false};
-thread_local constinit Marks* my_marks = nullptr;
 pthread_key_t exit_key;
 
 // Objects whose number is gone while a call is inside.
 constinit std::array<std::atomic<std::uintptr_t>, 1024> deferred{};
-std::atomic<int> deferred_count{0};
 
 long membarrier(int command) {
   return raw_syscall(SYS_membarrier, command, 0, 0);
@@ -147,7 +136,9 @@ bool defer(std::uintptr_t word) {
   return false;
 }
 
-// Releases what no call is inside any more. The number is long gone: -1.
+}  // namespace
+
+// The number is long gone: -1.
 [[gnu::noinline, gnu::cold]] void release_deferred() {
   int saved = errno;
   for (auto& place : deferred) {
@@ -160,6 +151,8 @@ bool defer(std::uintptr_t word) {
   }
   errno = saved;
 }
+
+namespace {
 
 // What calls have left behind that are gone, as seen from one that begins at `frame`: first the marks below it, then
 // all that a handler which did not come back stood on.
@@ -176,14 +169,6 @@ void drop_gone(Marks& marks, std::uintptr_t frame) {
 }
 
 }  // namespace
-
-Use::Use(int fd, Kinds kinds) {
-  enter(fd, kinds, reinterpret_cast<std::uintptr_t>(this));
-}
-
-Use::Use(int fd, Kinds kinds, const Use& /*enclosing*/) {
-  enter(fd, kinds, 0);
-}
 
 void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
   if (goes_straight()) return;
@@ -206,16 +191,6 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
     seen = again;
   }
   place_ = place;
-}
-
-Use::~Use() {
-  if (place_ < 0) return;
-  Marks& marks = *my_marks;
-  marks.word[place_].store(0, std::memory_order_release);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  marks.depth = place_;
-  if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    release_deferred();
 }
 
 UseMany::UseMany(std::span<socket::PollItem> items) {

@@ -9,11 +9,13 @@
 
 #include <errno.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "preload/fd_table.h"
+#include "preload/inside.h"
 
 namespace bypass::preload {
 
@@ -22,14 +24,42 @@ inline long finish_call(long result, int saved_errno) {
   return result >= 0 ? result : -1;
 }
 
+/// One thread's marks. Written by that thread alone; read by closers.
+struct Marks {
+  static constexpr int kDepth = 4;  // a call, and signal handlers' calls on top of it
+  std::atomic<bool> taken;
+  int depth;
+  std::atomic<std::uintptr_t> word[kDepth];
+  std::uintptr_t frame[kDepth];
+  std::atomic<const socket::PollItem*> many;
+  std::atomic<std::size_t> many_count;
+  std::uintptr_t many_frame;
+  std::atomic<int> readers;  // closers that look through `many` now
+};
+extern thread_local constinit Marks* my_marks;  // null: the thread has none yet
+extern std::atomic<bool> fence_each_call;       // there is no membarrier(2)
+extern std::atomic<int> deferred_count;         // objects that wait for the last call inside to leave
+void release_deferred();
+
 class Use {
  public:
   enum Kinds : unsigned { kSocket = 1, kEpoll = 2, kAny = 3 };
   /// Empty when the number is the kernel's, of another kind, or the thread goes straight.
-  explicit Use(int fd, Kinds kinds = kSocket);
+  explicit Use(int fd, Kinds kinds = kSocket) {
+    if (!enter_plainly(fd, kinds)) [[unlikely]]
+      enter(fd, kinds, reinterpret_cast<std::uintptr_t>(this));
+  }
   /// A second number of the same call.
-  Use(int fd, Kinds kinds, const Use& enclosing);
-  ~Use();
+  Use(int fd, Kinds kinds, const Use& /*enclosing*/) { enter(fd, kinds, 0); }
+  ~Use() {
+    if (place_ < 0) return;
+    Marks& marks = *my_marks;
+    marks.word[place_].store(0, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    marks.depth = place_;
+    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      release_deferred();
+  }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
 
@@ -41,6 +71,29 @@ class Use {
 
  private:
   void enter(int fd, Kinds kinds, std::uintptr_t stale_below);
+  /// What enter() does where there is nothing but this call: no other of the thread's below it, nor the traces of one.
+  bool enter_plainly(int fd, Kinds kinds) {
+    Marks* const marks = my_marks;
+    if (marks == nullptr || goes_straight() || marks->depth != 0 || marks->many_frame != 0) return false;
+    if (socket::thread_signals.handlers != 0 || fence_each_call.load(std::memory_order_relaxed)) return false;
+    marks->frame[0] = reinterpret_cast<std::uintptr_t>(this);
+    saved_errno_ = errno;
+    marks->depth = 1;
+    place_ = 0;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const Entry seen = fd_table.load(fd);
+    if (seen.empty()) return true;
+    marks->word[0].store(seen.word(), std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (fd_table.load(fd) != seen) [[unlikely]] {
+      marks->word[0].store(0, std::memory_order_relaxed);
+      marks->depth = 0;
+      place_ = -1;
+      return false;
+    }
+    if ((kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) entry_ = seen;
+    return true;
+  }
 
   Entry entry_;
   int place_ = -1;

@@ -84,12 +84,13 @@ Duration publish(void* process_pointer) {
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kOfStack = sizeof(StackCounters) / sizeof(std::uint64_t);
-  std::uint64_t values[kOfStack + 10]{};
+  std::uint64_t values[kOfStack + 11]{};
   std::memcpy(values, &counters, sizeof counters);
   values[kOfStack] = socket::local_counts.shared;
   values[kOfStack + 1] = socket::local_counts.refused;
+  values[kOfStack + 2] = socket::local_counts.at_once;
   if (p.links != nullptr && p.links->valid()) {
-    std::uint64_t* at = values + kOfStack + 2;
+    std::uint64_t* at = values + kOfStack + 3;
     for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
       const fastpath::PeerTable::Counts& counts = p.links->table().count(mover);
       for (const std::uint64_t count : {counts.links_made, counts.links_failed, counts.lanes, counts.returns})

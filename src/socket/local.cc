@@ -196,6 +196,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   link.out = link.segment.outgoing();
   link.in = link.segment.incoming();
   end.stage = Stage::kPaired;
+  end.id = objects->sockets.id_of(&socket);
   local_counts.shared++;
   const bool host = link.pairing.role() == shm::Role::kHost;
   if (host) end.may_cut = say(link, shm::SwitchKind::kOpen);

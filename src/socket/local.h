@@ -19,6 +19,7 @@
 #include "fastpath/shm/directory.h"
 #include "fastpath/shm/switch.h"
 #include "socket/api.h"
+#include "stack/memory.h"
 
 namespace bypass::socket {
 
@@ -43,6 +44,7 @@ struct LocalEnd {
   fastpath::shm::Refusal refusal = fastpath::shm::Refusal::kNone;  // of the last attempt
   std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;          // calls that may wait there without us
   std::uint32_t calls = 0;
+  SlotId id{};  // of the socket, once paired
   std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
   fastpath::shm::Switch paths;
   fastpath::shm::Producer producer;
@@ -67,6 +69,7 @@ extern LocalEnvironment local_environment;
 struct LocalCounts {
   std::uint64_t shared = 0;   // both ends had the memory
   std::uint64_t refused = 0;  // not, and no further attempt is made
+  std::uint64_t at_once = 0;  // transfers that took a copy and no more
 };
 extern LocalCounts local_counts;
 

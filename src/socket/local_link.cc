@@ -39,6 +39,7 @@ LocalLink* make_local_link(Socket& socket) {
   link->generation = id.generation;
   link->used = true;
   link->socket = &socket;
+  link->half = kernel_half(socket);
   used_links++;
   return link;
 }

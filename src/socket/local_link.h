@@ -13,6 +13,7 @@
 
 namespace bypass::socket {
 
+struct KernelHalf;
 struct Socket;
 
 struct LocalLink {
@@ -25,6 +26,7 @@ struct LocalLink {
   int tcp = -1;            // the number under which the attempt was begun
   int watched_fd = -1;
   Socket* socket = nullptr;
+  const KernelHalf* half = nullptr;  // of the socket
   fastpath::shm::Pairing pairing;
   fastpath::shm::Segment segment;
   fastpath::shm::Channel channel;

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "socket/cancellation.h"
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
 #include "socket/kernel.h"
@@ -118,9 +119,10 @@ void collect_wake(const WakeTarget& target) {
   collected.targets[collected.count++] = target;
 }
 
-// At the end of a hold, where the thread is not cancelled yet (Guard): write() is a cancellation point.
+// write() is a cancellation point.
 void wake_collected() {
   if (collected.count == 0) return;
+  const CancellationOff off;
   const int saved = errno;
   while (collected.count != 0) wake(collected.targets[--collected.count]);
   errno = saved;

@@ -51,26 +51,11 @@ Instant Shard::last_poll() const {
   return Instant(Duration(last_poll_.load(std::memory_order_relaxed)));
 }
 
-// Signal handlers of this thread read `in_lock`: the compiler may move nothing across these counts.
-namespace {
-void count_in() {
-  thread_signals.in_lock = thread_signals.in_lock + 1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
-void count_out() {
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  thread_signals.in_lock = thread_signals.in_lock - 1;
-  if (thread_signals.held_back == 0 || thread_signals.in_lock != 0 || thread_signals.ends) [[likely]]
-    return;
-  if (redeliver_signals != nullptr) redeliver_signals();
-}
-}  // namespace
-
 void Shard::stop_if_ended() {
   if (!ended() || thread_signals.serves_the_end) [[likely]]
     return;
   lock_.unlock();
-  count_out();
+  HandlersOff::count_out();
   for (;;) os::call(SYS_pause);
 }
 
@@ -316,14 +301,6 @@ bool Shard::doze_while_watched(int event_fd) {
   return watched;
 }
 
-HandlersOff::HandlersOff() {
-  count_in();
-}
-
-HandlersOff::~HandlersOff() {
-  count_out();
-}
-
 Guard::Guard(Shard& shard) : shard_(shard) {
   resume();
 }
@@ -351,19 +328,19 @@ void Guard::pause() {
 
 void Guard::leave_untouched() {
   held_ = false;
-  shard_.lock_.unlock();
+  if (shard_.lock_.unlock()) wake_collected();
   end();
 }
 
 void Guard::begin() {
-  count_in();
+  HandlersOff::count_in();
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
 }
 
 // A handler that was held back runs in count_out(), and may not come back.
 void Guard::end() {
   pthread_setcancelstate(cancel_state_, nullptr);
-  count_out();
+  HandlersOff::count_out();
 }
 
 void Guard::resume() {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 
+#include "socket/api.h"
 #include "socket/clock.h"
 #include "socket/link_watch.h"
 #include "socket/shard_lock.h"
@@ -158,6 +159,52 @@ class Shard {
   int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch
 };
 
+/// For a scope: the program's handlers are held back on this thread. Handlers read `in_lock`: the compiler may move
+/// nothing across the counts.
+class HandlersOff {
+ public:
+  HandlersOff() { count_in(); }
+  ~HandlersOff() { count_out(); }
+  HandlersOff(const HandlersOff&) = delete;
+  HandlersOff& operator=(const HandlersOff&) = delete;
+
+  static void count_in() {
+    thread_signals.in_lock = thread_signals.in_lock + 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  static void count_out() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_signals.in_lock = thread_signals.in_lock - 1;
+    if (thread_signals.held_back == 0 || thread_signals.in_lock != 0 || thread_signals.ends) [[likely]]
+      return;
+    if (redeliver_signals != nullptr) redeliver_signals();
+  }
+};
+
+/// Holds the shard's lock for an instant, if it is free: for what needs no time, brings about no output and no event,
+/// and makes no call of the kernel's that is a cancellation point. Ask held().
+class ShortHold {
+ public:
+  explicit ShortHold(Shard& shard) : shard_(shard), held_(shard.lock().try_lock()) {
+    if (!held_ || !shard.ended()) [[likely]]
+      return;
+    shard.lock().unlock();  // its next Guard stops this thread
+    held_ = false;
+  }
+  ~ShortHold() {
+    if (held_ && shard_.lock().unlock()) [[unlikely]]
+      wake_collected();
+  }
+  ShortHold(const ShortHold&) = delete;
+  ShortHold& operator=(const ShortHold&) = delete;
+  [[nodiscard]] bool held() const { return held_; }
+
+ private:
+  const HandlersOff off_;
+  Shard& shard_;
+  bool held_;
+};
+
 /// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,
 /// turns events into readiness, lets go, and wakes who must be woken. The thread is not cancelled meanwhile: what ports
 /// call of the kernel's are cancellation points (pthreads(7)).
@@ -188,15 +235,6 @@ class Guard {
   Shard& shard_;
   bool held_ = false;
   int cancel_state_ = 0;  // the thread's own
-};
-
-/// For a scope outside the lock: the program's handlers are held back on this thread, as inside it.
-class HandlersOff {
- public:
-  HandlersOff();
-  ~HandlersOff();
-  HandlersOff(const HandlersOff&) = delete;
-  HandlersOff& operator=(const HandlersOff&) = delete;
 };
 
 /// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).

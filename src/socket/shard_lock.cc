@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "socket/cancellation.h"
 #include "socket/os.h"
 
 namespace bypass::socket {
@@ -92,6 +93,7 @@ bool ShardLock::owner_is_dead(std::uint64_t word) const {
 }
 
 [[gnu::noinline]] void ShardLock::run_deferred() {
+  const CancellationOff off;
   while (state_.deferred.any() && try_lock()) {
     Deferred work;
     while (state_.deferred.take(work)) {

@@ -60,11 +60,13 @@ class ShardLock {
     return enter(first == Taken::kBusy ? take() : first);
   }
   /// Lets go, wakes one sleeper if there are any, and does what was deferred meanwhile (or leaves it to the next
-  /// holder, who does the same).
-  void unlock() {
+  /// holder, who does the same). Whether there was any.
+  bool unlock() {
     let_go();
-    if (state_.deferred.any()) [[unlikely]]
-      run_deferred();
+    if (!state_.deferred.any()) [[likely]]
+      return false;
+    run_deferred();
+    return true;
   }
 
   /// Has something done under the lock: at once if it is free, else by its holder. Async-signal-safe, never waits.

@@ -386,6 +386,10 @@ long wait_on(Condition& condition, const Patience& patience) {
   return waiting.go_on();
 }
 
+bool spinning_pays() {
+  return spin_pays && neighbour == Neighbour::kNone && environment.spin != Duration{};
+}
+
 Instant deadline_after(Duration timeout) {
   if (timeout < Duration{}) return kNever;
   const Instant now = shard().clock().now();

@@ -127,6 +127,9 @@ long wait(Condition& condition, const Patience& patience);
 /// The same after a failed attempt and poll: begins with looking at the kernel and spinning.
 long wait_on(Condition& condition, const Patience& patience);
 
+/// Whether the calling thread's waits have been short lately, it has its processor to itself, and the profile spins.
+[[nodiscard]] bool spinning_pays();
+
 /// Deadlines: now plus a duration that may be "for ever" (negative).
 [[nodiscard]] Instant deadline_after(Duration timeout);
 

@@ -5,11 +5,9 @@
 namespace bypass {
 
 std::uint32_t SlabBase::index_of(const void* object) const {
-  // Blocks are aligned to their size as counted from Memory's base.
-  const auto base = reinterpret_cast<std::uintptr_t>(&memory_);
-  const auto chunk = base + ((reinterpret_cast<std::uintptr_t>(object) - base) & ~(kChunk - 1));
-  const auto place = reinterpret_cast<std::uintptr_t>(object) - chunk - layout_.objects;
-  return reinterpret_cast<const Chunk*>(chunk)->first + static_cast<std::uint32_t>(place / layout_.stride);
+  const Chunk* const chunk = chunk_of(object);
+  const auto place = reinterpret_cast<std::uintptr_t>(object) - reinterpret_cast<std::uintptr_t>(chunk);
+  return chunk->first + static_cast<std::uint32_t>((place - layout_.objects) / layout_.stride);
 }
 
 std::uint32_t SlabBase::find(const void* object) const {

@@ -59,6 +59,12 @@ class SlabBase {
     return reinterpret_cast<std::byte*>(&chunk_at(index)) + layout_.objects +
            std::size_t{index % layout_.slots} * layout_.stride;
   }
+  /// The chunk that an object of ours lies in: blocks are aligned to their size as counted from Memory's base.
+  [[nodiscard]] const Chunk* chunk_of(const void* object) const {
+    const auto base = reinterpret_cast<std::uintptr_t>(&memory_);
+    const auto place = reinterpret_cast<std::uintptr_t>(object) - base;
+    return reinterpret_cast<const Chunk*>(base + (place & ~(kChunk - 1)));
+  }
   /// The index of the slot that an object of ours lies in.
   [[nodiscard]] std::uint32_t index_of(const void* object) const;
   /// The same for any pointer; kNone when no slot begins there.
@@ -115,8 +121,14 @@ class Slab : public SlabBase {
     return slot_at(id.index).generation == id.generation ? static_cast<T*>(object_at(id.index)) : nullptr;
   }
   [[nodiscard]] SlotId id_of(const T* object) const {
-    const std::uint32_t index = index_of(object);
-    return {index, slot_at(index).generation};
+    // Asked once a call: by constants, where index_of() divides by what is read.
+    constexpr Layout kLayout = layout();
+    const Chunk& chunk = *chunk_of(object);
+    const auto place = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(object) -
+                                                  reinterpret_cast<std::uintptr_t>(&chunk)) -
+                       kLayout.objects;
+    const std::uint32_t slot = place / kLayout.stride;
+    return {chunk.first + slot, chunk.slots[slot].generation};
   }
   /// Whether a pointer of doubtful origin is a living object of this slab.
   [[nodiscard]] bool lives(const void* object) const {

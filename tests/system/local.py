@@ -7,10 +7,10 @@ import signal
 import time
 
 from agents import Agent
-from harness import LIB, LONG, check, free_port, run_named
+from harness import LIB, LONG, Side, check, free_port, run_named
 from local_pairs import cases, connected, kill, listener, pair, until_counted
 
-CASES, _, same = cases()
+CASES, case, same = cases()
 
 
 # --- Ends of connections
@@ -482,6 +482,21 @@ threading.Thread(target=pump, daemon=True).start()
             for agent in (server, client):
                 kill(agent)
     return []
+
+
+@case
+def short_transfers_take_a_copy_and_no_more():
+    """Questions and answers of a process that does nothing else: counted, so that nothing slower has taken their place."""
+    with Side("local") as side, pair(side) as (server, client):
+        def at_once(agent):
+            return side.stat(agent.child)["counters"]["local_at_once"]
+
+        before = at_once(client)
+        server.begin("[s.sendall(take(s, 64)) for _ in range(300)] and None")
+        check(client("all(s.sendall(pattern(i, 64)) or take(s, 64) for i in range(300))", timeout=30), "all came back")
+        server.end()
+        # Each question is one, unless something else has just used the connection; an answer only where it comes soon.
+        side.until(lambda: at_once(client) - before >= 200, f"{at_once(client) - before} of 600 calls were a copy", 5)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 // nothing of libbypass. An ADDRESS that is a path is a Unix socket's.
 // `--spin`: non-blocking sockets, polled without pause, as a tuned kernel program does.
 // `--stay`: what has been measured, both ends keep their connections until the end of their input, to be looked at.
+// Round trips are told without what reading the clock costs.
 // `--fork`: a ping-pong server answers from a forked child.
 // `--mark`: asks for the files /netbench-begin and /netbench-end before and after the measured round trips (for a
 // tracer to see), with clocks left alone in between; a server then serves exactly --count of them.
@@ -258,7 +259,16 @@ void marked_client(const Arguments& a, int fd) {
   std::printf("{\"count\": %ld}\n", a.count);
 }
 
+// What a reading of the clock adds to a time that is measured with it.
+double reading_costs() {
+  std::vector<double> times(1001);
+  for (double& time : times) time = nanoseconds_since(Clock::now());
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
 void pingpong_client(const Arguments& a) {
+  const double reading = reading_costs();
   const int fd = connect_to(a);
   tune(fd, a.spin);
   if (a.mark) return marked_client(a, fd);
@@ -269,7 +279,7 @@ void pingpong_client(const Arguments& a) {
   for (long i = -warm_up; i < a.count; i++) {
     const auto start = Clock::now();
     if (!write_all(fd, buffer.data(), a.size) || !read_all(fd, buffer.data(), a.size)) fail("the peer went away");
-    if (i >= 0) times.push_back(nanoseconds_since(start));
+    if (i >= 0) times.push_back(nanoseconds_since(start) - reading);
   }
   std::sort(times.begin(), times.end());
   const auto at = [&](double q) { return times[static_cast<std::size_t>(q * static_cast<double>(times.size() - 1))]; };

@@ -11,6 +11,7 @@
 // see to it that two threads, or a parent and its forked child, do not at the same time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -51,12 +52,47 @@ struct Parts {
   [[nodiscard]] std::size_t size() const { return part[0].size() + part[1].size(); }
 };
 
+template <typename Byte>
+Parts<Byte> parts_of(const RingView& view, std::uint64_t from, std::uint64_t bytes) {
+  const std::uint64_t at = from & (view.size - 1);
+  const std::uint64_t first = std::min(bytes, view.size - at);
+  return {{{view.bytes + at, first}, {view.bytes, bytes - first}}};
+}
+
+/// Whether the peer's index is what it can be: not below the one `seen` last, and at most `most` above it.
+[[nodiscard]] inline Refusal check_index(std::uint64_t index, std::uint64_t seen, std::uint64_t most) {
+  if (index - seen <= most) [[likely]]
+    return Refusal::kNone;
+  return static_cast<std::int64_t>(index - seen) < 0 ? Refusal::kIndexBackwards : Refusal::kIndexAhead;
+}
+
+/// Whether the peer sleeps, and nobody has been sent to end this sleep. A sleeper stores its word and then looks at the
+/// other's index once more; the other stores its index and then looks at the word. All four are seq_cst, so one of the
+/// two sees what the other has stored.
+[[nodiscard]] inline bool must_wake(const std::atomic<std::uint32_t>& word, std::uint32_t& woken) {
+  const std::uint32_t sleep = word.load(std::memory_order_seq_cst);
+  if ((sleep & 1) == 0 || sleep == woken) [[likely]]
+    return false;
+  woken = sleep;
+  return true;
+}
+
 class Producer {
  public:
   /// Where to write now; looks at the peer's index when less than `wanted` is known to be free. Empty: full, or broken.
-  Parts<std::byte> room(const RingView& view, std::size_t wanted);
+  Parts<std::byte> room(const RingView& view, std::size_t wanted) {
+    if (free(view) < wanted) look(view);
+    if (broken_ != Refusal::kNone) return {};
+    return parts_of<std::byte>(view, produced_, free(view));
+  }
   /// That many of room()'s bytes are written. True: the peer sleeps for them; wake it.
-  [[nodiscard]] bool publish(const RingView& view, std::size_t bytes);
+  [[nodiscard]] bool publish(const RingView& view, std::size_t bytes) {
+    if (bytes == 0) return false;
+    produced_ += bytes;
+    // Release: pairs with the peer's look(). And before the word: see must_wake().
+    view.own->produced.store(produced_, std::memory_order_seq_cst);
+    return must_wake(view.peer->bytes_wanted, woken_);
+  }
 
   /// About to sleep until there is room; true: there is `wanted`, at most three quarters of the ring, already (or the
   /// ring is broken): do not.
@@ -69,7 +105,15 @@ class Producer {
   [[nodiscard]] std::uint64_t produced() const { return produced_; }
 
  private:
-  void look(const RingView& view);
+  /// Acquire: the peer stored it (release) behind its last read of the bytes whose room this gives.
+  void look(const RingView& view) {
+    const std::uint64_t index = view.peer->consumed.load(std::memory_order_seq_cst);
+    const Refusal why = check_index(index, consumed_, produced_ - consumed_);
+    if (why != Refusal::kNone)
+      broken_ = why;
+    else
+      consumed_ = index;
+  }
   [[nodiscard]] std::uint64_t free(const RingView& view) const { return view.size - (produced_ - consumed_); }
 
   std::uint64_t produced_ = 0;
@@ -82,9 +126,25 @@ class Producer {
 class Consumer {
  public:
   /// What is there; looks at the peer's index when less than `wanted` is known to be. Empty: nothing, or broken.
-  Parts<const std::byte> peek(const RingView& view, std::size_t wanted = 1);
+  Parts<const std::byte> peek(const RingView& view, std::size_t wanted = 1) {
+    if (produced_ - consumed_ < wanted) look(view);
+    if (broken_ != Refusal::kNone) return {};
+    return parts_of<const std::byte>(view, consumed_, produced_ - consumed_);
+  }
   /// That many of peek()'s bytes are taken. True: the peer sleeps for their room; wake it.
-  [[nodiscard]] bool consume(const RingView& view, std::size_t bytes);
+  [[nodiscard]] bool consume(const RingView& view, std::size_t bytes) {
+    const std::uint64_t before = consumed_;
+    consumed_ += bytes;
+    // A producer sleeps with a quarter of the ring unread at least; so at each quarter it is asked about, and not
+    // between.
+    const std::uint64_t quarter = view.size / 4;
+    if (((before ^ consumed_) & ~(quarter - 1)) == 0) [[likely]] {
+      view.own->consumed.store(consumed_, std::memory_order_release);
+      return false;
+    }
+    view.own->consumed.store(consumed_, std::memory_order_seq_cst);
+    return must_wake(view.peer->room_wanted, woken_);
+  }
 
   /// About to sleep until there are bytes; true: there are (or the ring is broken): do not.
   [[nodiscard]] bool arm(const RingView& view);
@@ -96,7 +156,15 @@ class Consumer {
   [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
 
  private:
-  void look(const RingView& view);
+  /// Acquire: the peer stored it (release) behind the bytes.
+  void look(const RingView& view) {
+    const std::uint64_t index = view.peer->produced.load(std::memory_order_seq_cst);
+    const Refusal why = check_index(index, produced_, view.size - (produced_ - consumed_));
+    if (why != Refusal::kNone)
+      broken_ = why;
+    else
+      produced_ = index;
+  }
 
   std::uint64_t consumed_ = 0;
   std::uint64_t produced_ = 0;  // the peer's index when last looked at

@@ -170,6 +170,13 @@ msghdr header_of(const Message& message) {
 
 }  // namespace
 
+std::optional<long> receive_at_once(File&, std::span<const iovec>, int) {
+  return std::nullopt;
+}
+std::optional<long> send_at_once(File&, std::span<const iovec>, int) {
+  return std::nullopt;
+}
+
 long receive(File& file, int, Message& message, int flags) {
   msghdr header = header_of(message);
   long result = answer(kernel->recvmsg(file.io, &header, flags));

@@ -1,0 +1,137 @@
+// Short copies between a program's buffers and the rings of its connection within the host, in one ShortHold each:
+// where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps.
+// Everything else is local_transfer.cc's.
+#include <algorithm>
+#include <cstring>
+
+#include "socket/cancellation.h"
+#include "socket/io_cursor.h"
+#include "socket/local_path.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+using Tx = shm::Switch::Tx;
+using Rx = shm::Switch::Rx;
+
+namespace {
+
+constexpr int kTakenFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE;
+/// Holds of a blocking receive, and looks in each, together some microseconds: an answer that comes at once comes
+/// before the last of them. Between the holds others have the lock.
+constexpr int kHolds = 24, kLooks = 32;
+
+/// Null: there is something to be done first.
+[[gnu::always_inline]] inline LocalLink* usual_link(const Socket& socket) {
+  if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
+  const LocalEnd& end = end_of(socket);
+  const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
+  if (end.stage != Stage::kPaired || heard || socket.pending_error != 0 || shard().sleepers() != 0) return nullptr;
+  if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
+  if (socket.references.total() != 1 && is_shared(socket)) return nullptr;
+  LocalLink* const link = local_links().find(end.id.index);
+  if (link == nullptr || !link->active || link->generation != end.id.generation || link->half == nullptr)
+    return nullptr;
+  return link->armed_in || link->armed_out ? nullptr : link;
+}
+
+/// The kernel has no end and no error for us.
+bool is_kernel_well(const LocalLink& link) {
+  const KernelHalf& half = *link.half;
+  return half.generation == link.generation && half.watched && !half.error && !half.hung_up;
+}
+
+// send() is a cancellation point.
+[[gnu::noinline, gnu::cold]] void wake_peer(LocalLink& link) {
+  const CancellationOff off;
+  link.channel.wake();
+}
+
+// One buffer, in one piece, is what calls have.
+template <typename Part>
+[[nodiscard]] bool is_simple(std::span<const iovec> data, const shm::Parts<Part>& parts, std::size_t bytes) {
+  return data.size() == 1 && bytes <= parts.part[0].size();
+}
+
+void copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
+  if (is_simple(data, parts, bytes)) [[likely]] {
+    std::memcpy(data[0].iov_base, parts.part[0].data(), bytes);
+    return;
+  }
+  IoCursor cursor(data);
+  const std::size_t first = std::min(parts.part[0].size(), bytes);
+  cursor.write(parts.part[0].data(), first);
+  cursor.write(parts.part[1].data(), bytes - first);
+}
+
+void copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, std::size_t bytes) {
+  if (is_simple(data, parts, bytes)) [[likely]] {
+    std::memcpy(parts.part[0].data(), data[0].iov_base, bytes);
+    return;
+  }
+  IoCursor cursor(data);
+  const std::size_t first = std::min(parts.part[0].size(), bytes);
+  cursor.read(parts.part[0].data(), first);
+  cursor.read(parts.part[1].data(), bytes - first);
+}
+
+constexpr long kNothingYet = -1, kNotSo = -2;
+
+/// Bytes; kNothingYet: none, and the call may wait for them; kNotSo: not in this way.
+long look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
+  const ShortHold hold(shard());
+  if (!hold.held()) return kNotSo;
+  LocalLink* const link = usual_link(socket);
+  if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading) || socket.low_water > 1)
+    return kNotSo;
+  const bool waits = !non_blocking(socket, flags);
+  shm::Consumer& consumer = end_of(socket).consumer;
+  shm::Parts<const std::byte> parts = consumer.peek(link->in, total);
+  // The answer goes there: its line is fetched while this waits.
+  if (parts.size() == 0)
+    __builtin_prefetch(link->out.bytes + (end_of(socket).producer.produced() & (link->out.size - 1)), 1);
+  for (int i = 1; parts.size() == 0 && waits && i < kLooks; i++) parts = consumer.peek(link->in, total);
+  const std::size_t bytes = std::min(parts.size(), total);
+  if (bytes < total && (!is_kernel_well(*link) || link->half->in)) return kNotSo;
+  if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kNothingYet : kNotSo;
+  if (bytes > kCopyInLock) return kNotSo;
+  copy_out(data, parts, bytes);
+  if (consumer.consume(link->in, bytes)) wake_peer(*link);
+  local_counts.at_once++;
+  return static_cast<long>(bytes);
+}
+
+}  // namespace
+
+std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int flags) {
+  if (!is_local(file) || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return std::nullopt;
+  const std::size_t total = total_bytes(data);
+  if (total == 0) return std::nullopt;
+  long r = look(socket_of(file), data, total, flags);
+  for (int i = 1; r == kNothingYet && i < kHolds && spinning_pays(); i++) r = look(socket_of(file), data, total, flags);
+  return r > 0 ? std::optional(r) : std::nullopt;
+}
+
+std::optional<long> send_at_once(File& file, std::span<const iovec> data, int flags) {
+  if (!is_local(file) || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return std::nullopt;
+  const std::size_t total = total_bytes(data);
+  if (total == 0 || total > kCopyInLock) return std::nullopt;
+  Socket& socket = socket_of(file);
+  const ShortHold hold(shard());
+  if (!hold.held()) return std::nullopt;
+  LocalLink* const link = usual_link(socket);
+  if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting))
+    return std::nullopt;
+  if (!is_kernel_well(*link)) return std::nullopt;  // it knows what to say
+  shm::Producer& producer = end_of(socket).producer;
+  const shm::Parts<std::byte> room = producer.room(link->out, total);
+  if (room.size() < total) return std::nullopt;
+  copy_in(data, room, total);
+  if (producer.publish(link->out, total)) wake_peer(*link);
+  local_counts.at_once++;
+  return static_cast<long>(total);
+}
+
+}  // namespace bypass::socket
