@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
+
+#include "stack/copy.h"
 
 namespace bypass::socket {
 
@@ -26,14 +27,14 @@ class IoCursor {
   /// Bytes into the program's buffers; the caller asks for no more than there is room for.
   void write(const std::byte* from, std::size_t bytes) {
     each(bytes, [&](std::byte* place, std::size_t n) {
-      std::memcpy(place, from, n);
+      copy_bytes(place, from, n);
       from += n;
     });
   }
   /// Bytes out of the program's buffers.
   void read(std::byte* to, std::size_t bytes) {
     each(bytes, [&](const std::byte* place, std::size_t n) {
-      std::memcpy(to, place, n);
+      copy_bytes(to, place, n);
       to += n;
     });
   }

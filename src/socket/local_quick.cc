@@ -8,6 +8,7 @@
 #include "socket/io_cursor.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
+#include "stack/copy.h"
 
 namespace bypass::socket {
 
@@ -57,7 +58,7 @@ template <typename Part>
 
 void copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
   if (is_simple(data, parts, bytes)) [[likely]] {
-    std::memcpy(data[0].iov_base, parts.part[0].data(), bytes);
+    copy_bytes(data[0].iov_base, parts.part[0].data(), bytes);
     return;
   }
   IoCursor cursor(data);
@@ -68,7 +69,7 @@ void copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& pa
 
 void copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, std::size_t bytes) {
   if (is_simple(data, parts, bytes)) [[likely]] {
-    std::memcpy(parts.part[0].data(), data[0].iov_base, bytes);
+    copy_bytes(parts.part[0].data(), data[0].iov_base, bytes);
     return;
   }
   IoCursor cursor(data);

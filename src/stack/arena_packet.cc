@@ -1,7 +1,7 @@
 #include "stack/arena_packet.h"
+#include "stack/copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <span>
 #include <utility>
@@ -27,7 +27,7 @@ bool append(PortQueue& queue, Packet*& last, std::span<const std::byte> bytes) {
       last = next;
     }
     const std::size_t n = std::min(bytes.size(), last->tailroom());
-    std::memcpy(last->data + last->len, bytes.data(), n);
+    copy_bytes(last->data + last->len, bytes.data(), n);
     last->len += static_cast<std::uint32_t>(n);
     bytes = bytes.subspan(n);
   }
@@ -89,7 +89,7 @@ Packet* copy_to_arena(Memory& memory, const Packet& frame) {
   if (copy == nullptr) return nullptr;
   std::byte* to = copy->data;
   for_each_piece(frame, [&to](std::span<const std::byte> bytes) {
-    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+    if (!bytes.empty()) copy_bytes(to, bytes.data(), bytes.size());
     to += bytes.size();
   });
   Packet saved = frame;

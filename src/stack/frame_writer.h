@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <utility>
 
 #include "stack/checksum.h"
+#include "stack/copy.h"
 #include "stack/network.h"
 #include "stack/packet.h"
 
@@ -53,7 +53,7 @@ class FrameWriter {
     if (summing_)
       copy_summing(to, bytes);
     else if (!bytes.empty())
-      std::memcpy(to, bytes.data(), bytes.size());
+      copy_bytes(to, bytes.data(), bytes.size());
     last_->len += static_cast<std::uint32_t>(bytes.size());
     head_->frame_len += static_cast<std::uint32_t>(bytes.size());
   }

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "stack/arena_packet.h"
+#include "stack/copy.h"
 #include "stack/ipv4.h"
 #include "stack/wire.h"
 
@@ -61,7 +62,7 @@ class ChainCursor {
     while (!bytes.empty()) {
       if (at_->tailroom() == 0) at_ = at_->next_segment;
       const std::size_t n = std::min(bytes.size(), at_->tailroom());
-      std::memcpy(at_->data + at_->len, bytes.data(), n);
+      copy_bytes(at_->data + at_->len, bytes.data(), n);
       at_->len += static_cast<std::uint32_t>(n);
       bytes = bytes.subspan(n);
     }

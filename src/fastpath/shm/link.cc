@@ -1,8 +1,8 @@
 #include "fastpath/shm/link.h"
+#include "stack/copy.h"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 namespace bypass::fastpath::shm {
 namespace {
@@ -17,10 +17,10 @@ class Cursor {
   void put(const void* bytes, std::size_t count) {
     const std::span<std::byte> first = room_.part[0];
     const std::size_t whole = at_ < first.size() ? std::min(count, first.size() - at_) : 0;
-    if (whole != 0) std::memcpy(first.data() + at_, bytes, whole);
+    if (whole != 0) copy_bytes(first.data() + at_, bytes, whole);
     if (whole != count) {
       const std::size_t wrapped = at_ + whole - first.size();
-      std::memcpy(room_.part[1].data() + wrapped, static_cast<const std::byte*>(bytes) + whole, count - whole);
+      copy_bytes(room_.part[1].data() + wrapped, static_cast<const std::byte*>(bytes) + whole, count - whole);
     }
     at_ += count;
   }
@@ -34,8 +34,8 @@ class Cursor {
 void copy_out(const Parts<const std::byte>& from, std::uint64_t at, std::byte* to, std::size_t count) {
   const std::span<const std::byte> first = from.part[0];
   const std::size_t whole = at < first.size() ? std::min<std::size_t>(count, first.size() - at) : 0;
-  if (whole != 0) std::memcpy(to, first.data() + at, whole);
-  if (whole != count) std::memcpy(to + whole, from.part[1].data() + (at + whole - first.size()), count - whole);
+  if (whole != 0) copy_bytes(to, first.data() + at, whole);
+  if (whole != count) copy_bytes(to + whole, from.part[1].data() + (at + whole - first.size()), count - whole);
 }
 
 }  // namespace

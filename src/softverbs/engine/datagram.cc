@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
+#include "stack/copy.h"
 
 namespace bypass::rdma {
 namespace {
@@ -18,7 +19,7 @@ bool scatter_bytes(Engine& e, Qp& qp, std::uint64_t offset, std::span<const std:
   const std::byte* from = bytes.data();
   return for_each_piece(e.memory, *qp.pd, {qp.resp.sges.data(), qp.resp.sge_count}, IBV_ACCESS_LOCAL_WRITE, offset,
                         bytes.size(), [&](std::byte* at, std::size_t n) {
-                          std::memcpy(at, from, n);
+                          copy_bytes(at, from, n);
                           from += n;
                         });
 }

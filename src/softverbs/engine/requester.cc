@@ -1,9 +1,9 @@
 // The requester of connected queue pairs: requests become packets, answers become completions. InfiniBand
 // specification, 9.7.2 to 9.7.7; what is lost is sent again from the oldest packet without an answer (go-back-N), or by
 // itself where the peer is ours (repair.cc).
-#include <cstring>
 
 #include "softverbs/engine/engine.h"
+#include "stack/copy.h"
 
 namespace bypass::rdma {
 namespace {
@@ -190,7 +190,7 @@ void on_atomic_response(Engine& e, Qp& qp, SendWqe& w, const RocePacket& packet)
   const bool written =
       for_each_piece(e.memory, *qp.pd, {qp.sq.sges(qp.sq.head), w.sges}, IBV_ACCESS_LOCAL_WRITE, 0, sizeof original,
                      [&, from = reinterpret_cast<const std::byte*>(&original)](std::byte* at, std::size_t n) mutable {
-                       std::memcpy(at, from, n);
+                       copy_bytes(at, from, n);
                        from += n;
                      });
   if (!written) return fail(e, qp, IBV_WC_LOC_PROT_ERR);

@@ -10,6 +10,7 @@
 #include "softverbs/engine/icrc.h"
 #include "softverbs/engine/psn.h"
 #include "stack/address.h"
+#include "stack/copy.h"
 #include "stack/packet.h"
 #include "stack/wire.h"
 
@@ -222,7 +223,7 @@ class FrameReader {
     auto* out = static_cast<std::byte*>(to);
     while (len != 0) {
       const std::size_t n = std::min(len, segment_->len - offset_);
-      std::memcpy(out, segment_->data + offset_, n);
+      copy_bytes(out, segment_->data + offset_, n);
       out += n;
       len -= n;
       offset_ += n;

@@ -1,10 +1,10 @@
 #include "softverbs/engine/transmit.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "softverbs/engine/crc32.h"
+#include "stack/copy.h"
 
 namespace bypass::rdma {
 
@@ -63,14 +63,14 @@ void FrameWriter::append_pieces(const void* bytes, std::size_t len, Write&& writ
 }
 
 void FrameWriter::append(const void* bytes, std::size_t len) {
-  append_pieces(bytes, len, [](std::byte* to, const std::byte* from, std::size_t n) { std::memcpy(to, from, n); });
+  append_pieces(bytes, len, [](std::byte* to, const std::byte* from, std::size_t n) { copy_bytes(to, from, n); });
 }
 
 // The copy goes ahead whole: memory that a peer's processor had last is fetched faster when nothing comes between the
 // stores.
 void FrameWriter::append_summing(const void* bytes, std::size_t len, std::uint32_t& crc) {
   append_pieces(bytes, len, [&](std::byte* to, const std::byte* from, std::size_t n) {
-    std::memcpy(to, from, n);
+    copy_bytes(to, from, n);
     crc = crc32_update(crc, to, n);
   });
 }

@@ -1,9 +1,9 @@
 // Text and FIN: the receive queue, reassembly, and when to acknowledge (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "stack/arena_packet.h"
+#include "stack/copy.h"
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
@@ -40,7 +40,7 @@ void copy_out(const Packet& frame, std::byte* to) {
   for (const Packet* p = &frame; p != nullptr && left != 0; p = p->next_segment) {
     const std::uint32_t from = std::min(skip, p->len);
     const std::uint32_t n = std::min(p->len - from, left);
-    if (n != 0) std::memcpy(to, p->data + from, n);
+    if (n != 0) copy_bytes(to, p->data + from, n);
     to += n;
     left -= n;
     skip -= from;

@@ -1,10 +1,10 @@
 #include "stack/tcp/overlay.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
+#include "stack/copy.h"
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
@@ -173,7 +173,7 @@ std::size_t first_bytes(const Tcb& tcb, std::span<std::byte> out) {
     std::span<const std::byte> piece[1];
     const std::size_t wanted = out.size() - copied;
     if (peek_from(tcb, std::uint64_t{tcb.overlay->ready} + copied, piece, wanted) == 0) break;
-    std::memcpy(out.data() + copied, piece[0].data(), piece[0].size());
+    copy_bytes(out.data() + copied, piece[0].data(), piece[0].size());
     copied += piece[0].size();
   }
   return copied;

@@ -1,7 +1,7 @@
 #include "stack/tcp/send_map.h"
+#include "stack/copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace bypass::tcp {
@@ -46,8 +46,8 @@ bool SendMap::grow_own(Memory& memory, std::uint32_t needed) {
 void SendMap::copy_own(std::uint32_t at, std::span<const std::byte> bytes) {
   const std::uint32_t begin = at & (own_capacity_ - 1);
   const std::size_t first = std::min<std::size_t>(bytes.size(), own_capacity_ - begin);
-  std::memcpy(own_ + begin, bytes.data(), first);
-  if (first != bytes.size()) std::memcpy(own_, bytes.data() + first, bytes.size() - first);
+  copy_bytes(own_ + begin, bytes.data(), first);
+  if (first != bytes.size()) copy_bytes(own_, bytes.data() + first, bytes.size() - first);
 }
 
 void SendMap::append(std::span<const std::byte> own) {

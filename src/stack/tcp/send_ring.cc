@@ -1,7 +1,7 @@
 #include "stack/tcp/send_ring.h"
+#include "stack/copy.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace bypass::tcp {
@@ -70,7 +70,7 @@ void SendRing::grow(Memory& memory, std::size_t needed) {
 
   auto* to = static_cast<std::byte*>(larger);
   for (const auto& part : spans(begin_, size()).part) {
-    if (!part.empty()) std::memcpy(to, part.data(), part.size());
+    if (!part.empty()) copy_bytes(to, part.data(), part.size());
     to += part.size();
   }
   std::byte* smaller = std::exchange(block_, static_cast<std::byte*>(larger));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "stack/checksum.h"
+#include "stack/copy.h"
 #include "stack/frame_writer.h"
 #include "stack/tcp/overlay.h"
 #include "stack/tcp/receive_window.h"
@@ -83,7 +84,7 @@ Payload refer_to_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::u
   for (std::size_t i = 0; i < n; i++) {
     const auto size = static_cast<std::uint32_t>(pieces[i].size());
     if (frame->len < own) {
-      std::memcpy(frame->data + frame->len, pieces[i].data(), size);
+      copy_bytes(frame->data + frame->len, pieces[i].data(), size);
       frame->len += size;
     } else {
       frame->external[referred] = pieces[i].data();
