@@ -125,6 +125,13 @@ void end_if_unused(Guard& guard, File& file) {
 }
 
 Pin::~Pin() {
+  {
+    const ShortHold hold(shard());
+    if (hold.held() && !file_.ending) [[likely]] {
+      hold_end(file_);
+      return;
+    }
+  }
   Guard guard(shard());
   hold_end(file_);
   end_if_unused(guard, file_);

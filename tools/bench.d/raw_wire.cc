@@ -21,6 +21,7 @@
 
 #include "backends/plain_host.h"
 #include "softverbs/engine/crc32.h"
+#include "stack/copy.h"
 
 namespace {
 
@@ -116,7 +117,7 @@ Packet* make_frame(const Options& options, Port& port) {
   std::uint32_t left = inside;
   for (std::size_t i = 0; i < wanted; i++) {
     parts[i]->len = std::min(left, room);
-    if (options.copy && !by_reference) std::memcpy(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
+    if (options.copy && !by_reference) bypass::copy_bytes(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
     if (options.sum) add_sum(*parts[i]);
     left -= parts[i]->len;
     parts[i]->next_segment = i + 1 < wanted ? parts[i + 1] : nullptr;
@@ -138,7 +139,7 @@ std::uint64_t copy_out(Packet* head) {
   static std::vector<std::byte> to(1 << 16);
   std::size_t at = 0;
   for (Packet* p = head; p != nullptr; p = p->next_segment) {
-    std::memcpy(to.data() + at, p->data, p->len);
+    bypass::copy_bytes(to.data() + at, p->data, p->len);
     at += p->len;
   }
   return at;
