@@ -72,6 +72,7 @@ long dissolve(Socket& socket, int fd, const sockaddr* address, socklen_t length)
   udp_engine().connect(*socket.binding, {});
   close_if_unbound(guard, socket, fd);
   watch_kernel_half(socket, fd);
+  signal_idle(socket);  // who sleeps on it has the kernel's half to listen to, too
   return r;
 }
 

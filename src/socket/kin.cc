@@ -142,6 +142,23 @@ void leave_family(Guard& guard) {
   drop_references(guard, slot);
 }
 
+namespace {
+
+// What a dead process alone was told, or had still to tell, is said anew: that connections wait at a listener, and that
+// frames wait for the owner of the wires.
+void say_anew() {
+  if (objects == nullptr) return;
+  objects->sockets.for_each([](Socket& socket) {
+    if (socket.alive && socket.kind == FileKind::kListener && (listener_bits(socket) & kIn) != 0) signal(socket, kIn);
+  });
+  Wires& wires = shard().wires();
+  wires.rung = false;
+  const WireSleeper& sleeper = wires.sleeper();
+  if (sleeper.asleep && wires.frames_left.load(std::memory_order_relaxed)) collect_wake(sleeper.target);
+}
+
+}  // namespace
+
 std::size_t sweep_family(Guard& guard) {
   const std::size_t dead = shard().family().sweep([&](std::uint32_t slot) {
     drop_waiters(guard, slot);
@@ -150,6 +167,7 @@ std::size_t sweep_family(Guard& guard) {
   if (dead == 0) return 0;
   count_members();
   wake_told();
+  say_anew();
   return dead;
 }
 

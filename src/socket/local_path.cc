@@ -363,7 +363,10 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
 void local_leave(Guard& guard, Socket& socket) {
   LocalEnd& end = end_of(socket);
   if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
-  while (socket.has(kReading | kWriting)) give_way(guard, socket);
+  while (socket.has(kReading | kWriting)) {
+    if (shard().ended()) return;  // the thread that copies has been stopped
+    give_way(guard, socket);
+  }
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
     if (!stop_writing(guard, socket, *link)) return;

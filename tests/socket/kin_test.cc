@@ -279,6 +279,31 @@ TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
+// A set may have been the only one that was told, and its process dies before it accepts.
+TEST_F(Kin, AChildThatDies_LeavesWaitingConnectionsToBeToldOfAnew) {
+  const int set_fd = ::epoll_create1(0);
+  File* const set = open_epoll(set_fd);
+  ASSERT_NE(set, nullptr);
+  numbers_.push_back({set, set_fd});
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = 7}};
+  ASSERT_EQ(epoll_control(*set, set_fd, EPOLL_CTL_ADD, listener_.fd, listener_.file, &event), 0);
+  tcp::Tcb* const peer = connect_peer();
+  const auto events = [&] { return socket::epoll_wait(*set, set_fd, &event, 1, Duration{}, nullptr); };
+  long told = 0;
+  ASSERT_TRUE(run_until([&] { return (told += told == 0 ? events() : 0) == 1; }));
+  ASSERT_EQ(events(), 0) << "an edge is told once";
+  fork_child([] { pause(); });
+  end_child(SIGKILL);
+  EXPECT_EQ(events(), 1);
+  const Number connection = accept_one(listener_);
+  ASSERT_NE(connection.file, nullptr);
+  numbers_.push_back(connection);
+  fork_child([] { pause(); });
+  end_child(SIGKILL);
+  EXPECT_EQ(events(), 0) << "none waits any more";
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
 TEST_F(Kin, AForkThatFails_LeavesNothing) {
   const Fork fork = begin_fork();
   share_with_child(fork, *listener_.file);
