@@ -117,7 +117,8 @@ Packet* make_frame(const Options& options, Port& port) {
   std::uint32_t left = inside;
   for (std::size_t i = 0; i < wanted; i++) {
     parts[i]->len = std::min(left, room);
-    if (options.copy && !by_reference) bypass::copy_bytes(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
+    if (options.copy && !by_reference)
+      bypass::copy_bytes(parts[i]->data, payload().data() + (inside - left), parts[i]->len);
     if (options.sum) add_sum(*parts[i]);
     left -= parts[i]->len;
     parts[i]->next_segment = i + 1 < wanted ? parts[i + 1] : nullptr;
