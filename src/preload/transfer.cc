@@ -56,8 +56,9 @@ msghdr header_of(const iovec* data, int count) {
 // Of a vector that is valid, as those below.
 ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
   pthread_testcancel();
-  if (const auto bytes = socket::receive_at_once(*use, {data, static_cast<size_t>(count)}, flags))
-    return use.finish(*bytes);
+  const Restart restart(use, fd, SO_RCVTIMEO);
+  const auto bytes = socket::receive_at_once(*use, {data, static_cast<size_t>(count)}, flags);
+  if (bytes.has_value() && !restart.again(*bytes)) return use.finish(*bytes);
   msghdr message = header_of(data, count);
   return receive_slowly(use, fd, message, flags);
 }
@@ -121,8 +122,10 @@ ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, socka
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
   if (!is_valid(message)) return -1;
   pthread_testcancel();
-  if (const auto bytes = socket::receive_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags)) {
-    socket::report({}, message, flags);
+  const Restart restart(use, fd, SO_RCVTIMEO);
+  const auto bytes = socket::receive_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags);
+  if (bytes.has_value() && !restart.again(*bytes)) {
+    if (*bytes >= 0) socket::report({}, message, flags);
     return use.finish(*bytes);
   }
   return receive_slowly(use, fd, message, flags);

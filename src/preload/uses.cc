@@ -180,6 +180,7 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
   saved_errno_ = errno;
   marks->depth = place + 1;  // before the mark: a handler's calls take the places above
   std::atomic_signal_fence(std::memory_order_seq_cst);
+  marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);  // one's in between had this one
   for (Entry seen = fd_table.load(fd); !seen.empty();) {
     marks->word[place].store(seen.word(), std::memory_order_relaxed);
     fence_for_call();

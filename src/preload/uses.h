@@ -81,6 +81,7 @@ class Use {
     marks->depth = 1;
     place_ = 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
+    marks->frame[0] = reinterpret_cast<std::uintptr_t>(this);  // a handler's call in between had the place
     const Entry seen = fd_table.load(fd);
     if (seen.empty()) return true;
     marks->word[0].store(seen.word(), std::memory_order_relaxed);

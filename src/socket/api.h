@@ -122,8 +122,8 @@ inline void report(const Message& message, msghdr& header, int flags) {
   header.msg_flags = message.flags | (flags & MSG_CMSG_CLOEXEC);
 }
 /// Before receive() and send(): a transfer that takes a copy and no more, of a connection within the host. A receive
-/// that may block looks for some microseconds, where the thread's waits are as short. The count; nothing: call those,
-/// as if this had not been asked.
+/// that may block looks for some microseconds, where the thread's waits are as short, and is -EINTR where a handler has
+/// run meanwhile. The count; nothing: call those, as if this had not been asked.
 std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int flags);
 std::optional<long> send_at_once(File& file, std::span<const iovec> data, int flags);
 long receive(File& file, int fd, Message& message, int flags);

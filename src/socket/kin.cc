@@ -145,7 +145,7 @@ void leave_family(Guard& guard) {
 namespace {
 
 // What a dead process alone was told, or had still to tell, is said anew: that connections wait at a listener, and that
-// frames wait for the owner of the wires.
+// frames or an earlier timer wait for the owner of the wires.
 void say_anew() {
   if (objects == nullptr) return;
   objects->sockets.for_each([](Socket& socket) {
@@ -154,7 +154,7 @@ void say_anew() {
   Wires& wires = shard().wires();
   wires.rung = false;
   const WireSleeper& sleeper = wires.sleeper();
-  if (sleeper.asleep && wires.frames_left.load(std::memory_order_relaxed)) collect_wake(sleeper.target);
+  if (sleeper.asleep) collect_wake(sleeper.target);
 }
 
 }  // namespace

@@ -25,17 +25,19 @@ constexpr int kTakenFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG
 constexpr int kHolds = 24, kLooks = 32;
 
 /// Null: there is something to be done first.
-[[gnu::always_inline]] inline LocalLink* usual_link(const Socket& socket) {
+[[gnu::always_inline]] inline LocalLink* usual_link(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
   const LocalEnd& end = end_of(socket);
   const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
   if (end.stage != Stage::kPaired || heard || socket.pending_error != 0 || shard().sleepers() != 0) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
-  if (socket.references.total() != 1 && is_shared(socket)) return nullptr;
+  if (is_shared(socket)) return nullptr;
   LocalLink* const link = local_links().find(end.id.index);
   if (link == nullptr || !link->active || link->generation != end.id.generation || link->half == nullptr)
     return nullptr;
-  return link->armed_in || link->armed_out ? nullptr : link;
+  if (link->armed_in || link->armed_out) [[unlikely]]
+    touch_link(socket, *link);  // nobody sleeps any more
+  return link;
 }
 
 /// The kernel has no end and no error for us.
@@ -110,8 +112,13 @@ std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int
   if (!is_local(file) || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return std::nullopt;
   const std::size_t total = total_bytes(data);
   if (total == 0) return std::nullopt;
+  const unsigned handlers = thread_signals.seen;
   long r = look(socket_of(file), data, total, flags);
-  for (int i = 1; r == kNothingYet && i < kHolds && spinning_pays(); i++) r = look(socket_of(file), data, total, flags);
+  for (int i = 1; r == kNothingYet && i < kHolds && spinning_pays(); i++) {
+    __builtin_ia32_pause();  // somebody else's chance to have the lock
+    r = look(socket_of(file), data, total, flags);
+  }
+  if (r == kNothingYet && thread_signals.seen != handlers) return kInterrupted;
   return r > 0 ? std::optional(r) : std::nullopt;
 }
 

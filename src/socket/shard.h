@@ -185,7 +185,7 @@ class HandlersOff {
 /// and makes no call of the kernel's that is a cancellation point. Ask held().
 class ShortHold {
  public:
-  explicit ShortHold(Shard& shard) : shard_(shard), held_(shard.lock().try_lock()) {
+  explicit ShortHold(Shard& shard) : shard_(shard), held_(shard.lock().try_lock_if_free()) {
     if (!held_ || !shard.ended()) [[likely]]
       return;
     shard.lock().unlock();  // its next Guard stops this thread

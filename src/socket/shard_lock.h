@@ -54,6 +54,12 @@ class ShardLock {
 
   /// True: taken (and recovered where necessary).
   bool try_lock() { return enter(try_take()); }
+  /// True: it was free, and is taken. Never another's, whatever has become of him: nothing is rebuilt here.
+  [[nodiscard]] bool try_lock_if_free() {
+    const std::uint64_t own = own_word();
+    std::uint64_t expected = 0;
+    return own != 0 && state_.word.compare_exchange_strong(expected, own, std::memory_order_acquire);
+  }
   /// Waits for it. False only where waiting would be for ever: kOwn, kNone.
   bool lock() {
     const Taken first = try_take();

@@ -10,10 +10,11 @@ namespace bypass {
 /// bytes a nanosecond instead of 50 where the destination lies a few bytes above the source modulo 4096: as a large
 /// buffer of malloc()'s, 16 bytes into its page, does above a ring. The pieces are as fast where it does not.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  constexpr std::size_t kPiece = 1024;
+  std::size_t piece = 1024;
+  asm("" : "+r"(piece));  // of a length that the compiler knows it makes a string instruction itself
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
-  for (; bytes > kPiece; bytes -= kPiece, out += kPiece, in += kPiece) std::memcpy(out, in, kPiece);
+  for (; bytes > piece; bytes -= piece, out += piece, in += piece) std::memcpy(out, in, piece);
   std::memcpy(out, in, bytes);
 }
 
