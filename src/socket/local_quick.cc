@@ -2,9 +2,7 @@
 // where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps.
 // Everything else is local_transfer.cc's.
 #include <algorithm>
-#include <cstring>
 
-#include "socket/cancellation.h"
 #include "socket/io_cursor.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
@@ -44,12 +42,6 @@ constexpr int kHolds = 24, kLooks = 32;
 bool is_kernel_well(const LocalLink& link) {
   const KernelHalf& half = *link.half;
   return half.generation == link.generation && half.watched && !half.error && !half.hung_up;
-}
-
-// send() is a cancellation point.
-[[gnu::noinline, gnu::cold]] void wake_peer(LocalLink& link) {
-  const CancellationOff off;
-  link.channel.wake();
 }
 
 // One buffer, in one piece, is what calls have.
@@ -101,7 +93,7 @@ long look(Socket& socket, std::span<const iovec> data, std::size_t total, int fl
   if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kNothingYet : kNotSo;
   if (bytes > kCopyInLock) return kNotSo;
   copy_out(data, parts, bytes);
-  if (consumer.consume(link->in, bytes)) wake_peer(*link);
+  if (consumer.consume(link->in, bytes)) link->channel.wake();
   local_counts.at_once++;
   return static_cast<long>(bytes);
 }
@@ -137,7 +129,7 @@ std::optional<long> send_at_once(File& file, std::span<const iovec> data, int fl
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return std::nullopt;
   copy_in(data, room, total);
-  if (producer.publish(link->out, total)) wake_peer(*link);
+  if (producer.publish(link->out, total)) link->channel.wake();
   local_counts.at_once++;
   return static_cast<long>(total);
 }

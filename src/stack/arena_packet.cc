@@ -1,10 +1,11 @@
 #include "stack/arena_packet.h"
-#include "stack/copy.h"
 
 #include <algorithm>
 #include <new>
 #include <span>
 #include <utility>
+
+#include "stack/copy.h"
 
 namespace bypass {
 namespace {

@@ -1,8 +1,9 @@
 #include "fastpath/shm/link.h"
-#include "stack/copy.h"
 
 #include <algorithm>
 #include <array>
+
+#include "stack/copy.h"
 
 namespace bypass::fastpath::shm {
 namespace {

@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kCrcStart = 0xffffffff;
 enum class CrcUnit : std::uint8_t {
   kTable,        // any processor
   kFolding,      // x86: carry-less multiplication of 16 bytes (PCLMULQDQ)
+  kPairFolding,  // x86: of 32 bytes (VPCLMULQDQ on 256 bits)
   kWideFolding,  // x86: of 64 bytes (VPCLMULQDQ on 512 bits)
 };
 [[nodiscard]] bool has_crc_unit(CrcUnit unit);

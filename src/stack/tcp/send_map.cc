@@ -1,8 +1,9 @@
 #include "stack/tcp/send_map.h"
-#include "stack/copy.h"
 
 #include <algorithm>
 #include <utility>
+
+#include "stack/copy.h"
 
 namespace bypass::tcp {
 namespace {
