@@ -47,7 +47,9 @@ TEST_P(Crc32, EveryLengthAndAlignment_IsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Units, Crc32, testing::Values(CrcUnit::kTable, CrcUnit::kFolding, CrcUnit::kPairFolding, CrcUnit::kWideFolding));
+INSTANTIATE_TEST_SUITE_P(Units, Crc32,
+                         testing::Values(CrcUnit::kTable, CrcUnit::kFolding, CrcUnit::kPairFolding,
+                                         CrcUnit::kWideFolding));
 
 }  // namespace
 }  // namespace bypass::rdma::test

@@ -135,7 +135,6 @@ class Device {
   Abilities can_;
   DeviceClock clock_;
   bool timed_ = false;
-  bool armed_ = false;
   std::uint32_t depth_ = 0;
   // As they were asked for
   std::span<std::byte> frames_;

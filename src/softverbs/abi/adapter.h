@@ -81,7 +81,9 @@ class Adapter {
 
   static void progress(void* self);
   Instant look();
+  [[nodiscard]] bool is_about(Instant now) const;
   Duration longer_absence();
+  void watch_wire();
   void be_alone();
   bool arm();
   void sleep_until(Instant when, int port_fd) const;
@@ -114,7 +116,9 @@ class Adapter {
   bool armed_ = false;
   bool woken_ = false;
   std::atomic<bool> passed_by_{false};  // it found the lock taken, and sleeps without an eye on the port
-  unsigned sleepers_ = 0;               // readers of event queues: nobody polls for them
+  bool asked_ = false;                  // to tell of a completion, by a program that may sleep since
+  unsigned polls_since_asked_ = 0;
+  unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
   std::uint64_t seen_polls_ = 0;
   Duration absence_{1};    // of the program's that the progress thread does not notice
   Duration full_pause_{};  // before it looks again whether the wire has room
@@ -160,6 +164,8 @@ class Adapter::Turn {
   void hand_on_events() {
     if (!adapter_.inherited_) adapter_.hand_on_events();
   }
+  /// Also has the wire watched: who asks for this may go to sleep without another word.
+  int request_notify(rdma::Cq& queue, bool solicited_only);
   /// The caller goes to sleep, or is back: the progress thread has to look at the wire meanwhile.
   void sleeps(bool asleep);
 

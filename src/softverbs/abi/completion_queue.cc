@@ -79,7 +79,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
 
 int request_notify_cq(ibv_cq* cq, int solicited_only) {
   Adapter::Turn turn(*Context::of(cq->context).adapter);
-  return turn ? turn->request_notify(*CompletionQueue::of(cq).engine, solicited_only != 0) : EIO;
+  return turn ? turn.request_notify(*CompletionQueue::of(cq).engine, solicited_only != 0) : EIO;
 }
 
 extern "C" {

@@ -149,6 +149,8 @@ class Device {
   /// One take_completion_event for the next completion that comes (a solicited or failed one only). What waits already
   /// counts for nothing: poll once more after arming.
   int request_notify(Cq& cq, bool solicited_only);
+  /// For some queue it was asked, and nothing has come since.
+  [[nodiscard]] bool owes_notification() const;
 
   // --- Shared receive queues
 

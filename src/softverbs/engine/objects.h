@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <algorithm>
 
 #include <array>
 #include <bit>
@@ -29,6 +30,10 @@ class Owned {
   }
   void remove(T& object) { objects_.erase(&object); }
   [[nodiscard]] std::size_t count() const { return objects_.size(); }
+  template <typename F>
+  [[nodiscard]] bool any(F&& f) const {
+    return std::any_of(objects_.begin(), objects_.end(), [&](const auto& each) { return f(*each.first); });
+  }
 
  private:
   std::unordered_map<T*, std::unique_ptr<T>> objects_;

@@ -158,6 +158,10 @@ int Device::request_notify(Cq& cq, bool solicited_only) {
   return 0;
 }
 
+bool Device::owes_notification() const {
+  return engine_->cqs.any([](const Cq& cq) { return cq.notify != Notify::kNo; });
+}
+
 // --- Shared receive queues
 
 Made<Srq> Device::create_srq(Pd& pd, const ibv_srq_attr& attr, void* user) {
