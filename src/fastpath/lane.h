@@ -211,6 +211,9 @@ class BasicLane {
   void on_link_final();
   /// Looks whether the reader has placed or taken more.
   void look(std::span<const std::byte> memory);
+  /// The writer waits, and has said so, and the block says more by now than it has looked at. The message that calls it
+  /// is still to come: who polls need not wait for that.
+  [[nodiscard]] bool sees_credit(std::span<const std::byte> memory) const;
   /// What the writer does not know yet is to be told, though it is little: after a while without traffic.
   void tell() {
     if (rx_ring_.has_news()) flags_ |= kTellNow;

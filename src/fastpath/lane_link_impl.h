@@ -73,6 +73,13 @@ void BasicLane<Rules>::look(std::span<const std::byte> memory) {
 }
 
 template <typename Rules>
+bool BasicLane<Rules>::sees_credit(std::span<const std::byte> memory) const {
+  if (!has(kBlockedTold) || has(kAborted) || !on_link() || memory.size() < sizeof(CreditBlock)) return false;
+  if (local_.credit > memory.size() - sizeof(CreditBlock)) return false;
+  return tx_ring_.is_news(read_credit(memory.data() + local_.credit));
+}
+
+template <typename Rules>
 bool BasicLane<Rules>::has_writes(std::span<const std::byte> memory) {
   if (!on_link()) return false;
   if (waits_for_credit()) look(memory);

@@ -145,6 +145,7 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
     link->used = true;
   }
   LaneTable lanes{*link};
+  link->latest = framed.place;
   link->end.enqueue(framed.place, lanes);
 }
 

@@ -161,6 +161,7 @@ class PeerLinks final : public Links {
   static void back_off(PeerLink& link, Reason why, Instant now);
   void refuse(PeerLink& link, Reason why, Instant now);
   void not_made(Context& ctx, PeerLink& link, Reason why);
+  std::size_t look_for_credit(Context& ctx, PeerLink& link);
   std::size_t poll_link(Context& ctx, PeerLink& link);
   std::size_t take_messages(Context& ctx, PeerLink& link);
   void end(Context& ctx, PeerLink& link);

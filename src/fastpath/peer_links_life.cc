@@ -322,8 +322,20 @@ std::size_t PeerLinks::take_messages(Context& ctx, PeerLink& link) {
   return n;
 }
 
+/// A writer that waits is called by a message, which its peer sends behind all that it had to take first. One that
+/// polls goes on as soon as its block says so: the two work side by side, not in turns.
+std::size_t PeerLinks::look_for_credit(Context& ctx, PeerLink& link) {
+  LaneTable lanes{link};
+  Lane* const lane = lanes.find(link.latest);
+  if (lane == nullptr || !lane->sees_credit({link.memory, link.bytes})) return 0;
+  lane->look({link.memory, link.bytes});
+  link.end.enqueue(link.latest, lanes);
+  run_lane(ctx, link, link.latest);
+  return 1;
+}
+
 std::size_t PeerLinks::poll_link(Context& ctx, PeerLink& link) {
-  const std::size_t n = take_messages(ctx, link);
+  const std::size_t n = take_messages(ctx, link) + look_for_credit(ctx, link);
   if (link.first_ghost != kNoLane) sweep_ghosts(ctx, link);
   Own& own = own_[index_of(link)];
   if (link.end.state() == LinkState::kUp) [[likely]] {

@@ -41,6 +41,9 @@ class RingWriter {
   void advance(std::uint64_t bytes) { sent_ += bytes; }
   /// An older block than the last one is no news; one that says more than was sent is a lie.
   [[nodiscard]] Reason on_credit(const CreditBlock& block);
+  [[nodiscard]] bool is_news(const CreditBlock& block) const {
+    return block.placed > placed_ || block.consumed > consumed_;
+  }
   /// The reader has said that all is placed.
   void all_placed() { placed_ = sent_; }
 

@@ -2,6 +2,7 @@
 // tcp::Engine does, with the same meaning. Lock held.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -20,6 +21,12 @@ inline fastpath::FramedTcp* framed(const tcp::Tcb& tcb) {
 [[nodiscard]] inline std::size_t send_room(tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->send_room(tcb) : tcp_engine().send_room(tcb);
+}
+/// So much of `bytes` is to be asked for at a time. On a lane a piece leaves while the next one is copied; TCP makes
+/// larger frames of all of it.
+[[nodiscard]] inline std::size_t piece_of(const tcp::Tcb& tcb, std::size_t bytes) {
+  constexpr std::size_t kLanePiece = std::size_t{64} << 10;
+  return framed(tcb) != nullptr ? std::min(bytes, kLanePiece) : bytes;
 }
 inline Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want) {
   auto* const f = framed(tcb);

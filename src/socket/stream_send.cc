@@ -15,7 +15,7 @@ long Sending::attempt(Guard& guard) {
   if (const long r = refusal(); r != 0) return r;
   do {
     if (done_ == total_) return static_cast<long>(done_);
-    const auto room = stream::reserve(guard.context(), *socket_.tcb, total_ - done_);
+    const auto room = stream::reserve(guard.context(), *socket_.tcb, stream::piece_of(*socket_.tcb, total_ - done_));
     if (!room.ok()) return room.error() == Error::kWouldBlock ? again() : broken(room.error());
     const long n = fill(guard, *room);
     if (n < 0) return done_ != 0 ? static_cast<long>(done_) : n;

@@ -197,6 +197,7 @@ class Waiting {
   const Patience& patience_;
   unsigned seen_, restart_seen_;
   bool foreign_handler_ = false;  // one that nobody counts ran
+  bool worked_ = false;           // in the last turn
   bool slept_ = false;            // what the kernel has to say is to be seen at once
   Instant started_{}, now_{};
   Duration spin_{}, yield_{};
@@ -266,7 +267,10 @@ long Waiting::turn() {
     if (guard.held()) {
       if (condition_.needs_wire()) shard().poll_locked();
       dispatch_events(shard().stack());
+      // What the last look brought about is no waiting: a bulk sender's writes may take longer than the budget.
+      if (worked_) started_ += guard.context().now - now_;
       now_ = guard.context().now;
+      worked_ = condition_.needs_wire() && !shard().poll_was_idle();
       if (condition_.changed()) return condition_.attempt(guard);
       if (condition_.needs_wire() && shard().poll_was_idle()) guard.leave_untouched();
       return kAgain;

@@ -156,6 +156,34 @@ TEST(PeerLinks, WriterThatWaits_IsWokenUntilAllIsWritten) {
   EXPECT_EQ(arrived, kBytes);
 }
 
+// Its peer has told it to wait and has taken a part: that is in its memory before the message that calls it.
+TEST(PeerLinks, WriterThatPolls_GoesOnBeforeItIsCalled) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  world.stopped[1] = true;
+  const std::vector<std::byte> bytes(3'000'000, std::byte{5});
+  while (world.write(c, 0, bytes) != 0) {
+  }
+  world.run_for(1ms);
+  ASSERT_EQ(world.write(c, 0, bytes), 0U);
+  world.host(0).take_events(&c.user[0]);
+
+  const std::span<std::byte> memory = world.yard.newest->end(0).writable_memory();
+  const auto credit = [&](std::uint64_t placed) {
+    write_credit(memory.data() + world.framed(c, 0)->lane.local().credit, {placed, 0});
+    world.run_for(10us);
+  };
+  const std::uint64_t before = read_credit(memory.data() + world.framed(c, 0)->lane.local().credit).placed;
+  credit(before + (std::uint64_t{128} << 10));
+  EXPECT_NE(world.host(0).take_events(&c.user[0]) & kEventWritable, 0);
+  EXPECT_NE(world.write(c, 0, bytes), 0U);
+
+  credit(before + (std::uint64_t{1} << 40));  // more than there was
+  EXPECT_TRUE(c.tcb[0] == nullptr || c.tcb[0]->error == Error::kReset);
+  EXPECT_EQ(world.links(0).poll(world.host(0).ctx()), 0U);  // no news for ever
+}
+
 // A link that takes few writes at a time lets a lane wait for its turn; room for its program may come meanwhile.
 TEST(PeerLinks, WritersThatWaitForALinkWithLittleRoom_AreWokenUntilAllIsWritten) {
   PeerWorld world;
