@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "preload/escape.h"
 #include "preload/numbers.h"
@@ -434,12 +435,36 @@ BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count
   return send_file(out, in, offset, count);
 }
 
-// Programs that splice fall back to read and write on EINVAL, which the kernel gives for whatever cannot
-// splice; moving bytes by way of a pipe of ours could lose what the other end does not take.
+// A program that was told EINVAL here would have bytes in the pipe that it cannot give back: haproxy ends such a
+// connection. None: not this kind of socket.
+std::optional<ssize_t> splice_into(int pipe, const off_t* pipe_offset, int fd, const off_t* offset, size_t length,
+                                   unsigned flags) {
+  Use use(fd);
+  if (!use || !socket::has_splice(*use)) return std::nullopt;
+  if (pipe_offset != nullptr || offset != nullptr) {
+    errno = pipe_offset != nullptr ? ESPIPE : EINVAL;
+    return -1;
+  }
+  pthread_testcancel();
+  Restart restart(use, fd, SO_SNDTIMEO);
+  bool sigpipe = false;
+  long result;
+  do result = socket::splice_from_pipe(*use, pipe, length, flags, sigpipe);
+  while (restart.again(result));
+  if (sigpipe) raise_sigpipe();
+  return use.finish(result);
+}
+
+// Out of a connection into a pipe it is EINVAL, which the kernel gives for whatever cannot splice: programs fall back
+// to read and write.
 BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_offset, size_t length, unsigned flags)) {
-  bool ours = stays_ours(in) || stays_ours(out);
+  const bool reads_ours = stays_ours(in), ours = stays_ours(out) || reads_ours;
   if (!ours) [[likely]]
     return real.splice(in, in_offset, out, out_offset, length, flags);
+  if (!reads_ours) {
+    const std::optional<ssize_t> r = splice_into(in, in_offset, out, out_offset, length, flags);
+    if (r.has_value()) return *r;
+  }
   note_escape(is_tracked(in) ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
   errno = EINVAL;
   return -1;

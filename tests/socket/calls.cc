@@ -208,6 +208,13 @@ long Calls::send_file(int fd, int in_fd, off_t* offset, std::size_t count) {
   return socket::send_file(*file, fd, in_fd, offset, count, sigpipe);
 }
 
+long Calls::splice(int pipe, int fd, std::size_t count, unsigned flags) {
+  socket::File* file = find(fd);
+  if (file == nullptr) return result(::splice(pipe, nullptr, fd, nullptr, count, flags));
+  bool sigpipe = false;
+  return socket::splice_from_pipe(*file, pipe, count, flags, sigpipe);
+}
+
 sockaddr_in Calls::local_name(int fd) {
   sockaddr_in name{};
   socklen_t length = sizeof name;

@@ -432,6 +432,49 @@ TEST_P(StreamTest, Transfer_OfMegabytes_ArrivesWhole) {
   EXPECT_TRUE(got == all);
 }
 
+TEST_P(StreamTest, Splice_OutOfAPipe_MovesWhatLiesThereAndHasRoom) {
+  const auto [client, server] = calls.connected();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_EQ(calls.splice(ends[0], client, 100, SPLICE_F_NONBLOCK), -EAGAIN);
+  ASSERT_EQ(write(ends[1], "0123456789", 10), 10);
+  EXPECT_EQ(calls.splice(ends[0], client, 4, 0), 4);
+  EXPECT_EQ(calls.splice(ends[0], client, 100, 0), 6);
+  std::string all, got;
+  while (all.size() < 10 && calls.poll_one(server, POLLIN, 5000) > 0 && calls.receive(server, got) > 0) all += got;
+  EXPECT_EQ(all, "0123456789");
+
+  // What a full connection does not take stays in the pipe.
+  calls.set_non_blocking(client, true);
+  const std::string page(4096, 'x');
+  std::size_t written = 0, spliced = 0;
+  for (long r = 0; r >= 0;) {
+    ASSERT_EQ(write(ends[1], page.data(), page.size()), 4096);
+    written += page.size();
+    r = calls.splice(ends[0], client, 65536, 0);
+    if (r > 0) spliced += static_cast<std::size_t>(r);
+    if (r < 0) {
+      EXPECT_EQ(r, -EAGAIN);
+    }
+    ASSERT_LT(written, std::size_t{64} << 20);
+    int left = 0;
+    ASSERT_EQ(ioctl(ends[0], FIONREAD, &left), 0);
+    EXPECT_EQ(spliced + static_cast<std::size_t>(left), written);
+  }
+  int left = 0;
+  ASSERT_EQ(ioctl(ends[0], FIONREAD, &left), 0);
+  std::string rest(static_cast<std::size_t>(left), ' ');
+  ASSERT_EQ(read(ends[0], rest.data(), rest.size()), left);
+  ::close(ends[1]);
+  EXPECT_EQ(calls.splice(ends[0], client, 100, 0), 0);
+  calls.shutdown(client, SHUT_WR);
+  std::size_t came = 0;
+  while (calls.poll_one(server, POLLIN, 5000) > 0 && calls.receive(server, got, 65536) > 0) came += got.size();
+  EXPECT_EQ(came, spliced);
+  EXPECT_EQ(calls.splice(memfd_create("none", 0), client, 1, 0), -EINVAL);
+  ::close(ends[0]);
+}
+
 TEST_P(StreamTest, SendFile_BeyondItsEnd_SendsWhatThereIs) {
   const auto [client, server] = calls.connected();
   char name[] = "/tmp/socket_test_XXXXXX";

@@ -219,6 +219,12 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
   return done;
 }
 
+bool has_splice(const File&) {
+  return false;
+}
+long splice_from_pipe(File&, int, std::size_t, unsigned, bool&) {
+  return -EINVAL;
+}
 long send_file(File& file, int, int in_fd, off_t* offset, std::size_t count, bool&) {
   return answer(::syscall(SYS_sendfile, file.io, in_fd, offset, count));
 }
