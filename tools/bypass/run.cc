@@ -246,7 +246,10 @@ int run_program(const std::vector<std::string>& words) {
   if (config.ok()) config.problems = port_problems(config);
   for (const auto& found : config.problems) fail(kNotStarted, told(found, options));
   if (!config.ok()) return fail(kNotStarted, "nothing was started");
-  if (!config.wants_port()) fail(kOk, "no port is set (--port), so every socket stays the kernel's");
+  if (!config.wants_port())
+    fail(kOk, config.wants_anything()
+                  ? "no port is set (--port), so only connections within this host can leave the kernel"
+                  : "no port is set (--port), so every socket stays the kernel's");
 
   const ProgramFile program = find_program(options.program[0], getenv("PATH"));
   if (program.path.empty()) return fail(program.exit_code, program.problem);

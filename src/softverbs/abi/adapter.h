@@ -2,7 +2,7 @@
 //
 // It is opened by the first ibv_open_device of the device and closed with its last context. One lock; its holder is the
 // engine's only thread (Turn). Whoever calls a verb does the work: polls the wire, answers, sends. The progress thread
-// steps in where nobody has polled for a tick, so that a peer's one-sided operations are served while the program is
+// steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the program is
 // elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
 //
 // It belongs to the process that opened it: a forked child's copy is dead (its calls answer EIO), and the child's next
@@ -69,7 +69,7 @@ class Adapter {
 
   std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();
-  /// The program is about: what can wait a moment is left to its next call. (The progress thread looks once a tick.)
+  /// The program is about: what can wait a moment is left to its next call.
   [[nodiscard]] rdma::Acks acks() const { return armed_ ? rdma::Acks::kSend : rdma::Acks::kLeave; }
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
