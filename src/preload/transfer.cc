@@ -1,6 +1,7 @@
 // read, write, recv*, send*, their vector, batch and fortified forms.
 #include "preload/transfer.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -436,13 +437,13 @@ BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count
 }
 
 // A program that was told EINVAL here would have bytes in the pipe that it cannot give back: haproxy ends such a
-// connection. None: not this kind of socket.
+// connection. None: not a connection on a wire.
 std::optional<ssize_t> splice_into(int pipe, const off_t* pipe_offset, int fd, const off_t* offset, size_t length,
                                    unsigned flags) {
   Use use(fd);
   if (!use || !socket::has_splice(*use)) return std::nullopt;
   if (pipe_offset != nullptr || offset != nullptr) {
-    errno = pipe_offset != nullptr ? ESPIPE : EINVAL;
+    errno = pipe_offset != nullptr && real.fcntl(pipe, F_GETPIPE_SZ) >= 0 ? ESPIPE : EINVAL;
     return -1;
   }
   pthread_testcancel();

@@ -192,6 +192,7 @@ class Waiting {
   long sleep();
   long sleep_in(Waiter& waiter);
   bool interrupted();
+  [[nodiscard]] static Duration most_work() { return kSpinPays * (environment.spin + environment.yield); }
 
   Condition& condition_;
   const Patience& patience_;
@@ -199,7 +200,7 @@ class Waiting {
   bool foreign_handler_ = false;  // one that nobody counts ran
   bool worked_ = false;           // in the last turn
   bool slept_ = false;            // what the kernel has to say is to be seen at once
-  Instant started_{}, now_{};
+  Instant begun_{}, started_{}, now_{};
   Duration spin_{}, yield_{};
 };
 
@@ -225,7 +226,7 @@ long Waiting::begin() {
 }
 
 long Waiting::go_on() {
-  started_ = now_ = shard().clock().now();
+  begun_ = started_ = now_ = shard().clock().now();
   long r = look(!patience_.block);
   if (r != kAgain || !patience_.block) return r;
   if (condition_.needs_wire()) {
@@ -234,7 +235,7 @@ long Waiting::go_on() {
     if (!spin_pays && yield_ >= Duration{} && spin_ >= Duration{}) spin_ = yield_ = Duration{};
   }
   r = spin();
-  spin_pays = now_ - started_ <= kSpinPays * (environment.spin + environment.yield);
+  spin_pays = now_ - begun_ <= most_work();
   return r;
 }
 
@@ -268,7 +269,8 @@ long Waiting::turn() {
       if (condition_.needs_wire()) shard().poll_locked();
       dispatch_events(shard().stack());
       // What the last look brought about is no waiting: a bulk sender's writes may take longer than the budget.
-      if (worked_) started_ += guard.context().now - now_;
+      // (Only so much of it: a wire that stays full, or others' traffic, is no reason never to sleep.)
+      if (worked_ && now_ - begun_ <= most_work()) started_ += guard.context().now - now_;
       now_ = guard.context().now;
       worked_ = condition_.needs_wire() && !shard().poll_was_idle();
       if (condition_.changed()) return condition_.attempt(guard);

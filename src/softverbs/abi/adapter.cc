@@ -285,7 +285,7 @@ ibv_port_state Adapter::port_state() const {
 std::size_t Adapter::poll_for_program(Instant now, rdma::Acks acks) {
   if (inherited_) return 0;
   const bool awake = asked_ && is_hosted() && ++polls_since_asked_ >= kAwakePolls;
-  if (awake) asked_ = false;
+  if (awake) stop_watching(now);
   if (armed_ && (awake || passed_by_.load(std::memory_order_relaxed))) be_alone();
   polls_++;
   called_at_ = now;
@@ -466,6 +466,13 @@ Duration Adapter::longer_absence() {
 void Adapter::watch_wire() {
   if (!armed_) arm();
   if (!armed_ || passed_by_.load(std::memory_order_relaxed)) wake_progress();
+}
+
+// Another of its threads may sleep on: the progress thread is to look again, however long it meant to sleep.
+void Adapter::stop_watching(Instant now) {
+  asked_ = false;
+  const Duration pause = engine_->owes_notification() ? std::min(kLongestAbsence, tick_) : kHostedAbsence;
+  if (sleeps_until_ > now + pause) wake_progress();
 }
 
 // The program's polls are enough: peers need not wake anybody.

@@ -2,8 +2,8 @@
 //
 // It is opened by the first ibv_open_device of the device and closed with its last context. One lock; its holder is the
 // engine's only thread (Turn). Whoever calls a verb does the work: polls the wire, answers, sends. The progress thread
-// steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the program is
-// elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
+// steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the program
+// is elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
 //
 // It belongs to the process that opened it: a forked child's copy is dead (its calls answer EIO), and the child's next
 // ibv_open_device opens a new one.
@@ -84,6 +84,7 @@ class Adapter {
   [[nodiscard]] bool is_about(Instant now) const;
   Duration longer_absence();
   void watch_wire();
+  void stop_watching(Instant now);
   void be_alone();
   bool arm();
   void sleep_until(Instant when, int port_fd) const;
