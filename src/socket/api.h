@@ -134,7 +134,8 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
 /// sendfile: bytes of `in_fd` at *offset (or its file position when null) into the socket.
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
 /// splice out of a pipe into a connection that is ours (has_splice()): up to `count` of the bytes that lie in it,
-/// waited for unless `flags` has SPLICE_F_NONBLOCK; 0 at the pipe's end. -EINVAL: `pipe` is none.
+/// waited for unless `flags` has SPLICE_F_NONBLOCK or the pipe O_NONBLOCK; 0 at the pipe's end. -EINVAL: `pipe` is
+/// none.
 long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe);
 [[nodiscard]] bool has_splice(const File& file);
 

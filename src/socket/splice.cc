@@ -64,7 +64,7 @@ long refusal(int pipe, unsigned flags) {
 }  // namespace
 
 bool has_splice(const File& file) {
-  return kind(file) == FileKind::kStream && static_cast<const Socket&>(file).path == Path::kBypass;
+  return kind(file) == FileKind::kStream && socket_of(file).path == Path::kBypass;
 }
 
 long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe) {

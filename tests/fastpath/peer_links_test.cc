@@ -156,7 +156,7 @@ TEST(PeerLinks, WriterThatWaits_IsWokenUntilAllIsWritten) {
   EXPECT_EQ(arrived, kBytes);
 }
 
-// Its peer has told it to wait and has taken a part: that is in its memory before the message that calls it.
+// It has told its peer that it waits. What that takes is in its memory before the message that calls it.
 TEST(PeerLinks, WriterThatPolls_GoesOnBeforeItIsCalled) {
   PeerWorld world;
   Connection& c = world.open();

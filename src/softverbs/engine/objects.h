@@ -2,8 +2,8 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
