@@ -38,7 +38,12 @@ void end_all_sockets(socket::Shard& shard) {
 void sleep_on_wire(socket::Shard& shard, Instant deadline) {
   std::array<int, socket::Shard::kMostWaitDescriptors> wires{};
   std::array<pollfd, socket::Shard::kMostWaitDescriptors> set{};
-  const bool quiet = shard.arm();
+  bool quiet = false;
+  {
+    // What came before the port was armed wakes nobody: one look more.
+    socket::Guard guard(shard);
+    quiet = shard.arm_locked() && shard.poll_locked() == 0;
+  }
   const std::size_t count = shard.wait_descriptors(wires);
   for (std::size_t i = 0; i < count; i++) set[i] = {wires[i], POLLIN, 0};
   const Instant until = std::min(deadline, shard.next_timeout());
@@ -81,8 +86,8 @@ void await_taken(socket::Shard& shard, Instant deadline) {
 
 void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
-  if (!p.ports.opened() || p.ports.following()) return;  // an owner that lives delivers it
-  const bool last = !socket::has_kin();                  // else another process of the family answers from here on
+  if (!p.ports.opened() || p.ports.following()) return p.shard.await_steering();  // an owner that lives delivers it
+  const bool last = !socket::has_kin();  // else another process of the family answers from here on
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   Instant latest = deadline;
   for (;;) {

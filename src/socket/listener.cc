@@ -102,11 +102,17 @@ long listen_first(Socket& socket, int fd, int backlog) {
     case Decision::kBypass:
       break;
   }
-  if (socket.has(kFreeBound)) return listen_on_wire(socket, fd, backlog, socket.details->bound, false);
-  // The kernel comes first: its errno is the program's, and an unbound socket gets its port from it.
-  if (kernel->listen(fd, backlog) != 0) return kernel_failure();
-  local_note_listener(fd);
-  return listen_on_wire(socket, fd, backlog, kernel_name(fd), true);
+  long r = 0;
+  if (socket.has(kFreeBound)) {
+    r = listen_on_wire(socket, fd, backlog, socket.details->bound, false);
+  } else {
+    // The kernel comes first: its errno is the program's, and an unbound socket gets its port from it.
+    if (kernel->listen(fd, backlog) != 0) return kernel_failure();
+    local_note_listener(fd);
+    r = listen_on_wire(socket, fd, backlog, kernel_name(fd), true);
+  }
+  shard().await_steering();  // who is told that we listen may come at once
+  return r;
 }
 
 long listen_again(Socket& socket, int fd, int backlog) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <new>
 
 #include "fastpath/peer_links.h"
@@ -26,6 +27,10 @@ constexpr std::size_t kBurst = 64;
 constexpr Duration kOutputRetry = std::chrono::microseconds(50);
 /// An owner that has not polled for this long computes: its progress thread is called for what is left to it.
 constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
+/// How long a listener's process waits for the ports' owner to tell the devices: one that is stopped, or has died just
+/// now, does not. And how often it calls again.
+constexpr Duration kForTheDevices = std::chrono::milliseconds(100);
+constexpr Duration kSteeringLook = std::chrono::milliseconds(1);
 }  // namespace
 
 Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
@@ -66,11 +71,31 @@ void Shard::enter() {
   fresh_ = true;
 }
 
-// Before frames leave that ask for answers.
+// Before frames leave that ask for answers. What another process than the ports' owner has noted is left to the owner.
 void Shard::steer() {
-  if (stack_.network().flows().pending().empty() || !owns_wires_) [[likely]]
+  if (stack_.network().flows().pending().empty()) [[likely]]
     return;
+  if (!owns_wires_) return wires_->frames_left.store(true, std::memory_order_relaxed);
   steer_noted_flows(stack_, context_);
+  const std::uint32_t told = wires_->told.load(std::memory_order_relaxed);
+  wires_->told.store((told | 1) + 1, std::memory_order_relaxed);
+  if ((told & 1) != 0) os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires_->told), INT_MAX);
+}
+
+// Each turn leaves the lock anew, which calls an owner that does not poll.
+void Shard::await_steering() {
+  if (owns_wires_) [[likely]]
+    return;
+  for (const Instant deadline = clock_.now() + kForTheDevices; clock_.now() < deadline;) {
+    std::uint32_t told = 0;
+    {
+      const Guard guard(*this);
+      if (owns_wires_ || stack_.network().flows().pending().empty()) return;
+      told = wires_->told.load(std::memory_order_relaxed) | 1;
+      wires_->told.store(told, std::memory_order_relaxed);
+    }
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires_->told), told, kSteeringLook.count());
+  }
 }
 
 // When somebody must poll next: a timer, or output that waits for room on a device.
@@ -202,11 +227,6 @@ void Shard::disarm_locked() {
     PortQueue& queue = context_.queues[i];
     queue.port()->disarm(queue.queue());
   }
-}
-
-bool Shard::arm() {
-  Guard guard(*this);
-  return arm_locked();
 }
 
 void Shard::disarm() {

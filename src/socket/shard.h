@@ -75,11 +75,12 @@ class Shard {
   /// For Memory's rebuild after a death inside the lock.
   void mark_wires();
 
-  /// Before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Takes the lock.
-  bool arm();
+  /// Before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Also when it is true:
+  /// what has come before wakes nobody. Lock held.
+  bool arm_locked();
+  /// Takes the lock.
   void disarm();
   /// The same with the lock already held.
-  bool arm_locked();
   void disarm_locked();
   /// Of wait_descriptors(): one a port, and one for all links.
   static constexpr std::size_t kMostWaitDescriptors = Context::kMaxPorts + 1;
@@ -100,7 +101,10 @@ class Shard {
   /// False: another process has left frames meanwhile.
   bool begin_progress_sleep(const WakeTarget& target);
   void end_progress_sleep();
-  /// Whether other processes have left frames that are not sent yet.
+  /// A listener, or a datagram socket, of a process without the ports has come or is about to give its number back:
+  /// waits until the devices have been told, at most 100 ms. Lock not held.
+  void await_steering();
+  /// Whether other processes have left frames that are not sent yet, or flows that no device has been told of.
   [[nodiscard]] bool frames_left() const { return wires_->frames_left.load(std::memory_order_relaxed); }
   /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
   /// watch. Lock held. False: nobody watches.

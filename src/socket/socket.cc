@@ -218,7 +218,9 @@ void retain(File& file) {
   if (file.alive) (void)file.references.add(objects->memory, shard().family().slot());
 }
 
-int release(File& file, int fd) {
+namespace {
+
+int release_number(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
@@ -246,6 +248,16 @@ int release(File& file, int fd) {
   file.ending = true;
   end_keeping_number(guard, file, fd);
   return 1;
+}
+
+}  // namespace
+
+// Who has the number next is not to find the device's rule for the one before.
+int release(File& file, int fd) {
+  const bool steered_by_number = kind(file) == FileKind::kListener || kind(file) == FileKind::kDatagram;
+  const int last = release_number(file, fd);
+  if (steered_by_number && last != 0) shard().await_steering();
+  return last;
 }
 
 void number_closes(File& file, int fd) {

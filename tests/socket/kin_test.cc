@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,10 +13,12 @@
 #include <vector>
 
 #include "family/fixture.h"
+#include "socket/doorbell.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/world.h"
 #include "stack/arena_packet.h"
+#include "stack/flow_log.h"
 #include "stack/tcp/core.h"
 
 namespace bypass::socket {
@@ -336,6 +339,52 @@ TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
   end_fork_in_parent(fork, child_);
   end_child(0);
   close(late);
+}
+
+// Whoever hears from the child that it listens, or takes the number that it has given back, may be faster than the
+// device.
+TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
+  FlowLog& flows = shard().stack().network().flows();
+  WakeTarget target;
+  target.slot = shard().family().slot();
+  const int bell = make_doorbell(target);
+  ASSERT_GE(bell, 0);
+  const auto sleep = [&] { (void)shard().watch_until(kNever); };
+  {
+    const Guard guard(shard());
+    flows.set_active(true);
+    ASSERT_TRUE(shard().begin_watch(target));
+    sleep();
+  }
+  Flag done;
+  fork_child([&] {
+    listen();
+    *done = 1;
+    close(numbers_.back());
+    *done = 2;
+  });
+  for (int step = 1; step <= 2;) {
+    pollfd rings{bell, POLLIN, 0};
+    ASSERT_EQ(::poll(&rings, 1, 10'000), 1) << "nobody calls the owner for step " << step;
+    const Guard guard(shard());
+    silence_doorbell(bell);
+    if (!flows.pending().empty()) {  // else it has been called once more for what it knows
+      EXPECT_EQ(*done, step - 1) << "the call is over and no device has been told";
+      EXPECT_EQ(flows.pending()[0].add, step == 1);
+      shard().poll_locked();
+      EXPECT_TRUE(flows.pending().empty());
+      step++;
+    }
+    sleep();
+  }
+  while (*done != 2) sched_yield();
+  {
+    const Guard guard(shard());
+    shard().end_watch();
+    flows.set_active(false);
+  }
+  ::close(bell);
+  end_child(0);
 }
 
 TEST_F(Kin, FramesLeftForTheOwner_AreSentInOrderAsFarAsThereIsRoom) {

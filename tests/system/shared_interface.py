@@ -164,6 +164,39 @@ def shared_number_of_a_process_without_the_port():
 
 
 @case
+def shared_listener_of_a_process_without_the_port():
+    """Its flow is ours when listen() is over, and the kernel's when close() is, though the process that has the port
+    sleeps."""
+    program = ("import os, signal, socket, sys\n"
+               "kept = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+               "if os.fork() == 0:\n"
+               "    l = socket.create_server(('0.0.0.0', int(sys.argv[3])))\n"
+               "    print('listens', flush=True)\n"
+               "    with l.accept()[0] as c: c.sendall(b'ours')\n"
+               "    l.close()\n"
+               "    print('closed', flush=True)\n"
+               "signal.pause()\n")
+    server = ("import socket, sys\n"
+              "l = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+              "print('ready', flush=True)\n"
+              "while True:\n"
+              "    with l.accept()[0] as c: c.sendall(b'kernel')\n")
+    client = ("import socket, sys\n"
+              "s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n"
+              "print(s.recv(100).decode())\n")
+    with Shared() as side:
+        far, port = free_port(), free_port()
+        side.start("kernel", "/usr/bin/python3", "-c", server, KERNELS, far, until="ready")
+        parent = side.start("ours", "/usr/bin/python3", "-c", program, KERNELS, far, port, until="listens")
+        ask = lambda: side.run("kernel", "/usr/bin/python3", "-c", client, OURS, port).strip()
+        check(ask() == b"ours", "the child does not answer")
+        side.wait_for(parent, "closed")
+        side.start("beside", "/usr/bin/python3", "-c", server, OURS, port, until="ready")
+        check(ask() == b"kernel", "the kernel's server does not answer")
+        side.until(lambda: wire_connections(side, parent) == 1, "the child's connection came over the wire, and no other")
+
+
+@case
 def shared_refused_peers_and_unreachable_ones():
     """What the kernel's own sockets are told: a port that nobody listens at, by TCP and by ICMP; an address that nobody
     has."""
