@@ -25,7 +25,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 7;
+inline constexpr std::uint32_t kBackendAbi = 8;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -55,6 +55,13 @@ struct PortSpec {
   bool share_interface = false;
   std::string interface;     // the kernel's name of what is shared
   bool follows_mtu = false;  // … whose MTU this is, and may become another one
+};
+
+/// A pair of datagram sockets (socketpair(2)) that a family's processes have in common: descriptors that lie in it live
+/// as long as one of them does, read or not.
+struct Keepsake {
+  int put = -1, look = -1;
+  [[nodiscard]] bool is_there() const { return put >= 0; }
 };
 
 /// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.
@@ -94,6 +101,12 @@ class Backend {
 
   /// Closes a port that open() returned; frames that are still out stay readable until release_memory().
   virtual void close(Port* port) = 0;
+
+  /// Of an interface that is shared with the kernel: should this process end, the kernel is to leave the flows that are
+  /// steered to `port`, now or later, to whoever of the family opens the port next. Milliseconds. False: `problem` says
+  /// why its connections are then the kernel's to refuse meanwhile. With what lies in `keepsake` from an earlier owner,
+  /// if there is such; not while the port's calls run.
+  virtual bool keep_flows(Port* /*port*/, const Keepsake& /*keepsake*/, std::string& /*problem*/) { return true; }
 
   /// Opens an RDMA device's port (NAME[:PORT]) as a maker of links to other hosts, beside whatever port of frames there
   /// is on it; milliseconds, and it blocks on nobody. Null: `problem` says why; most backends make none.

@@ -213,7 +213,10 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   if (following() && !is_refused(shard) && claim(shard)) {
     const bool opened = open_all(shard);
     if (opened) BYPASS_LOG_INFO("took the ports over");
-    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
+    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) {
+      tell_loss();
+      keepsakes_.empty();  // the kernel's listeners are all that is left
+    }
     loss_told_ = !opened;
   }
   pthread_mutex_unlock(&g_opening);
@@ -435,6 +438,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   }
   if (context.ports == 0) return;
   if (steered) shard.stack().steer_all(context);
+  keep_flows(shard);
   add_link_devices(shard);
   wires.known = true;
   shard.become_owner();
@@ -475,8 +479,39 @@ void PortSet::close_ports(socket::Shard& shard) {
   }
 }
 
-void PortSet::hold_for_fork() {
+// Lock held, and this process is the owner.
+void PortSet::keep_flows(socket::Shard& shard) const {
+  shard.wires().guarded_by.store(keepsakes_.id(), std::memory_order_release);
+  if (keepsakes_.id() == 0) return;
+  for (std::size_t i = 0; i < entries_.size(); i++) {
+    const Entry& entry = entries_[i];
+    std::string problem;
+    if (entry.port == nullptr || !config_.ports[i].shared) continue;
+    if (entry.backend->keep_flows(entry.port, keepsakes_.of(i), problem)) continue;
+    BYPASS_LOG_INFO(
+        "%s: should this process end before others of its family, the kernel may refuse connections of "
+        "theirs until one has taken over: %s",
+        config_.ports[i].interface.c_str(), problem.c_str());
+  }
+}
+
+void PortSet::look_at_keepsakes(socket::Shard& shard) {
+  const socket::Wires& wires = shard.wires();
   pthread_mutex_lock(&g_opening);
+  const bool others = wires.open.load(std::memory_order_acquire) &&
+                      wires.guarded_by.load(std::memory_order_acquire) != keepsakes_.id();
+  if (others) keepsakes_.drop();
+  pthread_mutex_unlock(&g_opening);
+}
+
+void PortSet::hold_for_fork(socket::Shard& shard) {
+  pthread_mutex_lock(&g_opening);
+  const auto shared = [](const PortConfig& port) { return port.shared; };
+  if (keepsakes_.id() != 0 || std::none_of(config_.ports.begin(), config_.ports.end(), shared)) return;
+  const Inside inside;
+  socket::Guard guard(shard);
+  keepsakes_.make(config_.ports.size(), ++shard.wires().keepsakes);
+  if (opened() && !following()) keep_flows(shard);
 }
 
 void PortSet::let_go_after_fork() {

@@ -23,6 +23,7 @@
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/config.h"
+#include "runtime/keepsakes.h"
 #include "runtime/kernel_watch.h"
 #include "runtime/live_network.h"
 #include "runtime/plugin.h"
@@ -78,11 +79,18 @@ class PortSet {
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
-  /// Around a fork: nobody is opening or taking over meanwhile.
-  void hold_for_fork();
+  /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the keepsakes.
+  void hold_for_fork(socket::Shard& shard);
   void let_go_after_fork();
   /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors. It may open or follow anew.
   void drop_in_child();
+  /// Around the closing of all that was the parent's own, in a child.
+  void hide_keepsakes() const { keepsakes_.hide_in_child(); }
+  void show_keepsakes() const { keepsakes_.show_in_child(); }
+  /// A child that has nothing to do with the wire: the flows of others are not its to keep.
+  void drop_keepsakes() { keepsakes_.drop(); }
+  /// A follower's, when another process has become the owner: keepsakes that it does not have keep nobody's flows.
+  void look_at_keepsakes(socket::Shard& shard);
 
   struct Entry {
     Backend* backend = nullptr;
@@ -117,6 +125,7 @@ class PortSet {
   void apply_changes(socket::Shard& shard);
   void close_ports(socket::Shard& shard);
   void give_up_claim(socket::Shard& shard);
+  void keep_flows(socket::Shard& shard) const;
   Backend* backend_for(std::size_t index, std::string& problem);
   Problem check_one(std::size_t index);
 
@@ -127,6 +136,7 @@ class PortSet {
   /// Links within the host, of all ports.
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false;
+  Keepsakes keepsakes_;
   std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;
   LiveNetwork network_;

@@ -436,7 +436,7 @@ void before_exec() {
 void prepare_fork() {
   if (g_process == nullptr || g_forked_child) return;
   g_process->progress.join_family();
-  g_process->ports.hold_for_fork();
+  g_process->ports.hold_for_fork(g_process->shard);
   holds_ports = true;
   fork_under_way = socket::begin_fork();
 }
@@ -466,13 +466,18 @@ bool after_fork_child() {
   p.ending = 0;
   p.progress.forget();
   socket::local_save_channels();
+  p.ports.hide_keepsakes();
   close_own_descriptors(log_descriptor());
+  p.ports.show_keepsakes();
   socket::local_restore_channels();
   p.local_ports.abandon();
   open_local_ports(p);
   crash::on_fork_child();
   g_forked_child = !socket::join_family(fork_under_way);
-  if (g_forked_child) socket::environment.shard = nullptr;
+  if (g_forked_child) {
+    socket::environment.shard = nullptr;
+    p.ports.drop_keepsakes();
+  }
   return !g_forked_child;
 }
 
@@ -483,7 +488,7 @@ bool adopt_number(socket::File& file, int fd) {
 // Who has a socket on the wire from its parent may live longer than whoever owns the ports now.
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
-  if (!socket::refers_to_wire()) return;
+  if (!socket::refers_to_wire()) return g_process->ports.drop_keepsakes();
   g_process->progress.start();
   g_process->progress.want_ports();
 }

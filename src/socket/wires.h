@@ -56,11 +56,13 @@ struct Wires {
   std::atomic<std::int64_t> polled;     // when the owner last did
   std::atomic<bool> frames_left;        // some ring holds something, or flows are noted that no device was told of
   std::atomic<std::uint32_t> told;  // a futex: changes when devices were told of flows; bit 0: somebody sleeps on it
-  bool rung;                        // the owner's progress thread has been called, and has not polled since
-  WireSleeper watcher;              // the owner's thread that watches in a call of the program's …
-  WireSleeper progress;             // … and its progress thread
-  bool known;                       // caps and macs have been, and the stack has its interfaces
-  std::uint32_t opened;             // bit i: of the configuration's ports the ith is open
+  std::atomic<std::uint32_t> guarded_by;  // whose Keepsakes the owner keeps its flows with; 0: nobody's
+  std::uint32_t keepsakes;                // how many were made
+  bool rung;                              // the owner's progress thread has been called, and has not polled since
+  WireSleeper watcher;                    // the owner's thread that watches in a call of the program's …
+  WireSleeper progress;                   // … and its progress thread
+  bool known;                             // caps and macs have been, and the stack has its interfaces
+  std::uint32_t opened;                   // bit i: of the configuration's ports the ith is open
   std::array<PortCaps, Context::kMaxPorts> caps;
   std::array<MacAddress, Context::kMaxPorts> macs;
   std::array<FrameRing*, Context::kMaxPorts> rings;  // a block of Memory each, made by whoever leaves the first frame

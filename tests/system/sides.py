@@ -25,6 +25,7 @@ WIRES = {
     "rc": [vhost("vhost", soft=True, rdma=True)],  # their connections move to RC queue pairs
     "veth": [veth(port, ours) for port in INTERFACES for ours in ("server", "client")],  # the other end is the kernel's
     "shared": [shared(wire, ours) for wire in (("af_packet", "af_xdp") if LONG else ("af_packet",)) for ours in ("server", "client")],
+    "shared_server": [shared(wire, "server") for wire in ("af_packet", "af_xdp")],  # what is done to our server
 }
 
 

@@ -2,23 +2,10 @@
 
 #include <netinet/in.h>
 
-#include <cerrno>
-
-#include "backends/packet/bpf.h"
 #include "backends/packet/libc.h"
 
 namespace bypass::packet {
 namespace {
-
-constexpr std::uint32_t kMostFlows = 65'536;
-
-bool is_nothing(const Endpoint& end) {
-  return end.address.is_any() && end.port == 0;
-}
-
-bool is_whole(const Endpoint& end) {
-  return !end.address.is_any() && end.port != 0;
-}
 
 bool is_every_frame(const FlowKey& key) {
   return key == FlowKey{};
@@ -33,31 +20,9 @@ std::string flow_text(const FlowSpec& flow) {
 
 }  // namespace
 
-std::optional<FlowKey> key_of(const FlowSpec& flow) {
-  FlowKey key;
-  if (flow.protocol == 0 && is_nothing(flow.local) && is_nothing(flow.remote)) return key;
-  if (flow.protocol != IPPROTO_TCP && flow.protocol != IPPROTO_UDP) return std::nullopt;
-  if (!is_whole(flow.local) || (!is_whole(flow.remote) && !is_nothing(flow.remote))) return std::nullopt;
-  key.protocol = flow.protocol;
-  key.local = flow.local.address;
-  key.local_port = host_to_be16(flow.local.port);
-  if (is_nothing(flow.remote)) return key;
-  if (flow.remote.address.is_v4() != flow.local.address.is_v4()) return std::nullopt;
-  key.remote = flow.remote.address;
-  key.remote_port = host_to_be16(flow.remote.port);
-  return key;
-}
-
 bool FlowMap::create(const std::string& interface) {
   interface_ = interface;
-  bpf_attr attributes{};
-  attributes.map_type = BPF_MAP_TYPE_HASH;
-  attributes.key_size = sizeof(FlowKey);
-  attributes.value_size = sizeof(std::uint32_t);
-  attributes.max_entries = kMostFlows;
-  attributes.map_flags = BPF_F_NO_PREALLOC;
-  map_ = Descriptor(bpf(BPF_MAP_CREATE, attributes));
-  return map_.is_open();
+  return table_.create();
 }
 
 bool FlowMap::steer(const FlowSpec& flow, bool add_it) {
@@ -74,22 +39,13 @@ bool FlowMap::add(const FlowKey& key, const FlowSpec& flow) {
     host->log(LogLevel::kWarn, text.c_str());
     return false;
   }
-  const std::uint32_t value = 1;
-  bpf_attr attributes{};
-  attributes.map_fd = static_cast<std::uint32_t>(map_.get());
-  attributes.key = reinterpret_cast<std::uint64_t>(&key);
-  attributes.value = reinterpret_cast<std::uint64_t>(&value);
-  attributes.flags = BPF_NOEXIST;
-  if (bpf(BPF_MAP_UPDATE_ELEM, attributes) != 0) return false;
+  if (!table_.add(key)) return false;
   if (!shareable) claims_.emplace(key, std::move(claim));
   return true;
 }
 
 bool FlowMap::remove(const FlowKey& key) {
-  bpf_attr attributes{};
-  attributes.map_fd = static_cast<std::uint32_t>(map_.get());
-  attributes.key = reinterpret_cast<std::uint64_t>(&key);
-  const bool removed = bpf(BPF_MAP_DELETE_ELEM, attributes) == 0;
+  const bool removed = table_.remove(key);
   claims_.erase(key);
   return removed;
 }

@@ -31,9 +31,11 @@
   X(ssize_t, read, (int, void*, size_t))                                          \
   X(ssize_t, readv, (int, const iovec*, int))                                     \
   X(ssize_t, recv, (int, void*, size_t, int))                                     \
+  X(ssize_t, recvmsg, (int, msghdr*, int))                                        \
   X(int, sendmmsg, (int, mmsghdr*, unsigned, int))                                \
   X(int, setsockopt, (int, int, int, const void*, socklen_t))                     \
   X(int, socket, (int, int, int))                                                 \
+  X(ssize_t, sendmsg, (int, const msghdr*, int))                                  \
   X(ssize_t, sendto, (int, const void*, size_t, int, const sockaddr*, socklen_t)) \
   X(long, syscall, (long, ...))                                                   \
   X(ssize_t, write, (int, const void*, size_t))                                   \

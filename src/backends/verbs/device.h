@@ -43,6 +43,9 @@ class Device {
   void steer_flows(const MacAddress& mac);
   /// This flow comes here, or no longer. Also while the device is lost: then once it is back. Under the shard's lock.
   bool steer(const FlowSpec& flow, bool add);
+  /// What is steered here, or will be once the device is back.
+  [[nodiscard]] std::vector<FlowSpec> flows() const { return flows_.steered(); }
+  [[nodiscard]] bool is_steered(const FlowSpec& flow) const { return flows_.users(flow) != 0; }
   /// It is asked for no flow any more until remake().
   void suspend_flows() { flows_.suspend(); }
   /// Gives everything back; nothing is written into the memory any more.

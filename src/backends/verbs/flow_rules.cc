@@ -145,6 +145,14 @@ std::size_t FlowRules::size() const {
   return rules_.size();
 }
 
+std::vector<FlowSpec> FlowRules::steered() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<FlowSpec> flows;
+  for (const auto& [flow, rule] : rules_)
+    if (rule.users != 0 && !rule.refused) flows.push_back(flow);
+  return flows;
+}
+
 unsigned FlowRules::users(const FlowSpec& flow) const {
   const std::lock_guard lock(mutex_);
   const auto found = rules_.find(flow);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "stack/address.h"
 #include "stack/flow_order.h"
@@ -42,6 +43,8 @@ class FlowRules {
   /// The same, and takes all rules away. They are remembered for begin().
   void destroy();
   [[nodiscard]] std::size_t size() const;
+  /// What is asked for and not refused.
+  [[nodiscard]] std::vector<FlowSpec> steered() const;
   /// Who have added it and not removed.
   [[nodiscard]] unsigned users(const FlowSpec& flow) const;
 

@@ -29,6 +29,8 @@ class KernelSide {
   bool open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem);
   /// The interface's. (An address that a GID is made of need not tell it: RFC 7217.)
   [[nodiscard]] const MacAddress& mac() const { return mac_; }
+  /// The interface's number.
+  [[nodiscard]] int index() const { return interface_; }
   [[nodiscard]] bool is_open() const { return netlink_.is_open(); }
 
   /// An outgoing ARP frame, which goes no further: a question is put to the kernel.

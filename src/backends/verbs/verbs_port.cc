@@ -246,7 +246,16 @@ bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   if (!caps_.steering) return false;
   if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
     attend();
-  return device_.steer(flow, add);
+  const bool done = device_.steer(flow, add);
+  if (guard_.is_open() && done) guard_.keep(flow, add || device_.is_steered(flow));
+  return done;
+}
+
+bool VerbsPort::keep_flows(const Keepsake& keepsake, std::string& problem) {
+  if (!caps_.steering) return true;
+  keepsake_ = keepsake;
+  const std::vector<FlowSpec> flows = device_.flows();
+  return guard_.hold(keepsake, kernel_.index(), mac_, flows, problem);
 }
 
 // What is asked by ARP the kernel knows; its connections are not ours to end.
@@ -367,6 +376,7 @@ void VerbsPort::resume() {
     device_.log(LogLevel::kWarn, problem);
     return leave();
   }
+  if (keepsake_.is_there() && !keep_flows(keepsake_, problem)) device_.log(LogLevel::kInfo, problem);
   failed_.store(false, std::memory_order_relaxed);
   serves_ = true;
   begin();

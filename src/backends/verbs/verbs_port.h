@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/packet/flow_guard.h"
 #include "backends/packet/frame_port.h"
 #include "backends/verbs/device.h"
 #include "backends/verbs/device_watch.h"
@@ -29,6 +30,8 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   void disarm(std::uint16_t queue) override;
   bool steer(const FlowSpec& flow, bool add) override;
   void look() override {}  // the device's own thread tells
+  /// As Backend::keep_flows has it.
+  bool keep_flows(const Keepsake& keepsake, std::string& problem);
   void drop_in_child() const { device_.drop_in_child(); }
 
  private:
@@ -72,6 +75,8 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   std::atomic<bool> trouble_{false};  // receive() shall see to that, or to the watch's stage
   KernelSide kernel_;                 // of an interface that is shared with it
   std::string interface_;             // the name of that
+  Keepsake keepsake_;                 // of a family
+  packet::FlowGuard guard_;           // … over this port's flows
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
   Device device_;
   DeviceWatch watch_{device_, *this};

@@ -1,0 +1,133 @@
+#include "backends/packet/flow_guard.h"
+
+#include <netinet/in.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "backends/packet/bpf.h"
+#include "backends/packet/libc.h"
+#include "backends/packet/shared_interface.h"
+#include "backends/packet/steering_program.h"
+
+namespace bypass::packet {
+namespace {
+
+// As it lies in a keepsake, with the descriptors of the table and the link.
+struct Kept {
+  int interface = 0;
+  MacAddress mac;
+};
+constexpr std::size_t kPassed = 2;
+
+// One packet of that shape.
+class Message {
+ public:
+  Message() {
+    header_.msg_iov = &part_;
+    header_.msg_iovlen = 1;
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  bool send(int socket, int table, int link) {
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(kPassed * sizeof(int));
+    const std::array<int, kPassed> passed{table, link};
+    std::memcpy(CMSG_DATA(rights), passed.data(), sizeof passed);
+    return libc.sendmsg(socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof kept);
+  }
+
+  // The first one, which stays where it is. False: there is none that is whole.
+  bool look(int socket, Descriptor& table, Descriptor& link) {
+    const ssize_t got = libc.recvmsg(socket, &header_, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC);
+    if (got < 0) return false;
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
+    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(kPassed * sizeof(int)))
+      return false;
+    std::array<int, kPassed> passed{};
+    std::memcpy(passed.data(), CMSG_DATA(rights), sizeof passed);
+    table = Descriptor(passed[0]);
+    link = Descriptor(passed[1]);
+    return got == static_cast<ssize_t>(sizeof kept);
+  }
+
+  Kept kept;
+
+ private:
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassed * sizeof(int))> control_{};
+  iovec part_{&kept, sizeof kept};
+  msghdr header_{};
+};
+
+}  // namespace
+
+bool FlowGuard::hold(const Keepsake& keepsake, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
+                     std::string& problem) {
+  if (!take_over(keepsake, interface, mac) && !make(keepsake, interface, mac, problem)) return false;
+  know(flows);
+  return true;
+}
+
+bool FlowGuard::take_over(const Keepsake& keepsake, int interface, const MacAddress& mac) {
+  for (;;) {
+    Message message;
+    Descriptor table, link;
+    const bool whole = message.look(keepsake.look, table, link);
+    if (whole && message.kept.interface == interface && message.kept.mac == mac) {
+      table_ = FlowTable(std::move(table));
+      link_ = std::move(link);
+      return true;
+    }
+    char one = 0;  // another interface's, which had this one's name: it is nobody's any more
+    if (libc.recv(keepsake.look, &one, sizeof one, MSG_DONTWAIT) < 0) return false;
+  }
+}
+
+bool FlowGuard::make(const Keepsake& keepsake, int interface, const MacAddress& mac, std::string& problem) {
+  FlowTable table;
+  Descriptor program, link;
+  if (table.create()) program = load_program(kIngress, ingress_filter({table.descriptor(), mac}));
+  if (program.is_open()) link = link_program(kIngress, program.get(), interface, 0);
+  if (!link.is_open()) {
+    const bool no_tcx = program.is_open() && errno == EINVAL;
+    problem = no_tcx ? "the kernel has no TCX (Linux 6.6 and later have it)" : sharing_problem(errno);
+    return false;
+  }
+  Message message;
+  message.kept = {interface, mac};
+  if (!message.send(keepsake.put, table.descriptor(), link.get())) {
+    problem = std::string("it cannot be passed on: ") + std::strerror(errno);
+    return false;
+  }
+  table_ = std::move(table);
+  link_ = std::move(link);
+  return true;
+}
+
+void FlowGuard::know(std::span<const FlowSpec> flows) {
+  std::set<FlowKey> gone;
+  for (const FlowKey& key : table_.keys()) gone.insert(key);
+  for (const FlowSpec& flow : flows) {
+    const auto key = key_of(flow);
+    if (key && gone.erase(*key) == 0) keep(flow, true);
+  }
+  for (const FlowKey& key : gone) table_.remove(key);
+}
+
+void FlowGuard::keep(const FlowSpec& flow, bool add) {
+  const auto key = key_of(flow);
+  if (!is_open() || !key || flow.protocol != IPPROTO_TCP) return;
+  if (add)
+    (void)table_.add(*key);  // another user's flow is there already
+  else
+    (void)table_.remove(*key);
+}
+
+}  // namespace bypass::packet

@@ -1,0 +1,39 @@
+// FlowGuard: keeps the TCP flows of a family from the kernel of an interface that it shares, while none of the family's
+// processes has them steered to itself: between an owner's death and the next one's rules the kernel would answer
+// their segments with RST (RFC 9293 §3.10.7.1). What is dropped meanwhile is sent again.
+//
+// It is an ingress filter with a FlowTable of its own, behind whatever steers (a card, XDP, packet sockets), where
+// nothing of these flows arrives as long as somebody gets them. Its link and table lie in the family's Keepsake, and
+// go with the last of its processes.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "backends/backend.h"
+#include "backends/packet/descriptor.h"
+#include "backends/packet/flow_table.h"
+
+namespace bypass::packet {
+
+class FlowGuard {
+ public:
+  /// Takes the one over that lies in `keepsake`, if it is the interface's, else makes one and lays it there; from now
+  /// on it knows of `flows` and no others. False: `problem` says why not.
+  bool hold(const Keepsake& keepsake, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
+            std::string& problem);
+  [[nodiscard]] bool is_open() const { return link_.is_open(); }
+
+  /// From now on that flow is kept from the kernel, or is not. What is no TCP flow is the kernel's.
+  void keep(const FlowSpec& flow, bool add);
+
+ private:
+  bool take_over(const Keepsake& keepsake, int interface, const MacAddress& mac);
+  bool make(const Keepsake& keepsake, int interface, const MacAddress& mac, std::string& problem);
+  void know(std::span<const FlowSpec> flows);
+
+  FlowTable table_;
+  Descriptor link_;
+};
+
+}  // namespace bypass::packet
