@@ -3,8 +3,8 @@
 #include "backends/packet/flow_guard.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
