@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "backends/packet/descriptor.h"
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
+#include "backends/verbs/open_device.h"
 #include "backends/verbs/problem.h"
 
 namespace bypass::verbs {
@@ -48,12 +48,6 @@ MacAddress mac_of(const ibv_gid& link_local) {
   return mac;
 }
 
-std::string said_by(void (*problem)(char*, std::size_t)) {
-  std::array<char, 1024> text{};
-  problem(text.data(), text.size());
-  return text.data();
-}
-
 bool set_nonblocking(int fd) {
   const int flags = libc.fcntl(fd, F_GETFL);
   return flags >= 0 && libc.fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
@@ -64,24 +58,19 @@ bool set_nonblocking(int fd) {
 // --- Opening
 
 bool Device::open(const std::string& target, std::string& problem) {
-  name_ = target.substr(0, target.find(':'));
-  if (const auto colon = target.find(':'); colon != std::string::npos) {
-    const char* const end = target.data() + target.size();
-    const auto read = std::from_chars(target.data() + colon + 1, end, number_);
-    if (read.ec != std::errc{} || read.ptr != end || number_ == 0) {
-      problem = "'" + target.substr(colon + 1) + "' is no port of a device; accepted is a number from 1 on";
-      return false;
-    }
-  }
+  DeviceName wanted;
+  if (!wanted.parse(target, problem)) return false;
+  name_ = wanted.name;
+  number_ = wanted.port;
   verbs_ = verbs_for(name_, problem);
   if (verbs_ == nullptr) return false;
   if (!is_soft(name_)) prepare_for_fork(*verbs_, name_);
-  return find(name_, problem) && look(problem);
+  return find(problem) && look(problem);
 }
 
 bool Device::remake(std::string& problem) {
   const Abilities could = can_;
-  if (find(name_, problem) && look(problem) && make_queues(frames_, wanted_depth_, problem)) {
+  if (find(problem) && look(problem) && make_queues(frames_, wanted_depth_, problem)) {
     if (!can_.include(could))
       problem = "it can do less than before (checksums, cutting of large segments)";
     else if (steer_again(problem))
@@ -92,44 +81,12 @@ bool Device::remake(std::string& problem) {
   return false;
 }
 
-bool Device::find(const std::string& name, std::string& problem) {
-  int count = 0;
-  ibv_device** const devices = verbs_->get_device_list(&count);
-  if (devices == nullptr) {
-    say(problem, "no RDMA devices at all", errno);
-    problem += "; the kernel's ib_uverbs is not loaded, it seems (modprobe ib_uverbs)";
-    return false;
-  }
-  std::string known;
-  int error = 0;
-  for (int i = 0; i < count; i++) {
-    const std::string each = verbs_->get_device_name(devices[i]);
-    known += (known.empty() ? "" : ", ") + each;
-    if (each != name) continue;
-    context_ = verbs_->open_device(devices[i]);
-    error = errno;
-    if (context_ == nullptr) continue;
-    own_descriptor(0, context_->cmd_fd);
-    own_descriptor(1, context_->async_fd);
-  }
-  verbs_->free_device_list(devices);
-  if (context_ != nullptr) return true;
-  if (error != 0) {
-    const std::string cause = verbs_->problem != nullptr ? said_by(verbs_->problem) : "";
-    if (!cause.empty()) {
-      problem = "the device cannot be opened: " + cause;
-      return false;
-    }
-    say(problem, "the device cannot be opened", error);
-    if (error == EACCES || error == EPERM) problem += "; this user must be able to write to /dev/infiniband/uverbs*";
-    return false;
-  }
-  problem = "no RDMA device of that name; there " + (known.empty() ? "is none" : "are: " + known);
-  if (is_soft(name))
-    problem += "; a software device is made by BYPASS_SOFT=WIRE";
-  else if (known.empty())
-    problem += " (is its driver's module loaded, mlx5_ib say?)";
-  return false;
+bool Device::find(std::string& problem) {
+  context_ = open_device(*verbs_, name_, problem);
+  if (context_ == nullptr) return false;
+  own_descriptor(0, context_->cmd_fd);
+  own_descriptor(1, context_->async_fd);
+  return true;
 }
 
 bool Device::look(std::string& problem) {

@@ -107,7 +107,7 @@ class Device {
     }
   };
 
-  bool find(const std::string& name, std::string& problem);
+  bool find(std::string& problem);
   bool look(std::string& problem);
   void note_abilities(const ibv_device_attr_ex& device);
   bool make_completion_queues(std::string& problem);

@@ -389,6 +389,7 @@ TEST(RcDeviceTest, Opening_SaysWhatIsWrong) {
   EXPECT_TRUE(refused("end0"));
   EXPECT_NE(world.problem.find("10.9.0.99"), std::string::npos) << world.problem;
   EXPECT_TRUE(refused("end7"));
+  EXPECT_EQ(world.problem, "RDMA links over end7: no RDMA device of that name; there are: end0, end1");
   EXPECT_TRUE(refused("end0:x"));
   EXPECT_NE(world.problem.find("'x'"), std::string::npos) << world.problem;
   spec.address = world.verbs.end(0).address();
@@ -396,6 +397,9 @@ TEST(RcDeviceTest, Opening_SaysWhatIsWrong) {
   EXPECT_TRUE(refused("end0"));
   world.verbs.end(0).errors = {.open = EACCES};
   EXPECT_TRUE(refused("end0"));
+  EXPECT_EQ(world.problem,
+            "RDMA links over end0: the device cannot be opened: Permission denied; this user must be able to write to "
+            "/dev/infiniband/uverbs*");
   world.verbs.end(0).errors = {};
   world.verbs.end(0).link_layer = IBV_LINK_LAYER_INFINIBAND;
   EXPECT_TRUE(refused("end0"));

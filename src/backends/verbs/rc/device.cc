@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
+#include "backends/verbs/open_device.h"
 #include "backends/verbs/problem.h"
 
 namespace bypass::verbs {
@@ -58,31 +58,16 @@ std::unique_ptr<RcDevice> RcDevice::open(const std::string& target, const fastpa
 }
 
 bool RcDevice::open_context(const std::string& target, std::string& problem) {
-  const auto colon = target.find(':');
-  name_ = target.substr(0, colon);
-  if (colon != std::string::npos) {
-    const char* const end = target.data() + target.size();
-    const auto read = std::from_chars(target.data() + colon + 1, end, context_.port);
-    if (read.ec != std::errc{} || read.ptr != end || context_.port == 0) {
-      problem = "'" + target.substr(colon + 1) + "' is no port of a device; accepted is a number from 1 on";
-      return false;
-    }
-  }
+  DeviceName wanted;
+  if (!wanted.parse(target, problem)) return false;
+  name_ = wanted.name;
+  context_.port = wanted.port;
   context_.verbs = verbs_for(name_, problem);
   if (context_.verbs == nullptr) return false;
   context_.soft = is_soft(name_);
   if (!context_.soft) prepare_for_fork(*context_.verbs, name_);
-  int count = 0;
-  ibv_device** const devices = context_.verbs->get_device_list(&count);
-  if (devices == nullptr) return say(problem, "no RDMA devices at all", errno);
-  int error = ENODEV;
-  for (int i = 0; i < count && context_.device == nullptr; i++) {
-    if (name_ != context_.verbs->get_device_name(devices[i])) continue;
-    context_.device = context_.verbs->open_device(devices[i]);
-    error = errno;
-  }
-  context_.verbs->free_device_list(devices);
-  return context_.device != nullptr || say(problem, "the device cannot be opened", error);
+  context_.device = open_device(*context_.verbs, name_, problem);
+  return context_.device != nullptr;
 }
 
 bool RcDevice::look(const IpAddress& address, std::string& problem) {
