@@ -11,6 +11,7 @@ from veth_wire import Namespaces, ip
 
 CASES = {}
 LIBRARY = os.path.join(BUILD, "libbypass-softverbs.so")
+VERBS_ABI = os.path.join(BUILD, "bin", "verbs_abi")
 JUMBO = "9000"  # has room for a path MTU of 4096
 
 
@@ -34,6 +35,15 @@ class Wire(Side):
         env.update(BYPASS_SOFT=f"{self.kinds[role]}:{self.path('wire')}", BYPASS_MTU=self.mtu)
         env.update(extra)
         return {name: value for name, value in env.items() if value is not None}
+
+
+class Joined(Wire):
+    """Both ends of the wire, soft0 and soft1, are devices of one program's."""
+
+    def environment(self, role, **extra):
+        path = self.path("wire")
+        return super().environment(role, **dict(BYPASS_SOFT=f"vhost:{path};virtio:{path}", BYPASS_MTU=f"{self.mtu};{self.mtu}",
+                                                BYPASS_ADDR="10.9.0.1/24;10.9.0.2/24", WIRE_MTU=self.mtu) | extra)
 
 
 class Interfaces(Namespaces):
@@ -169,7 +179,7 @@ def async_events():
 def port_states():
     """A port is active before its first peer is there, as long as that is, and down when the peer has gone."""
     with Wire() as wire:
-        watch = wire.start("server", os.path.join(BUILD, "bin", "verbs_abi"), "port_states", until="waiting")
+        watch = wire.start("server", VERBS_ABI, "port_states", until="waiting")
         peer = wire.start("client", "ibv_asyncwatch", "-d", "soft0")
         wire.until(lambda: wire.output(watch).count("waiting") == 2, "the port is active")
         wire.kill(peer, signal.SIGKILL)
@@ -179,12 +189,11 @@ def port_states():
 @case
 def an_absent_receiver():
     """A program that has got its message and turns away from the device: its acknowledgement does not wait for it."""
-    program = os.path.join(BUILD, "bin", "verbs_abi")
     with Wire() as wire:
         peer = {role: wire.environment(other)["BYPASS_ADDR"].split("/")[0]
                 for role, other in (("server", "client"), ("client", "server"))}
-        receiver = wire.start("server", program, "receives_and_stays_away", until="waiting", PEER=peer["server"])
-        sender = wire.start("client", program, "sends_to_one_who_stays_away", until="waiting", PEER=peer["client"])
+        receiver = wire.start("server", VERBS_ABI, "receives_and_stays_away", until="waiting", PEER=peer["server"])
+        sender = wire.start("client", VERBS_ABI, "sends_to_one_who_stays_away", until="waiting", PEER=peer["client"])
         check(wire.end(sender) == 0, wire.output(sender))
         check(receiver.poll() is None, wire.output(receiver))
 
@@ -386,6 +395,13 @@ def raw_ping_pong(wire, *macs):
     check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
 
 
+@case
+def large_segments():
+    """Segments of many frames, which the device cuts."""
+    with Joined(mtu="1500") as wire:
+        wire.run("server", VERBS_ABI, "large_segments_by_calls")
+
+
 # --- Processes
 
 @case
@@ -414,12 +430,11 @@ def moved(child):
 @case
 def abi():
     """A program of our own that asks what no tool asks: events, forks, extended interfaces, refusals."""
-    program = os.path.join(BUILD, "bin", "verbs_abi")
     with Wire() as wire:
         two = dict(BYPASS_SOFT=f"vhost:{wire.path('a')};vhost:{wire.path('b')}", BYPASS_MTU=f"{JUMBO};{JUMBO}",
                    BYPASS_ADDR="10.7.0.1/24;10.8.0.1/24")
-        for name in wire.run("server", program, timeout=30).decode().split():
-            said = wire.run("server", program, name, timeout=30, **two).decode()
+        for name in wire.run("server", VERBS_ABI, timeout=30).decode().split():
+            said = wire.run("server", VERBS_ABI, name, timeout=30, **two).decode()
             check(said == f"{name}: ok\n", said)
 
 

@@ -5,9 +5,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "program.h"
 
@@ -133,6 +135,37 @@ void destroying_waits_for_acknowledgements() {
   CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
+/// The next asynchronous event, which there is already.
+ibv_async_event next_event(const Device& device) {
+  CHECK(readable(device.context->async_fd));
+  ibv_async_event event{};
+  CHECK(ibv_get_async_event(device.context, &event) == 0);
+  return event;
+}
+
+// `destroy` ends what `event` speaks of, and the event has been taken.
+template <typename Destroy>
+void waits_for_acknowledgement(ibv_async_event event, Destroy destroy) {
+  std::atomic<bool> destroyed{false};
+  std::thread destroyer([&] {
+    CHECK(destroy() == 0);
+    destroyed = true;
+  });
+  for (int i = 0; i < 10'000 && !destroyed; i++) std::this_thread::yield();
+  CHECK(!destroyed);
+  ibv_ack_async_event(&event);
+  destroyer.join();
+}
+
+/// A queue pair that has been made and no more.
+ibv_qp* new_pair(const Device& device, ibv_cq* send_cq, ibv_cq* receive_cq, ibv_srq* srq = nullptr) {
+  ibv_qp_init_attr init = rc_init(send_cq, srq);
+  init.recv_cq = receive_cq;
+  ibv_qp* const qp = ibv_create_qp(device.pd, &init);
+  CHECK(qp != nullptr);
+  return qp;
+}
+
 void asynchronous_events() {
   Device device;
   ibv_srq_init_attr srq_init{};
@@ -140,6 +173,7 @@ void asynchronous_events() {
   ibv_srq* const srq = ibv_create_srq(device.pd, &srq_init);
   ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
   CHECK(srq != nullptr && cq != nullptr && !readable(device.context->async_fd));
+  ibv_async_event taken{};
   {
     Pair pair(device, cq, srq);
     for (int i = 0; i < 2; i++) {
@@ -156,11 +190,101 @@ void asynchronous_events() {
     CHECK(ibv_get_async_event(device.context, &event) == 0);
     CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
     CHECK(!readable(device.context->async_fd));
-    ibv_ack_async_event(&event);
     CHECK(fcntl(device.context->async_fd, F_SETFL, O_NONBLOCK) == 0);
-    CHECK(ibv_get_async_event(device.context, &event) == -1 && errno == EAGAIN);
+    ibv_async_event none{};
+    CHECK(ibv_get_async_event(device.context, &none) == -1 && errno == EAGAIN);
+    taken = event;
   }
-  CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_srq(srq) == 0);
+  waits_for_acknowledgement(taken, [&] { return ibv_destroy_srq(srq); });
+  CHECK(ibv_destroy_cq(cq) == 0);
+}
+
+// The first message comes before the program has been told by other ways that its peer is ready.
+void event_of_a_connection_that_is_there() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp *const a = new_pair(device, cq, cq), *const b = new_pair(device, cq, cq);
+  to_rts(device, a, b->qp_num);
+  to_rtr(b, device.gid, a->qp_num);
+  for (int i = 0; i < 2; i++) {
+    post_receive(b, 2, device.sge(1024, 64));
+    CHECK(post_send(a, 1, device.sge(0, 64)) == 0);
+    CHECK(completion(cq).wr_id + completion(cq).wr_id == 3);
+  }
+  const ibv_async_event event = next_event(device);
+  CHECK(event.event_type == IBV_EVENT_COMM_EST && event.element.qp == b);
+  CHECK(!readable(device.context->async_fd));  // once
+  waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(b); });
+  CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+// Told at the end whose memory it is; and what nobody has taken goes with what it speaks of.
+void event_of_a_request_without_the_right() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  for (const bool taken : {true, false}) {
+    ibv_qp *const a = new_pair(device, cq, cq), *const b = new_pair(device, cq, cq);
+    to_rts(device, a, b->qp_num);
+    to_rts(device, b, a->qp_num);
+    CHECK(write_to(a, device.sge(0, 8), device.memory + 1024, device.mr->rkey + 1) == IBV_WC_REM_ACCESS_ERR);
+    CHECK(readable(device.context->async_fd));
+    if (taken) {
+      const ibv_async_event event = next_event(device);
+      CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == b);
+      waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(b); });
+    } else {
+      CHECK(ibv_destroy_qp(b) == 0);
+    }
+    CHECK(!readable(device.context->async_fd) && ibv_destroy_qp(a) == 0);
+  }
+  CHECK(ibv_destroy_cq(cq) == 0);
+}
+
+// A queue pair that has ended takes no more of the shared requests, which are another's now.
+void event_of_the_last_shared_request() {
+  Device device;
+  ibv_srq_init_attr srq_init{};
+  srq_init.attr = {16, 4, 0};
+  ibv_srq* const srq = ibv_create_srq(device.pd, &srq_init);
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp* const qp = new_pair(device, cq, cq, srq);
+  to_rts(device, qp, qp->qp_num);
+  CHECK(!readable(device.context->async_fd));
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+  const ibv_async_event event = next_event(device);
+  CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
+  waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(qp); });
+  CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+// More messages come than the queue has places for their completions.
+void events_of_an_overrun() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 256, nullptr, nullptr, 0);
+  ibv_cq* const small = ibv_create_cq(device.context, 1, nullptr, nullptr, 0);
+  CHECK(cq != nullptr && small != nullptr && small->cqe < 16);
+  ibv_qp *const a = new_pair(device, cq, cq), *const b = new_pair(device, cq, small);
+  to_rts(device, a, b->qp_num);
+  to_rts(device, b, a->qp_num);
+  for (int i = 0; i <= small->cqe; i++) {
+    CHECK(!readable(device.context->async_fd));
+    post_receive(b, 2, device.sge(1024, 64));
+    CHECK(post_send(a, 1, device.sge(0, 64)) == 0);
+    CHECK(completion(cq).wr_id == 1);
+  }
+  ibv_async_event events[2] = {next_event(device), next_event(device)};
+  if (events[0].event_type == IBV_EVENT_QP_FATAL) std::swap(events[0], events[1]);
+  CHECK(events[0].event_type == IBV_EVENT_CQ_ERR && events[0].element.cq == small);
+  CHECK(events[1].event_type == IBV_EVENT_QP_FATAL && events[1].element.qp == b);
+  CHECK(!readable(device.context->async_fd));
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  CHECK(ibv_query_qp(b, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
+  waits_for_acknowledgement(events[1], [&] { return ibv_destroy_qp(b); });
+  waits_for_acknowledgement(events[0], [&] { return ibv_destroy_cq(small); });
+  CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
 // What the port says, until the peer that comes has gone again. The caller makes both happen.
@@ -230,6 +354,10 @@ constexpr Case kCases[] = {
     {"signals_interrupt_as_they_should", signals_interrupt_as_they_should},
     {"destroying_waits_for_acknowledgements", destroying_waits_for_acknowledgements},
     {"asynchronous_events", asynchronous_events},
+    {"event_of_a_connection_that_is_there", event_of_a_connection_that_is_there},
+    {"event_of_a_request_without_the_right", event_of_a_request_without_the_right},
+    {"event_of_the_last_shared_request", event_of_the_last_shared_request},
+    {"events_of_an_overrun", events_of_an_overrun},
     {"port_states", port_states, false},
 };
 

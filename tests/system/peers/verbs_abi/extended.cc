@@ -1,4 +1,6 @@
 // The extended interfaces: requests that are built call by call, completions that are looked at one by one.
+#include <arpa/inet.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -80,6 +82,79 @@ void extended_interfaces() {
   CHECK(ibv_wr_complete(ex) == ENOMEM);
   CHECK(ibv_start_poll(cq, &poll_attr) == ENOENT);
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+}
+
+// What is gathered from several places, and a write that tells the receiver of itself.
+void extended_lists_and_writes_with_immediate() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp_init_attr_ex init{};
+  const ibv_qp_init_attr plain = rc_init(cq);
+  std::memcpy(static_cast<void*>(&init), &plain, sizeof plain);
+  init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.pd = device.pd;
+  init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  ibv_qp* const qp = ibv_create_qp_ex(device.context, &init);
+  CHECK(qp != nullptr);
+  ibv_qp_ex* const ex = ibv_qp_to_qp_ex(qp);
+  to_rts(device, qp, qp->qp_num);
+  const std::uint64_t target = reinterpret_cast<std::uintptr_t>(device.memory) + 2048;
+  const auto next = [&](std::uint64_t id) {
+    const ibv_wc wc = completion(cq);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == id);
+    return wc;
+  };
+
+  post_receive(qp, 9, device.sge(1024, 256));
+  char one[] = "from ", two[] = "three ", three[] = "places";
+  const ibv_data_buf buffers[] = {{one, 5}, {two, 6}, {one, 0}, {three, 7}};
+  ibv_wr_start(ex);
+  ex->wr_id = 1;
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data_list(ex, 4, buffers);
+  for (char* const each : {one, two, three}) each[0] = 'x';  // it has its own copy
+  CHECK(ibv_wr_complete(ex) == 0);
+  CHECK(next(9).byte_len == 18 && next(1).opcode == IBV_WC_SEND);
+  CHECK(std::strcmp(device.memory + 1024, "from three places") == 0);
+
+  post_receive(qp, 9, device.sge(1024, 256));
+  std::strcpy(device.memory, "a write of its own");
+  ibv_wr_start(ex);
+  ex->wr_id = 2;
+  ibv_wr_rdma_write_imm(ex, device.mr->rkey, target, htonl(0x01020304));
+  const ibv_sge pieces[] = {device.sge(0, 8), device.sge(8, 11)};
+  ibv_wr_set_sge_list(ex, 2, pieces);
+  ex->wr_id = 3;  // a list of bytes behind it, in the same batch
+  ibv_wr_rdma_write_imm(ex, device.mr->rkey, target + 64, htonl(5));
+  char last[] = "last";
+  const ibv_data_buf tail[] = {{last, 2}, {last + 2, 3}};
+  ibv_wr_set_inline_data_list(ex, 2, tail);
+  post_receive(qp, 10, device.sge(1024, 0));
+  CHECK(ibv_wr_complete(ex) == 0);
+  for (unsigned seen = 0; seen != (1U << 2 | 1U << 3 | 1U << 9 | 1U << 10);) {
+    const ibv_wc wc = completion(cq);
+    CHECK(wc.status == IBV_WC_SUCCESS && (seen & 1U << wc.wr_id) == 0);
+    seen |= 1U << wc.wr_id;
+    if (wc.wr_id < 9) {
+      CHECK(wc.opcode == IBV_WC_RDMA_WRITE);
+      continue;
+    }
+    CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && (wc.wc_flags & IBV_WC_WITH_IMM) != 0);
+    CHECK(wc.imm_data == htonl(wc.wr_id == 9 ? 0x01020304 : 5) && wc.byte_len == (wc.wr_id == 9 ? 19 : 5));
+  }
+  CHECK(std::strcmp(device.memory + 2048, "a write of its own") == 0);
+  CHECK(std::strcmp(device.memory + 2048 + 64, "last") == 0);
+  CHECK(std::strcmp(device.memory + 1024, "from three places") == 0);  // a write takes the request and not its room
+
+  char much[65] = {};
+  const ibv_data_buf too_much[] = {{much, 32}, {much, 33}};
+  CHECK(init.cap.max_inline_data == 64);
+  ibv_wr_start(ex);
+  ibv_wr_send(ex);
+  ibv_wr_set_inline_data_list(ex, 2, too_much);
+  CHECK(ibv_wr_complete(ex) == EINVAL);
+  CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
 /// A queue pair that talks to itself, all of it through the extended interfaces.
@@ -225,6 +300,7 @@ void extended_poll_keeps_others_out() {
 
 constexpr Case kCases[] = {
     {"extended_interfaces", extended_interfaces},
+    {"extended_lists_and_writes_with_immediate", extended_lists_and_writes_with_immediate},
     {"extended_batches_are_posted_whole", extended_batches_are_posted_whole},
     {"extended_polls_take_what_they_looked_at", extended_polls_take_what_they_looked_at},
     {"extended_polls_of_several_threads", extended_polls_of_several_threads},

@@ -78,6 +78,46 @@ void memory_is_registered_anew() {
   CHECK(mapped != nullptr && ibv_dealloc_pd(device.pd) == EBUSY && ibv_dereg_mr(mapped) == 0);
 }
 
+// Messages go where the region lies now, under its new key; the old key is nobody's.
+void memory_is_registered_anew_under_traffic() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  static char first[256], second[256];
+  ibv_mr* const region = ibv_reg_mr(device.pd, first, sizeof first, kAllRights);
+  CHECK(region != nullptr);
+  std::strcpy(device.memory, "one");
+  std::strcpy(device.memory + 16, "two");
+  // Each refusal is the end of a queue pair.
+  const auto write = [&](std::size_t from, const void* to, std::uint32_t rkey) {
+    Pair pair(device, cq);
+    return write_to(pair.a, device.sge(from, 4), to, rkey);
+  };
+  CHECK(write(0, first, region->rkey) == IBV_WC_SUCCESS && std::strcmp(first, "one") == 0);
+
+  const std::uint32_t first_key = region->rkey;
+  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, second, sizeof second, 0) == 0);
+  CHECK(write(16, second, region->rkey) == IBV_WC_SUCCESS && std::strcmp(second, "two") == 0);
+  CHECK(write(16, first, region->rkey) == IBV_WC_REM_ACCESS_ERR);
+  CHECK(write(16, first, first_key) == IBV_WC_REM_ACCESS_ERR && std::strcmp(first, "one") == 0);
+
+  CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, IBV_ACCESS_LOCAL_WRITE) == 0);
+  CHECK(write(0, second, region->rkey) == IBV_WC_REM_ACCESS_ERR && std::strcmp(second, "two") == 0);
+
+  ibv_pd* const other = ibv_alloc_pd(device.context);
+  {
+    Pair pair(device, cq);
+    ibv_sge sge = {reinterpret_cast<std::uintptr_t>(second), 4, region->lkey};
+    CHECK(write_to(pair.a, sge, device.memory + 32, device.mr->rkey) == IBV_WC_SUCCESS);
+    CHECK(std::strcmp(device.memory + 32, "two") == 0);
+    CHECK(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_PD, other, nullptr, 0, 0) == 0 && region->pd == other);
+    sge.lkey = region->lkey;  // another domain's than the queue pair's
+    CHECK(write_to(pair.a, sge, device.memory + 48, device.mr->rkey) == IBV_WC_LOC_PROT_ERR);
+    CHECK(device.memory[48] == 0);
+  }
+  CHECK(ibv_dealloc_pd(other) == EBUSY && ibv_dereg_mr(region) == 0 && ibv_dealloc_pd(other) == 0);
+  CHECK(ibv_destroy_cq(cq) == 0);
+}
+
 void memory_that_is_not_there_is_refused() {
   Device device;
   constexpr std::size_t kPage = 4096;
@@ -227,6 +267,7 @@ constexpr Case kCases[] = {
     {"negative_counts_are_nothing", negative_counts_are_nothing},
     {"answers_to_datagrams", answers_to_datagrams},
     {"memory_is_registered_anew", memory_is_registered_anew},
+    {"memory_is_registered_anew_under_traffic", memory_is_registered_anew_under_traffic},
     {"memory_that_is_not_there_is_refused", memory_that_is_not_there_is_refused},
     {"raw_frames_are_steered", raw_frames_are_steered},
     {"what_is_missing_is_refused", what_is_missing_is_refused},

@@ -29,7 +29,7 @@ ibv_qp_init_attr rc_init(ibv_cq* cq, ibv_srq* srq) {
   return init;
 }
 
-void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_t timeout) {
+void to_rtr(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = 1;
@@ -49,7 +49,11 @@ void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_
   CHECK(ibv_modify_qp(qp, &attr,
                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-  attr = {};
+}
+
+void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_t timeout) {
+  to_rtr(qp, peer_gid, peer);
+  ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTS;
   attr.timeout = timeout;
   attr.retry_cnt = attr.rnr_retry = 7;
@@ -79,6 +83,17 @@ int post_send(ibv_qp* qp, std::uint64_t id, ibv_sge sge, unsigned flags) {
   const int error = ibv_post_send(qp, &wr, &bad);
   CHECK(error == 0 || bad == &wr);
   return error;
+}
+
+ibv_wc_status write_to(ibv_qp* qp, ibv_sge from, const void* to, std::uint32_t rkey) {
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.sg_list = &from;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma = {reinterpret_cast<std::uintptr_t>(to), rkey};
+  CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+  return completion(qp->send_cq).status;
 }
 
 ibv_wc completion(ibv_cq* cq) {
@@ -111,7 +126,7 @@ long descriptors() {
 
 int main(int argc, char** argv) {
   using namespace verbs_abi;
-  for (const auto cases : {extended_cases(), event_cases(), process_cases(), object_cases()}) {
+  for (const auto cases : {extended_cases(), event_cases(), process_cases(), object_cases(), raw_cases()}) {
     for (const Case& known : cases) {
       if (argc < 2 && known.alone) std::printf("%s\n", known.name);
       for (int i = 1; i < argc; i++) {

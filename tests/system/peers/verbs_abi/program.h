@@ -34,6 +34,7 @@ std::span<const Case> extended_cases();
 std::span<const Case> event_cases();
 std::span<const Case> process_cases();
 std::span<const Case> object_cases();
+std::span<const Case> raw_cases();
 
 ibv_context* open_device(int number = 0);
 
@@ -58,6 +59,7 @@ struct Device {
 
 ibv_qp_init_attr rc_init(ibv_cq* cq, ibv_srq* srq = nullptr);
 
+void to_rtr(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer);
 void to_rts(ibv_qp* qp, const ibv_gid& peer_gid, std::uint32_t peer, std::uint8_t timeout);
 /// To another of the same device.
 void to_rts(const Device& device, ibv_qp* qp, std::uint32_t peer);
@@ -80,6 +82,8 @@ struct Pair {
 
 void post_receive(ibv_qp* qp, std::uint64_t id, ibv_sge sge);
 int post_send(ibv_qp* qp, std::uint64_t id, ibv_sge sge, unsigned flags = IBV_SEND_SIGNALED);
+/// An RDMA write that has ended, and how.
+ibv_wc_status write_to(ibv_qp* qp, ibv_sge from, const void* to, std::uint32_t rkey);
 /// The next one, polled for.
 ibv_wc completion(ibv_cq* cq);
 /// A message from `pair.a` to `pair.b`: two completions.
