@@ -88,6 +88,34 @@ class Interfaces(Namespaces):
         return env
 
 
+class OnePlace(Namespaces):
+    """As Joined, over both ends of a veth in one namespace."""
+    preloaded = LIBRARY
+
+    def __init__(self, kind, mtu):
+        self.kind, self.mtu = kind, mtu
+        super().__init__("", ["server"])
+
+    def place(self, role):
+        return "server"
+
+    def address_of(self, role):
+        return "10.9.0.1"
+
+    def build(self):
+        namespace = self.namespaces["server"]
+        ip("-n", namespace, "link", "add", "veth-0", "mtu", self.mtu, "type", "veth", "peer", "name", "veth-1", "mtu", self.mtu)
+        for name in ("veth-0", "veth-1"):
+            ip("-n", namespace, "link", "set", name, "up")
+
+    def environment(self, role, **extra):
+        env = super().environment(role)
+        del env["BYPASS_PORT"]
+        env.update(BYPASS_SOFT=f"{self.kind}:veth-0;{self.kind}:veth-1", BYPASS_ADDR="10.9.0.1/24;10.9.0.2/24", WIRE_MTU=self.mtu)
+        env.update(extra)
+        return env
+
+
 def listens(port, process="self"):
     """Does anybody listen at the TCP port, as that process sees it?"""
     for table in (f"/proc/{process}/net/tcp", f"/proc/{process}/net/tcp6"):
@@ -393,6 +421,17 @@ def raw_ping_pong(wire, *macs):
     server = wire.start("server", *command, "--server", "-B", macs[0], "-E", macs[1], BYPASS_MAC=macs[0], until="#bytes")
     said = wire.run("client", *command, "--client", "-B", macs[1], "-E", macs[0], BYPASS_MAC=macs[1]).decode()
     check(wire.end(server) == 0 and re.search(r"^ 64 +500 ", said, re.M), said)
+
+
+@case
+def large_raw_frames():
+    """Up to what the wire takes, and no further."""
+    for mtu in ("4000", JUMBO):
+        with Joined(mtu=mtu) as wire:
+            wire.run("server", VERBS_ABI, "large_raw_frames")
+    for kind in ("af_packet", "af_xdp"):
+        with OnePlace(kind, "3000") as wire:
+            wire.run("server", VERBS_ABI, "large_raw_frames")
 
 
 @case

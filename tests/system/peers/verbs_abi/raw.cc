@@ -1,4 +1,5 @@
-// Whole Ethernet frames between two devices of one process: soft0 and soft1 are the ends of one wire.
+// Whole Ethernet frames between two devices of one process: soft0 and soft1 are the ends of one wire. Environment:
+// WIRE_MTU, of both.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
@@ -12,6 +13,11 @@ namespace verbs_abi {
 namespace {
 
 constexpr std::size_t kEthernet = 14, kIpv4 = 20, kTcp = 20, kRoom = 16384, kHeaders = kEthernet + kIpv4 + kTcp;
+
+std::size_t wire_mtu() {
+  CHECK(std::getenv("WIRE_MTU") != nullptr);
+  return static_cast<std::size_t>(std::atoi(std::getenv("WIRE_MTU")));
+}
 
 /// One end: a queue pair with requests built call by call, and what is sent to its device's MAC address.
 struct RawEnd {
@@ -85,6 +91,11 @@ struct RawEnd {
   ibv_sge piece(std::size_t offset, std::size_t length) const {
     return {reinterpret_cast<std::uintptr_t>(out.data()) + offset, static_cast<std::uint32_t>(length), out_mr->lkey};
   }
+  /// So many bytes of `out`. Returns how that ended.
+  ibv_wc_status send(std::size_t length) {
+    CHECK(post_send(qp, 1, piece(0, length)) == 0);
+    return completion(cq).status;
+  }
   void receive(std::size_t slot = 0, std::size_t room = kRoom) {
     post_receive(
         qp, 100 + slot,
@@ -98,6 +109,45 @@ struct RawEnd {
     return wc;
   }
 };
+
+constexpr std::uint16_t kTestFrames = 0x88b5;  // IEEE Std 802: for local experiments
+
+void fill(RawEnd& end, std::size_t seed) {
+  for (std::size_t i = kEthernet; i < kRoom; i++) end.out[i] = static_cast<char>(i * 31 + seed + (i >> 8));
+}
+
+void expect_frame(const RawEnd& from, RawEnd& at, std::size_t length) {
+  const char* bytes = nullptr;
+  CHECK(at.received(bytes).byte_len == length);
+  CHECK(std::memcmp(bytes, from.out.data(), length) == 0);
+}
+
+// Frames beyond what is usual pass up to what the wire takes. One that is larger is lost, as on a card's way out, and
+// one for which the receiver has no room is not cut.
+void large_raw_frames() {
+  RawEnd ends[2] = {{0, IBV_QP_EX_WITH_SEND}, {1, IBV_QP_EX_WITH_SEND}};
+  for (RawEnd& each : ends) each.start();
+  const std::size_t largest = wire_mtu() + kEthernet;
+  CHECK(largest > 1514 && largest < kRoom);
+  for (const int from : {0, 1}) {
+    RawEnd &sender = ends[from], &receiver = ends[1 - from];
+    sender.address(receiver, kTestFrames);
+    for (const std::size_t length : {std::size_t{60}, std::size_t{1514}, std::size_t{1515}, std::size_t{2048},
+                                     std::size_t{4097}, largest - 1, largest}) {
+      fill(sender, length);
+      receiver.receive();
+      CHECK(sender.send(std::min(length, largest)) == IBV_WC_SUCCESS);
+      expect_frame(sender, receiver, std::min(length, largest));
+    }
+    fill(sender, 0);
+    receiver.receive(0, largest - 1);
+    for (const std::size_t too_large : {largest + 1, largest + 1000, kRoom, largest})
+      CHECK(sender.send(too_large) == IBV_WC_SUCCESS);
+    CHECK(sender.send(largest - 1) == IBV_WC_SUCCESS);
+    expect_frame(sender, receiver, largest - 1);
+  }
+  CHECK(ends[0].send(kEthernet - 1) == IBV_WC_LOC_LEN_ERR);
+}
 
 std::uint32_t big_endian(const char* bytes, std::size_t count) {
   std::uint32_t value = 0;
@@ -146,6 +196,7 @@ void large_segments_by_calls() {
   for (const int from : {0, 1}) {
     RawEnd &sender = ends[from], &receiver = ends[1 - from];
     for (std::size_t slot = 0; slot < 32; slot++) receiver.receive(slot);
+    fill(sender, 7);
     write_headers(sender, receiver, kPayload);
     for (std::size_t i = 0; i < kPayload; i++) sender.out[kHeaders + i] = static_cast<char>(i * 13 + (i >> 8));
     char headers[kHeaders];
@@ -179,6 +230,7 @@ void large_segments_by_calls() {
 }
 
 constexpr Case kCases[] = {
+    {"large_raw_frames", large_raw_frames, false},
     {"large_segments_by_calls", large_segments_by_calls, false},
 };
 
