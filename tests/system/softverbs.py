@@ -190,6 +190,34 @@ def without_devices():
         check(strict.returncode == 78 and b"unknown kind 'frotz'" in strict.stderr, strict)
 
 
+def symbols(path, which):
+    """The names that a program or a library defines or wants, each with the version that programs built today ask for."""
+    said = subprocess.run(["nm", "-D", "--with-symbol-versions", which, path], capture_output=True, text=True, check=True).stdout
+    words = [line.split()[-1] for line in said.splitlines()]
+    mark = "@@" if which == "--defined-only" else "@"
+    return dict(word.split(mark) for word in words if mark in word)
+
+
+@case
+def a_real_device():
+    """Beside a software device: both are listed, and whatever is asked of the real one its own library is asked."""
+    with Wire() as wire:
+        real = dict(LD_LIBRARY_PATH=os.path.join(BUILD, "one_device"))
+        listed = wire.run("server", "ibv_devices", ONE_DEVICE_LOG=wire.path("listing"), **real).decode()
+        rows = dict(re.findall(r"^ +(\w+) +\t([0-9a-f]{16})$", listed, re.M))
+        check(list(rows) == ["soft0", "real0"] and rows["real0"] == "0200000000000077", listed)
+        wire.run("server", VERBS_ABI, "a_real_device", ONE_DEVICE_LOG=wire.path("calls"), **real)
+        reached = set(open(wire.path("calls")).read().split())
+        # What these touch lies in libibverbs' own structures, whosever they are.
+        alike = {"ibv_get_device_name", "ibv_ack_cq_events", "ibv_ack_async_event"}
+        ours = {name for name, version in symbols(LIBRARY, "--defined-only").items() if version.startswith("IBVERBS_")}
+        check(reached == ours - alike, f"not reached: {ours - alike - reached}, besides: {reached - ours | reached & alike}")
+        # A program that brings no libibverbs of its own.
+        count = ("import ctypes\nn = ctypes.c_int()\nctypes.CDLL(None).ibv_get_device_list(ctypes.byref(n))\nprint(n.value)\n")
+        said = wire.run("server", "/usr/bin/python3", "-c", count, ONE_DEVICE_LOG=wire.path("listing"), **real)
+        check(said == b"2\n", said)
+
+
 @case
 def async_events():
     """ibv_asyncwatch sleeps, and is told when the peer comes and goes."""

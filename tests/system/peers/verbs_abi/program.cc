@@ -126,7 +126,8 @@ long descriptors() {
 
 int main(int argc, char** argv) {
   using namespace verbs_abi;
-  for (const auto cases : {extended_cases(), event_cases(), process_cases(), object_cases(), raw_cases()}) {
+  for (const auto cases :
+       {extended_cases(), event_cases(), process_cases(), object_cases(), raw_cases(), real_cases()}) {
     for (const Case& known : cases) {
       if (argc < 2 && known.alone) std::printf("%s\n", known.name);
       for (int i = 1; i < argc; i++) {

@@ -35,6 +35,7 @@ std::span<const Case> event_cases();
 std::span<const Case> process_cases();
 std::span<const Case> object_cases();
 std::span<const Case> raw_cases();
+std::span<const Case> real_cases();
 
 ibv_context* open_device(int number = 0);
 
