@@ -47,14 +47,14 @@ class Joined(Wire):
 
 
 class Interfaces(Namespaces):
-    """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or two taps on
+    """A device a role on an interface, with a MAC address and an IP address of its own: the ends of a veth, or taps on
     a bridge. The programs meet over kernel sockets beside it."""
     preloaded = LIBRARY
-    macs = {"server": "02:00:00:00:00:01", "client": "02:00:00:00:00:02"}
-    addresses = {"server": "10.9.0.1", "client": "10.9.0.2"}
 
-    def __init__(self, kind):
+    def __init__(self, kind, roles=("server", "client")):
         self.kind = kind
+        self.macs = {role: f"02:00:00:00:00:0{number}" for number, role in enumerate(roles, 1)}
+        self.addresses = {role: f"10.9.0.{number}" for number, role in enumerate(roles, 1)}
         self.meeting_point = "127.0.0.1" if kind == "tap" else "10.78.0.1"
         super().__init__("", ["server"] if kind == "tap" else ["server", "client"])
 
@@ -485,6 +485,20 @@ def a_killed_peer():
         check(wire.end(client) != 0, "the client noticed nothing")
         check("Failed status 12" in wire.output(client), wire.output(client))
         measured(wire, "ib_write_bw", "-n", 200)
+
+
+@case
+def one_of_two_killed_peers():
+    """A process that dies takes its own queue pairs down and no others: who had two peers is told of the one that its
+    retries are exhausted, and goes on with the other."""
+    with Interfaces("tap", ("server", "dies", "stays")) as wire:
+        peers = {role: wire.start(role, VERBS_ABI, "receives_for_ever", until="waiting", PEER=wire.address_of("server"), PLACE=place)
+                 for place, role in (("0", "dies"), ("1", "stays"))}
+        server = wire.start("server", VERBS_ABI, "sends_to_two", until="both answer", PEER=wire.address_of("dies"),
+                            OTHER=wire.address_of("stays"))
+        wire.kill(peers["dies"], signal.SIGKILL)
+        check(wire.end(server, 60) == 0, wire.output(server))
+        check("one answers" in wire.output(server) and peers["stays"].poll() is None, wire.output(server))
 
 
 def moved(child):

@@ -110,6 +110,20 @@ void closing_takes_everything_along() {
   CHECK(descriptors() == before);
 }
 
+/// The environment's address of that name, as a GID.
+ibv_gid gid_in(const char* variable) {
+  CHECK(std::getenv(variable) != nullptr);
+  ibv_gid gid{};
+  gid.raw[10] = gid.raw[11] = 0xff;
+  CHECK(inet_pton(AF_INET, std::getenv(variable), gid.raw + 12) == 1);
+  return gid;
+}
+
+void say(const char* text) {
+  std::puts(text);
+  std::fflush(stdout);
+}
+
 /// The first queue pair of two processes, connected to each other, with a receive request: PEER is the other's IPv4
 /// address.
 struct Remote {
@@ -117,16 +131,12 @@ struct Remote {
   ibv_cq* cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
   ibv_qp* qp;
   explicit Remote(std::uint8_t timeout) {
-    CHECK(cq != nullptr && std::getenv("PEER") != nullptr);
+    CHECK(cq != nullptr);
     ibv_qp_init_attr init = rc_init(cq);
     qp = ibv_create_qp(device.pd, &init);
     CHECK(qp != nullptr);
-    std::puts("waiting");
-    std::fflush(stdout);
-    ibv_gid peer{};
-    peer.raw[10] = peer.raw[11] = 0xff;
-    CHECK(inet_pton(AF_INET, std::getenv("PEER"), peer.raw + 12) == 1);
-    to_rts(qp, peer, qp->qp_num, timeout);
+    say("waiting");
+    to_rts(qp, gid_in("PEER"), qp->qp_num, timeout);
   }
   void receive() const { post_receive(qp, 7, device.sge(0, 64)); }
   ~Remote() { CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0); }
@@ -157,6 +167,67 @@ void sends_to_one_who_stays_away() {
   CHECK(wc.wr_id == 8 && wc.status == IBV_WC_SUCCESS);
 }
 
+// The PLACE-th queue pair of the device takes whatever the one of the same number of PEER's sends.
+void receives_for_ever() {
+  const Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp* qp = nullptr;
+  CHECK(std::getenv("PLACE") != nullptr);
+  for (int place = std::atoi(std::getenv("PLACE")); place >= 0; place--) {
+    ibv_qp_init_attr init = rc_init(cq);
+    qp = ibv_create_qp(device.pd, &init);
+    CHECK(qp != nullptr);
+  }
+  say("waiting");
+  to_rts(qp, gid_in("PEER"), qp->qp_num, kHalfASecond);
+  for (int i = 0; i < 8; i++) post_receive(qp, 7, device.sge(0, 64));
+  for (;;) {
+    CHECK(completion(cq).status == IBV_WC_SUCCESS);
+    post_receive(qp, 7, device.sge(0, 64));
+  }
+}
+
+// Sends to PEER, which dies when both have answered for a while, and to OTHER, which does not.
+void sends_to_two() {
+  const Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  ibv_qp* qps[2];
+  for (ibv_qp*& qp : qps) {
+    ibv_qp_init_attr init = rc_init(cq);
+    qp = ibv_create_qp(device.pd, &init);
+    CHECK(qp != nullptr);
+  }
+  to_rts(qps[0], gid_in("PEER"), qps[0]->qp_num, kHalfASecond);
+  to_rts(qps[1], gid_in("OTHER"), qps[1]->qp_num, kHalfASecond);
+  unsigned answers[2] = {}, since_then = 0;
+  for (const std::uint64_t to : {0, 1}) CHECK(post_send(qps[to], to, device.sge(0, 64)) == 0);
+  bool both = false, dead = false;
+  while (since_then < 1000) {
+    const ibv_wc wc = completion(cq);
+    if (wc.status != IBV_WC_SUCCESS) {
+      CHECK(both && !dead && wc.wr_id == 0 && wc.status == IBV_WC_RETRY_EXC_ERR);
+      dead = true;
+      continue;
+    }
+    answers[wc.wr_id]++;
+    if (dead) since_then++;
+    if (!both && answers[0] >= 100 && answers[1] >= 100) {
+      both = true;
+      say("both answer");
+    }
+    CHECK(post_send(qps[wc.wr_id], wc.wr_id, device.sge(0, 64)) == 0);
+  }
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  for (const int which : {0, 1}) {
+    CHECK(ibv_query_qp(qps[which], &attr, IBV_QP_STATE, &init) == 0);
+    CHECK(attr.qp_state == (which == 0 ? IBV_QPS_ERR : IBV_QPS_RTS));
+    CHECK(ibv_destroy_qp(qps[which]) == 0);
+  }
+  CHECK(ibv_destroy_cq(cq) == 0);
+  say("one answers");
+}
+
 constexpr Case kCases[] = {
     {"fork_leaves_the_parents_alone", fork_leaves_the_parents_alone},
     {"fork_leaves_the_parents_events", fork_leaves_the_parents_events},
@@ -164,6 +235,8 @@ constexpr Case kCases[] = {
     {"closing_takes_everything_along", closing_takes_everything_along},
     {"receives_and_stays_away", receives_and_stays_away, false},
     {"sends_to_one_who_stays_away", sends_to_one_who_stays_away, false},
+    {"receives_for_ever", receives_for_ever, false},
+    {"sends_to_two", sends_to_two, false},
 };
 
 }  // namespace
