@@ -5,8 +5,9 @@ import os
 import re
 import signal
 import subprocess
+import time
 
-from harness import LONG, BUILD, PERFTEST, Side, check, free_port, run_named
+from harness import LONG, BUILD, PERFTEST, Side, check, free_port, is_idle, run_named
 from veth_wire import Namespaces, ip
 
 CASES = {}
@@ -506,6 +507,27 @@ def moved(child):
     with open(f"/proc/{child.pid}/stat") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@case
+def idle_devices_use_no_cpu():
+    """Programs that sleep over devices whose link is up: one in ibv_get_async_event, one in ibv_get_cq_event."""
+    def idle(wire):
+        watch = wire.start("server", "stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0", until="async event")
+        sleeper = wire.start("client", VERBS_ABI, "sleeps_for_ever", until="sleeps")
+        wire.until(lambda: is_idle(watch) and is_idle(sleeper), "both sleep")
+        before = [moved(child) for child in (watch, sleeper)]
+        time.sleep(3)  # what is measured
+        used = [moved(child) - start for child, start in zip((watch, sleeper), before)]
+        check(all(seconds <= 0.03 for seconds in used), f"{wire.title}: in three seconds {used}")
+        check(watch.poll() is None and sleeper.poll() is None, "they have ended")
+    for server_port in ("vhost", "virtio"):
+        with Wire(server_port) as wire:
+            idle(wire)
+    for kind in ("af_packet", "af_xdp", "tap"):
+        with Interfaces(kind) as wire:
+            wire.title = kind
+            idle(wire)
 
 
 @case

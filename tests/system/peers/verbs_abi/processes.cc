@@ -228,6 +228,21 @@ void sends_to_two() {
   say("one answers");
 }
 
+// In the call that waits for a completion, which never comes.
+void sleeps_for_ever() {
+  Device device;
+  ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, channel, 0);
+  Pair pair(device, cq);
+  exchange(device, pair, cq);
+  CHECK(ibv_req_notify_cq(cq, 0) == 0);
+  say("sleeps");
+  ibv_cq* told = nullptr;
+  void* context = nullptr;
+  CHECK(ibv_get_cq_event(channel, &told, &context) == 0);
+  CHECK(!"an event of which nobody knows");
+}
+
 constexpr Case kCases[] = {
     {"fork_leaves_the_parents_alone", fork_leaves_the_parents_alone},
     {"fork_leaves_the_parents_events", fork_leaves_the_parents_events},
@@ -237,6 +252,7 @@ constexpr Case kCases[] = {
     {"sends_to_one_who_stays_away", sends_to_one_who_stays_away, false},
     {"receives_for_ever", receives_for_ever, false},
     {"sends_to_two", sends_to_two, false},
+    {"sleeps_for_ever", sleeps_for_ever, false},
 };
 
 }  // namespace
