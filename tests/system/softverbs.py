@@ -3,6 +3,7 @@ softverbs.py CASE...   (no name: lists them)"""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -217,6 +218,35 @@ def a_real_device():
         count = ("import ctypes\nn = ctypes.c_int()\nctypes.CDLL(None).ibv_get_device_list(ctypes.byref(n))\nprint(n.value)\n")
         said = wire.run("server", "/usr/bin/python3", "-c", count, ONE_DEVICE_LOG=wire.path("listing"), **real)
         check(said == b"2\n", said)
+
+
+# What goes to the real library, as it speaks of no device: texts and numbers …
+TEXTS = {"ibv_event_type_str", "ibv_node_type_str", "ibv_port_state_str", "ibv_wc_status_str", "ibv_rate_to_mbps", "ibv_rate_to_mult",
+         "mbps_to_ibv_rate", "mult_to_ibv_rate"}
+# … what a fork does to memory that a driver has pinned …
+FORKS = {"ibv_fork_init", "ibv_is_fork_initialized", "ibv_dofork_range", "ibv_dontfork_range"}
+# … the kernel's files, and what librdmacm copies out of its messages …
+KERNELS = {"ibv_get_sysfs_path", "ibv_read_sysfs_file", "ibv_copy_ah_attr_from_kern", "ibv_copy_qp_attr_from_kern",
+           "ibv_copy_path_rec_from_kern", "ibv_copy_path_rec_to_kern"}
+# … and a device by the number of an open file, which ours have none of; what it gave is given back there.
+BY_DESCRIPTOR = {"ibv_import_device", "ibv_unimport_dm"}
+
+
+@case
+def exports():
+    """Every call of libibverbs' that a program can ask of a device is ours, too, at the same version."""
+    needs = subprocess.run(["ldd", VERBS_ABI], capture_output=True, text=True, check=True).stdout
+    real = symbols(re.search(r"libibverbs\.so\.1 => (\S+)", needs)[1], "--defined-only")
+    ours = {name: version for name, version in symbols(LIBRARY, "--defined-only").items() if version != "LIBBYPASS_1"}
+    check(ours.items() <= real.items(), f"not libibverbs' own: {ours.items() - real.items()}")
+    public = {name for name, version in real.items() if not version.startswith("IBVERBS_PRIVATE")}
+    passed_on = TEXTS | FORKS | KERNELS | BY_DESCRIPTOR
+    check(public - ours.keys() == passed_on, f"neither ours nor listed: {public - ours.keys() - passed_on}, "
+          f"listed and ours, or nobody's: {passed_on - (public - ours.keys())}")
+    for name in ("ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_asyncwatch", "ib_send_bw", "ib_write_lat", "raw_ethernet_lat"):
+        asked = {call: version for call, version in symbols(shutil.which(name), "--undefined-only").items() if version.startswith("IBVERBS")}
+        missing = {call for call, version in asked.items() if ours.get(call) != version and call not in passed_on}
+        check(asked and not missing, f"{name} asks for {missing}")
 
 
 @case
