@@ -114,6 +114,7 @@ struct FakeVerbs {
   }
   static int dealloc_pd(ibv_pd*) { return give_back(); }
   static ibv_mr* reg_mr(ibv_pd*, void*, std::size_t, int) {
+    fake->registrations_++;
     if (fake->errors.register_memory != 0) return refuse<ibv_mr>(fake->errors.register_memory);
     fake->alive_++;
     return &fake->memory_;
@@ -273,6 +274,7 @@ struct FakeVerbs {
     return error;
   }
   static int post_recv(ibv_qp*, ibv_recv_wr* each, ibv_recv_wr** refused) {
+    fake->receive_lists_++;
     for (; each != nullptr; each = each->next) {
       if (fake->refuse_receives) return *refused = fake->names_refused ? each : nullptr, EINVAL;
       fake->receives_.push_back({each->wr_id, *each->sg_list});

@@ -88,6 +88,10 @@ class FakeDevice {
   [[nodiscard]] std::size_t receives() const { return receives_.size(); }
   /// Batches of requests to send.
   [[nodiscard]] std::size_t doorbells() const { return doorbells_; }
+  /// Lists of receive requests.
+  [[nodiscard]] std::size_t receive_lists() const { return receive_lists_; }
+  /// Memory regions that were asked for.
+  [[nodiscard]] int registrations() const { return registrations_.load(); }
   [[nodiscard]] int channel() const { return channel_.fd; }
   /// How often somebody asked which devices there are.
   [[nodiscard]] int looks() const { return looks_.load(); }
@@ -139,10 +143,10 @@ class FakeDevice {
   std::list<Queue> queues_;  // received, sent
   std::deque<Send> sends_;
   std::deque<Receive> receives_;
-  std::size_t doorbells_ = 0;
+  std::size_t doorbells_ = 0, receive_lists_ = 0;
   std::string opening_;
   std::atomic<bool> present_{true};
-  std::atomic<int> looks_{0}, flows_{0}, flows_made_{0}, alive_{0};
+  std::atomic<int> looks_{0}, flows_{0}, flows_made_{0}, registrations_{0}, alive_{0};
   int async_[2] = {-1, -1};  // a pipe
 };
 

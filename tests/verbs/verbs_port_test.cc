@@ -64,6 +64,36 @@ TEST_P(VerbsPortTest, Send_ABatch_OneDoorbellAndOneCompletion) {
   for (const FakeDevice::Send& each : device.posted()) EXPECT_EQ(each.is_signaled(), &each == &device.posted().back());
 }
 
+// As many as a card fetches at once; a list for each frame would be a doorbell for each.
+TEST_P(VerbsPortTest, Receive_RequestsArePostedInLists) {
+  constexpr std::size_t kList = 64, kDepth = 128;  // a quarter of the buffers
+  EXPECT_EQ(device.receives(), kDepth);
+  EXPECT_EQ(device.receive_lists(), kDepth / kList);
+  for (std::size_t i = 0; i < kList - 1; i++) ASSERT_TRUE(device.arrive("in"));
+  while (!received().empty()) {
+  }
+  EXPECT_EQ(device.receive_lists(), kDepth / kList);
+  ASSERT_TRUE(device.arrive("in"));
+  EXPECT_EQ(received().size(), 1U);
+  EXPECT_EQ(device.receive_lists(), kDepth / kList + 1);
+  EXPECT_EQ(device.receives(), kDepth);
+  expect_no_buffer_lost();
+}
+
+// Whatever passes, and also when the queue pair begins anew.
+TEST_P(VerbsPortTest, Memory_IsRegisteredOnce) {
+  for (int round = 0; round < 10; round++) {
+    ASSERT_EQ(port->send(0, frames(20, "out")), 20U);
+    device.send_all();
+    for (int i = 0; i < 20; i++) ASSERT_TRUE(device.arrive("in"));
+    EXPECT_EQ(received().size(), 20U);
+  }
+  device.fail();
+  for (int look = 0; look < 4; look++) (void)received();
+  EXPECT_EQ(port->stats().reopened, 1U);
+  EXPECT_EQ(device.registrations(), 1);
+}
+
 TEST_P(VerbsPortTest, Send_QueueFull_TakesAPrefix) {
   const std::vector<Packet*> many = frames(200, "out");
   const std::size_t taken = port->send(0, many);
@@ -187,6 +217,21 @@ TEST_P(VerbsPortTest, Armed_AFrameMakesTheDescriptorReadable) {
   port->disarm(0);
   EXPECT_EQ(poll(&item, 1, 0), 0);
   EXPECT_EQ(received(), std::vector<std::string>{"one"});
+}
+
+// It wakes nobody: the look between arm() and the sleep has it.
+TEST_P(VerbsPortTest, Armed_AFrameFromBeforeIsSeenByTheLookBeforeTheSleep) {
+  pollfd item{port->wait_descriptor(0), POLLIN, 0};
+  for (int round = 0; round < 3; round++) {
+    ASSERT_TRUE(device.arrive("before"));
+    (void)port->arm(0);
+    EXPECT_EQ(poll(&item, 1, 0), 0);
+    EXPECT_EQ(received(), std::vector<std::string>{"before"});
+    ASSERT_TRUE(device.arrive("after"));
+    EXPECT_EQ(poll(&item, 1, 0), 1);
+    port->disarm(0);
+    EXPECT_EQ(received(), std::vector<std::string>{"after"});
+  }
 }
 
 TEST_P(VerbsPortTest, Armed_AFailureMakesTheDescriptorReadable) {
