@@ -113,7 +113,7 @@ def nginx_serves(side):
     return nginx.quit()
 
 
-@scenario("vhost", "virtio")
+@scenario("vhost", "virtio", "verbs")
 def nginx_worker_killed(side):
     """Only the connections of the killed worker end."""
     nginx = Nginx(side)
@@ -130,7 +130,7 @@ def nginx_worker_killed(side):
     return nginx.quit()
 
 
-@scenario("vhost", "virtio")
+@scenario("vhost", "virtio", "verbs")
 def nginx_listener_for_each_worker(side):
     """SO_REUSEPORT: new connections are spread over both, also while one is down and when it is back."""
     nginx = Nginx(side, options=" reuseport")
@@ -146,7 +146,7 @@ def nginx_listener_for_each_worker(side):
     return nginx.quit()
 
 
-@scenario("vhost", "virtio", "veth")
+@scenario("vhost", "virtio", "veth", "verbs")
 def nginx_reload(side):
     """No request fails; a connection that stays idle ends."""
     nginx = Nginx(side)

@@ -37,7 +37,7 @@ def redis(side):
     return out
 
 
-@scenario("vhost", "local", "rc", "shm")
+@scenario("vhost", "local", "rc", "shm", "verbs", "shared")
 def redis_benchmark(side):
     _, port = redis_server(side)
     text = side.run("client", "redis-benchmark", "-h", side.address, "-p", port, "-n", 20000, "-c", 20, "-P", 4, "-t",
@@ -47,7 +47,7 @@ def redis_benchmark(side):
     return rows
 
 
-@scenario("vhost", "local", "rc", "shm")
+@scenario("vhost", "local", "rc", "shm", "verbs")
 @leaves_nobody_to_ask
 def redis_from_the_kernel(side):
     """A wildcard listener serves kernel peers, too: redis-cli from a plain shell reaches the same server."""
@@ -161,7 +161,7 @@ def iperf3_tcp(side):
     return "both directions and four streams"
 
 
-@scenario("vhost", "local", "veth")
+@scenario("vhost", "local", "veth", "verbs", "shared")
 @leaves_nobody_to_ask
 def iperf3_udp(side):
     # Datagrams may be lost where the receiver gets no processor for a while: most must arrive, none reordered.
