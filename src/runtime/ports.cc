@@ -498,8 +498,8 @@ void PortSet::keep_flows(socket::Shard& shard) const {
 void PortSet::look_at_keepsakes(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
   pthread_mutex_lock(&g_opening);
-  const bool others = wires.open.load(std::memory_order_acquire) &&
-                      wires.guarded_by.load(std::memory_order_acquire) != keepsakes_.id();
+  const bool others =
+      wires.open.load(std::memory_order_acquire) && wires.guarded_by.load(std::memory_order_acquire) != keepsakes_.id();
   if (others) keepsakes_.drop();
   pthread_mutex_unlock(&g_opening);
 }
