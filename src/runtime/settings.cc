@@ -212,7 +212,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .type = SettingType::kChoice,
      .fallback = "auto",
      .accepted = "auto|on|off",
-     .help = "Huge pages for the ports' memory: where there are any, always, or never.",
+     .help = "Huge pages for the ports' memory: where there are enough (ports of DPDK and of RDMA devices), always, or "
+             "never.",
      .apply = choice<&Config::hugepages>},
     {.key = "tso",
      .env = "BYPASS_TSO",

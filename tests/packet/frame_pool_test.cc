@@ -14,7 +14,8 @@ class FramePoolTest : public testing::Test {
 
   void SetUp() override {
     std::string problem;
-    ASSERT_TRUE(pool_.create(FramePool::kLarge, std::size_t{kBuffers} * FramePool::kLarge.element, 3, problem))
+    ASSERT_TRUE(
+        pool_.create(FramePool::kLarge, std::size_t{kBuffers} * FramePool::kLarge.element, 3, Hugepages::kOff, problem))
         << problem;
   }
 

@@ -20,7 +20,7 @@ class UdpSegmentsTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string problem;
-    ASSERT_TRUE(pool_.create(FramePool::kLarge, 1, 0, problem)) << problem;
+    ASSERT_TRUE(pool_.create(FramePool::kLarge, 1, 0, Hugepages::kOff, problem)) << problem;
   }
   std::vector<Packet*> split(const Bytes& frame, std::uint16_t size) {
     std::vector<Packet*> all;

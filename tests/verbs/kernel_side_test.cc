@@ -37,7 +37,7 @@ class KernelSideTest : public NeedsLibc {
 
   void SetUp() override {
     std::string problem;
-    ASSERT_TRUE(pool.create(packet::FramePool::kLarge, kFrames * packet::FramePool::kLarge.element, 0, problem));
+    ASSERT_TRUE(pool.create(packet::FramePool::kLarge, kFrames * packet::FramePool::kLarge.element, 0, Hugepages::kOff, problem));
     EXPECT_EQ(problem, "");
   }
   void open() {

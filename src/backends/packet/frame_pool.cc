@@ -1,31 +1,22 @@
 #include "backends/packet/frame_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 namespace bypass::packet {
 
 FramePool::~FramePool() {
   // Frames that are still out stay readable: then the memory is kept to the end of the process.
-  if (memory_ != nullptr && free_count() == total_) munmap(memory_, memory().size());
+  if (free_count() == total_) mapped_.unmap();
 }
 
-bool FramePool::create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index,
+bool FramePool::create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index, Hugepages pages,
                        std::string& problem) {
   layout_ = layout;
   constexpr std::uint32_t kLeast = 256;
   const std::uint32_t count = std::max(kLeast, static_cast<std::uint32_t>(budget_bytes / layout.element));
-  const std::size_t bytes = std::size_t{count} * layout.element;
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    problem = "no memory for " + std::to_string(bytes >> 20) + " MiB of frames: " + std::strerror(errno);
-    return false;
-  }
-  madvise(memory, bytes, MADV_DONTDUMP);
-  memory_ = static_cast<std::byte*>(memory);
+  if (!mapped_.map(std::size_t{count} * layout.element, pages, problem)) return false;
+  memory_ = mapped_.all().data();
   stack_ = std::make_unique<Packet*[]>(count);
   total_ = count;
   port_index_ = port_index;

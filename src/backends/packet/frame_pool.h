@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "backends/packet/frame_memory.h"
 #include "stack/packet.h"
 
 namespace bypass::packet {
@@ -40,8 +41,9 @@ class FramePool {
   FramePool& operator=(const FramePool&) = delete;
   ~FramePool();
 
-  /// False: `problem` says why.
-  bool create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index, std::string& problem);
+  /// kAuto: huge pages if there are enough. False: `problem` says why.
+  bool create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index, Hugepages pages,
+              std::string& problem);
 
   /// An empty frame, reset() to kTxHeadroom; null when none is left.
   Packet* take();
@@ -51,8 +53,8 @@ class FramePool {
   /// A frame of one or more buffers with these bytes in it; null when the pool ran dry (counted).
   Packet* copy_in(std::span<const std::byte> bytes);
 
-  /// All elements, one behind the other.
-  [[nodiscard]] std::span<std::byte> memory() const { return {memory_, std::size_t{total_} * layout_.element}; }
+  /// All elements, one behind the other, in whole pages.
+  [[nodiscard]] std::span<std::byte> memory() const { return mapped_.all(); }
   [[nodiscard]] std::uint32_t buffer_bytes() const { return layout_.buffer; }
   [[nodiscard]] std::uint32_t total() const { return total_; }
   [[nodiscard]] std::uint32_t free_count() const { return free_.load(std::memory_order_relaxed); }
@@ -65,6 +67,7 @@ class FramePool {
   }
 
   FrameLayout layout_{};
+  FrameMemory mapped_;
   std::byte* memory_ = nullptr;
   std::uint32_t total_ = 0;
   std::uint32_t fresh_ = 0;  // elements from here on have never been used

@@ -10,19 +10,21 @@ constexpr std::size_t kDefaultBuffers = 64u << 20;
 
 }  // namespace
 
-bool FramePort::prepare(const PortSpec& spec, const FrameLayout& layout, std::string& problem) {
+bool FramePort::prepare(const PortSpec& spec, const FrameLayout& layout, Hugepages automatic, std::string& problem) {
   if (!wakeup_.is_open()) {
     problem = "no descriptor for the port's wake-up: " + std::string(std::strerror(errno));
     return false;
   }
   caps_.buffer_bytes = layout.buffer;
-  return pool_.create(layout, spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers, spec.index, problem);
+  const std::size_t bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
+  const Hugepages pages = spec.hugepages == Hugepages::kAuto ? automatic : spec.hugepages;
+  return pool_.create(layout, bytes, spec.index, pages, problem);
 }
 
 bool FramePort::prepare_virtio(const PortSpec& spec, std::string& problem) {
   caps_.rx_checksum = caps_.tx_l4_checksum = caps_.tso = caps_.lro = caps_.gather = true;
   caps_.tso_max_bytes = kLargestTsoPayload;
-  return prepare(spec, FramePool::kLarge, problem);
+  return prepare(spec, FramePool::kLarge, Hugepages::kOff, problem);
 }
 
 bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std::string& problem) {

@@ -39,7 +39,8 @@ class FramePort : public Port, protected PortCounters {
   static constexpr std::size_t kBurst = 64;
 
   /// Buffers and what they mean to the capabilities. False: `problem` says why.
-  bool prepare(const PortSpec& spec, const FrameLayout& layout, std::string& problem);
+  /// `automatic`: what BYPASS_HUGEPAGES=auto means here.
+  bool prepare(const PortSpec& spec, const FrameLayout& layout, Hugepages automatic, std::string& problem);
   /// The same for a port that has a virtio header in front of each frame.
   bool prepare_virtio(const PortSpec& spec, std::string& problem);
   /// The interface's MTU, or the one asked for if the interface passes it.

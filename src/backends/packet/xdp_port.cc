@@ -75,7 +75,7 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   Interface interface;
   PortSpec room = spec;
   room.buffer_memory = spec.buffer_memory == 0 ? kDefaultBuffers : std::max(spec.buffer_memory, kLeastBuffers);
-  if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, problem)) return false;
+  if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, Hugepages::kOff, problem)) return false;
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) &&
                       take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST) &&

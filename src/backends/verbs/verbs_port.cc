@@ -108,7 +108,7 @@ bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
   }
   PortSpec room = spec;
   if (room.buffer_memory == 0) room.buffer_memory = kDefaultBuffers;
-  return prepare(room, packet::FramePool::kLarge, problem);
+  return prepare(room, packet::FramePool::kLarge, Hugepages::kAuto, problem);
 }
 
 // --- Receiving
