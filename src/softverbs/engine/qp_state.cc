@@ -35,15 +35,20 @@ constexpr unsigned kDrainedRc = kDrainedUc | IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_
 constexpr std::array<Transition, 11> kTransitions = {{
     {IBV_QPS_RESET, IBV_QPS_RESET, {}, {}, {}, {}},
     {IBV_QPS_RESET, IBV_QPS_INIT, {kInitConnected}, {kInitConnected}, {kInitDatagram}, {IBV_QP_PORT}},
-    {IBV_QPS_INIT, IBV_QPS_INIT, {0, kInitConnected}, {0, kInitConnected}, {0, kInitDatagram}, {0, IBV_QP_PORT}},
+    {IBV_QPS_INIT, IBV_QPS_INIT, {0, kInitConnected}, {0, kInitConnected}, {0, kInitDatagram}, {}},
     {IBV_QPS_INIT,
      IBV_QPS_RTR,
      {kRtrRc, kRtrOptional},
      {kRtrUc, kRtrOptional},
      {0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
      {}},
-    {IBV_QPS_RTR, IBV_QPS_RTS, {kRtsRc, kLiveRc}, {IBV_QP_SQ_PSN, kLiveUc}, {IBV_QP_SQ_PSN, kLiveUd}, {}},
-    {IBV_QPS_RTS, IBV_QPS_RTS, {0, kLiveRc}, {0, kLiveUc}, {0, kLiveUd}, {}},
+    {IBV_QPS_RTR,
+     IBV_QPS_RTS,
+     {kRtsRc, kLiveRc},
+     {IBV_QP_SQ_PSN, kLiveUc},
+     {IBV_QP_SQ_PSN, kLiveUd},
+     {0, IBV_QP_RATE_LIMIT}},
+    {IBV_QPS_RTS, IBV_QPS_RTS, {0, kLiveRc}, {0, kLiveUc}, {0, kLiveUd}, {0, IBV_QP_RATE_LIMIT}},
     {IBV_QPS_RTS,
      IBV_QPS_SQD,
      {0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
@@ -52,7 +57,8 @@ constexpr std::array<Transition, 11> kTransitions = {{
      {}},
     {IBV_QPS_SQD, IBV_QPS_RTS, {0, kLiveRc}, {0, kLiveUc}, {0, kLiveUd}, {}},
     {IBV_QPS_SQD, IBV_QPS_SQD, {0, kDrainedRc}, {0, kDrainedUc}, {0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}, {}},
-    {IBV_QPS_SQE, IBV_QPS_RTS, {0, kLiveRc}, {0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, {0, kLiveUd}, {}},
+    // A reliable connection has no SQE: the edge is there, and nothing may be named on it.
+    {IBV_QPS_SQE, IBV_QPS_RTS, {}, {0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, {0, kLiveUd}, {}},
     {IBV_QPS_ERR, IBV_QPS_ERR, {}, {}, {}, {}},
 }};
 
@@ -72,9 +78,10 @@ const Masks& masks_of(const Transition& t, ibv_qp_type type) {
 }  // namespace
 
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsigned mask) {
-  // Into RESET from anywhere, into error from anywhere but RESET: nothing else may be named.
+  // Into RESET from anywhere, into error from anywhere but RESET: nothing else may be named, not even the state it is
+  // in.
   if (to == IBV_QPS_RESET || (to == IBV_QPS_ERR && from != IBV_QPS_RESET))
-    return (mask & ~unsigned{IBV_QP_STATE | IBV_QP_CUR_STATE}) == 0 ? 0 : EINVAL;
+    return (mask & ~unsigned{IBV_QP_STATE}) == 0 ? 0 : EINVAL;
   for (const Transition& t : kTransitions) {
     if (t.from != from || t.to != to) continue;
     const Masks& masks = masks_of(t, type);
