@@ -148,11 +148,12 @@ std::size_t SimPort::send(std::uint16_t, std::span<Packet* const> frames) {
       const bool tso = (head->flags & kTxTso) != 0;
       const std::size_t l2 = head->l2_len, l3 = head->l3_len;
       if (tso && !wire_.receivers_take_large(index_)) {
-        for (Bytes& piece : cut_tcp(bytes, l2, l3, head->l4_len, head->tso_mss)) wire_.transmit(index_, piece, 0);
+        for (Bytes& piece : cut_tcp(bytes, l2, l3, head->l4_len, head->tso_mss))
+          wire_.transmit(index_, std::move(piece), 0);
       } else {
         if ((head->flags & kTxIpChecksum) != 0) fill_ip_checksum(bytes, l2, l3);
         if ((head->flags & kTxL4Checksum) != 0) fill_l4_checksum(bytes, l2, l3);
-        wire_.transmit(index_, bytes, tso ? head->tso_mss : std::uint16_t{0});
+        wire_.transmit(index_, std::move(bytes), tso ? head->tso_mss : std::uint16_t{0});
       }
     }
     free({&head, 1});

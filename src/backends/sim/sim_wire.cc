@@ -55,8 +55,9 @@ bool Wire::has_room(std::size_t from) {
   return lane.impairment.queue_frames != 0 || lane.departures.size() < ports_[from]->config_.tx_ring;
 }
 
-void Wire::transmit(std::size_t from, const Bytes& frame, std::uint16_t tso_mss) {
+void Wire::transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss) {
   if (capture_ != nullptr) capture_->write(now_, frame);
+  if (rewrite_) rewrite_(from, frame);
   const Fate fate = filter_ ? filter_(from, frame) : Fate{};
   const Impairment& impairment = lanes_[from].impairment;
   unsigned copies = fate.copies;

@@ -118,6 +118,7 @@ class SimPort final : public Port {
 class Wire {
  public:
   using Filter = std::function<Fate(std::size_t from, std::span<const std::byte> frame)>;
+  using Rewrite = std::function<void(std::size_t from, Bytes& frame)>;
 
   explicit Wire(std::uint64_t seed = 1) : random_(seed) {}
 
@@ -134,6 +135,8 @@ class Wire {
   void set_impairment(const Impairment& impairment);
   /// Sees every frame as it is on the wire, after segmentation, before chance strikes.
   void set_filter(Filter filter) { filter_ = std::move(filter); }
+  /// Changes frames as something on the way would, before the filter sees them.
+  void set_rewrite(Rewrite rewrite) { rewrite_ = std::move(rewrite); }
   /// Every frame that any port sends, also the lost ones.
   void capture_to(PcapWriter* writer) { capture_ = writer; }
   /// A frame out of nowhere, to one port.
@@ -150,7 +153,7 @@ class Wire {
   };
   /// Whether the lane takes one more frame now (else the sender waits).
   [[nodiscard]] bool has_room(std::size_t from);
-  void transmit(std::size_t from, const Bytes& frame, std::uint16_t tso_mss);
+  void transmit(std::size_t from, Bytes frame, std::uint16_t tso_mss);
   void carry(std::size_t from, Bytes frame, std::uint16_t tso_mss, Duration more_delay);
   /// When the last bit has left, or kNever when the bottleneck's queue was full.
   Instant depart(Lane& lane, std::size_t bytes);
@@ -163,6 +166,7 @@ class Wire {
   std::vector<std::unique_ptr<SimPort>> ports_;
   std::vector<Lane> lanes_;
   Filter filter_;
+  Rewrite rewrite_;
   PcapWriter* capture_ = nullptr;
 };
 
