@@ -1,0 +1,36 @@
+// The wires that the verbs' semantics must outlive: loss, doubling, reordering, harm, all of it, and a bottleneck.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "softverbs/fabric.h"
+
+namespace bypass::rdma::test {
+
+struct ImpairedWire {
+  const char* name;
+  sim::Impairment impairment;
+};
+
+inline const std::array<ImpairedWire, 7> kImpairedWires = {{
+    {"some_loss", {.loss = 0.01, .delay = 20us}},
+    {"loss", {.loss = 0.05, .delay = 20us}},
+    {"duplication", {.duplicate = 0.2, .delay = 20us}},
+    {"reordering", {.reorder = 0.1, .delay = 20us}},
+    {"corruption", {.corrupt = 0.03, .delay = 20us}},
+    {"all", {.loss = 0.03, .duplicate = 0.05, .corrupt = 0.01, .reorder = 0.05, .delay = 20us, .jitter = 5us}},
+    {"narrow", {.loss = 0.01, .delay = 20us, .bits_per_second = 1'000'000'000, .queue_frames = 40}},
+}};
+
+/// From now on. Both ends know the other's MAC, as programs do that have waited for it before they connect: a question
+/// for it that is lost is asked again much later than packets are.
+void impair(Pair& pair, const sim::Impairment& impairment);
+/// Takes the mark off the packets that says they are of an end of ours: lost ones are repaired by going back, then.
+void make_strangers(sim::Wire& wire);
+
+inline std::string name_of(const ImpairedWire& wire) {
+  return wire.name;
+}
+
+}  // namespace bypass::rdma::test
