@@ -15,15 +15,20 @@ void impair(Pair& pair, const sim::Impairment& impairment) {
   pair.fabric.wire().set_impairment(impairment);
 }
 
+bool is_roce(std::span<const std::byte> frame) {
+  if (frame.size() < kOpcodeAt + sizeof(Bth) + kIcrcBytes) return false;
+  return reinterpret_cast<const wire::Ethernet*>(frame.data())->type == wire::kEtherTypeIpv4;
+}
+
+void unmark(sim::Bytes& frame) {
+  if (!is_roce(frame)) return;
+  auto& bth = *reinterpret_cast<Bth*>(frame.data() + kOpcodeAt);
+  bth.psn = bth.psn & (kBthAckRequest | kPsnMask);
+  fix_sums(frame);
+}
+
 void make_strangers(sim::Wire& wire) {
-  wire.set_rewrite([](std::size_t, sim::Bytes& frame) {
-    constexpr std::size_t kBthAt = 42;
-    if (frame.size() < kBthAt + sizeof(Bth)) return;
-    if (reinterpret_cast<const wire::Ethernet*>(frame.data())->type != wire::kEtherTypeIpv4) return;
-    auto& bth = *reinterpret_cast<Bth*>(frame.data() + kBthAt);
-    bth.psn = bth.psn & (kBthAckRequest | kPsnMask);
-    fix_sums(frame);
-  });
+  wire.set_rewrite([](std::size_t, sim::Bytes& frame) { unmark(frame); });
 }
 
 }  // namespace bypass::rdma::test

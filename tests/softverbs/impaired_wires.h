@@ -26,7 +26,12 @@ inline const std::array<ImpairedWire, 7> kImpairedWires = {{
 /// From now on. Both ends know the other's MAC, as programs do that have waited for it before they connect: a question
 /// for it that is lost is asked again much later than packets are.
 void impair(Pair& pair, const sim::Impairment& impairment);
-/// Takes the mark off the packets that says they are of an end of ours: lost ones are repaired by going back, then.
+/// An IPv4 frame with a RoCE packet; its headers are where they always are.
+bool is_roce(std::span<const std::byte> frame);
+inline constexpr std::size_t kOpcodeAt = 42, kSyndromeAt = 54;  // of an acknowledgement
+/// Takes the mark off a packet that says it is of an end of ours: lost ones are repaired by going back, then.
+void unmark(sim::Bytes& frame);
+/// … off all of them.
 void make_strangers(sim::Wire& wire);
 
 inline std::string name_of(const ImpairedWire& wire) {
