@@ -121,10 +121,9 @@ Half::Half(End& device_end, const PairConfig& pair_config) : end(device_end), co
   init.cap = {config.depth, config.depth, config.sges, config.sges, config.inline_bytes};
   init.sq_sig_all = config.sq_sig_all;
   init.user = this;
-  if (config.use_srq) {
-    srq = end.device().create_srq(end.pd(), {config.depth, config.sges, 0}, this).object;
-    init.srq = srq;
-  }
+  srq = config.srq;
+  if (config.use_srq) srq = end.device().create_srq(end.pd(), {config.depth, config.sges, 0}, this).object;
+  init.srq = srq;
   qp = &end.add_qp(init);
 }
 

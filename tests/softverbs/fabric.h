@@ -113,6 +113,7 @@ struct PairConfig {
   unsigned access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   bool sq_sig_all = true;
   bool use_srq = false;
+  Srq* srq = nullptr;  // one that there is already
   std::uint32_t qkey = 0x11111111;
   std::uint32_t psn = 0xfffff0;  // the numbers wrap early
   std::size_t gid = 1;

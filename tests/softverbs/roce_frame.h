@@ -19,8 +19,12 @@ struct RoceOptions {
   std::uint16_t source_port = 0xc000;
   std::uint8_t tos = 0, ttl = 64;
   std::uint8_t mark = 0;  // the reserved bits beside the acknowledge request
+  bool v6 = false;
 };
-/// From 10.9.0.2 (02::2) to 10.9.0.1 (02::1): headers, what `rest` says (extensions and payload), padding, ICRC.
+/// fe80::ff:fe00:n, which a port of the MAC 02::n makes itself.
+IpAddress link_local(std::uint8_t n);
+/// From 10.9.0.2 or fe80::ff:fe00:2 (02::2) to 10.9.0.1 or fe80::ff:fe00:1 (02::1): headers, what `rest` says
+/// (extensions and payload), padding, ICRC.
 sim::Bytes roce_frame(const RoceOptions& options, std::span<const std::byte> rest);
 /// Makes the IP header's checksum and the ICRC right again after a test has changed the frame.
 void fix_sums(sim::Bytes& frame);
