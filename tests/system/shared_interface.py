@@ -385,6 +385,22 @@ def shared_changes_are_followed_af_xdp():
 
 
 @case
+def shared_neighbour_with_another_mac_address():
+    """The other end's MAC address changes under connections: they go on when the kernel knows the new one, which it learns
+    from the other end's question for ours."""
+    with Followed() as side:
+        side.connects(KERNELS, OURS)
+        side.accepted(OURS, 7001, "a")
+        side.transfer("a")
+        for last in ("55", "66"):
+            side.change("kernel", "link", "set", "veth-b", "address", f"02:00:00:00:00:{last}")
+            side.far.begin("[each.sendall(pattern(0, 1 << 20)) for each in a]")
+            check(side.both("take(a, 1 << 20) == pattern(0, 1 << 20)") is True, "other bytes")
+            side.far.end()
+            side.transfer("a")
+
+
+@case
 def shared_changes_are_followed_in_families():
     """By the process that has the port for another one's listener, and, with a smaller MTU that the first has not heard of,
     by the one that takes the port over."""

@@ -210,7 +210,10 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
   std::size_t n = 0;
   while (n + kMostReady <= out.size()) {
     const ssize_t got = libc.recv(netlink_.get(), told, sizeof told, 0);
-    if (got < 0 && errno == ENOBUFS) continue;  // some news is lost: who still asks asks again
+    if (got < 0 && errno == ENOBUFS) {  // some news is lost: who still asks asks again
+      ask_again();
+      continue;
+    }
     if (got <= 0) break;
     auto left = static_cast<std::size_t>(got);
     for (const auto* each = reinterpret_cast<const nlmsghdr*>(told); NLMSG_OK(each, left);
@@ -230,10 +233,27 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
   return n;
 }
 
-// Null: nobody has asked.
+// Whether the stack was told of another MAC address, or of none: by this process, that is, and the one that had the
+// port before may have told it.
+bool KernelSide::is_news(std::uint32_t address, const MacAddress& mac) {
+  auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& k) { return k.address == address; });
+  if (known != known_.end() && known->mac == mac) return false;
+  if (known == known_.end()) known = known_.begin() + static_cast<std::ptrdiff_t>(next_known_++ % known_.size());
+  *known = {address, mac};
+  return true;
+}
+
+void KernelSide::ask_again() const {
+  for (const Known& each : known_)
+    if (each.address != 0) (void)request(RTM_GETNEIGH, NLM_F_REQUEST, 0, each.address);
+}
+
+// Null: nobody has asked, and it is nothing new. What nobody has asked for is an announcement (RFC 5227 §3): who uses
+// another MAC address will ask.
 Packet* KernelSide::answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac) {
   const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == address; });
-  if (asked == open_.end()) return nullptr;
+  const bool is_asked = asked != open_.end();
+  if (!is_news(address, mac) && !is_asked) return nullptr;
   Packet* const frame = pool.take();
   if (frame == nullptr) return nullptr;
   frame->len = frame->frame_len = sizeof(wire::Ethernet) + sizeof(wire::Arp);
@@ -250,7 +270,8 @@ Packet* KernelSide::answer(packet::FramePool& pool, std::uint32_t address, const
   arp.sender_mac = mac;
   arp.sender_ip = address;
   arp.target_mac = mac_;
-  arp.target_ip = asked->asker;
+  arp.target_ip = is_asked ? asked->asker : address;
+  if (!is_asked) return frame;
   *asked = {};
   questions_--;
   return frame;

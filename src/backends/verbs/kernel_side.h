@@ -3,7 +3,8 @@
 // kernel needs them itself.
 //
 // The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel, and the kernel's
-// answers come back as ARP replies, so that above the port nothing is different.
+// answers come back as ARP replies, so that above the port nothing is different. A neighbour whose MAC address the kernel
+// learns to be another one (ARP's requests and announcements reach the kernel alone) is announced, too.
 #pragma once
 
 #include <array>
@@ -52,6 +53,8 @@ class KernelSide {
   std::size_t read_neighbours(packet::FramePool& pool, std::span<Packet*> out);
   std::size_t read_errors(packet::FramePool& pool, std::span<Packet*> out) const;
   Packet* answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac);
+  bool is_news(std::uint32_t address, const MacAddress& mac);
+  void ask_again() const;
 
   int interface_ = 0;
   std::string name_;
@@ -65,6 +68,12 @@ class KernelSide {
   std::array<Question, 64> open_{};
   std::size_t questions_ = 0;
   std::size_t next_ = 0;
+  struct Known {
+    std::uint32_t address = 0;  // host order; 0: none
+    MacAddress mac;
+  };
+  std::array<Known, 512> known_{};  // what the stack was told last; as many as it has neighbours
+  std::size_t next_known_ = 0;
 };
 
 }  // namespace bypass::verbs
