@@ -91,7 +91,7 @@ TEST(CompletionQueue, Resize_KeepsWhatWaits) {
 TEST(CompletionQueue, WhatIsLookedAt_StaysUntilItIsTakenOff) {
   Pair pair;
   std::array<Completion, 2> seen;
-  EXPECT_EQ(Device::peek(pair.a.end.cq(), seen), 0U);
+  EXPECT_EQ(pair.a.end.device().peek(pair.a.end.cq(), seen), 0U);
   const Instant before = pair.fabric.now();
   for (std::uint64_t id = 1; id <= 3; id++) {
     SendRequest request = write_to(pair.b);
@@ -99,15 +99,15 @@ TEST(CompletionQueue, WhatIsLookedAt_StaysUntilItIsTakenOff) {
     pair.a.send(request, 0, 8);
   }
   pair.fabric.settle();
-  ASSERT_EQ(Device::peek(pair.a.end.cq(), seen), 2U);
+  ASSERT_EQ(pair.a.end.device().peek(pair.a.end.cq(), seen), 2U);
   EXPECT_GE(seen[0].at, before);
   EXPECT_LE(seen[0].at, pair.fabric.now());
   EXPECT_EQ(seen[1].wc.wr_id, 2U);
-  Device::pop(pair.a.end.cq(), 1);
-  ASSERT_EQ(Device::peek(pair.a.end.cq(), seen), 2U);
+  pair.a.end.device().pop(pair.a.end.cq(), 1);
+  ASSERT_EQ(pair.a.end.device().peek(pair.a.end.cq(), seen), 2U);
   EXPECT_EQ(seen[0].wc.wr_id, 2U);
-  Device::pop(pair.a.end.cq(), 2);
-  EXPECT_EQ(Device::peek(pair.a.end.cq(), seen), 0U);
+  pair.a.end.device().pop(pair.a.end.cq(), 2);
+  EXPECT_EQ(pair.a.end.device().peek(pair.a.end.cq(), seen), 0U);
 }
 
 // --- Shared receive queues

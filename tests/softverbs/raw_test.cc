@@ -84,7 +84,7 @@ TEST_F(Raw, FrameForTheRule_ArrivesWhole) {
   const Bytes frame = udp_frame({}, 9, 7, bypass::test::bytes_of("hello"));
   inject(frame);
   std::array<Completion, 1> completion;
-  ASSERT_EQ(Device::peek(end.cq(), completion), 1U);
+  ASSERT_EQ(end.device().peek(end.cq(), completion), 1U);
   EXPECT_EQ(completion[0].flow_tag, 99U);
   const ibv_wc wc = only(end);
   EXPECT_EQ(wc.status, IBV_WC_SUCCESS);

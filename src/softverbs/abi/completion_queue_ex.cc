@@ -36,12 +36,12 @@ int show(CompletionQueue& queue) {
 int refill(CompletionQueue& queue, bool& idle) {
   Adapter::Turn turn(*Context::of(queue.context).adapter);
   if (!turn) return EIO;
-  rdma::Device::pop(*queue.engine, std::exchange(queue.oldest_count, 0));
+  turn->pop(*queue.engine, std::exchange(queue.oldest_count, 0));
   queue.place = 0;
-  queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
+  queue.oldest_count = turn->peek(*queue.engine, queue.oldest);
   if (queue.oldest_count == 0) {
     turn.look(queue.looks_seen);
-    queue.oldest_count = rdma::Device::peek(*queue.engine, queue.oldest);
+    queue.oldest_count = turn->peek(*queue.engine, queue.oldest);
   }
   idle = turn.found(queue.oldest_count);
   return queue.oldest_count != 0 ? show(queue) : ENOENT;
@@ -72,7 +72,7 @@ void end_poll(ibv_cq_ex* cq) {
   const std::size_t seen = std::exchange(queue.oldest_count, 0) == 0 ? 0 : queue.place + 1;
   if (seen != 0) {
     Adapter::Turn turn(*Context::of(queue.context).adapter);
-    if (turn) rdma::Device::pop(*queue.engine, seen);
+    if (turn) turn->pop(*queue.engine, seen);
   }
   pthread_mutex_unlock(&queue.polling);
 }

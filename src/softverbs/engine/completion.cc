@@ -32,12 +32,13 @@ void overflow(Engine& e, Qp& qp, Cq& cq) {
 }  // namespace
 
 void complete(Engine& e, Qp& qp, Cq& cq, Completion& completion, bool solicited) {
-  if (cq.count() >= cq.size || cq.overrun) {
+  if (cq.is_full() || cq.overrun) {
     overflow(e, qp, cq);
     return;
   }
   completion.wc.qp_num = qp.qpn;
   completion.at = e.now;
+  if (completion.of_send) qp.sq.unpolled++;
   cq.at(cq.tail++) = completion;
   const bool noticed = solicited || completion.wc.status != IBV_WC_SUCCESS;
   if (cq.notify == Notify::kAny || (cq.notify == Notify::kSolicited && noticed)) {
@@ -53,8 +54,15 @@ void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status) {
   completion.wc.wr_id = w.wr_id;
   completion.wc.status = status;
   completion.wc.opcode = completion_opcode(w.opcode);
+  completion.of_send = true;
   if (w.wants_data()) completion.wc.byte_len = w.length;
   complete(e, qp, *qp.send_cq, completion, false);
+}
+
+// Of a queue pair that has begun anew, or whose number is another one's now, there is nothing to give back.
+void give_place_back(const Engine& e, const Completion& completion) {
+  Qp* const qp = completion.of_send ? e.find_qp(completion.wc.qp_num) : nullptr;
+  if (qp != nullptr && qp->sq.unpolled != 0) qp->sq.unpolled--;
 }
 
 void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,

@@ -144,8 +144,8 @@ class Device {
   [[nodiscard]] static bool overrun(const Cq& cq);
   std::size_t poll_cq(Cq& cq, std::span<ibv_wc> out);
   /// Copies of the oldest completions, which stay until they are taken off: so many of them.
-  static std::size_t peek(const Cq& cq, std::span<Completion> out);
-  static void pop(Cq& cq, std::size_t count);
+  std::size_t peek(Cq& cq, std::span<Completion> out);
+  void pop(Cq& cq, std::size_t count);
   /// One take_completion_event for the next completion that comes (a solicited or failed one only). What waits already
   /// counts for nothing: poll once more after arming.
   int request_notify(Cq& cq, bool solicited_only);

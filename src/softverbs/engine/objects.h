@@ -94,12 +94,14 @@ struct Cq : EventSource {
   std::vector<Completion> ring;  // a power of two
   std::uint32_t head = 0, tail = 0;
   std::uint32_t size = 0;  // what was promised
+  std::uint32_t shown = 0;  // at the head: the program has seen them, and their requests' places are free again
   std::uint32_t references = 0;
   Notify notify = Notify::kNo;
   bool overrun = false;
   Link<Cq> notify_link;
 
   [[nodiscard]] std::uint32_t count() const { return tail - head; }
+  [[nodiscard]] bool is_full() const { return count() - shown >= size || count() >= ring.size(); }
   [[nodiscard]] Completion& at(std::uint32_t n) { return ring[n & (ring.size() - 1)]; }
   [[nodiscard]] const Completion& at(std::uint32_t n) const { return ring[n & (ring.size() - 1)]; }
 };

@@ -58,9 +58,15 @@ class SendQueue {
   [[nodiscard]] ibv_sge* sges(std::uint32_t n) { return sges_.data() + std::size_t{index(n)} * max_sge_; }
   [[nodiscard]] std::byte* inlined(std::uint32_t n) { return inline_.data() + std::size_t{index(n)} * max_inline_; }
   [[nodiscard]] Path& path(std::uint32_t n) { return paths_[index(n)]; }
-  [[nodiscard]] std::uint32_t room() const { return max_wr_ - (tail - head); }
+  [[nodiscard]] std::uint32_t room() const {
+    const std::uint32_t taken = tail - head + unpolled;
+    return taken < max_wr_ ? max_wr_ - taken : 0;
+  }
 
   std::uint32_t head = 0, cursor = 0, begun = 0, tail = 0;
+  /// Completions that the program has not taken. As a card's driver has it, they keep their requests' places: a program
+  /// may post until there is no room, and its completion queue, which has room for all of them, never overruns.
+  std::uint32_t unpolled = 0;
 
  private:
   [[nodiscard]] std::uint32_t index(std::uint32_t n) const { return n & static_cast<std::uint32_t>(ring_.size() - 1); }

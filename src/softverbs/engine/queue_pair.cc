@@ -256,6 +256,7 @@ void reset(Engine& e, Qp& qp) {
   stop(e, qp);
   for (; is_datagram(qp) && qp.sq.head != qp.sq.tail; qp.sq.head++) release_path(e, qp.sq.path(qp.sq.head));
   qp.sq.head = qp.sq.cursor = qp.sq.begun = qp.sq.tail;
+  qp.sq.unpolled = 0;
   qp.rq.clear();
   release_path(e, qp.path);
   std::vector<ibv_sge> sges = std::move(qp.resp.sges);
@@ -416,11 +417,11 @@ int Device::check_send(const Qp& qp, const SendRequest& request) const {
 int Device::post_send(Qp& qp, const SendRequest& request) {
   Engine& e = *engine_;
   if (const int error = check_send(qp, request)) return error;
+  if (qp.sq.room() == 0) return ENOMEM;
   if (qp.state() == IBV_QPS_ERR) {
     flush_now(e, qp, request);
     return 0;
   }
-  if (qp.sq.room() == 0) return ENOMEM;
   fill_wqe(e, qp, qp.sq.tail, request);
   qp.sq.tail++;
   wake(e, qp);

@@ -44,6 +44,7 @@ struct Completion {
   ibv_wc wc{};
   Instant at{};  // when the engine made it
   std::uint32_t flow_tag = 0;
+  bool of_send = false;  // its request keeps its place until this is polled
 };
 
 /// A steering rule of a raw-packet queue pair: what ibv_create_flow's specifications say, joined. A frame matches when

@@ -22,8 +22,10 @@ bool range_is_valid(const Engine& e, const void* addr, std::size_t length) {
 }
 
 // What waits moves to the front of a fresh ring.
+constexpr std::uint32_t kMostShown = 16;  // at once, whose places are free before they are taken off
+
 void refit(Cq& cq, std::uint32_t cqe) {
-  std::vector<Completion> ring(std::bit_ceil(cqe));
+  std::vector<Completion> ring(std::bit_ceil(cqe + kMostShown));
   const std::uint32_t count = cq.count();
   for (std::uint32_t i = 0; i < count; i++) ring[i] = cq.at(cq.head + i);
   cq.ring = std::move(ring);
@@ -135,18 +137,23 @@ bool Device::overrun(const Cq& cq) {
 
 std::size_t Device::poll_cq(Cq& cq, std::span<ibv_wc> out) {
   const std::size_t n = std::min<std::size_t>(out.size(), cq.count());
-  for (std::size_t i = 0; i < n; i++) out[i] = cq.at(cq.head++).wc;
+  for (std::size_t i = 0; i < n; i++) out[i] = cq.at(cq.head + static_cast<std::uint32_t>(i)).wc;
+  pop(cq, n);
   return n;
 }
 
-std::size_t Device::peek(const Cq& cq, std::span<Completion> out) {
-  const std::size_t n = std::min<std::size_t>(out.size(), cq.count());
+std::size_t Device::peek(Cq& cq, std::span<Completion> out) {
+  const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(out.size(), cq.count()));
   for (std::uint32_t i = 0; i < n; i++) out[i] = cq.at(cq.head + i);
+  for (; cq.shown < n; cq.shown++) give_place_back(*engine_, cq.at(cq.head + cq.shown));
   return n;
 }
 
 void Device::pop(Cq& cq, std::size_t count) {
-  cq.head += static_cast<std::uint32_t>(count);
+  const auto n = static_cast<std::uint32_t>(count);
+  for (std::uint32_t i = cq.shown; i < n; i++) give_place_back(*engine_, cq.at(cq.head + i));
+  cq.head += n;
+  cq.shown -= std::min(cq.shown, n);
 }
 
 int Device::request_notify(Cq& cq, bool solicited_only) {

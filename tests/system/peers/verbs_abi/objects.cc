@@ -1,6 +1,7 @@
 // What the kinds of objects do that no tool asks for, and how what is not there is refused.
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -262,9 +263,37 @@ void negative_counts_are_nothing() {
   CHECK(ibv_destroy_cq(cq) == 0);
 }
 
+// A request has its place until its completion has been polled: who posts until there is none left, whatever is done
+// meanwhile, never overruns a completion queue with room for all of them.
+void places_are_free_when_polled() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  {
+    Pair pair(device, cq);
+    ibv_sge from = device.sge(0, 64);
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.sg_list = &from;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {reinterpret_cast<std::uintptr_t>(device.memory) + 1024, device.mr->rkey};
+    for (int round = 0; round < 3; round++) {
+      for (int i = 0; i < 16; i++) CHECK(ibv_post_send(pair.a, &wr, &bad) == 0);
+      for (int i = 0; i < 50; i++) {
+        usleep(1000);
+        CHECK(ibv_post_send(pair.a, &wr, &bad) == ENOMEM);
+      }
+      CHECK(completion(cq).status == IBV_WC_SUCCESS && ibv_post_send(pair.a, &wr, &bad) == 0);
+      for (int i = 0; i < 16; i++) CHECK(completion(cq).status == IBV_WC_SUCCESS);
+    }
+  }
+  CHECK(ibv_destroy_cq(cq) == 0);
+}
+
 constexpr Case kCases[] = {
     {"other_contexts_objects_are_refused", other_contexts_objects_are_refused},
     {"negative_counts_are_nothing", negative_counts_are_nothing},
+    {"places_are_free_when_polled", places_are_free_when_polled},
     {"answers_to_datagrams", answers_to_datagrams},
     {"memory_is_registered_anew", memory_is_registered_anew},
     {"memory_is_registered_anew_under_traffic", memory_is_registered_anew_under_traffic},
