@@ -12,24 +12,27 @@ namespace bypass::softverbs {
 
 EventSignal::~EventSignal() {
   if (fd_ >= 0) close(fd_);
+  close_own(own_fd_);
   close_own(sleep_fd_);
 }
 
 bool EventSignal::open() {
   fd_ = eventfd(0, EFD_CLOEXEC);
   if (fd_ < 0) return false;
+  own_fd_ = own_high(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+  if (own_fd_ < 0) return false;
   sleep_fd_ = own_high(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
   return sleep_fd_ >= 0;
 }
 
 void EventSignal::raise() const {
-  eventfd_write(fd_, 1);
+  eventfd_write(own_fd_, 1);
 }
 
 // Never blocks: raise() has been called, and nobody else reads.
 void EventSignal::lower() const {
   eventfd_t count = 0;
-  eventfd_read(fd_, &count);
+  eventfd_read(own_fd_, &count);
 }
 
 void EventSignal::wake_sleeper() {
@@ -39,7 +42,7 @@ void EventSignal::wake_sleeper() {
 }
 
 bool EventSignal::is_blocking() const {
-  return (fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0;
+  return (fcntl(own_fd_, F_GETFL) & O_NONBLOCK) == 0;
 }
 
 bool EventSignal::begin_wait() {

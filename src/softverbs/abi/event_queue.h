@@ -1,8 +1,8 @@
 // EventQueue: events for readers who may wait for them with poll(): what a completion channel and a context's
 // asynchronous events are in the kernel.
 //
-// `descriptor()` is readable exactly while there are events, and is written and read under the adapter's lock only. A
-// blocked reader waits in a read() of a descriptor of its own, so that its signals, restarts and cancellation are the
+// `descriptor()` is readable exactly while there are events, and is written and read under the adapter's lock only, by
+// another descriptor of the same: the program may close it, or give its number to a file of its own. A blocked reader waits in a read() of a descriptor of its own, so that its signals, restarts and cancellation are the
 // kernel's.
 #pragma once
 
@@ -42,6 +42,7 @@ class EventSignal {
 
  private:
   int fd_ = -1;
+  int own_fd_ = -1;        // the same one
   int sleep_fd_ = -1;      // a semaphore
   unsigned sleepers_ = 0;  // that have no wake-up on its way
 };

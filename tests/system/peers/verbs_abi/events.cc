@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -72,6 +73,29 @@ void sleepers_are_woken() {
       CHECK(woken && completion(cq).wr_id + completion(cq).wr_id == 3);
       ibv_ack_cq_events(cq, 1);
     }
+  }
+  CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+}
+
+// A device has the kernel's object, not its number: a file of the program's that takes the number is the program's alone.
+void numbers_that_are_the_programs() {
+  Device device;
+  ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, channel, 0);
+  {
+    Pair pair(device, cq);
+    std::FILE* const file = std::tmpfile();
+    constexpr char kText[] = "0123456789abcdef";
+    CHECK(file != nullptr && pwrite(fileno(file), kText, sizeof kText, 0) == sizeof kText);
+    for (const int number : {channel->fd, device.context->async_fd}) CHECK(dup2(fileno(file), number) == number);
+    CHECK(ibv_req_notify_cq(cq, 0) == 0);
+    exchange(device, pair, cq);
+    ibv_qp_attr failed{};
+    failed.qp_state = IBV_QPS_ERR;
+    CHECK(ibv_modify_qp(pair.a, &failed, IBV_QP_STATE) == 0);
+    char found[sizeof kText] = {};
+    CHECK(pread(fileno(file), found, sizeof found, 0) == sizeof found && std::strcmp(found, kText) == 0);
+    CHECK(lseek(fileno(file), 0, SEEK_CUR) == 0 && std::fclose(file) == 0);
   }
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
@@ -351,6 +375,7 @@ constexpr Case kCases[] = {
     {"cancelled_threads_leave_everything_usable", cancelled_threads_leave_everything_usable},
     {"channel_that_does_not_block", channel_that_does_not_block},
     {"sleepers_are_woken", sleepers_are_woken},
+    {"numbers_that_are_the_programs", numbers_that_are_the_programs},
     {"signals_interrupt_as_they_should", signals_interrupt_as_they_should},
     {"destroying_waits_for_acknowledgements", destroying_waits_for_acknowledgements},
     {"asynchronous_events", asynchronous_events},
