@@ -285,6 +285,15 @@ def an_absent_receiver():
         check(receiver.poll() is None, wire.output(receiver))
 
 
+@case
+def everything_is_closed():
+    """A program that closes all descriptors that it does not know goes on, and its device does not spin. (DPDK's wires have
+    threads of their own, which do.)"""
+    with Interfaces("af_packet") as wire:
+        said = wire.run("server", os.path.join(BUILD, "bin", "verbs_abi"), "everything_is_closed").decode()
+        check(said == "everything_is_closed: ok\n", said)
+
+
 # --- Links of libbypass's own
 
 @case

@@ -75,6 +75,11 @@ bool make_secret(tcp::Secret& secret) {
   return getrandom(&secret, sizeof secret, 0) == static_cast<ssize_t>(sizeof secret);
 }
 
+timespec to_timespec(Duration duration) {
+  return {static_cast<time_t>(duration / std::chrono::seconds{1}),
+          static_cast<long>((duration % std::chrono::seconds{1}).count())};
+}
+
 rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
   rdma::DeviceConfig config;
   config.addresses = wire.addresses;
@@ -491,10 +496,14 @@ bool Adapter::arm() {
 void Adapter::sleep_until(Instant when, int port_fd) const {
   pollfd items[2] = {{wake_fd_, POLLIN, 0}, {port_fd, POLLIN, 0}};
   const Duration left = std::max(when - clock_.now(), Duration::zero());
-  const timespec timeout{static_cast<time_t>(left / std::chrono::seconds{1}),
-                         static_cast<long>((left % std::chrono::seconds{1}).count())};
   if (when <= clock_.now()) return;
+  const timespec timeout = to_timespec(left);
   ppoll(items, 2, when == kNever ? nullptr : &timeout, nullptr);
+  if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {  // the program has closed all that it did not know
+    const timespec tick = to_timespec(std::min(left, tick_));
+    ppoll(nullptr, 0, &tick, nullptr);
+    return;
+  }
   eventfd_t count = 0;
   if (items[0].revents != 0) eventfd_read(wake_fd_, &count);
 }

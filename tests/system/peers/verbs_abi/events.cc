@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -98,6 +100,23 @@ void numbers_that_are_the_programs() {
     CHECK(lseek(fileno(file), 0, SEEK_CUR) == 0 && std::fclose(file) == 0);
   }
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+}
+
+// A daemon closes all that it has not opened itself: messages go on, and nobody spins.
+void everything_is_closed() {
+  Device device;
+  ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, nullptr, 0);
+  {
+    Pair pair(device, cq);
+    exchange(device, pair, cq);
+    closefrom(3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the polls above are over
+    const std::clock_t before = std::clock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    CHECK(std::clock() - before < CLOCKS_PER_SEC / 5);
+    for (int i = 0; i < 100; i++) exchange(device, pair, cq);
+  }
+  CHECK(ibv_destroy_cq(cq) == 0);
 }
 
 void signals_interrupt_as_they_should() {
@@ -376,6 +395,7 @@ constexpr Case kCases[] = {
     {"channel_that_does_not_block", channel_that_does_not_block},
     {"sleepers_are_woken", sleepers_are_woken},
     {"numbers_that_are_the_programs", numbers_that_are_the_programs},
+    {"everything_is_closed", everything_is_closed, false},
     {"signals_interrupt_as_they_should", signals_interrupt_as_they_should},
     {"destroying_waits_for_acknowledgements", destroying_waits_for_acknowledgements},
     {"asynchronous_events", asynchronous_events},
