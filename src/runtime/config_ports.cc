@@ -184,11 +184,17 @@ void check_addresses(Draft& draft) {
 void check_gateways(Draft& draft) {
   for (const PortConfig& port : draft.ports) {
     if (port.addresses.empty()) continue;
-    for (const IpAddress& gateway : port.gateways)
+    for (const IpAddress& gateway : port.gateways) {
+      const auto is_it = [&](const Prefix& own) { return own.address == gateway; };
+      if (std::any_of(port.addresses.begin(), port.addresses.end(), is_it))
+        add_problem(draft, "BYPASS_GATEWAY",
+                    "has " + std::string(to_text(gateway).view()) + ", which is an address of the port " +
+                        quoted(port_text(port)) + " itself");
       if (!on_link(port, gateway))
         add_problem(draft, "BYPASS_GATEWAY",
                     "has " + std::string(to_text(gateway).view()) + ", which lies in no prefix of the port " +
                         quoted(port_text(port)));
+    }
   }
 }
 

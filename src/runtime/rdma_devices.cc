@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/soft_name.h"
+#include "runtime/address_text.h"
 #include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "stack/context.h"
@@ -179,6 +180,31 @@ void replace_auto(Config& config, const KernelNetwork& network, const std::strin
   config.ports = std::move(ports);
 }
 
+// A device's first port need not be named.
+std::string whole_name(const PortConfig& port) {
+  return port.target.find(':') == std::string::npos ? port.target + ":1" : port.target;
+}
+
+// Which devices `auto` means, and a device's addresses, are known only now.
+void check_ports(Config& config) {
+  std::set<std::string> seen;
+  for (const PortConfig& port : config.ports) {
+    if (port.kind != "verbs") continue;
+    if (!seen.insert(whole_name(port)).second) report(config, "BYPASS_PORT", "has '" + port_text(port) + "' twice");
+    for (const IpAddress& gateway : port.gateways) {
+      const std::string name(to_text(gateway).view());
+      const auto holds = [&](const Prefix& prefix) { return prefix.contains(gateway); };
+      if (!gateway.is_v4() || port.addresses.empty()) continue;
+      if (has(port.addresses, gateway))
+        report(config, "BYPASS_GATEWAY",
+               "has " + name + ", which is an address of the port '" + port_text(port) + "' itself");
+      else if (std::ranges::none_of(port.addresses, holds))
+        report(config, "BYPASS_GATEWAY",
+               "has " + name + ", which lies in no prefix of the port '" + port_text(port) + "'");
+    }
+  }
+}
+
 // What leads elsewhere, this host's other addresses among it.
 class Others {
  public:
@@ -271,6 +297,7 @@ void complete_from_kernel(Config& config, const KernelNetwork& network, const st
   replace_auto(config, network, devices);
   for (PortConfig& port : config.ports)
     if (port.kind == "verbs") complete_port(config, port, network, devices);
+  check_ports(config);
   if (shares_interface(config)) config.others = Others(config.ports, network).find();
 }
 

@@ -189,6 +189,33 @@ TEST(RdmaDevices, Auto_IsEveryDeviceWithAnAddressAndEverySoftwareDevice) {
   EXPECT_EQ(config.ports[1].addresses.at(0).address, ip("10.8.0.1"));
 }
 
+TEST(RdmaDevices, DeviceThatIsNamedTwice_IsAProblem) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  for (const char* ports :
+       {"BYPASS_PORT=auto;auto", "BYPASS_PORT=auto;verbs:mlx5_0", "BYPASS_PORT=verbs:mlx5_0:1;auto"}) {
+    const Config config = completed({ports}, devices);
+    EXPECT_EQ(messages(config).find(std::string(ports) + " (environment): has 'verbs:mlx5_0' twice"), 0U)
+        << messages(config);
+  }
+  EXPECT_EQ(messages(completed({"BYPASS_PORT=verbs:mlx5_0;verbs:mlx5_0:2"}, devices)), "");
+}
+
+TEST(RdmaDevices, GatewayThatTheInterfaceDoesNotReach_IsAProblem) {
+  const Devices devices;
+  devices.add("mlx5_0", "1", "eth1");
+  const auto problem_of = [&](const char* gateway) {
+    return messages(completed({"BYPASS_PORT=verbs:mlx5_0", gateway}, devices));
+  };
+  EXPECT_EQ(problem_of("BYPASS_GATEWAY=10.9.0.254"), "");
+  EXPECT_EQ(problem_of("BYPASS_GATEWAY=1.2.3.4")
+                .find("BYPASS_GATEWAY=1.2.3.4 (environment): has 1.2.3.4, which lies in no prefix of the port"),
+            0U);
+  EXPECT_EQ(problem_of("BYPASS_GATEWAY=10.9.0.1")
+                .find("BYPASS_GATEWAY=10.9.0.1 (environment): has 10.9.0.1, which is an address of the port"),
+            0U);
+}
+
 TEST(RdmaDevices, AutoThatFindsNone_IsAProblem) {
   const Config config = completed({"BYPASS_PORT=auto"}, Devices{});
   EXPECT_NE(messages(config).find("BYPASS_PORT=auto (environment): finds no RDMA device"), std::string::npos);
