@@ -68,8 +68,8 @@ std::string check_addresses(const PortConfig& port) {
 }
 
 std::string check_interface(const PortConfig& port) {
-  if (if_nametoindex(port.target.c_str()) == 0) return "no network interface of that name (see: ip link)";
-  return check_addresses(port);
+  if (if_nametoindex(port.target.c_str()) != 0) return check_addresses(port);
+  return errno == ENODEV ? "no network interface of that name (see: ip link)" : strerrordesc_np(errno);
 }
 
 std::string check_tap(const PortConfig& port) {
