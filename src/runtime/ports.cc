@@ -1,5 +1,6 @@
 #include "runtime/ports.h"
 
+#include <net/if.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -379,6 +380,7 @@ InterfaceConfig PortSet::interface_of(const Entry& entry, const PortConfig& port
   interface.addresses = port.addresses;
   interface.routes = port.routes;
   interface.steered = entry.port->caps().steering;
+  if (port.shared) interface.kernel_index = if_nametoindex(port.interface.c_str());
   for (const IpAddress& gateway : port.gateways)
     if (gateway.is_v4()) interface.gateway = gateway;
   return interface;

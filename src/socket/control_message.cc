@@ -27,15 +27,22 @@ timespec wall_clock(Instant arrived, Instant now) {
   return {seconds, ns % kSecond};
 }
 
+// Programs tell networks apart by it (a DHCP or DNS server its clients').
+std::uint32_t interface_of(const udp::Datagram& datagram) {
+  return shard().stack().network().kernel_index(datagram.destination);
+}
+
 void put_destination(const Socket& socket, const udp::Datagram& datagram, ControlWriter& out) {
   if (socket.has(kWantPacketInfo)) {
     in_pktinfo info{};
+    info.ipi_ifindex = static_cast<int>(interface_of(datagram));
     info.ipi_addr.s_addr = host_to_be32(datagram.destination.v4());
     info.ipi_spec_dst = info.ipi_addr;
     out.put(IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
   }
   if (socket.has(kWantPacketInfo6)) {
     in6_pktinfo info{};
+    info.ipi6_ifindex = interface_of(datagram);
     std::memcpy(&info.ipi6_addr, datagram.destination.bytes.data(), sizeof info.ipi6_addr);
     out.put(IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof info);
   }

@@ -86,6 +86,11 @@ FlowLog& Network::flows() {
   return impl_->flows;
 }
 
+std::uint32_t Network::kernel_index(const IpAddress& own) const {
+  const std::uint16_t port = own.is_v4() ? impl_->routes.owner(own.v4()) : RouteTable::kNone;
+  return port == RouteTable::kNone ? 0 : impl_->routes.interface(port).kernel_index;
+}
+
 bool Network::is_local(const IpAddress& address) const {
   if (!address.is_v4()) return false;
   return impl_->routes.owner(address.v4()) != RouteTable::kNone || impl_->routes.is_broadcast(address.v4());

@@ -61,6 +61,7 @@ struct InterfaceConfig {
   std::span<const Prefix> addresses;   // host address with its prefix length
   IpAddress gateway{};                 // any: none
   std::span<const RouteVia> routes{};  // beside the gateway's
+  std::uint32_t kernel_index = 0;      // of the interface that the kernel keeps; 0: the port is not its
   bool steered = false;                // the kernel keeps the interface: what comes here is steered (FlowLog)
 };
 
@@ -109,6 +110,8 @@ class Network {
   /// Our addresses of a port.
   [[nodiscard]] std::span<const InterfaceAddress> addresses(std::uint16_t port) const;
   [[nodiscard]] std::uint32_t mtu(std::uint16_t port) const;
+  /// The kernel's number of the interface that has this address of ours; 0: it knows none.
+  [[nodiscard]] std::uint32_t kernel_index(const IpAddress& own) const;
   [[nodiscard]] FlowLog& flows();
 
   // --- Sending

@@ -47,6 +47,7 @@ Result<bool> parse(const InterfaceConfig& config, Interface& out) {
     out.addresses[out.count++] = own;
   }
   out.steered = config.steered;
+  out.kernel_index = config.kernel_index;
   for (const RouteVia& route : config.routes)
     if (const Result<bool> good = add_route(route, out); !good) return good;
   if (config.gateway.is_any()) return true;

@@ -35,7 +35,7 @@ struct Interface {
   bool up = false;
   bool steered = false;
   MacAddress mac;
-  std::uint32_t mtu = 0;
+  std::uint32_t mtu = 0, kernel_index = 0;
   std::size_t count = 0, route_count = 0;
   std::array<InterfaceAddress, kMaxAddresses> addresses{};
   std::array<Via, kMaxRoutes> routes{};  // the default route among them

@@ -385,6 +385,32 @@ def shared_changes_are_followed_af_xdp():
 
 
 @case
+def shared_datagrams_tell_their_interface():
+    """IP_PKTINFO of a datagram that came over the wire names the kernel's interface, as the kernel's own do."""
+    told = ("def told(port):\n"
+            "    u = bounded(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))\n"
+            "    u.setsockopt(socket.IPPROTO_IP, 8, 1)\n"
+            "    u.bind(('0.0.0.0', port))\n"
+            "    return u\n"
+            "def info():\n"
+            "    return [[kind, data.hex()] for _, kind, data in u.recvmsg(100, 100)[1]]\n")
+    with Followed() as side:
+        side.both(told)
+        side.both("u = told(7001)", "u = told(7002)")
+        side.far("v = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)")
+
+        def over_the_wire():
+            before = side.counted("udp_in")
+            side.far(f"[v.sendto(b'x', ('{OURS}', port)) for port in (7001, 7002)]")
+            check(len(side.both("info()")) == 1, "nothing is told")
+            published = time.monotonic() + 0.5
+            while side.counted("udp_in") == before and time.monotonic() < published:
+                time.sleep(0.01)
+            return side.counted("udp_in") > before
+        side.until(over_the_wire, "a datagram comes over the wire")
+
+
+@case
 def shared_neighbour_with_another_mac_address():
     """The other end's MAC address changes under connections: they go on when the kernel knows the new one, which it learns
     from the other end's question for ours."""
