@@ -209,6 +209,9 @@ void join_soft(Draft& draft) {
     auto& wire = draft.soft.emplace_back();
     wire.kind = draft.soft_names[i].kind;
     wire.target = draft.soft_names[i].target;
+    const auto is_same = [&](const PortConfig& other) { return port_text(other) == port_text(wire); };
+    if (!wire.target.empty() && std::find_if(draft.soft.begin(), draft.soft.end() - 1, is_same) != draft.soft.end() - 1)
+      add_problem(draft, "BYPASS_SOFT", "has " + quoted(port_text(wire)) + " twice");
     if (i < addresses.size()) wire.addresses = addresses[i];
     if (i < draft.gateways.size()) wire.gateways = draft.gateways[i];
     if (i < draft.macs.size()) wire.mac = draft.macs[i];

@@ -157,6 +157,7 @@ TEST(ConfigPorts, SoftDevices_TakeTheListsOfTheirWires) {
 }
 
 TEST(ConfigPorts, MoreSoftAddressesThanDevices_AreRefused) {
+  expect_problem({"BYPASS_SOFT=tap:a;tap:b;tap:a"}, "BYPASS_SOFT=tap:a;tap:b;tap:a (environment): has 'tap:a' twice");
   expect_problem({"BYPASS_SOFT=tap:a", "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24"},
                  "BYPASS_SOFT_ADDR=10.7.0.1/24;10.8.0.1/24 (environment): has 2 entries for 1 port");
 }
