@@ -27,9 +27,8 @@ constexpr std::size_t kBurst = 64;
 constexpr Duration kOutputRetry = std::chrono::microseconds(50);
 /// An owner that has not polled for this long computes: its progress thread is called for what is left to it.
 constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
-/// How long a listener's process waits for the ports' owner to tell the devices: one that is stopped, or has died just
-/// now, does not. And how often it calls again.
-constexpr Duration kForTheDevices = std::chrono::milliseconds(100);
+/// How often the ports' owner is called to tell the devices of a listener: one that is stopped, or has died just now,
+/// does not.
 constexpr Duration kSteeringLook = std::chrono::milliseconds(1);
 }  // namespace
 
@@ -86,7 +85,7 @@ void Shard::steer() {
 void Shard::await_steering() {
   if (owns_wires_) [[likely]]
     return;
-  for (const Instant deadline = clock_.now() + kForTheDevices; clock_.now() < deadline;) {
+  for (const Instant deadline = clock_.now() + steering_patience_; clock_.now() < deadline;) {
     std::uint32_t told = 0;
     {
       const Guard guard(*this);

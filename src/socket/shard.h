@@ -102,8 +102,9 @@ class Shard {
   bool begin_progress_sleep(const WakeTarget& target);
   void end_progress_sleep();
   /// A listener, or a datagram socket, of a process without the ports has come or is about to give its number back:
-  /// waits until the devices have been told, at most 100 ms. Lock not held.
+  /// waits until the devices have been told, at most so long. Lock not held.
   void await_steering();
+  void set_steering_patience(Duration patience) { steering_patience_ = patience; }
   /// Whether other processes have left frames that are not sent yet, or flows that no device has been told of.
   [[nodiscard]] bool frames_left() const { return wires_->frames_left.load(std::memory_order_relaxed); }
   /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
@@ -154,6 +155,7 @@ class Shard {
   bool idle_ = false;
   bool served_ = false;  // the last poll took frames that other processes had left
   std::atomic<bool> ended_{false};
+  Duration steering_patience_ = std::chrono::milliseconds(100);
   std::array<std::uint32_t, Context::kMaxPorts> link_ups_{};
   Wires* wires_;
   fastpath::PeerLinks* links_ = nullptr;

@@ -246,10 +246,19 @@ void Arp::on_timers(Context& ctx) {
 void Arp::on_link_up(Context& ctx) {
   for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++) {
     Neighbour& n = table_[name];
+    if (n.state == NeighbourState::kReachable) grow_stale(ctx, name);
     if (n.state != NeighbourState::kIncomplete && n.state != NeighbourState::kProbe) continue;
     n.attempts = 0;
     ask(ctx, name);
   }
+}
+
+void Arp::grow_stale(const Context& ctx, std::uint16_t name) {
+  Neighbour& n = table_[name];
+  n.state = NeighbourState::kStale;
+  if (n.used) table_.bump_generation();
+  n.used = false;
+  table_.set_deadline(name, ctx.now + reachable_ * kStaleLifetimes);
 }
 
 void Arp::expire(Context& ctx, std::uint16_t name) {
@@ -259,10 +268,7 @@ void Arp::expire(Context& ctx, std::uint16_t name) {
       return n.attempts < max_attempts_ ? ask(ctx, name) : fail(ctx, name);
     case NeighbourState::kReachable:
       if (n.confirmed + reachable_ > ctx.now) return table_.set_deadline(name, n.confirmed + reachable_);
-      n.state = NeighbourState::kStale;
-      if (n.used) table_.bump_generation();
-      n.used = false;
-      return table_.set_deadline(name, ctx.now + reachable_ * kStaleLifetimes);
+      return grow_stale(ctx, name);
     case NeighbourState::kProbe:
       if (n.attempts < max_attempts_) return ask(ctx, name);
       // Perhaps its MAC has changed: forget the old one and ask everybody.

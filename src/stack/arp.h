@@ -75,6 +75,7 @@ class Arp {
   void send_waiting(Context& ctx, std::uint16_t name);
   void send_one(Context& ctx, std::uint16_t port, Packet* frame);
   void ask(Context& ctx, std::uint16_t name);
+  void grow_stale(const Context& ctx, std::uint16_t name);
   void expire(Context& ctx, std::uint16_t name);
   void fail(Context& ctx, std::uint16_t name);
   void announce_due(Context& ctx);

@@ -431,13 +431,12 @@ def shell_in_the_background(side):
 
 # --- the owner's death ---------------------------------------------------------------------------------------------
 
-def owner(side):
-    """The process that holds the server's end of the wire."""
+def holders(side):
+    """The processes that hold the server's end of the wire: one, but for an instant around a fork."""
     inside = side.inside("server") if hasattr(side, "inside") else []
     listed = subprocess.run([*inside, "ss", "-xanpH"], capture_output=True, text=True, check=True).stdout
     if inside:  # it is the one that has the listener's flow steered to it
-        pids = {int(pid) for line in listed.splitlines() if "TCP port" in line for pid in re.findall(r"pid=(\d+)", line)}
-        return pids.pop() if len(pids) == 1 else None
+        return {int(pid) for line in listed.splitlines() if "TCP port" in line for pid in re.findall(r"pid=(\d+)", line)}
     rows = [line.split() for line in listed.splitlines()]
     ours = [row for row in rows if row[4] == side.path("wire")]
     if side.kinds["server"] == "vhost":
@@ -445,8 +444,7 @@ def owner(side):
     else:
         peers = {row[5] for row in ours if row[1] == "ESTAB"}
         held = [row for row in rows if row[7] in peers and row not in ours]
-    pids = {int(pid) for row in held for pid in re.findall(r"pid=(\d+)", row[-1])}
-    return pids.pop() if len(pids) == 1 else None
+    return {int(pid) for row in held for pid in re.findall(r"pid=(\d+)", row[-1])}
 
 
 @scenario("vhost", "virtio", "verbs", "rc", "shm", "shared_server")
@@ -473,7 +471,9 @@ def owner_killed(side):
         living = [int(pid) for pid in re.findall(r"^worker (\d+)$", side.output(server), re.M) if int(pid) not in killed]
         victim = rng.choice(living)
         if side.name == "bypass":
-            victim = side.until(lambda: (pid := owner(side)) in living and pid, "one worker owns the wire")
+            side.soon(lambda: len(holders(side)) == 1 and holders(side) <= set(living), 20)
+            check(len(owner := holders(side)) == 1 and owner <= set(living), f"{owner} hold the wire, of {living}")
+            victim = owner.pop()
         time.sleep(rng.uniform(0, 0.02))  # the moment of death is any
         killed.append(victim)
         os.kill(victim, signal.SIGKILL)

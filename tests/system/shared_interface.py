@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import time
 
@@ -424,6 +425,28 @@ def shared_neighbour_with_another_mac_address():
             check(side.both("take(a, 1 << 20) == pattern(0, 1 << 20)") is True, "other bytes")
             side.far.end()
             side.transfer("a")
+
+
+@case
+def shared_interface_is_made_anew():
+    """It is deleted and made again with its name, MAC address and IP address, twice: old connections go on, and new ones, both
+    ways, are our stack's."""
+    with Followed() as side:
+        side.connects(KERNELS, OURS)
+        side.accepted(OURS, 7001, "a")
+        side.transfer("a")
+        mac = re.search("link/ether (\\S+)", ip("-n", side.namespaces["ours"], "link", "show", "veth-a"))[1]
+        for turn in range(2):
+            side.change("ours", "link", "del", "veth-a")
+            side.until(lambda: side.stat(side.ours.child)["ports"][0]["link"] == "down", "the link is down")
+            side.pair("ours", "veth-a", "kernel", "veth-b")
+            side.change("ours", "link", "set", "veth-a", "address", mac)
+            side.change("kernel", "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
+            side.change("ours", "addr", "add", f"{OURS}/24", "dev", "veth-a")
+            side.transfer("a")
+            side.connects(KERNELS, OURS)
+            side.accepted(OURS, 7003 + 2 * turn, f"b{turn}")
+            side.transfer(f"b{turn}")
 
 
 @case

@@ -48,7 +48,7 @@ struct FakeKernelCalls {
   }
   static int bind(int fd, const sockaddr* address, socklen_t) {
     require(fake->kind_of(fd) == Kind::kNews);
-    require(reinterpret_cast<const sockaddr_nl*>(address)->nl_groups == RTMGRP_NEIGH);
+    require(reinterpret_cast<const sockaddr_nl*>(address)->nl_groups == (RTMGRP_NEIGH | RTMGRP_LINK));
     return fake->tells ? 0 : refuse_call(EPERM);
   }
   static int setsockopt(int fd, int level, int name, const void* value, socklen_t length) {
@@ -64,12 +64,12 @@ struct FakeKernelCalls {
     auto& request = *va_arg(arguments, ifreq*);
     va_end(arguments);
     if (std::strcmp(request.ifr_name, FakeKernel::kName) != 0) return refuse_call(ENODEV);
-    if (what == SIOCGIFINDEX) request.ifr_ifindex = FakeKernel::kIndex;
+    if (what == SIOCGIFINDEX) request.ifr_ifindex = fake->index;
     if (what == SIOCGIFMTU) request.ifr_mtu = 1500;
     if (what == SIOCGIFFLAGS) request.ifr_flags = IFF_UP | IFF_RUNNING;
     if (what == SIOCGIFHWADDR) {
       request.ifr_hwaddr.sa_family = ARPHRD_ETHER;
-      std::copy_n(FakeKernel::kMac.bytes.begin(), 6, request.ifr_hwaddr.sa_data);
+      std::copy_n(fake->mac.bytes.begin(), 6, request.ifr_hwaddr.sa_data);
     }
     return 0;
   }
@@ -165,6 +165,17 @@ void FakeKernel::tell(const News& news) {
   answer(Kind::kNews, bytes_of(message));
 }
 
+void FakeKernel::tell_of_links() {
+  struct {
+    nlmsghdr head;
+    ifinfomsg body;
+  } message{};
+  message.head.nlmsg_len = sizeof message;
+  message.head.nlmsg_type = RTM_NEWLINK;
+  message.body.ifi_index = index;
+  answer(Kind::kNews, bytes_of(message));
+}
+
 void FakeKernel::deliver(std::span<const std::byte> packet) {
   answer(Kind::kIcmp, packet);
 }
@@ -173,7 +184,7 @@ void FakeKernel::hear_of_neighbour(const void* message) {
   const auto& head = *static_cast<const nlmsghdr*>(message);
   const auto& body = *static_cast<const ndmsg*>(NLMSG_DATA(&head));
   const auto& attribute = *reinterpret_cast<const rtattr*>(&body + 1);
-  require(body.ndm_family == AF_INET && body.ndm_ifindex == kIndex && attribute.rta_type == NDA_DST);
+  require(body.ndm_family == AF_INET && body.ndm_ifindex == index && attribute.rta_type == NDA_DST);
   std::uint32_t address = 0;
   std::memcpy(&address, RTA_DATA(&attribute), sizeof address);
   address = ntohl(address);

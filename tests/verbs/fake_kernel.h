@@ -46,6 +46,8 @@ class FakeKernel {
   ~FakeKernel();
 
   void tell(const News& news);
+  /// Some network interface has changed.
+  void tell_of_links();
   /// More was told than there was room for: the next look at the news says so.
   void lose_news() { lost_ = true; }
   /// An ICMP packet has come in.
@@ -54,6 +56,8 @@ class FakeKernel {
   bool admin = true;  // the program has CAP_NET_ADMIN
   bool raw = true;    // … CAP_NET_RAW
   bool tells = true;  // of neighbours at all
+  int index = kIndex;
+  MacAddress mac = kMac;
   std::map<std::uint32_t, MacAddress> neighbours;
   std::vector<Connection> connections;
 

@@ -37,7 +37,8 @@ class KernelSideTest : public NeedsLibc {
 
   void SetUp() override {
     std::string problem;
-    ASSERT_TRUE(pool.create(packet::FramePool::kLarge, kFrames * packet::FramePool::kLarge.element, 0, Hugepages::kOff, problem));
+    ASSERT_TRUE(pool.create(packet::FramePool::kLarge, kFrames * packet::FramePool::kLarge.element, 0, Hugepages::kOff,
+                            problem));
     EXPECT_EQ(problem, "");
   }
   void open() {
@@ -62,7 +63,8 @@ class KernelSideTest : public NeedsLibc {
     side.take_arp(question);
     pool.free_frame(&question);
   }
-  /// Who is answered for at one look, in order. What an answer has to say it says.
+  /// Who is answered for at one look, in order; whom nobody asked for is in `announced`. What an answer has to say it
+  /// says.
   Addresses answered(std::size_t room = 64, const MacAddress& mac = kPeerMac) {
     std::vector<Packet*> out(room);
     out.resize(side.receive(pool, out));
@@ -82,8 +84,9 @@ class KernelSideTest : public NeedsLibc {
       EXPECT_EQ(arp.operation, wire::kArpReply);
       EXPECT_EQ(arp.sender_mac, mac);
       EXPECT_EQ(arp.target_mac, FakeKernel::kMac);
-      EXPECT_EQ(arp.target_ip, kOurs);
-      addresses.push_back(arp.sender_ip);
+      const bool announces = arp.target_ip == arp.sender_ip;
+      EXPECT_TRUE(announces || arp.target_ip == kOurs);
+      (announces ? announced : addresses).push_back(arp.sender_ip);
       pool.free_frame(each);
     }
     return addresses;
@@ -94,6 +97,7 @@ class KernelSideTest : public NeedsLibc {
   }
 
   FakeKernel kernel;
+  Addresses announced;
   packet::FramePool pool;
   packet::Wakeup wakeup;
   KernelSide side;
@@ -165,6 +169,39 @@ TEST_F(KernelSideTest, News_OfAnythingElseIsNoAnswer) {
   }
 }
 
+// A neighbour with another MAC address may have been told before, by whoever had the port then.
+TEST_F(KernelSideTest, NewsNobodyAskedFor_IsAnnouncedOnce) {
+  constexpr MacAddress kAnother{{2, 0, 0, 0, 0, 99}};
+  open();
+  for (int i = 0; i < 2; i++) kernel.tell({.address = kPeer, .mac = kPeerMac});
+  EXPECT_EQ(answered(), Addresses{});
+  EXPECT_EQ(announced, Addresses{kPeer});
+  kernel.tell({.address = kPeer, .mac = kAnother});
+  EXPECT_EQ(answered(64, kAnother), Addresses{});
+  EXPECT_EQ(announced, (Addresses{kPeer, kPeer}));
+}
+
+TEST_F(KernelSideTest, InterfaceMadeAnew_HasMovedWhereItIsTheSameByNameAndAddress) {
+  open();
+  kernel.tell_of_links();
+  EXPECT_EQ(answered(), Addresses{});
+  EXPECT_FALSE(side.has_moved());
+  kernel.index++;
+  kernel.mac = kPeerMac;
+  kernel.tell_of_links();
+  EXPECT_EQ(answered(), Addresses{});
+  EXPECT_FALSE(side.has_moved());
+  kernel.mac = FakeKernel::kMac;
+  kernel.lose_news();
+  EXPECT_EQ(answered(), Addresses{});
+  EXPECT_TRUE(side.has_moved());
+  open();
+  EXPECT_FALSE(side.has_moved());
+  ask(kPeer);
+  kernel.tell({.address = kPeer, .mac = kPeerMac, .interface = kernel.index});
+  EXPECT_EQ(answered(), Addresses{kPeer});
+}
+
 TEST_F(KernelSideTest, AskedAgain_IsOneQuestion) {
   open();
   for (int i = 0; i < 3; i++) ask(kPeer);
@@ -194,8 +231,12 @@ TEST_F(KernelSideTest, MoreQuestionsThanPlaces_TheOldestAskAgain) {
   }
   for (std::uint32_t i = 0; i < kPlaces + kMore; i++) kernel.tell({.address = kFirst + i, .mac = kPeerMac});
   Addresses all;
-  for (Addresses some = answered(); !some.empty(); some = answered()) all.insert(all.end(), some.begin(), some.end());
+  for (std::uint32_t i = 0; i < kPlaces + kMore; i++) {
+    const Addresses some = answered(KernelSide::kMostReady);
+    all.insert(all.end(), some.begin(), some.end());
+  }
   ASSERT_EQ(all.size(), kPlaces);
+  EXPECT_EQ(announced.size(), kMore) << "what is known all the same is said";
   for (std::uint32_t i = 0; i < kPlaces; i++) EXPECT_EQ(all[i], kFirst + kMore + i);
   EXPECT_FALSE(side.has_questions());
   kernel.neighbours[kFirst] = kPeerMac;

@@ -93,14 +93,17 @@ bool PacketPort::join(const Interface& interface) {
          take_frames_to(mac_, tx_.get(), interface, PACKET_MR_PROMISC);
 }
 
-// An interface that was removed and made again has another index. Where it is shared, so are its addresses, which are
-// others then.
+// An interface that was removed and made again has another index. One that is shared must have the MAC address that it
+// had, which its peers know and its programs look for.
 void PacketPort::look() {
   Interface interface;
   if (!look_at_interface(tx_.get(), name_, interface)) return set_link(false);
-  if (shared_ != nullptr) return set_link(interface.index == index_ && interface.mac == mac_ && interface.is_up);
+  if (shared_ != nullptr && interface.mac != mac_) return set_link(false);
   if (interface.index != index_) {
-    if (!attach(interface)) return set_link(false);
+    std::string problem;
+    const bool kept = shared_ == nullptr || shared_->keep_from_kernel(interface.index, problem);
+    if (!problem.empty()) host->log(LogLevel::kWarn, (name_ + " was made anew: " + problem).c_str());
+    if (!kept || !attach(interface)) return set_link(false);
     reopened_.fetch_add(1, std::memory_order_relaxed);
   }
   set_link(interface.is_up);

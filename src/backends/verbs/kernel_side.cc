@@ -74,16 +74,23 @@ bool KernelSide::is_there(const std::string& interface, const MacAddress& mac, s
   return false;
 }
 
+bool KernelSide::is_another() const {
+  packet::Interface found;
+  std::string problem;
+  return look(name_, found, problem) && found.index != interface_ && found.mac == mac_;
+}
+
 bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem) {
   packet::Interface found;
   if (!look(interface, found, problem)) return false;
   name_ = interface;
   mac_ = found.mac;
   interface_ = found.index;
+  moved_ = false;
   netlink_ = Descriptor(open_raw(AF_NETLINK, NETLINK_ROUTE));
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_NEIGH;
+  address.nl_groups = RTMGRP_NEIGH | RTMGRP_LINK;
   if (!netlink_.is_open() || libc.bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     problem = "the kernel does not tell of the neighbours on " + interface + ": " + strerrordesc_np(errno);
     return false;
@@ -208,10 +215,12 @@ std::size_t KernelSide::receive(packet::FramePool& pool, std::span<Packet*> out)
 std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packet*> out) {
   alignas(nlmsghdr) char told[8192];
   std::size_t n = 0;
+  bool links = false;  // some have changed
   while (n + kMostReady <= out.size()) {
     const ssize_t got = libc.recv(netlink_.get(), told, sizeof told, 0);
     if (got < 0 && errno == ENOBUFS) {  // some news is lost: who still asks asks again
       ask_again();
+      links = true;
       continue;
     }
     if (got <= 0) break;
@@ -224,12 +233,14 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
         for (const Question& question : open_)
           if (question.address != 0) nudge(question.address);
       }
+      links = links || each->nlmsg_type == RTM_NEWLINK;
       const Neighbour neighbour = neighbour_in(*each, interface_);
       Packet* const frame =
           neighbour.known && n < out.size() ? answer(pool, neighbour.address, neighbour.mac) : nullptr;
       if (frame != nullptr) out[n++] = frame;
     }
   }
+  moved_ = moved_ || (links && is_another());
   return n;
 }
 

@@ -3,8 +3,8 @@
 // kernel needs them itself.
 //
 // The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel, and the kernel's
-// answers come back as ARP replies, so that above the port nothing is different. A neighbour whose MAC address the kernel
-// learns to be another one (ARP's requests and announcements reach the kernel alone) is announced, too.
+// answers come back as ARP replies, so that above the port nothing is different. A neighbour whose MAC address the
+// kernel learns to be another one (ARP's requests and announcements reach the kernel alone) is announced, too.
 #pragma once
 
 #include <array>
@@ -44,6 +44,8 @@ class KernelSide {
   /// says so, while questions are open, and every now and then.
   std::size_t receive(packet::FramePool& pool, std::span<Packet*> out);
   [[nodiscard]] bool has_questions() const { return questions_ != 0; }
+  /// Another interface has the name now, by what receive() has heard: open() is for that.
+  [[nodiscard]] bool has_moved() const { return moved_; }
 
  private:
   bool has_connection(const std::byte* addresses, const std::byte* ports) const;
@@ -55,11 +57,13 @@ class KernelSide {
   Packet* answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac);
   bool is_news(std::uint32_t address, const MacAddress& mac);
   void ask_again() const;
+  [[nodiscard]] bool is_another() const;
 
   int interface_ = 0;
   std::string name_;
   MacAddress mac_;
   packet::Descriptor netlink_, icmp_, sockets_;
+  bool moved_ = false;
   bool may_ask_ = true;  // the kernel lets us (CAP_NET_ADMIN)
   struct Question {
     std::uint32_t address = 0;  // host order; 0: none

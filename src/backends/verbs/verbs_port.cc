@@ -192,8 +192,10 @@ std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   // However many frames there are: without an answer no new neighbour is reached.
   const std::size_t kept = asks && out.size() > 2 * KernelSide::kMostReady ? KernelSide::kMostReady : 0;
   std::size_t n = serves_ ? take(out.first(out.size() - kept)) : 0;
-  if (asks) [[unlikely]]
+  if (asks) [[unlikely]] {
     n += kernel_.receive(pool_, out.subspan(n));
+    if (kernel_.has_moved()) follow_interface();
+  }
   if (n != 0) rx_frames_.add(n);
   return n;
 }
@@ -347,6 +349,16 @@ void VerbsPort::attend() {
   }
 }
 
+// Made anew under its name: what the kernel tells is told of that one, and the device finds it by itself.
+void VerbsPort::follow_interface() {
+  std::string problem;
+  if (!kernel_.open(interface_, wakeup_, problem) || !keep_flows_again(problem)) device_.log(LogLevel::kWarn, problem);
+}
+
+bool VerbsPort::keep_flows_again(std::string& problem) {
+  return !keepsake_.is_there() || keep_flows(keepsake_, problem);
+}
+
 void VerbsPort::repair() {
   if (!device_.restart()) return leave();
   forget_posted();
@@ -376,7 +388,7 @@ void VerbsPort::resume() {
     device_.log(LogLevel::kWarn, problem);
     return leave();
   }
-  if (keepsake_.is_there() && !keep_flows(keepsake_, problem)) device_.log(LogLevel::kInfo, problem);
+  if (!keep_flows_again(problem)) device_.log(LogLevel::kInfo, problem);
   failed_.store(false, std::memory_order_relaxed);
   serves_ = true;
   begin();

@@ -54,6 +54,8 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   void fail();
   void attend();
   void repair();
+  void follow_interface();
+  bool keep_flows_again(std::string& problem);
   void leave();
   void resume();
 

@@ -2,8 +2,8 @@
 // asynchronous events are in the kernel.
 //
 // `descriptor()` is readable exactly while there are events, and is written and read under the adapter's lock only, by
-// another descriptor of the same: the program may close it, or give its number to a file of its own. A blocked reader waits in a read() of a descriptor of its own, so that its signals, restarts and cancellation are the
-// kernel's.
+// another descriptor of the same: the program may close it, or give its number to a file of its own. A blocked reader
+// waits in a read() of a descriptor of its own, so that its signals, restarts and cancellation are the kernel's.
 #pragma once
 
 #include <cstdint>

@@ -115,9 +115,9 @@ void send_left(Engine& e, Qp& qp);
 void complete(Engine& e, Qp& qp, Cq& cq, Completion& completion, bool solicited);
 /// A send request's end, if it is to be told.
 void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status);
-/// The receive request in the responder's hands.
 /// The program has seen it: its request's place in the send queue is free.
 void give_place_back(const Engine& e, const Completion& completion);
+/// The receive request in the responder's hands.
 void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,
                       std::uint32_t bytes);
 

@@ -93,7 +93,7 @@ enum class Notify : std::uint8_t { kNo, kSolicited, kAny };
 struct Cq : EventSource {
   std::vector<Completion> ring;  // a power of two
   std::uint32_t head = 0, tail = 0;
-  std::uint32_t size = 0;  // what was promised
+  std::uint32_t size = 0;   // what was promised
   std::uint32_t shown = 0;  // at the head: the program has seen them, and their requests' places are free again
   std::uint32_t references = 0;
   Notify notify = Notify::kNo;

@@ -79,7 +79,8 @@ void sleepers_are_woken() {
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
 
-// A device has the kernel's object, not its number: a file of the program's that takes the number is the program's alone.
+// A device has the kernel's object, not its number: a file of the program's that takes the number is the program's
+// alone.
 void numbers_that_are_the_programs() {
   Device device;
   ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
