@@ -357,13 +357,15 @@ TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
     ASSERT_TRUE(shard().begin_watch(target));
     sleep();
   }
-  Flag done;
+  Flag done, go;
   fork_child([&] {
+    while (*go == 0) sched_yield();  // the end of the parent's fork is a hold of the lock, too, and tells the devices
     listen();
     *done = 1;
     close(numbers_.back());
     *done = 2;
   });
+  *go = 1;
   for (int step = 1; step <= 2;) {
     pollfd rings{bell, POLLIN, 0};
     ASSERT_EQ(::poll(&rings, 1, 10'000), 1) << "nobody calls the owner for step " << step;
