@@ -159,25 +159,29 @@ void Progress::step() {
   sleep_armed();
 }
 
-// A master listens and forks: the ports go to a worker, which will wait for the wire, or every frame would be handed
-// on.
-void Progress::wait_for_a_waiter() {
-  const auto untouched = [this] { return shard_.wires().openings.load(std::memory_order_relaxed) == 0; };
-  const Instant latest = shard_.clock().now() + kForAWaiter;  // by the clock: much may end a sleep early
-  while (shard_.clock().now() < latest && socket::has_kin() && untouched()) {
-    if (stopping_.load(std::memory_order_acquire)) return;
-    sleep_for(kLateOpen);
-  }
+// By the clock, as much may end a sleep early: a fork that is being prepared, to begin with.
+void Progress::wait_while(Duration longest, bool (*still)(const Progress&)) {
+  const Instant latest = shard_.clock().now() + longest;
+  for (Instant now;
+       (now = shard_.clock().now()) < latest && still(*this) && !stopping_.load(std::memory_order_acquire);)
+    sleep_for(std::min(latest - now, kLateOpen));
+}
+
+// Whether nobody has opened the ports, or is about to.
+bool Progress::untouched() const {
+  return shard_.wires().openings.load(std::memory_order_relaxed) == 0;
 }
 
 // A listener's ports are opened a little later; those that another process has to open, when that calls.
 void Progress::open_step() {
   if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return local_step();
-  sleep_for(kLateOpen);
+  wait_while(kLateOpen, [](const Progress& self) { return !self.ports_.opened(); });
   if (stopping_.load(std::memory_order_acquire)) return;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   kin_changed_ = true;
-  wait_for_a_waiter();
+  // A master listens and forks: the ports go to a worker, which will wait for the wire, or every frame would be handed
+  // on.
+  wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});

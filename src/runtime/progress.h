@@ -50,7 +50,8 @@ class Progress {
   void loop();
   void step();
   void open_step();
-  void wait_for_a_waiter();
+  void wait_while(Duration longest, bool (*still)(const Progress&));
+  [[nodiscard]] bool untouched() const;
   bool may_sweep();
   void mind_family();
   void follow_step();
