@@ -4,6 +4,9 @@
 //   raw_wire --role server --port vhost:/tmp/w.sock --cpu 0 &
 //   raw_wire --role client --port virtio:/tmp/w.sock --cpu 1 --mode pingpong --size 60 --count 1000000
 //
+// Over an interface (af_packet:veth-a, with --plugin) the ends have the MAC addresses that their frames name, and what
+// came over is what the server says.
+//
 // pingpong: the server sends every frame back. stream: the client sends, the server takes. start: the port opens,
 // plugin and DPDK with it, and closes; nothing is sent. Either role may have either end of the wire. The server says
 // "ready"; each prints one JSON object at its end. Round trips include reading the time stamp counter (10 ns).
@@ -37,11 +40,12 @@ struct Options {
   std::uint64_t count = 1'000'000;
   std::uint32_t burst = 32;
   int cpu = -1;
-  bool copy = false;     // sender: fill the payload, as a stack copies it in; taker: copy it out
-  bool sum = false;      // both: a CRC-32 over the frame, as an RDMA device makes and checks it
-  bool gather = false;   // sender: payload by reference where the port can
-  bool yield = false;    // give the core away when nothing has arrived (both ends on one core)
-  double patience = 20;  // seconds without a frame until giving up
+  bool copy = false;         // sender: fill the payload, as a stack copies it in; taker: copy it out
+  bool sum = false;          // both: a CRC-32 over the frame, as an RDMA device makes and checks it
+  bool gather = false;       // sender: payload by reference where the port can
+  bool yield = false;        // give the core away when nothing has arrived (both ends on one core)
+  std::uint64_t window = 0;  // stream: so many frames under way at most, 0: any; the taker answers every half of them
+  double patience = 20;      // seconds without a frame until giving up
 };
 
 std::uint64_t ticks() {
@@ -80,10 +84,14 @@ std::vector<std::byte>& payload() {
 
 // --- Frames
 
-void write_header(std::byte* at) {
-  static const unsigned char header[kHeader] = {2, 0, 0,    0, 0, 1, 2, 0, 0, 0, 0,  2,
-                                                8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6};
-  std::memcpy(at, header, kHeader);
+constexpr bypass::MacAddress kServerMac{{2, 0, 0, 0, 0, 1}}, kClientMac{{2, 0, 0, 0, 0, 2}};
+
+void write_header(const Options& options, std::byte* at) {
+  static const unsigned char behind_macs[kHeader - 12] = {8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6};
+  const bool server = options.role == "server";
+  std::memcpy(at, (server ? kClientMac : kServerMac).bytes.data(), 6);
+  std::memcpy(at + 6, (server ? kServerMac : kClientMac).bytes.data(), 6);
+  std::memcpy(at + 12, behind_macs, sizeof behind_macs);
 }
 
 void ask_for_offloads(const Options& options, const Port& port, Packet* head) {
@@ -126,7 +134,7 @@ Packet* make_frame(const Options& options, Port& port) {
   Packet* head = parts[0];
   head->frame_len = options.size;
   if (options.size >= kHeader) {
-    write_header(head->data);
+    write_header(options, head->data);
     ask_for_offloads(options, port, head);
   }
   if (by_reference) {
@@ -237,17 +245,20 @@ void run_send(const Options& options, Port& port) {
   if (!wait_for_link(options, port)) die("no peer at " + options.port);
   Patience patience(options);
   const double start = seconds();
-  std::uint64_t sent = 0;
+  std::uint64_t sent = 0, answered = 0;
   Packet* frames[kBurst];
   std::size_t held = 0;
   while (sent < options.count) {
     while (held < options.burst && (frames[held] = make_frame(options, port)) != nullptr) held++;
-    const std::size_t n = port.send(0, {frames, held});
+    const std::size_t most = options.window == 0 ? held : std::min(held, options.window - (sent - answered));
+    const std::size_t n = port.send(0, {frames, most});
     std::copy(frames + n, frames + held, frames);
     held -= n;
     sent += n;
-    Packet* none[kBurst];
-    port.free({none, port.receive(0, none)});
+    Packet* answers[kBurst];
+    const std::size_t got = port.receive(0, answers);
+    answered += got * (options.window / 2);
+    port.free({answers, got});
     if (n != 0)
       patience.progress();
     else if (patience.over())
@@ -261,6 +272,16 @@ void run_send(const Options& options, Port& port) {
       static_cast<double>(sent) * options.size * 8e-9 / elapsed);
   // Leaving takes the frames in the ring along: let the sink have them.
   for (int i = 0; i < 200 && port.link() == bypass::LinkState::kUp; i++) usleep(1000);
+}
+
+// A small frame for each half window.
+void answer(Options options, Port& port, std::uint64_t before, std::uint64_t now) {
+  const std::uint64_t half = options.window / 2;
+  options.size = 60;
+  for (std::uint64_t due = now / half - before / half; due != 0; due--) {
+    Packet* frame = make_frame(options, port);
+    if (frame != nullptr) send_all(port, &frame, 1);
+  }
 }
 
 void run_sink(const Options& options, Port& port) {
@@ -288,6 +309,7 @@ void run_sink(const Options& options, Port& port) {
       if (options.copy) copy_out(batch[i]);
     }
     port.free({batch, n});
+    if (options.window != 0) answer(options, port, frames, frames + n);
     frames += n;
     if (frames % 1024 < n) last = seconds();
   }
@@ -331,6 +353,8 @@ bool take_value(Options& options, std::string_view name, const std::string& valu
     options.burst = std::clamp<std::uint32_t>(static_cast<std::uint32_t>(std::stoul(value)), 1, kBurst);
   else if (name == "--cpu")
     options.cpu = std::stoi(value);
+  else if (name == "--window")
+    options.window = std::stoull(value);
   else if (name == "--patience")
     options.patience = std::stod(value);
   else
@@ -349,7 +373,7 @@ Options parse(int argc, char** argv) {
       die(word +
           ": accepted are --role server|client --mode pingpong|stream|start --port KIND:TARGET --plugin FILE --size "
           "BYTES "
-          "--count N --burst N --cpu N --patience SECONDS --copy --sum --gather --yield");
+          "--count N --burst N --window N --cpu N --patience SECONDS --copy --sum --gather --yield");
   }
   return options;
 }
@@ -386,6 +410,7 @@ int main(int argc, char** argv) {
   bypass::PortSpec spec;
   spec.kind = options.port.substr(0, colon);
   spec.target = options.port.substr(colon + 1);
+  spec.mac = options.role == "server" ? kServerMac : kClientMac;
   Port* port = backend->open(spec, problem);
   if (port == nullptr) die(problem);
   if (options.mode == "start") {
