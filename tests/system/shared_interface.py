@@ -438,7 +438,7 @@ def shared_interface_is_made_anew():
         mac = re.search("link/ether (\\S+)", ip("-n", side.namespaces["ours"], "link", "show", "veth-a"))[1]
         for turn in range(2):
             side.change("ours", "link", "del", "veth-a")
-            side.until(lambda: side.stat(side.ours.child)["ports"][0]["link"] == "down", "the link is down")
+            side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["down"], "the link is down")
             side.pair("ours", "veth-a", "kernel", "veth-b")
             side.change("ours", "link", "set", "veth-a", "address", mac)
             side.change("kernel", "addr", "add", f"{KERNELS}/24", "dev", "veth-b")

@@ -198,7 +198,7 @@ def idle_server_uses_no_cpu():
             side.python("kernel", "wait_port.py", OURS, number, 20)
             for state in ("up", "down"):
                 ip("-n", side.namespaces["ours"], "link", "set", "veth-a", state)
-                side.until(lambda: side.stat(server)["ports"][0]["link"] == state, f"the link is {state}")
+                side.until(lambda: [p["link"] for p in side.stat(server)["ports"]] == [state], f"the link is {state}")
                 side.until(lambda: is_idle(server), f"the server sleeps; {port} {state}")
 
 
@@ -302,11 +302,11 @@ def interface_goes_down_and_comes_back():
         check(side.run("kernel", *cli).strip() == b"PONG", "no answer at first")
         here = side.namespaces["ours"]
         ip("-n", here, "link", "set", "veth-a", "down")
-        side.until(lambda: side.stat(server)["ports"][0]["link"] == "down", "the link is down")
+        side.until(lambda: [p["link"] for p in side.stat(server)["ports"]] == ["down"], "the link is down")
         ip("-n", here, "link", "set", "veth-a", "up")
         check(side.run("kernel", *cli).strip() == b"PONG", "no answer after the interface was down")
         ip("-n", here, "link", "del", "veth-a")
-        side.until(lambda: side.stat(server)["ports"][0]["link"] == "down", "the link is down again")
+        side.until(lambda: [p["link"] for p in side.stat(server)["ports"]] == ["down"], "the link is down again")
         side.pair("ours", "veth-a", "kernel", "veth-b")
         ip("-n", side.namespaces["kernel"], "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
         check(side.run("kernel", *cli).strip() == b"PONG", "no answer over the new interface")
