@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "backends/packet/libc.h"
@@ -27,6 +28,7 @@ constexpr std::uint32_t kRingEntries = 2048;
 constexpr std::uint32_t kCopyRingBytes = 1u << 20;
 // What the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM).
 constexpr std::uint32_t kKernelHeadroom = 256;
+constexpr std::chrono::milliseconds kBindAgain{5}, kBindPatience{1'000};
 constexpr std::uint32_t kLargestMtu = FramePool::kPaged.element - kKernelHeadroom - ETH_HLEN - 512;
 
 bool ask_ethtool(int socket, const std::string& name, void* question) {
@@ -77,9 +79,10 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   room.buffer_memory = spec.buffer_memory == 0 ? kDefaultBuffers : std::max(spec.buffer_memory, kLeastBuffers);
   if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, Hugepages::kOff, problem)) return false;
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
-  const bool opened = socket_.is_open() && make_rings() && bind_to(interface.index) &&
-                      take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST) &&
-                      attach(interface.index, spec.addresses);
+  // The program first: who has the interface has one there, too, and it is refused at once.
+  const bool opened = socket_.is_open() && make_rings() && attach(interface.index, spec.addresses) &&
+                      bind_patiently(interface.index) &&
+                      take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST);
   if (!opened) {
     problem = explained(errno, shared_ != nullptr);
     return false;
@@ -136,6 +139,16 @@ bool XdpPort::bind_to(int interface) {
   address.sxdp_flags = XDP_USE_NEED_WAKEUP;
   address.sxdp_ifindex = static_cast<std::uint32_t>(interface);
   return libc.bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+// The kernel takes a queue from the socket of a process that has ended some time after the process (RCU, then a work
+// queue of its own): until then it is as good as in use.
+bool XdpPort::bind_patiently(int interface) {
+  for (std::chrono::milliseconds waited{}; !bind_to(interface); waited += kBindAgain) {
+    if (errno != EBUSY || waited >= kBindPatience) return false;
+    libc.poll(nullptr, 0, static_cast<int>(kBindAgain.count()));
+  }
+  return true;
 }
 
 bool XdpPort::attach(int interface, std::span<const IpAddress> addresses) {

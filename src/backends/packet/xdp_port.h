@@ -37,6 +37,7 @@ class XdpPort final : public FramePort {
   bool choose(const PortSpec& spec, Interface& interface, std::string& problem);
   bool make_rings();
   bool bind_to(int interface);
+  bool bind_patiently(int interface);
   bool attach(int interface, std::span<const IpAddress> addresses);
   bool open_copies(int interface);
   std::size_t take_received(std::span<Packet*> out);
