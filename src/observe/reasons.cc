@@ -45,6 +45,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"shm_link_lost",
      "memory shared with a peer on this host was lost: its connections over the port carry the bytes until there is "
      "more"},
+    {"unguarded",
+     "the kernel may refuse this process's connections when another one of its family ends, until one has taken over"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -42,6 +42,7 @@ enum class Reason : std::uint16_t {
   kRdmaLost,
   kNoShmLink,
   kShmLinkLost,
+  kUnguarded,
   kCount,
 };
 

@@ -153,6 +153,7 @@ bool Region::create(const RegionStart& start, std::string& problem) {
   path_ = start.run_dir + "/" + name;
   owner_ = self.pid;
   fill_header(header(), start, self);
+  show_kept(header());
   return true;
 }
 
@@ -167,7 +168,8 @@ void Region::remove() {
 void Region::abandon() {
   header_.store(nullptr, std::memory_order_release);
   why_lock_.clear(std::memory_order_release);
-  why_used_ = why_next_ = 0;
+  why_used_ = why_next_ = kept_used_ = 0;
+  kept_lost_ = 0;
   socket_hint_.store(0, std::memory_order_relaxed);
 }
 
@@ -258,42 +260,89 @@ void Region::release_socket(int slot) {
   if (freed < socket_hint_.load(std::memory_order_relaxed)) socket_hint_.store(freed, std::memory_order_relaxed);
 }
 
+// A signal handler may find its own thread holding the lock: false, it gives up.
+bool Region::lock_whys() {
+  for (int tries = 0; tries < 1000; tries++)
+    if (!why_lock_.test_and_set(std::memory_order_acquire)) return true;
+  return false;
+}
+
 void Region::why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail) {
-  Header* const h = header();
-  if (h == nullptr) return;
   if (detail == nullptr) detail = "";
-  // A signal handler may find its own thread holding the lock: give up and count.
-  int tries = 1000;
-  while (why_lock_.test_and_set(std::memory_order_acquire))
-    if (--tries == 0) {
-      h->whys_lost.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-  const std::uint64_t key = why_key(reason, fd, protocol, address, detail);
-  const auto known = std::find(why_keys_.begin(), why_keys_.begin() + static_cast<std::ptrdiff_t>(why_used_), key);
+  Kept news{};
+  news.key = why_key(reason, fd, protocol, address, detail);
+  WhyRecord& record = news.record;
+  record.reason = static_cast<std::uint16_t>(reason);
+  record.protocol = protocol;
+  record.fd = fd;
+  record.address = address.address;
+  record.port = address.port;
+  record.count = 1;
+  record.first_ns = record.last_ns = realtime_ns();
+  set_text(record.detail, detail);
+  if (!lock_whys()) {
+    if (Header* const h = header(); h != nullptr) h->whys_lost.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (Header* const h = header(); h != nullptr)
+    show(h, news);
+  else
+    keep(news);
+  why_lock_.clear(std::memory_order_release);
+}
+
+// --- With why_lock_ held
+
+namespace {
+
+// The same thing has happened again.
+void repeat(WhyRecord& record, const WhyRecord& news) {
+  record.fd = news.fd;
+  record.count += news.count;
+  record.last_ns = news.last_ns;
+  record.detail = news.detail;
+}
+
+}  // namespace
+
+void Region::show(Header* h, const Kept& news) {
+  const auto known = std::find(why_keys_.begin(), why_keys_.begin() + static_cast<std::ptrdiff_t>(why_used_), news.key);
   auto place = static_cast<std::size_t>(known - why_keys_.begin());
-  const std::uint64_t now = realtime_ns();
   WhyRecord record{};
-  const bool repeated = place < why_used_ && load_record(whys(h)[place], record);
-  if (!repeated) {
+  if (place < why_used_ && load_record(whys(h)[place], record)) {
+    repeat(record, news.record);
+  } else {
     place = why_next_;
     why_next_ = (why_next_ + 1) % kMaxWhys;
     if (place < why_used_) h->whys_lost.fetch_add(1, std::memory_order_relaxed);
     why_used_ = std::max(why_used_, place + 1);
-    why_keys_[place] = key;
-    record = {};
-    record.reason = static_cast<std::uint16_t>(reason);
-    record.protocol = protocol;
-    record.address = address.address;
-    record.port = address.port;
-    record.first_ns = now;
+    why_keys_[place] = news.key;
+    record = news.record;
   }
-  record.fd = fd;
-  record.count++;
-  record.last_ns = now;
-  set_text(record.detail, detail);
   store_record(whys(h)[place], record);
   raise_used(h->whys, place + 1);
+}
+
+void Region::keep(const Kept& news) {
+  const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(kept_used_);
+  const auto known = std::find_if(kept_.begin(), end, [&](const Kept& each) { return each.key == news.key; });
+  if (known != end)
+    repeat(known->record, news.record);
+  else if (kept_used_ < kept_.size())
+    kept_[kept_used_++] = news;
+  else
+    kept_lost_++;
+}
+
+// Of a region that is new.
+void Region::show_kept(Header* h) {
+  while (!lock_whys()) {
+  }
+  why_used_ = why_next_ = 0;
+  for (std::size_t i = 0; i < kept_used_; i++) show(h, kept_[i]);
+  h->whys_lost.fetch_add(kept_lost_, std::memory_order_relaxed);
+  kept_used_ = 0;
+  kept_lost_ = 0;
   why_lock_.clear(std::memory_order_release);
 }
 

@@ -62,10 +62,21 @@ class Region {
   void finish_drill(std::uint32_t count);
 
   /// Something was left to the kernel. The same reason for the same address is one entry with a count;
-  /// with `fd` -1 it is about the process, and the same text is one entry.
+  /// with `fd` -1 it is about the process, and the same text is one entry. What is told before create() finds its
+  /// place then.
   void why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail);
 
  private:
+  static constexpr std::size_t kMostKept = 16;
+  struct Kept {
+    std::uint64_t key;
+    WhyRecord record;
+  };
+
+  void show_kept(Header* header);
+  void keep(const Kept& news);
+  void show(Header* header, const Kept& news);
+  bool lock_whys();
   [[nodiscard]] Header* header() const { return header_.load(std::memory_order_acquire); }
   bool map_file(int directory, const std::string& name, std::string& problem);
   bool grow_sockets(Header* header, std::uint32_t have);
@@ -78,6 +89,9 @@ class Region {
   std::array<std::uint64_t, kMaxWhys> why_keys_{};
   std::size_t why_used_ = 0;
   std::size_t why_next_ = 0;
+  std::array<Kept, kMostKept> kept_{};
+  std::size_t kept_used_ = 0;
+  std::uint64_t kept_lost_ = 0;
   std::string path_;
   pid_t owner_ = 0;
 };

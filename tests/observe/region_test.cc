@@ -148,6 +148,38 @@ TEST(Region, WhyRing_OverwritesTheOldestAndCounts) {
   EXPECT_EQ(s.whys_lost, 3U);
 }
 
+// A forked child makes its region when its progress thread runs, and may have something to say before.
+TEST(Region, WhyBeforeCreate_FindsItsPlaceThen) {
+  const RunDir dir;
+  Region region;
+  for (int fd = 5; fd < 8; fd++) region.why(Reason::kRuleKernel, fd, IPPROTO_TCP, kPeer, "kernel tcp *");
+  region.why(Reason::kUnguarded, -1, 0, {}, "eth0");
+  start(region, dir);
+  region.why(Reason::kRuleKernel, 9, IPPROTO_TCP, kPeer, "kernel tcp *");
+  const Snapshot s = snapshot(dir);
+  ASSERT_EQ(s.whys.size(), 2U);
+  EXPECT_EQ(s.whys[0].count, 4U);
+  EXPECT_EQ(s.whys[0].fd, 9);
+  EXPECT_STREQ(s.whys[1].detail.data(), "eth0");
+  EXPECT_EQ(s.whys_lost, 0U);
+}
+
+TEST(Region, WhyBeforeCreate_WithoutRoomIsCounted_AndAbandonedIsForgotten) {
+  const RunDir dir;
+  Region region;
+  const auto tell = [&](std::uint16_t port) {
+    region.why(Reason::kNoRoute, 5, IPPROTO_TCP, {kPeer.address, port}, "");
+  };
+  tell(4000);
+  region.abandon();
+  for (std::uint16_t i = 0; i < 20; i++) tell(i);
+  start(region, dir);
+  const Snapshot s = snapshot(dir);
+  ASSERT_FALSE(s.whys.empty());
+  EXPECT_EQ(s.whys[0].port, 0U);
+  EXPECT_EQ(s.whys.size() + s.whys_lost, 20U);
+}
+
 TEST(Region, WithoutCreate_EveryCallDoesNothing) {
   Region region;
   EXPECT_FALSE(region.active());
