@@ -135,6 +135,45 @@ TEST(QpState, ResetAndAgain_StartsAfresh) {
   }
 }
 
+// Of two queue pairs at one completion queue, what the other one has done stays to be seen.
+TEST(QpState, Reset_ForgetsCompletionsThatNobodyHasSeen) {
+  constexpr std::uint32_t kDepth = 4;
+  Pair pair(PairConfig{.depth = kDepth});
+  Half other(pair.a.end, pair.a.config), its_peer(pair.b.end, pair.a.config);
+  Pair::init(other), Pair::init(its_peer);
+  Pair::to_rtr(other, its_peer), Pair::to_rtr(its_peer, other);
+  ASSERT_EQ(Pair::to_rts(other), 0);
+  const SendRequest write{.opcode = IBV_WR_RDMA_WRITE, .remote_addr = pair.b.end.address(0), .rkey = pair.b.end.rkey()};
+  const auto send = [&](Half& from, std::uint64_t id) {
+    SendRequest request = write;
+    request.wr_id = id;
+    return from.send(request, 0, 8);
+  };
+  EXPECT_EQ(send(pair.a, 1), 0);
+  EXPECT_EQ(send(other, 2), 0);
+  EXPECT_EQ(send(pair.a, 3), 0);
+  EXPECT_EQ(send(other, 4), 0);
+  pair.fabric.settle();
+  for (Half* half : {&pair.a, &pair.b}) {
+    ASSERT_EQ(half->to_state(IBV_QPS_RESET), 0);
+    ASSERT_EQ(Pair::init(*half), 0);
+  }
+  Pair::to_rtr(pair.a, pair.b), Pair::to_rtr(pair.b, pair.a);
+  ASSERT_EQ(Pair::to_rts(pair.a), 0);
+  const std::vector<ibv_wc> left = pair.a.end.poll();
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[0].wr_id, 2U);
+  EXPECT_EQ(left[1].wr_id, 4U);
+  for (std::uint64_t i = 0; i < kDepth; i++) EXPECT_EQ(send(pair.a, 10 + i), 0);
+  EXPECT_EQ(send(pair.a, 10 + kDepth), ENOMEM) << "its queue is as long as before";
+  pair.fabric.settle();
+  EXPECT_EQ(pair.a.end.poll().size(), kDepth);
+  EXPECT_EQ(send(pair.a, 20), 0);
+  pair.fabric.settle();
+  EXPECT_EQ(pair.a.end.device().destroy_qp(*pair.a.qp), 0);
+  EXPECT_TRUE(pair.a.end.poll().empty());
+}
+
 TEST(QpState, ObjectsInUse_AreNotDestroyed) {
   PairConfig config{.use_srq = true};
   Pair pair(config);

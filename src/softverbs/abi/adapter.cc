@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 
 #include "runtime/inside.h"
 #include "runtime/kernel_network.h"
+#include "runtime/log.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "runtime/unwinder.h"
@@ -500,6 +502,10 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
   const timespec timeout = to_timespec(left);
   ppoll(items, 2, when == kNever ? nullptr : &timeout, nullptr);
   if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {  // the program has closed all that it did not know
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true, std::memory_order_relaxed))
+      BYPASS_LOG_WARN(
+          "the program has closed descriptors of ours: what its peers send it is seen late while it sleeps");
     const timespec tick = to_timespec(std::min(left, tick_));
     ppoll(nullptr, 0, &tick, nullptr);
     return;

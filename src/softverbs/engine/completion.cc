@@ -59,10 +59,9 @@ void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status) {
   complete(e, qp, *qp.send_cq, completion, false);
 }
 
-// Of a queue pair that has begun anew, or whose number is another one's now, there is nothing to give back.
+// There is no completion of a queue pair that has ended or begun anew (reset()).
 void give_place_back(const Engine& e, const Completion& completion) {
-  Qp* const qp = completion.of_send ? e.find_qp(completion.wc.qp_num) : nullptr;
-  if (qp != nullptr && qp->sq.unpolled != 0) qp->sq.unpolled--;
+  if (completion.of_send) e.find_qp(completion.wc.qp_num)->sq.unpolled--;
 }
 
 void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,

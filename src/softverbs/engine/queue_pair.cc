@@ -251,11 +251,25 @@ void to_error(Engine& e, Qp& qp) {
   if (qp.srq != nullptr) e.post_event(qp, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
-// As it was made; what was posted is forgotten without a word.
+namespace {
+
+// Completions of this queue pair that nobody has seen.
+void forget_completions(Cq& cq, std::uint32_t qpn) {
+  std::uint32_t kept = cq.head + cq.shown;
+  for (std::uint32_t i = kept; i != cq.tail; i++)
+    if (cq.at(i).wc.qp_num != qpn) cq.at(kept++) = cq.at(i);
+  cq.tail = kept;
+}
+
+}  // namespace
+
+// As it was made; what was posted, and what has ended since without anybody's looking, is forgotten without a word.
 void reset(Engine& e, Qp& qp) {
   stop(e, qp);
   for (; is_datagram(qp) && qp.sq.head != qp.sq.tail; qp.sq.head++) release_path(e, qp.sq.path(qp.sq.head));
   qp.sq.head = qp.sq.cursor = qp.sq.begun = qp.sq.tail;
+  forget_completions(*qp.send_cq, qp.qpn);
+  if (qp.receive_cq != qp.send_cq) forget_completions(*qp.receive_cq, qp.qpn);
   qp.sq.unpolled = 0;
   qp.rq.clear();
   release_path(e, qp.path);

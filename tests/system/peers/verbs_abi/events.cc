@@ -155,6 +155,22 @@ void signals_interrupt_as_they_should() {
   }
 }
 
+/// `destroy` ends what an event speaks of that has been taken.
+template <typename Destroy, typename Acknowledge>
+void waits_for_acknowledgement(Destroy destroy, Acknowledge acknowledge) {
+  std::atomic<bool> begins{false}, destroyed{false};
+  std::thread destroyer([&] {
+    begins = true;
+    CHECK(destroy() == 0);
+    destroyed = true;
+  });
+  while (!begins) std::this_thread::yield();
+  for (int i = 0; i < 10'000 && !destroyed; i++) std::this_thread::yield();
+  CHECK(!destroyed);
+  acknowledge();
+  destroyer.join();
+}
+
 void destroying_waits_for_acknowledgements() {
   Device device;
   ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
@@ -167,16 +183,14 @@ void destroying_waits_for_acknowledgements() {
   ibv_cq* told = nullptr;
   void* context = nullptr;
   CHECK(ibv_get_cq_event(channel, &told, &context) == 0);
-  std::atomic<bool> destroyed{false};
-  std::thread destroyer([&] {
-    CHECK(ibv_destroy_cq(cq) == 0);
-    destroyed = true;
-  });
-  for (int i = 0; i < 10'000 && !destroyed; i++) std::this_thread::yield();
-  CHECK(!destroyed);
-  ibv_ack_cq_events(told, 1);
-  destroyer.join();
+  waits_for_acknowledgement([&] { return ibv_destroy_cq(cq); }, [&] { ibv_ack_cq_events(told, 1); });
   CHECK(ibv_destroy_comp_channel(channel) == 0);
+}
+
+/// The event has been taken.
+template <typename Destroy>
+void waits_for_acknowledgement_of(ibv_async_event event, Destroy destroy) {
+  waits_for_acknowledgement(destroy, [&] { ibv_ack_async_event(&event); });
 }
 
 /// The next asynchronous event, which there is already.
@@ -185,20 +199,6 @@ ibv_async_event next_event(const Device& device) {
   ibv_async_event event{};
   CHECK(ibv_get_async_event(device.context, &event) == 0);
   return event;
-}
-
-// `destroy` ends what `event` speaks of, and the event has been taken.
-template <typename Destroy>
-void waits_for_acknowledgement(ibv_async_event event, Destroy destroy) {
-  std::atomic<bool> destroyed{false};
-  std::thread destroyer([&] {
-    CHECK(destroy() == 0);
-    destroyed = true;
-  });
-  for (int i = 0; i < 10'000 && !destroyed; i++) std::this_thread::yield();
-  CHECK(!destroyed);
-  ibv_ack_async_event(&event);
-  destroyer.join();
 }
 
 /// A queue pair that has been made and no more.
@@ -239,7 +239,7 @@ void asynchronous_events() {
     CHECK(ibv_get_async_event(device.context, &none) == -1 && errno == EAGAIN);
     taken = event;
   }
-  waits_for_acknowledgement(taken, [&] { return ibv_destroy_srq(srq); });
+  waits_for_acknowledgement_of(taken, [&] { return ibv_destroy_srq(srq); });
   CHECK(ibv_destroy_cq(cq) == 0);
 }
 
@@ -258,7 +258,7 @@ void event_of_a_connection_that_is_there() {
   const ibv_async_event event = next_event(device);
   CHECK(event.event_type == IBV_EVENT_COMM_EST && event.element.qp == b);
   CHECK(!readable(device.context->async_fd));  // once
-  waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(b); });
+  waits_for_acknowledgement_of(event, [&] { return ibv_destroy_qp(b); });
   CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
@@ -275,7 +275,7 @@ void event_of_a_request_without_the_right() {
     if (taken) {
       const ibv_async_event event = next_event(device);
       CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == b);
-      waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(b); });
+      waits_for_acknowledgement_of(event, [&] { return ibv_destroy_qp(b); });
     } else {
       CHECK(ibv_destroy_qp(b) == 0);
     }
@@ -299,7 +299,7 @@ void event_of_the_last_shared_request() {
   CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
   const ibv_async_event event = next_event(device);
   CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
-  waits_for_acknowledgement(event, [&] { return ibv_destroy_qp(qp); });
+  waits_for_acknowledgement_of(event, [&] { return ibv_destroy_qp(qp); });
   CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
@@ -326,8 +326,8 @@ void events_of_an_overrun() {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   CHECK(ibv_query_qp(b, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
-  waits_for_acknowledgement(events[1], [&] { return ibv_destroy_qp(b); });
-  waits_for_acknowledgement(events[0], [&] { return ibv_destroy_cq(small); });
+  waits_for_acknowledgement_of(events[1], [&] { return ibv_destroy_qp(b); });
+  waits_for_acknowledgement_of(events[0], [&] { return ibv_destroy_cq(small); });
   CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
