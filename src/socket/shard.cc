@@ -190,7 +190,7 @@ std::size_t Shard::receive(std::uint16_t port) {
   if (queue.port()->link_ups() != link_ups_[port]) [[unlikely]] {
     link_ups_[port] = queue.port()->link_ups();
     stack_.counters().steer_lost += queue.port()->take_steer_lost();
-    stack_.on_link_up(context_);
+    stack_.on_link_up(context_, port);
   }
   if (n == 0) return 0;
   const std::size_t received = n;

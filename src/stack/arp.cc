@@ -243,9 +243,10 @@ void Arp::on_timers(Context& ctx) {
   table_.refresh_next_deadline();
 }
 
-void Arp::on_link_up(Context& ctx) {
+void Arp::on_link_up(Context& ctx, std::uint16_t port) {
   for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++) {
     Neighbour& n = table_[name];
+    if (n.port != port) continue;
     if (n.state == NeighbourState::kReachable) grow_stale(ctx, name);
     if (n.state != NeighbourState::kIncomplete && n.state != NeighbourState::kProbe) continue;
     n.attempts = 0;

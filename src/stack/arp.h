@@ -23,8 +23,9 @@ class Arp {
   /// A received ARP frame; takes it over. `broadcast`: it came to a group address.
   void on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadcast);
   void on_timers(Context& ctx);
-  /// What was asked on a dead link is asked once more, from the beginning.
-  void on_link_up(Context& ctx);
+  /// What was asked on that port's dead link is asked once more, from the beginning; what was known is asked again by
+  /// who uses it.
+  void on_link_up(Context& ctx, std::uint16_t port);
   [[nodiscard]] Instant next_timeout() const { return std::min(table_.next_deadline(), next_announcement_); }
 
   /// The entry of a neighbour that somebody wants to send to: made and asked for where there is none, asked

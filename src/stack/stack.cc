@@ -204,8 +204,8 @@ void Stack::steer_all(Context& ctx) {
   impl_->udp.steer_all();
 }
 
-void Stack::on_link_up(Context& ctx) {
-  impl_->network.impl().arp.on_link_up(ctx);
+void Stack::on_link_up(Context& ctx, std::uint16_t port) {
+  impl_->network.impl().arp.on_link_up(ctx, port);
   impl_->tcp.on_link_up(ctx);
 }
 

@@ -53,7 +53,7 @@ class Stack {
   void on_timers(Context& ctx);
   /// A port's link has come up again: what is unanswered is sent once more at once, without the patience and the
   /// doubling of a timeout, for nothing says that the path is congested.
-  void on_link_up(Context& ctx);
+  void on_link_up(Context& ctx, std::uint16_t port);
   [[nodiscard]] Instant next_timeout() const;
   /// Output that had to wait for room on a device; call once a poll.
   void resume_output(Context& ctx);

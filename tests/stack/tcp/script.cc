@@ -362,7 +362,7 @@ Script& Script::ignore_all() {
 
 Script& Script::link_up() {
   ctx().now = world_.now();
-  host_.stack().on_link_up(ctx());
+  host_.stack().on_link_up(ctx(), 0);
   pump();
   return *this;
 }
