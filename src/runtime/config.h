@@ -41,6 +41,7 @@ struct PortConfig {
   // What complete_from_kernel() finds:
   bool shared = false;           // the addresses are the kernel's, which keeps the interface …
   std::string interface;         // … of this name
+  int interface_index = 0;       // … and number, at the last look; 0: there was none
   std::vector<RouteVia> routes;  // of a shared interface, those by a gateway
   std::vector<Prefix> chosen;    // of the kernel's addresses those that were named; empty: all of them
   bool follows_mtu = false;      // none was named: it is the interface's
@@ -55,6 +56,8 @@ struct PortNetwork {
 
 /// "vhost:/run/a.sock", as the setting has it.
 std::string port_text(const PortConfig& port);
+/// What is wrong with that gateway of a port that has addresses, as a setting's problem says it; empty: nothing.
+std::string gateway_problem(const PortConfig& port, const IpAddress& gateway);
 /// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
 const char* plugin_of_kind(std::string_view kind);
 

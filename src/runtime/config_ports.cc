@@ -129,12 +129,6 @@ bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::s
   return false;
 }
 
-bool on_link(const PortConfig& port, const IpAddress& address) {
-  if (address.is_link_local()) return true;
-  return std::any_of(port.addresses.begin(), port.addresses.end(),
-                     [&](const Prefix& p) { return p.contains(address); });
-}
-
 // The stack's own limit; an array in each process's hands, so more would be written past its end.
 bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
   if (ports <= Context::kMaxPorts) return true;
@@ -181,21 +175,11 @@ void check_addresses(Draft& draft) {
   }
 }
 
-void check_gateways(Draft& draft) {
-  for (const PortConfig& port : draft.ports) {
-    if (port.addresses.empty()) continue;
-    for (const IpAddress& gateway : port.gateways) {
-      const auto is_it = [&](const Prefix& own) { return own.address == gateway; };
-      if (std::any_of(port.addresses.begin(), port.addresses.end(), is_it))
-        add_problem(draft, "BYPASS_GATEWAY",
-                    "has " + std::string(to_text(gateway).view()) + ", which is an address of the port " +
-                        quoted(port_text(port)) + " itself");
-      if (!on_link(port, gateway))
-        add_problem(draft, "BYPASS_GATEWAY",
-                    "has " + std::string(to_text(gateway).view()) + ", which lies in no prefix of the port " +
-                        quoted(port_text(port)));
-    }
-  }
+void check_gateways(Draft& draft, const std::vector<PortConfig>& ports) {
+  for (const PortConfig& port : ports)
+    for (const IpAddress& gateway : port.gateways)
+      if (std::string problem = gateway_problem(port, gateway); !problem.empty())
+        add_problem(draft, "BYPASS_GATEWAY", std::move(problem));
 }
 
 // The software RDMA devices' wires. With BYPASS_PORT=verbs:soft0 port and device are two users of one wire, and the
@@ -217,12 +201,24 @@ void join_soft(Draft& draft) {
     if (i < draft.macs.size()) wire.mac = draft.macs[i];
     if (i < draft.mtus.size()) wire.mtu = draft.mtus[i];
   }
+  if (draft.ports.empty()) check_gateways(draft, draft.soft);  // else the list may be the ports'
 }
 
 }  // namespace
 
 std::string port_text(const PortConfig& port) {
   return port.target.empty() ? port.kind : port.kind + ":" + port.target;
+}
+
+std::string gateway_problem(const PortConfig& port, const IpAddress& gateway) {
+  if (port.addresses.empty()) return "";
+  const std::string begin = "has " + std::string(to_text(gateway).view()) + ", which ";
+  if (std::ranges::any_of(port.addresses, [&](const Prefix& own) { return own.address == gateway; }))
+    return begin + "is an address of the port " + quoted(port_text(port)) + " itself";
+  if (gateway.is_link_local() ||
+      std::ranges::any_of(port.addresses, [&](const Prefix& own) { return own.contains(gateway); }))
+    return "";
+  return begin + "lies in no prefix of the port " + quoted(port_text(port));
 }
 
 const char* plugin_of_kind(std::string_view kind) {
@@ -330,7 +326,7 @@ void join_ports(Draft& draft) {
     }
     check_doubles(draft);
     check_addresses(draft);
-    check_gateways(draft);
+    check_gateways(draft, draft.ports);
   }
   join_soft(draft);
 }

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/host.h"
 #include "runtime/log.h"
@@ -13,25 +14,33 @@
 
 namespace bypass::runtime {
 
-void Keepsakes::make(std::size_t ports, std::uint32_t id) {
-  each_.assign(ports, Keepsake{});
+void Keepsakes::make(const std::vector<bool>& wanted, std::uint32_t id) {
+  each_.assign(wanted.size(), Keepsake{});
   id_ = id;
-  for (Keepsake& keepsake : each_) {
+  for (std::size_t i = 0; i < wanted.size(); i++) {
+    if (!wanted[i]) continue;
     int pair[2] = {-1, -1};
     constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
     const long made = socket::os::call(SYS_socketpair, AF_UNIX, kType, 0, socket::os::address(pair));
     if (made < 0) {
-      BYPASS_LOG_WARN("no keepsakes for forked processes: %s", strerrordesc_np(static_cast<int>(-made)));
+      if (!std::exchange(told_, true))
+        BYPASS_LOG_WARN(
+            "should this process end before those that it forks, the kernel may refuse connections of theirs: %s",
+            strerrordesc_np(static_cast<int>(-made)));
       return drop();
     }
-    keepsake = {own_high(pair[0]), own_high(pair[1])};
+    each_[i] = {own_high(pair[0]), own_high(pair[1])};
   }
 }
 
 void Keepsakes::empty() const {
-  for (const Keepsake& keepsake : each_)
-    for (char one = 0; socket::kernel->read(keepsake.look, &one, sizeof one) >= 0;) {
-    }
+  for (std::size_t i = 0; i < each_.size(); i++) empty(i);
+}
+
+void Keepsakes::empty(std::size_t port) const {
+  const Keepsake keepsake = of(port);
+  for (char one = 0; keepsake.is_there() && socket::kernel->read(keepsake.look, &one, sizeof one) >= 0;) {
+  }
 }
 
 void Keepsakes::drop() {
@@ -45,6 +54,7 @@ void Keepsakes::drop() {
 
 void Keepsakes::own(bool ours) const {
   for (const Keepsake& keepsake : each_) {
+    if (!keepsake.is_there()) continue;
     own_descriptor(keepsake.put, ours);
     own_descriptor(keepsake.look, ours);
   }

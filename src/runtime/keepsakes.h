@@ -11,9 +11,9 @@ namespace bypass::runtime {
 
 class Keepsakes {
  public:
-  /// For this process and what it forks from now on; `id` (not 0) is theirs. Where there are no descriptors for one,
-  /// there is none for any: said in the log.
-  void make(std::size_t ports, std::uint32_t id);
+  /// For the ports that are `wanted`, by their places in the configuration, this process and what it forks from now on;
+  /// `id` (not 0) is theirs. Where there are no descriptors for one, there is none for any: said in the log.
+  void make(const std::vector<bool>& wanted, std::uint32_t id);
   /// 0: there are none.
   [[nodiscard]] std::uint32_t id() const { return id_; }
   /// Of a port by its place in the configuration.
@@ -21,6 +21,8 @@ class Keepsakes {
 
   /// What lies in them goes, for all who have them.
   void empty() const;
+  /// … in that port's.
+  void empty(std::size_t port) const;
   /// This process has them no longer.
   void drop();
 
@@ -33,6 +35,7 @@ class Keepsakes {
 
   std::vector<Keepsake> each_;
   std::uint32_t id_ = 0;
+  bool told_ = false;  // that there were no descriptors
 };
 
 }  // namespace bypass::runtime

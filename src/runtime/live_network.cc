@@ -26,7 +26,8 @@ bool same(const std::vector<RouteVia>& a, const std::vector<RouteVia>& b) {
 }  // namespace
 
 bool is_same_network(const PortConfig& a, const PortConfig& b) {
-  return a.mtu == b.mtu && same(a.addresses, b.addresses) && same(a.routes, b.routes);
+  return a.mtu == b.mtu && a.interface_index == b.interface_index && same(a.addresses, b.addresses) &&
+         same(a.routes, b.routes);
 }
 
 LiveNetwork::LiveNetwork(const Config& config)

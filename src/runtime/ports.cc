@@ -1,6 +1,5 @@
 #include "runtime/ports.h"
 
-#include <net/if.h>
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -8,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <optional>
+#include <utility>
 
 #include "fastpath/peer_links.h"
 #include "runtime/address_text.h"
@@ -31,6 +32,9 @@ using observe::Reason;
 
 // Process-private: whoever opens holds it, other callers wait for the outcome.
 pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
+
+// Of the thread that forks, which holds that: a handler of the program's may ask for the ports, too.
+std::optional<sigset_t> g_fork_mask;
 
 // Whoever asks the kernel for its network; taken last.
 pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
@@ -203,6 +207,7 @@ void PortSet::attach_relays(socket::Shard& shard) {
     entries_[i].port = relays_.back().get();
     shard.add_port(entries_[i].port, 0);
   }
+  look_whether_guarded(wires);
   shard.follow();
   following_.store(true, std::memory_order_release);
 }
@@ -214,10 +219,7 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   if (following() && !is_refused(shard) && claim(shard)) {
     const bool opened = open_all(shard);
     if (opened) BYPASS_LOG_INFO("took the ports over");
-    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) {
-      tell_loss();
-      keepsakes_.empty();  // the kernel's listeners are all that is left
-    }
+    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
     loss_told_ = !opened;
   }
   pthread_mutex_unlock(&g_opening);
@@ -380,7 +382,7 @@ InterfaceConfig PortSet::interface_of(const Entry& entry, const PortConfig& port
   interface.addresses = port.addresses;
   interface.routes = port.routes;
   interface.steered = entry.port->caps().steering;
-  if (port.shared) interface.kernel_index = if_nametoindex(port.interface.c_str());
+  if (port.shared) interface.kernel_index = static_cast<std::uint32_t>(port.interface_index);
   for (const IpAddress& gateway : port.gateways)
     if (gateway.is_v4()) interface.gateway = gateway;
   return interface;
@@ -449,9 +451,11 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   socket::call_kin();
 }
 
+// Where nobody else may open them, the kernel's listeners are all that is left: nothing is kept from those.
 void PortSet::give_up_claim(socket::Shard& shard) {
   shard.family().own().cannot_own.store(true, std::memory_order_relaxed);
   hand_over(shard);
+  if (!shard.family().somebody_may_own()) keepsakes_.empty();
 }
 
 void PortSet::close(socket::Shard& shard) {
@@ -482,19 +486,36 @@ void PortSet::close_ports(socket::Shard& shard) {
 }
 
 // Lock held, and this process is the owner.
-void PortSet::keep_flows(socket::Shard& shard) const {
+void PortSet::keep_flows(socket::Shard& shard) {
   shard.wires().guarded_by.store(keepsakes_.id(), std::memory_order_release);
   if (keepsakes_.id() == 0) return;
   for (std::size_t i = 0; i < entries_.size(); i++) {
     const Entry& entry = entries_[i];
     std::string problem;
-    if (entry.port == nullptr || !config_.ports[i].shared) continue;
+    if (!config_.ports[i].shared) continue;
+    if (entry.port == nullptr) {  // nobody serves what the one before had there
+      keepsakes_.empty(i);
+      continue;
+    }
     if (entry.backend->keep_flows(entry.port, keepsakes_.of(i), problem)) continue;
-    BYPASS_LOG_INFO(
-        "%s: should this process end before others of its family, the kernel may refuse connections of "
-        "theirs until one has taken over: %s",
-        config_.ports[i].interface.c_str(), problem.c_str());
+    record_unguarded(config_.ports[i].interface, problem);
   }
+}
+
+void PortSet::record_unguarded(const std::string& interface, const std::string& why) {
+  if (std::exchange(unguarded_told_, true)) return;
+  const std::string text = interface + ": " + why;
+  BYPASS_LOG_INFO("%s, so that a process's end may cost connections of others of its family", text.c_str());
+  if (socket::environment.record_why != nullptr)
+    socket::environment.record_why(-1, static_cast<unsigned>(Reason::kUnguarded), text.c_str());
+}
+
+/// A follower's.
+void PortSet::look_whether_guarded(const socket::Wires& wires) {
+  const auto found = std::ranges::find_if(config_.ports, [](const PortConfig& port) { return port.shared; });
+  if (found == config_.ports.end()) return;
+  if (keepsakes_.id() == 0 || keepsakes_.id() != wires.guarded_by.load(std::memory_order_acquire))
+    record_unguarded(found->interface, "this process, or the one that has the wire, was forked without a socket there");
 }
 
 void PortSet::look_at_keepsakes(socket::Shard& shard) {
@@ -507,29 +528,39 @@ void PortSet::look_at_keepsakes(socket::Shard& shard) {
 }
 
 void PortSet::hold_for_fork(socket::Shard& shard) {
+  const sigset_t all = all_but_faults();
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&g_opening);
-  const auto shared = [](const PortConfig& port) { return port.shared; };
-  if (keepsakes_.id() != 0 || std::none_of(config_.ports.begin(), config_.ports.end(), shared)) return;
+  g_fork_mask = before;
+  std::vector<bool> shared;
+  for (const PortConfig& port : config_.ports) shared.push_back(port.shared);
+  if (keepsakes_.id() != 0 || std::ranges::count(shared, true) == 0) return;
   const Inside inside;
   socket::Guard guard(shard);
-  keepsakes_.make(config_.ports.size(), ++shard.wires().keepsakes);
+  keepsakes_.make(shared, ++shard.wires().keepsakes);
   if (opened() && !following()) keep_flows(shard);
 }
 
 void PortSet::let_go_after_fork() {
+  const std::optional<sigset_t> before = std::exchange(g_fork_mask, std::nullopt);
   pthread_mutex_unlock(&g_opening);
+  if (before) pthread_sigmask(SIG_SETMASK, &*before, nullptr);
 }
 
 void PortSet::drop_in_child() {
   plugins_.drop_in_child();
   if (shm_links_ != nullptr) shm_links_.release()->abandon();
   entries_.clear();
+  unguarded_told_ = false;
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
   pthread_mutex_init(&g_opening, nullptr);  // held for the fork
   pthread_mutex_init(&g_looking, nullptr);
   network_.forget_threads();
   watch_.forget();
+  const std::optional<sigset_t> before = std::exchange(g_fork_mask, std::nullopt);
+  if (before) pthread_sigmask(SIG_SETMASK, &*before, nullptr);
 }
 
 }  // namespace bypass::runtime

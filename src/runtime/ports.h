@@ -125,7 +125,10 @@ class PortSet {
   void apply_changes(socket::Shard& shard);
   void close_ports(socket::Shard& shard);
   void give_up_claim(socket::Shard& shard);
-  void keep_flows(socket::Shard& shard) const;
+  void keep_flows(socket::Shard& shard);
+  /// Once a process.
+  void record_unguarded(const std::string& interface, const std::string& why);
+  void look_whether_guarded(const socket::Wires& wires);
   Backend* backend_for(std::size_t index, std::string& problem);
   Problem check_one(std::size_t index);
 
@@ -135,7 +138,7 @@ class PortSet {
   std::vector<Entry> entries_;
   /// Links within the host, of all ports.
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
-  bool loss_told_ = false;
+  bool loss_told_ = false, unguarded_told_ = false;
   Keepsakes keepsakes_;
   std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;

@@ -488,8 +488,7 @@ bool adopt_number(socket::File& file, int fd) {
 // Who has a socket on the wire from its parent may live longer than whoever owns the ports now.
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
-  if (!socket::refers_to_wire()) return g_process->ports.drop_keepsakes();
-  g_process->progress.start();
+  if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_keepsakes();
   g_process->progress.want_ports();
 }
 

@@ -113,6 +113,7 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
                       " beside others; accepted are either the kernel's, which it shares then, or the port's own");
   port.shared = true;
   port.interface = interface;
+  port.interface_index = index;
   port.chosen = chosen;
   port.follows_mtu = port.mtu == 0;
   if (port.follows_mtu) port.mtu = network.mtu_of(index);
@@ -127,6 +128,7 @@ void take_from_wire(PortConfig& port, const PortConfig& wire) {
   std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });
   port.shared = wire.shared;
   port.interface = wire.interface;
+  port.interface_index = wire.interface_index;
   port.routes = wire.routes;
   port.follows_mtu = port.mtu == 0 && wire.follows_mtu;
   if (port.mtu == 0) port.mtu = wire.mtu;
@@ -191,17 +193,9 @@ void check_ports(Config& config) {
   for (const PortConfig& port : config.ports) {
     if (port.kind != "verbs") continue;
     if (!seen.insert(whole_name(port)).second) report(config, "BYPASS_PORT", "has '" + port_text(port) + "' twice");
-    for (const IpAddress& gateway : port.gateways) {
-      const std::string name(to_text(gateway).view());
-      const auto holds = [&](const Prefix& prefix) { return prefix.contains(gateway); };
-      if (!gateway.is_v4() || port.addresses.empty()) continue;
-      if (has(port.addresses, gateway))
-        report(config, "BYPASS_GATEWAY",
-               "has " + name + ", which is an address of the port '" + port_text(port) + "' itself");
-      else if (std::ranges::none_of(port.addresses, holds))
-        report(config, "BYPASS_GATEWAY",
-               "has " + name + ", which lies in no prefix of the port '" + port_text(port) + "'");
-    }
+    for (const IpAddress& gateway : port.gateways)
+      if (const std::string problem = gateway.is_v4() ? gateway_problem(port, gateway) : ""; !problem.empty())
+        report(config, "BYPASS_GATEWAY", problem);
   }
 }
 
@@ -258,6 +252,7 @@ void keep_most(std::vector<T>& all, std::size_t most, const PortConfig& port, co
 void renew(PortConfig& port, const KernelNetwork& network, PortNetwork& now) {
   const int index = network.index_of(port.interface);
   const std::vector<Prefix> own = network.addresses_of(index);
+  port.interface_index = index;
   port.addresses = port.chosen.empty() ? own : port.chosen;
   std::erase_if(port.addresses, [&](const Prefix& each) { return !each.address.is_v4() || !has(own, each.address); });
   keep_most(port.addresses, Interface::kMaxAddresses, port, "IPv4 addresses", now);

@@ -6,8 +6,9 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,12 +17,12 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backends/packet/bpf.h"
 #include "backends/packet/libc.h"
 #include "backends/plain_host.h"
+#include "network_namespace.h"
 
 namespace bypass::packet {
 namespace {
@@ -72,6 +73,28 @@ class Question {
   int socket_;
 };
 
+class OneDescriptorLeft {
+ public:
+  OneDescriptorLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit tight{64, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    for (int fd = 0; (fd = eventfd(0, EFD_CLOEXEC)) >= 0;) taken_.push_back(fd);
+    close(taken_.back());
+    taken_.pop_back();
+  }
+  ~OneDescriptorLeft() {
+    for (const int fd : taken_) close(fd);
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  OneDescriptorLeft(const OneDescriptorLeft&) = delete;
+  OneDescriptorLeft& operator=(const OneDescriptorLeft&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<int> taken_;
+};
+
 class FlowGuardTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -84,27 +107,26 @@ class FlowGuardTest : public testing::Test {
   }
   void TearDown() override { forget(); }
 
-  // In a network namespace of its own, which is a thread's.
-  static void inside(const std::function<void()>& test) {
-    std::thread([&] {
-      if (unshare(CLONE_NEWNET) != 0) {
-        GTEST_SKIP() << "no network namespace: " << std::strerror(errno);
-      }
+  // In a network namespace with its loopback interface.
+  void inside(const std::function<void()>& test) {
+    const std::string lacks = in_network_namespace([&]() -> std::string {
       ifreq request{};
       std::strcpy(request.ifr_name, "lo");
       request.ifr_flags = IFF_UP;
       const int socket = ::socket(AF_INET, SOCK_DGRAM, 0);
-      ASSERT_EQ(ioctl(socket, SIOCSIFFLAGS, &request), 0);
+      EXPECT_EQ(ioctl(socket, SIOCSIFFLAGS, &request), 0);
       close(socket);
       test();
-    }).join();
+      return old_kernel_;
+    });
+    if (!lacks.empty()) GTEST_SKIP() << lacks;
   }
 
   [[nodiscard]] bool hold(FlowGuard& guard, const std::vector<FlowSpec>& flows, const MacAddress& mac = kNoMac) {
     std::string problem;
     const bool held = guard.hold(keepsake_, kLoopback, mac, flows, problem);
-    if (problem.find("TCX") != std::string::npos) old_kernel_ = true;
-    EXPECT_TRUE(held || old_kernel_) << problem;
+    if (problem.find("TCX") != std::string::npos) old_kernel_ = problem;
+    EXPECT_TRUE(held || !old_kernel_.empty()) << problem;
     return held;
   }
 
@@ -122,7 +144,7 @@ class FlowGuardTest : public testing::Test {
   }
 
   Keepsake keepsake_;
-  bool old_kernel_ = false;
+  std::string old_kernel_;  // what it has not
 };
 
 TEST_F(FlowGuardTest, TcpFlowsAreKeptFromTheKernel_NoOthers) {
@@ -170,6 +192,28 @@ TEST_F(FlowGuardTest, TheNextOwnersFlowsTakeThePlaceOfTheLastOnes) {
     FlowGuard third;
     ASSERT_TRUE(hold(third, {}));
     for (const std::uint16_t port : {kOne, kTwo, kThree}) EXPECT_TRUE(refuses(port)) << port;
+  });
+}
+
+// What lies in a keepsake is told as new descriptors.
+TEST_F(FlowGuardTest, WhoHasNoDescriptorsLeft_LeavesTheGuardAsItIs) {
+  inside([&] {
+    {
+      FlowGuard dead;
+      if (!hold(dead, {to_port(kOne)})) return;
+    }
+    {
+      const OneDescriptorLeft shortage;
+      FlowGuard next;
+      std::string problem;
+      EXPECT_FALSE(next.hold(keepsake_, kLoopback, kNoMac, {}, problem));
+      EXPECT_NE(problem.find("no descriptor left"), std::string::npos) << problem;
+    }
+    EXPECT_FALSE(refuses(kOne));
+    FlowGuard third;
+    ASSERT_TRUE(hold(third, {to_port(kTwo)}));
+    EXPECT_TRUE(refuses(kOne));
+    EXPECT_FALSE(refuses(kTwo));
   });
 }
 

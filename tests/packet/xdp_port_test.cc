@@ -8,7 +8,6 @@
 #include <linux/if_xdp.h>
 #include <net/if.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,11 +18,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "backends/packet/bpf.h"
 #include "backends/packet/libc.h"
 #include "backends/plain_host.h"
+#include "network_namespace.h"
 
 namespace bypass::packet {
 namespace {
@@ -94,21 +93,14 @@ class XdpPortTest : public testing::Test {
   }
   void TearDown() override { stranger.reset(); }
 
-  // In a network namespace of its own, which is a thread's, with the interface there.
+  // In a network namespace with the interface there.
   static void inside(const std::function<void()>& test) {
-    std::string lacks;
-    std::thread([&] {
-      if (unshare(CLONE_NEWNET) != 0) {
-        lacks = std::string("no network namespace: ") + std::strerror(errno);
-        return;
-      }
+    const std::string lacks = in_network_namespace([&]() -> std::string {
       const Descriptor tap = make_tap();
-      if (!tap.is_open()) {
-        lacks = std::string("no tap interface: ") + std::strerror(errno);
-        return;
-      }
+      if (!tap.is_open()) return std::string("no tap interface: ") + std::strerror(errno);
       test();
-    }).join();
+      return "";
+    });
     if (!lacks.empty()) GTEST_SKIP() << lacks;
   }
 

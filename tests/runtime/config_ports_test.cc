@@ -99,6 +99,8 @@ TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
                  "BYPASS_GATEWAY=10.8.0.1 (environment): has 10.8.0.1, which lies in no prefix of the port 'tap:a'");
   expect_problem({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.9.0.1"},
                  "BYPASS_GATEWAY=10.9.0.1 (environment): has 10.9.0.1, which is an address of the port 'tap:a' itself");
+  expect_problem({"BYPASS_SOFT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.8.0.1"},
+                 "BYPASS_GATEWAY=10.8.0.1 (environment): has 10.8.0.1, which lies in no prefix of the port 'tap:a'");
   expect_problem({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.9.0.2,10.9.0.3"},
                  "BYPASS_GATEWAY=10.9.0.2,10.9.0.3 (environment): has two gateways of one family");
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=fd09::1/64", "BYPASS_GATEWAY=fe80::1"})), "");

@@ -162,6 +162,8 @@ def shared_number_of_a_process_without_the_port():
         said = lambda: side.run("beside", "/usr/bin/python3", "-c", bind, OURS, number).strip()
         check(said() == str(errno.EADDRINUSE).encode(), "the kernel gives the number to somebody else")
         side.until(lambda: said() == b"", "the kernel has the number again")
+        reasons = side.run("ours", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="").decode()
+        check("unguarded" in reasons, f"the child's connections are no part of what its parent's end leaves alone: {reasons}")
 
 
 @case

@@ -257,7 +257,7 @@ TEST(FlowRules, EndsWhileItsRuleIsMade_IsGoneOnceThatReturns) {
     removed = true;
     EXPECT_EQ(FlowDevice::alive, 0);
   });
-  while (rules.users(made) != 0) std::this_thread::yield();
+  while (rules.is_steered(made)) std::this_thread::yield();
   EXPECT_FALSE(removed);
   go_on.count_down();
   ends.join();

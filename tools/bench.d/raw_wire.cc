@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,6 +93,12 @@ void write_header(const Options& options, std::byte* at) {
   std::memcpy(at, (server ? kClientMac : kServerMac).bytes.data(), 6);
   std::memcpy(at + 6, (server ? kServerMac : kClientMac).bytes.data(), 6);
   std::memcpy(at + 12, behind_macs, sizeof behind_macs);
+}
+
+// On an interface others speak, too.
+bool is_from_peer(const Options& options, const Packet& frame) {
+  const bypass::MacAddress& peer = options.role == "server" ? kClientMac : kServerMac;
+  return frame.len >= 12 && std::memcmp(frame.data + 6, peer.bytes.data(), peer.bytes.size()) == 0;
 }
 
 void ask_for_offloads(const Options& options, const Port& port, Packet* head) {
@@ -257,7 +264,8 @@ void run_send(const Options& options, Port& port) {
     sent += n;
     Packet* answers[kBurst];
     const std::size_t got = port.receive(0, answers);
-    answered += got * (options.window / 2);
+    for (const Packet* each : std::span(answers, got))
+      if (is_from_peer(options, *each)) answered += options.window / 2;
     port.free({answers, got});
     if (n != 0)
       patience.progress();
@@ -303,15 +311,18 @@ void run_sink(const Options& options, Port& port) {
     }
     patience.progress();
     if (frames == 0) first = seconds();
+    std::size_t taken = 0;
     for (std::size_t i = 0; i < n; i++) {
+      if (options.window != 0 && !is_from_peer(options, *batch[i])) continue;
+      taken++;
       bytes += batch[i]->frame_len;
       for (const Packet* p = batch[i]; options.sum && p != nullptr; p = p->next_segment) add_sum(*p);
       if (options.copy) copy_out(batch[i]);
     }
     port.free({batch, n});
-    if (options.window != 0) answer(options, port, frames, frames + n);
-    frames += n;
-    if (frames % 1024 < n) last = seconds();
+    if (options.window != 0) answer(options, port, frames, frames + taken);
+    frames += taken;
+    if (frames % 1024 < taken) last = seconds();
   }
   if (frames >= options.count) last = seconds();
   const double elapsed = std::max(last - first, 1e-9);
@@ -403,6 +414,7 @@ int main(int argc, char** argv) {
   if (options.role != "server" && options.role != "client") die("--role server or --role client is needed");
   if (options.mode != "pingpong" && options.mode != "stream" && options.mode != "start")
     die(options.mode + ": accepted modes are pingpong, stream and start");
+  if (options.window % 2 != 0) die("--window " + std::to_string(options.window) + ": accepted is an even number, or 0");
   const double begin = seconds();
   std::string problem;
   bypass::Backend* backend = bypass::PlainHost::load(plugin_of(options), problem);

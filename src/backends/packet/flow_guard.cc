@@ -2,10 +2,13 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "backends/packet/bpf.h"
 #include "backends/packet/libc.h"
@@ -44,18 +47,18 @@ class Message {
     return libc.sendmsg(socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof kept);
   }
 
-  // The first one, which stays where it is. False: there is none that is whole.
+  // The first one, which stays where it is. False with errno: EAGAIN, there is none; EMFILE, this process has no
+  // descriptors left for what lies in it.
   bool look(int socket, Descriptor& table, Descriptor& link) {
-    const ssize_t got = libc.recvmsg(socket, &header_, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC);
-    if (got < 0) return false;
+    if (libc.recvmsg(socket, &header_, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) < 0) return false;
+    std::array<int, kPassed> passed{-1, -1};
     const cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
-    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(kPassed * sizeof(int)))
-      return false;
-    std::array<int, kPassed> passed{};
-    std::memcpy(passed.data(), CMSG_DATA(rights), sizeof passed);
+    if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS)
+      std::memcpy(passed.data(), CMSG_DATA(rights), std::min(rights->cmsg_len - CMSG_LEN(0), sizeof passed));
     table = Descriptor(passed[0]);
     link = Descriptor(passed[1]);
-    return got == static_cast<ssize_t>(sizeof kept);
+    errno = EMFILE;
+    return (header_.msg_flags & MSG_CTRUNC) == 0;
   }
 
   Kept kept;
@@ -70,17 +73,24 @@ class Message {
 
 bool FlowGuard::hold(const Keepsake& keepsake, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
                      std::string& problem) {
-  if (!take_over(keepsake, interface, mac) && !make(keepsake, interface, mac, problem)) return false;
+  if (!take_over(keepsake, interface, mac)) {
+    if (errno == EMFILE) {
+      problem = "this process has no descriptor left (ulimit -n)";
+      return false;
+    }
+    if (!make(keepsake, interface, mac, problem)) return false;
+  }
   know(flows);
   return true;
 }
 
+// False with errno: EMFILE, there may be one.
 bool FlowGuard::take_over(const Keepsake& keepsake, int interface, const MacAddress& mac) {
   for (;;) {
     Message message;
     Descriptor table, link;
-    const bool whole = message.look(keepsake.look, table, link);
-    if (whole && message.kept.interface == interface && message.kept.mac == mac) {
+    if (!message.look(keepsake.look, table, link)) return false;
+    if (message.kept.interface == interface && message.kept.mac == mac && link.is_open()) {
       table_ = FlowTable(std::move(table));
       link_ = std::move(link);
       return true;
@@ -124,10 +134,12 @@ void FlowGuard::know(std::span<const FlowSpec> flows) {
 void FlowGuard::keep(const FlowSpec& flow, bool add) {
   const auto key = key_of(flow);
   if (!is_open() || !key || flow.protocol != IPPROTO_TCP) return;
-  if (add)
-    (void)table_.add(*key);  // another user's flow is there already
-  else
+  if (!add) {
     (void)table_.remove(*key);
+  } else if (!table_.add(*key) && errno != EEXIST && !std::exchange(said_, true)) {  // else it is another user's, too
+    const std::string text = std::string("a family's flow is not kept from the kernel: ") + std::strerror(errno);
+    host->log(LogLevel::kWarn, text.c_str());
+  }
 }
 
 }  // namespace bypass::packet

@@ -34,6 +34,7 @@ class FlowGuard {
 
   FlowTable table_;
   Descriptor link_;
+  bool said_ = false;  // that a flow found no room
 };
 
 }  // namespace bypass::packet

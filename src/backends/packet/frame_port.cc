@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "backends/packet/libc.h"
+
 namespace bypass::packet {
 namespace {
 
@@ -53,6 +55,12 @@ void FramePort::set_link(bool up) {
   else
     link_downs_.fetch_add(1, std::memory_order_relaxed);
   wakeup_.ring();
+}
+
+void FramePort::say_of_link(const std::string& interface, const std::string& problem) {
+  if (problem == said_of_link_) return;
+  said_of_link_ = problem;
+  if (!problem.empty()) host->log(LogLevel::kWarn, (interface + " " + problem).c_str());
 }
 
 std::size_t FramePort::drop(std::span<Packet* const> frames) {

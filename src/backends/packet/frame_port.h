@@ -49,6 +49,9 @@ class FramePort : public Port, protected PortCounters {
   /// why.
   bool choose_mac(const PortSpec& spec, const MacAddress& of_interface, std::string& problem);
   void set_link(bool up);
+  /// What is the matter with the interface of that name, in the log when it is something new; empty: nothing. From
+  /// look() alone.
+  void say_of_link(const std::string& interface, const std::string& problem);
   [[nodiscard]] bool is_up() const { return link_.load(std::memory_order_acquire); }
   /// Frames that the interface does not take any more: lost, as on a wire.
   std::size_t drop(std::span<Packet* const> frames);
@@ -64,6 +67,7 @@ class FramePort : public Port, protected PortCounters {
  private:
   std::atomic<bool> link_{false};
   bool armed_link_ = false;  // link_ as it was at the last arm()
+  std::string said_of_link_;
 };
 
 }  // namespace bypass::packet

@@ -50,6 +50,22 @@ bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& i
   return libc.setsockopt(packet_socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wish, sizeof wish) == 0;
 }
 
+namespace {
+
+std::string text_of(const MacAddress& mac) {
+  char text[18];
+  const auto& b = mac.bytes;
+  (void)std::snprintf(text, sizeof text, "%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5]);
+  return text;
+}
+
+}  // namespace
+
+std::string other_mac_problem(const MacAddress& now, const MacAddress& opened) {
+  return "has the MAC address " + text_of(now) + " now; what was opened when it was " + text_of(opened) +
+         " reaches nobody until it is that again";
+}
+
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   const auto mix = [&](const auto& bytes) {

@@ -27,6 +27,9 @@ bool look_at_ethernet(int socket, const std::string& name, Interface& out, std::
 /// `type`: PACKET_MR_UNICAST, or PACKET_MR_PROMISC for an interface that has no room for one address more.
 bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& interface, unsigned short type);
 
+/// What to say of an interface that is shared, and that was opened with another MAC address.
+std::string other_mac_problem(const MacAddress& now, const MacAddress& opened);
+
 /// A locally administered address that is the same in every run, and another one for another interface and other
 /// bypass addresses: containers call their interfaces alike, and several processes may share one.
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface);

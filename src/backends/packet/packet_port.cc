@@ -98,15 +98,30 @@ bool PacketPort::join(const Interface& interface) {
 void PacketPort::look() {
   Interface interface;
   if (!look_at_interface(tx_.get(), name_, interface)) return set_link(false);
-  if (shared_ != nullptr && interface.mac != mac_) return set_link(false);
-  if (interface.index != index_) {
-    std::string problem;
-    const bool kept = shared_ == nullptr || shared_->keep_from_kernel(interface.index, problem);
-    if (!problem.empty()) host->log(LogLevel::kWarn, (name_ + " was made anew: " + problem).c_str());
-    if (!kept || !attach(interface)) return set_link(false);
-    reopened_.fetch_add(1, std::memory_order_relaxed);
+  std::string problem;
+  const bool serves = follow(interface, problem);
+  say_of_link(name_, problem);
+  set_link(serves && interface.is_up);
+}
+
+// False: `problem` says what is the matter with the interface of our name.
+bool PacketPort::follow(const Interface& interface, std::string& problem) {
+  if (shared_ != nullptr && interface.mac != mac_) {
+    problem = other_mac_problem(interface.mac, mac_);
+    return false;
   }
-  set_link(interface.is_up);
+  if (interface.index == index_) return true;
+  if (shared_ != nullptr && !shared_->keep_from_kernel(interface.index, problem)) {
+    problem = "was made anew: " + problem;
+    return false;
+  }
+  if (attach(interface)) {
+    reopened_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  problem = "was made anew: " + (shared_ == nullptr ? denied(errno) : sharing_problem(errno));
+  if (shared_ != nullptr) shared_->leave_to_kernel();
+  return false;
 }
 
 // --- Receiving

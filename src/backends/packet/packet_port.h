@@ -42,6 +42,7 @@ class PacketPort final : public FramePort {
   bool make_rings();
   bool attach(const Interface& interface);
   bool join(const Interface& interface);
+  bool follow(const Interface& interface, std::string& problem);
   RxRing* next_ring();
   void take(const tpacket2_hdr& slot);
   std::size_t take_waiting(std::span<Packet*> out);

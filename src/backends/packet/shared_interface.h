@@ -21,6 +21,8 @@ class SharedInterface {
   [[nodiscard]] Descriptor ring_program(std::uint32_t shortest, std::uint32_t longest) const;
   /// From now on the kernel does not get what is steered. False: `problem` says why.
   bool keep_from_kernel(int interface, std::string& problem);
+  /// Until the next call of that.
+  void leave_to_kernel() { ingress_.close(); }
   [[nodiscard]] SteeringPoint point() const { return {flows_.descriptor(), mac_}; }
 
   bool steer(const FlowSpec& flow, bool add) { return flows_.steer(flow, add); }

@@ -169,8 +169,15 @@ bool XdpPort::open_copies(int interface) {
 // The socket stays with the interface that it was bound to: one made anew under the name is another one.
 void XdpPort::look() {
   Interface interface;
-  const bool there = look_at_interface(asking_.get(), name_, interface) && interface.index == index_ && interface.is_up;
-  set_link(there && (shared_ == nullptr || interface.mac == mac_));
+  if (!look_at_interface(asking_.get(), name_, interface)) return set_link(false);
+  std::string problem;
+  if (interface.index != index_)
+    problem = "was made anew, and an AF_XDP socket stays with the one that has gone; use af_packet:" + name_ +
+              " where that happens";
+  else if (shared_ != nullptr && interface.mac != mac_)
+    problem = other_mac_problem(interface.mac, mac_);
+  say_of_link(name_, problem);
+  set_link(problem.empty() && interface.is_up);
 }
 
 // --- Chunks: each is a Packet's header and its buffer

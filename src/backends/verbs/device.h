@@ -45,7 +45,7 @@ class Device {
   bool steer(const FlowSpec& flow, bool add);
   /// What is steered here, or will be once the device is back.
   [[nodiscard]] std::vector<FlowSpec> flows() const { return flows_.steered(); }
-  [[nodiscard]] bool is_steered(const FlowSpec& flow) const { return flows_.users(flow) != 0; }
+  [[nodiscard]] bool is_steered(const FlowSpec& flow) const { return flows_.is_steered(flow); }
   /// It is asked for no flow any more until remake().
   void suspend_flows() { flows_.suspend(); }
   /// Gives everything back; nothing is written into the memory any more.

@@ -153,10 +153,10 @@ std::vector<FlowSpec> FlowRules::steered() const {
   return flows;
 }
 
-unsigned FlowRules::users(const FlowSpec& flow) const {
+bool FlowRules::is_steered(const FlowSpec& flow) const {
   const std::lock_guard lock(mutex_);
   const auto found = rules_.find(flow);
-  return found == rules_.end() ? 0 : found->second.users;
+  return found != rules_.end() && found->second.users != 0 && !found->second.refused;
 }
 
 }  // namespace bypass::verbs

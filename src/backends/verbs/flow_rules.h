@@ -45,8 +45,8 @@ class FlowRules {
   [[nodiscard]] std::size_t size() const;
   /// What is asked for and not refused.
   [[nodiscard]] std::vector<FlowSpec> steered() const;
-  /// Who have added it and not removed.
-  [[nodiscard]] unsigned users(const FlowSpec& flow) const;
+  /// Whether that one is among them.
+  [[nodiscard]] bool is_steered(const FlowSpec& flow) const;
 
  private:
   struct Rule {

@@ -84,26 +84,39 @@ bool KernelSide::open(const std::string& interface, packet::Wakeup& wakeup, std:
   packet::Interface found;
   if (!look(interface, found, problem)) return false;
   name_ = interface;
-  mac_ = found.mac;
-  interface_ = found.index;
-  moved_ = false;
-  netlink_ = Descriptor(open_raw(AF_NETLINK, NETLINK_ROUTE));
+  return watch(found, wakeup, problem);
+}
+
+bool KernelSide::follow(packet::Wakeup& wakeup, std::string& problem) {
+  packet::Interface found;
+  moved_ = look(name_, found, problem) && found.mac == mac_;
+  problem.clear();
+  return moved_ && watch(found, wakeup, problem);  // else what is heard of it next tells
+}
+
+// What there is stays as it is until there is all that takes its place.
+bool KernelSide::watch(const packet::Interface& found, packet::Wakeup& wakeup, std::string& problem) {
+  Descriptor news(open_raw(AF_NETLINK, NETLINK_ROUTE));
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = RTMGRP_NEIGH | RTMGRP_LINK;
-  if (!netlink_.is_open() || libc.bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    problem = "the kernel does not tell of the neighbours on " + interface + ": " + strerrordesc_np(errno);
+  if (!news.is_open() || libc.bind(news.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    problem = "the kernel does not tell of the neighbours on " + name_ + ": " + strerrordesc_np(errno);
     return false;
   }
-  (void)libc.setsockopt(netlink_.get(), SOL_SOCKET, SO_RCVBUF, &kBehind, sizeof kBehind);
+  (void)libc.setsockopt(news.get(), SOL_SOCKET, SO_RCVBUF, &kBehind, sizeof kBehind);
+  netlink_ = std::move(news);
+  mac_ = found.mac;
+  interface_ = found.index;
+  moved_ = false;
   wakeup.add(netlink_.get());
   // Without it (it needs CAP_NET_RAW, as the queue pair does) errors are not heard of; TCP lives without them.
   icmp_ = Descriptor(open_raw(AF_INET, IPPROTO_ICMP));
   icmp_filter filter{};
   filter.data = ~(1U << ICMP_DEST_UNREACH | 1U << ICMP_TIME_EXCEEDED | 1U << ICMP_PARAMETERPROB);
   if (!icmp_.is_open() || libc.setsockopt(icmp_.get(), SOL_RAW, ICMP_FILTER, &filter, sizeof filter) != 0 ||
-      libc.setsockopt(icmp_.get(), SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(),
-                      static_cast<socklen_t>(interface.size() + 1)) != 0)
+      libc.setsockopt(icmp_.get(), SOL_SOCKET, SO_BINDTODEVICE, name_.c_str(),
+                      static_cast<socklen_t>(name_.size() + 1)) != 0)
     icmp_.close();
   if (icmp_.is_open()) wakeup.add(icmp_.get());
   sockets_ = Descriptor(open_raw(AF_NETLINK, NETLINK_SOCK_DIAG));
@@ -244,14 +257,10 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
   return n;
 }
 
-// Whether the stack was told of another MAC address, or of none: by this process, that is, and the one that had the
-// port before may have told it.
-bool KernelSide::is_news(std::uint32_t address, const MacAddress& mac) {
-  auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& k) { return k.address == address; });
-  if (known != known_.end() && known->mac == mac) return false;
-  if (known == known_.end()) known = known_.begin() + static_cast<std::ptrdiff_t>(next_known_++ % known_.size());
-  *known = {address, mac};
-  return true;
+// What the stack was told of it by this process, that is: the one that had the port before may have told it, too.
+KernelSide::Known* KernelSide::known_of(std::uint32_t address) {
+  const auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& k) { return k.address == address; });
+  return known == known_.end() ? nullptr : &*known;
 }
 
 void KernelSide::ask_again() const {
@@ -264,9 +273,11 @@ void KernelSide::ask_again() const {
 Packet* KernelSide::answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac) {
   const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == address; });
   const bool is_asked = asked != open_.end();
-  if (!is_news(address, mac) && !is_asked) return nullptr;
+  Known* const known = known_of(address);
+  if (!is_asked && known != nullptr && known->mac == mac) return nullptr;
   Packet* const frame = pool.take();
   if (frame == nullptr) return nullptr;
+  (known != nullptr ? *known : known_[next_known_++ % known_.size()]) = {address, mac};
   frame->len = frame->frame_len = sizeof(wire::Ethernet) + sizeof(wire::Arp);
   auto& ethernet = wire::at<wire::Ethernet>(*frame, 0);
   ethernet.destination = mac_;

@@ -13,6 +13,7 @@
 
 #include "backends/packet/descriptor.h"
 #include "backends/packet/frame_pool.h"
+#include "backends/packet/interface.h"
 #include "backends/packet/wakeup.h"
 #include "stack/address.h"
 #include "stack/packet.h"
@@ -28,6 +29,8 @@ class KernelSide {
   static bool is_there(const std::string& interface, const MacAddress& mac, std::string& problem);
   /// Of the interface of that name. False: `problem`.
   bool open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem);
+  /// The same for the one that has the name and MAC address now. False: `problem`, if has_moved() holds still.
+  bool follow(packet::Wakeup& wakeup, std::string& problem);
   /// The interface's. (An address that a GID is made of need not tell it: RFC 7217.)
   [[nodiscard]] const MacAddress& mac() const { return mac_; }
   /// The interface's number.
@@ -44,10 +47,17 @@ class KernelSide {
   /// says so, while questions are open, and every now and then.
   std::size_t receive(packet::FramePool& pool, std::span<Packet*> out);
   [[nodiscard]] bool has_questions() const { return questions_ != 0; }
-  /// Another interface has the name now, by what receive() has heard: open() is for that.
+  /// Another interface has the name now, by what receive() has heard: follow() is for that.
   [[nodiscard]] bool has_moved() const { return moved_; }
 
  private:
+  struct Known {
+    std::uint32_t address = 0;  // host order; 0: none
+    MacAddress mac;
+  };
+
+  Known* known_of(std::uint32_t address);
+  bool watch(const packet::Interface& found, packet::Wakeup& wakeup, std::string& problem);
   bool has_connection(const std::byte* addresses, const std::byte* ports) const;
   void ask(std::uint32_t address);
   bool request(std::uint16_t type, std::uint16_t flags, std::uint8_t neighbour_flags, std::uint32_t address) const;
@@ -55,7 +65,6 @@ class KernelSide {
   std::size_t read_neighbours(packet::FramePool& pool, std::span<Packet*> out);
   std::size_t read_errors(packet::FramePool& pool, std::span<Packet*> out) const;
   Packet* answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac);
-  bool is_news(std::uint32_t address, const MacAddress& mac);
   void ask_again() const;
   [[nodiscard]] bool is_another() const;
 
@@ -72,10 +81,6 @@ class KernelSide {
   std::array<Question, 64> open_{};
   std::size_t questions_ = 0;
   std::size_t next_ = 0;
-  struct Known {
-    std::uint32_t address = 0;  // host order; 0: none
-    MacAddress mac;
-  };
   std::array<Known, 512> known_{};  // what the stack was told last; as many as it has neighbours
   std::size_t next_known_ = 0;
 };

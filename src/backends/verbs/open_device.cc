@@ -57,17 +57,19 @@ ibv_context* open_device(const Verbs& verbs, const std::string& name, std::strin
   }
   ibv_context* opened = nullptr;
   std::string known;
+  bool found = false;
   int error = 0;
   for (int i = 0; i < count && opened == nullptr; i++) {
     const std::string each = verbs.get_device_name(devices[i]);
     known += (known.empty() ? "" : ", ") + each;
     if (each != name) continue;
+    found = true;
     opened = verbs.open_device(devices[i]);
     error = errno;
   }
   verbs.free_device_list(devices);
   if (opened != nullptr) return opened;
-  if (error != 0)
+  if (found)
     say_refused(verbs, error, problem);
   else
     say_unknown(name, known, problem);

@@ -24,6 +24,10 @@ static_assert((SendQueue::kMostSegments - 1) * packet::FramePool::kLargeRoom >= 
 constexpr std::uint32_t kLargestMtu =
     packet::FramePool::kLarge.buffer - kTxHeadroom - static_cast<std::uint32_t>(sizeof(wire::Ethernet));
 
+bool is_connection(const FlowSpec& flow) {
+  return flow.remote.port != 0;
+}
+
 bool is_arp(const Packet* frame) {
   return wire::at<wire::Ethernet>(*frame, 0).type == wire::kEtherTypeArp;
 }
@@ -249,7 +253,7 @@ bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
     attend();
   const bool done = device_.steer(flow, add);
-  if (guard_.is_open() && done) guard_.keep(flow, add || device_.is_steered(flow));
+  if (guard_.is_open() && done) guard_.keep(flow, (serves_ || is_connection(flow)) && device_.is_steered(flow));
   return done;
 }
 
@@ -349,10 +353,15 @@ void VerbsPort::attend() {
   }
 }
 
-// Made anew under its name: what the kernel tells is told of that one, and the device finds it by itself.
+// Made anew under its name: what the kernel tells is told of that one, and the device finds it by itself. What does not
+// work now is tried again at the next look.
 void VerbsPort::follow_interface() {
   std::string problem;
-  if (!kernel_.open(interface_, wakeup_, problem) || !keep_flows_again(problem)) device_.log(LogLevel::kWarn, problem);
+  const bool follows = kernel_.follow(wakeup_, problem);
+  if (follows && !keep_flows_again(problem)) problem = "its connections are not kept from the kernel: " + problem;
+  if (problem.empty() || problem == follow_problem_) return;
+  follow_problem_ = problem;
+  device_.log(LogLevel::kWarn, interface_ + " was made anew: " + problem);
 }
 
 bool VerbsPort::keep_flows_again(std::string& problem) {
@@ -367,9 +376,13 @@ void VerbsPort::repair() {
   if (failed_.load(std::memory_order_relaxed)) leave();  // it would be no better the next time
 }
 
-// What the device has been given stays its own until it is closed: it may write there still.
+// What the device has been given stays its own until it is closed: it may write there still. Connections may go on once
+// it is back; who wants a new one meanwhile is told so by the kernel.
 void VerbsPort::leave() {
   serves_ = false;
+  if (guard_.is_open())
+    for (const FlowSpec& flow : device_.flows())
+      if (!is_connection(flow)) guard_.keep(flow, false);
   set_link(false);
   wakeup_.remove(device_.wait_descriptor());
   device_.suspend_flows();
@@ -388,7 +401,8 @@ void VerbsPort::resume() {
     device_.log(LogLevel::kWarn, problem);
     return leave();
   }
-  if (!keep_flows_again(problem)) device_.log(LogLevel::kInfo, problem);
+  if (!keep_flows_again(problem))
+    device_.log(LogLevel::kInfo, "its connections are not kept from the kernel: " + problem);
   failed_.store(false, std::memory_order_relaxed);
   serves_ = true;
   begin();

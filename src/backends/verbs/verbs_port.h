@@ -77,6 +77,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   std::atomic<bool> trouble_{false};  // receive() shall see to that, or to the watch's stage
   KernelSide kernel_;                 // of an interface that is shared with it
   std::string interface_;             // the name of that
+  std::string follow_problem_;        // said last, when that was made anew
   Keepsake keepsake_;                 // of a family
   packet::FlowGuard guard_;           // … over this port's flows
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
