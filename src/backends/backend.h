@@ -67,7 +67,8 @@ struct Keepsake {
 /// The process as a backend sees it. Function pointers, because plugin and host share no C++ runtime.
 struct Host {
   std::uint32_t abi = kBackendAbi;
-  /// libc's own function of that name, never our interposer of it. Null when libc lacks it.
+  /// libc's own function of that name, never our interposer of it, and never a cancellation point (pthreads(7)): ports
+  /// are called with locks held. Null when libc lacks it.
   void* (*libc)(const char* name) = nullptr;
   /// Descriptors are born at or above this number, CLOEXEC; re-read at each use (RLIMIT_NOFILE may change).
   int (*descriptor_base)() = nullptr;

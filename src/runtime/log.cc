@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "socket/cancellation.h"
+
 namespace bypass::runtime {
 
 constinit std::atomic<LogLevel> g_log_level{LogLevel::kWarn};
@@ -83,7 +85,9 @@ bool still_the_file(int fd) {
   return fstat(fd, &now) == 0 && g_file.is(now);
 }
 
+// Lines are written with locks held: no cancellation point.
 void put(const char* line, std::size_t length) {
+  const socket::CancellationOff off;
   const int saved_errno = errno;
   const int fd = g_fd.load(std::memory_order_relaxed);
   if (fd >= 0) {

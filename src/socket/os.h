@@ -64,6 +64,15 @@ inline long open(const char* path, int flags) {
 inline long read(int fd, void* data, std::size_t bytes) {
   return call(SYS_read, fd, address(data), static_cast<long>(bytes));
 }
+/// eventfd(2)'s counter: adds to it, takes what is there (of a semaphore 1). Cannot fail in any way that a caller could
+/// mend.
+inline void eventfd_add(int fd, std::uint64_t count) {
+  call(SYS_write, fd, address(&count), sizeof count);
+}
+inline void eventfd_take(int fd) {
+  std::uint64_t count = 0;
+  read(fd, &count, sizeof count);
+}
 /// What poll() says of the descriptor now. No cancellation point, unlike libc's: it may stand inside the lock.
 inline short poll_now(int fd, short events) {
   pollfd item{fd, events, 0};

@@ -21,6 +21,8 @@
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "runtime/unwinder.h"
+#include "socket/cancellation.h"
+#include "socket/os.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/setup.h"
 #include "stack/context.h"
@@ -95,6 +97,7 @@ rdma::DeviceConfig device_config(const runtime::PortConfig& wire) {
 // --- Opening and closing
 
 Adapter* Adapter::attach(std::size_t index) {
+  const socket::CancellationOff uncancelled;
   const runtime::Inside inside;
   const TableLock lock;
   static const int hooks =
@@ -118,6 +121,7 @@ Adapter* Adapter::attach(std::size_t index) {
 }
 
 void Adapter::detach() {
+  const socket::CancellationOff uncancelled;
   const runtime::Inside inside;
   const TableLock lock;
   if (--users_ > 0) return;
@@ -510,14 +514,13 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
     ppoll(nullptr, 0, &tick, nullptr);
     return;
   }
-  eventfd_t count = 0;
-  if (items[0].revents != 0) eventfd_read(wake_fd_, &count);
+  if (items[0].revents != 0) socket::os::eventfd_take(wake_fd_);
 }
 
 void Adapter::wake_progress() {
   if (woken_) return;
   woken_ = true;
-  eventfd_write(wake_fd_, 1);
+  socket::os::eventfd_add(wake_fd_, 1);
 }
 
 }  // namespace bypass::softverbs

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "socket/cancellation.h"
 #include "socket/clock.h"
 #include "softverbs/abi/event_queue.h"
 #include "softverbs/abi/turn_lock.h"
@@ -126,8 +125,9 @@ class Adapter {
   Instant sleeps_until_{};
 };
 
-/// The lock for as long as it lives. Ends by handing on the events that the engine has made. No thread is cancelled
-/// meanwhile: the system calls within are nothing that a program knows of.
+/// The lock for as long as it lives. Ends by handing on the events that the engine has made. Nothing within is a
+/// cancellation point (pthreads(7)): a thread that was cancelled would leave the lock taken. Ports and log see to it
+/// for themselves (Host::libc), so that a turn pays nothing for it.
 class Adapter::Turn {
  public:
   explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock_.lock(); }
@@ -171,7 +171,6 @@ class Adapter::Turn {
   void sleeps(bool asleep);
 
  private:
-  const socket::CancellationOff uncancelled_;
   Adapter& adapter_;
 };
 

@@ -6,11 +6,14 @@
 
 #include <cerrno>
 
+#include "socket/cancellation.h"
+#include "socket/os.h"
 #include "softverbs/abi/setup.h"
 
 namespace bypass::softverbs {
 
 EventSignal::~EventSignal() {
+  const socket::CancellationOff off;
   if (fd_ >= 0) close(fd_);
   close_own(own_fd_);
   close_own(sleep_fd_);
@@ -26,19 +29,18 @@ bool EventSignal::open() {
 }
 
 void EventSignal::raise() const {
-  eventfd_write(own_fd_, 1);
+  socket::os::eventfd_add(own_fd_, 1);
 }
 
 // Never blocks: raise() has been called, and nobody else reads.
 void EventSignal::lower() const {
-  eventfd_t count = 0;
-  eventfd_read(own_fd_, &count);
+  socket::os::eventfd_take(own_fd_);
 }
 
 void EventSignal::wake_sleeper() {
   if (sleepers_ == 0) return;
   sleepers_--;
-  eventfd_write(sleep_fd_, 1);
+  socket::os::eventfd_add(sleep_fd_, 1);
 }
 
 bool EventSignal::is_blocking() const {
@@ -64,10 +66,7 @@ void EventSignal::abandon_wait() {
     sleepers_--;
     return;
   }
-  const int error = errno;
-  eventfd_t count = 0;
-  eventfd_read(sleep_fd_, &count);
-  errno = error;
+  socket::os::eventfd_take(sleep_fd_);
 }
 
 }  // namespace bypass::softverbs

@@ -12,6 +12,8 @@
 #include "runtime/host.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
+#include "socket/cancellation.h"
+#include "socket/os.h"
 
 namespace bypass::softverbs {
 namespace {
@@ -36,6 +38,7 @@ void open_log(Config& config) {
 }
 
 const Config* load() {
+  const socket::CancellationOff uncancelled;
   auto* const config = new Config(runtime::load_config(environ, runtime::toml_reader()));
   open_log(*config);
   return config;
@@ -76,7 +79,7 @@ bool is_hosted() {
 int own_high(int fd) {
   if (fd < 0) return fd;
   if (const int high = fcntl(fd, F_DUPFD_CLOEXEC, host().descriptor_base()); high >= 0) {
-    close(fd);
+    socket::os::close(fd);
     fd = high;
   }
   host().own_descriptor(fd, true);
@@ -86,7 +89,7 @@ int own_high(int fd) {
 void close_own(int fd) {
   if (fd < 0) return;
   host().own_descriptor(fd, false);
-  close(fd);
+  socket::os::close(fd);
 }
 
 }  // namespace bypass::softverbs

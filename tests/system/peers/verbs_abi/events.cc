@@ -391,7 +391,33 @@ void cancelled_threads_leave_everything_usable() {
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
 
+// Of all calls only those that wait for events are cancellation points: a thread that is told to end does so there.
+void calls_are_no_cancellation_points() {
+  std::atomic<unsigned> rounds{0};
+  std::thread told_to_end([&] {
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    Device device;
+    for (unsigned round = 0; round < 20; round++) {
+      ibv_comp_channel* const channel = ibv_create_comp_channel(device.context);
+      ibv_cq* const cq = ibv_create_cq(device.context, 16, nullptr, channel, 0);
+      {
+        Pair pair(device, cq);
+        CHECK(ibv_req_notify_cq(cq, 0) == 0);
+        exchange(device, pair, cq);  // an event is told of
+      }
+      CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+      rounds++;
+    }
+    ibv_async_event event{};
+    (void)ibv_get_async_event(device.context, &event);
+    CHECK(!"the wait for an event is no cancellation point");
+  });
+  told_to_end.join();
+  CHECK(rounds == 20);
+}
+
 constexpr Case kCases[] = {
+    {"calls_are_no_cancellation_points", calls_are_no_cancellation_points},
     {"cancelled_threads_leave_everything_usable", cancelled_threads_leave_everything_usable},
     {"channel_that_does_not_block", channel_that_does_not_block},
     {"sleepers_are_woken", sleepers_are_woken},
