@@ -8,6 +8,7 @@
 #include "observe/layout.h"
 #include "runtime/process_graph.h"
 #include "runtime/startup.h"
+#include "socket/at_once.h"
 #include "socket/local.h"
 #include "stack/counters.h"
 
@@ -84,13 +85,14 @@ Duration publish(void* process_pointer) {
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kOfStack = sizeof(StackCounters) / sizeof(std::uint64_t);
-  std::uint64_t values[kOfStack + 11]{};
+  std::uint64_t values[kOfStack + 12]{};
   std::memcpy(values, &counters, sizeof counters);
   values[kOfStack] = socket::local_counts.shared;
   values[kOfStack + 1] = socket::local_counts.refused;
-  values[kOfStack + 2] = socket::local_counts.at_once;
+  values[kOfStack + 2] = socket::at_once_counts.local;
+  values[kOfStack + 3] = socket::at_once_counts.stream;
   if (p.links != nullptr && p.links->valid()) {
-    std::uint64_t* at = values + kOfStack + 3;
+    std::uint64_t* at = values + kOfStack + 4;
     for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
       const fastpath::PeerTable::Counts& counts = p.links->table().count(mover);
       for (const std::uint64_t count : {counts.links_made, counts.links_failed, counts.lanes, counts.returns})

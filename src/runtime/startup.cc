@@ -69,6 +69,7 @@ std::vector<CounterInfo> counter_table() {
   table.push_back({"local_shared", "connections", "within the host, that got memory which both ends share"});
   table.push_back({"local_refused", "connections", "within the host, that did not, and stay the kernel's"});
   table.push_back({"local_at_once", "calls", "that read or wrote such memory and had nothing else to do"});
+  table.push_back({"at_once", "calls", "that read or wrote a connection of the stack's and had nothing else to do"});
   table.push_back({"rdma_links", "links", "to accelerated peers over RDMA, that have come up"});
   table.push_back({"rdma_links_failed", "links", "that were lost, and whose connections went on over TCP"});
   table.push_back({"rdma_lanes", "connections", "that were given a place on a link"});

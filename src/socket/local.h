@@ -69,7 +69,6 @@ extern LocalEnvironment local_environment;
 struct LocalCounts {
   std::uint64_t shared = 0;   // both ends had the memory
   std::uint64_t refused = 0;  // not, and no further attempt is made
-  std::uint64_t at_once = 0;  // transfers that took a copy and no more
 };
 extern LocalCounts local_counts;
 

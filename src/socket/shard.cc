@@ -9,6 +9,7 @@
 
 #include "fastpath/peer_links.h"
 #include "socket/api.h"
+#include "socket/cancellation.h"
 #include "socket/local.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
@@ -70,11 +71,18 @@ void Shard::enter() {
   fresh_ = true;
 }
 
+void ShortHold::end_work() {
+  shard_.leave();
+  shard_.lock_.unlock();
+  wake_collected();
+}
+
 // Before frames leave that ask for answers. What another process than the ports' owner has noted is left to the owner.
 void Shard::steer() {
   if (stack_.network().flows().pending().empty()) [[likely]]
     return;
   if (!owns_wires_) return wires_->frames_left.store(true, std::memory_order_relaxed);
+  const CancellationOff off;  // devices and the kernel are asked
   steer_noted_flows(stack_, context_);
   const std::uint32_t told = wires_->told.load(std::memory_order_relaxed);
   wires_->told.store((told | 1) + 1, std::memory_order_relaxed);
@@ -186,18 +194,47 @@ void Shard::serve_family() {
 std::size_t Shard::receive(std::uint16_t port) {
   std::array<Packet*, kBurst> frames;
   PortQueue& queue = context_.queues[port];
-  std::size_t n = queue.port()->receive(queue.queue(), frames);
+  const std::size_t n = queue.port()->receive(queue.queue(), frames);
   if (queue.port()->link_ups() != link_ups_[port]) [[unlikely]] {
     link_ups_[port] = queue.port()->link_ups();
     stack_.counters().steer_lost += queue.port()->take_steer_lost();
     stack_.on_link_up(context_, port);
   }
-  if (n == 0) return 0;
-  const std::size_t received = n;
+  if (n != 0) take_in(port, {frames.data(), n});
+  return n;
+}
+
+void Shard::take_in(std::uint16_t port, std::span<Packet*> frames) {
+  std::size_t n = frames.size();
   if (wires_->members.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    n = copy_to_arena({frames.data(), n});
-  stack_.on_frames(context_, port, {frames.data(), n});
-  return received;
+    n = copy_to_arena(frames);
+  stack_.on_frames(context_, port, frames.first(n));
+}
+
+bool Shard::may_glance() const {
+  const bool alone = owns_wires_ && wires_->members.load(std::memory_order_relaxed) == 0;
+  const bool links = links_ != nullptr && links_->table().used != 0;
+  return alone && !links && !has_active_local() && !stack_.output_pending();
+}
+
+// What is no frame (a link that has come up, timers, output that waits, links to peers) waits for the next poll, some
+// microseconds at the most.
+bool Shard::glance(ShortHold& hold) {
+  bool come = false;
+  for (std::uint16_t i = 0; i < context_.ports; i++) {
+    std::array<Packet*, kBurst> frames;
+    PortQueue& queue = context_.queues[i];
+    const std::size_t n = queue.port()->receive(queue.queue(), frames);
+    if (n == 0) continue;
+    hold.work();
+    take_in(i, {frames.data(), n});
+    come = true;
+  }
+  if (!come) return false;
+  fresh_ = false;
+  last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
+  if (stack_.next_timeout() <= context_.now) stack_.on_timers(context_);
+  return true;
 }
 
 // Another process cannot read the device's memory. What the arena has no room for is lost, as on a full card.

@@ -33,6 +33,8 @@ namespace bypass::socket {
 void dispatch_events(Stack& stack);
 void wake_collected();
 
+class ShortHold;
+
 class Shard {
  public:
   /// `ports` may still be empty: they are opened late.
@@ -49,6 +51,10 @@ class Shard {
   std::optional<std::size_t> poll();
   /// The same with the lock already held.
   std::size_t poll_locked();
+  /// One look at the ports alone, which leaves everything as it is where nothing has come. True: something has, and is
+  /// delivered, as poll_locked() would have done. Only where the ports are this process's, and no other's.
+  bool glance(ShortHold& hold);
+  [[nodiscard]] bool may_glance() const;
   /// The last poll_locked() found no frame, no timer due and no output waiting.
   [[nodiscard]] bool poll_was_idle() const { return idle_; }
 
@@ -132,6 +138,7 @@ class Shard {
 
  private:
   friend class Guard;
+  friend class ShortHold;
   void enter();  // after the lock is taken
   void leave();  // before it is let go of
   void stop_if_ended();
@@ -140,6 +147,7 @@ class Shard {
   void call_sleepers(Instant next);
   void serve_family();
   std::size_t receive(std::uint16_t port);
+  void take_in(std::uint16_t port, std::span<Packet*> frames);
   std::size_t copy_to_arena(std::span<Packet*> frames);
   void leave_to_owner(Instant next);
 
@@ -188,7 +196,7 @@ class HandlersOff {
 };
 
 /// Holds the shard's lock for an instant, if it is free: for what needs no time, brings about no output and no event,
-/// and makes no call of the kernel's that is a cancellation point. Ask held().
+/// unless work() is called first, and makes no call of the kernel's that is a cancellation point. Ask held().
 class ShortHold {
  public:
   explicit ShortHold(Shard& shard) : shard_(shard), held_(shard.lock().try_lock_if_free()) {
@@ -198,17 +206,31 @@ class ShortHold {
     held_ = false;
   }
   ~ShortHold() {
-    if (held_ && shard_.lock().unlock()) [[unlikely]]
+    if (works_)
+      end_work();
+    else if (held_ && shard_.lock().unlock()) [[unlikely]]
       wake_collected();
   }
   ShortHold(const ShortHold&) = delete;
   ShortHold& operator=(const ShortHold&) = delete;
   [[nodiscard]] bool held() const { return held_; }
+  /// From here on it is a hold like a Guard's: it has a time, and sends and tells what it has brought about at its end.
+  /// The stack, the ports and the links do nothing on the way that a thread could be cancelled in.
+  Context& work() {
+    if (!works_) {
+      works_ = true;
+      shard_.enter();
+    }
+    return shard_.context();
+  }
 
  private:
+  void end_work();
+
   const HandlersOff off_;
   Shard& shard_;
   bool held_;
+  bool works_ = false;
 };
 
 /// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,

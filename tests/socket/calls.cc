@@ -21,6 +21,24 @@ const sockaddr* as_base(const sockaddr_in& name) {
   return reinterpret_cast<const sockaddr*>(&name);
 }
 
+// As src/preload makes them: the short way first.
+long send_as_preload(socket::File& file, int fd, const socket::Message& message, int flags) {
+  if (message.control_length == 0) {
+    if (const auto bytes = socket::send_at_once(file, message.data, flags)) return *bytes;
+  }
+  bool sigpipe = false;
+  return socket::send(file, fd, message, flags, sigpipe);
+}
+long receive_as_preload(socket::File& file, int fd, socket::Message& message, int flags) {
+  if (const auto bytes = socket::receive_at_once(file, message.data, flags)) {
+    message.name_length = 0;
+    message.control_length = 0;
+    message.flags = 0;
+    return *bytes;
+  }
+  return socket::receive(file, fd, message, flags);
+}
+
 }  // namespace
 
 BothSides::BothSides() {
@@ -130,8 +148,7 @@ long Calls::send(int fd, std::string_view bytes, int flags) {
   const iovec data{const_cast<char*>(bytes.data()), bytes.size()};
   socket::Message message;
   message.data = {&data, 1};
-  bool sigpipe = false;
-  return socket::send(*file, fd, message, flags, sigpipe);
+  return send_as_preload(*file, fd, message, flags);
 }
 
 long Calls::send_to(int fd, std::string_view bytes, const sockaddr_in& to, int flags) {
@@ -142,15 +159,14 @@ long Calls::send_to(int fd, std::string_view bytes, const sockaddr_in& to, int f
   message.data = {&data, 1};
   message.name = const_cast<sockaddr*>(as_base(to));
   message.name_length = sizeof to;
-  bool sigpipe = false;
-  return socket::send(*file, fd, message, flags, sigpipe);
+  return send_as_preload(*file, fd, message, flags);
 }
 
 long Calls::receive_message(int fd, msghdr& header, int flags) {
   socket::File* file = find(fd);
   if (file == nullptr) return result(::recvmsg(fd, &header, flags));
   socket::Message message = socket::message_of(header);
-  const long r = socket::receive(*file, fd, message, flags);
+  const long r = receive_as_preload(*file, fd, message, flags);
   if (r >= 0) socket::report(message, header, flags);
   return r;
 }
@@ -158,8 +174,7 @@ long Calls::receive_message(int fd, msghdr& header, int flags) {
 long Calls::send_message(int fd, const msghdr& header, int flags) {
   socket::File* file = find(fd);
   if (file == nullptr) return result(::sendmsg(fd, &header, flags));
-  bool sigpipe = false;
-  return socket::send(*file, fd, socket::message_of(header), flags, sigpipe);
+  return send_as_preload(*file, fd, socket::message_of(header), flags);
 }
 
 long Calls::send_many(int fd, std::vector<mmsghdr>& messages, int flags) {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <tuple>
 
+#include "socket/at_once.h"
 #include "socket/calls.h"
 #include "socket/kernel_table.h"
 #include "socket/world.h"
@@ -115,6 +116,59 @@ TEST_P(StreamTest, Bind_BeforeConnect_KeepsThePort) {
   sockaddr_in peer{};
   EXPECT_GE(calls.accept(listener, 0, &peer), 0);
   EXPECT_EQ(peer.sin_port, bound.sin_port);
+}
+
+// What is in no way of the usual takes the short way: counted, so that nothing slower takes its place unseen.
+TEST_P(StreamTest, ShortTransfers_OfAQuietConnection_AreMadeAtOnce) {
+  const auto [client, server] = calls.connected();
+  const std::uint64_t before = socket::at_once_counts.stream;
+  std::string got;
+  for (int i = 0; i < 100; i++) {
+    ASSERT_EQ(calls.send(client, "question"), 8);
+    await(calls, server, POLLIN);  // polls the wire: no call that follows has to
+    ASSERT_EQ(calls.receive(server, got), 8);
+    ASSERT_EQ(got, "question");
+    ASSERT_EQ(calls.send(server, "answer"), 6);
+    await(calls, client, POLLIN);
+    ASSERT_EQ(calls.receive(client, got), 6);
+    ASSERT_EQ(got, "answer");
+  }
+  const std::uint64_t made = socket::at_once_counts.stream - before;
+  EXPECT_TRUE(!calls.bypass() || made > 200) << made << " of 400";
+}
+
+// With bytes that are not all wanted, in several pieces, at both ends of a call's many buffers.
+TEST_P(StreamTest, ShortTransfers_InPieces_KeepTheirOrder) {
+  const auto [client, server] = calls.connected();
+  std::string sent(3000, '\0'), got(3000, '\0');
+  for (std::size_t i = 0; i < sent.size(); i++) sent[i] = static_cast<char>(i * 7 + i / 256);
+  iovec out[3] = {{sent.data(), 1}, {sent.data() + 1, 0}, {sent.data() + 1, 1999}};
+  msghdr header{};
+  header.msg_iov = out;
+  header.msg_iovlen = 3;
+  ASSERT_EQ(calls.send_message(client, header, MSG_NOSIGNAL), 2000);
+  ASSERT_EQ(calls.send(client, std::string_view(sent).substr(2000)), 1000);
+  std::size_t at = 0;
+  for (const std::size_t room : {1U, 700U, 5U, 3000U}) {
+    iovec in[2] = {{got.data() + at, room / 2}, {got.data() + at + room / 2, std::min(room, 3000 - at) - room / 2}};
+    header.msg_iov = in;
+    header.msg_iovlen = 2;
+    if (room == 3000U) in[0].iov_len = 1, in[1] = {got.data() + at + 1, 3000 - at - 1};
+    await(calls, server, POLLIN);
+    const long r = calls.receive_message(server, header);
+    ASSERT_GT(r, 0);
+    ASSERT_LE(static_cast<std::size_t>(r), room);
+    at += static_cast<std::size_t>(r);
+  }
+  while (at < 3000) {
+    iovec rest{got.data() + at, 3000 - at};
+    header.msg_iov = &rest;
+    header.msg_iovlen = 1;
+    const long r = calls.receive_message(server, header);
+    ASSERT_GT(r, 0);
+    at += static_cast<std::size_t>(r);
+  }
+  EXPECT_EQ(got, sent);
 }
 
 TEST_P(StreamTest, Receive_OnEmptyNonBlocking_WouldBlock) {

@@ -3,6 +3,7 @@
 // Everything else is local_transfer.cc's.
 #include <algorithm>
 
+#include "socket/at_once.h"
 #include "socket/io_cursor.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
@@ -17,10 +18,8 @@ using Rx = shm::Switch::Rx;
 
 namespace {
 
-constexpr int kTakenFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE;
-/// Holds of a blocking receive, and looks in each, together some microseconds: an answer that comes at once comes
-/// before the last of them. Between the holds others have the lock.
-constexpr int kHolds = 24, kLooks = 32;
+/// Looks at the ring in one hold of a receive that may wait.
+constexpr int kLooks = 32;
 
 /// Null: there is something to be done first.
 [[gnu::always_inline]] inline LocalLink* usual_link(Socket& socket) {
@@ -72,10 +71,9 @@ void copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, st
   cursor.read(parts.part[1].data(), bytes - first);
 }
 
-constexpr long kNothingYet = -1, kNotSo = -2;
+}  // namespace
 
-/// Bytes; kNothingYet: none, and the call may wait for them; kNotSo: not in this way.
-long look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
+long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   const ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
@@ -94,43 +92,22 @@ long look(Socket& socket, std::span<const iovec> data, std::size_t total, int fl
   if (bytes > kCopyInLock) return kNotSo;
   copy_out(data, parts, bytes);
   if (consumer.consume(link->in, bytes)) link->channel.wake();
-  local_counts.at_once++;
+  at_once_counts.local++;
   return static_cast<long>(bytes);
 }
 
-}  // namespace
-
-std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int flags) {
-  if (!is_local(file) || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return std::nullopt;
-  const std::size_t total = total_bytes(data);
-  if (total == 0) return std::nullopt;
-  const unsigned handlers = thread_signals.seen;
-  long r = look(socket_of(file), data, total, flags);
-  for (int i = 1; r == kNothingYet && i < kHolds && spinning_pays(); i++) {
-    __builtin_ia32_pause();  // somebody else's chance to have the lock
-    r = look(socket_of(file), data, total, flags);
-  }
-  if (r == kNothingYet && thread_signals.seen != handlers) return kInterrupted;
-  return r > 0 ? std::optional(r) : std::nullopt;
-}
-
-std::optional<long> send_at_once(File& file, std::span<const iovec> data, int flags) {
-  if (!is_local(file) || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return std::nullopt;
-  const std::size_t total = total_bytes(data);
-  if (total == 0 || total > kCopyInLock) return std::nullopt;
-  Socket& socket = socket_of(file);
+long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t total) {
   const ShortHold hold(shard());
-  if (!hold.held()) return std::nullopt;
+  if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
-  if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting))
-    return std::nullopt;
-  if (!is_kernel_well(*link)) return std::nullopt;  // it knows what to say
+  if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
+  if (!is_kernel_well(*link)) return kNotSo;  // it knows what to say
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
-  if (room.size() < total) return std::nullopt;
+  if (room.size() < total) return kNotSo;
   copy_in(data, room, total);
   if (producer.publish(link->out, total)) link->channel.wake();
-  local_counts.at_once++;
+  at_once_counts.local++;
   return static_cast<long>(total);
 }
 

@@ -1,0 +1,58 @@
+#include "socket/at_once.h"
+
+#include <optional>
+
+#include "socket/io_cursor.h"
+#include "socket/socket_wait.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+AtOnceCounts at_once_counts;
+
+namespace {
+
+constexpr int kTakenFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE;
+/// Looks of a blocking receive, together some microseconds: an answer that comes at once comes before the last of them.
+/// Between them others have the lock.
+constexpr int kLooks = 24;
+
+/// Null: not one of these connections.
+Socket* stream_of(File& file, int flags) {
+  if (file.kind != FileKind::kStream || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return nullptr;
+  return &socket_of(file);
+}
+
+}  // namespace
+
+std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int flags) {
+  Socket* const socket = stream_of(file, flags);
+  if (socket == nullptr) return std::nullopt;
+  const std::size_t total = total_bytes(data);
+  if (total == 0) return std::nullopt;
+  const Path path = socket->path.load(std::memory_order_relaxed);
+  if (path != Path::kLocal && path != Path::kBypass) return std::nullopt;
+  const auto look = path == Path::kLocal ? local_receive_look : stream_receive_look;
+  const unsigned handlers = thread_signals.seen;
+  long r = look(*socket, data, total, flags);
+  for (int i = 1; r == kNothingYet && i < kLooks && spinning_pays(); i++) {
+    __builtin_ia32_pause();  // somebody else's chance to have the lock
+    r = look(*socket, data, total, flags);
+  }
+  if (r == kNothingYet && thread_signals.seen != handlers) return kInterrupted;
+  return r > 0 ? std::optional(r) : std::nullopt;
+}
+
+std::optional<long> send_at_once(File& file, std::span<const iovec> data, int flags) {
+  Socket* const socket = stream_of(file, flags);
+  if (socket == nullptr) return std::nullopt;
+  const std::size_t total = total_bytes(data);
+  if (total == 0 || total > kCopyInLock) return std::nullopt;
+  const Path path = socket->path.load(std::memory_order_relaxed);
+  if (path != Path::kLocal && path != Path::kBypass) return std::nullopt;
+  const long r =
+      path == Path::kLocal ? local_send_look(*socket, data, total) : stream_send_look(*socket, data, total, flags);
+  return r > 0 ? std::optional(r) : std::nullopt;
+}
+
+}  // namespace bypass::socket
