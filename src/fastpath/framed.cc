@@ -305,8 +305,6 @@ void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
 
 // --- The usual
 
-/// Both directions are on the lane and none has anything to say over TCP: a call or a message changes nothing but the
-/// lane.
 bool FramedTcp::is_steady(const Tcb& tcb, const Framed& framed) {
   const Lane& lane = framed.lane;
   return lane.tx_path() == TxPath::kLane && lane.rx_path() == RxPath::kLane && framed.link != 0 &&

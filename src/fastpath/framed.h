@@ -148,6 +148,10 @@ class FramedTcp {
   /// `urgent`: the last byte is (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
   [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
+  /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is not to be gathered;
+  /// such a write has been committed to tcp::Engine.
+  [[nodiscard]] bool may_write_at_once(const tcp::Tcb& tcb, std::size_t bytes) const;
+  static void note_write(tcp::Tcb& tcb, std::size_t bytes);
 
   // --- Receiving
   [[nodiscard]] std::size_t readable(const tcp::Tcb& tcb) const;
@@ -174,6 +178,9 @@ class FramedTcp {
   void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
   /// Its turn after LinkEnd has taken messages for its lane, or has written some.
   void run_lane(Context& ctx, tcp::Tcb& tcb);
+  /// Both directions are on the lane and none has anything to say over TCP: a call or a message changes nothing but the
+  /// lane.
+  [[nodiscard]] static bool is_steady(const tcp::Tcb& tcb, const Framed& framed);
   /// For LinkEnd's table.
   [[nodiscard]] static ByteSource source(const tcp::Tcb& tcb);
 
@@ -200,7 +207,6 @@ class FramedTcp {
   void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
-  [[nodiscard]] static bool is_steady(const tcp::Tcb& tcb, const Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);

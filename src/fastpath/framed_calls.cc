@@ -16,6 +16,12 @@ namespace {
 constexpr std::size_t kSmallWrite = 1024;
 constexpr std::uint8_t kStream = 8;
 
+/// How many there are with one more, one behind the other; 0: this is none.
+std::uint8_t small_writes_with(const Tcb& tcb, const Framed& framed, std::size_t bytes) {
+  const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
+  return small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : std::uint8_t{0};
+}
+
 }  // namespace
 
 // --- Sending
@@ -43,13 +49,24 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   Framed& framed = of(tcb);
   Lane& lane = framed.lane;
   lane.write(tcb.ring.end() - before);
-  const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
-  framed.small_writes = small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : 0;
+  framed.small_writes = small_writes_with(tcb, framed, bytes);
   lane.gather(framed.small_writes == kStream);
   if (urgent) lane.mark_urgent();
   if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
   ask_for_room(tcb, framed);
   links_.on_change(ctx, tcb, framed);
+}
+
+bool FramedTcp::may_write_at_once(const Tcb& tcb, std::size_t bytes) const {
+  const std::size_t room = engine_.send_room(tcb), kept = engine_.unacknowledged(tcb) + bytes;
+  if (room < bytes || room - bytes < kept / 2) return false;  // ask_for_room()
+  return small_writes_with(tcb, of(tcb), bytes) != kStream;
+}
+
+void FramedTcp::note_write(Tcb& tcb, std::size_t bytes) {
+  Framed& framed = of(tcb);
+  framed.lane.write(bytes);
+  framed.small_writes = small_writes_with(tcb, framed, bytes);
 }
 
 std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {

@@ -204,6 +204,17 @@ class BasicLane {
   [[nodiscard]] bool has_writes(std::span<const std::byte> memory);
   /// The next write of this lane; false when none may be made now. `starved`: for want of message credits.
   bool next_write(const LaneTurn& turn, Write& out, bool& starved);
+  /// As it usually is between two calls: !has_writes(), known by few looks. (False says nothing.)
+  [[nodiscard]] bool is_quiet() const {
+    return (flags_ & kUnquiet) == 0 && tx_path_ == TxPath::kLane && on_link() && off_ == end_ && urgent_off_ <= off_ &&
+           !rx_ring_.has_much_news();
+  }
+  /// Of a lane that is quiet: were the program to write `bytes` now, they would be one message and all there is to
+  /// write. Then write(), and write_whole().
+  [[nodiscard]] bool may_write_whole(std::uint64_t bytes) const {
+    return tx_ring_.room() >= bytes && tx_ring_.before_wrap() >= bytes && !rx_ring_.has_some_news();
+  }
+  [[nodiscard]] Write write_whole(const ByteSource& source);
   void on_message(const Message& message, std::uint32_t length);
   /// The link has done the write that was the `last_of` this lane: it reads the send buffer no more.
   void on_writes_done();
@@ -271,6 +282,10 @@ class BasicLane {
                                               kPeerBlocked | kTellNow | kCreditWritten | kSuspect | kRxStateSent |
                                               kPeerRxState | kCloseSent | kPeerClose | kResetSent | kRxCut | kTxCut |
                                               kAckOwed | kLastWritten | kWritesDone | kAckCame;
+
+  /// With one of these there may be something to write, or a write is not what it usually is.
+  static constexpr std::uint32_t kUnquiet = kFinQueued | kBufferBlocked | kBlockedTold | kQuiesceSent | kPeerBlocked |
+                                            kTellNow | kCreditWritten | kAborted | kAckOwed | kGather;
 
   [[nodiscard]] bool has(std::uint32_t flag) const { return (flags_ & flag) != 0; }
   [[nodiscard]] bool take_owed(Owed what);

@@ -81,7 +81,7 @@ bool BasicLane<Rules>::sees_credit(std::span<const std::byte> memory) const {
 
 template <typename Rules>
 bool BasicLane<Rules>::has_writes(std::span<const std::byte> memory) {
-  if (!on_link()) return false;
+  if (is_quiet() || !on_link()) return false;
   if (waits_for_credit()) look(memory);
   return news_due() || next_control_op() != Op::kNone || (data_due() && !has(kAborted));
 }
@@ -177,6 +177,17 @@ Write BasicLane<Rules>::data_message(const LaneTurn& turn) {
   Write write = notify(op);
   write.to = to;
   turn.source.spans(from, bytes, write.from);
+  return write;
+}
+
+template <typename Rules>
+Write BasicLane<Rules>::write_whole(const ByteSource& source) {
+  const std::uint64_t bytes = end_ - off_, from = off_;
+  Write write = notify(Op::kData);
+  write.to = remote_.ring + tx_ring_.position();
+  source.spans(from, bytes, write.from);
+  off_ = end_;
+  tx_ring_.advance(bytes);
   return write;
 }
 

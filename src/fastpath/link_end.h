@@ -51,6 +51,9 @@ class LinkEnd {
   void poll(Link& link, Lanes& lanes) {
     poll(link, lanes, [](std::uint16_t) {});
   }
+  /// The same of messages that were polled already.
+  template <typename Lanes, typename F>
+  void take(std::span<const Arrival> arrivals, Lanes& lanes, F&& touched);
   /// Messages of one poll() at most.
   static constexpr std::size_t kMostArrivals = 2 * kBatch;
   /// Writes what is due and has room. `said(number)` is called for each message of a lane that carries no bytes: with
@@ -67,6 +70,22 @@ class LinkEnd {
   /// Before a lane's number leaves `lanes`.
   template <typename Lanes>
   void dequeue(std::uint16_t number, Lanes& lanes);
+
+  // --- For who deals with one lane alone
+  /// A message that brings bytes to that lane, and has no other effect: taken as by poll(), but that the caller sees
+  /// whether there is something to be written for it (Lane::has_writes, has_own_write), and enqueues the lane if there
+  /// is. False: it is something else, and on_arrival()'s.
+  template <typename Lanes>
+  bool take_bytes(const Arrival& arrival, std::uint16_t number, Lanes& lanes);
+  /// Something is due that is no lane's.
+  [[nodiscard]] bool has_own_write() const { return credits_.has_much_news() || owes_credit_ || owes_pong_; }
+  /// A lane would have its turn at once, and may make a message of its bytes.
+  [[nodiscard]] bool may_write_now() const {
+    return state_ == LinkState::kUp && !has_queue() && !has_own_write() && credits_.may_send_data();
+  }
+  /// Then: what that lane, whose link has room, may write whole.
+  template <typename Lanes>
+  void write_now(Link& link, std::uint16_t number, Lanes& lanes);
 
   // --- The steps of these
   template <typename Lanes>
@@ -236,7 +255,26 @@ void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
   if (state_ == LinkState::kFailed) link.fail();
 }
 
+template <typename Lanes>
+void LinkEnd::write_now(Link& link, std::uint16_t number, Lanes& lanes) {
+  const Write write = lanes.find(number)->write_whole(lanes.source(number));
+  credits_.on_sent();
+  post(link, lanes, {&write, 1});
+}
+
 // --- Reading
+
+template <typename Lanes>
+bool LinkEnd::take_bytes(const Arrival& arrival, std::uint16_t number, Lanes& lanes) {
+  const Message message = to_message(arrival.immediate);
+  if (arrival.done_of != kNoLane || message.op != Op::kData || message.lane != number || state_ == LinkState::kDrained)
+    return false;
+  if (const Reason why = credits_.on_message(); why != Reason::kNone)
+    fail(why, lanes);
+  else
+    lanes.find(number)->on_message(message, arrival.length);
+  return true;
+}
 
 template <typename Lanes>
 void LinkEnd::on_arrival(const Arrival& arrival, Lanes& lanes) {
@@ -255,15 +293,8 @@ void LinkEnd::on_arrival(const Arrival& arrival, Lanes& lanes) {
 }
 
 template <typename Lanes, typename F>
-std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
-  // Not filled with zeros first: most looks find nothing.
-  union Found {
-    Found() {}
-    std::array<Arrival, kMostArrivals> arrivals;
-  } found;
-  const std::size_t n = link.poll(found.arrivals);
-  for (std::size_t i = 0; i < n; i++) {
-    const Arrival& arrival = found.arrivals[i];
+void LinkEnd::take(std::span<const Arrival> arrivals, Lanes& lanes, F&& touched) {
+  for (const Arrival& arrival : arrivals) {
     on_arrival(arrival, lanes);
     const Message message = to_message(arrival.immediate);
     if (arrival.done_of != kNoLane)
@@ -271,6 +302,17 @@ std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
     else if (!is_of_link(message.op))
       touched(message.lane);
   }
+}
+
+template <typename Lanes, typename F>
+std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
+  // Not filled with zeros first: most looks find nothing.
+  union Found {
+    Found() {}
+    std::array<Arrival, kMostArrivals> arrivals;
+  } found;
+  const std::size_t n = link.poll(found.arrivals);
+  take(std::span(found.arrivals).first(n), lanes, touched);
   const LinkState state = link.state();
   if (state == LinkState::kUp) return n;
   fail(Reason::kLinkError, lanes);

@@ -21,6 +21,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "fastpath/framed.h"
@@ -84,6 +85,35 @@ class PeerLinks final : public Links {
   [[nodiscard]] const PeerLink* link_of(const tcp::Tcb& tcb) const;
   /// Fails every link that is up, as a device's error would: for drills. Returns how many.
   std::size_t fail_all();
+
+  // --- Short calls: of a connection whose two directions are on a lane, and that has nothing to say over TCP. They
+  // need no time and bring about no event; where they come to more than that, take_turn() follows.
+  struct Usual {
+    tcp::Tcb* tcb = nullptr;
+    Framed* framed = nullptr;
+    PeerLink* link = nullptr;
+    Link* mover = nullptr;
+    explicit operator bool() const { return tcb != nullptr; }
+  };
+  /// Empty: it is not so, or the link is another process's.
+  [[nodiscard]] Usual usual(tcp::Tcb& tcb);
+  enum class Glance : std::uint8_t {
+    kNothing,
+    kBytes,  // this connection has bytes; nobody has been told of them yet
+    kOther,  // something else, which finish_glance() is for
+  };
+  /// One look at the link alone.
+  Glance glance(const Usual& usual);
+  void finish_glance(Context& ctx, const Usual& usual);
+  /// What the connection has to be read, up to `most`; empty: nothing. Nullopt: it is not in one piece of the ring.
+  [[nodiscard]] static std::optional<std::span<const std::byte>> readable_at_once(const Usual& usual, std::size_t most);
+  /// False: take_turn() is to follow.
+  [[nodiscard]] bool consume_at_once(const Usual& usual, std::size_t bytes);
+  /// So many bytes would go at once, in one message, and there is room for them.
+  [[nodiscard]] bool may_write_at_once(const Usual& usual, std::size_t bytes);
+  /// Then, once they are committed to tcp::Engine.
+  void write_at_once(const Usual& usual, std::size_t bytes);
+  void take_turn(Context& ctx, const Usual& usual);
 
   // --- Links
   [[nodiscard]] bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) override;
@@ -164,6 +194,7 @@ class PeerLinks final : public Links {
   std::size_t look_for_credit(Context& ctx, PeerLink& link);
   std::size_t poll_link(Context& ctx, PeerLink& link);
   std::size_t take_messages(Context& ctx, PeerLink& link);
+  void take_messages(Context& ctx, PeerLink& link, std::span<const Arrival> arrivals);
   void end(Context& ctx, PeerLink& link);
   void close(Context& ctx, PeerLink& link);
   void look_after(Context& ctx);
@@ -188,6 +219,9 @@ class PeerLinks final : public Links {
   std::array<IpAddress, 8> told_{};  // neighbours with another run directory that were noted last
   std::size_t next_told_ = 0;
   bool owner_ = false;
+  // Of a glance()
+  std::array<Arrival, LinkEnd::kMostArrivals> found_{};
+  std::size_t found_count_ = 0;
 };
 
 }  // namespace bypass::fastpath

@@ -37,6 +37,16 @@ bool is_lasting(Reason why) {
 }
 constexpr std::uint8_t kManyFailures = 10;  // after which the pause is the longest
 
+/// Lanes that messages have come for, each once.
+struct Touched {
+  std::array<std::uint16_t, LinkEnd::kMostArrivals> numbers;
+  std::size_t count = 0;
+  void operator()(std::uint16_t number) {
+    const auto end = numbers.begin() + static_cast<std::ptrdiff_t>(count);
+    if (std::find(numbers.begin(), end, number) == end) numbers[count++] = number;
+  }
+};
+
 }  // namespace
 
 // --- Entries
@@ -311,15 +321,18 @@ std::size_t PeerLinks::fail_all() {
 }
 
 std::size_t PeerLinks::take_messages(Context& ctx, PeerLink& link) {
-  std::array<std::uint16_t, LinkEnd::kMostArrivals> touched;
-  std::size_t count = 0;
+  Touched touched;
   LaneTable lanes{link};
-  const std::size_t n = link.end.poll(own_[index_of(link)].setup->link(), lanes, [&](std::uint16_t number) {
-    if (std::find(touched.begin(), touched.begin() + count, number) == touched.begin() + count)
-      touched[count++] = number;
-  });
-  for (std::size_t i = 0; i < count; i++) run_lane(ctx, link, touched[i]);
+  const std::size_t n = link.end.poll(own_[index_of(link)].setup->link(), lanes, touched);
+  for (std::size_t i = 0; i < touched.count; i++) run_lane(ctx, link, touched.numbers[i]);
   return n;
+}
+
+void PeerLinks::take_messages(Context& ctx, PeerLink& link, std::span<const Arrival> arrivals) {
+  Touched touched;
+  LaneTable lanes{link};
+  link.end.take(arrivals, lanes, touched);
+  for (std::size_t i = 0; i < touched.count; i++) run_lane(ctx, link, touched.numbers[i]);
 }
 
 /// A writer that waits is called by a message, which its peer sends behind all that it had to take first. One that

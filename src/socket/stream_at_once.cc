@@ -1,9 +1,10 @@
 // Short copies between a program's buffers and a connection of the stack's: established, without an error, with nothing
-// in the way of another thread or another process. Everything else is stream_receive.cc's and stream_send.cc's.
+// in the way of another thread or another process. Its bytes come by TCP, or both ways by a lane (peer_links.h).
+// Everything else is stream_receive.cc's and stream_send.cc's.
 #include <algorithm>
 #include <array>
 
-#include "fastpath/framed.h"
+#include "fastpath/peer_links.h"
 #include "socket/at_once.h"
 #include "socket/io_cursor.h"
 #include "socket/socket_wait.h"
@@ -11,15 +12,17 @@
 namespace bypass::socket {
 namespace {
 
+using fastpath::FramedTcp;
+using fastpath::PeerLinks;
+
 /// Spans of one look into the receive queue.
 constexpr std::size_t kSpans = 4;
-
 /// Null: there is something to be dealt with first.
 [[gnu::always_inline]] inline tcp::Tcb* usual_connection(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kBypass || socket.pending_error != 0)
     return nullptr;
   tcp::Tcb* const tcb = socket.tcb;
-  if (tcb == nullptr || fastpath::FramedTcp::has(*tcb)) return nullptr;
+  if (tcb == nullptr) return nullptr;
   const tcp::Engine& engine = tcp_engine();
   const bool open = engine.state(*tcb) == tcp::State::kEstablished && engine.error(*tcb) == Error::kNone;
   return open ? tcb : nullptr;
@@ -29,6 +32,18 @@ constexpr std::size_t kSpans = 4;
 bool is_stale(const Context& ctx) {
   return ctx.now - shard().last_poll() > kStale;
 }
+
+/// False: not enough room. Otherwise so many of the program's bytes are in it, for commit().
+bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total) {
+  if (room.size() < total) return false;
+  const std::size_t first = std::min(room.part[0].size(), total);
+  IoCursor cursor(data);
+  cursor.read(room.part[0].data(), first);
+  cursor.read(room.part[1].data(), total - first);
+  return true;
+}
+
+// --- By TCP
 
 std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t bytes) {
   tcp::Engine& engine = tcp_engine();
@@ -48,6 +63,65 @@ std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::
   return bytes;
 }
 
+long receive_segments(ShortHold& hold, Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
+  tcp::Tcb& tcb = *socket.tcb;
+  if (tcp_engine().readable(tcb) == 0) {
+    if (non_blocking(socket, flags) || !shard().may_glance()) return kNotSo;
+    if (!shard().glance(hold)) return kNothingYet;
+  }
+  const std::size_t bytes = std::min(tcp_engine().readable(tcb), total);
+  if (bytes == 0 || bytes > kCopyInLock || usual_connection(socket) == nullptr) return kNotSo;
+  Context& ctx = hold.work();
+  if (is_stale(ctx)) return kNotSo;
+  return static_cast<long>(take(ctx, tcb, data, bytes));
+}
+
+long send_segments(ShortHold& hold, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
+  if (tcp_engine().send_room(tcb) < total) return kNotSo;
+  Context& ctx = hold.work();
+  if (is_stale(ctx)) return kNotSo;
+  const auto room = tcp_engine().reserve(tcb, total);
+  if (!room.ok()) return kNotSo;
+  const bool filled = fill(*room, data, total);
+  tcp_engine().commit(ctx, tcb, filled ? total : 0, (flags & MSG_MORE) != 0);
+  return filled ? static_cast<long>(total) : kNotSo;
+}
+
+// --- By a lane
+
+long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
+  PeerLinks& links = *shard().links();
+  const PeerLinks::Usual lane = links.usual(*socket.tcb);
+  if (!lane) return kNotSo;
+  auto there = PeerLinks::readable_at_once(lane, total);
+  if (there.has_value() && there->empty()) {
+    if (non_blocking(socket, flags)) return kNotSo;
+    const PeerLinks::Glance found = links.glance(lane);
+    if (found == PeerLinks::Glance::kNothing) return kNothingYet;
+    if (found == PeerLinks::Glance::kOther) return links.finish_glance(hold.work(), lane), kNotSo;
+    there = PeerLinks::readable_at_once(lane, total);
+    if (!there.has_value() || there->empty()) return links.take_turn(hold.work(), lane), kNotSo;
+  }
+  if (!there.has_value()) return kNotSo;
+  const std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
+  IoCursor(data).write(there->data(), bytes);
+  if (!links.consume_at_once(lane, bytes)) links.take_turn(hold.work(), lane);
+  return bytes != 0 ? static_cast<long>(bytes) : kNotSo;
+}
+
+long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
+  PeerLinks& links = *shard().links();
+  const PeerLinks::Usual lane = links.usual(tcb);
+  if (!lane || !links.may_write_at_once(lane, total)) return kNotSo;
+  const auto room = tcp_engine().reserve(tcb, total);
+  if (!room.ok()) return kNotSo;
+  const bool filled = fill(*room, data, total);
+  tcp_engine().commit(shard().context(), tcb, filled ? total : 0, (flags & MSG_MORE) != 0);
+  if (!filled) return kNotSo;
+  links.write_at_once(lane, total);
+  return static_cast<long>(total);
+}
+
 }  // namespace
 
 long stream_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
@@ -55,38 +129,21 @@ long stream_receive_look(Socket& socket, std::span<const iovec> data, std::size_
   if (!hold.held()) return kNotSo;
   tcp::Tcb* const tcb = usual_connection(socket);
   if (tcb == nullptr || socket.has(kReading) || socket.low_water > 1) return kNotSo;
-  if (tcp_engine().readable(*tcb) == 0) {
-    if (non_blocking(socket, flags) || !shard().may_glance()) return kNotSo;
-    if (!shard().glance(hold)) return kNothingYet;
-  }
-  const std::size_t bytes = std::min(tcp_engine().readable(*tcb), total);
-  if (bytes == 0 || bytes > kCopyInLock || usual_connection(socket) == nullptr) return kNotSo;
-  Context& ctx = hold.work();
-  if (is_stale(ctx)) return kNotSo;
-  at_once_counts.stream++;
-  return static_cast<long>(take(ctx, *tcb, data, bytes));
+  const long r = FramedTcp::has(*tcb) ? receive_messages(hold, socket, data, total, flags)
+                                      : receive_segments(hold, socket, data, total, flags);
+  if (r > 0) at_once_counts.stream++;
+  return r;
 }
 
 long stream_send_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   tcp::Tcb* const tcb = usual_connection(socket);
-  if (tcb == nullptr || socket.has(kShutSend | kWriting) || tcp_engine().send_room(*tcb) < total) return kNotSo;
-  Context& ctx = hold.work();
-  if (is_stale(ctx)) return kNotSo;
-  const auto room = tcp_engine().reserve(*tcb, total);
-  if (!room.ok()) return kNotSo;
-  const bool fits = room->size() >= total;
-  if (fits) [[likely]] {
-    const std::size_t first = std::min(room->part[0].size(), total);
-    IoCursor cursor(data);
-    cursor.read(room->part[0].data(), first);
-    cursor.read(room->part[1].data(), total - first);
-  }
-  tcp_engine().commit(ctx, *tcb, fits ? total : 0, (flags & MSG_MORE) != 0);
-  if (!fits) return kNotSo;
-  at_once_counts.stream++;
-  return static_cast<long>(total);
+  if (tcb == nullptr || socket.has(kShutSend | kWriting)) return kNotSo;
+  const long r =
+      FramedTcp::has(*tcb) ? send_message(*tcb, data, total, flags) : send_segments(hold, *tcb, data, total, flags);
+  if (r > 0) at_once_counts.stream++;
+  return r;
 }
 
 }  // namespace bypass::socket

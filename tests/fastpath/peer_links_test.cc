@@ -251,9 +251,123 @@ TEST(PeerLinks, LittleWritesOfADialogue_WaitForNothing) {
   const std::uint64_t before = world.yard.newest->posted();
   for (std::size_t i = 0; i < 100; i++) {
     ASSERT_EQ(world.write(c, i % 2, bytes), kLittle);
-    ASSERT_TRUE(world.run_until([&] { return world.read(c, 1 - i % 2).size() == kLittle; }));
+    std::size_t arrived = 0;
+    ASSERT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1 - i % 2).size()) == kLittle; }));
   }
   EXPECT_LT(world.yard.newest->posted() - before, 110U);  // a few credits
+}
+
+// --- Short calls
+
+TEST(PeerLinks, ShortCalls_CarryADialogue) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  std::array<std::byte, kLittle> bytes{};
+  world.short_reads = world.short_writes = 0;
+  for (std::size_t i = 0; i < 2000; i++) {
+    bytes.fill(static_cast<std::byte>(i));
+    ASSERT_EQ(world.write(c, i % 2, bytes), kLittle);
+    std::string got;
+    ASSERT_TRUE(world.run_until([&] { return (got += world.read(c, 1 - i % 2)).size() == kLittle; })) << i;
+    ASSERT_EQ(got, std::string(kLittle, static_cast<char>(i)));
+  }
+  EXPECT_GT(world.short_writes, 800U) << "of about 1000 that were tried";
+  EXPECT_GT(world.short_reads, 800U);
+}
+
+// A ring's bytes lie in two pieces where it wraps. What a call wants of the first is there at once; it is not told that
+// there is nothing.
+TEST(PeerLinks, ShortReads_WhereTheRingWraps) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  const Lane& lane = world.framed(c, 1)->lane;
+  const std::uint64_t capacity = lane.ring().capacity();
+  const auto consumed = [&] { return lane.ring().position(lane.ring().consumed()); };
+  ASSERT_TRUE(world.transfer(c, 0, capacity - consumed() - 100));
+  ASSERT_EQ(consumed(), capacity - 100);
+  const std::vector<std::byte> bytes(300, std::byte{9});
+  world.makes_short_calls = false;
+  ASSERT_EQ(world.write(c, 0, bytes), 300U);
+  ASSERT_TRUE(world.run_until([&] { return lane.parts().bytes() == 300; }));
+  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  ASSERT_TRUE(usual);
+  EXPECT_EQ(PeerLinks::readable_at_once(usual, 64)->size(), 64U);
+  EXPECT_EQ(PeerLinks::readable_at_once(usual, 100)->size(), 100U);
+  EXPECT_EQ(PeerLinks::readable_at_once(usual, 101), std::nullopt) << "it would be told less than there is";
+  ASSERT_FALSE(world.read(c, 1).empty());
+  EXPECT_TRUE(PeerLinks::readable_at_once(usual, 64)->empty());
+}
+
+/// At host 1, since the last time.
+std::uint16_t events_of(PeerWorld& world, Connection& c) {
+  world.host(1).poll(world.world().now());
+  return world.host(1).take_events(&c.user[1]);
+}
+
+// One connection looks, and another's bytes come: their reader is told of them.
+TEST(PeerLinks, ShortReads_OthersHearOfTheirs) {
+  PeerWorld world;
+  Connection& c = world.open();
+  Connection& d = world.open();
+  ASSERT_TRUE(world.reach_lane(c) && world.reach_lane(d));
+  const std::vector<std::byte> bytes(500, std::byte{1});
+  world.makes_short_calls = false;
+  ASSERT_EQ(world.write(c, 0, bytes), 500U);
+  ASSERT_EQ(world.write(d, 0, bytes), 500U);
+  world.stopped[1] = true;
+  world.run_for(100us);
+  auto& ctx = world.host(1).ctx();
+  (void)events_of(world, d);
+  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  ASSERT_TRUE(usual);
+  PeerLinks::Glance found = PeerLinks::Glance::kNothing;
+  for (int i = 0; i < 4 && found != PeerLinks::Glance::kOther; i++) {
+    found = world.links(1).glance(usual);
+    if (found == PeerLinks::Glance::kOther) world.links(1).finish_glance(ctx, usual);
+  }
+  EXPECT_EQ(found, PeerLinks::Glance::kOther);
+  EXPECT_NE(events_of(world, d) & kEventReadable, 0);
+  EXPECT_EQ(world.framed(d, 1)->lane.parts().bytes(), 500U);
+  EXPECT_EQ(world.framed(c, 1)->lane.parts().bytes(), 500U);
+}
+
+// Fewer bytes are read than came: those that wait for the rest are told.
+TEST(PeerLinks, ShortRead_OfAPart_IsToldOfTheRest) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  const std::vector<std::byte> bytes(500, std::byte{1});
+  world.makes_short_calls = false;
+  ASSERT_EQ(world.write(c, 0, bytes), 500U);
+  world.stopped[1] = true;
+  world.run_for(100us);
+  (void)events_of(world, c);
+  auto& ctx = world.host(1).ctx();
+  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  ASSERT_TRUE(usual);
+  ASSERT_EQ(world.links(1).glance(usual), PeerLinks::Glance::kBytes);
+  EXPECT_EQ(events_of(world, c) & kEventReadable, 0);
+  if (!world.links(1).consume_at_once(usual, 200)) world.links(1).take_turn(ctx, usual);
+  EXPECT_NE(events_of(world, c) & kEventReadable, 0);
+  if (!world.links(1).consume_at_once(usual, 200)) world.links(1).take_turn(ctx, usual);
+  EXPECT_EQ(events_of(world, c) & kEventReadable, 0) << "no news";
+}
+
+// Links fail under short calls, at any moment of a dialogue: every byte arrives once.
+TEST(PeerLinks, ShortCalls_OverLinksThatFail) {
+  for (int moment = 0; moment < 60; moment++) {
+    PeerWorld world(static_cast<std::uint64_t>(moment) + 1);
+    Connection& c = world.open();
+    ASSERT_TRUE(world.reach_lane(c));
+    int turns = 0;
+    const auto meanwhile = [&] {
+      if (++turns % 50 == moment % 50 && world.yard.newest != nullptr) world.yard.newest->kill();
+    };
+    EXPECT_TRUE(world.transfer(c, 0, 60'000, meanwhile)) << moment;
+    EXPECT_TRUE(world.transfer(c, 1, 60'000, meanwhile)) << moment;
+  }
 }
 
 // Who has ended its direction waits for no room, however full its buffer is.

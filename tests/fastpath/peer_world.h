@@ -168,6 +168,9 @@ class PeerWorld {
   }
   World& world() { return world_; }
   CableYard yard;
+  /// Every other read and write is tried as a short call first, as src/socket makes them; and how many were.
+  bool makes_short_calls = true;
+  std::size_t short_reads = 0, short_writes = 0;
   /// Turns in which a host's process does not poll its links (another process has the device).
   std::array<bool, 2> stopped{};
   std::array<LinkDevice*, 2> preferred{};
@@ -183,7 +186,10 @@ class PeerWorld {
 
  private:
   void turn();
+  std::string short_read(tcp::Tcb& tcb, std::size_t side, std::size_t most);
+  bool short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std::byte> bytes);
 
+  std::size_t reads_ = 0, writes_ = 0;
   World world_;
   std::array<std::unique_ptr<PeerLinks>, 2> links_;
   std::array<std::unique_ptr<SimDevice>, 2> devices_;

@@ -67,14 +67,13 @@ bool RcLink::build(const Write& write, std::size_t i) {
   ibv_send_wr& to = requests_[i];
   const std::size_t pieces = describe(write, pieces_[i], inside);
   if (pieces == 0 && size != 0) return false;
-  to = {};
   to.wr_id = posted_ + i + 1;
   to.next = &requests_[(i + 1) % kBurst];  // of the last one: none
   to.sg_list = pieces_[i].data();
   to.num_sge = static_cast<int>(pieces);
   to.opcode = write.notify ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  if (write.notify) to.imm_data = htonl(write.immediate);
-  if (write.notify) to.send_flags |= IBV_SEND_SOLICITED;
+  to.imm_data = htonl(write.immediate);
+  to.send_flags = write.notify ? IBV_SEND_SOLICITED : 0;
   if (inside && size != 0) to.send_flags |= IBV_SEND_INLINE;
   const bool last = write.last_of != fastpath::kNoLane;
   if (last) {

@@ -1,0 +1,78 @@
+// PeerLinks: short calls, of connections whose two directions are on a lane and have nothing to say over TCP.
+#include <algorithm>
+
+#include "fastpath/peer_links.h"
+
+namespace bypass::fastpath {
+
+using tcp::Tcb;
+
+PeerLinks::Usual PeerLinks::usual(Tcb& tcb) {
+  Framed& framed = FramedTcp::of(tcb);
+  if (!owner_ || table_->torn || !FramedTcp::is_steady(tcb, framed)) return {};
+  PeerLink* const link = find(framed.link);
+  if (link == nullptr || link->stage != Stage::kUp || link->end.state() != LinkState::kUp) return {};
+  LinkSetup* const setup = own_[index_of(*link)].setup;
+  return setup != nullptr ? Usual{&tcb, &framed, link, &setup->link()} : Usual{};
+}
+
+PeerLinks::Glance PeerLinks::glance(const Usual& u) {
+  found_count_ = u.mover->poll(found_);
+  if (found_count_ == 0) return u.mover->state() == LinkState::kUp ? Glance::kNothing : Glance::kOther;
+  LaneTable lanes{*u.link};
+  if (found_count_ > 1 || !u.link->end.take_bytes(found_[0], u.framed->place, lanes)) return Glance::kOther;
+  found_count_ = 0;
+  const bool sound = !u.framed->lane.aborted() && u.link->end.state() == LinkState::kUp;
+  return sound ? Glance::kBytes : Glance::kOther;
+}
+
+void PeerLinks::finish_glance(Context& ctx, const Usual& u) {
+  take_messages(ctx, *u.link, std::span(found_).first(std::exchange(found_count_, 0)));
+  take_turn(ctx, u);
+}
+
+std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const Usual& u, std::size_t most) {
+  const Lane& lane = u.framed->lane;
+  const Lane::Readable next = lane.readable();
+  if (next.from == Lane::From::kNothing) return std::span<const std::byte>{};
+  const bool wraps = next.bytes < most && next.bytes != lane.parts().bytes();
+  const bool known = u.link->bytes >= lane.local().ring + lane.ring().capacity();
+  if (next.from != Lane::From::kRing || wraps || !known) return std::nullopt;
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(next.bytes, most));
+  return std::span(u.link->memory + lane.local().ring + next.position, bytes);
+}
+
+bool PeerLinks::consume_at_once(const Usual& u, std::size_t bytes) {
+  Framed& framed = *u.framed;
+  Lane& lane = framed.lane;
+  lane.consume(bytes);
+  framed.small_writes = 0;
+  lane.gather(false);
+  // Bytes that came and were read at once are nothing that anybody need be told of.
+  const std::uint64_t left = lane.parts().bytes(), all = lane.consumed() + framed.raw_read + left;
+  const bool untold = left != 0 && all > framed.heard;
+  if (left == 0) framed.heard = all;
+  const bool untimed = framed.quiet == kNever && lane.has_news();
+  return !untold && !untimed && !u.link->end.has_own_write() && !lane.has_writes({u.link->memory, u.link->bytes});
+}
+
+bool PeerLinks::may_write_at_once(const Usual& u, std::size_t bytes) {
+  const Lane& lane = u.framed->lane;
+  if (!lane.is_quiet() || !lane.may_write_whole(bytes)) return false;
+  return framed_.may_write_at_once(*u.tcb, bytes) && u.link->end.may_write_now() && u.mover->room() != 0;
+}
+
+void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
+  LaneTable lanes{*u.link};
+  framed_.note_write(*u.tcb, bytes);
+  u.link->latest = u.framed->place;
+  u.link->end.write_now(*u.mover, u.framed->place, lanes);
+}
+
+void PeerLinks::take_turn(Context& ctx, const Usual& u) {
+  LaneTable lanes{*u.link};
+  if (u.framed->link == u.link->id) u.link->end.enqueue(u.framed->place, lanes);
+  framed_.run_lane(ctx, *u.tcb);
+}
+
+}  // namespace bypass::fastpath
