@@ -436,10 +436,11 @@ BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count
   return send_file(out, in, offset, count);
 }
 
-// A program that was told EINVAL here would have bytes in the pipe that it cannot give back: haproxy ends such a
-// connection. None: not a connection on a wire.
-std::optional<ssize_t> splice_into(int pipe, const off_t* pipe_offset, int fd, const off_t* offset, size_t length,
-                                   unsigned flags) {
+// Programs do without splice() where it is EINVAL from the first call on, but not in the middle: haproxy has bytes in
+// the pipe then that it cannot give back, systemd-socket-proxyd knows no other way. None: not a connection on a wire.
+template <typename Splice>
+std::optional<ssize_t> splice_ours(int fd, const off_t* offset, int pipe, const off_t* pipe_offset, int timeout,
+                                   Splice splice) {
   Use use(fd);
   if (!use || !socket::has_splice(*use)) return std::nullopt;
   if (pipe_offset != nullptr || offset != nullptr) {
@@ -447,26 +448,32 @@ std::optional<ssize_t> splice_into(int pipe, const off_t* pipe_offset, int fd, c
     return -1;
   }
   pthread_testcancel();
-  Restart restart(use, fd, SO_SNDTIMEO);
+  Restart restart(use, fd, timeout);
   bool sigpipe = false;
   long result;
-  do result = socket::splice_from_pipe(*use, pipe, length, flags, sigpipe);
+  do result = splice(*use, sigpipe);
   while (restart.again(result));
   if (sigpipe) raise_sigpipe();
   return use.finish(result);
 }
 
-// Out of a connection into a pipe it is EINVAL, which the kernel gives for whatever cannot splice: programs fall back
-// to read and write.
 BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_offset, size_t length, unsigned flags)) {
-  const bool reads_ours = stays_ours(in), ours = stays_ours(out) || reads_ours;
-  if (!ours) [[likely]]
+  const bool from_ours = stays_ours(in), into_ours = stays_ours(out);
+  if (!from_ours && !into_ours) [[likely]]
     return real.splice(in, in_offset, out, out_offset, length, flags);
-  if (!reads_ours) {
-    const std::optional<ssize_t> r = splice_into(in, in_offset, out, out_offset, length, flags);
-    if (r.has_value()) return *r;
-  }
-  note_escape(is_tracked(in) ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
+  std::optional<ssize_t> r;
+  if (!from_ours)
+    r = splice_ours(out, out_offset, in, in_offset, SO_SNDTIMEO, [&](File& file, bool& sigpipe) {
+      return socket::splice_from_pipe(file, in, length, flags, sigpipe);
+    });
+  else if (!into_ours)
+    r = splice_ours(in, in_offset, out, out_offset, SO_RCVTIMEO, [&](File& file, bool& sigpipe) {
+      return socket::splice_to_pipe(file, out, length, flags, sigpipe);
+    });
+  else
+    r = (errno = EINVAL, -1);  // neither is a pipe
+  if (r.has_value()) return *r;
+  note_escape(from_ours ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
   errno = EINVAL;
   return -1;
 }

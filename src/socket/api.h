@@ -137,6 +137,9 @@ long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, 
 /// waited for unless `flags` has SPLICE_F_NONBLOCK or the pipe O_NONBLOCK; 0 at the pipe's end. -EINVAL: `pipe` is
 /// none.
 long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe);
+/// The other way: what has come and the pipe has room for, up to `count`; 0 where the peer has ended. -EPIPE with
+/// `sigpipe`: nobody reads the pipe.
+long splice_to_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe);
 [[nodiscard]] bool has_splice(const File& file);
 
 // --- Options ---------------------------------------------------------------------------------------------

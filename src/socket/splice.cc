@@ -1,5 +1,7 @@
-// splice() out of a pipe into a connection: what the kernel's moves without a copy is read into the send ring.
+// splice() between a pipe and a connection: what the kernel's moves without a copy is read into the send ring, or
+// written out of the receive queue.
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -11,6 +13,7 @@
 
 #include "socket/errno_map.h"
 #include "socket/os.h"
+#include "socket/stream_receive.h"
 #include "socket/stream_send.h"
 
 namespace bypass::socket {
@@ -51,13 +54,61 @@ long await_bytes(int pipe, bool waits) {
   return ready == 0 ? -EAGAIN : 0;
 }
 
-/// As do_splice() checks them, the one end being a socket. The pipe's flags.
-long refusal(int pipe, unsigned flags) {
+class SplicingOut final : public Receiving {
+ public:
+  SplicingOut(Socket& socket, int pipe, std::size_t count) : Receiving(socket, count, 1, 0), pipe_(pipe) {}
+  /// The pipe took nothing: somebody else has filled it.
+  [[nodiscard]] bool is_full() const { return full_; }
+
+ private:
+  // What the pipe has room for: nothing leaves the connection that it does not take. No cancellation point.
+  long copy_out(Spans from, std::size_t bytes) override {
+    std::array<iovec, 16> parts;
+    std::size_t n = 0, all = 0;
+    for (; n < parts.size() && n < from.size() && all < bytes; n++) {
+      const std::size_t length = std::min(from[n].size(), bytes - all);
+      parts[n] = {const_cast<std::byte*>(from[n].data()), length};
+      all += length;
+    }
+    const long r = write_some(std::span(parts).first(n));
+    full_ = r == -EAGAIN;
+    return full_ ? 0 : r;
+  }
+  [[nodiscard]] bool slow_sink() const override { return true; }
+
+  // Not every file that is a pipe can be told not to wait (Linux before 6.5: FIFOs). A page has room where poll() says
+  // so, unless another writer is faster.
+  [[nodiscard]] long write_some(std::span<iovec> parts) const {
+    constexpr long kAtOnce = 8;  // RWF_NOWAIT
+    const long r =
+        os::call(SYS_pwritev2, pipe_, os::address(parts.data()), static_cast<long>(parts.size()), -1, -1, kAtOnce);
+    if (r != -EOPNOTSUPP) return r;
+    if ((os::poll_now(pipe_, POLLOUT) & POLLOUT) == 0) return -EAGAIN;
+    return os::call(SYS_write, pipe_, os::address(parts[0].iov_base),
+                    static_cast<long>(std::min<std::size_t>(parts[0].iov_len, PIPE_BUF)));
+  }
+
+  int pipe_;
+  bool full_ = false;
+};
+
+/// 1: there is room; -EAGAIN, -EINTR; -EPIPE: nobody reads.
+long await_room(int pipe, bool waits) {
+  pollfd item{pipe, POLLOUT, 0};
+  const timespec none{};
+  const long ready = kernel_result(kernel->ppoll(&item, 1, waits ? nullptr : &none, nullptr));
+  if (ready < 0) return ready;
+  if ((item.revents & POLLERR) != 0) return -EPIPE;
+  return ready == 0 ? -EAGAIN : 1;
+}
+
+/// As do_splice() checks them, the other end being a socket. The pipe's flags. `wrong`: how it must not be opened.
+long refusal(int pipe, unsigned flags, int wrong) {
   constexpr unsigned kAll = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   if ((flags & ~kAll) != 0) return -EINVAL;
   const long mode = kernel_result(kernel->fcntl(pipe, F_GETFL));
   if (mode < 0) return mode;
-  if ((mode & O_ACCMODE) == O_WRONLY) return -EBADF;
+  if ((mode & O_ACCMODE) == wrong) return -EBADF;
   return kernel_result(kernel->fcntl(pipe, F_GETPIPE_SZ)) < 0 ? -EINVAL : mode;
 }
 
@@ -69,7 +120,7 @@ bool has_splice(const File& file) {
 
 long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe) {
   if (count == 0) return 0;
-  const long mode = refusal(pipe, flags);
+  const long mode = refusal(pipe, flags, O_WRONLY);
   if (mode < 0) return mode;
   const bool waits = (flags & SPLICE_F_NONBLOCK) == 0 && (mode & O_NONBLOCK) == 0;
   Socket& socket = socket_of(file);
@@ -83,6 +134,26 @@ long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, b
     const long r = run_sending(socket, sending, 0);
     sigpipe = sending.is_pipe() && r < 0;
     if (r != 0) return r;
+  }
+}
+
+// SPLICE_F_NONBLOCK is for the pipe; whether the socket waits is its own affair (tcp_splice_read).
+long splice_to_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe) {
+  sigpipe = false;
+  if (count == 0) return 0;
+  const long mode = refusal(pipe, flags, O_RDONLY);
+  if (mode < 0) return mode;
+  const bool waits = (flags & SPLICE_F_NONBLOCK) == 0 && (mode & O_NONBLOCK) == 0;
+  Socket& socket = socket_of(file);
+  for (;;) {
+    if (const long r = await_room(pipe, waits); r < 0) {
+      sigpipe = r == -EPIPE;  // a write's is the kernel's to raise
+      return r;
+    }
+    if (!has_splice(file)) return -EINVAL;  // the connection is the kernel's by now
+    SplicingOut splicing(socket, pipe, count);
+    const long r = run_receiving(socket, splicing, 0);
+    if (r != 0 || !splicing.is_full()) return r;
   }
 }
 

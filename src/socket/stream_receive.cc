@@ -1,10 +1,11 @@
+#include "socket/stream_receive.h"
+
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
-#include "socket/socket_wait.h"
 #include "socket/stream_calls.h"
 
 namespace bypass::socket {
@@ -14,30 +15,7 @@ namespace {
 /// Spans of one look into the receive queue: a burst of ordinary frames.
 constexpr std::size_t kSpans = 64;
 
-class Receiving final : public SocketCondition {
- public:
-  Receiving(Socket& socket, std::span<const iovec> data, int flags)
-      : SocketCondition(socket, kIn), data_(data), cursor_(data), flags_(flags), total_(total_bytes(data)) {}
-
-  long attempt(Guard& guard) override;
-  [[nodiscard]] std::size_t done() const { return done_; }
-  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
-
- private:
-  [[nodiscard]] std::size_t target() const {
-    const std::size_t least = (flags_ & MSG_WAITALL) != 0 ? total_ : socket_.low_water;
-    return std::clamp<std::size_t>(least, 1, std::max<std::size_t>(total_, 1));
-  }
-  long ended();
-  long peek(Guard& guard, std::size_t readable);
-  void take(Guard& guard, std::size_t bytes);
-  std::size_t copy_out(Guard& guard, std::size_t bytes);
-
-  std::span<const iovec> data_;
-  IoCursor cursor_;
-  int flags_;
-  std::size_t total_, done_ = 0;
-};
+}  // namespace
 
 // Linux's order (tcp_recvmsg): bytes, then the peer's FIN, then the error, once, then our own shutdown.
 long Receiving::attempt(Guard& guard) {
@@ -47,8 +25,10 @@ long Receiving::attempt(Guard& guard) {
   if (readable != 0) {
     if (total_ == 0) return 0;
     if ((flags_ & MSG_PEEK) != 0) return peek(guard, readable);
-    take(guard, std::min(readable, total_ - done_));
-    if (done_ >= target()) return static_cast<long>(done_);
+    const std::size_t wanted = std::min(readable, total_ - done_), before = done_;
+    const long r = take(guard, wanted);
+    if (r < 0) return done_ != 0 ? static_cast<long>(done_) : r;
+    if (done_ >= target() || done_ - before < wanted) return static_cast<long>(done_);
   }
   return ended();
 }
@@ -67,49 +47,49 @@ long Receiving::ended() {
 
 long Receiving::peek(Guard& guard, std::size_t readable) {
   const std::size_t bytes = std::min(readable, total_);
-  cursor_ = IoCursor(data_);
-  done_ = copy_out(guard, bytes);  // what there is, should the wait end without more
+  begin_again();
+  const long r = take_some(guard, bytes);  // what there is, should the wait end without more
+  if (r < 0) return r;
+  done_ = static_cast<std::size_t>(r);
   const bool more_may_come =
       tcp_engine().state(*socket_.tcb) == tcp::State::kEstablished && !stream::peer_has_ended(*socket_.tcb);
-  return bytes < target() && more_may_come ? again() : static_cast<long>(done_);
+  return bytes < target() && more_may_come ? again() : r;
 }
 
-void Receiving::take(Guard& guard, std::size_t bytes) {
+/// A failure; or fewer than `bytes` were taken, as done_ says, where the sink takes no more.
+long Receiving::take(Guard& guard, std::size_t bytes) {
   while (bytes != 0) {
-    const std::size_t n = (flags_ & MSG_TRUNC) != 0 ? bytes : copy_out(guard, bytes);
+    const long r = (flags_ & MSG_TRUNC) != 0 ? static_cast<long>(bytes) : take_some(guard, bytes);
+    if (r <= 0) return r;
+    const auto n = static_cast<std::size_t>(r);
     stream::consume(guard.context(), *socket_.tcb, n);
     done_ += n;
     bytes -= n;
+    if (stopped_) return 0;
   }
+  return 0;
 }
 
-// Copies up to `bytes` from the queue's front; a long copy lets go of the lock. The spans stay valid until
-// consume(), which only the thread that has set kReading may call.
-std::size_t Receiving::copy_out(Guard& guard, std::size_t bytes) {
-  std::array<std::span<const std::byte>, kSpans> spans;
-  const std::size_t count = stream::peek(*socket_.tcb, spans, bytes);
+// Up to `bytes` from the queue's front; what takes long lets go of the lock. The spans stay valid until consume(),
+// which only the thread that has set kReading may call.
+long Receiving::take_some(Guard& guard, std::size_t bytes) {
+  // Not filled with zeros first: most calls find one span.
+  union Found {
+    Found() {}
+    std::array<std::span<const std::byte>, kSpans> spans;
+  } found;
+  const Spans spans = std::span(found.spans).first(stream::peek(*socket_.tcb, found.spans, bytes));
+  std::size_t there = 0;
+  for (const auto& span : spans) there += span.size();
+  there = std::min(there, bytes);
   std::optional<OutsideLock> outside;
-  if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
-  std::size_t copied = 0;
-  for (std::size_t i = 0; i < count && copied < bytes; i++) {
-    const std::size_t n = std::min(spans[i].size(), bytes - copied);
-    cursor_.write(spans[i].data(), n);
-    copied += n;
-  }
-  return copied;
+  if (bytes > kCopyInLock || slow_sink()) outside.emplace(guard, socket_, kReading);
+  const long r = copy_out(spans, there);
+  stopped_ = r >= 0 && static_cast<std::size_t>(r) < there;
+  return r;
 }
 
-}  // namespace
-
-long stream_receive(Socket& socket, int fd, Message& message, int flags) {
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_receive(fd, message, flags);
-  if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
-  message.name_length = 0;
-  message.control_length = 0;
-  message.flags = 0;
-  if ((flags & MSG_ERRQUEUE) != 0) return kAgain;
-  if ((flags & MSG_OOB) != 0) return failure(Error::kInvalid);  // there is no urgent data
-  Receiving receiving(socket, message.data, flags);
+long run_receiving(Socket& socket, Receiving& receiving, int flags) {
   Patience patience;
   {
     Guard guard(shard());
@@ -129,6 +109,46 @@ long stream_receive(Socket& socket, int fd, Message& message, int flags) {
   Pin pin(socket);
   const long r = wait_on(receiving, patience);  // before done() is asked
   return wait_result(r, receiving.done());
+}
+
+namespace {
+
+class ReceivingMessage final : public Receiving {
+ public:
+  ReceivingMessage(Socket& socket, std::span<const iovec> data, int flags)
+      : ReceivingMessage(socket, data, flags, total_bytes(data)) {}
+
+ private:
+  ReceivingMessage(Socket& socket, std::span<const iovec> data, int flags, std::size_t total)
+      : Receiving(socket, total, (flags & MSG_WAITALL) != 0 ? total : 0, flags), data_(data), cursor_(data) {}
+
+  long copy_out(Spans from, std::size_t bytes) override {
+    std::size_t copied = 0;
+    for (std::size_t i = 0; copied < bytes; i++) {
+      const std::size_t n = std::min(from[i].size(), bytes - copied);
+      cursor_.write(from[i].data(), n);
+      copied += n;
+    }
+    return static_cast<long>(copied);
+  }
+  void begin_again() override { cursor_ = IoCursor(data_); }
+
+  std::span<const iovec> data_;
+  IoCursor cursor_;
+};
+
+}  // namespace
+
+long stream_receive(Socket& socket, int fd, Message& message, int flags) {
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_receive(fd, message, flags);
+  if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
+  message.name_length = 0;
+  message.control_length = 0;
+  message.flags = 0;
+  if ((flags & MSG_ERRQUEUE) != 0) return kAgain;
+  if ((flags & MSG_OOB) != 0) return failure(Error::kInvalid);  // there is no urgent data
+  ReceivingMessage receiving(socket, message.data, flags);
+  return run_receiving(socket, receiving, flags);
 }
 
 }  // namespace bypass::socket

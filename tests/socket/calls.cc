@@ -230,6 +230,15 @@ long Calls::splice(int pipe, int fd, std::size_t count, unsigned flags) {
   return socket::splice_from_pipe(*file, pipe, count, flags, sigpipe);
 }
 
+long Calls::splice_out(int fd, int pipe, std::size_t count, unsigned flags, bool* sigpipe) {
+  socket::File* file = find(fd);
+  if (file == nullptr) return result(::splice(fd, nullptr, pipe, nullptr, count, flags));
+  bool raised = false;
+  const long r = socket::splice_to_pipe(*file, pipe, count, flags, raised);
+  if (sigpipe != nullptr) *sigpipe = raised;
+  return r;
+}
+
 sockaddr_in Calls::local_name(int fd) {
   sockaddr_in name{};
   socklen_t length = sizeof name;

@@ -52,6 +52,7 @@ class Calls {
   long receive_many(int fd, std::vector<mmsghdr>& messages, int flags = 0);
   long send_file(int fd, int in_fd, off_t* offset, std::size_t count);
   long splice(int pipe, int fd, std::size_t count, unsigned flags);
+  long splice_out(int fd, int pipe, std::size_t count, unsigned flags, bool* sigpipe = nullptr);
   sockaddr_in local_name(int fd);
   long peer_name(int fd, sockaddr_in& name);
   long set_option(int fd, int level, int name, int value);

@@ -286,6 +286,18 @@ def haproxy_connects(side):
     return Haproxy(side, "client", "127.0.0.1", *(f"{side.address}:{port}" for port in ports)).use("client", LD_PRELOAD="")
 
 
+# --- systemd -------------------------------------------------------------------------------------------------------
+
+@scenario("vhost", "rc", "shm", "veth")
+def systemd_socket_proxyd(side):
+    """It moves bytes by splice() alone, both ways, and knows no other way. Its clients are the kernel's."""
+    port, front = free_port(), free_port()
+    side.start_python("server", "web.py", "server", side.address, port, until="ready")
+    side.start_python("client", "activate.py", front, "/lib/systemd/systemd-socket-proxyd", f"{side.address}:{port}", until="ready")
+    side.run("client", "curl", "-sS", "--retry", 20, "--retry-all-errors", "--retry-delay", 1, "-o", "got", f"http://127.0.0.1:{front}/0", LD_PRELOAD="")
+    return side.python("client", "web.py", "client", "127.0.0.1", front, LD_PRELOAD="")
+
+
 # --- several on one bridge -----------------------------------------------------------------------------------------
 
 def on_bridge(*roles, kernel):

@@ -222,6 +222,9 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
 bool has_splice(const File&) {
   return false;
 }
+long splice_to_pipe(File&, int, std::size_t, unsigned, bool&) {
+  return -EINVAL;
+}
 long splice_from_pipe(File&, int, std::size_t, unsigned, bool&) {
   return -EINVAL;
 }

@@ -1,0 +1,51 @@
+// Receiving: a connection's bytes, in order, into what takes them. recv() and splice() differ in that.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+class Receiving : public SocketCondition {
+ public:
+  /// `least`: so many bytes are waited for, SO_RCVLOWAT's if 0. Of `flags` MSG_PEEK and MSG_TRUNC.
+  Receiving(Socket& socket, std::size_t total, std::size_t least, int flags)
+      : SocketCondition(socket, kIn), total_(total), least_(least), flags_(flags) {}
+
+  long attempt(Guard& guard) final;
+  [[nodiscard]] std::size_t done() const { return done_; }
+  [[nodiscard]] bool has_moved() const final { return done_ != 0; }
+
+ protected:
+  ~Receiving() = default;
+  using Spans = std::span<const std::span<const std::byte>>;
+  /// Takes the first `bytes` of what lies there: how many, all of them unless it can take no more now, or a failure.
+  /// Without the lock if there are many or slow_sink() says so.
+  virtual long copy_out(Spans from, std::size_t bytes) = 0;
+  [[nodiscard]] virtual bool slow_sink() const { return false; }
+  /// MSG_PEEK looks at them anew.
+  virtual void begin_again() {}
+
+ private:
+  [[nodiscard]] std::size_t target() const {
+    const std::size_t least = least_ != 0 ? least_ : socket_.low_water;
+    return std::clamp<std::size_t>(least, 1, std::max<std::size_t>(total_, 1));
+  }
+  long ended();
+  long peek(Guard& guard, std::size_t readable);
+  long take(Guard& guard, std::size_t bytes);
+  long take_some(Guard& guard, std::size_t bytes);
+
+  std::size_t total_, least_;
+  int flags_;
+  std::size_t done_ = 0;
+  bool stopped_ = false;  // the sink took less than lay there
+};
+
+/// Attempts, then waits as the socket's flags and timeouts say.
+long run_receiving(Socket& socket, Receiving& receiving, int flags);
+
+}  // namespace bypass::socket
