@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "fastpath/peer_links.h"
+#include "stack/tcp/overlay.h"
+#include "stack/tcp/tcb.h"
 
 namespace bypass::fastpath {
 
@@ -67,6 +69,8 @@ void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
   framed_.note_write(*u.tcb, bytes);
   u.link->latest = u.framed->place;
   u.link->end.write_now(*u.mover, u.framed->place, lanes);
+  // What has left counts no more as unsent (TCP_NOTSENT_LOWAT).
+  u.tcb->overlay->taken = std::max(u.tcb->overlay->taken, u.framed->lane.next_offset());
 }
 
 void PeerLinks::take_turn(Context& ctx, const Usual& u) {

@@ -560,6 +560,8 @@ void PeerLinks::rebuild() {
     if (!FramedTcp::has(tcb)) return;
     Framed& framed = FramedTcp::of(tcb);
     framed.lane.queued = 0;
+    // A death between the two: what lies in the send ring is written.
+    if (tcb.ring.end() > framed.lane.end()) framed.lane.write(tcb.ring.end() - framed.lane.end());
     PeerLink* const link = find(framed.link);
     if (link == nullptr || framed.place >= link->lanes) {
       framed.link = 0;

@@ -52,17 +52,20 @@ ssize_t recv(int fd, void* data, std::size_t bytes, int flags) {
 ssize_t send(int fd, const void* data, std::size_t bytes, int flags) {
   return ask(SYS_sendto, fd, data, bytes, flags, 0L, 0L);
 }
+bool has_mode(int flags) {
+  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+}
 int open(const char* path, int flags, ...) {
   std::va_list arguments;
   va_start(arguments, flags);
-  const int mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, int) : 0;
+  const int mode = has_mode(flags) ? va_arg(arguments, int) : 0;
   va_end(arguments);
   return static_cast<int>(ask(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 int openat(int folder, const char* path, int flags, ...) {
   std::va_list arguments;
   va_start(arguments, flags);
-  const int mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, int) : 0;
+  const int mode = has_mode(flags) ? va_arg(arguments, int) : 0;
   va_end(arguments);
   return static_cast<int>(ask(SYS_openat, folder, path, flags, mode));
 }

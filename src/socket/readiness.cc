@@ -1,13 +1,10 @@
 #include "socket/readiness.h"
 
-#include <errno.h>
-
 #include <array>
 
-#include "socket/cancellation.h"
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
-#include "socket/kernel.h"
+#include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -24,8 +21,7 @@ thread_local Collected collected;
 
 void wake(const WakeTarget& target) {
   if (target.slot != shard().family().slot()) return ring_doorbell(target);
-  const std::uint64_t one = 1;
-  if (target.event_fd >= 0) (void)!kernel->write(target.event_fd, &one, sizeof one);
+  if (target.event_fd >= 0) os::eventfd_add(target.event_fd, 1);
 }
 
 void count_up(Readiness& readiness, std::uint32_t bits) {
@@ -119,13 +115,8 @@ void collect_wake(const WakeTarget& target) {
   collected.targets[collected.count++] = target;
 }
 
-// write() is a cancellation point.
 void wake_collected() {
-  if (collected.count == 0) return;
-  const CancellationOff off;
-  const int saved = errno;
   while (collected.count != 0) wake(collected.targets[--collected.count]);
-  errno = saved;
 }
 
 }  // namespace bypass::socket

@@ -158,6 +158,8 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
 std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags);
 long stream_shutdown(Socket& socket, int fd, int how);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
+/// Who filled room in the connection's send ring has died: nothing of it is data. Lock held.
+void give_room_back(Context& ctx, Socket& socket);
 /// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.
 void linger(Socket& socket);
 

@@ -3,6 +3,7 @@
 // Everything else is stream_receive.cc's and stream_send.cc's.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "fastpath/peer_links.h"
 #include "socket/at_once.h"
@@ -16,7 +17,7 @@ using fastpath::FramedTcp;
 using fastpath::PeerLinks;
 
 /// Spans of one look into the receive queue.
-constexpr std::size_t kSpans = 4;
+constexpr std::size_t kSpans = 12;
 /// Null: there is something to be dealt with first.
 [[gnu::always_inline]] inline tcp::Tcb* usual_connection(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kBypass || socket.pending_error != 0)
@@ -32,6 +33,14 @@ constexpr std::size_t kSpans = 4;
 bool is_stale(const Context& ctx) {
   return ctx.now - shard().last_poll() > kStale;
 }
+/// The same where a call on a lane has bytes to move and has not waited for them: such calls look at one link alone, if
+/// at all.
+bool is_stale() {
+  constexpr Duration kStaleBesideALink = std::chrono::microseconds(100);
+  return shard().clock().now() - shard().last_poll() > kStaleBesideALink;
+}
+/// Whether the last call on a lane has waited: what follows is an answer, and the clock need not be asked. Lock held.
+constinit bool has_waited = false;
 
 /// False: not enough room. Otherwise so many of the program's bytes are in it, for commit().
 bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total) {
@@ -48,9 +57,14 @@ bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total)
 std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t bytes) {
   tcp::Engine& engine = tcp_engine();
   IoCursor cursor(data);
-  for (std::size_t left = bytes; left != 0;) {
+  // Not filled with zeros first: most calls find one.
+  union Found {
+    Found() {}
     std::array<std::span<const std::byte>, kSpans> spans;
-    const std::size_t count = engine.peek(tcb, spans, left);
+  } found;
+  for (std::size_t left = bytes; left != 0;) {
+    const auto& spans = found.spans;
+    const std::size_t count = engine.peek(tcb, found.spans, left);
     std::size_t copied = 0;
     for (std::size_t i = 0; i < count && copied < left; i++) {
       const std::size_t n = std::min(spans[i].size(), left - copied);
@@ -96,13 +110,15 @@ long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> da
   auto there = PeerLinks::readable_at_once(lane, total);
   if (there.has_value() && there->empty()) {
     if (non_blocking(socket, flags)) return kNotSo;
+    has_waited = true;
     const PeerLinks::Glance found = links.glance(lane);
     if (found == PeerLinks::Glance::kNothing) return kNothingYet;
     if (found == PeerLinks::Glance::kOther) return links.finish_glance(hold.work(), lane), kNotSo;
     there = PeerLinks::readable_at_once(lane, total);
     if (!there.has_value() || there->empty()) return links.take_turn(hold.work(), lane), kNotSo;
+  } else if (!there.has_value() || is_stale()) {
+    return kNotSo;
   }
-  if (!there.has_value()) return kNotSo;
   const std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
   IoCursor(data).write(there->data(), bytes);
   if (!links.consume_at_once(lane, bytes)) links.take_turn(hold.work(), lane);
@@ -113,6 +129,7 @@ long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total,
   PeerLinks& links = *shard().links();
   const PeerLinks::Usual lane = links.usual(tcb);
   if (!lane || !links.may_write_at_once(lane, total)) return kNotSo;
+  if (!std::exchange(has_waited, false) && is_stale()) return kNotSo;
   const auto room = tcp_engine().reserve(tcb, total);
   if (!room.ok()) return kNotSo;
   const bool filled = fill(*room, data, total);

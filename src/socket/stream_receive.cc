@@ -82,6 +82,7 @@ long Receiving::take_some(Guard& guard, std::size_t bytes) {
   std::size_t there = 0;
   for (const auto& span : spans) there += span.size();
   there = std::min(there, bytes);
+  if (there == 0) return failure(Error::kReset);  // they lay in a link's memory that went with a process of the family
   std::optional<OutsideLock> outside;
   if (bytes > kCopyInLock || slow_sink()) outside.emplace(guard, socket_, kReading);
   const long r = copy_out(spans, there);

@@ -86,6 +86,11 @@ long Sending::fill(Guard& guard, const tcp::Room& room) {
   return n;
 }
 
+void give_room_back(Context& ctx, Socket& socket) {
+  const bool has_tcb = socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr;
+  if (has_tcb && socket.tcb->ring.reserved()) stream::commit(ctx, *socket.tcb, 0, false);
+}
+
 long run_sending(Socket& socket, Sending& sending, int flags) {
   Patience patience;
   {

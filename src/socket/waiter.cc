@@ -6,6 +6,7 @@
 #include "socket/doorbell.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
+#include "socket/socket.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {
@@ -24,6 +25,7 @@ void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
     if (!is_abandoned(hold.frame, bound)) continue;
     waiter.holds[i] = waiter.holds[--waiter.held];
     undo_hold(hold);
+    if (hold.flag == kWriting) give_room_back(guard.context(), socket_of(*hold.file));
     signal_idle(*hold.file);
     end_if_unused(guard, *hold.file);  // may let go of the lock for a moment, and a handler run
     i = waiter.held;

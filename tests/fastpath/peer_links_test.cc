@@ -355,6 +355,26 @@ TEST(PeerLinks, ShortRead_OfAPart_IsToldOfTheRest) {
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0) << "no news";
 }
 
+// What has left over the lane is no longer unsent: TCP_NOTSENT_LOWAT keeps nobody from writing.
+TEST(PeerLinks, ShortWrites_CountNoMoreAsUnsent) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  c.tcb[0]->options.not_sent_low_water = 5000;
+  const std::vector<std::byte> bytes(2000, std::byte{1});
+  auto& ctx = world.host(0).ctx();
+  for (int i = 0; i < 20; i++) {
+    const PeerLinks::Usual usual = world.links(0).usual(*c.tcb[0]);
+    ASSERT_TRUE(usual);
+    ASSERT_TRUE(world.links(0).may_write_at_once(usual, bytes.size())) << i;
+    const auto room = world.host(0).tcp().reserve(*c.tcb[0], bytes.size());
+    ASSERT_TRUE(room.ok() && room->size() >= bytes.size());
+    world.host(0).tcp().commit(ctx, *c.tcb[0], bytes.size(), false);
+    world.links(0).write_at_once(usual, bytes.size());
+    EXPECT_NE(world.links(0).framed().send_room(*c.tcb[0]), 0U) << i;
+  }
+}
+
 // Links fail under short calls, at any moment of a dialogue: every byte arrives once.
 TEST(PeerLinks, ShortCalls_OverLinksThatFail) {
   for (int moment = 0; moment < 60; moment++) {
@@ -821,6 +841,27 @@ TEST(PeerLinks, AnotherProcessWrites_OwnerIsToBeCalled) {
   EXPECT_TRUE(table.links[0].end.has_queue());
   world.links(0).forget_devices();
   EXPECT_FALSE(world.links(0).flush(world.host(0).ctx()));
+}
+
+// Between what the send ring has and what the lane knows of.
+TEST(PeerLinks, DeathInsideAWrite_WhatIsWrittenIsSentOnce) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  Host& host = world.host(0);
+  const std::vector<std::byte> bytes(700, std::byte{'a'});
+  const auto room = host.tcp().reserve(*c.tcb[0], bytes.size());
+  ASSERT_TRUE(room.ok() && room->part[0].size() == bytes.size());
+  std::copy(bytes.begin(), bytes.end(), room->part[0].begin());
+  host.tcp().commit(host.ctx(), *c.tcb[0], bytes.size(), false);
+  host.memory().begin_rebuild();
+  host.stack().rebuild(host.ctx());
+  world.links(0).rebuild();
+  host.memory().finish_rebuild();
+  EXPECT_NE(world.write(c, 0, std::vector<std::byte>(300, std::byte{'b'})), 0U);
+  std::string got;
+  EXPECT_TRUE(world.run_until([&] { return (got += world.read(c, 1)).size() == 1000; }, 5s));
+  EXPECT_EQ(got, std::string(700, 'a') + std::string(300, 'b'));
 }
 
 TEST(PeerLinks, DeathInsideTheLock_ConnectionsGoOnOverTcp) {

@@ -244,6 +244,46 @@ TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
   EXPECT_EQ(file.references.total(), 1U);
 }
 
+// In the middle of a send, with the lock or (a long one) without it: nothing of it is data, and others go on.
+TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
+  ShardLock::Handlers handlers;
+  handlers.recover = [](void*, const void*) { rebuild_after_death(shard()); };
+  shard().lock().set_handlers(handlers);
+  for (const bool in_lock : {true, false}) {
+    tcp::Tcb* const peer = connect_peer();
+    ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+    const Number connection = accept_one(listener_);
+    ASSERT_NE(connection.file, nullptr);
+    numbers_.push_back(connection);
+    Flag inside;
+    fork_child([&] {
+      Socket& socket = socket_of(*connection.file);
+      if (in_lock) {
+        (void)shard().lock().lock();
+        (void)tcp_engine().reserve(*socket.tcb, 1000);
+      } else {
+        const Guard guard(shard());
+        (void)tcp_engine().reserve(*socket.tcb, 100'000);
+        hold(socket, kWriting);
+      }
+      *inside = 1;
+      for (;;) pause();
+    });
+    while (*inside == 0) sched_yield();
+    end_child(SIGKILL);
+    iovec vector{const_cast<char*>("alive"), 5};
+    Message message;
+    message.data = {&vector, 1};
+    bool sigpipe = false;
+    EXPECT_EQ(send(*connection.file, connection.fd, message, 0, sigpipe), 5);
+    EXPECT_TRUE(run_until([&] { return peer_hears(*peer) == "alive"; })) << in_lock;
+    world_.peer().tcp().close(world_.peer_context(), *peer);
+    close(connection);
+    numbers_.pop_back();
+  }
+  shard().lock().set_handlers({});
+}
+
 TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
   {
     const Guard guard(shard());

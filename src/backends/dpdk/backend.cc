@@ -1,5 +1,4 @@
 // The plugin's entry: Backend over DPDK.
-#include <pthread.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,21 +13,10 @@
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/port_keeper.h"
 #include "backends/dpdk/port_plan.h"
+#include "socket/cancellation.h"
 
 namespace bypass::dpdk {
 namespace {
-
-// A thread that is cancelled while it waits for the control thread would leave its request dangling.
-class NoCancellation {
- public:
-  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
-  ~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
-
- private:
-  int before_ = 0;
-};
 
 class DpdkBackend final : public Backend {
  public:
@@ -53,7 +41,7 @@ bool DpdkBackend::check(const PortSpec& spec, std::string& problem) try {
 }
 
 Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
-  const NoCancellation here;
+  const socket::CancellationOff off;  // whoever ends here would leave its request to the control thread dangling
   if (const int error = control_.start(); error != 0) {
     problem = "no thread for the ports: " + std::string(std::strerror(error));
     return nullptr;
@@ -86,7 +74,7 @@ Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem, b
 }
 
 void DpdkBackend::close(Port* port) try {
-  const NoCancellation here;
+  const socket::CancellationOff off;
   control_.call([&] {
     const auto found = std::find_if(keepers_.begin(), keepers_.end(), [&](const auto& k) { return k->port() == port; });
     if (found == keepers_.end()) return;

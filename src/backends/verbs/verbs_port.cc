@@ -8,6 +8,7 @@
 
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
+#include "socket/cancellation.h"
 #include "stack/arrival.h"
 #include "stack/wire.h"
 
@@ -337,6 +338,7 @@ void VerbsPort::on_stage() {
 }
 
 void VerbsPort::attend() {
+  const socket::CancellationOff off;                          // older kernels are asked by write(2)
   (void)trouble_.exchange(false, std::memory_order_acq_rel);  // before looking: what comes then is seen next time
   using Stage = DeviceWatch::Stage;
   switch (watch_.stage()) {

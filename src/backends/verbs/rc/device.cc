@@ -12,6 +12,7 @@
 #include "backends/verbs/fork.h"
 #include "backends/verbs/open_device.h"
 #include "backends/verbs/problem.h"
+#include "socket/cancellation.h"
 
 namespace bypass::verbs {
 namespace {
@@ -218,6 +219,7 @@ void RcDevice::attend() {
 
 // False: there were none.
 bool RcDevice::take_events() {
+  const socket::CancellationOff off;  // libibverbs reads them
   bool any = false;
   ibv_async_event event;
   while (!lost_) {

@@ -10,6 +10,7 @@
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
+#include "socket/cancellation.h"
 
 namespace bypass::verbs {
 namespace {
@@ -118,7 +119,9 @@ int RcQueuePair::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   return context_.verbs->modify_qp(pair_, &to, kToRts);
 }
 
+// Older kernels are asked by write(2), a cancellation point; whoever ends it has the shard's lock.
 int RcQueuePair::end() {
+  const socket::CancellationOff off;
   if (pair_ == nullptr) return EINVAL;
   ibv_qp_attr to{};
   to.qp_state = IBV_QPS_ERR;
@@ -134,6 +137,7 @@ void RcQueuePair::fetch() {
 }
 
 void RcQueuePair::destroy_pair() {
+  const socket::CancellationOff off;
   if (pair_ != nullptr) (void)context_.verbs->destroy_qp(pair_);
   pair_ = nullptr;
 }
