@@ -2,6 +2,7 @@
 
 #include <link.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 #include <csetjmp>
@@ -118,9 +119,23 @@ const void* program_counter(const void* context) {
 #endif
 }
 
+namespace {
+
+// Several threads may fault of one cause. What follows the report may end the process: whoever comes second waits for
+// the end of the first one's, unless that takes too long.
+void await_report(int reporter) {
+  constexpr timespec kPause{0, 1'000'000};
+  constexpr int kMostPauses = 2000;
+  for (int i = 0; i < kMostPauses && g_reporter.load(std::memory_order_acquire) == reporter; i++)
+    syscall(SYS_nanosleep, &kPause, nullptr);
+}
+
+}  // namespace
+
 void report(int signal, const siginfo_t& info, void* context, const char* doing) {
-  int nobody = 0;
-  if (!g_reporter.compare_exchange_strong(nobody, thread_id(), std::memory_order_acq_rel)) return;
+  int reporter = 0;
+  if (!g_reporter.compare_exchange_strong(reporter, thread_id(), std::memory_order_acq_rel))
+    return await_report(reporter);
   if (g_reports.fetch_add(1, std::memory_order_relaxed) < kMaxReports) {
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);

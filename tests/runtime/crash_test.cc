@@ -99,6 +99,29 @@ TEST(Crash, ProgramsHandler_RunsAfterTheReport) {
   EXPECT_NE(outcome.log.find("crash inside"), std::string::npos);
 }
 
+// All of them fault of one cause, and the first that is through ends the process: not before the report is written.
+TEST(Crash, ManyThreadsFaultAtOnce_TheReportIsWhole) {
+  for (int round = 0; round < 10; round++) {
+    const Outcome outcome = in_child([] {
+      program_handles(
+          SIGSEGV, [](int) { _exit(43); }, 0);
+      install();
+      g_inside = true;
+      std::barrier together(4);
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; i++)
+        threads.emplace_back([&] {
+          together.arrive_and_wait();
+          touch_nothing();
+        });
+      for (std::thread& thread : threads) thread.join();
+    });
+    EXPECT_TRUE(exited_with(outcome, 43)) << outcome.status << outcome.log;
+    EXPECT_NE(outcome.log.find("crash inside"), std::string::npos);
+    EXPECT_NE(outcome.log.find("this is a fault of libbypass"), std::string::npos) << outcome.log;
+  }
+}
+
 TEST(Crash, InstalledByManyThreadsAtOnce_ProgramsHandlerStillRuns) {
   const Outcome outcome = in_child([] {
     ::signal(SIGSEGV, [](int) { _exit(45); });
