@@ -96,7 +96,8 @@ struct EngineCalls {
   static ibv_device** get_device_list(int* count) {
     static std::array<ibv_device*, 8> list;
     std::size_t n = 0;
-    for (const auto& each : instance->contexts_) list[n++] = &each->device;
+    for (const auto& each : instance->contexts_)
+      if (!each->gone) list[n++] = &each->device;
     list[n] = nullptr;
     *count = static_cast<int>(n);
     return list.data();
@@ -433,6 +434,11 @@ void EngineVerbs::report(std::size_t end, ibv_event_type type, std::uint8_t port
 void EngineVerbs::take_away(std::size_t end) {
   contexts_[end]->gone = true;
   eventfd_write(contexts_[end]->base.context.async_fd, 1);
+}
+
+void EngineVerbs::bring_back(std::size_t end) {
+  contexts_[end]->gone = false;
+  contexts_[end]->end->silent = false;
 }
 
 void EngineVerbs::break_pair(std::size_t end) {

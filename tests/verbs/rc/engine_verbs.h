@@ -68,6 +68,7 @@ class EngineVerbs {
   void report(std::size_t end, ibv_event_type type, std::uint8_t port = 1);
   /// The device's driver has taken it away.
   void take_away(std::size_t end);
+  void bring_back(std::size_t end);
   /// Its newest queue pair goes to the error state, by itself.
   void break_pair(std::size_t end);
   /// That happens after so many more requests, of any end.

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
+#include <utility>
 #include <vector>
 
 #include "fixture.h"
@@ -75,6 +77,7 @@ class RcLinkTest : public testing::Test {
 
   std::unique_ptr<RcWorld> world = std::make_unique<RcWorld>();
   std::uint32_t next = 0;
+  std::list<std::vector<std::byte>> extra;
 };
 
 // --- Writing
@@ -462,6 +465,77 @@ TEST_F(RcLinkTest, DeviceIsGone_AllGoes) {
   EXPECT_TRUE(world->devices[0]->lost());
   EXPECT_FALSE(readable(world->devices[0]->descriptor())) << "nobody is woken for ever";
   expect_drained(a());
+}
+
+// Links end, and nobody looks for the device before the last of them is closed; then it is looked for, and links are
+// made anew, with the memory that was added before, and meanwhile.
+TEST_F(RcLinkTest, DeviceThatWasLost_MakesLinksAgainOnceItIsBack) {
+  RcDevice& device = *world->devices[0];
+  const auto close_both = [&] {
+    for (std::size_t i = 0; i < 2; i++) world->devices[i]->close(std::exchange(world->setups[i], nullptr));
+  };
+  for (int round = 0; round < 3; round++) {
+    world->verbs.take_away(0);
+    world->verbs.end(0).silent = true;
+    device.attend();
+    ASSERT_TRUE(device.lost());
+    expect_drained(a());
+    b().fail();
+    (void)run();
+    EXPECT_EQ(world->verbs.end(0).alive > 1, true) << "a link is there still";
+    close_both();
+    device.attend();
+    device.attend();
+    EXPECT_TRUE(device.lost()) << "it is not there";
+    EXPECT_EQ(world->verbs.end(0).alive, 0) << "nothing of the old one is left";
+    EXPECT_EQ(device.request(9, world->memory[0], world->verbs.end(1).address(), world->verbs.now()), nullptr);
+    const char* problem = nullptr;
+    std::vector<std::byte>& more = extra.emplace_back(10'000, static_cast<std::byte>(round + 1));
+    ASSERT_TRUE(device.add_memory(more, problem));
+    world->verbs.bring_back(0);
+    for (int i = 0; i < 3 && device.lost(); i++) device.attend();
+    ASSERT_FALSE(device.lost());
+    ASSERT_TRUE(world->connect()) << round;
+    std::memset(world->buffers[0].data(), 7, 1000);
+    post(write(2000, 0, 1000));
+    Write from_new;
+    from_new.to = 5000;
+    from_new.from[0] = std::span<const std::byte>(more).first(3000);
+    from_new.notify = true;
+    post(from_new);
+    ASSERT_EQ(run().size(), 2U);
+    EXPECT_EQ(at_b(2999), std::byte{7});
+    EXPECT_EQ(at_b(7999), static_cast<std::byte>(round + 1));
+  }
+}
+
+// The device's own thread looks, and is not waited for by who ends it.
+TEST_F(RcLinkTest, DeviceThatWasLost_IsLookedForByItsThread) {
+  for (const bool comes_back : {true, false}) {
+    renew();
+    RcDevice& device = *world->devices[0];
+    ASSERT_TRUE(device.start_thread(world->problem));
+    world->verbs.take_away(0);
+    world->verbs.end(0).silent = true;
+    device.attend();
+    ASSERT_TRUE(device.lost());
+    expect_drained(a());
+    device.close(std::exchange(world->setups[0], nullptr));
+    const auto wait = [&](auto done) {
+      const auto limit = std::chrono::steady_clock::now() + 20s;
+      while (!done() && std::chrono::steady_clock::now() < limit) {
+        pollfd item{device.descriptor(), POLLIN, 0};
+        (void)::poll(&item, 1, 10);
+        device.attend();
+      }
+      return done();
+    };
+    ASSERT_TRUE(wait([&] { return device.gone(world->memory[0]); }));
+    device.attend();  // the thread looks from here on
+    if (!comes_back) continue;
+    world->verbs.bring_back(0);
+    EXPECT_TRUE(wait([&] { return !device.lost(); }));
+  }
 }
 
 TEST_F(RcLinkTest, ReadyWithAReason_EndsALinkThatIsUp) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
@@ -52,15 +54,20 @@ std::string text(const IpAddress& address) {
 std::unique_ptr<RcDevice> RcDevice::open(const std::string& target, const fastpath::LinkDeviceSpec& spec,
                                          std::string& problem) {
   auto device = std::make_unique<RcDevice>();
-  if (device->open_context(target, problem) && device->look(spec.address, problem) && device->prepare(spec, problem))
-    return device;
+  device->target_ = target;
+  device->spec_ = spec;
+  if (device->open_all(problem)) return device;
   problem = "RDMA links over " + target + ": " + problem;
   return nullptr;
 }
 
-bool RcDevice::open_context(const std::string& target, std::string& problem) {
+bool RcDevice::open_all(std::string& problem) {
+  return open_context(problem) && look(problem) && prepare(problem);
+}
+
+bool RcDevice::open_context(std::string& problem) {
   DeviceName wanted;
-  if (!wanted.parse(target, problem)) return false;
+  if (!wanted.parse(target_, problem)) return false;
   name_ = wanted.name;
   context_.port = wanted.port;
   context_.verbs = verbs_for(name_, problem);
@@ -71,7 +78,7 @@ bool RcDevice::open_context(const std::string& target, std::string& problem) {
   return context_.device != nullptr;
 }
 
-bool RcDevice::look(const IpAddress& address, std::string& problem) {
+bool RcDevice::look(std::string& problem) {
   ibv_port_attr port;
   if (const int error = context_.verbs->look_at_port(context_.device, context_.port, port); error != 0)
     return say(problem, "the device's port does not answer", error);
@@ -80,12 +87,13 @@ bool RcDevice::look(const IpAddress& address, std::string& problem) {
     problem = "its link layer is not Ethernet; links are RoCE v2";
     return false;
   }
-  return find_gid(address, port.gid_tbl_len, problem);
+  return find_gid(port.gid_tbl_len, problem);
 }
 
 // A card lists an address once for each version of RoCE, the second one behind the first; a library that can tells
 // which is which.
-bool RcDevice::find_gid(const IpAddress& address, int count, std::string& problem) {
+bool RcDevice::find_gid(int count, std::string& problem) {
+  const IpAddress& address = spec_.address;
   int found = -1;
   for (int i = 0; i < count; i++) {
     ibv_gid gid{};
@@ -103,11 +111,11 @@ bool RcDevice::find_gid(const IpAddress& address, int count, std::string& proble
   return found >= 0 && found <= UINT8_MAX;
 }
 
-bool RcDevice::prepare(const fastpath::LinkDeviceSpec& spec, std::string& problem) {
-  context_.timeout = spec.timeout;
-  context_.retries = spec.retries;
-  context_.traffic_class = spec.traffic_class;
-  context_.depth = std::max(spec.depth, 2 * RcLink::kSignalEvery);
+bool RcDevice::prepare(std::string& problem) {
+  context_.timeout = spec_.timeout;
+  context_.retries = spec_.retries;
+  context_.traffic_class = spec_.traffic_class;
+  context_.depth = std::max(spec_.depth, 2 * RcLink::kSignalEvery);
   context_.domain = context_.verbs->alloc_pd(context_.device);
   if (context_.domain == nullptr) return say(problem, "no protection domain", errno);
   buffers_.use(*context_.verbs, context_.domain, context_.soft);
@@ -121,7 +129,7 @@ bool RcDevice::prepare(const fastpath::LinkDeviceSpec& spec, std::string& proble
     owned_[i].store(fds[i], std::memory_order_relaxed);
   }
   wakeup_.add(events);
-  const std::uint16_t window = std::clamp(spec.window, fastpath::kLeastWindow, fastpath::kMostWindow);
+  const std::uint16_t window = std::clamp(spec_.window, fastpath::kLeastWindow, fastpath::kMostWindow);
   common_ = std::make_unique<RcSetup::Common>(RcSetup::Common{context_, buffers_, worker_, window, random_number});
   return true;
 }
@@ -132,17 +140,24 @@ bool RcDevice::start_thread(std::string& problem) {
 }
 
 RcDevice::~RcDevice() {
+  ending_.store(true, std::memory_order_release);
   worker_.stop();
   setups_.clear();
   closing_.clear();
+  close_all();
+}
+
+void RcDevice::close_all() {
   if (context_.device == nullptr) return;
   buffers_.clear();
   if (context_.domain != nullptr) (void)context_.verbs->dealloc_pd(context_.domain);
-  if (owned_[1].load(std::memory_order_relaxed) >= 0) wakeup_.remove(context_.device->async_fd);
+  if (owned_[1].load(std::memory_order_relaxed) >= 0 && !lost_) wakeup_.remove(context_.device->async_fd);
   // Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.
   for (std::atomic<int>& each : owned_)
     if (const int fd = each.exchange(-1, std::memory_order_relaxed); fd >= 0) host->own_descriptor(fd, false);
   (void)context_.verbs->close_device(context_.device);
+  context_.device = nullptr;
+  context_.domain = nullptr;
 }
 
 // The software library closes its own in a child.
@@ -155,15 +170,19 @@ void RcDevice::drop_in_child() const {
 // --- Memory
 
 bool RcDevice::add_memory(std::span<const std::byte> range, const char*& problem) {
-  const int error = buffers_.add(range);
-  if (error == 0) return true;
+  const int error = lost_ ? 0 : buffers_.add(range);
+  if (error == 0) {
+    ranges_.push_back(range);
+    return true;
+  }
   const char* const known = strerrordesc_np(error);
   problem = known != nullptr ? known : "unknown error";
   return false;
 }
 
 void RcDevice::remove_memory(std::span<const std::byte> range) {
-  buffers_.remove(range);
+  std::erase_if(ranges_, [&](const auto& each) { return each.data() == range.data(); });
+  if (!lost_) buffers_.remove(range);
 }
 
 // --- Links
@@ -215,6 +234,8 @@ void RcDevice::attend() {
   wakeup_.fetch();
   take_events();
   sweep();
+  if (lost_) [[unlikely]]
+    look_for_it();
 }
 
 // False: there were none.
@@ -262,12 +283,51 @@ void RcDevice::handle(const ibv_async_event& event) {
 
 void RcDevice::fail_all() {
   if (!lost_)
-    host->log(
-        LogLevel::kError,
-        ("rdma: " + name_ + ": the device has failed; connections go on by TCP while this process lives").c_str());
+    host->log(LogLevel::kError,
+              ("rdma: " + name_ + ": the device has failed; connections go on by TCP until it is back").c_str());
   lost_ = true;
   wakeup_.remove(context_.device->async_fd);  // it would be readable for ever
   for (const auto& each : setups_) each->on_device_failure(true);
+}
+
+// --- Until it is back
+
+void RcDevice::look_for_it() {
+  if (looking_ && done()) {
+    looking_ = false;
+    if (std::exchange(back_, false)) return serve_again();
+  }
+  if (looking_ || !setups_.empty() || !closing_.empty()) return;
+  looking_ = worker_.submit(*this);
+}
+
+bool RcDevice::come_back(std::string& problem) {
+  close_all();  // what is left of it, or of the last attempt
+  return open_all(problem);
+}
+
+void RcDevice::run() {
+  constexpr auto kFirst = std::chrono::milliseconds{10}, kLongest = std::chrono::milliseconds{1000};
+  constexpr auto kSlice = std::chrono::milliseconds{10};  // so soon an end is noticed
+  std::string said;
+  for (auto pause = kFirst; !ending_.load(std::memory_order_acquire); pause = std::min(2 * pause, kLongest)) {
+    std::string problem;
+    back_ = come_back(problem);
+    if (back_ || !worker_.runs()) return;
+    if (problem != said)
+      host->log(LogLevel::kWarn, ("rdma: " + name_ + ": the device is not back yet: " + problem).c_str());
+    said = problem;
+    for (auto left = pause; left > left.zero() && !ending_.load(std::memory_order_acquire); left -= kSlice)
+      (void)libc.poll(nullptr, 0, static_cast<int>(kSlice.count()));
+  }
+}
+
+// A range that the device does not take now is none: links' writes that point there fail their link.
+void RcDevice::serve_again() {
+  lost_ = false;
+  std::erase_if(ranges_, [this](const auto& range) { return buffers_.add(range) != 0; });
+  host->log(LogLevel::kInfo, ("rdma: " + name_ + ": the device is back").c_str());
+  wakeup_.ring();
 }
 
 }  // namespace bypass::verbs

@@ -1,5 +1,9 @@
 // RcDevice: an RDMA device's port as a maker of RC links. Its context is its own: a port of frames on the same device
 // (verbs:soft0) has another, and neither needs the other.
+//
+// A device that is lost fails its links. Once all of them are closed, its thread closes what is left and looks for the
+// device of that name until it is back, 10 ms to 1 s apart; then links are made again. Until then nothing but the
+// thread touches the context and what was made of it.
 #pragma once
 
 #include <array>
@@ -17,7 +21,7 @@
 
 namespace bypass::verbs {
 
-class RcDevice final : public fastpath::LinkDevice {
+class RcDevice final : public fastpath::LinkDevice, private RcTask {
  public:
   /// Links and setups at a time, those that are being closed among them.
   static constexpr std::size_t kMostLinks = 64;
@@ -49,17 +53,24 @@ class RcDevice final : public fastpath::LinkDevice {
   void drop_in_child() const;
 
  private:
-  bool open_context(const std::string& target, std::string& problem);
-  bool look(const IpAddress& address, std::string& problem);
-  bool find_gid(const IpAddress& address, int count, std::string& problem);
-  bool prepare(const fastpath::LinkDeviceSpec& spec, std::string& problem);
+  bool open_all(std::string& problem);
+  bool open_context(std::string& problem);
+  bool look(std::string& problem);
+  bool find_gid(int count, std::string& problem);
+  bool prepare(std::string& problem);
+  void close_all();
+  void run() override;
+  bool come_back(std::string& problem);
+  void look_for_it();
+  void serve_again();
   RcSetup* make_setup(std::span<std::byte> memory, const IpAddress& peer, Instant now);
   bool take_events();
   void handle(const ibv_async_event& event);
   void fail_all();
   void sweep();
 
-  std::string name_;
+  std::string target_, name_;
+  fastpath::LinkDeviceSpec spec_;
   RcContext context_;
   SendMemory buffers_;
   packet::Wakeup wakeup_;
@@ -68,6 +79,11 @@ class RcDevice final : public fastpath::LinkDevice {
   std::vector<std::unique_ptr<RcSetup>> setups_, closing_;
   std::array<std::atomic<int>, 2> owned_{-1, -1};  // the library's own descriptors; a forked child reads them
   bool lost_ = false;
+  // Of one that is lost
+  std::vector<std::span<const std::byte>> ranges_;  // that links' writes may point to, once there are links again
+  bool looking_ = false;                            // the thread looks for it
+  std::atomic<bool> ending_{false};
+  bool back_ = false;  // the thread's word, once it has done
 };
 
 }  // namespace bypass::verbs

@@ -45,6 +45,8 @@ class RcWorker {
   void stop();
   /// False: there are too many.
   bool submit(RcTask& task);
+  /// Tasks have a thread of their own, and may wait.
+  [[nodiscard]] bool runs() const { return runs_; }
 
  private:
   static void body(void* self);
