@@ -255,8 +255,10 @@ TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
     const Number connection = accept_one(listener_);
     ASSERT_NE(connection.file, nullptr);
     numbers_.push_back(connection);
-    Flag inside;
+    Flag go, inside;
     fork_child([&] {
+      // Its parent ends its own half of the fork with the lock, and would wait for one who keeps it.
+      while (*go == 0) sched_yield();
       Socket& socket = socket_of(*connection.file);
       if (in_lock) {
         (void)shard().lock().lock();
@@ -269,6 +271,7 @@ TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
       *inside = 1;
       for (;;) pause();
     });
+    *go = 1;
     while (*inside == 0) sched_yield();
     end_child(SIGKILL);
     iovec vector{const_cast<char*>("alive"), 5};
