@@ -69,6 +69,10 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   arm(ctx, tcb, framed);
 }
 
+bool FramedTcp::may_speak(const Tcb& tcb) {
+  return has(tcb) && of(tcb).both_framed() && tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued);
+}
+
 /// TCP is over. In order, both ways: then everything has arrived, and what is owed on the link may still be said there.
 /// Or the link must hear of it.
 void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {

@@ -137,6 +137,8 @@ class FramedTcp {
   /// For Context::hooks; `self` is taken.
   [[nodiscard]] const Hooks& hooks() const { return hooks_; }
   [[nodiscard]] static bool has(const tcp::Tcb& tcb) { return tcb.overlay != nullptr; }
+  /// Both ends are in framed mode, and ours may still send records: no FIN ends it.
+  [[nodiscard]] static bool may_speak(const tcp::Tcb& tcb);
   [[nodiscard]] static Framed& of(tcp::Tcb& tcb) { return *reinterpret_cast<Framed*>(tcb.overlay->state()); }
   [[nodiscard]] static const Framed& of(const tcp::Tcb& tcb) {
     return *reinterpret_cast<const Framed*>(tcb.overlay->state());

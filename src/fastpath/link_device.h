@@ -11,6 +11,9 @@
 //   poll(): a ping over the link, and its answer
 //   kUp; next_record() → LINK_READY               ────────────────────►         on_record(): kUp
 //
+// The records travel on one connection and the links' lanes are offered on others, so that an offer may come before
+// LINK_READY, or where the connection that carried it has ended: it says the same, on_lane_offered().
+//
 // Any failure ends in kFailed with a reason, which the peer is told.
 #pragma once
 
@@ -44,6 +47,8 @@ class LinkSetup {
 
   /// A LINK_* record that has come.
   virtual void on_record(RecordType type, std::span<const std::byte> body) = 0;
+  /// The peer offers a lane on this link, as only they do whose end is up.
+  virtual void on_lane_offered() = 0;
   /// The next LINK_* record due: record.length bytes of `body`, which holds kMaxLinkBody. Due in every state.
   virtual bool next_record(Record& record, std::span<std::byte> body) = 0;
   /// Goes on. To be called at next_timeout(), when LinkDevice::descriptor() or wait_descriptor() is readable, and after

@@ -139,6 +139,7 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
     link = find(framed.link);
   }
   if (link == nullptr) return;
+  offer_to_carry(*link, tcb);
   if (lane.link_suspect()) fail(*link, Reason::kPeerLinkDown);
   if (lane.can_cut() && (!link->reads_memory || may_read(tcb))) {
     framed_.cut(tcb);
@@ -151,10 +152,18 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
 
 // --- Lanes
 
+/// Of a link whose set-up has something to say yet, and no connection to say it on, or one that says nothing any more.
+void PeerLinks::offer_to_carry(PeerLink& link, Tcb& tcb) {
+  const Own& own = own_[index_of(link)];
+  if (own.setup == nullptr || (link.stage == Stage::kUp && !own.has_record)) return;
+  if (link.carrier != nullptr && FramedTcp::may_speak(*link.carrier)) return;
+  if (FramedTcp::may_speak(tcb)) link.carrier = &tcb;
+}
+
 void PeerLinks::look_for_lane(Context& ctx, Tcb& tcb, Framed& framed) {
   Lane& lane = framed.lane;
   PeerLink* const link = link_to(tcb, framed);
-  if (link != nullptr && link->carrier == nullptr && own_[index_of(*link)].setup != nullptr) link->carrier = &tcb;
+  if (link != nullptr) offer_to_carry(*link, tcb);
   if (!lane.opens() || !lane.detached() || lane.aborted() || framed.shut || framed.closed) return;
   if (link == nullptr || !link->is_current()) return want(ctx, tcb, framed);
   if (link->stage != Stage::kUp || !may_look(*link, framed)) return;
@@ -169,8 +178,12 @@ void PeerLinks::answer_offer(Tcb& tcb, Framed& framed) {
   Lane& lane = framed.lane;
   PeerLink* const link = find(lane.link());
   const bool known = link != nullptr && link->peer == tcb.path.remote && link->tag == tag_of_peer(framed);
-  // LINK_READY is on its way, on another connection: answered at this one's next turn.
-  if (known && link->stage == Stage::kSettingUp) return;
+  if (known && link->stage == Stage::kSettingUp) {  // answered at this connection's next turn
+    offer_to_carry(*link, tcb);
+    if (LinkSetup* const setup = own_[index_of(*link)].setup; setup != nullptr) setup->on_lane_offered();
+    looked_ = {};
+    return;
+  }
   if (!known || link->stage != Stage::kUp) return lane.decline(Reason::kLinkError);
   LaneAddress address;
   if (!list(*link, tcb, framed, address)) return lane.decline(Reason::kNoMemory);

@@ -160,6 +160,7 @@ class PeerLinks final : public Links {
   }
 
   // --- Lanes
+  void offer_to_carry(PeerLink& link, tcp::Tcb& tcb);
   void look_for_lane(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void answer_offer(tcp::Tcb& tcb, Framed& framed);
   bool list(PeerLink& link, tcp::Tcb& tcb, Framed& framed, LaneAddress& address);

@@ -128,6 +128,23 @@ TEST(PeerLinks, CarrierEndsAtAnyMoment_OthersAreCarried) {
   }
 }
 
+// A carrier that has said its last word is none any more, however long it is still there.
+TEST(PeerLinks, CarrierHasEndedItsStream_AnotherSpeaksForTheLink) {
+  for (int moment = 0; moment < 1600; moment += 40) {
+    for (const std::size_t first : {0U, 1U}) {
+      PeerWorld world;
+      world.yard.proof = moment * 7 % 1000 * 1us;
+      world.world().wire().set_impairment({.delay = 200us});
+      Connection& c = world.open();
+      Connection& d = world.open();
+      world.run_for(moment * 1us);
+      world.close(c, first);
+      world.close(c, 1 - first);
+      EXPECT_TRUE(world.reach_lane(d)) << moment << " us, " << first;
+    }
+  }
+}
+
 TEST(PeerLinks, WriterThatWaits_IsWokenUntilAllIsWritten) {
   PeerWorld world;
   Connection& c = world.open();

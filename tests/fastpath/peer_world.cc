@@ -48,8 +48,24 @@ void SimSetup::on_record(RecordType type, std::span<const std::byte> body) {
   LinkHead head;
   if (decode(body, head) != Reason::kNone || state_ != SetupState::kUnderWay) return;
   reason_ = head.reason;
-  state_ = head.reason == Reason::kNone ? SetupState::kUp : SetupState::kFailed;
-  if (type == RecordType::kLinkAcc && state_ == SetupState::kUp) say(RecordType::kLinkReady);
+  if (head.reason != Reason::kNone)
+    state_ = SetupState::kFailed;
+  else if (type == RecordType::kLinkAcc)
+    granted_ = true;  // poll() follows
+  else
+    state_ = SetupState::kUp;
+}
+
+void SimSetup::on_lane_offered() {
+  if (state_ == SetupState::kUnderWay && end_ == 1) state_ = SetupState::kUp;
+}
+
+void SimSetup::poll(Instant now) {
+  if (std::exchange(granted_, false)) proven_ = now + yard_.proof;
+  if (now < proven_) return;
+  proven_ = kNever;
+  state_ = SetupState::kUp;
+  say(RecordType::kLinkReady);
 }
 
 bool SimSetup::next_record(Record& record, std::span<std::byte> body) {

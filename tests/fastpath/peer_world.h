@@ -28,6 +28,7 @@ struct CableYard {
   std::size_t queue = 64;    // writes under way that an end of a cable takes
   bool refuses = false;      // every request
   bool silent = false;       // no request is answered
+  Duration proof{};          // between a request's being granted and the link's being up at who asked
   std::map<std::uint32_t, std::shared_ptr<sim::Cable>> cables;
   std::shared_ptr<sim::Cable> newest;
 
@@ -55,9 +56,10 @@ class SimSetup final : public LinkSetup {
   [[nodiscard]] std::uint32_t id() const override { return id_; }
   void on_record(RecordType type, std::span<const std::byte> body) override;
   bool next_record(Record& record, std::span<std::byte> body) override;
-  void poll(Instant) override {}
+  void on_lane_offered() override;
+  void poll(Instant now) override;
   [[nodiscard]] int wait_descriptor() const override { return -1; }
-  [[nodiscard]] Instant next_timeout() const override { return kNever; }
+  [[nodiscard]] Instant next_timeout() const override { return proven_; }
   [[nodiscard]] Link& link() override { return cable_->end(end_); }
   [[nodiscard]] std::uint32_t window() const override { return 64; }
   [[nodiscard]] std::uint64_t peer_memory() const override { return memory_.size(); }
@@ -76,6 +78,8 @@ class SimSetup final : public LinkSetup {
   std::uint32_t id_ = 0;
   Reason reason_ = Reason::kNone;
   SetupState state_ = SetupState::kUnderWay;
+  bool granted_ = false;
+  Instant proven_ = kNever;
 };
 
 class SimDevice final : public LinkDevice {

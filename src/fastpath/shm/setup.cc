@@ -85,8 +85,14 @@ void ShmSetup::on_accepted(std::span<const std::byte> body) {
 
 void ShmSetup::on_ready(Reason theirs) {
   if (theirs != Reason::kNone) return end_with(theirs);
-  if (step_ != Step::kPonged) return fail(Reason::kBadState);
-  step_ = Step::kUp;
+  if (step_ == Step::kPonged)
+    step_ = Step::kUp;
+  else if (asks_ || step_ != Step::kUp)  // an offer may have said it before
+    fail(Reason::kBadState);
+}
+
+void ShmSetup::on_lane_offered() {
+  if (step_ == Step::kPonged) step_ = Step::kUp;
 }
 
 bool ShmSetup::next_record(Record& record, std::span<std::byte> body) {

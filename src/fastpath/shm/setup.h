@@ -47,6 +47,7 @@ class ShmSetup final : public LinkSetup {
   [[nodiscard]] Reason reason() const override { return reason_; }
   [[nodiscard]] std::uint32_t id() const override { return id_; }
   void on_record(RecordType type, std::span<const std::byte> body) override;
+  void on_lane_offered() override;
   bool next_record(Record& record, std::span<std::byte> body) override;
   void poll(Instant now) override;
   [[nodiscard]] int wait_descriptor() const override;

@@ -69,6 +69,30 @@ TEST_F(ShmSetupTest, RecordOvertakesTheGuest_StillUp) {
   EXPECT_TRUE(hand.take());
 }
 
+// LINK_READY is still on its way, or has ended with its connection.
+TEST_F(ShmSetupTest, LaneOfferedBeforeReady_IsUp) {
+  std::vector<std::byte> ready;
+  run([&](Record& record, std::vector<std::byte>& body) {
+    if (record.type == RecordType::kLinkReady) ready.swap(body);
+  });
+  ASSERT_FALSE(ready.empty());
+  expect(0, SetupState::kUp, Reason::kNone);
+  expect(1, SetupState::kUnderWay, Reason::kNone);
+  world->setups[1]->on_lane_offered();
+  expect(1, SetupState::kUp, Reason::kNone);
+  world->setups[1]->on_record(RecordType::kLinkReady, ready);
+  expect(1, SetupState::kUp, Reason::kNone);
+  EXPECT_EQ(world->setups[1]->link().state(), LinkState::kUp);
+}
+
+TEST_F(ShmSetupTest, LaneOfferedBeforeTheProof_ProvesNothing) {
+  world->request();
+  world->exchange();
+  ASSERT_NE(world->setups[1], nullptr);
+  world->setups[1]->on_lane_offered();
+  expect(1, SetupState::kUnderWay, Reason::kNone);
+}
+
 TEST_F(ShmSetupTest, NamesAndSecrets_AreOthersEachTime) {
   Hand first(*world);
   world->devices[0]->close(world->setups[0]);

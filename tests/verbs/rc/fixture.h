@@ -58,7 +58,8 @@ class RcWorld {
   void request(std::uint32_t id = 7) {
     setups[0] = devices[0]->request(id, memory[0], verbs.end(1).address(), verbs.now());
   }
-  /// What each end has to say reaches the other; `change` may have a word in it. True: something was said.
+  /// What each end has to say reaches the other; `change` may have a word in it, and what it makes DATA is lost. True:
+  /// something was said.
   using Change = std::function<void(Record&, std::vector<std::byte>&)>;
   bool exchange(const Change& change = {}) {
     bool any = false;
@@ -69,7 +70,7 @@ class RcWorld {
         any = true;
         std::vector<std::byte> body(room.begin(), room.begin() + record.length);
         if (change) change(record, body);
-        hear(1 - from, record, body);
+        if (record.type != RecordType::kData) hear(1 - from, record, body);
       }
     }
     return any;

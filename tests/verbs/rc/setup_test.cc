@@ -58,6 +58,34 @@ TEST_F(RcSetupTest, WholeExchange_BothEndsAreUp) {
 }
 
 // The research's section 6.4: fail fast, and never the 655 ms that 0 means.
+// LINK_READY is still on its way, or has ended with its connection.
+TEST_F(RcSetupTest, LaneOfferedBeforeReady_IsUp) {
+  std::vector<std::byte> ready;
+  world.request();
+  const auto keep_ready = [&](Record& record, std::vector<std::byte>& body) {
+    if (record.type != RecordType::kLinkReady) return;
+    ready = body;
+    record.type = RecordType::kData;
+  };
+  world.settle(keep_ready, 100ms);
+  ASSERT_FALSE(ready.empty());
+  expect(0, SetupState::kUp, Reason::kNone);
+  expect(1, SetupState::kUnderWay, Reason::kNone);
+  world.setups[1]->on_lane_offered();
+  expect(1, SetupState::kUp, Reason::kNone);
+  world.setups[1]->on_record(RecordType::kLinkReady, ready);
+  expect(1, SetupState::kUp, Reason::kNone);
+  EXPECT_EQ(world.setups[1]->link().state(), LinkState::kUp);
+}
+
+TEST_F(RcSetupTest, LaneOfferedBeforeTheProof_ProvesNothing) {
+  world.request();
+  world.exchange();
+  ASSERT_NE(world.setups[1], nullptr);
+  world.setups[1]->on_lane_offered();
+  expect(1, SetupState::kUnderWay, Reason::kNone);
+}
+
 TEST_F(RcSetupTest, QueuePair_HasTheAttributesOfAFallbackThatIsThere) {
   run();
   for (std::size_t i = 0; i < 2; i++) {

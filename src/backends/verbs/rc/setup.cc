@@ -170,8 +170,14 @@ void RcSetup::on_accepted(std::span<const std::byte> body) {
 
 void RcSetup::on_ready(Reason theirs) {
   if (theirs != Reason::kNone) return end_with(theirs);
-  if (step_ != Step::kPonged) return fail(Reason::kBadState);
-  step_ = Step::kUp;
+  if (step_ == Step::kPonged)
+    step_ = Step::kUp;
+  else if (asks_ || step_ != Step::kUp)  // an offer may have said it before
+    fail(Reason::kBadState);
+}
+
+void RcSetup::on_lane_offered() {
+  if (step_ == Step::kPonged) step_ = Step::kUp;
 }
 
 bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {

@@ -40,6 +40,7 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   [[nodiscard]] fastpath::Reason reason() const override { return reason_; }
   [[nodiscard]] std::uint32_t id() const override { return id_; }
   void on_record(fastpath::RecordType type, std::span<const std::byte> body) override;
+  void on_lane_offered() override;
   bool next_record(fastpath::Record& record, std::span<std::byte> body) override;
   void poll(Instant now) override;
   [[nodiscard]] int wait_descriptor() const override;
