@@ -43,6 +43,7 @@ enum class Reason : std::uint16_t {
   kNoShmLink,
   kShmLinkLost,
   kUnguarded,
+  kLocalAfter,
   kCount,
 };
 

@@ -362,8 +362,11 @@ void finish_end(Process& p) {
 }
 
 /// The kernel's name of a descriptor, where the program has given it one.
+/// Of a connection its peer's, else the socket's own.
 Endpoint name_of(int fd) {
-  return fd < 0 ? Endpoint{} : socket::kernel_name(fd);
+  if (fd < 0) return {};
+  const Endpoint peer = socket::kernel_peer(fd);
+  return peer.port != 0 ? peer : socket::kernel_name(fd);
 }
 
 }  // namespace

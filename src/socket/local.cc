@@ -41,13 +41,6 @@ bool is_loopback(const IpAddress& address) {
   return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 }
 
-Endpoint kernel_peer(int fd) {
-  SocketName name;
-  socklen_t length = sizeof name.storage;
-  if (kernel->getpeername(fd, &name.base, &length) != 0) return {};
-  return endpoint_of(&name.base, length).value_or(Endpoint{});
-}
-
 }  // namespace
 
 // --- Where connections begin

@@ -88,6 +88,13 @@ bool must_linger(const Socket& socket) {
 
 }  // namespace
 
+Endpoint kernel_peer(int fd) {
+  SocketName name;
+  socklen_t length = sizeof name.storage;
+  if (kernel->getpeername(fd, &name.base, &length) != 0) return {};
+  return endpoint_of(&name.base, length).value_or(Endpoint{});
+}
+
 Endpoint kernel_name(int fd) {
   SocketName name;
   socklen_t length = sizeof name.storage;

@@ -147,6 +147,8 @@ void give_to_kernel(Guard& guard, Socket& socket);
 long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t length);
 /// The address that the kernel socket is bound to; port 0 when it is not.
 [[nodiscard]] Endpoint kernel_name(int fd);
+/// Of whom it is connected to in the kernel; empty: nobody.
+[[nodiscard]] Endpoint kernel_peer(int fd);
 /// Ends what the protocol holds, as close() does. Lock held.
 void end_socket(Guard& guard, Socket& socket);
 

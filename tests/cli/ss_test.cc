@@ -1,5 +1,6 @@
 // bypass ss: columns, states and filters as of ss(8).
 #include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
 
@@ -93,6 +94,65 @@ TEST_F(Ss, Table_IsSetAsSsDoes) {
             "tcp   LISTEN     1      128         10.9.0.1:80         0.0.0.0:*\n"
             "tcp   ESTAB      0      12          10.9.0.1:80        10.9.0.2:40000\n"
             "tcp   CLOSE-WAIT 0      0           10.9.0.1:34567     10.9.1.3:443\n");
+}
+
+/// A pair of the kernel's on loopback, of this process.
+struct KernelPair {
+  int listener = high(socket(AF_INET, SOCK_STREAM, 0));
+  int client = high(socket(AF_INET, SOCK_STREAM, 0));
+  int accepted = -1;
+  int listener_port = 0, client_port = 0;
+
+  KernelPair() {
+    sockaddr_in name{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    auto* const address = reinterpret_cast<sockaddr*>(&name);
+    socklen_t length = sizeof name;
+    EXPECT_EQ(bind(listener, address, length) | listen(listener, 4) | getsockname(listener, address, &length), 0);
+    listener_port = ntohs(name.sin_port);
+    EXPECT_EQ(connect(client, address, length), 0);
+    accepted = high(accept(listener, nullptr, nullptr));
+    EXPECT_EQ(getsockname(client, address, &length), 0);
+    client_port = ntohs(name.sin_port);
+  }
+  /// Numbers that no socket of the fixture has.
+  static int high(int fd) {
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+    close(fd);
+    return copy;
+  }
+  ~KernelPair() {
+    for (const int fd : {listener, client, accepted}) close(fd);
+  }
+};
+
+TEST_F(Ss, SocketsOfTheKernel_HaveRowsOfTheirOwn) {
+  const KernelPair pair;
+  const std::string listens = "127.0.0.1:" + std::to_string(pair.listener_port);
+  const std::string connects = "127.0.0.1:" + std::to_string(pair.client_port);
+  const auto row = [&](int fd) { return " users:((\"cli_test\",pid=" + pid_ + ",fd=" + std::to_string(fd) + ")) path:kernel\n"; };
+  const auto rows = [&](const std::string& filter) { return ss({"-Htnpea", filter}).out; };
+  EXPECT_EQ(rows("sport = :" + std::to_string(pair.client_port)), "ESTAB 0 0 " + connects + " " + listens + row(pair.client));
+  const std::string both = rows("sport = :" + std::to_string(pair.listener_port));
+  EXPECT_NE(both.find("LISTEN 0 0 " + listens), std::string::npos) << both;
+  EXPECT_NE(both.find(row(pair.accepted)), std::string::npos) << both;
+}
+
+// Both ends are this process's.
+TEST_F(Ss, ConnectionThatTheKernelCarries_HasTheKernelsNamesAndOneRowAndAReason) {
+  const KernelPair pair;
+  ASSERT_EQ(write(pair.accepted, "abc", 3), 3);
+  observe::SocketRecord s{};
+  s.fd = pair.client;
+  s.protocol = IPPROTO_TCP;
+  s.path = static_cast<std::uint8_t>(SocketPath::kKernel);
+  s.state = static_cast<std::uint8_t>(SocketState::kEstablished);
+  region_.update_socket(region_.claim_socket(), s);
+  const std::string filter = "sport = :" + std::to_string(pair.client_port);
+  EXPECT_EQ(ss({"-Htne", filter}).out.substr(0, 10), "ESTAB 3 0 ");
+  EXPECT_EQ(ports({filter}), (Ports{pair.client_port}));
+  const Ran why = run_command({"why", pid_}, {"BYPASS_RUN_DIR=" + dir_.path()});
+  for (const int port : {pair.listener_port, pair.client_port})
+    EXPECT_NE(why.out.find("127.0.0.1:" + std::to_string(port) + "  local_after"), std::string::npos) << why.out;
 }
 
 TEST_F(Ss, OneProtocolAndOneState_LeaveTheirColumnsOut) {

@@ -99,6 +99,42 @@ def server_with_local_off(): one_side_is_not_ours(server={"BYPASS_LOCAL": "off"}
 
 
 @case
+def each_connection_says_where_it_is():
+    """A row of `bypass ss` at every moment, and a reason of `bypass why`: before it looks for shared memory, and once it
+    stays with the kernel for good."""
+    with Side("local") as side:
+        # The server's end never looks.
+        server, client = (Agent(side, r, BYPASS_LOCAL_AFTER=n) for r, n in (("server", "1000000"), ("client", "32")))
+        port = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server("s = bounded(l.accept()[0])")
+
+        def row():
+            found = [s for s in client.sockets() if s["peer_port"] == port]
+            check(len(found) == 1 and found[0]["local_port"] != 0 and found[0]["state"] == "ESTAB", f"rows: {found}")
+            return found[0]["path"]
+
+        def reasons():
+            return {w["reason"]: f"{w['address']}" for w in side.bypass("why", client.child)["whys"]}
+
+        def until_reason(reason):
+            end = time.monotonic() + 20
+            while reasons().get(reason) != f"127.0.0.1:{port}":
+                check(time.monotonic() < end, f"no {reason}: {side.why()}")
+                time.sleep(0.05)
+
+        until_reason("local_after")
+        check(row() == "kernel", client.sockets())
+        for _ in range(40):
+            client("[s.send(b'x') for _ in range(100)]")
+            server("take(s, 100)")
+            if "no_shared_memory" in reasons():
+                break
+        until_reason("no_shared_memory")
+        check("local_after" not in reasons() and row() == "kernel", f"{reasons()} {client.sockets()}")
+
+
+@case
 def a_rule_gives_it_to_the_kernel():
     for role in ("client", "server"):
         rule = "kernel tcp connect 127.0.0.1:*" if role == "client" else "kernel tcp * 127.0.0.0/8"

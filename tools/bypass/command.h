@@ -56,5 +56,7 @@ int run_set(const SetOptions& options);
 /// The processes that a command is about, from the run directory of this user's configuration (root: from
 /// everybody's). Prints what cannot be read, and when there is none why that may be.
 observe::Listing find_processes(int pid);
+/// The same without a word.
+observe::Listing read_processes(int pid);
 
 }  // namespace bypass::tool

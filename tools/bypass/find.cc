@@ -64,16 +64,20 @@ void explain_none(const std::vector<std::string>& dirs) {
 
 }  // namespace
 
-observe::Listing find_processes(int pid) {
+observe::Listing read_processes(int pid) {
   observe::Listing all;
-  const auto dirs = run_dirs();
-  for (const std::string& dir : dirs) {
+  for (const std::string& dir : run_dirs()) {
     observe::Listing one = observe::read_run_dir(dir, pid);
     std::move(one.processes.begin(), one.processes.end(), std::back_inserter(all.processes));
     std::move(one.problems.begin(), one.problems.end(), std::back_inserter(all.problems));
   }
+  return all;
+}
+
+observe::Listing find_processes(int pid) {
+  observe::Listing all = read_processes(pid);
   for (const std::string& problem : all.problems) fmt::print(stderr, "bypass: {}\n", problem);
-  if (all.processes.empty()) pid != 0 ? explain_pid(pid) : explain_none(dirs);
+  if (all.processes.empty()) pid != 0 ? explain_pid(pid) : explain_none(run_dirs());
   return all;
 }
 

@@ -1,4 +1,5 @@
-// bypass ss: the sockets of every process that uses the bypass, as ss(8) shows the kernel's.
+// bypass ss: the sockets of every process that uses the bypass, those that were left to the kernel included, as ss(8)
+// shows the kernel's.
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 
 #include "command.h"
 #include "describe.h"
+#include "kernel_sockets.h"
 #include "runtime/address_text.h"
 #include "runtime/settings_text.h"
 #include "ss_filter.h"
@@ -147,7 +149,7 @@ std::vector<Row> select(const observe::Listing& listing, const SsOptions& option
     for (const auto& entry : process.sockets) {
       const SocketRecord& s = entry.record;
       const bool kind = both || (s.protocol == IPPROTO_UDP ? options.udp : options.tcp);
-      const bool named = s.local_port != 0;  // others are the kernel's so far
+      const bool named = s.local_port != 0;  // others are nowhere yet
       if (kind && named && filter.matches(s)) rows.push_back({&process, &s});
     }
   }
@@ -178,7 +180,8 @@ int run_ss(const SsOptions& given) {
     fmt::print(stderr, "bypass: ss: filter: {}\n", problem);
     return kUsage;
   }
-  const observe::Listing listing = find_processes(options.pid);
+  observe::Listing listing = find_processes(options.pid);
+  for (Snapshot& process : listing.processes) add_kernel_sockets(process);
   const std::vector<Row> rows = select(listing, options, filter);
   if (options.json) {
     Json sockets = Json::array();

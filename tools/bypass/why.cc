@@ -1,16 +1,68 @@
 // bypass why
 #include <fmt/format.h>
+#include <netinet/in.h>
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "command.h"
 #include "describe.h"
+#include "kernel_sockets.h"
 #include "observe/reasons.h"
 
 namespace bypass::tool {
 namespace {
 
 using observe::Snapshot;
+
+using Ends = std::pair<std::pair<IpAddress, std::uint16_t>, std::pair<IpAddress, std::uint16_t>>;
+Ends ends_of(const observe::SocketRecord& s) {
+  return {{s.local_address, s.local_port}, {s.remote_address, s.remote_port}};
+}
+
+bool may_share_memory(const Snapshot& process) {
+  return std::none_of(process.settings.begin(), process.settings.end(),
+                      [](const auto& setting) { return setting.key == "local" && setting.value == "off"; });
+}
+
+bool is_kernels_connection(const observe::SocketRecord& s) {
+  return s.path == static_cast<std::uint8_t>(observe::SocketPath::kKernel) && s.protocol == IPPROTO_TCP &&
+         s.state == static_cast<std::uint8_t>(observe::SocketState::kEstablished);
+}
+
+bool has_reason(const Snapshot& process, const observe::SocketRecord& s) {
+  return std::any_of(process.whys.begin(), process.whys.end(), [&s](const observe::WhyRecord& why) {
+    return why.address == s.remote_address && why.port == s.remote_port;
+  });
+}
+
+/// Connections of the kernel's with both ends on libbypass, of which nobody has said anything yet: they have not looked
+/// for shared memory so far.
+void add_waiting(observe::Listing& listing) {
+  std::set<Ends> ends;
+  for (Snapshot& process : read_processes(0).processes) {
+    if (!may_share_memory(process)) continue;
+    add_kernel_sockets(process);
+    for (const auto& entry : process.sockets)
+      if (is_kernels_connection(entry.record)) ends.insert(ends_of(entry.record));
+  }
+  for (Snapshot& process : listing.processes) {
+    add_kernel_sockets(process);
+    for (const auto& entry : process.sockets) {
+      const observe::SocketRecord& s = entry.record;
+      const auto [local, remote] = ends_of(s);
+      if (!ends.contains({local, remote}) || !ends.contains({remote, local}) || has_reason(process, s)) continue;
+      observe::WhyRecord why{};
+      why.reason = static_cast<std::uint16_t>(observe::Reason::kLocalAfter);
+      why.protocol = s.protocol;
+      why.fd = s.fd;
+      why.address = s.remote_address, why.port = s.remote_port;
+      why.count = 1;
+      process.whys.push_back(why);
+    }
+  }
+}
 
 Json whys_json(const Snapshot& process) {
   Json json = process_json(process);
@@ -62,7 +114,8 @@ void print_text(const observe::Listing& listing) {
 }  // namespace
 
 int run_why(const ShowOptions& options) {
-  const observe::Listing listing = find_processes(options.pid);
+  observe::Listing listing = find_processes(options.pid);
+  add_waiting(listing);
   if (options.json) {
     Json processes = Json::array();
     for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));
