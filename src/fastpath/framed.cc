@@ -34,6 +34,7 @@ FramedTcp::FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& lin
     if (kind != kOptionKind) return;
     if (const auto option = parse_syn_option(body)) self_of(self).see_option(tcb, syn_ack, *option);
   };
+  hooks_.plain = [](void* self, const Tcb& tcb) { self_of(self).links_.on_plain(tcb); };
   hooks_.established = [](void* self, Context& ctx, Tcb& tcb, bool bare) { self_of(self).established(ctx, tcb, bare); };
   hooks_.progress = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).progress(ctx, tcb); };
   hooks_.refill = [](void* self, Context&, Tcb& tcb) { return self_of(self).refill(tcb); };

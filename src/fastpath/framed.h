@@ -55,6 +55,8 @@ class Links {
   /// Whether a connection may be framed: policy, the peer's address, and what the peer's SYN or SYN-ACK says (null: our
   /// own SYN is to be sent).
   [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) = 0;
+  /// The handshake is over, and nothing came of it: the peer has not answered, or not asked.
+  virtual void on_plain(const tcp::Tcb&) {}
   /// The memory that the peer of that link writes; empty: it is not known here.
   [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
   /// The connection was written to or read, or something has come for it. Here an offer is made, answered

@@ -99,17 +99,29 @@ bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   return (roce && (theirs->capabilities & kCapRoce) != 0) || (both_shm && at_our_place(theirs->tag));
 }
 
-/// What keeps a neighbour's connections from shared memory is noted once, and not for each of them. That another host
-/// shares none needs no word.
+/// That another host shares no memory needs no word.
 void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
-  const bool neighbour = config_.place != 0 && (tag ^ table_->tag) >> (32 - kHostBits) == 0;
-  if (!neighbour || std::find(told_.begin(), told_.end(), tcb.path.remote) != told_.end()) return;
-  told_[next_told_++ % told_.size()] = tcb.path.remote;
+  if (config_.place != 0 && (tag ^ table_->tag) >> (32 - kHostBits) == 0)
+    tell_none(tcb, Mover::kShm, Reason::kElsewhere);
+}
+
+/// Where RDMA is to be had, one would look for it.
+void PeerLinks::on_plain(const Tcb& tcb) {
+  const Path& path = tcb.path;
+  if (!table_->makes(Mover::kRc, path.port) || path.neighbour == Path::kLooped || path.next_hop != path.remote) return;
+  tell_none(tcb, Mover::kRc, Reason::kNotOffered);
+}
+
+/// What keeps a neighbour's connections from a link is noted once, and not for each of them.
+void PeerLinks::tell_none(const Tcb& tcb, Mover mover, Reason why) {
+  const Told now{tcb.path.remote, mover};
+  if (std::find(told_.begin(), told_.end(), now) != told_.end()) return;
+  told_[next_told_++ % told_.size()] = now;
   PeerLink link;
-  link.peer = tcb.path.remote;
-  link.mover = Mover::kShm;
+  link.peer = now.peer;
+  link.mover = mover;
   link.stage = Stage::kRefused;
-  link.reason = Reason::kElsewhere;
+  link.reason = why;
   note(link);
 }
 

@@ -117,6 +117,7 @@ class PeerLinks final : public Links {
 
   // --- Links
   [[nodiscard]] bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) override;
+  void on_plain(const tcp::Tcb& tcb) override;
   [[nodiscard]] std::span<const std::byte> memory(std::uint32_t link) override;
   void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) override;
   void on_link_record(Context& ctx, tcp::Tcb& tcb, Framed& framed, const Record& record,
@@ -149,6 +150,7 @@ class PeerLinks final : public Links {
     return config_.place != 0 && tag >> (32 - kPlaceBits) == config_.place;
   }
   void tell_place(const tcp::Tcb& tcb, std::uint32_t tag);
+  void tell_none(const tcp::Tcb& tcb, Mover mover, Reason why);
   [[nodiscard]] LinkDevice* device_of(std::uint16_t port, Mover mover) const;
   [[nodiscard]] LinkDevice* device_of(const PeerLink& link) const { return device_of(link.port, link.mover); }
   LinkDevice* choose(const PeerLink& link, std::uint8_t& choice) const;
@@ -217,7 +219,12 @@ class PeerLinks final : public Links {
   std::uint32_t changes_ = 0;
   Instant looked_{};  // when devices were last asked
   Instant next_ = kNever;
-  std::array<IpAddress, 8> told_{};  // neighbours with another run directory that were noted last
+  struct Told {
+    IpAddress peer;
+    Mover mover{};
+    friend bool operator==(const Told&, const Told&) = default;
+  };
+  std::array<Told, 16> told_{};  // of whom it was noted last that there is no link to them
   std::size_t next_told_ = 0;
   bool owner_ = false;
   // Of a glance()

@@ -54,6 +54,8 @@ const char* to_string(Reason reason) {
       return "peer is another user's process";
     case Reason::kNoSharedMemory:
       return "no memory to share with the peer";
+    case Reason::kNotOffered:
+      return "no word of one from the peer: not on libbypass, or without an RDMA device (BYPASS_RDMA)";
   }
   return "unknown";
 }

@@ -36,8 +36,9 @@ enum class Reason : std::uint8_t {
   kElsewhere,       // the peer does not have our run directory, or we not the peer's: another host, or a container's
   kOtherUser,       // the peer is another user's process
   kNoSharedMemory,  // no socket, descriptor or memory for what two processes share
+  kNotOffered,      // no word of one from the peer in SYN or SYN-ACK
 };
-inline constexpr Reason kLastReason = Reason::kNoSharedMemory;
+inline constexpr Reason kLastReason = Reason::kNotOffered;
 
 const char* to_string(Reason reason);
 

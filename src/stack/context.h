@@ -32,6 +32,8 @@ struct Hooks {
   /// overlay (tcp/overlay.h).
   void (*see_syn_option)(void* self, Context& ctx, tcp::Tcb& tcb, bool syn_ack, std::uint8_t kind,
                          std::span<const std::byte> body) = nullptr;
+  /// The handshake is over, and the connection is under no overlay.
+  void (*plain)(void* self, const tcp::Tcb& tcb) = nullptr;
   // --- Of connections under an overlay
   /// The handshake is over. What the client's hook appends rides on its last ACK. `bare`: the segment that established
   /// a server's connection lies at the stream's beginning and carries nothing.

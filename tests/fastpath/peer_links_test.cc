@@ -597,6 +597,23 @@ TEST(PeerLinksDevices, OneEndHasOnlySharedMemory_AnotherHost_IsPlainTcp) {
   }
 }
 
+TEST(PeerLinksDevices, PeerWithoutRdma_IsNotedOnceByWhoHasIt) {
+  for (std::size_t poor = 0; poor < 2; poor++) {
+    std::array<std::uint8_t, 2> capabilities{PeerWorld::kBoth, PeerWorld::kBoth};
+    capabilities[poor] = kCapShm;
+    PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, capabilities);
+    world.has_cables[poor] = false;
+    for (std::size_t i = 0; i < 2; i++) world.links(i).drop_devices(world.host(i).ctx()), world.begin_ownership(i);
+    for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*world.open().tcb[0]));
+    world.run_for(1ms);
+    ASSERT_EQ(PeerWorld::notes.size(), 1U) << poor;
+    const PeerWorld::Note& note = PeerWorld::notes[0];
+    EXPECT_EQ(note.peer, world.host(poor).address());
+    EXPECT_EQ(note.mover, Mover::kRc);
+    EXPECT_EQ(note.reason, Reason::kNotOffered);
+  }
+}
+
 TEST(PeerLinksDevices, NeighbourWithAnotherRunDirectory_IsPlainTcpAndNotedOnce) {
   TwoDevices two(kTwoDirectories);
   two.world.has_cables = {false, false};

@@ -93,7 +93,8 @@ LinkSetup* SimDevice::answer(std::span<const std::byte> body, Reason, std::span<
 
 // --- PeerWorld
 
-PeerWorld::PeerWorld(std::uint64_t seed, std::uint32_t link_memory, std::array<std::uint32_t, 2> places)
+PeerWorld::PeerWorld(std::uint64_t seed, std::uint32_t link_memory, std::array<std::uint32_t, 2> places,
+                     std::array<std::uint8_t, 2> capabilities)
     : world_(seed) {
   yard.seed = seed * 1000;
   notes.clear();
@@ -105,7 +106,7 @@ PeerWorld::PeerWorld(std::uint64_t seed, std::uint32_t link_memory, std::array<s
     links.link_memory = link_memory;
     links.random = numbered_random;
     links.note = [](const PeerLink& link) { notes.push_back({link.peer, link.mover, link.stage, link.reason}); };
-    links.capabilities = kCapRoce | kCapShm;
+    links.capabilities = capabilities[i];
     links.place = places[i];
     links_[i] = std::make_unique<PeerLinks>(host.tcp(), host.memory(), links);
     devices_[i] = std::make_unique<SimDevice>(yard, i);

@@ -121,10 +121,11 @@ def qp_errors_under_load():
 
 @case
 def one_end_without_links():
-    """The client's setting says off: plain TCP, and the server has nothing to tell of links."""
+    """The client's setting says off: plain TCP, and the server says why."""
     with rc_side() as side:
         transfers = Transfers(side, 4, BYPASS_RDMA="off")
         check(all(c.get("rdma_lanes", 0) == 0 for c in processes(side).values()), processes(side))
+        check(re.search("no_rdma .*BYPASS_RDMA", side.why()), side.why())
         transfers.end()
 
 

@@ -88,7 +88,7 @@ Verdict complete_handshake(Env& env, Tcb& tcb, Segment& s) {
   if (listener->accept_full()) return drop(env.count().drop_tcp_accept_queue);
   establish(env, tcb, s);
   const bool text = s.payload != 0;
-  if (tcb.overlay != nullptr) tell_established(env, tcb, !text && s.seq == tcb.rcv_nxt);
+  tell_established(env, tcb, !text && s.seq == tcb.rcv_nxt);
   // What an overlay's peer begins with is not the program's.
   if (tcb.options.defer_accept_s != 0 && (!text || tcb.overlay != nullptr) && !s.has(kFin)) {
     tcb.set(kDeferred);

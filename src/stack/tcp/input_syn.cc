@@ -24,7 +24,7 @@ void show_unknown_options(Env& env, Tcb& tcb, const Segment& s) {
 
 void on_syn_ack(Env& env, Tcb& tcb, Segment& s) {
   establish(env, tcb, s);
-  if (tcb.overlay != nullptr) tell_established(env, tcb, false);
+  tell_established(env, tcb, false);
   env.post(tcb, kEventConnected | kEventWritable);
   tcb.set(kAckNow | kTryOutput);
   touch(env, tcb);

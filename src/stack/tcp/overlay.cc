@@ -75,7 +75,12 @@ void destroy_overlay(Env& env, Tcb& tcb) {
 
 void tell_established(Env& env, Tcb& tcb, bool bare) {
   const Hooks* hooks = env.ctx.hooks;
-  if (hooks != nullptr && hooks->established != nullptr) hooks->established(hooks->self, env.ctx, tcb, bare);
+  if (hooks == nullptr) return;
+  if (tcb.overlay == nullptr) {
+    if (hooks->plain != nullptr) hooks->plain(hooks->self, tcb);
+  } else if (hooks->established != nullptr) {
+    hooks->established(hooks->self, env.ctx, tcb, bare);
+  }
 }
 
 void call_progress(Env& env, Tcb& tcb) {
