@@ -44,6 +44,7 @@ enum class Reason : std::uint16_t {
   kShmLinkLost,
   kUnguarded,
   kLocalAfter,
+  kLinkDown,
   kCount,
 };
 

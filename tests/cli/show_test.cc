@@ -129,6 +129,18 @@ TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
 
+TEST_F(Show, WhyOfAPortThatLeadsNowhere_NamesIt) {
+  observe::PortRecord port{};
+  observe::set_text(port.kind, "virtio");
+  observe::set_text(port.target, "/tmp/typo");
+  port.open = 1;
+  region_.set_port(1, port);
+  const Ran ran = show({"why", pid_});
+  EXPECT_NE(ran.out.find("link_down"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("virtio:/tmp/typo"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.out.find("vhost:/tmp/x"), std::string::npos) << "its link is up: " << ran.out;
+}
+
 // --- set
 
 TEST_F(Show, Set_AsksTheProcessAndSaysToHowManyItWasDone) {

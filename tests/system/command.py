@@ -94,6 +94,18 @@ def run_names_what_is_not_there():
 
 
 @case
+def a_wire_that_nobody_serves_is_named():
+    """Nothing is wrong with it until somebody comes; a path may be another than was meant all the same."""
+    with Side("bypass") as side:
+        wire = side.path("typo")
+        script = f"import socket; s = socket.socket(); s.setblocking(False); s.connect_ex(('{side.address}', 1)); input()"
+        child = side.start("client", "/bin/sh", "-c", 'sleep 60 | exec /usr/bin/python3 -c "$0"', script, BYPASS_PORT=f"virtio:{wire}")
+        side.wait_for(child, f"virtio:{wire}: nobody serves the path yet; waiting")
+        side.until(lambda: re.search(f"link_down .*virtio:{re.escape(wire)}", side.why()), "why names the port")
+        check(side.output(child).count("nobody serves") == 1, side.output(child))
+
+
+@case
 def a_familys_port_and_counters_are_one_processs():
     with Side("bypass") as side:
         port = free_port()

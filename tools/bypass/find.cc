@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -27,9 +29,10 @@ std::vector<std::string> run_dirs() {
   return found;
 }
 
-bool has_library(int pid, bool& readable) {
+bool has_library(int pid, int& error) {
+  errno = 0;
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-  readable = maps.good();
+  error = maps.good() ? 0 : errno;
   for (std::string line; std::getline(maps, line);)
     if (line.find("/libbypass.so") != std::string::npos) return true;
   return false;
@@ -40,10 +43,11 @@ void explain_pid(int pid) {
     fmt::print(stderr, "bypass: there is no process {}\n", pid);
     return;
   }
-  bool readable = false;
-  const bool loaded = has_library(pid, readable);
-  if (!readable) {
-    fmt::print(stderr, "bypass: process {} belongs to another user\n", pid);
+  int error = 0;
+  const bool loaded = has_library(pid, error);
+  if (error != 0) {
+    fmt::print(stderr, "bypass: process {} cannot be looked at, so that it is not known whether it uses libbypass: {}\n", pid,
+               std::strerror(error));
   } else if (loaded) {
     fmt::print(
         stderr,

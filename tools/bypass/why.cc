@@ -64,6 +64,19 @@ void add_waiting(observe::Listing& listing) {
   }
 }
 
+/// What is there, and leads nowhere.
+void add_dark_ports(Snapshot& process) {
+  for (const observe::PortRecord& port : process.ports) {
+    if (port.open == 0 || port.link_up != 0) continue;
+    observe::WhyRecord why{};
+    why.reason = static_cast<std::uint16_t>(observe::Reason::kLinkDown);
+    why.fd = -1;
+    why.count = 1;
+    observe::set_text(why.detail, port_name(port).c_str());
+    process.whys.push_back(why);
+  }
+}
+
 Json whys_json(const Snapshot& process) {
   Json json = process_json(process);
   json["whys"] = Json::array();
@@ -116,6 +129,7 @@ void print_text(const observe::Listing& listing) {
 int run_why(const ShowOptions& options) {
   observe::Listing listing = find_processes(options.pid);
   add_waiting(listing);
+  for (Snapshot& process : listing.processes) add_dark_ports(process);
   if (options.json) {
     Json processes = Json::array();
     for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));

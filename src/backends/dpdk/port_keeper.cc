@@ -21,6 +21,10 @@ constexpr milliseconds kMeetInterval{1};
 // … and after this many looks (a guest that has no driver may never do it).
 constexpr unsigned kQuickLooks = 1000;
 constexpr milliseconds kSlowMeetInterval{50};
+// How often a virtio end tries to connect; whoever starts a wire's two ends together has them both within the first
+// second.
+constexpr unsigned kQuickTries = 100, kTries = 200;
+constexpr milliseconds kQuickTry{10}, kTry{100}, kSlowTry{200};
 
 void poke_control(void* control) {
   static_cast<Control*>(control)->poke();
@@ -145,7 +149,8 @@ void PortKeeper::try_virtio(Instant now) {
   due_ = next_try(now);
 }
 
-// Each cause is said once, not at every try. A server that is ending looks busy, too, for a moment.
+// Each cause is said once, not at every try, and a warning once it has lasted: a path may be another than was meant. A
+// server that is ending looks busy, too, for a moment.
 void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
   busy_looks_ = peer == Peer::kBusy ? busy_looks_ + 1 : 0;
   if (busy_looks_ == 1) return;
@@ -167,16 +172,19 @@ void PortKeeper::explain_absence(Peer peer, const std::string& detail) {
       text += detail;
       break;
   }
-  if (text == last_complaint_) return;
+  const bool lasts = peer == Peer::kBusy || peer == Peer::kForbidden || tries_ >= kQuickTries;
+  const LogLevel level = lasts ? LogLevel::kWarn : LogLevel::kInfo;
+  if (text == last_complaint_ && level == last_level_) return;
   last_complaint_ = text;
-  host->log(peer == Peer::kBusy || peer == Peer::kForbidden ? LogLevel::kWarn : LogLevel::kInfo, text.c_str());
+  last_level_ = level;
+  host->log(level, text.c_str());
 }
 
-// A try costs about 20 us: every 10 ms for the first second, ten times a second for a while, then five.
+// A try costs about 20 us.
 Instant PortKeeper::next_try(Instant now) {
   tries_++;
-  if (tries_ < 100) return now + milliseconds{10};
-  return now + (tries_ < 200 ? milliseconds{100} : milliseconds{200});
+  if (tries_ < kQuickTries) return now + kQuickTry;
+  return now + (tries_ < kTries ? kTry : kSlowTry);
 }
 
 void PortKeeper::finish_stopping(Instant now) {

@@ -68,6 +68,7 @@ class PortKeeper final : public Watched {
   bool meeting_ = false;  // vhost: a new peer is connected, but cannot take frames yet
   unsigned looks_ = 0;    // at that peer
   std::string last_complaint_;
+  LogLevel last_level_{};
   int busy_looks_ = 0;  // in a row
 };
 
