@@ -17,7 +17,7 @@ std::string distrust(int fd, bool create) {
   const bool reading_root = !create && geteuid() == 0;
   if (status.st_uid != geteuid() && !reading_root)
     return "it belongs to the user " + std::to_string(status.st_uid) + ", not to " + std::to_string(geteuid());
-  if ((status.st_mode & 0077) != 0) return "others may enter it: it must have mode 0700";
+  if ((status.st_mode & 0077) != 0) return "others may enter it; it must have mode 0700 (chmod 700)";
   return "";
 }
 

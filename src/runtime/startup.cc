@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/environment_copy.h"
@@ -94,12 +95,33 @@ bool create_region(const Config& config) {
   start.settings = settings_text(config);
   std::string problem;
   if (g_region->create(start, problem)) return true;
+  if (!config.run_dir.empty()) {
+    const Setting& setting = *setting_by_env("BYPASS_RUN_DIR");
+    const SettingValue& value = config.values[setting_index(setting)];
+    const ConfigProblem named{std::string(setting.env), value.text, value.where, problem};
+    if (config.strict) {
+      BYPASS_LOG_ERROR("%s", named.message().c_str());
+    } else {
+      BYPASS_LOG_WARN("%s; no statistics for the bypass command, and no shared memory within the host",
+                      named.message().c_str());
+    }
+    return false;
+  }
   if (config.asks_for_nothing()) {
     BYPASS_LOG_INFO("no statistics for the bypass command: %s", problem.c_str());
   } else {
     BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
   }
-  return config.run_dir.empty();
+  return true;
+}
+
+void tell_unbuilt(const Config& config) {
+  const auto is_v6 = [](const Prefix& prefix) { return !prefix.address.is_v4(); };
+  const auto asks = [&](const PortConfig& port) { return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6); };
+  if (std::none_of(config.ports.begin(), config.ports.end(), asks)) return;
+  const SettingValue& value = config.values[setting_index(*setting_by_env("BYPASS_ADDR"))];
+  const ConfigProblem unbuilt{"BYPASS_ADDR", value.text, value.where, "IPv6 on the wire is not built yet"};
+  BYPASS_LOG_WARN("%s; sockets to IPv6 addresses are the kernel's", unbuilt.message().c_str());
 }
 
 // Of a process that never started: nobody else knows that it has a stats file.
@@ -128,6 +150,7 @@ const Config& configuration() {
   const bool has_region = create_region(*config);
   g_config = config;
   for (const ConfigProblem& problem : config->problems) report_problem(Reason::kConfigProblem, problem.message());
+  tell_unbuilt(*config);
   if (!config->ok() || !has_region) end_if_strict();
   return *config;
 }

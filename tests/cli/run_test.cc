@@ -162,6 +162,8 @@ TEST_F(Run, WhatThePortNeedsAndIsNotThere_EndsWith125BeforeTheProgramBegins) {
                  "--port=vhost:" + folder_ + "/nosuch/wire: the folder " + folder_ + "/nosuch: No such file");
   expect_refused({"--port", "pci:0000:7f:1f.7", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
                  "--port=pci:0000:7f:1f.7: no such device");
+  expect_refused(with_port({"--rdma", "nosuch0", "echo", "x"}), 125, "--rdma=nosuch0: no RDMA device of that name");
+  expect_refused({"--run-dir", "/tmp", "echo", "x"}, 125, "--run-dir=/tmp: run directory /tmp: not used: ");
   expect_refused({"--port", "verbs:softy", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
                  "--port=verbs:softy: no RDMA device of that name");
   const Ran ran = run({"echo", "x"}, {"BYPASS_PORT=af_xdp:nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
@@ -172,6 +174,7 @@ TEST_F(Run, WhatThePortNeedsAndIsNotThere_EndsWith125BeforeTheProgramBegins) {
 TEST_F(Run, WrongOptions_EndWith2) {
   expect_refused({"--prot", "x", "echo"}, 2, "there is no option --prot (did you mean --port?)");
   expect_refused({"--set", "frotz=1", "echo"}, 2, "there is no setting frotz");
+  expect_refused({"--set", "tcp.retris2=1", "echo"}, 2, "there is no setting tcp.retris2 (did you mean tcp.retries2?)");
   expect_refused({"--set", "mtu", "echo"}, 2, "NAME=VALUE");
   expect_refused({"--port"}, 2, "--port wants a value");
   expect_refused({}, 2, "which program?");

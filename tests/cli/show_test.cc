@@ -227,6 +227,13 @@ TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
   EXPECT_EQ(parsed.at("problems").at(0).at("name"), "BYPASS_MTU");
 }
 
+TEST(ShowConfig, WhatIsNotThere_IsNamed) {
+  const Ran ran = run_command({"config"}, {"BYPASS_PORT=af_packet:bp-nosuch", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("BYPASS_PORT=af_packet:bp-nosuch (environment): no network interface"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("go without what is named"), std::string::npos) << ran.err;
+}
+
 TEST(ShowConfig, EveryKindOfPort_IsBuilt) {
   for (const char* port : {"BYPASS_PORT=tap:a;auto", "BYPASS_PORT=verbs:mlx5_0", "BYPASS_PORT=af_packet:lo"}) {
     const std::string out = run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out;

@@ -77,6 +77,7 @@ TEST(Decide, Listener_TakesOwnAddressesAndTheWildcard) {
   EXPECT_EQ(with_gateway().listen("0.0.0.0").action, RuleAction::kBypass);
   EXPECT_EQ(with_gateway().listen("127.0.0.1").reason, Reason::kLoopback);
   EXPECT_EQ(with_gateway().listen("192.0.2.1").reason, Reason::kAddressNotOurs);
+  EXPECT_EQ(with_gateway().listen("fd09::1").reason, Reason::kAfUnsupported);
 }
 
 }  // namespace

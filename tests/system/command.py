@@ -94,6 +94,33 @@ def run_names_what_is_not_there():
 
 
 @case
+def settings_without_effect_are_named():
+    with Side("bypass") as side:
+        script = "import socket; socket.socket(); print('ran')"
+        child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_ADDR=f"{side.address}/24,fd09::1/64")
+        side.end(child)
+        told = [line for line in side.output(child).splitlines() if line != "ran"]
+        check(len(told) == 1 and "fd09::1/64 (environment): IPv6 on the wire is not built yet; " in told[0], told)
+
+
+@case
+def a_run_directory_that_cannot_be_is_named():
+    """With and without a port; the program runs all the same, but where everything has to be as asked."""
+    with Side("bypass") as side:
+        folder = side.path("open")
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)
+        script = "import socket; socket.socket(); print('ran')"
+        for port in (f"vhost:{side.path('wire')}", ""):
+            for strict in ("off", "on"):
+                child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_RUN_DIR=folder, BYPASS_STRICT=strict,
+                                   BYPASS_PORT=port)
+                status, told = side.end(child), side.output(child)
+                check(f"BYPASS_RUN_DIR={folder} (environment): " in told and "mode 0700" in told, told)
+                check((status, "ran" in told) == ((78, False) if strict == "on" else (0, True)), (status, told))
+
+
+@case
 def a_wire_that_nobody_serves_is_named():
     """Nothing is wrong with it until somebody comes; a path may be another than was meant all the same."""
     with Side("bypass") as side:

@@ -7,6 +7,7 @@
 #include "reference.h"
 #include "runtime/config_toml.h"
 #include "runtime/settings.h"
+#include "start_problems.h"
 
 namespace bypass::tool {
 namespace {
@@ -67,13 +68,16 @@ void print_text(const Config& config) {
   print_table(rows, "");
 }
 
-void print_problems(const Config& config) {
+/// `right`: in itself it is, and names what is not there.
+void print_problems(const Config& config, bool right) {
   if (config.ok()) return;
   std::fflush(stdout);
   fmt::print(stderr, "\n");
   for (const auto& problem : config.problems) fmt::print(stderr, "bypass: {}\n", problem.message());
   fmt::print(stderr, "bypass: with {} programs {}\n", config.problems.size() == 1 ? "this problem" : "these problems",
-             config.strict ? "end with status 78 (strict)" : "stay on the kernel's sockets");
+             config.strict ? "end with status 78 (strict)"
+             : right       ? "go without what is named, and say so with their first internet socket"
+                           : "stay on the kernel's sockets");
 }
 
 int print_profile(const std::string& name) {
@@ -131,12 +135,14 @@ int run_config(const ConfigOptions& options) {
     fmt::print("{}", options.markdown ? settings_markdown() : settings_toml());
     return kOk;
   }
-  const Config config = runtime::load_config(environ, runtime::read_toml);
+  Config config = runtime::load_config(environ, runtime::read_toml);
+  const bool right = config.ok();
+  if (right) config.problems = start_problems(config);
   if (options.json) {
     print_json(config);
   } else {
     print_text(config);
-    print_problems(config);
+    print_problems(config, right);
   }
   return config.ok() ? kOk : kNothing;
 }

@@ -13,9 +13,9 @@
 #include "program_file.h"
 #include "runtime/config.h"
 #include "runtime/config_toml.h"
-#include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"
+#include "start_problems.h"
 
 namespace bypass::tool {
 namespace {
@@ -63,6 +63,17 @@ std::string nearest_option(std::string_view name) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string_view near = runtime::nearest(name, views);
   return near.empty() ? "" : fmt::format(" (did you mean --{}?)", near);
+}
+
+/// By its variable's name or its key.
+std::string nearest_setting(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Setting& setting : runtime::settings()) {
+    names.push_back(setting.env);
+    if (setting.in_file) names.push_back(setting.key);
+  }
+  const std::string_view near = runtime::nearest(name, names);
+  return near.empty() ? "" : fmt::format(" (did you mean {}?)", near);
 }
 
 class Words {
@@ -125,7 +136,7 @@ class Words {
     if (setting == nullptr) setting = runtime::setting_by_key(name);
     if (equals == std::string::npos || setting == nullptr) {
       problem = equals == std::string::npos ? fmt::format("--set wants NAME=VALUE, not '{}'", text)
-                                            : fmt::format("there is no setting {}", name);
+                                            : fmt::format("there is no setting {}{}", name, nearest_setting(name));
       return false;
     }
     options.variables[std::string(setting->env)] = {text.substr(equals + 1), "--set " + name};
@@ -201,26 +212,18 @@ std::string told(runtime::ConfigProblem problem, const RunOptions& options) {
   return problem.message();
 }
 
-/// What can be seen of the ports without opening them: what the library looks at when the program makes its first
-/// socket, and would then have to leave to the kernel.
-std::vector<runtime::ConfigProblem> port_problems(const runtime::Config& config) {
-  const Setting& setting = *runtime::setting_by_env("BYPASS_PORT");
-  const runtime::SettingValue& value = config.values[runtime::setting_index(setting)];
-  const std::string_view name = value.origin == runtime::Origin::kFile ? setting.key : setting.env;
-  std::vector<runtime::ConfigProblem> problems;
-  for (const runtime::PortConfig& port : config.ports)
-    if (const std::string problem = runtime::quick_check(config, port); !problem.empty())
-      problems.push_back({std::string(name), runtime::port_text(port), value.where, problem});
-  return problems;
-}
-
 void print_help() {
   fmt::print(
       "Runs a program on libbypass: its sockets to bypass addresses leave the kernel.\n"
       "Usage: bypass run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
       "  bypass run --port vhost:/tmp/wire --addr 10.9.0.1/24 -- redis-server --bind 10.9.0.1\n\n"
       "Options, one a setting (docs/settings.md); what is not given comes from the environment and the file:\n");
-  for (const Setting& setting : runtime::settings()) fmt::print("  --{:<22} {}\n", option_name(setting), setting.help);
+  for (const Setting& setting : runtime::settings()) {
+    const std::string accepted = runtime::accepted_text(setting);
+    const std::string_view fallback = setting.fallback;
+    fmt::print("  --{:<22} {}\n{:27}{}{}\n", option_name(setting), setting.help, "", accepted,
+               fallback.empty() ? "" : fmt::format("; by default {}", fallback));
+  }
   fmt::print(
       "  --{:<22} Any setting, by its variable's name or its key in the file.\n"
       "  --{:<22} The library, where it is not found by itself.\n\n"
@@ -243,7 +246,7 @@ int run_program(const std::vector<std::string>& words) {
   std::vector<std::string> environment = environment_for(options, library);
   const std::vector<char*> environment_pointers = pointers_to(environment);
   runtime::Config config = runtime::load_config(environment_pointers.data(), runtime::read_toml);
-  if (config.ok()) config.problems = port_problems(config);
+  if (config.ok()) config.problems = start_problems(config);
   for (const auto& found : config.problems) fail(kNotStarted, told(found, options));
   if (!config.ok()) return fail(kNotStarted, "nothing was started");
   if (!config.wants_port())

@@ -1,0 +1,57 @@
+#include "start_problems.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/port_check.h"
+#include "runtime/run_dir.h"
+#include "runtime/settings.h"
+
+namespace bypass::tool {
+namespace {
+
+using runtime::Config;
+using runtime::ConfigProblem;
+
+/// Under the name that the user knows.
+ConfigProblem problem_of(const Config& config, const char* variable, std::string value, std::string text) {
+  const runtime::Setting& setting = *runtime::setting_by_env(variable);
+  const runtime::SettingValue& given = config.values[runtime::setting_index(setting)];
+  const std::string_view name = given.origin == runtime::Origin::kFile ? setting.key : setting.env;
+  return {std::string(name), std::move(value), given.where, std::move(text)};
+}
+
+/// One that is not there is made with the first process.
+std::string run_dir_problem(const std::string& path) {
+  std::string problem;
+  const int fd = runtime::open_run_dir(path, false, problem);
+  if (fd >= 0) {
+    close(fd);
+    return "";
+  }
+  return errno == ENOENT ? "" : problem;
+}
+
+}  // namespace
+
+std::vector<ConfigProblem> start_problems(const Config& config) {
+  std::vector<ConfigProblem> problems;
+  for (const runtime::PortConfig& port : config.ports)
+    if (std::string problem = runtime::quick_check(config, port); !problem.empty())
+      problems.push_back(problem_of(config, "BYPASS_PORT", runtime::port_text(port), std::move(problem)));
+  if (config.rdma == runtime::RdmaMode::kDevice) {
+    runtime::PortConfig device;
+    device.kind = "verbs";
+    device.target = config.rdma_device;
+    if (std::string problem = runtime::quick_check(config, device); !problem.empty())
+      problems.push_back(problem_of(config, "BYPASS_RDMA", config.rdma_device, std::move(problem)));
+  }
+  if (!config.run_dir.empty())
+    if (std::string problem = run_dir_problem(config.run_dir); !problem.empty())
+      problems.push_back(problem_of(config, "BYPASS_RUN_DIR", config.run_dir, std::move(problem)));
+  return problems;
+}
+
+}  // namespace bypass::tool
