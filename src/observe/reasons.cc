@@ -47,7 +47,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "more"},
     {"unguarded",
      "the kernel may refuse this process's connections when another one of its family ends, until one has taken over"},
-    {"local_after", "a connection within the host looks for shared memory once it has made some calls (BYPASS_LOCAL_AFTER)"},
+    {"local_after",
+     "a connection within the host looks for shared memory once it has made some calls (BYPASS_LOCAL_AFTER)"},
     {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");

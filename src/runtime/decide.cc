@@ -47,7 +47,8 @@ Verdict Decider::listen(RuleProto proto, const Endpoint& local) const {
   const auto owner = routes.owner_of(local.address);
   Verdict verdict = by_rule(proto, RuleRole::kListen, local, owner.has_value() || local.address.is_any());
   if (verdict.action != RuleAction::kBypass) return verdict;
-  if (!local.address.is_v4() && !local.address.is_any()) return {RuleAction::kKernel, Reason::kAfUnsupported, "IPv6", 0};
+  if (!local.address.is_v4() && !local.address.is_any())
+    return {RuleAction::kKernel, Reason::kAfUnsupported, "IPv6", 0};
   if (!owner && !local.address.is_any()) return {RuleAction::kKernel, Reason::kAddressNotOurs, "", 0};
   if (!routes.any_port()) return {RuleAction::kKernel, Reason::kNoPortConfigured, "", 0};
   verdict.port = owner.value_or(0);

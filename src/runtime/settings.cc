@@ -34,8 +34,9 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.0.1/24",
-     .help = "The stack's own addresses on each port, with the length of the link's prefix. IPv6 ones are without effect "
-             "yet.",
+     .help =
+         "The stack's own addresses on each port, with the length of the link's prefix. IPv6 ones are without effect "
+         "yet.",
      .apply = list<parse_address_lists, &Draft::addresses>},
     {.key = "gateway",
      .env = "BYPASS_GATEWAY",

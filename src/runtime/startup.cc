@@ -117,7 +117,9 @@ bool create_region(const Config& config) {
 
 void tell_unbuilt(const Config& config) {
   const auto is_v6 = [](const Prefix& prefix) { return !prefix.address.is_v4(); };
-  const auto asks = [&](const PortConfig& port) { return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6); };
+  const auto asks = [&](const PortConfig& port) {
+    return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6);
+  };
   if (std::none_of(config.ports.begin(), config.ports.end(), asks)) return;
   const SettingValue& value = config.values[setting_index(*setting_by_env("BYPASS_ADDR"))];
   const ConfigProblem unbuilt{"BYPASS_ADDR", value.text, value.where, "IPv6 on the wire is not built yet"};

@@ -230,7 +230,8 @@ TEST(ShowConfig, Json_ListsEverySettingAndProblem) {
 TEST(ShowConfig, WhatIsNotThere_IsNamed) {
   const Ran ran = run_command({"config"}, {"BYPASS_PORT=af_packet:bp-nosuch", "BYPASS_ADDR=10.9.0.1/24"});
   EXPECT_EQ(ran.code, 1);
-  EXPECT_NE(ran.err.find("BYPASS_PORT=af_packet:bp-nosuch (environment): no network interface"), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("BYPASS_PORT=af_packet:bp-nosuch (environment): no network interface"), std::string::npos)
+      << ran.err;
   EXPECT_NE(ran.err.find("go without what is named"), std::string::npos) << ran.err;
 }
 

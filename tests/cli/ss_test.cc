@@ -129,9 +129,12 @@ TEST_F(Ss, SocketsOfTheKernel_HaveRowsOfTheirOwn) {
   const KernelPair pair;
   const std::string listens = "127.0.0.1:" + std::to_string(pair.listener_port);
   const std::string connects = "127.0.0.1:" + std::to_string(pair.client_port);
-  const auto row = [&](int fd) { return " users:((\"cli_test\",pid=" + pid_ + ",fd=" + std::to_string(fd) + ")) path:kernel\n"; };
+  const auto row = [&](int fd) {
+    return " users:((\"cli_test\",pid=" + pid_ + ",fd=" + std::to_string(fd) + ")) path:kernel\n";
+  };
   const auto rows = [&](const std::string& filter) { return ss({"-Htnpea", filter}).out; };
-  EXPECT_EQ(rows("sport = :" + std::to_string(pair.client_port)), "ESTAB 0 0 " + connects + " " + listens + row(pair.client));
+  EXPECT_EQ(rows("sport = :" + std::to_string(pair.client_port)),
+            "ESTAB 0 0 " + connects + " " + listens + row(pair.client));
   const std::string both = rows("sport = :" + std::to_string(pair.listener_port));
   EXPECT_NE(both.find("LISTEN 0 0 " + listens), std::string::npos) << both;
   EXPECT_NE(both.find(row(pair.accepted)), std::string::npos) << both;

@@ -118,7 +118,8 @@ class PeerWorld {
   static constexpr std::uint8_t kBoth = kCapRoce | kCapShm;
   /// `places`: what the stacks' tags say of where they are; `capabilities`: which devices they are to have.
   explicit PeerWorld(std::uint64_t seed = 1, std::uint32_t link_memory = LinkLayout::kLeast,
-                     std::array<std::uint32_t, 2> places = {}, std::array<std::uint8_t, 2> capabilities = {kBoth, kBoth});
+                     std::array<std::uint32_t, 2> places = {},
+                     std::array<std::uint8_t, 2> capabilities = {kBoth, kBoth});
 
   struct Connection {
     std::array<tcp::Tcb*, 2> tcb{};

@@ -46,7 +46,8 @@ void explain_pid(int pid) {
   int error = 0;
   const bool loaded = has_library(pid, error);
   if (error != 0) {
-    fmt::print(stderr, "bypass: process {} cannot be looked at, so that it is not known whether it uses libbypass: {}\n", pid,
+    fmt::print(stderr,
+               "bypass: process {} cannot be looked at, so that it is not known whether it uses libbypass: {}\n", pid,
                std::strerror(error));
   } else if (loaded) {
     fmt::print(

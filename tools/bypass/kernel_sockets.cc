@@ -43,11 +43,11 @@ std::map<Inode, std::set<int>> sockets_of(int pid) {
 /// include/net/tcp_states.h; a datagram socket is TCP_ESTABLISHED or TCP_CLOSE.
 SocketState state_of(unsigned number, std::uint8_t protocol) {
   if (protocol == IPPROTO_UDP) return SocketState::kOpen;
-  static constexpr std::array kStates = {
-      SocketState::kClosed,   SocketState::kEstablished, SocketState::kSynSent,  SocketState::kSynReceived,
-      SocketState::kFinWait1, SocketState::kFinWait2,    SocketState::kTimeWait, SocketState::kClosed,
-      SocketState::kCloseWait, SocketState::kLastAck,    SocketState::kListen,   SocketState::kClosing,
-      SocketState::kSynReceived};
+  static constexpr std::array kStates = {SocketState::kClosed,      SocketState::kEstablished, SocketState::kSynSent,
+                                         SocketState::kSynReceived, SocketState::kFinWait1,    SocketState::kFinWait2,
+                                         SocketState::kTimeWait,    SocketState::kClosed,      SocketState::kCloseWait,
+                                         SocketState::kLastAck,     SocketState::kListen,      SocketState::kClosing,
+                                         SocketState::kSynReceived};
   static_assert(TCP_CLOSING == 11);
   return number < kStates.size() ? kStates[number] : SocketState::kClosed;
 }

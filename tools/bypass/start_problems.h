@@ -1,5 +1,5 @@
-// What a program's settings name and is not there, as far as that can be seen without opening anything: what the library
-// looks at when the program makes its first socket, and would then have to leave to the kernel.
+// What a program's settings name and is not there, as far as that can be seen without opening anything: what the
+// library looks at when the program makes its first socket, and would then have to leave to the kernel.
 #pragma once
 
 #include <vector>
