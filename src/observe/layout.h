@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 #include "stack/address.h"
@@ -25,7 +26,7 @@
 namespace bypass::observe {
 
 inline constexpr std::uint64_t kMagic = 0x3154415453504259;  // "YBPSTAT1" in memory order
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 
 inline constexpr std::size_t kMaxCounters = 192;
 inline constexpr std::size_t kMaxPorts = 16;
@@ -161,19 +162,26 @@ struct WhyRecord {
   std::array<std::uint8_t, 6> unused2;
   std::uint64_t count;
   std::uint64_t first_ns, last_ns;  // CLOCK_REALTIME
-  std::array<char, 128> detail;
+  std::array<char, 208> detail;
 };
-static_assert(sizeof(WhyRecord) == 184);
+static_assert(sizeof(WhyRecord) == 264);
 
 using PortSlot = Slot<PortRecord>;
 using SocketSlot = Slot<SocketRecord>;
 using WhySlot = Slot<WhyRecord>;
 
-/// Copies text into a fixed field, cut where it must be, always terminated.
+/// Copies text into a fixed field, always terminated. What has to be cut ends behind a whole word, and says so, where
+/// the field is for sentences.
 template <std::size_t size>
 void set_text(std::array<char, size>& field, const char* text) {
   std::strncpy(field.data(), text, size - 1);
   field[size - 1] = 0;
+  constexpr const char* kCut = " …";
+  constexpr std::size_t kSentence = 100;
+  if (size < kSentence || std::strlen(text) < size) return;
+  field[size - 1 - std::char_traits<char>::length(kCut)] = 0;
+  char* const space = std::strrchr(field.data(), ' ');
+  std::strcpy(space != nullptr ? space : field.data() + std::strlen(field.data()), kCut);
 }
 
 /// One writer at a time a slot (the shard's lock, or the why table's).

@@ -156,7 +156,7 @@ TEST_F(Show, Set_AsksTheProcessAndSaysToHowManyItWasDone) {
   over = true;
   process.join();
   EXPECT_EQ(first.code, 0) << first.err;
-  EXPECT_EQ(first.out, "process " + pid_ + ": 3 RDMA connections failed\n");
+  EXPECT_EQ(first.out, "process " + pid_ + ": 3 links to accelerated peers failed\n");
   EXPECT_EQ(second.out, first.out);
   EXPECT_EQ(region_.wanted_drill(), observe::Drill::kNone);
 }
@@ -199,6 +199,21 @@ TEST_F(Show, UnknownPid_SaysSoAndEndsWith1) {
   const Ran other = show({"why", std::to_string(getppid()), "--json"});
   EXPECT_EQ(other.code, 1);
   EXPECT_TRUE(json::parse(other.out).at("processes").empty()) << "JSON all the same";
+}
+
+TEST(ShowNothing, HelpOfTheWholeAndOfEachPart) {
+  const Ran whole = run_command({"help"});
+  EXPECT_EQ(whole.code, 0);
+  for (const char* part : {"stat", "why", "ss", "run", "set", "config"}) {
+    EXPECT_NE(whole.out.find(part), std::string::npos) << part;
+    const Ran of_it = run_command({"help", part});
+    EXPECT_EQ(of_it.code, 0) << part;
+    EXPECT_NE(of_it.out.find(std::string("bypass ") + part), std::string::npos) << of_it.out;
+  }
+  const Ran bare = run_command({});
+  EXPECT_EQ(bare.code, 2);
+  EXPECT_EQ(bare.err, whole.out) << "nothing was asked";
+  EXPECT_NE(run_command({"help", "frotz"}).err.find("there is no subcommand 'frotz'"), std::string::npos);
 }
 
 TEST(ShowNothing, NoProcess_SaysWhereItLooked) {

@@ -60,6 +60,11 @@ bool has(CLI::App& app, std::string_view name) {
   return std::find(all.begin(), all.end(), name) != all.end();
 }
 
+int no_such_subcommand(CLI::App& app, std::string_view name) {
+  fmt::print(stderr, "bypass: there is no subcommand '{}'; accepted are {}\n", name, fmt::join(names(app), ", "));
+  return kUsage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -95,8 +100,8 @@ int main(int argc, char** argv) {
   set->add_option("PID", set_options.pid, "The process")->required()->check(CLI::Range(1, kLargestPid));
   set->add_option(
          "WHAT", set_options.what,
-         "inject=qp-error: its RDMA connections fail as they would with the card's error, and connections go on "
-         "over TCP")
+         "inject=qp-error: its links to accelerated peers, RDMA connections and shared memory, fail as they would with "
+         "the card's error, and connections go on over TCP")
       ->required();
 
   ConfigOptions config_options;
@@ -110,9 +115,20 @@ int main(int argc, char** argv) {
   forms->add_flag("--toml", config_options.toml, "Print a commented configuration file with every setting");
   forms->add_option("--profile", config_options.profile, "Print the settings of a profile");
 
-  if (const std::string_view first = argc > 1 ? argv[1] : "-"; !first.starts_with('-') && !has(app, first)) {
-    fmt::print(stderr, "bypass: there is no subcommand '{}'; accepted are {}\n", first, fmt::join(names(app), ", "));
+  if (const std::string_view first = argc > 1 ? argv[1] : "-";
+      !first.starts_with('-') && first != "help" && !has(app, first))
+    return no_such_subcommand(app, first);
+  if (argc == 1) {
+    fmt::print(stderr, "{}", app.help());
     return kUsage;
+  }
+  // As of git(1): help [SUBCOMMAND].
+  if (std::string_view(argv[1]) == "help") {
+    const bool known = argc > 2 && has(app, argv[2]);
+    if (argc > 2 && !known) return no_such_subcommand(app, argv[2]);
+    if (known && std::string_view(argv[2]) == "run") return run_program({"--help"});
+    fmt::print("{}", known ? app.get_subcommand(argv[2])->help("bypass") : app.help());
+    return kOk;
   }
   try {
     app.parse(argc, argv);

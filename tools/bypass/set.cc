@@ -20,7 +20,7 @@ int run_set(const SetOptions& options) {
   const observe::Snapshot& process = listing.processes.front();
   if (process.follows()) {
     fmt::print(stderr,
-               "bypass: process {} uses the ports of process {}, which has the RDMA connections: set that one\n",
+               "bypass: process {} uses the ports of process {}, which has the links: set that one\n",
                process.pid, process.port_owner);
     return kNothing;
   }
@@ -31,11 +31,11 @@ int run_set(const SetOptions& options) {
     return kNothing;
   }
   if (count < 0) {
-    fmt::print("process {} sleeps: its RDMA connections fail when it wakes\n", process.pid);
+    fmt::print("process {} sleeps: its links to accelerated peers fail when it wakes\n", process.pid);
   } else if (count == 0) {
-    fmt::print("process {} has no RDMA connection to fail\n", process.pid);
+    fmt::print("process {} has no link to an accelerated peer that could fail\n", process.pid);
   } else {
-    fmt::print("process {}: {} RDMA connection{} failed\n", process.pid, count, count == 1 ? "" : "s");
+    fmt::print("process {}: {} link{} to accelerated peers failed\n", process.pid, count, count == 1 ? "" : "s");
   }
   return kOk;
 }
