@@ -85,10 +85,12 @@ bool read_line(const std::string& line, std::uint8_t protocol, SocketRecord& out
   return whole;
 }
 
-std::map<Inode, SocketRecord> kernel_tables(int pid) {
+using Tables = std::map<Inode, SocketRecord>;
+
+Tables read_tables(int pid) {
   static constexpr std::array<std::pair<const char*, std::uint8_t>, 4> kTables = {
       {{"tcp", IPPROTO_TCP}, {"tcp6", IPPROTO_TCP}, {"udp", IPPROTO_UDP}, {"udp6", IPPROTO_UDP}}};
-  std::map<Inode, SocketRecord> found;
+  Tables found;
   for (const auto& [name, protocol] : kTables) {
     std::ifstream table(fmt::format("/proc/{}/net/{}", pid, name));
     SocketRecord record;
@@ -103,13 +105,26 @@ bool has_path(const SocketRecord& record, SocketPath path) {
   return record.path == static_cast<std::uint8_t>(path);
 }
 
-}  // namespace
+/// They may be long, and are one network namespace's: its processes have them in common.
+class TablesOfNamespaces {
+ public:
+  const Tables& of(int pid) {
+    std::error_code error;
+    const std::string name = fs::read_symlink(fmt::format("/proc/{}/ns/net", pid), error).string();
+    const auto [at, is_new] = read_.try_emplace(name);
+    if (is_new || name.empty()) at->second = read_tables(pid);
+    return at->second;
+  }
 
-void add_kernel_sockets(observe::Snapshot& process) {
+ private:
+  std::map<std::string, Tables> read_;
+};
+
+void add_kernel_sockets(observe::Snapshot& process, TablesOfNamespaces& namespaces) {
   if (process.elsewhere) return;
   const std::map<Inode, std::set<int>> sockets = sockets_of(process.pid);
   if (sockets.empty()) return;
-  const std::map<Inode, SocketRecord> tables = kernel_tables(process.pid);
+  const Tables& tables = namespaces.of(process.pid);
   std::map<int, SocketRecord*> ours;
   for (auto& entry : process.sockets)
     if (entry.record.fd >= 0) ours.emplace(entry.record.fd, &entry.record);
@@ -129,6 +144,13 @@ void add_kernel_sockets(observe::Snapshot& process) {
     }
   }
   process.sockets.insert(process.sockets.end(), others.begin(), others.end());
+}
+
+}  // namespace
+
+void add_kernel_sockets(std::vector<observe::Snapshot>& processes) {
+  TablesOfNamespaces namespaces;
+  for (observe::Snapshot& process : processes) add_kernel_sockets(process, namespaces);
 }
 
 }  // namespace bypass::tool

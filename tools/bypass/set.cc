@@ -19,8 +19,7 @@ int run_set(const SetOptions& options) {
   if (listing.processes.empty()) return kNothing;
   const observe::Snapshot& process = listing.processes.front();
   if (process.follows()) {
-    fmt::print(stderr,
-               "bypass: process {} uses the ports of process {}, which has the links: set that one\n",
+    fmt::print(stderr, "bypass: process {} uses the ports of process {}, which has the links: set that one\n",
                process.pid, process.port_owner);
     return kNothing;
   }

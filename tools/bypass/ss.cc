@@ -181,7 +181,7 @@ int run_ss(const SsOptions& given) {
     return kUsage;
   }
   observe::Listing listing = find_processes(options.pid);
-  for (Snapshot& process : listing.processes) add_kernel_sockets(process);
+  add_kernel_sockets(listing.processes);
   const std::vector<Row> rows = select(listing, options, filter);
   if (options.json) {
     Json sockets = Json::array();

@@ -41,14 +41,15 @@ bool has_reason(const Snapshot& process, const observe::SocketRecord& s) {
 /// for shared memory so far.
 void add_waiting(observe::Listing& listing) {
   std::set<Ends> ends;
-  for (Snapshot& process : read_processes(0).processes) {
+  observe::Listing everybody = read_processes(0);
+  add_kernel_sockets(everybody.processes);
+  for (const Snapshot& process : everybody.processes) {
     if (!may_share_memory(process)) continue;
-    add_kernel_sockets(process);
     for (const auto& entry : process.sockets)
       if (is_kernels_connection(entry.record)) ends.insert(ends_of(entry.record));
   }
+  add_kernel_sockets(listing.processes);
   for (Snapshot& process : listing.processes) {
-    add_kernel_sockets(process);
     for (const auto& entry : process.sockets) {
       const observe::SocketRecord& s = entry.record;
       const auto [local, remote] = ends_of(s);
