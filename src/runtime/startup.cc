@@ -95,24 +95,23 @@ bool create_region(const Config& config) {
   start.settings = settings_text(config);
   std::string problem;
   if (g_region->create(start, problem)) return true;
-  if (!config.run_dir.empty()) {
-    const Setting& setting = *setting_by_env("BYPASS_RUN_DIR");
-    const SettingValue& value = config.values[setting_index(setting)];
-    const ConfigProblem named{std::string(setting.env), value.text, value.where, problem};
-    if (config.strict) {
-      BYPASS_LOG_ERROR("%s", named.message().c_str());
-    } else {
-      BYPASS_LOG_WARN("%s; no statistics for the bypass command, and no shared memory within the host",
-                      named.message().c_str());
-    }
-    return false;
+  const LogLevel level = config.asks_for_nothing() ? LogLevel::kInfo : LogLevel::kWarn;
+  if (config.run_dir.empty()) {
+    BYPASS_LOG(level, "no statistics for the bypass command: %s", problem.c_str());
+    return true;
   }
-  if (config.asks_for_nothing()) {
-    BYPASS_LOG_INFO("no statistics for the bypass command: %s", problem.c_str());
-  } else {
-    BYPASS_LOG_WARN("no statistics for the bypass command: %s", problem.c_str());
-  }
-  return true;
+  const Setting& setting = *setting_by_env("BYPASS_RUN_DIR");
+  const SettingValue& value = config.values[setting_index(setting)];
+  const ConfigProblem named{std::string(setting.env), value.text, value.where, problem};
+  std::string why;
+  const int folder = open_run_dir(start.run_dir, true, why);
+  if (folder >= 0) close(folder);  // then it is not the directory's fault
+  BYPASS_LOG(config.strict ? LogLevel::kError
+             : folder < 0  ? LogLevel::kWarn
+                           : level,
+             "%s; no statistics for the bypass command%s", named.message().c_str(),
+             folder < 0 ? ", and no shared memory within the host" : "");
+  return false;
 }
 
 void tell_unbuilt(const Config& config) {
