@@ -56,6 +56,8 @@ std::optional<long> control(File& file, int fd, unsigned long request, void* arg
         const std::optional<long> bytes = local_readable(socket_of(file), fd);
         return bytes.has_value() ? std::optional(answer(argument, static_cast<std::size_t>(*bytes))) : std::nullopt;
       }
+      if (socket_of(file).path == Path::kLocal && request == SIOCATMARK && local_is_before_mark(socket_of(file), fd))
+        return answer(argument, 0);
       if (socket_of(file).path != Path::kBypass) return std::nullopt;
       return control_connection(socket_of(file), request, argument);
     case FileKind::kListener: {

@@ -75,6 +75,11 @@ class Rest {
   std::size_t count_ = 0;
 };
 
+bool kernel_is_at_mark(int number) {
+  int at = 0;
+  return os::call(SYS_ioctl, number, SIOCATMARK, os::address(&at)) == 0 && at != 0;
+}
+
 // With both halves shut the kernel answers what still comes with RST; so it has to come there.
 void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
@@ -127,6 +132,7 @@ class LocalReceiving final : public LocalCondition {
   [[nodiscard]] bool is_enough() const;
   [[nodiscard]] bool may_be_cut() const;
   long look_in_kernel();
+  bool is_at_urgent_mark();
   bool goes_elsewhere(long answer);
   long ask(Guard& guard, std::size_t most);
   void keep(long error);
@@ -180,7 +186,8 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   if (!dropped) copy_out(guard, parts, bytes);
   done_ = before + bytes;
   if (peeks()) {
-    if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer)) (void)ask(guard, total_ - done_);
+    if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer) && !is_at_urgent_mark())
+      (void)ask(guard, total_ - done_);
     return peeked();
   }
   if (consumer.consume(link.in, bytes)) link.channel.wake();
@@ -237,6 +244,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
     return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   }
   if (asked_ && !kernel_has_news()) return again();
+  if (done_ != 0 && is_at_urgent_mark()) return static_cast<long>(done_);
   asked_ = true;
   const std::size_t wanted = total_ - done_;
   auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
@@ -310,6 +318,11 @@ long LocalReceiving::look_in_kernel() {
     std::byte first{};  // behind an urgent one, perhaps
     return os::call(SYS_recvfrom, number, os::address(&first), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
   });
+}
+
+// A call that has bytes ends in front of an urgent one, as in the kernel: tcp(7), SIOCATMARK.
+bool LocalReceiving::is_at_urgent_mark() {
+  return ask_kernel_at_once([](int number) -> long { return kernel_is_at_mark(number) ? 1 : 0; }) == 1;
 }
 
 // Hears what was said before the kernel's `answer`. True: the stream is not, or no longer, where CUT may move it.
@@ -642,8 +655,20 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
   settle(socket, *link);
   if (!is_paired(socket) || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
-  const long kernels = end.paths.rx() == Rx::kKernel || end.paths.is_ending() ? in_kernel : 0;
-  return kernels + static_cast<long>(unread_in_ring(end, *link));
+  const auto in_ring = static_cast<long>(unread_in_ring(end, *link));
+  const bool to_the_ring = end.paths.rx() == Rx::kRing && in_ring != 0 && kernel_is_at_mark(fd);
+  const bool both = end.paths.rx() == Rx::kKernel || (end.paths.is_ending() && !to_the_ring);
+  return (both ? in_kernel : 0) + in_ring;
+}
+
+bool local_is_before_mark(Socket& socket, int fd) {
+  if (!kernel_is_at_mark(fd)) return false;
+  Guard guard(shard());
+  LocalLink* const link = local_link(socket);
+  LocalEnd& end = end_of(socket);
+  if (link == nullptr || end.stage != Stage::kPaired) return false;
+  settle(socket, *link);
+  return is_paired(socket) && end.paths.rx() == Rx::kRing && unread_in_ring(end, *link) != 0;
 }
 
 std::uint32_t local_bits(const Socket& constant) {

@@ -265,6 +265,41 @@ def urgent_data(side):
 
 
 @same
+def reads_end_at_the_urgent_mark(side):
+    """Whatever lies in the ring before it and in the kernel behind it."""
+    def mark(agent):
+        agent("at = array.array('i', [0]); fcntl.ioctl(s, 0x8905, at)")  # SIOCATMARK
+        return agent("at[0]")
+
+    def queued(agent):
+        return agent("queued(s)")
+
+    def order(server, flags=0):
+        return [server(f"s.recv(100, {flags})"), mark(server), server("s.recv(1, socket.MSG_OOB)"), server("s.recv(100)"), mark(server)]
+
+    def oob_first(server):
+        return [server("s.recv(1, socket.MSG_OOB)"), server("s.recv(100)"), mark(server), server("s.recv(100)")]
+
+    def inline(server):
+        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)")
+        return [server("s.recv(100)"), mark(server), server("s.recv(100)")]
+
+    def in_pieces(server):
+        return [queued(server), server("s.recv(2)"), mark(server), queued(server), server("s.recv(100)"), mark(server), server("s.recv(100)")]
+
+    def peeking(server):
+        return [server("s.recv(100, socket.MSG_PEEK)"), server("s.recv(100)"), server("s.recv(100)")]
+
+    result = []
+    for reads in (order, lambda server: order(server, 0x100), oob_first, inline, in_pieces, peeking):  # MSG_WAITALL
+        with pair(side) as (server, client):
+            client("s.sendall(b'abc'); s.send(b'U', socket.MSG_OOB); s.sendall(b'def')")
+            time.sleep(0.05)
+            result.append(reads(server))
+    return result
+
+
+@same
 def options_of_the_kernel(side):
     """SO_ZEROCOPY, TCP_ULP and the like while bytes of both directions lie unread."""
     result = []
