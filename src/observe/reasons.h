@@ -45,6 +45,7 @@ enum class Reason : std::uint16_t {
   kUnguarded,
   kLocalAfter,
   kLinkDown,
+  kPeerPlain,
   kCount,
 };
 

@@ -282,7 +282,10 @@ void complete_from_kernel(Config& config, const KernelNetwork& network, const st
   const bool of_soft = config.values[setting_index(*setting_by_env("BYPASS_SOFT_ADDR"))].origin != Origin::kDefault;
   for (PortConfig& wire : config.soft) {
     if (is_rdma_kind(wire))
-      report(config, "BYPASS_SOFT", "has '" + port_text(wire) + "', which is an RDMA device and no wire for one");
+      report(
+          config, "BYPASS_SOFT",
+          "has '" + port_text(wire) +
+              "', which stands for an RDMA device; accepted is what carries frames, as vhost:, virtio: or af_packet:");
     if (is_interface_kind(wire.kind))
       share(config, of_soft ? "BYPASS_SOFT_ADDR" : "BYPASS_ADDR", wire, network, wire.target);
   }

@@ -87,7 +87,8 @@ long local_shutdown(Socket& socket, int fd, int how);
 [[nodiscard]] std::uint32_t local_bits(const Socket& socket);
 /// FIONREAD; nothing: the kernel's answer is the right one.
 std::optional<long> local_readable(Socket& socket, int fd);
-/// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the ring.
+/// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the
+/// ring.
 [[nodiscard]] bool local_is_before_mark(Socket& socket, int fd);
 /// Its last number is about to be closed, or its process ends. Lock held.
 void local_end(Guard& guard, Socket& socket);

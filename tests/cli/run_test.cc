@@ -114,6 +114,7 @@ TEST_F(Run, Script_IsRunByItsInterpreter) {
 }
 
 TEST_F(Run, NoSuchProgram_EndsWith127) {
+  expect_refused(with_port({""}), 127, "there is no program ''");
   expect_refused(with_port({"no-such-program"}), 127, "there is no program no-such-program in PATH");
   expect_refused(with_port({folder_ + "/nothing"}), 127, "No such file or directory");
 }
@@ -146,6 +147,7 @@ TEST_F(Run, WrongSettings_EndWith125BeforeTheProgramBegins) {
                  "--addr=10.9.0.1: has '10.9.0.1' without the length of the link's prefix; accepted is ADDRESS/LENGTH");
   expect_refused({"--port", "vhost:/tmp/wire", "echo", "x"}, 125, "--addr: gives no address to the port");
   expect_refused({"--library", "/nonexistent/lib.so", "echo", "x"}, 125, "/nonexistent/lib.so");
+  expect_refused({"--library", "/etc/passwd", "echo", "x"}, 125, "/etc/passwd: is no 64-bit shared library");
   expect_refused({"--library", "/tmp/a b.so", "echo", "x"}, 125, "a b.so");
 }
 

@@ -2,7 +2,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "cli/command.h"
 #include "observe/scratch.h"
@@ -138,6 +141,41 @@ TEST_F(Ss, SocketsOfTheKernel_HaveRowsOfTheirOwn) {
   const std::string both = rows("sport = :" + std::to_string(pair.listener_port));
   EXPECT_NE(both.find("LISTEN 0 0 " + listens), std::string::npos) << both;
   EXPECT_NE(both.find(row(pair.accepted)), std::string::npos) << both;
+}
+
+TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
+  KernelPair pair;
+  std::array<int, 2> gate{};
+  ASSERT_EQ(pipe(gate.data()), 0);
+  const pid_t other = fork();  // has the other end, and is no process on libbypass
+  if (other == 0) {
+    char end = 0;
+    close(gate[1]);
+    (void)!read(gate[0], &end, 1);
+    _exit(0);
+  }
+  close(pair.accepted);
+  pair.accepted = -1;
+  const Ran why = run_command({"why", pid_}, {"BYPASS_RUN_DIR=" + dir_.path()});
+  EXPECT_NE(why.out.find("127.0.0.1:" + std::to_string(pair.listener_port) + "  peer_plain"), std::string::npos)
+      << why.out;
+  EXPECT_NE(why.out.find("127.0.0.1:" + std::to_string(pair.listener_port) + "  no_port_configured"), std::string::npos)
+      << "the listener: " << why.out;
+  close(gate[0]), close(gate[1]);
+  waitpid(other, nullptr, 0);
+}
+
+TEST_F(Ss, ManyOfOneReason_AreOneLine) {
+  std::vector<std::unique_ptr<KernelPair>> pairs;
+  for (int i = 0; i < 9; i++) pairs.push_back(std::make_unique<KernelPair>());
+  const json whys = json::parse(run_command({"why", pid_, "--json"}, {"BYPASS_RUN_DIR=" + dir_.path()}).out);
+  int lines = 0;
+  for (const json& why : whys.at("processes").at(0).at("whys")) {
+    if (why.at("reason") != "local_after") continue;
+    lines++;
+    EXPECT_EQ(why.at("count"), 18) << why;
+  }
+  EXPECT_EQ(lines, 1) << whys;
 }
 
 // Both ends are this process's.

@@ -80,6 +80,7 @@ ProgramFile check(const std::string& path) {
 }  // namespace
 
 ProgramFile find_program(const std::string& name, const char* search) {
+  if (name.empty()) return {"", "there is no program ''", kNotThere};
   if (name.find('/') != std::string::npos) return check(name);
   ProgramFile seen{"", fmt::format("there is no program {} in PATH", name), kNotThere};
   for (const std::string_view folder :
@@ -89,6 +90,13 @@ ProgramFile find_program(const std::string& name, const char* search) {
     if (found.exit_code == kCannotRun && seen.exit_code == kNotThere) seen = found;
   }
   return seen;
+}
+
+bool is_shared_object(const std::string& path) {
+  const FileHead head(path);
+  Elf64_Ehdr elf;
+  return head.get(0, elf) && std::memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 && elf.e_ident[EI_CLASS] == ELFCLASS64 &&
+         elf.e_type == ET_DYN;
 }
 
 std::string preload_problem(const std::string& path) {

@@ -14,6 +14,9 @@ struct ProgramFile {
 /// Looks it up as execvp(3) does, in `search` (PATH).
 ProgramFile find_program(const std::string& name, const char* search);
 
+/// Whether it looks like what LD_PRELOAD takes.
+bool is_shared_object(const std::string& path);
+
 /// Why the dynamic linker would not take LD_PRELOAD for it: a static program, another architecture, one that gives
 /// itself a user, a group or capabilities. A script's interpreter stands for it. Empty: it would.
 std::string preload_problem(const std::string& path);

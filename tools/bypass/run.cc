@@ -163,6 +163,7 @@ std::string library_problem(const std::string& library) {
     return fmt::format("libbypass.so lies neither beside this command nor in {}: --library says where it is",
                        BYPASS_LIBRARY_FOLDER);
   if (access(library.c_str(), R_OK) != 0) return fmt::format("{}: {}", library, std::strerror(errno));
+  if (!is_shared_object(library)) return fmt::format("{}: is no 64-bit shared library", library);
   // ld.so(8): the list is separated by colons and spaces, and nothing escapes them.
   if (library.find_first_of(": ") != std::string::npos)
     return fmt::format("{}: LD_PRELOAD takes no path with a colon or a space in it", library);

@@ -37,6 +37,11 @@ std::string address_text(const IpAddress& address) {
   return address.is_any() ? "0.0.0.0" : std::string(runtime::to_text(address).view());
 }
 
+/// In front of a colon.
+std::string shown_address(const IpAddress& address) {
+  return address.is_v4() || address.is_any() ? address_text(address) : "[" + address_text(address) + "]";
+}
+
 std::string port_text(const SocketRecord& socket, std::uint16_t port, bool numeric) {
   if (port == 0) return "*";
   const servent* service =
@@ -132,8 +137,8 @@ void print_rows(const std::vector<Row>& rows, const SsOptions& options, bool sin
     if (options.extended) users += fmt::format("{}path:{}", users.empty() ? "" : " ", observe::path_name(s.path));
     const std::string info = options.info ? info_text(s) : "";
     table.add({protocol_text(s.protocol), state_text(shown_state(s)), fmt::format("{}", s.rx_queue),
-               fmt::format("{}", s.tx_queue), address_text(s.local_address) + ":",
-               port_text(s, s.local_port, options.numeric), address_text(s.remote_address) + ":",
+               fmt::format("{}", s.tx_queue), shown_address(s.local_address) + ":",
+               port_text(s, s.local_port, options.numeric), shown_address(s.remote_address) + ":",
                port_text(s, s.remote_port, options.numeric), users,
                info.empty()       ? ""
                : options.one_line ? " " + info

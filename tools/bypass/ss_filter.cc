@@ -1,6 +1,7 @@
 #include "ss_filter.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/address_text.h"
 #include "runtime/settings_text.h"
@@ -50,6 +52,12 @@ constexpr std::pair<std::string_view, std::uint32_t> kStates[] = {
     {"bucket", kBucket},
     {"big", kAll & ~kBucket},
 };
+
+std::vector<std::string_view> state_names() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, states] : kStates) names.push_back(name);
+  return names;
+}
 
 enum class Comparison : std::uint8_t { kEqual, kNotEqual, kLess, kGreater, kNotLess, kNotGreater };
 constexpr std::pair<std::string_view, Comparison> kComparisons[] = {
@@ -183,7 +191,7 @@ class Parser {
     std::string_view text = take_any();
     if (text.starts_with(':')) text.remove_prefix(1);
     const auto number = port_number(text);
-    if (!number) return fail(fmt::format("'{}' is no port", text));
+    if (!number) return fail(fmt::format("'{}' is no port: accepted is :80, 80 or a service's name", text));
     return [=, how = how.value_or(Comparison::kEqual)](const SocketRecord& s) {
       return compare(local ? s.local_port : s.remote_port, how, *number);
     };
@@ -238,7 +246,7 @@ bool SocketFilter::parse(const std::vector<std::string>& words, Default states, 
     const std::string name(parser.take_any());
     const auto mask = look_up(kStates, name);
     if (!mask) {
-      problem = fmt::format("'{}' is no state", name);
+      problem = fmt::format("'{}' is no state; accepted are {}", name, fmt::join(state_names(), ", "));
       return false;
     }
     (state ? named : excluded) |= *mask;

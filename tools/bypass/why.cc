@@ -26,42 +26,85 @@ bool may_share_memory(const Snapshot& process) {
                       [](const auto& setting) { return setting.key == "local" && setting.value == "off"; });
 }
 
-bool is_kernels_connection(const observe::SocketRecord& s) {
-  return s.path == static_cast<std::uint8_t>(observe::SocketPath::kKernel) && s.protocol == IPPROTO_TCP &&
-         s.state == static_cast<std::uint8_t>(observe::SocketState::kEstablished);
+using observe::Reason;
+using observe::SocketRecord;
+
+bool is_kernels(const SocketRecord& s) {
+  return s.path == static_cast<std::uint8_t>(observe::SocketPath::kKernel) && s.local_port != 0;
+}
+bool is_connected(const SocketRecord& s) {
+  return s.protocol == IPPROTO_TCP && s.remote_port != 0;
+}
+bool is_loopback(const IpAddress& address) {
+  if (address.is_v4()) return address.v4() >> 24 == 127;
+  return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 }
 
-bool has_reason(const Snapshot& process, const observe::SocketRecord& s) {
+bool has_reason(const Snapshot& process, const SocketRecord& s) {
   return std::any_of(process.whys.begin(), process.whys.end(), [&s](const observe::WhyRecord& why) {
-    return why.address == s.remote_address && why.port == s.remote_port;
+    return (why.address == s.remote_address && why.port == s.remote_port && why.port != 0) ||
+           (!is_connected(s) && why.address == s.local_address && why.port == s.local_port);
   });
 }
 
-/// Connections of the kernel's with both ends on libbypass, of which nobody has said anything yet: they have not looked
-/// for shared memory so far.
-void add_waiting(observe::Listing& listing) {
-  std::set<Ends> ends;
+/// What a process says nothing of, because it has decided nothing: that is seen from what the socket is.
+Reason plain_reason(const Snapshot& process, const SocketRecord& s, const std::set<Ends>& ends) {
+  const bool within = is_loopback(s.remote_address) || s.local_address == s.remote_address;
+  if (is_connected(s) && within && may_share_memory(process)) {
+    const auto [local, remote] = ends_of(s);
+    return ends.contains({local, remote}) && ends.contains({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
+  }
+  if (process.ports.empty()) return Reason::kNoPortConfigured;
+  return is_loopback(is_connected(s) ? s.remote_address : s.local_address) ? Reason::kLoopback : Reason::kNone;
+}
+
+observe::WhyRecord why_of(const SocketRecord& s, Reason reason) {
+  observe::WhyRecord why{};
+  why.reason = static_cast<std::uint16_t>(reason);
+  why.protocol = s.protocol;
+  why.fd = s.fd;
+  why.address = is_connected(s) ? s.remote_address : s.local_address;
+  why.port = is_connected(s) ? s.remote_port : s.local_port;
+  why.count = 1;
+  return why;
+}
+
+/// One by one; many of one reason together.
+void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys) {
+  constexpr std::ptrdiff_t kMany = 8;
+  const auto alike = [](const observe::WhyRecord& a) {
+    return [&a](const observe::WhyRecord& b) { return a.reason == b.reason && a.protocol == b.protocol; };
+  };
+  for (auto at = whys.begin(); at != whys.end(); ++at) {
+    const std::ptrdiff_t count = std::count_if(whys.begin(), whys.end(), alike(*at));
+    if (count > kMany && std::any_of(at + 1, whys.end(), alike(*at))) continue;  // the last one stands for them
+    process.whys.push_back(*at);
+    if (count <= kMany) continue;
+    process.whys.back().count = static_cast<std::uint64_t>(count);
+    process.whys.back().address = {}, process.whys.back().port = 0;
+  }
+}
+
+/// Sockets of the kernel's that the process has no word about.
+void add_plain(observe::Listing& listing) {
+  std::set<Ends> ends;  // of connections that may move to shared memory
   observe::Listing everybody = read_processes(0);
   add_kernel_sockets(everybody.processes);
   for (const Snapshot& process : everybody.processes) {
     if (!may_share_memory(process)) continue;
     for (const auto& entry : process.sockets)
-      if (is_kernels_connection(entry.record)) ends.insert(ends_of(entry.record));
+      if (is_kernels(entry.record) && is_connected(entry.record)) ends.insert(ends_of(entry.record));
   }
   add_kernel_sockets(listing.processes);
   for (Snapshot& process : listing.processes) {
+    std::vector<observe::WhyRecord> whys;
     for (const auto& entry : process.sockets) {
-      const observe::SocketRecord& s = entry.record;
-      const auto [local, remote] = ends_of(s);
-      if (!ends.contains({local, remote}) || !ends.contains({remote, local}) || has_reason(process, s)) continue;
-      observe::WhyRecord why{};
-      why.reason = static_cast<std::uint16_t>(observe::Reason::kLocalAfter);
-      why.protocol = s.protocol;
-      why.fd = s.fd;
-      why.address = s.remote_address, why.port = s.remote_port;
-      why.count = 1;
-      process.whys.push_back(why);
+      const SocketRecord& s = entry.record;
+      if (!is_kernels(s) || has_reason(process, s)) continue;
+      if (const Reason reason = plain_reason(process, s, ends); reason != Reason::kNone)
+        whys.push_back(why_of(s, reason));
     }
+    add_grouped(process, whys);
   }
 }
 
@@ -129,7 +172,7 @@ void print_text(const observe::Listing& listing) {
 
 int run_why(const ShowOptions& options) {
   observe::Listing listing = find_processes(options.pid);
-  add_waiting(listing);
+  add_plain(listing);
   for (Snapshot& process : listing.processes) add_dark_ports(process);
   if (options.json) {
     Json processes = Json::array();
