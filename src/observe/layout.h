@@ -180,8 +180,10 @@ void set_text(std::array<char, size>& field, const char* text) {
   constexpr std::size_t kSentence = 100;
   if (size < kSentence || std::strlen(text) < size) return;
   field[size - 1 - std::char_traits<char>::length(kCut)] = 0;
+  constexpr std::ptrdiff_t kLongWord = 40;
+  char* const end = field.data() + std::strlen(field.data());
   char* const space = std::strrchr(field.data(), ' ');
-  std::strcpy(space != nullptr ? space : field.data() + std::strlen(field.data()), kCut);
+  std::strcpy(space != nullptr && end - space <= kLongWord ? space : end, kCut);
 }
 
 /// One writer at a time a slot (the shard's lock, or the why table's).
