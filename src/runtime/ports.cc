@@ -441,7 +441,11 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
     wires.caps[place].arena_frames = true;
   }
   if (context.ports == 0) return;
-  if (steered) shard.stack().steer_all(context);
+  if (steered) {
+    shard.stack().steer_all(context);
+    // Now: what the keepsake holds of an earlier owner goes as soon as keep_flows() has been told of ours.
+    socket::steer_noted_flows(shard.stack(), context);
+  }
   keep_flows(shard);
   add_link_devices(shard);
   wires.known = true;

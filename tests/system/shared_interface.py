@@ -443,6 +443,8 @@ def shared_interface_is_made_anew():
             side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["down"], "the link is down")
             side.pair("ours", "veth-a", "kernel", "veth-b")
             side.change("ours", "link", "set", "veth-a", "address", mac)
+            # From then on the kernel gets nothing of ours. With an address before that, it resets what the peer sends again.
+            side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["up"], "the link is up")
             side.change("kernel", "addr", "add", f"{KERNELS}/24", "dev", "veth-b")
             side.change("ours", "addr", "add", f"{OURS}/24", "dev", "veth-a")
             side.transfer("a")
