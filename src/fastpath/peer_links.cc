@@ -82,16 +82,26 @@ const PeerLink* PeerLinks::link_of(const Tcb& tcb) const {
   if (!FramedTcp::has(tcb)) return nullptr;
   const Framed& framed = FramedTcp::of(tcb);
   if (!framed.on_lane()) return nullptr;
-  return const_cast<PeerLinks*>(this)->find(framed.link);
+  const PeerLink* const link = const_cast<PeerLinks*>(this)->find(framed.link);
+  // One that has failed carries nothing, even while it is not agreed on how much it has.
+  return link != nullptr && link->stage == Stage::kUp ? link : nullptr;
 }
 
 // --- What FramedTcp asks
 
-/// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked. And there is
-/// a device for it at both ends, as far as they have said.
+namespace {
+
+/// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked.
+bool is_neighbour(const Path& path) {
+  return path.neighbour != Path::kLooped && path.next_hop == path.remote;
+}
+
+}  // namespace
+
+/// A neighbour's, and there is a device for it at both ends, as far as they have said.
 bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   const Path& path = tcb.path;
-  if (path.neighbour == Path::kLooped || path.next_hop != path.remote) return false;
+  if (!is_neighbour(path)) return false;
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (theirs == nullptr) return roce || shm;
   const bool both_shm = shm && (theirs->capabilities & kCapShm) != 0;
@@ -107,8 +117,7 @@ void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
 
 /// Where RDMA is to be had, one would look for it.
 void PeerLinks::on_plain(const Tcb& tcb) {
-  const Path& path = tcb.path;
-  if (!table_->makes(Mover::kRc, path.port) || path.neighbour == Path::kLooped || path.next_hop != path.remote) return;
+  if (!table_->makes(Mover::kRc, tcb.path.port) || !is_neighbour(tcb.path)) return;
   tell_none(tcb, Mover::kRc, Reason::kNotOffered);
 }
 

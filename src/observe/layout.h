@@ -170,15 +170,19 @@ using PortSlot = Slot<PortRecord>;
 using SocketSlot = Slot<SocketRecord>;
 using WhySlot = Slot<WhyRecord>;
 
-/// Copies text into a fixed field, always terminated. What has to be cut ends behind a whole word, and says so, where
-/// the field is for sentences.
+/// Copies text into a fixed field, cut where it must be, always terminated.
 template <std::size_t size>
 void set_text(std::array<char, size>& field, const char* text) {
   std::strncpy(field.data(), text, size - 1);
   field[size - 1] = 0;
+}
+
+/// The same of a sentence: what has to be cut ends behind a whole word, and says so.
+template <std::size_t size>
+void set_sentence(std::array<char, size>& field, const char* text) {
+  set_text(field, text);
+  if (std::strlen(text) < size) return;
   constexpr const char* kCut = " …";
-  constexpr std::size_t kSentence = 100;
-  if (size < kSentence || std::strlen(text) < size) return;
   field[size - 1 - std::char_traits<char>::length(kCut)] = 0;
   constexpr std::ptrdiff_t kLongWord = 40;
   char* const end = field.data() + std::strlen(field.data());

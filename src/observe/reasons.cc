@@ -48,9 +48,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"unguarded",
      "the kernel may refuse this process's connections when another one of its family ends, until one has taken over"},
     {"local_after",
-     "a connection within the host has not moved to shared memory: it has made too few calls yet (BYPASS_LOCAL_AFTER), "
-     "or "
-     "its other end has refused"},
+     "a connection within the host has not moved to shared memory: it has made too few calls yet "
+     "(BYPASS_LOCAL_AFTER), or its other end has refused"},
     {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
     {"peer_plain",
      "the other end of a connection within the host is not on libbypass, or as another user or with another "

@@ -279,7 +279,7 @@ void Region::why(Reason reason, int fd, std::uint8_t protocol, const Endpoint& a
   record.port = address.port;
   record.count = 1;
   record.first_ns = record.last_ns = realtime_ns();
-  set_text(record.detail, detail);
+  set_sentence(record.detail, detail);
   if (!lock_whys()) {
     if (Header* const h = header(); h != nullptr) h->whys_lost.fetch_add(1, std::memory_order_relaxed);
     return;

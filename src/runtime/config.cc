@@ -170,6 +170,11 @@ const char* origin_name(Origin origin) {
   return kNames[static_cast<std::size_t>(origin)];
 }
 
+ConfigProblem Config::problem_of(std::string_view variable, std::string text) const {
+  const SettingValue& value = values[setting_index(*setting_by_env(variable))];
+  return {std::string(variable), value.text, value.where, std::move(text)};
+}
+
 std::string ConfigProblem::message() const {
   std::string out = name;
   if (!value.empty()) out += "=" + value;

@@ -124,6 +124,8 @@ struct Config {
   std::vector<ConfigProblem> problems;
 
   [[nodiscard]] bool ok() const { return problems.empty(); }
+  /// With the value that the setting of that variable has.
+  [[nodiscard]] ConfigProblem problem_of(std::string_view variable, std::string text) const;
   /// Connections over that port may move to RDMA. Over a software device they gain nothing: it has to be named.
   [[nodiscard]] bool wants_links(const PortConfig& port) const;
   /// There is something to accelerate: a port, or a mover that needs none.

@@ -340,15 +340,12 @@ bool cannot_start(Reason reason, const std::string& problem) {
 
 /// A budget that was asked for by name and that the address range (smaller under RLIMIT_AS) cannot hold.
 bool memory_fits(const Config& config, std::string& problem) {
-  const Setting& setting = *setting_by_env("BYPASS_MEMORY");
-  const SettingValue& value = config.values[setting_index(setting)];
+  const SettingValue& value = config.values[setting_index(*setting_by_env("BYPASS_MEMORY"))];
   const std::size_t most = arena::largest_budget();
   if (value.origin == Origin::kDefault || most == 0 || config.memory <= most) return true;
-  problem = ConfigProblem{std::string(setting.env), value.text, value.where,
-                          "is more than the address space that this process may take (RLIMIT_AS, ulimit -v) holds; "
-                          "accepted is up to " +
-                              std::to_string(most >> 20) + "M"}
-                .message();
+  const std::string text =
+      "is more than the address space that this process may take (RLIMIT_AS, ulimit -v) holds; accepted is up to ";
+  problem = config.problem_of("BYPASS_MEMORY", text + std::to_string(most >> 20) + "M").message();
   return false;
 }
 

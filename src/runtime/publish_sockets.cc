@@ -58,9 +58,7 @@ void fill_names(SocketRecord& record, const Endpoint& local, const Endpoint& rem
 /// A connection whose two directions take different paths has the faster one's name.
 SocketPath path_of(const fastpath::PeerLinks* links, const tcp::Tcb& tcb) {
   if (!fastpath::FramedTcp::has(tcb)) return SocketPath::kWire;
-  // One that has failed carries nothing, even while its end is not agreed on.
-  const fastpath::PeerLink* const link = links->link_of(tcb);
-  if (link != nullptr && link->stage == fastpath::PeerLink::Stage::kUp)
+  if (const fastpath::PeerLink* link = links->link_of(tcb); link != nullptr)
     return link->mover == fastpath::Mover::kShm ? SocketPath::kShm : SocketPath::kRc;
   const fastpath::Framed& framed = fastpath::FramedTcp::of(tcb);
   const bool any =

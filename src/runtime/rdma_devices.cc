@@ -44,8 +44,7 @@ bool is_rdma_kind(const PortConfig& port) {
 }
 
 void report(Config& config, const char* name, std::string text) {
-  const SettingValue& value = config.values[setting_index(*setting_by_env(name))];
-  config.problems.push_back({name, value.text, value.where, std::move(text)});
+  config.problems.push_back(config.problem_of(name, std::move(text)));
 }
 
 bool has(const std::vector<Prefix>& own, const IpAddress& address) {

@@ -100,16 +100,14 @@ bool create_region(const Config& config) {
     BYPASS_LOG(level, "no statistics for the bypass command: %s", problem.c_str());
     return true;
   }
-  const Setting& setting = *setting_by_env("BYPASS_RUN_DIR");
-  const SettingValue& value = config.values[setting_index(setting)];
-  const ConfigProblem named{std::string(setting.env), value.text, value.where, problem};
+  const std::string named = config.problem_of("BYPASS_RUN_DIR", problem).message();
   std::string why;
   const int folder = open_run_dir(start.run_dir, true, why);
   if (folder >= 0) close(folder);  // then it is not the directory's fault
   BYPASS_LOG(config.strict ? LogLevel::kError
              : folder < 0  ? LogLevel::kWarn
                            : level,
-             "%s; no statistics for the bypass command%s", named.message().c_str(),
+             "%s; no statistics for the bypass command%s", named.c_str(),
              folder < 0 ? ", and no shared memory within the host" : "");
   return false;
 }
@@ -120,8 +118,7 @@ void tell_unbuilt(const Config& config) {
     return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6);
   };
   if (std::none_of(config.ports.begin(), config.ports.end(), asks)) return;
-  const SettingValue& value = config.values[setting_index(*setting_by_env("BYPASS_ADDR"))];
-  const ConfigProblem unbuilt{"BYPASS_ADDR", value.text, value.where, "IPv6 on the wire is not built yet"};
+  const ConfigProblem unbuilt = config.problem_of("BYPASS_ADDR", "IPv6 on the wire is not built yet");
   BYPASS_LOG_WARN("%s; sockets to IPv6 addresses are the kernel's", unbuilt.message().c_str());
 }
 

@@ -139,15 +139,15 @@ TEST(Region, SentenceThatIsTooLong_IsCutBehindAWordAndSaysSo) {
   std::array<char, 208> field;
   std::string text;
   while (text.size() < 300) text += "words ";
-  set_text(field, text.c_str());
+  set_sentence(field, text.c_str());
   const std::string cut = field.data();
   EXPECT_LT(cut.size(), field.size());
   EXPECT_TRUE(cut.ends_with("words …")) << cut;
   EXPECT_GT(cut.size(), 190U);
   text.resize(207);
-  set_text(field, text.c_str());
+  set_sentence(field, text.c_str());
   EXPECT_EQ(field.data(), text) << "it fits";
-  set_text(field, ("one " + std::string(500, 'x')).c_str());
+  set_sentence(field, ("one " + std::string(500, 'x')).c_str());
   EXPECT_TRUE(std::string(field.data()).ends_with("x …"));
 }
 

@@ -54,8 +54,7 @@ void explain_pid(int pid) {
         stderr,
         "bypass: process {} has libbypass.so loaded and has not used it: it has opened no internet socket, no port is "
         "configured for it (BYPASS_PORT), it is the forked child of a process that uses it, or it may not write the "
-        "run "
-        "directory (BYPASS_RUN_DIR)\n",
+        "run directory (BYPASS_RUN_DIR)\n",
         pid);
   } else {
     fmt::print(stderr, "bypass: process {} does not run on libbypass: start it with LD_PRELOAD=libbypass.so\n", pid);

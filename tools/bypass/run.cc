@@ -57,12 +57,16 @@ bool is_switch_value(std::string_view word) {
   return std::find(std::begin(kValues), std::end(kValues), word) != std::end(kValues);
 }
 
+/// `mark`: what stands in front of a name where it is written.
+std::string suggestion(std::string_view name, const std::vector<std::string_view>& names, std::string_view mark) {
+  const std::string_view near = runtime::nearest(name, names);
+  return near.empty() ? "" : fmt::format(" (did you mean {}{}?)", mark, near);
+}
+
 std::string nearest_option(std::string_view name) {
   std::vector<std::string> names = {"set", "library", "help"};
   for (const Setting& setting : runtime::settings()) names.push_back(option_name(setting));
-  const std::vector<std::string_view> views(names.begin(), names.end());
-  const std::string_view near = runtime::nearest(name, views);
-  return near.empty() ? "" : fmt::format(" (did you mean --{}?)", near);
+  return suggestion(name, {names.begin(), names.end()}, "--");
 }
 
 /// By its variable's name or its key.
@@ -72,8 +76,7 @@ std::string nearest_setting(std::string_view name) {
     names.push_back(setting.env);
     if (setting.in_file) names.push_back(setting.key);
   }
-  const std::string_view near = runtime::nearest(name, names);
-  return near.empty() ? "" : fmt::format(" (did you mean {}?)", near);
+  return suggestion(name, names, "");
 }
 
 class Words {

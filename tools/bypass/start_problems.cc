@@ -17,10 +17,11 @@ using runtime::ConfigProblem;
 
 /// Under the name that the user knows.
 ConfigProblem problem_of(const Config& config, const char* variable, std::string value, std::string text) {
+  ConfigProblem problem = config.problem_of(variable, std::move(text));
   const runtime::Setting& setting = *runtime::setting_by_env(variable);
-  const runtime::SettingValue& given = config.values[runtime::setting_index(setting)];
-  const std::string_view name = given.origin == runtime::Origin::kFile ? setting.key : setting.env;
-  return {std::string(name), std::move(value), given.where, std::move(text)};
+  if (config.values[runtime::setting_index(setting)].origin == runtime::Origin::kFile) problem.name = setting.key;
+  problem.value = std::move(value);
+  return problem;
 }
 
 /// One that is not there is made with the first process.

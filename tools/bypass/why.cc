@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "describe.h"
 #include "kernel_sockets.h"
 #include "observe/reasons.h"
+#include "runtime/rules.h"
 
 namespace bypass::tool {
 namespace {
@@ -35,10 +37,6 @@ bool is_kernels(const SocketRecord& s) {
 bool is_connected(const SocketRecord& s) {
   return s.protocol == IPPROTO_TCP && s.remote_port != 0;
 }
-bool is_loopback(const IpAddress& address) {
-  if (address.is_v4()) return address.v4() >> 24 == 127;
-  return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
-}
 
 bool has_reason(const Snapshot& process, const SocketRecord& s) {
   return std::any_of(process.whys.begin(), process.whys.end(), [&s](const observe::WhyRecord& why) {
@@ -49,13 +47,13 @@ bool has_reason(const Snapshot& process, const SocketRecord& s) {
 
 /// What a process says nothing of, because it has decided nothing: that is seen from what the socket is.
 Reason plain_reason(const Snapshot& process, const SocketRecord& s, const std::set<Ends>& ends) {
-  const bool within = is_loopback(s.remote_address) || s.local_address == s.remote_address;
+  const bool within = runtime::is_loopback(s.remote_address) || s.local_address == s.remote_address;
   if (is_connected(s) && within && may_share_memory(process)) {
     const auto [local, remote] = ends_of(s);
     return ends.contains({local, remote}) && ends.contains({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
   }
   if (process.ports.empty()) return Reason::kNoPortConfigured;
-  return is_loopback(is_connected(s) ? s.remote_address : s.local_address) ? Reason::kLoopback : Reason::kNone;
+  return runtime::is_loopback(is_connected(s) ? s.remote_address : s.local_address) ? Reason::kLoopback : Reason::kNone;
 }
 
 observe::WhyRecord why_of(const SocketRecord& s, Reason reason) {
@@ -71,31 +69,38 @@ observe::WhyRecord why_of(const SocketRecord& s, Reason reason) {
 
 /// One by one; many of one reason together.
 void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys) {
-  constexpr std::ptrdiff_t kMany = 8;
-  const auto alike = [](const observe::WhyRecord& a) {
-    return [&a](const observe::WhyRecord& b) { return a.reason == b.reason && a.protocol == b.protocol; };
-  };
-  for (auto at = whys.begin(); at != whys.end(); ++at) {
-    const std::ptrdiff_t count = std::count_if(whys.begin(), whys.end(), alike(*at));
-    if (count > kMany && std::any_of(at + 1, whys.end(), alike(*at))) continue;  // the last one stands for them
-    process.whys.push_back(*at);
+  constexpr std::size_t kMany = 8;
+  const auto kind_of = [](const observe::WhyRecord& why) { return std::pair(why.reason, why.protocol); };
+  std::map<std::pair<std::uint16_t, std::uint8_t>, std::size_t> counts, seen;
+  for (const observe::WhyRecord& why : whys) counts[kind_of(why)]++;
+  for (const observe::WhyRecord& why : whys) {
+    const std::size_t count = counts[kind_of(why)];
+    if (++seen[kind_of(why)] < count && count > kMany) continue;  // the last one stands for them
+    process.whys.push_back(why);
     if (count <= kMany) continue;
-    process.whys.back().count = static_cast<std::uint64_t>(count);
+    process.whys.back().count = count;
     process.whys.back().address = {}, process.whys.back().port = 0;
   }
 }
 
-/// Sockets of the kernel's that the process has no word about.
-void add_plain(observe::Listing& listing) {
-  std::set<Ends> ends;  // of connections that may move to shared memory
-  observe::Listing everybody = read_processes(0);
-  add_kernel_sockets(everybody.processes);
-  for (const Snapshot& process : everybody.processes) {
+/// Of the kernel's connections that may move to shared memory.
+std::set<Ends> ends_within(const std::vector<Snapshot>& processes) {
+  std::set<Ends> ends;
+  for (const Snapshot& process : processes) {
     if (!may_share_memory(process)) continue;
     for (const auto& entry : process.sockets)
       if (is_kernels(entry.record) && is_connected(entry.record)) ends.insert(ends_of(entry.record));
   }
+  return ends;
+}
+
+/// Sockets of the kernel's that the process has no word about. `all`: everybody is listed, else one process, whose
+/// connections' other ends may be others'.
+void add_plain(observe::Listing& listing, bool all) {
+  observe::Listing others = all ? observe::Listing{} : read_processes(0);
+  add_kernel_sockets(others.processes);
   add_kernel_sockets(listing.processes);
+  const std::set<Ends> ends = ends_within(all ? listing.processes : others.processes);
   for (Snapshot& process : listing.processes) {
     std::vector<observe::WhyRecord> whys;
     for (const auto& entry : process.sockets) {
@@ -172,7 +177,7 @@ void print_text(const observe::Listing& listing) {
 
 int run_why(const ShowOptions& options) {
   observe::Listing listing = find_processes(options.pid);
-  add_plain(listing);
+  add_plain(listing, options.pid == 0);
   for (Snapshot& process : listing.processes) add_dark_ports(process);
   if (options.json) {
     Json processes = Json::array();
