@@ -16,7 +16,7 @@ namespace bypass::fastpath {
 class LinkLayout {
  public:
   static constexpr std::size_t kSizes = 3;
-  static constexpr std::array<std::uint8_t, kSizes> kRingLog2{18, 15, 12};
+  static constexpr std::array<std::uint8_t, kSizes> kRingLog2{19, 15, 12};
   /// Of a link's memory: powers of two.
   static constexpr std::uint32_t kLeast = 1U << 20, kMost = 1U << 25;
 

@@ -240,6 +240,7 @@ struct EngineCalls {
   static void ack_cq_events(ibv_cq* handle, unsigned count) { Queue::of(handle).acknowledged += count; }
   static int poll_cq(ibv_cq* handle, int most, ibv_wc* out) {
     Context& context = Context::of(handle->context);
+    context.end->polls++;
     if (context.end->poll_fails) return -1;
     if (context.end->silent) return 0;
     Queue& queue = Queue::of(handle);

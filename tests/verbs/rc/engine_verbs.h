@@ -48,6 +48,7 @@ class EngineVerbs {
     std::uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
     std::vector<Posted> posted;
     std::size_t doorbells = 0;
+    std::size_t polls = 0;     // of completion queues
     int alive = 0;             // objects that were made and not given back
     ibv_qp_attr rtr{}, rts{};  // as the last queue pair was told
     [[nodiscard]] IpAddress address() const { return IpAddress{std::to_array(engine->gid().raw)}; }

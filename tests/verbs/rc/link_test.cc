@@ -138,6 +138,25 @@ TEST_F(RcLinkTest, Batch_OneDoorbell_InOrder_FewCompletions) {
   EXPECT_EQ(at_b(100), std::byte{31});
 }
 
+// A program that only writes: acknowledgements and credits are taken in all the same.
+TEST_F(RcLinkTest, SenderThatDoesNotPoll_LooksAfterSoManyRequests_OrBytes) {
+  const std::size_t& polls = world->verbs.end(0).polls;
+  const std::size_t before = polls;
+  for (std::uint32_t i = 1; i < RcLink::kLookEvery; i++) post(small(100, 1));
+  EXPECT_EQ(polls, before);
+  post(small(100, 1));
+  EXPECT_EQ(polls, before + 1);
+
+  constexpr std::size_t kPart = RcLink::kLookEveryBytes / 4;
+  for (int i = 1; i < 4; i++) post(write(1000, 100, kPart));
+  EXPECT_EQ(polls, before + 1);
+  post(write(1000, 100, kPart));
+  EXPECT_EQ(polls, before + 2);
+  post(write(1000, 100, kPart));  // counted anew
+  EXPECT_EQ(polls, before + 2);
+  EXPECT_EQ(run().size(), RcLink::kLookEvery + 5);
+}
+
 TEST_F(RcLinkTest, SmallWrites_TravelInsideTheirRequest_FromAnywhere) {
   std::vector<std::byte> elsewhere(4096, std::byte{9});
   Write inside;

@@ -86,6 +86,7 @@ bool RcLink::build(const Write& write, std::size_t i) {
   }
   to.wr.rdma.remote_addr = remote_ + write.to;
   to.wr.rdma.rkey = remote_key_;
+  unlooked_bytes_ += size;
   return true;
 }
 
@@ -110,7 +111,7 @@ std::size_t RcLink::post_some(std::span<const Write> batch) {
 
 void RcLink::post(std::span<const Write> batch) {
   while (!batch.empty() && !failed_) batch = batch.subspan(post_some(batch.first(std::min(batch.size(), kBurst))));
-  if (posted_ - looked_ >= kLookEvery) look();
+  if (posted_ - looked_ >= kLookEvery || unlooked_bytes_ >= kLookEveryBytes) look();
 }
 
 // --- Reading
@@ -157,6 +158,7 @@ std::size_t RcLink::take_completions(std::span<Arrival> out, bool& more) {
   more = false;
   if (gone_ || out.empty()) return 0;
   looked_ = posted_;
+  unlooked_bytes_ = 0;
   const int got = ibv_poll_cq(pair_.completions(), static_cast<int>(std::min(out.size(), found.size())), found.data());
   for (int i = 0; i < got; i++) {
     const ibv_wc& wc = found[static_cast<std::size_t>(i)];

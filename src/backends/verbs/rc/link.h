@@ -27,6 +27,8 @@ class RcLink final : public fastpath::Link {
   /// Requests after which a sender that does not poll looks at the device all the same: while it only writes,
   /// acknowledgements and credits would lie there until its queue was full.
   static constexpr std::uint32_t kLookEvery = 16;
+  /// Bytes after which it does: so that it sees the room in a large ring again long before that is full.
+  static constexpr std::uint64_t kLookEveryBytes = 64U << 10;
 
   /// `memory` is what the peer writes.
   RcLink(const RcContext& context, const SendMemory& buffers, std::span<std::byte> memory)
@@ -81,6 +83,7 @@ class RcLink final : public fastpath::Link {
   std::uint32_t depth_ = 0;                   // of the send queue, but for the last request
   std::uint64_t posted_ = 0, completed_ = 0;  // requests to send
   std::uint64_t looked_ = 0;                  // at the device, when so many were posted
+  std::uint64_t unlooked_bytes_ = 0;          // posted since
   std::uint32_t unsignalled_ = 0;
   std::uint32_t last_writes_ = 0;                     // of lanes, not completed
   std::uint32_t wanted_receives_ = 0, receives_ = 0;  // posted
