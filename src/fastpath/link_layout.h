@@ -16,9 +16,11 @@ namespace bypass::fastpath {
 class LinkLayout {
  public:
   static constexpr std::size_t kSizes = 3;
+  /// The largest holds several of the pieces that its two ends work in (64 to 128 KiB), or they take turns.
   static constexpr std::array<std::uint8_t, kSizes> kRingLog2{19, 15, 12};
   /// Of a link's memory: powers of two.
   static constexpr std::uint32_t kLeast = 1U << 20, kMost = 1U << 25;
+  static_assert(kLeast / 2 >= 1U << kRingLog2[0], "the least memory has a ring of each size");
 
   explicit LinkLayout(std::uint32_t bytes) : bytes_(bytes) {
     count_[0] = (bytes / 2) >> kRingLog2[0];
