@@ -77,7 +77,7 @@ static void pair_transfers(const char* name, int a, int b) {
   TRY(recvmsg(b, &r, 0));
   printf("flags %d controllen %zu\n", r.msg_flags, r.msg_controllen);
   struct sockaddr_storage anybody[2] = {{.ss_family = AF_INET}};
-  TRY(sendto(a, "name", 4, 0, (struct sockaddr*)anybody, sizeof anybody[0]));
+  long named = TRY(sendto(a, "name", 4, 0, (struct sockaddr*)anybody, sizeof anybody[0]));
   TRY(sendto(a, "name", 4, 0, (struct sockaddr*)anybody, sizeof anybody[0] + 1));
   TRY(sendto(a, "name", 4, 0, (struct sockaddr*)anybody, (socklen_t)-1));
   m.msg_name = r.msg_name = anybody;
@@ -85,9 +85,8 @@ static void pair_transfers(const char* name, int a, int b) {
   TRY(sendmsg(a, &m, 0));
   TRY(recvmsg(b, &r, MSG_DONTWAIT));
   m.msg_namelen = r.msg_namelen = sizeof anybody;
-  TRY(sendmsg(a, &m, 0));
-  TRY(write(a, "flags", 5));
-  settle(b, 5);
+  named = (named > 0 ? named : 0) + TRY(sendmsg(a, &m, 0));
+  settle(b, (int)named + (int)TRY(write(a, "flags", 5)));
   TRY(recvmsg(b, &r, MSG_CMSG_CLOEXEC));
   printf("flags %x name %u\n", r.msg_flags, r.msg_namelen);
   m.msg_name = r.msg_name = NULL;
