@@ -121,10 +121,20 @@ long modify_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   return 0;
 }
 
+// An exclusive item goes, and may have been told alone of what is still there: it is another one's.
+void remove_and_pass_on(EpollItem& item) {
+  File& target = *item.target;
+  const std::uint32_t left = (item.events & EPOLLEXCLUSIVE) != 0 && item.ready ? bits_now(item) : 0;
+  remove_item(item);
+  if (left == 0) return;
+  for (EpollItem* next = target.items; next != nullptr; next = next->target_next)
+    if ((next->events & EPOLLEXCLUSIVE) != 0 && (next->events & left) != 0 && item_signalled(*next)) return;
+}
+
 long delete_item(Epoll& set, int fd, File& target) {
   EpollItem* item = find_item(set, target, fd);
   if (item == nullptr) return failure(Refusal::kNotThere);
-  remove_item(*item);
+  remove_and_pass_on(*item);
   return 0;
 }
 
@@ -141,7 +151,10 @@ long control_kernel(Epoll& set, int epoll_fd, int operation, int fd, epoll_event
 bool item_signalled(EpollItem& item) {
   note_seen(item);
   if (!item.ready) enqueue(item);
-  const bool somebody_sleeps = item.set->waiters != nullptr;
+  // Who has been called, and has not come yet, may take one event and no more.
+  bool somebody_sleeps = false;
+  for (const WaitLink* link = item.set->waiters; link != nullptr; link = link->next)
+    somebody_sleeps = somebody_sleeps || !link->waiter->called;
   signal(*item.set, kIn);
   return somebody_sleeps;
 }
@@ -175,7 +188,7 @@ void count_dual(File& target, int change) {
 void end_epoll(Epoll& epoll) {
   unwatch_kernel_half(epoll);
   objects->items.for_each([&](EpollItem& item) {
-    if (item.set == &epoll && !item.gone) remove_item(item);
+    if (item.set == &epoll && !item.gone) remove_and_pass_on(item);
   });
   while (EpollItem* item = epoll.ready_head) {
     epoll.ready_head = item->ready_next;

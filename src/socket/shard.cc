@@ -69,6 +69,9 @@ void Shard::enter() {
   context_.now = clock_.now();
   context_.shared = wires_->members.load(std::memory_order_relaxed) != 0;
   fresh_ = true;
+  if (owns_wires_) [[likely]]
+    return;
+  for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].renew_limit();
 }
 
 void ShortHold::end_work() {
@@ -139,7 +142,7 @@ void Shard::call_sleepers(Instant next) {
 }
 
 // What this process wants done on the wires is the owner's. Nothing of the arena stays in this process's hands: a
-// rebuild after a death gives free what nobody in the arena holds. What the ring had no room for is lost.
+// rebuild after a death gives free what nobody in the arena holds.
 void Shard::leave_to_owner(Instant next) {
   for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].drain();
   const bool frames = wires_->frames_left.load(std::memory_order_relaxed);

@@ -14,18 +14,27 @@ constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
 
 }  // namespace
 
-std::size_t RelayPort::send(std::uint16_t, std::span<Packet* const> frames) {
+FrameRing* RelayPort::ring() {
   FrameRing*& place = wires_.rings[index_];
-  if (place == nullptr) {
-    void* const block = memory_.allocate(sizeof(FrameRing));
-    if (block == nullptr) return 0;
-    place = new (block) FrameRing;
-    place->head = place->tail = 0;
-  }
-  FrameRing& ring = *place;
-  const std::size_t n = std::min<std::size_t>(frames.size(), FrameRing::kPlaces - ring.size());
-  for (std::size_t i = 0; i < n; i++) ring.frames[ring.tail++ % FrameRing::kPlaces] = frames[i];
-  if (n != 0) wires_.frames_left.store(true, std::memory_order_relaxed);
+  if (place != nullptr) return place;
+  void* const block = memory_.allocate(sizeof(FrameRing));
+  if (block == nullptr) return nullptr;
+  place = new (block) FrameRing;
+  place->head = place->tail = 0;
+  return place;
+}
+
+std::size_t RelayPort::tx_room(std::uint16_t) {
+  const FrameRing* const here = ring();
+  return here == nullptr ? 0 : FrameRing::kPlaces - here->size();
+}
+
+std::size_t RelayPort::send(std::uint16_t queue, std::span<Packet* const> frames) {
+  const std::size_t n = std::min(frames.size(), tx_room(queue));
+  if (n == 0) return 0;
+  FrameRing& to = *ring();
+  for (Packet* const frame : frames.first(n)) to.frames[to.tail++ % FrameRing::kPlaces] = frame;
+  wires_.frames_left.store(true, std::memory_order_relaxed);
   return n;
 }
 

@@ -89,6 +89,7 @@ class RelayPort final : public Port {
   [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
   std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
   std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) override;
+  [[nodiscard]] std::size_t tx_room(std::uint16_t queue) override;
   std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) override;
   void free(std::span<Packet* const> frames) override;
   [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
@@ -98,6 +99,9 @@ class RelayPort final : public Port {
   [[nodiscard]] PortStats stats() const override { return {}; }
 
  private:
+  /// Null: no memory for it.
+  FrameRing* ring();
+
   Wires& wires_;
   Memory& memory_;
   std::uint16_t index_;

@@ -13,12 +13,12 @@ void PortQueue::refill() {
   for (std::size_t i = 0; i < cached_; i++) cache_[i]->port = index_;
 }
 
-bool PortQueue::push() {
-  if (port_ == nullptr) return false;
+void PortQueue::push() {
+  if (port_ == nullptr || pending_ == 0) return;
   const std::size_t sent = port_->send(queue_, {tx_.data(), pending_});
   std::move(tx_.begin() + static_cast<std::ptrdiff_t>(sent), tx_.begin() + pending_, tx_.begin());
   pending_ = static_cast<std::uint16_t>(pending_ - sent);
-  return sent != 0;
+  renew_limit();
 }
 
 void PortQueue::give_back() {

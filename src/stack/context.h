@@ -3,6 +3,7 @@
 // handed to lies in the arena and keeps nothing of it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +56,13 @@ class PortQueue {
 
   PortQueue() = default;
   PortQueue(Port* port, std::uint16_t index, std::uint16_t queue)
-      : port_(port), caps_(&port->caps()), index_(index), queue_(queue) {}
+      : port_(port),
+        caps_(&port->caps()),
+        index_(index),
+        queue_(queue),
+        bounded_(port->tx_room(queue) != Port::kAnyRoom) {
+    renew_limit();
+  }
 
   [[nodiscard]] Port* port() const { return port_; }
   [[nodiscard]] std::uint16_t queue() const { return queue_; }
@@ -70,15 +77,20 @@ class PortQueue {
   /// Queues a frame for the batch's transmit burst and takes it over. False (the caller keeps the frame)
   /// when the batch and the device's ring are full: a sender with state tries again at the next poll.
   [[nodiscard]] bool transmit(Packet* frame) {
-    if (pending_ == kBatch && !push()) return false;
+    if (!can_transmit()) return false;
     tx_[pending_++] = frame;
     return true;
   }
   /// Whether transmit() will take `frames` more.
   [[nodiscard]] bool can_transmit(std::size_t frames = 1) {
-    if (pending_ + frames <= kBatch) return true;
+    if (pending_ + frames <= limit_) return true;
     push();
-    return pending_ + frames <= kBatch;
+    return pending_ + frames <= limit_;
+  }
+  /// Of a port that knows its room, which others may have changed since the lock was last held: no more is queued than
+  /// it takes.
+  void renew_limit() {
+    if (bounded_) limit_ = static_cast<std::uint16_t>(std::min(kBatch, port_->tx_room(queue_)));
   }
   void free(Packet* frame) {
     if (frees_ == kBatch) give_back();
@@ -98,7 +110,7 @@ class PortQueue {
 
  private:
   void refill();
-  bool push();  // true when at least one place became free
+  void push();
   void give_back();
 
   static constexpr PortCaps kNoCaps{};
@@ -110,7 +122,9 @@ class PortQueue {
   std::uint16_t pending_ = 0;
   std::uint16_t cached_ = 0;
   std::uint16_t frees_ = 0;
+  std::uint16_t limit_ = kBatch;
   bool scarce_ = false;
+  bool bounded_ = false;
   std::array<Packet*, kBatch> tx_{};
   std::array<Packet*, 32> cache_{};
   std::array<Packet*, kBatch> free_{};

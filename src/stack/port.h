@@ -72,6 +72,11 @@ class Port {
   /// as a card with no carrier does).
   virtual std::size_t send(std::uint16_t queue, std::span<Packet* const> frames) = 0;
 
+  /// How many frames the next send() takes for sure, where only the holder of the shard's lock can change that;
+  /// kAnyRoom: the device decides.
+  [[nodiscard]] virtual std::size_t tx_room(std::uint16_t /*queue*/) { return kAnyRoom; }
+  static constexpr std::size_t kAnyRoom = SIZE_MAX;
+
   /// Empty frames of one buffer each, reset() to kTxHeadroom. Fewer than asked when the pool runs dry.
   virtual std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) = 0;
 

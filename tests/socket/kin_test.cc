@@ -350,6 +350,67 @@ TEST_F(Kin, AChildThatDies_LeavesWaitingConnectionsToBeToldOfAnew) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
+/// Threads that sleep each in an epoll set of its own, with the listener in it exclusively.
+class ExclusiveKin : public Kin {
+ protected:
+  ExclusiveKin() {
+    {
+      const Guard guard(shard());
+      EXPECT_TRUE(shard().begin_watch({}));  // so that sleepers hear of the wire by being woken alone
+    }
+    for (int i = 0; i < 2; i++) {
+      const int fd = ::epoll_create1(0);
+      numbers_.push_back({open_epoll(fd), fd});
+      epoll_event event{.events = EPOLLIN | EPOLLEXCLUSIVE, .data = {}};
+      EXPECT_EQ(control(i, EPOLL_CTL_ADD, event), 0);
+      sleepers_.emplace_back([this, i] {
+        epoll_event got{};
+        EXPECT_EQ(socket::epoll_wait(*set(i).file, set(i).fd, &got, 1, 20s, nullptr), 1);
+        awake_++;
+        EXPECT_EQ(control(i, EPOLL_CTL_DEL, got), 0);
+      });
+    }
+    while (asleep() != 2) sched_yield();
+  }
+  ~ExclusiveKin() override {
+    for (std::thread& sleeper : sleepers_) sleeper.join();
+    const Guard guard(shard());
+    shard().end_watch();
+  }
+  const Number& set(int i) { return numbers_.at(static_cast<std::size_t>(1 + i)); }
+  long control(int i, int operation, epoll_event& event) {
+    return epoll_control(*set(i).file, set(i).fd, operation, listener_.fd, listener_.file, &event);
+  }
+  static int asleep() {
+    const Guard guard(shard());
+    int n = 0;
+    if (objects != nullptr) objects->waiters.for_each([&](const Waiter& waiter) { n += waiter.asleep ? 1 : 0; });
+    return n;
+  }
+  std::vector<std::thread> sleepers_;
+  std::atomic<int> awake_{0};
+};
+
+// The first one may be about to end, and take no more than one of them.
+TEST_F(ExclusiveKin, AsManySignals_CallAsManySleepers) {
+  {
+    const Guard guard(shard());
+    for (int i = 0; i < 2; i++) signal(*listener_.file, kIn);
+    int called = 0;
+    objects->waiters.for_each([&](const Waiter& waiter) { called += waiter.asleep && waiter.called ? 1 : 0; });
+    EXPECT_EQ(called, 2);
+  }
+  tcp::Tcb* const peer = connect_peer();
+  EXPECT_TRUE(run_until([&] { return awake_ == 2; }));
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
+TEST_F(ExclusiveKin, CalledOneThatLeavesWithoutAccepting_HasTheNextCalled) {
+  tcp::Tcb* const peer = connect_peer();
+  EXPECT_TRUE(run_until([&] { return awake_ == 2; }));
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
 TEST_F(Kin, AForkThatFails_LeavesNothing) {
   const Fork fork = begin_fork();
   share_with_child(fork, *listener_.file);
@@ -461,6 +522,37 @@ TEST_F(Kin, FramesLeftForTheOwner_AreSentInOrderAsFarAsThereIsRoom) {
     }
   }
   EXPECT_EQ(seen, FrameRing::kPlaces);
+}
+
+// What finds no place in the ring stays with who sends it, and is not lost at the end of its hold.
+TEST_F(Kin, FramesForTheOwner_AreNoMoreThanTheRingHasRoomFor) {
+  RelayPort relay(shard().wires(), *shard().context().memory, 0);
+  Guard guard(shard());
+  PortQueue queue(&relay, 0, 0);
+  const auto send = [&queue] {
+    Packet* const frame = queue.alloc();
+    frame->len = frame->frame_len = 60;
+    if (queue.transmit(frame)) return true;
+    queue.free(frame);
+    return false;
+  };
+  std::uint32_t sent = 0;
+  while (send()) sent++;
+  queue.flush();
+  EXPECT_EQ(sent, FrameRing::kPlaces);
+  EXPECT_EQ(queue.pending(), 0U);
+  take_left_frames(shard().wires(), shard().context());
+  EXPECT_FALSE(queue.can_transmit());
+  queue.renew_limit();
+  const std::uint32_t room = FrameRing::kPlaces - shard().wires().rings[0]->size();
+  EXPECT_TRUE(queue.can_transmit(std::min<std::size_t>(room, PortQueue::kBatch)));
+  while (shard().wires().frames_left) {
+    shard().context().flush();
+    std::array<Packet*, 64> got;
+    while (const std::size_t n = world_.peer_port().receive(0, got)) world_.peer_port().free({got.data(), n});
+    take_left_frames(shard().wires(), shard().context());
+  }
+  queue.drain();
 }
 
 }  // namespace

@@ -88,9 +88,10 @@ Instant Engine::next_timeout() const {
 }
 
 void Engine::resume_output(Context& ctx) {
-  if (impl_->blocked_ports == 0) return;
+  if (!output_pending()) return;
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
+  impl_->farewells.settle(ctx.now, [&env](const Farewell& each) { return send_farewell(env, each); });
   resume_blocked(env);
 }
 
@@ -102,7 +103,7 @@ void Engine::on_flushed(Context& ctx) {
 }
 
 bool Engine::output_pending() const {
-  return impl_->blocked_ports != 0;
+  return impl_->blocked_ports != 0 || impl_->farewells.owes();
 }
 
 // --- Opening

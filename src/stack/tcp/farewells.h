@@ -2,7 +2,8 @@
 //
 // Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
 // ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
-// came up is said again. A peer that heard it the first time has no such connection, and ignores it.
+// came up is said again. A peer that heard it the first time has no such connection, and ignores it. One that found no
+// room on the device is owed, and sent when there is some.
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@ struct Farewell {
   /// its window it answers with its own, and learns the right ones).
   SeqNum before{};
   Instant at{};
+  bool owed = false;
 };
 
 class Farewells {
@@ -33,20 +35,42 @@ class Farewells {
   bool note(const Farewell& farewell) {
     Farewell& slot = slots_[noted_++ % kSlots];
     const bool lost = noted_ > kSlots && farewell.at - slot.at < kLifetime;
+    if (slot.owed) owed_--;
     slot = farewell;
     return lost;
+  }
+
+  /// The latest one has not been sent.
+  void owe() {
+    slots_[(noted_ - 1) % kSlots].owed = true;
+    owed_++;
+  }
+  [[nodiscard]] bool owes() const { return owed_ != 0; }
+  /// Those owed, the oldest first, until `send` returns false: there is no room yet. What is older than kLifetime is
+  /// given up.
+  template <typename Send>
+  void settle(Instant now, Send&& send) {
+    for (std::uint64_t i = first(); i < noted_; i++) {
+      Farewell& slot = slots_[i % kSlots];
+      if (!slot.owed) continue;
+      if (now - slot.at < kLifetime && !send(slot)) return;
+      slot.owed = false;
+    }
+    owed_ = 0;
   }
 
   /// Those that are not older than kLifetime, the oldest first.
   template <typename Function>
   void recent(Instant now, Function&& function) const {
-    const std::uint64_t first = noted_ > kSlots ? noted_ - kSlots : 0;
-    for (std::uint64_t i = first; i < noted_; i++)
+    for (std::uint64_t i = first(); i < noted_; i++)
       if (now - slots_[i % kSlots].at < kLifetime) function(slots_[i % kSlots]);
   }
 
  private:
+  [[nodiscard]] std::uint64_t first() const { return noted_ > kSlots ? noted_ - kSlots : 0; }
+
   std::uint64_t noted_ = 0;
+  std::uint32_t owed_ = 0;
   std::array<Farewell, kSlots> slots_;
 };
 

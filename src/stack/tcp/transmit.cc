@@ -339,7 +339,10 @@ Farewell note_farewell(Env& env, const Tcb& tcb) {
 
 void send_reset(Env& env, Tcb& tcb) {
   (void)note_farewell(env, tcb);
-  if (send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kRst | kAck)) env.count().tcp_resets_out++;
+  if (send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kRst | kAck))
+    env.count().tcp_resets_out++;
+  else
+    env.core.farewells.owe();
 }
 
 void block(Env& env, Tcb& tcb) {
@@ -352,31 +355,40 @@ void block(Env& env, Tcb& tcb) {
   list.tail = &tcb;
 }
 
-void send_detached(Env& env, const Detached& s) {
+bool send_detached(Env& env, const Detached& s) {
   Path path;
-  if (!env.core.network.resolve(s.key.local, s.key.remote, path).ok()) return;
+  if (!env.core.network.resolve(s.key.local, s.key.remote, path).ok()) return true;
   path.tos = s.tos;
   path.ttl = s.ttl;
   Packet* frame = new_frame(env, path);
-  if (frame == nullptr) return;
+  if (frame == nullptr) return false;
   const std::size_t options_len = s.timestamps ? kTimestampsBytes : 0;
   std::byte* options = push_header(*frame, options_len);
   if (s.timestamps) write_timestamps(options, s.ts_value, s.ts_echo);
   write_header(*frame, {s.key.local_port, s.key.remote_port, s.seq, s.ack, s.flags, s.window, options_len});
   write_checksum(*frame, path, offloads_of(env, path).l4_checksum);
-  if (launch(env, path, frame) && (s.flags & kRst) != 0) env.count().tcp_resets_out++;
+  const bool sent = launch(env, path, frame);
+  if (sent && (s.flags & kRst) != 0) env.count().tcp_resets_out++;
+  return sent;
 }
 
-void repeat_farewell(Env& env, const Farewell& farewell) {
+bool send_farewell(Env& env, const Farewell& farewell) {
   Detached segment;
   segment.key = farewell.key;
   segment.seq = farewell.seq;
   segment.ack = farewell.ack;
   segment.flags = kRst | kAck;
-  send_detached(env, segment);
-  segment.seq = farewell.before;
-  segment.flags = kAck;
-  send_detached(env, segment);
+  return send_detached(env, segment);
+}
+
+void repeat_farewell(Env& env, const Farewell& farewell) {
+  send_farewell(env, farewell);
+  Detached question;
+  question.key = farewell.key;
+  question.seq = farewell.before;
+  question.ack = farewell.ack;
+  question.flags = kAck;
+  send_detached(env, question);
 }
 
 void answer_with_reset(Env& env, const Segment& segment) {

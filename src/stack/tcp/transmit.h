@@ -38,7 +38,8 @@ inline bool send_ack(Env& env, Tcb& tcb) {
   return send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kAck);
 }
 /// RST with the next number the peer expects (RFC 9293 §3.10.5); the state is the caller's to change.
-/// Ends a connection at its peer; said again if the link comes up within Farewells::kLifetime.
+/// Ends a connection at its peer; said again if the link comes up within Farewells::kLifetime, and later if the device
+/// has no room.
 void send_reset(Env& env, Tcb& tcb);
 /// What send_reset() leaves to be said again.
 Farewell note_farewell(Env& env, const Tcb& tcb);
@@ -55,8 +56,11 @@ struct Detached {
   bool timestamps = false;
   std::uint32_t ts_value = 0, ts_echo = 0;
 };
-void send_detached(Env& env, const Detached& segment);
-/// A connection's RST as it was, and beside it the question that a peer with other numbers answers with its own.
+/// False: no room on the device, or no frame.
+bool send_detached(Env& env, const Detached& segment);
+/// A connection's RST as it was; false as send_detached().
+bool send_farewell(Env& env, const Farewell& farewell);
+/// The same, and beside it the question that a peer with other numbers answers with its own.
 void repeat_farewell(Env& env, const Farewell& farewell);
 /// RFC 9293 §3.10.7.1: the RST that answers a segment nobody wants; none for an RST or a broadcast.
 void answer_with_reset(Env& env, const Segment& segment);

@@ -137,14 +137,19 @@ TEST(FullRing, OfOnePort_DoesNotHoldUpAnother) {
   s.ctx().queue(1).drain();
 }
 
+std::vector<Packet*> every_buffer(Script& s) {
+  std::vector<Packet*> all(64);
+  all.resize(s.host().port().alloc(0, all));
+  while (Packet* p = s.ctx().queue(0).alloc()) all.push_back(p);
+  return all;
+}
+
 TEST(DryPool, Output_GoesOnWhenBuffersReturn) {
   Given given;
   given.buffers = 40;
   Script s(given);
   s.establish();
-  std::vector<Packet*> hog(64);
-  hog.resize(s.host().port().alloc(0, hog));
-  while (Packet* p = s.ctx().queue(0).alloc()) hog.push_back(p);
+  const std::vector<Packet*> hog = every_buffer(s);
   s.write(100).nothing_more();
   EXPECT_TRUE(s.engine().output_pending());
   s.host().port().free(hog);
@@ -155,12 +160,47 @@ TEST(DryPool, ConnectingSyn_GoesLater) {
   Given given;
   given.buffers = 40;
   Script s(given);
-  std::vector<Packet*> hog(64);
-  hog.resize(s.host().port().alloc(0, hog));
-  while (Packet* p = s.ctx().queue(0).alloc()) hog.push_back(p);
+  const std::vector<Packet*> hog = every_buffer(s);
   s.connect().nothing_more();
   s.host().port().free(hog);
   s.wait(1ms).expect(seg().syn().seq(0));
+}
+
+// Nothing else repeats it.
+TEST(DryPool, Reset_GoesLater) {
+  Given given;
+  given.buffers = 40;
+  Script s(given);
+  s.establish();
+  const std::vector<Packet*> hog = every_buffer(s);
+  s.abort().nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+  EXPECT_TRUE(s.engine().output_pending());
+  s.wait(1ms).nothing_more();
+  s.host().port().free(hog);
+  s.wait(1ms).expect(seg().rst().seq(1).ack(1)).nothing_more();
+  EXPECT_FALSE(s.engine().output_pending());
+}
+
+TEST(Farewells, OwedForTooLong_IsGivenUp) {
+  tcp::Farewells farewells;
+  for (std::uint16_t port = 1; port <= 2; port++) {
+    tcp::Farewell each;
+    each.key.local_port = port;
+    each.at = Instant{} + port * std::chrono::seconds(1);
+    farewells.note(each);
+    farewells.owe();
+  }
+  std::vector<std::uint16_t> asked;
+  const auto refuse = [&](const tcp::Farewell& each) {
+    asked.push_back(each.key.local_port);
+    return false;
+  };
+  farewells.settle(Instant{} + tcp::Farewells::kLifetime + std::chrono::seconds(1), refuse);
+  EXPECT_EQ(asked, std::vector<std::uint16_t>{2});
+  EXPECT_TRUE(farewells.owes());
+  farewells.settle(Instant{} + tcp::Farewells::kLifetime + std::chrono::seconds(2), refuse);
+  EXPECT_FALSE(farewells.owes());
 }
 
 TEST(Loop, ConnectToOurselves_Works) {
