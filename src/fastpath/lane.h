@@ -96,6 +96,8 @@ class BasicLane {
     const bool comes = off_ < end_ || tx_ring_.placed() != tx_ring_.sent();
     if (comes && !has(kFinQueued)) flags_ |= kBufferBlocked;
   }
+  /// The peer was told that the program waits, and has not answered.
+  [[nodiscard]] bool has_said_blocked() const { return has(kBlockedTold); }
   /// True, once: the program waits for room and the peer was not told, but meanwhile everything has been placed. No
   /// message will say so: the connection is to have its turn.
   [[nodiscard]] bool take_room_for_waiter() {
@@ -284,8 +286,8 @@ class BasicLane {
                                               kAckOwed | kLastWritten | kWritesDone | kAckCame;
 
   /// With one of these there may be something to write, or a write is not what it usually is.
-  static constexpr std::uint32_t kUnquiet = kFinQueued | kBufferBlocked | kBlockedTold | kQuiesceSent | kPeerBlocked |
-                                            kTellNow | kCreditWritten | kAborted | kAckOwed | kGather;
+  static constexpr std::uint32_t kUnquiet = kFinQueued | kBufferBlocked | kQuiesceSent | kPeerBlocked | kTellNow |
+                                            kCreditWritten | kAborted | kAckOwed | kGather;
 
   [[nodiscard]] bool has(std::uint32_t flag) const { return (flags_ & flag) != 0; }
   [[nodiscard]] bool take_owed(Owed what);

@@ -22,7 +22,14 @@ PeerLinks::Glance PeerLinks::glance(const Usual& u) {
   found_count_ = u.mover->poll(found_);
   if (found_count_ == 0) return u.mover->state() == LinkState::kUp ? Glance::kNothing : Glance::kOther;
   LaneTable lanes{*u.link};
-  if (found_count_ > 1 || !u.link->end.take_bytes(found_[0], u.framed->place, lanes)) return Glance::kOther;
+  std::size_t taken = 0;
+  while (taken < found_count_ && u.link->end.take_bytes(found_[taken], u.framed->place, lanes)) taken++;
+  if (taken < found_count_) {
+    std::copy(found_.begin() + static_cast<std::ptrdiff_t>(taken),
+              found_.begin() + static_cast<std::ptrdiff_t>(found_count_), found_.begin());
+    found_count_ -= taken;
+    return Glance::kOther;
+  }
   found_count_ = 0;
   const bool sound = !u.framed->lane.aborted() && u.link->end.state() == LinkState::kUp;
   return sound ? Glance::kBytes : Glance::kOther;
