@@ -178,6 +178,8 @@ class FramedTcp {
   // --- The links' side
   /// The lane carries what the program writes from now on; Lane::can_cut() must hold. From on_change() or outside.
   void cut(tcp::Tcb& tcb);
+  /// On a lane that has been quiet for a while: gives the send ring's memory back, if the peer has all of it.
+  void rest(Context& ctx, tcp::Tcb& tcb);
   /// The connection's turn: after the link has failed or is final.
   void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
   /// Its turn after LinkEnd has taken messages for its lane, or has written some.
@@ -210,6 +212,7 @@ class FramedTcp {
   void send_raw(tcp::Tcb& tcb, Framed& framed);
   void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void pin(tcp::Tcb& tcb, Framed& framed);
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);

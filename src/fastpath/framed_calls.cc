@@ -34,6 +34,7 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   Framed& framed = of(tcb);
   if (framed.shut) return tcb.error != Error::kNone ? tcb.error : Error::kBrokenPipe;
   release(ctx, tcb, framed);
+  if (framed.lane.tx_path() == TxPath::kLane) pin(tcb, framed);
   auto room = engine_.reserve(tcb, want);
   if (room.ok() || room.error() != Error::kWouldBlock || framed.lane.tx_path() == TxPath::kTcp) return room;
   framed.lane.wait_for_buffer();
@@ -59,8 +60,10 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
 
 bool FramedTcp::may_write_at_once(const Tcb& tcb, std::size_t bytes) const {
   const std::size_t room = engine_.send_room(tcb), kept = engine_.unacknowledged(tcb) + bytes;
-  if (room < bytes || room - bytes < kept / 2) return false;  // ask_for_room()
-  return small_writes_with(tcb, of(tcb), bytes) != kStream;
+  const Framed& framed = of(tcb);
+  if (!framed.pinned || room < bytes) return false;
+  if (room - bytes < kept / 2 && !framed.lane.has_said_blocked()) return false;  // ask_for_room()
+  return small_writes_with(tcb, framed, bytes) != kStream;
 }
 
 void FramedTcp::note_write(Tcb& tcb, std::size_t bytes) {
@@ -74,16 +77,29 @@ std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
   return engine_.unacknowledged(tcb);
 }
 
+/// For the lane's writes. It cannot grow while they refer to it.
+void FramedTcp::pin(Tcb& tcb, Framed& framed) {
+  if (framed.pinned) return;
+  const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
+  tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
+  tcp::pin_ring(tcb);
+  framed.pinned = true;
+}
+
+// A connection that has nothing to say needs no send ring: the first byte pins it.
 void FramedTcp::cut(Tcb& tcb) {
   Framed& framed = of(tcb);
-  if (!framed.pinned) {
-    // It cannot grow while the lane's writes refer to it.
-    const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
-    tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
-    tcp::pin_ring(tcb);
-    framed.pinned = true;
-  }
+  if (framed.lane.next_offset() != framed.lane.end()) pin(tcb, framed);
   framed.lane.cut();
+}
+
+void FramedTcp::rest(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  if (!framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
+  release(ctx, tcb, framed);
+  if (!framed.pinned || !tcb.ring.empty() || framed.lane.una() != framed.lane.end()) return;
+  framed.pinned = false;
+  tcp::unpin_ring(engine_, ctx, tcb);
 }
 
 ByteSource FramedTcp::source(const Tcb& tcb) {

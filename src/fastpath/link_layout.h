@@ -1,7 +1,8 @@
 // LinkLayout: what lies where in a link's memory, which the peer writes: LinkBlock, a credit block a lane, and rings.
 //
 // A lane's number says which ring is its own. There are three sizes, so that few connections have large rings and many
-// still have one: half of the memory is large rings, a quarter each middle and small ones.
+// still have one: of eight parts of the memory two are large rings, one middle and five small ones, of which the
+// largest link has 10,000.
 #pragma once
 
 #include <array>
@@ -19,13 +20,13 @@ class LinkLayout {
   /// The largest holds several of the pieces that its two ends work in (64 to 128 KiB), or they take turns.
   static constexpr std::array<std::uint8_t, kSizes> kRingLog2{19, 15, 12};
   /// Of a link's memory: powers of two.
-  static constexpr std::uint32_t kLeast = 1U << 20, kMost = 1U << 25;
-  static_assert(kLeast / 2 >= 1U << kRingLog2[0], "the least memory has a ring of each size");
+  static constexpr std::uint32_t kLeast = 1U << 21, kMost = 1U << 26;
+  static_assert(kLeast / 4 >= 1U << kRingLog2[0], "the least memory has a ring of each size");
 
   explicit LinkLayout(std::uint32_t bytes) : bytes_(bytes) {
-    count_[0] = (bytes / 2) >> kRingLog2[0];
-    count_[1] = (bytes / 4) >> kRingLog2[1];
-    count_[2] = (bytes / 4) >> kRingLog2[2];
+    count_[0] = (bytes / 4) >> kRingLog2[0];
+    count_[1] = (bytes / 8) >> kRingLog2[1];
+    count_[2] = (bytes / 8 * 5) >> kRingLog2[2];
     // In front of the small rings lie the blocks.
     count_[2] -= (kCredits + lanes() * kCreditBytes + small_ring() - 1) / small_ring();
   }
@@ -47,9 +48,9 @@ class LinkLayout {
     at.lane = static_cast<std::uint16_t>(lane);
     at.ring_log2 = kRingLog2[size];
     at.credit = kCredits + std::uint64_t{lane} * kCreditBytes;
-    if (size == 0) at.ring = bytes_ / 2 + place;
-    if (size == 1) at.ring = bytes_ / 4 + place;
-    if (size == 2) at.ring = bytes_ / 4 - (std::uint64_t{count_[2]} << kRingLog2[2]) + place;
+    if (size == 0) at.ring = bytes_ / 4 * 3 + place;
+    if (size == 1) at.ring = bytes_ / 8 * 5 + place;
+    if (size == 2) at.ring = bytes_ / 8 * 5 - (std::uint64_t{count_[2]} << kRingLog2[2]) + place;
     return at;
   }
 

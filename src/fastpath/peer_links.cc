@@ -49,12 +49,7 @@ PeerLinks::PeerLinks(tcp::Engine& engine, Memory& memory, const Config& config)
       memory_(memory),
       config_(config),
       table_(make_table(memory, make_tag(config))),
-      framed_(engine, framed_config(table_, config), *this) {
-  if (config_.link_memory == 0) {
-    const auto share = static_cast<std::uint32_t>(std::min<std::size_t>(memory.stats().budget_bytes / 32, 1U << 31));
-    config_.link_memory = std::clamp(std::bit_floor(share), LinkLayout::kLeast, LinkLayout::kMost);
-  }
-}
+      framed_(engine, framed_config(table_, config), *this) {}
 
 // --- Finding
 
@@ -332,6 +327,8 @@ void PeerLinks::run_all(Context& ctx, PeerLink& link) {
 /// What is said on the link may be the last that a connection has waited for.
 void PeerLinks::write(Context& ctx, PeerLink& link, Link& mover) {
   LaneTable lanes{link};
+  if (link.reads_memory && table_->registered < memory_.blocks().size()) [[unlikely]]
+    register_arena();
   for (;;) {
     std::uint16_t first = kNoLane;  // through LanePlace::next
     link.end.flush(mover, lanes, [&](std::uint16_t number) {

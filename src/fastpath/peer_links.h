@@ -183,6 +183,7 @@ class PeerLinks final : public Links {
 
   // --- A link's life (peer_links_life.cc)
   void want(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  [[nodiscard]] std::uint32_t next_link_bytes() const;
   bool allocate(PeerLink& link);
   void release_memory(PeerLink& link);
   void begin(Context& ctx, PeerLink& link);

@@ -22,8 +22,8 @@ constexpr Duration kPatience = std::chrono::milliseconds(50);
 constexpr Duration kFirstPause = std::chrono::milliseconds(200), kLongestPause = std::chrono::seconds(60);
 /// Links of one peer that have memory here: it has one of its own making, and the last ones may be ending.
 constexpr std::uint32_t kMostLinksOfAPeer = 4;
-/// Of the arena, registered at a time.
-constexpr std::size_t kChunk = std::size_t{32} << 20;
+/// Of the arena, registered at a time: no send ring is larger.
+constexpr std::size_t kChunk = kMaxBlock;
 
 Duration pause_after(unsigned failures) {
   Duration pause = kFirstPause;
@@ -82,16 +82,26 @@ void PeerLinks::free_entry(PeerLink& link) {
   link = PeerLink{};
 }
 
+// Links have half of the arena's budget, and each a quarter of what the others have left of that.
+std::uint32_t PeerLinks::next_link_bytes() const {
+  if (config_.link_memory != 0) return config_.link_memory;
+  std::size_t left = memory_.stats().budget_bytes / 2;
+  table_->for_each([&left](std::size_t, const PeerLink& link) { left -= std::min<std::size_t>(left, link.bytes); });
+  const auto share = static_cast<std::uint32_t>(std::min<std::size_t>(left / 4, LinkLayout::kMost));
+  return std::max(std::bit_floor(share), LinkLayout::kLeast);
+}
+
 bool PeerLinks::allocate(PeerLink& link) {
-  const LinkLayout layout(config_.link_memory);
-  link.memory = static_cast<std::byte*>(memory_.allocate(config_.link_memory));
+  const std::uint32_t bytes = next_link_bytes();
+  const LinkLayout layout(bytes);
+  link.memory = static_cast<std::byte*>(memory_.allocate(bytes));
   link.places = static_cast<LanePlace*>(memory_.allocate(layout.lanes() * sizeof(LanePlace)));
   link.ghosts = static_cast<Lane*>(memory_.allocate(layout.lanes() * sizeof(Lane)));
   if (link.memory == nullptr || link.places == nullptr || link.ghosts == nullptr) {
     release_memory(link);
     return false;
   }
-  link.bytes = config_.link_memory;
+  link.bytes = bytes;
   link.lanes = layout.lanes();
   for (std::size_t size = 0; size < LinkLayout::kSizes; size++) {
     const std::uint32_t first = layout.first(size), last = first + layout.count(size) - 1;

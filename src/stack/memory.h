@@ -21,9 +21,9 @@
 
 namespace bypass {
 
-/// Powers of two from 256 bytes; the largest is one contiguous send ring.
+/// Powers of two from 256 bytes; the largest is one contiguous send ring, or a link's memory.
 inline constexpr std::size_t kMinBlock = 256;
-inline constexpr std::size_t kMaxBlock = std::size_t{1} << 25;
+inline constexpr std::size_t kMaxBlock = std::size_t{1} << 26;
 
 struct MemoryStats {
   std::size_t region_bytes = 0;   // address space of the arena
@@ -65,7 +65,7 @@ class Memory {
   void finish_rebuild();
 
  private:
-  static constexpr unsigned kMinOrder = 8, kMaxOrder = 25;
+  static constexpr unsigned kMinOrder = 8, kMaxOrder = 26;
   static constexpr unsigned kOrders = kMaxOrder - kMinOrder + 1;
 
   /// Lies in the free block itself.

@@ -28,8 +28,8 @@ TEST(LinkLayout, NothingOverlaps) {
   }
 }
 
-TEST(LinkLayout, LargestLinkHasLanesForThousands) {
-  EXPECT_GT(LinkLayout(LinkLayout::kMost).lanes(), 2000U);
+TEST(LinkLayout, LargestLink_HasLanesForTenThousand) {
+  EXPECT_GE(LinkLayout(LinkLayout::kMost).lanes(), 10'000U);
   EXPECT_LT(LinkLayout(LinkLayout::kMost).lanes(), kNoLane);
 }
 
@@ -378,6 +378,7 @@ TEST(PeerLinks, ShortWrites_CountNoMoreAsUnsent) {
   Connection& c = world.open();
   ASSERT_TRUE(world.reach_lane(c));
   c.tcb[0]->options.not_sent_low_water = 5000;
+  ASSERT_TRUE(world.transfer(c, 0, 1)) << "which takes a send ring";
   const std::vector<std::byte> bytes(2000, std::byte{1});
   auto& ctx = world.host(0).ctx();
   for (int i = 0; i < 20; i++) {
@@ -828,6 +829,38 @@ TEST(PeerLinks, QuietConnections_GiveTheirLanesBack) {
   speak_for(world, *without[0], 4, 5000);
   EXPECT_TRUE(world.reach_lane(*without[0]));
   for (Connection* c : all) EXPECT_TRUE(world.transfer(*c, 0, 300)) << "and nothing is lost";
+}
+
+TEST(PeerLinks, LaneWithoutWords_HoldsNoSendRing) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  world.run_for(1100ms);
+  for (int round = 0; round < 3; round++) {
+    for (const tcp::Tcb* tcb : c.tcb) EXPECT_EQ(tcb->ring.block(), nullptr) << round;
+    EXPECT_TRUE(world.transfer(c, round % 2, 100'000));
+    EXPECT_NE(c.tcb[round % 2]->ring.block(), nullptr) << "kept from one word to the next";
+    EXPECT_TRUE(world.transfer(c, round % 2, 10));
+    world.run_for(1100ms);
+  }
+  EXPECT_TRUE(world.on_lane(c));
+}
+
+// Between two words, and as the link fails.
+TEST(PeerLinks, LaneWithoutWords_LosesItsLink) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  world.run_for(1100ms);
+  for (std::size_t side = 0; side < 2; side++) {
+    ASSERT_EQ(c.tcb[side]->ring.block(), nullptr);
+    EXPECT_EQ(world.links(side).fail_all(), 1U);
+    EXPECT_TRUE(world.transfer(c, side, 50'000));
+    EXPECT_TRUE(world.transfer(c, 1 - side, 50'000));
+    world.run_for(1s);
+    ASSERT_TRUE(world.reach_lane(c));
+    world.run_for(1100ms);
+  }
 }
 
 TEST(PeerLinks, ConnectionsThatAllSpeak_KeepTheirLanes) {
