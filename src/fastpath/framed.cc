@@ -296,16 +296,20 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
     tcb.overlay->taken = std::max(tcb.overlay->taken, lane.next_offset());
   }
   tcp::release_sent(engine_, ctx, tcb, una);
-  ask_for_room(tcb, framed);
+  if (framed.wants_room) ask_for_room(tcb, framed);
   if (!framed.pinned || !lane.source_idle()) return;
   framed.pinned = false;
   tcp::unpin_ring(engine_, ctx, tcb);
 }
 
-/// By epoll's word there is no room any more: somebody may wait for it, and no ACK will say when there is.
+bool FramedTcp::is_short_of_room(const Tcb& tcb) const {
+  return engine_.send_room(tcb) < std::max<std::size_t>(engine_.unacknowledged(tcb) / 2, 1);
+}
+
+/// Of the peer: no ACK will say when there is.
 void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
-  const bool short_of_room = engine_.send_room(tcb) < engine_.unacknowledged(tcb) / 2;
-  if (short_of_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
+  framed.wants_room = is_short_of_room(tcb);
+  if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
 }
 
 // --- The usual

@@ -117,6 +117,7 @@ struct Framed {
   bool closed = false;  // there is no socket any more
   bool tcp_end_seen = false;
   bool pinned = false;            // the send ring, for the lane's writes
+  bool wants_room = false;        // somebody waits for room in the send buffer
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
@@ -148,6 +149,8 @@ class FramedTcp {
 
   // --- Sending: see tcp::Engine
   [[nodiscard]] std::size_t send_room(tcp::Tcb& tcb);
+  /// Somebody waits until a third of the send buffer is free (sk_stream_is_writeable), or finds that it is: true.
+  bool want_room(Context& ctx, tcp::Tcb& tcb);
   Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want);
   /// `urgent`: the last byte is (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
@@ -213,6 +216,7 @@ class FramedTcp {
   void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void pin(tcp::Tcb& tcb, Framed& framed);
+  [[nodiscard]] bool is_short_of_room(const tcp::Tcb& tcb) const;
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);

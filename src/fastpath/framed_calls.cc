@@ -30,6 +30,14 @@ std::size_t FramedTcp::send_room(Tcb& tcb) {
   return of(tcb).shut ? 0 : engine_.send_room(tcb);
 }
 
+bool FramedTcp::want_room(Context& ctx, Tcb& tcb) {
+  Framed& framed = of(tcb);
+  release(ctx, tcb, framed);
+  ask_for_room(tcb, framed);
+  if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) links_.on_change(ctx, tcb, framed);
+  return !framed.wants_room;
+}
+
 Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   Framed& framed = of(tcb);
   if (framed.shut) return tcb.error != Error::kNone ? tcb.error : Error::kBrokenPipe;
@@ -37,6 +45,7 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   if (framed.lane.tx_path() == TxPath::kLane) pin(tcb, framed);
   auto room = engine_.reserve(tcb, want);
   if (room.ok() || room.error() != Error::kWouldBlock || framed.lane.tx_path() == TxPath::kTcp) return room;
+  framed.wants_room = true;
   framed.lane.wait_for_buffer();
   links_.on_change(ctx, tcb, framed);
   return room;
@@ -54,15 +63,12 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   lane.gather(framed.small_writes == kStream);
   if (urgent) lane.mark_urgent();
   if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
-  ask_for_room(tcb, framed);
   links_.on_change(ctx, tcb, framed);
 }
 
 bool FramedTcp::may_write_at_once(const Tcb& tcb, std::size_t bytes) const {
-  const std::size_t room = engine_.send_room(tcb), kept = engine_.unacknowledged(tcb) + bytes;
   const Framed& framed = of(tcb);
-  if (!framed.pinned || room < bytes) return false;
-  if (room - bytes < kept / 2 && !framed.lane.has_said_blocked()) return false;  // ask_for_room()
+  if (!framed.pinned || engine_.send_room(tcb) < bytes) return false;
   return small_writes_with(tcb, framed, bytes) != kStream;
 }
 

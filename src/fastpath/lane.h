@@ -96,8 +96,6 @@ class BasicLane {
     const bool comes = off_ < end_ || tx_ring_.placed() != tx_ring_.sent();
     if (comes && !has(kFinQueued)) flags_ |= kBufferBlocked;
   }
-  /// The peer was told that the program waits, and has not answered.
-  [[nodiscard]] bool has_said_blocked() const { return has(kBlockedTold); }
   /// True, once: the program waits for room and the peer was not told, but meanwhile everything has been placed. No
   /// message will say so: the connection is to have its turn.
   [[nodiscard]] bool take_room_for_waiter() {

@@ -19,7 +19,8 @@ bool has_send_room(tcp::Tcb& tcb) {
   const std::size_t room = stream::send_room(tcb);
   if (room != 0 && room >= tcp_engine().unacknowledged(tcb) / 2) return true;
   tcb.set(tcp::kWantWritable);
-  return false;
+  auto* const f = stream::framed(tcb);
+  return f != nullptr && f->want_room(shard().context(), tcb);
 }
 
 class Flushing final : public SocketCondition {

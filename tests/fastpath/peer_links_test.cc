@@ -173,6 +173,33 @@ TEST(PeerLinks, WriterThatWaits_IsWokenUntilAllIsWritten) {
   EXPECT_EQ(arrived, kBytes);
 }
 
+// A program that stops where poll() finds too little room, before a write has failed, has asked by that.
+TEST(PeerLinks, WriterThatStopsInTime_IsCalledForWhatItAskedFor) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  FramedTcp& framed = world.links(0).framed();
+  const auto may_write = [&] { return framed.want_room(world.host(0).ctx(), *c.tcb[0]); };
+  const std::vector<std::byte> bytes(4000, std::byte{5});
+  std::size_t sent = 0, arrived = 0;
+  int asks = 0;
+  for (int round = 0; round < 5; round++) {
+    world.stopped[1] = true;
+    while (may_write()) sent += world.write(c, 0, bytes);
+    asks += world.framed(c, 0)->lane.has_writes(world.yard.newest->end(0).writable_memory()) ? 1 : 0;
+    world.stopped[1] = false;
+    EXPECT_GE(framed.send_room(*c.tcb[0]), bytes.size()) << "none has failed";
+    (void)world.host(0).take_events(&c.user[0]);
+    EXPECT_TRUE(world.run_until([&] {
+      arrived += world.read(c, 1).size();
+      return (world.host(0).take_events(&c.user[0]) & kEventWritable) != 0;
+    })) << round;
+    EXPECT_TRUE(may_write()) << round;
+  }
+  EXPECT_GE(asks, 4) << "where it has not said so a moment before";
+  EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; }));
+}
+
 // It has told its peer that it waits. What that takes is in its memory before the message that calls it.
 TEST(PeerLinks, WriterThatPolls_GoesOnBeforeItIsCalled) {
   PeerWorld world;
