@@ -59,6 +59,8 @@ class Links {
   virtual void on_plain(const tcp::Tcb&) {}
   /// The memory that the peer of that link writes; empty: it is not known here.
   [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
+  /// Whether the link of the connection's lane can read its send ring where it lies.
+  [[nodiscard]] virtual bool reads_ring(const tcp::Tcb&, const Framed&) { return true; }
   /// The connection was written to or read, or something has come for it. Here an offer is made, answered
   /// (Lane::offer, accept, decline), a lane that is open is used (FramedTcp::cut) or left (Lane::leave), a link that is
   /// suspect failed, a lane that is detached taken out of its LinkEnd's table, and one that is open enqueued there.
@@ -181,8 +183,6 @@ class FramedTcp {
   // --- The links' side
   /// The lane carries what the program writes from now on; Lane::can_cut() must hold. From on_change() or outside.
   void cut(tcp::Tcb& tcb);
-  /// On a lane that has been quiet for a while: gives the send ring's memory back, if the peer has all of it.
-  void rest(Context& ctx, tcp::Tcb& tcb);
   /// The connection's turn: after the link has failed or is final.
   void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
   /// Its turn after LinkEnd has taken messages for its lane, or has written some.

@@ -44,8 +44,9 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   release(ctx, tcb, framed);
   if (framed.lane.tx_path() == TxPath::kLane) pin(tcb, framed);
   auto room = engine_.reserve(tcb, want);
-  if (room.ok() || room.error() != Error::kWouldBlock || framed.lane.tx_path() == TxPath::kTcp) return room;
+  if (room.ok() || room.error() != Error::kWouldBlock) return room;
   framed.wants_room = true;
+  if (framed.lane.tx_path() == TxPath::kTcp) return room;
   framed.lane.wait_for_buffer();
   links_.on_change(ctx, tcb, framed);
   return room;
@@ -58,6 +59,8 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   engine_.commit(ctx, tcb, bytes, more);
   Framed& framed = of(tcb);
   Lane& lane = framed.lane;
+  // What was reserved may have been so before the lane was cut.
+  if (lane.tx_path() == TxPath::kLane) pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
   lane.gather(framed.small_writes == kStream);
@@ -83,29 +86,21 @@ std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
   return engine_.unacknowledged(tcb);
 }
 
-/// For the lane's writes. It cannot grow while they refer to it.
+/// For the lane's writes. It cannot grow while they refer to it. Where the link cannot read it, they go over TCP.
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   if (framed.pinned) return;
   const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
   tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
   tcp::pin_ring(tcb);
   framed.pinned = true;
+  if (framed.lane.tx_path() == TxPath::kLane && !links_.reads_ring(tcb, framed)) framed.lane.leave();
 }
 
-// A connection that has nothing to say needs no send ring: the first byte pins it.
+// A connection that has said nothing yet needs no send ring: the first byte pins it.
 void FramedTcp::cut(Tcb& tcb) {
   Framed& framed = of(tcb);
   if (framed.lane.next_offset() != framed.lane.end()) pin(tcb, framed);
   framed.lane.cut();
-}
-
-void FramedTcp::rest(Context& ctx, Tcb& tcb) {
-  Framed& framed = of(tcb);
-  if (!framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
-  release(ctx, tcb, framed);
-  if (!framed.pinned || !tcb.ring.empty() || framed.lane.una() != framed.lane.end()) return;
-  framed.pinned = false;
-  tcp::unpin_ring(engine_, ctx, tcb);
 }
 
 ByteSource FramedTcp::source(const Tcb& tcb) {

@@ -1,8 +1,7 @@
 // PeerLinks: a link has fewer lanes than a peer may have connections, and few large rings. Who is quiet gives back what
 // others lack.
 //
-// Twice a second the owner looks at every lane. Those that have moved nothing since the last look give their send
-// ring's memory back. While a connection has found none free, those go back to TCP that have
+// Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
 // moved nothing since the last look; one that is busy with a small ring leaves it for a larger one, once there is one.
 // Changing costs records and a moment without a lane: so only a part of all lanes changes at a time, and a connection
 // that is neither quiet nor cramped keeps what it has.
@@ -59,10 +58,9 @@ void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
     Lane& lane = FramedTcp::of(*place.tcb).lane;
     const std::uint32_t sent = low(lane.next_offset()) - place.sent, taken = low(lane.consumed()) - place.taken;
     place.sent += sent, place.taken += taken;
-    const bool quiet = sent == 0 && taken == 0;
-    if (quiet) framed_.rest(ctx, *place.tcb);
     if (!lane.may_leave()) continue;
     const std::size_t size = layout.size_of(i);
+    const bool quiet = sent == 0 && taken == 0;
     bool leaves = false;
     if (quiet && any_wanted != 0) {
       any_wanted--;

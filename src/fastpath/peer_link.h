@@ -69,7 +69,7 @@ struct PeerLink {
   std::array<std::uint16_t, LinkLayout::kSizes> free{kNoLane, kNoLane, kNoLane};
   std::uint16_t first_ghost = kNoLane;
   std::uint16_t latest = kNoLane;  // whose program called last: a bulk sender's, if there is one
-  Instant haunted = kNever;        // since when more than an eighth of the lanes are ghosts'
+  Instant haunted = kNever;        // since when there are many ghosts
   // Lanes are shared out in rounds (lane_sharing.cc).
   std::uint32_t round = 1;
   std::uint32_t full_round = 0;  // the last one in which the peer had no lane free

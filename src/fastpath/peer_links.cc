@@ -18,6 +18,8 @@ namespace {
 constexpr Duration kRoomLook = std::chrono::milliseconds(1);
 /// A peer that lives has said all that a lane waits for by then.
 constexpr Duration kMostHaunted = std::chrono::seconds(5);
+/// So many ghosts are many, of however many lanes: each poll looks at them.
+constexpr std::uint32_t kManyGhosts = 256;
 
 /// A number of this stack's, whose upper bits say where it is, if that is known.
 std::uint32_t make_tag(const PeerLinks::Config& config) {
@@ -252,6 +254,13 @@ bool PeerLinks::may_read(const Tcb& tcb) const {
   return table_->registered >= std::min(top, memory_.most_block_bytes());
 }
 
+bool PeerLinks::reads_ring(const Tcb& tcb, const Framed& framed) {
+  const PeerLink* const link = find(framed.link);
+  if (link == nullptr || !link->reads_memory || tcb.ring.block() == nullptr) return true;
+  const auto* const end = static_cast<const std::byte*>(tcb.ring.block()) + tcb.ring.capacity();
+  return end <= memory_.blocks().data() + table_->registered;
+}
+
 // --- The end of a connection
 
 bool PeerLinks::on_gone(Context&, Tcb& tcb, Framed& framed) {
@@ -299,7 +308,7 @@ void PeerLinks::sweep_ghosts(Context& ctx, PeerLink& link) {
     *before = place.next;
     free_place(link, number);
   }
-  if (left <= link.lanes / 8) {
+  if (left <= std::min(link.lanes / 8, kManyGhosts)) {
     link.haunted = kNever;
   } else if (link.haunted == kNever) {
     link.haunted = ctx.now;
@@ -327,8 +336,6 @@ void PeerLinks::run_all(Context& ctx, PeerLink& link) {
 /// What is said on the link may be the last that a connection has waited for.
 void PeerLinks::write(Context& ctx, PeerLink& link, Link& mover) {
   LaneTable lanes{link};
-  if (link.reads_memory && table_->registered < memory_.blocks().size()) [[unlikely]]
-    register_arena();
   for (;;) {
     std::uint16_t first = kNoLane;  // through LanePlace::next
     link.end.flush(mover, lanes, [&](std::uint16_t number) {

@@ -119,6 +119,7 @@ class PeerLinks final : public Links {
   [[nodiscard]] bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) override;
   void on_plain(const tcp::Tcb& tcb) override;
   [[nodiscard]] std::span<const std::byte> memory(std::uint32_t link) override;
+  [[nodiscard]] bool reads_ring(const tcp::Tcb& tcb, const Framed& framed) override;
   void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) override;
   void on_link_record(Context& ctx, tcp::Tcb& tcb, Framed& framed, const Record& record,
                       std::span<const std::byte> body) override;
@@ -185,6 +186,7 @@ class PeerLinks final : public Links {
   void want(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   [[nodiscard]] std::uint32_t next_link_bytes() const;
   bool allocate(PeerLink& link);
+  bool allocate(PeerLink& link, std::uint32_t bytes);
   void release_memory(PeerLink& link);
   void begin(Context& ctx, PeerLink& link);
   void on_request(Context& ctx, tcp::Tcb& tcb, Framed& framed, std::span<const std::byte> body);

@@ -91,8 +91,15 @@ std::uint32_t PeerLinks::next_link_bytes() const {
   return std::max(std::bit_floor(share), LinkLayout::kLeast);
 }
 
+// A smaller one where the arena has no such block left.
 bool PeerLinks::allocate(PeerLink& link) {
-  const std::uint32_t bytes = next_link_bytes();
+  const std::uint32_t wanted = next_link_bytes(), least = std::min(wanted, LinkLayout::kLeast);
+  for (std::uint32_t bytes = wanted; bytes >= least; bytes /= 2)
+    if (allocate(link, bytes)) return true;
+  return false;
+}
+
+bool PeerLinks::allocate(PeerLink& link, std::uint32_t bytes) {
   const LinkLayout layout(bytes);
   link.memory = static_cast<std::byte*>(memory_.allocate(bytes));
   link.places = static_cast<LanePlace*>(memory_.allocate(layout.lanes() * sizeof(LanePlace)));

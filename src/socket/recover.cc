@@ -85,6 +85,7 @@ void rebuild_after_death(Shard& shard) {
   const bool sound = objects == nullptr || mark_objects();
   if (objects != nullptr && sound) mark_blocks(*objects);
   shard.mark_wires();
+  shard.renew_limits();
   if (objects != nullptr && sound) {
     objects->sockets.for_each([](Socket& socket) { forget_links(socket); });
     objects->epolls.for_each([](Epoll& epoll) {

@@ -69,8 +69,11 @@ void Shard::enter() {
   context_.now = clock_.now();
   context_.shared = wires_->members.load(std::memory_order_relaxed) != 0;
   fresh_ = true;
-  if (owns_wires_) [[likely]]
-    return;
+  if (!owns_wires_) [[unlikely]]
+    renew_limits();
+}
+
+void Shard::renew_limits() {
   for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].renew_limit();
 }
 

@@ -134,6 +134,8 @@ class Shard {
 
   // The process's side, called by src/runtime with the lock held.
   void add_port(Port* port, std::uint16_t queue);
+  /// Other processes may have left frames for the ports' owner since this one last held the lock.
+  void renew_limits();
   [[nodiscard]] std::size_t port_count() const { return context_.ports; }
 
  private:

@@ -1,6 +1,7 @@
 #include "socket/wires.h"
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 
 #include "stack/arena_packet.h"
@@ -19,9 +20,10 @@ FrameRing* RelayPort::ring() {
   if (place != nullptr) return place;
   void* const block = memory_.allocate(sizeof(FrameRing));
   if (block == nullptr) return nullptr;
-  place = new (block) FrameRing;
-  place->head = place->tail = 0;
-  return place;
+  auto* const made = new (block) FrameRing;
+  made->head = made->tail = 0;
+  std::atomic_signal_fence(std::memory_order_release);  // who rebuilds after a death reads it
+  return place = made;
 }
 
 std::size_t RelayPort::tx_room(std::uint16_t) {

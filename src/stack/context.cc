@@ -14,8 +14,8 @@ void PortQueue::refill() {
 }
 
 void PortQueue::push() {
-  if (port_ == nullptr || pending_ == 0) return;
-  const std::size_t sent = port_->send(queue_, {tx_.data(), pending_});
+  if (port_ == nullptr) return;
+  const std::size_t sent = pending_ == 0 ? 0 : port_->send(queue_, {tx_.data(), pending_});
   std::move(tx_.begin() + static_cast<std::ptrdiff_t>(sent), tx_.begin() + pending_, tx_.begin());
   pending_ = static_cast<std::uint16_t>(pending_ - sent);
   renew_limit();

@@ -862,31 +862,68 @@ TEST(PeerLinks, LaneWithoutWords_HoldsNoSendRing) {
   PeerWorld world;
   Connection& c = world.open();
   ASSERT_TRUE(world.reach_lane(c));
-  world.run_for(1100ms);
-  for (int round = 0; round < 3; round++) {
-    for (const tcp::Tcb* tcb : c.tcb) EXPECT_EQ(tcb->ring.block(), nullptr) << round;
-    EXPECT_TRUE(world.transfer(c, round % 2, 100'000));
-    EXPECT_NE(c.tcb[round % 2]->ring.block(), nullptr) << "kept from one word to the next";
-    EXPECT_TRUE(world.transfer(c, round % 2, 10));
-    world.run_for(1100ms);
+  for (std::size_t side = 0; side < 2; side++) {
+    EXPECT_EQ(c.tcb[side]->ring.block(), nullptr);
+    EXPECT_TRUE(world.transfer(c, side, 100'000));
+    EXPECT_NE(c.tcb[side]->ring.block(), nullptr) << "kept from one word to the next";
+    EXPECT_TRUE(world.transfer(c, side, 10));
   }
   EXPECT_TRUE(world.on_lane(c));
 }
 
-// Between two words, and as the link fails.
 TEST(PeerLinks, LaneWithoutWords_LosesItsLink) {
   PeerWorld world;
-  Connection& c = world.open();
-  ASSERT_TRUE(world.reach_lane(c));
-  world.run_for(1100ms);
   for (std::size_t side = 0; side < 2; side++) {
+    Connection& c = world.open();
+    ASSERT_TRUE(world.reach_lane(c));
     ASSERT_EQ(c.tcb[side]->ring.block(), nullptr);
     EXPECT_EQ(world.links(side).fail_all(), 1U);
     EXPECT_TRUE(world.transfer(c, side, 50'000));
     EXPECT_TRUE(world.transfer(c, 1 - side, 50'000));
-    world.run_for(1s);
-    ASSERT_TRUE(world.reach_lane(c));
-    world.run_for(1100ms);
+    world.run_for(20s);
+  }
+}
+
+// A large write, or a file's bytes, are copied without the lock; the lane may come meanwhile.
+TEST(PeerLinks, LaneComesWhileAWriteIsCopied_ItsRingStaysWhereItIs) {
+  PeerWorld world;
+  Connection& c = world.open();
+  FramedTcp& framed = world.links(0).framed();
+  auto& ctx = world.host(0).ctx();
+  constexpr std::size_t kBytes = 3000;
+  const auto room = framed.reserve(ctx, *c.tcb[0], kBytes);
+  ASSERT_TRUE(room.ok());
+  ASSERT_EQ(room->part[0].size(), kBytes);
+  ASSERT_NE(world.framed(c, 0)->lane.tx_path(), TxPath::kLane);
+  ASSERT_TRUE(world.run_until([&] { return world.on_lane(c); }));
+  std::fill_n(room->part[0].data(), kBytes, std::byte{7});
+  framed.commit(ctx, *c.tcb[0], kBytes, false);
+  EXPECT_TRUE(c.tcb[0]->ring.pinned()) << "from here on writes refer to it";
+  const void* const block = c.tcb[0]->ring.block();
+  const auto more = framed.reserve(ctx, *c.tcb[0], 100'000);
+  EXPECT_EQ(c.tcb[0]->ring.block(), block);
+  if (more.ok()) framed.commit(ctx, *c.tcb[0], 0, false);
+  std::string got;
+  EXPECT_TRUE(world.run_until([&] { return (got += world.read(c, 1)).size() == kBytes; }));
+  EXPECT_EQ(got, std::string(kBytes, 7));
+}
+
+// It waits by TCP's acknowledgements, and then by the peer's word.
+TEST(PeerLinks, WriterThatWaitsAsTheLaneComes_IsWoken) {
+  for (const std::uint32_t buffer : {16'000U, 64'000U, 150'000U}) {
+    PeerWorld world;
+    Connection& c = world.open();
+    c.tcb[0]->options.send_buffer = buffer;
+    const std::vector<std::byte> bytes(buffer * 2, std::byte{5});
+    std::size_t sent = 0, arrived = 0;
+    while (const std::size_t n = world.write(c, 0, std::span(bytes).subspan(sent))) sent += n;
+    ASSERT_LT(sent, bytes.size());
+    world.host(0).take_events(&c.user[0]);
+    EXPECT_TRUE(world.run_until([&] {
+      arrived += world.read(c, 1).size();
+      return (world.host(0).take_events(&c.user[0]) & kEventWritable) != 0;
+    })) << buffer;
+    EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; })) << buffer;
   }
 }
 

@@ -542,9 +542,9 @@ TEST_F(Kin, FramesForTheOwner_AreNoMoreThanTheRingHasRoomFor) {
   EXPECT_EQ(sent, FrameRing::kPlaces);
   EXPECT_EQ(queue.pending(), 0U);
   take_left_frames(shard().wires(), shard().context());
-  EXPECT_FALSE(queue.can_transmit());
   queue.renew_limit();
   const std::uint32_t room = FrameRing::kPlaces - shard().wires().rings[0]->size();
+  ASSERT_GT(room, 0U);
   EXPECT_TRUE(queue.can_transmit(std::min<std::size_t>(room, PortQueue::kBatch)));
   while (shard().wires().frames_left) {
     shard().context().flush();

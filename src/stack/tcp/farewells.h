@@ -46,17 +46,18 @@ class Farewells {
     owed_++;
   }
   [[nodiscard]] bool owes() const { return owed_ != 0; }
-  /// Those owed, the oldest first, until `send` returns false: there is no room yet. What is older than kLifetime is
+  /// Those owed, the oldest first; `send` returns false where there is no room yet. What is older than kLifetime is
   /// given up.
   template <typename Send>
   void settle(Instant now, Send&& send) {
-    for (std::uint64_t i = first(); i < noted_; i++) {
+    std::uint32_t left = 0;
+    for (std::uint64_t i = first(); i < noted_ && owed_ != 0; i++) {
       Farewell& slot = slots_[i % kSlots];
       if (!slot.owed) continue;
-      if (now - slot.at < kLifetime && !send(slot)) return;
-      slot.owed = false;
+      slot.owed = now - slot.at < kLifetime && !send(slot);
+      left += slot.owed ? 1 : 0;
     }
-    owed_ = 0;
+    owed_ = left;
   }
 
   /// Those that are not older than kLifetime, the oldest first.

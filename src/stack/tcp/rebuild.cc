@@ -175,7 +175,7 @@ void rejoin(Env& env, Tcb& tcb) {
 // back (RFC 5961 §3.2) or answers the question, and gets the right ones from a host that knows no such connection.
 void tell_peer(Env& env, const Tcb& tcb) {
   if (!tcb.has(kInFlowTable) || !synchronized(tcb.state)) return;
-  repeat_farewell(env, note_farewell(env, tcb));
+  if (!repeat_farewell(env, note_farewell(env, tcb))) env.core.farewells.owe();
 }
 
 // Closed, and it lives for the frames alone that refer to its ring.

@@ -381,14 +381,15 @@ bool send_farewell(Env& env, const Farewell& farewell) {
   return send_detached(env, segment);
 }
 
-void repeat_farewell(Env& env, const Farewell& farewell) {
-  send_farewell(env, farewell);
+bool repeat_farewell(Env& env, const Farewell& farewell) {
+  if (!send_farewell(env, farewell)) return false;
   Detached question;
   question.key = farewell.key;
   question.seq = farewell.before;
   question.ack = farewell.ack;
   question.flags = kAck;
   send_detached(env, question);
+  return true;
 }
 
 void answer_with_reset(Env& env, const Segment& segment) {

@@ -61,7 +61,8 @@ bool send_detached(Env& env, const Detached& segment);
 /// A connection's RST as it was; false as send_detached().
 bool send_farewell(Env& env, const Farewell& farewell);
 /// The same, and beside it the question that a peer with other numbers answers with its own.
-void repeat_farewell(Env& env, const Farewell& farewell);
+/// False: the RST was not sent, as send_detached().
+bool repeat_farewell(Env& env, const Farewell& farewell);
 /// RFC 9293 §3.10.7.1: the RST that answers a segment nobody wants; none for an RST or a broadcast.
 void answer_with_reset(Env& env, const Segment& segment);
 
