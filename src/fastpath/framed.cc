@@ -302,13 +302,9 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
   tcp::unpin_ring(engine_, ctx, tcb);
 }
 
-bool FramedTcp::is_short_of_room(const Tcb& tcb) const {
-  return engine_.send_room(tcb) < std::max<std::size_t>(engine_.unacknowledged(tcb) / 2, 1);
-}
-
 /// Of the peer: no ACK will say when there is.
 void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
-  framed.wants_room = is_short_of_room(tcb);
+  framed.wants_room = !tcp::is_writeable(engine_.send_room(tcb), engine_.unacknowledged(tcb));
   if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
 }
 

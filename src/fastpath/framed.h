@@ -216,7 +216,6 @@ class FramedTcp {
   void send_end(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void pin(tcp::Tcb& tcb, Framed& framed);
-  [[nodiscard]] bool is_short_of_room(const tcp::Tcb& tcb) const;
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);

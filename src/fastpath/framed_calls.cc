@@ -42,7 +42,7 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   Framed& framed = of(tcb);
   if (framed.shut) return tcb.error != Error::kNone ? tcb.error : Error::kBrokenPipe;
   release(ctx, tcb, framed);
-  if (framed.lane.tx_path() == TxPath::kLane) pin(tcb, framed);
+  pin(tcb, framed);
   auto room = engine_.reserve(tcb, want);
   if (room.ok() || room.error() != Error::kWouldBlock) return room;
   framed.wants_room = true;
@@ -60,7 +60,7 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   Framed& framed = of(tcb);
   Lane& lane = framed.lane;
   // What was reserved may have been so before the lane was cut.
-  if (lane.tx_path() == TxPath::kLane) pin(tcb, framed);
+  pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
   lane.gather(framed.small_writes == kStream);
@@ -86,21 +86,22 @@ std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
   return engine_.unacknowledged(tcb);
 }
 
-/// For the lane's writes. It cannot grow while they refer to it. Where the link cannot read it, they go over TCP.
+/// For a lane's writes: the send ring cannot grow while they refer to it. Where the link cannot read it, the bytes go
+/// over TCP.
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
-  if (framed.pinned) return;
+  if (framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
   const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
   tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
   tcp::pin_ring(tcb);
   framed.pinned = true;
-  if (framed.lane.tx_path() == TxPath::kLane && !links_.reads_ring(tcb, framed)) framed.lane.leave();
+  if (!links_.reads_ring(tcb, framed)) framed.lane.leave();
 }
 
 // A connection that has said nothing yet needs no send ring: the first byte pins it.
 void FramedTcp::cut(Tcb& tcb) {
   Framed& framed = of(tcb);
-  if (framed.lane.next_offset() != framed.lane.end()) pin(tcb, framed);
   framed.lane.cut();
+  if (framed.lane.next_offset() != framed.lane.end()) pin(tcb, framed);
 }
 
 ByteSource FramedTcp::source(const Tcb& tcb) {

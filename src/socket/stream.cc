@@ -14,10 +14,9 @@ bool handshaking(State state) {
   return state == State::kSynSent || state == State::kSynReceived;
 }
 
-// sk_stream_is_writeable: a third of the buffer is free. When it is not, the engine is to say so once it is.
+// When there is too little, the engine is to say so once there is enough.
 bool has_send_room(tcp::Tcb& tcb) {
-  const std::size_t room = stream::send_room(tcb);
-  if (room != 0 && room >= tcp_engine().unacknowledged(tcb) / 2) return true;
+  if (tcp::is_writeable(stream::send_room(tcb), tcp_engine().unacknowledged(tcb))) return true;
   tcb.set(tcp::kWantWritable);
   auto* const f = stream::framed(tcb);
   return f != nullptr && f->want_room(shard().context(), tcb);

@@ -113,6 +113,13 @@ class Kin : public testing::Test {
     return done();
   }
 
+  static int asleep() {
+    const Guard guard(shard());
+    int n = 0;
+    if (objects != nullptr) objects->waiters.for_each([&](const Waiter& waiter) { n += waiter.asleep ? 1 : 0; });
+    return n;
+  }
+
   tcp::Tcb* connect_peer() {
     Context& ctx = world_.peer_context();
     return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), port_}, {}, nullptr);
@@ -294,13 +301,7 @@ TEST_F(Kin, AChildKilledBeforeItWakesASleeper_HasItWoken) {
   }
   Number accepted{};
   std::thread sleeper([&] { accepted = accept_one(listener_); });
-  const auto asleep = [] {
-    const Guard guard(shard());
-    bool any = false;
-    if (objects != nullptr) objects->waiters.for_each([&](const Waiter& waiter) { any = any || waiter.asleep; });
-    return any;
-  };
-  while (!asleep()) sched_yield();
+  while (asleep() == 0) sched_yield();
   Flag told;
   fork_child([&] {
     {
@@ -380,12 +381,6 @@ class ExclusiveKin : public Kin {
   const Number& set(int i) { return numbers_.at(static_cast<std::size_t>(1 + i)); }
   long control(int i, int operation, epoll_event& event) {
     return epoll_control(*set(i).file, set(i).fd, operation, listener_.fd, listener_.file, &event);
-  }
-  static int asleep() {
-    const Guard guard(shard());
-    int n = 0;
-    if (objects != nullptr) objects->waiters.for_each([&](const Waiter& waiter) { n += waiter.asleep ? 1 : 0; });
-    return n;
   }
   std::vector<std::thread> sleepers_;
   std::atomic<int> awake_{0};

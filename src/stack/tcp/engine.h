@@ -107,6 +107,11 @@ struct Room {
   [[nodiscard]] std::size_t size() const { return part[0].size() + part[1].size(); }
 };
 
+/// A third of a send buffer is free, of which `kept` bytes are unacknowledged (sk_stream_is_writeable() of Linux).
+[[nodiscard]] constexpr bool is_writeable(std::size_t room, std::size_t kept) {
+  return room != 0 && room >= kept / 2;
+}
+
 class Engine {
  public:
   Engine(Memory& memory, Network& network, EventList& events, StackCounters& counters, const EngineConfig& config);

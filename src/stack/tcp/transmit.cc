@@ -372,24 +372,27 @@ bool send_detached(Env& env, const Detached& s) {
   return sent;
 }
 
-bool send_farewell(Env& env, const Farewell& farewell) {
+namespace {
+
+bool send_for(Env& env, const Farewell& farewell, SeqNum seq, std::uint8_t flags) {
   Detached segment;
   segment.key = farewell.key;
-  segment.seq = farewell.seq;
+  segment.seq = seq;
   segment.ack = farewell.ack;
-  segment.flags = kRst | kAck;
+  segment.flags = flags;
   return send_detached(env, segment);
 }
 
+}  // namespace
+
+bool send_farewell(Env& env, const Farewell& farewell) {
+  return send_for(env, farewell, farewell.seq, kRst | kAck);
+}
+
 bool repeat_farewell(Env& env, const Farewell& farewell) {
-  if (!send_farewell(env, farewell)) return false;
-  Detached question;
-  question.key = farewell.key;
-  question.seq = farewell.before;
-  question.ack = farewell.ack;
-  question.flags = kAck;
-  send_detached(env, question);
-  return true;
+  const bool sent = send_farewell(env, farewell);
+  if (sent) send_for(env, farewell, farewell.before, kAck);
+  return sent;
 }
 
 void answer_with_reset(Env& env, const Segment& segment) {

@@ -137,6 +137,12 @@ TEST(FullRing, OfOnePort_DoesNotHoldUpAnother) {
   s.ctx().queue(1).drain();
 }
 
+Given few_buffers() {
+  Given given;
+  given.buffers = 40;
+  return given;
+}
+
 std::vector<Packet*> every_buffer(Script& s) {
   std::vector<Packet*> all(64);
   all.resize(s.host().port().alloc(0, all));
@@ -145,9 +151,7 @@ std::vector<Packet*> every_buffer(Script& s) {
 }
 
 TEST(DryPool, Output_GoesOnWhenBuffersReturn) {
-  Given given;
-  given.buffers = 40;
-  Script s(given);
+  Script s(few_buffers());
   s.establish();
   const std::vector<Packet*> hog = every_buffer(s);
   s.write(100).nothing_more();
@@ -157,9 +161,7 @@ TEST(DryPool, Output_GoesOnWhenBuffersReturn) {
 }
 
 TEST(DryPool, ConnectingSyn_GoesLater) {
-  Given given;
-  given.buffers = 40;
-  Script s(given);
+  Script s(few_buffers());
   const std::vector<Packet*> hog = every_buffer(s);
   s.connect().nothing_more();
   s.host().port().free(hog);
@@ -168,9 +170,7 @@ TEST(DryPool, ConnectingSyn_GoesLater) {
 
 // Nothing else repeats it.
 TEST(DryPool, Reset_GoesLater) {
-  Given given;
-  given.buffers = 40;
-  Script s(given);
+  Script s(few_buffers());
   s.establish();
   const std::vector<Packet*> hog = every_buffer(s);
   s.abort().nothing_more();
