@@ -101,6 +101,13 @@ struct Framed {
     return static_cast<std::uint32_t>(lane.next_offset() + lane.consumed());
   }
 
+  /// The program has read.
+  void note_read() {
+    small_writes = 0;
+    written = static_cast<std::uint32_t>(lane.end());
+    lane.gather(Lane::Gather::kNothing);
+  }
+
   Lane lane;
   Decoder decoder;
   std::variant<ClientHandshake, ServerHandshake> handshake{ClientHandshake{{}}};
@@ -121,6 +128,7 @@ struct Framed {
   bool pinned = false;            // the send ring, for the lane's writes
   bool wants_room = false;        // somebody waits for room in the send buffer
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
+  std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
   std::uint32_t link = 0;         // … this link; 0: it is on none
@@ -157,10 +165,12 @@ class FramedTcp {
   /// `urgent`: the last byte is (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
   [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
-  /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is not to be gathered;
-  /// such a write has been committed to tcp::Engine.
+  /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is none of little ones
+  /// that are gathered; such a write has been committed to tcp::Engine, and may be gathered as one of many.
   [[nodiscard]] bool may_write_at_once(const tcp::Tcb& tcb, std::size_t bytes) const;
   static void note_write(tcp::Tcb& tcb, std::size_t bytes);
+  /// What the send ring holds at least once it is pinned for the lane, where there is memory: as much as the peer's.
+  [[nodiscard]] std::size_t ring_bytes(const tcp::Tcb& tcb, const Framed& framed) const;
 
   // --- Receiving
   [[nodiscard]] std::size_t readable(const tcp::Tcb& tcb) const;

@@ -12,14 +12,23 @@ using Mode = Framed::Mode;
 
 namespace {
 
-/// Writes of fewer bytes are gathered (Lane::gather), once so many of them have come that it is no dialogue.
+/// Writes of fewer bytes are gathered (Lane::Gather::kLittle), once so many of them have come that it is no dialogue.
 constexpr std::size_t kSmallWrite = 1024;
 constexpr std::uint8_t kStream = 8;
+/// So much, and nothing read in between, is no answer whose end somebody waits for (Lane::Gather::kAhead).
+constexpr std::uint32_t kStreamBytes = 512U << 10;
 
 /// How many there are with one more, one behind the other; 0: this is none.
 std::uint8_t small_writes_with(const Tcb& tcb, const Framed& framed, std::size_t bytes) {
   const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
   return small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : std::uint8_t{0};
+}
+
+/// Of a write that was just added to the lane.
+Lane::Gather gather_of(const Framed& framed, std::size_t bytes) {
+  if (framed.small_writes == kStream) return Lane::Gather::kLittle;
+  const bool streams = static_cast<std::uint32_t>(framed.lane.end()) - framed.written >= kStreamBytes;
+  return streams && bytes < Lane::kGatheredAhead ? Lane::Gather::kAhead : Lane::Gather::kNothing;
 }
 
 }  // namespace
@@ -63,7 +72,7 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
-  lane.gather(framed.small_writes == kStream);
+  lane.gather(gather_of(framed, bytes));
   if (urgent) lane.mark_urgent();
   if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
   links_.on_change(ctx, tcb, framed);
@@ -79,6 +88,7 @@ void FramedTcp::note_write(Tcb& tcb, std::size_t bytes) {
   Framed& framed = of(tcb);
   framed.lane.write(bytes);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
+  framed.lane.gather(gather_of(framed, bytes));
 }
 
 std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
@@ -86,12 +96,16 @@ std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
   return engine_.unacknowledged(tcb);
 }
 
+std::size_t FramedTcp::ring_bytes(const Tcb& tcb, const Framed& framed) const {
+  const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
+  return std::min<std::size_t>(ring, tcp::most_send_buffer(engine_.impl(), tcb));
+}
+
 /// For a lane's writes: the send ring cannot grow while they refer to it. Where the link cannot read it, the bytes go
 /// over TCP.
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   if (framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
-  const std::size_t ring = std::size_t{1} << framed.lane.remote().ring_log2;
-  tcb.ring.widen(engine_.impl().memory, std::min<std::size_t>(ring, tcp::send_limit(engine_.impl(), tcb)));
+  tcb.ring.widen(engine_.impl().memory, ring_bytes(tcb, framed));
   tcp::pin_ring(tcb);
   framed.pinned = true;
   if (!links_.reads_ring(tcb, framed)) framed.lane.leave();
@@ -148,8 +162,7 @@ void FramedTcp::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
     raw ? static_cast<void>(framed.raw_read += n) : framed.lane.consume(n);
     bytes -= n;
   }
-  framed.small_writes = 0;
-  framed.lane.gather(false);
+  framed.note_read();
   if (framed.receiving != Mode::kFramed) return;
   // What the peer is to know is little, and the timer that will tell it runs.
   const bool quiet =

@@ -45,6 +45,8 @@ struct LaneRules {
   static constexpr bool kKeepsUntilPlaced = true;    // I3
   static constexpr bool kRingBeforeTcp = true;       // bytes of the ring are read before those behind RESUME
   static constexpr bool kWaitsForDevice = true;      // the peer's word alone does not free what a device may send again
+  /// Bytes that the peer has not placed from which on it is far behind: Gather::kAhead.
+  static constexpr std::uint64_t kAhead = 64U << 10;
 };
 
 /// A connection's send buffer: a ring of `capacity` bytes (a power of two), in which stream offset `origin` lies first.
@@ -82,11 +84,29 @@ class BasicLane {
   // --- The program's side
   /// `bytes` more lie in the send buffer.
   void write(std::uint64_t bytes) { end_ += bytes; }
-  /// The program writes a little at a time and reads nothing in between: while the peer has not placed all that was
-  /// sent, less than kGathered bytes wait for its word, as for an ACK under Nagle's algorithm (RFC 9293, 3.7.4), and go
-  /// together.
-  void gather(bool on) { flags_ = on ? flags_ | kGather : flags_ & ~std::uint32_t{kGather}; }
-  static constexpr std::uint64_t kGathered = 2048;
+  /// What of the program's bytes waits for more, and for how long: until the peer says that it has placed what was sent
+  /// before them.
+  enum class Gather : std::uint8_t {
+    kNothing,
+    kLittle,  // less than kGathered bytes, as for an ACK under Nagle's algorithm (RFC 9293, 3.7.4)
+    kAhead,  // less than kGatheredAhead, while the peer has Rules::kAhead bytes to place, and has been asked to say so:
+             // a reader pays for each message, and gains nothing from one that comes long before it is read
+  };
+  static constexpr std::uint64_t kGathered = 2048, kGatheredAhead = 32U << 10;
+  void gather(Gather what) {
+    if (what == Gather::kNothing && !has(kGatherLittle | kGatherAhead)) [[likely]]
+      return;
+    flags_ &= ~std::uint32_t{kGatherLittle | kGatherAhead};
+    if (what != Gather::kNothing) flags_ |= what == Gather::kLittle ? kGatherLittle : kGatherAhead;
+  }
+  [[nodiscard]] bool is_gathering() const {
+    if (!has(kGatherLittle | kGatherAhead)) [[likely]]
+      return false;
+    const std::uint64_t bytes = end_ - off_;
+    if (has(kFinQueued) || urgent_off_ > off_) return false;
+    if (has(kGatherLittle)) return bytes < kGathered && tx_ring_.placed() != tx_ring_.sent();
+    return bytes < kGatheredAhead && has(kBlockedTold) && is_ahead();
+  }
   /// The last byte written is urgent.
   void mark_urgent() { urgent_off_ = end_; }
   void shutdown_send() { flags_ = (flags_ | kFinQueued) & ~std::uint32_t{kBufferBlocked}; }
@@ -205,16 +225,17 @@ class BasicLane {
   /// The next write of this lane; false when none may be made now. `starved`: for want of message credits.
   bool next_write(const LaneTurn& turn, Write& out, bool& starved);
   /// As it usually is between two calls: !has_writes(), known by few looks. (False says nothing.)
-  [[nodiscard]] bool is_quiet() const {
-    return (flags_ & kUnquiet) == 0 && tx_path_ == TxPath::kLane && on_link() && off_ == end_ && urgent_off_ <= off_ &&
-           !rx_ring_.has_much_news();
-  }
-  /// Of a lane that is quiet: were the program to write `bytes` now, they would be one message and all there is to
-  /// write. Then write(), and write_whole().
+  [[nodiscard]] bool is_quiet() const { return (flags_ & kUnquiet) == 0 && is_usual() && off_ == end_; }
+  /// Of a lane that LinkEnd has no reason to look at: were the program to write `bytes` now, they would be all there is
+  /// to write, and with what was gathered one message. Then write(), and, unless they are gathered too, write_whole().
   [[nodiscard]] bool may_write_whole(std::uint64_t bytes) const {
-    return tx_ring_.room() >= bytes && tx_ring_.before_wrap() >= bytes && !rx_ring_.has_some_news();
+    const std::uint64_t all = end_ - off_ + bytes;
+    // That somebody waits for room is nothing to be said again.
+    const std::uint32_t told = has(kBlockedTold) ? std::uint32_t{kBufferBlocked} : 0;
+    return (flags_ & kUnquiet & ~told) == 0 && is_usual() && tx_ring_.room() >= all && tx_ring_.before_wrap() >= all &&
+           !rx_ring_.has_some_news();
   }
-  [[nodiscard]] Write write_whole(const ByteSource& source);
+  [[nodiscard]] Write write_whole(const ByteSource& source) { return bytes_message(source, end_ - off_); }
   void on_message(const Message& message, std::uint32_t length);
   /// The link has done the write that was the `last_of` this lane: it reads the send buffer no more.
   void on_writes_done();
@@ -262,10 +283,11 @@ class BasicLane {
     kTxCut = 1U << 24,
     kOfferWaits = 1U << 25,  // for the last lane to be detached
     kAckOwed = 1U << 26,     // QUIESCE_ACK
-    kGather = 1U << 27,
+    kGatherLittle = 1U << 27,
     kLastWritten = 1U << 28,  // no write behind it carries bytes
     kWritesDone = 1U << 29,   // nor does the link read any
     kAckCame = 1U << 30,      // QUIESCE_ACK waits for that
+    kGatherAhead = 1U << 31,
   };
   enum Owed : std::uint16_t {  // records, in the order in which they must leave
     kOweOpen = 1U << 0,
@@ -285,7 +307,7 @@ class BasicLane {
 
   /// With one of these there may be something to write, or a write is not what it usually is.
   static constexpr std::uint32_t kUnquiet = kFinQueued | kBufferBlocked | kQuiesceSent | kPeerBlocked | kTellNow |
-                                            kCreditWritten | kAborted | kAckOwed | kGather;
+                                            kCreditWritten | kAborted | kAckOwed | kGatherLittle;
 
   [[nodiscard]] bool has(std::uint32_t flag) const { return (flags_ & flag) != 0; }
   [[nodiscard]] bool take_owed(Owed what);
@@ -309,7 +331,16 @@ class BasicLane {
   [[nodiscard]] bool on_link() const { return attachment_ == Attachment::kOpen && link_state_ == LaneLink::kUp; }
   [[nodiscard]] bool tcp_credit_due() const;
   [[nodiscard]] bool waits_for_credit() const;
-  [[nodiscard]] bool gathering() const;
+  [[nodiscard]] bool is_ahead() const { return tx_ring_.sent() - tx_ring_.placed() >= Rules::kAhead; }
+  /// The next little will be gathered: the peer is to say when it need not be.
+  [[nodiscard]] bool will_gather() const {
+    if (!has(kGatherLittle | kGatherAhead)) [[likely]]
+      return false;
+    return !has(kBlockedTold) && (has(kGatherLittle) || is_ahead());
+  }
+  [[nodiscard]] bool is_usual() const {
+    return tx_path_ == TxPath::kLane && on_link() && urgent_off_ <= off_ && !rx_ring_.has_much_news();
+  }
   [[nodiscard]] bool data_due() const;
   [[nodiscard]] bool credit_due() const;
   [[nodiscard]] bool news_due() const;
@@ -319,6 +350,7 @@ class BasicLane {
   Write credit_write();
   Write control_message(Op op);
   Write data_message(const LaneTurn& turn);
+  Write bytes_message(const ByteSource& source, std::uint64_t bytes);
   Write notify(Op op);
   Reason take_message(const Message& message, std::uint32_t length);
   Reason on_quiesce_ack();

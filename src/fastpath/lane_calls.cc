@@ -55,8 +55,7 @@ bool PeerLinks::consume_at_once(const Usual& u, std::size_t bytes) {
   Framed& framed = *u.framed;
   Lane& lane = framed.lane;
   lane.consume(bytes);
-  framed.small_writes = 0;
-  lane.gather(false);
+  framed.note_read();
   // Bytes that came and were read at once are nothing that anybody need be told of.
   const std::uint64_t left = lane.parts().bytes(), all = lane.consumed() + framed.raw_read + left;
   const bool untold = left != 0 && all > framed.heard;
@@ -67,13 +66,14 @@ bool PeerLinks::consume_at_once(const Usual& u, std::size_t bytes) {
 
 bool PeerLinks::may_write_at_once(const Usual& u, std::size_t bytes) {
   const Lane& lane = u.framed->lane;
-  if (!lane.is_quiet() || !lane.may_write_whole(bytes)) return false;
+  if (!lane.may_write_whole(bytes)) return false;
   return framed_.may_write_at_once(*u.tcb, bytes) && u.link->end.may_write_now() && u.mover->room() != 0;
 }
 
 void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
   LaneTable lanes{*u.link};
   framed_.note_write(*u.tcb, bytes);
+  if (u.framed->lane.is_gathering()) return;
   u.link->latest = u.framed->place;
   u.link->end.write_now(*u.mover, u.framed->place, lanes);
   // What has left counts no more as unsent (TCP_NOTSENT_LOWAT).

@@ -11,21 +11,15 @@ namespace bypass::fastpath {
 // --- Writes
 
 template <typename Rules>
-bool BasicLane<Rules>::gathering() const {
-  return has(kGather) && end_ - off_ < kGathered && tx_ring_.placed() != tx_ring_.sent() && !has(kFinQueued) &&
-         urgent_off_ <= off_;
-}
-
-template <typename Rules>
 bool BasicLane<Rules>::data_due() const {
-  return tx_path_ == TxPath::kLane && off_ < end_ && tx_ring_.room() != 0 && !gathering();
+  return tx_path_ == TxPath::kLane && off_ < end_ && tx_ring_.room() != 0 && !is_gathering();
 }
 
 /// Nothing can be sent, or written, before the reader has placed or taken more.
 template <typename Rules>
 bool BasicLane<Rules>::waits_for_credit() const {
   if (tx_path_ != TxPath::kLane) return false;
-  if (off_ < end_) return tx_ring_.room() == 0 || gathering();
+  if (off_ < end_) return tx_ring_.room() == 0 || is_gathering();
   return has(kBufferBlocked) && !has(kFinSent) && tx_ring_.placed() != tx_ring_.sent();
 }
 
@@ -162,6 +156,11 @@ template <typename Rules>
 Write BasicLane<Rules>::data_message(const LaneTurn& turn) {
   std::uint64_t bytes = std::min({end_ - off_, tx_ring_.room(), tx_ring_.before_wrap(), turn.most});
   if (urgent_off_ > off_) bytes = std::min(bytes, urgent_off_ - off_);
+  return bytes_message(turn.source, bytes);
+}
+
+template <typename Rules>
+Write BasicLane<Rules>::bytes_message(const ByteSource& source, std::uint64_t bytes) {
   const std::uint64_t to = remote_.ring + tx_ring_.position();
   const std::uint64_t from = off_;
   off_ += bytes;
@@ -170,24 +169,13 @@ Write BasicLane<Rules>::data_message(const LaneTurn& turn) {
   if (off_ == urgent_off_) {
     op = Op::kUrgent;
     flags_ |= kUrgentSent;
-  } else if ((off_ < end_ && blocked()) || (has(kGather) && !has(kBlockedTold))) {  // or will be, by the next little
+  } else if ((off_ < end_ && blocked()) || will_gather()) {
     op = Op::kDataBlocked;
     flags_ |= kBlockedTold;
   }
   Write write = notify(op);
   write.to = to;
-  turn.source.spans(from, bytes, write.from);
-  return write;
-}
-
-template <typename Rules>
-Write BasicLane<Rules>::write_whole(const ByteSource& source) {
-  const std::uint64_t bytes = end_ - off_, from = off_;
-  Write write = notify(Op::kData);
-  write.to = remote_.ring + tx_ring_.position();
   source.spans(from, bytes, write.from);
-  off_ = end_;
-  tx_ring_.advance(bytes);
   return write;
 }
 

@@ -267,7 +267,8 @@ void LinkEnd::write_now(Link& link, std::uint16_t number, Lanes& lanes) {
 template <typename Lanes>
 bool LinkEnd::take_bytes(const Arrival& arrival, std::uint16_t number, Lanes& lanes) {
   const Message message = to_message(arrival.immediate);
-  if (arrival.done_of != kNoLane || message.op != Op::kData || message.lane != number || state_ == LinkState::kDrained)
+  const bool brings_bytes = message.op == Op::kData || message.op == Op::kDataBlocked;
+  if (arrival.done_of != kNoLane || !brings_bytes || message.lane != number || state_ == LinkState::kDrained)
     return false;
   if (const Reason why = credits_.on_message(); why != Reason::kNone)
     fail(why, lanes);

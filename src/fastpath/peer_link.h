@@ -66,7 +66,7 @@ struct PeerLink {
   std::uint64_t peer_memory = 0;
   LanePlace* places = nullptr;  // a block of Memory, `lanes` of them
   Lane* ghosts = nullptr;       // as many, touched only when there are any
-  std::array<std::uint16_t, LinkLayout::kSizes> free{kNoLane, kNoLane, kNoLane};
+  std::array<std::uint16_t, LinkLayout::kSizes> free{kNoLane, kNoLane, kNoLane, kNoLane};
   std::uint16_t first_ghost = kNoLane;
   std::uint16_t latest = kNoLane;  // whose program called last: a bulk sender's, if there is one
   Instant haunted = kNever;        // since when there are many ghosts

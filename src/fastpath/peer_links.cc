@@ -159,7 +159,7 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
   if (link == nullptr) return;
   offer_to_carry(*link, tcb);
   if (lane.link_suspect()) fail(*link, Reason::kPeerLinkDown);
-  if (lane.can_cut() && (!link->reads_memory || may_read(tcb))) {
+  if (lane.can_cut() && (!link->reads_memory || may_read(tcb, framed))) {
     framed_.cut(tcb);
     link->used = true;
   }
@@ -249,8 +249,8 @@ void PeerLinks::unlist(PeerLink& link, Framed& framed) {
 }
 
 /// Devices can read the send ring, wherever it may come to lie before it is pinned.
-bool PeerLinks::may_read(const Tcb& tcb) const {
-  const std::size_t top = memory_.blocks().size() + 2 * std::size_t{tcp::send_limit(engine_.impl(), tcb)};
+bool PeerLinks::may_read(const Tcb& tcb, const Framed& framed) const {
+  const std::size_t top = memory_.blocks().size() + 2 * framed_.ring_bytes(tcb, framed);
   return table_->registered >= std::min(top, memory_.most_block_bytes());
 }
 

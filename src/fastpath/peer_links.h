@@ -169,7 +169,7 @@ class PeerLinks final : public Links {
   bool list(PeerLink& link, tcp::Tcb& tcb, Framed& framed, LaneAddress& address);
   void unlist(PeerLink& link, Framed& framed);
   void free_place(PeerLink& link, std::uint16_t number);
-  [[nodiscard]] bool may_read(const tcp::Tcb& tcb) const;
+  [[nodiscard]] bool may_read(const tcp::Tcb& tcb, const Framed& framed) const;
   void write(Context& ctx, PeerLink& link, Link& mover);
   [[nodiscard]] static tcp::Tcb* connection_of(const PeerLink& link, std::uint16_t number);
   [[nodiscard]] static bool is_missed(PeerLink& link);

@@ -111,10 +111,10 @@ bool PeerLinks::allocate(PeerLink& link, std::uint32_t bytes) {
   link.bytes = bytes;
   link.lanes = layout.lanes();
   for (std::size_t size = 0; size < LinkLayout::kSizes; size++) {
-    const std::uint32_t first = layout.first(size), last = first + layout.count(size) - 1;
-    for (std::uint32_t i = first; i <= last; i++)
-      new (&link.places[i]) LanePlace{.next = i == last ? kNoLane : static_cast<std::uint16_t>(i + 1)};
-    link.free[size] = static_cast<std::uint16_t>(first);
+    const std::uint32_t first = layout.first(size), end = first + layout.count(size);
+    for (std::uint32_t i = first; i < end; i++)
+      new (&link.places[i]) LanePlace{.next = i + 1 == end ? kNoLane : static_cast<std::uint16_t>(i + 1)};
+    link.free[size] = first == end ? kNoLane : static_cast<std::uint16_t>(first);
   }
   return true;
 }

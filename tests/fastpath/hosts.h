@@ -36,7 +36,7 @@ struct HostsConfig {
 struct Stream {
   Stream(const HostsConfig& config, bool opens, std::span<std::byte> send_buffer)
       : lane({.opens = opens, .tcp_window = config.tcp_window}), buffer(send_buffer) {
-    lane.gather(config.gathers);
+    if (config.gathers) lane.gather(Lane::Gather::kLittle);
   }
 
   Lane lane;

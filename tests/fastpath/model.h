@@ -29,8 +29,9 @@ struct Bounds {
   bool fin_apart = false;      // the end is written some time after the last byte, not with it
   bool may_leave = false;
   bool may_abort = false;
-  bool gathers = false;       // little writes wait for the peer's word
-  bool late_devices = false;  // a device says of a lane's last write when it likes that it is done
+  bool gathers = false;        // little writes wait for the peer's word
+  bool gathers_ahead = false;  // likewise, where the peer is far behind: Rules::kAhead
+  bool late_devices = false;   // a device says of a lane's last write when it likes that it is done
 };
 
 template <typename T, std::size_t N>
@@ -112,7 +113,8 @@ class Model {
     End(const Bounds& bounds, bool opens)
         : lane({.opens = opens, .tcp_window = bounds.tcp_window}),
           link{LinkEnd(bounds.window, bounds.reserve), LinkEnd(bounds.window, bounds.reserve)} {
-      lane.gather(bounds.gathers);
+      if (bounds.gathers) lane.gather(L::Gather::kLittle);
+      if (bounds.gathers_ahead) lane.gather(L::Gather::kAhead);
     }
     L lane;
     LinkEnd link[2];

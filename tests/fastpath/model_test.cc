@@ -18,13 +18,19 @@ bool long_form() {
   return text != nullptr && *text != '\0' && *text != '0';
 }
 
+/// One byte is far behind.
+struct SoonAhead : LaneRules {
+  static constexpr std::uint64_t kAhead = 1;
+};
+
 template <typename Rules = LaneRules>
 Outcome explore(const Bounds& bounds, std::size_t most = kMostStates) {
   return Checker<Model<Rules>>(most).explore(Model<Rules>(bounds));
 }
 
+template <typename Rules = LaneRules>
 void expect_good(const Bounds& bounds) {
-  const Outcome outcome = explore(bounds);
+  const Outcome outcome = explore<Rules>(bounds);
   EXPECT_EQ(outcome.violated, nullptr) << outcome.violated << ", after: " << outcome.way;
   EXPECT_EQ(outcome.stuck, 0U) << "after: " << outcome.way;
   EXPECT_TRUE(outcome.complete);
@@ -58,6 +64,12 @@ TEST(LaneModel, EndWrittenApart) {
 TEST(LaneModel, LittleWritesGather) {
   expect_good({.bytes = {2, 0}, .gathers = true});
   expect_good({.bytes = {1, 0}, .fin_apart = true, .gathers = true});
+}
+TEST(LaneModel, WritesOfOneWhoIsFarAheadGather) {
+  expect_good<SoonAhead>({.bytes = {2, 0}, .gathers_ahead = true});
+  expect_good<SoonAhead>({.bytes = {2, 0}, .ring_log2 = 0, .gathers_ahead = true});
+  expect_good<SoonAhead>({.bytes = {1, 0}, .fin_apart = true, .gathers_ahead = true});
+  expect_good<SoonAhead>({.bytes = {2, 0}, .may_leave = true, .gathers_ahead = true});
 }
 TEST(LaneModel, SecondLinkAfterTheFirst) {
   expect_good({.bytes = {1, 0}, .links = 2});
@@ -97,6 +109,13 @@ INSTANTIATE_TEST_SUITE_P(Bounds, LongLaneModel,
                                            Bounds{.bytes = {1, 1}, .may_leave = true, .late_devices = true},
                                            Bounds{.bytes = {1, 0}, .links = 2, .may_leave = true, .late_devices = true},
                                            Bounds{.bytes = {1, 1}, .may_abort = true, .late_devices = true}));
+
+TEST(LongLaneModelAhead, HoldsToo) {
+  if (!long_form()) GTEST_SKIP() << "BYPASS_TEST_LONG=1 runs it";
+  expect_good<SoonAhead>({.bytes = {3, 0}, .gathers_ahead = true});
+  expect_good<SoonAhead>({.bytes = {2, 0}, .fin_apart = true, .gathers_ahead = true});
+  expect_good<SoonAhead>({.bytes = {1, 1}, .links = 2, .gathers_ahead = true});
+}
 
 // --- Rules left out: each is noticed
 

@@ -48,7 +48,10 @@ Duration take_sample(Env& env, Tcb& tcb, const Segment& segment);
 void update_window(Env& env, Tcb& tcb, const Segment& segment);
 /// A writer that found too little room is told once a third is free.
 void wake_writer(Env& env, Tcb& tcb);
+/// Bytes that the send ring may hold: SO_SNDBUF's, or as congestion control goes (an overlay's ring: what was pinned).
 [[nodiscard]] std::uint32_t send_limit(const Core& core, const Tcb& tcb);
+/// The most that it can ever be.
+[[nodiscard]] std::uint32_t most_send_buffer(const Core& core, const Tcb& tcb);
 
 // --- input_data.cc
 /// Text that begins at RCV.NXT and lies inside of the window.

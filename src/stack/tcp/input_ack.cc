@@ -116,14 +116,16 @@ void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
   after_scoreboard(env, tcb);
 }
 
+std::uint32_t most_send_buffer(const Core& core, const Tcb& tcb) {
+  return tcb.options.send_buffer != 0 ? tcb.options.send_buffer : core.config.send_buffer;
+}
+
 std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
-  const std::uint32_t limit =
-      tcb.options.send_buffer != 0
-          ? tcb.options.send_buffer
-          : std::min(core.config.send_buffer, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
+  const std::uint32_t most = most_send_buffer(core, tcb);
   // What an overlay reads from grows no more: full is full, and whoever waits must not be told of room.
-  const bool fixed = tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0;
-  return fixed ? std::min(limit, static_cast<std::uint32_t>(tcb.ring.capacity())) : limit;
+  if (tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0)
+    return std::min(most, static_cast<std::uint32_t>(tcb.ring.capacity()));
+  return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
 }
 
 void wake_writer(Env& env, Tcb& tcb) {

@@ -1,0 +1,205 @@
+// Writes of a program that is far ahead of its reader: what of them waits for more, and what ends the wait.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fastpath/lane.h"
+#include "fastpath/link_end.h"
+#include "fastpath/peer_world.h"
+#include "fastpath/sim/sim_link.h"
+
+namespace bypass::fastpath::test {
+namespace {
+
+// --- A lane
+
+constexpr std::uint64_t kMemory = 1U << 20;
+constexpr std::uint8_t kRingLog2 = 19;
+constexpr std::uint64_t kWrite = 4096, kAhead = LaneRules::kAhead, kMost = Lane::kGatheredAhead;
+
+/// One end of a lane that is open and cut; nothing comes back but what the test says.
+class GatherTest : public ::testing::Test {
+ protected:
+  struct Table {
+    Lane& lane;
+    std::vector<std::byte>& buffer;
+    Lane* find(std::uint16_t number) { return number == 0 ? &lane : nullptr; }
+    ByteSource source(std::uint16_t) { return {buffer.data(), 0, buffer.size()}; }
+    template <typename F>
+    void for_each(F&& f) {
+      f(lane);
+    }
+  };
+
+  GatherTest() : buffer_(1U << kRingLog2), memory_(kMemory) {
+    const LaneAddress at{.ring = 1U << kRingLog2, .credit = sizeof(LinkBlock), .lane = 0, .ring_log2 = kRingLog2};
+    lane_.offer(1, at, kMemory);
+    lane_.on_record({.type = RecordType::kLaneOk, .link = 1, .address = at});
+    lane_.cut();
+  }
+  /// The messages that a write leads to.
+  std::vector<Message> write(std::uint64_t bytes, Lane::Gather how = Lane::Gather::kAhead) {
+    lane_.write(bytes);
+    lane_.gather(how);
+    return turn();
+  }
+  std::vector<Message> turn() {
+    std::vector<Message> all;
+    end_.enqueue(0, table_);
+    lengths_.clear();
+    for (Write write; end_.next_write(memory_, table_, write); write = {}) {
+      all.push_back(to_message(write.immediate));
+      lengths_.push_back(write.size());
+    }
+    return all;
+  }
+  /// Until the peer is far behind, and has been asked to say when it is no more.
+  void get_ahead() {
+    for (std::uint64_t sent = kWrite; sent < kAhead; sent += kWrite) {
+      const auto all = write(kWrite);
+      ASSERT_EQ(all.size(), 1U);
+      ASSERT_EQ(all[0].op, Op::kData) << sent;
+    }
+    const auto all = write(kWrite);
+    ASSERT_EQ(all.size(), 1U);
+    ASSERT_EQ(all[0].op, Op::kDataBlocked) << "the next will wait";
+  }
+  void expect_gone(std::uint64_t bytes) {
+    EXPECT_EQ(lengths_, std::vector<std::uint64_t>{bytes});
+    EXPECT_EQ(lane_.next_offset(), lane_.end());
+  }
+
+  Lane lane_{{.opens = true}};
+  std::vector<std::byte> buffer_, memory_;
+  Table table_{lane_, buffer_};
+  LinkEnd end_{512};
+  std::vector<std::uint64_t> lengths_;
+};
+
+TEST_F(GatherTest, FarAhead_LittleMakesOneMessageOfMuch) {
+  get_ahead();
+  for (std::uint64_t bytes = kWrite; bytes < kMost; bytes += kWrite) EXPECT_TRUE(write(kWrite).empty()) << bytes;
+  write(kWrite);
+  expect_gone(kMost);
+}
+
+TEST_F(GatherTest, PeersWord_LetsItGo) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  write_credit(memory_.data() + lane_.local().credit, {kAhead, kAhead});
+  end_.on_arrival({to_immediate({.op = Op::kCredit, .lane = 0}), 0}, table_);
+  turn();
+  expect_gone(kWrite);
+}
+
+// It has written its block, and said nothing yet.
+TEST_F(GatherTest, PeersBlock_LetsItGoToo) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  write_credit(memory_.data() + lane_.local().credit, {kAhead, kAhead});
+  turn();
+  expect_gone(kWrite);
+}
+
+TEST_F(GatherTest, AnswerToTheQuestionAndStillFarBehind_GoesAndAsksAgain) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  end_.on_arrival({to_immediate({.op = Op::kCredit, .lane = 0}), 0}, table_);
+  const auto all = turn();
+  expect_gone(kWrite);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].op, Op::kDataBlocked);
+}
+
+TEST_F(GatherTest, ProgramReads_LetsItGo) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  lane_.gather(Lane::Gather::kNothing);
+  turn();
+  expect_gone(kWrite);
+}
+
+TEST_F(GatherTest, EndOfTheStream_LetsItGo) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  lane_.shutdown_send();
+  const auto all = turn();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(lengths_[0], kWrite);
+  EXPECT_EQ(all[1].op, Op::kFin);
+}
+
+TEST_F(GatherTest, UrgentByte_LetsItGo) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  lane_.write(1);
+  lane_.mark_urgent();
+  const auto all = turn();
+  expect_gone(kWrite + 1);
+  EXPECT_EQ(all.back().op, Op::kUrgent);
+}
+
+TEST_F(GatherTest, LargeWrite_TakesItAlongToItsLastByte) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  EXPECT_FALSE(write(kMost, Lane::Gather::kNothing).empty());
+  EXPECT_EQ(lane_.next_offset(), lane_.end());
+}
+
+TEST_F(GatherTest, WriteAtOnce_FindsWhatWasGathered) {
+  get_ahead();
+  EXPECT_TRUE(write(kWrite).empty());
+  EXPECT_TRUE(lane_.may_write_whole(kWrite));
+  const std::uint64_t room = (std::uint64_t{1} << kRingLog2) - kAhead - kWrite;
+  EXPECT_TRUE(lane_.may_write_whole(room));
+  EXPECT_FALSE(lane_.may_write_whole(room + 1)) << "with it, it is more than the ring has room for";
+  lane_.write(kWrite);
+  EXPECT_TRUE(lane_.is_gathering());
+  lane_.gather(Lane::Gather::kNothing);
+  EXPECT_FALSE(lane_.is_gathering());
+  EXPECT_EQ(lane_.write_whole(table_.source(0)).size(), 2 * kWrite);
+}
+
+// --- A connection
+
+/// Writes of `kWrite` bytes while the peer does not look: the messages that they become.
+std::uint64_t burst(PeerWorld& world, PeerWorld::Connection& c, std::size_t count) {
+  const std::vector<std::byte> bytes(kWrite, std::byte{7});
+  const std::uint64_t before = world.yard.newest->posted();
+  world.stopped[1] = true;
+  for (std::size_t i = 0; i < count; i++) {
+    EXPECT_EQ(world.write(c, 0, bytes), kWrite);
+    world.run_for(1us);
+  }
+  world.stopped[1] = false;
+  return world.yard.newest->posted() - before;
+}
+
+TEST(Gathering, StreamOfOneWhoIsFarAhead_TakesFewMessagesAndLeavesNothingBehind) {
+  constexpr std::size_t kCount = 40;
+  PeerWorld world(1, 8U << 20);
+  PeerWorld::Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  std::size_t sent = 0, arrived = 0;
+  const auto take_all = [&] {
+    sent += kCount * kWrite;
+    return world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; });
+  };
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(burst(world, c, kCount), kCount) << "no more than an answer may have";
+    ASSERT_TRUE(take_all());
+  }
+  for (int i = 0; i < 6; i++) {
+    const std::uint64_t messages = burst(world, c, kCount);
+    ASSERT_TRUE(take_all()) << "nobody calls any more, and all comes";
+    if (i == 0) continue;  // not a stream yet, at its beginning
+    EXPECT_LE(messages, kAhead / kWrite + (kCount - kAhead / kWrite) / (kMost / kWrite) + 1) << i;
+  }
+  // It reads: what it writes now is an answer.
+  ASSERT_TRUE(world.transfer(c, 1, 100));
+  EXPECT_EQ(burst(world, c, kCount), kCount);
+  EXPECT_TRUE(take_all());
+}
+
+}  // namespace
+}  // namespace bypass::fastpath::test
