@@ -466,14 +466,18 @@ def owner_killed(side):
         check(others <= side.output(server).count("has died inside the stack"), f"killed {killed}: {side.output(client)}")
         return {index: worker for index, worker in now.items() if worker not in [None, *killed]}
 
+    def owner(living):
+        """None: nobody yet, or the dead one still."""
+        held = holders(side)
+        return held.pop() if len(held) == 1 and held <= set(living) else None
+
     for turn in range(500 if LONG else 50):
         side.until(lambda: len(served()) == count, f"all connections transfer after {turn} deaths")
         living = [int(pid) for pid in re.findall(r"^worker (\d+)$", side.output(server), re.M) if int(pid) not in killed]
         victim = rng.choice(living)
         if side.name == "bypass":
-            side.soon(lambda: len(holders(side)) == 1 and holders(side) <= set(living), 20)
-            check(len(owner := holders(side)) == 1 and owner <= set(living), f"{owner} hold the wire, of {living}")
-            victim = owner.pop()
+            victim = side.soon(lambda: owner(living), 20)
+            check(victim is not None, f"{holders(side)} hold the wire, of {living}")
         time.sleep(rng.uniform(0, 0.02))  # the moment of death is any
         killed.append(victim)
         os.kill(victim, signal.SIGKILL)
