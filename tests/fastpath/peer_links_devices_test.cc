@@ -1,0 +1,181 @@
+// PeerLinks with several devices: which of them makes the link to whom, and who is framed at all.
+#include <gtest/gtest.h>
+
+#include "fastpath/peer_world.h"
+
+namespace bypass::fastpath::test {
+namespace {
+
+using Stage = PeerLink::Stage;
+using Connection = PeerWorld::Connection;
+
+// --- Several devices
+
+constexpr std::array<std::uint32_t, 2> kOneHost{0x70001, 0x70001}, kTwoHosts{0x70001, 0x80001},
+    kTwoDirectories{0x70001, 0x70002};
+
+/// Shared memory, simulated, in front of the cables that PeerWorld has.
+struct TwoDevices {
+  explicit TwoDevices(std::array<std::uint32_t, 2> places) : world(1, LinkLayout::kLeast, places) {
+    near.seed = 77;
+    near.mover = Mover::kShm;
+  }
+  void prefer(std::size_t i) { world.prefer(i, devices[i]); }
+  /// Turns of the world, in which the other yard has its own.
+  bool run_until(const std::function<bool()>& done, Duration limit) {
+    return world.run_until(
+        [&] {
+          near.advance(world.world().now());
+          return done();
+        },
+        limit);
+  }
+  bool reach_lane(Connection& c) {
+    for (int i = 0; i < 200 && !world.on_lane(c); i++) {
+      if (!world.transfer(c, i % 2, 100, [this] { near.advance(world.world().now()); })) return false;
+      run_until([] { return false; }, 100us);
+    }
+    return world.on_lane(c);
+  }
+
+  CableYard near;
+  std::array<SimDevice, 2> devices{SimDevice(near, 0), SimDevice(near, 1)};
+  PeerWorld world;
+};
+
+TEST(PeerLinksDevices, FirstThatCan_MakesTheLink) {
+  TwoDevices two(kOneHost);
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  ASSERT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.link(0)->mover, Mover::kShm);
+  EXPECT_EQ(two.world.link(1)->mover, Mover::kShm);
+  EXPECT_EQ(two.world.yard.newest, nullptr) << "the other one was not asked";
+}
+
+TEST(PeerLinksDevices, FirstRefuses_SecondIsTakenAtOnce) {
+  TwoDevices two(kOneHost);
+  two.near.refuses = true;
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  EXPECT_TRUE(
+      two.run_until([&] { return two.world.link(0) != nullptr && two.world.link(0)->stage == Stage::kUp; }, 20ms))
+      << "no pause lies between them";
+  ASSERT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.link(0)->mover, Mover::kRc);
+  EXPECT_EQ(two.world.link(1)->mover, Mover::kRc);
+  EXPECT_EQ(two.devices[0].setups(), 0U);
+  EXPECT_EQ(two.devices[1].setups(), 0U);
+}
+
+TEST(PeerLinksDevices, PeerHasNotTheFirst_DeclinesAndSecondIsTaken) {
+  TwoDevices two(kOneHost);
+  two.prefer(0);
+  Connection& c = two.world.open();
+  EXPECT_TRUE(
+      two.run_until([&] { return two.world.link(0) != nullptr && two.world.link(0)->stage == Stage::kUp; }, 20ms));
+  ASSERT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.link(0)->mover, Mover::kRc);
+  EXPECT_EQ(two.devices[0].setups(), 0U);
+}
+
+TEST(PeerLinksDevices, BothRefuse_StaysOnTcpAndIsAskedLater) {
+  TwoDevices two(kOneHost);
+  two.near.refuses = two.world.yard.refuses = true;
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  EXPECT_TRUE(two.world.transfer(c, 0, 50'000));
+  EXPECT_TRUE(two.run_until([&] { return two.world.link(0) == nullptr; }, 100ms));
+  EXPECT_EQ(two.devices[0].setups(), 0U);
+  EXPECT_EQ(two.world.device(0).setups(), 0U);
+  two.near.refuses = false;
+  two.run_until([] { return false; }, 1s);
+  ASSERT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.link(0)->mover, Mover::kShm);
+}
+
+TEST(PeerLinksDevices, LinkOfTheSecondFails_AnotherIsMadeSoon) {
+  TwoDevices two(kOneHost);
+  two.near.refuses = true;
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  ASSERT_TRUE(two.reach_lane(c));
+  two.world.yard.newest->kill();
+  EXPECT_TRUE(two.world.transfer(c, 0, 30'000));
+  two.run_until([] { return false; }, 1s);
+  EXPECT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.links(0).table().count(Mover::kRc).links_made, 2U);
+}
+
+// --- Which connections are framed at all
+
+TEST(PeerLinksDevices, PeerOnAnotherHost_IsNotAskedForSharedMemory) {
+  TwoDevices two(kTwoHosts);
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  ASSERT_TRUE(two.reach_lane(c));
+  EXPECT_EQ(two.world.link(0)->mover, Mover::kRc);
+  EXPECT_EQ(two.near.newest, nullptr);
+}
+
+TEST(PeerLinksDevices, OnlySharedMemoryAndAnotherHost_IsPlainTcpFromTheFirstByte) {
+  TwoDevices two(kTwoHosts);
+  two.world.has_cables = {false, false};
+  two.prefer(0), two.prefer(1);
+  Connection& c = two.world.open();
+  EXPECT_FALSE(FramedTcp::has(*c.tcb[0]));
+  EXPECT_FALSE(FramedTcp::has(*c.tcb[1]));
+  EXPECT_TRUE(two.world.transfer(c, 0, 50'000));
+  EXPECT_TRUE(PeerWorld::notes.empty()) << "that another host shares no memory is no news";
+}
+
+TEST(PeerLinksDevices, OneEndHasOnlySharedMemory_AnotherHost_IsPlainTcp) {
+  for (std::size_t poor = 0; poor < 2; poor++) {
+    TwoDevices two(kTwoHosts);
+    two.world.has_cables[poor] = false;
+    two.prefer(0), two.prefer(1);
+    Connection& c = two.world.open();
+    EXPECT_TRUE(two.world.transfer(c, 0, 50'000));
+    EXPECT_TRUE(two.world.transfer(c, 1, 50'000));
+    EXPECT_EQ(two.world.link(0), nullptr) << poor;
+  }
+}
+
+TEST(PeerLinksDevices, PeerWithoutRdma_IsNotedOnceByWhoHasIt) {
+  for (std::size_t poor = 0; poor < 2; poor++) {
+    std::array<std::uint8_t, 2> capabilities{PeerWorld::kBoth, PeerWorld::kBoth};
+    capabilities[poor] = kCapShm;
+    PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, capabilities);
+    world.has_cables[poor] = false;
+    for (std::size_t i = 0; i < 2; i++) world.links(i).drop_devices(world.host(i).ctx()), world.begin_ownership(i);
+    for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*world.open().tcb[0]));
+    world.run_for(1ms);
+    ASSERT_EQ(PeerWorld::notes.size(), 1U) << poor;
+    const PeerWorld::Note& note = PeerWorld::notes[0];
+    EXPECT_EQ(note.peer, world.host(poor).address());
+    EXPECT_EQ(note.mover, Mover::kRc);
+    EXPECT_EQ(note.reason, Reason::kNotOffered);
+  }
+}
+
+TEST(PeerLinksDevices, NeighbourWithAnotherRunDirectory_IsPlainTcpAndNotedOnce) {
+  TwoDevices two(kTwoDirectories);
+  two.world.has_cables = {false, false};
+  two.prefer(0), two.prefer(1);
+  for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*two.world.open().tcb[0]));
+  ASSERT_EQ(PeerWorld::notes.size(), 1U);
+  EXPECT_EQ(PeerWorld::notes[0].peer, two.world.host(0).address());
+  EXPECT_EQ(PeerWorld::notes[0].mover, Mover::kShm);
+  EXPECT_EQ(PeerWorld::notes[0].stage, Stage::kRefused);
+  EXPECT_EQ(PeerWorld::notes[0].reason, Reason::kElsewhere);
+}
+
+TEST(PeerLinksDevices, HostThatDoesNotKnowWhereItIs_SharesNothing) {
+  TwoDevices two({0, 0});
+  two.world.has_cables = {false, false};
+  two.prefer(0), two.prefer(1);
+  EXPECT_FALSE(FramedTcp::has(*two.world.open().tcb[0]));
+}
+
+}  // namespace
+}  // namespace bypass::fastpath::test
