@@ -128,6 +128,7 @@ struct Framed {
   bool pinned = false;            // the send ring, for the lane's writes
   bool wants_room = false;        // somebody waits for room in the send buffer
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
+  bool wrote_much = false;        // the last write was no less than what is gathered
   std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …

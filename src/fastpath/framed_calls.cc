@@ -1,5 +1,6 @@
 // Framed: the program's calls.
 #include <algorithm>
+#include <utility>
 
 #include "fastpath/framed.h"
 #include "stack/tcp/input.h"
@@ -24,11 +25,15 @@ std::uint8_t small_writes_with(const Tcb& tcb, const Framed& framed, std::size_t
   return small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : std::uint8_t{0};
 }
 
-/// Of a write that was just added to the lane.
-Lane::Gather gather_of(const Framed& framed, std::size_t bytes) {
+/// Of a write that was just added to the lane. Not where the program has asked for no delay, nor what is left of a
+/// large write; and what is held counts as not sent, of which it may have asked for little.
+Lane::Gather gather_of(const Tcb& tcb, Framed& framed, std::size_t bytes) {
   if (framed.small_writes == kStream) return Lane::Gather::kLittle;
-  const bool streams = static_cast<std::uint32_t>(framed.lane.end()) - framed.written >= kStreamBytes;
-  return streams && bytes < Lane::kGatheredAhead ? Lane::Gather::kAhead : Lane::Gather::kNothing;
+  const bool after_much = std::exchange(framed.wrote_much, bytes >= Lane::kGatheredAhead);
+  if (static_cast<std::uint32_t>(framed.lane.end()) - framed.written < kStreamBytes) [[likely]]
+    return Lane::Gather::kNothing;
+  const bool wanted = tcb.options.no_delay || tcb.options.not_sent_low_water <= Lane::kGatheredAhead;
+  return wanted || after_much || framed.wrote_much ? Lane::Gather::kNothing : Lane::Gather::kAhead;
 }
 
 }  // namespace
@@ -72,7 +77,7 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
-  lane.gather(gather_of(framed, bytes));
+  lane.gather(gather_of(tcb, framed, bytes));
   if (urgent) lane.mark_urgent();
   if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
   links_.on_change(ctx, tcb, framed);
@@ -88,7 +93,7 @@ void FramedTcp::note_write(Tcb& tcb, std::size_t bytes) {
   Framed& framed = of(tcb);
   framed.lane.write(bytes);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
-  framed.lane.gather(gather_of(framed, bytes));
+  framed.lane.gather(gather_of(tcb, framed, bytes));
 }
 
 std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {

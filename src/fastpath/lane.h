@@ -230,6 +230,7 @@ class BasicLane {
   /// to write, and with what was gathered one message. Then write(), and, unless they are gathered too, write_whole().
   [[nodiscard]] bool may_write_whole(std::uint64_t bytes) const {
     const std::uint64_t all = end_ - off_ + bytes;
+    if (all > kGatheredAhead) return false;  // LinkEnd::kQuantum: the next one's turn
     // That somebody waits for room is nothing to be said again.
     const std::uint32_t told = has(kBlockedTold) ? std::uint32_t{kBufferBlocked} : 0;
     return (flags_ & kUnquiet & ~told) == 0 && is_usual() && tx_ring_.room() >= all && tx_ring_.before_wrap() >= all &&

@@ -73,7 +73,7 @@ bool PeerLinks::may_write_at_once(const Usual& u, std::size_t bytes) {
 void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
   LaneTable lanes{*u.link};
   framed_.note_write(*u.tcb, bytes);
-  if (u.framed->lane.is_gathering()) return;
+  if (u.framed->lane.is_gathering()) return hold();
   u.link->latest = u.framed->place;
   u.link->end.write_now(*u.mover, u.framed->place, lanes);
   // What has left counts no more as unsent (TCP_NOTSENT_LOWAT).

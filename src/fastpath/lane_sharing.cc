@@ -49,6 +49,7 @@ void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
   const std::uint32_t most = std::max(link.lanes / kTurnover, 1U);
   std::uint32_t any_wanted = link.unmet == 0 ? 0 : std::min(std::max(link.unmet, kFew), most);
   std::uint32_t large_wanted = std::min(link.cramped, most);
+  const std::size_t too_small = std::exchange(link.cramped_size, std::uint32_t{0});
   link.unmet = link.cramped = 0;
   std::array<std::uint16_t, LinkLayout::kSizes> free = link.free;
   std::uint16_t leaving = kNoLane;  // through LanePlace::next
@@ -65,14 +66,17 @@ void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
     if (quiet && any_wanted != 0) {
       any_wanted--;
       leaves = true;
-    } else if (quiet && large_wanted != 0 && size + 1 < LinkLayout::kSizes) {
+    } else if (quiet && large_wanted != 0 && size < too_small) {
       large_wanted--;
       leaves = true;
-    } else if (size != 0 && taken >= kBusy << LinkLayout::kRingLog2[size]) {
+    } else if (layout.first(size) != 0 && taken >= kBusy << LinkLayout::kRingLog2[size]) {
       const auto larger = std::find_if(free.begin(), free.begin() + size, [](auto n) { return n != kNoLane; });
       leaves = larger != free.begin() + size;
       if (leaves) *larger = link.places[*larger].next;
-      link.cramped += leaves ? 0 : 1;
+      if (!leaves) {
+        link.cramped++;
+        link.cramped_size = std::max(link.cramped_size, static_cast<std::uint32_t>(size));
+      }
     }
     if (!leaves) continue;
     lane.leave();

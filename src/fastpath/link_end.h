@@ -29,6 +29,7 @@ namespace bypass::fastpath {
 class LinkEnd {
  public:
   static constexpr std::uint64_t kQuantum = 32U << 10;
+  static_assert(Lane::kGatheredAhead <= kQuantum, "what was gathered is one write");
   static constexpr std::size_t kBatch = 16;
   static constexpr std::uint32_t kWindow = 512;
 
@@ -72,9 +73,9 @@ class LinkEnd {
   void dequeue(std::uint16_t number, Lanes& lanes);
 
   // --- For who deals with one lane alone
-  /// A message that brings bytes to that lane, and has no other effect: taken as by poll(), but that the caller sees
-  /// whether there is something to be written for it (Lane::has_writes, has_own_write), and enqueues the lane if there
-  /// is. False: it is something else, and on_arrival()'s.
+  /// A message that brings bytes to that lane, or asks for credit: taken as by poll(), but that the caller sees whether
+  /// there is something to be written for it (Lane::has_writes, has_own_write), and enqueues the lane if there is.
+  /// False: it is something else, and on_arrival()'s.
   template <typename Lanes>
   bool take_bytes(const Arrival& arrival, std::uint16_t number, Lanes& lanes);
   /// Something is due that is no lane's.

@@ -72,10 +72,11 @@ struct PeerLink {
   Instant haunted = kNever;        // since when there are many ghosts
   // Lanes are shared out in rounds (lane_sharing.cc).
   std::uint32_t round = 1;
-  std::uint32_t full_round = 0;  // the last one in which the peer had no lane free
-  std::uint32_t unmet = 0;       // connections that have found none free in this one
-  std::uint32_t cramped = 0;     // busy ones that had a small ring in the last
-  Instant shared{};              // when this one began
+  std::uint32_t full_round = 0;    // the last one in which the peer had no lane free
+  std::uint32_t unmet = 0;         // connections that have found none free in this one
+  std::uint32_t cramped = 0;       // busy ones that had a small ring in the last, and there was no larger one …
+  std::uint32_t cramped_size = 0;  // … than of this size (LinkLayout), the smallest of theirs
+  Instant shared{};                // when this one began
   LinkEnd end = LinkEnd();
 
   [[nodiscard]] LinkLayout layout() const { return LinkLayout(bytes); }

@@ -166,6 +166,7 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
   LaneTable lanes{*link};
   link->latest = framed.place;
   link->end.enqueue(framed.place, lanes);
+  if (lane.is_gathering()) hold();
 }
 
 // --- Lanes

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -80,6 +81,10 @@ class PeerLinks final : public Links {
   /// Counts what happens to them; 0: there have been none.
   [[nodiscard]] std::uint32_t changes() const { return changes_; }
   [[nodiscard]] Instant next_timeout() const { return next_; }
+  /// Whether a program's bytes have been held back since the last call (Lane::is_gathering). What lets them go comes
+  /// over the link, so that is to be looked at soon though the program may call no more. By any thread, without the
+  /// lock.
+  [[nodiscard]] bool take_held() { return held_.exchange(false, std::memory_order_relaxed); }
 
   /// The link that carries a connection's bytes now, or null: for who shows it.
   [[nodiscard]] const PeerLink* link_of(const tcp::Tcb& tcb) const;
@@ -209,6 +214,9 @@ class PeerLinks final : public Links {
   void note(const PeerLink& link) const {
     if (config_.note != nullptr) config_.note(link);
   }
+  void hold() {
+    if (!held_.load(std::memory_order_relaxed)) held_.store(true, std::memory_order_relaxed);
+  }
   void wait_until(Instant at) { next_ = at < next_ ? at : next_; }
 
   tcp::Engine& engine_;
@@ -230,6 +238,7 @@ class PeerLinks final : public Links {
   std::array<Told, 16> told_{};  // of whom it was noted last that there is no link to them
   std::size_t next_told_ = 0;
   bool owner_ = false;
+  std::atomic<bool> held_{false};
   // Of a glance()
   std::array<Arrival, LinkEnd::kMostArrivals> found_{};
   std::size_t found_count_ = 0;

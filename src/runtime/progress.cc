@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "fastpath/peer_links.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
 #include "socket/api.h"
@@ -32,6 +33,8 @@ constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
 /// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
 /// is stepped in for this late at worst, when Linux would have sent a delayed ACK (TCP_DELACK_MIN), too.
 constexpr Duration kLongestPause = std::chrono::milliseconds(40);
+/// The first of these looks at one that streams: what it has written last may be held until its peer's word comes.
+constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
 /// The same where no wire waits, and while a family's wires are nobody's.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
@@ -140,6 +143,7 @@ void Progress::step() {
   const bool watched = shard_.watched();
   // Sleepers beside the watcher count on us when it gets up and does not come back.
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
+  if (shard_.links() != nullptr && shard_.links()->take_held()) pause_ = std::min(tick_, kWhileBytesAreHeld);
   const Duration quiet = shard_.clock().now() - polled;
   if (socket::has_local_links()) {
     socket::look_at_kernel_halves(shard_.clock().now(), true);

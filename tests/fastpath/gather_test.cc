@@ -149,10 +149,8 @@ TEST_F(GatherTest, LargeWrite_TakesItAlongToItsLastByte) {
 TEST_F(GatherTest, WriteAtOnce_FindsWhatWasGathered) {
   get_ahead();
   EXPECT_TRUE(write(kWrite).empty());
-  EXPECT_TRUE(lane_.may_write_whole(kWrite));
-  const std::uint64_t room = (std::uint64_t{1} << kRingLog2) - kAhead - kWrite;
-  EXPECT_TRUE(lane_.may_write_whole(room));
-  EXPECT_FALSE(lane_.may_write_whole(room + 1)) << "with it, it is more than the ring has room for";
+  EXPECT_TRUE(lane_.may_write_whole(kMost - kWrite));
+  EXPECT_FALSE(lane_.may_write_whole(kMost - kWrite + 1)) << "with it, it is more than one message";
   lane_.write(kWrite);
   EXPECT_TRUE(lane_.is_gathering());
   lane_.gather(Lane::Gather::kNothing);
@@ -173,6 +171,94 @@ std::uint64_t burst(PeerWorld& world, PeerWorld::Connection& c, std::size_t coun
   }
   world.stopped[1] = false;
   return world.yard.newest->posted() - before;
+}
+
+/// A connection that has sent more than an answer, all of which has come: a stream, whose next writes would be held.
+struct StreamWorld {
+  StreamWorld() : c(world.open()) {
+    EXPECT_TRUE(world.reach_lane(c));
+    while (sent < kStream) write(kWrite), take_all();
+  }
+  void write(std::size_t size) {
+    const std::vector<std::byte> bytes(size, std::byte{7});
+    sent += world.write(c, 0, bytes);
+  }
+  void take_all() {
+    EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; }));
+  }
+  /// The peer does not look meanwhile; whether bytes of a write have stayed behind.
+  bool holds_of(std::initializer_list<std::size_t> writes) {
+    world.stopped[1] = true;
+    bool any = false;
+    for (const std::size_t size : writes) {
+      write(size);
+      world.run_for(1us);
+      any = any || lane().next_offset() != lane().end();
+    }
+    world.stopped[1] = false;
+    return any;
+  }
+  Lane& lane() { return world.framed(c, 0)->lane; }
+
+  static constexpr std::size_t kStream = 700'000;
+  PeerWorld world{1, 8U << 20};
+  PeerWorld::Connection& c;
+  std::size_t sent = 0, arrived = 0;
+};
+constexpr std::size_t kLarge = std::size_t{64} << 10, kRest = 17'000;
+
+TEST(Gathering, Stream_IsHeld) {
+  StreamWorld w;
+  EXPECT_TRUE(w.holds_of({kLarge, kRest, kRest, kRest}));
+  w.take_all();
+}
+
+TEST(Gathering, RestOfALargeWrite_IsNot) {
+  StreamWorld w;
+  EXPECT_FALSE(w.holds_of({kLarge, kRest, kLarge, kRest, kLarge, kRest}));
+  w.take_all();
+}
+
+TEST(Gathering, NoDelay_MeansNone) {
+  StreamWorld w;
+  w.c.tcb[0]->options.no_delay = true;
+  EXPECT_FALSE(w.holds_of({kLarge, kRest, kRest, kRest}));
+  w.take_all();
+}
+
+// What is held is not sent: a writer that wants little of that would be stopped by it.
+TEST(Gathering, LittleNotSentWanted_MeansNone) {
+  StreamWorld w;
+  w.c.tcb[0]->options.not_sent_low_water = 16U << 10;
+  EXPECT_FALSE(w.holds_of({kLarge, kWrite, kWrite, kWrite, kWrite, kWrite}));
+  w.take_all();
+}
+
+// Of any size: those that do not make up a message exactly, too.
+TEST(Gathering, NoMessageIsMoreThanATurn) {
+  StreamWorld w;
+  const std::size_t writes = w.world.short_writes;
+  for (const std::size_t size : {5000U, 12'000U, 16'000U}) {
+    w.world.stopped[1] = true;
+    for (int i = 0; i < 30; i++) {
+      const std::uint64_t messages = w.world.yard.newest->posted(), before = w.lane().next_offset();
+      w.write(size);
+      w.world.run_for(1us);
+      EXPECT_LE(w.lane().next_offset() - before, (w.world.yard.newest->posted() - messages) * LinkEnd::kQuantum);
+    }
+    w.world.stopped[1] = false;
+    w.take_all();
+  }
+  EXPECT_GT(w.world.short_writes, writes);
+}
+
+TEST(Gathering, HeldBytes_AreToBeLookedAfter) {
+  StreamWorld w;
+  (void)w.world.links(0).take_held();
+  EXPECT_TRUE(w.holds_of({kLarge, kRest, kRest, kRest}));
+  EXPECT_TRUE(w.world.links(0).take_held());
+  EXPECT_FALSE(w.world.links(0).take_held());
+  w.take_all();
 }
 
 TEST(Gathering, StreamOfOneWhoIsFarAhead_TakesFewMessagesAndLeavesNothingBehind) {

@@ -479,6 +479,24 @@ TEST(PeerLinks, BusyConnection_GetsALargerRingOnceOneIsFree) {
   for (Connection* c : all) EXPECT_TRUE(world.transfer(*c, 0, 300));
 }
 
+// There is no larger ring than its own: others gain nothing for it by leaving theirs.
+TEST(PeerLinks, BusyConnectionInTheLargestRing_LeavesOthersAlone) {
+  PeerWorld world;
+  std::vector<Connection*> all;
+  for (int i = 0; i < 8; i++) all.push_back(&world.open());
+  for (Connection* c : all) ASSERT_TRUE(world.reach_lane(*c));
+  Connection& busy = *all.front();
+  const LinkLayout layout(LinkLayout::kLeast);
+  const auto size_of = [&](Connection& c) { return layout.size_of(world.framed(c, 1)->place); };
+  ASSERT_EQ(layout.first(size_of(busy)), 0U);
+  ASSERT_LT(size_of(busy), size_of(*all.back()));
+  for (int round = 0; round < 3; round++) {
+    EXPECT_TRUE(world.transfer(busy, 0, 9'000'000));
+    world.run_for(510ms);
+  }
+  for (Connection* c : all) EXPECT_TRUE(world.on_lane(*c));
+}
+
 // --- A family
 
 TEST(PeerLinks, AnotherProcessWrites_OwnerIsToBeCalled) {
