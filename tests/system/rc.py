@@ -8,7 +8,7 @@ import signal
 import time
 
 from harness import BUILD, LONG, Side, check, run_named
-from transfers import Transfers
+from transfers import Transfers, stream_then_compute
 from veth_wire import Bridge, ip
 
 CASES = {}
@@ -117,6 +117,12 @@ def qp_errors_under_load():
         check(all(c["rdma_lanes"] > 64 for c in counters.values()), counters)
         check("rdma_lost" in side.why(), side.why())
         transfers.end()
+
+
+@case
+def stream_whose_writer_computes():
+    with rc_side() as side:
+        stream_then_compute(side, "rc")
 
 
 @case

@@ -8,7 +8,7 @@ import re
 import signal
 
 from harness import BUILD, LONG, Side, check, free_port, is_idle, run_named
-from transfers import Transfers
+from transfers import Transfers, stream_then_compute
 
 CASES = {}
 
@@ -49,6 +49,12 @@ def both_ends_show_shm():
         check(side.count("shm_links") == 2 and side.count("rdma_links") == 0, side.why())
         check(not [name for name in os.listdir(side.path("run")) if name.startswith("link-")], os.listdir(side.path("run")))
         transfers.end()
+
+
+@case
+def stream_whose_writer_computes():
+    with Neighbours() as side:
+        stream_then_compute(side, "shm")
 
 
 @case
