@@ -16,6 +16,8 @@ using Mode = Framed::Mode;
 namespace {
 
 constexpr Duration kQuiet = std::chrono::milliseconds(10);
+/// A record that found no memory is tried again after.
+constexpr Duration kDryRetry = std::chrono::milliseconds(2);
 
 FramedTcp& self_of(void* self) {
   return *static_cast<FramedTcp*>(self);
@@ -37,7 +39,7 @@ FramedTcp::FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& lin
   hooks_.plain = [](void* self, const Tcb& tcb) { self_of(self).links_.on_plain(tcb); };
   hooks_.established = [](void* self, Context& ctx, Tcb& tcb, bool bare) { self_of(self).established(ctx, tcb, bare); };
   hooks_.progress = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).progress(ctx, tcb); };
-  hooks_.refill = [](void* self, Context&, Tcb& tcb) { return self_of(self).refill(tcb); };
+  hooks_.refill = [](void* self, Context& ctx, Tcb& tcb) { return self_of(self).refill(ctx, tcb); };
   hooks_.gone = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).gone(ctx, tcb); };
 }
 
@@ -110,6 +112,8 @@ void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
   Instant at = std::min(framed.quiet, framed.patience);
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
+  // Where nothing is under way no ACK will call it again.
+  if (std::exchange(framed.dry, false)) at = std::min(at, ctx.now + kDryRetry);
   tcp::set_deadline(engine_, ctx, tcb, at);
 }
 
@@ -217,6 +221,13 @@ void FramedTcp::tell_peer(Context& ctx, Framed& framed) {
 
 // --- Sending
 
+bool FramedTcp::prepare(Tcb& tcb, Framed& framed, std::uint32_t own) {
+  if (tcp::prepare_record(engine_, tcb, own)) [[likely]]
+    return true;
+  framed.dry = true;
+  return false;
+}
+
 bool FramedTcp::send_record(Tcb& tcb, Framed& framed, std::uint32_t most_data) {
   Record record;
   if (!framed.lane.next_record(record, most_data)) return false;
@@ -230,7 +241,7 @@ bool FramedTcp::send_record(Tcb& tcb, Framed& framed, std::uint32_t most_data) {
 /// What must not wait for DATA in front of it to leave.
 void FramedTcp::send_control(Tcb& tcb, Framed& framed) {
   Lane& lane = framed.lane;
-  while (lane.has_control() && tcp::prepare_record(engine_, tcb, kMaxControl) && send_record(tcb, framed, 0)) {
+  while (lane.has_control() && prepare(tcb, framed, kMaxControl) && send_record(tcb, framed, 0)) {
   }
   if (framed.both_framed()) send_links_records(tcb, framed);
   const bool client = std::holds_alternative<ClientHandshake>(framed.handshake);
@@ -241,7 +252,7 @@ void FramedTcp::send_control(Tcb& tcb, Framed& framed) {
 void FramedTcp::send_links_records(Tcb& tcb, Framed& framed) {
   std::array<std::byte, kMaxLinkBody> body;
   std::array<std::byte, kMaxControl> room;
-  while (links_.has_link_record(tcb, framed) && tcp::prepare_record(engine_, tcb, kMaxControl)) {
+  while (links_.has_link_record(tcb, framed) && prepare(tcb, framed, kMaxControl)) {
     const Record record = links_.next_link_record(tcb, framed, body);
     const std::size_t n = encode(record, room, std::span(body).first(record.length));
     tcp::append_record(tcb, std::span(room).first(n), 0, 0, true);
@@ -249,7 +260,7 @@ void FramedTcp::send_links_records(Tcb& tcb, Framed& framed) {
 }
 
 void FramedTcp::send_revert(Tcb& tcb, Framed& framed) {
-  if (!tcp::prepare_record(engine_, tcb, kMaxControl)) return;
+  if (!prepare(tcb, framed, kMaxControl)) return;
   std::array<std::byte, kMaxControl> room;
   const std::size_t n = encode({.type = RecordType::kRevert}, room);
   tcp::append_record(tcb, std::span(room).first(n), 0, 0, true);
@@ -260,7 +271,7 @@ void FramedTcp::send_revert(Tcb& tcb, Framed& framed) {
 
 void FramedTcp::send_raw(Tcb& tcb, Framed& framed) {
   const std::uint64_t end = tcb.ring.end();
-  if (framed.raw_next == end || !tcp::prepare_record(engine_, tcb, 0)) return;
+  if (framed.raw_next == end || !prepare(tcb, framed, 0)) return;
   tcp::append_record(tcb, {}, framed.raw_next, end - framed.raw_next, false);
   framed.raw_next = end;
 }
@@ -275,12 +286,15 @@ void FramedTcp::send_end(Context& ctx, Tcb& tcb, Framed& framed) {
 }
 
 /// TCP could send more: DATA, once all that it was given has left, or fills a segment together with what has not.
-bool FramedTcp::refill(Tcb& tcb) {
+bool FramedTcp::refill(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   if (framed.sending != Mode::kFramed || framed.revert_owed) return false;
   const std::uint64_t ready = framed.lane.data_ready(), unsent = tcb.unsent();
   if (ready == 0 || (unsent != 0 && unsent + ready < tcb.mss)) return false;
-  return tcp::prepare_record(engine_, tcb, kMaxControl) && send_record(tcb, framed, kMaxData);
+  if (prepare(tcb, framed, kMaxControl)) return send_record(tcb, framed, kMaxData);
+  framed.dry = false;
+  tcp::set_deadline(engine_, ctx, tcb, std::min(tcb.overlay->deadline, ctx.now + kDryRetry));
+  return false;
 }
 
 /// What the peer has, over whichever path, is forgotten.

@@ -127,6 +127,7 @@ struct Framed {
   bool tcp_end_seen = false;
   bool pinned = false;            // the send ring, for the lane's writes
   bool wants_room = false;        // somebody waits for room in the send buffer
+  bool dry = false;               // a record found no memory; it is tried again soon
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   bool wrote_much = false;        // the last write was no less than what is gathered
   std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
@@ -212,7 +213,7 @@ class FramedTcp {
   void see_option(tcp::Tcb& tcb, bool syn_ack, const SynOption& option);
   void established(Context& ctx, tcp::Tcb& tcb, bool bare);
   void progress(Context& ctx, tcp::Tcb& tcb);
-  bool refill(tcp::Tcb& tcb);
+  bool refill(Context& ctx, tcp::Tcb& tcb);
   void gone(Context& ctx, tcp::Tcb& tcb);
 
   // --- A turn's steps
@@ -232,6 +233,8 @@ class FramedTcp {
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.
+  bool prepare(tcp::Tcb& tcb, Framed& framed, std::uint32_t own);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);
   static void end_lane(const tcp::Tcb& tcb, Framed& framed);
   void over(Context& ctx, tcp::Tcb& tcb, Framed& framed);

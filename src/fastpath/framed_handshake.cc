@@ -102,7 +102,7 @@ void FramedTcp::decide_sending(Context&, Tcb& tcb, Framed& framed) {
   const auto& server = std::get<ServerHandshake>(framed.handshake);
   if (server.writer() == Framing::kPlain) {
     framed.sending = Framed::Mode::kRaw;
-  } else if (server.writer() == Framing::kFramed && tcp::prepare_record(engine_, tcb, sizeof(Magic))) {
+  } else if (server.writer() == Framing::kFramed && prepare(tcb, framed, sizeof(Magic))) {
     tcp::append_record(tcb, server.first_bytes(), 0, 0, true);
     framed.sending = Framed::Mode::kFramed;
   }

@@ -273,6 +273,29 @@ TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
   EXPECT_TRUE(w.receive(1, sent) == text.substr(0, sent));
 }
 
+// With nothing under way no ACK will come that could have it tried again.
+TEST(Framed, RecordWithoutMemory_IsSentOnceThereIsSome) {
+  FramedWorld w(over_tcp());
+  ASSERT_TRUE(w.open());
+  w.run_for(1s);
+  FramedTcp& framed = w.links(0).framed();
+  Memory& memory = w.host(0).memory();
+  for (int round = 0; round < 2; round++) {
+    const auto room = framed.reserve(w.host(0).ctx(), *w.tcb[0], 5);
+    ASSERT_TRUE(room.ok());
+    std::fill_n(room->part[0].begin(), 5, std::byte{'b'});
+    std::vector<void*> blocks;
+    for (std::size_t bytes = std::size_t{1} << 20; bytes != 0; bytes /= 2)
+      while (void* const block = memory.allocate(bytes)) blocks.push_back(block);
+    framed.commit(w.host(0).ctx(), *w.tcb[0], 5, false, false);
+    w.run_for(100ms);
+    EXPECT_EQ(w.links(1).framed().readable(*w.tcb[1]), 0U) << "it had no memory to be sent with";
+    for (void* const block : blocks) memory.release(block);
+    EXPECT_EQ(w.receive(1, 5), "bbbbb");
+    w.run_for(1s);
+  }
+}
+
 TEST(Framed, Idle_CostsOneBlock) {
   FramedWorld w(over_tcp());
   ASSERT_TRUE(w.open());

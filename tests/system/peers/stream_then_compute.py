@@ -48,6 +48,7 @@ if role == "server":
     assert sock.recv(1) == b""
 else:
     sock = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    print("connected", flush=True)
     for number in range(int(sys.argv[5])):
         for piece in list(plan(number)):
             sock.sendall(piece)
