@@ -176,6 +176,11 @@ class FramedTcp {
 
   // --- Receiving
   [[nodiscard]] std::size_t readable(const tcp::Tcb& tcb) const;
+  /// More than is readable can not come before the program reads.
+  [[nodiscard]] static bool is_full(const tcp::Tcb& tcb) {
+    const Framed& framed = of(tcb);
+    return framed.receiving == Framed::Mode::kFramed && framed.lane.is_full();
+  }
   std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes = SIZE_MAX) const;
   void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes);
   [[nodiscard]] bool at_eof(const tcp::Tcb& tcb) const;

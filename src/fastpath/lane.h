@@ -149,6 +149,8 @@ class BasicLane {
   void consume(std::uint64_t bytes);
   [[nodiscard]] std::uint64_t consumed() const { return rcv_; }
   [[nodiscard]] bool at_eof() const { return has(kRxFin) && rcv_ == rx_fin_off_; }
+  /// The peer can send no more before the program reads: a ring, or the window that DATA records have, is full.
+  [[nodiscard]] bool is_full() const;
   /// The peer's direction has its end, read or not.
   [[nodiscard]] bool peer_ended() const { return has(kRxFin); }
   /// The stream offset behind the last urgent byte; 0 if there was none.

@@ -189,6 +189,12 @@ bool BasicLane<Rules>::tcp_credit_due() const {
 }
 
 template <typename Rules>
+bool BasicLane<Rules>::is_full() const {
+  if (rx_path_ == RxPath::kLane) return rx_ring_.is_full();
+  return tcp_ready_ + (tcp_taken_ - tcp_told_) >= tcp_window_ && !tcp_credit_due();
+}
+
+template <typename Rules>
 bool BasicLane<Rules>::has_control() const {
   if (has(kAborted)) return false;
   if (owed_ != 0 || tcp_credit_due()) return true;

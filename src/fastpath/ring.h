@@ -86,6 +86,8 @@ class RingReader {
   }
   /// By what it was told, the writer has room. If it says that it has none, it has not looked.
   [[nodiscard]] bool told_room() const { return placed_ - told_consumed_ < capacity(); }
+  /// The writer has no room, nor will it hear of any before the program reads.
+  [[nodiscard]] bool is_full() const { return placed_ - offered() >= capacity(); }
   /// What to write into the writer's block; from now on it counts as told.
   CreditBlock tell();
 

@@ -46,7 +46,7 @@ std::uint32_t stream_bits(const Socket& socket) {
   if (closed || (receive_ended && send_ended)) bits |= kHangUp;
   if (receive_ended) bits |= kIn | kPeerShut;
   if (!handshaking(state)) {
-    if (stream::readable(*socket.tcb) >= socket.low_water) bits |= kIn;
+    if (stream::has_low_water(*socket.tcb, stream::readable(*socket.tcb), socket.low_water)) bits |= kIn;
     if (send_ended || has_send_room(*socket.tcb)) bits |= kOut;
   }
   if (engine.error(*socket.tcb) != Error::kNone || socket.pending_error != 0) bits |= kError;

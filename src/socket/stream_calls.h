@@ -45,6 +45,10 @@ inline void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->readable(tcb) : tcp_engine().readable(tcb);
 }
+/// Enough for who waits for so much: no more can come before it reads (tcp_epollin_ready() of Linux).
+[[nodiscard]] inline bool has_low_water(const tcp::Tcb& tcb, std::size_t bytes, std::size_t low_water) {
+  return bytes >= low_water || (fastpath::FramedTcp::has(tcb) && fastpath::FramedTcp::is_full(tcb));
+}
 inline std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->peek(tcb, out, bytes) : tcp_engine().peek(tcb, out, bytes);

@@ -53,7 +53,7 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   done_ = static_cast<std::size_t>(r);
   const bool more_may_come =
       tcp_engine().state(*socket_.tcb) == tcp::State::kEstablished && !stream::peer_has_ended(*socket_.tcb);
-  return bytes < target() && more_may_come ? again() : r;
+  return !stream::has_low_water(*socket_.tcb, bytes, target()) && more_may_come ? again() : r;
 }
 
 /// A failure; or fewer than `bytes` were taken, as done_ says, where the sink takes no more.

@@ -89,6 +89,27 @@ TEST(RingReader, WaitingWriter_IsWokenForAQuarterOrAnEmptyRing) {
 }
 
 // A reader that takes a little at a time does not make its writer send as little.
+// Neither where room will be told of by itself, nor where the writer knows of some.
+TEST(RingReader, Full_IsWhereNothingComesUntilTheProgramReads) {
+  RingReader ring;
+  ring.open(12);
+  EXPECT_FALSE(ring.is_full());
+  ASSERT_EQ(ring.place(4095), Reason::kNone);
+  EXPECT_FALSE(ring.is_full());
+  ASSERT_EQ(ring.place(1), Reason::kNone);
+  EXPECT_TRUE(ring.is_full());
+  ring.consume(100);
+  EXPECT_TRUE(ring.is_full()) << "too little to be offered";
+  ring.consume(500);
+  EXPECT_FALSE(ring.is_full()) << "the writer will be told";
+  ring.tell();
+  EXPECT_FALSE(ring.is_full());
+  ASSERT_EQ(ring.place(600), Reason::kNone);
+  EXPECT_TRUE(ring.is_full());
+  ring.consume(4096);
+  EXPECT_FALSE(ring.is_full());
+}
+
 TEST(RingReader, RoomIsOfferedInPiecesWorthAWrite) {
   RingReader ring = reader(kSize);
   ring.consume(1);

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from harness import BUILD, LONG, Side, check, run_named
+from harness import BUILD, LONG, Side, check, free_port, run_named
 from transfers import Transfers, stream_then_compute
 from veth_wire import Bridge, ip
 
@@ -123,6 +123,16 @@ def qp_errors_under_load():
 def stream_whose_writer_computes():
     with rc_side() as side:
         stream_then_compute(side, "rc")
+
+
+@case
+def low_water_beyond_the_ring():
+    """Readers that wait for more than a small ring holds get what it holds."""
+    with rc_side() as side:
+        port, count = free_port(), 60
+        server = side.start_python("server", "low_water.py", "server", side.address, port, count, until="ready")
+        side.python("client", "low_water.py", "client", side.address, port, count, timeout=120)
+        check(side.end(server) == 0, side.output(server))
 
 
 @case
