@@ -62,11 +62,15 @@ struct Rest {
   [[nodiscard]] bool only_ends() const { return tcp.with_data == 0 && packets == 0; }
 };
 
+Rest rest_now(socket::Shard& shard, socket::Guard& guard) {
+  return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
+}
+
 Rest look_at_rest(socket::Shard& shard) {
   socket::Guard guard(shard);
   shard.poll_locked();
   guard.context().flush();
-  return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
+  return rest_now(shard, guard);
 }
 
 /// Nobody acknowledges the last datagrams and RSTs, and what lies in a device that is closed is gone.
@@ -82,13 +86,39 @@ void await_taken(socket::Shard& shard, Instant deadline) {
   }
 }
 
+/// Whether the ports' owner may end: with the lock held it is known that no other process has left anything to deliver,
+/// and one that does so later knows that nobody will.
+bool leave_to_kin(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  if (!rest_now(shard, guard).nothing()) return false;
+  shard.wires().leaving.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+/// True: what this process has left is its own to deliver, as the ports are. An owner that lives does it, unless it
+/// ends itself or has ended: then this process's progress thread takes them over, or another's.
+bool has_ports(Process& p, Instant deadline) {
+  constexpr timespec kLook{0, 1'000'000};
+  const auto own = [&p] { return p.ports.opened() && !p.ports.following(); };
+  const auto left_alone = [&p] {
+    socket::Guard guard(p.shard);
+    const socket::Wires& wires = p.shard.wires();
+    const bool opening = wires.owner_slot() == p.shard.family().slot();
+    const bool left = wires.leaving.load(std::memory_order_relaxed) || !p.ports.owner_lives(p.shard);
+    return (opening || left) && !rest_now(p.shard, guard).nothing();
+  };
+  while (!own() && !p.ports.failed() && left_alone() && p.clock.now() < deadline)
+    socket::kernel->ppoll(nullptr, 0, &kLook, nullptr);
+  return own();
+}
+
 }  // namespace
 
 void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
-  if (!p.ports.opened() || p.ports.following()) return p.shard.await_steering();  // an owner that lives delivers it
-  const bool last = !socket::has_kin();  // else another process of the family answers from here on
   const Instant deadline = p.clock.now() + p.config.exit_linger;
+  if (!has_ports(p, deadline)) return p.shard.await_steering();
+  const bool last = !socket::has_kin();  // else another process of the family answers from here on
   Instant latest = deadline;
   for (;;) {
     const Rest rest = look_at_rest(p.shard);
@@ -96,7 +126,7 @@ void deliver_rest(Process& p) {
     if (rest.only_ends() && !p.ports.any_link_is_up()) return;
     if (rest.nothing()) {
       latest = std::min(latest, p.clock.now() + kForThePeersEnd);
-      if (!last || rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;
+      if (last ? rest.tcp.half_closed == 0 || p.clock.now() >= latest : leave_to_kin(p.shard)) break;
     } else if (p.clock.now() >= deadline) {
       BYPASS_LOG_WARN(
           "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "
@@ -106,7 +136,11 @@ void deliver_rest(Process& p) {
     }
     sleep_on_wire(p.shard, rest.nothing() ? latest : deadline);
   }
-  if (!last) return;
+  if (!last) {
+    const socket::Guard guard(p.shard);
+    p.shard.wires().leaving.store(true, std::memory_order_relaxed);
+    return;
+  }
   {
     socket::Guard guard(p.shard);
     p.shard.stack().tcp().abort_orphans(guard.context());

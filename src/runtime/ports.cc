@@ -170,6 +170,7 @@ bool PortSet::claim(socket::Shard& shard) {
   socket::Wires& wires = shard.wires();
   socket::Family& family = shard.family();
   if (owner_lives(shard)) return false;  // what the dead referred to is given up when there is a wire to say so on
+  wires.leaving.store(false, std::memory_order_relaxed);
   wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
   wires.open.store(false, std::memory_order_relaxed);
   tell_openings(wires);

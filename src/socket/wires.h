@@ -52,6 +52,7 @@ struct Wires {
   std::atomic<std::uint64_t> owner;     // slot + 1 and incarnation; 0: nobody's
   std::atomic<std::uint32_t> openings;  // a futex: counts what happens to `owner` and `open`
   std::atomic<bool> open;               // the owner's ports are open, and `caps` and `macs` are theirs
+  std::atomic<bool> leaving;            // the owner ends, and delivers nothing of what is written from here on
   std::atomic<std::uint32_t> members;   // processes beside the first; above 0 payload must lie in the arena
   std::atomic<std::int64_t> polled;     // when the owner last did
   std::atomic<bool> frames_left;        // some ring holds something, or flows are noted that no device was told of

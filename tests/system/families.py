@@ -489,4 +489,15 @@ def owner_killed(side):
     return [len(killed), side.output(client).splitlines()[-1]]
 
 
+@scenario("vhost", "virtio", "rc", "shm")
+def orphaned_writer(side):
+    """A writer ends at its fork, and its child once it has written the rest: nobody has the wire yet to deliver it with."""
+    port, count = free_port(), 100 if LONG else 12
+    server = side.start_python("server", "orphaned_writer.py", "server", side.address, port, until="ready")
+    for number in range(count):
+        side.python("client", "orphaned_writer.py", "client", side.address, port, number)
+        side.until(lambda: side.output(server).count("stream") == number + 1, "the stream has ended", 30)
+    return sorted(side.output(server).splitlines())
+
+
 run_named(SCENARIOS, "same on both sides")
