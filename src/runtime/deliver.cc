@@ -107,7 +107,8 @@ bool has_ports(Process& p, Instant deadline) {
     const bool left = wires.leaving.load(std::memory_order_relaxed) || !p.ports.owner_lives(p.shard);
     return (opening || left) && !rest_now(p.shard, guard).nothing();
   };
-  while (!own() && !p.ports.failed() && left_alone() && p.clock.now() < deadline)
+  const auto may_come = [&p] { return p.progress.runs() && !p.ports.failed(); };
+  while (!own() && may_come() && left_alone() && p.clock.now() < deadline)
     socket::kernel->ppoll(nullptr, 0, &kLook, nullptr);
   return own();
 }
