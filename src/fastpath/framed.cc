@@ -291,8 +291,7 @@ bool FramedTcp::refill(Context& ctx, Tcb& tcb) {
   if (framed.sending != Mode::kFramed || framed.revert_owed) return false;
   const std::uint64_t ready = framed.lane.data_ready(), unsent = tcb.unsent();
   if (ready == 0 || (unsent != 0 && unsent + ready < tcb.mss)) return false;
-  if (prepare(tcb, framed, kMaxControl)) return send_record(tcb, framed, kMaxData);
-  framed.dry = false;
+  if (tcp::prepare_record(engine_, tcb, kMaxControl)) return send_record(tcb, framed, kMaxData);
   tcp::set_deadline(engine_, ctx, tcb, std::min(tcb.overlay->deadline, ctx.now + kDryRetry));
   return false;
 }

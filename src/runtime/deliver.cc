@@ -66,11 +66,15 @@ Rest rest_now(socket::Shard& shard, socket::Guard& guard) {
   return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
 }
 
-Rest look_at_rest(socket::Shard& shard) {
+/// `last`: no other process of the family remains. Else, where there is nothing, this was the last look at what others
+/// leave behind: who does so later knows that nobody will deliver it.
+Rest look_at_rest(socket::Shard& shard, bool last) {
   socket::Guard guard(shard);
   shard.poll_locked();
   guard.context().flush();
-  return rest_now(shard, guard);
+  const Rest rest = rest_now(shard, guard);
+  if (!last && rest.nothing()) shard.wires().leaving.store(true, std::memory_order_relaxed);
+  return rest;
 }
 
 /// Nobody acknowledges the last datagrams and RSTs, and what lies in a device that is closed is gone.
@@ -84,15 +88,6 @@ void await_taken(socket::Shard& shard, Instant deadline) {
     if (shard.clock().now() >= deadline) return;
     sleep_on_wire(shard, deadline);
   }
-}
-
-/// Whether the ports' owner may end: with the lock held it is known that no other process has left anything to deliver,
-/// and one that does so later knows that nobody will.
-bool leave_to_kin(socket::Shard& shard) {
-  socket::Guard guard(shard);
-  if (!rest_now(shard, guard).nothing()) return false;
-  shard.wires().leaving.store(true, std::memory_order_relaxed);
-  return true;
 }
 
 /// True: what this process has left is its own to deliver, as the ports are. An owner that lives does it, unless it
@@ -122,12 +117,12 @@ void deliver_rest(Process& p) {
   const bool last = !socket::has_kin();  // else another process of the family answers from here on
   Instant latest = deadline;
   for (;;) {
-    const Rest rest = look_at_rest(p.shard);
+    const Rest rest = look_at_rest(p.shard, last);
     // With the other end of every wire gone, nobody is left who could want our FIN.
     if (rest.only_ends() && !p.ports.any_link_is_up()) return;
     if (rest.nothing()) {
       latest = std::min(latest, p.clock.now() + kForThePeersEnd);
-      if (last ? rest.tcp.half_closed == 0 || p.clock.now() >= latest : leave_to_kin(p.shard)) break;
+      if (!last || rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;
     } else if (p.clock.now() >= deadline) {
       BYPASS_LOG_WARN(
           "exit: after the time of exit_linger %zu connection(s) still had unacknowledged data, %zu an "

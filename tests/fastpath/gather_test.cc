@@ -1,6 +1,8 @@
 // Writes of a program that is far ahead of its reader: what of them waits for more, and what ends the wait.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "fastpath/lane.h"
@@ -160,47 +162,41 @@ TEST_F(GatherTest, WriteAtOnce_FindsWhatWasGathered) {
 
 // --- A connection
 
-/// Writes of `kWrite` bytes while the peer does not look: the messages that they become.
-std::uint64_t burst(PeerWorld& world, PeerWorld::Connection& c, std::size_t count) {
-  const std::vector<std::byte> bytes(kWrite, std::byte{7});
-  const std::uint64_t before = world.yard.newest->posted();
-  world.stopped[1] = true;
-  for (std::size_t i = 0; i < count; i++) {
-    EXPECT_EQ(world.write(c, 0, bytes), kWrite);
-    world.run_for(1us);
-  }
-  world.stopped[1] = false;
-  return world.yard.newest->posted() - before;
-}
-
-/// A connection that has sent more than an answer, all of which has come: a stream, whose next writes would be held.
+/// A connection that has sent `before` bytes, all of which have come. By default that is more than an answer: a stream,
+/// whose next writes would be held.
 struct StreamWorld {
-  StreamWorld() : c(world.open()) {
+  explicit StreamWorld(std::size_t before = 700'000) : c(world.open()) {
     EXPECT_TRUE(world.reach_lane(c));
-    while (sent < kStream) write(kWrite), take_all();
+    while (sent < before) write(kWrite), take_all();
   }
   void write(std::size_t size) {
     const std::vector<std::byte> bytes(size, std::byte{7});
-    sent += world.write(c, 0, bytes);
+    EXPECT_EQ(world.write(c, 0, bytes), size);
+    sent += size;
   }
   void take_all() {
     EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; }));
   }
-  /// The peer does not look meanwhile; whether bytes of a write have stayed behind.
-  bool holds_of(std::initializer_list<std::size_t> writes) {
+  /// Writes while the peer does not look; `after` each of them.
+  void burst(
+      std::span<const std::size_t> writes, const std::function<void()>& after = [] {}) {
     world.stopped[1] = true;
-    bool any = false;
     for (const std::size_t size : writes) {
       write(size);
       world.run_for(1us);
-      any = any || lane().next_offset() != lane().end();
+      after();
     }
     world.stopped[1] = false;
+  }
+  /// Whether bytes of a write have stayed behind.
+  bool holds_of(const std::vector<std::size_t>& writes) {
+    bool any = false;
+    burst(writes, [&] { any = any || lane().next_offset() != lane().end(); });
     return any;
   }
+  [[nodiscard]] std::uint64_t messages() const { return world.yard.newest->posted(); }
   Lane& lane() { return world.framed(c, 0)->lane; }
 
-  static constexpr std::size_t kStream = 700'000;
   PeerWorld world{1, 8U << 20};
   PeerWorld::Connection& c;
   std::size_t sent = 0, arrived = 0;
@@ -239,14 +235,11 @@ TEST(Gathering, NoMessageIsMoreThanATurn) {
   StreamWorld w;
   const std::size_t writes = w.world.short_writes;
   for (const std::size_t size : {5000U, 12'000U, 16'000U}) {
-    w.world.stopped[1] = true;
-    for (int i = 0; i < 30; i++) {
-      const std::uint64_t messages = w.world.yard.newest->posted(), before = w.lane().next_offset();
-      w.write(size);
-      w.world.run_for(1us);
-      EXPECT_LE(w.lane().next_offset() - before, (w.world.yard.newest->posted() - messages) * LinkEnd::kQuantum);
-    }
-    w.world.stopped[1] = false;
+    std::uint64_t messages = w.messages(), before = w.lane().next_offset();
+    w.burst(std::vector<std::size_t>(30, size), [&] {
+      EXPECT_LE(w.lane().next_offset() - before, (w.messages() - messages) * LinkEnd::kQuantum);
+      messages = w.messages(), before = w.lane().next_offset();
+    });
     w.take_all();
   }
   EXPECT_GT(w.world.short_writes, writes);
@@ -263,28 +256,23 @@ TEST(Gathering, HeldBytes_AreToBeLookedAfter) {
 
 TEST(Gathering, StreamOfOneWhoIsFarAhead_TakesFewMessagesAndLeavesNothingBehind) {
   constexpr std::size_t kCount = 40;
-  PeerWorld world(1, 8U << 20);
-  PeerWorld::Connection& c = world.open();
-  ASSERT_TRUE(world.reach_lane(c));
-  std::size_t sent = 0, arrived = 0;
-  const auto take_all = [&] {
-    sent += kCount * kWrite;
-    return world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; });
+  StreamWorld w(0);
+  const auto messages_of_a_burst = [&] {
+    const std::uint64_t before = w.messages();
+    w.burst(std::vector<std::size_t>(kCount, kWrite));
+    const std::uint64_t messages = w.messages() - before;
+    w.take_all();  // nobody calls any more, and all comes
+    return messages;
   };
-  for (int i = 0; i < 3; i++) {
-    EXPECT_EQ(burst(world, c, kCount), kCount) << "no more than an answer may have";
-    ASSERT_TRUE(take_all());
-  }
+  for (int i = 0; i < 3; i++) EXPECT_EQ(messages_of_a_burst(), kCount) << "no more than an answer may have";
   for (int i = 0; i < 6; i++) {
-    const std::uint64_t messages = burst(world, c, kCount);
-    ASSERT_TRUE(take_all()) << "nobody calls any more, and all comes";
+    const std::uint64_t messages = messages_of_a_burst();
     if (i == 0) continue;  // not a stream yet, at its beginning
     EXPECT_LE(messages, kAhead / kWrite + (kCount - kAhead / kWrite) / (kMost / kWrite) + 1) << i;
   }
   // It reads: what it writes now is an answer.
-  ASSERT_TRUE(world.transfer(c, 1, 100));
-  EXPECT_EQ(burst(world, c, kCount), kCount);
-  EXPECT_TRUE(take_all());
+  ASSERT_TRUE(w.world.transfer(w.c, 1, 100));
+  EXPECT_EQ(messages_of_a_burst(), kCount);
 }
 
 }  // namespace
