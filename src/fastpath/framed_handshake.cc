@@ -22,7 +22,9 @@ std::size_t FramedTcp::add_option(Tcb& tcb, bool syn_ack, unsigned attempt, std:
 }
 
 void FramedTcp::see_option(Tcb& tcb, bool syn_ack, const SynOption& option) {
-  if (tcb.has(tcp::kPassive) == syn_ack || has(tcb) || !links_.wanted(tcb, &option)) return;
+  if (tcb.has(tcp::kPassive) == syn_ack || has(tcb)) return;
+  tcb.set(tcp::kOptionSeen);
+  if (!links_.wanted(tcb, &option)) return;
   std::array<std::byte, tcp::kMaxOptionBytes> scratch;
   ClientHandshake client(config_.handshake);
   ServerHandshake server(config_.handshake);

@@ -101,30 +101,38 @@ bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   if (!is_neighbour(path)) return false;
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (theirs == nullptr) return roce || shm;
-  const bool both_shm = shm && (theirs->capabilities & kCapShm) != 0;
+  const bool their_roce = (theirs->capabilities & kCapRoce) != 0, their_shm = (theirs->capabilities & kCapShm) != 0;
+  const bool both_shm = shm && their_shm;
+  if (roce && !their_roce) tell(Mover::kRc, path, path.remote, Reason::kNotThere);
+  if (shm && !their_shm && !(roce && their_roce)) tell(Mover::kShm, path, path.remote, Reason::kNotThere);
   if (both_shm && !at_our_place(theirs->tag)) tell_place(tcb, theirs->tag);
-  return (roce && (theirs->capabilities & kCapRoce) != 0) || (both_shm && at_our_place(theirs->tag));
+  return (roce && their_roce) || (both_shm && at_our_place(theirs->tag));
 }
 
 /// That another host shares no memory needs no word.
 void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
   if (config_.place != 0 && (tag ^ table_->tag) >> (32 - kHostBits) == 0)
-    tell_none(tcb, Mover::kShm, Reason::kElsewhere);
+    tell(Mover::kShm, tcb.path, tcb.path.remote, Reason::kElsewhere);
 }
 
-/// Where RDMA is to be had, one would look for it.
+/// What there is not at either end, as far as it is known.
 void PeerLinks::on_plain(const Tcb& tcb) {
-  if (!table_->makes(Mover::kRc, tcb.path.port) || !is_neighbour(tcb.path)) return;
-  tell_none(tcb, Mover::kRc, Reason::kNotOffered);
+  const Path& path = tcb.path;
+  if (path.neighbour == Path::kLooped) return tell(Mover::kShm, path, path.remote, Reason::kOneFamily);
+  if (!is_neighbour(path)) return tell(Mover::kRc, path, path.next_hop, Reason::kBehindRouter);
+  const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
+  if (!roce) tell(Mover::kRc, path, {}, Reason::kNotHere);
+  if (!shm) tell(Mover::kShm, path, {}, Reason::kNotHere);
+  if ((roce || shm) && !tcb.has(tcp::kOptionSeen))
+    tell(roce ? Mover::kRc : Mover::kShm, path, path.remote, Reason::kNotOffered);
 }
 
-/// What keeps a neighbour's connections from a link is noted once, and not for each of them.
-void PeerLinks::tell_none(const Tcb& tcb, Mover mover, Reason why) {
-  const Told now{tcb.path.remote, mover};
-  if (std::find(told_.begin(), told_.end(), now) != told_.end()) return;
-  told_[next_told_++ % told_.size()] = now;
+void PeerLinks::tell(Mover mover, const Path& path, const IpAddress& whom, Reason why) {
+  const std::optional<IpAddress> news = told_.add({whom, path.port, mover, why});
+  if (!news) return;
   PeerLink link;
-  link.peer = now.peer;
+  link.peer = *news;
+  link.port = path.port;
   link.mover = mover;
   link.stage = Stage::kRefused;
   link.reason = why;
@@ -146,6 +154,8 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
     note_detached(*link, framed);
     // The peer knows no such link any more.
     if (lane.declined() == Reason::kLinkError && lane.opens()) fail(*link, Reason::kPeerLinkDown);
+    if (lane.declined() == Reason::kNoMemory && lane.opens())
+      tell(link->mover, tcb.path, link->peer, Reason::kLanesTaken);
     link = nullptr;
   }
   if (link == nullptr) {
@@ -215,6 +225,7 @@ bool PeerLinks::list(PeerLink& link, Tcb& tcb, Framed& framed, LaneAddress& addr
   const auto free = std::find_if(link.free.begin(), link.free.end(), [](std::uint16_t n) { return n != kNoLane; });
   if (free == link.free.end()) {
     link.unmet++;
+    tell(link.mover, tcb.path, link.peer, Reason::kLanesTaken);
     return false;
   }
   const std::uint16_t number = *free;

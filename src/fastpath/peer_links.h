@@ -28,6 +28,7 @@
 #include "fastpath/framed.h"
 #include "fastpath/link_device.h"
 #include "fastpath/peer_link.h"
+#include "fastpath/told.h"
 #include "stack/memory.h"
 
 namespace bypass::fastpath {
@@ -43,7 +44,8 @@ class PeerLinks final : public Links {
     /// Where memory may be shared: kPlaceBits, of which the upper kHostBits are the host's and the others those of a
     /// run directory there. Equal ones may be another's by chance; who asks is then refused. 0: not known.
     std::uint32_t place = 0;
-    /// A link is up, was not made, or has failed: its stage and reason. May be null.
+    /// A link is up, was not made, or has failed: its stage and reason; or, with kRefused, there is no reason to ask
+    /// for one, its peer being nobody in particular where that has to do with none. May be null.
     void (*note)(const PeerLink& link) = nullptr;
   };
 
@@ -156,7 +158,9 @@ class PeerLinks final : public Links {
     return config_.place != 0 && tag >> (32 - kPlaceBits) == config_.place;
   }
   void tell_place(const tcp::Tcb& tcb, std::uint32_t tag);
-  void tell_none(const tcp::Tcb& tcb, Mover mover, Reason why);
+  /// Notes why there is no link to somebody (or to nobody in particular), as if it had been refused: once, and not for
+  /// each connection.
+  void tell(Mover mover, const Path& path, const IpAddress& whom, Reason why);
   [[nodiscard]] LinkDevice* device_of(std::uint16_t port, Mover mover) const;
   [[nodiscard]] LinkDevice* device_of(const PeerLink& link) const { return device_of(link.port, link.mover); }
   LinkDevice* choose(const PeerLink& link, std::uint8_t& choice) const;
@@ -230,13 +234,7 @@ class PeerLinks final : public Links {
   std::uint32_t changes_ = 0;
   Instant looked_{};  // when devices were last asked
   Instant next_ = kNever;
-  struct Told {
-    IpAddress peer;
-    Mover mover{};
-    friend bool operator==(const Told&, const Told&) = default;
-  };
-  std::array<Told, 16> told_{};  // of whom it was noted last that there is no link to them
-  std::size_t next_told_ = 0;
+  Told told_;
   bool owner_ = false;
   std::atomic<bool> held_{false};
   // Of a glance()

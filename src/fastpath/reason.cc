@@ -55,7 +55,17 @@ const char* to_string(Reason reason) {
     case Reason::kNoSharedMemory:
       return "no memory to share with the peer";
     case Reason::kNotOffered:
-      return "no word of one from the peer: not on libbypass, or without an RDMA device (BYPASS_RDMA)";
+      return "no word of a faster path from the peer";
+    case Reason::kNotHere:
+      return "there is no device for it here";
+    case Reason::kNotThere:
+      return "the peer has none, or is told not to use it (BYPASS_RDMA, BYPASS_LOCAL)";
+    case Reason::kBehindRouter:
+      return "peers behind this router are not asked: only those of the port's own subnets are";
+    case Reason::kOneFamily:
+      return "both ends are this process's or its family's, whose own stack carries them";
+    case Reason::kLanesTaken:
+      return "all of the link's lanes are taken";
   }
   return "unknown";
 }

@@ -36,9 +36,16 @@ enum class Reason : std::uint8_t {
   kElsewhere,       // the peer does not have our run directory, or we not the peer's: another host, or a container's
   kOtherUser,       // the peer is another user's process
   kNoSharedMemory,  // no socket, descriptor or memory for what two processes share
-  kNotOffered,      // no word of one from the peer in SYN or SYN-ACK
+  // No link was asked for
+  kNotOffered,    // no word of one from the peer in SYN or SYN-ACK
+  kNotHere,       // we have no device for it
+  kNotThere,      // the peer has spoken, and has none
+  kBehindRouter,  // the peer is not of the port's own subnets
+  kOneFamily,     // both ends are connections of one stack
+  // A link has no more lanes
+  kLanesTaken,
 };
-inline constexpr Reason kLastReason = Reason::kNotOffered;
+inline constexpr Reason kLastReason = Reason::kLanesTaken;
 
 const char* to_string(Reason reason);
 

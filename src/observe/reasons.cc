@@ -52,8 +52,11 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "(BYPASS_LOCAL_AFTER), or its other end has refused"},
     {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
     {"peer_plain",
-     "the other end of a connection within the host is not on libbypass, or as another user or with another "
-     "BYPASS_RUN_DIR"},
+     "the other end of a connection is not on libbypass, or as another user, with another BYPASS_RUN_DIR, or without "
+     "an RDMA device of its own (BYPASS_RDMA)"},
+    {"no_lane",
+     "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
+     "(BYPASS_MEMORY)"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

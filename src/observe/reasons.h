@@ -46,6 +46,7 @@ enum class Reason : std::uint16_t {
   kLocalAfter,
   kLinkDown,
   kPeerPlain,
+  kNoLane,
   kCount,
 };
 

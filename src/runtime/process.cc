@@ -22,6 +22,7 @@
 #include "runtime/decide.h"
 #include "runtime/host.h"
 #include "runtime/inside.h"
+#include "runtime/link_words.h"
 #include "runtime/log.h"
 #include "runtime/place_number.h"
 #include "runtime/ports.h"
@@ -265,6 +266,7 @@ void fill_environment(Process& p) {
   e.need_wire = need_wire;
   e.routes_to = routes_to;
   e.record_why = record_why;
+  e.record_why_at = record_why;
   e.spin = p.config.spin == kForever ? Duration(-1) : p.config.spin;
   e.yield = p.config.yield == kForever ? Duration(-1) : p.config.yield;
   e.kernel_poll = p.config.kernel_poll;
@@ -295,28 +297,18 @@ std::uint64_t random_number() {
 
 /// With the shard's lock held, at most some times a second.
 void note_link(const fastpath::PeerLink& link) {
-  using Stage = fastpath::PeerLink::Stage;
-  const auto address = to_text(link.peer);
-  const bool shm = link.mover == fastpath::Mover::kShm;
-  const char* const what = shm ? "shared memory with" : "RDMA connection to";
-  if (link.stage == Stage::kUp) {
-    BYPASS_LOG_INFO("%s %s is up", what, address.c_str());
-    return;
-  }
-  const char* const why = fastpath::to_string(link.reason);
-  const bool lost = link.stage == Stage::kEnding;
-  BYPASS_LOG_INFO("%s %s %s: %s", what, address.c_str(), lost ? "is lost" : "was not made", why);
-  const Reason of_rdma = lost ? Reason::kRdmaLost : Reason::kNoRdma;
-  const Reason of_shm = lost ? Reason::kShmLinkLost : Reason::kNoShmLink;
-  g_process->region.why(shm ? of_shm : of_rdma, -1, IPPROTO_TCP, {link.peer, 0}, why);
+  const LinkWord word = word_of(link, g_process->config, g_process->ports);
+  BYPASS_LOG_INFO("%s", word.log.c_str());
+  if (word.reason != Reason::kNone)
+    g_process->region.why(word.reason, -1, IPPROTO_TCP, {link.peer, 0}, word.detail.c_str());
 }
 
-/// Before any connection: each of them is asked whether it may be framed.
+/// Before any connection: each of them is asked whether it may be framed, or why not.
 void prepare_links(Process& p, Stack& stack, Memory& memory) {
+  if (p.config.ports.empty()) return;
   const auto wants = [&p](const PortConfig& port) { return p.config.wants_links(port); };
   const bool rdma = std::any_of(p.config.ports.begin(), p.config.ports.end(), wants);
-  const bool shm = !p.config.ports.empty() && p.place != 0;
-  if (!rdma && !shm) return;
+  const bool shm = p.place != 0;
   fastpath::PeerLinks::Config config;
   config.capabilities = static_cast<std::uint8_t>((rdma ? fastpath::kCapRoce : 0) | (shm ? fastpath::kCapShm : 0));
   config.place = shm ? p.place : 0;
@@ -507,7 +499,11 @@ void record_why(int fd, unsigned reason, const char* detail) {
 }
 
 void record_why(int fd, unsigned reason, const Endpoint& address, const char* detail) {
-  if (g_process != nullptr) g_process->region.why(static_cast<Reason>(reason), fd, 0, address, detail);
+  if (g_process == nullptr) return;
+  int protocol = 0;
+  socklen_t length = sizeof protocol;
+  if (fd >= 0) socket::kernel->getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
+  g_process->region.why(static_cast<Reason>(reason), fd, static_cast<std::uint8_t>(protocol), address, detail);
 }
 
 }  // namespace bypass::runtime

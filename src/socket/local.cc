@@ -136,9 +136,11 @@ bool is_in_kernel(const File& file) {
 
 namespace {
 
-void tell_refusal(int fd, const char* detail) {
-  if (environment.record_why != nullptr)
-    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), detail);
+/// Under the listener's address: the other one is each connection's own.
+void tell_refusal(int fd, bool client, const char* detail) {
+  if (environment.record_why_at == nullptr) return;
+  const Endpoint address = client ? kernel_peer(fd) : kernel_name(fd);
+  environment.record_why_at(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), address, detail);
 }
 
 /// Where it is to be watched now: a listener becomes a channel. The same number may be another one's by now.
@@ -152,7 +154,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   LocalEnd& end = end_of(socket);
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, "another process has it, too");
+    return tell_refusal(fd, end.client, "another process has it, too");
   }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);
@@ -178,7 +180,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   if (state == State::kRefused || !alone) {
     end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
     const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
-    if (!again) tell_refusal(link.tcp, alone ? shm::to_string(end.refusal) : "another process has it, too");
+    if (!again) tell_refusal(link.tcp, end.client, alone ? shm::to_string(end.refusal) : "another process has it, too");
     if (!again) local_counts.refused++;
     drop_local_link(link);
     end.stage = again ? Stage::kLooking : Stage::kOver;

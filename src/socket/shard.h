@@ -288,6 +288,7 @@ struct Environment {
   Decision (*routes_to)(const sockaddr* remote) = nullptr;
   /// Why something was left to the kernel, for `bypass why`.
   void (*record_why)(int fd, unsigned reason, const char* detail) = nullptr;
+  void (*record_why_at)(int fd, unsigned reason, const Endpoint& address, const char* detail) = nullptr;
   Duration spin{};                                    // how long a wait polls without yielding
   Duration yield{};                                   // then with sched_yield between polls; negative: for ever
   Duration kernel_poll{};                             // how often kernel descriptors of a busy mixed set are looked at

@@ -1,7 +1,12 @@
 // PeerLinks with several devices: which of them makes the link to whom, and who is framed at all.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
 #include "fastpath/peer_world.h"
+#include "fastpath/told.h"
 
 namespace bypass::fastpath::test {
 namespace {
@@ -42,6 +47,28 @@ struct TwoDevices {
   std::array<SimDevice, 2> devices{SimDevice(near, 0), SimDevice(near, 1)};
   PeerWorld world;
 };
+
+/// What either host has said of why it makes no links, whichever was first.
+void expect_notes(std::vector<std::tuple<IpAddress, Mover, Reason>> expected) {
+  std::vector<std::tuple<IpAddress, Mover, Reason>> notes;
+  for (const PeerWorld::Note& note : PeerWorld::notes) {
+    EXPECT_EQ(note.stage, Stage::kRefused);
+    notes.emplace_back(note.peer, note.mover, note.reason);
+  }
+  std::sort(expected.begin(), expected.end());
+  std::sort(notes.begin(), notes.end());
+  EXPECT_EQ(notes, expected);
+}
+
+/// Connections from host 0 to host 1, which have devices as `capabilities` say.
+void open_some(PeerWorld& world, std::array<std::uint8_t, 2> capabilities) {
+  for (std::size_t i = 0; i < 2; i++) {
+    world.has_cables[i] = (capabilities[i] & kCapRoce) != 0;
+    world.links(i).drop_devices(world.host(i).ctx()), world.begin_ownership(i);
+  }
+  for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*world.open().tcb[0]));
+  world.run_for(1ms);
+}
 
 TEST(PeerLinksDevices, FirstThatCan_MakesTheLink) {
   TwoDevices two(kOneHost);
@@ -126,7 +153,10 @@ TEST(PeerLinksDevices, OnlySharedMemoryAndAnotherHost_IsPlainTcpFromTheFirstByte
   EXPECT_FALSE(FramedTcp::has(*c.tcb[0]));
   EXPECT_FALSE(FramedTcp::has(*c.tcb[1]));
   EXPECT_TRUE(two.world.transfer(c, 0, 50'000));
-  EXPECT_TRUE(PeerWorld::notes.empty()) << "that another host shares no memory is no news";
+  // That another host shares no memory is no news to who knows it.
+  expect_notes({{two.world.host(1).address(), Mover::kShm, Reason::kNotOffered},
+                {{}, Mover::kRc, Reason::kNotHere},
+                {{}, Mover::kRc, Reason::kNotHere}});
 }
 
 TEST(PeerLinksDevices, OneEndHasOnlySharedMemory_AnotherHost_IsPlainTcp) {
@@ -141,21 +171,39 @@ TEST(PeerLinksDevices, OneEndHasOnlySharedMemory_AnotherHost_IsPlainTcp) {
   }
 }
 
-TEST(PeerLinksDevices, PeerWithoutRdma_IsNotedOnceByWhoHasIt) {
+TEST(PeerLinksDevices, PeerWithoutAnyDevice_IsNotedOnce) {
   for (std::size_t poor = 0; poor < 2; poor++) {
-    std::array<std::uint8_t, 2> capabilities{PeerWorld::kBoth, PeerWorld::kBoth};
-    capabilities[poor] = kCapShm;
+    std::array<std::uint8_t, 2> capabilities{kCapRoce, kCapRoce};
+    capabilities[poor] = 0;
     PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, capabilities);
-    world.has_cables[poor] = false;
-    for (std::size_t i = 0; i < 2; i++) world.links(i).drop_devices(world.host(i).ctx()), world.begin_ownership(i);
-    for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*world.open().tcb[0]));
-    world.run_for(1ms);
-    ASSERT_EQ(PeerWorld::notes.size(), 1U) << poor;
-    const PeerWorld::Note& note = PeerWorld::notes[0];
-    EXPECT_EQ(note.peer, world.host(poor).address());
-    EXPECT_EQ(note.mover, Mover::kRc);
-    EXPECT_EQ(note.reason, Reason::kNotOffered);
+    open_some(world, capabilities);
+    // Who has one has no shared memory, and hears nothing; who has none knows that much.
+    expect_notes({{world.host(poor).address(), Mover::kRc, Reason::kNotOffered},
+                  {{}, Mover::kShm, Reason::kNotHere},
+                  {{}, Mover::kRc, Reason::kNotHere},
+                  {{}, Mover::kShm, Reason::kNotHere}});
   }
+}
+
+TEST(PeerLinksDevices, ClientWithoutRdma_OffersSharedMemory_IsNotedByWhoHasRdma) {
+  PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, {kCapShm, PeerWorld::kBoth});
+  CableYard near;
+  near.mover = Mover::kShm;
+  SimDevice client(near, 0), server(near, 1);
+  world.prefer(0, client), world.prefer(1, server);
+  open_some(world, {kCapShm, PeerWorld::kBoth});
+  expect_notes({{world.host(0).address(), Mover::kRc, Reason::kNotThere},
+                {{}, Mover::kRc, Reason::kNotHere},
+                {world.host(1).address(), Mover::kShm, Reason::kNotOffered}});
+}
+
+TEST(PeerLinksDevices, NoDeviceAtEitherEnd_IsNotedByBoth) {
+  PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, {0, 0});
+  open_some(world, {0, 0});
+  expect_notes({{{}, Mover::kRc, Reason::kNotHere},
+                {{}, Mover::kShm, Reason::kNotHere},
+                {{}, Mover::kRc, Reason::kNotHere},
+                {{}, Mover::kShm, Reason::kNotHere}});
 }
 
 TEST(PeerLinksDevices, NeighbourWithAnotherRunDirectory_IsPlainTcpAndNotedOnce) {
@@ -163,11 +211,35 @@ TEST(PeerLinksDevices, NeighbourWithAnotherRunDirectory_IsPlainTcpAndNotedOnce) 
   two.world.has_cables = {false, false};
   two.prefer(0), two.prefer(1);
   for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*two.world.open().tcb[0]));
-  ASSERT_EQ(PeerWorld::notes.size(), 1U);
-  EXPECT_EQ(PeerWorld::notes[0].peer, two.world.host(0).address());
-  EXPECT_EQ(PeerWorld::notes[0].mover, Mover::kShm);
-  EXPECT_EQ(PeerWorld::notes[0].stage, Stage::kRefused);
-  EXPECT_EQ(PeerWorld::notes[0].reason, Reason::kElsewhere);
+  two.world.run_for(1ms);
+  expect_notes({{two.world.host(0).address(), Mover::kShm, Reason::kElsewhere},
+                {two.world.host(1).address(), Mover::kShm, Reason::kNotOffered},
+                {{}, Mover::kRc, Reason::kNotHere},
+                {{}, Mover::kRc, Reason::kNotHere}});
+}
+
+TEST(Told, EachPeerOnce_ManyTogether) {
+  Told told;
+  const auto add = [&told](unsigned last, Mover mover = Mover::kRc, Reason why = Reason::kNotOffered) {
+    return told.add({IpAddress::from_v4(0x0a090000 + last), 0, mover, why});
+  };
+  for (unsigned i = 1; i <= Told::kMostPeers; i++) {
+    EXPECT_EQ(add(i), IpAddress::from_v4(0x0a090000 + i));
+    EXPECT_FALSE(add(i));
+  }
+  EXPECT_EQ(add(200), IpAddress()) << "one line for all others";
+  EXPECT_FALSE(add(200));
+  EXPECT_FALSE(add(201));
+  EXPECT_TRUE(add(200, Mover::kShm)) << "of another mover";
+  EXPECT_TRUE(add(200, Mover::kRc, Reason::kNotThere)) << "of another reason";
+}
+
+TEST(Told, NobodyInParticular_IsToldOfEachPort) {
+  Told told;
+  for (std::uint16_t port = 0; port < 16; port++) {
+    EXPECT_EQ(told.add({{}, port, Mover::kRc, Reason::kNotHere}), IpAddress());
+    EXPECT_FALSE(told.add({{}, port, Mover::kRc, Reason::kNotHere}));
+  }
 }
 
 TEST(PeerLinksDevices, HostThatDoesNotKnowWhereItIs_SharesNothing) {

@@ -343,6 +343,8 @@ TEST(PeerLinks, MoreConnectionsThanLanes_TheRestStaysOnTcp) {
     on_lanes += world.on_lane(*c) ? 1 : 0;
   }
   EXPECT_EQ(on_lanes, layout.lanes());
+  const auto tells = [](const PeerWorld::Note& note) { return note.reason == Reason::kLanesTaken; };
+  EXPECT_EQ(std::count_if(PeerWorld::notes.begin(), PeerWorld::notes.end(), tells), 1) << "who found none, once";
 }
 
 /// As many connections as there are lanes, all on them, and the rest beyond.

@@ -39,6 +39,10 @@ class Cables(Bridge):
                 (("server", "veth"), ("client", "veth"), ("bridge", "server"), ("bridge", "client"))]
 
 
+def whys(side, child):
+    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="").decode()
+
+
 def processes(side):
     """Those that have the ports of their family, by pid."""
     out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
@@ -141,8 +145,28 @@ def one_end_without_links():
     with rc_side() as side:
         transfers = Transfers(side, 4, BYPASS_RDMA="off")
         check(all(c.get("rdma_lanes", 0) == 0 for c in processes(side).values()), processes(side))
-        check(re.search("no_rdma .*BYPASS_RDMA", side.why()), side.why())
+        check(re.search(f"{side.client_address} +peer_plain .*BYPASS_RDMA", whys(side, transfers.server)), side.why())
+        check(re.search(" - +no_rdma .*: BYPASS_RDMA=off", whys(side, transfers.client)), side.why())
         transfers.end()
+
+
+@case
+def forgotten_settings_are_named():
+    """Whose setting does not name the software device says so, and its peer that it hears nothing of one."""
+    forgotten = {"BYPASS_RDMA": "auto"}
+    for roles in (["client"], ["server"], ["client", "server"]):
+        with rc_side() as side:
+            server, client = (forgotten if role in roles else {} for role in ("server", "client"))
+            transfers = Transfers(side, 4, server=server, **client)
+            transfers.until_paths({"wire"})
+            for role, child, peer in (("server", transfers.server, side.client_address),
+                                      ("client", transfers.client, side.address)):
+                text = whys(side, child)
+                if role in roles:
+                    check(re.search(r" - +no_rdma .*BYPASS_RDMA=auto takes .*verbs:soft0 is not: BYPASS_RDMA=NAME", text), text)
+                else:
+                    check(re.search(rf" {peer} +peer_plain .*BYPASS_RDMA", text), text)
+            transfers.end()
 
 
 @case
@@ -153,6 +177,8 @@ def shown_by_name():
         transfers.until_paths({"rc"}, transfers.client)
         text = side.run("server", os.path.join(BUILD, "bypass"), "ss", "-e", LD_PRELOAD="").decode()
         check("path:rc" in text, text)
+        for child in (transfers.server, transfers.client):
+            check("nothing was left to the kernel" in whys(side, child), whys(side, child))
         transfers.end()
 
 

@@ -33,8 +33,8 @@ def counters(side, child):
     return collections.Counter(side.stat(child)["counters"])
 
 
-def why(side, child):
-    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="").decode()
+def why(side, child, **environment):
+    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="", **environment).decode()
 
 
 @case
@@ -65,20 +65,24 @@ def other_run_directories():
         transfers = Transfers(side, 4, BYPASS_RUN_DIR=side.path("theirs"))
         transfers.until_paths({"wire"}, transfers.server)
         text = why(side, transfers.server)
-        check("no_shm_link" in text and "another run directory" in text and side.client_address in text, text)
+        check(re.search(f" {side.client_address} +no_shm_link .*another run directory", text), text)
+        text = why(side, transfers.client, BYPASS_RUN_DIR=side.path("theirs"))
+        check(re.search(f" {side.address} +peer_plain .*BYPASS_RUN_DIR", text), text)
         check(counters(side, transfers.server)["shm_lanes"] == 0, counters(side, transfers.server))
         transfers.end()
 
 
 @case
 def one_end_with_local_off():
-    """Its SYN-ACK has no option, and its peer's connections are plain TCP."""
-    for role in ("server", "client"):
+    """Its SYN-ACK has no option, and its peer's connections are plain TCP; each end says why."""
+    for role, other in (("server", "client"), ("client", "server")):
         with Neighbours() as side:
             off = {"BYPASS_LOCAL": "off"}
             transfers = Transfers(side, 4, server=off) if role == "server" else Transfers(side, 4, **off)
             transfers.until_paths({"wire"})
-            check("shm" not in side.why(), side.why())
+            own, others = (why(side, getattr(transfers, end)) for end in (role, other))
+            check(re.search(" - +no_shm_link .*: BYPASS_LOCAL=off", own), own)
+            check(re.search(r" 10\.9\.0\.\d +peer_plain ", others) and "no_shm_link" not in others, others)
             transfers.end()
 
 

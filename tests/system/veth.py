@@ -2,10 +2,11 @@
 veth.py CASE...   (no name: lists them)"""
 import json
 import os
+import re
 import signal
 import subprocess
 
-from harness import check, free_port, is_idle, make_file, run_named, sha256
+from harness import BUILD, check, free_port, is_idle, make_file, run_named, sha256
 from veth_wire import AMOUNT, KERNELS, OURS, Tap, Veth, ip, transfer
 
 CASES = {}
@@ -174,6 +175,23 @@ def container_behind_a_bridge():
                    port, "--save", "", "--dir", side.dir, until="Ready to accept")
         check(side.run("kernel", "redis-cli", "-h", OURS, "-p", port, "ping").strip() == b"PONG", "no answer")
         bypassed(side)
+
+
+@case
+def what_no_fast_path_carries_says_why():
+    """Connections of a neighbour's kernel, of one behind a router, and of a program with itself."""
+    beyond = "198.51.100.1"
+    with Veth("af_packet:veth-a") as side:
+        ip("-n", side.namespaces["kernel"], "addr", "add", f"{beyond}/32", "dev", "lo")
+        server = side.start_python("ours", "ends_of_all_kinds.py", "server", OURS, port := free_port(), 4, until="ready",
+                                   BYPASS_LOCAL="on", BYPASS_GATEWAY=KERNELS)
+        for source in (KERNELS, KERNELS, beyond):
+            side.start_python("kernel", "ends_of_all_kinds.py", "client", OURS, port, source)
+        side.wait_for(server, "complete")
+        text = side.run("ours", os.path.join(BUILD, "bypass"), "why", server.pid, LD_PRELOAD="").decode()
+        for line in (f" {KERNELS} +peer_plain ", f" {KERNELS} +no_rdma .*behind this router", f" {OURS} +no_shm_link .*both ends are",
+                     " - +no_rdma .*: BYPASS_RDMA="):
+            check(len(re.findall(line, text)) == 1, f"{line}: {text}")
 
 
 @case

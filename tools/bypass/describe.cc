@@ -48,6 +48,7 @@ std::string protocol_text(std::uint8_t protocol) {
 std::string endpoint_text(const IpAddress& address, std::uint16_t port) {
   if (address.is_any() && port == 0) return "-";
   if (address.is_any()) return fmt::format("*:{}", port);
+  if (port == 0) return std::string(runtime::to_text(address).view());
   return std::string(runtime::to_text(Endpoint{address, port}).view());
 }
 

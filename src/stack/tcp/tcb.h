@@ -57,6 +57,7 @@ enum TcbFlag : std::uint32_t {
   // Receiving
   kFinSeen = 1U << 13,      // the peer's FIN came; rcv_fin says where
   kSteered = 1U << 30,      // has a steering rule of its own
+  kOptionSeen = 1U << 31,   // the peer's SYN or SYN-ACK has one that Hooks know
   kHoles = 1U << 29,        // frames wait in the reassembly queue
   kFinReceived = 1U << 14,  // … and everything before it
   kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
