@@ -4,9 +4,11 @@
 // Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
 // moved nothing since the last look; one that is busy with a small ring leaves it for a larger one, once there is one.
 // Changing costs records and a moment without a lane: so only a part of all lanes changes at a time, and a connection
-// that is neither quiet nor cramped keeps what it has.
+// that is neither quiet nor cramped keeps what it has. When memory has run out, all who are quiet go back, for their
+// send rings, and for a round nobody gets a lane.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "fastpath/peer_links.h"
 
@@ -29,7 +31,7 @@ std::uint32_t low(std::uint64_t offset) {
 
 /// The first time at once; later when it has something to say, and not more than once a round where there is none.
 bool PeerLinks::may_look(const PeerLink& link, const Framed& framed) {
-  if (link.full_round == link.round) return false;
+  if (link.full_round == link.round || link.is_dry()) return false;
   return framed.tried != link.id || (framed.tried_round != link.round && framed.tried_at != framed.activity());
 }
 
@@ -47,7 +49,9 @@ void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
   link.round++;
   const LinkLayout layout = link.layout();
   const std::uint32_t most = std::max(link.lanes / kTurnover, 1U);
+  if (memory_.refusals() != std::exchange(link.refusals, memory_.refusals())) link.dry_round = link.round;
   std::uint32_t any_wanted = link.unmet == 0 ? 0 : std::min(std::max(link.unmet, kFew), most);
+  if (link.is_dry()) any_wanted = link.lanes;  // for the rings that they hold
   std::uint32_t large_wanted = std::min(link.cramped, most);
   const std::size_t too_small = std::exchange(link.cramped_size, std::uint32_t{0});
   link.unmet = link.cramped = 0;

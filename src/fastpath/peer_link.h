@@ -73,6 +73,8 @@ struct PeerLink {
   // Lanes are shared out in rounds (lane_sharing.cc).
   std::uint32_t round = 1;
   std::uint32_t full_round = 0;    // the last one in which the peer had no lane free
+  std::uint32_t dry_round = 0;     // the last one before which there was not memory enough
+  std::uint64_t refusals = 0;      // Memory's, then
   std::uint32_t unmet = 0;         // connections that have found none free in this one
   std::uint32_t cramped = 0;       // busy ones that had a small ring in the last, and there was no larger one …
   std::uint32_t cramped_size = 0;  // … than of this size (LinkLayout), the smallest of theirs
@@ -80,6 +82,8 @@ struct PeerLink {
   LinkEnd end = LinkEnd();
 
   [[nodiscard]] LinkLayout layout() const { return LinkLayout(bytes); }
+  /// Lanes pin their send rings: while memory is short, nobody gets one.
+  [[nodiscard]] bool is_dry() const { return dry_round == round; }
   [[nodiscard]] bool is_current() const { return stage != Stage::kFree && stage < Stage::kEnding; }
 };
 

@@ -215,7 +215,7 @@ void PeerLinks::answer_offer(Tcb& tcb, Framed& framed) {
   }
   if (!known || link->stage != Stage::kUp) return lane.decline(Reason::kLinkError);
   LaneAddress address;
-  if (!list(*link, tcb, framed, address)) return lane.decline(Reason::kNoMemory);
+  if (link->is_dry() || !list(*link, tcb, framed, address)) return lane.decline(Reason::kNoMemory);
   lane.accept(address, link->peer_memory);
   if (lane.aborted()) unlist(*link, framed);
 }

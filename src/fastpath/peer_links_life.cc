@@ -282,6 +282,7 @@ void PeerLinks::poll_setup(Context& ctx, PeerLink& link) {
   }
   link.stage = Stage::kUp;
   link.since = link.shared = ctx.now;
+  link.refusals = memory_.refusals();
   link.peer_memory = setup.peer_memory();
   link.end = LinkEnd(setup.window());
   table_->count(link).links_made++;

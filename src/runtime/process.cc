@@ -303,12 +303,29 @@ void note_link(const fastpath::PeerLink& link) {
     g_process->region.why(word.reason, -1, IPPROTO_TCP, {link.peer, 0}, word.detail.c_str());
 }
 
-/// Before any connection: each of them is asked whether it may be framed, or why not.
+/// Where there can be no links, connections need no more than a word of why.
+void tell_no_links(void*, const tcp::Tcb& tcb) {
+  static constinit fastpath::Told told;
+  for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
+    fastpath::PeerLink none;
+    none.port = tcb.path.port;
+    none.mover = mover;
+    none.stage = fastpath::PeerLink::Stage::kRefused;
+    none.reason = fastpath::Reason::kNotHere;
+    if (told.add({none.peer, none.port, mover, none.reason})) note_link(none);
+  }
+}
+constexpr Hooks kNoLinks{.plain = tell_no_links};
+
+/// Before any connection: each of them is asked whether it may be framed.
 void prepare_links(Process& p, Stack& stack, Memory& memory) {
-  if (p.config.ports.empty()) return;
   const auto wants = [&p](const PortConfig& port) { return p.config.wants_links(port); };
   const bool rdma = std::any_of(p.config.ports.begin(), p.config.ports.end(), wants);
-  const bool shm = p.place != 0;
+  const bool shm = !p.config.ports.empty() && p.place != 0;
+  if (!rdma && !shm) {
+    p.shard.context().hooks = &kNoLinks;
+    return;
+  }
   fastpath::PeerLinks::Config config;
   config.capabilities = static_cast<std::uint8_t>((rdma ? fastpath::kCapRoce : 0) | (shm ? fastpath::kCapShm : 0));
   config.place = shm ? p.place : 0;

@@ -26,12 +26,14 @@ struct Process {
       : config(c),
         region(r),
         ports(p),
+        memory(*mapped.memory),
         shard(mapped.lock, stack, *mapped.memory, clock),
         progress(shard, ports, c.tick) {}
 
   const Config& config;
   observe::Region& region;
   PortSet& ports;
+  const Memory& memory;
   Decider decider{config, ports.network()};
   socket::Clock clock;
   socket::Shard shard;
@@ -41,6 +43,7 @@ struct Process {
   std::unique_ptr<fastpath::PeerLinks> links;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
+  std::uint64_t refusals_told = 0;             // of Memory's
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};

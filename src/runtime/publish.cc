@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "observe/layout.h"
 #include "runtime/process_graph.h"
@@ -70,6 +72,16 @@ void do_drill(Process& p) {
   p.region.finish_drill(static_cast<std::uint32_t>(failed));
 }
 
+/// Of the family's memory, by whoever has its ports.
+void tell_shortage(Process& p) {
+  const std::uint64_t refusals = p.memory.refusals();
+  if (refusals == std::exchange(p.refusals_told, refusals)) [[likely]]
+    return;
+  const std::string text = "all " + std::to_string(p.config.memory >> 20) +
+                           " MiB are in use: writers wait, and connections may miss their faster path";
+  p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
+}
+
 }  // namespace
 
 Duration publish(void* process_pointer) {
@@ -80,6 +92,7 @@ Duration publish(void* process_pointer) {
   do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
+  if (!following) tell_shortage(p);
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
   // family's, so that one process alone shows them.
   const StackCounters& counters = p.shard.stack().counters();

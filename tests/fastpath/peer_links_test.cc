@@ -383,6 +383,27 @@ TEST(PeerLinks, QuietConnections_GiveTheirLanesBack) {
   for (Connection* c : all) EXPECT_TRUE(world.transfer(*c, 0, 300)) << "and nothing is lost";
 }
 
+TEST(PeerLinks, NoMemoryForAWriter_QuietConnectionsGiveTheirRingsBack) {
+  PeerWorld world;
+  Connection& quiet = world.open();
+  ASSERT_TRUE(world.reach_lane(quiet));
+  EXPECT_TRUE(world.transfer(quiet, 0, 100));
+  Connection& writer = world.open();
+  world.run_for(5ms);
+  Memory& memory = world.host(0).memory();
+  memory.set_budget(memory.stats().used_bytes);
+  EXPECT_NE(quiet.tcb[0]->ring.block(), nullptr);
+  EXPECT_TRUE(world.transfer(writer, 0, 100)) << "which waits until there is some";
+  EXPECT_EQ(quiet.tcb[0]->ring.block(), nullptr);
+  EXPECT_FALSE(world.on_lane(quiet));
+  EXPECT_TRUE(world.transfer(quiet, 1, 3000));
+  // Another round, and there is enough: who speaks is on a lane again.
+  memory.set_budget(std::size_t{1} << 30);
+  world.run_for(1200ms);
+  EXPECT_TRUE(world.reach_lane(quiet));
+  EXPECT_TRUE(world.reach_lane(writer));
+}
+
 TEST(PeerLinks, LaneWithoutWords_HoldsNoSendRing) {
   PeerWorld world;
   Connection& c = world.open();

@@ -140,6 +140,23 @@ def low_water_beyond_the_ring():
 
 
 @case
+def little_memory_suffices():
+    """More is to be written at once than there is memory for, over TCP and over RC: writers wait for their turn, and the
+    command names the setting."""
+    for side in (Side("bypass"), rc_side()):
+        with side:
+            little, port = {"BYPASS_MEMORY": "16M"}, free_port()
+            server = side.start("server", "redis-server", "--bind", side.address, "--protected-mode", "no", "--port", port,
+                                "--save", "", "--dir", side.dir, until="Ready to accept", **little)
+            out = side.run("client", "redis-benchmark", "-h", side.address, "-p", port, "-t", "set,get", "-c", 500, "-d", 200000,
+                           "-n", 5000, "--csv", timeout=200, **little).decode()
+            check(re.search('"SET",.*\n"GET",', out), out)
+            counters = side.stat(server)["counters"]
+            check(counters.get("tcp_memory_waits", 0) > 0, counters)
+            check(re.search(" no_memory .*BYPASS_MEMORY", whys(side, server)), whys(side, server))
+
+
+@case
 def one_end_without_links():
     """The client's setting says off: plain TCP, and the server says why."""
     with rc_side() as side:

@@ -56,6 +56,7 @@ struct Core {
   std::array<TcbList, Context::kMaxPorts> blocked;  // output waits for room on that port, through blocked_next
   std::uint32_t blocked_ports = 0;                  // bit n: blocked[n] is not empty
   Tcb* pinned = nullptr;                            // through pinned_next
+  TcbList starved;                                  // writers that found no memory, through accept_next
   void* current = nullptr;                          // what is being changed
   std::uint32_t next_ephemeral = 0;
 

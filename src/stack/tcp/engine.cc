@@ -8,6 +8,7 @@
 #include "stack/tcp/core.h"
 #include "stack/tcp/icmp.h"
 #include "stack/tcp/input.h"
+#include "stack/tcp/memory_wait.h"
 #include "stack/tcp/open.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/overlay.h"
@@ -96,10 +97,11 @@ void Engine::resume_output(Context& ctx) {
 }
 
 void Engine::on_flushed(Context& ctx) {
-  if (impl_->pinned == nullptr) return;
+  if (impl_->pinned == nullptr && impl_->starved.head == nullptr) return;
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
   unpin_sent(env);
+  wake_for_memory(env);
 }
 
 bool Engine::output_pending() const {
@@ -213,7 +215,14 @@ bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
 std::size_t Engine::send_room(const Tcb& tcb) const {
   if (tcb.has(kFinQueued) || (tcb.state != State::kEstablished && tcb.state != State::kCloseWait)) return 0;
   if (tcb.program_unsent() >= tcb.options.not_sent_low_water) return 0;
-  return tcb.ring.room(send_limit(*impl_, tcb));
+  return tcb.ring.room(send_limit(*impl_, tcb), impl_->memory);
+}
+
+void Engine::want_room(Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  tcb.set(kWantWritable);
+  // Else an acknowledgement is to come.
+  if (tcb.ring.empty() && !impl_->memory.has(kMinBlock)) wait_for_memory(*impl_, tcb);
 }
 
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
@@ -229,9 +238,13 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
     return Error::kWouldBlock;
   }
   auto reserved = tcb.ring.reserve(impl_->memory, want, limit);
+  if (reserved.ok()) return reserved;
   // Also where the limit leaves room but the block may not move, because frames still refer to it.
-  if (reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
-  return reserved;
+  tcb.set(kWantWritable);
+  if (reserved.error() != Error::kNoMemory) return reserved;
+  impl_->counters.tcp_memory_waits++;
+  wait_for_memory(*impl_, tcb);
+  return Error::kWouldBlock;
 }
 
 void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {

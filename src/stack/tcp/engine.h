@@ -163,8 +163,11 @@ class Engine {
   // --- Sending
   /// Bytes that reserve() could give now. 0 after shutdown_send.
   [[nodiscard]] std::size_t send_room(const Tcb& tcb) const;
+  /// There is too little (is_writeable()): kEventWritable is to come when there is more.
+  void want_room(Tcb& tcb);
   /// Up to `want` bytes of the ring, growing it within the limit. kWouldBlock when full (kEventWritable
-  /// comes when a third is free again), kBrokenPipe, kNotConnected, the connection's pending error.
+  /// comes when a third is free again) or without memory (when there is some), kBrokenPipe, kNotConnected, the
+  /// connection's pending error.
   /// The room may be filled without the lock; nothing else reserves on this connection until commit().
   Result<Room> reserve(Tcb& tcb, std::size_t want);
   /// The first `bytes` of the room hold data: queue them and send what window, cwnd and Nagle allow.

@@ -111,6 +111,7 @@ void forget_links(Tcb& tcb) {
   new (&tcb.wheel) TimerNode{};
   tcb.flow.next = nullptr;
   tcb.burst_next = tcb.accept_next = tcb.blocked_next = tcb.pinned_next = nullptr;
+  tcb.starved = false;  // post_state() has it try again
 }
 
 // The frames that refer to the ring may be those of a port's living owner, which unpins them once they are sent; a new
@@ -246,6 +247,7 @@ void forget_indices(Core& core) {
   core.blocked.fill({});
   core.blocked_ports = 0;
   core.pinned = nullptr;
+  core.starved = {};
   core.held_frames = 0;
   core.current = nullptr;
 }

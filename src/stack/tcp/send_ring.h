@@ -42,6 +42,12 @@ class SendRing {
 
   /// Bytes that may still be written under `limit` (the engine's or SO_SNDBUF's).
   [[nodiscard]] std::size_t room(std::size_t limit) const { return size() < limit ? limit - size() : 0; }
+  /// Those of them for which there is a block, or memory for one.
+  [[nodiscard]] std::size_t room(std::size_t limit, const Memory& memory) const {
+    const std::size_t allowed = room(limit), there = capacity_ - size();
+    if (allowed <= there || memory.has(capacity_ != 0 ? 2 * std::size_t{capacity_} : kMinBlock)) return allowed;
+    return there;
+  }
 
   /// Places for up to `want` bytes, behind the last; grows the block within `limit` if it must and may.
   /// Fewer than `want` when the limit, a pin or the memory stands against it. kWouldBlock: none, wait for

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stack/tcp/input.h"
+#include "stack/tcp/memory_wait.h"
 #include "stack/tcp/overlay.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
@@ -72,6 +73,7 @@ void set_state(Env& env, Tcb& tcb, State next, Why why) {
 
 void detach(Env& env, Tcb& tcb) {
   unsteer_connection(env, tcb);
+  stop_waiting(env.core, tcb);
   if (tcb.has(kInFlowTable)) env.core.flows.erase(tcb.flow);
   if (tcb.has(kHalfOpen)) {
     Listener* listener = env.core.listeners.get(tcb.listener);
@@ -112,6 +114,7 @@ void reap(Env& env, Tcb& tcb) {
     release_receive_queue(env, tcb);
   }
   if (tcb.ring.busy()) return;
+  stop_waiting(env.core, tcb);
   if (env.core.current == &tcb) env.core.current = nullptr;
   env.core.tcbs.free(&tcb);
 }

@@ -135,6 +135,7 @@ struct alignas(64) Tcb {
   std::uint8_t probes = 0;         // unanswered keep-alives or window probes
   std::uint8_t attempts = 0;       // of SYN, SYN-ACK
   std::uint8_t why = 0;            // Why of the last change of state
+  bool starved = false;            // among those that wait for memory
 
   // --- Cold
   Error error = Error::kNone;
@@ -147,7 +148,7 @@ struct alignas(64) Tcb {
   Instant rcv_round{};   // when it began
   Instant challenged{};  // last answer to a segment that may be forged
   TimerNode wheel;
-  Tcb* accept_next = nullptr;
+  Tcb* accept_next = nullptr;  // of the accept queue; later of those that wait for memory
   Tcb* blocked_next = nullptr;
   Tcb* pinned_next = nullptr;
   SlotId listener;                                                   // whose child it is
