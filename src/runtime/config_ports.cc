@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "backends/soft_name.h"
 #include "runtime/address_text.h"
 #include "runtime/config_draft.h"
 #include "runtime/settings.h"
@@ -150,6 +151,21 @@ void check_unused(Draft& draft) {
   }
 }
 
+// A software device's own name is no hint: it has to be made, and to have a port above it or another one beside it.
+void check_rdma(Draft& draft) {
+  if (!draft.ok() || draft.rdma != RdmaMode::kDevice) return;
+  const std::string device = quoted(draft.rdma_device);
+  if (const auto index = soft_index(draft.rdma_device); index && *index >= draft.soft_names.size())
+    return add_problem(draft, "BYPASS_RDMA",
+                       "names the software device " + device +
+                           ", which nothing makes; BYPASS_SOFT=WIRE makes soft0, a second wire soft1");
+  const bool is_silent = draft.values[setting_index(*setting_by_env("BYPASS_PORT"))].origin == Origin::kDefault;
+  if (draft.port_names.empty() && is_silent)
+    add_problem(draft, "BYPASS_RDMA",
+                "names the device " + device + ", which has no effect without BYPASS_PORT; accepted is " +
+                    accepted_text(*setting_by_env("BYPASS_PORT")));
+}
+
 // The second would find what the first has taken; of ports without a name of their own there may be several.
 void check_doubles(Draft& draft) {
   for (std::size_t i = 0; i < draft.ports.size(); i++) {
@@ -196,6 +212,12 @@ void join_soft(Draft& draft) {
     const auto is_same = [&](const PortConfig& other) { return port_text(other) == port_text(wire); };
     if (!wire.target.empty() && std::find_if(draft.soft.begin(), draft.soft.end() - 1, is_same) != draft.soft.end() - 1)
       add_problem(draft, "BYPASS_SOFT", "has " + quoted(port_text(wire)) + " twice");
+    const bool is_socket = wire.kind == "vhost" || wire.kind == "virtio";
+    if (is_socket && std::any_of(draft.ports.begin(), draft.ports.end(), is_same))
+      add_problem(draft, "BYPASS_SOFT",
+                  "has " + quoted(port_text(wire)) +
+                      ", which is BYPASS_PORT's, too; the port above a software device is " + "BYPASS_PORT=verbs:soft" +
+                      std::to_string(i));
     if (i < addresses.size()) wire.addresses = addresses[i];
     if (i < draft.gateways.size()) wire.gateways = draft.gateways[i];
     if (i < draft.macs.size()) wire.mac = draft.macs[i];
@@ -329,6 +351,7 @@ void join_ports(Draft& draft) {
     check_gateways(draft, draft.ports);
   }
   join_soft(draft);
+  check_rdma(draft);
 }
 
 PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t ports) {

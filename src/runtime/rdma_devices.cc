@@ -192,6 +192,10 @@ void check_ports(Config& config) {
   for (const PortConfig& port : config.ports) {
     if (port.kind != "verbs") continue;
     if (!seen.insert(whole_name(port)).second) report(config, "BYPASS_PORT", "has '" + port_text(port) + "' twice");
+    if (port.addresses.empty() && soft_index(port.target))
+      report(config, "BYPASS_ADDR",
+             "gives no IPv4 address to the port '" + port_text(port) + "', and its wire has none; accepted is " +
+                 accepted_text(*setting_by_env("BYPASS_ADDR")));
     for (const IpAddress& gateway : port.gateways)
       if (const std::string problem = gateway.is_v4() ? gateway_problem(port, gateway) : ""; !problem.empty())
         report(config, "BYPASS_GATEWAY", problem);

@@ -99,7 +99,12 @@ inline bool rules(const Setting& /*setting*/, std::string_view value, Draft& dra
   return draft.rules.add(value, problem);
 }
 
-inline bool rdma(const Setting& /*setting*/, std::string_view value, Draft& draft, std::string& /*problem*/) {
+inline bool rdma(const Setting& /*setting*/, std::string_view value, Draft& draft, std::string& problem) {
+  constexpr std::string_view kSwitches[] = {"on", "1", "true", "yes", "0", "false", "no"};
+  if (std::find(std::begin(kSwitches), std::end(kSwitches), value) != std::end(kSwitches)) {
+    problem = "is no device's name";
+    return false;
+  }
   draft.rdma = value == "auto" ? RdmaMode::kAuto : value == "off" ? RdmaMode::kOff : RdmaMode::kDevice;
   if (draft.rdma == RdmaMode::kDevice) draft.rdma_device = value;
   return true;

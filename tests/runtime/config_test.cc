@@ -45,7 +45,9 @@ TEST(Config, LinksGoOverCards_OrADeviceByName) {
     PortConfig port;
     port.kind = kind, port.target = target;
     const std::string variable = std::string("BYPASS_RDMA=") + rdma;
-    return from_environment({variable.c_str()}).wants_links(port);
+    const Config config = from_environment({variable.c_str(), "BYPASS_PORT=auto", "BYPASS_SOFT=vhost:/tmp/wire"});
+    EXPECT_EQ(messages(config), "");
+    return config.wants_links(port);
   };
   EXPECT_TRUE(wants("auto", "verbs", "mlx5_0"));
   EXPECT_TRUE(wants("auto", "verbs", "mlx5_0:2"));
@@ -54,6 +56,24 @@ TEST(Config, LinksGoOverCards_OrADeviceByName) {
   EXPECT_TRUE(wants("soft0", "verbs", "soft0"));
   EXPECT_TRUE(wants("mlx5_0", "vhost", "/tmp/wire"));
   EXPECT_FALSE(wants("off", "verbs", "mlx5_0"));
+}
+
+TEST(Config, RdmaThatCannotBe_IsAProblem) {
+  const auto problem = [](std::initializer_list<const char*> variables) {
+    return messages(from_environment(variables));
+  };
+  const auto has = [](const std::string& text, const char* words) { return text.find(words) != std::string::npos; };
+  for (const char* value : {"BYPASS_RDMA=on", "BYPASS_RDMA=yes", "BYPASS_RDMA=no"})
+    EXPECT_TRUE(has(problem({value, "BYPASS_PORT=auto"}), "is no device's name; accepted is auto, off or the name"))
+        << problem({value, "BYPASS_PORT=auto"});
+  EXPECT_TRUE(has(problem({"BYPASS_RDMA=soft0", "BYPASS_PORT=verbs:mlx5_0"}), "'soft0', which nothing makes"));
+  EXPECT_TRUE(has(problem({"BYPASS_RDMA=soft1", "BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=vhost:/tmp/a"}),
+                  "'soft1', which nothing makes"));
+  for (const char* device : {"BYPASS_RDMA=mlx5_0", "BYPASS_RDMA=soft0"})
+    EXPECT_TRUE(has(problem({device, "BYPASS_SOFT=vhost:/tmp/a"}), "has no effect without BYPASS_PORT"));
+  EXPECT_EQ(problem({"BYPASS_RDMA=auto"}), "");
+  EXPECT_TRUE(has(problem({"BYPASS_PORT=vhost:/tmp/a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_SOFT=vhost:/tmp/a"}),
+                  "which is BYPASS_PORT's, too; the port above a software device is BYPASS_PORT=verbs:soft0"));
 }
 
 TEST(Config, EveryContractName_ParsesFromTheEnvironment) {

@@ -145,6 +145,14 @@ TEST(RdmaDevices, SoftwareDeviceThatNothingMakes_IsAProblem) {
       << messages(config);
 }
 
+TEST(RdmaDevices, SoftwareDeviceWithoutAnAddress_IsAProblem) {
+  const Config config = completed({"BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=vhost:/tmp/x"}, Devices{});
+  EXPECT_NE(messages(config).find("BYPASS_ADDR: gives no IPv4 address to the port 'verbs:soft0', and its wire "
+                                  "has none; accepted is ADDRESS/LENGTH"),
+            std::string::npos)
+      << messages(config);
+}
+
 TEST(RdmaDevices, RdmaDeviceBelowASoftwareOne_IsAProblem) {
   for (const char* soft : {"BYPASS_SOFT=auto", "BYPASS_SOFT=verbs:mlx5_0"})
     EXPECT_NE(messages(completed({soft}, Devices{})).find("which stands for an RDMA device; accepted is"),

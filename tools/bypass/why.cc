@@ -27,6 +27,11 @@ bool may_share_memory(const Snapshot& process) {
   return std::none_of(process.settings.begin(), process.settings.end(),
                       [](const auto& setting) { return setting.key == "local" && setting.value == "off"; });
 }
+/// A port that could not be had is not among process.ports.
+bool names_port(const Snapshot& process) {
+  return std::any_of(process.settings.begin(), process.settings.end(),
+                     [](const auto& setting) { return setting.key == "port" && setting.value != "none"; });
+}
 
 using observe::Reason;
 using observe::SocketRecord;
@@ -54,8 +59,9 @@ Reason plain_reason(const Snapshot& process, const SocketRecord& s, const std::s
     const auto [local, remote] = ends_of(s);
     return ends.contains({local, remote}) && ends.contains({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
   }
-  if (process.ports.empty()) return Reason::kNoPortConfigured;
-  return runtime::is_loopback(is_connected(s) ? s.remote_address : s.local_address) ? Reason::kLoopback : Reason::kNone;
+  if (process.ports.empty() && !names_port(process)) return Reason::kNoPortConfigured;
+  if (runtime::is_loopback(is_connected(s) ? s.remote_address : s.local_address)) return Reason::kLoopback;
+  return process.ports.empty() ? Reason::kPortUnavailable : Reason::kNone;
 }
 
 observe::WhyRecord why_of(const SocketRecord& s, Reason reason) {
