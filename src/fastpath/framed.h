@@ -57,6 +57,8 @@ class Links {
   [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) = 0;
   /// The handshake is over, and nothing came of it: the peer has not answered, or not asked.
   virtual void on_plain(const tcp::Tcb&) {}
+  /// What on_plain() is to know of the peer's option (Tcb::peer_said); not 0.
+  [[nodiscard]] virtual std::uint8_t note_of(const SynOption&) const { return 1; }
   /// The memory that the peer of that link writes; empty: it is not known here.
   [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
   /// Whether the link of the connection's lane can read its send ring where it lies.

@@ -111,6 +111,7 @@ std::size_t FramedTcp::ring_bytes(const Tcb& tcb, const Framed& framed) const {
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   if (framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
   tcb.ring.widen(engine_.impl().memory, ring_bytes(tcb, framed));
+  if (tcb.ring.block() == nullptr) return;  // without memory: commit() pins what reserve() gets
   tcp::pin_ring(tcb);
   framed.pinned = true;
   if (!links_.reads_ring(tcb, framed)) framed.lane.leave();

@@ -23,7 +23,7 @@ std::size_t FramedTcp::add_option(Tcb& tcb, bool syn_ack, unsigned attempt, std:
 
 void FramedTcp::see_option(Tcb& tcb, bool syn_ack, const SynOption& option) {
   if (tcb.has(tcp::kPassive) == syn_ack || has(tcb)) return;
-  tcb.set(tcp::kOptionSeen);
+  tcb.peer_said = links_.note_of(option);
   if (!links_.wanted(tcb, &option)) return;
   std::array<std::byte, tcp::kMaxOptionBytes> scratch;
   ClientHandshake client(config_.handshake);

@@ -4,8 +4,8 @@
 // Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
 // moved nothing since the last look; one that is busy with a small ring leaves it for a larger one, once there is one.
 // Changing costs records and a moment without a lane: so only a part of all lanes changes at a time, and a connection
-// that is neither quiet nor cramped keeps what it has. When memory has run out, all who are quiet go back, for their
-// send rings, and for a round nobody gets a lane.
+// that is neither quiet nor cramped keeps what it has. While writers wait for memory, all who are quiet go back, for
+// their send rings, and nobody gets a lane.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -49,7 +49,8 @@ void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
   link.round++;
   const LinkLayout layout = link.layout();
   const std::uint32_t most = std::max(link.lanes / kTurnover, 1U);
-  if (memory_.refusals() != std::exchange(link.refusals, memory_.refusals())) link.dry_round = link.round;
+  const std::uint64_t waits = engine_.memory_waits();
+  if (waits != std::exchange(link.memory_waits, waits) || engine_.waits_for_memory()) link.dry_round = link.round;
   std::uint32_t any_wanted = link.unmet == 0 ? 0 : std::min(std::max(link.unmet, kFew), most);
   if (link.is_dry()) any_wanted = link.lanes;  // for the rings that they hold
   std::uint32_t large_wanted = std::min(link.cramped, most);

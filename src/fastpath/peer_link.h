@@ -74,7 +74,7 @@ struct PeerLink {
   std::uint32_t round = 1;
   std::uint32_t full_round = 0;    // the last one in which the peer had no lane free
   std::uint32_t dry_round = 0;     // the last one before which there was not memory enough
-  std::uint64_t refusals = 0;      // Memory's, then
+  std::uint64_t memory_waits = 0;  // Engine's, then
   std::uint32_t unmet = 0;         // connections that have found none free in this one
   std::uint32_t cramped = 0;       // busy ones that had a small ring in the last, and there was no larger one …
   std::uint32_t cramped_size = 0;  // … than of this size (LinkLayout), the smallest of theirs

@@ -101,12 +101,22 @@ bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   if (!is_neighbour(path)) return false;
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (theirs == nullptr) return roce || shm;
-  const bool their_roce = (theirs->capabilities & kCapRoce) != 0, their_shm = (theirs->capabilities & kCapShm) != 0;
-  const bool both_shm = shm && their_shm;
-  if (roce && !their_roce) tell(Mover::kRc, path, path.remote, Reason::kNotThere);
-  if (shm && !their_shm && !(roce && their_roce)) tell(Mover::kShm, path, path.remote, Reason::kNotThere);
+  const bool both_shm = shm && (theirs->capabilities & kCapShm) != 0;
   if (both_shm && !at_our_place(theirs->tag)) tell_place(tcb, theirs->tag);
-  return (roce && their_roce) || (both_shm && at_our_place(theirs->tag));
+  return (roce && (theirs->capabilities & kCapRoce) != 0) || (both_shm && at_our_place(theirs->tag));
+}
+
+namespace {
+
+constexpr std::uint8_t kSpoke = 0x80, kHasRoce = 1, kHasShm = 2, kHasOurs = 4;  // Tcb::peer_said
+
+}  // namespace
+
+std::uint8_t PeerLinks::note_of(const SynOption& theirs) const {
+  std::uint8_t note = kSpoke;
+  if ((theirs.capabilities & kCapRoce) != 0) note |= kHasRoce;
+  if ((theirs.capabilities & kCapShm) != 0) note |= at_our_place(theirs.tag) ? kHasShm | kHasOurs : kHasShm;
+  return note;
 }
 
 /// That another host shares no memory needs no word.
@@ -123,8 +133,14 @@ void PeerLinks::on_plain(const Tcb& tcb) {
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (!roce) tell(Mover::kRc, path, {}, Reason::kNotHere);
   if (!shm) tell(Mover::kShm, path, {}, Reason::kNotHere);
-  if ((roce || shm) && !tcb.has(tcp::kOptionSeen))
-    tell(roce ? Mover::kRc : Mover::kShm, path, path.remote, Reason::kNotOffered);
+  const std::uint8_t said = tcb.peer_said;
+  if (said == 0) {
+    if (roce || shm) tell(roce ? Mover::kRc : Mover::kShm, path, path.remote, Reason::kNotOffered);
+    return;
+  }
+  if (roce) tell(Mover::kRc, path, path.remote, (said & kHasRoce) != 0 ? Reason::kNoMemory : Reason::kNotThere);
+  if (shm && (said & kHasOurs) != 0) tell(Mover::kShm, path, path.remote, Reason::kNoMemory);
+  if (shm && (said & kHasShm) == 0) tell(Mover::kShm, path, path.remote, Reason::kNotThere);
 }
 
 void PeerLinks::tell(Mover mover, const Path& path, const IpAddress& whom, Reason why) {

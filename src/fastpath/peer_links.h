@@ -125,6 +125,7 @@ class PeerLinks final : public Links {
   // --- Links
   [[nodiscard]] bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) override;
   void on_plain(const tcp::Tcb& tcb) override;
+  [[nodiscard]] std::uint8_t note_of(const SynOption& theirs) const override;
   [[nodiscard]] std::span<const std::byte> memory(std::uint32_t link) override;
   [[nodiscard]] bool reads_ring(const tcp::Tcb& tcb, const Framed& framed) override;
   void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) override;

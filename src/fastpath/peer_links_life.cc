@@ -101,7 +101,7 @@ bool PeerLinks::allocate(PeerLink& link) {
 
 bool PeerLinks::allocate(PeerLink& link, std::uint32_t bytes) {
   const LinkLayout layout(bytes);
-  link.memory = static_cast<std::byte*>(memory_.allocate(bytes));
+  link.memory = static_cast<std::byte*>(memory_.allocate_bulk(bytes));
   link.places = static_cast<LanePlace*>(memory_.allocate(layout.lanes() * sizeof(LanePlace)));
   link.ghosts = static_cast<Lane*>(memory_.allocate(layout.lanes() * sizeof(Lane)));
   if (link.memory == nullptr || link.places == nullptr || link.ghosts == nullptr) {
@@ -282,7 +282,7 @@ void PeerLinks::poll_setup(Context& ctx, PeerLink& link) {
   }
   link.stage = Stage::kUp;
   link.since = link.shared = ctx.now;
-  link.refusals = memory_.refusals();
+  link.memory_waits = engine_.memory_waits();
   link.peer_memory = setup.peer_memory();
   link.end = LinkEnd(setup.window());
   table_->count(link).links_made++;
@@ -532,6 +532,7 @@ void PeerLinks::drop_devices(Context& ctx) {
 void PeerLinks::forget_devices() {
   devices_.fill({});
   own_.fill({});
+  told_ = {};  // by the parent
   owner_ = false;
 }
 

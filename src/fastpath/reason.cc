@@ -31,7 +31,7 @@ const char* to_string(Reason reason) {
     case Reason::kPeerLinkDown:
       return "link failed at the peer";
     case Reason::kNoMemory:
-      return "no memory for a ring";
+      return "no memory for it (BYPASS_MEMORY)";
     case Reason::kPolicy:
       return "refused by a rule";
     case Reason::kNoDevice:
@@ -65,7 +65,7 @@ const char* to_string(Reason reason) {
     case Reason::kOneFamily:
       return "both ends are this process's or its family's, whose own stack carries them";
     case Reason::kLanesTaken:
-      return "all of the link's lanes are taken";
+      return "one end has no lane of the link left, or no memory for one";
   }
   return "unknown";
 }

@@ -19,8 +19,8 @@ class Told {
   static constexpr std::size_t kMostPeers = 8;
 
   struct Word {
-    IpAddress peer;  // any: nobody in particular
-    std::uint16_t port = 0;
+    IpAddress peer;          // any: nobody in particular …
+    std::uint16_t port = 0;  // … over this port
     Mover mover{};
     Reason why{};
     friend bool operator==(const Word&, const Word&) = default;
@@ -28,6 +28,7 @@ class Told {
 
   /// Under which address it is to be noted. Nullopt: that has been done.
   std::optional<IpAddress> add(Word word) {
+    if (!word.peer.is_any()) word.port = 0;
     if (has(word)) return std::nullopt;
     const auto is_kin = [&word](const Word& each) {
       return each.mover == word.mover && each.why == word.why && !each.peer.is_any();
@@ -35,7 +36,6 @@ class Told {
     const auto peers = std::count_if(words_.begin(), words_.begin() + used_, is_kin);
     if (static_cast<std::size_t>(peers) >= kMostPeers && !word.peer.is_any()) {
       word.peer = {};
-      word.port = 0;
       if (has(word)) return std::nullopt;
     }
     if (used_ == kMost) return std::nullopt;

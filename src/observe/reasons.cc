@@ -38,10 +38,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"no_shared_memory", "the two ends of a connection within the host could not agree on shared memory"},
     {"shared_memory_lost",
      "a connection within the host had to end because of what its other end did in shared memory"},
-    {"no_rdma", "no RDMA connection to an accelerated peer was made: its TCP connections carry the bytes"},
+    {"no_rdma", "no RDMA connection to a peer was made: its TCP connections carry the bytes"},
     {"rdma_lost", "an RDMA connection to a peer was lost: its TCP connections carry the bytes until there is another"},
-    {"no_shm_link",
-     "no memory is shared with an accelerated peer on this host: its connections over the port carry the bytes"},
+    {"no_shm_link", "no memory is shared with a peer on this host: its connections over the port carry the bytes"},
     {"shm_link_lost",
      "memory shared with a peer on this host was lost: its connections over the port carry the bytes until there is "
      "more"},
@@ -52,8 +51,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "(BYPASS_LOCAL_AFTER), or its other end has refused"},
     {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
     {"peer_plain",
-     "the other end of a connection is not on libbypass, or as another user, with another BYPASS_RUN_DIR, or without "
-     "an RDMA device of its own (BYPASS_RDMA)"},
+     "the other end of a connection is not on libbypass, or has no faster path in common with this one: another "
+     "user's, "
+     "another BYPASS_RUN_DIR, BYPASS_LOCAL=off, or no RDMA device (BYPASS_RDMA)"},
     {"no_lane",
      "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
      "(BYPASS_MEMORY)"},

@@ -15,6 +15,9 @@ namespace bypass::runtime::arena {
 
 namespace {
 
+/// Of the budget, the part that bytes in bulk leave to all else.
+constexpr std::size_t kKeptBack = 16;
+
 constexpr std::size_t kBytes = std::size_t{64} << 30;
 /// Under a limit on address space (RLIMIT_AS) the program needs the rest of it: an eighth is ours, if that is enough
 /// for anything.
@@ -133,6 +136,7 @@ Mapped* take(std::size_t budget, std::string& problem) {
     return nullptr;
   }
   Memory* memory = Memory::create(static_cast<std::byte*>(g_base) + kHeaderBytes, g_bytes - kHeaderBytes, budget);
+  if (memory != nullptr) memory->keep_back(budget / kKeptBack);
   return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family)};
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/link_words.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "runtime/address_text.h"
 
@@ -13,50 +14,65 @@ namespace {
 using fastpath::Mover;
 using fastpath::PeerLink;
 
-/// Which setting it is that links of this kind have no device over a port. Empty: that was said when it was opened.
-std::string why_not_here(const PeerLink& link, const Config& config, const PortSet& ports) {
-  if (link.mover == Mover::kShm)
-    return config.local ? "the run directory (BYPASS_RUN_DIR) cannot be used" : "BYPASS_LOCAL=off";
-  if (config.rdma == RdmaMode::kOff) return "BYPASS_RDMA=off";
+template <std::size_t size, typename... Arguments>
+void write(std::array<char, size>& out, const char* format, Arguments... arguments) {
+  std::snprintf(out.data(), size, format, arguments...);
+}
+
+constexpr const char* kNobody = "no process of the family has the device now";
+
+void say_why_no_rdma(LinkWord& word, const PeerLink& link, const Config& config, const PortSet& ports) {
+  if (config.rdma == RdmaMode::kOff) return write(word.detail, "BYPASS_RDMA=off");
   const auto& entries = ports.entries();
   const auto entry = std::find_if(entries.begin(), entries.end(), [&link](const PortSet::Entry& each) {
     return each.port != nullptr && each.index == link.port;
   });
-  const std::size_t index = entry != entries.end() ? static_cast<std::size_t>(entry - entries.begin()) : 0;
-  if (!config.wants_links(config.ports[index])) {
-    const std::string port = port_text(config.ports[index]);
-    return "BYPASS_RDMA=auto takes the device of a verbs port that has a card, which " + port +
-           " is not: BYPASS_RDMA=NAME names a device";
-  }
-  if (entry != entries.end() && !entry->links_problem.empty()) return {};
-  return "no process of the family has the device now";
+  if (entry == entries.end()) return write(word.detail, "%s", kNobody);
+  const PortConfig& port = config.ports[static_cast<std::size_t>(entry - entries.begin())];
+  if (!config.wants_links(port))
+    return write(word.detail,
+                 "BYPASS_RDMA=auto takes the device of a verbs port that has a card, which %s%s%s is not: "
+                 "BYPASS_RDMA=NAME names a device",
+                 port.kind.c_str(), port.target.empty() ? "" : ":", port.target.c_str());
+  if (!entry->links_problem.empty()) word.reason = Reason::kNone;  // said when the port was opened
+  write(word.detail, "%s", kNobody);
+}
+
+/// Which setting it is that links of this kind have no device over a port.
+void say_why_not_here(LinkWord& word, const PeerLink& link, const Config& config, const PortSet& ports,
+                      std::uint32_t place) {
+  if (link.mover == Mover::kRc) return say_why_no_rdma(word, link, config, ports);
+  if (!config.local) return write(word.detail, "BYPASS_LOCAL=off");
+  write(word.detail, "%s", place == 0 ? "the run directory (BYPASS_RUN_DIR) cannot be used" : kNobody);
 }
 
 Reason reason_of(const PeerLink& link) {
   const bool shm = link.mover == Mover::kShm;
+  if (link.stage == PeerLink::Stage::kUp) return Reason::kNone;
   if (link.stage == PeerLink::Stage::kEnding) return shm ? Reason::kShmLinkLost : Reason::kRdmaLost;
   if (link.reason == fastpath::Reason::kNotOffered) return Reason::kPeerPlain;
   if (link.reason == fastpath::Reason::kLanesTaken) return Reason::kNoLane;
   return shm ? Reason::kNoShmLink : Reason::kNoRdma;
 }
 
+const char* state_of(const PeerLink& link) {
+  if (link.stage == PeerLink::Stage::kUp) return "is up";
+  return link.stage == PeerLink::Stage::kEnding ? "is lost: " : "is not used: ";
+}
+
 }  // namespace
 
-LinkWord word_of(const PeerLink& link, const Config& config, const PortSet& ports) {
-  const bool shm = link.mover == Mover::kShm;
-  const std::string address = link.peer.is_any() ? "peers" : to_text(link.peer).c_str();
-  const std::string what = (shm ? "shared memory with " : "RDMA connection to ") + address;
-  if (link.stage == PeerLink::Stage::kUp) return {what + " is up", Reason::kNone, {}};
+LinkWord word_of(const PeerLink& link, const Config& config, const PortSet& ports, std::uint32_t place) {
   LinkWord word;
   word.reason = reason_of(link);
-  word.detail = fastpath::to_string(link.reason);
-  if (link.reason == fastpath::Reason::kNotHere) {
-    word.detail = why_not_here(link, config, ports);
-    if (word.detail.empty()) word.reason = Reason::kNone;
-  }
-  if (word.reason == Reason::kPeerPlain || word.reason == Reason::kNoLane) word.detail.clear();  // they say it all
-  const bool lost = link.stage == PeerLink::Stage::kEnding;
-  word.log = what + (lost ? " is lost: " : " is not used: ") + fastpath::to_string(link.reason);
+  const char* const why = word.reason == Reason::kNone ? "" : fastpath::to_string(link.reason);
+  const AddressText address = to_text(link.peer);
+  write(word.log, "%s %s %s%s", link.mover == Mover::kShm ? "shared memory with" : "RDMA connection to",
+        link.peer.is_any() ? "peers" : address.c_str(), state_of(link), why);
+  if (link.reason == fastpath::Reason::kNotHere)
+    say_why_not_here(word, link, config, ports, place);
+  else if (word.reason != Reason::kPeerPlain && word.reason != Reason::kNoLane)  // whose sentences say it all
+    write(word.detail, "%s", why);
   return word;
 }
 

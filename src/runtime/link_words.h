@@ -1,7 +1,7 @@
 // What a user is told of links to accelerated peers: that one is up, or why one was not made, or is lost.
 #pragma once
 
-#include <string>
+#include <array>
 
 #include "fastpath/peer_link.h"
 #include "observe/reasons.h"
@@ -10,12 +10,14 @@
 
 namespace bypass::runtime {
 
+/// Made with the shard's lock held, by a handler perhaps that has interrupted malloc: nothing of it is allocated.
 struct LinkWord {
-  std::string log;
   observe::Reason reason = observe::Reason::kNone;  // kNone: nothing for `bypass why`
-  std::string detail;
+  std::array<char, 240> detail{};
+  std::array<char, 320> log{};
 };
 
-LinkWord word_of(const fastpath::PeerLink& link, const Config& config, const PortSet& ports);
+/// `place`: of the run directory, 0 if it cannot be shared (Process).
+LinkWord word_of(const fastpath::PeerLink& link, const Config& config, const PortSet& ports, std::uint32_t place);
 
 }  // namespace bypass::runtime

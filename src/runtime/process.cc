@@ -297,22 +297,21 @@ std::uint64_t random_number() {
 
 /// With the shard's lock held, at most some times a second.
 void note_link(const fastpath::PeerLink& link) {
-  const LinkWord word = word_of(link, g_process->config, g_process->ports);
-  BYPASS_LOG_INFO("%s", word.log.c_str());
+  const LinkWord word = word_of(link, g_process->config, g_process->ports, g_process->place);
+  BYPASS_LOG_INFO("%s", word.log.data());
   if (word.reason != Reason::kNone)
-    g_process->region.why(word.reason, -1, IPPROTO_TCP, {link.peer, 0}, word.detail.c_str());
+    g_process->region.why(word.reason, -1, IPPROTO_TCP, {link.peer, 0}, word.detail.data());
 }
 
 /// Where there can be no links, connections need no more than a word of why.
 void tell_no_links(void*, const tcp::Tcb& tcb) {
-  static constinit fastpath::Told told;
   for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
     fastpath::PeerLink none;
     none.port = tcb.path.port;
     none.mover = mover;
     none.stage = fastpath::PeerLink::Stage::kRefused;
     none.reason = fastpath::Reason::kNotHere;
-    if (told.add({none.peer, none.port, mover, none.reason})) note_link(none);
+    if (g_process->told.add({none.peer, none.port, mover, none.reason})) note_link(none);
   }
 }
 constexpr Hooks kNoLinks{.plain = tell_no_links};
@@ -479,6 +478,7 @@ bool after_fork_child() {
   p.region.abandon();
   p.region_is_parents = true;
   p.socket_slots.clear();
+  p.told = {};
   p.ending = 0;
   p.progress.forget();
   socket::local_save_channels();

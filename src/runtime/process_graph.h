@@ -9,6 +9,7 @@
 
 #include "fastpath/peer_links.h"
 #include "fastpath/shm/directory.h"
+#include "fastpath/told.h"
 #include "observe/region.h"
 #include "runtime/arena.h"
 #include "runtime/config.h"
@@ -26,14 +27,12 @@ struct Process {
       : config(c),
         region(r),
         ports(p),
-        memory(*mapped.memory),
         shard(mapped.lock, stack, *mapped.memory, clock),
         progress(shard, ports, c.tick) {}
 
   const Config& config;
   observe::Region& region;
   PortSet& ports;
-  const Memory& memory;
   Decider decider{config, ports.network()};
   socket::Clock clock;
   socket::Shard shard;
@@ -43,7 +42,8 @@ struct Process {
   std::unique_ptr<fastpath::PeerLinks> links;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
-  std::uint64_t refusals_told = 0;             // of Memory's
+  std::uint64_t shortages_told = 0;            // of memory, in the stack's counters
+  fastpath::Told told;                         // where there can be no links
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};

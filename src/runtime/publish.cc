@@ -74,11 +74,12 @@ void do_drill(Process& p) {
 
 /// Of the family's memory, by whoever has its ports.
 void tell_shortage(Process& p) {
-  const std::uint64_t refusals = p.memory.refusals();
-  if (refusals == std::exchange(p.refusals_told, refusals)) [[likely]]
+  const StackCounters& counters = p.shard.stack().counters();
+  const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory;
+  if (shortages == std::exchange(p.shortages_told, shortages)) [[likely]]
     return;
-  const std::string text = "all " + std::to_string(p.config.memory >> 20) +
-                           " MiB are in use: writers wait, and connections may miss their faster path";
+  const std::string text = "of " + std::to_string(p.config.memory >> 20) +
+                           " MiB too little was left for new connections or for bytes to be sent, which wait";
   p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
 }
 

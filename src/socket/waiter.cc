@@ -2,6 +2,7 @@
 #include <sys/eventfd.h>
 
 #include <new>
+#include <utility>
 
 #include "socket/doorbell.h"
 #include "socket/objects.h"
@@ -32,22 +33,29 @@ void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
   }
 }
 
-/// Gives the waiter back when its thread ends.
-struct ThreadWaiter {
-  Waiter* waiter = nullptr;
-  ~ThreadWaiter() {
-    if (waiter == nullptr || environment.shard == nullptr || shard().ended()) return;
-    Guard guard(shard());
-    if (waiter->target.slot != shard().family().slot()) return;  // a parent's
-    unlink_waiter(*waiter);
-    drop_holds(guard, *waiter, UINTPTR_MAX);
-    waiter->free_next = objects->idle_waiters;
-    objects->idle_waiters = waiter;
-    waiter = nullptr;
-  }
-};
-thread_local ThreadWaiter thread_waiter;
+thread_local constinit Waiter* thread_waiter = nullptr;
 bool is_forked = false;
+
+/// When its thread ends.
+void give_waiter_back(void*) {
+  Waiter* const waiter = std::exchange(thread_waiter, nullptr);
+  if (waiter == nullptr || environment.shard == nullptr || shard().ended()) return;
+  Guard guard(shard());
+  if (waiter->target.slot != shard().family().slot()) return;  // a parent's
+  unlink_waiter(*waiter);
+  drop_holds(guard, *waiter, UINTPTR_MAX);
+  waiter->free_next = objects->idle_waiters;
+  objects->idle_waiters = waiter;
+}
+
+/// Not by a thread_local's destructor, whose registration allocates: a handler may be here that has interrupted malloc.
+/// A process's first 32 keys are there. Lock held.
+void call_at_thread_end() {
+  static pthread_key_t key;
+  static bool made = false;
+  if (!made) made = pthread_key_create(&key, give_waiter_back) == 0;
+  if (made) pthread_setspecific(key, &thread_waiter);
+}
 
 void link_one(WaitLink& link, Waiter& waiter, File& file, std::uint32_t mask, bool exclusive) {
   link = {&waiter, nullptr, &file, mask, exclusive};
@@ -92,18 +100,21 @@ Waiter* find_waiter() {
 
 /// The calling thread's, perhaps not yet able to sleep. Lock held.
 Waiter* record() {
-  if (thread_waiter.waiter == nullptr && prepare_objects(shard())) thread_waiter.waiter = find_waiter();
-  return thread_waiter.waiter;
+  if (thread_waiter == nullptr && prepare_objects(shard())) {
+    thread_waiter = find_waiter();
+    call_at_thread_end();
+  }
+  return thread_waiter;
 }
 
 }  // namespace
 
 Waiter* my_waiter() {
-  if (thread_waiter.waiter == nullptr) {
+  if (thread_waiter == nullptr) {
     Guard guard(shard());
     if (record() == nullptr) return nullptr;
   }
-  Waiter& waiter = *thread_waiter.waiter;
+  Waiter& waiter = *thread_waiter;
   if (waiter.target.event_fd < 0) waiter.target.event_fd = make_event_fd();
   if (waiter.target.event_fd < 0) return nullptr;
   const bool family = shard().wires().members.load(std::memory_order_relaxed) != 0;
@@ -112,12 +123,12 @@ Waiter* my_waiter() {
 }
 
 void forget_waiter() {
-  thread_waiter.waiter = nullptr;
+  thread_waiter = nullptr;
   is_forked = true;
 }
 
 void drop_my_waiter() {
-  thread_waiter.waiter = nullptr;
+  thread_waiter = nullptr;
 }
 
 void hold(File& file, std::uint32_t flag) {
@@ -130,7 +141,7 @@ void hold(File& file, std::uint32_t flag) {
 }
 
 void hold_end(File& file, std::uint32_t flag) {
-  Waiter* const waiter = thread_waiter.waiter;
+  Waiter* const waiter = thread_waiter;
   if (waiter == nullptr && is_forked) return;  // the parent's: a handler on top of its call has forked
   undo_hold({&file, flag, 0});
   if (waiter == nullptr) return;
@@ -142,7 +153,7 @@ void hold_end(File& file, std::uint32_t flag) {
 }
 
 void drop_left(std::uintptr_t bound) {
-  Waiter* const waiter = thread_waiter.waiter;
+  Waiter* const waiter = thread_waiter;
   if (waiter == nullptr || environment.shard == nullptr || thread_signals.in_lock != 0) return;
   Guard guard(shard());
   drop_holds(guard, *waiter, bound);

@@ -97,8 +97,7 @@ void* Memory::hand_out(std::size_t offset, unsigned order) {
 void* Memory::allocate(std::size_t bytes) {
   if (bytes > kMaxBlock) return nullptr;
   const unsigned order = bytes <= kMinBlock ? kMinOrder : static_cast<unsigned>(std::bit_width(bytes - 1));
-  if (used_ + (std::size_t{1} << order) > budget_) [[unlikely]]
-    return refuse();
+  if (used_ + (std::size_t{1} << order) > budget_) return nullptr;
   FreeBlock* block = free_[order - kMinOrder];
   if (block == nullptr) [[unlikely]]
     return allocate_slowly(order);
@@ -132,14 +131,7 @@ void Memory::release(void* block) {
     }
     if (void* block = split_larger(order)) return block;
   }
-  // Fragmented: the budget bounds what is in use, not where it lies.
-  void* const block = take_untouched(order, region_);
-  return block != nullptr ? block : refuse();
-}
-
-[[gnu::noinline]] void* Memory::refuse() {
-  refusals_++;
-  return nullptr;
+  return take_untouched(order, region_);  // fragmented: the budget bounds what is in use, not where it lies
 }
 
 [[gnu::noinline]] void Memory::release_slowly(std::size_t offset, unsigned order) {

@@ -42,12 +42,18 @@ class Memory {
   /// undefined. Null when the budget or the region is used up. LIFO, so that hot blocks come back hot.
   [[nodiscard]] void* allocate(std::size_t bytes);
   void release(void* block);
-  /// Whether allocate() would find a block of that size (a power of two), as far as the budget goes.
+
+  /// For bytes in bulk (send rings, links), whose owners can do with less or wait: leaves alone what keep_back() says,
+  /// so that who has a connection finds what else it takes (a set's entry, a scoreboard, a record).
+  [[nodiscard]] void* allocate_bulk(std::size_t bytes) { return has(block_size(bytes)) ? allocate(bytes) : nullptr; }
+  /// Whether allocate_bulk() would find a block of that size (a power of two), as far as the budget goes.
   [[nodiscard]] bool has(std::size_t bytes) const { return bytes <= kMaxBlock && bytes <= room(); }
-  /// What is left of the budget.
-  [[nodiscard]] std::size_t room() const { return used_ < budget_ ? budget_ - used_ : 0; }
-  /// How often allocate() has found nothing.
-  [[nodiscard]] std::uint64_t refusals() const { return refusals_; }
+  /// What is left for it of the budget.
+  [[nodiscard]] std::size_t room() const { return used_ + kept_back_ < budget_ ? budget_ - kept_back_ - used_ : 0; }
+  void keep_back(std::size_t bytes) { kept_back_ = bytes; }
+  /// So much of that is used up, too, that new connections are refused.
+  [[nodiscard]] bool is_short() const { return used_ + kept_back_ / 2 > budget_; }
+
   /// The usable size of a block: the power of two.
   [[nodiscard]] static std::size_t block_size(std::size_t bytes);
   [[nodiscard]] std::size_t size_of(const void* block) const;
@@ -94,7 +100,6 @@ class Memory {
   void release_slowly(std::size_t offset, unsigned order);
   void* split_larger(unsigned order);
   void* take_untouched(unsigned order, std::size_t limit);
-  void* refuse();
   void free_range(std::size_t offset, std::size_t end);
   bool take_buddy(std::size_t offset, unsigned order);
   void forget_lists();
@@ -102,10 +107,9 @@ class Memory {
   void join(std::size_t offset, unsigned order);
   [[nodiscard]] std::size_t next_marked(std::size_t offset) const;
 
-  std::size_t region_ = 0, budget_ = 0, used_ = 0;
-  std::size_t heap_ = 0;  // offset of the first block
-  std::size_t top_ = 0;   // behind the last block ever made; beyond it nothing has been touched
-  std::uint64_t refusals_ = 0;
+  std::size_t region_ = 0, budget_ = 0, used_ = 0, kept_back_ = 0;
+  std::size_t heap_ = 0;      // offset of the first block
+  std::size_t top_ = 0;       // behind the last block ever made; beyond it nothing has been touched
   std::uint32_t listed_ = 0;  // bit n: list n is not empty
   Mode mode_ = Mode::kLazy;
   FreeBlock* free_[kOrders] = {};

@@ -197,6 +197,15 @@ TEST(PeerLinksDevices, ClientWithoutRdma_OffersSharedMemory_IsNotedByWhoHasRdma)
                 {world.host(1).address(), Mover::kShm, Reason::kNotOffered}});
 }
 
+TEST(PeerLinksDevices, OnSharedMemory_NobodyMissesRdma) {
+  TwoDevices two(kOneHost);
+  two.world.has_cables[1] = false;
+  two.prefer(0), two.prefer(1);
+  ASSERT_TRUE(two.reach_lane(two.world.open()));
+  ASSERT_EQ(PeerWorld::notes.size(), 2U);
+  for (const PeerWorld::Note& note : PeerWorld::notes) EXPECT_EQ(note.stage, Stage::kUp);
+}
+
 TEST(PeerLinksDevices, NoDeviceAtEitherEnd_IsNotedByBoth) {
   PeerWorld world(1, LinkLayout::kLeast, kTwoHosts, {0, 0});
   open_some(world, {0, 0});

@@ -1,6 +1,9 @@
 // PeerLinks: links come, are used, die and come again, and connections never notice.
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "fastpath/peer_world.h"
 
 namespace bypass::fastpath::test {
@@ -383,25 +386,113 @@ TEST(PeerLinks, QuietConnections_GiveTheirLanesBack) {
   for (Connection* c : all) EXPECT_TRUE(world.transfer(*c, 0, 300)) << "and nothing is lost";
 }
 
+/// Writes once, and again only when it is told of room, as a program does: how often it tried, for how much.
+struct Patient {
+  Patient(PeerWorld& w, Connection& c, std::size_t side, std::size_t bytes) : world(w), of(c), end(side), want(bytes) {
+    (void)world.host(end).take_events(&of.user[end]);
+    write();
+  }
+  void write() {
+    attempts++;
+    written = world.write(of, end, std::vector<std::byte>(want));
+  }
+  bool run(Duration limit) {
+    return world.run_until(
+        [this] {
+          if (written == 0 && (world.host(end).take_events(&of.user[end]) & kEventWritable) != 0) write();
+          return written != 0;
+        },
+        limit);
+  }
+  PeerWorld& world;
+  Connection& of;
+  std::size_t end, want, written = 0;
+  int attempts = 0;
+};
+
+/// So many bytes of memory are left at host 0, beside what is in use.
+void leave(PeerWorld& world, std::ptrdiff_t bytes) {
+  Memory& memory = world.host(0).memory();
+  memory.set_budget(memory.stats().used_bytes + static_cast<std::size_t>(bytes));
+}
+
+/// On no lane, as its peer is not on libbypass.
+Connection& open_plain(PeerWorld& world) {
+  const Hooks* const hooks = std::exchange(world.host(0).ctx().hooks, nullptr);
+  Connection& plain = world.open();
+  world.host(0).ctx().hooks = hooks;
+  return plain;
+}
+
 TEST(PeerLinks, NoMemoryForAWriter_QuietConnectionsGiveTheirRingsBack) {
+  for (const bool framed : {false, true}) {
+    PeerWorld world;
+    Connection& quiet = world.open();
+    ASSERT_TRUE(world.reach_lane(quiet));
+    EXPECT_TRUE(world.transfer(quiet, 0, 100));
+    Connection& sleeper = framed ? world.open() : open_plain(world);
+    world.run_for(5ms);
+    leave(world, -65536);  // a part of what the quiet one's ring takes
+    EXPECT_NE(quiet.tcb[0]->ring.block(), nullptr);
+    Patient writer(world, sleeper, 0, 100);
+    EXPECT_EQ(writer.written, 0U);
+    EXPECT_TRUE(writer.run(3s));
+    EXPECT_LE(writer.attempts, 2);
+    EXPECT_EQ(quiet.tcb[0]->ring.block(), nullptr);
+    EXPECT_FALSE(world.on_lane(quiet));
+    EXPECT_TRUE(world.transfer(quiet, 1, 3000));
+    // Another round, and there is enough: who speaks is on a lane again.
+    world.host(0).memory().set_budget(std::size_t{1} << 30);
+    world.run_for(1200ms);
+    EXPECT_TRUE(world.reach_lane(quiet));
+  }
+}
+
+TEST(PeerLinks, LittleMemoryForALane_WriterIsNotWokenInVain) {
+  for (const std::size_t want : {100U, 100'000U}) {
+    PeerWorld world;
+    Connection& c = world.open();
+    ASSERT_TRUE(world.reach_lane(c));
+    world.run_for(2ms);
+    leave(world, 0);
+    Patient writer(world, c, 0, want);
+    EXPECT_EQ(writer.written, 0U);
+    leave(world, 8192);
+    EXPECT_TRUE(writer.run(100ms)) << want;
+    EXPECT_LE(writer.attempts, 2) << want;
+  }
+}
+
+TEST(PeerLinks, MemoryComesBack_LanesRingIsAsLargeAsEver) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  world.run_for(2ms);
+  leave(world, 0);
+  Patient writer(world, c, 0, 100);
+  EXPECT_EQ(writer.written, 0U);
+  world.host(0).memory().set_budget(std::size_t{1} << 30);
+  EXPECT_TRUE(writer.run(100ms));
+  world.run_for(1ms);
+  EXPECT_EQ(world.read(c, 1).size(), 100U);
+  EXPECT_TRUE(world.transfer(c, 0, 1000));
+  ASSERT_TRUE(world.on_lane(c));
+  EXPECT_EQ(c.tcb[0]->ring.capacity(), world.links(0).framed().ring_bytes(*c.tcb[0], *world.framed(c, 0)));
+}
+
+TEST(PeerLinks, WritesThatGetLessThanTheyWant_CostNobodyItsLane) {
   PeerWorld world;
   Connection& quiet = world.open();
   ASSERT_TRUE(world.reach_lane(quiet));
-  EXPECT_TRUE(world.transfer(quiet, 0, 100));
-  Connection& writer = world.open();
+  Connection& writer = open_plain(world);
   world.run_for(5ms);
-  Memory& memory = world.host(0).memory();
-  memory.set_budget(memory.stats().used_bytes);
-  EXPECT_NE(quiet.tcb[0]->ring.block(), nullptr);
-  EXPECT_TRUE(world.transfer(writer, 0, 100)) << "which waits until there is some";
-  EXPECT_EQ(quiet.tcb[0]->ring.block(), nullptr);
-  EXPECT_FALSE(world.on_lane(quiet));
-  EXPECT_TRUE(world.transfer(quiet, 1, 3000));
-  // Another round, and there is enough: who speaks is on a lane again.
-  memory.set_budget(std::size_t{1} << 30);
-  world.run_for(1200ms);
-  EXPECT_TRUE(world.reach_lane(quiet));
-  EXPECT_TRUE(world.reach_lane(writer));
+  leave(world, 400'000);
+  for (int i = 0; i < 60; i++) {
+    (void)world.write(writer, 0, std::vector<std::byte>(600'000));
+    world.run_until([&] { return world.read(writer, 1).empty() && false; }, 50ms);
+  }
+  EXPECT_EQ(world.host(0).counters().tcp_memory_waits, 0U);
+  EXPECT_TRUE(world.on_lane(quiet));
 }
 
 TEST(PeerLinks, LaneWithoutWords_HoldsNoSendRing) {

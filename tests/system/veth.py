@@ -195,6 +195,20 @@ def what_no_fast_path_carries_says_why():
 
 
 @case
+def handler_takes_connections_on_top_of_malloc():
+    """The first connections of all, and of several peers, so that there is something to note of each."""
+    sources = [KERNELS] + [f"10.77.0.{i}" for i in range(20, 24)]
+    with Veth("af_packet:veth-a") as side:
+        for source in sources[1:]:
+            ip("-n", side.namespaces["kernel"], "addr", "add", f"{source}/24", "dev", "veth-b")
+        server = side.start("ours", os.path.join(BUILD, "bin", "accepting_handler"), OURS, port := free_port(), len(sources),
+                            until="ready", BYPASS_LOCAL="on")
+        for source in sources:
+            side.start_python("kernel", "ends_of_all_kinds.py", "client", OURS, port, source)
+        side.wait_for(server, "complete")
+
+
+@case
 def datagrams_that_the_sender_joined_arrive_one_by_one():
     for port in ("af_packet:veth-a", "af_xdp:veth-a"):
         with Veth(port) as side:

@@ -45,8 +45,9 @@ bool is_connected(const SocketRecord& s) {
 
 bool has_reason(const Snapshot& process, const SocketRecord& s) {
   return std::any_of(process.whys.begin(), process.whys.end(), [&s](const observe::WhyRecord& why) {
-    // What the two ends of a connection could not agree on is said of the listener.
-    const bool by_own = !is_connected(s) || why.reason == static_cast<std::uint16_t>(Reason::kNoSharedMemory);
+    // What the two ends of a connection could not agree on is said of the listener, and of the last one.
+    const bool is_last = why.reason == static_cast<std::uint16_t>(Reason::kNoSharedMemory) && why.fd == s.fd;
+    const bool by_own = !is_connected(s) || is_last;
     return (why.address == s.remote_address && why.port == s.remote_port && why.port != 0) ||
            (by_own && why.address == s.local_address && why.port == s.local_port);
   });

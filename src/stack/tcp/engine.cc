@@ -218,11 +218,19 @@ std::size_t Engine::send_room(const Tcb& tcb) const {
   return tcb.ring.room(send_limit(*impl_, tcb), impl_->memory);
 }
 
+std::uint64_t Engine::memory_waits() const {
+  return impl_->counters.tcp_memory_waits;
+}
+
+bool Engine::waits_for_memory() const {
+  return impl_->starved.head != nullptr;
+}
+
 void Engine::want_room(Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
   tcb.set(kWantWritable);
   // Else an acknowledgement is to come.
-  if (tcb.ring.empty() && !impl_->memory.has(kMinBlock)) wait_for_memory(*impl_, tcb);
+  if (tcb.ring.empty() && !impl_->memory.has(SendRing::kFirstBlock)) wait_for_memory(*impl_, tcb);
 }
 
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {

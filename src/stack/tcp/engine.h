@@ -163,6 +163,9 @@ class Engine {
   // --- Sending
   /// Bytes that reserve() could give now. 0 after shutdown_send.
   [[nodiscard]] std::size_t send_room(const Tcb& tcb) const;
+  /// Writers that found no memory so far, and whether some wait for it now.
+  [[nodiscard]] std::uint64_t memory_waits() const;
+  [[nodiscard]] bool waits_for_memory() const;
   /// There is too little (is_writeable()): kEventWritable is to come when there is more.
   void want_room(Tcb& tcb);
   /// Up to `want` bytes of the ring, growing it within the limit. kWouldBlock when full (kEventWritable

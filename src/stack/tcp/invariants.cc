@@ -33,6 +33,8 @@ constexpr Rule kAlways[] = {
     {"the receive queue adds up", queue_adds_up},
     {"an empty queue holds no buffers",
      [](const Tcb& t) { return t.rx_head != nullptr || t.has(kHoles) || t.rx_truesize == 0; }},
+    {"who waits for memory has been accepted and has a socket's flow",
+     [](const Tcb& t) { return !t.starved || (!t.has(kAccepting) && t.has(kInFlowTable)); }},
 };
 
 constexpr Rule kSynchronized[] = {
@@ -88,16 +90,20 @@ const char* Engine::violated() const {
   const char* broken = nullptr;
   std::size_t flows = impl_->time_waits.count;
   std::uint32_t held = 0;
+  std::size_t starved = 0;
+  for (const Tcb* each = impl_->starved.head; each != nullptr; each = each->accept_next) starved++;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     flows += tcb.has(kInFlowTable) ? 1 : 0;
     for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) held += (p->flags & kInArena) == 0 ? 1 : 0;
     held += tcb.reassembly.port_frames();
+    starved -= tcb.starved ? 1 : 0;
     if (broken == nullptr) broken = tcp::violated(tcb);
     if (broken == nullptr) broken = index_violated(*impl_, tcb);
   });
   if (broken != nullptr) return broken;
   if (flows != impl_->flows.size()) return "the flow table holds what lives and nothing else";
   if (held != impl_->held_frames) return "held frames are counted";
+  if (starved != 0) return "who waits for memory is in the queue";
   return nullptr;
 }
 

@@ -1,7 +1,5 @@
 #include "stack/tcp/memory_wait.h"
 
-#include <algorithm>
-
 #include "stack/tcp/input.h"
 
 namespace bypass::tcp {
@@ -28,8 +26,8 @@ void stop_waiting(Core& core, Tcb& tcb) {
 void wake_for_memory(Env& env) {
   std::size_t room = env.core.memory.room();
   while (Tcb* tcb = env.core.starved.head) {
-    if (room < kMinBlock) return;
-    room -= std::min(room, SendRing::kFirstBlock);
+    if (room < SendRing::kFirstBlock) return;
+    room -= SendRing::kFirstBlock;
     stop_waiting(env.core, *tcb);
     if (!tcb->orphan()) wake_writer(env, *tcb);
   }

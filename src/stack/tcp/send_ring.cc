@@ -55,7 +55,7 @@ void SendRing::clear(Memory& memory) {
 /// The usual case, a request or an answer in an empty ring; grow() has what is left to do when memory is short.
 void SendRing::take_first(Memory& memory, std::size_t needed) {
   const std::size_t wanted = needed <= kFirstBlock ? kFirstBlock : Memory::block_size(needed);
-  block_ = static_cast<std::byte*>(memory.allocate(wanted));
+  block_ = static_cast<std::byte*>(memory.allocate_bulk(wanted));
   capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
 }
 
@@ -65,8 +65,8 @@ void SendRing::grow(Memory& memory, std::size_t needed) {
   if (busy()) return;
   std::size_t wanted = Memory::block_size(std::max(needed, kFirstBlock));
   void* larger = nullptr;
-  for (; wanted > capacity_ && wanted >= kMinBlock; wanted /= 2)
-    if ((larger = memory.allocate(wanted)) != nullptr) break;
+  for (; wanted > capacity_ && wanted >= kFirstBlock; wanted /= 2)
+    if ((larger = memory.allocate_bulk(wanted)) != nullptr) break;
   if (larger == nullptr) return;
 
   auto* to = static_cast<std::byte*>(larger);

@@ -26,6 +26,7 @@ namespace bypass::tcp {
 
 class SendRing {
  public:
+  /// The smallest block: less at a time would be a wake-up and a segment for every few bytes.
   static constexpr std::size_t kFirstBlock = 4096;
 
   /// Bytes in place: two parts where the ring wraps.
@@ -45,7 +46,7 @@ class SendRing {
   /// Those of them for which there is a block, or memory for one.
   [[nodiscard]] std::size_t room(std::size_t limit, const Memory& memory) const {
     const std::size_t allowed = room(limit), there = capacity_ - size();
-    if (allowed <= there || memory.has(capacity_ != 0 ? 2 * std::size_t{capacity_} : kMinBlock)) return allowed;
+    if (allowed <= there || memory.has(capacity_ != 0 ? 2 * std::size_t{capacity_} : kFirstBlock)) return allowed;
     return there;
   }
 

@@ -57,7 +57,6 @@ enum TcbFlag : std::uint32_t {
   // Receiving
   kFinSeen = 1U << 13,      // the peer's FIN came; rcv_fin says where
   kSteered = 1U << 30,      // has a steering rule of its own
-  kOptionSeen = 1U << 31,   // the peer's SYN or SYN-ACK has one that Hooks know
   kHoles = 1U << 29,        // frames wait in the reassembly queue
   kFinReceived = 1U << 14,  // … and everything before it
   kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
@@ -136,6 +135,7 @@ struct alignas(64) Tcb {
   std::uint8_t attempts = 0;       // of SYN, SYN-ACK
   std::uint8_t why = 0;            // Why of the last change of state
   bool starved = false;            // among those that wait for memory
+  std::uint8_t peer_said = 0;      // in an option of its SYN, as Hooks know it; 0: nothing
 
   // --- Cold
   Error error = Error::kNone;

@@ -45,6 +45,25 @@ TEST(Memory, Budget_BoundsWhatIsInUse) {
   EXPECT_NE(memory->allocate(65536), nullptr);
 }
 
+TEST(Memory, KeptBack_IsForObjectsAlone) {
+  Region memory(kMiB, 64 << 10);
+  memory->keep_back(16 << 10);
+  EXPECT_EQ(memory->room(), 48U << 10);
+  EXPECT_FALSE(memory->has(64 << 10));
+  EXPECT_EQ(memory->allocate_bulk(64 << 10), nullptr);
+  ASSERT_NE(memory->allocate_bulk(32 << 10), nullptr);
+  ASSERT_NE(memory->allocate_bulk(16 << 10), nullptr);
+  EXPECT_EQ(memory->allocate_bulk(256), nullptr);
+  EXPECT_FALSE(memory->is_short());
+  EXPECT_NE(memory->allocate(8 << 10), nullptr);
+  EXPECT_FALSE(memory->is_short());
+  EXPECT_NE(memory->allocate(4 << 10), nullptr);
+  EXPECT_TRUE(memory->is_short()) << "no new connections";
+  EXPECT_NE(memory->allocate(4 << 10), nullptr) << "but what those that are there need";
+  EXPECT_EQ(memory->allocate(256), nullptr);
+  EXPECT_EQ(memory->room(), 0U);
+}
+
 TEST(Memory, SmallBlocksReleased_ServeALargeOne) {
   Region memory(8 * kMiB, 4 * kMiB);
   std::vector<void*> blocks;

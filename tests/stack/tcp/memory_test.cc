@@ -52,7 +52,9 @@ TEST(NoMemory, WhoOnlyAsksForRoom_IsToldToo) {
   (void)s.events();
   leave(s, 0);
   s.engine().want_room(*s.tcb());
-  leave(s, 256);
+  leave(s, tcp::SendRing::kFirstBlock - 1);
+  EXPECT_EQ(s.wait(1s).events() & kEventWritable, 0) << "less is no room";
+  leave(s, tcp::SendRing::kFirstBlock);
   EXPECT_NE(s.wait(0ms).events() & kEventWritable, 0);
   s.write(100).expect(seg().seq(1).len(100));
 }
@@ -100,6 +102,15 @@ TEST(NoMemory, WhoIsGone_WaitsNoMore) {
     EXPECT_EQ(s.engine().impl().starved.head, nullptr);
     EXPECT_EQ(s.engine().impl().starved.tail, nullptr);
   }
+}
+
+TEST(NoMemory, Rings_AreNoSmallerThanTheFirstBlock) {
+  Script s;
+  s.establish();
+  leave(s, tcp::SendRing::kFirstBlock - 1);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 100'000).error(), Error::kWouldBlock);
+  leave(s, 3 * tcp::SendRing::kFirstBlock - 1);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 100'000).value().size(), 2 * tcp::SendRing::kFirstBlock);
 }
 
 TEST(NoMemory, SomebodyDiesInsideTheLock_WritersTryAgain) {
