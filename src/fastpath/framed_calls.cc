@@ -107,14 +107,15 @@ std::size_t FramedTcp::ring_bytes(const Tcb& tcb, const Framed& framed) const {
 }
 
 /// For a lane's writes: the send ring cannot grow while they refer to it. Where the link cannot read it, the bytes go
-/// over TCP.
+/// over TCP, and so where there was little memory for it.
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   if (framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
   tcb.ring.widen(engine_.impl().memory, ring_bytes(tcb, framed));
   if (tcb.ring.block() == nullptr) return;  // without memory: commit() pins what reserve() gets
   tcp::pin_ring(tcb);
   framed.pinned = true;
-  if (!links_.reads_ring(tcb, framed)) framed.lane.leave();
+  const bool tiny = tcb.ring.capacity() < tcp::SendRing::kFirstBlock;  // and would be for as long as it is pinned
+  if (tiny || !links_.reads_ring(tcb, framed)) framed.lane.leave();
 }
 
 // A connection that has said nothing yet needs no send ring: the first byte pins it.

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include "preload/acceleration.h"
+#include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
@@ -11,23 +12,30 @@
 namespace bypass::preload {
 namespace {
 
-[[gnu::noinline]] void adopt_epoll(int fd) {
+/// False: there is no memory for it. The kernel's would tell of no socket of ours.
+[[gnu::noinline]] bool adopt_epoll(int fd) {
   KeepErrno keep;
   drop_stale_number(fd);
-  if (!is_accelerating()) return;
-  if (File* file = socket::open_epoll(fd); file != nullptr) enter_number(fd, file);
+  if (!is_accelerating()) return true;
+  File* const file = socket::open_epoll(fd);
+  if (file != nullptr) enter_number(fd, file);
+  return file != nullptr;
+}
+
+int adopt_or_refuse(int fd) {
+  if (fd < 0 || adopt_epoll(fd)) return fd;
+  note_escape(fd, observe::Reason::kNoMemory, "epoll_create() was answered with ENOMEM");
+  real.close(fd);
+  errno = ENOMEM;
+  return -1;
 }
 
 BYPASS_EXPORT(int, epoll_create, (int size)) {
-  int fd = real.epoll_create(size);
-  if (fd >= 0) adopt_epoll(fd);
-  return fd;
+  return adopt_or_refuse(real.epoll_create(size));
 }
 
 BYPASS_EXPORT(int, epoll_create1, (int flags)) {
-  int fd = real.epoll_create1(flags);
-  if (fd >= 0) adopt_epoll(fd);
-  return fd;
+  return adopt_or_refuse(real.epoll_create1(flags));
 }
 
 int control_set(int set, int operation, int fd, epoll_event* event) {

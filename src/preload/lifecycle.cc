@@ -19,18 +19,28 @@
 namespace bypass::preload {
 namespace {
 
-[[gnu::noinline]] void adopt_socket(int fd, int domain, int type, int protocol) {
+/// False: there is no memory for it. The kernel's would not do: where it sends what is for a port's addresses, nobody
+/// knows.
+[[gnu::noinline]] bool adopt_socket(int fd, int domain, int type, int protocol) {
   KeepErrno keep;
   drop_stale_number(fd);
-  if ((domain != AF_INET && domain != AF_INET6) || !is_accelerating()) return;
+  if ((domain != AF_INET && domain != AF_INET6) || !is_accelerating()) return true;
   File* file = socket::open_socket(fd, domain, type, protocol);
-  if (file != nullptr && !enter_number(fd, file)) note_escape(fd, observe::Reason::kNoMemory, "table of numbers");
+  if (file == nullptr) return !socket::is_our_kind(domain, type, protocol);
+  if (!enter_number(fd, file)) note_escape(fd, observe::Reason::kNoMemory, "table of numbers");
+  return true;
+}
+
+[[gnu::noinline]] int refuse_socket(int fd) {
+  note_escape(fd, observe::Reason::kNoMemory, "socket() was answered with ENOBUFS");
+  real.close(fd);
+  errno = ENOBUFS;
+  return -1;
 }
 
 BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
   int fd = real.socket(domain, type, protocol);
-  if (fd >= 0) adopt_socket(fd, domain, type, protocol);
-  return fd;
+  return fd < 0 || adopt_socket(fd, domain, type, protocol) ? fd : refuse_socket(fd);
 }
 
 [[gnu::noinline]] int close_started(int fd) {

@@ -16,7 +16,7 @@ namespace bypass::runtime::arena {
 namespace {
 
 /// Of the budget, the part that bytes in bulk leave to all else.
-constexpr std::size_t kKeptBack = 16;
+constexpr std::size_t kKeptBack = 8;
 
 constexpr std::size_t kBytes = std::size_t{64} << 30;
 /// Under a limit on address space (RLIMIT_AS) the program needs the rest of it: an eighth is ours, if that is enough

@@ -75,11 +75,11 @@ void do_drill(Process& p) {
 /// Of the family's memory, by whoever has its ports.
 void tell_shortage(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
-  const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory;
+  const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory + counters.drop_no_memory;
   if (shortages == std::exchange(p.shortages_told, shortages)) [[likely]]
     return;
   const std::string text = "of " + std::to_string(p.config.memory >> 20) +
-                           " MiB too little was left for new connections or for bytes to be sent, which wait";
+                           " MiB too little was left for new connections, for bytes to be sent or for those that came";
   p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
 }
 

@@ -39,6 +39,8 @@ struct Epoll;   // epoll.h
 /// After the kernel's socket() gave `fd`: the object for an AF_INET/AF_INET6 stream or datagram socket when
 /// this process accelerates anything, else null (the number is the kernel's alone from then on).
 File* open_socket(int fd, int domain, int type, int protocol);
+/// Whether that is a kind of socket that open_socket() takes: then null means that there was no memory for it.
+bool is_our_kind(int domain, int type, int protocol);
 /// After epoll_create1 gave `fd`. Null when this process accelerates nothing.
 File* open_epoll(int fd);
 /// Remembers a number that names the object, for `bypass stat`.

@@ -249,7 +249,10 @@ std::size_t Shard::copy_to_arena(std::span<Packet*> frames) {
   for (Packet* frame : frames) {
     Packet* const copy = bypass::copy_to_arena(*context_.memory, *frame);
     context_.release(frame);
-    if (copy != nullptr) frames[kept++] = copy;
+    if (copy != nullptr)
+      frames[kept++] = copy;
+    else
+      stack_.counters().drop_no_memory++;
   }
   return kept;
 }

@@ -181,9 +181,13 @@ void end_keeping_number(Guard& guard, File& file, int fd) {
 
 }  // namespace
 
+bool is_our_kind(int domain, int type, int protocol) {
+  return environment.shard != nullptr && is_ours(domain, type, protocol);
+}
+
 File* open_socket(int fd, int domain, int type, int protocol) {
   (void)fd;
-  if (environment.shard == nullptr || !is_ours(domain, type, protocol)) return nullptr;
+  if (!is_our_kind(domain, type, protocol)) return nullptr;
   Guard guard(shard());
   if (!prepare_objects(shard())) return nullptr;
   Socket* socket = objects->sockets.allocate();

@@ -10,6 +10,8 @@
 namespace bypass {
 namespace {
 
+constexpr std::size_t kSmallPacket = 512;  // Packet, all headers and options, and no more
+
 // The frame's bytes in their order, piece by piece.
 template <typename F>
 void for_each_piece(const Packet& frame, F&& f) {
@@ -41,10 +43,9 @@ std::size_t arena_packet_size(std::size_t bytes_and_headroom) {
   return Memory::block_size(sizeof(Packet) + bytes_and_headroom);
 }
 
-Packet* allocate_arena_packet(Memory& memory, std::uint32_t headroom, std::size_t bytes) {
-  const std::size_t wanted = sizeof(Packet) + headroom + bytes;
-  if (wanted > kMaxBlock) return nullptr;
-  void* block = memory.allocate(wanted);
+namespace {
+
+Packet* make_packet(void* block, std::uint32_t headroom, std::size_t wanted) {
   if (block == nullptr) return nullptr;
   auto* packet = new (block) Packet{};
   packet->buffer = static_cast<std::byte*>(block) + sizeof(Packet);
@@ -52,6 +53,18 @@ Packet* allocate_arena_packet(Memory& memory, std::uint32_t headroom, std::size_
   packet->flags = kInArena;
   packet->reset(headroom);
   return packet;
+}
+
+}  // namespace
+
+Packet* allocate_arena_packet(Memory& memory, std::uint32_t headroom, std::size_t bytes) {
+  const std::size_t wanted = sizeof(Packet) + headroom + bytes;
+  return make_packet(wanted <= kMaxBlock ? memory.allocate(wanted) : nullptr, headroom, wanted);
+}
+
+Packet* allocate_received(Memory& memory, std::size_t bytes) {
+  const std::size_t wanted = sizeof(Packet) + bytes;
+  return make_packet(wanted <= kSmallPacket ? memory.allocate(wanted) : memory.allocate_bulk(wanted), 0, wanted);
 }
 
 Packet* allocate_arena_chain(Memory& memory, std::size_t bytes) {
@@ -86,7 +99,7 @@ bool mark_arena_packet(Memory& memory, const Packet& packet) {
 }
 
 Packet* copy_to_arena(Memory& memory, const Packet& frame) {
-  Packet* copy = allocate_arena_packet(memory, 0, frame.frame_len);
+  Packet* copy = allocate_received(memory, frame.frame_len);
   if (copy == nullptr) return nullptr;
   std::byte* to = copy->data;
   for_each_piece(frame, [&to](std::span<const std::byte> bytes) {

@@ -16,6 +16,10 @@ namespace bypass {
 /// An empty packet with `headroom` bytes in front and room for at least `bytes`. Null when memory is used up.
 [[nodiscard]] Packet* allocate_arena_packet(Memory& memory, std::uint32_t headroom, std::size_t bytes);
 
+/// The same for what has been received, and may be kept for long: of memory for bytes in bulk, but for an
+/// acknowledgement and its like, which bring memory back.
+[[nodiscard]] Packet* allocate_received(Memory& memory, std::size_t bytes);
+
 /// The whole frame (chain and external bytes) as one arena packet; metadata and scratch fields come along.
 [[nodiscard]] Packet* copy_to_arena(Memory& memory, const Packet& frame);
 

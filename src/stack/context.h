@@ -102,9 +102,9 @@ class PortQueue {
     if (frees_ != 0) give_back();
   }
   [[nodiscard]] std::size_t pending() const { return pending_; }
-  /// The port gave fewer frames than asked for when last asked: who holds received ones should copy them to the
-  /// arena and give them back.
-  [[nodiscard]] bool scarce() const { return scarce_; }
+  /// The port has few frames left, or gave fewer than asked for when last asked: who holds received ones should copy
+  /// them to the arena and give them back.
+  [[nodiscard]] bool scarce() const { return scarce_ || (port_ != nullptr && port_->scarce()); }
   /// Gives every frame back to the port: before it is closed.
   void drain();
 

@@ -9,49 +9,50 @@
 namespace bypass {
 
 // X(name, unit, help). Every drop reason begins with drop_ and has a test.
-#define BYPASS_STACK_COUNTERS(X)                                                  \
-  X(rx_frames, "frames", "frames taken from the ports")                           \
-  X(tx_frames, "frames", "frames handed to the ports")                            \
-  X(drop_eth_short, "frames", "shorter than an Ethernet header")                  \
-  X(drop_eth_type, "frames", "neither IPv4 nor ARP")                              \
-  X(drop_eth_not_ours, "frames", "unicast to another MAC address")                \
-  X(drop_arp_malformed, "frames", "ARP that does not parse")                      \
-  X(drop_arp_conflict, "frames", "ARP from a stranger that claims our address")   \
-  X(drop_arp_ignored, "frames", "ARP that is not addressed to us")                \
-  X(arp_requests, "frames", "ARP requests sent")                                  \
-  X(arp_replies, "frames", "ARP replies sent")                                    \
-  X(arp_failed, "neighbours", "neighbours that did not answer")                   \
-  X(drop_arp_queue, "packets", "packets that waited for a neighbour in vain")     \
-  X(drop_ip_malformed, "packets", "IPv4 header wrong: version, length, checksum") \
-  X(drop_ip_not_ours, "packets", "to an address that is not ours")                \
-  X(drop_ip_source, "packets", "from an address that no other host can have")     \
-  X(ip_fragments_in, "fragments", "fragments taken")                              \
-  X(ip_reassembled, "packets", "packets put together from fragments")             \
-  X(ip_fragmented, "packets", "packets sent in fragments")                        \
-  X(ip_fragments_out, "fragments", "fragments sent")                              \
-  X(drop_ip_fragment, "fragments", "length, offset or total wrong")               \
-  X(drop_ip_fragment_duplicate, "fragments", "received before")                   \
-  X(drop_ip_fragment_overlap, "fragments", "of packets whose fragments overlap")  \
-  X(drop_ip_fragment_timeout, "fragments", "waited 30 s for the others")          \
-  X(drop_ip_fragment_memory, "fragments", "given up: no room for all that wait")  \
-  X(drop_ip_fragment_ecn, "fragments", "of packets that are ECN-capable in part") \
-  X(drop_ip_fragment_device, "fragments", "not sent: the device's ring is full")  \
-  X(drop_ip_protocol, "packets", "a protocol that is not TCP, UDP or ICMP")       \
-  X(drop_no_route, "packets", "sent to an address no port routes to")             \
-  X(drop_no_frame, "packets", "not sent: the port has no empty frame")            \
-  X(drop_loop_full, "packets", "to ourselves, with too many of them waiting")     \
-  X(drop_icmp_malformed, "packets", "ICMP that does not parse or sums wrong")     \
-  X(drop_icmp_ignored, "packets", "ICMP of a type that asks nothing of us")       \
-  X(drop_icmp_rate, "packets", "ICMP answers withheld by the rate limit")         \
-  X(icmp_echo, "packets", "echo requests answered")                               \
-  X(icmp_errors_in, "packets", "ICMP errors taken")                               \
-  X(icmp_errors_out, "packets", "ICMP errors sent")                               \
-  X(drop_udp_malformed, "datagrams", "UDP length or checksum wrong")              \
-  X(drop_udp_no_socket, "datagrams", "to a port nobody has")                      \
-  X(drop_udp_queue_full, "datagrams", "the socket's receive buffer was full")     \
-  X(drop_udp_device, "datagrams", "not sent: the device's ring stayed full")      \
-  X(udp_in, "datagrams", "datagrams delivered")                                   \
-  X(udp_out, "datagrams", "datagrams sent")                                       \
+#define BYPASS_STACK_COUNTERS(X)                                                    \
+  X(rx_frames, "frames", "frames taken from the ports")                             \
+  X(tx_frames, "frames", "frames handed to the ports")                              \
+  X(drop_eth_short, "frames", "shorter than an Ethernet header")                    \
+  X(drop_eth_type, "frames", "neither IPv4 nor ARP")                                \
+  X(drop_eth_not_ours, "frames", "unicast to another MAC address")                  \
+  X(drop_arp_malformed, "frames", "ARP that does not parse")                        \
+  X(drop_arp_conflict, "frames", "ARP from a stranger that claims our address")     \
+  X(drop_arp_ignored, "frames", "ARP that is not addressed to us")                  \
+  X(arp_requests, "frames", "ARP requests sent")                                    \
+  X(arp_replies, "frames", "ARP replies sent")                                      \
+  X(arp_failed, "neighbours", "neighbours that did not answer")                     \
+  X(drop_arp_queue, "packets", "packets that waited for a neighbour in vain")       \
+  X(drop_ip_malformed, "packets", "IPv4 header wrong: version, length, checksum")   \
+  X(drop_ip_not_ours, "packets", "to an address that is not ours")                  \
+  X(drop_ip_source, "packets", "from an address that no other host can have")       \
+  X(ip_fragments_in, "fragments", "fragments taken")                                \
+  X(ip_reassembled, "packets", "packets put together from fragments")               \
+  X(ip_fragmented, "packets", "packets sent in fragments")                          \
+  X(ip_fragments_out, "fragments", "fragments sent")                                \
+  X(drop_ip_fragment, "fragments", "length, offset or total wrong")                 \
+  X(drop_ip_fragment_duplicate, "fragments", "received before")                     \
+  X(drop_ip_fragment_overlap, "fragments", "of packets whose fragments overlap")    \
+  X(drop_ip_fragment_timeout, "fragments", "waited 30 s for the others")            \
+  X(drop_ip_fragment_memory, "fragments", "given up: no room for all that wait")    \
+  X(drop_ip_fragment_ecn, "fragments", "of packets that are ECN-capable in part")   \
+  X(drop_ip_fragment_device, "fragments", "not sent: the device's ring is full")    \
+  X(drop_ip_protocol, "packets", "a protocol that is not TCP, UDP or ICMP")         \
+  X(drop_no_route, "packets", "sent to an address no port routes to")               \
+  X(drop_no_frame, "packets", "not sent: the port has no empty frame")              \
+  X(drop_no_memory, "frames", "no memory to show them to a family (BYPASS_MEMORY)") \
+  X(drop_loop_full, "packets", "to ourselves, with too many of them waiting")       \
+  X(drop_icmp_malformed, "packets", "ICMP that does not parse or sums wrong")       \
+  X(drop_icmp_ignored, "packets", "ICMP of a type that asks nothing of us")         \
+  X(drop_icmp_rate, "packets", "ICMP answers withheld by the rate limit")           \
+  X(icmp_echo, "packets", "echo requests answered")                                 \
+  X(icmp_errors_in, "packets", "ICMP errors taken")                                 \
+  X(icmp_errors_out, "packets", "ICMP errors sent")                                 \
+  X(drop_udp_malformed, "datagrams", "UDP length or checksum wrong")                \
+  X(drop_udp_no_socket, "datagrams", "to a port nobody has")                        \
+  X(drop_udp_queue_full, "datagrams", "the socket's receive buffer was full")       \
+  X(drop_udp_device, "datagrams", "not sent: the device's ring stayed full")        \
+  X(udp_in, "datagrams", "datagrams delivered")                                     \
+  X(udp_out, "datagrams", "datagrams sent")                                         \
   BYPASS_TCP_COUNTERS(X)
 
 // TCP's own part of the table.

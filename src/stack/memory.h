@@ -51,8 +51,9 @@ class Memory {
   /// What is left for it of the budget.
   [[nodiscard]] std::size_t room() const { return used_ + kept_back_ < budget_ ? budget_ - kept_back_ - used_ : 0; }
   void keep_back(std::size_t bytes) { kept_back_ = bytes; }
-  /// So much of that is used up, too, that new connections are refused.
-  [[nodiscard]] bool is_short() const { return used_ + kept_back_ / 2 > budget_; }
+  /// Half of that is used up, too: it is for no bytes that are to be sent any more, and for no new connection.
+  [[nodiscard]] bool is_short() const { return used_ + kept_back_ / 2 + kLastBlock > budget_; }
+  [[nodiscard]] bool refuses_connections() const { return kept_back_ != 0 && is_short(); }
 
   /// The usable size of a block: the power of two.
   [[nodiscard]] static std::size_t block_size(std::size_t bytes);
@@ -77,6 +78,7 @@ class Memory {
   void finish_rebuild();
 
  private:
+  static constexpr std::size_t kLastBlock = 4096;  // who finds that memory is not short finds so much
   static constexpr unsigned kMinOrder = 8, kMaxOrder = 26;
   static constexpr unsigned kOrders = kMaxOrder - kMinOrder + 1;
 

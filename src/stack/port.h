@@ -111,7 +111,12 @@ class Port {
   /// thread.
   [[nodiscard]] bool forbidden() const { return forbidden_.load(std::memory_order_acquire); }
 
+  /// Few buffers are left: who holds received frames should copy them to the arena and give them back. With the shard's
+  /// lock.
+  [[nodiscard]] bool scarce() const { return scarce_; }
+
  protected:
+  void set_scarce(bool on) { scarce_ = on; }
   void set_forbidden(bool on) { forbidden_.store(on, std::memory_order_release); }
   void count_steer_lost(std::uint64_t flows) { steer_lost_.fetch_add(flows, std::memory_order_acq_rel); }
   void count_link_up() { link_ups_.fetch_add(1, std::memory_order_acq_rel); }
@@ -120,6 +125,7 @@ class Port {
   std::atomic<std::uint32_t> link_ups_{0};
   std::atomic<std::uint64_t> steer_lost_{0};
   std::atomic<bool> forbidden_{false};
+  bool scarce_ = false;
 };
 
 }  // namespace bypass

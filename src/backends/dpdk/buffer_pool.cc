@@ -86,10 +86,10 @@ bool BufferPool::create(const char* name, const PoolConfig& config, std::uint16_
   const std::uint32_t buffer = buffer_bytes();
   const std::uint32_t element = sizeof(rte_mbuf) + kPacketRoom + buffer;
   limit_ = std::max(config.initial, config.budget_bytes / element);
-  stack_.slots = std::make_unique<void*[]>(limit_);
-  stack_.capacity = limit_;
+  stack_.slots = std::make_unique<void*[]>(limit());
+  stack_.capacity = limit();
   pool_ = register_ops()
-              ? rte_mempool_create_empty(name, limit_, element, 0, sizeof(rte_pktmbuf_pool_private), SOCKET_ID_ANY, 0)
+              ? rte_mempool_create_empty(name, limit(), element, 0, sizeof(rte_pktmbuf_pool_private), SOCKET_ID_ANY, 0)
               : nullptr;
   if (pool_ == nullptr || rte_mempool_set_ops_byname(pool_, kOpsName, &stack_) != 0) {
     problem = "no memory for the buffer pool: " + std::string(rte_strerror(rte_errno));
@@ -134,13 +134,13 @@ void BufferPool::adopt_chunk() {
 }
 
 bool BufferPool::wants_growth() const {
-  return free_count() < low_mark() && total() < limit_ && !chunk_ready_.load(std::memory_order_acquire);
+  return free_count() < low_mark() && total() < limit() && !chunk_ready_.load(std::memory_order_acquire);
 }
 
 void BufferPool::grow() {
   if (!wants_growth()) return;
   // A chunk that memory does not suffice for ends the growth: the budget was larger than the machine.
-  if (!add_chunk(std::min(config_.chunk, limit_ - total()))) limit_ = total();
+  if (!add_chunk(std::min(config_.chunk, limit() - total()))) limit_ = total();
 }
 
 std::size_t BufferPool::alloc(std::span<Packet*> out) {

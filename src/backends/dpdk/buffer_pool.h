@@ -74,6 +74,12 @@ class BufferPool {
 
   // --- With the shard's lock
   std::size_t alloc(std::span<Packet*> out);
+  /// Takes a chunk in that has been made since, if there is one.
+  void take_in() {
+    if (chunk_ready_.load(std::memory_order_acquire)) adopt_chunk();
+  }
+  /// There is a chunk to be taken in, or one may yet be made.
+  [[nodiscard]] bool may_grow() const { return chunk_ready_.load(std::memory_order_acquire) || total() < limit(); }
   void free_frame(Packet* head);
   void set_shared(bool shared) { stack_.shared = shared; }
 
@@ -97,7 +103,9 @@ class BufferPool {
   PoolConfig config_;
   std::uint16_t port_index_ = 0;
   rte_mempool* pool_ = nullptr;
-  std::uint32_t limit_ = 0;  // buffers at most
+  [[nodiscard]] std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
+
+  std::atomic<std::uint32_t> limit_{0};  // buffers at most
   FreeStack stack_;
   std::atomic<std::uint32_t> total_{0};
   std::atomic<bool> chunk_ready_{false};

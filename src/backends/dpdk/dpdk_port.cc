@@ -180,6 +180,8 @@ std::size_t DpdkPort::receive(std::uint16_t, std::span<Packet*> out) {
   rte_mbuf* frames[kBurst];
   const auto room = static_cast<std::uint16_t>(std::min(out.size(), kBurst));
   const std::uint16_t n = rte_eth_rx_burst(device_, 0, frames, room);
+  // Also when nothing arrives: it may be for want of buffers, which the program holds.
+  mind_pool();
   if (n == 0) return 0;
   std::uint64_t bytes = 0;
   for (std::uint16_t i = 0; i < n; i++) {
@@ -303,14 +305,20 @@ std::size_t DpdkPort::send(std::uint16_t, std::span<Packet* const> frames) {
 
 std::size_t DpdkPort::alloc(std::uint16_t, std::span<Packet*> out) {
   const std::size_t n = pool_.alloc(out);
-  if (pool_.free_count() < pool_.low_mark()) [[unlikely]] {
-    // Once a shortage and once a chunk: the control thread makes one, which a later alloc takes in.
-    if (asked_at_total_ != pool_.total()) poke_(poke_argument_);
-    asked_at_total_ = pool_.total();
-  } else {
-    asked_at_total_ = 0;
-  }
+  mind_pool();
   return n;
+}
+
+// Once a shortage and once a chunk: the control thread makes one, which the next look takes in.
+void DpdkPort::mind_pool() {
+  const bool low = pool_.free_count() < pool_.low_mark();
+  if (!low && asked_at_total_ == 0) [[likely]]
+    return;
+  if (low) pool_.take_in();
+  const bool still = pool_.free_count() < pool_.low_mark();
+  set_scarce(still);
+  if (still && asked_at_total_ != pool_.total()) poke_(poke_argument_);
+  asked_at_total_ = still ? pool_.total() : 0;
 }
 
 void DpdkPort::free(std::span<Packet* const> frames) {
@@ -329,6 +337,7 @@ bool DpdkPort::arm(std::uint16_t) {
   // What the control thread wants to be noticed has just lost its event: have receive() look.
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kPausing || state == State::kResuming) return false;
+  if (asked_at_total_ != 0 && pool_.may_grow()) return false;  // what waits at the device comes in with the next chunk
   const bool up = link_.load(std::memory_order_acquire);
   if (up != armed_link_) {
     armed_link_ = up;

@@ -81,6 +81,7 @@ class DpdkPort final : public Port, PortCounters {
   enum class State : std::uint8_t { kPaused, kResuming, kRunning, kPausing };
 
   bool settle();
+  void mind_pool();
   void adopt();
   void fill_mbuf(Packet* head);
   bool append_external(Packet* head);
@@ -106,7 +107,7 @@ class DpdkPort final : public Port, PortCounters {
   int wake_fd_ = -1;
   void (*const poke_)(void*);
   void* const poke_argument_;
-  std::uint32_t asked_at_total_ = 0;
+  std::uint32_t asked_at_total_ = 0;  // not 0: few buffers are left
   std::atomic<unsigned> link_generation_{0};
 };
 

@@ -36,6 +36,8 @@ class FramePort : public Port, protected PortCounters {
   [[nodiscard]] PortStats stats() const final;
 
  protected:
+  /// Where three quarters of the pool are taken, readers should hold no more of it. Called as frames are received.
+  void mind_pool() { set_scarce(pool_.free_count() <= pool_.total() / 4 + kBurst); }
   static constexpr std::size_t kBurst = 64;
 
   /// Buffers and what they mean to the capabilities. False: `problem` says why.

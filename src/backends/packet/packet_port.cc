@@ -179,6 +179,7 @@ std::size_t PacketPort::receive(std::uint16_t, std::span<Packet*> out) {
     ring->advance();
     n += take_waiting(out.subspan(n));
   }
+  mind_pool();
   if (n == 0) return 0;
   std::uint64_t bytes = 0;
   for (const Packet* p : out.first(n)) bytes += p->frame_len;

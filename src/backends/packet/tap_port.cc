@@ -94,6 +94,7 @@ std::size_t TapPort::receive(std::uint16_t, std::span<Packet*> out) {
   std::size_t n = 0;
   std::uint64_t bytes = 0;
   for (; n < out.size() && (out[n] = take_one()) != nullptr; n++) bytes += out[n]->frame_len;
+  mind_pool();
   if (n == 0) return 0;
   rx_frames_.add(n);
   rx_bytes_.add(bytes);

@@ -201,6 +201,7 @@ void XdpPort::fill() {
     fill_.put(address_of(reinterpret_cast<std::byte*>(packet)));
     posted_++;
   }
+  mind_pool();
   fill_.publish();
   if (fill_.needs_wakeup()) libc.recv(socket_.get(), nullptr, 0, MSG_DONTWAIT);  // a driver that ran out of chunks
 }

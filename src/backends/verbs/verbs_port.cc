@@ -131,6 +131,7 @@ void VerbsPort::forget_posted() {
 
 // A quarter of the pool stays for sending.
 void VerbsPort::refill() {
+  mind_pool();
   const std::uint32_t spare = pool_.total() / 4;
   while (serves_ && free_requests_.size() >= kRefill && pool_.free_count() > spare + kRefill) {
     Requests& r = *requests_;

@@ -230,7 +230,7 @@ void Engine::want_room(Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
   tcb.set(kWantWritable);
   // Else an acknowledgement is to come.
-  if (tcb.ring.empty() && !impl_->memory.has(SendRing::kFirstBlock)) wait_for_memory(*impl_, tcb);
+  if (tcb.ring.empty() && !SendRing::may_begin(impl_->memory)) wait_for_memory(*impl_, tcb);
 }
 
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {

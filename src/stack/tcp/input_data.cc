@@ -49,7 +49,7 @@ void copy_out(const Packet& frame, std::byte* to) {
 
 // The payload in an arena packet with at least that much room; null without memory.
 Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
-  Packet* copy = allocate_arena_packet(env.core.memory, 0, std::max<std::size_t>(frame.payload_len, room));
+  Packet* copy = allocate_received(env.core.memory, std::max<std::size_t>(frame.payload_len, room));
   if (copy == nullptr) return nullptr;
   copy_out(frame, copy->data);
   copy->len = copy->frame_len = copy->payload_len = frame.payload_len;

@@ -24,10 +24,12 @@ void stop_waiting(Core& core, Tcb& tcb) {
 }
 
 void wake_for_memory(Env& env) {
-  std::size_t room = env.core.memory.room();
-  while (Tcb* tcb = env.core.starved.head) {
-    if (room < SendRing::kFirstBlock) return;
-    room -= SendRing::kFirstBlock;
+  constexpr std::size_t kFew = 8;  // that may find the least there is
+  std::size_t woken = env.core.memory.room() / SendRing::kFirstBlock;
+  if (woken == 0 && SendRing::may_begin(env.core.memory)) woken = kFew;
+  for (; woken != 0; woken--) {
+    Tcb* const tcb = env.core.starved.head;
+    if (tcb == nullptr) return;
     stop_waiting(env.core, *tcb);
     if (!tcb->orphan()) wake_writer(env, *tcb);
   }

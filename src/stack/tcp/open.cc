@@ -109,7 +109,7 @@ void apply_options(Env& env, Tcb& tcb) {
 
 Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::uint16_t remote_port,
                      const Options& options) {
-  Tcb* tcb = env.core.memory.is_short() ? nullptr : env.core.tcbs.allocate();
+  Tcb* tcb = env.core.memory.refuses_connections() ? nullptr : env.core.tcbs.allocate();
   if (tcb == nullptr) return nullptr;
   env.core.current = tcb;
   const auto& config = env.core.config;

@@ -14,6 +14,7 @@ Result<Room> SendRing::reserve(Memory& memory, std::size_t want, std::size_t lim
   if (allowed == 0) return Error::kWouldBlock;
   if (block_ == nullptr) take_first(memory, allowed);
   if (capacity_ - size() < allowed) grow(memory, size() + allowed);
+  if (block_ == nullptr) take_least(memory, allowed);
   const std::size_t given = std::min(allowed, capacity_ - size());
   if (given == 0) return empty() ? Error::kNoMemory : Error::kWouldBlock;
 
@@ -56,6 +57,15 @@ void SendRing::clear(Memory& memory) {
 void SendRing::take_first(Memory& memory, std::size_t needed) {
   const std::size_t wanted = needed <= kFirstBlock ? kFirstBlock : Memory::block_size(needed);
   block_ = static_cast<std::byte*>(memory.allocate_bulk(wanted));
+  capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
+}
+
+/// As Linux lets each socket have some bytes whatever memory there is (tcp_wmem[0]): a program that waits to have
+/// written its question may be the one that has all the answers to read.
+void SendRing::take_least(Memory& memory, std::size_t needed) {
+  if (memory.is_short()) return;
+  const std::size_t wanted = Memory::block_size(std::min(needed, kFirstBlock));
+  block_ = static_cast<std::byte*>(memory.allocate(wanted));
   capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
 }
 

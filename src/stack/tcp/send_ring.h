@@ -47,8 +47,10 @@ class SendRing {
   [[nodiscard]] std::size_t room(std::size_t limit, const Memory& memory) const {
     const std::size_t allowed = room(limit), there = capacity_ - size();
     if (allowed <= there || memory.has(capacity_ != 0 ? 2 * std::size_t{capacity_} : kFirstBlock)) return allowed;
-    return there;
+    return capacity_ == 0 && !memory.is_short() ? std::min(allowed, kFirstBlock) : there;
   }
+  /// Whether one that is empty would get a block.
+  [[nodiscard]] static bool may_begin(const Memory& memory) { return memory.has(kFirstBlock) || !memory.is_short(); }
 
   /// Places for up to `want` bytes, behind the last; grows the block within `limit` if it must and may.
   /// Fewer than `want` when the limit, a pin or the memory stands against it. kWouldBlock: none, wait for
@@ -89,6 +91,7 @@ class SendRing {
     return static_cast<std::size_t>(offset - origin_) & (capacity_ - 1);
   }
   void take_first(Memory& memory, std::size_t needed);
+  void take_least(Memory& memory, std::size_t needed);
   void grow(Memory& memory, std::size_t needed);
   void release_if_idle(Memory& memory);
 

@@ -55,12 +55,12 @@ TEST(Memory, KeptBack_IsForObjectsAlone) {
   ASSERT_NE(memory->allocate_bulk(16 << 10), nullptr);
   EXPECT_EQ(memory->allocate_bulk(256), nullptr);
   EXPECT_FALSE(memory->is_short());
-  EXPECT_NE(memory->allocate(8 << 10), nullptr);
-  EXPECT_FALSE(memory->is_short());
   EXPECT_NE(memory->allocate(4 << 10), nullptr);
-  EXPECT_TRUE(memory->is_short()) << "no new connections";
-  EXPECT_NE(memory->allocate(4 << 10), nullptr) << "but what those that are there need";
-  EXPECT_EQ(memory->allocate(256), nullptr);
+  EXPECT_FALSE(memory->is_short());
+  EXPECT_NE(memory->allocate(256), nullptr);
+  EXPECT_TRUE(memory->is_short());
+  EXPECT_TRUE(memory->refuses_connections());
+  EXPECT_NE(memory->allocate(8 << 10), nullptr) << "but what those that are there need";
   EXPECT_EQ(memory->room(), 0U);
 }
 
