@@ -8,6 +8,9 @@
 
 namespace bypass {
 
+/// For a user who names one that is not there.
+inline constexpr std::string_view kSoftMaking = "BYPASS_SOFT=WIRE makes soft0, a second wire soft1";
+
 /// 1 for "soft1", or for "soft1:1", a port of it. Nothing: no software device is called so.
 inline std::optional<std::size_t> soft_index(std::string_view target) {
   constexpr std::string_view kPrefix = "soft";

@@ -87,6 +87,17 @@ struct PeerLink {
   [[nodiscard]] bool is_current() const { return stage != Stage::kFree && stage < Stage::kEnding; }
 };
 
+/// One that is asked for by nobody, for who is told why.
+[[nodiscard]] inline PeerLink refused_link(Mover mover, const IpAddress& peer, std::uint16_t port, Reason why) {
+  PeerLink link;
+  link.peer = peer;
+  link.port = port;
+  link.mover = mover;
+  link.stage = PeerLink::Stage::kRefused;
+  link.reason = why;
+  return link;
+}
+
 /// A family's links, in one block of Memory.
 struct PeerTable {
   static constexpr std::size_t kLinks = 64;

@@ -88,6 +88,9 @@ const PeerLink* PeerLinks::link_of(const Tcb& tcb) const {
 
 namespace {
 
+// Tcb::peer_said
+constexpr std::uint8_t kSpoke = 0x80, kHasRoce = 1, kHasShm = 2, kHasOurs = 4;  // the last: of our own place
+
 /// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked.
 bool is_neighbour(const Path& path) {
   return path.neighbour != Path::kLooped && path.next_hop == path.remote;
@@ -101,16 +104,11 @@ bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   if (!is_neighbour(path)) return false;
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (theirs == nullptr) return roce || shm;
-  const bool both_shm = shm && (theirs->capabilities & kCapShm) != 0;
-  if (both_shm && !at_our_place(theirs->tag)) tell_place(tcb, theirs->tag);
-  return (roce && (theirs->capabilities & kCapRoce) != 0) || (both_shm && at_our_place(theirs->tag));
+  const std::uint8_t said = note_of(*theirs);
+  const bool near = (said & kHasOurs) != 0;
+  if (shm && (said & kHasShm) != 0 && !near) tell_place(tcb, theirs->tag);
+  return (roce && (said & kHasRoce) != 0) || (shm && near);
 }
-
-namespace {
-
-constexpr std::uint8_t kSpoke = 0x80, kHasRoce = 1, kHasShm = 2, kHasOurs = 4;  // Tcb::peer_said
-
-}  // namespace
 
 std::uint8_t PeerLinks::note_of(const SynOption& theirs) const {
   std::uint8_t note = kSpoke;
@@ -146,13 +144,7 @@ void PeerLinks::on_plain(const Tcb& tcb) {
 void PeerLinks::tell(Mover mover, const Path& path, const IpAddress& whom, Reason why) {
   const std::optional<IpAddress> news = told_.add({whom, path.port, mover, why});
   if (!news) return;
-  PeerLink link;
-  link.peer = *news;
-  link.port = path.port;
-  link.mover = mover;
-  link.stage = Stage::kRefused;
-  link.reason = why;
-  note(link);
+  note(refused_link(mover, *news, path.port, why));
 }
 
 std::span<const std::byte> PeerLinks::memory(std::uint32_t id) {

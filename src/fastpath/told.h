@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "fastpath/link.h"
+#include "fastpath/link_record.h"
 #include "fastpath/reason.h"
 #include "stack/address.h"
 

@@ -52,8 +52,7 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
     {"peer_plain",
      "the other end of a connection is not on libbypass, or has no faster path in common with this one: another "
-     "user's, "
-     "another BYPASS_RUN_DIR, BYPASS_LOCAL=off, or no RDMA device (BYPASS_RDMA)"},
+     "user's, another BYPASS_RUN_DIR, BYPASS_LOCAL=off, or no RDMA device (BYPASS_RDMA)"},
     {"no_lane",
      "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
      "(BYPASS_MEMORY)"},

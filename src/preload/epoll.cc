@@ -24,10 +24,7 @@ namespace {
 
 int adopt_or_refuse(int fd) {
   if (fd < 0 || adopt_epoll(fd)) return fd;
-  note_escape(fd, observe::Reason::kNoMemory, "epoll_create() was answered with ENOMEM");
-  real.close(fd);
-  errno = ENOMEM;
-  return -1;
+  return refuse_without_memory(fd, ENOMEM, "epoll_create() was answered with ENOMEM");
 }
 
 BYPASS_EXPORT(int, epoll_create, (int size)) {

@@ -16,6 +16,13 @@ void note_escape(int fd, observe::Reason reason, const char* detail) {
   runtime::record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
+int refuse_without_memory(int fd, int error, const char* detail) {
+  note_escape(fd, observe::Reason::kNoMemory, detail);
+  real.close(fd);
+  errno = error;
+  return -1;
+}
+
 namespace {
 
 // Of a connection that the kernel has beneath: it is the kernel's again, whoever gets the descriptor.

@@ -8,6 +8,9 @@
 namespace bypass::preload {
 
 void note_escape(int fd, observe::Reason reason, const char* detail);
+/// There is no memory for what the kernel has just made, and its own would not do: closes it, notes that. -1, with
+/// errno set to `error`: what the program is to hear.
+int refuse_without_memory(int fd, int error, const char* detail);
 
 /// Looks for sockets of ours among the descriptors that a message carries.
 void note_passed_descriptors(const msghdr* message);

@@ -31,16 +31,10 @@ namespace {
   return true;
 }
 
-[[gnu::noinline]] int refuse_socket(int fd) {
-  note_escape(fd, observe::Reason::kNoMemory, "socket() was answered with ENOBUFS");
-  real.close(fd);
-  errno = ENOBUFS;
-  return -1;
-}
-
 BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
   int fd = real.socket(domain, type, protocol);
-  return fd < 0 || adopt_socket(fd, domain, type, protocol) ? fd : refuse_socket(fd);
+  if (fd < 0 || adopt_socket(fd, domain, type, protocol)) return fd;
+  return refuse_without_memory(fd, ENOBUFS, "socket() was answered with ENOBUFS");
 }
 
 [[gnu::noinline]] int close_started(int fd) {

@@ -138,16 +138,25 @@ bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
   return false;
 }
 
-// A list that speaks of ports where there are none was meant for something. `none` says that it was not, and a
-// setting that has a problem already is not reported twice.
+bool is_default(const Draft& draft, std::string_view env) {
+  return draft.values[setting_index(*setting_by_env(env))].origin == Origin::kDefault;
+}
+
+// What speaks of ports where there are none was meant for something. `none` says that it was not, and a setting that
+// has a problem already is not reported twice.
+bool lacks_ports(const Draft& draft) {
+  return draft.ok() && draft.port_names.empty() && is_default(draft, "BYPASS_PORT");
+}
+
+std::string no_effect() {
+  return "has no effect without BYPASS_PORT; accepted is " + accepted_text(*setting_by_env("BYPASS_PORT"));
+}
+
 void check_unused(Draft& draft) {
-  const auto origin = [&](std::string_view env) { return draft.values[setting_index(*setting_by_env(env))].origin; };
-  if (!draft.ok() || !draft.port_names.empty() || origin("BYPASS_PORT") != Origin::kDefault) return;
+  if (!lacks_ports(draft)) return;
   if (!draft.soft_names.empty()) return;  // of the software RDMA devices' wires
   for (const std::string_view env : {"BYPASS_ADDR", "BYPASS_GATEWAY", "BYPASS_MAC", "BYPASS_MTU"}) {
-    if (origin(env) == Origin::kDefault) continue;
-    add_problem(draft, env,
-                "has no effect without BYPASS_PORT; accepted is " + accepted_text(*setting_by_env("BYPASS_PORT")));
+    if (!is_default(draft, env)) add_problem(draft, env, no_effect());
   }
 }
 
@@ -157,13 +166,8 @@ void check_rdma(Draft& draft) {
   const std::string device = quoted(draft.rdma_device);
   if (const auto index = soft_index(draft.rdma_device); index && *index >= draft.soft_names.size())
     return add_problem(draft, "BYPASS_RDMA",
-                       "names the software device " + device +
-                           ", which nothing makes; BYPASS_SOFT=WIRE makes soft0, a second wire soft1");
-  const bool is_silent = draft.values[setting_index(*setting_by_env("BYPASS_PORT"))].origin == Origin::kDefault;
-  if (draft.port_names.empty() && is_silent)
-    add_problem(draft, "BYPASS_RDMA",
-                "names the device " + device + ", which has no effect without BYPASS_PORT; accepted is " +
-                    accepted_text(*setting_by_env("BYPASS_PORT")));
+                       "names the software device " + device + ", which nothing makes; " + std::string(kSoftMaking));
+  if (lacks_ports(draft)) add_problem(draft, "BYPASS_RDMA", "names the device " + device + ", which " + no_effect());
 }
 
 // The second would find what the first has taken; of ports without a name of their own there may be several.
@@ -216,7 +220,7 @@ void join_soft(Draft& draft) {
     if (is_socket && std::any_of(draft.ports.begin(), draft.ports.end(), is_same))
       add_problem(draft, "BYPASS_SOFT",
                   "has " + quoted(port_text(wire)) +
-                      ", which is BYPASS_PORT's, too; the port above a software device is " + "BYPASS_PORT=verbs:soft" +
+                      ", which is BYPASS_PORT's, too; the port above a software device is BYPASS_PORT=verbs:soft" +
                       std::to_string(i));
     if (i < addresses.size()) wire.addresses = addresses[i];
     if (i < draft.gateways.size()) wire.gateways = draft.gateways[i];

@@ -305,14 +305,10 @@ void note_link(const fastpath::PeerLink& link) {
 
 /// Where there can be no links, connections need no more than a word of why.
 void tell_no_links(void*, const tcp::Tcb& tcb) {
-  for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm}) {
-    fastpath::PeerLink none;
-    none.port = tcb.path.port;
-    none.mover = mover;
-    none.stage = fastpath::PeerLink::Stage::kRefused;
-    none.reason = fastpath::Reason::kNotHere;
-    if (g_process->told.add({none.peer, none.port, mover, none.reason})) note_link(none);
-  }
+  constexpr auto kWhy = fastpath::Reason::kNotHere;
+  const std::uint16_t port = tcb.path.port;
+  for (const fastpath::Mover mover : {fastpath::Mover::kRc, fastpath::Mover::kShm})
+    if (g_process->told.add({{}, port, mover, kWhy})) note_link(fastpath::refused_link(mover, {}, port, kWhy));
 }
 constexpr Hooks kNoLinks{.plain = tell_no_links};
 

@@ -137,10 +137,9 @@ void take_from_wire(PortConfig& port, const PortConfig& wire) {
 void complete_port(Config& config, PortConfig& port, const KernelNetwork& network, const std::string& devices) {
   if (const auto index = soft_index(port.target)) {
     if (*index < config.soft.size()) return take_from_wire(port, config.soft[*index]);
-    return report(config, "BYPASS_PORT",
-                  "has the port '" + port_text(port) +
-                      "', a software device that nothing makes; BYPASS_SOFT=WIRE makes "
-                      "soft0, a second wire soft1");
+    return report(
+        config, "BYPASS_PORT",
+        "has the port '" + port_text(port) + "', a software device that nothing makes; " + std::string(kSoftMaking));
   }
   share(config, "BYPASS_ADDR", port, network, interface_of_device(port.target, devices));
   if (port.shared) std::erase_if(port.addresses, [](const Prefix& prefix) { return !prefix.address.is_v4(); });

@@ -210,9 +210,10 @@ class Side:
         out = self.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="", expect=None)
         return sum(p["counters"].get(counter, 0) for p in json.loads(out or "{}").get("processes", []))
 
-    def why(self):
-        """What `bypass why` says of this side's processes."""
-        return self.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="", expect=None).decode()
+    def why(self, child=None, **environment):
+        """What `bypass why` says of one process, which has to be there, or of this side's."""
+        which, expect = ([], None) if child is None else ([child.pid], 0)
+        return self.run("server", os.path.join(BUILD, "bypass"), "why", *which, LD_PRELOAD="", expect=expect, **environment).decode()
 
 
 # What each of perftest's programs is given. Its own patience with a peer ends after half a second without an answer (eight

@@ -39,10 +39,6 @@ class Cables(Bridge):
                 (("server", "veth"), ("client", "veth"), ("bridge", "server"), ("bridge", "client"))]
 
 
-def whys(side, child):
-    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="").decode()
-
-
 def processes(side):
     """Those that have the ports of their family, by pid."""
     out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
@@ -180,8 +176,8 @@ def one_end_without_links():
     with rc_side() as side:
         transfers = Transfers(side, 4, BYPASS_RDMA="off")
         check(all(c.get("rdma_lanes", 0) == 0 for c in processes(side).values()), processes(side))
-        check(re.search(f"{side.client_address} +peer_plain .*BYPASS_RDMA", whys(side, transfers.server)), side.why())
-        check(re.search(" - +no_rdma .*: BYPASS_RDMA=off", whys(side, transfers.client)), side.why())
+        check(re.search(f"{side.client_address} +peer_plain .*BYPASS_RDMA", side.why(transfers.server)), side.why())
+        check(re.search(" - +no_rdma .*: BYPASS_RDMA=off", side.why(transfers.client)), side.why())
         transfers.end()
 
 
@@ -196,7 +192,7 @@ def forgotten_settings_are_named():
             transfers.until_paths({"wire"})
             for role, child, peer in (("server", transfers.server, side.client_address),
                                       ("client", transfers.client, side.address)):
-                text = whys(side, child)
+                text = side.why(child)
                 if role in roles:
                     check(re.search(r" - +no_rdma .*BYPASS_RDMA=auto takes .*verbs:soft0 is not: BYPASS_RDMA=NAME", text), text)
                 else:
@@ -213,7 +209,7 @@ def shown_by_name():
         text = side.run("server", os.path.join(BUILD, "bypass"), "ss", "-e", LD_PRELOAD="").decode()
         check("path:rc" in text, text)
         for child in (transfers.server, transfers.client):
-            check("nothing was left to the kernel" in whys(side, child), whys(side, child))
+            check("nothing was left to the kernel" in side.why(child), side.why(child))
         transfers.end()
 
 

@@ -33,10 +33,6 @@ def counters(side, child):
     return collections.Counter(side.stat(child)["counters"])
 
 
-def why(side, child, **environment):
-    return side.run("server", os.path.join(BUILD, "bypass"), "why", child.pid, LD_PRELOAD="", **environment).decode()
-
-
 @case
 def both_ends_show_shm():
     """All connections of both ends are on shared memory, by the name that `bypass ss` gives it; nothing is left in the run
@@ -64,9 +60,9 @@ def other_run_directories():
         os.mkdir(side.path("theirs"), 0o700)
         transfers = Transfers(side, 4, BYPASS_RUN_DIR=side.path("theirs"))
         transfers.until_paths({"wire"}, transfers.server)
-        text = why(side, transfers.server)
+        text = side.why(transfers.server)
         check(re.search(f" {side.client_address} +no_shm_link .*another run directory", text), text)
-        text = why(side, transfers.client, BYPASS_RUN_DIR=side.path("theirs"))
+        text = side.why(transfers.client, BYPASS_RUN_DIR=side.path("theirs"))
         check(re.search(f" {side.address} +peer_plain .*BYPASS_RUN_DIR", text), text)
         check(counters(side, transfers.server)["shm_lanes"] == 0, counters(side, transfers.server))
         transfers.end()
@@ -80,7 +76,7 @@ def one_end_with_local_off():
             off = {"BYPASS_LOCAL": "off"}
             transfers = Transfers(side, 4, server=off) if role == "server" else Transfers(side, 4, **off)
             transfers.until_paths({"wire"})
-            own, others = (why(side, getattr(transfers, end)) for end in (role, other))
+            own, others = (side.why(getattr(transfers, end)) for end in (role, other))
             check(re.search(" - +no_shm_link .*: BYPASS_LOCAL=off", own), own)
             check(re.search(r" 10\.9\.0\.\d +peer_plain ", others) and "no_shm_link" not in others, others)
             transfers.end()
@@ -99,7 +95,7 @@ def peer_is_killed_under_load():
             transfers.serve()
             side.until(lambda: transfers.said("serves") >= before + transfers.count, "all connections are made anew", 60)
         transfers.until_paths({"shm"})
-        check("shm_link_lost" in why(side, transfers.client), side.why())
+        check("shm_link_lost" in side.why(transfers.client), side.why())
         transfers.end(may_lose=True)
 
 

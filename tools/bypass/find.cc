@@ -52,10 +52,8 @@ void explain_pid(int pid) {
   } else if (loaded) {
     fmt::print(stderr,
                "bypass: process {} has libbypass.so loaded and has not used it: it has opened no internet socket, it "
-               "has neither "
-               "a port (BYPASS_PORT) nor leave to share memory (BYPASS_LOCAL=off), it is the forked child of a process "
-               "that uses it, or it may not write the "
-               "run directory (BYPASS_RUN_DIR)\n",
+               "has neither a port (BYPASS_PORT) nor leave to share memory (BYPASS_LOCAL=off), it is the forked child "
+               "of a process that uses it, or it may not write the run directory (BYPASS_RUN_DIR)\n",
                pid);
   } else {
     fmt::print(stderr, "bypass: process {} does not run on libbypass: start it with LD_PRELOAD=libbypass.so\n", pid);

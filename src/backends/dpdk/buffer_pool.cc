@@ -144,7 +144,7 @@ void BufferPool::grow() {
 }
 
 std::size_t BufferPool::alloc(std::span<Packet*> out) {
-  if (free_count() < out.size() && chunk_ready_.load(std::memory_order_acquire)) adopt_chunk();
+  if (free_count() < out.size()) take_in();
   const std::size_t n = std::min<std::size_t>(out.size(), free_count());
   void* objects[64];
   std::size_t done = 0;

@@ -99,12 +99,11 @@ class BufferPool {
  private:
   bool add_chunk(std::uint32_t count);
   void adopt_chunk();
+  [[nodiscard]] std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   PoolConfig config_;
   std::uint16_t port_index_ = 0;
   rte_mempool* pool_ = nullptr;
-  [[nodiscard]] std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
-
   std::atomic<std::uint32_t> limit_{0};  // buffers at most
   FreeStack stack_;
   std::atomic<std::uint32_t> total_{0};

@@ -30,6 +30,13 @@ namespace bypass::tcp {
 struct TcbList {
   Tcb* head = nullptr;
   Tcb* tail = nullptr;
+
+  template <Tcb* Tcb::*next>
+  void push(Tcb& tcb) {
+    tcb.*next = nullptr;
+    (tail != nullptr ? tail->*next : head) = &tcb;
+    tail = &tcb;
+  }
 };
 
 struct Core {

@@ -246,10 +246,10 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
     return Error::kWouldBlock;
   }
   auto reserved = tcb.ring.reserve(impl_->memory, want, limit);
-  if (reserved.ok()) return reserved;
+  const bool dry = reserved.error() == Error::kNoMemory;
   // Also where the limit leaves room but the block may not move, because frames still refer to it.
-  tcb.set(kWantWritable);
-  if (reserved.error() != Error::kNoMemory) return reserved;
+  if (dry || reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
+  if (!dry) return reserved;
   impl_->counters.tcp_memory_waits++;
   wait_for_memory(*impl_, tcb);
   return Error::kWouldBlock;

@@ -7,9 +7,7 @@ namespace bypass::tcp {
 void wait_for_memory(Core& core, Tcb& tcb) {
   if (tcb.starved) return;
   tcb.starved = true;
-  tcb.accept_next = nullptr;
-  (core.starved.tail != nullptr ? core.starved.tail->accept_next : core.starved.head) = &tcb;
-  core.starved.tail = &tcb;
+  core.starved.push<&Tcb::accept_next>(tcb);
 }
 
 void stop_waiting(Core& core, Tcb& tcb) {

@@ -175,12 +175,6 @@ void restart_after_idle(Env& env, Tcb& tcb) {
   return (hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb);
 }
 
-void push_burst(TcbList& list, Tcb& tcb) {
-  tcb.burst_next = nullptr;
-  (list.tail != nullptr ? list.tail->burst_next : list.head) = &tcb;
-  list.tail = &tcb;
-}
-
 void resume_one(Env& env, Tcb& tcb) {
   tcb.clear(kBlocked);
   if (tcb.has(kZombie)) return reap(env, tcb);
@@ -249,7 +243,7 @@ void send_probe(Env& env, Tcb& tcb) {
 void touch(Env& env, Tcb& tcb) {
   if (tcb.has(kInBurst)) return;
   tcb.set(kInBurst);
-  push_burst(env.core.burst, tcb);
+  env.core.burst.push<&Tcb::burst_next>(tcb);
 }
 
 void end_burst(Env& env) {

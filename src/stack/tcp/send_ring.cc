@@ -53,11 +53,16 @@ void SendRing::clear(Memory& memory) {
   release_if_idle(memory);
 }
 
+/// Null: there is none.
+void SendRing::begin_with(void* block, std::size_t bytes) {
+  block_ = static_cast<std::byte*>(block);
+  capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(bytes) : 0;
+}
+
 /// The usual case, a request or an answer in an empty ring; grow() has what is left to do when memory is short.
 void SendRing::take_first(Memory& memory, std::size_t needed) {
   const std::size_t wanted = needed <= kFirstBlock ? kFirstBlock : Memory::block_size(needed);
-  block_ = static_cast<std::byte*>(memory.allocate_bulk(wanted));
-  capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
+  begin_with(memory.allocate_bulk(wanted), wanted);
 }
 
 /// As Linux lets each socket have some bytes whatever memory there is (tcp_wmem[0]): a program that waits to have
@@ -65,8 +70,7 @@ void SendRing::take_first(Memory& memory, std::size_t needed) {
 void SendRing::take_least(Memory& memory, std::size_t needed) {
   if (memory.is_short()) return;
   const std::size_t wanted = Memory::block_size(std::min(needed, kFirstBlock));
-  block_ = static_cast<std::byte*>(memory.allocate(wanted));
-  capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(wanted) : 0;
+  begin_with(memory.allocate(wanted), wanted);
 }
 
 /// Takes a block for `needed` live and new bytes, or the largest to be had below that, and moves the live

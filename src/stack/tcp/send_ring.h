@@ -26,7 +26,8 @@ namespace bypass::tcp {
 
 class SendRing {
  public:
-  /// The smallest block: less at a time would be a wake-up and a segment for every few bytes.
+  /// The smallest block (but what a ring is given in need, take_least()): less at a time would be a wake-up and a
+  /// segment for every few bytes.
   static constexpr std::size_t kFirstBlock = 4096;
 
   /// Bytes in place: two parts where the ring wraps.
@@ -90,6 +91,7 @@ class SendRing {
   [[nodiscard]] std::size_t position(std::uint64_t offset) const {
     return static_cast<std::size_t>(offset - origin_) & (capacity_ - 1);
   }
+  void begin_with(void* block, std::size_t bytes);
   void take_first(Memory& memory, std::size_t needed);
   void take_least(Memory& memory, std::size_t needed);
   void grow(Memory& memory, std::size_t needed);

@@ -114,7 +114,6 @@ void reap(Env& env, Tcb& tcb) {
     release_receive_queue(env, tcb);
   }
   if (tcb.ring.busy()) return;
-  stop_waiting(env.core, tcb);
   if (env.core.current == &tcb) env.core.current = nullptr;
   env.core.tcbs.free(&tcb);
 }

@@ -348,11 +348,8 @@ void send_reset(Env& env, Tcb& tcb) {
 void block(Env& env, Tcb& tcb) {
   if (tcb.has(kBlocked)) return;
   tcb.set(kBlocked);
-  tcb.blocked_next = nullptr;
-  TcbList& list = env.core.blocked[tcb.path.port];
   env.core.blocked_ports |= 1U << tcb.path.port;
-  (list.tail != nullptr ? list.tail->blocked_next : list.head) = &tcb;
-  list.tail = &tcb;
+  env.core.blocked[tcb.path.port].push<&Tcb::blocked_next>(tcb);
 }
 
 bool send_detached(Env& env, const Detached& s) {
