@@ -168,23 +168,31 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   step_pairing(socket, *link, now);
 }
 
+void give_up_pairing(Socket& socket, LocalLink& link, shm::Refusal refusal, const char* why) {
+  LocalEnd& end = end_of(socket);
+  end.refusal = refusal;
+  const bool again = refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
+  if (!again) tell_refusal(link.tcp, end.client, why);
+  if (!again) local_counts.refused++;
+  drop_local_link(link);
+  end.stage = again ? Stage::kLooking : Stage::kOver;
+  signal_idle(socket);
+}
+
 }  // namespace
 
 void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   LocalEnd& end = end_of(socket);
   using State = shm::Pairing::State;
+  // Not one step more of an attempt whose socket other processes have by now, who have none of this: where the peer has
+  // heard that this end is ready, it writes into memory that nobody reads.
+  if (is_shared(socket))
+    return give_up_pairing(socket, link, shm::Refusal::kNoResources, "another process has it, too");
   const State state = link.pairing.step(now);
   if (state == State::kWaiting) return watch_link(socket, link, link.pairing.descriptor());
-  // Several processes have it by now, and the others none of this.
-  const bool alone = !is_shared(socket);
-  if (state == State::kRefused || !alone) {
-    end.refusal = state == State::kRefused ? link.pairing.refusal() : shm::Refusal::kNoResources;
-    const bool again = end.refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
-    if (!again) tell_refusal(link.tcp, end.client, alone ? shm::to_string(end.refusal) : "another process has it, too");
-    if (!again) local_counts.refused++;
-    drop_local_link(link);
-    end.stage = again ? Stage::kLooking : Stage::kOver;
-    return signal_idle(socket);
+  if (state == State::kRefused) {
+    const shm::Refusal refusal = link.pairing.refusal();
+    return give_up_pairing(socket, link, refusal, shm::to_string(refusal));
   }
   link.segment = link.pairing.take_segment();
   link.channel = link.pairing.take_channel();

@@ -37,9 +37,11 @@ LocalLink* make_local_link(Socket& socket) {
   if (link == nullptr) return nullptr;
   if (link->used) drop_local_link(*link);  // of a socket that ended in another process
   link->generation = id.generation;
-  link->used = true;
   link->socket = &socket;
   link->half = kernel_half(socket);
+  // Last: another thread's fork copies what stands here at that moment.
+  std::atomic_signal_fence(std::memory_order_release);
+  link->used = true;
   used_links++;
   return link;
 }

@@ -305,7 +305,9 @@ class Followed(Shared):
         for i, near in enumerate((self.ours, self.beside)):
             for one, mine, other, its in ((near, name, self.far, f"{name}[{i}]"), (self.far, f"{name}[{i}]", near, name)):
                 one.begin(f"{mine}.sendall(pattern(0, 1 << 20))")
-                check(other(f"take({its}, 1 << 20) == pattern(0, 1 << 20)") is True, f"{mine}: other bytes")
+                same = other(f"take({its}, 1 << 20) == pattern(0, 1 << 20)")
+                who = ("ours", "the kernel's")[i]
+                check(same is True, f"{who}, {'from' if one is near else 'to'} {name}: other bytes: {same}")
                 one.end()
 
 

@@ -1,0 +1,158 @@
+// Two ends of a connection within the host that look for each other: one is a socket of ours, the other a bare Pairing.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "fastpath/shm/pairing.h"
+#include "socket/local.h"
+#include "socket/objects.h"
+#include "socket/socket.h"
+#include "socket/world.h"
+
+namespace bypass::socket {
+namespace {
+
+namespace shm = fastpath::shm;
+using State = shm::Pairing::State;
+using Stage = LocalEnd::Stage;
+
+/// No process has it: as if a fork had just shared the socket with its child.
+constexpr std::uint32_t kChild = kMaxProcesses - 1;
+
+class LocalPairing : public testing::Test {
+ protected:
+  LocalPairing() : before_(local_environment) {
+    std::string folder = testing::TempDir() + "local_pairing_XXXXXX";
+    if (::mkdtemp(folder.data()) == nullptr) std::abort();
+    const int number = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    directory_ = std::move(shm::Directory::open(number).value);
+    ::close(number);
+    const std::string remove = "rm -r '" + folder + "'";
+    EXPECT_EQ(std::system(remove.c_str()), 0);
+    local_environment = {};
+    local_environment.directory = &directory_;
+    local_environment.may_be_local = [](const sockaddr*) { return true; };
+    connect_both();
+  }
+  ~LocalPairing() override {
+    {
+      Guard guard(world_.shard());
+      (void)ours().references.drop(objects->memory, kChild);
+    }
+    release(*file_, accepted_);
+    ::close(accepted_);
+    ::close(peers_);
+    local_environment = before_;
+  }
+
+  void connect_both() {
+    sockaddr_in here{};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const address = reinterpret_cast<sockaddr*>(&here);
+    socklen_t bytes = sizeof here;
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(::bind(listener, address, bytes), 0);
+    ASSERT_EQ(::listen(listener, 1), 0);
+    ASSERT_EQ(::getsockname(listener, address, &bytes), 0);
+    directory_.note_client(ntohs(here.sin_port), shm::network_tag(listener));
+    peers_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(::connect(peers_, address, bytes), 0);
+    accepted_ = ::accept4(listener, address, &bytes, SOCK_CLOEXEC);
+    ::close(listener);
+    file_ = adopt_accepted(accepted_, address, bytes, 0);
+    ASSERT_NE(file_, nullptr);
+    Guard guard(world_.shard());
+    ASSERT_TRUE(ours().references.add(objects->memory, world_.shard().family().slot()));
+  }
+
+  [[nodiscard]] Socket& ours() const { return socket_of(*file_); }
+  [[nodiscard]] Stage stage() const { return ours().details->local.stage; }
+  [[nodiscard]] Instant now() const { return world_.shard().clock().now(); }
+
+  /// A call of the program's, by which our end begins.
+  void begin_ours() {
+    std::byte byte{};
+    iovec part{&byte, 1};
+    Message message{};
+    message.data = {&part, 1};
+    (void)local_receive(ours(), accepted_, message, MSG_DONTWAIT);
+  }
+  void begin_peers() { peer_.begin(peers_, {1 << 16, 1 << 16}, now(), now() + std::chrono::seconds(5)); }
+  void step_ours() {
+    Guard guard(world_.shard());
+    if (stage() == Stage::kPairing) local_on_channel(ours());
+  }
+  void share_ours() {
+    Guard guard(world_.shard());
+    ASSERT_TRUE(ours().references.add(objects->memory, kChild));
+  }
+
+  test::World& world_ = test::World::get();
+  LocalEnvironment before_;
+  shm::Directory directory_;
+  shm::Pairing peer_;
+  File* file_ = nullptr;
+  int peers_ = -1, accepted_ = -1;
+};
+
+/// Steps of ours, in turns with the peer's, after which a fork shares the socket; and who begins.
+struct Moment {
+  int steps;
+  bool we_begin;
+};
+
+class LocalPairingShared : public LocalPairing, public testing::WithParamInterface<Moment> {};
+
+TEST_F(LocalPairing, OfTwo_IsMade) {
+  begin_peers();
+  begin_ours();
+  for (int i = 0; i < 20 && stage() == Stage::kPairing; i++) {
+    peer_.step(now());
+    step_ours();
+  }
+  peer_.step(now());
+  EXPECT_EQ(stage(), Stage::kPaired);
+  EXPECT_EQ(peer_.state(), State::kPaired);
+}
+
+// A host that is told that the guest is ready writes into memory at once; a guest does so when the host says OPEN,
+// which it says once it is paired. So a host is never told that this end is ready unless it is.
+TEST_P(LocalPairingShared, PeerThatMayWriteHasOneThatReads) {
+  const Moment moment = GetParam();
+  if (moment.we_begin) begin_ours();
+  begin_peers();
+  if (!moment.we_begin) begin_ours();
+  for (int i = 0; i < moment.steps; i++) {
+    peer_.step(now());
+    step_ours();
+  }
+  peer_.step(now());
+  const bool paired = stage() == Stage::kPaired;
+  share_ours();
+  step_ours();
+  peer_.step(now());
+  EXPECT_EQ(stage(), paired ? Stage::kPaired : Stage::kOver);
+  if (!paired) {
+    EXPECT_FALSE(peer_.state() == State::kPaired && peer_.role() == shm::Role::kHost);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AtEachStep, LocalPairingShared, testing::ValuesIn([] {
+                           std::vector<Moment> moments;
+                           for (int steps = 0; steps < 6; steps++)
+                             for (const bool we_begin : {false, true}) moments.push_back({steps, we_begin});
+                           return moments;
+                         }()),
+                         [](const auto& each) {
+                           return std::to_string(each.param.steps) + (each.param.we_begin ? "_AsHost" : "_AsGuest");
+                         });
+
+}  // namespace
+}  // namespace bypass::socket
