@@ -93,15 +93,21 @@ constexpr std::uint8_t kSpoke = 0x80, kHasRoce = 1, kHasShm = 2, kHasOurs = 4;  
 
 /// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked.
 bool is_neighbour(const Path& path) {
-  return path.neighbour != Path::kLooped && path.next_hop == path.remote;
+  return path.next_hop == path.remote;
 }
 
 }  // namespace
 
-/// A neighbour's, and there is a device for it at both ends, as far as they have said.
+bool PeerLinks::may_ask(const Path& path) const {
+  if (path.neighbour == Path::kLooped) return false;
+  const auto names = [&path](const Prefix& peers) { return peers.contains(path.remote); };
+  return is_neighbour(path) || std::any_of(config_.routed_peers.begin(), config_.routed_peers.end(), names);
+}
+
+/// Of a peer that may be asked, and there is a device for it at both ends, as far as they have said.
 bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   const Path& path = tcb.path;
-  if (!is_neighbour(path)) return false;
+  if (!may_ask(path)) return false;
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (theirs == nullptr) return roce || shm;
   const std::uint8_t said = note_of(*theirs);
@@ -127,7 +133,7 @@ void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
 void PeerLinks::on_plain(const Tcb& tcb) {
   const Path& path = tcb.path;
   if (path.neighbour == Path::kLooped) return tell(Mover::kShm, path, path.remote, Reason::kOneFamily);
-  if (!is_neighbour(path)) return tell(Mover::kRc, path, path.next_hop, Reason::kBehindRouter);
+  if (!may_ask(path)) return tell(Mover::kRc, path, path.next_hop, Reason::kBehindRouter);
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (!roce) tell(Mover::kRc, path, {}, Reason::kNotHere);
   if (!shm) tell(Mover::kShm, path, {}, Reason::kNotHere);

@@ -44,6 +44,9 @@ class PeerLinks final : public Links {
     /// Where memory may be shared: kPlaceBits, of which the upper kHostBits are the host's and the others those of a
     /// run directory there. Equal ones may be another's by chance; who asks is then refused. 0: not known.
     std::uint32_t place = 0;
+    /// Peers that are asked though a router is between: beyond the port's own subnets an experimental option goes only
+    /// where it is known to be welcome (RFC 3692). Outlives the links.
+    std::span<const Prefix> routed_peers{};
     /// A link is up, was not made, or has failed: its stage and reason; or, with kRefused, there is no reason to ask
     /// for one, its peer being nobody in particular where that has to do with none. May be null.
     void (*note)(const PeerLink& link) = nullptr;
@@ -158,6 +161,8 @@ class PeerLinks final : public Links {
   [[nodiscard]] bool at_our_place(std::uint32_t tag) const {
     return config_.place != 0 && tag >> (32 - kPlaceBits) == config_.place;
   }
+  /// Whether this peer may be asked for links.
+  [[nodiscard]] bool may_ask(const Path& path) const;
   void tell_place(const tcp::Tcb& tcb, std::uint32_t tag);
   /// Notes why there is no link to somebody (or to nobody in particular), as if it had been refused: once, and not for
   /// each connection.

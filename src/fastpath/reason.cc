@@ -61,7 +61,9 @@ const char* to_string(Reason reason) {
     case Reason::kNotThere:
       return "the peer has none, or is told not to use it (BYPASS_RDMA, BYPASS_LOCAL)";
     case Reason::kBehindRouter:
-      return "peers behind this router are not asked: only those of the port's own subnets are";
+      return "peers behind this router are not asked: only those of the port's own subnets are, and those that an rdma "
+             "rule "
+             "names (BYPASS_RULES)";
     case Reason::kOneFamily:
       return "both ends are this process's or its family's, whose own stack carries them";
     case Reason::kLanesTaken:

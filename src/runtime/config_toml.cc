@@ -75,7 +75,7 @@ bool read_rule_fields(const toml::table& rule, ConfigFile& file, std::string (&f
     }
   }
   if (good && fields[0].empty()) {
-    problem(file, "rule", "", line_of(rule), "has no action; accepted is bypass, kernel or fail");
+    problem(file, "rule", "", line_of(rule), "has no action; accepted is bypass, kernel, fail or rdma");
     good = false;
   }
   return good;

@@ -325,6 +325,7 @@ void prepare_links(Process& p, Stack& stack, Memory& memory) {
   config.capabilities = static_cast<std::uint8_t>((rdma ? fastpath::kCapRoce : 0) | (shm ? fastpath::kCapShm : 0));
   config.place = shm ? p.place : 0;
   config.random = random_number;
+  config.routed_peers = p.rdma_peers;
   config.note = note_link;
   p.links = std::make_unique<fastpath::PeerLinks>(stack.tcp(), memory, config);
   if (p.links->valid()) p.shard.use_links(*p.links);

@@ -39,6 +39,7 @@ struct Process {
   Progress progress;
   fastpath::shm::Directory local_ports;
   std::uint32_t place = 0;  // place_number() of the run directory; 0: nothing is shared
+  const std::vector<Prefix> rdma_peers = config.rules.rdma_peers();
   std::unique_ptr<fastpath::PeerLinks> links;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};

@@ -14,7 +14,7 @@ constexpr std::uint16_t kDnsPort = 53;
 
 constexpr std::string_view kForm =
     "ACTION [tcp|udp|*] [connect|listen|*] [ADDRESS[/LENGTH]|*][:PORT[-PORT]] [program=NAME] "
-    "with the actions bypass, kernel and fail";
+    "with the actions bypass, kernel and fail, or rdma ADDRESS[/LENGTH] [program=NAME]";
 
 template <typename T>
 struct Word {
@@ -22,7 +22,11 @@ struct Word {
   T value;
 };
 constexpr Word<RuleAction> kActions[] = {
-    {"bypass", RuleAction::kBypass}, {"kernel", RuleAction::kKernel}, {"fail", RuleAction::kFail}};
+    {"bypass", RuleAction::kBypass},
+    {"kernel", RuleAction::kKernel},
+    {"fail", RuleAction::kFail},
+    {"rdma", RuleAction::kRdma},
+};
 constexpr Word<RuleProto> kProtos[] = {{"tcp", RuleProto::kTcp}, {"udp", RuleProto::kUdp}, {"*", RuleProto::kAny}};
 constexpr Word<RuleRole> kRoles[] = {
     {"connect", RuleRole::kConnect}, {"listen", RuleRole::kListen}, {"*", RuleRole::kAny}};
@@ -75,12 +79,18 @@ bool parse_address(std::string_view text, Rule& rule) {
   return rule.prefix.has_value();
 }
 
+// A peer is asked once for all its connections, whatever their ports, and whoever has begun them.
+bool names_peers_alone(const Rule& rule) {
+  return rule.prefix.has_value() && rule.proto != RuleProto::kUdp && rule.role == RuleRole::kAny &&
+         rule.port_low == 0 && rule.port_high == 65535;
+}
+
 // After the action, words fill proto, role and address in this order; a word that does not fit a place
 // leaves it at "any", and `*` fills the next one.
 bool parse_words(std::vector<std::string_view> words, Rule& rule, std::string& problem) {
   if (!find_word(kActions, words[0], rule.action)) {
     problem = "'" + std::string(words[0]) + "' is no action";
-    if (const auto near = nearest(words[0], {"bypass", "kernel", "fail"}); !near.empty())
+    if (const auto near = nearest(words[0], {"bypass", "kernel", "fail", "rdma"}); !near.empty())
       problem += " (did you mean '" + std::string(near) + "'?)";
     return false;
   }
@@ -96,12 +106,19 @@ bool parse_words(std::vector<std::string_view> words, Rule& rule, std::string& p
   if (next < words.size() && find_word(kProtos, words[next], rule.proto)) next++;
   if (next < words.size() && find_word(kRoles, words[next], rule.role)) next++;
   if (next < words.size() && parse_address(words[next], rule)) next++;
-  if (next == words.size()) return true;
-  problem = "'" + std::string(words[next]) + "' does not fit there";
-  return false;
+  if (next != words.size()) {
+    problem = "'" + std::string(words[next]) + "' does not fit there";
+    return false;
+  }
+  if (rule.action == RuleAction::kRdma && !names_peers_alone(rule)) {
+    problem = "something else than peers is named, or no peers";
+    return false;
+  }
+  return true;
 }
 
 bool matches(const Rule& rule, const RuleQuery& query) {
+  if (rule.action == RuleAction::kRdma) return false;
   if (rule.proto != RuleProto::kAny && rule.proto != query.proto) return false;
   if (rule.role != RuleRole::kAny && rule.role != query.role) return false;
   if (rule.prefix && !rule.prefix->contains(query.address.address)) return false;
@@ -137,6 +154,13 @@ void RuleSet::keep_program(const char* name) {
   std::erase_if(rules_, [name](const Rule& rule) {
     return !rule.program.empty() && fnmatch(rule.program.c_str(), name, 0) != 0;
   });
+}
+
+std::vector<Prefix> RuleSet::rdma_peers() const {
+  std::vector<Prefix> peers;
+  for (const Rule& rule : rules_)
+    if (rule.action == RuleAction::kRdma) peers.push_back(*rule.prefix);
+  return peers;
 }
 
 RuleDecision RuleSet::decide(const RuleQuery& query) const {

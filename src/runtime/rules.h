@@ -4,6 +4,9 @@
 // rules are separated by `;` and the first match wins. Behind the user's rules stand the built-in ones:
 // loopback and DNS stay with the kernel unless a port owns the address; everything else may be bypassed
 // (whether a port routes there is the route table's question, not asked here).
+//
+// `rdma ADDRESS[/LENGTH] [program=NAME]` decides nothing about a socket. It names peers behind a router, which are
+// asked for an RDMA connection as the port's own neighbours are.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,7 @@
 
 namespace bypass::runtime {
 
-enum class RuleAction : std::uint8_t { kBypass, kKernel, kFail };
+enum class RuleAction : std::uint8_t { kBypass, kKernel, kFail, kRdma };
 enum class RuleProto : std::uint8_t { kAny, kTcp, kUdp };
 /// For a stream connect() and bind()+listen(); for a datagram the direction of the first use.
 enum class RuleRole : std::uint8_t { kAny, kConnect, kListen };
@@ -59,6 +62,9 @@ class RuleSet {
   void keep_program(const char* name);
 
   [[nodiscard]] RuleDecision decide(const RuleQuery& query) const;
+
+  /// The peers that rules of kRdma name.
+  [[nodiscard]] std::vector<Prefix> rdma_peers() const;
 
   [[nodiscard]] const std::vector<Rule>& rules() const { return rules_; }
 

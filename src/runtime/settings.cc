@@ -99,10 +99,13 @@ constexpr auto kSettings = std::to_array<Setting>({
      .apply = rdma},
     {.key = "rules",
      .env = "BYPASS_RULES",
-     .accepted = "ACTION [tcp|udp|*] [connect|listen|*] [ADDRESS[/LENGTH]|*][:PORT[-PORT]] [program=NAME], the actions "
-                 "being bypass, kernel and fail; rules separated by semicolons",
+     .accepted =
+         "ACTION [tcp|udp|*] [connect|listen|*] [ADDRESS[/LENGTH]|*][:PORT[-PORT]] [program=NAME], the actions "
+         "being bypass, kernel and fail, or rdma ADDRESS[/LENGTH] [program=NAME]; rules separated by semicolons",
      .example = "bypass tcp connect 10.9.0.0/16:6379; kernel udp *",
-     .help = "Which sockets are bypassed; the first match wins. In the file also as [[rule]] tables.",
+     .help =
+         "Which sockets are bypassed; the first match wins. In the file also as [[rule]] tables. rdma: peers behind a "
+         "router that are asked for an RDMA connection.",
      .apply = rules},
     {.key = "profile",
      .env = "BYPASS_PROFILE",

@@ -66,6 +66,28 @@ TEST(Rules, Program_OtherProgramsRulesFallAway) {
   EXPECT_EQ(set.decide(connect_tcp("10.9.3.4", 1)).action, RuleAction::kKernel);
 }
 
+TEST(Rules, Rdma_NamesPeersAndDecidesNothing) {
+  RuleSet set =
+      rules("rdma 10.20.0.0/16; kernel tcp 10.20.1.0/24; rdma * * fd0a::/16 program=nginx; rdma tcp 10.30.0.7");
+  set.keep_program("redis-server");
+  EXPECT_EQ(set.decide(connect_tcp("10.20.2.1", 6379)).source, RuleSource::kDefault);
+  EXPECT_STREQ(set.decide(connect_tcp("10.20.1.1", 6379)).text, "kernel tcp 10.20.1.0/24");
+  const std::vector<Prefix> peers = set.rdma_peers();
+  ASSERT_EQ(peers.size(), 2U);
+  EXPECT_TRUE(peers[0].contains(*parse_ip("10.20.255.1")));
+  EXPECT_TRUE(peers[1].contains(*parse_ip("10.30.0.7")));
+  EXPECT_FALSE(peers[1].contains(*parse_ip("10.30.0.8")));
+}
+
+TEST(Rules, Rdma_OfAnythingButPeersIsRefused) {
+  for (const char* text :
+       {"rdma", "rdma *", "rdma udp 10.20.0.0/16", "rdma connect 10.20.0.0/16", "rdma 10.20.0.1:80"}) {
+    const std::string problem = problem_of(text);
+    EXPECT_NE(problem.find(std::string("'") + text + "'"), std::string::npos) << problem;
+    EXPECT_NE(problem.find("rdma ADDRESS[/LENGTH] [program=NAME]"), std::string::npos) << problem;
+  }
+}
+
 TEST(Rules, Loopback_StaysWithTheKernel) {
   const RuleSet set;
   for (const char* address : {"127.0.0.1", "127.5.5.5", "::1"}) {

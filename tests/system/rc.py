@@ -39,6 +39,25 @@ class Cables(Bridge):
                 (("server", "veth"), ("client", "veth"), ("bridge", "server"), ("bridge", "client"))]
 
 
+class Routed(Cables):
+    """The two ends on subnets of their own, and a kernel that forwards between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.title = "routed"
+
+    def build(self):
+        for role, subnet in (("server", 77), ("client", 78)):
+            self.addresses[role] = f"10.{subnet}.0.1"
+            self.pair(role, "veth", "bridge", role)
+            ip("-n", self.namespaces["bridge"], "addr", "add", f"10.{subnet}.0.254/24", "dev", role)
+        self.run("bridge", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward", LD_PRELOAD="")
+
+    def environment(self, role, **extra):
+        gateway = re.sub(r"\.1$", ".254", self.addresses.get(role, ""))
+        return super().environment(role, **({"BYPASS_GATEWAY": gateway} if self.is_ours(role) else {}), **extra)
+
+
 def processes(side):
     """Those that have the ports of their family, by pid."""
     out = side.run("server", os.path.join(BUILD, "bypass"), "stat", "--json", LD_PRELOAD="")
@@ -179,6 +198,25 @@ def one_end_without_links():
         check(re.search(f"{side.client_address} +peer_plain .*BYPASS_RDMA", side.why(transfers.server)), side.why())
         check(re.search(" - +no_rdma .*: BYPASS_RDMA=off", side.why(transfers.client)), side.why())
         transfers.end()
+
+
+@case
+def peers_behind_a_router_are_asked_where_a_rule_says_so():
+    """By both ends: without their rule, or with the other end's alone, connections are plain, and say so."""
+    rules = {"server": "rdma 10.78.0.0/24", "client": "rdma 10.77.0.1; kernel udp *"}
+    for having in ([], ["server"], ["client"], ["server", "client"]):
+        with Routed() as side:
+            server, client = ({"BYPASS_RULES": rules[role]} if role in having else {} for role in ("server", "client"))
+            transfers = Transfers(side, 4, server=server, **client)
+            transfers.until_paths({"rc" if len(having) == 2 else "wire"})
+            for role, child, peer, router in (("server", transfers.server, side.client_address, "10.77.0.254"),
+                                              ("client", transfers.client, side.address, "10.78.0.254")):
+                text = side.why(child)
+                if role not in having:
+                    check(re.search(f" {router} +no_rdma .*an rdma rule", text), text)
+                elif len(having) == 1:
+                    check(re.search(rf" {peer} +peer_plain ", text), text)
+            transfers.end()
 
 
 @case

@@ -73,6 +73,8 @@ matches anything. The first match wins.
 
 - `bypass`: take a port, if one routes to the address. `kernel`: leave it to the kernel. `fail`: the call fails
   with EACCES.
+- `rdma`: decides nothing of this. Over a port, only peers of its own subnets are asked for an RDMA connection;
+  these, behind a router, are too. Both ends need the rule. Only an address, and `program=NAME`, can follow.
 - `connect` is about the peer's address, `listen` about the local one. A datagram socket is asked for each peer.
 - `program=NAME` compares the executable's name; shell wildcards work.
 - IPv6 with a port is written in brackets: `[fd09::/64]:443`.
