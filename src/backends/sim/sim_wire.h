@@ -66,6 +66,8 @@ class SimPort final : public Port {
   SimPort(Wire& wire, std::size_t index, const PortConfig& config);
   ~SimPort() override;
 
+  using Port::set_scarce;
+
   [[nodiscard]] const PortCaps& caps() const override { return config_.caps; }
   [[nodiscard]] MacAddress mac() const override { return config_.mac; }
   [[nodiscard]] LinkState link() const override { return link_; }

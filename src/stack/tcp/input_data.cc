@@ -25,6 +25,10 @@ bool in_arena(const Packet& frame) {
   return (frame.flags & kInArena) != 0;
 }
 
+bool is_scarce(Env& env, const Packet& frame) {
+  return env.ctx.queue(frame.port).scarce();
+}
+
 // Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
 bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
   if (in_arena(frame)) return false;
@@ -32,7 +36,7 @@ bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
   if (tcb.rx_truesize + size > 2 * tcb.rcv_limit) return true;
   const bool tiny = frame.payload_len < size / kTiny;
   const std::uint32_t budget = tiny ? env.core.frame_budget / kTiny : env.core.frame_budget;
-  return env.core.held_frames >= budget || env.ctx.queue(frame.port).scarce();
+  return env.core.held_frames >= budget || is_scarce(env, frame);
 }
 
 void copy_out(const Packet& frame, std::byte* to) {
@@ -47,14 +51,25 @@ void copy_out(const Packet& frame, std::byte* to) {
   }
 }
 
-// The payload in an arena packet with at least that much room; null without memory.
-Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
-  Packet* copy = allocate_received(env.core.memory, std::max<std::size_t>(frame.payload_len, room));
+// The payload in `copy`, an arena packet with room for it, or null.
+Packet* with_payload(Packet* copy, const Packet& frame) {
   if (copy == nullptr) return nullptr;
   copy_out(frame, copy->data);
   copy->len = copy->frame_len = copy->payload_len = frame.payload_len;
   copy->seq = frame.seq;
   return copy;
+}
+
+// The payload in an arena packet with at least that much room; null without memory.
+Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
+  const std::size_t bytes = std::max<std::size_t>(frame.payload_len, room);
+  return with_payload(allocate_received(env.core.memory, bytes), frame);
+}
+
+// The same from what bytes in bulk leave alone.
+Packet* to_kept_back(Env& env, const Packet& frame) {
+  if (env.core.memory.is_short()) return nullptr;
+  return with_payload(allocate_arena_packet(env.core.memory, 0, frame.payload_len), frame);
 }
 
 bool append_to_tail(Tcb& tcb, const Packet& frame) {
@@ -87,17 +102,42 @@ void count_in_order(Tcb& tcb, std::uint32_t bytes) {
   tcb.rcv_nxt += bytes;
 }
 
+// What came ahead of a hole goes, and comes again: RFC 2018 §8.
+void give_up_out_of_order(Env& env, Tcb& tcb) {
+  env.count().drop_tcp_memory += tcb.reassembly.frames();
+  release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
+  tcb.clear(kHoles);
+}
+
+// There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:
+// it may be the one that a reader waits for, and what is sent with it, and by all that wait for an ACK at both ends, is
+// what holds the memory. The frame itself or what takes its place; null: nothing is left.
+[[gnu::noinline, gnu::cold]] Packet* keep_in_need(Env& env, Tcb& tcb, Packet* frame) {
+  if (tcb.rx_head != nullptr) return nullptr;
+  if (!is_scarce(env, *frame)) return frame;
+  if (Packet* copy = to_kept_back(env, *frame)) return copy;
+  const bool returns_frames = tcb.reassembly.port_frames() != 0;
+  give_up_out_of_order(env, tcb);
+  return returns_frames ? frame : to_arena(env, *frame, 0);
+}
+
+// The payload moves to the arena. False: no memory.
+bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
+  if (append_to_tail(tcb, *frame)) return env.ctx.release(frame), true;
+  Packet* kept = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
+  if (kept == nullptr) kept = keep_in_need(env, tcb, frame);
+  if (kept == nullptr) return false;
+  hold(env, tcb, *kept);
+  link_tail(tcb, kept);
+  if (kept != frame) env.ctx.release(frame);
+  return true;
+}
+
 // Takes the frame over. False: no memory for a copy; the frame stays the caller's.
 bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
   if (should_copy(env, tcb, *frame)) [[unlikely]] {
-    if (!append_to_tail(tcb, *frame)) {
-      Packet* copy = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
-      if (copy == nullptr) return false;
-      hold(env, tcb, *copy);
-      link_tail(tcb, copy);
-    }
-    env.ctx.release(frame);
+    if (!enqueue_copy(env, tcb, frame)) return false;
   } else {
     hold(env, tcb, *frame);
     link_tail(tcb, frame);

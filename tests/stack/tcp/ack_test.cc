@@ -163,20 +163,64 @@ TEST(ReceiveMemory, PoolHeldByReaders_IsSpared) {
   EXPECT_EQ(s.engine().impl().held_frames, 0U);
 }
 
-TEST(ReceiveMemory, NoneLeft_SegmentIsDroppedAndComesAgain) {
-  Script s;
-  settled(s);
+/// Readers hold as many of the ports' frames as they may, and there is no memory for copies.
+void use_up(Script& s) {
   s.engine().impl().frame_budget = 0;
   s.engine().impl().budget_checked = s.world().now() + 1h;
-  s.host().memory().set_budget(0);
-  void* hog = nullptr;
-  while ((hog = s.host().memory().allocate(4096)) != nullptr) {
+  Memory& memory = s.host().memory();
+  memory.set_budget(0);
+  while (memory.allocate(4096) != nullptr) {
   }
-  s.inject(seg().seq(1).ack(1).len(100)).at(100ms).nothing_more();
+}
+
+TEST(ReceiveMemory, NoneLeft_SegmentBehindOthersIsDroppedAndComesAgain) {
+  Script s;
+  settled(s).inject(seg().seq(1).ack(1).len(100)).at(50ms);
+  use_up(s);
+  s.ignore_all().inject(seg().seq(101).ack(1).len(100)).at(150ms).nothing_more();
   EXPECT_EQ(s.counters().drop_tcp_memory, 1U);
   s.host().memory().set_budget(64U << 20);
+  s.inject(seg().seq(101).ack(1).len(100));
+  EXPECT_EQ(s.read(), pattern(0, 200));
+}
+
+TEST(ReceiveMemory, NoneLeft_WhoHasNothingToReadIsGivenTheFrame) {
+  Script s;
+  settled(s);
+  use_up(s);
+  for (int i = 0; i < 3; i++) {
+    s.inject(seg().seq(1 + 100 * i).ack(1).len(100));
+    EXPECT_EQ(s.read(), pattern(100 * i, 100));
+  }
+  EXPECT_EQ(s.counters().drop_tcp_memory, 0U);
+}
+
+TEST(ReceiveMemory, NoneLeftAndFewBuffers_WhatIsKeptBackTakesIt) {
+  Script s;
+  settled(s);
+  s.host().port().set_scarce(true);
+  Memory& memory = s.host().memory();
+  memory.keep_back(1U << 20);
+  memory.set_budget(memory.stats().used_bytes + (1U << 20));
   s.inject(seg().seq(1).ack(1).len(100));
+  EXPECT_EQ(s.engine().impl().held_frames, 0U);
   EXPECT_EQ(s.read(), pattern(0, 100));
+}
+
+TEST(ReceiveMemory, NothingLeftAtAll_WhatCameAheadGivesWay) {
+  Script s;
+  settled(s).inject(seg().seq(1001).ack(1).len(1000)).inject(seg().seq(3001).ack(1).len(1000));
+  use_up(s);
+  s.host().port().set_scarce(true);
+  s.ignore_all().inject(seg().seq(1).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(0, 1000));
+  EXPECT_EQ(s.engine().impl().held_frames, 0U);
+  EXPECT_EQ(s.counters().drop_tcp_memory, 2U);
+  s.host().port().set_scarce(false);
+  for (int i = 1; i < 4; i++) {
+    s.inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
+    EXPECT_EQ(s.read(), pattern(1000 * i, 1000));
+  }
 }
 
 TEST(IdleConnection, Established_OwnsNothingElse) {
