@@ -133,13 +133,18 @@ void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
 void PeerLinks::on_plain(const Tcb& tcb) {
   const Path& path = tcb.path;
   if (path.neighbour == Path::kLooped) return tell(Mover::kShm, path, path.remote, Reason::kOneFamily);
-  if (!may_ask(path)) return tell(Mover::kRc, path, path.next_hop, Reason::kBehindRouter);
   const bool roce = table_->makes(Mover::kRc, path.port), shm = table_->makes(Mover::kShm, path.port);
   if (!roce) tell(Mover::kRc, path, {}, Reason::kNotHere);
   if (!shm) tell(Mover::kShm, path, {}, Reason::kNotHere);
+  if (!may_ask(path)) {
+    if (roce) tell(Mover::kRc, path, path.remote, Reason::kBehindRouter);
+    if (shm) tell(Mover::kShm, path, path.remote, Reason::kBehindRouter);
+    return;
+  }
   const std::uint8_t said = tcb.peer_said;
   if (said == 0) {
-    if (roce || shm) tell(roce ? Mover::kRc : Mover::kShm, path, path.remote, Reason::kNotOffered);
+    const Reason why = is_neighbour(path) ? Reason::kNotOffered : Reason::kNotOfferedBeyond;
+    if (roce || shm) tell(roce ? Mover::kRc : Mover::kShm, path, path.remote, why);
     return;
   }
   if (roce) tell(Mover::kRc, path, path.remote, (said & kHasRoce) != 0 ? Reason::kNoMemory : Reason::kNotThere);

@@ -43,7 +43,7 @@ const char* to_string(Reason reason) {
     case Reason::kForeignAddress:
       return "RDMA device has another address";
     case Reason::kUnreachable:
-      return "peer's RDMA device not reached";
+      return "peer's RDMA device not reached by UDP port 4791, in packets of the port's size (BYPASS_MTU)";
     case Reason::kUnproven:
       return "link did not prove itself";
     case Reason::kTooSlow:
@@ -61,9 +61,10 @@ const char* to_string(Reason reason) {
     case Reason::kNotThere:
       return "the peer has none, or is told not to use it (BYPASS_RDMA, BYPASS_LOCAL)";
     case Reason::kBehindRouter:
-      return "peers behind this router are not asked: only those of the port's own subnets are, and those that an rdma "
-             "rule "
-             "names (BYPASS_RULES)";
+      return "behind a router: only peers of the port's own subnets are asked, and those that an rdma rule names "
+             "(BYPASS_RULES)";
+    case Reason::kNotOfferedBeyond:
+      return "behind a router: its own rules have to name this end, too (BYPASS_RULES, rdma)";
     case Reason::kOneFamily:
       return "both ends are this process's or its family's, whose own stack carries them";
     case Reason::kLanesTaken:

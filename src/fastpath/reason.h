@@ -37,11 +37,12 @@ enum class Reason : std::uint8_t {
   kOtherUser,       // the peer is another user's process
   kNoSharedMemory,  // no socket, descriptor or memory for what two processes share
   // No link was asked for
-  kNotOffered,    // no word of one from the peer in SYN or SYN-ACK
-  kNotHere,       // we have no device for it
-  kNotThere,      // the peer has spoken, and has none
-  kBehindRouter,  // the peer is not of the port's own subnets
-  kOneFamily,     // both ends are connections of one stack
+  kNotOffered,        // no word of one from the peer in SYN or SYN-ACK
+  kNotHere,           // we have no device for it
+  kNotThere,          // the peer has spoken, and has none
+  kBehindRouter,      // the peer is not of the port's own subnets, and no rule names it
+  kNotOfferedBeyond,  // a rule does, and there was no word of one from the peer
+  kOneFamily,         // both ends are connections of one stack
   // A link has no more lanes
   kLanesTaken,
 };

@@ -10,7 +10,7 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"none", "no reason was recorded"},
     {"no_port_configured", "BYPASS_PORT names no port"},
     {"config_problem", "the configuration has a problem, so nothing is bypassed (`bypass config` shows it)"},
-    {"no_route", "no port of the bypass routes to the address"},
+    {"no_route", "no port of the bypass routes to the address (BYPASS_ADDR, BYPASS_GATEWAY)"},
     {"rule_kernel", "a rule leaves it to the kernel"},
     {"rule_fail", "a rule forbids it"},
     {"loopback", "loopback addresses stay with the kernel"},

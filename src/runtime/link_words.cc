@@ -50,7 +50,8 @@ Reason reason_of(const PeerLink& link) {
   const bool shm = link.mover == Mover::kShm;
   if (link.stage == PeerLink::Stage::kUp) return Reason::kNone;
   if (link.stage == PeerLink::Stage::kEnding) return shm ? Reason::kShmLinkLost : Reason::kRdmaLost;
-  if (link.reason == fastpath::Reason::kNotOffered) return Reason::kPeerPlain;
+  if (link.reason == fastpath::Reason::kNotOffered || link.reason == fastpath::Reason::kNotOfferedBeyond)
+    return Reason::kPeerPlain;
   if (link.reason == fastpath::Reason::kLanesTaken) return Reason::kNoLane;
   return shm ? Reason::kNoShmLink : Reason::kNoRdma;
 }
@@ -71,7 +72,8 @@ LinkWord word_of(const PeerLink& link, const Config& config, const PortSet& port
         link.peer.is_any() ? "peers" : address.c_str(), state_of(link), why);
   if (link.reason == fastpath::Reason::kNotHere)
     say_why_not_here(word, link, config, ports, place);
-  else if (word.reason != Reason::kPeerPlain && word.reason != Reason::kNoLane)  // whose sentences say it all
+  else if (link.reason != fastpath::Reason::kNotOffered &&
+           word.reason != Reason::kNoLane)  // whose sentences say it all
     write(word.detail, "%s", why);
   return word;
 }

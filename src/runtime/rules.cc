@@ -80,9 +80,12 @@ bool parse_address(std::string_view text, Rule& rule) {
 }
 
 // A peer is asked once for all its connections, whatever their ports, and whoever has begun them.
-bool names_peers_alone(const Rule& rule) {
-  return rule.prefix.has_value() && rule.proto != RuleProto::kUdp && rule.role == RuleRole::kAny &&
-         rule.port_low == 0 && rule.port_high == 65535;
+std::string beside_peers(const Rule& rule) {
+  if (rule.proto == RuleProto::kUdp) return "'udp' does not fit: streams alone have such connections";
+  if (rule.role != RuleRole::kAny) return "'connect' or 'listen' does not fit: who began a connection does not matter";
+  if (rule.port_low != 0 || rule.port_high != 65535)
+    return "a port does not fit: a peer is asked for all of its connections";
+  return rule.prefix.has_value() ? "" : "no peers are named";
 }
 
 // After the action, words fill proto, role and address in this order; a word that does not fit a place
@@ -110,11 +113,8 @@ bool parse_words(std::vector<std::string_view> words, Rule& rule, std::string& p
     problem = "'" + std::string(words[next]) + "' does not fit there";
     return false;
   }
-  if (rule.action == RuleAction::kRdma && !names_peers_alone(rule)) {
-    problem = "something else than peers is named, or no peers";
-    return false;
-  }
-  return true;
+  if (rule.action == RuleAction::kRdma) problem = beside_peers(rule);
+  return problem.empty();
 }
 
 bool matches(const Rule& rule, const RuleQuery& query) {

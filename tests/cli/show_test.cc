@@ -125,7 +125,8 @@ TEST_F(Show, Why_PrintsReasonSentenceAndDetail) {
   const Ran ran = show({"why", pid_});
   EXPECT_EQ(ran.code, 0);
   for (const char* part :
-       {"no_route", "8.8.8.8:443", "no port of the bypass routes to the address: 8.8.8.8 is in no prefix"})
+       {"no_route", "8.8.8.8:443",
+        "no port of the bypass routes to the address (BYPASS_ADDR, BYPASS_GATEWAY): 8.8.8.8 is in no prefix"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
 }
 

@@ -83,7 +83,7 @@ TEST(ConfigFileToml, BadRule_IsExplained) {
       "rule.programm (test.toml:3): is no part of a rule; did you mean program?; accepted are action, proto, role, "
       "address, port and program\n");
   EXPECT_EQ(messages(from_file("[[rule]]\nproto = \"udp\"\n")),
-            "rule (test.toml:1): has no action; accepted is bypass, kernel or fail\n");
+            "rule (test.toml:1): has no action; accepted is bypass, kernel, fail or rdma\n");
   EXPECT_EQ(messages(from_file("[[rule]]\naction = \"fail\"\nprogram = \"\"\n")),
             "rule.program (test.toml:3): is empty; accepted is to leave the key out, which means any\n");
   EXPECT_EQ(from_file("rule = 1\n").problems.size(), 1U);

@@ -80,10 +80,16 @@ TEST(Rules, Rdma_NamesPeersAndDecidesNothing) {
 }
 
 TEST(Rules, Rdma_OfAnythingButPeersIsRefused) {
-  for (const char* text :
-       {"rdma", "rdma *", "rdma udp 10.20.0.0/16", "rdma connect 10.20.0.0/16", "rdma 10.20.0.1:80"}) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"rdma", "no peers are named"},
+      {"rdma *", "no peers are named"},
+      {"rdma udp 10.20.0.0/16", "'udp' does not fit"},
+      {"rdma connect 10.20.0.0/16", "'connect' or 'listen' does not fit"},
+      {"rdma 10.20.0.1:80", "a port does not fit"},
+  };
+  for (const auto& [text, what] : wrong) {
     const std::string problem = problem_of(text);
-    EXPECT_NE(problem.find(std::string("'") + text + "'"), std::string::npos) << problem;
+    EXPECT_NE(problem.find(std::string("'") + text + "' " + what), std::string::npos) << problem;
     EXPECT_NE(problem.find("rdma ADDRESS[/LENGTH] [program=NAME]"), std::string::npos) << problem;
   }
 }

@@ -73,8 +73,9 @@ matches anything. The first match wins.
 
 - `bypass`: take a port, if one routes to the address. `kernel`: leave it to the kernel. `fail`: the call fails
   with EACCES.
-- `rdma`: decides nothing of this. Over a port, only peers of its own subnets are asked for an RDMA connection;
-  these, behind a router, are too. Both ends need the rule. Only an address, and `program=NAME`, can follow.
+- `rdma`: decides nothing of this. Over a port, only peers of its own subnets are asked for an RDMA connection, or
+  for memory to share where they are on this host; these, behind a router, are too. Both ends need the rule, each
+  with the other's own address. Only an address, and `program=NAME`, can follow.
 - `connect` is about the peer's address, `listen` about the local one. A datagram socket is asked for each peer.
 - `program=NAME` compares the executable's name; shell wildcards work.
 - IPv6 with a port is written in brackets: `[fd09::/64]:443`.
@@ -113,7 +114,7 @@ constexpr std::string_view kTomlRules =
     R"(
 # Rules, in place of the string `rules`: the first match wins. All keys but the action may be left out.
 #[[rule]]
-#action = "bypass"        # bypass, kernel or fail
+#action = "bypass"        # bypass, kernel, fail or rdma
 #proto = "tcp"            # tcp or udp
 #role = "connect"         # connect or listen
 #address = "10.9.0.0/16"  # the peer's for connect, the local one for listen

@@ -254,6 +254,15 @@ TEST_F(RcSetupTest, NothingArrives_EndsInTime) {
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
 }
 
+// Behind a router, say: both ports take more than the path between them.
+TEST_F(RcSetupTest, OnlySmallerPacketsArrive_NoLink) {
+  world.verbs.fabric().wire().set_filter(
+      [](std::size_t, std::span<const std::byte> frame) { return sim::Fate{.copies = frame.size() > 600 ? 0U : 1U}; });
+  run();
+  expect(0, SetupState::kFailed, Reason::kUnreachable);
+  EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
+}
+
 TEST_F(RcSetupTest, WhoSleepsMeanwhile_IsWokenByTheProof) {
   world.request();
   EXPECT_EQ(world.setups[0]->wait_descriptor(), -1) << "nothing to wait for but the answer";

@@ -19,7 +19,7 @@ using fastpath::Write;
 
 int RcLink::make(std::uint32_t window, std::uint64_t random) {
   if (memory_.size() < sizeof(LinkBlock)) return EINVAL;
-  std::memset(memory_.data(), 0, sizeof(LinkBlock));
+  std::memset(memory_.data(), 0, std::min(memory_.size(), sizeof(LinkBlock) + kMostPacketBytes));
   wanted_receives_ = window + fastpath::MessageCredits::kUncounted + RcQueuePair::kRefill;
   depth_ = context_.depth;
   if (const int error = pair_.make(memory_, wanted_receives_, random, this); error != 0) return error;
@@ -32,6 +32,22 @@ int RcLink::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   remote_ = peer.address;
   remote_key_ = peer.key;
   return pair_.connect(peer, psn);
+}
+
+void RcLink::post_full_packet() {
+  const std::size_t bytes = std::min<std::size_t>(pair_.packet_bytes(), memory_.size() - sizeof(LinkBlock));
+  ibv_sge zeros{pair_.address() + sizeof(LinkBlock), static_cast<std::uint32_t>(bytes), pair_.own_key()};
+  ibv_send_wr request{};
+  request.wr_id = posted_ + 1;
+  request.sg_list = &zeros;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.wr.rdma.remote_addr = remote_ + sizeof(LinkBlock);
+  request.wr.rdma.rkey = remote_key_;
+  ibv_send_wr* refused = nullptr;
+  if (failed_ || ibv_post_send(pair_.pair(), &request, &refused) != 0) return fail();
+  posted_++;
+  unsignalled_++;
 }
 
 // --- Writing

@@ -39,6 +39,10 @@ class RcLink final : public fastpath::Link {
   int connect(const fastpath::RcEnd& peer, std::uint32_t psn);
   void destroy() { pair_.destroy(); }
 
+  /// Writes zeros, as many as a packet carries at most, from where lanes' rings will be at this end to where they will
+  /// be at the peer's. Before the first lane.
+  void post_full_packet();
+
   // --- The holder of the shard's lock
   [[nodiscard]] fastpath::LinkState state() const override;
   [[nodiscard]] std::size_t room() const override;
@@ -56,6 +60,7 @@ class RcLink final : public fastpath::Link {
 
  private:
   static constexpr std::size_t kBurst = 32;
+  static constexpr std::size_t kMostPacketBytes = 4096;  // InfiniBand's and RoCE's largest MTU
   static constexpr std::uint64_t kReceive = ~std::uint64_t{0}, kLast = kReceive - 1;
   // Of a request to send: how many were posted up to it, and above that the lane's number + 1 whose last it is.
   static constexpr unsigned kLaneShift = 48;

@@ -96,7 +96,7 @@ int RcQueuePair::initialise() {
 int RcQueuePair::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   ibv_qp_attr to{};
   to.qp_state = IBV_QPS_RTR;
-  to.path_mtu = std::min(context_.mtu, static_cast<ibv_mtu>(peer.mtu));
+  to.path_mtu = mtu_ = std::min(context_.mtu, static_cast<ibv_mtu>(peer.mtu));
   to.dest_qp_num = peer.qpn;
   to.rq_psn = peer.psn;
   to.min_rnr_timer = kRnrTimer;

@@ -55,7 +55,11 @@ class RcQueuePair {
   [[nodiscard]] ibv_cq* completions() const { return completions_; }
   [[nodiscard]] std::uint32_t inline_bytes() const { return inline_bytes_; }
   [[nodiscard]] std::uint32_t key() const { return memory_->rkey; }
+  /// Of the same memory, for our own requests.
+  [[nodiscard]] std::uint32_t own_key() const { return memory_->lkey; }
   [[nodiscard]] std::uint64_t address() const { return address_; }
+  /// What a packet carries at most, once connect() was called.
+  [[nodiscard]] std::uint32_t packet_bytes() const { return 128U << mtu_; }
   [[nodiscard]] int channel() const { return channel_ != nullptr ? channel_->fd : -1; }
 
   // --- Notification
@@ -77,6 +81,7 @@ class RcQueuePair {
   ibv_cq* completions_ = nullptr;
   ibv_qp* pair_ = nullptr;
   std::uint32_t inline_bytes_ = 0;
+  ibv_mtu mtu_ = IBV_MTU_256;
 };
 
 }  // namespace bypass::verbs

@@ -187,7 +187,9 @@ bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {
 
 // --- The proof
 
+// Behind a full packet: where only smaller ones arrive, a link would fail at its first bytes, and so would the next.
 void RcSetup::send_proof(Op op) {
+  link_.post_full_packet();
   const fastpath::Write write = fastpath::proof_write(op, remote_.nonce);
   link_.post({&write, 1});
 }
