@@ -137,8 +137,8 @@ void PeerLinks::on_plain(const Tcb& tcb) {
   if (!roce) tell(Mover::kRc, path, {}, Reason::kNotHere);
   if (!shm) tell(Mover::kShm, path, {}, Reason::kNotHere);
   if (!may_ask(path)) {
-    if (roce) tell(Mover::kRc, path, path.remote, Reason::kBehindRouter);
-    if (shm) tell(Mover::kShm, path, path.remote, Reason::kBehindRouter);
+    if (roce) return tell(Mover::kRc, path, path.remote, Reason::kBehindRouter);
+    if (shm) tell(Mover::kShm, path, path.next_hop, Reason::kBehindRouter);  // mostly other hosts: once for all of them
     return;
   }
   const std::uint8_t said = tcb.peer_said;

@@ -19,7 +19,7 @@ struct RcEnd {
   IpAddress gid;              // RoCE v2: the address of its device
   std::uint64_t address = 0;  // of the link's memory, as the key has it
   std::uint64_t size = 0;     // bytes of it
-  std::uint64_t nonce = 0;    // what the first write into that memory shall say
+  std::uint64_t nonce = 0;    // what the first message shall write into that memory
   std::uint32_t qpn = 0, psn = 0;
   std::uint32_t key = 0;
   std::uint16_t window = 0;  // messages that it takes before it returns credits

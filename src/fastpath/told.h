@@ -44,7 +44,7 @@ class Told {
   }
 
  private:
-  static constexpr std::ptrdiff_t kMost = 128;  // more than reasons times peers come to
+  static constexpr std::ptrdiff_t kMost = 256;  // more than reasons times peers come to
 
   [[nodiscard]] bool has(const Word& word) const {
     const auto end = words_.begin() + used_;

@@ -6,7 +6,7 @@
 // (whether a port routes there is the route table's question, not asked here).
 //
 // `rdma ADDRESS[/LENGTH] [program=NAME]` decides nothing about a socket. It names peers behind a router, which are
-// asked for an RDMA connection as the port's own neighbours are.
+// asked for an RDMA connection, or for shared memory, as the port's own neighbours are.
 #pragma once
 
 #include <cstdint>

@@ -105,7 +105,7 @@ constexpr auto kSettings = std::to_array<Setting>({
      .example = "bypass tcp connect 10.9.0.0/16:6379; kernel udp *",
      .help =
          "Which sockets are bypassed; the first match wins. In the file also as [[rule]] tables. rdma: peers behind a "
-         "router that are asked for an RDMA connection.",
+         "router that are asked for an RDMA connection, or for shared memory.",
      .apply = rules},
     {.key = "profile",
      .env = "BYPASS_PROFILE",

@@ -170,6 +170,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
 
 void give_up_pairing(Socket& socket, LocalLink& link, shm::Refusal refusal, const char* why) {
   LocalEnd& end = end_of(socket);
+  link.pairing.give_up(refusal);
   end.refusal = refusal;
   const bool again = refusal == shm::Refusal::kTimedOut && end.attempts < kMostAttempts;
   if (!again) tell_refusal(link.tcp, end.client, why);
@@ -354,6 +355,7 @@ void local_save_channels() {
 
 // What the parent's attempts have is closed; what is paired goes on under numbers of this process.
 void local_restore_channels() {
+  recount_local_links();
   for_each_local_link([](LocalLink& link) {
     const bool paired = end_of(*link.socket).stage == Stage::kPaired;
     const int copy = link.watched_fd;

@@ -50,8 +50,15 @@ void drop_local_link(LocalLink& link) {
   if (!link.used) return;
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
+  link.used = false;  // first, for the same reason
+  std::atomic_signal_fence(std::memory_order_release);
   link = LocalLink{};
   used_links--;
+}
+
+void recount_local_links() {
+  used_links = 0;
+  for_each_local_link([](const LocalLink&) { used_links++; });
 }
 
 void forget_local_link(LocalLink& link) {

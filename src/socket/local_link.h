@@ -45,6 +45,8 @@ void drop_local_link(LocalLink& link);
 /// The same, but for the memory, which stays mapped: the process ends.
 void forget_local_link(LocalLink& link);
 [[nodiscard]] std::uint32_t local_link_count();
+/// In a forked child: another thread of the parent's may have been about to count one.
+void recount_local_links();
 
 /// Looked at by every poll, the latest kMostActive of them; the others are armed.
 inline constexpr std::size_t kMostActive = 64;

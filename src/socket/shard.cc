@@ -6,6 +6,7 @@
 #include <array>
 #include <climits>
 #include <new>
+#include <utility>
 
 #include "fastpath/peer_links.h"
 #include "socket/api.h"
@@ -211,10 +212,9 @@ std::size_t Shard::receive(std::uint16_t port) {
 }
 
 void Shard::take_in(std::uint16_t port, std::span<Packet*> frames) {
-  std::size_t n = frames.size();
   if (wires_->members.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    n = copy_to_arena(frames);
-  stack_.on_frames(context_, port, frames.first(n));
+    return take_in_copies(port, frames);
+  stack_.on_frames(context_, port, frames);
 }
 
 bool Shard::may_glance() const {
@@ -243,18 +243,24 @@ bool Shard::glance(ShortHold& hold) {
   return true;
 }
 
-// Another process cannot read the device's memory. What the arena has no room for is lost, as on a full card.
-std::size_t Shard::copy_to_arena(std::span<Packet*> frames) {
-  std::size_t kept = 0;
+// Another process cannot read the device's memory. What the arena has no room for is looked at one by one, in what is
+// kept back: its ACKs may be what brings memory back. With that used up, too, it is lost, as on a full card.
+void Shard::take_in_copies(std::uint16_t port, std::span<Packet*> frames) {
+  std::size_t copied = 0;
   for (Packet* frame : frames) {
-    Packet* const copy = bypass::copy_to_arena(*context_.memory, *frame);
+    Packet* copy = copy_to_arena(*context_.memory, *frame);
+    if (copy == nullptr) [[unlikely]] {
+      if (copied != 0) stack_.on_frames(context_, port, frames.first(std::exchange(copied, 0)));
+      if ((copy = copy_to_kept_back(*context_.memory, *frame)) != nullptr)
+        stack_.on_frames(context_, port, {&copy, 1});
+      else
+        stack_.counters().drop_no_memory++;
+    } else {
+      frames[copied++] = copy;
+    }
     context_.release(frame);
-    if (copy != nullptr)
-      frames[kept++] = copy;
-    else
-      stack_.counters().drop_no_memory++;
   }
-  return kept;
+  stack_.on_frames(context_, port, frames.first(copied));
 }
 
 bool Shard::arm_locked() {

@@ -150,7 +150,7 @@ class Shard {
   void serve_family();
   std::size_t receive(std::uint16_t port);
   void take_in(std::uint16_t port, std::span<Packet*> frames);
-  std::size_t copy_to_arena(std::span<Packet*> frames);
+  void take_in_copies(std::uint16_t port, std::span<Packet*> frames);
   void leave_to_owner(Instant next);
 
   ShardLock& lock_;

@@ -98,8 +98,9 @@ bool mark_arena_packet(Memory& memory, const Packet& packet) {
   return true;
 }
 
-Packet* copy_to_arena(Memory& memory, const Packet& frame) {
-  Packet* copy = allocate_received(memory, frame.frame_len);
+namespace {
+
+Packet* copied(Packet* copy, const Packet& frame) {
   if (copy == nullptr) return nullptr;
   std::byte* to = copy->data;
   for_each_piece(frame, [&to](std::span<const std::byte> bytes) {
@@ -116,6 +117,18 @@ Packet* copy_to_arena(Memory& memory, const Packet& frame) {
   saved.external_len[0] = saved.external_len[1] = 0;
   saved.flags |= kInArena;
   *copy = saved;
+  return copy;
+}
+
+}  // namespace
+
+Packet* copy_to_arena(Memory& memory, const Packet& frame) {
+  return copied(allocate_received(memory, frame.frame_len), frame);
+}
+
+Packet* copy_to_kept_back(Memory& memory, const Packet& frame) {
+  Packet* copy = copied(allocate_arena_packet(memory, 0, frame.frame_len), frame);
+  if (copy != nullptr) copy->flags |= kInKeptBack;
   return copy;
 }
 

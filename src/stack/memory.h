@@ -51,7 +51,9 @@ class Memory {
   /// What is left for it of the budget.
   [[nodiscard]] std::size_t room() const { return used_ + kept_back_ < budget_ ? budget_ - kept_back_ - used_ : 0; }
   void keep_back(std::size_t bytes) { kept_back_ = bytes; }
-  /// Half of that is used up, too: it is for no bytes that are to be sent any more, and for no new connection.
+  /// Whether a block of that size is in the first half of it.
+  [[nodiscard]] bool has_kept(std::size_t bytes) const { return used_ + kept_back_ / 2 + block_size(bytes) <= budget_; }
+  /// That half is used up, too: it is for no bytes that are to be sent any more, and for no new connection.
   [[nodiscard]] bool is_short() const { return used_ + kept_back_ / 2 + kLastBlock > budget_; }
   [[nodiscard]] bool refuses_connections() const { return kept_back_ != 0 && is_short(); }
 

@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "fastpath/shm/message.h"
 #include "fastpath/shm/pairing.h"
 #include "socket/local.h"
 #include "socket/objects.h"
@@ -139,9 +141,13 @@ TEST_P(LocalPairingShared, PeerThatMayWriteHasOneThatReads) {
   step_ours();
   peer_.step(now());
   EXPECT_EQ(stage(), paired ? Stage::kPaired : Stage::kOver);
-  if (!paired) {
-    EXPECT_FALSE(peer_.state() == State::kPaired && peer_.role() == shm::Role::kHost);
-  }
+  if (paired || peer_.state() != State::kPaired) return;
+  EXPECT_EQ(peer_.role(), shm::Role::kGuest);
+  std::array<std::byte, shm::kMessageRoom> room;
+  shm::Channel channel = peer_.take_channel();
+  const shm::Channel::Received received = channel.receive(room);
+  ASSERT_EQ(received.kind, shm::Channel::Received::Kind::kPacket);
+  EXPECT_EQ(shm::message_in(room, received).value.kind, shm::MessageKind::kRefused);
 }
 
 INSTANTIATE_TEST_SUITE_P(AtEachStep, LocalPairingShared, testing::ValuesIn([] {

@@ -198,14 +198,17 @@ def link_fails_with_all_memory_in_use():
     """Both ends have written all that they had memory for when the link fails, and begin to read: with the first segments of
     each connection that are taken, memory comes back."""
     with rc_side() as side:
-        port, go, what = free_port(), side.path("go"), (100, 300_000)
-        ends = [side.start_python(role, "both_write_first.py", role, side.address, port, *what, go, until=said, BYPASS_MEMORY="16M")
-                for role, said in (("server", "ready"), ("client", "connected"))]
+        port, write, read, what = free_port(), side.path("write"), side.path("read"), (100, 300_000)
+        ends = [side.start_python(role, "both_write_first.py", role, side.address, port, *what, write, read, until=said,
+                                  BYPASS_MEMORY="16M") for role, said in (("server", "ready"), ("client", "connected"))]
+        linked(side, "all connections are made")
+        open(write, "w").close()
         for end in ends:
             side.wait_for(end, "full")
-        linked(side, "the first time")
-        side.run("server", os.path.join(BUILD, "bypass"), "set", ends[1].pid, "inject=qp-error", LD_PRELOAD="")
-        open(go, "w").close()
+        before = processes(side)
+        told = side.run("server", os.path.join(BUILD, "bypass"), "set", ends[1].pid, "inject=qp-error", LD_PRELOAD="").decode()
+        side.until(lambda: lost(side, before), f"the link is lost: {told}")
+        open(read, "w").close()
         for end in ends:
             check(side.end(end, 60) == 0 and side.output(end).endswith("wrong 0\n"), side.output(end))
 

@@ -112,7 +112,8 @@ constexpr std::string_view kTomlHead =
 
 constexpr std::string_view kTomlRules =
     R"(
-# Rules, in place of the string `rules`: the first match wins. All keys but the action may be left out.
+# Rules, in place of the string `rules`: the first match wins. All keys but the action may be left out,
+# of rdma the address apart.
 #[[rule]]
 #action = "bypass"        # bypass, kernel, fail or rdma
 #proto = "tcp"            # tcp or udp

@@ -26,6 +26,10 @@ class Pairing {
   [[nodiscard]] int descriptor() const;
   [[nodiscard]] Instant next_timeout() const;
 
+  /// Where it is kWaiting it is kRefused, and the peer hears why, as far as one has been found.
+  void give_up(Refusal why) {
+    if (state_ == State::kWaiting) refuse(why);
+  }
   /// In a forked child whose copies of our descriptors are closed already.
   void abandon() {
     rendezvous_.abandon();

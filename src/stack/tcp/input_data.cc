@@ -31,7 +31,7 @@ bool is_scarce(Env& env, const Packet& frame) {
 
 // Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
 bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
-  if (in_arena(frame)) return false;
+  if (in_arena(frame)) return (frame.flags & kInKeptBack) != 0;
   const std::uint32_t size = truesize(frame);
   if (tcb.rx_truesize + size > 2 * tcb.rcv_limit) return true;
   const bool tiny = frame.payload_len < size / kTiny;
@@ -66,9 +66,8 @@ Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
   return with_payload(allocate_received(env.core.memory, bytes), frame);
 }
 
-// The same from what bytes in bulk leave alone.
+// The same from what bytes in bulk leave alone, to the last of it.
 Packet* to_kept_back(Env& env, const Packet& frame) {
-  if (env.core.memory.is_short()) return nullptr;
   return with_payload(allocate_arena_packet(env.core.memory, 0, frame.payload_len), frame);
 }
 
@@ -114,11 +113,16 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
 // what holds the memory. The frame itself or what takes its place; null: nothing is left.
 [[gnu::noinline, gnu::cold]] Packet* keep_in_need(Env& env, Tcb& tcb, Packet* frame) {
   if (tcb.rx_head != nullptr) return nullptr;
-  if (!is_scarce(env, *frame)) return frame;
-  if (Packet* copy = to_kept_back(env, *frame)) return copy;
-  const bool returns_frames = tcb.reassembly.port_frames() != 0;
+  const Memory& memory = env.core.memory;
+  const bool is_copy = in_arena(*frame);  // made for a family
+  if (is_copy ? !memory.is_short() : !is_scarce(env, *frame)) return frame;
+  if (!is_copy && memory.has_kept(arena_packet_size(frame->payload_len))) {
+    if (Packet* copy = to_kept_back(env, *frame)) return copy;
+  }
+  if (tcb.reassembly.empty()) return nullptr;
+  const bool returns_frames = is_copy || tcb.reassembly.port_frames() != 0;
   give_up_out_of_order(env, tcb);
-  return returns_frames ? frame : to_arena(env, *frame, 0);
+  return returns_frames ? frame : to_kept_back(env, *frame);  // of as much as has just been given back
 }
 
 // The payload moves to the arena. False: no memory.
@@ -127,6 +131,7 @@ bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
   Packet* kept = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
   if (kept == nullptr) kept = keep_in_need(env, tcb, frame);
   if (kept == nullptr) return false;
+  kept->flags &= static_cast<std::uint16_t>(~kInKeptBack);
   hold(env, tcb, *kept);
   link_tail(tcb, kept);
   if (kept != frame) env.ctx.release(frame);
@@ -315,9 +320,10 @@ void accept_text(Env& env, Tcb& tcb, Segment& s) {
     s.packet = nullptr;
     return;
   }
+  const bool fills_hole = tcb.has(kHoles);
   accept_in_order(env, tcb, s);
-  if (!tcb.has(kHoles) || s.packet != nullptr) return;
-  take_ready(env, tcb);
+  if (!fills_hole || s.packet != nullptr) return;
+  if (tcb.has(kHoles)) take_ready(env, tcb);  // unless it was given up
   ack_soon(env, tcb);
 }
 

@@ -212,7 +212,7 @@ TEST(ReceiveMemory, NothingLeftAtAll_WhatCameAheadGivesWay) {
   settled(s).inject(seg().seq(1001).ack(1).len(1000)).inject(seg().seq(3001).ack(1).len(1000));
   use_up(s);
   s.host().port().set_scarce(true);
-  s.ignore_all().inject(seg().seq(1).ack(1).len(1000));
+  s.ignore_all().inject(seg().seq(1).ack(1).len(1000)).expect(seg().ack(1001));  // at once, as what fills a hole is
   EXPECT_EQ(s.read(), pattern(0, 1000));
   EXPECT_EQ(s.engine().impl().held_frames, 0U);
   EXPECT_EQ(s.counters().drop_tcp_memory, 2U);
@@ -221,6 +221,38 @@ TEST(ReceiveMemory, NothingLeftAtAll_WhatCameAheadGivesWay) {
     s.inject(seg().seq(1 + 1000 * i).ack(1).len(1000));
     EXPECT_EQ(s.read(), pattern(1000 * i, 1000));
   }
+}
+
+TEST(ReceiveMemory, NothingLeftAtAll_CopiesOfWhatCameAheadGiveWay) {
+  Script s;
+  settled(s);
+  s.engine().impl().frame_budget = 0;
+  s.engine().impl().budget_checked = s.world().now() + 1h;
+  for (int i = 1; i < 9; i++) s.inject(seg().seq(1 + 2000 * i).ack(1).len(1000));
+  ASSERT_EQ(s.engine().impl().held_frames, 0U);
+  Memory& memory = s.host().memory();
+  memory.keep_back(2U << 20);
+  memory.set_budget(memory.stats().used_bytes + (1U << 20) + 1000);
+  s.host().port().set_scarce(true);
+  s.ignore_all().inject(seg().seq(1).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(0, 1000));
+  EXPECT_TRUE(s.tcb()->reassembly.empty());
+}
+
+TEST(ReceiveMemory, WhatCameAheadGaveWay_ItsFinComesInItsTurn) {
+  Script s;
+  settled(s).inject(seg().seq(1001).ack(1).len(1000)).inject(seg().seq(2001).ack(1).len(1000).fin());
+  use_up(s);
+  s.host().port().set_scarce(true);
+  s.ignore_all().inject(seg().seq(1).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(0, 1000));
+  s.host().port().set_scarce(false);
+  s.inject(seg().seq(1001).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(1000, 1000));
+  EXPECT_FALSE(s.engine().at_eof(*s.tcb()));
+  s.inject(seg().seq(2001).ack(1).len(1000).fin());
+  EXPECT_EQ(s.read(), pattern(2000, 1000));
+  EXPECT_TRUE(s.engine().at_eof(*s.tcb()));
 }
 
 TEST(IdleConnection, Established_OwnsNothingElse) {

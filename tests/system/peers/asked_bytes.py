@@ -9,19 +9,20 @@ import sys
 import threading
 
 PATTERN = bytes(i * 131 % 251 for i in range(1 << 20))
+REQUEST = struct.Struct("!I1200x")  # no small segment
 
 
 def serve(connection):
     try:
-        while asked := connection.recv(4, socket.MSG_WAITALL):
-            connection.sendall(PATTERN[:struct.unpack("!I", asked)[0]])
+        while asked := connection.recv(REQUEST.size, socket.MSG_WAITALL):
+            connection.sendall(PATTERN[:REQUEST.unpack(asked)[0]])
     except OSError:
         pass
 
 
 def ask(address, size):
     connection = socket.create_connection(address)
-    connection.sendall(struct.pack("!I", size))
+    connection.sendall(REQUEST.pack(size))
     return connection
 
 

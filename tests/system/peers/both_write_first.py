@@ -1,13 +1,14 @@
-"""Ends that write all they have before either reads. server|client ADDRESS PORT CONNECTIONS BYTES GO: reads once the file GO is
-there. Says 'ready' (the server), 'connected', 'full' (no connection takes more), and at last 'wrong' with how many
+"""Ends that write all they have before either reads. server|client ADDRESS PORT CONNECTIONS BYTES WRITE READ: writes, and then
+reads, once the files of these names are there. Says 'ready' (the server), 'connected', 'full' (no connection takes more), and at last 'wrong' with how many
 connections did not bring what was sent."""
 import os
 import select
 import socket
 import sys
+import time
 
 role, address, (connections, count) = sys.argv[1], (sys.argv[2], int(sys.argv[3])), map(int, sys.argv[4:6])
-go = sys.argv[6]
+may_write, may_read = sys.argv[6:8]
 DATA = memoryview(bytes(i * 131 % 251 for i in range(count)))
 
 
@@ -42,13 +43,15 @@ if role == "server":
 else:
     ends = [End(socket.create_connection(address)) for _ in range(connections)]
 print("connected", flush=True)
+while not os.path.exists(may_write):
+    time.sleep(0.01)
 ends = {end.connection.fileno(): end for end in ends}
 poll = select.epoll()
 for number, end in ends.items():
     poll.register(number, end.wanted(False))
 going, full, left = False, False, dict(ends)
 while left:
-    if not going and os.path.exists(go):
+    if not going and os.path.exists(may_read):
         going = True
         for number, end in left.items():
             poll.modify(number, end.wanted(True))

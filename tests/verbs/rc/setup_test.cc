@@ -254,13 +254,23 @@ TEST_F(RcSetupTest, NothingArrives_EndsInTime) {
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
 }
 
-// Behind a router, say: both ports take more than the path between them.
+// Behind a router, say: both ports take more than the path between them, there or back.
 TEST_F(RcSetupTest, OnlySmallerPacketsArrive_NoLink) {
-  world.verbs.fabric().wire().set_filter(
-      [](std::size_t, std::span<const std::byte> frame) { return sim::Fate{.copies = frame.size() > 600 ? 0U : 1U}; });
+  world.verbs.fabric().wire().set_filter([](std::size_t from, std::span<const std::byte> frame) {
+    return sim::Fate{.copies = from == 0 && frame.size() > 600 ? 0U : 1U};
+  });
   run();
   expect(0, SetupState::kFailed, Reason::kUnreachable);
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
+}
+
+TEST_F(RcSetupTest, OnlySmallerPacketsComeBack_NoLink) {
+  world.verbs.fabric().wire().set_filter([](std::size_t from, std::span<const std::byte> frame) {
+    return sim::Fate{.copies = from == 1 && frame.size() > 600 ? 0U : 1U};
+  });
+  run();
+  EXPECT_EQ(world.setups[0]->state(), SetupState::kFailed);
+  expect(1, SetupState::kFailed, Reason::kUnreachable);
 }
 
 TEST_F(RcSetupTest, WhoSleepsMeanwhile_IsWokenByTheProof) {

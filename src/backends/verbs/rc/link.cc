@@ -30,12 +30,14 @@ int RcLink::make(std::uint32_t window, std::uint64_t random) {
 
 int RcLink::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   remote_ = peer.address;
+  remote_bytes_ = peer.size;
   remote_key_ = peer.key;
   return pair_.connect(peer, psn);
 }
 
 void RcLink::post_full_packet() {
-  const std::size_t bytes = std::min<std::size_t>(pair_.packet_bytes(), memory_.size() - sizeof(LinkBlock));
+  const std::size_t room = std::min<std::uint64_t>(memory_.size(), remote_bytes_);
+  const std::size_t bytes = std::min<std::size_t>(pair_.packet_bytes(), room - std::min(room, sizeof(LinkBlock)));
   ibv_sge zeros{pair_.address() + sizeof(LinkBlock), static_cast<std::uint32_t>(bytes), pair_.own_key()};
   ibv_send_wr request{};
   request.wr_id = posted_ + 1;

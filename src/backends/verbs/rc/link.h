@@ -39,8 +39,9 @@ class RcLink final : public fastpath::Link {
   int connect(const fastpath::RcEnd& peer, std::uint32_t psn);
   void destroy() { pair_.destroy(); }
 
-  /// Writes zeros, as many as a packet carries at most, from where lanes' rings will be at this end to where they will
-  /// be at the peer's. Before the first lane.
+  /// Writes as many bytes as a packet carries at most, from where lanes' rings will be at this end to where they will
+  /// be at the peer's: zeros, or what that peer has written there. Before the first lane. (A lane's largest packet is
+  /// longer by the four bytes of its immediate.)
   void post_full_packet();
 
   // --- The holder of the shard's lock
@@ -83,6 +84,7 @@ class RcLink final : public fastpath::Link {
   std::span<std::byte> memory_;
   RcQueuePair pair_;
   std::uint64_t remote_ = 0;  // of the peer's memory
+  std::uint64_t remote_bytes_ = 0;
   std::uint32_t remote_key_ = 0;
   std::uint32_t inline_bytes_ = 0;
   std::uint32_t depth_ = 0;                   // of the send queue, but for the last request
