@@ -29,9 +29,7 @@ enum PacketFlag : std::uint16_t {
   kInArena = 1 << 7,  // the buffer is the arena's, not a port's
   // Received frames, again
   kRxArrival = 1 << 8,  // the port says when it arrived (arrival.h)
-  // A copy in memory that bytes in bulk leave to all else (Memory::keep_back): to be looked at, and kept only by
-  // whoever
-  // has nothing else.
+  // A copy in memory that bytes in bulk leave to all else (Memory::keep_back): whoever has nothing else may keep it.
   kInKeptBack = 1 << 9,
 };
 

@@ -232,6 +232,50 @@ TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
+// Its frames are copied to the arena before anybody looks at them, and there is nothing left for copies in bulk.
+TEST_F(Kin, MemoryUsedUp_WhoHasNothingToReadIsGivenWhatComes) {
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  const Number connection = accept_one(listener_);
+  ASSERT_NE(connection.file, nullptr);
+  numbers_.push_back(connection);
+  Flag go;
+  fork_child([&] {
+    while (*go == 0) sched_yield();
+  });
+  Memory& memory = objects->memory;
+  const std::size_t budget = memory.stats().budget_bytes;
+  {
+    const Guard guard(shard());
+    memory.keep_back(1U << 20);
+    memory.set_budget(memory.stats().used_bytes + (1U << 20));
+  }
+  for (int i = 0; i < 3; i++) {
+    const std::string said(1000, static_cast<char>('a' + i));
+    peer_says(*peer, said);
+    std::string heard;
+    EXPECT_TRUE(run_until([&] {
+      char bytes[4096];
+      iovec vector{bytes, sizeof bytes};
+      Message in;
+      in.data = {&vector, 1};
+      const long got = receive(*connection.file, connection.fd, in, MSG_DONTWAIT);
+      if (got > 0) heard.append(bytes, static_cast<std::size_t>(got));
+      return heard.size() >= said.size();
+    })) << i;
+    EXPECT_EQ(heard, said);
+  }
+  EXPECT_EQ(world_.shard().stack().counters().drop_no_memory, 0U);
+  {
+    const Guard guard(shard());
+    memory.keep_back(0);
+    memory.set_budget(budget);
+  }
+  *go = 1;
+  end_child(0);
+  world_.peer().tcp().close(world_.peer_context(), *peer);
+}
+
 TEST_F(Kin, AChildKilledInsideACall_LetsOthersIn) {
   Flag inside;
   File& file = *listener_.file;
