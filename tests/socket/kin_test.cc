@@ -45,6 +45,12 @@ sockaddr_in address_of(std::uint32_t host, std::uint16_t port) {
 /// By which a child and its parent tell each other something.
 using Flag = Shared<std::atomic<int>>;
 
+Number accept_one(const Number& listener) {
+  Accepted accepted;
+  const long r = accept(*listener.file, listener.fd, nullptr, nullptr, 0, accepted);
+  return r == 0 ? Number{accepted.file, accepted.number} : Number{};
+}
+
 class Kin : public testing::Test {
  protected:
   Kin() {
@@ -124,6 +130,14 @@ class Kin : public testing::Test {
     Context& ctx = world_.peer_context();
     return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), port_}, {}, nullptr);
   }
+  /// The peer's end, and the parent's.
+  void connect_both(tcp::Tcb*& peer, Number& connection) {
+    peer = connect_peer();
+    ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+    connection = accept_one(listener_);
+    ASSERT_NE(connection.file, nullptr);
+    numbers_.push_back(connection);
+  }
   void peer_says(tcp::Tcb& tcb, std::string_view text) {
     const auto room = world_.peer().tcp().reserve(tcb, text.size());
     ASSERT_TRUE(room.ok());
@@ -158,12 +172,6 @@ class Kin : public testing::Test {
   pid_t child_ = 0;
 };
 
-Number accept_one(const Number& listener) {
-  Accepted accepted;
-  const long r = accept(*listener.file, listener.fd, nullptr, nullptr, 0, accepted);
-  return r == 0 ? Number{accepted.file, accepted.number} : Number{};
-}
-
 void echo_once(const Number& connection) {
   char bytes[64];
   iovec vector{bytes, sizeof bytes};
@@ -197,11 +205,9 @@ TEST_F(Kin, AChild_AcceptsAndAnswersThroughItsParentsPort) {
 }
 
 TEST_F(Kin, AParentThatClosesAtOnce_LeavesTheChildItsConnection) {
-  tcp::Tcb* const peer = connect_peer();
-  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
-  const Number connection = accept_one(listener_);
-  ASSERT_NE(connection.file, nullptr);
-  numbers_.push_back(connection);
+  tcp::Tcb* peer = nullptr;
+  Number connection{};
+  ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
   Flag go;
   fork_child([&] {
     while (*go == 0) sched_yield();
@@ -219,11 +225,9 @@ TEST_F(Kin, AParentThatClosesAtOnce_LeavesTheChildItsConnection) {
 }
 
 TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
-  tcp::Tcb* const peer = connect_peer();
-  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
-  const Number connection = accept_one(listener_);
-  ASSERT_NE(connection.file, nullptr);
-  numbers_.push_back(connection);
+  tcp::Tcb* peer = nullptr;
+  Number connection{};
+  ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
   peer_says(*peer, "early");
   ASSERT_TRUE(run_until([&] { return world_.shard().stack().tcp().readable(*socket_of(*connection.file).tcb) == 5; }));
   fork_child([&] { echo_once(connection); });
@@ -234,11 +238,9 @@ TEST_F(Kin, BytesReceivedBeforeTheFork_AreReadByTheChild) {
 
 // Its frames are copied to the arena before anybody looks at them, and there is nothing left for copies in bulk.
 TEST_F(Kin, MemoryUsedUp_WhoHasNothingToReadIsGivenWhatComes) {
-  tcp::Tcb* const peer = connect_peer();
-  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
-  const Number connection = accept_one(listener_);
-  ASSERT_NE(connection.file, nullptr);
-  numbers_.push_back(connection);
+  tcp::Tcb* peer = nullptr;
+  Number connection{};
+  ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
   Flag go;
   fork_child([&] {
     while (*go == 0) sched_yield();
@@ -301,11 +303,9 @@ TEST_F(Kin, AChildKilledWhileItWrites_LeavesTheConnectionToOthers) {
   handlers.recover = [](void*, const void*) { rebuild_after_death(shard()); };
   shard().lock().set_handlers(handlers);
   for (const bool in_lock : {true, false}) {
-    tcp::Tcb* const peer = connect_peer();
-    ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
-    const Number connection = accept_one(listener_);
-    ASSERT_NE(connection.file, nullptr);
-    numbers_.push_back(connection);
+    tcp::Tcb* peer = nullptr;
+    Number connection{};
+    ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
     Flag go, inside;
     fork_child([&] {
       // Its parent ends its own half of the fork with the lock, and would wait for one who keeps it.

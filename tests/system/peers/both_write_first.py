@@ -1,6 +1,6 @@
 """Ends that write all they have before either reads. server|client ADDRESS PORT CONNECTIONS BYTES WRITE READ: writes, and then
-reads, once the files of these names are there. Says 'ready' (the server), 'connected', 'full' (no connection takes more), and at last 'wrong' with how many
-connections did not bring what was sent."""
+reads, once the files of these names are there. Says 'ready' (the server), 'connected', 'full' (no connection takes more),
+and at last 'wrong' with how many connections did not bring what was sent."""
 import os
 import select
 import socket

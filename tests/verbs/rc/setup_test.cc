@@ -40,6 +40,12 @@ class RcSetupTest : public testing::Test {
     });
   }
 
+  void lose_large_frames_of(std::size_t end) {
+    world.verbs.fabric().wire().set_filter([end](std::size_t from, std::span<const std::byte> frame) {
+      return sim::Fate{.copies = from == end && frame.size() > 600 ? 0U : 1U};
+    });
+  }
+
   RcWorld world;
 };
 
@@ -256,18 +262,14 @@ TEST_F(RcSetupTest, NothingArrives_EndsInTime) {
 
 // Behind a router, say: both ports take more than the path between them, there or back.
 TEST_F(RcSetupTest, OnlySmallerPacketsArrive_NoLink) {
-  world.verbs.fabric().wire().set_filter([](std::size_t from, std::span<const std::byte> frame) {
-    return sim::Fate{.copies = from == 0 && frame.size() > 600 ? 0U : 1U};
-  });
+  lose_large_frames_of(0);
   run();
   expect(0, SetupState::kFailed, Reason::kUnreachable);
   EXPECT_EQ(world.setups[1]->state(), SetupState::kFailed);
 }
 
 TEST_F(RcSetupTest, OnlySmallerPacketsComeBack_NoLink) {
-  world.verbs.fabric().wire().set_filter([](std::size_t from, std::span<const std::byte> frame) {
-    return sim::Fate{.copies = from == 1 && frame.size() > 600 ? 0U : 1U};
-  });
+  lose_large_frames_of(1);
   run();
   EXPECT_EQ(world.setups[0]->state(), SetupState::kFailed);
   expect(1, SetupState::kFailed, Reason::kUnreachable);
