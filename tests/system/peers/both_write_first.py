@@ -32,8 +32,11 @@ class End:
         self.got += len(part)
         return bool(part)
 
-    def wanted(self, reads):
-        return (select.EPOLLOUT if self.sent < count else 0) | (select.EPOLLIN if reads else 0)
+    def watch(self, reads):
+        """Once: who has written all and may not read yet wants nothing, EPOLLHUP neither."""
+        wanted = (select.EPOLLOUT if self.sent < count else 0) | (select.EPOLLIN if reads else 0)
+        if wanted:
+            poll.modify(self.connection, wanted | select.EPOLLONESHOT)
 
 
 if role == "server":
@@ -48,13 +51,13 @@ while not os.path.exists(may_write):
 ends = {end.connection.fileno(): end for end in ends}
 poll = select.epoll()
 for number, end in ends.items():
-    poll.register(number, end.wanted(False))
+    poll.register(number, select.EPOLLOUT | select.EPOLLONESHOT)
 going, full, left = False, False, dict(ends)
 while left:
     if not going and os.path.exists(may_read):
         going = True
-        for number, end in left.items():
-            poll.modify(number, end.wanted(True))
+        for end in left.values():
+            end.watch(reads=True)
     events_now = poll.poll(0.2)
     if not events_now and not full:
         full = True
@@ -68,5 +71,5 @@ while left:
             poll.unregister(number)
             del left[number]
         else:
-            poll.modify(number, end.wanted(going and not ended))
+            end.watch(reads=going and not ended)
 print("wrong", sum(not end.right or end.got != count for end in ends.values()), flush=True)
