@@ -46,12 +46,15 @@ void say_why_not_here(LinkWord& word, const PeerLink& link, const Config& config
   write(word.detail, "%s", place == 0 ? "the run directory (BYPASS_RUN_DIR) cannot be used" : kNobody);
 }
 
+bool peer_offers_none(fastpath::Reason reason) {
+  return reason == fastpath::Reason::kNotOffered || reason == fastpath::Reason::kNotOfferedBeyond;
+}
+
 Reason reason_of(const PeerLink& link) {
   const bool shm = link.mover == Mover::kShm;
   if (link.stage == PeerLink::Stage::kUp) return Reason::kNone;
   if (link.stage == PeerLink::Stage::kEnding) return shm ? Reason::kShmLinkLost : Reason::kRdmaLost;
-  if (link.reason == fastpath::Reason::kNotOffered || link.reason == fastpath::Reason::kNotOfferedBeyond)
-    return Reason::kPeerPlain;
+  if (peer_offers_none(link.reason)) return Reason::kPeerPlain;
   if (link.reason == fastpath::Reason::kLanesTaken) return Reason::kNoLane;
   return shm ? Reason::kNoShmLink : Reason::kNoRdma;
 }

@@ -52,9 +52,9 @@ class Memory {
   [[nodiscard]] std::size_t room() const { return used_ + kept_back_ < budget_ ? budget_ - kept_back_ - used_ : 0; }
   void keep_back(std::size_t bytes) { kept_back_ = bytes; }
   /// Whether a block of that size is in the first half of it.
-  [[nodiscard]] bool has_kept(std::size_t bytes) const { return used_ + kept_back_ / 2 + block_size(bytes) <= budget_; }
+  [[nodiscard]] bool has_kept(std::size_t bytes) const { return is_in_first_half(block_size(bytes)); }
   /// That half is used up, too: it is for no bytes that are to be sent any more, and for no new connection.
-  [[nodiscard]] bool is_short() const { return used_ + kept_back_ / 2 + kLastBlock > budget_; }
+  [[nodiscard]] bool is_short() const { return !is_in_first_half(kLastBlock); }
   [[nodiscard]] bool refuses_connections() const { return kept_back_ != 0 && is_short(); }
 
   /// The usable size of a block: the power of two.
@@ -94,6 +94,7 @@ class Memory {
   enum class Mode : std::uint8_t { kLazy, kEager, kRebuild };
 
   Memory() = default;
+  [[nodiscard]] bool is_in_first_half(std::size_t block) const { return used_ + kept_back_ / 2 + block <= budget_; }
   [[nodiscard]] std::size_t offset_of(const void* p) const;
   [[nodiscard]] std::uint8_t& tag_at(std::size_t offset);
   [[nodiscard]] const std::uint8_t& tag_at(std::size_t offset) const;

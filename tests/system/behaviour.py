@@ -233,19 +233,21 @@ def million_ping_pongs_without_system_calls():
             check(len(calls) < count // 1000, f"{name}: {len(calls)} system calls: " + "\n".join(calls[:40]))
 
 
-def cpu_ms(pid):
-    """CPU time of all threads of a process, from the scheduler's own nanoseconds."""
-    total = 0
+def cpu_use(pid):
+    """Of all threads of a process, by the scheduler's own count: CPU time in milliseconds, and how often one was put on a CPU."""
+    nanoseconds, turns = 0, 0
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
-            total += int(open(f"/proc/{pid}/task/{task}/schedstat").read().split()[0])
+            used, _, times = map(int, open(f"/proc/{pid}/task/{task}/schedstat").read().split())
+            nanoseconds, turns = nanoseconds + used, turns + times
         except OSError:
             pass  # it has ended since it was listed
-    return total / 1e6
+    return nanoseconds / 1e6, turns
 
 
 @case
 def idle_ends_use_no_cpu():
+    """5 ms in 5 s, where a wake-up costs 0.15 ms. Beside a build one costs up to 0.8 ms: then they are what is counted."""
     for profile in ("balanced", "cpu"):
         with Side("bypass", profile=profile) as side:
             server, port = echo_server(side, "server", side.address)
@@ -253,10 +255,11 @@ def idle_ends_use_no_cpu():
             client = side.start("client", NETBENCH, "idle", "client", side.address, port, "--count", 1, until="connected")
             time.sleep(1)  # the quiet before the measurement; nothing is waited for
             pids = {"vhost": server.pid, "virtio": client.pid}
-            before = {end: cpu_ms(pid) for end, pid in pids.items()}
+            before = {end: cpu_use(pid) for end, pid in pids.items()}
             time.sleep(5)
-            used = {end: cpu_ms(pid) - before[end] for end, pid in pids.items()}
-            check(max(used.values()) <= 5, f"profile {profile}: ms of CPU in 5 s: {used}")
+            for end, pid in pids.items():
+                used, turns = (after - was for after, was in zip(cpu_use(pid), before[end]))
+                check(used <= 5 or (turns <= 35 and used <= 28), f"profile {profile}, {end}: {used} ms in 5 s, in {turns} turns")
 
 
 BAD = [

@@ -49,6 +49,35 @@ def refused_and_full(side):
     return result
 
 
+@same
+def watched_before_it_connects(side):
+    """An epoll set that has the socket since before connect(), as nginx's have: by level, by edge, once; and with a thread
+    that sleeps in the set while connect() waits, and with a first attempt that is refused."""
+    result = []
+    for how in ("0", "select.EPOLLET", "select.EPOLLONESHOT"):
+        server, client = Agent(side, "server"), Agent(side, "client")
+        port = listener(server)
+        client(f"e = select.epoll(); how = select.EPOLLIN | select.EPOLLRDHUP | {how}; to = ('127.0.0.1', {port})")
+        client("poll = lambda seconds: [v for _, v in e.poll(seconds)]")
+        client("t = socket.socket(); t.setblocking(False); e.register(t, how | select.EPOLLOUT)")
+        result.append([how, client("poll(0)"), client("e.modify(t, how | select.EPOLLOUT)"), client("t.connect_ex(to)")])
+        result.append([client("poll(5)"), client("e.modify(t, how)"), client("poll(0)")])
+        server("s = bounded(l.accept()[0]); s.sendall(b'x')")
+        result.append([client("poll(5)"), client("t.recv(9)"), client("t.connect_ex(to)"), client("poll(0)")])
+        client("t.close(); t = socket.socket(); e.register(t, how | select.EPOLLOUT); poll(0)")
+        client("got = []; sleeper = threading.Thread(target=lambda: got.extend(poll(5))); sleeper.start()")
+        client("e.modify(t, how | select.EPOLLOUT) if how & select.EPOLLONESHOT else None")
+        client("t.connect(to); sleeper.join()")
+        result.append(client("got") if how == "select.EPOLLET" else None)  # the others hear of the unconnected one, too
+        server("l.close()")
+        client("t.close(); t = socket.socket(); t.setblocking(False); e.register(t, how | select.EPOLLOUT); poll(0)")
+        client("t.connect_ex(to); e.modify(t, how | select.EPOLLOUT)")
+        result.append([client("poll(5)"), client("t.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)")])
+        server(f"l = socket.create_server(('127.0.0.1', {port}))")
+        result.append([client("[t.connect_ex(to), t.connect_ex(to)]"), client("e.modify(t, how | select.EPOLLOUT)"), client("poll(5)")])
+    return result
+
+
 HALVES = ("SHUT_WR", "SHUT_RD", "SHUT_RDWR")
 
 
