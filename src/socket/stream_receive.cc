@@ -21,10 +21,14 @@ constexpr std::size_t kSpans = 64;
 long Receiving::attempt(Guard& guard) {
   wait_for_copy(guard, kReading);
   if (socket_.tcb == nullptr) return failure(Error::kNotConnected);
-  const std::size_t readable = stream::readable(*socket_.tcb);
-  if (readable != 0) {
+  // Again, as more may have come where the lock was let go of: nobody is told of that who does not wait yet.
+  while (const std::size_t readable = stream::readable(*socket_.tcb)) {
     if (total_ == 0) return 0;
-    if ((flags_ & MSG_PEEK) != 0) return peek(guard, readable);
+    if ((flags_ & MSG_PEEK) != 0) {
+      const long r = peek(guard, readable);
+      if (r == kAgain && stream::readable(*socket_.tcb) > readable) continue;
+      return r;
+    }
     const std::size_t wanted = std::min(readable, total_ - done_), before = done_;
     const long r = take(guard, wanted);
     if (r < 0) return done_ != 0 ? static_cast<long>(done_) : r;

@@ -74,8 +74,10 @@ class Calls {
   /// A connected pair: client's and server's end.
   std::pair<int, int> connected();
 
- private:
+  /// The object behind a number; null where it is the kernel's alone.
   socket::File* find(int fd);
+
+ private:
   int insert(int fd, socket::File* file);
   long drop_if_kernel(int fd, socket::File* file, long result);
 

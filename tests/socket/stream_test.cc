@@ -19,6 +19,7 @@
 #include "socket/at_once.h"
 #include "socket/calls.h"
 #include "socket/kernel_table.h"
+#include "socket/stream_receive.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -900,6 +901,50 @@ TEST_F(LongCopyTest, Signals_AreHeldBackMeanwhile) {
   EXPECT_EQ(socket::thread_signals.in_lock, 0);
   sigaction(SIGSEGV, &before, nullptr);
   munmap(page, kBytes);
+}
+
+/// Reads as recv() with MSG_WAITALL; `copying` is called with each part, as it is copied without the lock.
+class ReadingAll final : public socket::Receiving {
+ public:
+  ReadingAll(socket::Socket& socket, std::size_t total, std::function<void()> copying)
+      : Receiving(socket, total, total, 0), copying_(std::move(copying)) {}
+
+ private:
+  long copy_out(Spans /*from*/, std::size_t bytes) override {
+    copying_();
+    return static_cast<long>(bytes);
+  }
+  [[nodiscard]] bool slow_sink() const override { return true; }
+  std::function<void()> copying_;
+};
+
+TEST(Stream, LastBytesComeWhileOthersAreCopied_AreNotWaitedFor) {
+  World& world = World::get();
+  Calls calls(true);
+  const auto [client, server] = calls.connected();
+  const auto send = [&, to = client] {
+    EXPECT_EQ(calls.send(to, std::string(1000, 'x')), 1000);
+    EXPECT_EQ(calls.poll_one(to, POLLOUT), POLLOUT);  // a look at the wire
+  };
+  send();
+  const timeval limit{.tv_sec = 5, .tv_usec = 0};
+  ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  auto& socket = socket::socket_of(*calls.find(server));
+  const auto is_waited_for = [&] {
+    const socket::Guard guard(world.shard());
+    return socket.waiters != nullptr;
+  };
+  std::thread second([&] {
+    while (!is_waited_for()) std::this_thread::yield();
+    send();
+  });
+  int part = 0;
+  ReadingAll reading(socket, 3000, [&] {
+    if (++part == 2) std::thread(send).join();
+  });
+  EXPECT_EQ(socket::run_receiving(socket, reading, 0), 3000);
+  EXPECT_EQ(part, 3);
+  second.join();
 }
 
 }  // namespace
