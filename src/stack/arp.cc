@@ -368,6 +368,14 @@ bool Arp::send(Context& ctx, std::uint16_t port, const Message& message) {
   return true;
 }
 
+std::uint32_t Arp::waiting_datagrams() const {
+  std::uint32_t count = 0;
+  for (std::uint16_t name = 1; name <= NeighbourTable::kSize; name++)
+    for (const Packet* p = table_[name].waiting.front(); p != nullptr; p = p->queue_next)
+      count += wire::at<wire::Ipv4>(*p, p->l2_len).protocol != wire::kProtocolTcp ? 1U : 0U;
+  return count;
+}
+
 PacketList Arp::take_waiting() {
   PacketList waiting = take_failed();
   PacketList stranded = take_stranded();

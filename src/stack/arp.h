@@ -58,8 +58,9 @@ class Arp {
   [[nodiscard]] PacketList take_waiting();
   /// … and everything is forgotten.
   void clear();
-  /// Frames that wait for an answer.
-  [[nodiscard]] std::uint32_t waiting() const { return table_.total_waiting; }
+  /// Packets that wait for an answer, without TCP's: its connections know what is not delivered, and what one that has
+  /// been closed has asked for is nobody's.
+  [[nodiscard]] std::uint32_t waiting_datagrams() const;
 
  private:
   struct Announcement {

@@ -233,7 +233,7 @@ bool Stack::output_pending() const {
 
 std::size_t Stack::undelivered(const Context& ctx) const {
   const Network::Impl& network = impl_->network.impl();
-  std::size_t count = network.arp.waiting() + network.looped.count();
+  std::size_t count = network.arp.waiting_datagrams() + network.looped.count();
   for (std::size_t i = 0; i < ctx.ports; i++) count += ctx.queues[i].pending();
   return count;
 }

@@ -37,6 +37,15 @@ TEST(StackCreate, BudgetTooSmall_GivesNull) {
 
 class StackHost : public OneHost {};
 
+TEST_F(StackHost, Undelivered_NothingOfAConnectionThatFoundNobody) {
+  int user;
+  host.ctx().now = world.now();
+  tcp::Tcb* connection = *host.tcp().connect(host.ctx(), {}, {ip("10.9.0.2"), 80}, {}, &user);
+  run(1us);
+  host.tcp().close(host.ctx(), *connection);
+  EXPECT_EQ(host.stack().undelivered(host.ctx()), 0U);
+}
+
 TEST_F(StackHost, Idle_HasNoDeadline) {
   EXPECT_EQ(host.stack().next_timeout(), kNever);
   EXPECT_FALSE(host.stack().output_pending());
