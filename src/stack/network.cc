@@ -267,6 +267,13 @@ Result<bool> Network::Impl::send_unresolved(Context& ctx, Path& path, Packet* pa
   return true;
 }
 
+// With memory used up, what it is used up by may wait for this very segment. A large one is lost: it comes again in
+// small ones.
+Packet* Network::Impl::copy_in_need(const Packet& packet) {
+  const bool small = (packet.flags & kTxTso) == 0;
+  return small && memory.has_kept(arena_packet_size(packet.frame_len)) ? copy_to_kept_back(memory, packet) : nullptr;
+}
+
 // To an address of ours: turned into a received frame that the port would have vouched for.
 Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol,
                                  std::uint16_t id) {
@@ -278,14 +285,15 @@ Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet,
   prepend_prefix(*packet, own, protocol, id);
   if (!plain) {
     frame = copy_to_arena(memory, *packet);
+    if (frame == nullptr) frame = copy_in_need(*packet);
     ctx.release(packet);
     if (frame == nullptr) {
-      counters.drop_no_frame++;
+      counters.drop_no_memory++;
       return true;
     }
   }
   const bool large = (frame->flags & kTxTso) != 0;
-  frame->flags = kInArena | kRxIpChecksumGood | kRxL4ChecksumGood;
+  frame->flags = kInArena | kRxIpChecksumGood | kRxL4ChecksumGood | (frame->flags & kInKeptBack);
   if (large) frame->flags |= kRxLro;
   frame->port = path.port;
   if (looped.empty()) looped_since = ctx.now;

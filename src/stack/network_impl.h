@@ -58,6 +58,7 @@ struct Network::Impl {
   void release_stranded(Context& ctx);
   bool receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input);
   [[nodiscard]] std::uint16_t fragment_id(const Path& path, std::uint8_t protocol);
+  Packet* copy_in_need(const Packet& packet);
   Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id);
   Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id,
                                std::uint16_t name);

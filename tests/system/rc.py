@@ -171,10 +171,10 @@ def little_memory_suffices():
             check(re.search('"SET",.*\n"GET",', out), out)
 
 
-def ask_for_bytes(side, children, unread, read, size, **server):
+def ask_for_bytes(side, children, unread, read, size, client=None, **server):
     port = free_port()
     side.start_python("server", "asked_bytes.py", "server", side.address, port, children, until="ready", **server)
-    out = side.python("client", "asked_bytes.py", "client", side.address, port, unread, read, size, timeout=120)
+    out = side.python("client", "asked_bytes.py", "client", side.address, port, unread, read, size, timeout=120, **(client or {}))
     check(out == b"wrong 0\n", out)
 
 
@@ -184,6 +184,18 @@ def unread_bytes_leave_buffers_to_others():
     for side in (Side("bypass"), rc_side()):
         with side:
             ask_for_bytes(side, 0, 400, 20, 200_000)
+
+
+@case
+def little_memory_suffices_who_reads():
+    """Of both ends' connections most are not read, and hold what memory there is: who reads one is not left to the timers of
+    its sender. The ends may be one process, too."""
+    with Side("bypass") as side:
+        ask_for_bytes(side, 0, 150, 20, 1_000_000, client={"BYPASS_MEMORY": "16M"}, BYPASS_MEMORY="16M")
+    with Side("bypass") as side:
+        out = side.python("server", "asked_bytes.py", "both", side.address, free_port(), 60, 5, 1_000_000, timeout=120,
+                          BYPASS_MEMORY="16M")
+        check(out == b"wrong 0\n", out)
 
 
 @case

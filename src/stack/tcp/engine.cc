@@ -321,7 +321,7 @@ void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
     frame->queue_next = nullptr;
     release_held(env, tcb, frame);
   }
-  if (receives(tcb.state) && !tcb.has(kFinSeen) && update_due(tcb)) acknowledge(env, tcb);
+  if (receives(tcb.state) && update_due(tcb)) acknowledge(env, tcb);
 }
 
 bool Engine::at_eof(const Tcb& tcb) const {

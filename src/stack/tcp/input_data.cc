@@ -8,6 +8,7 @@
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/overlay.h"
+#include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 
@@ -108,10 +109,25 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   tcb.clear(kHoles);
 }
 
+constexpr std::size_t kNoNeed = std::size_t{64} << 10;  // bytes that may be had again: a flight of segments
+
+// Whether segments are taken as they come again.
+[[gnu::noinline, gnu::cold]] void look_for_end_of_need(Env& env, Tcb& tcb, const Packet& frame) {
+  const bool frames = !in_arena(frame) && env.core.held_frames < env.core.frame_budget / 2 && !is_scarce(env, frame);
+  if (!frames && !env.core.memory.has(kNoNeed)) return;
+  tcb.clear(kInNeed);
+  (void)advertise_window(tcb);  // what lies in it is taken from here on
+}
+
 // There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:
 // it may be the one that a reader waits for, and what is sent with it, and by all that wait for an ACK at both ends, is
 // what holds the memory. The frame itself or what takes its place; null: nothing is left.
+//
+// What follows would be dropped, and come again one by one as its sender's timer runs out: it hears that there is room
+// for a segment, or none, although more was promised (RFC 9293 §3.8.6 advises against it; Linux does the same).
 [[gnu::noinline, gnu::cold]] Packet* keep_in_need(Env& env, Tcb& tcb, Packet* frame) {
+  tcb.set(kInNeed);
+  ack_soon(env, tcb);
   if (tcb.rx_head != nullptr) return nullptr;
   const Memory& memory = env.core.memory;
   const bool is_copy = in_arena(*frame);  // made for a family
@@ -141,6 +157,8 @@ bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
 // Takes the frame over. False: no memory for a copy; the frame stays the caller's.
 bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
+  if (tcb.has(kInNeed)) [[unlikely]]
+    look_for_end_of_need(env, tcb, *frame);
   if (should_copy(env, tcb, *frame)) [[unlikely]] {
     if (!enqueue_copy(env, tcb, frame)) return false;
   } else {
@@ -244,6 +262,7 @@ std::size_t move_in_order(Env& env, Tcb& tcb) {
     count_in_order(tcb, frame->payload_len);
     frame = next;
   }
+  if (after(tcb.rcv_nxt, tcb.rcv_adv)) tcb.rcv_adv = tcb.rcv_nxt;  // which had moved back
   if (tcb.reassembly.empty()) tcb.clear(kHoles);
 }
 
@@ -296,6 +315,7 @@ void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
 void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const SeqNum end = s.seq + s.payload;
   // Behind the right edge: neither text nor FIN (RFC 9293 §3.10.7.4: trimmed to fit the window).
+  if (after(end, tcb.rcv_adv) && tcb.has(kInNeed)) look_for_end_of_need(env, tcb, *s.packet);
   if (after(end, tcb.rcv_adv)) {
     env.count().drop_tcp_out_of_window++;
     ack_soon(env, tcb);

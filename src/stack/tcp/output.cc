@@ -128,6 +128,13 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   return true;
 }
 
+// Of a window that the peer has taken back nothing is sent again but by the timer (RFC 9293 §3.8.6). It may have been
+// rounded down.
+bool fits_window(const Tcb& tcb, const Scoreboard::Segment& segment) {
+  const std::uint64_t edge = tcb.snd_una + tcb.snd_wnd + (std::uint64_t{1} << tcb.snd_scale);
+  return tcb.position_of(segment.begin) + segment.length <= edge;
+}
+
 // RFC 6675 §5 step C. False: the device has no room.
 [[gnu::noinline, gnu::cold]] bool retransmit_lost(Env& env, Tcb& tcb) {
   const std::uint32_t mss = segment_room(tcb);
@@ -138,6 +145,7 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
     const bool new_data = tcb.unsent() != 0 && usable_window(tcb) >= std::min<std::uint64_t>(mss, tcb.unsent());
     const auto segment = tcb.scoreboard.next_segment(mss, mss, new_data);
     if (segment.length == 0) return true;
+    if (!first && !fits_window(tcb, segment)) return true;
     if (!retransmit(env, tcb, segment)) return false;
     tcb.clear(kRetransmitNow);
   }

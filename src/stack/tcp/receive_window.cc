@@ -9,8 +9,18 @@ namespace {
 
 constexpr std::uint32_t kUnscaled = 0xffff;
 
+// With memory used up only who has nothing to read is given more (keep_in_need()). Not less than a segment when it is
+// shown in whole units.
+[[gnu::noinline, gnu::cold]] SeqNum edge_in_need(const Tcb& tcb) {
+  if (tcb.rx_head != nullptr) return tcb.rcv_nxt;
+  const std::uint32_t unit = 1U << tcb.rcv_scale;
+  return tcb.rcv_nxt + std::min((tcb.rcv_mss + unit - 1) & ~(unit - 1), kUnscaled << tcb.rcv_scale);
+}
+
 // Where the right edge could be now: everything not taken up by unread bytes.
 SeqNum possible_edge(const Tcb& tcb) {
+  if (tcb.has(kInNeed)) [[unlikely]]
+    return edge_in_need(tcb);
   const std::uint32_t room = tcb.rcv_limit > tcb.rx_bytes ? tcb.rcv_limit - tcb.rx_bytes : 0;
   return tcb.rcv_nxt + std::min(room, kUnscaled << tcb.rcv_scale);
 }
@@ -42,11 +52,13 @@ std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb) {
 
 std::uint16_t advertise_window(Tcb& tcb) {
   const SeqNum edge = possible_edge(tcb);
-  if (edge - tcb.rcv_adv >= static_cast<std::int32_t>(worth_moving(tcb))) tcb.rcv_adv = edge;
+  const std::int32_t gain = edge - tcb.rcv_adv;
+  if (gain >= static_cast<std::int32_t>(worth_moving(tcb)) || (gain < 0 && tcb.has(kInNeed))) tcb.rcv_adv = edge;
   return static_cast<std::uint16_t>(std::min(tcb.rcv_wnd() >> tcb.rcv_scale, kUnscaled));
 }
 
 bool update_due(const Tcb& tcb) {
+  if (tcb.has(kFinSeen) && !tcb.has(kInNeed)) return false;  // all of it was promised long ago
   const std::int32_t gain = possible_edge(tcb) - tcb.rcv_adv;
   if (gain < static_cast<std::int32_t>(worth_moving(tcb)) || gain <= 0) return false;
   // A peer that still has room for segments learns of more with their ACKs.

@@ -137,7 +137,7 @@ void sift(Engine& engine, Context& ctx, Tcb& tcb, const Sifter& sifter) {
   overlay.ready += sieve.ready;
   tcb.rx_bytes -= sieve.looked_at;
   tune_receive_limit(env, tcb, sieve.looked_at);
-  if (receives(tcb.state) && !tcb.has(kFinSeen) && update_due(tcb)) ack_soon(env, tcb);
+  if (receives(tcb.state) && update_due(tcb)) ack_soon(env, tcb);
 }
 
 }  // namespace bypass::tcp

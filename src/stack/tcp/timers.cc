@@ -97,27 +97,6 @@ void on_retransmit(Env& env, Tcb& tcb) {
   if (tcb.in_flight() != 0) retransmission_timeout(env, tcb);
 }
 
-void resend(Env& env, Tcb& tcb) {
-  if (!synchronized(tcb.state)) {
-    tcb.retransmits++;
-    env.count().tcp_retransmits++;
-    repeat_open(env, tcb);
-    return arm_retransmit(env, tcb);
-  }
-  if (tcb.has(kPersist)) {
-    env.count().tcp_zero_window_probes++;
-    return send_probe(env, tcb);
-  }
-  if (tcb.in_flight() == 0) return;
-  // The whole flight is lost, as far as anybody knows; it is sent again from one segment on.
-  tcb.congestion.on_rto(env.now(), tcb.in_flight(), true);
-  tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
-  tcb.probe.cancel();
-  tcb.set(kRetransmitNow);
-  arm_retransmit(env, tcb);
-  output(env, tcb);
-}
-
 void on_delayed_ack(Env& env, Tcb& tcb) {
   if (!tcb.has(kAckDelayed)) return;
   env.count().tcp_delayed_acks++;
@@ -174,6 +153,27 @@ void fire(Env& env, Tcb& tcb) {
 }
 
 }  // namespace
+
+void resend(Env& env, Tcb& tcb) {
+  if (!synchronized(tcb.state)) {
+    tcb.retransmits++;
+    env.count().tcp_retransmits++;
+    repeat_open(env, tcb);
+    return arm_retransmit(env, tcb);
+  }
+  if (tcb.has(kPersist)) {
+    env.count().tcp_zero_window_probes++;
+    return send_probe(env, tcb);
+  }
+  if (tcb.in_flight() == 0) return;
+  // The whole flight is lost, as far as anybody knows; it is sent again from one segment on.
+  tcb.congestion.on_rto(env.now(), tcb.in_flight(), true);
+  tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
+  tcb.probe.cancel();
+  tcb.set(kRetransmitNow);
+  arm_retransmit(env, tcb);
+  output(env, tcb);
+}
 
 Instant earliest_deadline(const Tcb& tcb) {
   const Instant at = *std::min_element(tcb.deadline.begin(), tcb.deadline.end());

@@ -65,30 +65,30 @@ TEST_F(Looped, OwnAddressFromTheWire_IsNotBelieved) {
   EXPECT_EQ(counters().drop_ip_source, 1U);
 }
 
-// TCP over it: large frames, bytes outside of the packet, both ends in one stack.
-TEST_F(Looped, TcpToOwnAddress_CarriesAStream) {
-  tcp::Engine& tcp = host.tcp();
-  int listener_user, client_user, server_user;
-  tcp::Listener* listener = *tcp.listen({ip("10.9.0.1"), 80}, 8, {}, &listener_user);
-  host.ctx().now = world.now();
-  tcp::Tcb* from = *tcp.connect(host.ctx(), {}, {ip("10.9.0.1"), 80}, {}, &client_user);
-  ASSERT_TRUE(world.run_until([&] { return tcp.accept_queue_length(*listener) == 1; }));
-  tcp::Tcb* to = *tcp.accept(host.ctx(), *listener, &server_user);
-  std::size_t sent = 0, got = 0;
-  constexpr std::size_t kTotal = 3'000'000;
-  const auto step = [&] {
+/// TCP over it: large frames, bytes outside of the packet, both ends in one stack.
+class LoopedStream : public Looped {
+ protected:
+  void SetUp() override {
+    listener = *tcp.listen({ip("10.9.0.1"), 80}, 8, {}, &listener);
     host.ctx().now = world.now();
-    if (const auto room = tcp.reserve(*from, std::min<std::size_t>(kTotal - sent, 100'000));
-        sent < kTotal && room.ok()) {
-      for (const auto& part : room->part)
-        for (std::size_t i = 0; i < part.size(); i++) part[i] = static_cast<std::byte>((sent + i) * 7);
-      std::size_t at = sent;
-      for (const auto& part : room->part)
-        for (std::byte& b : part) b = static_cast<std::byte>(at++ % 251);
-      const std::size_t wrote = room->size();
-      sent += wrote;
-      tcp.commit(host.ctx(), *from, wrote, false);
-    }
+    from = *tcp.connect(host.ctx(), {}, {ip("10.9.0.1"), 80}, {}, &from);
+    ASSERT_TRUE(world.run_until([&] { return tcp.accept_queue_length(*listener) == 1; }));
+    to = *tcp.accept(host.ctx(), *listener, &to);
+  }
+  void TearDown() override {
+    EXPECT_TRUE(world.read(probe).empty());
+    tcp.abort(host.ctx(), *from);
+    tcp.abort(host.ctx(), *to);
+    tcp.close_listener(host.ctx(), *listener);
+  }
+  void write() {
+    const auto room = tcp.reserve(*from, std::min<std::size_t>(total - sent, 100'000));
+    if (sent == total || !room.ok()) return;
+    for (const auto& part : room->part)
+      for (std::byte& b : part) b = static_cast<std::byte>(sent++ % 251);
+    tcp.commit(host.ctx(), *from, room->size(), false);
+  }
+  void read() {
     std::array<std::span<const std::byte>, 16> parts;
     const std::size_t n = tcp.peek(*to, parts);
     std::size_t taken = 0;
@@ -97,13 +97,35 @@ TEST_F(Looped, TcpToOwnAddress_CarriesAStream) {
         if (b != static_cast<std::byte>((got + taken++) % 251)) ADD_FAILURE() << "at " << got + taken;
     got += taken;
     if (taken != 0) tcp.consume(host.ctx(), *to, taken);
-    return got == kTotal;
-  };
-  EXPECT_TRUE(world.run_until(step, 20s)) << sent << " sent, " << got << " arrived";
-  EXPECT_TRUE(world.read(probe).empty());
-  tcp.abort(host.ctx(), *from);
-  tcp.abort(host.ctx(), *to);
-  tcp.close_listener(host.ctx(), *listener);
+  }
+  bool carries(std::size_t bytes) {
+    total += bytes;
+    return world.run_until([&] {
+      host.ctx().now = world.now();
+      write();
+      read();
+      return got == total;
+    });
+  }
+  tcp::Engine& tcp = host.tcp();
+  tcp::Listener* listener = nullptr;
+  tcp::Tcb *from = nullptr, *to = nullptr;
+  std::size_t sent = 0, got = 0, total = 0;
+};
+
+TEST_F(LoopedStream, OfLargeFrames_IsCarried) {
+  EXPECT_TRUE(carries(3'000'000)) << sent << " sent, " << got << " arrived";
+}
+
+TEST_F(LoopedStream, MemoryUsedUp_IsCarriedASegmentAtATime) {
+  ASSERT_TRUE(carries(100'000));
+  constexpr std::size_t kRing = 128U << 10, kKept = 64U << 10;
+  Memory& memory = host.memory();
+  memory.keep_back(kKept);
+  memory.set_budget(memory.stats().used_bytes + kRing + kKept);
+  EXPECT_TRUE(carries(100'000)) << sent << " sent, " << got << " arrived";
+  EXPECT_GT(counters().drop_no_memory, 0U);
+  EXPECT_LT(counters().tcp_rto, 4U) << "nor does it wait for a timer each";
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST(ReceiveMemory, NoneLeft_SegmentBehindOthersIsDroppedAndComesAgain) {
   Script s;
   settled(s).inject(seg().seq(1).ack(1).len(100)).at(50ms);
   use_up(s);
-  s.ignore_all().inject(seg().seq(101).ack(1).len(100)).at(150ms).nothing_more();
+  s.ignore_all().inject(seg().seq(101).ack(1).len(100)).expect(seg().ack(101).window(0)).at(150ms).nothing_more();
   EXPECT_EQ(s.counters().drop_tcp_memory, 1U);
   s.host().memory().set_budget(64U << 20);
   s.inject(seg().seq(101).ack(1).len(100));
@@ -193,6 +193,22 @@ TEST(ReceiveMemory, NoneLeft_WhoHasNothingToReadIsGivenTheFrame) {
     EXPECT_EQ(s.read(), pattern(100 * i, 100));
   }
   EXPECT_EQ(s.counters().drop_tcp_memory, 0U);
+}
+
+TEST(ReceiveMemory, NoneLeft_ASegmentAtATimeIsPromised) {
+  Script s;
+  settled(s);
+  use_up(s);
+  for (std::uint32_t seq = 1; seq < 4001; seq += 1000) {
+    s.inject(seg().seq(seq).ack(1).len(1000)).expect(seg().ack(seq + 1000).window(0));
+    s.inject(seg().seq(seq + 1000).ack(1).len(1000)).expect(seg().ack(seq + 1000).window(0)).nothing_more();
+    EXPECT_EQ(s.read(), pattern(seq - 1, 1000));
+    s.expect(seg().ack(seq + 1000).window(1000)).nothing_more();
+  }
+  s.host().memory().set_budget(64U << 20);
+  s.ignore_all().inject(seg().seq(4001).ack(1).len(1000)).inject(seg().seq(5001).ack(1).len(1000));
+  EXPECT_EQ(s.read(), pattern(4000, 2000));
+  EXPECT_GT(s.info().rcv_wnd, 50000U);
 }
 
 TEST(ReceiveMemory, NoneLeftAndFewBuffers_WhatIsKeptBackTakesIt) {

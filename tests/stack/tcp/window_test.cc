@@ -38,6 +38,16 @@ TEST(SendWindow, ShrunkBelowFlight_IsSurvived) {
   s.write(1000).expect(seg().seq(5001).len(1000));
 }
 
+TEST(SendWindow, TakenBackAndOpenedAgain_FlightComesAgainAsFarAsItGoes) {
+  Script s;
+  s.establish().write(5000).ignore_all().inject(seg().seq(1).ack(1001).window(0)).nothing_more();
+  for (const std::uint32_t una : {1001U, 2001U, 3001U}) {
+    s.inject(seg().seq(1).ack(una).window(1000)).expect(seg().seq(una).len(1000)).nothing_more();
+    s.inject(seg().seq(1).ack(una + 1000).window(0)).nothing_more();
+  }
+  EXPECT_EQ(s.info().retransmits, 3U);
+}
+
 TEST(SendWindow, Scaled_IsShifted) {
   Given given;
   given.scale = 2;
