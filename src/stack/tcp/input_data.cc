@@ -116,7 +116,7 @@ constexpr std::size_t kNoNeed = std::size_t{64} << 10;  // bytes that may be had
   const bool frames = !in_arena(frame) && env.core.held_frames < env.core.frame_budget / 2 && !is_scarce(env, frame);
   if (!frames && !env.core.memory.has(kNoNeed)) return;
   tcb.clear(kInNeed);
-  (void)advertise_window(tcb);  // what lies in it is taken from here on
+  tcb.rcv_adv = furthest_edge(tcb);  // what lies before it is taken from here on
 }
 
 // There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:

@@ -2,6 +2,7 @@
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
+#include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
@@ -37,10 +38,12 @@ Verdict on_repeated_syn(Env& env, Tcb& tcb, Segment& s) {
   return drop(env.count().drop_tcp_duplicate);
 }
 
-// The test of §3.10.7.4's table, wide enough for a probe of a closed window and for numbers that end the window.
+// The test of §3.10.7.4's table, wide enough for a probe of a closed window and for numbers that end the window. Of one
+// that was taken back, too: the peer has sent up to there, and its ACKs say so.
 bool acceptable(const Tcb& tcb, const Segment& s) {
-  if (s.length() == 0) return after_or_at(s.seq, tcb.rcv_nxt) && before_or_at(s.seq, tcb.rcv_adv);
-  return after(s.end(), tcb.rcv_nxt) && (before(s.seq, tcb.rcv_adv) || s.seq == tcb.rcv_nxt);
+  const SeqNum edge = tcb.has(kInNeed) ? furthest_edge(tcb) : tcb.rcv_adv;
+  if (s.length() == 0) return after_or_at(s.seq, tcb.rcv_nxt) && before_or_at(s.seq, edge);
+  return after(s.end(), tcb.rcv_nxt) && (before(s.seq, edge) || s.seq == tcb.rcv_nxt);
 }
 
 Verdict check_sequence(Env& env, Tcb& tcb, Segment& s) {

@@ -19,14 +19,13 @@ constexpr std::uint32_t kUnscaled = 0xffff;
 
 // Where the right edge could be now: everything not taken up by unread bytes.
 SeqNum possible_edge(const Tcb& tcb) {
-  if (tcb.has(kInNeed)) [[unlikely]]
-    return edge_in_need(tcb);
-  const std::uint32_t room = tcb.rcv_limit > tcb.rx_bytes ? tcb.rcv_limit - tcb.rx_bytes : 0;
-  return tcb.rcv_nxt + std::min(room, kUnscaled << tcb.rcv_scale);
+  return tcb.has(kInNeed) ? edge_in_need(tcb) : furthest_edge(tcb);
 }
 
-// The edge moves by whole segments, or by half of a buffer smaller than two of them.
+// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it is to be a segment away:
+// one that was smaller has left a part of its room.
 std::uint32_t worth_moving(const Tcb& tcb) {
+  if (tcb.has(kInNeed)) return 1;
   return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
 }
 
@@ -48,6 +47,11 @@ std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb) {
   const std::uint32_t wanted =
       tcb.options.receive_buffer != 0 ? tcb.options.receive_buffer : env.core.config.receive_initial;
   return std::min(wanted, receive_limit(env, tcb));
+}
+
+SeqNum furthest_edge(const Tcb& tcb) {
+  const std::uint32_t room = tcb.rcv_limit > tcb.rx_bytes ? tcb.rcv_limit - tcb.rx_bytes : 0;
+  return tcb.rcv_nxt + std::min(room, kUnscaled << tcb.rcv_scale);
 }
 
 std::uint16_t advertise_window(Tcb& tcb) {

@@ -15,6 +15,8 @@ namespace bypass::tcp {
 /// The buffer it begins with.
 [[nodiscard]] std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb);
 
+/// The right edge that all of the buffer's room allows: never behind one that was promised.
+[[nodiscard]] SeqNum furthest_edge(const Tcb& tcb);
 /// The window field of the next segment; moves the promised edge if that is worth it.
 [[nodiscard]] std::uint16_t advertise_window(Tcb& tcb);
 /// Whether the reader has made so much room that the peer should hear of it at once.

@@ -211,6 +211,18 @@ TEST(ReceiveMemory, NoneLeft_ASegmentAtATimeIsPromised) {
   EXPECT_GT(s.info().rcv_wnd, 50000U);
 }
 
+TEST(ReceiveMemory, NoneLeft_AcksOfWhoHasSentAllThatWasPromisedAreHeard) {
+  Script s;
+  settled(s).write(1000).ignore_all();
+  use_up(s);
+  s.inject(seg().seq(1).ack(1).len(1000)).inject(seg().seq(1001).ack(1).len(1000));
+  EXPECT_EQ(s.info().rcv_wnd, 0U);
+  s.inject(seg().seq(60001).ack(501));
+  EXPECT_EQ(s.info().in_flight, 500U);
+  s.inject(seg().seq(50001).ack(1001).len(1000));
+  EXPECT_EQ(s.info().in_flight, 0U);
+}
+
 TEST(ReceiveMemory, NoneLeftAndFewBuffers_WhatIsKeptBackTakesIt) {
   Script s;
   settled(s);

@@ -215,7 +215,7 @@ TEST(ArenaMove, LargeFrameThatWaitsForANeighbour_IsStillCutByThePort) {
   std::memcpy(room->part[0].data(), text.data(), text.size());
   s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
   s.ctx().flush();
-  EXPECT_EQ(s.host().stack().undelivered(s.ctx()), 1U);
+  EXPECT_NE(buffers_held(s), 0U);
   EXPECT_EQ(move(s), 0U);
   EXPECT_EQ(buffers_held(s), 0U);
   s.wait(1ms);
