@@ -22,8 +22,8 @@ SeqNum possible_edge(const Tcb& tcb) {
   return tcb.has(kInNeed) ? edge_in_need(tcb) : furthest_edge(tcb);
 }
 
-// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it is to be a segment away:
-// one that was smaller has left a part of its room.
+// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it is a segment away, also
+// behind one that was smaller.
 std::uint32_t worth_moving(const Tcb& tcb) {
   if (tcb.has(kInNeed)) return 1;
   return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
