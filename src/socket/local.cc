@@ -67,11 +67,11 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   end.stage = Stage::kLooking;
   end.client = true;
   socket.path = Path::kLocal;
-  hold(socket);
   return true;
 }
 
 void local_after_connect(Socket& socket, int fd) {
+  if (socket.ending || !is_local(socket)) return;  // by another thread
   if (socket.items == nullptr && socket.waiters == nullptr) return;
   watch_kernel_half(socket, fd);
   signal(socket, kEverything);

@@ -76,7 +76,7 @@ extern LocalCounts local_counts;
 
 /// A stream is about to listen in the kernel, or does: libbypass clients may know.
 void local_note_listener(int fd);
-/// Before the kernel connects `socket`: whether it becomes local (path kLocal, kLooking), and is held. Lock not held.
+/// Before the kernel connects `socket`: whether it becomes local (path kLocal, kLooking). Lock not held.
 bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
 /// After that: who has watched it since before it was anybody's hears of the kernel's side from here on. Lock held.
 void local_after_connect(Socket& socket, int fd);

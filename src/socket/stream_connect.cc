@@ -79,21 +79,21 @@ long connect_in_kernel(Socket& socket, Call call) {
   return r;
 }
 
-// As connect_in_kernel(), of a socket that local_before_connect() has taken, and holds.
-long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+// As connect_in_kernel(), of a socket that local_before_connect() has taken; `again`: long ago. Then it need not be a
+// new attempt.
+long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t length, bool again) {
+  {
+    Guard guard(shard());
+    if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    hold(socket);
+  }
   const Pin pin(socket);
   const long r = kernel_result(kernel->connect(fd, address, length));
+  const bool old = r == failure(Error::kAlready) || r == failure(Error::kIsConnected) ||
+                   (r == 0 && non_blocking(socket, 0));  // it has come to its end
+  if (again && old) return r;
   Guard guard(shard());
   local_after_connect(socket, fd);
-  return r;
-}
-
-// Another call of a local socket's, which may be another attempt.
-long connect_local_again(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
-  const long r = kernel_result(kernel->connect(fd, address, length));
-  if (r != failure(Error::kInProgress)) return r;
-  Guard guard(shard());
-  if (is_local(socket)) local_after_connect(socket, fd);
   return r;
 }
 
@@ -168,14 +168,14 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     Guard guard(shard());
     local_leave(guard, socket);
   }
-  if (socket.path == Path::kLocal) return connect_local_again(socket, fd, address, length);
+  if (socket.path == Path::kLocal) return connect_local(socket, fd, address, length, true);
   if (refused || unspecified || socket.path == Path::kKernel)
     return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:
-      if (local_before_connect(socket, fd, address, length)) return connect_local(socket, fd, address, length);
+      if (local_before_connect(socket, fd, address, length)) return connect_local(socket, fd, address, length, false);
       return connect_in_kernel(socket, [&] { return kernel_result(kernel->connect(fd, address, length)); });
     case Decision::kBypass:
       break;

@@ -934,8 +934,9 @@ TEST(Stream, LastBytesComeWhileOthersAreCopied_AreNotWaitedFor) {
     const socket::Guard guard(world.shard());
     return socket.waiters != nullptr;
   };
+  std::atomic<bool> done = false;
   std::thread second([&] {
-    while (!is_waited_for()) std::this_thread::yield();
+    while (!done && !is_waited_for()) std::this_thread::yield();
     send();
   });
   int part = 0;
@@ -943,6 +944,7 @@ TEST(Stream, LastBytesComeWhileOthersAreCopied_AreNotWaitedFor) {
     if (++part == 2) std::thread(send).join();
   });
   EXPECT_EQ(socket::run_receiving(socket, reading, 0), 3000);
+  done = true;
   EXPECT_EQ(part, 3);
   second.join();
 }

@@ -1,5 +1,6 @@
 // What an ACK does: the send ring, round-trip times, congestion window and loss recovery.
 #include <algorithm>
+#include <utility>
 
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
@@ -32,10 +33,21 @@ void try_output(Env& env, Tcb& tcb) {
   touch(env, tcb);
 }
 
+// A window was taken back with bytes in flight, and opens again: they were dropped meanwhile, and so was each that the
+// timer sent. With less than a unit in flight it was only rounded down (RFC 7323 §2.3).
+bool reopens(const Tcb& tcb, std::uint32_t wnd_before) {
+  return wnd_before == 0 && tcb.in_flight() >> tcb.snd_scale != 0;
+}
+
 // Out of line: update_window() does without a frame.
-[[gnu::noinline]] void use_wider_window(Env& env, Tcb& tcb) {
+[[gnu::noinline]] void use_wider_window(Env& env, Tcb& tcb, std::uint32_t before) {
   if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
-  if (tcb.send_end() > tcb.snd_nxt) try_output(env, tcb);
+  if (reopens(tcb, before)) {
+    tcb.rtt.reset_backoff();
+    lose_flight(env, tcb);
+    return try_output(env, tcb);
+  }
+  if (tcb.send_end() > tcb.snd_nxt || !tcb.scoreboard.clean()) try_output(env, tcb);
 }
 
 void after_scoreboard(Env& env, Tcb& tcb) {
@@ -52,10 +64,9 @@ void update_window(Env& env, Tcb& tcb, const Segment& s) {
   tcb.snd_wl2 = s.ack;
   const std::uint32_t wnd = std::uint32_t{s.window} << (s.of_syn ? 0 : tcb.snd_scale);
   if (wnd == tcb.snd_wnd) return;
-  const bool wider = wnd > tcb.snd_wnd;
-  tcb.snd_wnd = wnd;
+  const std::uint32_t before = std::exchange(tcb.snd_wnd, wnd);
   tcb.max_snd_wnd = std::max(tcb.max_snd_wnd, wnd);
-  if (wider) use_wider_window(env, tcb);
+  if (wnd > before) use_wider_window(env, tcb, before);
 }
 
 Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {

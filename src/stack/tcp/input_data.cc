@@ -109,14 +109,9 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   tcb.clear(kHoles);
 }
 
-constexpr std::size_t kNoNeed = std::size_t{64} << 10;  // bytes that may be had again: a flight of segments
-
-// Whether segments are taken as they come again.
-[[gnu::noinline, gnu::cold]] void look_for_end_of_need(Env& env, Tcb& tcb, const Packet& frame) {
+[[gnu::noinline, gnu::cold]] void end_need_if_over(Env& env, Tcb& tcb, const Packet& frame) {
   const bool frames = !in_arena(frame) && env.core.held_frames < env.core.frame_budget / 2 && !is_scarce(env, frame);
-  if (!frames && !env.core.memory.has(kNoNeed)) return;
-  tcb.clear(kInNeed);
-  tcb.rcv_adv = furthest_edge(tcb);  // what lies before it is taken from here on
+  frames ? end_need(env, tcb) : end_need_if_over(env, tcb);
 }
 
 // There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:
@@ -158,7 +153,7 @@ bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
 bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
   if (tcb.has(kInNeed)) [[unlikely]]
-    look_for_end_of_need(env, tcb, *frame);
+    end_need_if_over(env, tcb, *frame);
   if (should_copy(env, tcb, *frame)) [[unlikely]] {
     if (!enqueue_copy(env, tcb, frame)) return false;
   } else {
@@ -315,7 +310,7 @@ void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
 void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const SeqNum end = s.seq + s.payload;
   // Behind the right edge: neither text nor FIN (RFC 9293 §3.10.7.4: trimmed to fit the window).
-  if (after(end, tcb.rcv_adv) && tcb.has(kInNeed)) look_for_end_of_need(env, tcb, *s.packet);
+  if (after(end, tcb.rcv_adv) && tcb.has(kInNeed)) end_need_if_over(env, tcb, *s.packet);
   if (after(end, tcb.rcv_adv)) {
     env.count().drop_tcp_out_of_window++;
     ack_soon(env, tcb);

@@ -4,7 +4,6 @@
 #include "stack/tcp/output.h"
 #include "stack/tcp/receive_window.h"
 #include "stack/tcp/state.h"
-#include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
@@ -132,12 +131,6 @@ Verdict after_fin_acked(Env& env, Tcb& tcb) {
   }
 }
 
-// A window was taken back with bytes in flight, and opens again: they were dropped meanwhile, and so was each that the
-// timer sent. (Nothing is lost where its last units were not shown: RFC 7323 §2.3.)
-bool reopens(const Tcb& tcb, std::uint32_t wnd_before) {
-  return wnd_before == 0 && tcb.snd_wnd != 0 && tcb.in_flight() >> tcb.snd_scale != 0;
-}
-
 Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
   if (!s.has(kAck)) return drop(env.count().drop_tcp_bad_ack);
   if (tcb.state == State::kSynReceived && ack_of_syn(env, tcb, s) == Verdict::kDone) return Verdict::kDone;
@@ -154,12 +147,7 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
   const std::uint32_t wnd_before = tcb.snd_wnd;
   update_window(env, tcb, s);
   if (acked == 0) {
-    if (reopens(tcb, wnd_before)) {
-      tcb.rtt.reset_backoff();
-      resend(env, tcb);
-    } else if (wnd_before == tcb.snd_wnd || s.options.sack_count != 0) {
-      on_old_ack(env, tcb, s);
-    }
+    if (wnd_before == tcb.snd_wnd || s.options.sack_count != 0) on_old_ack(env, tcb, s);
     return Verdict::kContinue;
   }
   on_new_ack(env, tcb, s, static_cast<std::uint32_t>(acked));
@@ -209,6 +197,7 @@ void challenge(Env& env, Tcb& tcb) {
 }
 
 void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment) {
+  if (tcb.has(kInNeed)) end_need_if_over(env, tcb);  // a probe of the closed window, say
   if (segment.payload != 0 || segment.has(kFin)) return ack_soon(env, tcb);
   challenge(env, tcb);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stack/tcp/input.h"
 #include "stack/tcp/options.h"
 
 namespace bypass::tcp {
@@ -9,12 +10,12 @@ namespace {
 
 constexpr std::uint32_t kUnscaled = 0xffff;
 
-// With memory used up only who has nothing to read is given more (keep_in_need()). Not less than a segment when it is
-// shown in whole units.
+// With memory used up only who has nothing to read is given more (keep_in_need()): the largest segment that may come, in
+// whole units as it is shown.
 [[gnu::noinline, gnu::cold]] SeqNum edge_in_need(const Tcb& tcb) {
   if (tcb.rx_head != nullptr) return tcb.rcv_nxt;
   const std::uint32_t unit = 1U << tcb.rcv_scale;
-  return tcb.rcv_nxt + std::min((tcb.rcv_mss + unit - 1) & ~(unit - 1), kUnscaled << tcb.rcv_scale);
+  return tcb.rcv_nxt + std::min((tcb.own_mss + unit - 1) & ~(unit - 1), kUnscaled << tcb.rcv_scale);
 }
 
 // Where the right edge could be now: everything not taken up by unread bytes.
@@ -22,8 +23,8 @@ SeqNum possible_edge(const Tcb& tcb) {
   return tcb.has(kInNeed) ? edge_in_need(tcb) : furthest_edge(tcb);
 }
 
-// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it is a segment away, also
-// behind one that was smaller.
+// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it stays a segment away,
+// and every byte counts.
 std::uint32_t worth_moving(const Tcb& tcb) {
   if (tcb.has(kInNeed)) return 1;
   return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
@@ -52,6 +53,17 @@ std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb) {
 SeqNum furthest_edge(const Tcb& tcb) {
   const std::uint32_t room = tcb.rcv_limit > tcb.rx_bytes ? tcb.rcv_limit - tcb.rx_bytes : 0;
   return tcb.rcv_nxt + std::min(room, kUnscaled << tcb.rcv_scale);
+}
+
+void end_need(Env& env, Tcb& tcb) {
+  tcb.clear(kInNeed);
+  tcb.rcv_adv = furthest_edge(tcb);
+  ack_soon(env, tcb);
+}
+
+void end_need_if_over(Env& env, Tcb& tcb) {
+  constexpr std::size_t kFlight = std::size_t{64} << 10;
+  if (env.core.memory.has(kFlight)) end_need(env, tcb);
 }
 
 std::uint16_t advertise_window(Tcb& tcb) {

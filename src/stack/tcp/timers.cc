@@ -154,25 +154,12 @@ void fire(Env& env, Tcb& tcb) {
 
 }  // namespace
 
-void resend(Env& env, Tcb& tcb) {
-  if (!synchronized(tcb.state)) {
-    tcb.retransmits++;
-    env.count().tcp_retransmits++;
-    repeat_open(env, tcb);
-    return arm_retransmit(env, tcb);
-  }
-  if (tcb.has(kPersist)) {
-    env.count().tcp_zero_window_probes++;
-    return send_probe(env, tcb);
-  }
-  if (tcb.in_flight() == 0) return;
-  // The whole flight is lost, as far as anybody knows; it is sent again from one segment on.
+void lose_flight(Env& env, Tcb& tcb) {
   tcb.congestion.on_rto(env.now(), tcb.in_flight(), true);
   tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
   tcb.probe.cancel();
   tcb.set(kRetransmitNow);
   arm_retransmit(env, tcb);
-  output(env, tcb);
 }
 
 Instant earliest_deadline(const Tcb& tcb) {
@@ -214,6 +201,26 @@ void arm_idle(Env& env, Tcb& tcb) {
   if (!tcb.options.keep_alive || !synchronized(tcb.state)) return disarm(tcb, Timer::kIdle);
   arm(env, tcb, Timer::kIdle, tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s));
 }
+
+namespace {
+
+void resend(Env& env, Tcb& tcb) {
+  if (!synchronized(tcb.state)) {
+    tcb.retransmits++;
+    env.count().tcp_retransmits++;
+    repeat_open(env, tcb);
+    return arm_retransmit(env, tcb);
+  }
+  if (tcb.has(kPersist)) {
+    env.count().tcp_zero_window_probes++;
+    return send_probe(env, tcb);
+  }
+  if (tcb.in_flight() == 0) return;
+  lose_flight(env, tcb);
+  output(env, tcb);
+}
+
+}  // namespace
 
 void resend_after_outage(Env& env) {
   env.core.farewells.recent(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });

@@ -32,8 +32,8 @@ void arm_idle(Env& env, Tcb& tcb);
 
 /// Everything that is due.
 void run_timers(Env& env);
-/// What is in flight has been lost, as far as anybody knows: again, from one segment on. The counts of attempts stay.
-void resend(Env& env, Tcb& tcb);
+/// What is in flight has been lost, as far as anybody knows: the next output() begins with its first segment.
+void lose_flight(Env& env, Tcb& tcb);
 /// The link is back: each connection that waits for an answer asks again, and what it has counted stays as it is.
 void resend_after_outage(Env& env);
 

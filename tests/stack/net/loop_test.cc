@@ -77,8 +77,8 @@ class LoopedStream : public Looped {
   }
   void TearDown() override {
     EXPECT_TRUE(world.read(probe).empty());
-    tcp.abort(host.ctx(), *from);
-    tcp.abort(host.ctx(), *to);
+    for (tcp::Tcb* end : {from, to})
+      if (end != nullptr) tcp.abort(host.ctx(), *end);
     tcp.close_listener(host.ctx(), *listener);
   }
   void write() {

@@ -48,6 +48,12 @@ TEST(SendWindow, TakenBackAndOpenedAgain_FlightComesAgainAsFarAsItGoes) {
   EXPECT_EQ(s.info().retransmits, 3U);
 }
 
+TEST(SendWindow, TakenBackAndOpenedWithText_FlightComesAgain) {
+  Script s;
+  s.establish().write(5000).ignore_all().inject(seg().seq(1).ack(1001).window(0)).nothing_more();
+  s.inject(seg().seq(1).ack(1001).len(100).window(1000)).expect(seg().seq(1001).len(1000));
+}
+
 TEST(SendWindow, Scaled_IsShifted) {
   Given given;
   given.scale = 2;
