@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t kUnscaled = 0xffff;
 
-// With memory used up only who has nothing to read is given more (keep_in_need()): the largest segment that may come, in
-// whole units as it is shown.
+// With memory used up only who has nothing to read is given more (keep_in_need()): the largest segment that may come,
+// in whole units as it is shown.
 [[gnu::noinline, gnu::cold]] SeqNum edge_in_need(const Tcb& tcb) {
   if (tcb.rx_head != nullptr) return tcb.rcv_nxt;
   const std::uint32_t unit = 1U << tcb.rcv_scale;
