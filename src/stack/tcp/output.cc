@@ -128,8 +128,8 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   return true;
 }
 
-// Of a window that the peer has taken back no more is sent again than the first segment of a loss (RFC 9293 §3.8.6). The
-// window shown may have been rounded down.
+// Of a window that the peer has taken back no more is sent again than the first segment of a loss (RFC 9293 §3.8.6).
+// The window shown may have been rounded down.
 bool fits_window(const Tcb& tcb, const Scoreboard::Segment& segment) {
   const std::uint64_t edge = tcb.snd_una + tcb.snd_wnd + (std::uint64_t{1} << tcb.snd_scale);
   return tcb.position_of(segment.begin) + segment.length <= edge;
