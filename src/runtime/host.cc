@@ -54,12 +54,15 @@ int descriptor_base() {
 int own_high(int fd) {
   if (fd < 0) return fd;
   const int base = descriptor_base();
-  if (fd < base) {
+  while (fd < base) {
     const int high = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, base);
-    if (high >= 0) {
+    if (high < 0) break;
+    own_descriptor(high, true);
+    if (socket::kernel->fcntl(high, F_GETFD) >= 0) {
       socket::kernel->close(fd);
-      fd = high;
+      return high;
     }
+    own_descriptor(high, false);  // a thread of the program's has closed it before it was known as ours: closefrom()
   }
   own_descriptor(fd, true);
   return fd;
