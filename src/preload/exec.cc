@@ -125,5 +125,16 @@ BYPASS_EXPORT(int, posix_spawnp,
   return real.posix_spawnp(pid, file, actions, attributes, argv, environment);
 }
 
+// libc's own posix_spawn: what a shell inherits is what any program does.
+BYPASS_EXPORT(int, system, (const char* command)) {
+  if (command != nullptr) before_spawn("system");
+  return real.system(command);
+}
+
+BYPASS_EXPORT(FILE*, popen, (const char* command, const char* mode)) {
+  before_spawn("popen");
+  return real.popen(command, mode);
+}
+
 }  // namespace
 }  // namespace bypass::preload

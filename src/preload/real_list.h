@@ -78,6 +78,8 @@
     (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*, char* const*)) \
   X(int, posix_spawnp,                                                                                              \
     (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*, char* const*)) \
+  X(int, system, (const char*))                                                                                     \
+  X(FILE*, popen, (const char*, const char*))                                                                       \
   X(void, _exit, (int))                                                                                             \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \

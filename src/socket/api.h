@@ -81,7 +81,8 @@ long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags,
 /// other end may be libbypass on this host, else null (the number is the kernel's alone). `flags`: accept4's.
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);
 /// Before something is done with a number that only the kernel's own socket can do (exec, SCM_RIGHTS): what of the
-/// connection lies in shared memory goes back to the kernel. Of other objects: nothing.
+/// connection lies in shared memory goes back to the kernel, and what is no connection yet never comes there. Of other
+/// objects: nothing.
 void leave_shared_memory(File& file);
 /// The same from a vfork child, which may do nothing with its parent's objects: the parent does it.
 void ask_to_leave_shared_memory(File& file);

@@ -8,7 +8,7 @@ import time
 
 from agents import Agent
 from harness import LIB, LONG, Side, check, free_port, run_named
-from local_pairs import cases, connected, kill, listener, pair, until_counted
+from local_pairs import cases, connected, kill, listener, pair, until_counted, warm
 
 CASES, case, same = cases()
 
@@ -407,6 +407,46 @@ def passed_on_within(side):
             result.append(other("take(s, 4)"))
         other("s.close()")
         return [*result, server("s.recv(1)")]
+
+
+SHELL = "exec timeout 10 head -c 7 <&%d"
+SHARE = {
+    "vfork": "o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1)",
+    "fork": "o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1, "
+            "preexec_fn=lambda: None)",
+}
+
+
+@same
+def inherited_before_it_connects(side):
+    """By a program that reads from it later: the connection stays where that one has it."""
+    result = []
+    for how, source in SHARE.items():
+        server, client = Agent(side, "server"), Agent(side, "client")
+        port = listener(server)
+        client(f"s = bounded(socket.socket()); s.set_inheritable(True); shell = {SHELL!r} % s.fileno()")
+        client(source)
+        client(f"s.connect(('127.0.0.1', {port}))")
+        server("s = bounded(l.accept()[0])")
+        for _ in range(20):
+            warm(server, client, shared=False)
+        server("s.sendall(b'inchild')")
+        result.append([how, client("o.communicate(b'\\n')[0]"), server("s.sendall(b'after')"), client("take(s, 5)")])
+    return result
+
+
+@same
+def inherited_by_a_shell(side):
+    """Of system() and popen()."""
+    with pair(side) as (server, client):
+        client(f"s.set_inheritable(True); shell = {SHELL!r} % s.fileno(); libc = ctypes.CDLL(None)")
+        server("s.sendall(b'inchild')")
+        result = [client("libc.system((shell + ' >&2').encode())"), server("s.sendall(b'after')"), client("take(s, 5)")]
+        server("s.sendall(b'inchild')")
+        client("libc.popen.restype = ctypes.c_void_p; p = libc.popen(shell.encode(), b'r')")
+        client("b = ctypes.create_string_buffer(7); n = libc.fread(b, 1, 7, ctypes.c_void_p(p))")
+        return [*result, client("b.raw"), client("libc.pclose(ctypes.c_void_p(p))"), server("s.sendall(b'after')"),
+                client("take(s, 5)")]
 
 
 SPAWN = {
