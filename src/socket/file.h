@@ -29,6 +29,7 @@ struct File {
   bool alive = true;
   bool ending = false;  // no number is left; the last call inside ends it
   /// A vfork child has given the number to what it will exec: leave_shared_memory() by whoever comes first.
+  /// Of one that is no connection yet: other processes have it, and it never comes to shared memory.
   std::atomic<bool> leave_asked{false};
   bool dual = false;         // its kernel half is watched, by each process that has a number of it
   std::uint16_t users = 0;   // calls inside that have let go of the lock

@@ -61,7 +61,7 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   if (!directory->has_listener(remote->port, network)) return false;
   directory->note_client(remote->port, network);
   Guard guard(shard());
-  if (socket.path != Path::kUndecided || socket.has(kNeverLocal) || socket.leave_asked.load()) return false;
+  if (socket.path != Path::kUndecided || socket.leave_asked.load()) return false;
   LocalEnd& end = end_of(socket);
   end = {};
   end.stage = Stage::kLooking;
@@ -122,20 +122,18 @@ bool may_become_local(const File& file) {
 }  // namespace
 
 void leave_shared_memory(File& file) {
-  if (!is_local(file) && !may_become_local(file)) return;
+  if (may_become_local(file)) return file.leave_asked.store(true);
+  if (!is_local(file)) return;
   Guard guard(shard());
   if (!file.alive) return;
-  if (may_become_local(file)) return socket_of(file).set(kNeverLocal);
-  if (!is_local(file)) return;
   local_leave(guard, socket_of(file));
   end_if_unused(guard, file);  // closed while it let go of the lock
 }
 
 void ask_to_leave_shared_memory(File& file) {
-  const bool later = may_become_local(file);
-  if (!is_local(file) && !later) return;
+  if (!is_local(file) && !may_become_local(file)) return;
   file.leave_asked.store(true);
-  if (!later && local_environment.call_progress != nullptr) local_environment.call_progress();
+  if (is_local(file) && local_environment.call_progress != nullptr) local_environment.call_progress();
 }
 
 void local_answer(Guard& guard, Socket& socket) {

@@ -51,7 +51,6 @@ enum SocketFlag : std::uint32_t {
   kBound = 1U << 7,        // by the program; Details::bound says where
   kFreeBound = 1U << 8,    // to a bypass address: the kernel socket holds the number only
   kForceKernel = 1U << 9,  // an option was set that only the kernel can do
-  kNeverLocal = 1U << 23,  // other processes got it before it was connected: they have none of a connection's memory
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
   kUnlistened = 1U << 11,  // shutdown(SHUT_RD) on a listener
   kBroadcast = 1U << 12,

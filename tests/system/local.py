@@ -410,22 +410,18 @@ def passed_on_within(side):
 
 
 SHELL = "exec timeout 10 head -c 7 <&%d"
-SHARE = {
-    "vfork": "o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1)",
-    "fork": "o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1, "
-            "preexec_fn=lambda: None)",
-}
 
 
 @same
 def inherited_before_it_connects(side):
     """By a program that reads from it later: the connection stays where that one has it."""
     result = []
-    for how, source in SHARE.items():
+    for how, prepare in (("vfork", "None"), ("fork", "lambda: None")):
         server, client = Agent(side, "server"), Agent(side, "client")
         port = listener(server)
         client(f"s = bounded(socket.socket()); s.set_inheritable(True); shell = {SHELL!r} % s.fileno()")
-        client(source)
+        client("o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1, "
+               f"preexec_fn={prepare})")
         client(f"s.connect(('127.0.0.1', {port}))")
         server("s = bounded(l.accept()[0])")
         for _ in range(20):

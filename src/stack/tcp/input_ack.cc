@@ -44,7 +44,7 @@ bool reopens(const Tcb& tcb, std::uint32_t wnd_before) {
   if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
   if (reopens(tcb, before)) {
     tcb.rtt.reset_backoff();
-    lose_flight(env, tcb);
+    lose_flight(env, tcb, true);
     return try_output(env, tcb);
   }
   if (tcb.send_end() > tcb.snd_nxt || !tcb.scoreboard.clean()) try_output(env, tcb);

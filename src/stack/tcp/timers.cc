@@ -65,12 +65,8 @@ void retransmission_timeout(Env& env, Tcb& tcb) {
   env.count().tcp_rto++;
   if (exhausted(env, tcb, tcb.rtt.backoff()) && !answers_with_closed_window(tcb)) return time_out(env, tcb);
   const bool again = tcb.rtt.backoff() != 0;
-  tcb.congestion.on_rto(env.now(), tcb.in_flight(), again);
-  tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
   tcb.rtt.on_timeout();
-  tcb.probe.cancel();
-  tcb.set(kRetransmitNow);
-  arm_retransmit(env, tcb);
+  lose_flight(env, tcb, again);
   output(env, tcb);
 }
 
@@ -95,6 +91,22 @@ void on_retransmit(Env& env, Tcb& tcb) {
   if (!synchronized(tcb.state)) return retry_syn(env, tcb);
   if (tcb.has(kPersist)) return persist_timeout(env, tcb);
   if (tcb.in_flight() != 0) retransmission_timeout(env, tcb);
+}
+
+void resend(Env& env, Tcb& tcb) {
+  if (!synchronized(tcb.state)) {
+    tcb.retransmits++;
+    env.count().tcp_retransmits++;
+    repeat_open(env, tcb);
+    return arm_retransmit(env, tcb);
+  }
+  if (tcb.has(kPersist)) {
+    env.count().tcp_zero_window_probes++;
+    return send_probe(env, tcb);
+  }
+  if (tcb.in_flight() == 0) return;
+  lose_flight(env, tcb, true);
+  output(env, tcb);
 }
 
 void on_delayed_ack(Env& env, Tcb& tcb) {
@@ -154,8 +166,8 @@ void fire(Env& env, Tcb& tcb) {
 
 }  // namespace
 
-void lose_flight(Env& env, Tcb& tcb) {
-  tcb.congestion.on_rto(env.now(), tcb.in_flight(), true);
+void lose_flight(Env& env, Tcb& tcb, bool again) {
+  tcb.congestion.on_rto(env.now(), tcb.in_flight(), again);
   tcb.scoreboard.on_timeout(env.core.memory, tcb.seq_of(tcb.snd_nxt));
   tcb.probe.cancel();
   tcb.set(kRetransmitNow);
@@ -201,26 +213,6 @@ void arm_idle(Env& env, Tcb& tcb) {
   if (!tcb.options.keep_alive || !synchronized(tcb.state)) return disarm(tcb, Timer::kIdle);
   arm(env, tcb, Timer::kIdle, tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s));
 }
-
-namespace {
-
-void resend(Env& env, Tcb& tcb) {
-  if (!synchronized(tcb.state)) {
-    tcb.retransmits++;
-    env.count().tcp_retransmits++;
-    repeat_open(env, tcb);
-    return arm_retransmit(env, tcb);
-  }
-  if (tcb.has(kPersist)) {
-    env.count().tcp_zero_window_probes++;
-    return send_probe(env, tcb);
-  }
-  if (tcb.in_flight() == 0) return;
-  lose_flight(env, tcb);
-  output(env, tcb);
-}
-
-}  // namespace
 
 void resend_after_outage(Env& env) {
   env.core.farewells.recent(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });

@@ -33,7 +33,8 @@ void arm_idle(Env& env, Tcb& tcb);
 /// Everything that is due.
 void run_timers(Env& env);
 /// What is in flight has been lost, as far as anybody knows: the next output() begins with its first segment.
-void lose_flight(Env& env, Tcb& tcb);
+/// `again`: as CongestionControl::on_rto() has it.
+void lose_flight(Env& env, Tcb& tcb, bool again);
 /// The link is back: each connection that waits for an answer asks again, and what it has counted stays as it is.
 void resend_after_outage(Env& env);
 
