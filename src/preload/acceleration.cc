@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "preload/escape.h"
 #include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
@@ -33,6 +34,7 @@ State decide() {
   wrap_signal_handlers();
   prepare_quick_exit();
   started = true;
+  tell_early_escapes();
   return State::kOn;
 }
 

@@ -1,8 +1,12 @@
 #include "preload/escape.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
+#include <atomic>
+
+#include "preload/acceleration.h"
 #include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
@@ -25,6 +29,8 @@ int refuse_without_memory(int fd, int error, const char* detail) {
 
 namespace {
 
+std::atomic<const char*> io_uring_made{nullptr};  // by what
+
 // Of a connection that the kernel has beneath: it is the kernel's again, whoever gets the descriptor.
 bool goes_back(int fd) {
   Use use(fd);
@@ -34,6 +40,26 @@ bool goes_back(int fd) {
 }
 
 }  // namespace
+
+int leave_to_kernel(int fd, socket::Transfer transfer) {
+  if (!is_tracked(fd)) return 0;
+  Use use(fd);
+  if (!use) return 0;
+  socket::leave_shared_memory(*use);
+  const int problem = socket::why_not_kernel(*use, transfer);
+  if (problem == ENOSYS) note_escape(fd, observe::Reason::kNotBuilt, "aio answered with ENOSYS");
+  return problem;
+}
+
+void note_io_uring(const char* detail) {
+  socket::end_shared_memory();
+  io_uring_made.store(detail);
+  if (has_started()) tell_early_escapes();
+}
+
+void tell_early_escapes() {
+  if (const char* const detail = io_uring_made.load()) note_escape(-1, observe::Reason::kEscapedIoUring, detail);
+}
 
 void note_passed_descriptors(const msghdr* message) {
   if (message == nullptr || message->msg_control == nullptr || message->msg_controllen == 0) return;

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "observe/reasons.h"
+#include "socket/api.h"
 
 namespace bypass::preload {
 
@@ -21,5 +22,14 @@ void note_exec(const char* program);
 void note_vfork_exec();
 /// `fd` becomes one that a program will have that a vfork child, or posix_spawn, is about to exec.
 void note_given_away(int fd);
+
+/// libc's threads are about to read or write `fd`, past us: 0 when that is as good from here on. ENOSYS: it is on the
+/// stack, `bypass why` knows. EAGAIN: bytes that lie in shared memory come first.
+int leave_to_kernel(int fd, socket::Transfer transfer);
+/// The program makes an io_uring, by what `detail` says, through which any descriptor may be read: no connection shares
+/// memory from here on.
+void note_io_uring(const char* detail);
+/// What was seen before there was anywhere to say it.
+void tell_early_escapes();
 
 }  // namespace bypass::preload

@@ -167,7 +167,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
 [[gnu::noinline]] long syscall_of_ours(long number, long a, long b, long c, long d, long e, long f) {
   Arguments arguments{{a, b, c, d, e, f}};
   long result = 0;
-  if (number == SYS_io_uring_setup && has_started()) note_escape(-1, observe::Reason::kEscapedIoUring, "syscall");
+  if (number == SYS_io_uring_setup && !goes_straight()) note_io_uring("syscall");
   if (fd_table.end() == 0 || goes_straight()) {
     bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
     if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);
@@ -178,9 +178,9 @@ bool call_waiting(long number, const Arguments& a, long& result) {
   return real.syscall(number, a, b, c, d, e, f);
 }
 
-// Until there is a socket of ours, only the first one's making concerns us.
+// Until there is a socket of ours, only the first one's making concerns us, and who else may read it.
 BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
-  if (!has_started() && number != SYS_socket) [[likely]]
+  if (!has_started() && number != SYS_socket && number != SYS_io_uring_setup) [[likely]]
     return real.syscall(number, a, b, c, d, e, f);
   return syscall_of_ours(number, a, b, c, d, e, f);
 }

@@ -80,6 +80,12 @@
     (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const*, char* const*)) \
   X(int, system, (const char*))                                                                                     \
   X(FILE*, popen, (const char*, const char*))                                                                       \
+  X(int, aio_read, (aiocb*))                                                                                        \
+  X(int, aio_read64, (aiocb64*))                                                                                    \
+  X(int, aio_write, (aiocb*))                                                                                       \
+  X(int, aio_write64, (aiocb64*))                                                                                   \
+  X(int, lio_listio, (int, aiocb* const*, int, sigevent*))                                                          \
+  X(int, lio_listio64, (int, aiocb64* const*, int, sigevent*))                                                      \
   X(void, _exit, (int))                                                                                             \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \

@@ -5,6 +5,7 @@
 // or, where there is no such call, fills the table first. Private to a process; written once.
 #pragma once
 
+#include <aio.h>
 #include <netdb.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,9 +1,11 @@
 #include "socket/local.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -36,6 +38,8 @@ constexpr Duration kAttempt = std::chrono::milliseconds(500);
 /// Each way. What does not fit goes over the kernel when the reader stays away: relieve_full_ring().
 constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
 
+std::atomic<bool> shared_memory_ended{false};
+
 bool is_loopback(const IpAddress& address) {
   if (address.is_v4()) return (address.v4() >> 24) == 127;
   return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
@@ -54,7 +58,7 @@ void local_note_listener(int fd) {
 
 bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const shm::Directory* const directory = local_environment.directory;
-  if (directory == nullptr || socket.details == nullptr || socket.has(kForceKernel)) return false;
+  if (!adopts_accepted() || socket.details == nullptr || socket.has(kForceKernel)) return false;
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   if (!remote.has_value() || remote->port == 0 || !local_environment.may_be_local(address)) return false;
   const std::uint32_t network = shm::network_tag(fd);
@@ -78,7 +82,7 @@ void local_after_connect(Socket& socket, int fd) {
 }
 
 bool adopts_accepted() {
-  return local_environment.directory != nullptr && environment.shard != nullptr;
+  return local_environment.directory != nullptr && environment.shard != nullptr && !shared_memory_ended.load();
 }
 
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) {
@@ -137,8 +141,8 @@ void ask_to_leave_shared_memory(File& file) {
 }
 
 void local_answer(Guard& guard, Socket& socket) {
-  if (socket.leave_asked.load(std::memory_order_relaxed) && socket.leave_asked.exchange(false))
-    local_leave(guard, socket);
+  const bool asked = socket.leave_asked.load(std::memory_order_relaxed) && socket.leave_asked.exchange(false);
+  if (asked || shared_memory_ended.load(std::memory_order_relaxed)) local_leave(guard, socket);
 }
 
 bool is_in_kernel(const File& file) {
@@ -148,15 +152,46 @@ bool is_in_kernel(const File& file) {
   return stage == Stage::kLooking || stage == Stage::kOver;
 }
 
+int why_not_kernel(const File& file, Transfer transfer) {
+  if (file.kind == FileKind::kEpoll) return 0;
+  const Path path = socket_of(file).path;
+  if (path == Path::kBypass || path == Path::kDual) return ENOSYS;
+  if (path != Path::kLocal || is_in_kernel(file)) return 0;
+  const shm::Switch& paths = end_of(socket_of(file)).paths;
+  return transfer == Transfer::kRead ? (paths.has_stopped_reading() ? 0 : EAGAIN)
+                                     : (paths.has_stopped_writing() ? 0 : EAGAIN);
+}
+
+void end_shared_memory() {
+  shared_memory_ended.store(true);
+  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+}
+
 // --- Pairing
 
 namespace {
 
 /// Under the listener's address: the other one is each connection's own.
-void tell_refusal(int fd, bool client, const char* detail) {
+void tell(int fd, bool client, observe::Reason reason, const char* detail) {
   if (environment.record_why_at == nullptr) return;
   const Endpoint address = client ? kernel_peer(fd) : kernel_name(fd);
-  environment.record_why_at(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), address, detail);
+  environment.record_why_at(fd, static_cast<unsigned>(reason), address, detail);
+}
+
+void tell_refusal(int fd, bool client, const char* detail) {
+  tell(fd, client, observe::Reason::kNoSharedMemory, detail);
+}
+
+/// The program may read any descriptor by a ring of its own that nobody saw it make (system calls by hand). Not looked
+/// for at each connection where that takes long: a hundredth of the time at most.
+bool may_have_io_uring() {
+  static Instant next{};
+  const Instant before = shard().clock().now();
+  if (before < next) return false;
+  const bool found = has_io_uring();
+  const Instant after = shard().clock().now();
+  next = after + 100 * (after - before);
+  return found;
 }
 
 /// Where it is to be watched now: a listener becomes a channel. The same number may be another one's by now.
@@ -171,6 +206,11 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "another process has it, too");
+  }
+  if (may_have_io_uring()) {
+    end_shared_memory();
+    end.stage = Stage::kOver;
+    return tell(fd, end.client, observe::Reason::kEscapedIoUring, "found in /proc/self/maps");
   }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);

@@ -6,8 +6,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "socket/os.h"
 
@@ -99,6 +102,25 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
     const std::uint64_t fin = has_counted_fin(state) ? 1 : 0;
     return KernelRead{after->tcpi_bytes_received - fin - static_cast<std::uint64_t>(unread)};
   }
+}
+
+bool has_io_uring() {
+  constexpr std::string_view kName = "anon_inode:[io_uring]";
+  const long maps = os::call(SYS_openat, AT_FDCWD, os::address("/proc/self/maps"), O_RDONLY | O_CLOEXEC);
+  if (maps < 0) return false;
+  std::array<char, 4096> text;
+  bool found = false;
+  std::size_t kept = 0;  // of the part before, in which a name may have begun
+  for (;;) {
+    const long got = os::call(SYS_read, maps, os::address(text.data() + kept), static_cast<long>(text.size() - kept));
+    if (got <= 0) break;
+    const std::string_view part(text.data(), kept + static_cast<std::size_t>(got));
+    if (found = part.find(kName) != part.npos; found) break;
+    kept = std::min(part.size(), kName.size() - 1);
+    std::memmove(text.data(), part.data() + part.size() - kept, kept);
+  }
+  os::call(SYS_close, maps);
+  return found;
 }
 
 }  // namespace bypass::socket

@@ -1,4 +1,5 @@
-// How many bytes have gone through a kernel connection, by the kernel's own count: whatever calls wrote or read them.
+// What the kernel knows that our calls do not: how many bytes have gone through a connection, whatever calls wrote or
+// read them, and whether others than calls may.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +16,8 @@ struct KernelRead {
 };
 /// What was read from it. No other thread may be reading.
 std::optional<KernelRead> kernel_bytes_read(int fd);
+
+/// Whether this process has an io_uring mapped.
+bool has_io_uring();
 
 }  // namespace bypass::socket

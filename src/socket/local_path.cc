@@ -358,6 +358,20 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
   return true;
 }
 
+// What is read from now on comes over the kernel. False: this process must read it from where it lies.
+bool stop_reading(LocalEnd& end, LocalLink& link) {
+  if (end.paths.has_stopped_reading()) return true;
+  const bool first = shm::claim_stop(link.in);
+  const bool unread = end.consumer.peek(link.in).size() != 0;
+  // What lies in the ring before bytes that went over the kernel already cannot follow them there.
+  const bool ending = !first || end.paths.is_ending() || end.resume_heard;
+  const bool can_ask =
+      !end.peer_gone && !(unread && ending) && say(link, shm::SwitchKind::kStop, end.consumer.consumed());
+  if (!can_ask && unread) return false;  // nobody can send it again
+  end.paths.stop_reading();
+  return true;
+}
+
 }  // namespace
 
 void local_leave(Guard& guard, Socket& socket) {
@@ -369,15 +383,7 @@ void local_leave(Guard& guard, Socket& socket) {
   }
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
-    if (!stop_writing(guard, socket, *link)) return;
-    const bool first = shm::claim_stop(link->in);
-    const bool unread = end.consumer.peek(link->in).size() != 0;
-    // What lies in the ring before bytes that went over the kernel already cannot follow them there.
-    const bool ending = !first || end.paths.is_ending() || end.resume_heard;
-    const bool can_ask =
-        !end.peer_gone && !(unread && ending) && say(*link, shm::SwitchKind::kStop, end.consumer.consumed());
-    if (!can_ask && unread) return;  // nobody can send it again: this process reads it from where it lies
-    end.paths.stop_reading();
+    if (!stop_writing(guard, socket, *link) || !stop_reading(end, *link)) return;
     if (end.paths.tx() == Tx::kReturning) return;
   }
   if (link != nullptr) drop_local_link(*link);

@@ -445,6 +445,105 @@ def inherited_by_a_shell(side):
                 client("take(s, 5)")]
 
 
+def through_libc(listed):
+    """aio_read() and aio_write(), or lio_listio(), of a connection that has moved, with bytes unread both ways."""
+    def scenario(side):
+        with pair(side) as (server, client):
+            server("s.sendall(pattern(0, 10000))")
+            client("s.sendall(pattern(9, 20000))")
+            client(f"from kernel_io import Aio; aio = lambda *a: Aio(*a, {listed})")
+            client("r = aio(Aio.READ, s.fileno(), bytes(4000)); got = r.end()")
+            result = [client("got"), client("take(s, 10000 - len(got))")]
+            client("r = aio(Aio.READ, s.fileno(), bytes(4000))")
+            server("s.sendall(b'later')")
+            result += [client("r.end()"), client("aio(Aio.WRITE, s.fileno(), b'written').end()"),
+                       server("take(s, 20007)")]
+            server("s.shutdown(socket.SHUT_WR)")
+            return [*result, client("aio(Aio.READ, s.fileno(), bytes(9)).end()")]
+    return scenario
+
+
+@same
+def through_aio(side):
+    return through_libc(listed=False)(side)
+
+
+@same
+def through_lists_of_aio(side):
+    return through_libc(listed=True)(side)
+
+
+@same
+def aio_from_both_ends(side):
+    """Each end's first call of it while bytes of both ways lie in the memory; nothing may overtake them."""
+    result = []
+    for _ in range(20):
+        with pair(side) as (server, client):
+            for agent in (server, client):
+                agent("from kernel_io import Aio; s.sendall(pattern(0, 30000))")
+                agent("def write(data):\n"
+                      "  while True:\n"
+                      "    try: return Aio(Aio.WRITE, s.fileno(), data).end()\n"
+                      "    except BlockingIOError: time.sleep(0)")
+            for agent in (server, client):
+                agent.begin("write(pattern(30000, 5000))")
+            result += [a.end() for a in (server, client)] + [a("take(s, 35000)") for a in (server, client)]
+    return result
+
+
+def transfers_by_ring(server, client, names):
+    result = []
+    for name in names:
+        client(f"ring.begin(Ring.READ, {name}.fileno(), bytes(100))")
+        server(f"{name}.sendall(b'later')")
+        result.append(client("ring.end()"))
+        client(f"ring.begin(Ring.WRITE, {name}.fileno(), b'written')")
+        result += [client("ring.end()"), server(f"take({name}, 7)")]
+    return result
+
+
+@same
+def through_io_uring(side):
+    """A ring that is made once a connection has moved, and the next connection of that process."""
+    with pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        client("from kernel_io import Ring; ring = Ring()")
+        client("ring.begin(Ring.READ, s.fileno(), bytes(4000)); got = ring.end()")
+        result = [client("got"), client("take(s, 10000 - len(got))")]
+        connected(server, client, shared=False, name="t")
+        result += transfers_by_ring(server, client, "st")
+        if side.name == "local":
+            side.until(lambda: client.shared() == [], "the client's connections are the kernel's")
+            check("escaped_io_uring" in side.why(), side.why())
+        return result
+
+
+@same
+def beside_rings_made_by_hand(side):
+    """By system calls that nobody sees, before there is a connection."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    client("from kernel_io import Ring, libc_itself; ring = Ring(libc_itself)")
+    connected(server, client, shared=False)
+    for _ in range(50):
+        warm(server, client, shared=False)
+    if side.name == "local":
+        check(client.shared() == [] and "escaped_io_uring" in side.why(), side.why())
+    return transfers_by_ring(server, client, "s")
+
+
+@case
+def beside_rings_of_liburing():
+    """In a library that is loaded for a module of the program's alone."""
+    with Side("local") as side, pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        client("import kernel_io; kernel_io.init_liburing()")
+        side.until(lambda: client.shared() == [], "the connection is the kernel's")
+        check("escaped_io_uring" in side.why(), side.why())
+        client("ring = kernel_io.Ring(kernel_io.libc_itself); ring.begin(ring.READ, s.fileno(), bytes(9000))")
+        client("got = ring.end()")
+        check(client("len(got) > 0 and got == pattern(0, len(got))"), client("got"))
+
+
 SPAWN = {
     "fork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env, preexec_fn=lambda: None)",
     "vfork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env)",

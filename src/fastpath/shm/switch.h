@@ -71,6 +71,8 @@ class Switch {
   void resume() { tx_ = Tx::kKernel; }
   /// Back for good. To be said before, of one that lies in the ring: RESUME{produced}.
   void stop_writing() { tx_ = Tx::kKernel, tx_stopped_ = true; }
+  /// Whether what is written from now on goes over the kernel, whoever writes it.
+  [[nodiscard]] bool has_stopped_writing() const { return tx_ == Tx::kKernel && tx_stopped_; }
   /// STOP has come, of a ring of so many bytes. False: it cannot be true.
   [[nodiscard]] bool on_stop(std::uint64_t read, const Producer& producer, std::uint64_t ring) {
     if (tx_ == Tx::kReturning || (tx_ == Tx::kRing && producer.produced() - read > ring)) return false;
@@ -114,6 +116,8 @@ class Switch {
     rx_stopped_ = true;
     bounded_ = ends_ = false;
   }
+  /// Whether it was said, and what comes now comes over the kernel.
+  [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_; }
   /// Whether RESUME has come, and the ring has not been read to there.
   [[nodiscard]] bool is_ending() const { return ends_; }
   /// Of `wanted` bytes, how many the kernel may be asked for.

@@ -1,0 +1,57 @@
+// aio_read and its like. libc's own threads read and write, where no interposer sees it: the kernel's socket.
+#include <aio.h>
+#include <errno.h>
+
+#include "preload/escape.h"
+#include "preload/symbols.h"
+#include "socket/api.h"
+
+namespace bypass::preload {
+namespace {
+
+using socket::Transfer;
+
+/// Whether libc's threads may have it; else errno says ENOSYS or EAGAIN, upon which programs read and write themselves.
+template <typename Block>
+bool may_queue(const Block& block, Transfer transfer) {
+  const int problem = leave_to_kernel(block.aio_fildes, transfer);
+  if (problem != 0) errno = problem;
+  return problem == 0;
+}
+
+template <typename Block>
+bool may_queue_all(Block* const* list, int count) {
+  for (int i = 0; i < count && list != nullptr; i++) {
+    if (list[i] == nullptr || list[i]->aio_lio_opcode == LIO_NOP) continue;
+    const Transfer transfer = list[i]->aio_lio_opcode == LIO_READ ? Transfer::kRead : Transfer::kWrite;
+    if (!may_queue(*list[i], transfer)) return false;
+  }
+  return true;
+}
+
+BYPASS_EXPORT(int, aio_read, (aiocb * block)) {
+  return may_queue(*block, Transfer::kRead) ? real.aio_read(block) : -1;
+}
+
+BYPASS_EXPORT(int, aio_read64, (aiocb64 * block)) {
+  return may_queue(*block, Transfer::kRead) ? real.aio_read64(block) : -1;
+}
+
+BYPASS_EXPORT(int, aio_write, (aiocb * block)) {
+  return may_queue(*block, Transfer::kWrite) ? real.aio_write(block) : -1;
+}
+
+BYPASS_EXPORT(int, aio_write64, (aiocb64 * block)) {
+  return may_queue(*block, Transfer::kWrite) ? real.aio_write64(block) : -1;
+}
+
+BYPASS_EXPORT(int, lio_listio, (int mode, aiocb* const* list, int count, sigevent* event)) {
+  return may_queue_all(list, count) ? real.lio_listio(mode, list, count, event) : -1;
+}
+
+BYPASS_EXPORT(int, lio_listio64, (int mode, aiocb64* const* list, int count, sigevent* event)) {
+  return may_queue_all(list, count) ? real.lio_listio64(mode, list, count, event) : -1;
+}
+
+}  // namespace
+}  // namespace bypass::preload
