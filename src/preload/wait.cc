@@ -56,7 +56,37 @@ class Items {
   return false;
 }
 
+// The kernel looks each number up again whenever it looks, so it tells of one that another thread has closed, or given
+// to something else that is ready. How many of the set have something now.
+[[gnu::noinline]] int look_again(std::span<PollItem> items) {
+  KeepErrno keep;
+  int ready = 0;
+  for (PollItem& item : items) {
+    if (item.file != nullptr && fd_table.load(item.fd).file() != item.file) {
+      pollfd now{item.fd, item.events, 0};
+      if (::poll(&now, 1, 0) > 0) item.revents = now.revents;
+    }
+    ready += item.revents != 0;
+  }
+  return ready;
+}
+
+bool any_changed(std::span<const PollItem> items) {
+  for (const PollItem& item : items) {
+    if (item.file != nullptr && fd_table.load(item.fd).file() != item.file) return true;
+  }
+  return false;
+}
+
 // nullopt: none of the set is ours after all, the kernel answers.
+std::optional<int> poll_items(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
+  UseMany use(items);
+  if (!use) return std::nullopt;
+  pthread_testcancel();
+  const long result = socket::poll(items, timeout, mask);
+  return static_cast<int>(use.finish(result));
+}
+
 [[gnu::noinline]] std::optional<int> poll_mixed(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask) {
   Items items(count);
   if (!items) {
@@ -64,12 +94,11 @@ class Items {
     return -1;
   }
   for (nfds_t i = 0; i < count; i++) items.get()[i] = {.fd = set[i].fd, .events = set[i].events};
-  UseMany use(items.get());
-  if (!use) return std::nullopt;
-  pthread_testcancel();
-  long result = socket::poll(items.get(), timeout, mask);
-  for (nfds_t i = 0; result >= 0 && i < count; i++) set[i].revents = items.get()[i].revents;
-  return static_cast<int>(use.finish(result));
+  std::optional<int> result = poll_items(items.get(), timeout, mask);
+  if (!result.has_value()) return result;
+  if (*result >= 0 && any_changed(items.get())) result = look_again(items.get());
+  for (nfds_t i = 0; *result >= 0 && i < count; i++) set[i].revents = items.get()[i].revents;
+  return result;
 }
 
 [[gnu::noinline]] int poll_tracked(pollfd* set, nfds_t count, int timeout) {

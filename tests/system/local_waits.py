@@ -155,6 +155,26 @@ threads = [threading.Thread(target=t) for t in (read, write)]
 
 
 @same
+def closed_while_it_is_polled(side):
+    """By another thread: poll() looks the number up again when something comes, and at its end."""
+    result = []
+    for shared in (False, True):
+        for comes in (True, False):
+            with pair(side, shared) as (server, client):
+                client("kept, number, p = s.dup(), s.fileno(), select.poll(); p.register(number, select.POLLIN)")
+                client("waits = threading.Event()")
+                client("def poll(): waits.set(); got.extend(p.poll(1000))")
+                client("got = []; t = threading.Thread(target=poll); t.start(); waits.wait(); time.sleep(0.2); s.close()")
+                if comes:
+                    server("s.sendall(b'x')")
+                client("t.join()")
+                result.append(client("[(number == fd, bits) for fd, bits in got]"))
+                client("s = kept; s.setblocking(False)")
+                result.append(client("s.recv(9)"))
+    return result
+
+
+@same
 def polls_that_always_find_something(side):
     """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
     server, client = Agent(side, "server"), Agent(side, "client")
