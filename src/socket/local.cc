@@ -310,7 +310,9 @@ void local_tick(Guard& guard) {
     if (!socket.alive) return;
     const Stage stage = end_of(socket).stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
-    if (stage == Stage::kPaired) relieve_full_ring(socket, link, now);
+    if (stage != Stage::kPaired) return;
+    note_ring_traffic(end_of(socket), link, now);
+    relieve_full_ring(socket, link, now);
   });
 }
 

@@ -34,6 +34,8 @@ struct LocalLink {
   Instant stuck_since = kNever;  // a writer has found the ring full, and its reader at the same place
   std::uint64_t stuck_at = 0;
   std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
+  std::uint64_t noted_sent = 0, noted_received = 0;    // for TCP_INFO: bytes, when somebody looked last
+  Instant sent_by{}, received_by{};                    // … and when they were found to have grown
 };
 
 /// Null: this process has none of this socket.

@@ -54,6 +54,8 @@ void end_local_link(const Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
+/// When bytes went last, as TCP_INFO has it; to the time between two looks.
+void note_ring_traffic(const LocalEnd& end, LocalLink& link, Instant now);
 /// A writer waits for a reader that does not read: it goes on over the kernel.
 void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 

@@ -138,7 +138,13 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
   const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
   const bool accepts = kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN;
   const bool hidden = listener_info || accepts || (level == SOL_SOCKET && name == SO_ERROR && has_kept_error(socket));
-  if (!is_connection(socket) && !hidden) return kernel_result(kernel->getsockopt(fd, level, name, value, length));
+  if (!is_connection(socket) && !hidden) {
+    const long r = kernel_result(kernel->getsockopt(fd, level, name, value, length));
+    if (r != 0 || level != IPPROTO_TCP || name != TCP_INFO || !is_local(socket)) return r;
+    Guard guard(shard());
+    if (is_local(socket)) add_ring_to_tcp_info(socket, {static_cast<std::byte*>(value), *length});
+    return r;
+  }
   const OptionRow* row = find_option(level, name);
   if (row == nullptr || row->get == nullptr) {
     const KernelSocket asked(socket, fd);

@@ -38,5 +38,8 @@ void tell_ignored_options(Socket& socket, int fd);
 
 /// TCP_INFO.
 long get_tcp_info(Socket& socket, std::span<std::byte> out);
+/// Of a local connection: the bytes that its ring has carried, and when, added to what the kernel says. Its segments
+/// are the kernel's alone. Lock held.
+void add_ring_to_tcp_info(Socket& socket, std::span<std::byte> out);
 
 }  // namespace bypass::socket

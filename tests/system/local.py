@@ -30,6 +30,29 @@ def names_and_errors(side):
 
 
 @same
+def counted_in_tcp_info(side):
+    """Bytes, and how long ago the last of them went: getsockopt(TCP_INFO)."""
+    with pair(side) as (server, client):
+        for agent in (server, client):
+            agent("info = lambda: s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)")
+            agent("ago = lambda: [struct.unpack_from('I', info(), at)[0] for at in (44, 52)]")  # sent, received: ms
+            agent("counts = lambda: struct.unpack_from('QQ', info(), 120)")  # acked, received
+            agent("before = counts()")
+        result = []
+        for _ in range(2):
+            for agent in (server, client):
+                agent("time.sleep(0.6); idle = min(ago()); began = time.monotonic()")
+                result.append(agent("idle >= 500"))
+            client("s.sendall(pattern(0, 100000))")
+            result += [server("take(s, 100000)"), server("s.sendall(pattern(5, 30000))"), client("take(s, 30000)")]
+            for agent in (server, client):
+                agent("time.sleep(0.1)")  # a kernel's acknowledgement comes late
+                result += [agent("[now - then for now, then in zip(counts(), before)]"), agent("len(info())"),
+                           agent("max(ago()) <= (time.monotonic() - began) * 1000 + 100")]
+        return result
+
+
+@same
 def refused_and_full(side):
     """Nobody listens; and a listener whose backlog is full."""
     server, client = Agent(side, "server"), Agent(side, "client")

@@ -80,12 +80,15 @@ class Switch {
     if (tx_ != Tx::kRing) return read == producer.produced();
     return_at_ = read;
     return_end_ = producer.produced();
+    returned_ = return_end_ - read;
     tx_ = return_at_ == return_end_ ? Tx::kKernel : Tx::kReturning;
     return true;
   }
   /// Of the ring, [return_at(), return_end()) is to be written to the kernel before anything else.
   [[nodiscard]] std::uint64_t return_at() const { return return_at_; }
   [[nodiscard]] std::uint64_t return_end() const { return return_end_; }
+  /// Of the bytes that were ever put into the ring, those that the kernel has, too.
+  [[nodiscard]] std::uint64_t returned() const { return returned_; }
   void on_returned(std::uint64_t bytes) {
     return_at_ += bytes;
     if (return_at_ == return_end_) tx_ = Tx::kKernel;
@@ -165,7 +168,7 @@ class Switch {
   bool bounded_ = false;  // kernel_left_ counts
   bool ends_ = false;     // ring_end_ counts
   std::uint64_t kernel_left_ = 0, ring_end_ = 0;
-  std::uint64_t return_at_ = 0, return_end_ = 0;
+  std::uint64_t return_at_ = 0, return_end_ = 0, returned_ = 0;
 };
 
 }  // namespace bypass::fastpath::shm
