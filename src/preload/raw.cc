@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
@@ -61,7 +62,7 @@ long make_fork(long number, const Arguments& a) {
   return child;
 }
 
-// Calls that make or end numbers or the process, whatever their first argument is.
+// Calls that make or end numbers or the process, or move it, whatever their first argument is.
 bool is_lifecycle_call(long number, const Arguments& a) {
   switch (number) {
     case SYS_socket:
@@ -72,6 +73,8 @@ bool is_lifecycle_call(long number, const Arguments& a) {
     case SYS_execve:
     case SYS_exit_group:
     case SYS_fork:
+    case SYS_unshare:
+    case SYS_setns:
       return true;
     case SYS_clone:
       return (a.word[0] & CLONE_VM) == 0 && a.word[1] == 0;
@@ -94,6 +97,10 @@ long call_lifecycle(long number, const Arguments& a) {
       return call(::dup3, a);
     case SYS_execve:
       return call(::execve, a);
+    case SYS_unshare:
+      return call(::unshare, a);
+    case SYS_setns:
+      return call(::setns, a);
     case SYS_exit_group:
       ::_exit(a.at<int>(0));
     default:

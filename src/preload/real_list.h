@@ -86,6 +86,8 @@
   X(int, aio_write64, (aiocb64*))                                                                                   \
   X(int, lio_listio, (int, aiocb* const*, int, sigevent*))                                                          \
   X(int, lio_listio64, (int, aiocb64* const*, int, sigevent*))                                                      \
+  X(int, unshare, (int))                                                                                            \
+  X(int, setns, (int, int))                                                                                         \
   X(void, _exit, (int))                                                                                             \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \

@@ -439,6 +439,14 @@ void before_exit() {
   finish_end(*p);
 }
 
+bool pause_threads() {
+  return g_process != nullptr && !g_forked_child && !g_process->ports.opened() && g_process->progress.pause();
+}
+
+void resume_threads() {
+  if (!g_process->progress.start()) BYPASS_LOG_WARN("no progress thread any more");
+}
+
 void before_exec() {
   before_exit();
   Process* const p = g_process;

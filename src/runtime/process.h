@@ -49,6 +49,11 @@ bool after_fork_child();
 bool adopt_number(socket::File& file, int fd);
 void end_fork_child();
 
+/// A call of the program's is refused to a process of several threads: ours end for its sake, where none is a driver's,
+/// until resume_threads(). False: it has none that could.
+bool pause_threads();
+void resume_threads();
+
 /// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.
 bool owns_descriptor(int fd);
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +19,7 @@
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/local.h"
+#include "socket/os.h"
 #include "socket/steering.h"
 #include "socket/wait.h"
 
@@ -54,6 +56,7 @@ Duration bounded(Duration budget) {
 bool Progress::start() {
   if (running_.exchange(true, std::memory_order_acq_rel)) return true;
   stopping_.store(false, std::memory_order_relaxed);
+  kin_changed_ = true;
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
   close_wake();
@@ -107,6 +110,15 @@ void Progress::stop() {
   running_.store(false, std::memory_order_release);
 }
 
+bool Progress::pause() {
+  if (!running_.load(std::memory_order_acquire)) return false;
+  stop();
+  // Joined is before gone: the kernel wakes the joiner on the thread's way out.
+  const auto process = static_cast<long>(getpid());
+  while (socket::os::call(SYS_tgkill, process, task_.load(), 0) == 0) sched_yield();
+  return true;
+}
+
 void Progress::want_ports() {
   if (!want_ports_.exchange(true, std::memory_order_acq_rel)) wake();
 }
@@ -118,6 +130,7 @@ void Progress::wake() {
 
 void Progress::run(void* self) {
   socket::thread_signals.serves_the_end = true;
+  static_cast<Progress*>(self)->task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
   static_cast<Progress*>(self)->loop();
 }
 

@@ -23,6 +23,8 @@ class Progress {
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
   void stop();
+  /// The same, and the kernel knows of no such thread any more when it returns. False: there was none. start() goes on.
+  bool pause();
   [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
   /// A forked child has no threads: the next start() makes one.
   void forget();
@@ -77,6 +79,7 @@ class Progress {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> want_ports_{false};
   std::uint64_t thread_ = 0;
+  std::atomic<int> task_{0};  // the thread as the kernel numbers it
   int wake_fd_ = -1;
   std::atomic<int> doorbell_fd_{-1};  // in a family
   socket::WakeTarget target_;         // how others wake this thread

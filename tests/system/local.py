@@ -8,7 +8,7 @@ import time
 
 from agents import Agent
 from harness import LIB, LONG, Side, check, free_port, run_named
-from local_pairs import cases, connected, kill, listener, pair, until_counted, warm
+from local_pairs import cases, connected, kill, listener, moved, pair, until_counted, warm
 
 CASES, case, same = cases()
 
@@ -512,6 +512,29 @@ def aio_from_both_ends(side):
                 agent.begin("write(pattern(30000, 5000))")
             result += [a.end() for a in (server, client)] + [a("take(s, 35000)") for a in (server, client)]
     return result
+
+
+@same
+def namespaces_of_one_thread(side):
+    """unshare() and setns() that the kernel refuses to a process of several threads; the connection goes on."""
+    with pair(side) as (server, client):
+        client("libc = ctypes.CDLL(None, use_errno=True)")
+        client("tried = lambda call, *a: (getattr(libc, call)(*a), ctypes.get_errno())")
+        client("there = os.open('/proc/self/ns/mnt', os.O_RDONLY)")
+        result = [client("tried('setns', there, 0)[0]")]
+        result += transfers(server, client)
+        result += [client("tried('unshare', 0x10000000)[0]"), client("tried('syscall', 308, there, 0x10000000)")]  # a user's
+        result += transfers(server, client)
+        if side.name == "local":
+            side.until(lambda: moved(client), "it is in shared memory still")
+        client("t = threading.Thread(target=time.sleep, args=(30,), daemon=True); t.start()")
+        return [*result, client("tried('unshare', 0x10000000)")]
+
+
+def transfers(server, client):
+    client("s.sendall(pattern(0, 100000))")
+    server("s.sendall(pattern(9, 50000))")
+    return [server("take(s, 100000)"), client("take(s, 50000)")]
 
 
 def transfers_by_ring(server, client, names):

@@ -45,6 +45,12 @@ void before_exit() {
   fprintf(stderr, "stub: %d objects at exit\n", preload_stub::live_objects());
 }
 
+bool pause_threads() {
+  return false;
+}
+
+void resume_threads() {}
+
 void before_exec() {
   before_exit();
 }
