@@ -180,25 +180,34 @@ TEST_F(SwitchTest, WithoutAResume_TheRingGoesOn) {
 TEST_F(SwitchTest, Stop_WhatWasNotRead_GoesOverTheKernel) {
   move();
   put(30), take(12);
+  EXPECT_FALSE(reader.has_stopped_reading());
   reader.stop_reading();
+  EXPECT_TRUE(reader.has_stopped_reading());
   EXPECT_EQ(reader.rx(), Rx::kKernel);
   EXPECT_TRUE(writer.on_stop(consumer.consumed(), producer, kSize));
   EXPECT_EQ(writer.tx(), Tx::kReturning);
+  EXPECT_EQ(writer.returned(), 18U);
   EXPECT_EQ(writer.return_at(), 12U);
   EXPECT_EQ(writer.return_end(), 30U);
   writer.on_returned(10);
   EXPECT_EQ(writer.tx(), Tx::kReturning);
+  EXPECT_FALSE(writer.has_stopped_writing());
   writer.on_returned(8);
   EXPECT_EQ(writer.tx(), Tx::kKernel);
+  EXPECT_TRUE(writer.has_stopped_writing());
+  EXPECT_EQ(writer.returned(), 18U);
   EXPECT_FALSE(writer.may_cut());
 }
 
 TEST_F(SwitchTest, Stop_EverythingWasRead_IsTheKernelsAtOnce) {
   move();
   put(30), take(30);
+  EXPECT_FALSE(writer.has_stopped_writing());
   EXPECT_TRUE(writer.on_stop(30, producer, kSize));
   EXPECT_EQ(writer.tx(), Tx::kKernel);
   EXPECT_FALSE(writer.may_cut());
+  EXPECT_TRUE(writer.has_stopped_writing());
+  EXPECT_EQ(writer.returned(), 0U);
 }
 
 TEST_F(SwitchTest, Stop_BeforeACut_TheDirectionNeverMoves) {
