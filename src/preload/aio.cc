@@ -14,17 +14,29 @@ using socket::Transfer;
 /// Whether libc's threads may have it; else errno says ENOSYS or EAGAIN, upon which programs read and write themselves.
 template <typename Block>
 bool may_queue(const Block& block, Transfer transfer) {
-  const int problem = leave_to_kernel(block.aio_fildes, transfer);
+  const int problem = let_libc_transfer(block.aio_fildes, transfer);
   if (problem != 0) errno = problem;
   return problem == 0;
 }
 
 template <typename Block>
+bool is_transfer(const Block* block) {
+  return block != nullptr && block->aio_lio_opcode != LIO_NOP;
+}
+
+template <typename Block>
 bool may_queue_all(Block* const* list, int count) {
   for (int i = 0; i < count && list != nullptr; i++) {
-    if (list[i] == nullptr || list[i]->aio_lio_opcode == LIO_NOP) continue;
+    if (!is_transfer(list[i])) continue;
     const Transfer transfer = list[i]->aio_lio_opcode == LIO_READ ? Transfer::kRead : Transfer::kWrite;
-    if (!may_queue(*list[i], transfer)) return false;
+    if (may_queue(*list[i], transfer)) continue;
+    // None of them is queued, which lio_listio(3) has programs find out block by block.
+    for (int each = 0; each < count; each++) {
+      if (!is_transfer(list[each])) continue;
+      list[each]->__error_code = errno;
+      list[each]->__return_value = -1;
+    }
+    return false;
   }
   return true;
 }

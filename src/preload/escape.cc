@@ -41,7 +41,7 @@ bool goes_back(int fd) {
 
 }  // namespace
 
-int leave_to_kernel(int fd, socket::Transfer transfer) {
+int let_libc_transfer(int fd, socket::Transfer transfer) {
   if (!is_tracked(fd)) return 0;
   Use use(fd);
   if (!use) return 0;
@@ -52,6 +52,7 @@ int leave_to_kernel(int fd, socket::Transfer transfer) {
 }
 
 void note_io_uring(const char* detail) {
+  KeepErrno keep;
   socket::end_shared_memory();
   io_uring_made.store(detail);
   if (has_started()) tell_early_escapes();

@@ -25,9 +25,9 @@ void note_given_away(int fd);
 
 /// libc's threads are about to read or write `fd`, past us: 0 when that is as good from here on. ENOSYS: it is on the
 /// stack, `bypass why` knows. EAGAIN: bytes that lie in shared memory come first.
-int leave_to_kernel(int fd, socket::Transfer transfer);
-/// The program makes an io_uring, by what `detail` says, through which any descriptor may be read: no connection shares
-/// memory from here on.
+int let_libc_transfer(int fd, socket::Transfer transfer);
+/// The program has made an io_uring, by what `detail` says, through which any descriptor may be read: no connection
+/// shares memory from here on.
 void note_io_uring(const char* detail);
 /// What was seen before there was anywhere to say it.
 void tell_early_escapes();

@@ -1,6 +1,8 @@
-// liburing's ways to make a ring. It makes its system calls by itself: its functions are all that is to be seen.
+// liburing's ways to make a ring. It makes its system calls by itself: its functions are all that is to be seen. They
+// are found here also by a program without liburing, which has ENOSYS of them.
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stddef.h>
 
 #include "preload/escape.h"
@@ -14,53 +16,59 @@ struct io_uring_params;
 namespace bypass::preload {
 namespace {
 
-// Behind us in the global scope, or loaded for one library alone, as a Python module's.
-void* find_in_liburing(const char* name) {
-  KeepErrno keep;
-  if (void* const found = dlsym(RTLD_NEXT, name)) return found;
-  for (const char* const soname : {"liburing.so.2", "liburing.so.1"}) {
-    void* const library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) continue;
-    void* const found = dlsym(library, name);
-    dlclose(library);  // the reference that was taken just now; whoever calls holds its own
-    if (found != nullptr) return found;
+/// In a library, or in one that it needs.
+void* find_in(const link_map& library, const char* name) {
+  void* const handle = dlopen(library.l_name, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* const found = dlsym(handle, name);
+  dlclose(handle);  // the reference that was taken just now
+  return found;
+}
+
+/// The one that the code at `caller` would have had without us: of its own library or of one that it needs, which may
+/// be loaded for it alone, by any name. A jump at a function's end has another's address for the caller's: any
+/// library's then.
+void* find_for(const void* caller, const char* name, const void* ours) {
+  const KeepErrno keep;
+  Dl_info where;
+  link_map* library = nullptr;
+  if (dladdr1(caller, &where, reinterpret_cast<void**>(&library), RTLD_DL_LINKMAP) == 0) library = nullptr;
+  void* found = library != nullptr ? find_in(*library, name) : nullptr;
+  if (found == nullptr || found == ours) found = dlsym(RTLD_NEXT, name);
+  while (library != nullptr && library->l_prev != nullptr) library = library->l_prev;
+  for (; found == nullptr && library != nullptr; library = library->l_next) {
+    found = find_in(*library, name);
+    if (found == ours) found = nullptr;
   }
-  return nullptr;
+  dlerror();  // none of the program's
+  return found;
 }
 
 // As liburing's, that return a negative error number.
-template <typename R, typename... A>
-R call(const char* name, A... arguments) {
-  if (!goes_straight()) note_io_uring("liburing");
-  auto* const real_one = reinterpret_cast<R (*)(A...)>(find_in_liburing(name));
-  return real_one != nullptr ? real_one(arguments...) : -ENOSYS;
+template <typename... A>
+int call(const void* caller, const char* name, int (*ours)(A...), A... arguments) {
+  auto* const theirs = reinterpret_cast<int (*)(A...)>(find_for(caller, name, reinterpret_cast<const void*>(ours)));
+  const int result = theirs != nullptr ? theirs(arguments...) : -ENOSYS;
+  if (result >= 0 && !goes_straight()) note_io_uring("liburing");
+  return result;
 }
 
-BYPASS_EXPORT(int, io_uring_queue_init, (unsigned entries, io_uring* ring, unsigned flags)) {
-  return call<int>("io_uring_queue_init", entries, ring, flags);
-}
+#define BYPASS_LIBURING(name, parameters, ...)                                   \
+  BYPASS_EXPORT(int, name, parameters) {                                         \
+    return call(__builtin_return_address(0), #name, bypass_##name, __VA_ARGS__); \
+  }
 
-BYPASS_EXPORT(int, io_uring_queue_init_params, (unsigned entries, io_uring* ring, io_uring_params* params)) {
-  return call<int>("io_uring_queue_init_params", entries, ring, params);
-}
-
-BYPASS_EXPORT(int, io_uring_queue_init_mem,
-              (unsigned entries, io_uring* ring, io_uring_params* params, void* memory, size_t bytes)) {
-  return call<int>("io_uring_queue_init_mem", entries, ring, params, memory, bytes);
-}
-
-BYPASS_EXPORT(int, io_uring_queue_init_try_nosqarr, (unsigned entries, io_uring* ring, io_uring_params* params)) {
-  return call<int>("io_uring_queue_init_try_nosqarr", entries, ring, params);
-}
-
-BYPASS_EXPORT(int, io_uring_setup, (unsigned entries, io_uring_params* params)) {
-  return call<int>("io_uring_setup", entries, params);
-}
-
+BYPASS_LIBURING(io_uring_queue_init, (unsigned entries, io_uring* ring, unsigned flags), entries, ring, flags)
+BYPASS_LIBURING(io_uring_queue_init_params, (unsigned entries, io_uring* ring, io_uring_params* params), entries, ring,
+                params)
+BYPASS_LIBURING(io_uring_queue_init_mem,
+                (unsigned entries, io_uring* ring, io_uring_params* params, void* memory, size_t bytes), entries, ring,
+                params, memory, bytes)
+BYPASS_LIBURING(io_uring_queue_init_try_nosqarr, (unsigned entries, io_uring* ring, io_uring_params* params), entries,
+                ring, params)
+BYPASS_LIBURING(io_uring_setup, (unsigned entries, io_uring_params* params), entries, params)
 // For a descriptor of a ring that liburing has not made, as another process's.
-BYPASS_EXPORT(int, io_uring_queue_mmap, (int fd, io_uring_params* params, io_uring* ring)) {
-  return call<int>("io_uring_queue_mmap", fd, params, ring);
-}
+BYPASS_LIBURING(io_uring_queue_mmap, (int fd, io_uring_params* params, io_uring* ring), fd, params, ring)
 
 }  // namespace
 }  // namespace bypass::preload

@@ -174,7 +174,11 @@ bool call_waiting(long number, const Arguments& a, long& result) {
 [[gnu::noinline]] long syscall_of_ours(long number, long a, long b, long c, long d, long e, long f) {
   Arguments arguments{{a, b, c, d, e, f}};
   long result = 0;
-  if (number == SYS_io_uring_setup && !goes_straight()) note_io_uring("syscall");
+  if (number == SYS_io_uring_setup) {
+    const long ring = real.syscall(number, a, b, c, d, e, f);
+    if (ring >= 0 && !goes_straight()) note_io_uring("syscall");
+    return ring;
+  }
   if (fd_table.end() == 0 || goes_straight()) {
     bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
     if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);

@@ -39,18 +39,12 @@ inline Duration from_timeval(const timeval* timeout) {
   return std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec);
 }
 
-/// Linux's select leaves in `timeout` what was left of it.
-class Remaining {
+/// When a timeout that begins now has passed.
+class Deadline {
  public:
-  explicit Remaining(timeval* timeout) : timeout_(timeout) {
-    if (timeout != nullptr) deadline_ = now() + std::max(from_timeval(timeout), Duration(0));
-  }
-  void write_back() const {
-    if (timeout_ == nullptr || from_timeval(timeout_) == kForEver) return;
-    Duration left = std::max(deadline_ - now(), Duration(0));
-    timeout_->tv_sec = left / std::chrono::seconds(1);
-    timeout_->tv_usec = left % std::chrono::seconds(1) / std::chrono::microseconds(1);
-  }
+  explicit Deadline(Duration timeout) : timeout_(timeout), end_(timeout > Duration{} ? now() + timeout : Duration{}) {}
+  /// What is left of it, in the same terms.
+  [[nodiscard]] Duration left() const { return timeout_ > Duration{} ? std::max(end_ - now(), Duration{}) : timeout_; }
 
  private:
   static Duration now() {
@@ -58,8 +52,23 @@ class Remaining {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return std::chrono::seconds(t.tv_sec) + Duration(t.tv_nsec);
   }
+  Duration timeout_, end_;
+};
+
+/// Linux's select leaves in `timeout` what was left of it.
+class Remaining {
+ public:
+  explicit Remaining(timeval* timeout) : timeout_(timeout), deadline_(from_timeval(timeout)) {}
+  void write_back() const {
+    if (timeout_ == nullptr || from_timeval(timeout_) == kForEver) return;
+    const Duration left = deadline_.left();
+    timeout_->tv_sec = left / std::chrono::seconds(1);
+    timeout_->tv_usec = left % std::chrono::seconds(1) / std::chrono::microseconds(1);
+  }
+
+ private:
   timeval* timeout_;
-  Duration deadline_{};
+  Deadline deadline_;
 };
 
 }  // namespace bypass::preload

@@ -57,25 +57,30 @@ class Items {
 }
 
 // The kernel looks each number up again whenever it looks, so it tells of one that another thread has closed, or given
-// to something else that is ready. How many of the set have something now.
+// to something else, meanwhile.
+bool is_anothers(const PollItem& item) {
+  return item.file != nullptr && fd_table.load(item.fd).file() != item.file;
+}
+
+bool any_anothers(std::span<const PollItem> items) {
+  for (const PollItem& item : items) {
+    if (is_anothers(item)) return true;
+  }
+  return false;
+}
+
+// What they have now; how many of the set have something.
 [[gnu::noinline]] int look_again(std::span<PollItem> items) {
   KeepErrno keep;
   int ready = 0;
   for (PollItem& item : items) {
-    if (item.file != nullptr && fd_table.load(item.fd).file() != item.file) {
+    if (is_anothers(item)) {
       pollfd now{item.fd, item.events, 0};
-      if (::poll(&now, 1, 0) > 0) item.revents = now.revents;
+      item.revents = ::poll(&now, 1, 0) > 0 ? now.revents : short{0};
     }
     ready += item.revents != 0;
   }
   return ready;
-}
-
-bool any_changed(std::span<const PollItem> items) {
-  for (const PollItem& item : items) {
-    if (item.file != nullptr && fd_table.load(item.fd).file() != item.file) return true;
-  }
-  return false;
 }
 
 // nullopt: none of the set is ours after all, the kernel answers.
@@ -87,6 +92,12 @@ std::optional<int> poll_items(std::span<PollItem> items, Duration timeout, const
   return static_cast<int>(use.finish(result));
 }
 
+int poll_again(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask) {
+  if (timeout == kForEver) return ::ppoll(set, count, nullptr, mask);
+  const timespec left{timeout / std::chrono::seconds(1), (timeout % std::chrono::seconds(1)).count()};
+  return ::ppoll(set, count, &left, mask);
+}
+
 [[gnu::noinline]] std::optional<int> poll_mixed(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask) {
   Items items(count);
   if (!items) {
@@ -94,9 +105,15 @@ std::optional<int> poll_items(std::span<PollItem> items, Duration timeout, const
     return -1;
   }
   for (nfds_t i = 0; i < count; i++) items.get()[i] = {.fd = set[i].fd, .events = set[i].events};
+  const Deadline deadline(timeout);
   std::optional<int> result = poll_items(items.get(), timeout, mask);
   if (!result.has_value()) return result;
-  if (*result >= 0 && any_changed(items.get())) result = look_again(items.get());
+  if (*result >= 0 && any_anothers(items.get())) {
+    const bool in_time = *result > 0;
+    result = look_again(items.get());
+    // What came had come to what the number was before: the wait goes on.
+    if (*result == 0 && in_time && timeout != Duration{}) return poll_again(set, count, deadline.left(), mask);
+  }
   for (nfds_t i = 0; *result >= 0 && i < count; i++) set[i].revents = items.get()[i].revents;
   return result;
 }

@@ -253,7 +253,7 @@ void fill_local_environment(Process& p) {
   e.directory = &p.local_ports;
   e.may_be_local = may_be_local;
   e.after = static_cast<std::uint32_t>(p.config.local_after);
-  e.need_progress = [] { g_process->progress.start_or_wake(); };
+  e.need_progress = [] { return g_process->progress.start_or_wake(); };
   e.call_progress = [] { g_process->progress.look_now(); };
 }
 
@@ -444,7 +444,14 @@ bool pause_threads() {
 }
 
 void resume_threads() {
-  if (!g_process->progress.start()) BYPASS_LOG_WARN("no progress thread any more");
+  if (g_process->progress.start()) return;
+  // unshare(CLONE_NEWPID): the process makes no threads any more.
+  constexpr const char* kNoThread = "the kernel refuses the process a progress thread";
+  BYPASS_LOG(LogLevel::kInfo, "no shared memory within the host any more: %s", kNoThread);
+  g_process->region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, kNoThread);
+  socket::end_shared_memory();
+  g_process->sockets_published = {};
+  publish(g_process);  // which nobody does from here on
 }
 
 void before_exec() {

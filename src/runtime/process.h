@@ -49,8 +49,8 @@ bool after_fork_child();
 bool adopt_number(socket::File& file, int fd);
 void end_fork_child();
 
-/// A call of the program's is refused to a process of several threads: ours end for its sake, where none is a driver's,
-/// until resume_threads(). False: it has none that could.
+/// A call of the program's is refused to a process of several threads: where the only other one is ours, it ends for
+/// its sake, until resume_threads(). Cancellation is off and signals are blocked meanwhile. False: it goes on.
 bool pause_threads();
 void resume_threads();
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,11 +112,18 @@ void Progress::stop() {
 }
 
 bool Progress::pause() {
-  if (!running_.load(std::memory_order_acquire)) return false;
+  if (!running_.load(std::memory_order_acquire) || want_ports_.load(std::memory_order_acquire)) return false;
+  // The caller and this thread: nobody else calls start(), stop() or wake() meanwhile.
+  struct stat tasks {};
+  if (socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks)) != 0)
+    return false;
+  if (tasks.st_nlink != 2 + 2) return false;
   stop();
-  // Joined is before gone: the kernel wakes the joiner on the thread's way out.
+  // Joined is before gone: the kernel wakes the joiner on the thread's way out. A tracer may keep it for longer.
+  constexpr timespec kLook{0, 50'000};
   const auto process = static_cast<long>(getpid());
-  while (socket::os::call(SYS_tgkill, process, task_.load(), 0) == 0) sched_yield();
+  for (int i = 0; i < 2000 && socket::os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
+    socket::os::call(SYS_nanosleep, socket::os::address(&kLook), 0);
   return true;
 }
 
@@ -158,12 +166,7 @@ void Progress::step() {
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
   if (shard_.links() != nullptr && shard_.links()->take_held()) pause_ = std::min(tick_, kWhileBytesAreHeld);
   const Duration quiet = shard_.clock().now() - polled;
-  if (socket::has_local_links()) {
-    socket::look_at_kernel_halves(shard_.clock().now(), true);
-    socket::Guard guard(shard_);
-    socket::local_tick(guard);
-    if (socket::local_wants_tick(guard)) pause_ = tick_;
-  }
+  if (mind_local()) pause_ = tick_;
   if (watched || (by_others && quiet < pause_)) {
     if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
@@ -204,21 +207,27 @@ void Progress::open_step() {
   sleep_for(kNever - Instant{});
 }
 
+// Connections within the host. True: it is to be called again in a tick.
+bool Progress::mind_local() {
+  if (!socket::has_local_links()) return false;
+  socket::look_at_kernel_halves(shard_.clock().now(), true);
+  socket::Guard guard(shard_);
+  socket::local_tick(guard);
+  return socket::local_wants_tick(guard);
+}
+
 // Without a wire: what peers on this host say while the program is elsewhere. A thread of it that sleeps hears them
 // itself.
 void Progress::local_step() {
   tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   // Also while the program polls: it may have eyes for other sockets only.
-  socket::look_at_kernel_halves(shard_.clock().now(), true);
-  Duration pause = kPauseWithoutWires;
-  {
+  const Duration pause = mind_local() ? tick_ : kPauseWithoutWires;
+  if (socket::has_kin()) {
     socket::Guard guard(shard_);
-    socket::local_tick(guard);
-    if (socket::local_wants_tick(guard)) pause = tick_;
     // Nobody has the wires, who would see that one of the family has died.
     const bool alone = shard_.wires().owner_slot() == socket::kNoSlot;
-    if (socket::has_kin() && alone && guard.context().now - swept_ >= kSweepEvery) {
+    if (alone && guard.context().now - swept_ >= kSweepEvery) {
       swept_ = guard.context().now;
       socket::sweep_family(guard);
     }
@@ -391,6 +400,7 @@ void Progress::follow_step() {
     const socket::Guard guard(shard_);
     socket::give_numbers_back();
   }
+  if (mind_local()) return sleep_for(tick_);
   sleep_for(orphaned ? kPauseWithoutWires : kFollowersTick);
 }
 

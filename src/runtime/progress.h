@@ -23,7 +23,8 @@ class Progress {
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
   void stop();
-  /// The same, and the kernel knows of no such thread any more when it returns. False: there was none. start() goes on.
+  /// The same, where the process has no third thread, and the kernel knows of none but the caller's when it returns.
+  /// False: it was not stopped. start() goes on.
   bool pause();
   [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
   /// A forked child has no threads: the next start() makes one.
@@ -36,9 +37,11 @@ class Progress {
   void look_now() {
     if (running_.load(std::memory_order_acquire)) wake();
   }
-  /// The same; starts it where it does not.
-  void start_or_wake() {
-    if (start()) wake();
+  /// The same; starts it where it does not. False: no thread can be had.
+  bool start_or_wake() {
+    if (!start()) return false;
+    wake();
+    return true;
   }
   /// Called once a tick, for what is not urgent (statistics). It says after how long it is to be called again though
   /// nothing happens.
@@ -58,6 +61,7 @@ class Progress {
   void mind_family();
   void follow_step();
   void local_step();
+  bool mind_local();
   bool poll_until_quiet();
   void sleep_armed();
   void sleep_for(Duration time);

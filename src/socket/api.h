@@ -92,9 +92,9 @@ enum class Transfer : bool { kRead, kWrite };
 /// What keeps others than us (libc's threads, the kernel's) from transferring by the number, once it has left: nothing,
 /// 0; EAGAIN: bytes in shared memory come first, this process has to read them or they are on their way back to the
 /// kernel; ENOSYS: the stack has it.
-[[nodiscard]] int why_not_kernel(const File& file, Transfer transfer);
-/// From here on no connection of this process's comes to shared memory within the host, and those that are there go
-/// back to the kernel, in the progress thread or at their next call. Async-signal-safe.
+[[nodiscard]] int why_not_kernel(File& file, Transfer transfer);
+/// From here on no connection of this process's comes to shared memory within the host. Those that are there go back to
+/// the kernel, before it returns but for bytes that the peer wants again and the kernel has no room for.
 void end_shared_memory();
 
 /// A socket descriptor whose duplicates stand for accepted connections (fstat says socket).

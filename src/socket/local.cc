@@ -152,19 +152,38 @@ bool is_in_kernel(const File& file) {
   return stage == Stage::kLooking || stage == Stage::kOver;
 }
 
-int why_not_kernel(const File& file, Transfer transfer) {
+int why_not_kernel(File& file, Transfer transfer) {
   if (file.kind == FileKind::kEpoll) return 0;
+  const Guard guard(shard());
   const Path path = socket_of(file).path;
   if (path == Path::kBypass || path == Path::kDual) return ENOSYS;
   if (path != Path::kLocal || is_in_kernel(file)) return 0;
   const shm::Switch& paths = end_of(socket_of(file)).paths;
-  return transfer == Transfer::kRead ? (paths.has_stopped_reading() ? 0 : EAGAIN)
-                                     : (paths.has_stopped_writing() ? 0 : EAGAIN);
+  const bool is_kernels = transfer == Transfer::kRead ? paths.has_stopped_reading() : paths.has_stopped_writing();
+  return is_kernels ? 0 : EAGAIN;
 }
+
+namespace {
+
+/// Nobody makes another attempt, and each paired connection leaves at its next call or tick. Lock held.
+void ask_all_to_leave() {
+  shared_memory_ended.store(true);
+  for_each_local_link([](LocalLink& link) { link.socket->leave_asked.store(true); });
+  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+}
+
+}  // namespace
 
 void end_shared_memory() {
   shared_memory_ended.store(true);
-  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+  if (environment.shard == nullptr || !has_local_links()) return;
+  Guard guard(shard());
+  ask_all_to_leave();
+  for_each_local_link([&](LocalLink& link) {
+    Socket& socket = *link.socket;
+    local_answer(guard, socket);
+    end_if_unused(guard, socket);  // closed while it let go of the lock
+  });
 }
 
 // --- Pairing
@@ -183,14 +202,19 @@ void tell_refusal(int fd, bool client, const char* detail) {
 }
 
 /// The program may read any descriptor by a ring of its own that nobody saw it make (system calls by hand). Not looked
-/// for at each connection where that takes long: a hundredth of the time at most.
-bool may_have_io_uring() {
+/// for at each connection where that takes long: a hundredth of the time at most. Lets go of the lock meanwhile.
+bool finds_io_uring(Guard& guard, Socket& socket) {
   static Instant next{};
   const Instant before = shard().clock().now();
   if (before < next) return false;
+  next = kNever;  // until this one has looked
+  hold(socket);
+  guard.pause();
   const bool found = has_io_uring();
-  const Instant after = shard().clock().now();
-  next = after + 100 * (after - before);
+  const Duration taken = shard().clock().now() - before;
+  guard.resume();
+  hold_end(socket);
+  next = before + 100 * taken;
   return found;
 }
 
@@ -207,20 +231,19 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "another process has it, too");
   }
-  if (may_have_io_uring()) {
-    end_shared_memory();
-    end.stage = Stage::kOver;
-    return tell(fd, end.client, observe::Reason::kEscapedIoUring, "found in /proc/self/maps");
-  }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);
   if (link == nullptr) return;
   watch_kernel_half(socket, fd);
   if (!has_kernel_half(socket)) return drop_local_link(*link);
+  if (local_environment.need_progress != nullptr && !local_environment.need_progress()) {
+    drop_local_link(*link);
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, end.client, "the kernel refuses the process a progress thread");
+  }
   link->tcp = fd;
   end.stage = Stage::kPairing;
   link->pairing.begin(fd, {kRing, kRing}, now, now + kAttempt);
-  if (local_environment.need_progress != nullptr) local_environment.need_progress();
   step_pairing(socket, *link, now);
 }
 
@@ -277,14 +300,24 @@ bool is_due(const LocalEnd& end) {
   return end.calls >= calls;
 }
 
+bool may_begin(const LocalEnd& end) {
+  return end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end);
+}
+
 }  // namespace
 
 void local_count_call(Guard& guard, Socket& socket, int fd) {
   local_answer(guard, socket);
   LocalEnd& end = end_of(socket);
   end.calls++;
-  if (end.stage == Stage::kLooking && end.reads_in_kernel == 0 && end.sends_in_kernel == 0 && is_due(end))
-    begin_attempt(socket, fd, guard.context().now);
+  if (may_begin(end)) {
+    if (finds_io_uring(guard, socket)) {
+      ask_all_to_leave();
+      tell(fd, end.client, observe::Reason::kEscapedIoUring, "found in /proc/self/maps");
+    }
+    if (shared_memory_ended.load()) local_leave(guard, socket);
+    if (may_begin(end)) begin_attempt(socket, fd, guard.context().now);
+  }
   if (end.stage != Stage::kPairing) return;
   LocalLink* const link = local_link(socket);  // null: another process is at it
   if (link != nullptr && link->pairing.next_timeout() <= guard.context().now)
@@ -378,8 +411,8 @@ bool local_wants_tick(const Guard&) {
   bool wants = false;
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = end_of(*link.socket);
-    wants = wants || end.wants_room || link.socket->leave_asked.load(std::memory_order_relaxed) ||
-            end.stage == Stage::kPairing;
+    const bool leaves = link.socket->leave_asked.load(std::memory_order_relaxed) || shared_memory_ended.load();
+    wants = wants || end.wants_room || leaves || end.stage == Stage::kPairing;
   });
   return wants;
 }

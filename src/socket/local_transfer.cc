@@ -624,7 +624,7 @@ long local_shutdown(Socket& socket, int fd, int how) {
   if (link != nullptr && how != SHUT_RD) say_shut(*link);
   const long r = kernel_result(kernel->shutdown(fd, how));
   if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
-  signal(socket, kEverything);
+  if (r == 0) signal(socket, kEverything);
   return r;
 }
 
@@ -634,12 +634,19 @@ std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
   return std::min(link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), link.in.size);
 }
 
+// Of what the kernel is to carry before the ring, some is still on its way there: the ring's cannot be read yet.
+bool is_gap_before_ring(const LocalEnd& end, int in_kernel) {
+  constexpr auto kAll = ~std::uint64_t{0};
+  return end.paths.rx() == Rx::kKernel && static_cast<std::uint64_t>(in_kernel) < end.paths.from_kernel(kAll);
+}
+
 // Less than the low-water mark in each of the two carriers may be enough in both.
 bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
   const LocalEnd& end = end_of(socket);
   int in_kernel = 0;
   if (!end.paths.is_bounded() && !end.paths.is_ending()) return false;
   if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&in_kernel)) != 0) return false;
+  if (is_gap_before_ring(end, in_kernel)) return false;
   return static_cast<std::uint64_t>(in_kernel) + unread_in_ring(end, link) >= socket.low_water;
 }
 
@@ -655,6 +662,7 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
   settle(socket, *link);
   if (!is_paired(socket) || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
+  if (is_gap_before_ring(end, in_kernel)) return in_kernel;
   const auto in_ring = static_cast<long>(unread_in_ring(end, *link));
   const bool to_the_ring = end.paths.rx() == Rx::kRing && in_ring != 0 && kernel_is_at_mark(fd);
   const bool both = end.paths.rx() == Rx::kKernel || (end.paths.is_ending() && !to_the_ring);

@@ -54,13 +54,14 @@ long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count
 
 }  // namespace
 
-// A datagram socket, or one that the kernel has, is the caller's to hand on.
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
   if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
   Socket& socket = socket_of(file);
   if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
   if (socket.path == Path::kLocal)
     return local_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
+  if (socket.path == Path::kKernel)  // given up by an earlier call, and its number still known
+    return os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(std::min(count, kMostOfACall)));
   if (socket.path != Path::kBypass) {
     sigpipe = true;
     return failure(Error::kBrokenPipe);

@@ -8,7 +8,7 @@ import time
 
 from agents import Agent
 from harness import LIB, LONG, Side, check, free_port, run_named
-from local_pairs import cases, connected, kill, listener, moved, pair, until_counted, warm
+from local_pairs import cases, connected, kill, listener, pair, until_counted, warm
 
 CASES, case, same = cases()
 
@@ -382,7 +382,13 @@ def splices(side):
         result = [client("[spl(s.fileno(), w, 4000), os.read(r, 5000)]")]
         client("os.write(w, pattern(3, 3000))")
         result += [client("spl(r, s.fileno(), 3000)"), server("take(s, 3000)"), client("take(s, 6000)")]
-        return result
+    with pair(side) as (server, client):
+        client("libc = ctypes.CDLL(None); r, w = os.pipe(); os.write(w, b'spliced')")
+        client("f = os.memfd_create('f'); os.write(f, pattern(1, 9000))")
+        result.append(client("libc.splice(r, None, s.fileno(), None, ctypes.c_size_t(7), 0)"))
+        for at in range(3):  # the first of them finds that it is the kernel's by now
+            result.append(client(f"os.sendfile(s.fileno(), f, {at * 1000}, 5000)"))
+        return [*result, server("take(s, 15007)")]
 
 
 @same
@@ -466,128 +472,6 @@ def inherited_by_a_shell(side):
         client("b = ctypes.create_string_buffer(7); n = libc.fread(b, 1, 7, ctypes.c_void_p(p))")
         return [*result, client("b.raw"), client("libc.pclose(ctypes.c_void_p(p))"), server("s.sendall(b'after')"),
                 client("take(s, 5)")]
-
-
-def through_libc(listed):
-    """aio_read() and aio_write(), or lio_listio(), of a connection that has moved, with bytes unread both ways."""
-    def scenario(side):
-        with pair(side) as (server, client):
-            server("s.sendall(pattern(0, 10000))")
-            client("s.sendall(pattern(9, 20000))")
-            client(f"from kernel_io import Aio; aio = lambda *a: Aio(*a, {listed})")
-            client("r = aio(Aio.READ, s.fileno(), bytes(4000)); got = r.end()")
-            result = [client("got"), client("take(s, 10000 - len(got))")]
-            client("r = aio(Aio.READ, s.fileno(), bytes(4000))")
-            server("s.sendall(b'later')")
-            result += [client("r.end()"), client("aio(Aio.WRITE, s.fileno(), b'written').end()"),
-                       server("take(s, 20007)")]
-            server("s.shutdown(socket.SHUT_WR)")
-            return [*result, client("aio(Aio.READ, s.fileno(), bytes(9)).end()")]
-    return scenario
-
-
-@same
-def through_aio(side):
-    return through_libc(listed=False)(side)
-
-
-@same
-def through_lists_of_aio(side):
-    return through_libc(listed=True)(side)
-
-
-@same
-def aio_from_both_ends(side):
-    """Each end's first call of it while bytes of both ways lie in the memory; nothing may overtake them."""
-    result = []
-    for _ in range(20):
-        with pair(side) as (server, client):
-            for agent in (server, client):
-                agent("from kernel_io import Aio; s.sendall(pattern(0, 30000))")
-                agent("def write(data):\n"
-                      "  while True:\n"
-                      "    try: return Aio(Aio.WRITE, s.fileno(), data).end()\n"
-                      "    except BlockingIOError: time.sleep(0)")
-            for agent in (server, client):
-                agent.begin("write(pattern(30000, 5000))")
-            result += [a.end() for a in (server, client)] + [a("take(s, 35000)") for a in (server, client)]
-    return result
-
-
-@same
-def namespaces_of_one_thread(side):
-    """unshare() and setns() that the kernel refuses to a process of several threads; the connection goes on."""
-    with pair(side) as (server, client):
-        client("libc = ctypes.CDLL(None, use_errno=True)")
-        client("tried = lambda call, *a: (getattr(libc, call)(*a), ctypes.get_errno())")
-        client("there = os.open('/proc/self/ns/mnt', os.O_RDONLY)")
-        result = [client("tried('setns', there, 0)[0]")]
-        result += transfers(server, client)
-        result += [client("tried('unshare', 0x10000000)[0]"), client("tried('syscall', 308, there, 0x10000000)")]  # a user's
-        result += transfers(server, client)
-        if side.name == "local":
-            side.until(lambda: moved(client), "it is in shared memory still")
-        client("t = threading.Thread(target=time.sleep, args=(30,), daemon=True); t.start()")
-        return [*result, client("tried('unshare', 0x10000000)")]
-
-
-def transfers(server, client):
-    client("s.sendall(pattern(0, 100000))")
-    server("s.sendall(pattern(9, 50000))")
-    return [server("take(s, 100000)"), client("take(s, 50000)")]
-
-
-def transfers_by_ring(server, client, names):
-    result = []
-    for name in names:
-        client(f"ring.begin(Ring.READ, {name}.fileno(), bytes(100))")
-        server(f"{name}.sendall(b'later')")
-        result.append(client("ring.end()"))
-        client(f"ring.begin(Ring.WRITE, {name}.fileno(), b'written')")
-        result += [client("ring.end()"), server(f"take({name}, 7)")]
-    return result
-
-
-@same
-def through_io_uring(side):
-    """A ring that is made once a connection has moved, and the next connection of that process."""
-    with pair(side) as (server, client):
-        server("s.sendall(pattern(0, 10000))")
-        client("from kernel_io import Ring; ring = Ring()")
-        client("ring.begin(Ring.READ, s.fileno(), bytes(4000)); got = ring.end()")
-        result = [client("got"), client("take(s, 10000 - len(got))")]
-        connected(server, client, shared=False, name="t")
-        result += transfers_by_ring(server, client, "st")
-        if side.name == "local":
-            side.until(lambda: client.shared() == [], "the client's connections are the kernel's")
-            check("escaped_io_uring" in side.why(), side.why())
-        return result
-
-
-@same
-def beside_rings_made_by_hand(side):
-    """By system calls that nobody sees, before there is a connection."""
-    server, client = Agent(side, "server"), Agent(side, "client")
-    client("from kernel_io import Ring, libc_itself; ring = Ring(libc_itself)")
-    connected(server, client, shared=False)
-    for _ in range(50):
-        warm(server, client, shared=False)
-    if side.name == "local":
-        check(client.shared() == [] and "escaped_io_uring" in side.why(), side.why())
-    return transfers_by_ring(server, client, "s")
-
-
-@case
-def beside_rings_of_liburing():
-    """In a library that is loaded for a module of the program's alone."""
-    with Side("local") as side, pair(side) as (server, client):
-        server("s.sendall(pattern(0, 10000))")
-        client("import kernel_io; kernel_io.init_liburing()")
-        side.until(lambda: client.shared() == [], "the connection is the kernel's")
-        check("escaped_io_uring" in side.why(), side.why())
-        client("ring = kernel_io.Ring(kernel_io.libc_itself); ring.begin(ring.READ, s.fileno(), bytes(9000))")
-        client("got = ring.end()")
-        check(client("len(got) > 0 and got == pattern(0, len(got))"), client("got"))
 
 
 SPAWN = {

@@ -124,7 +124,7 @@ bool is_in_kernel(const File&) {
   return false;
 }
 
-int why_not_kernel(const File&, Transfer) {
+int why_not_kernel(File&, Transfer) {
   return ENOSYS;
 }
 

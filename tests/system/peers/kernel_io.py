@@ -87,10 +87,9 @@ class Ring:
         return self.buffer.raw[:result] if self.opcode == self.READ else result
 
 
-def init_liburing():
-    """A ring of liburing's, which makes its system calls by itself."""
-    ctypes.CDLL("liburing.so.2")  # for nobody else
-    ring = ctypes.create_string_buffer(1024)
-    result = ctypes.CDLL(None).io_uring_queue_init(8, ring, 0)
-    if result != 0:
+def make_ring_of_liburing(module, function="make_ring"):
+    """By a library that a module needs, which makes its system calls by itself (peers/uring_module.cc)."""
+    result = getattr(ctypes.CDLL(module), function)(ctypes.create_string_buffer(120))
+    if result < 0:
         raise OSError(-result, os.strerror(-result))
+    return result

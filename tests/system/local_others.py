@@ -1,0 +1,230 @@
+"""Shared memory within a host, and who has a connection besides our calls: libc's threads (aio_read), the kernel's (io_uring),
+and what the kernel allows a process of one thread only.   local_others.py NAME...   (no name: lists them)"""
+import os
+import subprocess
+
+from agents import Agent
+from harness import BUILD, Side, Skip, check, run_named
+from local_pairs import cases, connected, pair, warm
+
+CASES, case, same = cases()
+
+
+def through_libc(listed):
+    """aio_read() and aio_write(), or lio_listio(), of a connection that has moved, with bytes unread both ways."""
+    def scenario(side):
+        with pair(side) as (server, client):
+            server("s.sendall(pattern(0, 10000))")
+            client("s.sendall(pattern(9, 20000))")
+            client(f"from kernel_io import Aio; aio = lambda *a: Aio(*a, {listed})")
+            client("r = aio(Aio.READ, s.fileno(), bytes(4000)); got = r.end()")
+            result = [client("got"), client("take(s, 10000 - len(got))")]
+            client("r = aio(Aio.READ, s.fileno(), bytes(4000))")
+            server("s.sendall(b'later')")
+            result += [client("r.end()"), client("aio(Aio.WRITE, s.fileno(), b'written').end()"),
+                       server("take(s, 20007)")]
+            server("s.shutdown(socket.SHUT_WR)")
+            return [*result, client("aio(Aio.READ, s.fileno(), bytes(9)).end()")]
+    return scenario
+
+
+@same
+def through_aio(side):
+    return through_libc(listed=False)(side)
+
+
+@same
+def through_lists_of_aio(side):
+    return through_libc(listed=True)(side)
+
+
+@same
+def aio_from_both_ends(side):
+    """Each end's first call of it while bytes of both ways lie in the memory; nothing may overtake them."""
+    result = []
+    for _ in range(20):
+        with pair(side) as (server, client):
+            for agent in (server, client):
+                agent("from kernel_io import Aio; s.sendall(pattern(0, 30000))")
+                agent("def write(data):\n"
+                      "  while True:\n"
+                      "    try: return Aio(Aio.WRITE, s.fileno(), data).end()\n"
+                      "    except BlockingIOError: time.sleep(0)")
+            for agent in (server, client):
+                agent.begin("write(pattern(30000, 5000))")
+            result += [a.end() for a in (server, client)] + [a("take(s, 35000)") for a in (server, client)]
+    return result
+
+
+NEW_USER, NEW_PID = 0x10000000, 0x20000000
+
+
+def needs_namespaces():
+    """Where this machine forbids them there is nothing to be seen."""
+    if subprocess.run(["unshare", "--user", "--pid", "true"], capture_output=True).returncode != 0:
+        raise Skip("no user and process namespaces here")
+
+
+@same
+def namespaces_of_one_thread(side):
+    """unshare() and setns() that the kernel refuses to a process of several threads; the connection goes on."""
+    needs_namespaces()
+    with pair(side) as (server, client):
+        client("libc = ctypes.CDLL(None, use_errno=True)")
+        client("tried = lambda call, *a: (getattr(libc, call)(*a), ctypes.get_errno())")
+        client("there = os.open('/proc/self/ns/mnt', os.O_RDONLY)")
+        result = [client("tried('setns', there, 0)[0]"), *transfers(server, client)]
+        result += [client(f"tried('unshare', {NEW_USER})[0]"), client(f"tried('syscall', 308, there, {NEW_USER})")]
+        result += [*transfers(server, client), more_than_the_ring(server, client)]
+        if side.name == "local":
+            tasks = os.listdir(f"/proc/{client.pid}/task")
+            names = [open(f"/proc/{client.pid}/task/{t}/comm").read().strip() for t in tasks]
+            check("bypass-progress" in names and client.shared() != [], f"{names} {client.sockets()}")
+        client("t = threading.Thread(target=time.sleep, args=(30,), daemon=True); t.start()")
+        return [*result, client(f"tried('unshare', {NEW_USER})")]
+
+
+@same
+def namespaces_in_which_no_thread_is_made(side):
+    """The kernel refuses one to a process whose children will have another process namespace: the connection goes back to
+    it, and none comes to shared memory any more."""
+    needs_namespaces()
+    with pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        client("s.sendall(pattern(3, 20000))")
+        client("libc = ctypes.CDLL(None, use_errno=True)")
+        result = [client(f"libc.unshare({NEW_USER | NEW_PID})"), client("take(s, 10000)"), server("take(s, 20000)")]
+        result.append(more_than_the_ring(server, client))
+        connected(server, client, shared=False, name="t")
+        for _ in range(50):
+            warm(server, client, shared=False, name="t")
+        if side.name == "local":
+            side.until(lambda: client.shared() == [], "it is the kernel's")
+        return [*result, more_than_the_ring(server, client, "t")]
+
+
+@same
+def namespaces_and_many_threads(side):
+    """Who call it at once: it is refused to each, and none of them waits for another."""
+    with pair(side) as (server, client):
+        client("libc, got = ctypes.CDLL(None, use_errno=True), []")
+        client(f"def ask(): got.append([(libc.unshare({NEW_USER}), ctypes.get_errno()) for _ in range(200)])")
+        client("all = [threading.Thread(target=ask) for _ in range(4)]; gate = threading.Event()")
+        client("t = threading.Thread(target=gate.wait); t.start()")  # there is always another one
+        client("[t.start() for t in all]; [t.join() for t in all]; gate.set()")
+        return [client("sorted(set(sum(got, [])))"), more_than_the_ring(server, client)]
+
+
+def more_than_the_ring(server, client, name="s"):
+    """The reader comes when all of it is written: what the ring has no room for goes over the kernel."""
+    for agent in (server, client):
+        agent(f"{name}.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)")
+    client(f"{name}.sendall(pattern(0, 1000000))")
+    return server(f"take({name}, 1000000)")
+
+
+def transfers(server, client):
+    client("s.sendall(pattern(0, 100000))")
+    server("s.sendall(pattern(9, 50000))")
+    return [server("take(s, 100000)"), client("take(s, 50000)")]
+
+
+def transfers_by_ring(server, client, names):
+    result = []
+    for name in names:
+        client(f"ring.begin(Ring.READ, {name}.fileno(), bytes(100))")
+        server(f"{name}.sendall(b'later')")
+        result.append(client("ring.end()"))
+        client(f"ring.begin(Ring.WRITE, {name}.fileno(), b'written')")
+        result += [client("ring.end()"), server(f"take({name}, 7)")]
+    return result
+
+
+@same
+def through_io_uring(side):
+    """A ring that is made once a connection has moved, and the next connection of that process."""
+    with pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        client("from kernel_io import Ring; ring = Ring()")
+        client("ring.begin(Ring.READ, s.fileno(), bytes(4000)); got = ring.end()")
+        result = [client("got"), client("take(s, 10000 - len(got))")]
+        connected(server, client, shared=False, name="t")
+        result += transfers_by_ring(server, client, "st")
+        for i in range(20):  # what the ring has written is before what send() writes behind it
+            client("ring.begin(Ring.WRITE, s.fileno(), b'first')")
+            result += [client("ring.end(), s.sendall(b'second')"), server("take(s, 11)")]
+        if side.name == "local":
+            side.until(lambda: client.shared() == [], "the client's connections are the kernel's")
+            check("escaped_io_uring" in side.why(), side.why())
+        return result
+
+
+@same
+def beside_rings_made_by_hand(side):
+    """By system calls that nobody sees, before there is a connection."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    client("from kernel_io import Ring, libc_itself; ring = Ring(libc_itself)")
+    connected(server, client, shared=False)
+    for _ in range(50):
+        warm(server, client, shared=False)
+    if side.name == "local":
+        check(client.shared() == [] and "escaped_io_uring" in side.why(), side.why())
+    return transfers_by_ring(server, client, "s")
+
+
+@same
+def order_of_a_ring_and_of_sends(side):
+    """A ring that has just been made writes at once."""
+    result = []
+    for _ in range(10):
+        with pair(side) as (server, client):
+            client("from kernel_io import Ring")
+            client("ring = Ring(); ring.begin(Ring.WRITE, s.fileno(), b'first'); ring.end(); s.sendall(b'second')")
+            result.append(server("take(s, 11)"))
+    return result
+
+
+@same
+def a_ring_of_a_forked_child(side):
+    """On a connection that its parent has moved."""
+    with pair(side) as (server, client):
+        client("r, w = os.pipe(); from kernel_io import Ring")
+        client("def child():\n"
+               "  ring = Ring(); ring.begin(Ring.READ, s.fileno(), bytes(9)); os.write(w, b'ready')\n"
+               "  os.write(w, repr(ring.end()).encode()); os._exit(0)")
+        client("pid = os.fork(); pid == 0 and child()")
+        result = [client("os.read(r, 5)")]
+        server("s.sendall(b'x')")
+        return [*result, client("os.read(r, 100)"), client("os.waitpid(pid, 0)[1]")]
+
+
+@same
+def rings_that_are_refused(side):
+    """A program that only tries to make one keeps its shared memory."""
+    with pair(side) as (server, client):
+        client("import kernel_io; libc = kernel_io.libc")
+        result = [client("(libc.syscall(425, 8, None), ctypes.get_errno())"), *transfers(server, client)]
+        if side.name == "local":
+            check(client.shared() != [] and "io_uring" not in side.why(), side.why())
+        return result
+
+
+@case
+def beside_rings_of_liburing():
+    """In a library that is loaded for a module of the program's alone, by whatever name."""
+    with Side("local") as side, pair(side) as (server, client):
+        server("s.sendall(pattern(0, 10000))")
+        module = os.path.join(BUILD, "bin", "liburing_module.so")
+        client("import kernel_io")
+        for function in ("make_ring", "make_ring_by_a_jump"):
+            made = client(f"kernel_io.make_ring_of_liburing({module!r}, {function!r})")
+            check(isinstance(made, int) and made > 2, f"no ring by {function}: {made}")
+        side.until(lambda: client.shared() == [], "the connection is the kernel's")
+        check("escaped_io_uring" in side.why(), side.why())
+        client("ring = kernel_io.Ring(kernel_io.libc_itself); ring.begin(ring.READ, s.fileno(), bytes(9000))")
+        client("got = ring.end()")
+        check(client("len(got) > 0 and got == pattern(0, len(got))"), client("got"))
+
+
+if __name__ == "__main__":
+    run_named(CASES, "passed")
