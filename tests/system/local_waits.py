@@ -175,6 +175,31 @@ def closed_while_it_is_polled(side):
 
 
 @same
+def told_to_be_there_is_there(side):
+    """What FIONREAD counts comes of one recv(), also where the kernel's bytes before the ring's have not all come."""
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)")
+        client("s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19); s.setblocking(False); sent = 0")
+        client("def fill():\n"
+               "  global sent\n"
+               "  p = select.poll(); p.register(s, select.POLLOUT)\n"
+               "  while p.poll(200):\n"  # a full ring's writer goes on over the kernel after 10 ms
+               "    try: sent += s.send(pattern(sent, 65536))\n"
+               "    except BlockingIOError: pass")
+        client("fill()")
+        server("took = len(take(s, 1 << 18))")  # the ring's, and the direction may move there again
+        client("fill()")
+        server("def look():\n"
+               "  global took\n"
+               "  there = queued(s); got = s.recv(max(there, 1)); took += len(got)\n"
+               "  return there in (0, len(got))")
+        result = []
+        while server("took") < client("sent"):
+            result.append(server("look()"))
+        return [set(result) == {True}, server("took") == client("sent")]
+
+
+@same
 def polls_that_always_find_something(side):
     """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
     server, client = Agent(side, "server"), Agent(side, "client")
