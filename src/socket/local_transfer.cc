@@ -84,10 +84,11 @@ bool kernel_is_at_mark(int number) {
 void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.paths.rx() != Rx::kRing || end.peer_gone) return;
-  if (end.consumer.peek(link.in).size() != 0 || end.paths.is_ending() || end.resume_heard) return;
-  if (!shm::claim_stop(link.in)) return;
-  (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());
-  end.paths.stop_reading();
+  if (end.paths.is_ending() || end.resume_heard || !shm::claim_stop(link.in)) return;
+  // What the ring has by now came before, and is still read.
+  const std::uint64_t all = end.consumer.consumed() + end.consumer.peek(link.in).size();
+  (void)say(link, shm::SwitchKind::kStop, all);
+  all == end.consumer.consumed() ? end.paths.stop_reading() : end.paths.stop_reading_behind(all);
 }
 
 /// What both directions have in common: no wire is needed before there is memory to look at.
@@ -509,6 +510,8 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
       Guard guard(shard());
       if (!socket.alive) return failure(Refusal::kBadDescriptor);
       local_count_call(guard, socket, fd);
+      // The kernel tells it to whoever comes first, and has told us.
+      if (done == 0 && socket.pending_error != 0) return take_pending_error(socket);
       if (way_of(socket, fd) == Way::kRing)
         r = run(guard, socket, sending, flags, patience);
       else

@@ -372,6 +372,20 @@ def options_of_the_kernel(side):
 
 
 @same
+def shut_to_read_then_to_write(side):
+    """With bytes unread, which stay readable; what comes later is answered with a reset."""
+    with pair(side) as (server, client):
+        server("s.sendall(b'before')")
+        client("s.shutdown(socket.SHUT_RD)")
+        client("s.shutdown(socket.SHUT_WR)")
+        result = [server("s.recv(1)"), server("s.sendall(b'late')")]
+        for agent in (server, client):  # both hear of it before they ask further
+            agent("p = select.poll(); p.register(s, 0)")
+            result.append(agent("[bits & select.POLLERR != 0 for _, bits in p.poll(10000)]"))
+        return [*result, server("s.send(b'x')"), client("s.recv(99)"), client("s.send(b'x')"), client("s.recv(99)")]
+
+
+@same
 def splices(side):
     """splice() out of and into a connection that has moved."""
     with pair(side) as (server, client):

@@ -119,8 +119,13 @@ class Switch {
     rx_stopped_ = true;
     bounded_ = ends_ = false;
   }
-  /// Whether it was said, and what comes now comes over the kernel.
-  [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_; }
+  /// The same, and the ring is read to `at` first: said by STOP{at}, of all that it had.
+  void stop_reading_behind(std::uint64_t at) {
+    rx_stopped_ = ends_ = true;
+    ring_end_ = at;
+  }
+  /// Whether it was said, and what is read now is the kernel's.
+  [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_ && rx_ == Rx::kKernel; }
   /// Whether RESUME has come, and the ring has not been read to there.
   [[nodiscard]] bool is_ending() const { return ends_; }
   /// Of `wanted` bytes, how many the kernel may be asked for.

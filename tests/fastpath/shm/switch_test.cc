@@ -210,6 +210,24 @@ TEST_F(SwitchTest, Stop_EverythingWasRead_IsTheKernelsAtOnce) {
   EXPECT_EQ(writer.returned(), 0U);
 }
 
+TEST_F(SwitchTest, StopBehindWhatIsThere_IsReadFirst_AndOnlyWhatCameLaterReturns) {
+  move();
+  put(30), take(12);
+  reader.stop_reading_behind(30);
+  EXPECT_EQ(reader.rx(), Rx::kRing);
+  EXPECT_FALSE(reader.has_stopped_reading());
+  put(5);
+  EXPECT_TRUE(writer.on_stop(30, producer, kSize));
+  EXPECT_EQ(writer.return_at(), 30U);
+  EXPECT_EQ(writer.return_end(), 35U);
+  EXPECT_EQ(reader.from_ring(100, consumer), 18U);
+  take(18);
+  EXPECT_TRUE(reader.on_read_from_ring(consumer));
+  EXPECT_EQ(reader.rx(), Rx::kKernel);
+  EXPECT_TRUE(reader.has_stopped_reading());
+  EXPECT_FALSE(reader.may_be_cut());
+}
+
 TEST_F(SwitchTest, Stop_BeforeACut_TheDirectionNeverMoves) {
   EXPECT_TRUE(writer.on_stop(0, producer, kSize));
   EXPECT_EQ(writer.tx(), Tx::kKernel);
