@@ -255,7 +255,7 @@ bool PortSet::open_all(socket::Shard& shard) {
     opened++;
   }
   if (opened != 0) open_shm_links();
-  if (opened == 0 && (following() || shard.family().somebody_may_own())) {
+  if (opened == 0 && !made.empty() && (following() || shard.family().somebody_may_own())) {
     for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());
     refused_ = made.front().problem;
     give_up_claim(shard);

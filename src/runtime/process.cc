@@ -517,7 +517,7 @@ bool adopt_number(socket::File& file, int fd) {
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
   if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_keepsakes();
-  g_process->progress.want_ports();
+  if (!g_process->config.ports.empty()) g_process->progress.want_ports();
 }
 
 void record_why(int fd, unsigned reason, const char* detail) {

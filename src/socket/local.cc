@@ -433,13 +433,16 @@ bool arm_local() {
   return come;
 }
 
+namespace {
+constexpr int kPeerGone = -2;  // in place of the copy of a channel
+}
+
 void local_save_channels() {
   for_each_local_link([](LocalLink& link) {
     link.watched = false;  // the watch set was the parent's
     link.active = false;
     if (end_of(*link.socket).stage != Stage::kPaired) return;
-    const int copy = kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0);
-    link.watched_fd = copy;
+    link.watched_fd = link.channel.is_open() ? kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0) : kPeerGone;
   });
   new (&active_links) ActiveLinks;
 }
@@ -454,6 +457,7 @@ void local_restore_channels() {
     // Their numbers were closed with all of ours: another descriptor may have them by now.
     link.channel.abandon();
     link.pairing.abandon();
+    if (paired && copy == kPeerGone) return;  // what it has written is still read
     if (!paired || copy < 0) return drop_local_link(link);
     link.channel = shm::Channel(shm::Descriptor::kept(copy));
   });
