@@ -163,7 +163,7 @@ void forget_target(File& target) {
   while (target.items != nullptr) remove_item(*target.items);
 }
 
-void move_items_to_kernel(File& target) {
+void move_items_to_kernel(File& target, int another) {
   while (target.items != nullptr) {
     EpollItem& item = *target.items;
     Epoll& set = *item.set;
@@ -171,7 +171,8 @@ void move_items_to_kernel(File& target) {
     event.events = item.events & ~kAlways;
     event.data = item.data;
     const int number = kernel_half_state(set).set_number;
-    if (number >= 0) kernel->epoll_ctl(number, EPOLL_CTL_ADD, item.fd, &event);
+    if (number >= 0 && kernel->epoll_ctl(number, EPOLL_CTL_ADD, item.fd, &event) != 0 && another >= 0)
+      kernel->epoll_ctl(number, EPOLL_CTL_ADD, another, &event);
     set.kernel_items.store(true, std::memory_order_relaxed);
     remove_item(item);
     signal_idle(set);

@@ -48,8 +48,9 @@ struct Epoll : File {
 bool item_signalled(EpollItem& item);
 /// The object ends: out of every set. Lock held.
 void forget_target(File& target);
-/// The socket has been decided for the kernel: its items go to the sets' kernel halves, data and flags kept.
-void move_items_to_kernel(File& target);
+/// The socket has been decided for the kernel: its items go to the sets' kernel halves, data and flags kept. `another`
+/// number of it serves for one that was closed while a duplicate lives, which is watched on, as by the kernel.
+void move_items_to_kernel(File& target, int another);
 /// The target got (or lost) a kernel half: its sets have to look at it.
 void count_dual(File& target, int change);
 void end_epoll(Epoll& epoll);

@@ -229,7 +229,7 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
     return kChanged;
   }
   if (there == kAgain) return again();
-  if (there == 0) return static_cast<long>(done_);
+  if (there == 0 || (there > 0 && total_ == 0)) return static_cast<long>(done_);
   if (there < 0) return failed(there);
   const std::size_t before = done_;
   (void)ask(guard, std::min<std::size_t>(static_cast<std::size_t>(there), total_ - done_));
@@ -302,7 +302,7 @@ void LocalReceiving::peek_behind(Guard& guard) {
 
 // Where the kernel has news, they may be bytes, or what is to be heard before them.
 bool LocalReceiving::is_enough() const {
-  return done_ == total_ || (done_ >= target() && !kernel_has_news());
+  return (done_ == total_ && total_ != 0) || (done_ >= target() && !kernel_has_news());
 }
 
 bool LocalReceiving::may_be_cut() const {

@@ -103,8 +103,8 @@ Endpoint kernel_name(int fd) {
 }
 
 void give_to_kernel(Guard&, Socket& socket) {
+  move_items_to_kernel(socket, kernel_half_state(socket).number);
   unwatch_kernel_half(socket);
-  move_items_to_kernel(socket);
   socket.path = Path::kKernel;
   signal_idle(socket);
 }

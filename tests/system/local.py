@@ -372,6 +372,43 @@ def options_of_the_kernel(side):
 
 
 @same
+def closed_copy_of_one_that_left(side):
+    """An epoll set knows a connection by a number that is closed, while a duplicate of it lives: it reports on."""
+    with pair(side) as (server, client):
+        client("n = s.fileno(); e = select.epoll(); e.register(n, select.EPOLLIN); kept = s.dup()")
+        client("u, v = socket.socketpair(socket.AF_UNIX); socket.send_fds(u, [b'x'], [n]); s.close(); s = kept")
+        result = []
+        for _ in range(3):
+            server("s.sendall(b'hello')")
+            result += [client("[(fd == n, bits) for fd, bits in e.poll(20)]"), client("s.recv(9)")]
+        return result
+
+
+@same
+def receives_of_nothing(side):
+    """recv() of no bytes: EAGAIN where there are none, 0 where there are some, or an end."""
+    with pair(side) as (server, client):
+        client("libc = ctypes.CDLL(None, use_errno=True)")
+        client("def nothing(flags=socket.MSG_DONTWAIT):\n"
+               "  ctypes.set_errno(0)\n"
+               "  return libc.recv(s.fileno(), None, 0, flags), ctypes.get_errno()")
+        result = [client("nothing()"), server("s.sendall(b'x')"), client("bool(select.select([s], [], [], 20)[0])")]
+        result += [client("nothing()"), client("nothing(0)"), client("s.recv(5)"), client("nothing()"), server("s.close()")]
+        return [*result, client("nothing(0)"), client("nothing()")]
+
+
+@same
+def forked_after_the_peer_left(side):
+    """What the peer had written before it took the connection back to the kernel is the child's to read, too."""
+    with pair(side) as (server, client):
+        server("s.sendall(pattern(0, 500)); r, w = os.pipe(); os.write(w, pattern(4, 300)); libc = ctypes.CDLL(None)")
+        server("libc.splice(r, None, s.fileno(), None, ctypes.c_size_t(300), 0)")
+        client("r, w = os.pipe(); time.sleep(0.2)")
+        client("pid = os.fork()\nif pid == 0:\n  os.write(w, s.recv(100) + s.recv(100)); os._exit(0)")
+        return [client("os.waitpid(pid, 0)[1]"), client("os.read(r, 999)"), client("take(s, 600)")]
+
+
+@same
 def shut_to_read_then_to_write(side):
     """With bytes unread, which stay readable; what comes later is answered with a reset."""
     with pair(side) as (server, client):
