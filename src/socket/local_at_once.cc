@@ -25,7 +25,8 @@ constexpr int kLooks = 32;
 [[gnu::always_inline]] inline LocalLink* usual_link(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
   const LocalEnd& end = end_of(socket);
-  const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
+  const bool heard =
+      end.cut_heard || end.stop_heard || end.leave_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
   if (end.stage != Stage::kPaired || heard || socket.pending_error != 0 || shard().sleepers() != 0) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
   if (is_shared(socket)) return nullptr;

@@ -139,6 +139,9 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
       end.stop_heard = true;
       end.stop_at = message.count;
       break;
+    case shm::SwitchKind::kLeave:
+      end.leave_heard = true;
+      break;
   }
 }
 
@@ -254,6 +257,20 @@ void settle_reading(Socket& socket, LocalLink& link) {
   }
 }
 
+// What is read from now on comes over the kernel. False: this process must read it from where it lies.
+bool stop_reading(LocalEnd& end, LocalLink& link) {
+  if (end.paths.has_stopped_reading()) return true;
+  const bool first = shm::claim_stop(link.in);
+  const bool unread = end.consumer.peek(link.in).size() != 0;
+  // What lies in the ring before bytes that went over the kernel already cannot follow them there.
+  const bool ending = !first || end.paths.is_ending() || end.resume_heard;
+  const bool can_ask =
+      !end.peer_gone && !(unread && ending) && say(link, shm::SwitchKind::kStop, end.consumer.consumed());
+  if (!can_ask && unread) return false;  // nobody can send it again
+  end.paths.stop_reading();
+  return true;
+}
+
 }  // namespace
 
 void settle(Socket& socket, LocalLink& link) {
@@ -265,6 +282,11 @@ void settle(Socket& socket, LocalLink& link) {
     end.stop_heard = false;
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
+  }
+  if (end.leave_heard && !is_being_read(socket)) {
+    end.leave_heard = false;
+    // What lies in the ring is to follow over the kernel: a reader that leaves, too, could not take it along.
+    if (stop_reading(end, link)) signal(socket, kIn);
   }
   // One that left said STOP before: what it wants back goes over the kernel all the same.
   if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.stop_writing();
@@ -336,16 +358,23 @@ void give_way(Guard& guard, Socket& socket) {
   hold_end(socket);
 }
 
-// What is written from now on goes over the kernel. False: the link is broken.
+// What is written from now on goes over the kernel. What is unread in the ring follows, if the peer's process gets to
+// it soon; else it stays there for it. False: the link is broken.
 bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
-  constexpr Duration kPatience = std::chrono::seconds(1);
+  // Its progress thread looks every 150 ms at the latest.
+  constexpr Duration kPatience = std::chrono::seconds(1), kForStop = std::chrono::milliseconds(500);
   LocalEnd& end = end_of(socket);
-  const Instant latest = shard().clock().now() + kPatience;
+  const Instant began = shard().clock().now(), latest = began + kPatience;
+  bool asked = false;
   for (;;) {
     hear_channel(socket, link);
     if (!is_paired(socket)) return false;
     if (end.paths.tx() != Tx::kRing) break;
-    if (shm::claim_resume(link.out)) {
+    const bool unread = link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
+    const bool in_time = shard().clock().now() < began + kForStop;
+    if (unread && in_time && !end.peer_gone && (asked || say(link, shm::SwitchKind::kLeave))) {
+      asked = true;
+    } else if (shm::claim_resume(link.out)) {
       (void)say(link, shm::SwitchKind::kResume, end.producer.produced());
       break;
     }
@@ -355,20 +384,6 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
     if (!is_paired(socket)) return false;
   }
   if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
-  return true;
-}
-
-// What is read from now on comes over the kernel. False: this process must read it from where it lies.
-bool stop_reading(LocalEnd& end, LocalLink& link) {
-  if (end.paths.has_stopped_reading()) return true;
-  const bool first = shm::claim_stop(link.in);
-  const bool unread = end.consumer.peek(link.in).size() != 0;
-  // What lies in the ring before bytes that went over the kernel already cannot follow them there.
-  const bool ending = !first || end.paths.is_ending() || end.resume_heard;
-  const bool can_ask =
-      !end.peer_gone && !(unread && ending) && say(link, shm::SwitchKind::kStop, end.consumer.consumed());
-  if (!can_ask && unread) return false;  // nobody can send it again
-  end.paths.stop_reading();
   return true;
 }
 

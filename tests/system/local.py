@@ -385,6 +385,25 @@ def closed_copy_of_one_that_left(side):
 
 
 @same
+def left_by_both(side):
+    """One end's connection goes to a shell, the other's is passed on to a program of no library: with bytes that nobody has
+    read, both ways."""
+    with pair(side) as (server, client):
+        stranger = Agent(side, "client", LD_PRELOAD="")
+        server("s.sendall(pattern(0, 40000))")
+        client("s.sendall(pattern(9, 50000)); s.set_inheritable(True); libc = ctypes.CDLL(None)")
+        result = [client("libc.system(b'true')"), client("s.sendall(b'behind')")]
+        name = "\\0" + os.path.basename(side.dir)
+        stranger(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
+        server(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
+        stranger("u = u.accept()[0]")
+        server("socket.send_fds(u, [b'x'], [s.fileno()]); s.close()")
+        stranger("s = socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0])")
+        result += [stranger("take(s, 50006)"), stranger("s.sendall(b'after')"), client("take(s, 40005)")]
+        return result
+
+
+@same
 def receives_of_nothing(side):
     """recv() of no bytes: EAGAIN where there are none, 0 where there are some, or an end."""
     with pair(side) as (server, client):

@@ -12,6 +12,8 @@
 // stays with the kernel.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,6 +31,8 @@ enum class SwitchKind : std::uint64_t {
   kCut = 0x31747563'73737962U,  // `count` bytes have been written to the kernel's connection; the rest lies in the ring
   kResume = 0x316d7573'73737962U,  // behind `count` bytes of the ring the kernel's connection goes on
   kStop = 0x31707473'73737962U,  // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
+  kLeave =
+      0x3176656c'73737962U,  // a writer's that goes back for good: may the reader say STOP, so that nothing is left
 };
 
 struct SwitchMessage {
@@ -41,8 +45,9 @@ inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> pack
   SwitchMessage message{};
   if (packet.size() != sizeof message) return std::nullopt;
   std::memcpy(&message, packet.data(), sizeof message);
-  const bool known = message.kind == SwitchKind::kOpen || message.kind == SwitchKind::kCut ||
-                     message.kind == SwitchKind::kResume || message.kind == SwitchKind::kStop;
+  constexpr std::array kKnown{SwitchKind::kOpen, SwitchKind::kCut, SwitchKind::kResume, SwitchKind::kStop,
+                              SwitchKind::kLeave};
+  const bool known = std::find(kKnown.begin(), kKnown.end(), message.kind) != kKnown.end();
   return known ? std::optional(message) : std::nullopt;
 }
 

@@ -44,12 +44,12 @@ TEST(Message, AFieldOutOfRange_IsNone) {
 TEST(Message, AnotherVersions_MayHaveAnotherSize) {
   std::array<std::byte, 48> longer{};
   shm::Message message = message_of(MessageKind::kReady);
-  message.version = 2;
+  message.version = shm::Message::kVersion + 1;
   message.bytes = longer.size();
   std::memcpy(longer.data(), &message, sizeof message);
   EXPECT_EQ(shm::parse_message(longer).refusal, Refusal::kOtherVersion);
   EXPECT_EQ(shm::parse_message(std::span(longer).first(12)).refusal, Refusal::kBadMessage);
-  message.version = 1;
+  message.version = shm::Message::kVersion;
   std::memcpy(longer.data(), &message, sizeof message);
   EXPECT_EQ(shm::parse_message(longer).refusal, Refusal::kBadMessage);
 }

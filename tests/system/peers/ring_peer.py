@@ -14,7 +14,7 @@ PRODUCED, CONSUMED = 512, 640  # of the guest's block
 
 
 def message(kind, reason=0):
-    return struct.pack("<QHHHB17x", 0x316c737361707962, 1, 32, kind, reason)
+    return struct.pack("<QHHHB17x", 0x316c737361707962, 2, 32, kind, reason)
 
 
 def hear(channel, kind):
