@@ -1,15 +1,13 @@
 // unshare and setns: the kernel lets some namespaces be changed by a process of one thread only, and the program may
 // not know of ours.
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include "preload/acceleration.h"
 #include "preload/inside.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
-#include "socket/cancellation.h"
+#include "runtime/undisturbed.h"
 
 namespace bypass::preload {
 namespace {
@@ -25,18 +23,15 @@ int alone_if_need_be(Call call) {
   const int result = call();
   if (result == 0 || !may_mean_several_threads(errno) || !has_started() || goes_straight()) return result;
   const int refused = errno;
-  const socket::CancellationOff off;  // these are no cancellation points
-  sigset_t all, mask;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &mask);
-  int again = result, error = refused;
-  if (runtime::pause_threads()) {
-    errno = before;
-    again = call();
-    error = errno;
-    runtime::resume_threads();
+  const runtime::Undisturbed undisturbed;
+  if (!runtime::pause_threads()) {
+    errno = refused;
+    return result;
   }
-  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  errno = before;
+  const int again = call();
+  const int error = errno;
+  runtime::resume_threads();
   errno = error;
   return again;
 }

@@ -7,6 +7,7 @@
 #include <sys/select.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -62,13 +63,6 @@ bool is_anothers(const PollItem& item) {
   return item.file != nullptr && fd_table.load(item.fd).file() != item.file;
 }
 
-bool any_anothers(std::span<const PollItem> items) {
-  for (const PollItem& item : items) {
-    if (is_anothers(item)) return true;
-  }
-  return false;
-}
-
 // What they have now; how many of the set have something.
 [[gnu::noinline]] int look_again(std::span<PollItem> items) {
   KeepErrno keep;
@@ -108,7 +102,7 @@ int poll_again(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask
   const Deadline deadline(timeout);
   std::optional<int> result = poll_items(items.get(), timeout, mask);
   if (!result.has_value()) return result;
-  if (*result >= 0 && any_anothers(items.get())) {
+  if (*result >= 0 && std::ranges::any_of(items.get(), is_anothers)) {
     const bool in_time = *result > 0;
     result = look_again(items.get());
     // What came had come to what the number was before: the wait goes on.

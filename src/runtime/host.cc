@@ -68,13 +68,6 @@ int own_high(int fd) {
   return fd;
 }
 
-sigset_t all_but_faults() {
-  sigset_t set;
-  sigfillset(&set);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&set, fault);
-  return set;
-}
-
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {
   auto* start = new ThreadStart{body, argument, {}};
   __builtin_strncpy(start->name, name, sizeof start->name - 1);

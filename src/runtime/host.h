@@ -20,7 +20,12 @@ int descriptor_base();
 int own_high(int fd);
 
 /// Every signal, but those that report a fault: these are to be reported, and are the program's handler's to see.
-sigset_t all_but_faults();
+inline sigset_t all_but_faults() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&set, fault);
+  return set;
+}
 
 /// A thread of ours: every signal blocked, marked inside for good, named. Returns 0 or an errno.
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id);

@@ -19,6 +19,7 @@
 #include "runtime/port_check.h"
 #include "runtime/rdma_devices.h"
 #include "runtime/run_dir.h"
+#include "runtime/undisturbed.h"
 #include "socket/cancellation.h"
 #include "socket/kin.h"
 #include "socket/os.h"
@@ -45,27 +46,6 @@ Duration monotonic_now() {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
-
-/// Who holds it is not cancelled, and no handler of the program runs on top that might ask for the ports, too.
-class Undisturbed {
- public:
-  Undisturbed() {
-    const sigset_t all = all_but_faults();
-    pthread_sigmask(SIG_SETMASK, &all, &mask_);
-    socket::thread_signals.serves_the_end = true;
-  }
-  ~Undisturbed() {
-    socket::thread_signals.serves_the_end = before_;
-    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
-  }
-  Undisturbed(const Undisturbed&) = delete;
-  Undisturbed& operator=(const Undisturbed&) = delete;
-
- private:
-  const socket::CancellationOff uncancelled_;
-  const bool before_ = socket::thread_signals.serves_the_end;
-  sigset_t mask_;
-};
 
 void tell_openings(socket::Wires& wires) {
   wires.openings.fetch_add(1, std::memory_order_acq_rel);

@@ -315,7 +315,7 @@ void local_count_call(Guard& guard, Socket& socket, int fd) {
       ask_all_to_leave();
       tell(fd, end.client, observe::Reason::kEscapedIoUring, "found in /proc/self/maps");
     }
-    if (shared_memory_ended.load()) local_leave(guard, socket);
+    local_answer(guard, socket);
     if (may_begin(end)) begin_attempt(socket, fd, guard.context().now);
   }
   if (end.stage != Stage::kPairing) return;

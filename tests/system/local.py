@@ -7,8 +7,8 @@ import signal
 import time
 
 from agents import Agent
-from harness import LIB, LONG, Side, check, free_port, run_named
-from local_pairs import cases, connected, kill, listener, pair, until_counted, warm
+from harness import LONG, Side, check, free_port, run_named
+from local_pairs import cases, connected, kill, listener, pair, until_counted
 
 CASES, case, same = cases()
 
@@ -372,38 +372,6 @@ def options_of_the_kernel(side):
 
 
 @same
-def closed_copy_of_one_that_left(side):
-    """An epoll set knows a connection by a number that is closed, while a duplicate of it lives: it reports on."""
-    with pair(side) as (server, client):
-        client("n = s.fileno(); e = select.epoll(); e.register(n, select.EPOLLIN); kept = s.dup()")
-        client("u, v = socket.socketpair(socket.AF_UNIX); socket.send_fds(u, [b'x'], [n]); s.close(); s = kept")
-        result = []
-        for _ in range(3):
-            server("s.sendall(b'hello')")
-            result += [client("[(fd == n, bits) for fd, bits in e.poll(20)]"), client("s.recv(9)")]
-        return result
-
-
-@same
-def left_by_both(side):
-    """One end's connection goes to a shell, the other's is passed on to a program of no library: with bytes that nobody has
-    read, both ways."""
-    with pair(side) as (server, client):
-        stranger = Agent(side, "client", LD_PRELOAD="")
-        server("s.sendall(pattern(0, 40000))")
-        client("s.sendall(pattern(9, 50000)); s.set_inheritable(True); libc = ctypes.CDLL(None)")
-        result = [client("libc.system(b'true')"), client("s.sendall(b'behind')")]
-        name = "\\0" + os.path.basename(side.dir)
-        stranger(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
-        server(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
-        stranger("u = u.accept()[0]")
-        server("socket.send_fds(u, [b'x'], [s.fileno()]); s.close()")
-        stranger("s = socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0])")
-        result += [stranger("take(s, 50006)"), stranger("s.sendall(b'after')"), client("take(s, 40005)")]
-        return result
-
-
-@same
 def receives_of_nothing(side):
     """recv() of no bytes: EAGAIN where there are none, 0 where there are some, or an end."""
     with pair(side) as (server, client):
@@ -414,17 +382,6 @@ def receives_of_nothing(side):
         result = [client("nothing()"), server("s.sendall(b'x')"), client("bool(select.select([s], [], [], 20)[0])")]
         result += [client("nothing()"), client("nothing(0)"), client("s.recv(5)"), client("nothing()"), server("s.close()")]
         return [*result, client("nothing(0)"), client("nothing()")]
-
-
-@same
-def forked_after_the_peer_left(side):
-    """What the peer had written before it took the connection back to the kernel is the child's to read, too."""
-    with pair(side) as (server, client):
-        server("s.sendall(pattern(0, 500)); r, w = os.pipe(); os.write(w, pattern(4, 300)); libc = ctypes.CDLL(None)")
-        server("libc.splice(r, None, s.fileno(), None, ctypes.c_size_t(300), 0)")
-        client("r, w = os.pipe(); time.sleep(0.2)")
-        client("pid = os.fork()\nif pid == 0:\n  os.write(w, s.recv(100) + s.recv(100)); os._exit(0)")
-        return [client("os.waitpid(pid, 0)[1]"), client("os.read(r, 999)"), client("take(s, 600)")]
 
 
 @same
@@ -459,131 +416,6 @@ def splices(side):
         for at in range(3):  # the first of them finds that it is the kernel's by now
             result.append(client(f"os.sendfile(s.fileno(), f, {at * 1000}, 5000)"))
         return [*result, server("take(s, 15007)")]
-
-
-@same
-def passed_on(side):
-    """By SCM_RIGHTS to a program of no library, with bytes unread both ways; then both ends go on."""
-    with pair(side) as (server, client):
-        stranger = Agent(side, "client", LD_PRELOAD="")
-        client("s.sendall(pattern(0, 40000))")
-        server("s.sendall(pattern(9, 50000))")
-        name = "\\0" + os.path.basename(side.dir)
-        stranger(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
-        client(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
-        stranger("u = u.accept()[0]")
-        client("socket.send_fds(u, [b'x'], [s.fileno()])")
-        stranger("s = bounded(socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0]))")
-        result = [stranger("take(s, 50000)"), stranger("s.sendall(pattern(40000, 1000))"), server("take(s, 41000)")]
-        client("s.sendall(b'from both')")
-        server("s.sendall(b'to one')")
-        result += [server("take(s, 9)"), stranger("take(s, 6)")]
-        client("s.close()")
-        stranger("s.close()")
-        result.append(server("s.recv(1)"))
-        return result
-
-
-@same
-def passed_on_within(side):
-    """The same, between programs that both have the library."""
-    with pair(side) as (server, client):
-        other = Agent(side, "client")
-        client("s.sendall(pattern(0, 40000))")
-        server("s.sendall(pattern(9, 50000))")
-        name = "\\0" + os.path.basename(side.dir)
-        other(f"u = socket.socket(socket.AF_UNIX); u.bind('{name}'); u.listen(1)")
-        client(f"u = socket.socket(socket.AF_UNIX); u.connect('{name}')")
-        other("u = u.accept()[0]")
-        client("socket.send_fds(u, [b'x'], [s.fileno()])")
-        client("s.close()")
-        other("s = bounded(socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0]))")
-        result = [other("take(s, 50000)"), other("s.sendall(pattern(40000, 1000))"), server("take(s, 41000)")]
-        for _ in range(20):
-            other("s.sendall(b'ping')")
-            result.append(server("take(s, 4)"))
-            server("s.sendall(b'pong')")
-            result.append(other("take(s, 4)"))
-        other("s.close()")
-        return [*result, server("s.recv(1)")]
-
-
-SHELL = "exec timeout 10 head -c 7 <&%d"
-
-
-@same
-def inherited_before_it_connects(side):
-    """By a program that reads from it later: the connection stays where that one has it."""
-    result = []
-    for how, prepare in (("vfork", "None"), ("fork", "lambda: None")):
-        server, client = Agent(side, "server"), Agent(side, "client")
-        port = listener(server)
-        client(f"s = bounded(socket.socket()); s.set_inheritable(True); shell = {SHELL!r} % s.fileno()")
-        client("o = subprocess.Popen(['/bin/sh', '-c', 'read line; ' + shell], pass_fds=[s.fileno()], stdin=-1, stdout=-1, "
-               f"preexec_fn={prepare})")
-        client(f"s.connect(('127.0.0.1', {port}))")
-        server("s = bounded(l.accept()[0])")
-        for _ in range(20):
-            warm(server, client, shared=False)
-        server("s.sendall(b'inchild')")
-        result.append([how, client("o.communicate(b'\\n')[0]"), server("s.sendall(b'after')"), client("take(s, 5)")])
-    return result
-
-
-@same
-def inherited_by_a_shell(side):
-    """Of system() and popen()."""
-    with pair(side) as (server, client):
-        client(f"s.set_inheritable(True); shell = {SHELL!r} % s.fileno(); libc = ctypes.CDLL(None)")
-        server("s.sendall(b'inchild')")
-        result = [client("libc.system((shell + ' >&2').encode())"), server("s.sendall(b'after')"), client("take(s, 5)")]
-        server("s.sendall(b'inchild')")
-        client("libc.popen.restype = ctypes.c_void_p; p = libc.popen(shell.encode(), b'r')")
-        client("b = ctypes.create_string_buffer(7); n = libc.fread(b, 1, 7, ctypes.c_void_p(p))")
-        return [*result, client("b.raw"), client("libc.pclose(ctypes.c_void_p(p))"), server("s.sendall(b'after')"),
-                client("take(s, 5)")]
-
-
-SPAWN = {
-    "fork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env, preexec_fn=lambda: None)",
-    "vfork": "child = subprocess.Popen(['/bin/cat'], stdin=s, stdout=s, env=env)",
-    "posix_spawn": "child = os.posix_spawn('/bin/cat', ['cat'], env, "
-                   "file_actions=[(os.POSIX_SPAWN_DUP2, s.fileno(), n) for n in (0, 1)])",
-}
-
-
-def standard_input_after(how, loaded):
-    """The connection as another program's input and output, with bytes of both ways unread."""
-    def scenario(side):
-        with pair(side) as (server, client):
-            server("s.sendall(b'first line\\n')")
-            client("s.sendall(b'hello\\n')")
-            client(f"env = dict(os.environ, LD_PRELOAD='{LIB if loaded and side.name == 'local' else ''}')")
-            client(SPAWN[how])
-            client("s.close()")
-            server("s.sendall(b'second\\n' * 1000)")
-            server("s.shutdown(socket.SHUT_WR)")
-            return server("take(s, 100000)")
-    scenario.__name__ = f"input_of_a_{'loaded' if loaded else 'plain'}_program_by_{how}"
-    return same(scenario)
-
-
-for way in SPAWN:
-    for is_loaded in (False, True):
-        standard_input_after(way, is_loaded)
-
-
-@same
-def exec_in_place(side):
-    """The process itself becomes another program."""
-    with pair(side) as (server, client):
-        server("s.sendall(b'first line\\n')")
-        client("s.sendall(b'hello\\n')")
-        client.begin("(os.dup2(s.fileno(), 0), os.dup2(s.fileno(), 1), os.execv('/bin/cat', ['cat']))")
-        side.until(lambda: open(f"/proc/{client.pid}/comm").read() == "cat\n", "the other program runs")
-        server("s.sendall(b'second\\n' * 1000)")
-        server("s.shutdown(socket.SHUT_WR)")
-        return [server("take(s, 100000)"), client.child.wait(10)]
 
 
 # --- What programs do besides

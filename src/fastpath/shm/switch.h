@@ -30,9 +30,8 @@ enum class SwitchKind : std::uint64_t {
   kOpen = 0x316e706f'73737962U,
   kCut = 0x31747563'73737962U,  // `count` bytes have been written to the kernel's connection; the rest lies in the ring
   kResume = 0x316d7573'73737962U,  // behind `count` bytes of the ring the kernel's connection goes on
-  kStop = 0x31707473'73737962U,  // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
-  kLeave =
-      0x3176656c'73737962U,  // a writer's that goes back for good: may the reader say STOP, so that nothing is left
+  kStop = 0x31707473'73737962U,   // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
+  kLeave = 0x3176656c'73737962U,  // a writer's that goes back for good: may the reader say STOP
 };
 
 struct SwitchMessage {
