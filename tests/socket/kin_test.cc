@@ -405,14 +405,15 @@ class ExclusiveKin : public Kin {
     }
     for (int i = 0; i < 2; i++) {
       const int fd = ::epoll_create1(0);
-      numbers_.push_back({open_epoll(fd), fd});
+      const Number set{open_epoll(fd), fd};
+      numbers_.push_back(set);
       epoll_event event{.events = EPOLLIN | EPOLLEXCLUSIVE, .data = {}};
-      EXPECT_EQ(control(i, EPOLL_CTL_ADD, event), 0);
-      sleepers_.emplace_back([this, i] {
+      EXPECT_EQ(control(set, EPOLL_CTL_ADD, event), 0);
+      sleepers_.emplace_back([this, set] {
         epoll_event got{};
-        EXPECT_EQ(socket::epoll_wait(*set(i).file, set(i).fd, &got, 1, 20s, nullptr), 1);
+        EXPECT_EQ(socket::epoll_wait(*set.file, set.fd, &got, 1, 20s, nullptr), 1);
         awake_++;
-        EXPECT_EQ(control(i, EPOLL_CTL_DEL, got), 0);
+        EXPECT_EQ(control(set, EPOLL_CTL_DEL, got), 0);
       });
     }
     while (asleep() != 2) sched_yield();
@@ -422,9 +423,8 @@ class ExclusiveKin : public Kin {
     const Guard guard(shard());
     shard().end_watch();
   }
-  const Number& set(int i) { return numbers_.at(static_cast<std::size_t>(1 + i)); }
-  long control(int i, int operation, epoll_event& event) {
-    return epoll_control(*set(i).file, set(i).fd, operation, listener_.fd, listener_.file, &event);
+  long control(const Number& set, int operation, epoll_event& event) {
+    return epoll_control(*set.file, set.fd, operation, listener_.fd, listener_.file, &event);
   }
   std::vector<std::thread> sleepers_;
   std::atomic<int> awake_{0};
