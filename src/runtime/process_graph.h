@@ -26,12 +26,14 @@ struct Process {
   Process(const Config& c, observe::Region& r, PortSet& p, arena::Mapped& mapped, Stack& stack)
       : config(c),
         region(r),
+        arena(mapped),
         ports(p),
         shard(mapped.lock, stack, *mapped.memory, clock),
         progress(shard, ports, c.tick) {}
 
   const Config& config;
   observe::Region& region;
+  const arena::Mapped& arena;  // for who looks whether what was allocated can be reached
   PortSet& ports;
   Decider decider{config, ports.network()};
   socket::Clock clock;

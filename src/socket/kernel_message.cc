@@ -1,5 +1,7 @@
 #include "socket/kernel_message.h"
 
+#include <limits.h>
+
 #include "socket/errno_map.h"
 
 namespace bypass::socket {
@@ -17,6 +19,11 @@ msghdr header_of(const Message& message) {
   return header;
 }
 
+bool is_plain(const Message& message, int flags) {
+  const bool bare = message.name == nullptr && message.control == nullptr && flags == 0;
+  return bare && !message.data.empty() && message.data.size() <= IOV_MAX && message.data[0].iov_len != 0;
+}
+
 }  // namespace
 
 long kernel_receive(int fd, Message& message, int flags) {
@@ -32,6 +39,23 @@ long kernel_receive(int fd, Message& message, int flags) {
 long kernel_send(int fd, const Message& message, int flags) {
   const msghdr header = header_of(message);
   return kernel_result(kernel->sendmsg(fd, &header, flags));
+}
+
+long kernel_read(int fd, Message& message, int flags) {
+  if (!is_plain(message, flags)) return kernel_receive(fd, message, flags);
+  message.name_length = 0;
+  message.control_length = 0;
+  message.flags = 0;
+  const std::span<const iovec> data = message.data;
+  if (data.size() == 1) return kernel_result(kernel->read(fd, data[0].iov_base, data[0].iov_len));
+  return kernel_result(kernel->readv(fd, data.data(), static_cast<int>(data.size())));
+}
+
+long kernel_write(int fd, const Message& message, int flags) {
+  if (!is_plain(message, flags)) return kernel_send(fd, message, flags);
+  const std::span<const iovec> data = message.data;
+  if (data.size() == 1) return kernel_result(kernel->write(fd, data[0].iov_base, data[0].iov_len));
+  return kernel_result(kernel->writev(fd, data.data(), static_cast<int>(data.size())));
 }
 
 }  // namespace bypass::socket

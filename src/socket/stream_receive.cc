@@ -145,7 +145,7 @@ class ReceivingMessage final : public Receiving {
 }  // namespace
 
 long stream_receive(Socket& socket, int fd, Message& message, int flags) {
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_receive(fd, message, flags);
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_read(fd, message, flags);
   if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
   message.name_length = 0;
   message.control_length = 0;

@@ -139,7 +139,7 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
     const std::optional<long> r = stream_fast_open(socket, fd, message, flags);
     if (r.has_value()) return *r;
   }
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_send(fd, message, flags);
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_write(fd, message, flags);
   if (socket.path == Path::kLocal) return local_send(socket, fd, message, flags, sigpipe);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);
