@@ -399,17 +399,29 @@ BYPASS_EXPORT(int, __sendmmsg, (int fd, mmsghdr* messages, unsigned count, int f
   return send_batch(fd, messages, count, flags);
 }
 
-// A connection that the kernel has beneath goes back to it, and then it splices.
-bool stays_ours(int fd) {
-  if (!is_tracked(fd)) return false;
+// A connection that the kernel has beneath goes back to it, and then it splices: EAGAIN while what was written before
+// is on its way there, and the call may not wait. Else nothing, 0, or that it stays ours, EINVAL.
+int why_not_spliced(int fd, socket::Transfer transfer, bool waits) {
+  if (!is_tracked(fd)) return 0;
   Use use(fd);
-  if (!use) return false;
-  socket::leave_shared_memory(*use);
-  return !socket::is_in_kernel(*use);
+  if (!use) return 0;
+  for (;;) {
+    socket::leave_shared_memory(*use, waits ? socket::Wait::kForRoom : socket::Wait::kNot);
+    if (socket::is_in_kernel(*use) || socket::has_splice(*use)) break;
+    const int problem = socket::why_not_kernel(*use, transfer);
+    if (problem != EAGAIN) return problem == 0 ? 0 : EINVAL;
+    if (transfer == socket::Transfer::kRead) return EINVAL;  // what only this process can read
+    if (!waits) return EAGAIN;
+  }
+  return socket::is_in_kernel(*use) ? 0 : EINVAL;
+}
+
+bool may_wait(int fd, unsigned splice_flags) {
+  return (splice_flags & SPLICE_F_NONBLOCK) == 0 && (real.fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
 }
 
 ssize_t send_file(int out, int in, off_t* offset, size_t count) {
-  if (stays_ours(in)) {
+  if (why_not_spliced(in, socket::Transfer::kRead, true) != 0) {
     note_escape(in, observe::Reason::kNotBuilt, "sendfile answered with EINVAL");
     errno = EINVAL;
     return -1;
@@ -458,9 +470,12 @@ std::optional<ssize_t> splice_ours(int fd, const off_t* offset, int pipe, const 
 }
 
 BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_offset, size_t length, unsigned flags)) {
-  const bool from_ours = stays_ours(in), into_ours = stays_ours(out);
+  const bool from_ours = why_not_spliced(in, socket::Transfer::kRead, true) != 0;
+  const int into = why_not_spliced(out, socket::Transfer::kWrite, may_wait(out, flags));
+  const bool into_ours = into != 0;
   if (!from_ours && !into_ours) [[likely]]
     return real.splice(in, in_offset, out, out_offset, length, flags);
+  if (into == EAGAIN) return errno = EAGAIN, -1;
   std::optional<ssize_t> r;
   if (!from_ours)
     r = splice_ours(out, out_offset, in, in_offset, SO_SNDTIMEO, [&](File& file, bool& sigpipe) {

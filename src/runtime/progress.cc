@@ -40,6 +40,7 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(40);
 constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
 /// The same where no wire waits, and while a family's wires are nobody's.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
+constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
 /// Before a process takes ports over for others: 10 ms.
@@ -233,7 +234,9 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  if (shard_.sleepers() > 0 || quiet < tick_) return sleep_for(pause);
+  if (shard_.sleepers() > 0) return sleep_for(pause);
+  // It may be about to do something else for long, while a peer waits for this end's answer.
+  if (quiet < tick_) return sleep_for(std::min(pause, kPauseWhilePolled));
   const int watch = socket::kernel_halves_descriptor();
   nap({&watch, 1}, pause);
 }

@@ -82,8 +82,9 @@ long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags,
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);
 /// Before something is done with a number that only the kernel's own socket can do (exec, SCM_RIGHTS): what of the
 /// connection lies in shared memory goes back to the kernel, and what is no connection yet never comes there. Of other
-/// objects: nothing.
-void leave_shared_memory(File& file);
+/// objects: nothing. kForRoom: where the kernel has no room for what was written, it waits, for a second at most.
+enum class Wait : bool { kNot, kForRoom };
+void leave_shared_memory(File& file, Wait wait = Wait::kForRoom);
 /// The same from a vfork child, which may do nothing with its parent's objects: the parent does it.
 void ask_to_leave_shared_memory(File& file);
 /// Whether the kernel's own socket under the number is where the bytes are.

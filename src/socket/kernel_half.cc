@@ -125,6 +125,10 @@ void doubt_kernel_half(KernelHalf& half) {
   takes.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool can_watch_kernel_halves() {
+  return the_watch_set() >= 0;
+}
+
 void watch_kernel_half(File& file, int fd) {
   KernelHalf* half = kernel_half(file);
   if (half == nullptr || half->watched || !tell_kernel(EPOLL_CTL_ADD, file, fd, watched_events(file))) return;
@@ -172,7 +176,7 @@ void number_goes(File& file, int fd) {
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
   half->number = own;
   half->owned = true;
-  tell_kernel(EPOLL_CTL_ADD, file, own, watched_events(file));
+  tell_kernel(EPOLL_CTL_ADD, file, own, watched_events(file) | (half->out ? 0U : EPOLLOUT));
 }
 
 bool watch_channel(File& file, int fd) {

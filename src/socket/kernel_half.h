@@ -44,6 +44,8 @@ struct KernelHalf {
 /// Something may have been taken there: `in` is a guess from here on. Lock held.
 void doubt_kernel_half(KernelHalf& half);
 
+/// Lock held. False: the kernel gives the process nothing to watch with (EMFILE, EPERM of a filter of system calls).
+[[nodiscard]] bool can_watch_kernel_halves();
 /// Lock held. `fd` is a number of the kernel's object. Its present readiness is heard at the next look.
 void watch_kernel_half(File& file, int fd);
 void unwatch_kernel_half(File& file);

@@ -45,6 +45,15 @@ bool is_loopback(const IpAddress& address) {
   return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 }
 
+/// Whether who waits for it would hear of the kernel's side.
+bool can_be_watched(int fd) {
+  if (can_watch_kernel_halves()) return true;
+  if (environment.record_why != nullptr)
+    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
+                           "the kernel gives it no epoll set");
+  return false;
+}
+
 }  // namespace
 
 // --- Where connections begin
@@ -66,6 +75,7 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   directory->note_client(remote->port, network);
   Guard guard(shard());
   if (socket.path != Path::kUndecided || socket.leave_asked.load()) return false;
+  if (!can_be_watched(fd)) return false;
   LocalEnd& end = end_of(socket);
   end = {};
   end.stage = Stage::kLooking;
@@ -95,7 +105,7 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
   if (!directory->has_clients(local.port, shm::network_tag(fd)) || !local_environment.may_be_local(peer))
     return nullptr;
   Guard guard(shard());
-  if (!prepare_objects(shard())) return nullptr;
+  if (!can_be_watched(fd) || !prepare_objects(shard())) return nullptr;
   Socket* const socket = objects->sockets.allocate();
   Details* const details = objects->details.allocate();
   if (socket == nullptr || details == nullptr) {
@@ -119,18 +129,44 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
 
 namespace {
 
+bool is_returning(const Socket& socket) {
+  return is_local(socket) && is_paired(socket) && end_of(socket).paths.tx() == shm::Switch::Tx::kReturning;
+}
+
+/// What is to go over the kernel from the ring goes there. Lets go of the lock for a short wait.
+void await_kernel_room(Guard& guard, Socket& socket) {
+  constexpr timespec kTry{0, 50'000'000};
+  pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
+  hold(socket);
+  guard.pause();
+  os::call(SYS_ppoll, os::address(&room), 1, os::address(&kTry), 0, 8);
+  guard.resume();
+  hold_end(socket);
+  if (LocalLink* const link = local_link(socket); link != nullptr && is_returning(socket)) pump_return(socket, *link);
+}
+
 bool may_become_local(const File& file) {
   return file.kind == FileKind::kStream && socket_of(file).path == Path::kUndecided;
 }
 
 }  // namespace
 
-void leave_shared_memory(File& file) {
+void leave_shared_memory(File& file, Wait wait) {
   if (may_become_local(file)) return file.leave_asked.store(true);
   if (!is_local(file)) return;
   Guard guard(shard());
   if (!file.alive) return;
-  local_leave(guard, socket_of(file));
+  Socket& socket = socket_of(file);
+  local_leave(guard, socket);
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  const Instant latest = shard().clock().now() + kPatience;
+  while (wait == Wait::kForRoom && is_returning(socket) && shard().clock().now() < latest) {
+    await_kernel_room(guard, socket);
+    local_leave(guard, socket);
+  }
+  // Epoll sets know it as the kernel's from here on: another process's number, or one that comes back, keeps it there
+  // when this one is closed.
+  if (socket.alive && socket.path == Path::kLocal) (void)local_give_up(guard, socket);
   end_if_unused(guard, file);  // closed while it let go of the lock
 }
 
@@ -159,7 +195,8 @@ int why_not_kernel(File& file, Transfer transfer) {
   if (path == Path::kBypass || path == Path::kDual) return ENOSYS;
   if (path != Path::kLocal || is_in_kernel(file)) return 0;
   const shm::Switch& paths = end_of(socket_of(file)).paths;
-  const bool is_kernels = transfer == Transfer::kRead ? paths.has_stopped_reading() : paths.has_stopped_writing();
+  const bool reads = transfer == Transfer::kRead;
+  const bool is_kernels = reads ? paths.has_stopped_reading() && !paths.is_skipping() : paths.has_stopped_writing();
   return is_kernels ? 0 : EAGAIN;
 }
 
@@ -236,6 +273,11 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   if (link == nullptr) return;
   watch_kernel_half(socket, fd);
   if (!has_kernel_half(socket)) return drop_local_link(*link);
+  if (!may_pass_messages()) {
+    drop_local_link(*link);
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, end.client, "the process may not call sendmsg() and recvmsg()");
+  }
   if (local_environment.need_progress != nullptr && !local_environment.need_progress()) {
     drop_local_link(*link);
     end.stage = Stage::kOver;
@@ -340,11 +382,13 @@ void local_tick(Guard& guard) {
     Socket& socket = *link.socket;
     local_answer(guard, socket);
     end_if_unused(guard, socket);
-    if (!socket.alive) return;
+    if (!socket.alive || local_link(socket) != &link) return;  // it let go of the lock
     const Stage stage = end_of(socket).stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage != Stage::kPaired) return;
     note_ring_traffic(end_of(socket), link, now);
+    // Who asked the kernel to tell of room may be another process, or may have had another number.
+    if (end_of(socket).paths.tx() == shm::Switch::Tx::kReturning) pump_return(socket, link);
     relieve_full_ring(socket, link, now);
   });
 }
@@ -353,41 +397,56 @@ void local_tick(Guard& guard) {
 
 namespace {
 
-/// What the peer wants back goes before the end. Bounded: a peer that asks and does not read loses it.
+/// What the peer wants back goes before the end. Bounded: a peer that asks and does not read has the connection reset.
 void give_back(Socket& socket, LocalLink& link) {
-  constexpr int kTries = 10, kTry = 100;  // ms
-  for (int i = 0; i < kTries && end_of(socket).paths.tx() == shm::Switch::Tx::kReturning; i++) {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  constexpr timespec kTry{0, 100'000'000};
+  const auto returns = [&] { return end_of(socket).paths.tx() == shm::Switch::Tx::kReturning; };
+  const int number = kernel_half_state(socket).number;
+  for (const Instant latest = shard().clock().now() + kPatience; returns() && shard().clock().now() < latest;) {
     pump_return(socket, link);
-    pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
-    const timespec patience{0, kTry * 1'000'000};
-    if (end_of(socket).paths.tx() == shm::Switch::Tx::kReturning)
-      os::call(SYS_ppoll, os::address(&room), 1, os::address(&patience), 0, 8);
+    pollfd room{number, POLLOUT, 0};
+    if (returns()) os::call(SYS_ppoll, os::address(&room), 1, os::address(&kTry), 0, 8);
   }
+  const struct linger now { .l_onoff = 1, .l_linger = 0 };
+  if (returns() && number >= 0) kernel->setsockopt(number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
-/// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's.
-void reset_if_unread(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  const bool unread = end.consumer.peek(link.in).size() != 0;
+/// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's. True: it will.
+bool reset_if_unread(Socket& socket, LocalLink& link) {
+  const bool unread = end_of(socket).consumer.peek(link.in).size() != 0;
   const struct linger now { .l_onoff = 1, .l_linger = 0 };
   const KernelHalf& half = kernel_half_state(socket);
   if (unread && half.number >= 0) kernel->setsockopt(half.number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  return unread;
+}
+
+/// A writer that does not look at its kernel's side hears that nothing is read any more. What it has written since goes
+/// there to be answered, but where a reset comes: that is the program's to hear of.
+void say_end(const Socket& socket, LocalLink& link, bool resets) {
+  say_shut(link);
+  const LocalEnd& end = end_of(socket);
+  if (end.peer_gone || end.paths.is_ending() || end.paths.has_stopped_reading()) return;
+  if (shm::claim_stop(link.in, end.paths.resumes_heard()) && !resets)
+    (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());  // or else it hears the channel's end
+}
+
+/// Of one that is paired. What it has to say may end that.
+void end_paired(Socket& socket, LocalLink& link) {
+  hear_channel(socket, link);
+  if (!is_paired(socket)) return;
+  return_ring_before_end(socket, link);
+  const bool resets = reset_if_unread(socket, link);
+  give_back(socket, link);
+  say_end(socket, link, resets);
 }
 
 }  // namespace
 
 void local_end(Guard& guard, Socket& socket) {
   local_answer(guard, socket);
-  LocalLink* link = local_link(socket);
-  if (link != nullptr && end_of(socket).stage == Stage::kPaired) {
-    hear_channel(socket, *link);
-    if (is_paired(socket)) give_back(socket, *link);
-    if (is_paired(socket)) {
-      reset_if_unread(socket, *link);
-      say_shut(*link);
-    }
-  }
-  if (link != nullptr) end_local_link(socket, *link);
+  if (LocalLink* const link = local_link(socket); link != nullptr && is_paired(socket)) end_paired(socket, *link);
+  if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
 }
 
 void local_forget(Socket& socket) {
@@ -412,7 +471,8 @@ bool local_wants_tick(const Guard&) {
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = end_of(*link.socket);
     const bool leaves = link.socket->leave_asked.load(std::memory_order_relaxed) || shared_memory_ended.load();
-    wants = wants || end.wants_room || leaves || end.stage == Stage::kPairing;
+    const bool returns = end.stage == Stage::kPaired && end.paths.tx() == shm::Switch::Tx::kReturning;
+    wants = wants || end.wants_room || leaves || returns || end.stage == Stage::kPairing;
   });
   return wants;
 }

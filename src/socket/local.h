@@ -36,7 +36,6 @@ struct LocalEnd {
   bool may_cut = false;       // the other end is paired, too: what lies in the ring will be read
   bool cut_heard = false;     // cut_at waits for reads that are under way
   bool stop_heard = false;    // stop_at waits for a write that is under way
-  bool leave_heard = false;   // the peer goes back for good: STOP waits for a read that is under way
   bool resume_heard = false;  // resume_at waits for a read that is under way
   bool wants_room = false;    // a writer found the ring full
   bool peer_gone = false;     // nobody writes or reads at the other end of the ring

@@ -25,8 +25,7 @@ constexpr int kLooks = 32;
 [[gnu::always_inline]] inline LocalLink* usual_link(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
   const LocalEnd& end = end_of(socket);
-  const bool heard =
-      end.cut_heard || end.stop_heard || end.leave_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
+  const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
   if (end.stage != Stage::kPaired || heard || socket.pending_error != 0 || shard().sleepers() != 0) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
   if (is_shared(socket)) return nullptr;
@@ -102,7 +101,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
-  if (!is_kernel_well(*link)) return kNotSo;  // it knows what to say
+  if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return kNotSo;

@@ -18,7 +18,7 @@ Carried carried_by_ring(const LocalEnd& end, const LocalLink* link) {
   const bool has_all = link == nullptr || end.stage != LocalEnd::Stage::kPaired || end.paths.has_stopped_reading();
   const std::uint64_t received =
       has_all ? end.consumer.consumed() : link->in.peer->produced.load(std::memory_order_relaxed);
-  return {end.producer.produced() - end.paths.returned(), received};
+  return {end.producer.produced() - end.paths.returned(), received - end.paths.twice()};
 }
 
 std::uint32_t milliseconds_since(Instant then, Instant now) {

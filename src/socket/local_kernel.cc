@@ -1,6 +1,7 @@
 #include "socket/local_kernel.h"
 
 #include <asm/ioctls.h>
+#include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -102,6 +103,19 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
     const std::uint64_t fin = has_counted_fin(state) ? 1 : 0;
     return KernelRead{after->tcpi_bytes_received - fin - static_cast<std::uint64_t>(unread)};
   }
+}
+
+// What the buffer counts is the memory that holds the bytes: at most twice as much (sock(7), SO_SNDBUF).
+bool has_kernel_room(int fd, std::uint64_t bytes) {
+  std::array<std::uint32_t, SK_MEMINFO_VARS> info{};
+  socklen_t length = sizeof info;
+  const long r = os::call(SYS_getsockopt, fd, SOL_SOCKET, SO_MEMINFO, os::address(info.data()), os::address(&length));
+  if (r != 0 || length < (SK_MEMINFO_WMEM_QUEUED + 1) * sizeof info[0]) return false;
+  return info[SK_MEMINFO_WMEM_QUEUED] + 2 * bytes <= info[SK_MEMINFO_SNDBUF];
+}
+
+bool may_pass_messages() {
+  return os::call(SYS_recvmsg, -1, 0, 0) == -EBADF && os::call(SYS_sendmsg, -1, 0, 0) == -EBADF;
 }
 
 bool has_io_uring() {

@@ -17,6 +17,12 @@ struct KernelRead {
 /// What was read from it. No other thread may be reading.
 std::optional<KernelRead> kernel_bytes_read(int fd);
 
+/// Whether a send of so many bytes is taken whole without waiting, as far as can be told.
+bool has_kernel_room(int fd, std::uint64_t bytes);
+
+/// Whether no filter of system calls (seccomp(2)) forbids what descriptors are passed with.
+bool may_pass_messages();
+
 /// Whether this process has an io_uring mapped.
 bool has_io_uring();
 

@@ -1,13 +1,16 @@
 #include "socket/local_path.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/time.h>
 
 #include <array>
 #include <cerrno>
 
 #include "fastpath/shm/message.h"
+#include "fastpath/shm/segment.h"
 #include "observe/reasons.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
@@ -87,6 +90,15 @@ void reset_in_kernel(int number) {
   kernel->shutdown(number, SHUT_RDWR);
 }
 
+// As the peer's kernel resets a connection: what has come before is still read.
+void reset_behind_bytes(Socket& socket) {
+  const int number = kernel_number(socket);
+  int there = 0;
+  if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&there)) != 0 || there == 0) return reset_in_kernel(number);
+  socket.pending_error = ECONNRESET;
+  kernel->shutdown(number, SHUT_WR);
+}
+
 }  // namespace
 
 void break_link(Socket& socket, const char* what) {
@@ -94,7 +106,7 @@ void break_link(Socket& socket, const char* what) {
   if (environment.record_why != nullptr)
     environment.record_why(kernel_number(socket), static_cast<unsigned>(observe::Reason::kSharedMemoryLost), what);
   if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
-  end.paths.stop_writing();
+  end.paths.abandon_writing();
   end.paths.stop_reading();
   end.stage = Stage::kOver;
   reset_in_kernel(kernel_number(socket));
@@ -112,7 +124,7 @@ void on_gone(Socket& socket, LocalLink& link) {
   // read.
   const bool unread = end.paths.tx() == Tx::kRing && !end.stop_heard &&
                       link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
-  if (unread) reset_in_kernel(kernel_number(socket));
+  if (unread) reset_behind_bytes(socket);
   unwatch_channel(link.watched_fd);
   link.watched = false;
   link.channel.close();
@@ -138,9 +150,6 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
     case shm::SwitchKind::kStop:
       end.stop_heard = true;
       end.stop_at = message.count;
-      break;
-    case shm::SwitchKind::kLeave:
-      end.leave_heard = true;
       break;
   }
 }
@@ -214,12 +223,19 @@ namespace {
 // and the direction stays with the kernel.
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  if (end.paths.is_stopping_reading()) return;  // it crossed STOP
   const auto read = kernel_bytes_read(kernel_number(socket));
   if (read.has_value() && read->error != 0) socket.pending_error = static_cast<std::uint8_t>(read->error);
   constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
   if (!read.has_value() || end.cut_at - read->bytes > kMostQueued) {
+    if (!shm::claim_stop(link.in, end.paths.resumes_heard())) {
+      // RESUME comes, and with it all that the ring has.
+      constexpr std::uint64_t kUntilThen = ~std::uint64_t{0} >> 1;
+      if (!end.paths.on_cut(kUntilThen)) break_link(socket, "CUT out of turn");
+      return;
+    }
     // Where the peer cannot send it again, what lies in the ring is lost, and the program is to know.
-    if (!shm::claim_stop(link.in) || !say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
+    if (!say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
       return break_link(socket, "what it had put there could not be asked for again");
     end.paths.stop_reading();
   } else if (!end.paths.on_cut(end.cut_at - read->bytes)) {
@@ -227,12 +243,38 @@ void act_on_cut(Socket& socket, LocalLink& link) {
   }
 }
 
-}  // namespace
-
-namespace {
+// What is behind it in the ring, the peer sends again.
+bool act_on_resume(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
+  if (end.consumer.broken() != shm::Refusal::kNone) return false;
+  const std::uint64_t read = end.consumer.consumed();
+  return end.paths.on_resume(end.resume_at, read, read + unread, link.in.size);
+}
 
 bool is_being_read(const Socket& socket) {
   return socket.has(kReading) || kernel_half_state(socket).taking != 0;
+}
+
+// What was read from the ring already comes a second time.
+void skip_returned(Socket& socket) {
+  LocalEnd& end = end_of(socket);
+  KernelHalf* const half = kernel_half(socket);
+  while (half != nullptr && end.paths.is_skipping()) {
+    half->in = half->error = false;
+    const auto most = static_cast<long>(std::min(end.paths.to_skip(), shm::kMostRing));
+    const long r = os::call(SYS_recvfrom, half->number, 0, most, MSG_TRUNC | MSG_DONTWAIT, 0, 0);
+    if (r == -EAGAIN) return;
+    half->in = half->watched;
+    doubt_kernel_half(*half);
+    if (r > 0) {
+      end.paths.on_skipped(static_cast<std::uint64_t>(r));
+      note_read_from_kernel(socket, static_cast<std::uint64_t>(r));
+      continue;
+    }
+    if (r < 0) socket.pending_error = static_cast<std::uint8_t>(-r);
+    end.paths.skip_none();
+  }
 }
 
 // CUT and RESUME take turns: of each at most one waits, and the one that was said first is due when the direction lies
@@ -244,70 +286,61 @@ void settle_reading(Socket& socket, LocalLink& link) {
     const bool in_ring = end.paths.rx() == Rx::kRing || end.paths.is_bounded();
     if (in_ring && !end.paths.is_ending() && end.resume_heard) {
       end.resume_heard = false;
-      if (!end.paths.on_resume(end.resume_at, end.consumer, link.in.size))
-        return break_link(socket, "RESUME out of turn");
+      if (!act_on_resume(socket, link)) return break_link(socket, "RESUME out of turn");
     } else if (!in_ring && end.cut_heard) {
       end.cut_heard = false;
       act_on_cut(socket, link);
       if (!is_paired(socket)) return;
     } else {
-      return;
+      break;
     }
     signal(socket, kIn);
   }
-}
-
-// What is read from now on comes over the kernel. False: this process must read it from where it lies.
-bool stop_reading(LocalEnd& end, LocalLink& link) {
-  if (end.paths.has_stopped_reading()) return true;
-  const bool first = shm::claim_stop(link.in);
-  const bool unread = end.consumer.peek(link.in).size() != 0;
-  // What lies in the ring before bytes that went over the kernel already cannot follow them there.
-  const bool ending = !first || end.paths.is_ending() || end.resume_heard;
-  const bool can_ask =
-      !end.peer_gone && !(unread && ending) && say(link, shm::SwitchKind::kStop, end.consumer.consumed());
-  if (!can_ask && unread) return false;  // nobody can send it again
-  end.paths.stop_reading();
-  return true;
+  if (!end.paths.is_skipping()) return;
+  skip_returned(socket);
+  if (!end.paths.is_skipping()) signal(socket, kIn);
 }
 
 }  // namespace
 
 void settle(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if ((end.cut_heard || end.resume_heard || end.paths.is_ending()) && !is_being_read(socket))
-    settle_reading(socket, link);
+  const bool due = end.cut_heard || end.resume_heard || end.paths.is_ending() || end.paths.is_skipping();
+  if (due && !is_being_read(socket)) settle_reading(socket, link);
   if (!is_paired(socket)) return;
   if (end.stop_heard && !socket.has(kWriting)) {
     end.stop_heard = false;
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
   }
-  if (end.leave_heard && !is_being_read(socket)) {
-    end.leave_heard = false;
-    // What lies in the ring is to follow over the kernel: a reader that leaves, too, could not take it along.
-    if (stop_reading(end, link)) signal(socket, kIn);
-  }
   // One that left said STOP before: what it wants back goes over the kernel all the same.
-  if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.stop_writing();
+  if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.abandon_writing();
 }
 
 bool end_of_ring_read(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  const std::uint64_t drop = end.paths.to_drop();
   if (!end.paths.on_read_from_ring(end.consumer)) return false;
-  (void)say(link, shm::SwitchKind::kOpen);
+  if (end.consumer.consume(link.in, drop)) link.channel.wake();
+  if (!end.paths.is_stopping_reading() && !end.paths.is_returning()) (void)say(link, shm::SwitchKind::kOpen);
   return true;
+}
+
+void note_read_from_kernel(Socket& socket, std::uint64_t bytes) {
+  LocalEnd& end = end_of(socket);
+  const bool returning = end.paths.is_returning();
+  end.paths.on_read_from_kernel(bytes);
+  if (!returning || end.paths.is_returning()) return;
+  if (LocalLink* const link = local_link(socket)) (void)say(*link, shm::SwitchKind::kOpen);
 }
 
 bool try_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
-  // After a RESUME: only once the reader has come to it.
   if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
   const auto written = kernel_bytes_written(kernel_number(socket));
   if (!written.has_value()) return false;
-  shm::end_resume(link.out);
   if (!say(link, shm::SwitchKind::kCut, *written)) return false;
   end.paths.cut();
   return true;
@@ -321,7 +354,8 @@ void pump_return(Socket& socket, LocalLink& link) {
     const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
                                static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket, kernel_number(socket));
-    // A connection that takes nothing any more says why at the next call.
+    // A connection that takes nothing any more says why at the next call: what it says once, it has said.
+    if (sent < 0 && sent != -EPIPE) socket.pending_error = static_cast<std::uint8_t>(-sent);
     end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
   }
   if (end.fin_waits) {
@@ -353,38 +387,109 @@ namespace {
 void give_way(Guard& guard, Socket& socket) {
   hold(socket);
   guard.pause();
+  // The other end may be this process's, too.
+  look_at_kernel_halves(shard().clock().now(), true);
   sched_yield();
   guard.resume();
   hold_end(socket);
 }
 
-// What is written from now on goes over the kernel. What is unread in the ring follows, if the peer's process gets to
-// it soon; else it stays there for it. False: the link is broken.
+// How long another end, whose progress thread may look 150 ms later, is waited for.
+constexpr Duration kPatience = std::chrono::seconds(1);
+
+// Whether the link is there and says what it said, after the lock was let go of.
+bool has_link(const Socket& socket, const LocalLink& link) {
+  return is_paired(socket) && local_link(socket) == &link;
+}
+
+// Until no thread copies to or from the rings. False: the link is gone, or will not come to rest.
+bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
+  while (socket.has(kReading | kWriting)) {
+    if (shard().ended()) return false;  // the thread that copies has been stopped
+    give_way(guard, socket);
+    if (!has_link(socket, link)) return false;
+  }
+  return true;
+}
+
+// What is written from now on goes over the kernel, behind what is unread in the ring. False: the link is broken.
 bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
-  // Its progress thread looks every 150 ms at the latest.
-  constexpr Duration kPatience = std::chrono::seconds(1), kForStop = std::chrono::milliseconds(500);
   LocalEnd& end = end_of(socket);
-  const Instant began = shard().clock().now(), latest = began + kPatience;
-  bool asked = false;
+  const Instant latest = shard().clock().now() + kPatience;
   for (;;) {
+    if (!wait_for_copies(guard, socket, link)) return false;
     hear_channel(socket, link);
-    if (!is_paired(socket)) return false;
-    if (end.paths.tx() != Tx::kRing) break;
-    const bool unread = link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
-    const bool in_time = shard().clock().now() < began + kForStop;
-    if (unread && in_time && !end.peer_gone && (asked || say(link, shm::SwitchKind::kLeave))) {
-      asked = true;
-    } else if (shm::claim_resume(link.out)) {
-      (void)say(link, shm::SwitchKind::kResume, end.producer.produced());
-      break;
-    }
-    // STOP comes: the peer is about to say it.
+    if (!has_link(socket, link)) return false;
+    if (end.paths.tx() != Tx::kRing || return_ring(socket, link)) break;
     if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
     give_way(guard, socket);
-    if (!is_paired(socket)) return false;
+    if (!has_link(socket, link)) return false;
   }
-  if (end.paths.tx() != Tx::kReturning) end.paths.stop_writing();
+  end.paths.stop_writing();
   return true;
+}
+
+// STOP, unless a RESUME is to be heard first.
+enum class Asked : std::uint8_t { kYes, kNotYet, kCannot };
+
+Asked ask_to_stop(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const bool unread = end.consumer.peek(link.in).size() != 0;
+  if (end.paths.is_ending() || end.peer_gone) return unread ? Asked::kCannot : Asked::kYes;
+  if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return Asked::kNotYet;
+  if (say(link, shm::SwitchKind::kStop, end.consumer.consumed())) return Asked::kYes;
+  shm::take_back_stop(link.in);
+  return Asked::kNotYet;
+}
+
+// What was readable stays so: the bytes that the peer was asked for are there before it goes on, as many of them as
+// there is room for.
+void await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
+  // Its progress thread looks 150 ms later at the latest.
+  constexpr Duration kForThem = std::chrono::milliseconds(300), kNoMoreComes = std::chrono::milliseconds(2);
+  const auto unread = [&] {
+    int there = 0;
+    return os::call(SYS_ioctl, kernel_number(socket), SIOCINQ, os::address(&there)) == 0 ? there : 0;
+  };
+  const int before = unread();
+  int there = before;
+  Instant now = shard().clock().now(), grown = now;
+  const Instant latest = now + kForThem;
+  while (now < latest && static_cast<std::uint64_t>(there - before) < bytes) {
+    if (there != before && now - grown >= kNoMoreComes) return;
+    give_way(guard, socket);
+    if (!has_link(socket, link)) return;
+    now = shard().clock().now();
+    if (const int next = unread(); next != there) there = next, grown = now;
+  }
+}
+
+// What is read from now on comes over the kernel, from its next byte on. False: this process must read it from where it
+// lies, for nobody can send it again.
+bool stop_reading(Guard& guard, Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const Instant latest = shard().clock().now() + kPatience;
+  for (;;) {
+    if (!wait_for_copies(guard, socket, link)) return false;
+    hear_channel(socket, link);
+    if (is_paired(socket)) settle(socket, link);
+    if (!has_link(socket, link)) return false;
+    if (!end.paths.has_stopped_reading()) {
+      const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
+      const Asked asked = ask_to_stop(socket, link);
+      if (asked == Asked::kCannot) return false;
+      if (asked == Asked::kYes) {
+        end.paths.stop_reading();
+        await_returned(guard, socket, link, unread);
+        if (!has_link(socket, link)) return false;
+        continue;
+      }
+    }
+    if (end.paths.has_stopped_reading() && !end.paths.is_skipping()) return true;
+    if (shard().clock().now() >= latest) return false;
+    give_way(guard, socket);
+    if (!has_link(socket, link)) return false;
+  }
 }
 
 }  // namespace
@@ -392,24 +497,57 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
 void local_leave(Guard& guard, Socket& socket) {
   LocalEnd& end = end_of(socket);
   if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
-  while (socket.has(kReading | kWriting)) {
-    if (shard().ended()) return;  // the thread that copies has been stopped
-    give_way(guard, socket);
-  }
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
-    if (!stop_writing(guard, socket, *link) || !stop_reading(end, *link)) return;
-    if (end.paths.tx() == Tx::kReturning) return;
+    if (!stop_writing(guard, socket, *link) || !stop_reading(guard, socket, *link)) return;
+    if (end.paths.tx() == Tx::kReturning) return;  // before others can write there
   }
-  if (link != nullptr) drop_local_link(*link);
+  if (link != nullptr) end_local_link(socket, *link);
   end.stage = Stage::kOver;
   signal_idle(socket);
+}
+
+namespace {
+
+// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
+std::uint64_t returnable(Socket& socket, LocalLink& link) {
+  shm::Producer& producer = end_of(socket).producer;
+  const std::uint64_t unread = link.out.size - producer.room(link.out, link.out.size).size();
+  if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
+  return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
+}
+
+}  // namespace
+
+bool return_ring(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.stop_heard) return false;
+  if (end.peer_gone) return end.paths.abandon_writing(), true;
+  const std::uint64_t at = end.producer.produced() - returnable(socket, link);
+  if (end.producer.broken() != shm::Refusal::kNone) return false;
+  const std::uint32_t said = end.paths.resumes_said();
+  if (!shm::claim_resume(link.out, said)) return false;
+  if (!say(link, shm::SwitchKind::kResume, at)) {
+    shm::take_back_resume(link.out, said);
+    return false;
+  }
+  end.paths.resume(at, end.producer);
+  end.may_cut = false;  // before OPEN
+  end.wants_room = false;
+  pump_return(socket, link);
+  return true;
+}
+
+void return_ring_before_end(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.paths.tx() != Tx::kRing || end.peer_gone || end.stop_heard || socket.has(kWriting)) return;
+  if (returnable(socket, link) != 0) (void)return_ring(socket, link);
 }
 
 // The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
 // anybody reads.
 void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
-  constexpr Duration kPatience = std::chrono::milliseconds(10);
+  constexpr Duration kForReader = std::chrono::milliseconds(10);
   LocalEnd& end = end_of(socket);
   const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
   const bool waits = end.wants_room && end.paths.tx() == Tx::kRing && !socket.has(kWriting);
@@ -418,13 +556,8 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
     link.stuck_at = consumed;
     return;
   }
-  if (now - link.stuck_since < kPatience || !shm::claim_resume(link.out)) return;
-  if (!say(link, shm::SwitchKind::kResume, end.producer.produced())) return shm::end_resume(link.out);
-  end.paths.resume();
-  // An empty ring does not tell that RESUME was heard: bytes put there now would come before the kernel's.
-  end.may_cut = false;
-  end.wants_room = false;
-  signal(socket, kOut);
+  // Without room there, the ring holds more than the program would have without us.
+  if (now - link.stuck_since >= kForReader && returnable(socket, link) != 0) (void)return_ring(socket, link);
 }
 
 // --- The rings

@@ -42,13 +42,20 @@ inline void say_shut(LocalLink& link) {
 bool hear_channel(Socket& socket, LocalLink& link);
 /// Acts on what was heard and could not be acted on at once.
 void settle(Socket& socket, LocalLink& link);
-/// Whether what the ring had before a RESUME is read, and the kernel's connection goes on. The peer hears that it may
-/// CUT.
+/// Whether the ring has been read to where the kernel's connection goes on. The peer hears when it may CUT again.
 bool end_of_ring_read(Socket& socket, LocalLink& link);
+/// So many bytes more were read from the kernel's connection. As above.
+void note_read_from_kernel(Socket& socket, std::uint64_t bytes);
 /// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there.
 bool try_cut(Socket& socket, LocalLink& link);
-/// What the peer wants back from the ring goes over the kernel, as far as there is room.
+/// What is to go over the kernel from the ring goes there, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
+/// Takes a direction that lies in its ring back to the kernel: RESUME, and what the peer has not read of the ring, if
+/// the kernel has room for it. False: the peer is about to say STOP, or cannot be told; try again.
+bool return_ring(Socket& socket, LocalLink& link);
+/// The same before the kernel is told that nothing more is written, so that whoever has the other end then finds all in
+/// the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
+void return_ring_before_end(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
 void end_local_link(const Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.

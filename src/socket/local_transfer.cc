@@ -83,11 +83,13 @@ bool kernel_is_at_mark(int number) {
 // With both halves shut the kernel answers what still comes with RST; so it has to come there.
 void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.paths.rx() != Rx::kRing || end.peer_gone) return;
-  if (end.paths.is_ending() || end.resume_heard || !shm::claim_stop(link.in)) return;
+  if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.peer_gone) return;
+  if (end.paths.is_ending() || end.paths.has_stopped_reading() || end.paths.is_bounded() || end.resume_heard) return;
+  if (end.paths.rx() == Rx::kKernel && end.consumer.peek(link.in).size() != 0) return;  // CUT is on its way
+  if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return;
   // What the ring has by now came before, and is still read.
-  const std::uint64_t all = end.consumer.consumed() + end.consumer.peek(link.in).size();
-  (void)say(link, shm::SwitchKind::kStop, all);
+  const std::uint64_t all = end.consumer.consumed() + end.consumer.peek(link.in, link.in.size).size();
+  if (!say(link, shm::SwitchKind::kStop, all)) return shm::take_back_stop(link.in);
   all == end.consumer.consumed() ? end.paths.stop_reading() : end.paths.stop_reading_behind(all);
 }
 
@@ -168,6 +170,7 @@ long LocalReceiving::step(Guard& guard) {
   if (link == nullptr) return failure(Error::kReset);  // the process that had it mapped is gone
   settle(socket_, *link);
   if (!is_paired(socket_)) return kChanged;
+  if (end().paths.is_skipping()) return again();  // of the kernel's, its first bytes are still on their way
   return end().paths.rx() == Rx::kRing ? take_from_ring(guard, *link) : take_from_kernel(guard);
 }
 
@@ -212,6 +215,7 @@ std::size_t LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::b
 long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   LocalEnd& e = end();
   if (end_of_ring_read(socket_, link)) return kChanged;
+  if (e.resume_heard) return again();  // another thread asks the kernel, and signals
   leave_if_shut(socket_, link);
   if (e.paths.rx() != Rx::kRing) return kChanged;
   if (is_enough()) return static_cast<long>(done_);
@@ -242,7 +246,8 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
 long LocalReceiving::take_from_kernel(Guard& guard) {
   if (socket_.pending_error != 0) {
     if (goes_elsewhere(kAgain)) return kChanged;
-    return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
+    const bool behind_bytes = total_ != done_ && look_in_kernel() > 0;
+    if (!behind_bytes) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   }
   if (asked_ && !kernel_has_news()) return again();
   if (done_ != 0 && is_at_urgent_mark()) return static_cast<long>(done_);
@@ -356,7 +361,7 @@ long LocalReceiving::ask(Guard& guard, std::size_t most) {
   }
   if (r > 0) {
     done_ += static_cast<std::size_t>(r);
-    if (!peeks()) end().paths.on_read_from_kernel(static_cast<std::uint64_t>(r));
+    if (!peeks()) note_read_from_kernel(socket_, static_cast<std::uint64_t>(r));
   }
   return r;
 }
@@ -396,6 +401,8 @@ long LocalSending::attempt(Guard& guard) {
     wait_for_copy(guard, kWriting);
     LocalLink* const link = local_link(socket_);
     if (link == nullptr || end().stage != Stage::kPaired) return kChanged;
+    if (shm::is_reader_stopping(link->out)) hear_channel(socket_, *link);
+    if (!is_paired(socket_)) return kChanged;
     settle(socket_, *link);
     if (!is_paired(socket_) || end().paths.tx() == Tx::kKernel) return kChanged;
     if (end().paths.tx() == Tx::kReturning) {
@@ -569,7 +576,7 @@ long local_receive(Socket& socket, int fd, Message& message, int flags) {
     }
   }
   if (in_kernel.has_value()) {
-    const long r = kernel_receive(fd, message, flags);
+    const long r = kernel_read(fd, message, flags);
     if (!has_kernel_half(socket)) return r;
     const Guard guard(shard());
     if (KernelHalf* const half = kernel_half(socket); half != nullptr && half->watched) doubt_kernel_half(*half);
@@ -591,11 +598,11 @@ long local_send(Socket& socket, int fd, const Message& message, int flags, bool&
   }
   const auto make = [&](std::size_t done) { return SendingBytes(socket, message.data, done); };
   const auto in_kernel = [&](std::size_t done) -> long {
-    if (done == 0) return kernel_send(fd, message, flags);
+    if (done == 0) return kernel_write(fd, message, flags);
     const Rest rest(message.data, done, ~std::size_t{0});
     Message left = message;
     left.data = rest.parts();
-    return kernel_send(fd, left, flags);
+    return kernel_write(fd, left, flags);
   };
   return send_either_way(socket, fd, flags, make, in_kernel);
 }
@@ -611,11 +618,13 @@ long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size
   return send_either_way(socket, fd, 0, make, in_kernel);
 }
 
-// What the peer wants back goes first.
+// What goes back to the kernel goes first.
 long local_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);
-  if (LocalLink* const early = end.stage == Stage::kPaired ? local_link(socket) : nullptr) hear_channel(socket, *early);
+  const auto paired = [&] { return end.stage == Stage::kPaired ? local_link(socket) : nullptr; };
+  if (LocalLink* const link = paired()) hear_channel(socket, *link);
+  if (LocalLink* const link = paired(); link != nullptr && how != SHUT_RD) return_ring_before_end(socket, *link);
   if (how != SHUT_RD) socket.set(kShutSend);
   if (how != SHUT_WR) socket.set(kShutReceive);
   if (how != SHUT_RD && end.stage == Stage::kPaired && end.paths.tx() == Tx::kReturning) {
@@ -623,7 +632,7 @@ long local_shutdown(Socket& socket, int fd, int how) {
     if (how == SHUT_WR) return 0;
     how = SHUT_RD;
   }
-  LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
+  LocalLink* const link = paired();
   if (link != nullptr && how != SHUT_RD) say_shut(*link);
   const long r = kernel_result(kernel->shutdown(fd, how));
   if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
@@ -633,8 +642,22 @@ long local_shutdown(Socket& socket, int fd, int how) {
 
 namespace {
 
+/// Acts on what the peer has said; `hears`: also on what has come by now. Null: no memory, or none any more.
+LocalLink* settled_link(Socket& socket, bool hears) {
+  const auto paired = [&] { return is_paired(socket) ? local_link(socket) : nullptr; };
+  if (LocalLink* const link = paired(); link != nullptr && hears) hear_channel(socket, *link);
+  if (LocalLink* const link = paired()) settle(socket, *link);
+  return paired();
+}
+
+bool kernel_has_news(const Socket& socket) {
+  const KernelHalf& half = kernel_half_state(socket);
+  return half.in || half.error || half.hung_up;
+}
+
 std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
-  return std::min(link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), link.in.size);
+  const std::uint64_t there = link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed();
+  return end.paths.from_ring(std::min(there, link.in.size), end.consumer);
 }
 
 // Of what the kernel is to carry before the ring, some is still on its way there: the ring's cannot be read yet.
@@ -656,15 +679,14 @@ bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
 }  // namespace
 
 std::optional<long> local_readable(Socket& socket, int fd) {
-  int in_kernel = 0;
-  if (os::call(SYS_ioctl, fd, SIOCINQ, os::address(&in_kernel)) != 0) return std::nullopt;
   Guard guard(shard());
-  LocalLink* const link = local_link(socket);
   LocalEnd& end = end_of(socket);
-  if (link == nullptr || end.stage != Stage::kPaired) return std::nullopt;
-  if (end.paths.rx() == Rx::kKernel) hear_channel(socket, *link);
-  settle(socket, *link);
-  if (!is_paired(socket) || (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded())) return std::nullopt;
+  LocalLink* const link = settled_link(socket, kernel_has_news(socket) || end.paths.rx() == Rx::kKernel);
+  if (link == nullptr) return std::nullopt;
+  if (end.paths.is_skipping()) return 0;
+  int in_kernel = 0;
+  if (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded()) return std::nullopt;
+  if (os::call(SYS_ioctl, fd, SIOCINQ, os::address(&in_kernel)) != 0) return std::nullopt;
   if (is_gap_before_ring(end, in_kernel)) return in_kernel;
   const auto in_ring = static_cast<long>(unread_in_ring(end, *link));
   const bool to_the_ring = end.paths.rx() == Rx::kRing && in_ring != 0 && kernel_is_at_mark(fd);
@@ -687,10 +709,9 @@ std::uint32_t local_bits(const Socket& constant) {
   LocalEnd& end = end_of(socket);
   KernelHalf* const half = kernel_half(socket);
   if (half == nullptr || !half->watched) return 0;
-  LocalLink* const link = end.stage == Stage::kPaired ? local_link(socket) : nullptr;
-  if (link != nullptr) settle(socket, *link);
-  const bool reads_ring = link != nullptr && is_paired(socket) && end.paths.rx() == Rx::kRing;
-  const bool writes_ring = link != nullptr && is_paired(socket) && end.paths.tx() != Tx::kKernel;
+  LocalLink* const link = settled_link(socket, end.paths.rx() == Rx::kRing && kernel_has_news(socket));
+  const bool reads_ring = link != nullptr && end.paths.rx() == Rx::kRing;
+  const bool writes_ring = link != nullptr && end.paths.tx() != Tx::kKernel;
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
   // An end whose edge may not have been heard yet.
   const bool shut = socket.has(kShutReceive | kShutSend) || (reads_ring && is_peer_shut(*link));
@@ -700,7 +721,7 @@ std::uint32_t local_bits(const Socket& constant) {
     half->error = (now & POLLERR) != 0;
     half->hung_up = (now & POLLHUP) != 0;
     bits |= now & (POLLRDHUP | POLLHUP | POLLERR | POLLPRI);
-    if (half->in) bits |= kIn;
+    if (half->in && (link == nullptr || !end.paths.is_skipping())) bits |= kIn;
     const bool ended = (now & (POLLHUP | POLLERR)) != 0 || socket.has(kShutSend);
     if ((now & POLLOUT) != 0 && (!writes_ring || ended)) bits |= kOut;
     if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket, half->number);

@@ -204,6 +204,21 @@ def aborts(side):
 
 
 @same
+def sends_after_the_peers_end(side):
+    """The first one is answered with a reset, and the next is told of it."""
+    result = []
+    server, client = Agent(side, "server"), Agent(side, "client")
+    for end in ("s.shutdown(socket.SHUT_RDWR)", "s.shutdown(socket.SHUT_RD); s.shutdown(socket.SHUT_WR)", "s.close()"):
+        for one, other in ((server, client), (client, server)) * 8:
+            connected(server, client)
+            one(end)
+            result.append([other("s.send(b'x')") for _ in range(3)])
+            one("s.close()")
+            other("s.close()")
+    return result
+
+
+@same
 def peeks_that_wait(side):
     """MSG_PEEK with MSG_WAITALL, or below SO_RCVLOWAT: for the rest, the end, a time-out, or not at all."""
     result = []

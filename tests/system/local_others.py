@@ -60,6 +60,46 @@ def passed_on_within(side):
         return [*result, server("s.recv(1)")]
 
 
+def passed_on_behind(end):
+    """What the peer has written is there for whoever gets the connection, also where the peer cannot send it again."""
+    def scenario(side):
+        result = []
+        for read in (0, 1000, 40000):
+            with pair(side) as (server, client):
+                stranger = Agent(side, "client", LD_PRELOAD="")
+                server.begin(f"s.sendall(pattern(0, 40000)); {end}")
+                if "exit" in end:
+                    server.child.wait(10)
+                else:
+                    server.end()
+                client(f"take(s, {read})")
+                pass_on(side, client, stranger, closes=True)
+                result += [stranger(f"take(s, {40000 - read})"), stranger("s.sendall(b'answer'), s.recv(1)")]
+        return result
+    return scenario
+
+
+for _name, _end in {"shut": "s.shutdown(socket.SHUT_WR)", "closed": "s.close()", "exited": "os._exit(0)"}.items():
+    _scenario = passed_on_behind(_end)
+    _scenario.__name__ = f"passed_on_behind_an_end_that_{'was_' if _name == 'shut' else ''}{_name}"
+    same(_scenario)
+
+
+@same
+def passed_on_with_more_than_the_ring(side):
+    """The writer waited for room and went on over the kernel; its reader has seen nothing of it, or some."""
+    result = []
+    for read in (0, 1000, 100000):
+        with pair(side) as (server, client):
+            stranger = Agent(side, "client", LD_PRELOAD="")
+            server("s.sendall(pattern(0, 600000))")
+            client(f"take(s, {read})")
+            server("s.sendall(pattern(600000, 50000))")
+            pass_on(side, client, stranger, closes=True)
+            result += [stranger(f"take(s, {650000 - read})"), stranger("s.sendall(b'answer')"), server("take(s, 6)")]
+    return result
+
+
 SHELL = "exec timeout 10 head -c 7 <&%d"
 
 
@@ -174,6 +214,78 @@ def closed_copy_of_one_that_left(side):
             server("s.sendall(b'hello')")
             result += [client("[(fd == n, bits) for fd, bits in e.poll(20)]"), client("s.recv(9)")]
         return result
+
+
+@same
+def number_that_came_back(side):
+    """By SCM_RIGHTS to the process itself; the one that an epoll set knows is closed: it reports on."""
+    with pair(side) as (server, client):
+        client("n = s.fileno(); e = select.epoll(); e.register(n, select.EPOLLIN); u, v = socket.socketpair()")
+        client("socket.send_fds(u, [b'x'], [n]); t = socket.recv_fds(v, 1, 1)[1][0]; s.close()")
+        server("s.sendall(b'hello')")
+        return [client("[(fd == n, bits) for fd, bits in e.poll(5)]"), client("os.read(t, 9)")]
+
+
+# --- What a process may not have
+
+def rounds(server, client, count):
+    """Bytes there and back, each awaited in another way."""
+    result = []
+    for i in range(count):
+        server("os.write(s.fileno(), b'there')")
+        result.append(client(("p.poll(5000)[0][1]", "[bits for _, bits in e.poll(5)]", "len(select.select([s], [s], [], 5)[0])")[i % 3]))
+        result += [client("os.read(s.fileno(), 9), os.write(s.fileno(), b'back')"), server("take(s, 4)")]
+    return result
+
+
+@same
+def without_descriptors(side):
+    """All that the limit allows are in use when the connection begins."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = listener(server)
+    client("e = select.epoll(); p = select.poll(); resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096)); full = []")
+    client("""
+try:
+    while True: full.append(os.open('/dev/null', os.O_RDONLY))
+except OSError: pass
+os.close(full.pop())
+""")
+    client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+    server("s = bounded(l.accept()[0])")
+    client("e.register(s, select.EPOLLIN); p.register(s, select.POLLIN)")
+    result = rounds(server, client, 40)
+    client("[os.close(fd) for fd in full]")
+    return result + rounds(server, client, 40)
+
+
+FORBID = """
+def forbid(numbers, answer=errno.EPERM):
+    # struct sock_filter: the number of the system call, one jump a forbidden one, allow, refuse.
+    code = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - i, 0, n) for i, n in enumerate(numbers)]
+    code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x00050000 | answer)]
+    held = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line in code))
+    program = struct.pack('HxxxxxxP', len(code), ctypes.addressof(held))
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.prctl(38, 1, 0, 0, 0), libc.prctl(22, 2, program)
+"""
+SENDMSG, RECVMSG, EPOLL_CREATE1, MEMFD_CREATE = 46, 47, 291, 319  # of x86-64
+
+
+@same
+def with_calls_forbidden(side):
+    """By a filter that the process has put itself under: what it may call goes on."""
+    result = []
+    for numbers in ([SENDMSG], [RECVMSG], [SENDMSG, RECVMSG], [EPOLL_CREATE1], [MEMFD_CREATE]):
+        for confined in ("server", "client"):
+            server, client = Agent(side, "server"), Agent(side, "client")
+            client("e = select.epoll(); p = select.poll()")
+            agent = server if confined == "server" else client
+            agent(FORBID)
+            result.append(agent(f"forbid({numbers})"))
+            connected(server, client, shared=False)
+            client("e.register(s, select.EPOLLIN); p.register(s, select.POLLIN)")
+            result += rounds(server, client, 40)
+    return result
 
 
 # --- libc's threads, the kernel's, and the namespaces of one thread

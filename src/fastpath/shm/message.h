@@ -25,7 +25,7 @@ enum class MessageKind : std::uint16_t { kWelcome = 1, kProof = 2, kSegment = 3,
 /// The first three fields are every version's.
 struct Message {
   static constexpr std::uint64_t kMagic = 0x316c'7373'6170'7962U;  // "bypassl1"
-  static constexpr std::uint16_t kVersion = 2;
+  static constexpr std::uint16_t kVersion = 3;
 
   std::uint64_t magic = kMagic;
   std::uint16_t version = kVersion;

@@ -32,7 +32,7 @@ struct SideBlock {
   // Odd: it sleeps, or is about to, until there are bytes (room). Each sleep has its number, so that it is woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
   std::atomic<std::uint32_t> room_wanted;
-  std::atomic<std::uint32_t> resumed, stopped;  // switch.h: claim_resume, claim_stop
+  std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
 };
 static_assert(sizeof(SideBlock) == 3 * kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
@@ -101,6 +101,8 @@ class Producer {
   void want(const RingView& view);
   void disarm(const RingView& view);
 
+  /// How far the peer has read, by what room() has seen last.
+  [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
   [[nodiscard]] Refusal broken() const { return broken_; }
   [[nodiscard]] std::uint64_t produced() const { return produced_; }
 

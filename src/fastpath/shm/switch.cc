@@ -3,32 +3,42 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-enum Resumed : std::uint32_t { kNot, kAsks, kSaid };
+/// SideBlock::resumed: how many were said, and whether one more is being asked for.
+constexpr std::uint32_t said_word(std::uint32_t said) {
+  return said << 1;
+}
+constexpr std::uint32_t asking_word(std::uint32_t said) {
+  return said_word(said) | 1U;
+}
 
 }  // namespace
 
-bool claim_resume(const RingView& out) {
-  out.own->resumed.store(kAsks, std::memory_order_seq_cst);
+bool claim_resume(const RingView& out, std::uint32_t said) {
+  out.own->resumed.store(asking_word(said), std::memory_order_seq_cst);
   const bool mine = out.peer->stopped.load(std::memory_order_seq_cst) == 0;
-  out.own->resumed.store(mine ? kSaid : kNot, std::memory_order_seq_cst);
+  out.own->resumed.store(said_word(mine ? said + 1 : said), std::memory_order_seq_cst);
   return mine;
 }
 
-void end_resume(const RingView& out) {
-  out.own->resumed.store(kNot, std::memory_order_seq_cst);
+void take_back_resume(const RingView& out, std::uint32_t said) {
+  out.own->resumed.store(said_word(said), std::memory_order_seq_cst);
 }
 
-bool claim_stop(const RingView& in) {
+void take_back_stop(const RingView& in) {
+  in.own->stopped.store(0, std::memory_order_seq_cst);
+}
+
+bool claim_stop(const RingView& in, std::uint32_t heard) {
   // A writer asks for the time of two stores. One that is off the processor between them, or lies, is not waited for.
   constexpr int kLooks = 10'000;
   in.own->stopped.store(1, std::memory_order_seq_cst);
   for (int i = 0; i < kLooks; i++) {
-    const std::uint32_t resumed = in.peer->resumed.load(std::memory_order_seq_cst);
-    if (resumed == kNot) return true;
-    if (resumed != kAsks) break;
+    const std::uint32_t word = in.peer->resumed.load(std::memory_order_seq_cst);
+    if (word == said_word(heard)) return true;
+    if (word != asking_word(heard)) break;
     __builtin_ia32_pause();
   }
-  in.own->stopped.store(0, std::memory_order_seq_cst);
+  take_back_stop(in);
   return false;
 }
 

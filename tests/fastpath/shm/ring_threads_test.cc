@@ -195,12 +195,12 @@ TEST(RingThreads, ResumeAndStopAtOnce_OneIsSaid) {
   std::thread writer([&] {
     for (int i = 0; i < kRounds; i++) {
       meet(writer_at, reader_at, i);
-      resumed[i] = shm::claim_resume({&sides[2 * i], &sides[2 * i + 1], nullptr, 0});
+      resumed[i] = shm::claim_resume({&sides[2 * i], &sides[2 * i + 1], nullptr, 0}, 0);
     }
   });
   for (int i = 0; i < kRounds; i++) {
     meet(reader_at, writer_at, i);
-    stopped[i] = shm::claim_stop({&sides[2 * i + 1], &sides[2 * i], nullptr, 0});
+    stopped[i] = shm::claim_stop({&sides[2 * i + 1], &sides[2 * i], nullptr, 0}, 0);
   }
   writer.join();
   for (int i = 0; i < kRounds; i++) EXPECT_FALSE(resumed[i] && stopped[i]) << i;

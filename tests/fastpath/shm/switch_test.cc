@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 
 namespace bypass::test {
 namespace {
@@ -30,6 +31,19 @@ class SwitchTest : public ::testing::Test {
     writer.cut();
     ASSERT_TRUE(reader.on_cut(0));
   }
+  bool hear_resume(std::uint64_t at) {
+    const std::size_t unread = consumer.peek(in, kSize).size();
+    return reader.on_resume(at, consumer.consumed(), consumer.consumed() + unread, kSize);
+  }
+  /// What is behind the end is dropped.
+  bool end_of_ring() {
+    const std::uint64_t drop = reader.to_drop();
+    if (!reader.on_read_from_ring(consumer)) return false;
+    (void)consumer.consume(in, drop);
+    return true;
+  }
+  /// RESUME comes, and the ring is not read any more.
+  bool resume(std::uint64_t at) { return hear_resume(at) && end_of_ring(); }
 
   std::array<shm::SideBlock, 2> side{};
   std::array<std::byte, kSize> memory{};
@@ -87,83 +101,171 @@ TEST_F(SwitchTest, Cut_Twice_IsOutOfTurn) {
 
 // --- The writer goes back
 
-TEST_F(SwitchTest, Resume_BytesBeforeIt_AreReadFromTheRingFirst_AndNotOneMore) {
+TEST_F(SwitchTest, Resume_WhatWasNotRead_GoesOverTheKernel) {
   move();
-  put(10);
-  writer.stop_writing();
+  put(30), take(12);
+  writer.resume(12, producer);
+  EXPECT_EQ(writer.tx(), Tx::kReturning);
+  EXPECT_EQ(writer.return_at(), 12U);
+  EXPECT_EQ(writer.return_end(), 30U);
+  EXPECT_EQ(writer.returned(), 18U);
+  EXPECT_FALSE(writer.has_stopped_writing());
+  writer.on_returned(18);
   EXPECT_EQ(writer.tx(), Tx::kKernel);
-  EXPECT_FALSE(writer.may_cut()) << "for good";
-  EXPECT_TRUE(reader.on_resume(producer.produced(), consumer, kSize));
-  EXPECT_EQ(reader.from_ring(1000, consumer), 10U);
-  take(4);
-  EXPECT_FALSE(reader.on_read_from_ring(consumer));
-  EXPECT_EQ(reader.from_ring(1000, consumer), 6U);
-  EXPECT_EQ(reader.from_ring(2, consumer), 2U);
-  take(6);
-  EXPECT_TRUE(reader.on_read_from_ring(consumer));
+  EXPECT_TRUE(writer.may_cut());
+  EXPECT_TRUE(resume(12));
   EXPECT_EQ(reader.rx(), Rx::kKernel);
-  EXPECT_EQ(reader.from_kernel(1000), 1000U);
+  EXPECT_EQ(reader.to_skip(), 0U);
+  EXPECT_EQ(reader.twice(), 18U);
+  EXPECT_EQ(consumer.consumed(), 30U) << "dropped";
 }
 
-TEST_F(SwitchTest, Resume_OfAnEmptyRing_EndsItAtOnce) {
+// The reader goes on in the ring until it hears of it.
+TEST_F(SwitchTest, Resume_WhatWasReadMeanwhile_IsSkipped) {
   move();
-  EXPECT_TRUE(reader.on_resume(0, consumer, kSize));
-  EXPECT_EQ(reader.from_ring(1000, consumer), 0U);
-  EXPECT_TRUE(reader.on_read_from_ring(consumer));
+  put(30), take(12);
+  writer.resume(12, producer);
+  take(10);
+  EXPECT_TRUE(resume(12));
+  EXPECT_EQ(reader.to_skip(), 10U);
+  for (const auto& [bytes, left] : {std::pair{4U, 6U}, {6U, 0U}}) {
+    reader.on_skipped(bytes);
+    reader.on_read_from_kernel(bytes);
+    EXPECT_EQ(reader.to_skip(), left);
+  }
+  EXPECT_FALSE(reader.is_skipping());
+  EXPECT_TRUE(reader.is_returning());
+  reader.on_read_from_kernel(8);
+  EXPECT_FALSE(reader.is_returning());
+}
+
+TEST_F(SwitchTest, Resume_OfARingThatIsRead_ReturnsNothing) {
+  move();
+  put(30), take(30);
+  writer.resume(30, producer);
+  EXPECT_EQ(writer.tx(), Tx::kKernel);
+  EXPECT_TRUE(resume(30));
+  EXPECT_FALSE(reader.is_returning());
+  EXPECT_TRUE(reader.may_be_cut());
+}
+
+TEST_F(SwitchTest, Resume_NoCutBeforeItsBytesAreRead) {
+  move();
+  put(30);
+  writer.resume(0, producer);
+  EXPECT_TRUE(resume(0));
+  EXPECT_FALSE(reader.may_be_cut());
+  EXPECT_FALSE(reader.on_cut(0)) << "before OPEN";
+  EXPECT_EQ(reader.from_kernel(1000), 1000U) << "and so no bound is needed";
+  reader.on_read_from_kernel(1000);
+  EXPECT_TRUE(reader.may_be_cut());
+  EXPECT_TRUE(reader.on_cut(0));
 }
 
 TEST_F(SwitchTest, Resume_BehindACutThatIsNotReachedYet) {
   EXPECT_TRUE(reader.on_cut(10));
   put(5);
-  EXPECT_TRUE(reader.on_resume(5, consumer, kSize));
+  EXPECT_TRUE(hear_resume(0));
+  EXPECT_FALSE(end_of_ring()) << "the kernel's bytes come first";
   reader.on_read_from_kernel(10);
-  EXPECT_EQ(reader.rx(), Rx::kRing);
-  EXPECT_EQ(reader.from_ring(1000, consumer), 5U);
-}
-
-TEST_F(SwitchTest, Resume_OfAnEmptyRing_BehindACutThatIsNotReachedYet) {
-  EXPECT_TRUE(reader.on_cut(10));
-  EXPECT_TRUE(reader.on_resume(0, consumer, kSize));
-  EXPECT_FALSE(reader.on_read_from_ring(consumer)) << "the kernel's bytes come first";
-  reader.on_read_from_kernel(10);
-  EXPECT_TRUE(reader.on_read_from_ring(consumer));
+  EXPECT_TRUE(end_of_ring());
+  EXPECT_EQ(consumer.consumed(), 5U) << "dropped";
   EXPECT_EQ(reader.rx(), Rx::kKernel);
-  EXPECT_EQ(reader.from_kernel(1000), 1000U);
+  EXPECT_TRUE(reader.is_returning());
+  reader.on_read_from_kernel(5);
+  EXPECT_FALSE(reader.is_returning());
 }
 
 TEST_F(SwitchTest, WriterThatResumed_MayCutAgain_AndTheReaderFollows) {
-  for (int round = 0; round < 3; round++) {
+  for (std::uint32_t round = 0; round < 3; round++) {
     move();
-    put(10);
-    writer.resume();
-    EXPECT_EQ(writer.tx(), Tx::kKernel);
-    EXPECT_TRUE(writer.may_cut());
-    EXPECT_TRUE(reader.on_resume(producer.produced(), consumer, kSize));
-    EXPECT_TRUE(reader.is_ending());
-    take(10);
-    EXPECT_TRUE(reader.on_read_from_ring(consumer));
-    EXPECT_FALSE(reader.is_ending());
+    put(10), take(3);
+    writer.resume(producer.produced() - 7, producer);
+    writer.on_returned(7);
+    EXPECT_EQ(writer.resumes_said(), round + 1);
+    EXPECT_TRUE(resume(producer.produced() - 7));
+    EXPECT_EQ(reader.resumes_heard(), round + 1);
+    reader.on_read_from_kernel(7);
+    EXPECT_EQ(writer.returned(), 7U * (round + 1));
+    EXPECT_EQ(reader.twice(), 7U * (round + 1));
   }
 }
 
 TEST_F(SwitchTest, WriterThatResumed_IsAskedToStop_AndDoesNotCutAgain) {
   move();
-  writer.resume();
-  EXPECT_TRUE(writer.on_stop(0, producer, kSize));
-  EXPECT_EQ(writer.tx(), Tx::kKernel);
+  put(10);
+  writer.resume(0, producer);
+  EXPECT_TRUE(writer.on_stop(10, producer, kSize)) << "also while it returns";
+  EXPECT_EQ(writer.tx(), Tx::kReturning);
+  writer.on_returned(10);
+  EXPECT_TRUE(writer.has_stopped_writing());
   EXPECT_FALSE(writer.may_cut());
 }
 
-TEST_F(SwitchTest, Resume_WithoutACut_IsOutOfTurn) {
-  EXPECT_FALSE(reader.on_resume(0, consumer, kSize));
+TEST_F(SwitchTest, WriterThatHasStopped_DoesNotCutAgain) {
+  move();
+  put(10);
+  writer.resume(0, producer);
+  writer.stop_writing();
+  EXPECT_FALSE(writer.has_stopped_writing()) << "not before all is sent";
+  writer.on_returned(10);
+  EXPECT_TRUE(writer.has_stopped_writing());
+  EXPECT_FALSE(writer.may_cut());
 }
 
-TEST_F(SwitchTest, Resume_BehindWhatTheRingHolds_OrBeforeWhatWasRead_CannotBeTrue) {
+TEST_F(SwitchTest, AbandonedWriting_ReturnsNothing) {
+  move();
+  put(10);
+  writer.abandon_writing();
+  EXPECT_EQ(writer.tx(), Tx::kKernel);
+  EXPECT_TRUE(writer.has_stopped_writing());
+}
+
+TEST_F(SwitchTest, Resume_WithoutACut_IsOutOfTurn) {
+  EXPECT_FALSE(resume(0));
+}
+
+TEST_F(SwitchTest, Resume_BehindWhatWasWritten_OrLongerAgoThanTheRing_CannotBeTrue) {
+  move();
+  put(50), take(50), put(50), take(30);
+  EXPECT_FALSE(hear_resume(101));
+  EXPECT_FALSE(hear_resume(100 - kSize - 1));
+  EXPECT_TRUE(hear_resume(100 - kSize));
+  EXPECT_FALSE(hear_resume(100)) << "before the first has been reached";
+}
+
+// A kernel without room for what the ring has.
+TEST_F(SwitchTest, Resume_BehindWhatTheRingHas_IsReadToThereFirst) {
+  move();
+  put(30), take(12);
+  writer.resume(30, producer);
+  EXPECT_EQ(writer.tx(), Tx::kKernel);
+  EXPECT_TRUE(hear_resume(30));
+  EXPECT_TRUE(reader.is_ending());
+  EXPECT_EQ(reader.from_ring(1000, consumer), 18U);
+  take(10);
+  EXPECT_FALSE(end_of_ring());
+  take(8);
+  EXPECT_TRUE(end_of_ring());
+  EXPECT_EQ(reader.rx(), Rx::kKernel);
+  EXPECT_FALSE(reader.is_returning());
+  EXPECT_EQ(reader.twice(), 0U);
+}
+
+TEST_F(SwitchTest, Resume_OfReadBytesBehindACutThatIsNotReachedYet_CannotBeTrue) {
+  put(10), take(5);
+  EXPECT_TRUE(reader.on_cut(10));
+  EXPECT_FALSE(hear_resume(4));
+  EXPECT_TRUE(hear_resume(5));
+}
+
+TEST_F(SwitchTest, SkippedBytesThatNeverCome_AreWaitedForNoMore) {
   move();
   put(10), take(10);
-  EXPECT_FALSE(reader.on_resume(10 + kSize + 1, consumer, kSize));
-  EXPECT_FALSE(reader.on_resume(9, consumer, kSize));
-  EXPECT_TRUE(reader.on_resume(10 + kSize, consumer, kSize));
+  EXPECT_TRUE(resume(0));
+  reader.skip_none();
+  EXPECT_EQ(reader.to_skip(), 0U);
+  EXPECT_EQ(reader.from_kernel(100), 100U);
 }
 
 TEST_F(SwitchTest, WithoutAResume_TheRingGoesOn) {
@@ -249,41 +351,47 @@ TEST_F(SwitchTest, Stop_WhileItReturns_IsOutOfTurn) {
   EXPECT_FALSE(writer.on_stop(0, producer, kSize));
 }
 
-TEST_F(SwitchTest, StoppedReader_HearsCutAndResumeThatWereUnderWay) {
+TEST_F(SwitchTest, StoppedReader_HearsACutThatWasUnderWay_ButNoResume) {
   reader.stop_reading();
   EXPECT_TRUE(reader.on_cut(3));
   EXPECT_FALSE(reader.is_bounded());
   EXPECT_FALSE(reader.may_be_cut());
-  EXPECT_TRUE(reader.on_resume(1000, consumer, kSize));
-  EXPECT_EQ(reader.rx(), Rx::kKernel);
+  EXPECT_FALSE(resume(0)) << "it would have been heard before STOP";
   EXPECT_EQ(reader.from_kernel(1000), 1000U);
 }
 
-// Bytes of the ring could not follow those that went over the kernel meanwhile: claims see to it that nobody says both.
-TEST_F(SwitchTest, Stop_AfterResume_OnlyOfARingThatIsRead) {
+// Claims see to it that nobody says both.
+TEST_F(SwitchTest, Stop_AfterResume_OnlyOfAllThatWasWritten) {
   move();
   put(10), take(4);
-  writer.resume();
+  writer.resume(4, producer);
   EXPECT_FALSE(Switch(writer).on_stop(4, producer, kSize));
-  take(6);
   EXPECT_TRUE(writer.on_stop(10, producer, kSize));
-  EXPECT_EQ(writer.tx(), Tx::kKernel);
 }
 
 TEST_F(SwitchTest, ResumeAndStop_ExcludeEachOther) {
-  EXPECT_TRUE(shm::claim_resume(out));
-  EXPECT_FALSE(shm::claim_stop(in));
-  shm::end_resume(out);
-  EXPECT_TRUE(shm::claim_stop(in));
-  EXPECT_FALSE(shm::claim_resume(out));
-  EXPECT_FALSE(shm::claim_resume(out)) << "STOP is for good";
+  EXPECT_TRUE(shm::claim_resume(out, 0));
+  EXPECT_FALSE(shm::claim_stop(in, 0));
+  shm::take_back_resume(out, 0);
+  EXPECT_TRUE(shm::claim_stop(in, 0));
+  EXPECT_FALSE(shm::claim_resume(out, 0));
+  EXPECT_FALSE(shm::claim_resume(out, 0)) << "STOP is for good";
+}
+
+TEST_F(SwitchTest, Stop_AfterAResumeThatWasHeard_NotBeforeTheNext) {
+  EXPECT_TRUE(shm::claim_resume(out, 0));
+  EXPECT_FALSE(shm::claim_stop(in, 0)) << "it is under way";
+  EXPECT_TRUE(shm::claim_resume(out, 1));
+  EXPECT_FALSE(shm::claim_stop(in, 1));
+  EXPECT_TRUE(shm::claim_stop(in, 2));
+  EXPECT_FALSE(shm::claim_resume(out, 2));
 }
 
 TEST_F(SwitchTest, WriterThatNeverFinishesItsClaim_IsNotWaitedForWithoutEnd) {
   side[0].resumed = 1;
-  EXPECT_FALSE(shm::claim_stop(in));
+  EXPECT_FALSE(shm::claim_stop(in, 0));
   side[0].resumed = 0;
-  EXPECT_TRUE(shm::claim_resume(out)) << "the reader has taken its word back";
+  EXPECT_TRUE(shm::claim_resume(out, 0)) << "the reader has taken its word back";
 }
 
 // --- What is said

@@ -116,7 +116,7 @@ File* adopt_accepted(int, const sockaddr*, socklen_t, int) {
   return nullptr;
 }
 
-void leave_shared_memory(File&) {}
+void leave_shared_memory(File&, Wait) {}
 
 void ask_to_leave_shared_memory(File&) {}
 

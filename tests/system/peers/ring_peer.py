@@ -10,11 +10,11 @@ OPEN, CUT, RESUME, STOP = 0x316e706f73737962, 0x3174756373737962, 0x316d75737373
 WELCOME, PROOF, SEGMENT, READY, REFUSED = 1, 2, 3, 4, 5
 TIMED_OUT = 4
 FRONT, SIDE_BYTES = 4096, 384
-PRODUCED, CONSUMED = 512, 640  # of the guest's block
+PRODUCED, CONSUMED, RESUMED = 512, 640, 776  # of the guest's block
 
 
 def message(kind, reason=0):
-    return struct.pack("<QHHHB17x", 0x316c737361707962, 2, 32, kind, reason)
+    return struct.pack("<QHHHB17x", 0x316c737361707962, 3, 32, kind, reason)
 
 
 def hear(channel, kind):
@@ -22,6 +22,13 @@ def hear(channel, kind):
     if len(packet) != 32 or struct.unpack_from("<H", packet, 12)[0] != kind:
         raise RuntimeError(f"instead of {kind}: {packet}")
     return fds
+
+
+def hear_word(peer, kind):
+    """The next word but wake-ups, which must be `kind`."""
+    while len(packet := peer.channel.recv(64)) == 1:
+        pass
+    return struct.unpack("<QQ", packet)[0] == kind
 
 
 class RingHost:
@@ -69,6 +76,11 @@ class RingPeer:
 
     def say(self, kind, count):
         self.channel.send(struct.pack("<QQ", kind, count))
+
+    def resumes(self, count):
+        """The first RESUME, also told to one that looks for it in the memory."""
+        struct.pack_into("<I", self.memory, RESUMED, 2)
+        self.say(RESUME, count)
 
     def put(self, data):
         """Into the ring that the host reads."""
