@@ -9,7 +9,7 @@ import time
 
 from agents import Agent
 from harness import HERE, LONG, Failure, Side, check, free_port, run_named
-from local_pairs import cases, kill, listener, meeting_name, memory_mapped, moved, needs_root, until_counted, warm
+from local_pairs import cases, kill, listener, meeting_name, memory_mapped, moved, needs_root, pair, until_counted, warm
 
 CASES, case, _ = cases()
 
@@ -369,6 +369,60 @@ def scripted(script, reads, expected, left=None):
             wanted = honest(expected)
             check(got == wanted, f"progress thread {'frozen' if freezes else 'running'}: {got}, not {wanted}")
             check(not left or seen in left[1:], f"the script's end: {seen}")
+
+
+WRITER = """
+import contextlib
+def fill():
+    sent, p = 0, select.poll()
+    p.register(s, select.POLLOUT)
+    s.setblocking(False)
+    while p.poll(200):  # a full ring's writer goes on over the kernel after 10 ms, if that has room
+        with contextlib.suppress(BlockingIOError): sent += s.send(pattern(sent, 65536))
+    return sent
+"""
+READER = """
+def rest():
+    parts, error = [], None
+    try:
+        while part := s.recv(1 << 20): parts.append(part)
+    except OSError as e: error = errno.errorcode[e.errno]
+    data = b''.join(parts)
+    return len(data), data == pattern(0, len(data)), error
+"""
+
+
+@case
+def ends_of_a_writer_that_waits_for_room():
+    """What was accepted arrives, also where the kernel has no room for what lies in the ring, whatever ends the writer."""
+    for room in (4096, 65536, None):
+        for end in ("s.close()", "s.shutdown(socket.SHUT_WR)", "os._exit(0)", None):
+            with Side("local") as side, pair(side) as (server, client):
+                client(WRITER)
+                server(READER)
+                if room is not None:
+                    client(f"s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, {room})")
+                    server(f"s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, {room})")
+                sent = client("fill()")
+                if end is None:
+                    kill(client)
+                else:
+                    client.begin(end)
+                got = server("rest()")
+                check(got == [sent, True, None], f"room {room}, {end}: {got} of {sent}")
+
+
+@case
+def killed_with_bytes_of_both_unread():
+    """What the kernel has of one that is killed is read, and then it is told that the other way was reset."""
+    with Side("local") as side, pair(side) as (server, client):
+        client(WRITER)
+        server(READER)
+        sent = client("fill()")
+        server("s.sendall(b'never read')")
+        kill(client)
+        got = server("rest()")
+        check(got == [sent, True, "ECONNRESET"], f"{got} of {sent}")
 
 
 IN_ALL = "t.sendall(pattern(0, 1000)); p.say(CUT, 1000); p.put(pattern(1000, 5000)); p.say(RESUME, 0); t.sendall(pattern(1000, 9000))"
