@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import random
+import select
 import time
 
 from agents import Agent
@@ -112,7 +113,8 @@ class Walk:
         return kernel
 
     def look(self, end, source):
-        """Soon it must be the same. None of the kernel's edges may be missing, and one more does no harm."""
+        """Soon it must be the same. None of the kernel's edges may be missing, and one more does no harm. But it also tells
+        that there is room, once more, of a socket whose bytes have come and been read since."""
         seen, before, deadline = [0, 0], len(self.record), time.monotonic() + 0.5
         while True:
             del self.record[before:]
@@ -120,7 +122,7 @@ class Walk:
             kernel, local = end.answers()
             if source == EDGES:
                 seen = [seen[0] | kernel, seen[1] | local]
-                kernel, local = seen[0], seen[0] & seen[1]
+                kernel, local = seen[0] & ~select.POLLOUT, seen[0] & seen[1] & ~select.POLLOUT
             if kernel == local or time.monotonic() > deadline:
                 return self.agree(kernel, local)
 
