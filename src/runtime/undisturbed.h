@@ -10,7 +10,7 @@
 
 namespace bypass::runtime {
 
-//// Who holds it is not cancelled, and no handler of the program runs on top that might ask for the ports, too.
+/// Who holds it is not cancelled, and no handler of the program runs on top that might ask for the ports, too.
 class Undisturbed {
  public:
   Undisturbed() {

@@ -129,10 +129,6 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
 
 namespace {
 
-bool is_returning(const Socket& socket) {
-  return is_local(socket) && is_paired(socket) && end_of(socket).paths.tx() == shm::Switch::Tx::kReturning;
-}
-
 /// What is to go over the kernel from the ring goes there. Lets go of the lock for a short wait.
 void await_kernel_room(Guard& guard, Socket& socket) {
   constexpr timespec kTry{0, 50'000'000};
@@ -142,7 +138,7 @@ void await_kernel_room(Guard& guard, Socket& socket) {
   os::call(SYS_ppoll, os::address(&room), 1, os::address(&kTry), 0, 8);
   guard.resume();
   hold_end(socket);
-  if (LocalLink* const link = local_link(socket); link != nullptr && is_returning(socket)) pump_return(socket, *link);
+  if (LocalLink* const link = paired_link(socket); link != nullptr && is_returning(socket)) pump_return(socket, *link);
 }
 
 bool may_become_local(const File& file) {
@@ -160,7 +156,7 @@ void leave_shared_memory(File& file, Wait wait) {
   local_leave(guard, socket);
   constexpr Duration kPatience = std::chrono::seconds(1);
   const Instant latest = shard().clock().now() + kPatience;
-  while (wait == Wait::kForRoom && is_returning(socket) && shard().clock().now() < latest) {
+  while (wait == Wait::kForRoom && is_local(socket) && is_returning(socket) && shard().clock().now() < latest) {
     await_kernel_room(guard, socket);
     local_leave(guard, socket);
   }
@@ -388,7 +384,7 @@ void local_tick(Guard& guard) {
     if (stage != Stage::kPaired) return;
     note_ring_traffic(end_of(socket), link, now);
     // Who asked the kernel to tell of room may be another process, or may have had another number.
-    if (end_of(socket).paths.tx() == shm::Switch::Tx::kReturning) pump_return(socket, link);
+    if (is_returning(socket)) pump_return(socket, link);
     relieve_full_ring(socket, link, now);
   });
 }
@@ -397,27 +393,29 @@ void local_tick(Guard& guard) {
 
 namespace {
 
+void reset_on_close(const Socket& socket) {
+  const struct linger now { .l_onoff = 1, .l_linger = 0 };
+  const int number = kernel_half_state(socket).number;
+  if (number >= 0) kernel->setsockopt(number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
 /// What the peer wants back goes before the end. Bounded: a peer that asks and does not read has the connection reset.
 void give_back(Socket& socket, LocalLink& link) {
   constexpr Duration kPatience = std::chrono::seconds(1);
   constexpr timespec kTry{0, 100'000'000};
-  const auto returns = [&] { return end_of(socket).paths.tx() == shm::Switch::Tx::kReturning; };
-  const int number = kernel_half_state(socket).number;
-  for (const Instant latest = shard().clock().now() + kPatience; returns() && shard().clock().now() < latest;) {
+  const Instant latest = shard().clock().now() + kPatience;
+  while (is_returning(socket) && shard().clock().now() < latest) {
     pump_return(socket, link);
-    pollfd room{number, POLLOUT, 0};
-    if (returns()) os::call(SYS_ppoll, os::address(&room), 1, os::address(&kTry), 0, 8);
+    pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
+    if (is_returning(socket)) os::call(SYS_ppoll, os::address(&room), 1, os::address(&kTry), 0, 8);
   }
-  const struct linger now { .l_onoff = 1, .l_linger = 0 };
-  if (returns() && number >= 0) kernel->setsockopt(number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  if (is_returning(socket)) reset_on_close(socket);
 }
 
 /// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's. True: it will.
 bool reset_if_unread(Socket& socket, LocalLink& link) {
   const bool unread = end_of(socket).consumer.peek(link.in).size() != 0;
-  const struct linger now { .l_onoff = 1, .l_linger = 0 };
-  const KernelHalf& half = kernel_half_state(socket);
-  if (unread && half.number >= 0) kernel->setsockopt(half.number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  if (unread) reset_on_close(socket);
   return unread;
 }
 
@@ -445,7 +443,7 @@ void end_paired(Socket& socket, LocalLink& link) {
 
 void local_end(Guard& guard, Socket& socket) {
   local_answer(guard, socket);
-  if (LocalLink* const link = local_link(socket); link != nullptr && is_paired(socket)) end_paired(socket, *link);
+  if (LocalLink* const link = paired_link(socket)) end_paired(socket, *link);
   if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
 }
 
@@ -471,8 +469,7 @@ bool local_wants_tick(const Guard&) {
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = end_of(*link.socket);
     const bool leaves = link.socket->leave_asked.load(std::memory_order_relaxed) || shared_memory_ended.load();
-    const bool returns = end.stage == Stage::kPaired && end.paths.tx() == shm::Switch::Tx::kReturning;
-    wants = wants || end.wants_room || leaves || returns || end.stage == Stage::kPairing;
+    wants = wants || end.wants_room || leaves || is_returning(*link.socket) || end.stage == Stage::kPairing;
   });
   return wants;
 }

@@ -383,8 +383,37 @@ void local_on_kernel(Socket& socket) {
 
 namespace {
 
-// Another thread, or the peer, is about to do what is waited for.
-void give_way(Guard& guard, Socket& socket) {
+// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
+std::uint64_t returnable(Socket& socket, LocalLink& link) {
+  shm::Producer& producer = end_of(socket).producer;
+  const std::uint64_t unread = link.out.size - producer.room(link.out, link.out.size).size();
+  if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
+  return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
+}
+
+// Takes a direction that lies in its ring back to the kernel: RESUME, and the last `bytes` of the ring, which are
+// returnable(). False: the peer is about to say STOP, or cannot be told; try again.
+bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
+  LocalEnd& end = end_of(socket);
+  if (end.stop_heard) return false;
+  if (end.peer_gone) return end.paths.abandon_writing(), true;
+  if (end.producer.broken() != shm::Refusal::kNone) return false;
+  const std::uint64_t at = end.producer.produced() - bytes;
+  const std::uint32_t said = end.paths.resumes_said();
+  if (!shm::claim_resume(link.out, said)) return false;
+  if (!say(link, shm::SwitchKind::kResume, at)) {
+    shm::take_back_resume(link.out, said);
+    return false;
+  }
+  end.paths.resume(at, end.producer);
+  end.may_cut = false;  // before OPEN
+  end.wants_room = false;
+  pump_return(socket, link);
+  return true;
+}
+
+// Another thread, or the peer, is about to do what is waited for. False: the link is gone.
+[[nodiscard]] bool give_way(Guard& guard, Socket& socket, const LocalLink& link) {
   hold(socket);
   guard.pause();
   // The other end may be this process's, too.
@@ -392,22 +421,17 @@ void give_way(Guard& guard, Socket& socket) {
   sched_yield();
   guard.resume();
   hold_end(socket);
+  return paired_link(socket) == &link;
 }
 
 // How long another end, whose progress thread may look 150 ms later, is waited for.
 constexpr Duration kPatience = std::chrono::seconds(1);
 
-// Whether the link is there and says what it said, after the lock was let go of.
-bool has_link(const Socket& socket, const LocalLink& link) {
-  return is_paired(socket) && local_link(socket) == &link;
-}
-
 // Until no thread copies to or from the rings. False: the link is gone, or will not come to rest.
 bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
   while (socket.has(kReading | kWriting)) {
     if (shard().ended()) return false;  // the thread that copies has been stopped
-    give_way(guard, socket);
-    if (!has_link(socket, link)) return false;
+    if (!give_way(guard, socket, link)) return false;
   }
   return true;
 }
@@ -419,11 +443,10 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
   for (;;) {
     if (!wait_for_copies(guard, socket, link)) return false;
     hear_channel(socket, link);
-    if (!has_link(socket, link)) return false;
-    if (end.paths.tx() != Tx::kRing || return_ring(socket, link)) break;
+    if (paired_link(socket) != &link) return false;
+    if (end.paths.tx() != Tx::kRing || return_ring(socket, link, returnable(socket, link))) break;
     if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
-    give_way(guard, socket);
-    if (!has_link(socket, link)) return false;
+    if (!give_way(guard, socket, link)) return false;
   }
   end.paths.stop_writing();
   return true;
@@ -443,8 +466,8 @@ Asked ask_to_stop(Socket& socket, LocalLink& link) {
 }
 
 // What was readable stays so: the bytes that the peer was asked for are there before it goes on, as many of them as
-// there is room for.
-void await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
+// there is room for. False: the link is gone.
+bool await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
   // Its progress thread looks 150 ms later at the latest.
   constexpr Duration kForThem = std::chrono::milliseconds(300), kNoMoreComes = std::chrono::milliseconds(2);
   const auto unread = [&] {
@@ -456,12 +479,12 @@ void await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::ui
   Instant now = shard().clock().now(), grown = now;
   const Instant latest = now + kForThem;
   while (now < latest && static_cast<std::uint64_t>(there - before) < bytes) {
-    if (there != before && now - grown >= kNoMoreComes) return;
-    give_way(guard, socket);
-    if (!has_link(socket, link)) return;
+    if (there != before && now - grown >= kNoMoreComes) break;
+    if (!give_way(guard, socket, link)) return false;
     now = shard().clock().now();
     if (const int next = unread(); next != there) there = next, grown = now;
   }
+  return true;
 }
 
 // What is read from now on comes over the kernel, from its next byte on. False: this process must read it from where it
@@ -473,22 +496,20 @@ bool stop_reading(Guard& guard, Socket& socket, LocalLink& link) {
     if (!wait_for_copies(guard, socket, link)) return false;
     hear_channel(socket, link);
     if (is_paired(socket)) settle(socket, link);
-    if (!has_link(socket, link)) return false;
+    if (paired_link(socket) != &link) return false;
     if (!end.paths.has_stopped_reading()) {
       const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
       const Asked asked = ask_to_stop(socket, link);
       if (asked == Asked::kCannot) return false;
       if (asked == Asked::kYes) {
         end.paths.stop_reading();
-        await_returned(guard, socket, link, unread);
-        if (!has_link(socket, link)) return false;
+        if (!await_returned(guard, socket, link, unread)) return false;
         continue;
       }
     }
     if (end.paths.has_stopped_reading() && !end.paths.is_skipping()) return true;
     if (shard().clock().now() >= latest) return false;
-    give_way(guard, socket);
-    if (!has_link(socket, link)) return false;
+    if (!give_way(guard, socket, link)) return false;
   }
 }
 
@@ -507,41 +528,10 @@ void local_leave(Guard& guard, Socket& socket) {
   signal_idle(socket);
 }
 
-namespace {
-
-// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
-std::uint64_t returnable(Socket& socket, LocalLink& link) {
-  shm::Producer& producer = end_of(socket).producer;
-  const std::uint64_t unread = link.out.size - producer.room(link.out, link.out.size).size();
-  if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
-  return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
-}
-
-}  // namespace
-
-bool return_ring(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.stop_heard) return false;
-  if (end.peer_gone) return end.paths.abandon_writing(), true;
-  const std::uint64_t at = end.producer.produced() - returnable(socket, link);
-  if (end.producer.broken() != shm::Refusal::kNone) return false;
-  const std::uint32_t said = end.paths.resumes_said();
-  if (!shm::claim_resume(link.out, said)) return false;
-  if (!say(link, shm::SwitchKind::kResume, at)) {
-    shm::take_back_resume(link.out, said);
-    return false;
-  }
-  end.paths.resume(at, end.producer);
-  end.may_cut = false;  // before OPEN
-  end.wants_room = false;
-  pump_return(socket, link);
-  return true;
-}
-
 void return_ring_before_end(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() != Tx::kRing || end.peer_gone || end.stop_heard || socket.has(kWriting)) return;
-  if (returnable(socket, link) != 0) (void)return_ring(socket, link);
+  if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
 }
 
 // The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
@@ -556,8 +546,9 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
     link.stuck_at = consumed;
     return;
   }
+  if (now - link.stuck_since < kForReader) return;
   // Without room there, the ring holds more than the program would have without us.
-  if (now - link.stuck_since >= kForReader && returnable(socket, link) != 0) (void)return_ring(socket, link);
+  if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
 }
 
 // --- The rings

@@ -15,6 +15,14 @@ namespace bypass::socket {
 [[nodiscard]] inline bool is_paired(const Socket& socket) {
   return end_of(socket).stage == LocalEnd::Stage::kPaired;
 }
+/// This process's link, where there is memory. Null: none, or none any more.
+[[nodiscard]] inline LocalLink* paired_link(const Socket& socket) {
+  return is_paired(socket) ? local_link(socket) : nullptr;
+}
+/// What goes back to the kernel from the ring is on its way there.
+[[nodiscard]] inline bool is_returning(const Socket& socket) {
+  return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::Switch::Tx::kReturning;
+}
 /// Several processes have it, and the others would have none of what this one agrees on.
 [[nodiscard]] inline bool is_shared(const Socket& socket) {
   return socket.references.total() != socket.references.of(shard().family().slot());
@@ -50,10 +58,7 @@ void note_read_from_kernel(Socket& socket, std::uint64_t bytes);
 bool try_cut(Socket& socket, LocalLink& link);
 /// What is to go over the kernel from the ring goes there, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
-/// Takes a direction that lies in its ring back to the kernel: RESUME, and what the peer has not read of the ring, if
-/// the kernel has room for it. False: the peer is about to say STOP, or cannot be told; try again.
-bool return_ring(Socket& socket, LocalLink& link);
-/// The same before the kernel is told that nothing more is written, so that whoever has the other end then finds all in
+/// RESUME before the kernel is told that nothing more is written, so that whoever has the other end then finds all in
 /// the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
 void return_ring_before_end(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.

@@ -75,6 +75,11 @@ class Rest {
   std::size_t count_ = 0;
 };
 
+bool kernel_has_news(const Socket& socket) {
+  const KernelHalf& half = kernel_half_state(socket);
+  return half.in || half.error || half.hung_up;
+}
+
 bool kernel_is_at_mark(int number) {
   int at = 0;
   return os::call(SYS_ioctl, number, SIOCATMARK, os::address(&at)) == 0 && at != 0;
@@ -102,10 +107,7 @@ class LocalCondition : public DualCondition {
  protected:
   ~LocalCondition() = default;
   [[nodiscard]] LocalEnd& end() const { return end_of(socket_); }
-  [[nodiscard]] bool kernel_has_news() const {
-    const KernelHalf& half = kernel_half_state(socket_);
-    return half.in || half.error || half.hung_up;
-  }
+  [[nodiscard]] bool kernel_has_news() const { return socket::kernel_has_news(socket_); }
 };
 
 // --- Receiving
@@ -312,7 +314,7 @@ bool LocalReceiving::is_enough() const {
 
 bool LocalReceiving::may_be_cut() const {
   if (end().stage == Stage::kPairing) return true;
-  const LocalLink* const link = end().stage == Stage::kPaired ? local_link(socket_) : nullptr;
+  const LocalLink* const link = paired_link(socket_);
   return link != nullptr && link->channel.is_open() && end().paths.may_be_cut();
 }
 
@@ -402,8 +404,7 @@ long LocalSending::attempt(Guard& guard) {
     LocalLink* const link = local_link(socket_);
     if (link == nullptr || end().stage != Stage::kPaired) return kChanged;
     if (shm::is_reader_stopping(link->out)) hear_channel(socket_, *link);
-    if (!is_paired(socket_)) return kChanged;
-    settle(socket_, *link);
+    if (is_paired(socket_)) settle(socket_, *link);
     if (!is_paired(socket_) || end().paths.tx() == Tx::kKernel) return kChanged;
     if (end().paths.tx() == Tx::kReturning) {
       pump_return(socket_, *link);
@@ -622,17 +623,17 @@ long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size
 long local_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);
-  const auto paired = [&] { return end.stage == Stage::kPaired ? local_link(socket) : nullptr; };
-  if (LocalLink* const link = paired()) hear_channel(socket, *link);
-  if (LocalLink* const link = paired(); link != nullptr && how != SHUT_RD) return_ring_before_end(socket, *link);
+  if (LocalLink* const link = paired_link(socket)) hear_channel(socket, *link);
+  if (LocalLink* const link = paired_link(socket); link != nullptr && how != SHUT_RD)
+    return_ring_before_end(socket, *link);
   if (how != SHUT_RD) socket.set(kShutSend);
   if (how != SHUT_WR) socket.set(kShutReceive);
-  if (how != SHUT_RD && end.stage == Stage::kPaired && end.paths.tx() == Tx::kReturning) {
+  if (how != SHUT_RD && is_returning(socket)) {
     end.fin_waits = true;
     if (how == SHUT_WR) return 0;
     how = SHUT_RD;
   }
-  LocalLink* const link = paired();
+  LocalLink* const link = paired_link(socket);
   if (link != nullptr && how != SHUT_RD) say_shut(*link);
   const long r = kernel_result(kernel->shutdown(fd, how));
   if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
@@ -644,15 +645,9 @@ namespace {
 
 /// Acts on what the peer has said; `hears`: also on what has come by now. Null: no memory, or none any more.
 LocalLink* settled_link(Socket& socket, bool hears) {
-  const auto paired = [&] { return is_paired(socket) ? local_link(socket) : nullptr; };
-  if (LocalLink* const link = paired(); link != nullptr && hears) hear_channel(socket, *link);
-  if (LocalLink* const link = paired()) settle(socket, *link);
-  return paired();
-}
-
-bool kernel_has_news(const Socket& socket) {
-  const KernelHalf& half = kernel_half_state(socket);
-  return half.in || half.error || half.hung_up;
+  if (LocalLink* const link = paired_link(socket); link != nullptr && hears) hear_channel(socket, *link);
+  if (LocalLink* const link = paired_link(socket)) settle(socket, *link);
+  return paired_link(socket);
 }
 
 std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {

@@ -101,8 +101,6 @@ class Producer {
   void want(const RingView& view);
   void disarm(const RingView& view);
 
-  /// How far the peer has read, by what room() has seen last.
-  [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
   [[nodiscard]] Refusal broken() const { return broken_; }
   [[nodiscard]] std::uint64_t produced() const { return produced_; }
 
