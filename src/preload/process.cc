@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
+#include "preload/address_limit.h"
 #include "preload/escape.h"
 #include "preload/inside.h"
 #include "preload/numbers.h"
@@ -96,19 +97,23 @@ bool can_be_run(const char* program) {
 }  // namespace
 
 void before_exec(const char* program) {
-  if (!has_started()) return;
-  if (goes_straight()) return note_vfork_exec();
   KeepErrno keep;
+  if (!has_started() || goes_straight()) {
+    if (has_started()) note_vfork_exec();
+    return give_address_limit_back();
+  }
   if (!can_be_run(program)) return;
   note_exec(program != nullptr ? program : "fexecve");
   runtime::before_exec();
   stay_outside();  // the handlers that were held back come now
   let_handlers_run();
+  give_address_limit_back();
 }
 
 void after_failed_exec() {
-  if (thread_path.least == 0) return;
   KeepErrno keep;
+  hide_in_address_limit();
+  if (thread_path.least == 0) return;
   thread_path.depth = thread_path.least = 0;
   end_acceleration();
 }

@@ -187,6 +187,23 @@ BYPASS_EXPORT(sighandler_t, __sysv_signal, (int signal, sighandler_t handler)) {
   return change_handler(signal, handler, kSystemVFlags, false);
 }
 
+BYPASS_EXPORT(sighandler_t, sigset, (int signal, sighandler_t handler)) {
+  if (signal <= 0 || signal >= NSIG) {
+    errno = EINVAL;
+    return SIG_ERR;
+  }
+  sigset_t one, before;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  struct sigaction action {
+  }, old;
+  const bool holds = handler == SIG_HOLD;
+  action.sa_handler = handler;
+  if (change_action(signal, holds ? nullptr : &action, &old) != 0) return SIG_ERR;
+  if (pthread_sigmask(holds ? SIG_BLOCK : SIG_UNBLOCK, &one, &before) != 0) return SIG_ERR;
+  return sigismember(&before, signal) != 0 ? SIG_HOLD : old.sa_handler;
+}
+
 BYPASS_EXPORT(int, siginterrupt, (int signal, int interrupts)) {
   struct sigaction action;
   if (change_action(signal, nullptr, &action) != 0) return -1;

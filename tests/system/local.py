@@ -482,6 +482,48 @@ def resident():
 
 
 @same
+def limit_on_address_space(side):
+    """A program that limits its own (RLIMIT_AS, as vsftpd does) has the room that it would have without us, sees what it has
+    set, and leaves that to what it executes."""
+    tools = """
+import mmap, resource, subprocess
+GIB = 1 << 30
+def has_room(mib):
+    try: mmap.mmap(-1, mib << 20).close()
+    except OSError as error: return error.errno
+    return True
+def limit(soft, hard):
+    try: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    except ValueError as error: return str(error), resource.getrlimit(resource.RLIMIT_AS)
+    return resource.getrlimit(resource.RLIMIT_AS), resource.prlimit(os.getpid(), resource.RLIMIT_AS), has_room(1), has_room(2048)
+def of_executed():
+    return subprocess.run(['/bin/sh', '-c', 'ulimit -v; ulimit -Hv'], env={}, capture_output=True).stdout
+def unprivileged():
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.setuid(65534)
+        steps = [limit(GIB // 2, GIB), limit(GIB, GIB), limit(GIB, 2 * GIB), limit(GIB // 2, GIB // 2), limit(GIB, GIB), of_executed()]
+        os.write(w, repr(steps).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(r, 4096)
+"""
+    result = []
+    for bound in ("GIB, 2 * GIB", "GIB, GIB"):
+        with pair(side) as (server, client):
+            for agent in (server, client):
+                agent(tools)
+                result.append(agent(f"limit({bound})"))
+                result.append(agent("of_executed()"))
+                result.append(agent("unprivileged()"))
+                result.append(agent("limit(2 * GIB, GIB)"))
+                result.append(agent("limit(-1, -1)"))
+            client("s.sendall(pattern(0, 100000))")
+            result.append(server("take(s, 100000)"))
+    return result
+
+
+@same
 def streams_of_c(side):
     """What libc's own stream over a standard number reads and writes is seen by nobody."""
     with pair(side) as (server, client):
