@@ -75,19 +75,19 @@ int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
   return connection;
 }
 
-BYPASS_EXPORT(int, accept, (int fd, sockaddr* address, socklen_t* length)) {
-  if (!is_tracked(fd)) [[likely]]
-    return accept_kernel(fd, address, length, 0);
+int accept_any(int fd, sockaddr* address, socklen_t* length, int flags) {
+  if (!is_tracked(fd) || (flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0) [[likely]]
+    return accept_kernel(fd, address, length, flags);
   Use use(fd);
-  return use ? accept_tracked(use, fd, address, length, 0) : accept_kernel(fd, address, length, 0);
+  return use ? accept_tracked(use, fd, address, length, flags) : accept_kernel(fd, address, length, flags);
+}
+
+BYPASS_EXPORT(int, accept, (int fd, sockaddr* address, socklen_t* length)) {
+  return make_number([=] { return accept_any(fd, address, length, 0); });
 }
 
 BYPASS_EXPORT(int, accept4, (int fd, sockaddr* address, socklen_t* length, int flags)) {
-  if (!is_tracked(fd) || (flags & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) != 0) [[likely]] {
-    return accept_kernel(fd, address, length, flags);
-  }
-  Use use(fd);
-  return use ? accept_tracked(use, fd, address, length, flags) : accept_kernel(fd, address, length, flags);
+  return make_number([=] { return accept_any(fd, address, length, flags); });
 }
 
 BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length)) {

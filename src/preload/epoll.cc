@@ -28,11 +28,11 @@ int adopt_or_refuse(int fd) {
 }
 
 BYPASS_EXPORT(int, epoll_create, (int size)) {
-  return adopt_or_refuse(real.epoll_create(size));
+  return adopt_or_refuse(make_number([=] { return real.epoll_create(size); }));
 }
 
 BYPASS_EXPORT(int, epoll_create1, (int flags)) {
-  return adopt_or_refuse(real.epoll_create1(flags));
+  return adopt_or_refuse(make_number([=] { return real.epoll_create1(flags); }));
 }
 
 int control_set(int set, int operation, int fd, epoll_event* event) {

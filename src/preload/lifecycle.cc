@@ -32,7 +32,7 @@ namespace {
 }
 
 BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
-  int fd = real.socket(domain, type, protocol);
+  int fd = make_number([=] { return real.socket(domain, type, protocol); });
   if (fd < 0 || adopt_socket(fd, domain, type, protocol)) return fd;
   return refuse_without_memory(fd, ENOBUFS, "socket() was answered with ENOBUFS");
 }
@@ -79,7 +79,7 @@ BYPASS_EXPORT(void, closefrom, (int first)) {
 }
 
 BYPASS_EXPORT(int, dup, (int fd)) {
-  int copy = real.dup(fd);
+  int copy = make_number([=] { return real.dup(fd); });
   if (copy >= 0 && (is_tracked(fd) || is_tracked(copy))) [[unlikely]]
     share_number(fd, copy);
   return copy;
@@ -124,7 +124,7 @@ BYPASS_EXPORT(int, dup3, (int fd, int target, int flags)) {
 
 int control_tracked(int fd, int command, void* argument) {
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-    int copy = real.fcntl(fd, command, argument);
+    int copy = make_number([=] { return real.fcntl(fd, command, argument); });
     if (copy >= 0) share_number(fd, copy);
     return copy;
   }

@@ -1,5 +1,6 @@
 #include "preload/numbers.h"
 
+#include "preload/acceleration.h"
 #include "preload/inside.h"
 
 namespace bypass::preload {
@@ -42,6 +43,11 @@ void drop_if_decided(const Use& use, int fd) {
   if (!socket::decided_for_kernel(*use)) return;
   KeepErrno keep;
   if (fd_table.clear(fd, use.entry())) release_entry(use.entry(), fd);
+}
+
+bool spare_numbers() {
+  const KeepErrno keep;
+  return has_started() && !goes_straight() && socket::spare_numbers();
 }
 
 }  // namespace bypass::preload

@@ -33,4 +33,18 @@ void share_number(int fd, int copy);
 /// After a call that may decide for the kernel: takes the number out of the table if it did.
 void drop_if_decided(const Use& use, int fd);
 
+/// The kernel has had no number for the program: whether there is one more now, which was ours.
+bool spare_numbers();
+/// A call that makes a number. The program has as many of them as it would have without us.
+template <typename Call>
+[[gnu::always_inline]] inline int make_number(Call call) {
+  const int before = errno;
+  int fd = call();
+  while (fd < 0 && errno == EMFILE && spare_numbers()) {
+    errno = before;
+    fd = call();
+  }
+  return fd;
+}
+
 }  // namespace bypass::preload

@@ -51,6 +51,14 @@ int descriptor_base() {
   return static_cast<int>(soft - soft / 8 < kHighest ? soft - soft / 8 : kHighest);
 }
 
+std::uint32_t most_own_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  constexpr rlim_t kFixed = 8, kMost = 1 << 20;  // the process's own; the last quarter is for what comes and goes
+  const rlim_t above = std::min(limit.rlim_cur, kMost) - static_cast<rlim_t>(descriptor_base());
+  return static_cast<std::uint32_t>(std::max(above / 4 * 3, kFixed) - kFixed);
+}
+
 int own_high(int fd) {
   if (fd < 0) return fd;
   const int base = descriptor_base();

@@ -18,6 +18,8 @@ int descriptor_base();
 /// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number (the old
 /// one where there is no room); -1 stays -1.
 int own_high(int fd);
+/// How many of them may come and go with the program's connections, so that the program finds numbers, too.
+std::uint32_t most_own_descriptors();
 
 /// Every signal, but those that report a fault: these are to be reported, and are the program's handler's to see.
 inline sigset_t all_but_faults() {

@@ -253,6 +253,7 @@ void fill_local_environment(Process& p) {
   e.directory = &p.local_ports;
   e.may_be_local = may_be_local;
   e.after = static_cast<std::uint32_t>(p.config.local_after);
+  e.most_links = most_own_descriptors;
   e.need_progress = [] { return g_process->progress.start_or_wake(); };
   e.call_progress = [] { g_process->progress.look_now(); };
 }

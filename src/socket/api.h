@@ -85,7 +85,10 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags);
 /// objects: nothing. kForRoom: where the kernel has no room for what was written, it waits, for a second at most.
 enum class Wait : bool { kNot, kForRoom };
 void leave_shared_memory(File& file, Wait wait = Wait::kForRoom);
-/// The same from a vfork child, which may do nothing with its parent's objects: the parent does it.
+/// The kernel has no number left for the program (EMFILE): some connections leave shared memory, whose channels have
+/// numbers, and none comes there for a while. Whether there are more now.
+bool spare_numbers();
+/// leave_shared_memory() from a vfork child, which may do nothing with its parent's objects: the parent does it.
 void ask_to_leave_shared_memory(File& file);
 /// Whether the kernel's own socket under the number is where the bytes are.
 [[nodiscard]] bool is_in_kernel(const File& file);

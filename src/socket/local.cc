@@ -260,6 +260,10 @@ void watch_link(Socket& socket, LocalLink& link, int fd) {
 
 void begin_attempt(Socket& socket, int fd, Instant now) {
   LocalEnd& end = end_of(socket);
+  if (!has_numbers_for_link(now)) {
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, end.client, "the process has too few descriptors left (RLIMIT_NOFILE, ulimit -n)");
+  }
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "another process has it, too");
@@ -404,6 +408,7 @@ void give_back(Socket& socket, LocalLink& link) {
   constexpr Duration kPatience = std::chrono::seconds(1);
   constexpr timespec kTry{0, 100'000'000};
   const Instant latest = shard().clock().now() + kPatience;
+  wake_peers();  // it may sleep for room that has been given since
   while (is_returning(socket) && shard().clock().now() < latest) {
     pump_return(socket, link);
     pollfd room{kernel_half_state(socket).number, POLLOUT, 0};

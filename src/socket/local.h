@@ -58,6 +58,8 @@ struct LocalEnvironment {
   bool (*may_be_local)(const sockaddr* address) = nullptr;
   /// Calls before the connecting side looks for the other; the accepting side waits a few more.
   std::uint32_t after = 0;
+  /// As many connections as the process has numbers for, beside the program's; null: any number.
+  std::uint32_t (*most_links)() = nullptr;
   /// There is something that wants the progress thread. False: none can be had.
   bool (*need_progress)() = nullptr;
   /// It has something to do at once, if there is one. For vfork children, too.

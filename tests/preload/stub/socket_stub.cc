@@ -117,6 +117,9 @@ File* adopt_accepted(int, const sockaddr*, socklen_t, int) {
 }
 
 void leave_shared_memory(File&, Wait) {}
+bool spare_numbers() {
+  return false;
+}
 
 void ask_to_leave_shared_memory(File&) {}
 

@@ -1,0 +1,58 @@
+// Each connection in shared memory takes a number of the process's, its channel's, of which RLIMIT_NOFILE leaves so
+// many.
+#include <atomic>
+
+#include "socket/local_path.h"
+#include "socket/readiness.h"
+#include "socket/socket_wait.h"
+
+namespace bypass::socket {
+
+using Stage = LocalEnd::Stage;
+
+namespace {
+
+/// The program has had no number left: until then no connection takes another one.
+std::atomic<std::int64_t> no_more_until{0};
+
+/// Of those that nobody copies, one that is not among the latest in use.
+LocalLink* link_to_spare() {
+  LocalLink* found = nullptr;
+  for_each_local_link([&](LocalLink& link) {
+    const Socket& socket = *link.socket;
+    const bool can = socket.alive && end_of(socket).stage == Stage::kPaired && !socket.has(kReading | kWriting);
+    if (can && (found == nullptr || (found->active && !link.active))) found = &link;
+  });
+  return found;
+}
+
+}  // namespace
+
+bool has_numbers_for_link(Instant now) {
+  if (now.time_since_epoch().count() < no_more_until.load(std::memory_order_relaxed)) return false;
+  return local_environment.most_links == nullptr || local_link_count() < local_environment.most_links();
+}
+
+// A few at once: the program's next files want numbers, too, in calls that are not ours to answer.
+bool spare_numbers() {
+  constexpr int kAtOnce = 8;
+  constexpr Duration kForAWhile = std::chrono::seconds(10);
+  if (environment.shard == nullptr || !has_local_links()) return false;
+  Guard guard(shard());
+  no_more_until.store((guard.context().now + kForAWhile).time_since_epoch().count(), std::memory_order_relaxed);
+  const std::uint32_t before = local_link_count();
+  for (int i = 0; i < kAtOnce; i++) {
+    LocalLink* const link = link_to_spare();
+    if (link == nullptr) break;
+    Socket& socket = *link->socket;
+    hold(socket);
+    local_leave(guard, socket);
+    hold_end(socket);
+    if (local_link(socket) == link) break;
+    if (socket.alive && socket.path == Path::kLocal) (void)local_give_up(guard, socket);
+    end_if_unused(guard, socket);
+  }
+  return local_link_count() < before;
+}
+
+}  // namespace bypass::socket
