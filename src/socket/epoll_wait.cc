@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
@@ -30,9 +31,15 @@ class EpollCondition final : public Condition {
   [[nodiscard]] bool has_kernel() const override { return has_kernel_items() || has_duals(); }
   long look_at_kernel(Instant now, bool always) override {
     long n = kAgain;
-    if (has_kernel_items() && (always || look_is_due(now))) n = take_kernel(now, out_);
+    const bool quiet = std::exchange(quiet_, false);
+    if (has_kernel_items() && !quiet && (always || look_is_due(now))) n = take_kernel(now, out_);
     if (n == kAgain && has_duals()) look_at_kernel_halves(now, always);
     return n;
+  }
+  bool on_slept(std::span<const pollfd> kernels, Instant now) override {
+    quiet_ = !kernels.empty() && kernels[0].fd == number_ && kernels[0].revents == 0;
+    if (quiet_) note_look(now);
+    return Condition::on_slept(kernels, now);
   }
   std::span<pollfd> sleep_set(std::size_t spare) override {
     if (has_kernel_items()) few_[spare++] = {number_, POLLIN, 0};
@@ -45,28 +52,34 @@ class EpollCondition final : public Condition {
 
   /// The kernel's share: kAgain when it has nothing.
   long take_kernel(Instant now, std::span<epoll_event> out) {
-    set_.kernel_looked.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    note_look(now);
     const int n = kernel->epoll_pwait(number_, out.data(), static_cast<int>(out.size()), 0, nullptr);
     return n == 0 ? kAgain : kernel_result(n);
   }
-  [[nodiscard]] bool look_is_due(Instant now) const {
+  [[nodiscard]] bool look_is_due(Instant now, Duration later = {}) const {
     const std::int64_t ns = now.time_since_epoch().count();
-    return ns - set_.kernel_looked.load(std::memory_order_relaxed) >= environment.kernel_poll.count();
+    return ns - set_.kernel_looked.load(std::memory_order_relaxed) >= (environment.kernel_poll + later).count();
   }
 
  private:
+  void note_look(Instant now) { set_.kernel_looked.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
+
   Epoll& set_;
   int number_;
   std::span<epoll_event> out_;
   std::uint32_t version_ = 0;
+  bool quiet_ = false;  // the set's kernel items have just had nothing
 };
 
 // Bypass items that are always ready must not starve the kernel's, nor the other way round: when the kernel's
 // turn has come, it gets up to half of the room first.
-long take_turns(Epoll& set, EpollCondition& condition, std::span<epoll_event> out) {
+long take_turns(Epoll& set, EpollCondition& condition, std::span<epoll_event> out, bool blocks) {
   const Instant now = shard().clock().now();
   if (condition.has_duals()) look_at_kernel_halves(now, false);
-  if (!condition.has_kernel_items() || !condition.look_is_due(now)) return kAgain;
+  // A wait that sleeps looks then; one that does not has found something, and the kernel's has its turn a little later.
+  constexpr Duration kThen = std::chrono::microseconds(200);
+  const Duration later = blocks && sleeps_at_once() ? kThen : Duration{};
+  if (!condition.has_kernel_items() || !condition.look_is_due(now, later)) return kAgain;
   const long got = condition.take_kernel(now, out.first((out.size() + 1) / 2));
   if (got < 0) return got;
   Guard guard(shard());
@@ -90,7 +103,7 @@ long epoll_wait(File& file, int epoll_fd, epoll_event* events, int count, Durati
   patience.restart = false;  // signal(7): never restarted
   patience.mask = mask;
   if (condition.has_kernel()) {
-    const long r = take_turns(set, condition, out);
+    const long r = take_turns(set, condition, out, patience.block);
     if (r != kAgain) return r;
   }
   const long r = wait(condition, patience);

@@ -4,6 +4,7 @@
 
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
+#include "socket/local_link.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/steering.h"
@@ -136,6 +137,7 @@ void end_fork_in_child(const Fork& fork) {
 }
 
 void leave_family(Guard& guard) {
+  await_wakes();  // others keep the connection's other end from being told otherwise
   const std::uint32_t slot = shard().family().slot();
   drop_waiters(guard, slot);
   drop_my_waiter();
@@ -145,11 +147,14 @@ void leave_family(Guard& guard) {
 namespace {
 
 // What a dead process alone was told, or had still to tell, is said anew: that connections wait at a listener, and that
-// frames or an earlier timer wait for the owner of the wires.
+// frames or an earlier timer wait for the owner of the wires; that the peer of a connection that both used has bytes.
 void say_anew() {
   if (objects == nullptr) return;
   objects->sockets.for_each([](Socket& socket) {
     if (socket.alive && socket.kind == FileKind::kListener && (listener_bits(socket) & kIn) != 0) signal(socket, kIn);
+  });
+  for_each_local_link([](const LocalLink& link) {
+    if (link.channel.is_open()) wake_peer(link);
   });
   Wires& wires = shard().wires();
   wires.rung = false;

@@ -71,10 +71,15 @@ void copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, st
   cursor.read(parts.part[1].data(), bytes - first);
 }
 
+[[gnu::cold]] void wake_after(ShortHold& hold, const LocalLink& link) {
+  wake_peer(link);
+  hold.has_wakes();
+}
+
 }  // namespace
 
 long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
-  const ShortHold hold(shard());
+  ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading) || socket.low_water > 1)
@@ -91,13 +96,13 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
   if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kNothingYet : kNotSo;
   if (bytes > kCopyInLock) return kNotSo;
   copy_out(data, parts, bytes);
-  if (consumer.consume(link->in, bytes)) link->channel.wake();
+  if (consumer.consume(link->in, bytes)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(bytes);
 }
 
 long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t total) {
-  const ShortHold hold(shard());
+  ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
@@ -106,7 +111,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return kNotSo;
   copy_in(data, room, total);
-  if (producer.publish(link->out, total)) link->channel.wake();
+  if (producer.publish(link->out, total)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(total);
 }

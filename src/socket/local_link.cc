@@ -1,11 +1,15 @@
 #include "socket/local_link.h"
 
+#include <sched.h>
+#include <time.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "socket/kernel_half.h"
 #include "socket/objects.h"
+#include "socket/os.h"
 
 namespace bypass::socket {
 
@@ -14,7 +18,28 @@ constinit ActiveLinks active_links;
 namespace {
 constinit ChunkTable<LocalLink> links;
 std::uint32_t used_links = 0;
+
+/// What a thread wakes after its hold: numbers of channels. They are not closed until it has.
+struct Wakes {
+  std::array<int, 8> channels;
+  std::uint32_t count = 0;
+};
+thread_local constinit Wakes my_wakes{};
+std::atomic<int> wakes_under_way{0};
 }  // namespace
+
+// Whoever is about to wake needs no lock for it, but may have lost its processor.
+void await_wakes() {
+  wake_peers();
+  constexpr int kYields = 100, kSleeps = 20'000;
+  constexpr timespec kSleep{0, 50'000};
+  for (int i = 0; wakes_under_way.load(std::memory_order_acquire) > 0; i++) {
+    // A handler that nobody knows of stands on top of a wake-up, and may never come back. (Should it, a later close
+    // does not wait for one wake-up.)
+    if (i == kYields + kSleeps) return wakes_under_way.store(0, std::memory_order_relaxed);
+    i < kYields ? os::call(SYS_sched_yield) : os::call(SYS_nanosleep, os::address(&kSleep), 0);
+  }
+}
 
 ChunkTable<LocalLink>& local_links() {
   return links;
@@ -52,12 +77,33 @@ void drop_local_link(LocalLink& link) {
   if (link.watched) unwatch_channel(link.watched_fd);
   link.used = false;  // first, for the same reason
   std::atomic_signal_fence(std::memory_order_release);
+  close_channel(link);
   link = LocalLink{};
   used_links--;
 }
 
+void close_channel(LocalLink& link) {
+  if (!link.channel.is_open()) return;
+  await_wakes();
+  link.channel.close();
+}
+
+void wake_peer(const LocalLink& link) {
+  if (my_wakes.count == my_wakes.channels.size()) wake_peers();
+  my_wakes.channels[my_wakes.count++] = link.channel.descriptor();
+  wakes_under_way.fetch_add(1, std::memory_order_relaxed);
+}
+
+void wake_peers() {
+  while (my_wakes.count != 0) {
+    fastpath::shm::Channel::wake(my_wakes.channels[--my_wakes.count]);
+    wakes_under_way.fetch_sub(1, std::memory_order_release);
+  }
+}
+
 void recount_local_links() {
   used_links = 0;
+  wakes_under_way.store(0, std::memory_order_relaxed);
   for_each_local_link([](const LocalLink&) { used_links++; });
 }
 

@@ -47,8 +47,17 @@ void drop_local_link(LocalLink& link);
 /// The same, but for the memory, which stays mapped: the process ends.
 void forget_local_link(LocalLink& link);
 [[nodiscard]] std::uint32_t local_link_count();
+/// Nobody hears the peer any more, nor wakes it.
+void close_channel(LocalLink& link);
 /// In a forked child: another thread of the parent's may have been about to count one.
 void recount_local_links();
+
+/// No thread of this process is about to wake a peer any more. Lock held.
+void await_wakes();
+/// Wakes the peer once the lock is let go of: it is a system call, for which others would wait. Lock held.
+void wake_peer(const LocalLink& link);
+/// Without the lock: what this thread has asked for. wake_collected() does so, too.
+void wake_peers();
 
 /// Looked at by every poll, the latest kMostActive of them; the others are armed.
 inline constexpr std::size_t kMostActive = 64;

@@ -64,7 +64,7 @@ void silence_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
   link.watched = false;
-  link.channel.close();
+  close_channel(link);
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void on_gone(Socket& socket, LocalLink& link) {
   if (unread) reset_behind_bytes(socket);
   unwatch_channel(link.watched_fd);
   link.watched = false;
-  link.channel.close();
+  close_channel(link);
   signal(socket, kEverything);
 }
 
@@ -181,7 +181,7 @@ void pass_wake_on(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
-bool hear_channel(Socket& socket, LocalLink& link) {
+bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
   bool heard = false, woken = false;
   std::array<std::byte, shm::kMessageRoom> room;
   while (link.channel.is_open()) {
@@ -191,7 +191,8 @@ bool hear_channel(Socket& socket, LocalLink& link) {
     if (received.kind == Kind::kWake) {
       link.armed_in = link.armed_out = false;
       woken = true;
-      continue;
+      if (hears == Hears::kAll) continue;
+      break;
     }
     heard = true;
     if (received.kind == Kind::kGone) {
@@ -321,7 +322,7 @@ bool end_of_ring_read(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const std::uint64_t drop = end.paths.to_drop();
   if (!end.paths.on_read_from_ring(end.consumer)) return false;
-  if (end.consumer.consume(link.in, drop)) link.channel.wake();
+  if (end.consumer.consume(link.in, drop)) wake_peer(link);
   if (!end.paths.is_stopping_reading() && !end.paths.is_returning()) (void)say(link, shm::SwitchKind::kOpen);
   return true;
 }
@@ -370,7 +371,7 @@ void local_on_channel(Socket& socket) {
   LocalLink* const link = local_link(socket);
   if (link == nullptr) return;
   if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
-  hear_channel(socket, *link);
+  hear_channel(socket, *link, Hears::kToWake);
   if (!is_paired(socket)) return;
   (void)look_at_rings(socket, *link);
   touch_link(socket, *link);

@@ -46,8 +46,12 @@ inline void say_shut(LocalLink& link) {
 [[nodiscard]] inline bool is_peer_shut(const LocalLink& link) {
   return link.in.peer->shut.load(std::memory_order_relaxed) != 0;
 }
+/// Whether another connection may take a number for its channel.
+[[nodiscard]] bool has_numbers_for_link(Instant now);
+/// kToWake: what is behind a wake-up is left to the next look, which it brings about.
+enum class Hears : std::uint8_t { kAll, kToWake };
 /// Takes what has come on the channel. True: it was more than a wake-up.
-bool hear_channel(Socket& socket, LocalLink& link);
+bool hear_channel(Socket& socket, LocalLink& link, Hears hears = Hears::kAll);
 /// Acts on what was heard and could not be acted on at once.
 void settle(Socket& socket, LocalLink& link);
 /// Whether the ring has been read to where the kernel's connection goes on. The peer hears when it may CUT again.

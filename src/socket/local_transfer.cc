@@ -196,7 +196,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
       (void)ask(guard, total_ - done_);
     return peeked();
   }
-  if (consumer.consume(link.in, bytes)) link.channel.wake();
+  if (consumer.consume(link.in, bytes)) wake_peer(link);
   return is_enough() && !end().paths.is_all_of_ring(0, consumer) ? static_cast<long>(done_) : kChanged;
 }
 
@@ -442,7 +442,7 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
     if (bytes > kCopyInLock || slow_source()) outside.emplace(guard, socket_, kWriting);
     n = copy_in(room, bytes);
   }
-  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n))) link.channel.wake();
+  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n))) wake_peer(link);
   return n;
 }
 

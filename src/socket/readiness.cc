@@ -4,6 +4,7 @@
 
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
+#include "socket/local_link.h"
 #include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
@@ -36,7 +37,7 @@ void count_up(Readiness& readiness, std::uint32_t bits) {
 void call(Waiter& waiter) {
   if (!waiter.asleep || waiter.called) return;
   waiter.called = true;
-  collect_wake(waiter.target);
+  if (!waiter.looks) collect_wake(waiter.target);
 }
 
 void call_waiters(File& file, std::uint32_t bits) {
@@ -116,6 +117,7 @@ void collect_wake(const WakeTarget& target) {
 }
 
 void wake_collected() {
+  wake_peers();
   while (collected.count != 0) wake(collected.targets[--collected.count]);
 }
 

@@ -210,7 +210,7 @@ class ShortHold {
   ~ShortHold() {
     if (works_)
       end_work();
-    else if (held_ && shard_.lock().unlock()) [[unlikely]]
+    else if (held_ && (shard_.lock().unlock() || wakes_)) [[unlikely]]
       wake_collected();
   }
   ShortHold(const ShortHold&) = delete;
@@ -225,6 +225,8 @@ class ShortHold {
     }
     return shard_.context();
   }
+  /// At its end wake_collected() is due.
+  void has_wakes() { wakes_ = true; }
 
  private:
   void end_work();
@@ -232,7 +234,7 @@ class ShortHold {
   const HandlersOff off_;
   Shard& shard_;
   bool held_;
-  bool works_ = false;
+  bool works_ = false, wakes_ = false;
 };
 
 /// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,

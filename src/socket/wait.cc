@@ -1,6 +1,7 @@
 #include "socket/wait.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -12,6 +13,7 @@
 #include "socket/errno_map.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
+#include "socket/spin_habit.h"
 
 namespace bypass::socket {
 
@@ -22,10 +24,10 @@ namespace {
 
 /// Longest sleep of a watcher while a port has no wake-up descriptor.
 constexpr Duration kBlindSleep = std::chrono::milliseconds(1);
-/// A wait this many times longer than the budget would not have been caught by spinning; the next one of this
-/// thread then sleeps at once, so that an idle server costs nothing.
-constexpr int kSpinPays = 8;
-thread_local bool spin_pays = true;
+/// So much of what a spinning wait brings about, in budgets, is no waiting.
+constexpr int kMostWork = 8;
+
+thread_local constinit SpinHabit spin_habit;
 
 /// What the last yields of this thread met on its processor.
 enum class Neighbour : std::uint8_t {
@@ -44,23 +46,6 @@ void yield_and_learn(Instant before) {
   const Duration away = shard().clock().now() - before;
   neighbour = away < kEmptyYield ? Neighbour::kNone : away < kGreedyYield ? Neighbour::kPolite : Neighbour::kGreedy;
 }
-
-/// All signals blocked for a scope: a handler runs either before the last look or inside ppoll, never between.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  [[nodiscard]] const sigset_t& before() const { return before_; }
-
- private:
-  sigset_t before_;
-};
 
 /// The mask that ppoll and epoll_pwait ask for, for the whole call.
 class CallMask {
@@ -85,6 +70,7 @@ struct Sleep {
   Waiter* waiter = nullptr;  // null: nothing is
   bool counted = false;      // among the sleepers that the wire has to wake
   bool watching = false;     // over the wires, for all
+  pollfd* set = nullptr;     // what it is about to sleep in, or does
 };
 thread_local constinit Sleep my_sleep;
 
@@ -105,7 +91,11 @@ void end_my_sleep() {
 class Bed {
  public:
   explicit Bed(Waiter& waiter) : waiter_(waiter) {}
-  ~Bed() { end_sleep(); }
+  ~Bed() {
+    if (up()) return;
+    const Guard guard(shard());
+    end_my_sleep();
+  }
   Bed(const Bed&) = delete;
   Bed& operator=(const Bed&) = delete;
 
@@ -119,13 +109,13 @@ class Bed {
     }
     my_sleep.waiter = &waiter_;
     if (!condition.link(waiter_)) return kAgain;
-    waiter_.asleep = true;
+    waiter_.asleep = waiter_.looks = true;
     my_sleep.counted = condition.needs_wire();
     if (my_sleep.counted) shard().count_sleeper(1);
     const bool come = my_sleep.counted && arm_local();
     if (come && condition.changed()) return condition.attempt(guard);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
-      quiet_ = !come;
+      lie_still(!come);
       return kAgain;
     }
     my_sleep.watching = true;
@@ -134,12 +124,14 @@ class Bed {
     dispatch_events(shard().stack());
     if (condition.changed()) return condition.attempt(guard);
     until_ = shard().watch_until(deadline);
-    quiet_ = armed && received == 0 && !come && !shard().frames_left();
+    lie_still(armed && received == 0 && !come && !shard().frames_left());
     return kAgain;
   }
   /// Awake: one look at the wire and an attempt, then out of all lists.
   long get_up(Condition& condition) {
     Guard guard(shard());
+    // In a child that a handler has forked on top of this sleep it is the parent's.
+    if (!up()) waiter_.looks = true;
     if (condition.needs_wire()) shard().poll_locked();
     dispatch_events(shard().stack());
     const long r = condition.changed() ? condition.attempt(guard) : kAgain;
@@ -153,6 +145,12 @@ class Bed {
   [[nodiscard]] Instant until(Instant deadline) const { return watching() ? until_ : deadline; }
 
  private:
+  /// From here on it is woken, if nobody has called it by now.
+  void lie_still(bool quiet) {
+    quiet_ = quiet && !waiter_.called;
+    waiter_.looks = !quiet_;
+  }
+
   Waiter& waiter_;
   bool quiet_ = false;
   Instant until_ = kNever;
@@ -192,14 +190,17 @@ class Waiting {
   long sleep();
   long sleep_in(Waiter& waiter);
   bool interrupted();
-  [[nodiscard]] static Duration most_work() { return kSpinPays * (environment.spin + environment.yield); }
+  void learn(bool at_once);
+  [[nodiscard]] static Duration budget() { return environment.spin + environment.yield; }
+  [[nodiscard]] static Duration most_work() { return kMostWork * budget(); }
 
   Condition& condition_;
   const Patience& patience_;
   unsigned seen_, restart_seen_;
   bool foreign_handler_ = false;  // one that nobody counts ran
   bool worked_ = false;           // in the last turn
-  bool slept_ = false;            // what the kernel has to say is to be seen at once
+  bool hears_ = false;            // what the kernel has to say is to be seen at once
+  bool slept_ = false;
   Instant begun_{}, started_{}, now_{};
   Duration spin_{}, yield_{};
 };
@@ -229,14 +230,23 @@ long Waiting::go_on() {
   begun_ = started_ = now_ = shard().clock().now();
   long r = look(!patience_.block);
   if (r != kAgain || !patience_.block) return r;
-  if (condition_.needs_wire()) {
+  const bool bounded = environment.yield >= Duration{} && environment.spin >= Duration{};
+  const bool learns = bounded && budget() != Duration{} && condition_.needs_wire();
+  const bool at_once = learns && !spin_habit.spins();
+  if (condition_.needs_wire() && !at_once) {
     spin_ = environment.spin;
     yield_ = environment.yield;
-    if (!spin_pays && yield_ >= Duration{} && spin_ >= Duration{}) spin_ = yield_ = Duration{};
   }
   r = spin();
-  spin_pays = now_ - begun_ <= most_work();
+  if (learns) learn(at_once);
   return r;
+}
+
+void Waiting::learn(bool at_once) {
+  if (at_once)
+    spin_habit.on_slept_at_once(now_ - begun_ <= budget());
+  else
+    slept_ ? spin_habit.on_missed() : spin_habit.on_caught();
 }
 
 long Waiting::spin() {
@@ -246,8 +256,8 @@ long Waiting::spin() {
     if (r != kAgain) return r;
     if (interrupted()) return kInterrupted;
     const bool late = now_ >= patience_.deadline;
-    r = look(slept_ || late);
-    slept_ = false;
+    r = look(hears_ || late);
+    hears_ = false;
     if (r != kAgain) return r;
     if (late) return kTimedOutWait;
     r = pause();
@@ -334,15 +344,20 @@ long Waiting::sleep_in(Waiter& waiter) {
   now_ = shard().clock().now();
   if (bed.watching() && wire_count < shard().watchable()) until = std::min(until, now_ + kBlindSleep);
   const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
-  {
-    SignalsBlocked blocked;
-    if (interrupted()) return kInterrupted;
-    if (bed.up()) return kAgain;  // a handler has run all the same, and the call is one that goes on
-    const unsigned seen = thread_signals.seen;
-    const int ready = kernel->ppoll(set.data(), set.size(), until == kNever ? nullptr : &limit, &blocked.before());
-    foreign_handler_ = ready < 0 && errno == EINTR && thread_signals.seen == seen;
-    slept_ = true;
-  }
+  // A handler that runs from here on ends the sleep before it begins: end_sleep() spoils the set.
+  my_sleep.set = set.data();
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (interrupted()) return kInterrupted;
+  if (bed.up()) return kAgain;  // a handler has run all the same, and the call is one that goes on
+  const unsigned seen = thread_signals.seen;
+  const int ready = kernel->ppoll(set.data(), set.size(), until == kNever ? nullptr : &limit, nullptr);
+  const bool by_handler = ready < 0 && errno == EINTR;
+  foreign_handler_ = by_handler && thread_signals.seen == seen;
+  slept_ = true;
+  now_ = shard().clock().now();
+  // A sleep that could not be (EINVAL of a low RLIMIT_NOFILE) tells nothing.
+  const bool asked = ready >= 0 || by_handler;
+  hears_ = !asked || condition_.on_slept(set.subspan(1 + wire_count + (bell ? 1 : 0)), now_);
   if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
   return bed.get_up(condition_);
@@ -362,6 +377,8 @@ bool Waiting::interrupted() {
 
 void end_sleep() {
   if (my_sleep.waiter == nullptr) return;
+  // The thread may be about to sleep only now: ppoll() says POLLNVAL of a number that cannot be.
+  if (my_sleep.set != nullptr) my_sleep.set->fd = INT_MAX;
   const Guard guard(shard());
   end_my_sleep();
 }
@@ -374,6 +391,10 @@ std::uintptr_t forget_left_handlers(std::uintptr_t here) {
   ThreadSignals& t = thread_signals;
   while (has_left_handler(here)) t.handlers--;
   return t.handlers == 0 ? UINTPTR_MAX : t.handler_frames[std::min(t.handlers, ThreadSignals::kHandlers) - 1];
+}
+
+bool Condition::on_slept(std::span<const pollfd> kernels, Instant /*now*/) {
+  return std::any_of(kernels.begin(), kernels.end(), [](const pollfd& each) { return each.revents != 0; });
 }
 
 std::span<pollfd> Condition::sleep_set(std::size_t spare) {
@@ -393,7 +414,11 @@ long wait_on(Condition& condition, const Patience& patience) {
 }
 
 bool spinning_pays() {
-  return spin_pays && neighbour == Neighbour::kNone && environment.spin != Duration{};
+  return spin_habit.spins() && neighbour == Neighbour::kNone && environment.spin != Duration{};
+}
+
+bool sleeps_at_once() {
+  return !spin_habit.spins() || (environment.spin == Duration{} && environment.yield == Duration{});
 }
 
 Instant deadline_after(Duration timeout) {

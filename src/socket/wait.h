@@ -5,7 +5,8 @@
 //
 // No wake-up is lost: a thread links itself to what it waits for and looks at it once more under the shard's
 // lock, and whoever changes the object signals it under the same lock. The eventfd is written after the
-// unlock, and only for a thread that is linked; it stays readable until its owner has read it.
+// unlock, and only for a thread that is linked and not about to look itself; it stays readable until its owner has
+// read it.
 #pragma once
 
 #include <poll.h>
@@ -41,6 +42,7 @@ struct Waiter {
   int doorbell_fd = -1;  // of target.doorbell; made at the first sleep in a family
   bool asleep = false;
   bool called = false;  // a signal has been sent its way since it fell asleep
+  bool looks = false;   // its thread is about to look itself, and is not to be woken
   Waiter* free_next = nullptr;
   WaitLink link;              // for a wait on one object
   WaitLink* links = nullptr;  // a block for more
@@ -112,6 +114,9 @@ class Condition {
   /// Unless `always`, the look may be left out when the last one was less than `kernel_poll` ago.
   [[nodiscard]] virtual bool has_kernel() const { return false; }
   virtual long look_at_kernel(Instant /*now*/, bool /*always*/) { return kAgain; }
+  /// After a sleep: what of the sleeper's poll set is the kernel's, with what has come there. False: nothing has, and
+  /// the kernel need not be looked at.
+  virtual bool on_slept(std::span<const pollfd> kernels, Instant now);
   /// The sleeper's poll set: `spare` entries for the waiter, then the kernel descriptors. Empty: no memory.
   virtual std::span<pollfd> sleep_set(std::size_t spare);
 
@@ -129,6 +134,9 @@ long wait_on(Condition& condition, const Patience& patience);
 
 /// Whether the calling thread's waits have been short lately, it has its processor to itself, and the profile spins.
 [[nodiscard]] bool spinning_pays();
+
+/// Whether a wait of the calling thread that finds nothing sleeps at once, and so asks the kernel for all it waits for.
+[[nodiscard]] bool sleeps_at_once();
 
 /// Deadlines: now plus a duration that may be "for ever" (negative).
 [[nodiscard]] Instant deadline_after(Duration timeout);

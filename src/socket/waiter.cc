@@ -226,7 +226,7 @@ void unlink_waiter(Waiter& waiter) {
   unlink_one(waiter.link);
   for (std::uint32_t i = 0; i < waiter.linked; i++) unlink_one(waiter.links[i]);
   waiter.linked = 0;
-  waiter.asleep = waiter.called = false;
+  waiter.asleep = waiter.called = waiter.looks = false;
 }
 
 }  // namespace bypass::socket

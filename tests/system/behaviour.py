@@ -9,10 +9,9 @@ import subprocess
 import time
 
 import guardian
-from harness import BUILD, HERE, LIB, LONG, Side, Skip, check, free_port, run_named
+from harness import BUILD, HERE, LIB, LONG, NETBENCH, Side, Skip, calls_between_marks, check, free_port, run_named
 
 CASES = {}
-NETBENCH = os.path.join(BUILD, "bin", "netbench")
 
 
 def case(function):
@@ -202,18 +201,6 @@ def progress_while_computing():
         check("got" not in side.output(server), "the server was not computing")
         open(flag, "w").close()
         check(side.end(server) == 0 and "got b'xxx" in side.output(server), side.output(server))
-
-
-def calls_between_marks(trace):
-    inside, calls = False, []
-    for line in open(trace, errors="replace"):
-        if "/netbench-begin" in line:
-            inside = True
-        elif "/netbench-end" in line:
-            return calls
-        elif inside and "sched_yield" not in line and "resumed>" not in line:
-            calls.append(line.strip())
-    raise AssertionError(f"no marks in {trace}")
 
 
 @case

@@ -17,6 +17,7 @@ import guardian
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BYPASS_BUILD", os.path.join(ROOT, "build"))
 LIB = os.path.join(BUILD, "libbypass.so")
+NETBENCH = os.path.join(BUILD, "bin", "netbench")
 LONG = bool(os.environ.get("BYPASS_TEST_LONG"))
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -321,3 +322,16 @@ def sha256(path):
     import hashlib
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
+
+
+def calls_between_marks(trace):
+    """Of strace(1), those between the marks of netbench."""
+    inside, calls = False, []
+    for line in open(trace, errors="replace"):
+        if "/netbench-begin" in line:
+            inside = True
+        elif "/netbench-end" in line:
+            return calls
+        elif inside and "sched_yield" not in line and "resumed>" not in line:
+            calls.append(line.strip())
+    raise AssertionError(f"no marks in {trace}")

@@ -1,12 +1,13 @@
 """Shared memory within a host: threads and processes that share a connection, how much it holds, and who is woken.
 local_waits.py NAME...   (no name: lists them)"""
+import errno
 import random
 import signal
 import time
 
 from agents import Agent
-from harness import LONG, Side, check, free_port, run_named
-from local_pairs import cases, listener, memory_mapped, moved, pair, until_counted
+from harness import LIB, LONG, NETBENCH, Side, calls_between_marks, check, free_port, run_named
+from local_pairs import cases, listener, memory_mapped, moved, pair, shared_ever, until_counted
 
 CASES, case, same = cases()
 
@@ -307,6 +308,61 @@ def play(seed, first):
             if got != i.to_bytes(8, 'little'): return f'{how}: {got} in round {i}'
     return 'all heard'
 """
+
+
+@case
+def numbers_are_the_programs():
+    """A connection's channel has a number of the process's, which the program gets when it has none left (EMFILE): all but
+    what the library needs anyway. Connections that were in shared memory before go on."""
+    limit, librarys = 200, 8
+    with Side("local") as side:
+        server, client = Agent(side, "server"), Agent(side, "client")
+        port = listener(server)
+        server("""
+def echo(c):
+    while part := c.recv(100): c.sendall(part)
+def serve():
+    while True: threading.Thread(target=echo, args=(l.accept()[0],), daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+""")
+        client(f"""
+import resource
+before = len(os.listdir('/proc/self/fd'))
+resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+many = []
+def echoed(c):
+    c.sendall(b'x')
+    return c.recv(9) == b'x'
+def fill():
+    try:
+        while True:
+            many.append(bounded(socket.create_connection(('127.0.0.1', {port}))))
+            if not all(echoed(many[-1]) for _ in range(6)): return 'not echoed'
+    except OSError as error:
+        return error.errno, len(many) + before
+""")
+        end = client("fill()", timeout=60)
+        check(end[0] == errno.EMFILE and end[1] >= limit - librarys, end)
+        check(shared_ever(client), "none was in shared memory")
+        check(client("all(map(echoed, many))"), "not all go on")
+
+
+@case
+def sleepers_are_woken_by_one_call():
+    """Who sleeps at once changes no mask of signals for it, and nobody that is awake is written to: neither once in ten of
+    the round trips."""
+    with Side("local", profile="cpu") as side:
+        port, count = free_port(), 2000
+        trace = ["strace", "-f", "-qq", "-o"]
+        loads, common = ("-E", f"LD_PRELOAD={LIB}", NETBENCH, "pingpong"), (side.address, port, "--mark", "--count", count)
+        server = side.start("server", *trace, side.path("server.trace"), *loads, "server", *common, until="ready", LD_PRELOAD="")
+        side.run("client", *trace, side.path("client.trace"), *loads, "client", *common, timeout=60, LD_PRELOAD="")
+        side.end(server)
+        for name in ("server", "client"):
+            calls = calls_between_marks(side.path(f"{name}.trace"))
+            told = [c for c in calls if any(f" {call}(" in c for call in ("rt_sigprocmask", "write", "read"))]
+            check(any(" ppoll(" in c for c in calls), f"{name}: it has not slept")
+            check(len(told) < count // 10, f"{name}: {len(told)} of {len(calls)} calls: " + "\n".join(told[:10]))
 
 
 @same

@@ -97,8 +97,8 @@ Channel::Received Channel::receive(std::span<std::byte> room) {
   return received;
 }
 
-void Channel::wake() {
-  os::call(SYS_sendto, socket_.get(), os::address(&kWakeUp), sizeof kWakeUp, MSG_DONTWAIT | MSG_NOSIGNAL);
+void Channel::wake(int descriptor) {
+  os::call(SYS_sendto, descriptor, os::address(&kWakeUp), sizeof kWakeUp, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 std::optional<std::uint32_t> Channel::peer_user() const {

@@ -43,7 +43,9 @@ class Channel {
   /// The next packet. Never waits.
   Received receive(std::span<std::byte> room);
   /// Makes the peer's descriptor readable. One that is full is readable already.
-  void wake();
+  void wake() { wake(descriptor()); }
+  /// The same by the number alone.
+  static void wake(int descriptor);
 
   /// The effective user of the process that connected, or listened (SO_PEERCRED).
   [[nodiscard]] std::optional<std::uint32_t> peer_user() const;

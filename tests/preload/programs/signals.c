@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "say.h"
@@ -265,6 +267,80 @@ static void jumps(void) {
   TRY(read(b, buffer, 4));
 }
 
+static volatile sig_atomic_t in_child;
+static volatile pid_t child;
+
+static void forker(int signal) {
+  (void)signal;
+  if ((child = fork()) != 0) return;
+  in_child = 1;
+  usleep(50000); /* the parent sleeps again by then */
+}
+
+static void* waits_and_forks(void* set) {
+  struct epoll_event got;
+  errno = 77;
+  long result = epoll_wait((int)(long)set, &got, 1, 3000);
+  if (in_child) pause();
+  say("interrupted", result);
+  TRY(epoll_wait((int)(long)set, &got, 1, 1000)); /* something else may wake it a little later */
+  return NULL;
+}
+
+/* The child comes back into a sleep that is its parent's. */
+static void forks(void) {
+  printf("== forks\n");
+  struct sigaction action = {.sa_handler = forker};
+  sigaction(SIGUSR1, &action, NULL);
+  int set = epoll_create1(0);
+  pthread_t thread;
+  pthread_create(&thread, NULL, waits_and_forks, (void*)(long)set);
+  usleep(50000);
+  pthread_kill(thread, SIGUSR1);
+  usleep(200000);
+  struct epoll_event out = {.events = EPOLLOUT | EPOLLET};
+  int ready = socket(AF_INET, SOCK_STREAM, 0);
+  epoll_ctl(set, EPOLL_CTL_ADD, ready, &out);
+  pthread_join(thread, NULL);
+  kill(child, SIGKILL);
+  wait(NULL);
+  close(ready);
+  close(set);
+}
+
+static void* pipe_writer(void* fd) {
+  usleep(30000);
+  if (write((int)(long)fd, "x", 1) != 1) abort();
+  return NULL;
+}
+
+/* epoll_wait() does not care how many descriptors a process may have; poll() does. */
+static void few_descriptors(void) {
+  printf("== few descriptors\n");
+  int ends[2], set = epoll_create1(0);
+  if (pipe(ends) != 0) abort();
+  struct epoll_event in = {.events = EPOLLIN}, out = {.events = EPOLLOUT | EPOLLET}, got;
+  epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &in);
+  epoll_ctl(set, EPOLL_CTL_ADD, b, &out);
+  epoll_wait(set, &got, 1, 0);
+  struct rlimit before, few;
+  getrlimit(RLIMIT_NOFILE, &before);
+  few = before;
+  few.rlim_cur = 1;
+  for (int i = 0; i < 2; i++) { /* the second time it has slept before */
+    pthread_t thread;
+    if (i == 1) setrlimit(RLIMIT_NOFILE, &few);
+    pthread_create(&thread, NULL, pipe_writer, (void*)(long)ends[1]);
+    TRY(epoll_wait(set, &got, 1, 3000));
+    pthread_join(thread, NULL);
+    if (read(ends[0], &(char){0}, 1) != 1) abort();
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+  close(ends[0]);
+  close(ends[1]);
+  close(set);
+}
+
 static void pipes(void) {
   printf("== SIGPIPE\n");
   signal(SIGPIPE, counter);
@@ -298,6 +374,8 @@ int main(void) {
   masks();
   actions();
   if (!skips("jumps")) jumps();
+  forks();
+  few_descriptors();
   pipes();
   return 0;
 }
