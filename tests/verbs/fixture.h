@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ class PortFixture : public testing::Test {
   void SetUp() override {
     const char* missing = nullptr;
     ASSERT_TRUE(packet::bind_libc(&PlainHost::host(), &missing)) << missing;
+    packet::libc.poll = watched_poll;
   }
 
   /// Null: `problem` says why.
@@ -40,9 +42,10 @@ class PortFixture : public testing::Test {
     ASSERT_NE(port, nullptr) << problem;
   }
 
-  // Its own thread sets it, where need be after the data path has looked.
+  // The device's thread sets it, where need be after the data path has looked, and wakes who sleeps: it has done so
+  // when it sleeps again, and what a test arms then is woken by nothing else.
   void await_link(LinkState state) const {
-    while (port->link() != state) {
+    while (port->link() != state || !is_asleep.load(std::memory_order_acquire)) {
       (void)received();
       std::this_thread::yield();
     }
@@ -77,6 +80,17 @@ class PortFixture : public testing::Test {
   FakeDevice device;
   std::unique_ptr<VerbsPort> port;
   std::string problem;
+
+ private:
+  /// The device's thread alone polls.
+  static int watched_poll(pollfd* items, nfds_t count, int limit_ms) {
+    is_asleep.store(true, std::memory_order_release);
+    const int ready = ::poll(items, count, limit_ms);
+    is_asleep.store(false, std::memory_order_release);
+    return ready;
+  }
+
+  static inline std::atomic<bool> is_asleep{false};
 };
 
 }  // namespace bypass::verbs
