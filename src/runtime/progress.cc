@@ -172,7 +172,10 @@ void Progress::step() {
     if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
-    sleep_for(watched ? pause_ : pause_ - quiet);
+    const int watch = quiet >= tick_ && socket::has_local_links() && socket::hearers() == 0
+                          ? socket::kernel_halves_descriptor()
+                          : -1;
+    nap({&watch, 1}, watched ? pause_ : pause_ - quiet);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
   }
@@ -234,7 +237,7 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  if (shard_.sleepers() > 0) return sleep_for(pause);
+  if (socket::hearers() > 0) return sleep_for(pause);
   // It may be about to do something else for long, while a peer waits for this end's answer.
   if (quiet < tick_) return sleep_for(std::min(pause, kPauseWhilePolled));
   const int watch = socket::kernel_halves_descriptor();

@@ -107,6 +107,7 @@ long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   if (has_kernel_half(target)) set.dual_items.fetch_add(1, std::memory_order_relaxed);
   // The first one: whoever sleeps in the set does not look at the wire.
   if (set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0) signal_idle(set);
+  if (is_local(target) && is_waited_for(target)) local_is_waited_for(static_cast<Socket&>(target));
   report_present(*item);
   return 0;
 }

@@ -26,6 +26,7 @@ constexpr std::uint32_t kChannelKind = 1U << 30;  // of a local connection, not 
 
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
+std::atomic<bool> told{false};
 std::atomic<std::int64_t> active_until{0};
 std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
@@ -151,6 +152,7 @@ void forget_kernel_half(File& file) {
   *half = KernelHalf{};
   half->taking = taking;
   half->generation = generation;
+  signal_idle(file);  // who sleeps over its number
 }
 
 void unwatch_kernel_half(File& file) {
@@ -177,6 +179,7 @@ void number_goes(File& file, int fd) {
   half->number = own;
   half->owned = true;
   tell_kernel(EPOLL_CTL_ADD, file, own, watched_events(file) | (half->out ? 0U : EPOLLOUT));
+  signal_idle(file);  // who sleeps over its number
 }
 
 bool watch_channel(File& file, int fd) {
@@ -200,6 +203,7 @@ void note_set_number(File& set, int number) {
 void want_kernel_out(File& file, int fd) {
   KernelHalf* half = kernel_half(file);
   if (half == nullptr) return;
+  if (half->out) signal_idle(file);  // who sleeps over its number (DirectSet) does not wait for that
   half->out = false;
   if (!half->watched || !tell_kernel(EPOLL_CTL_MOD, file, half->number, watched_events(file) | EPOLLOUT)) {
     half->out = true;  // nobody would tell: let the program try again
@@ -215,6 +219,7 @@ void look_at_kernel_halves(Instant now, bool always) {
       ns >= active_until.load(std::memory_order_relaxed))
     return;
   looked.store(ns, std::memory_order_relaxed);
+  told.store(false, std::memory_order_relaxed);
   std::array<epoll_event, 32> events;
   int n = 0;
   do {
@@ -230,6 +235,14 @@ void look_at_kernel_halves(Instant now, bool always) {
 
 void note_kernel_activity() {
   active_until.store((shard().clock().now() + kActive).time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void note_watch_set_told() {
+  told.store(true, std::memory_order_relaxed);
+}
+
+bool is_watch_set_told() {
+  return told.load(std::memory_order_relaxed);
 }
 
 void close_own(int fd) {

@@ -69,6 +69,9 @@ void unwatch_channel(int fd);
 /// that this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);
 void note_kernel_activity();
+/// A sleeper has found it readable, and has not looked there.
+void note_watch_set_told();
+[[nodiscard]] bool is_watch_set_told();
 /// Closes a descriptor that was given to environment.own_descriptor(). No cancellation point.
 void close_own(int fd);
 /// For a sleeper's poll set; -1 while nothing has been watched.

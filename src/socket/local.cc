@@ -254,6 +254,7 @@ bool finds_io_uring(Guard& guard, Socket& socket) {
 /// Where it is to be watched now: a listener becomes a channel. The same number may be another one's by now.
 void watch_link(Socket& socket, LocalLink& link, int fd) {
   if (link.watched && link.watched_fd != fd) unwatch_channel(link.watched_fd);
+  if (link.watched_fd != fd) signal_idle(socket);
   link.watched = fd >= 0 && watch_channel(socket, fd);
   link.watched_fd = fd;
 }
@@ -491,8 +492,13 @@ bool poll_local() {
 
 bool arm_local() {
   bool come = false;
-  for (LocalLink* const link : active_links.all()) come = arm_link(*link->socket, *link) || come;
+  for (LocalLink* const link : active_links.all())
+    if (is_to_be_armed(*link->socket)) come = arm_link(*link->socket, *link) || come;
   return come;
+}
+
+void local_is_waited_for(Socket& socket) {
+  if (LocalLink* const link = paired_link(socket)) (void)arm_link(socket, *link);
 }
 
 namespace {

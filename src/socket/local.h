@@ -105,6 +105,8 @@ void local_leave(Guard& guard, Socket& socket);
 bool poll_local();
 /// Before a sleep: from here on the peers wake us. Lock held. True: something has come meanwhile, and was signalled.
 bool arm_local();
+/// Somebody who sleeps waits for it from now on, too. Lock held.
+void local_is_waited_for(Socket& socket);
 /// Whether this process has rings to look at.
 [[nodiscard]] bool has_active_local();
 /// Whether the progress thread has something to watch: pairings, channels.

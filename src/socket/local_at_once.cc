@@ -1,5 +1,6 @@
 // Short copies between a program's buffers and the rings of its connection within the host, in one ShortHold each:
-// where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps.
+// where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps who
+// waits for the connection.
 // Everything else is local_transfer.cc's.
 #include <algorithm>
 
@@ -26,14 +27,15 @@ constexpr int kLooks = 32;
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
   const LocalEnd& end = end_of(socket);
   const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
-  if (end.stage != Stage::kPaired || heard || socket.pending_error != 0 || shard().sleepers() != 0) return nullptr;
+  if (end.stage != Stage::kPaired || heard || socket.pending_error != 0) return nullptr;
+  if (shard().sleepers() != 0 && is_waited_for(socket)) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
   if (is_shared(socket)) return nullptr;
   LocalLink* const link = local_links().find(end.id.index);
   if (link == nullptr || !link->active || link->generation != end.id.generation || link->half == nullptr)
     return nullptr;
   if (link->armed_in || link->armed_out) [[unlikely]]
-    touch_link(socket, *link);  // nobody sleeps any more
+    touch_link(socket, *link);  // nobody waits for it any more
   return link;
 }
 

@@ -21,6 +21,7 @@ struct LocalLink {
   bool used = false;
   bool active = false;     // among those that a poll looks at
   bool watched = false;    // `watched_fd` is in the process's watch set
+  bool told = false;       // a sleeper found the channel readable, and it has not been read
   bool armed_in = false;   // the peer wakes us for bytes
   bool armed_out = false;  // … for room
   int tcp = -1;            // the number under which the attempt was begun

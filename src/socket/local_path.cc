@@ -71,13 +71,14 @@ void silence_local_link(LocalLink& link) {
 
 // A copy that is under way may be another process's, over a link of its own. In a process that ends it may be a
 // thread's that is stopped in the middle of it.
-void end_local_link(const Socket& socket, LocalLink& link) {
+void end_local_link(Socket& socket, LocalLink& link) {
   if (shard().ended()) {
     silence_local_link(link);
     return forget_local_link(link);
   }
-  if (!socket.has(kReading | kWriting) || !is_copied_here(socket)) return drop_local_link(link);
-  silence_local_link(link);
+  const bool is_used = socket.has(kReading | kWriting) && is_copied_here(socket);
+  is_used ? silence_local_link(link) : drop_local_link(link);
+  signal_idle(socket);  // who sleeps over its channel
 }
 
 namespace {
@@ -176,13 +177,14 @@ void leave_unused(Socket& socket, LocalLink& link) {
 // A wake-up that this call has taken may have been for a thread that sleeps.
 void pass_wake_on(Socket& socket, LocalLink& link) {
   (void)look_at_rings(socket, link);
-  if (shard().sleepers() != 0 || is_shared(socket)) (void)arm_link(socket, link);
+  if (is_to_be_armed(socket)) (void)arm_link(socket, link);
 }
 
 }  // namespace
 
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
   bool heard = false, woken = false;
+  link.told = false;
   std::array<std::byte, shm::kMessageRoom> room;
   while (link.channel.is_open()) {
     const shm::Channel::Received received = link.channel.receive(room);
@@ -602,7 +604,7 @@ void touch_link(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kPaired) return;
   if (LocalLink* const old = active_links.add(link)) (void)arm_link(*old->socket, *old);
-  if (shard().sleepers() != 0 || is_shared(socket)) {
+  if (is_to_be_armed(socket)) {
     (void)arm_link(socket, link);
     return;
   }

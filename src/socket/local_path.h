@@ -2,6 +2,7 @@
 // the rings. All with the shard's lock held.
 #pragma once
 
+#include "socket/epoll.h"
 #include "socket/local.h"
 #include "socket/local_link.h"
 #include "socket/socket.h"
@@ -66,7 +67,7 @@ void pump_return(Socket& socket, LocalLink& link);
 /// the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
 void return_ring_before_end(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
-void end_local_link(const Socket& socket, LocalLink& link);
+void end_local_link(Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
@@ -77,6 +78,10 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
+/// Whether somebody sleeps who waits for it. Of a shared one, others may, who have armed it for themselves.
+[[nodiscard]] inline bool is_to_be_armed(const Socket& socket) {
+  return is_waited_for(socket) || is_shared(socket);
+}
 /// The peer wakes us from here on. True: something has come meanwhile.
 bool arm_link(Socket& socket, LocalLink& link);
 /// A call has used the rings: they are among those that polls look at.

@@ -1,9 +1,11 @@
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
 #include "socket/datagram.h"
+#include "socket/direct_set.h"
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
 #include "socket/readiness.h"
@@ -26,7 +28,7 @@ bool leave_to_kernel(const File& file) {
   return socket.path == Path::kUndecided && socket.details->peer_is_kernel;
 }
 
-/// The kernel's items as one array, with room in front for what the sleeper adds.
+/// The kernel's items as one array, with room in front and behind for what the sleeper adds.
 class KernelSet {
  public:
   static constexpr std::size_t kSpare = Shard::kMostWaitDescriptors + 2;
@@ -34,8 +36,9 @@ class KernelSet {
   explicit KernelSet(std::span<PollItem> items) : items_(items) {
     std::size_t count = 0;
     for (const PollItem& item : items) count += is_kernel(item) && item.fd >= 0;
-    if (kSpare + count + 1 > few_.size()) {
-      entries_ = static_cast<pollfd*>(std::malloc((kSpare + count + 1) * sizeof(pollfd)));
+    const std::size_t all = kSpare + count + DirectSet::kMostEntries;
+    if (all > few_.size()) {
+      entries_ = static_cast<pollfd*>(std::malloc(all * sizeof(pollfd)));
       if (entries_ == nullptr) return;
     }
     for (PollItem& item : items)
@@ -58,10 +61,9 @@ class KernelSet {
       if (is_kernel(item)) item.revents = item.fd >= 0 ? entries_[at++].revents : short{0};
     return n;
   }
-  std::span<pollfd> with_front(std::size_t spare, int extra_fd) {
-    std::size_t end = kSpare + count_;
-    if (extra_fd >= 0) entries_[end++] = {extra_fd, POLLIN, 0};
-    return {entries_ + kSpare - spare, spare + end - kSpare};
+  std::span<pollfd> between(std::size_t spare, std::span<const pollfd> behind) {
+    std::copy(behind.begin(), behind.end(), entries_ + kSpare + count_);
+    return {entries_ + kSpare - spare, spare + count_ + behind.size()};
   }
 
  private:
@@ -77,7 +79,7 @@ class PollCondition final : public Condition {
     for (const PollItem& item : items) {
       if (is_kernel(item)) continue;
       files_++;
-      duals_ = duals_ || has_dual(*item.file);
+      duals_ = duals_ || DirectSet::concerns(*item.file);
       wire_ = wire_ || wants_wire(*item.file);  // asked for before the first attempt
     }
   }
@@ -104,8 +106,12 @@ class PollCondition final : public Condition {
   }
   bool link(Waiter& waiter) override {
     if (files_ > 1 && !reserve_links(waiter, files_ - 1)) return false;
-    for (const PollItem& item : items_)
-      if (!is_kernel(item) && !link_waiter(waiter, *item.file, wanted(item), false)) return false;
+    direct_.begin();
+    for (const PollItem& item : items_) {
+      if (is_kernel(item)) continue;
+      direct_.add(*item.file);
+      if (!link_waiter(waiter, *item.file, wanted(item), false)) return false;
+    }
     return true;
   }
 
@@ -114,7 +120,7 @@ class PollCondition final : public Condition {
   [[nodiscard]] bool has_kernel() const override { return kernel_set_.count() != 0 || duals_; }
   [[nodiscard]] bool has_duals() const { return duals_; }
   long look_at_kernel(Instant now, bool always) override {
-    if (duals_) look_at_kernel_halves(now, always);
+    if (duals_ && !direct_.hear()) look_at_kernel_halves(now, always);
     if (kernel_set_.count() == 0 || (!always && now - looked_ < environment.kernel_poll)) return kAgain;
     looked_ = now;
     const timespec no_time{};
@@ -122,24 +128,23 @@ class PollCondition final : public Condition {
     kernel_ready_ = n > 0 ? n : 0;
     return n == 0 ? kAgain : n;
   }
-  std::span<pollfd> sleep_set(std::size_t spare) override {
-    return kernel_set_.with_front(spare, duals_ ? kernel_halves_descriptor() : -1);
+  [[nodiscard]] bool hears_for_all() const override { return !direct_.is_usable(); }
+  std::span<pollfd> sleep_set(std::size_t spare) override { return kernel_set_.between(spare, direct_.entries()); }
+  bool on_slept(std::span<const pollfd> kernels, Instant now) override {
+    if (!kernels.empty()) direct_.on_slept(kernels.subspan(kernel_set_.count()));
+    return Condition::on_slept(kernels, now);
   }
 
  private:
   static std::uint32_t wanted(const PollItem& item) { return static_cast<std::uint16_t>(item.events) | kAlways; }
   static short bits_of(PollItem& item) { return static_cast<short>(poll_bits(*item.file) & wanted(item)); }
-  static bool has_dual(const File& file) {
-    if (kind(file) != FileKind::kEpoll) return has_kernel_half(file);
-    return has_kernel_half(file) || static_cast<const Epoll&>(file).dual_items.load(std::memory_order_relaxed) != 0;
-  }
   // Of a set that got its first kernel descriptor meanwhile, of a datagram socket that hears the kernel again.
   void hear_new_half(const PollItem& item) {
     if (kind(*item.file) == FileKind::kEpoll && item.file->alive &&
         static_cast<const Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed) &&
         !has_kernel_half(*item.file))
       watch_kernel_half(*item.file, item.fd);
-    duals_ = duals_ || has_dual(*item.file);
+    duals_ = duals_ || DirectSet::concerns(*item.file);
   }
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)
@@ -154,6 +159,7 @@ class PollCondition final : public Condition {
   std::uint64_t versions_ = 0;
   std::size_t files_ = 0;
   bool duals_ = false, wire_ = false;
+  DirectSet direct_;
   long kernel_ready_ = 0;
   Instant looked_{};
 };

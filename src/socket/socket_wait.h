@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "socket/cancellation.h"
+#include "socket/direct_set.h"
 #include "socket/errno_map.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -81,7 +82,7 @@ class SocketCondition : public Condition {
   [[nodiscard]] bool changed() const final {
     return socket_.readiness.version.load(std::memory_order_acquire) != version_;
   }
-  bool link(Waiter& waiter) final { return link_waiter(waiter, socket_, mask_ | kAlways, exclusive_); }
+  bool link(Waiter& waiter) override { return link_waiter(waiter, socket_, mask_ | kAlways, exclusive_); }
 
  protected:
   ~SocketCondition() = default;
@@ -111,14 +112,24 @@ class DualCondition : public SocketCondition {
   using SocketCondition::SocketCondition;
   [[nodiscard]] bool has_kernel() const final { return has_kernel_half(socket_); }
   long look_at_kernel(Instant now, bool always) final {
-    look_at_kernel_halves(now, always && !rationed_);
+    if (!direct_.hear()) look_at_kernel_halves(now, always && !rationed_);
     return kAgain;
   }
   /// A program that asks again and again without blocking makes a system call only every `kernel_poll`.
   void ration(bool on) { rationed_ = on; }
+  bool link(Waiter& waiter) final {
+    direct_.begin();
+    direct_.add(socket_);
+    return SocketCondition::link(waiter);
+  }
+  [[nodiscard]] bool hears_for_all() const final { return !direct_.is_usable(); }
   std::span<pollfd> sleep_set(std::size_t spare) final {
-    if (has_kernel()) few_[spare++] = {kernel_halves_descriptor(), POLLIN, 0};
+    for (const pollfd& entry : direct_.entries()) few_[spare++] = entry;
     return {few_, spare};
+  }
+  bool on_slept(std::span<const pollfd> kernels, Instant now) final {
+    direct_.on_slept(kernels);
+    return SocketCondition::on_slept(kernels, now);
   }
 
  protected:
@@ -156,6 +167,7 @@ class DualCondition : public SocketCondition {
     doubt_kernel_half(half);
   }
 
+  DirectSet direct_;
   bool rationed_ = false;
 };
 

@@ -11,6 +11,7 @@
 
 #include "socket/doorbell.h"
 #include "socket/errno_map.h"
+#include "socket/kernel_half.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/spin_habit.h"
@@ -70,9 +71,11 @@ struct Sleep {
   Waiter* waiter = nullptr;  // null: nothing is
   bool counted = false;      // among the sleepers that the wire has to wake
   bool watching = false;     // over the wires, for all
+  bool hears = false;        // the kernel's halves, for all
   pollfd* set = nullptr;     // what it is about to sleep in, or does
 };
 thread_local constinit Sleep my_sleep;
+std::atomic<std::uint32_t> hearing{0};  // sleeps of this process that do; changed with the lock held
 
 // Lock held.
 void end_my_sleep() {
@@ -80,6 +83,7 @@ void end_my_sleep() {
   // One that is the parent's: a handler that the trampoline does not know has forked on top of it.
   if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
   if (ended.counted) shard().count_sleeper(-1);
+  if (ended.hears) hearing.fetch_sub(1, std::memory_order_relaxed);
   if (ended.watching) {
     if (!shard().progress_sleeps()) shard().disarm_locked();
     shard().end_watch();
@@ -110,10 +114,12 @@ class Bed {
     my_sleep.waiter = &waiter_;
     if (!condition.link(waiter_)) return kAgain;
     waiter_.asleep = waiter_.looks = true;
+    my_sleep.hears = condition.hears_for_all();
+    if (my_sleep.hears) hearing.fetch_add(1, std::memory_order_relaxed);
     my_sleep.counted = condition.needs_wire();
     if (my_sleep.counted) shard().count_sleeper(1);
     const bool come = my_sleep.counted && arm_local();
-    if (come && condition.changed()) return condition.attempt(guard);
+    if (condition.changed()) return condition.attempt(guard);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
       lie_still(!come);
       return kAgain;
@@ -127,9 +133,11 @@ class Bed {
     lie_still(armed && received == 0 && !come && !shard().frames_left());
     return kAgain;
   }
-  /// Awake: one look at the wire and an attempt, then out of all lists.
-  long get_up(Condition& condition) {
+  /// Awake: one look at the wire and an attempt, then out of all lists. `kernels`: what the kernel says, where it was
+  /// asked. `hears`: the kernel's side is to be looked at.
+  long get_up(Condition& condition, std::span<const pollfd> kernels, Instant now, bool& hears) {
     Guard guard(shard());
+    hears = condition.on_slept(kernels, now);
     // In a child that a handler has forked on top of this sleep it is the parent's.
     if (!up()) waiter_.looks = true;
     if (condition.needs_wire()) shard().poll_locked();
@@ -200,6 +208,7 @@ class Waiting {
   bool foreign_handler_ = false;  // one that nobody counts ran
   bool worked_ = false;           // in the last turn
   bool hears_ = false;            // what the kernel has to say is to be seen at once
+  bool looks_ = true;             // now and then, before it sleeps
   bool slept_ = false;
   Instant begun_{}, started_{}, now_{};
   Duration spin_{}, yield_{};
@@ -228,8 +237,6 @@ long Waiting::begin() {
 
 long Waiting::go_on() {
   begun_ = started_ = now_ = shard().clock().now();
-  long r = look(!patience_.block);
-  if (r != kAgain || !patience_.block) return r;
   const bool bounded = environment.yield >= Duration{} && environment.spin >= Duration{};
   const bool learns = bounded && budget() != Duration{} && condition_.needs_wire();
   const bool at_once = learns && !spin_habit.spins();
@@ -237,6 +244,11 @@ long Waiting::go_on() {
     spin_ = environment.spin;
     yield_ = environment.yield;
   }
+  // A sleep asks the kernel for all of it.
+  const bool sleeps = spin_ == Duration{} && yield_ == Duration{};
+  looks_ = !patience_.block || !sleeps || is_watch_set_told();
+  long r = looks_ ? look(!patience_.block) : kAgain;
+  if (r != kAgain || !patience_.block) return r;
   r = spin();
   if (learns) learn(at_once);
   return r;
@@ -256,8 +268,9 @@ long Waiting::spin() {
     if (r != kAgain) return r;
     if (interrupted()) return kInterrupted;
     const bool late = now_ >= patience_.deadline;
-    r = look(hears_ || late);
+    r = looks_ || hears_ || late ? look(hears_ || late) : kAgain;
     hears_ = false;
+    looks_ = true;
     if (r != kAgain) return r;
     if (late) return kTimedOutWait;
     r = pause();
@@ -357,10 +370,13 @@ long Waiting::sleep_in(Waiter& waiter) {
   now_ = shard().clock().now();
   // A sleep that could not be (EINVAL of a low RLIMIT_NOFILE) tells nothing.
   const bool asked = ready >= 0 || by_handler;
-  hears_ = !asked || condition_.on_slept(set.subspan(1 + wire_count + (bell ? 1 : 0)), now_);
   if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
-  return bed.get_up(condition_);
+  const auto kernels = set.subspan(1 + wire_count + (bell ? 1 : 0));
+  const long awake = bed.get_up(condition_, asked ? kernels : std::span<pollfd>{}, now_, hears_);
+  hears_ = hears_ || !asked;
+  if (hears_ && awake != kAgain && condition_.hears_for_all()) note_watch_set_told();
+  return awake;
 }
 
 bool Waiting::interrupted() {
@@ -385,6 +401,7 @@ void end_sleep() {
 
 void forget_sleep() {
   my_sleep = {};
+  hearing.store(0, std::memory_order_relaxed);
 }
 
 std::uintptr_t forget_left_handlers(std::uintptr_t here) {
@@ -411,6 +428,10 @@ long wait(Condition& condition, const Patience& patience) {
 long wait_on(Condition& condition, const Patience& patience) {
   Waiting waiting(condition, patience);
   return waiting.go_on();
+}
+
+std::uint32_t hearers() {
+  return hearing.load(std::memory_order_relaxed);
 }
 
 bool spinning_pays() {

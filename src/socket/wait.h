@@ -114,8 +114,10 @@ class Condition {
   /// Unless `always`, the look may be left out when the last one was less than `kernel_poll` ago.
   [[nodiscard]] virtual bool has_kernel() const { return false; }
   virtual long look_at_kernel(Instant /*now*/, bool /*always*/) { return kAgain; }
-  /// After a sleep: what of the sleeper's poll set is the kernel's, with what has come there. False: nothing has, and
-  /// the kernel need not be looked at.
+  /// Once linked: whether the sleeper's poll set has the process's watch set in it, and so hears of all that is there.
+  [[nodiscard]] virtual bool hears_for_all() const { return false; }
+  /// After a sleep, with the lock held: what of the sleeper's poll set is the kernel's, with what has come there.
+  /// False: nothing has, and the kernel need not be looked at.
   virtual bool on_slept(std::span<const pollfd> kernels, Instant now);
   /// The sleeper's poll set: `spare` entries for the waiter, then the kernel descriptors. Empty: no memory.
   virtual std::span<pollfd> sleep_set(std::size_t spare);
@@ -131,6 +133,9 @@ class Condition {
 long wait(Condition& condition, const Patience& patience);
 /// The same after a failed attempt and poll: begins with looking at the kernel and spinning.
 long wait_on(Condition& condition, const Patience& patience);
+
+/// Threads of this process that sleep over its watch set (kernel_half.h).
+[[nodiscard]] std::uint32_t hearers();
 
 /// Whether the calling thread's waits have been short lately, it has its processor to itself, and the profile spins.
 [[nodiscard]] bool spinning_pays();

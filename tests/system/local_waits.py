@@ -365,6 +365,87 @@ def sleepers_are_woken_by_one_call():
             check(len(told) < count // 10, f"{name}: {len(told)} of {len(calls)} calls: " + "\n".join(told[:10]))
 
 
+THREADS = """
+ends = []
+def echo(s, number):
+    ends.append((s, threading.get_native_id()))
+    while True:
+        if number % 2 and not select.select([s], [], [], 30)[0] or not (got := s.recv(100)):
+            break
+        s.sendall(got)
+def serve(count):
+    for i in range(count):
+        threading.Thread(target=echo, args=(l.accept()[0], i), daemon=True).start()
+"""
+SLEEPS = """
+def slept(): return {t: int(open(f'/proc/self/task/{t}/status').read().split('voluntary_ctxt_switches:')[1].split()[0])
+                     for _, t in ends}
+"""
+
+
+@case
+def thread_of_a_connection_is_woken_alone():
+    """Of 64 threads, each with a connection that it reads or polls, 63 sleep on while one is asked a thousand times."""
+    with Side("local") as side:
+        server, client = Agent(side, "server"), Agent(side, "client")
+        count, rounds = 64, 1000
+        port = listener(server)
+        server(THREADS)
+        server(SLEEPS)
+        server.begin(f"serve({count})")
+        client(f"many = [bounded(socket.create_connection(('127.0.0.1', {port}))) for _ in range({count})]")
+        server.end()
+        client("""
+def ask(s):
+    s.sendall(b'x')
+    return s.recv(9)
+""")
+        def all_are_shared():
+            client("[ask(s) for _ in range(5) for s in many] and None", timeout=60)
+            return len(server.shared()) == len(client.shared()) == count
+        side.until(all_are_shared, "all connections have shared memory", 60)
+        for asked in (0, 1):
+            before = dict(server("slept()"))
+            client(f"[ask(many[{asked}]) for _ in range({rounds})] and None", timeout=60)
+            woken = sorted(after - before[thread] for thread, after in server("slept()").items())
+            # The one may spin between two questions, and the others hear of an end of the kernel's now and then.
+            check(sum(woken[:-1]) < rounds // 10, f"the threads have slept so often while connection {asked} was asked: {woken}")
+
+
+@case
+def who_is_awake_is_not_written_to():
+    """A thread that never sleeps costs its peer no system call, though another thread sleeps in another connection."""
+    with Side("local") as side, pair(side) as (server, client):
+        port = listener(server)
+        client(f"other = socket.create_connection(('127.0.0.1', {port}))")
+        server("sleeper = l.accept()[0]; t = threading.Thread(target=lambda: sleeper.recv(1), daemon=True)")
+        for _ in range(20):
+            client("other.sendall(b'warm')")
+            server("take(sleeper, 4)")
+            server("sleeper.sendall(b'warm')")
+            client("take(other, 4)")
+        until_counted(client, 2)
+        server("t.start()")
+        server("""
+def busy(count):
+    s.setblocking(False)
+    while count:
+        try: got = s.recv(9)
+        except BlockingIOError: continue
+        s.send(got)
+        count -= 1
+""")
+        out, rounds = side.path("sends.trace"), 1000
+        tracer = side.start("tracer", "strace", "-f", "-qq", "-e", "trace=sendto", "-p", client.pid, "-o", out, LD_PRELOAD="")
+        side.until(lambda: f"TracerPid:\t{tracer.pid}\n" in open(f"/proc/{client.pid}/status").read(), "it is traced")
+        server.begin(f"busy({rounds})")
+        client(f"[(s.sendall(b'x'), s.recv(9)) for _ in range({rounds})] and None", timeout=60)
+        server.end(60)
+        side.kill(tracer, signal.SIGINT)
+        sends = open(out).read().count('"w"')
+        check(sends < rounds // 10, f"{sends} wake-ups for {rounds} questions")
+
+
 @same
 def every_wait_is_woken(side):
     """Records to and fro, with pauses; each is waited for in another way."""
