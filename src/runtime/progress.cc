@@ -172,9 +172,8 @@ void Progress::step() {
     if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
-    const int watch = quiet >= tick_ && socket::has_local_links() && socket::hearers() == 0
-                          ? socket::kernel_halves_descriptor()
-                          : -1;
+    const int watch =
+        quiet >= tick_ && socket::has_local_links() && socket::hearers() == 0 ? socket::kernel_halves_descriptor() : -1;
     nap({&watch, 1}, watched ? pause_ : pause_ - quiet);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;

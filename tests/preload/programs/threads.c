@@ -3,9 +3,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "say.h"
@@ -22,14 +25,33 @@ static void connect_both(int* a, int* b) {
   close(listener);
 }
 
+static atomic_int waits; /* the thread that is about to wait */
+
+/* Until the kernel has it in a call that waits for descriptors, of its own or the library's. */
+static void await_sleep(void) {
+  static const long kCalls[] = {SYS_read,    SYS_poll,       SYS_ppoll,      SYS_recvfrom,
+                                SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait};
+  char name[64], text[256];
+  for (int asleep = 0; !asleep; sched_yield()) {
+    snprintf(name, sizeof(name), "/proc/self/task/%d/syscall", atomic_load(&waits));
+    FILE* file = fopen(name, "r");
+    if (file == NULL) continue;
+    const long call = fgets(text, sizeof(text), file) != NULL && text[0] != 'r' ? atol(text) : -1; /* "running" */
+    fclose(file);
+    for (size_t i = 0; i < sizeof(kCalls) / sizeof(kCalls[0]); i++) asleep = asleep || call == kCalls[i];
+  }
+}
+
 static void* reader(void* number) {
   char buffer[8];
+  atomic_store(&waits, (int)gettid());
   ssize_t got = read((int)(long)number, buffer, sizeof(buffer));
   return (void*)got;
 }
 
 static void* poller(void* number) {
   struct pollfd set[2] = {{(int)(long)number, POLLIN, 0}, {0, 0, 0}};
+  atomic_store(&waits, (int)gettid());
   return (void*)(long)poll(set, 1, 5000);
 }
 
@@ -39,8 +61,9 @@ static void close_under(const char* name, void* (*body)(void*)) {
   void* result;
   pthread_t thread;
   connect_both(&a, &b);
+  atomic_store(&waits, 0);
   pthread_create(&thread, NULL, body, (void*)(long)b);
-  usleep(30000);
+  await_sleep();
   TRY(close(b));
   TRY(write(b, "x", 1));
   TRY(write(a, "late", 4));
@@ -52,11 +75,14 @@ static void close_under(const char* name, void* (*body)(void*)) {
   TRY(close(a));
 }
 
-static void cleanup(void* cleaned) { *(int*)cleaned = 1; }
+static void cleanup(void* cleaned) {
+  *(int*)cleaned = 1;
+}
 
 static void* cancelled(void* argument) {
   int* pair = argument;
   char buffer[8];
+  atomic_store(&waits, (int)gettid());
   pthread_cleanup_push(cleanup, pair + 1);
   read(pair[0], buffer, sizeof(buffer));
   pthread_cleanup_pop(0);
@@ -69,8 +95,9 @@ static void cancel(void) {
   int pair[2] = {b, 0};
   pthread_t thread;
   void* result;
+  atomic_store(&waits, 0);
   pthread_create(&thread, NULL, cancelled, pair);
-  usleep(30000);
+  await_sleep();
   pthread_cancel(thread);
   pthread_join(thread, &result);
   printf("cancelled %d cleaned %d\n", result == PTHREAD_CANCELED, pair[1]);
