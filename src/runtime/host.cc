@@ -41,21 +41,27 @@ void* thread_main(void* raw) {
   return nullptr;
 }
 
+/// Of descriptors.
+rlim_t soft_limit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 3;
+}
+
+int base_of(rlim_t soft) {
+  constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
+  return static_cast<int>(std::min(soft - soft / 8, kHighest));
+}
+
 }  // namespace
 
 int descriptor_base() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
-  constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
-  const rlim_t soft = limit.rlim_cur;
-  return static_cast<int>(soft - soft / 8 < kHighest ? soft - soft / 8 : kHighest);
+  return base_of(soft_limit());
 }
 
 std::uint32_t most_own_descriptors() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
   constexpr rlim_t kFixed = 8, kMost = 1 << 20;  // the process's own; the last quarter is for what comes and goes
-  const rlim_t above = std::min(limit.rlim_cur, kMost) - static_cast<rlim_t>(descriptor_base());
+  const rlim_t soft = soft_limit();
+  const rlim_t above = std::min(soft, kMost) - static_cast<rlim_t>(base_of(soft));
   return static_cast<std::uint32_t>(std::max(above / 4 * 3, kFixed) - kFixed);
 }
 

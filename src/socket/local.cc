@@ -160,10 +160,14 @@ void leave_shared_memory(File& file, Wait wait) {
     await_kernel_room(guard, socket);
     local_leave(guard, socket);
   }
-  // Epoll sets know it as the kernel's from here on: another process's number, or one that comes back, keeps it there
-  // when this one is closed.
+  end_leaving(guard, socket);
+}
+
+// Epoll sets know it as the kernel's then: another process's number, or one that comes back, keeps it there when this
+// one is closed.
+void end_leaving(Guard& guard, Socket& socket) {
   if (socket.alive && socket.path == Path::kLocal) (void)local_give_up(guard, socket);
-  end_if_unused(guard, file);  // closed while it let go of the lock
+  end_if_unused(guard, socket);
 }
 
 void ask_to_leave_shared_memory(File& file) {

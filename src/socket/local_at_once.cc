@@ -1,7 +1,7 @@
 // Short copies between a program's buffers and the rings of its connection within the host, in one ShortHold each:
 // where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps who
 // waits for the connection.
-// Everything else is local_transfer.cc's.
+// Everything else is local_receive.cc's and local_send.cc's.
 #include <algorithm>
 
 #include "socket/at_once.h"

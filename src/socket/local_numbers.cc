@@ -48,9 +48,9 @@ bool spare_numbers() {
     hold(socket);
     local_leave(guard, socket);
     hold_end(socket);
-    if (local_link(socket) == link) break;
-    if (socket.alive && socket.path == Path::kLocal) (void)local_give_up(guard, socket);
-    end_if_unused(guard, socket);
+    const bool stays = local_link(socket) == link;
+    end_leaving(guard, socket);
+    if (stays) break;
   }
   return local_link_count() < before;
 }

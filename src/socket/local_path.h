@@ -33,6 +33,9 @@ namespace bypass::socket {
 void local_count_call(Guard& guard, Socket& socket, int fd);
 /// Once it is over and nobody is inside: path kKernel. True: done.
 bool local_give_up(Guard& guard, Socket& socket);
+/// After local_leave(), which may have let go of the lock: the kernel's from here on, if it can be; and ended, if it
+/// was closed meanwhile.
+void end_leaving(Guard& guard, Socket& socket);
 void step_pairing(Socket& socket, LocalLink& link, Instant now);
 /// What a socket that never went through our calls has set in the kernel.
 void take_timeouts(Socket& socket, int fd);

@@ -1,0 +1,108 @@
+// What poll(), FIONREAD and SIOCATMARK say of a connection within the host.
+#include "socket/local_condition.h"
+#include "socket/readiness.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+using Tx = shm::Switch::Tx;
+using Rx = shm::Switch::Rx;
+
+namespace {
+
+/// Acts on what the peer has said; `hears`: also on what has come by now. Null: no memory, or none any more.
+LocalLink* settled_link(Socket& socket, bool hears) {
+  if (LocalLink* const link = paired_link(socket); link != nullptr && hears) hear_channel(socket, *link);
+  if (LocalLink* const link = paired_link(socket)) settle(socket, *link);
+  return paired_link(socket);
+}
+
+std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
+  const std::uint64_t there = link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed();
+  return end.paths.from_ring(std::min(there, link.in.size), end.consumer);
+}
+
+// Of what the kernel is to carry before the ring, some is still on its way there: the ring's cannot be read yet.
+bool is_gap_before_ring(const LocalEnd& end, int in_kernel) {
+  constexpr auto kAll = ~std::uint64_t{0};
+  return end.paths.rx() == Rx::kKernel && static_cast<std::uint64_t>(in_kernel) < end.paths.from_kernel(kAll);
+}
+
+// Less than the low-water mark in each of the two carriers may be enough in both.
+bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
+  const LocalEnd& end = end_of(socket);
+  int in_kernel = 0;
+  if (!end.paths.is_bounded() && !end.paths.is_ending()) return false;
+  if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&in_kernel)) != 0) return false;
+  if (is_gap_before_ring(end, in_kernel)) return false;
+  return static_cast<std::uint64_t>(in_kernel) + unread_in_ring(end, link) >= socket.low_water;
+}
+
+}  // namespace
+
+std::optional<long> local_readable(Socket& socket, int fd) {
+  Guard guard(shard());
+  LocalEnd& end = end_of(socket);
+  LocalLink* const link = settled_link(socket, kernel_has_news(socket) || end.paths.rx() == Rx::kKernel);
+  if (link == nullptr) return std::nullopt;
+  if (end.paths.is_skipping()) return 0;
+  int in_kernel = 0;
+  if (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded()) return std::nullopt;
+  if (os::call(SYS_ioctl, fd, SIOCINQ, os::address(&in_kernel)) != 0) return std::nullopt;
+  if (is_gap_before_ring(end, in_kernel)) return in_kernel;
+  const auto in_ring = static_cast<long>(unread_in_ring(end, *link));
+  const bool to_the_ring = end.paths.rx() == Rx::kRing && in_ring != 0 && kernel_is_at_mark(fd);
+  const bool both = end.paths.rx() == Rx::kKernel || (end.paths.is_ending() && !to_the_ring);
+  return (both ? in_kernel : 0) + in_ring;
+}
+
+bool local_is_before_mark(Socket& socket, int fd) {
+  if (!kernel_is_at_mark(fd)) return false;
+  Guard guard(shard());
+  LocalLink* const link = local_link(socket);
+  LocalEnd& end = end_of(socket);
+  if (link == nullptr || end.stage != Stage::kPaired) return false;
+  settle(socket, *link);
+  return is_paired(socket) && end.paths.rx() == Rx::kRing && unread_in_ring(end, *link) != 0;
+}
+
+std::uint32_t local_bits(const Socket& constant) {
+  auto& socket = const_cast<Socket&>(constant);
+  LocalEnd& end = end_of(socket);
+  KernelHalf* const half = kernel_half(socket);
+  if (half == nullptr || !half->watched) return 0;
+  LocalLink* const link = settled_link(socket, end.paths.rx() == Rx::kRing && kernel_has_news(socket));
+  const bool reads_ring = link != nullptr && end.paths.rx() == Rx::kRing;
+  const bool writes_ring = link != nullptr && end.paths.tx() != Tx::kKernel;
+  std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
+  // An end whose edge may not have been heard yet.
+  const bool shut = socket.has(kShutReceive | kShutSend) || (reads_ring && is_peer_shut(*link));
+  if (!reads_ring || !writes_ring || shut || half->taking != 0 || half->in || half->error || half->hung_up) {
+    const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
+    half->in = (now & POLLIN) != 0;
+    half->error = (now & POLLERR) != 0;
+    half->hung_up = (now & POLLHUP) != 0;
+    bits |= now & (POLLRDHUP | POLLHUP | POLLERR | POLLPRI);
+    if (half->in && (link == nullptr || !end.paths.is_skipping())) bits |= kIn;
+    const bool ended = (now & (POLLHUP | POLLERR)) != 0 || socket.has(kShutSend);
+    if ((now & POLLOUT) != 0 && (!writes_ring || ended)) bits |= kOut;
+    if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket, half->number);
+  }
+  if (reads_ring) {
+    const std::uint64_t unread = end.paths.from_ring(
+        link->in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed(), end.consumer);
+    if (unread >= socket.low_water) bits |= kIn;
+  }
+  const bool short_of = (bits & kIn) == 0 && socket.low_water > 1;
+  if (short_of && link != nullptr && is_paired(socket) && enough_in_both(socket, *link, half->number)) bits |= kIn;
+  if (writes_ring && end.paths.tx() == Tx::kRing) {
+    if (has_ring_room(socket, *link))
+      bits |= kOut;
+    else
+      end.wants_room = true;
+  }
+  return bits;
+}
+
+}  // namespace bypass::socket
