@@ -172,9 +172,8 @@ void Progress::step() {
     if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
-    const int watch =
-        quiet >= tick_ && socket::has_local_links() && socket::hearers() == 0 ? socket::kernel_halves_descriptor() : -1;
-    nap({&watch, 1}, watched ? pause_ : pause_ - quiet);
+    const Duration time = watched ? pause_ : pause_ - quiet;
+    quiet >= tick_ ? sleep_hearing(time) : sleep_for(time);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
   }
@@ -219,8 +218,8 @@ bool Progress::mind_local() {
   return socket::local_wants_tick(guard);
 }
 
-// Without a wire: what peers on this host say while the program is elsewhere. A thread of it that sleeps hears them
-// itself.
+// Without a wire: what peers on this host say while the program is elsewhere. Its threads that sleep hear them
+// themselves, if not those of other connections.
 void Progress::local_step() {
   tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
@@ -236,11 +235,10 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  if (socket::hearers() > 0) return sleep_for(pause);
+  if (socket::are_links_heard()) return sleep_for(pause);
   // It may be about to do something else for long, while a peer waits for this end's answer.
   if (quiet < tick_) return sleep_for(std::min(pause, kPauseWhilePolled));
-  const int watch = socket::kernel_halves_descriptor();
-  nap({&watch, 1}, pause);
+  sleep_hearing(pause);
 }
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
@@ -328,6 +326,15 @@ void Progress::drain_wake() {
   (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
 }
 
+// Until somebody calls, as peers on this host do where no sleeper of the program hears all of them; not more often than
+// once a tick, as what ends it may have been a sleeper's to hear.
+void Progress::sleep_hearing(Duration time) {
+  if (!socket::has_local_links() || socket::are_links_heard()) return sleep_for(time);
+  if (shard_.clock().now() - heard_ < tick_) return sleep_for(std::min(time, tick_));
+  const int watch = socket::kernel_halves_descriptor();
+  if (nap({&watch, 1}, time)) heard_ = shard_.clock().now();
+}
+
 void Progress::sleep_for(Duration time) {
   nap({}, time);
 }
@@ -406,7 +413,7 @@ void Progress::follow_step() {
     socket::give_numbers_back();
   }
   if (mind_local()) return sleep_for(tick_);
-  sleep_for(orphaned ? kPauseWithoutWires : kFollowersTick);
+  sleep_hearing(orphaned ? kPauseWithoutWires : kFollowersTick);
 }
 
 }  // namespace bypass::runtime

@@ -64,6 +64,7 @@ class Progress {
   bool mind_local();
   bool poll_until_quiet();
   void sleep_armed();
+  void sleep_hearing(Duration time);
   void sleep_for(Duration time);
   bool nap(std::span<const int> wires, Duration time);
   void wake();
@@ -79,6 +80,7 @@ class Progress {
   Instant seen_poll_{};    // what last_poll() said at the last look
   int same_looks_ = 0;     // how many looks in a row said the same
   Instant own_poll_{};     // what last_poll() said after a poll of ours
+  Instant heard_{};        // when a peer on this host last ended a sleep
   std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> want_ports_{false};

@@ -84,7 +84,7 @@ long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
   const long r = kernel_send(fd, message, flags);
   if (r != kAgain || !has_binding(socket)) return r;
   Guard guard(shard());
-  want_kernel_out(socket, fd);
+  want_kernel_out(socket);
   return r;
 }
 

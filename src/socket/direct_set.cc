@@ -17,11 +17,13 @@ int channel_of(const Socket& socket, const LocalLink& link) {
   return link.watched ? link.watched_fd : -1;
 }
 
-void hear_told(File& file) {
-  if (!is_local(file)) return;
-  Socket& socket = socket_of(file);
-  const LocalLink* const link = paired_link(socket);
-  if (link != nullptr && link->told) local_on_channel(socket);
+LocalLink* link_of(File& file) {
+  return is_local(file) ? local_link(socket_of(file)) : nullptr;
+}
+
+void read_channel(File& file) {
+  const LocalLink* const link = link_of(file);
+  if (link != nullptr && link->channel_readable) local_on_channel(socket_of(file));
 }
 
 /// What it has is known: an event is news.
@@ -38,48 +40,55 @@ bool DirectSet::concerns(const File& file) {
 }
 
 void DirectSet::begin() {
-  count_ = file_count_ = 0;
+  count_ = file_count_ = links_ = 0;
   usable_ = true;
 }
 
 void DirectSet::use_watch_set() {
   usable_ = false;
+  links_ = 0;
   entries_[0] = {kernel_halves_descriptor(), POLLIN, 0};
   count_ = 1;
 }
 
 void DirectSet::add(File& file) {
   if (!usable_ || !concerns(file)) return;
-  hear_told(file);
+  read_channel(file);
   const bool fits = file.kind != FileKind::kEpoll && file_count_ < kMost && !misled_;
   const KernelHalf* const half = kernel_half(file);
   if (!fits || half == nullptr || !is_quiet(*half)) return use_watch_set();
   files_[file_count_++] = &file;
   constexpr short kNews = POLLIN | POLLPRI | POLLRDHUP;
   entries_[count_++] = {half->number, static_cast<short>(half->out ? kNews : kNews | POLLOUT), 0};
-  const LocalLink* const link = is_local(file) ? local_link(socket_of(file)) : nullptr;
-  entries_[count_++] = {link != nullptr ? channel_of(socket_of(file), *link) : -1, POLLIN, 0};
+  const LocalLink* const link = link_of(file);
+  const int channel = link != nullptr ? channel_of(socket_of(file), *link) : -1;
+  entries_[count_++] = {channel, POLLIN, 0};
+  if (channel >= 0 && file.waiters == nullptr) links_++;
 }
 
 void DirectSet::on_slept(std::span<const pollfd> entries) {
-  told_ = false;
-  if (!usable_) return;
+  by_channel_ = false;
+  if (entries.empty()) return;
+  if (!usable_) {
+    misled_ = misled_ && entries[0].revents != 0;
+    return;
+  }
   for (std::size_t i = 0; i < entries.size(); i++) {
     if (entries[i].revents == 0) continue;
     if (i % 2 == 0) {
       misled_ = true;
-    } else if (LocalLink* const link = local_link(socket_of(*files_[i / 2])); link != nullptr) {
-      link->told = told_ = true;
+    } else if (LocalLink* const link = link_of(*files_[i / 2]); link != nullptr) {
+      link->channel_readable = by_channel_ = true;
     }
   }
-  told_ = told_ && !misled_;
+  by_channel_ = by_channel_ && !misled_;
 }
 
 bool DirectSet::hear() {
-  if (!told_) return false;
-  told_ = false;
+  if (!by_channel_) return false;
+  by_channel_ = false;
   const Guard guard(shard());
-  for (std::size_t i = 0; i < file_count_; i++) hear_told(*files_[i]);
+  for (std::size_t i = 0; i < file_count_; i++) read_channel(*files_[i]);
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "socket/epoll.h"
 
 #include "socket/errno_map.h"
+#include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
@@ -88,6 +89,13 @@ void report_present(EpollItem& item) {
   if (bits_now(item) != 0) item_signalled(item);
 }
 
+// Who sleeps in a set, or in one around it, waits for something more from here on.
+void arm_for_sleepers(File& target) {
+  if (!is_waited_for(target)) return;
+  if (is_local(target)) local_is_waited_for(static_cast<Socket&>(target));
+  if (target.kind == FileKind::kEpoll) (void)arm_local();
+}
+
 long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   if (find_item(set, target, fd) != nullptr) return failure(Refusal::kExists);
   if (target.kind == FileKind::kEpoll) {
@@ -104,11 +112,12 @@ long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   item->events = event.events | kAlways;
   item->target_next = target.items;
   target.items = item;
-  if (has_kernel_half(target)) set.dual_items.fetch_add(1, std::memory_order_relaxed);
-  // The first one: whoever sleeps in the set does not look at the wire.
-  if (set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0) signal_idle(set);
-  if (is_local(target) && is_waited_for(target)) local_is_waited_for(static_cast<Socket&>(target));
+  const bool first = set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0;
+  const bool first_dual = has_kernel_half(target) && set.dual_items.fetch_add(1, std::memory_order_relaxed) == 0;
+  // Whoever sleeps in the set does not look at the wire, or at the kernel's halves.
+  if (first || first_dual) signal_idle(set);
   report_present(*item);
+  arm_for_sleepers(target);
   return 0;
 }
 
@@ -119,6 +128,7 @@ long modify_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   item->data = event.data;
   item->events = event.events | kAlways;
   report_present(*item);
+  arm_for_sleepers(target);
   return 0;
 }
 

@@ -44,14 +44,6 @@ struct Epoll : File {
   std::atomic<std::int64_t> kernel_looked{0};  // when, in ns
 };
 
-/// Whether a thread sleeps, in whichever process, that a change of the object may wake. Lock held.
-[[nodiscard]] inline bool is_waited_for(const File& file) {
-  if (file.waiters != nullptr) return true;
-  for (const EpollItem* item = file.items; item != nullptr; item = item->target_next)
-    if (item->set->waiters != nullptr || item->set->items != nullptr) return true;
-  return false;
-}
-
 /// signal()'s part: puts the item on its set's ready list. True when a thread was woken for it.
 bool item_signalled(EpollItem& item);
 /// The object ends: out of every set. Lock held.

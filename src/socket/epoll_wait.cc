@@ -41,7 +41,7 @@ class EpollCondition final : public Condition {
     if (quiet_) note_look(now);
     return Condition::on_slept(kernels, now);
   }
-  [[nodiscard]] bool hears_for_all() const override { return has_duals(); }
+  [[nodiscard]] Hearing hearing() const override { return {.all = has_duals()}; }
   std::span<pollfd> sleep_set(std::size_t spare) override {
     if (has_kernel_items()) few_[spare++] = {number_, POLLIN, 0};
     if (has_duals()) few_[spare++] = {kernel_halves_descriptor(), POLLIN, 0};

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 
 #include "socket/chunk_table.h"
 #include "socket/epoll.h"
@@ -26,7 +27,7 @@ constexpr std::uint32_t kChannelKind = 1U << 30;  // of a local connection, not 
 
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
-std::atomic<bool> told{false};
+std::atomic<bool> watch_set_readable{false};
 std::atomic<std::int64_t> active_until{0};
 std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
@@ -200,15 +201,12 @@ void note_set_number(File& set, int number) {
   if (half != nullptr) half->set_number = number;
 }
 
-void want_kernel_out(File& file, int fd) {
+void want_kernel_out(File& file) {
   KernelHalf* half = kernel_half(file);
-  if (half == nullptr) return;
-  if (half->out) signal_idle(file);  // who sleeps over its number (DirectSet) does not wait for that
-  half->out = false;
-  if (!half->watched || !tell_kernel(EPOLL_CTL_MOD, file, half->number, watched_events(file) | EPOLLOUT)) {
-    half->out = true;  // nobody would tell: let the program try again
-    (void)fd;
-  }
+  // Where nobody would tell, the program tries again.
+  if (half == nullptr || !half->watched) return;
+  if (!tell_kernel(EPOLL_CTL_MOD, file, half->number, watched_events(file) | EPOLLOUT)) return;
+  if (std::exchange(half->out, false)) signal_idle(file);  // who sleeps over its number does not wait for that
 }
 
 void look_at_kernel_halves(Instant now, bool always) {
@@ -219,7 +217,7 @@ void look_at_kernel_halves(Instant now, bool always) {
       ns >= active_until.load(std::memory_order_relaxed))
     return;
   looked.store(ns, std::memory_order_relaxed);
-  told.store(false, std::memory_order_relaxed);
+  watch_set_readable.store(false, std::memory_order_relaxed);
   std::array<epoll_event, 32> events;
   int n = 0;
   do {
@@ -237,12 +235,12 @@ void note_kernel_activity() {
   active_until.store((shard().clock().now() + kActive).time_since_epoch().count(), std::memory_order_relaxed);
 }
 
-void note_watch_set_told() {
-  told.store(true, std::memory_order_relaxed);
+void note_watch_set_readable() {
+  watch_set_readable.store(true, std::memory_order_relaxed);
 }
 
-bool is_watch_set_told() {
-  return told.load(std::memory_order_relaxed);
+bool is_watch_set_readable() {
+  return watch_set_readable.load(std::memory_order_relaxed);
 }
 
 void close_own(int fd) {

@@ -58,7 +58,7 @@ void number_goes(File& file, int fd);
 /// A number of this process for an epoll set. Lock held.
 void note_set_number(File& set, int number);
 /// The kernel refused a write for want of room: ask to be told.
-void want_kernel_out(File& file, int fd);
+void want_kernel_out(File& file);
 
 /// The channel of a local connection in the same watch: local_on_channel() hears of it while it is readable. One that
 /// is watched already stays so.
@@ -70,8 +70,8 @@ void unwatch_channel(int fd);
 void look_at_kernel_halves(Instant now, bool always);
 void note_kernel_activity();
 /// A sleeper has found it readable, and has not looked there.
-void note_watch_set_told();
-[[nodiscard]] bool is_watch_set_told();
+void note_watch_set_readable();
+[[nodiscard]] bool is_watch_set_readable();
 /// Closes a descriptor that was given to environment.own_descriptor(). No cancellation point.
 void close_own(int fd);
 /// For a sleeper's poll set; -1 while nothing has been watched.

@@ -334,6 +334,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
   watch_link(socket, link, link.channel.descriptor());
+  (void)arm_link(socket, link);  // no poll looks at it yet
   signal_idle(socket);
 }
 
@@ -466,6 +467,7 @@ void local_number_goes(Socket& socket, int fd) {
   if (link == nullptr || link->tcp != fd || end_of(socket).stage != Stage::kPairing) return;
   drop_local_link(*link);
   end_of(socket).stage = Stage::kOver;
+  signal_idle(socket);
 }
 
 // --- The process's part

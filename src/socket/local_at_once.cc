@@ -6,6 +6,7 @@
 
 #include "socket/at_once.h"
 #include "socket/io_cursor.h"
+#include "socket/kin.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
 #include "stack/copy.h"
@@ -28,9 +29,9 @@ constexpr int kLooks = 32;
   const LocalEnd& end = end_of(socket);
   const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
   if (end.stage != Stage::kPaired || heard || socket.pending_error != 0) return nullptr;
-  if (shard().sleepers() != 0 && is_waited_for(socket)) return nullptr;
+  // Of one that a process shares, others may sleep for it.
+  if ((shard().sleepers() != 0 || has_kin()) && is_to_be_armed(socket)) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
-  if (is_shared(socket)) return nullptr;
   LocalLink* const link = local_links().find(end.id.index);
   if (link == nullptr || !link->active || link->generation != end.id.generation || link->half == nullptr)
     return nullptr;

@@ -87,7 +87,7 @@ std::uint32_t local_bits(const Socket& constant) {
     if (half->in && (link == nullptr || !end.paths.is_skipping())) bits |= kIn;
     const bool ended = (now & (POLLHUP | POLLERR)) != 0 || socket.has(kShutSend);
     if ((now & POLLOUT) != 0 && (!writes_ring || ended)) bits |= kOut;
-    if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket, half->number);
+    if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket);
   }
   if (reads_ring) {
     const std::uint64_t unread = end.paths.from_ring(
@@ -100,7 +100,7 @@ std::uint32_t local_bits(const Socket& constant) {
     if (has_ring_room(socket, *link))
       bits |= kOut;
     else
-      end.wants_room = true;
+      want_room(socket, *link);
   }
   return bits;
 }

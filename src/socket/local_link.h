@@ -19,12 +19,12 @@ struct Socket;
 struct LocalLink {
   std::uint32_t generation = 0;  // of the socket's slot
   bool used = false;
-  bool active = false;     // among those that a poll looks at
-  bool watched = false;    // `watched_fd` is in the process's watch set
-  bool told = false;       // a sleeper found the channel readable, and it has not been read
-  bool armed_in = false;   // the peer wakes us for bytes
-  bool armed_out = false;  // … for room
-  int tcp = -1;            // the number under which the attempt was begun
+  bool active = false;            // among those that a poll looks at
+  bool watched = false;           // `watched_fd` is in the process's watch set
+  bool channel_readable = false;  // a sleeper has found `watched_fd` so, and has not read it
+  bool armed_in = false;          // the peer wakes us for bytes
+  bool armed_out = false;         // … for room
+  int tcp = -1;                   // the number under which the attempt was begun
   int watched_fd = -1;
   Socket* socket = nullptr;
   const KernelHalf* half = nullptr;  // of the socket

@@ -12,7 +12,9 @@
 #include "fastpath/shm/message.h"
 #include "fastpath/shm/segment.h"
 #include "observe/reasons.h"
+#include "socket/epoll.h"
 #include "socket/kernel_half.h"
+#include "socket/kin.h"
 #include "socket/local_kernel.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
@@ -171,20 +173,19 @@ void leave_unused(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   end.stage = Stage::kOver;
   end_local_link(socket, link);
-  signal_idle(socket);
 }
 
 // A wake-up that this call has taken may have been for a thread that sleeps.
 void pass_wake_on(Socket& socket, LocalLink& link) {
   (void)look_at_rings(socket, link);
-  if (is_to_be_armed(socket)) (void)arm_link(socket, link);
+  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
 }
 
 }  // namespace
 
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
   bool heard = false, woken = false;
-  link.told = false;
+  link.channel_readable = false;
   std::array<std::byte, shm::kMessageRoom> room;
   while (link.channel.is_open()) {
     const shm::Channel::Received received = link.channel.receive(room);
@@ -356,7 +357,7 @@ void pump_return(Socket& socket, LocalLink& link) {
     const std::uint64_t bytes = std::min(end.paths.return_end() - end.paths.return_at(), link.out.size - at);
     const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
                                static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket, kernel_number(socket));
+    if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket);
     // A connection that takes nothing any more says why at the next call: what it says once, it has said.
     if (sent < 0 && sent != -EPIPE) socket.pending_error = static_cast<std::uint8_t>(-sent);
     end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
@@ -372,6 +373,7 @@ void pump_return(Socket& socket, LocalLink& link) {
 void local_on_channel(Socket& socket) {
   LocalLink* const link = local_link(socket);
   if (link == nullptr) return;
+  link->channel_readable = false;
   if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
   hear_channel(socket, *link, Hears::kToWake);
   if (!is_paired(socket)) return;
@@ -584,6 +586,21 @@ bool look_at_rings(Socket& socket, LocalLink& link) {
   if (bits == 0) return false;
   signal(socket, bits);
   return true;
+}
+
+void want_room(Socket& socket, LocalLink& link) {
+  end_of(socket).wants_room = true;
+  link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
+}
+
+bool is_to_be_armed(const Socket& socket) {
+  if (is_waited_for(socket)) return true;
+  if (!has_kin()) return false;
+  if (is_shared(socket)) return true;
+  for (const EpollItem* item = socket.items; item != nullptr; item = item->target_next)
+    if (is_shared(*item->set)) return true;
+  return false;
 }
 
 bool arm_link(Socket& socket, LocalLink& link) {

@@ -2,9 +2,9 @@
 // the rings. All with the shard's lock held.
 #pragma once
 
-#include "socket/epoll.h"
 #include "socket/local.h"
 #include "socket/local_link.h"
+#include "socket/readiness.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {
@@ -25,8 +25,8 @@ namespace bypass::socket {
   return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::Switch::Tx::kReturning;
 }
 /// Several processes have it, and the others would have none of what this one agrees on.
-[[nodiscard]] inline bool is_shared(const Socket& socket) {
-  return socket.references.total() != socket.references.of(shard().family().slot());
+[[nodiscard]] inline bool is_shared(const File& file) {
+  return file.references.total() != file.references.of(shard().family().slot());
 }
 
 /// One call more on a connection that is not paired yet; begins an attempt when it is time.
@@ -81,15 +81,16 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
-/// Whether somebody sleeps who waits for it. Of a shared one, others may, who have armed it for themselves.
-[[nodiscard]] inline bool is_to_be_armed(const Socket& socket) {
-  return is_waited_for(socket) || is_shared(socket);
-}
+/// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: whoever sleeps there
+/// arms no link of ours.
+[[nodiscard]] bool is_to_be_armed(const Socket& socket);
 /// The peer wakes us from here on. True: something has come meanwhile.
 bool arm_link(Socket& socket, LocalLink& link);
 /// A call has used the rings: they are among those that polls look at.
 void touch_link(Socket& socket, LocalLink& link);
 
+/// A writer has found no room: the peer tells of it from here on, where somebody sleeps for it already.
+void want_room(Socket& socket, LocalLink& link);
 [[nodiscard]] bool has_ring_room(const Socket& socket, LocalLink& link);
 
 }  // namespace bypass::socket

@@ -72,8 +72,7 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
   }
   const std::size_t bytes = std::min(room.size(), wanted);
   if (bytes == 0) {
-    end().wants_room = true;
-    link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+    want_room(socket_, link);
     return producer.room(link.out, 1).size() == 0 ? kAgain : fill(guard, link);
   }
   long n = 0;
@@ -176,7 +175,7 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
     r = in_kernel(done);
     if (r == kAgain && has_kernel_half(socket)) {
       const Guard guard(shard());
-      want_kernel_out(socket, fd);
+      want_kernel_out(socket);
     }
     return r < 0 ? wait_result(r, done) : r + static_cast<long>(done);
   }

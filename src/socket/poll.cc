@@ -128,7 +128,7 @@ class PollCondition final : public Condition {
     kernel_ready_ = n > 0 ? n : 0;
     return n == 0 ? kAgain : n;
   }
-  [[nodiscard]] bool hears_for_all() const override { return !direct_.is_usable(); }
+  [[nodiscard]] Hearing hearing() const override { return direct_.hearing(); }
   std::span<pollfd> sleep_set(std::size_t spare) override { return kernel_set_.between(spare, direct_.entries()); }
   bool on_slept(std::span<const pollfd> kernels, Instant now) override {
     if (!kernels.empty()) direct_.on_slept(kernels.subspan(kernel_set_.count()));

@@ -84,6 +84,13 @@ void signal_idle(File& file) {
   for (WaitLink* link = file.waiters; link != nullptr; link = link->next) call(*link->waiter);
 }
 
+bool is_waited_for(const File& file) {
+  if (file.waiters != nullptr) return true;
+  for (const EpollItem* item = file.items; item != nullptr; item = item->target_next)
+    if (item->set->waiters != nullptr || item->set->items != nullptr) return true;
+  return false;
+}
+
 void pass_on(File& file, std::uint32_t bits) {
   if (file.waiters != nullptr && (poll_bits(file) & bits) != 0) call_waiters(file, bits);
 }

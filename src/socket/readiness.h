@@ -26,8 +26,11 @@ inline constexpr std::uint32_t kAlways = EPOLLERR | EPOLLHUP;
 
 /// Lock held. Wake-ups are collected and made after the unlock.
 void signal(File& file, std::uint32_t bits);
-/// Wakes whoever waits for another thread's long copy to end; says nothing to epoll sets.
+/// Wakes whoever sleeps in a call or a poll set with it, and says nothing to epoll sets: another thread's long copy has
+/// ended, or a number under which the kernel is listened to (DirectSet) has become another one.
 void signal_idle(File& file);
+/// Whether a thread sleeps, in whichever process, that a change of the object may wake. Lock held.
+[[nodiscard]] bool is_waited_for(const File& file);
 
 /// An exclusive waiter leaves: if `bits` are still there, the next one is called. Lock held.
 void pass_on(File& file, std::uint32_t bits);

@@ -122,8 +122,9 @@ class DualCondition : public SocketCondition {
     direct_.add(socket_);
     return SocketCondition::link(waiter);
   }
-  [[nodiscard]] bool hears_for_all() const final { return !direct_.is_usable(); }
+  [[nodiscard]] Hearing hearing() const final { return direct_.hearing(); }
   std::span<pollfd> sleep_set(std::size_t spare) final {
+    static_assert(1 + Shard::kMostWaitDescriptors + 1 + DirectSet::kEntriesOfOne <= kFewDescriptors);
     for (const pollfd& entry : direct_.entries()) few_[spare++] = entry;
     return {few_, spare};
   }

@@ -12,6 +12,7 @@
 #include "socket/doorbell.h"
 #include "socket/errno_map.h"
 #include "socket/kernel_half.h"
+#include "socket/local_link.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/spin_habit.h"
@@ -71,11 +72,21 @@ struct Sleep {
   Waiter* waiter = nullptr;  // null: nothing is
   bool counted = false;      // among the sleepers that the wire has to wake
   bool watching = false;     // over the wires, for all
-  bool hears = false;        // the kernel's halves, for all
-  pollfd* set = nullptr;     // what it is about to sleep in, or does
+  Hearing hearing;
+  pollfd* set = nullptr;  // what it is about to sleep in, or does
 };
 thread_local constinit Sleep my_sleep;
-std::atomic<std::uint32_t> hearing{0};  // sleeps of this process that do; changed with the lock held
+/// Sleeps of this process that hear all, and links that the others hear. Changed with the lock held.
+std::atomic<std::uint32_t> hear_all{0}, heard_links{0};
+
+// Lock held.
+void count_hearing(const Hearing& hearing, int change) {
+  const auto add = [change](std::atomic<std::uint32_t>& count, std::uint32_t n) {
+    if (n != 0) count.fetch_add(static_cast<std::uint32_t>(change) * n, std::memory_order_relaxed);
+  };
+  add(hear_all, hearing.all ? 1 : 0);
+  add(heard_links, hearing.links);
+}
 
 // Lock held.
 void end_my_sleep() {
@@ -83,7 +94,7 @@ void end_my_sleep() {
   // One that is the parent's: a handler that the trampoline does not know has forked on top of it.
   if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
   if (ended.counted) shard().count_sleeper(-1);
-  if (ended.hears) hearing.fetch_sub(1, std::memory_order_relaxed);
+  count_hearing(ended.hearing, -1);
   if (ended.watching) {
     if (!shard().progress_sleeps()) shard().disarm_locked();
     shard().end_watch();
@@ -114,8 +125,8 @@ class Bed {
     my_sleep.waiter = &waiter_;
     if (!condition.link(waiter_)) return kAgain;
     waiter_.asleep = waiter_.looks = true;
-    my_sleep.hears = condition.hears_for_all();
-    if (my_sleep.hears) hearing.fetch_add(1, std::memory_order_relaxed);
+    my_sleep.hearing = condition.hearing();
+    count_hearing(my_sleep.hearing, 1);
     my_sleep.counted = condition.needs_wire();
     if (my_sleep.counted) shard().count_sleeper(1);
     const bool come = my_sleep.counted && arm_local();
@@ -246,7 +257,7 @@ long Waiting::go_on() {
   }
   // A sleep asks the kernel for all of it.
   const bool sleeps = spin_ == Duration{} && yield_ == Duration{};
-  looks_ = !patience_.block || !sleeps || is_watch_set_told();
+  looks_ = !patience_.block || !sleeps || is_watch_set_readable();
   long r = looks_ ? look(!patience_.block) : kAgain;
   if (r != kAgain || !patience_.block) return r;
   r = spin();
@@ -375,7 +386,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   const auto kernels = set.subspan(1 + wire_count + (bell ? 1 : 0));
   const long awake = bed.get_up(condition_, asked ? kernels : std::span<pollfd>{}, now_, hears_);
   hears_ = hears_ || !asked;
-  if (hears_ && awake != kAgain && condition_.hears_for_all()) note_watch_set_told();
+  if (hears_ && awake != kAgain && condition_.hearing().all) note_watch_set_readable();
   return awake;
 }
 
@@ -401,7 +412,8 @@ void end_sleep() {
 
 void forget_sleep() {
   my_sleep = {};
-  hearing.store(0, std::memory_order_relaxed);
+  hear_all.store(0, std::memory_order_relaxed);
+  heard_links.store(0, std::memory_order_relaxed);
 }
 
 std::uintptr_t forget_left_handlers(std::uintptr_t here) {
@@ -430,8 +442,9 @@ long wait_on(Condition& condition, const Patience& patience) {
   return waiting.go_on();
 }
 
-std::uint32_t hearers() {
-  return hearing.load(std::memory_order_relaxed);
+bool are_links_heard() {
+  if (hear_all.load(std::memory_order_relaxed) != 0) return true;
+  return heard_links.load(std::memory_order_relaxed) >= local_link_count();
 }
 
 bool spinning_pays() {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "socket/direct_set.h"
 #include "socket/errno_map.h"
 #include "socket/file.h"
 #include "socket/shard.h"
@@ -114,8 +115,8 @@ class Condition {
   /// Unless `always`, the look may be left out when the last one was less than `kernel_poll` ago.
   [[nodiscard]] virtual bool has_kernel() const { return false; }
   virtual long look_at_kernel(Instant /*now*/, bool /*always*/) { return kAgain; }
-  /// Once linked: whether the sleeper's poll set has the process's watch set in it, and so hears of all that is there.
-  [[nodiscard]] virtual bool hears_for_all() const { return false; }
+  /// Of the sleep, once linked.
+  [[nodiscard]] virtual Hearing hearing() const { return {}; }
   /// After a sleep, with the lock held: what of the sleeper's poll set is the kernel's, with what has come there.
   /// False: nothing has, and the kernel need not be looked at.
   virtual bool on_slept(std::span<const pollfd> kernels, Instant now);
@@ -134,8 +135,8 @@ long wait(Condition& condition, const Patience& patience);
 /// The same after a failed attempt and poll: begins with looking at the kernel and spinning.
 long wait_on(Condition& condition, const Patience& patience);
 
-/// Threads of this process that sleep over its watch set (kernel_half.h).
-[[nodiscard]] std::uint32_t hearers();
+/// Whether threads of this process that sleep hear all of its connections within the host.
+[[nodiscard]] bool are_links_heard();
 
 /// Whether the calling thread's waits have been short lately, it has its processor to itself, and the profile spins.
 [[nodiscard]] bool spinning_pays();

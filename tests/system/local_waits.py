@@ -7,7 +7,7 @@ import time
 
 from agents import Agent
 from harness import LIB, LONG, NETBENCH, Side, calls_between_marks, check, free_port, run_named
-from local_pairs import cases, listener, memory_mapped, moved, pair, shared_ever, until_counted
+from local_pairs import cases, connected, listener, memory_mapped, moved, pair, shared_ever, until_counted
 
 CASES, case, same = cases()
 
@@ -444,6 +444,68 @@ def busy(count):
         side.kill(tracer, signal.SIGINT)
         sends = open(out).read().count('"w"')
         check(sends < rounds // 10, f"{sends} wake-ups for {rounds} questions")
+
+
+SLEEPER = """
+def sleeper(poll, until=lambda events: events):
+    # A thread in a wait, and what has ended it.
+    got = []
+    def sleeps():
+        while not got:
+            events = poll()
+            if until(events): got.append([events[0][1] & (select.EPOLLIN | select.EPOLLOUT), len(events)])
+    thread = threading.Thread(target=sleeps, daemon=True)
+    thread.start()
+    while not any(open(f'/proc/self/task/{thread.native_id}/syscall').read().split()[0] == call for call in ('232', '281', '271')):
+        time.sleep(0.001)
+    return thread, got
+def ended(thread, got):
+    thread.join(10)
+    return got or 'nobody has woken it'
+"""
+
+
+@same
+def what_comes_into_a_set_while_a_thread_sleeps_there(side):
+    """A connection, within another set too, what is waited for of it, and the first socket with a kernel's side."""
+    result = []
+    with pair(side) as (server, client):
+        connected(server, client, name="t")
+        server(SLEEPER)
+        # Used by a thread that is awake while the other one sleeps elsewhere, and then among what that waits for.
+        for add in ("o.register(t, select.EPOLLIN)", "i = select.epoll(); i.register(t, select.EPOLLIN); o.register(i, select.EPOLLIN)"):
+            server("o = select.epoll(); o.register(s, select.EPOLLIN); asleep = sleeper(lambda: o.poll())")
+            client("t.sendall(b'touched')")
+            server("take(t, 7)")
+            server(add)
+            client("t.sendall(b'news')")
+            result.append(server("ended(*asleep)"))
+            server("take(t, 4)")
+        # The ring is filled while somebody sleeps for room, or asks for it then.
+        server("s.setblocking(False)")
+        server("""
+def fill():
+    count = 0
+    try:
+        while True: count += s.send(bytes(4096))
+    except BlockingIOError: return count
+""")
+        for asked, then in (("select.EPOLLIN | select.EPOLLOUT | select.EPOLLET", "pass"),
+                            ("select.EPOLLIN", "o.modify(s, select.EPOLLIN | select.EPOLLOUT)")):
+            server(f"o = select.epoll(); o.register(s, {asked}); full = []")
+            server("asleep = sleeper(lambda: o.poll(), lambda events: events and full)")
+            # Read at once by a peer that is told nothing between.
+            client("reader = threading.Thread(target=lambda: take(s, size)); size = 1 << 30")
+            server(f"count = fill(); full.append(1); {then}")
+            client(f"size = {server('count')}; reader.start(); reader.join()")
+            result.append(server("ended(*asleep)"))
+        server("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('127.0.0.1', 0)); unconnected = socket.socket()")
+        server("o = select.epoll(); o.register(unconnected, select.EPOLLIN | select.EPOLLET); o.poll(0.1)")
+        server("asleep = sleeper(lambda: o.poll())")
+        server("o.register(u, select.EPOLLIN)")
+        client(f"socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'news', ('127.0.0.1', {server('u.getsockname()[1]')}))")
+        result.append(server("ended(*asleep)"))
+    return result
 
 
 @same

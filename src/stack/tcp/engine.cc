@@ -85,7 +85,8 @@ void Engine::on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std:
 
 Instant Engine::next_timeout() const {
   const TimeWait* oldest = impl_->time_waits.oldest;
-  return std::min(impl_->wheel.next_deadline(), oldest != nullptr ? oldest->expires : kNever);
+  const Instant first = std::min(impl_->wheel.next_deadline(), impl_->farewells.next_repeat());
+  return std::min(first, oldest != nullptr ? oldest->expires : kNever);
 }
 
 void Engine::resume_output(Context& ctx) {

@@ -2,10 +2,13 @@
 //
 // Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
 // ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
-// came up is said again. A peer that heard it the first time has no such connection, and ignores it. One that found no
-// room on the device is owed, and sent when there is some.
+// came up is said again, and some times more: in its first moments the wire may lose that, too, or the answer of a peer
+// that has other numbers, and Linux answers one such question in half a second (tcp_invalid_ratelimit). A peer that has
+// heard it has no such connection, and ignores it. One that found no room on the device is owed, and sent when there is
+// some.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -30,6 +33,9 @@ class Farewells {
   static constexpr std::uint32_t kSlots = 512;
   /// A wire that another process takes over is up again in some 10 ms, on a machine with too much to do in seconds.
   static constexpr Duration kLifetime = std::chrono::seconds(10);
+  /// The pauses double.
+  static constexpr Duration kFirstPause = std::chrono::milliseconds(600);
+  static constexpr unsigned kRepeats = 4;
 
   /// The oldest one gives way. Returns whether that was one of these last seconds.
   bool note(const Farewell& farewell) {
@@ -60,6 +66,27 @@ class Farewells {
     owed_ = left;
   }
 
+  /// Those that are not older than kLifetime are said again kRepeats times, by repeat().
+  void begin_repeats(Instant now) {
+    std::uint64_t from = first();
+    while (from < noted_ && now - slots_[from % kSlots].at >= kLifetime) from++;
+    if (from == noted_) return;
+    repeat_from_ = from;
+    repeat_until_ = noted_;
+    repeats_left_ = kRepeats;
+    repeat_pause_ = kFirstPause;
+    repeat_at_ = now + repeat_pause_;
+  }
+  /// When repeat() has something to do.
+  [[nodiscard]] Instant next_repeat() const { return repeat_at_; }
+  template <typename Function>
+  void repeat(Instant now, Function&& function) {
+    if (now < repeat_at_) return;
+    for (std::uint64_t i = std::max(repeat_from_, first()); i < repeat_until_; i++) function(slots_[i % kSlots]);
+    repeat_pause_ *= 2;
+    repeat_at_ = --repeats_left_ != 0 ? now + repeat_pause_ : kNever;
+  }
+
   /// Those that are not older than kLifetime, the oldest first.
   template <typename Function>
   void recent(Instant now, Function&& function) const {
@@ -71,6 +98,10 @@ class Farewells {
   [[nodiscard]] std::uint64_t first() const { return noted_ > kSlots ? noted_ - kSlots : 0; }
 
   std::uint64_t noted_ = 0;
+  std::uint64_t repeat_from_ = 0, repeat_until_ = 0;
+  unsigned repeats_left_ = 0;
+  Duration repeat_pause_{};
+  Instant repeat_at_ = kNever;
   std::uint32_t owed_ = 0;
   std::array<Farewell, kSlots> slots_;
 };

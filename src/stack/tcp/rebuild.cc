@@ -177,6 +177,7 @@ void rejoin(Env& env, Tcb& tcb) {
 void tell_peer(Env& env, const Tcb& tcb) {
   if (!tcb.has(kInFlowTable) || !synchronized(tcb.state)) return;
   if (!repeat_farewell(env, note_farewell(env, tcb))) env.core.farewells.owe();
+  env.core.farewells.begin_repeats(env.now());
 }
 
 // Closed, and it lives for the frames alone that refer to its ring.

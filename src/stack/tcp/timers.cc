@@ -216,6 +216,7 @@ void arm_idle(Env& env, Tcb& tcb) {
 
 void resend_after_outage(Env& env) {
   env.core.farewells.recent(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });
+  env.core.farewells.begin_repeats(env.now());
   env.core.tcbs.for_each([&env](Tcb& tcb) {
     tcb.challenged = {};  // that answer may be lost, too
     if (tcb.state == State::kClosed || deadline(tcb, Timer::kRetransmit) == kNever) return;
@@ -229,6 +230,7 @@ void resend_after_outage(Env& env) {
 void run_timers(Env& env) {
   env.core.wheel.expire(env.now(), [&env](Tcb& tcb) { fire(env, tcb); });
   expire_time_waits(env);
+  env.core.farewells.repeat(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });
   end_burst(env);
 }
 

@@ -65,6 +65,18 @@ TEST(LinkUp, ResetOfTheLastSecond_IsSaidAgainWithAQuestion) {
   s.at(10100ms).link_up().nothing_more();
 }
 
+// The first moments of a wire may lose it again, or the peer's answer.
+TEST(LinkUp, ResetOfTheLastSecond_IsSaidFourTimesMore) {
+  Script s;
+  s.establish().write(100).inject(seg().seq(1).ack(101).len(50)).close().ignore_all();
+  s.at(9900ms).link_up().ignore_all();
+  for (const auto when : {10500ms, 11700ms, 14100ms, 18900ms}) {
+    s.at(when - 1ms).nothing_more();
+    s.at(when + 1ms).expect(seg().rst().seq(101).ack(51)).expect(seg().seq(100).ack(51).len(0)).nothing_more();
+  }
+  s.at(60s).nothing_more();
+}
+
 TEST(LinkUp, QuestionOfAHostThatHasForgotten_IsAnsweredAtOnce) {
   Script s;
   s.establish().inject(seg().rst().seq(50)).expect(seg().seq(1).ack(1));  // challenged: that answer is lost
