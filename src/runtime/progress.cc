@@ -326,13 +326,18 @@ void Progress::drain_wake() {
   (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
 }
 
-// Until somebody calls, as peers on this host do where no sleeper of the program hears all of them; not more often than
-// once a tick, as what ends it may have been a sleeper's to hear.
+// Until somebody calls, as peers on this host do where no sleeper of the program hears all of them. What they say may
+// be a sleeper's to hear: only so much of it a tick.
 void Progress::sleep_hearing(Duration time) {
+  constexpr unsigned kWordsATick = 8;
   if (!socket::has_local_links() || socket::are_links_heard()) return sleep_for(time);
-  if (shard_.clock().now() - heard_ < tick_) return sleep_for(std::min(time, tick_));
+  if (const Instant now = shard_.clock().now(); now - words_since_ >= tick_) {
+    words_since_ = now;
+    words_ = 0;
+  }
+  if (words_ == kWordsATick) return sleep_for(std::min(time, tick_));
   const int watch = socket::kernel_halves_descriptor();
-  if (nap({&watch, 1}, time)) heard_ = shard_.clock().now();
+  words_ += nap({&watch, 1}, time) ? 1 : 0;
 }
 
 void Progress::sleep_for(Duration time) {

@@ -80,7 +80,8 @@ class Progress {
   Instant seen_poll_{};    // what last_poll() said at the last look
   int same_looks_ = 0;     // how many looks in a row said the same
   Instant own_poll_{};     // what last_poll() said after a poll of ours
-  Instant heard_{};        // when a peer on this host last ended a sleep
+  Instant words_since_{};  // so many sleeps since then have been ended by peers on this host
+  unsigned words_ = 0;
   std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> want_ports_{false};
