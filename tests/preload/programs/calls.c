@@ -240,8 +240,9 @@ static void sets(const char* name, int a, int b) {
 }
 
 /* Not the lowest free number: that may be, for a moment, what a thread of the library has just opened. */
-static void closed_twice(int fd) {
+static void close_twice(int fd) {
   int high = fcntl(fd, F_DUPFD, 200);
+  TRY(close(fd));
   TRY(close(high));
   TRY(close(high));
 }
@@ -255,8 +256,7 @@ static void numbers(const char* name, int a, int b) {
   TRY(fcntl(copy, F_SETFL, fcntl(copy, F_GETFL) | O_NONBLOCK));
   TRY((fcntl(a, F_GETFL) & O_NONBLOCK) != 0);
   TRY(fcntl(copy, F_SETFL, fcntl(copy, F_GETFL) & ~O_NONBLOCK));
-  TRY(close(copy));
-  closed_twice(a);
+  close_twice(copy);
   TRY(dup2(a, 50));
   TRY(dup2(b, 50));
   TRY(write(a, "e", 1));
@@ -347,8 +347,7 @@ static void ends(const char* name, int a, int b) {
   TRY(getsockname(a, (struct sockaddr*)&where, &length));
   length = sizeof(where);
   TRY(getpeername(a, (struct sockaddr*)&where, &length));
-  closed_twice(a);
-  TRY(close(a));
+  close_twice(a);
   TRY(close(b));
   SHOW(read(b, buffer, 1));
 }

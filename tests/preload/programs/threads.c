@@ -75,9 +75,7 @@ static void close_under(const char* name, void* (*body)(void*)) {
   TRY(close(a));
 }
 
-static void cleanup(void* cleaned) {
-  *(int*)cleaned = 1;
-}
+static void cleanup(void* cleaned) { *(int*)cleaned = 1; }
 
 static void* cancelled(void* argument) {
   int* pair = argument;
