@@ -235,9 +235,8 @@ void Progress::local_step() {
     }
   }
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  if (socket::are_links_heard()) return sleep_for(pause);
   // It may be about to do something else for long, while a peer waits for this end's answer.
-  if (quiet < tick_) return sleep_for(std::min(pause, kPauseWhilePolled));
+  if (quiet < tick_ && !socket::are_links_heard()) return sleep_for(std::min(pause, kPauseWhilePolled));
   sleep_hearing(pause);
 }
 

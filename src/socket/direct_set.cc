@@ -28,7 +28,7 @@ void read_channel(File& file) {
 
 /// What it has is known: an event is news.
 bool is_quiet(const KernelHalf& half) {
-  return half.watched && half.number >= 0 && half.taking == 0 && !half.in && !half.error && !half.hung_up;
+  return half.watched && half.number >= 0 && half.taking == 0 && !has_news(half);
 }
 
 }  // namespace

@@ -26,6 +26,11 @@ struct KernelHalf {
   int set_number = -1;       // of an epoll set: a number of this process for it, as last seen
 };
 
+/// As far as it has been heard.
+[[nodiscard]] inline bool has_news(const KernelHalf& half) {
+  return half.in || half.error || half.hung_up;
+}
+
 /// This process's view of the kernel half of a file; null when it can have none. Descriptors are a process's own, so
 /// nothing of it lies in the arena but that there is one (File::dual).
 [[nodiscard]] KernelHalf* kernel_half(File& file);

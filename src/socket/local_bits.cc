@@ -78,7 +78,7 @@ std::uint32_t local_bits(const Socket& constant) {
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
   // An end whose edge may not have been heard yet.
   const bool shut = socket.has(kShutReceive | kShutSend) || (reads_ring && is_peer_shut(*link));
-  if (!reads_ring || !writes_ring || shut || half->taking != 0 || half->in || half->error || half->hung_up) {
+  if (!reads_ring || !writes_ring || shut || half->taking != 0 || has_news(*half)) {
     const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));
     half->in = (now & POLLIN) != 0;
     half->error = (now & POLLERR) != 0;

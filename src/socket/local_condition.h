@@ -59,10 +59,8 @@ class Rest {
   std::size_t count_ = 0;
 };
 
-/// As far as it has been heard.
 [[nodiscard]] inline bool kernel_has_news(const Socket& socket) {
-  const KernelHalf& half = kernel_half_state(socket);
-  return half.in || half.error || half.hung_up;
+  return has_news(kernel_half_state(socket));
 }
 
 /// SIOCATMARK: what the kernel would read next is behind urgent data.

@@ -175,10 +175,15 @@ void leave_unused(Socket& socket, LocalLink& link) {
   end_local_link(socket, link);
 }
 
+// For who sleeps, or where no poll looks at it.
+void arm_where_needed(Socket& socket, LocalLink& link) {
+  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
+}
+
 // A wake-up that this call has taken may have been for a thread that sleeps.
 void pass_wake_on(Socket& socket, LocalLink& link) {
   (void)look_at_rings(socket, link);
-  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
+  arm_where_needed(socket, link);
 }
 
 }  // namespace
@@ -591,7 +596,7 @@ bool look_at_rings(Socket& socket, LocalLink& link) {
 void want_room(Socket& socket, LocalLink& link) {
   end_of(socket).wants_room = true;
   link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
-  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
+  arm_where_needed(socket, link);
 }
 
 bool is_to_be_armed(const Socket& socket) {

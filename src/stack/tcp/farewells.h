@@ -68,14 +68,12 @@ class Farewells {
 
   /// Those that are not older than kLifetime are said again kRepeats times, by repeat().
   void begin_repeats(Instant now) {
-    std::uint64_t from = first();
-    while (from < noted_ && now - slots_[from % kSlots].at >= kLifetime) from++;
+    const std::uint64_t from = first_recent(now);
     if (from == noted_) return;
     repeat_from_ = from;
     repeat_until_ = noted_;
-    repeats_left_ = kRepeats;
-    repeat_pause_ = kFirstPause;
-    repeat_at_ = now + repeat_pause_;
+    repeats_ = 0;
+    repeat_at_ = now + kFirstPause;
   }
   /// When repeat() has something to do.
   [[nodiscard]] Instant next_repeat() const { return repeat_at_; }
@@ -83,24 +81,27 @@ class Farewells {
   void repeat(Instant now, Function&& function) {
     if (now < repeat_at_) return;
     for (std::uint64_t i = std::max(repeat_from_, first()); i < repeat_until_; i++) function(slots_[i % kSlots]);
-    repeat_pause_ *= 2;
-    repeat_at_ = --repeats_left_ != 0 ? now + repeat_pause_ : kNever;
+    repeats_++;
+    repeat_at_ = repeats_ < kRepeats ? now + kFirstPause * (1U << repeats_) : kNever;
   }
 
   /// Those that are not older than kLifetime, the oldest first.
   template <typename Function>
   void recent(Instant now, Function&& function) const {
-    for (std::uint64_t i = first(); i < noted_; i++)
-      if (now - slots_[i % kSlots].at < kLifetime) function(slots_[i % kSlots]);
+    for (std::uint64_t i = first_recent(now); i < noted_; i++) function(slots_[i % kSlots]);
   }
 
  private:
   [[nodiscard]] std::uint64_t first() const { return noted_ > kSlots ? noted_ - kSlots : 0; }
+  [[nodiscard]] std::uint64_t first_recent(Instant now) const {
+    std::uint64_t i = first();
+    while (i < noted_ && now - slots_[i % kSlots].at >= kLifetime) i++;
+    return i;
+  }
 
   std::uint64_t noted_ = 0;
   std::uint64_t repeat_from_ = 0, repeat_until_ = 0;
-  unsigned repeats_left_ = 0;
-  Duration repeat_pause_{};
+  unsigned repeats_ = 0;  // done
   Instant repeat_at_ = kNever;
   std::uint32_t owed_ = 0;
   std::array<Farewell, kSlots> slots_;
