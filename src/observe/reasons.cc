@@ -56,6 +56,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"no_lane",
      "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
      "(BYPASS_MEMORY)"},
+    {"syscall_filter",
+     "the program puts itself under a filter of system calls (seccomp) that ends who makes others: its sockets are the "
+     "kernel's"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

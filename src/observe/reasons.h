@@ -47,6 +47,7 @@ enum class Reason : std::uint16_t {
   kLinkDown,
   kPeerPlain,
   kNoLane,
+  kSyscallFilter,
   kCount,
 };
 

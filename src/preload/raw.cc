@@ -16,6 +16,7 @@
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
+#include "preload/filter.h"
 #include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
@@ -179,6 +180,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
     if (ring >= 0 && !goes_straight()) note_io_uring("syscall");
     return ring;
   }
+  if (concerns_filters(number)) before_filter_call(number, a, b, c);
   if (fd_table.end() == 0 || goes_straight()) {
     bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
     if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);
@@ -191,7 +193,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
 
 // Until there is a socket of ours, only the first one's making concerns us, and who else may read it.
 BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
-  if (!has_started() && number != SYS_socket && number != SYS_io_uring_setup) [[likely]]
+  if (!has_started() && number != SYS_socket && number != SYS_io_uring_setup && !concerns_filters(number)) [[likely]]
     return real.syscall(number, a, b, c, d, e, f);
   return syscall_of_ours(number, a, b, c, d, e, f);
 }

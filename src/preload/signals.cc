@@ -1,6 +1,7 @@
 #include "preload/signals.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -72,6 +73,15 @@ void note_stack(const stack_t& stack) {
   socket::thread_signals.handlers_high = socket::thread_signals.handlers_low + stack.ss_size;
 }
 
+// A thread in libc's ppoll() is cancelled wherever it is (asynchronously), also in what runs on top of it. Where a
+// function has something to clean up, that ends the process: so this one and its callers have nothing.
+[[gnu::noinline]] void end_sleep() {
+  int cancel_state = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  socket::end_sleep();
+  pthread_setcancelstate(cancel_state, nullptr);
+}
+
 void trampoline(int signal, siginfo_t* info, void* context) {
   Installed& program = installed[static_cast<std::size_t>(signal)];
   auto& thread = socket::thread_signals;
@@ -81,7 +91,7 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   int flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & SA_RESETHAND) != 0) reset_to_default(signal, flags);
   note_stack(static_cast<ucontext_t*>(context)->uc_stack);
-  if (thread.in_lock == 0) socket::end_sleep();
+  if (thread.in_lock == 0) end_sleep();
   thread.seen = thread.seen + 1;
   if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
   const unsigned outer = thread.handlers;

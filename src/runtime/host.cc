@@ -93,7 +93,9 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_t thread{};
   Inside inside;  // glibc's thread creation maps and opens nothing of the program's
-  const int failed = pthread_create(&thread, &attributes, thread_main, start);
+  int failed = pthread_create(&thread, &attributes, thread_main, start);
+  // The program's thread-local variables lie in it, too, and have no room there.
+  if (failed == EINVAL) failed = pthread_create(&thread, nullptr, thread_main, start);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failed != 0) {

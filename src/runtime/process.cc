@@ -50,6 +50,7 @@ namespace {
 using observe::Reason;
 
 Process* g_process = nullptr;  // the graph; null until start()
+bool g_left = false;           // leave()
 bool g_forked_child = false;   // of a process that had started and could share nothing: its sockets are the kernel's
 thread_local socket::Fork fork_under_way;
 thread_local bool holds_ports = false;  // for a fork
@@ -426,7 +427,7 @@ bool start() {
 }
 
 void before_exit() {
-  if (g_forked_child) return;
+  if (g_forked_child || g_left) return;
   Process* p = g_process;
   // A handler that ends the process on top of our own work finds the stack in the middle of a change.
   if (p == nullptr || socket::thread_signals.in_lock > 0) return remove_region();
@@ -438,6 +439,18 @@ void before_exit() {
   p->ports.close(p->shard);
   remove_region();
   finish_end(*p);
+}
+
+bool leave() {
+  if (Process* const p = g_process; p != nullptr && !g_forked_child) {
+    if (p->ports.opened() || socket::refers_to_wire()) return false;
+    p->region.why(Reason::kSyscallFilter, -1, 0, {}, "");
+    p->sockets_published = {};
+    publish(p);  // which nobody does from here on
+    p->progress.stop();
+  }
+  g_left = true;
+  return true;
 }
 
 bool pause_threads() {

@@ -100,6 +100,9 @@ enum class Transfer : bool { kRead, kWrite };
 /// From here on no connection of this process's comes to shared memory within the host. Those that are there go back to
 /// the kernel, before it returns but for bytes that the peer wants again and the kernel has no room for.
 void end_shared_memory();
+/// After end_shared_memory(): the object is the kernel's from here on, for good. False: it has what the kernel has not,
+/// or another thread waits for it. (An epoll set comes after the sockets in it.)
+[[nodiscard]] bool give_up(File& file);
 
 /// A socket descriptor whose duplicates stand for accepted connections (fstat says socket).
 int shadow_placeholder(int domain);

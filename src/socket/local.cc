@@ -223,6 +223,16 @@ void end_shared_memory() {
   });
 }
 
+bool give_up(File& file) {
+  if (is_local(file)) leave_shared_memory(file);
+  Guard guard(shard());
+  if (decided_for_kernel(file)) return true;
+  if (file.kind == FileKind::kEpoll) return static_cast<Epoll&>(file).bypass_items.load() == 0;
+  if (socket_of(file).path != Path::kUndecided) return false;
+  give_to_kernel(guard, socket_of(file));
+  return true;
+}
+
 // --- Pairing
 
 namespace {

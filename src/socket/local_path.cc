@@ -120,8 +120,10 @@ void break_link(Socket& socket, const char* what) {
 
 namespace {
 
+// The end itself is the kernel's to tell, once: it knows of it at the same time.
 void on_gone(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  (void)look_at_rings(socket, link);
   end.peer_gone = true;
   // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
   // read.
@@ -131,7 +133,7 @@ void on_gone(Socket& socket, LocalLink& link) {
   unwatch_channel(link.watched_fd);
   link.watched = false;
   close_channel(link);
-  signal(socket, kEverything);
+  unread ? signal(socket, kEverything) : signal_idle(socket);
 }
 
 void on_message(Socket& socket, const shm::SwitchMessage& message) {
@@ -372,7 +374,7 @@ void pump_return(Socket& socket, LocalLink& link) {
     say_shut(link);
     kernel->shutdown(kernel_number(socket), SHUT_WR);
   }
-  signal(socket, kOut);
+  std::exchange(end.wants_room, false) ? signal(socket, kOut) : signal_idle(socket);
 }
 
 void local_on_channel(Socket& socket) {
@@ -417,7 +419,6 @@ bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
   }
   end.paths.resume(at, end.producer);
   end.may_cut = false;  // before OPEN
-  end.wants_room = false;
   pump_return(socket, link);
   return true;
 }

@@ -119,6 +119,8 @@ class PollCondition final : public Condition {
   [[nodiscard]] bool needs_wire() const override { return wire_; }
   [[nodiscard]] bool has_kernel() const override { return kernel_set_.count() != 0 || duals_; }
   [[nodiscard]] bool has_duals() const { return duals_; }
+  /// Of the kernel's items, as they were last asked for.
+  [[nodiscard]] long kernel_ready() const { return kernel_ready_; }
   long look_at_kernel(Instant now, bool always) override {
     if (duals_ && !direct_.hear()) look_at_kernel_halves(now, always);
     if (kernel_set_.count() == 0 || (!always && now - looked_ < environment.kernel_poll)) return kAgain;
@@ -230,9 +232,16 @@ long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
     if (from_kernel < 0 && from_kernel != kAgain) return from_kernel;
     if (from_kernel > 0) patience.block = false;  // what the wire has to say as well, then back
   }
-  const long r = wait(condition, patience);
+  const unsigned handlers_seen = thread_signals.seen;
+  long r = wait(condition, patience);
+  // Another thread may have taken meanwhile what the kernel had.
+  if (r == kAgain && from_kernel > 0 && condition.kernel_ready() == 0 && timeout != Duration{}) {
+    if (thread_signals.seen != handlers_seen) return kInterrupted;
+    patience.block = true;
+    r = wait(condition, patience);
+  }
   if (r != kAgain && r != kTimedOutWait) return r;
-  return from_kernel > 0 ? from_kernel : 0;
+  return condition.kernel_ready();
 }
 
 }  // namespace bypass::socket

@@ -259,10 +259,10 @@ os.close(full.pop())
 
 
 FORBID = """
-def forbid(numbers, answer=errno.EPERM):
+def forbid(numbers, action=0x00050000 | errno.EPERM):
     # struct sock_filter: the number of the system call, one jump a forbidden one, allow, refuse.
     code = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - i, 0, n) for i, n in enumerate(numbers)]
-    code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x00050000 | answer)]
+    code += [(0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, action)]
     held = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line in code))
     program = struct.pack('HxxxxxxP', len(code), ctypes.addressof(held))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -285,6 +285,32 @@ def with_calls_forbidden(side):
             connected(server, client, shared=False)
             client("e.register(s, select.EPOLLIN); p.register(s, select.POLLIN)")
             result += rounds(server, client, 40)
+    return result
+
+
+OURS = [46, 47, 87, 186, 206, 263, 271, 290, 291, 302, 310, 319, 324, 434]  # what only the library would call here
+GETPPID = 110
+KILL_THREAD = 0
+
+
+@same
+def under_a_filter_that_kills(side):
+    """The process makes no call that it would not make without the library, and ends as without it."""
+    result = []
+    with pair(side) as (server, client):
+        client(FORBID)
+        server("s.sendall(pattern(0, 10000))")
+        client("e = select.epoll(); p = select.poll(); e.register(s, select.EPOLLIN); p.register(s, select.POLLIN)")
+        client("pid = os.fork()\n"
+               "if pid == 0: forbid([%d], %d); os.getppid(); os._exit(1)" % (GETPPID, KILL_THREAD))
+        result.append(client("os.waitpid(pid, 0)[1] & 0x7f"))
+        result.append(client(f"forbid({OURS}, {KILL_THREAD})"))
+        result.append(client("take(s, 10000)"))
+        result += rounds(server, client, 40)
+        if side.name == "local":
+            check(client.shared() == [] and "syscall_filter" in side.why(), side.why())
+        client.send("s.sendall(b'last'); os._exit(7)")
+        result += [server("take(s, 4)"), server("s.recv(1)"), client.process.wait(20)]
     return result
 
 

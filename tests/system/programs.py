@@ -131,6 +131,14 @@ def threads_are_cancelled(side):
     return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 20000 if LONG else 400)
 
 
+@scenario("local")
+@leaves_nobody_to_ask
+def threads_are_cancelled_under_handlers(side):
+    port = free_port()
+    side.start_python("server", "asyncio_echo.py", "server", side.address, port, until="ready")
+    return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 40, 20000 if LONG else 4000)
+
+
 @scenario("vhost", "local", "rc", "shm", "veth", "verbs")
 @leaves_nobody_to_ask
 def handlers_jump_out_of_calls(side):

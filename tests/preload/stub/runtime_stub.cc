@@ -45,6 +45,10 @@ void before_exit() {
   fprintf(stderr, "stub: %d objects at exit\n", preload_stub::live_objects());
 }
 
+bool leave() {
+  return false;
+}
+
 bool pause_threads() {
   return false;
 }

@@ -1,8 +1,11 @@
-// cancels ADDRESS PORT ROUNDS: threads that write and read on connections of their own to an echo server are cancelled,
-// each at some moment. The others' connection goes on.
+// cancels ADDRESS PORT ROUNDS [HANDLERS]: threads that write and read on connections of their own to an echo server are
+// cancelled, each at some moment, HANDLERS of them while a handler runs on top of a sleep. The others' connection goes
+// on.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -48,6 +51,44 @@ void* exchange_for_ever(void* fd) {
   while (exchange(*static_cast<int*>(fd))) {
   }
   return nullptr;
+}
+
+void* receive_for_ever(void* fd) {
+  char byte = 0;
+  while (recv(*static_cast<int*>(fd), &byte, 1, 0) < 0) {
+  }
+  return nullptr;
+}
+
+void* poll_for_ever(void* fd) {
+  pollfd set{*static_cast<int*>(fd), POLLIN, 0};
+  while (poll(&set, 1, -1) < 0) {
+  }
+  return nullptr;
+}
+
+// Nothing comes: the thread sleeps, has a handler to run, and is cancelled some microseconds later.
+bool are_cancelled_under_handlers(int fd, int rounds) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &action, nullptr);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &action, nullptr);
+  std::mt19937 random(2);
+  for (int i = 0; i < rounds; i++) {
+    pthread_t thread{};
+    void* result = nullptr;
+    if (pthread_create(&thread, nullptr, i % 2 == 0 ? receive_for_ever : poll_for_ever, &fd) != 0) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200 + random() % 100));  // any moment will do
+    pthread_kill(thread, i % 4 < 2 ? SIGUSR1 : SIGUSR2);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 60);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    if (result != PTHREAD_CANCELED) return false;
+  }
+  return true;
 }
 
 // What a thread does that has been cancelled already; it comes to an end of itself unless the call is a cancellation
@@ -98,7 +139,7 @@ void* call_fclose(void* fd) {
 
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   const int rounds = std::atoi(arguments[3]);
   const int others = dial(arguments[1], arguments[2]);
   std::mt19937 random(1);
@@ -114,6 +155,7 @@ int main(int, char** arguments) {
     if (result != PTHREAD_CANCELED || !exchange(others)) return 1;
   }
   std::puts("all cancelled");
+  if (count > 4) std::printf("under handlers %d\n", are_cancelled_under_handlers(others, std::atoi(arguments[4])));
   const bool in_fork = is_cancelled_in(call_fork, others), in_sendfile = is_cancelled_in(call_sendfile, others);
   std::printf("fork %d, sendfile %d\n", in_fork, in_sendfile);
   std::printf("comes back %d\n", receives(others));

@@ -1,0 +1,10 @@
+// Filters of system calls (seccomp(2)) that a process puts itself under.
+#pragma once
+
+namespace bypass::preload {
+
+/// Of syscall(2): one that may install a filter, with its words.
+[[nodiscard]] bool concerns_filters(long number);
+void before_filter_call(long number, long a, long b, long c);
+
+}  // namespace bypass::preload
