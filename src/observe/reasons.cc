@@ -39,10 +39,10 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"shared_memory_lost",
      "a connection within the host had to end because of what its other end did in shared memory"},
     {"no_rdma", "no RDMA connection to a peer was made: its TCP connections carry the bytes"},
-    {"rdma_lost", "an RDMA connection to a peer was lost: its TCP connections carry the bytes until there is another"},
+    {"rdma_lost", "an RDMA connection to a peer was lost; TCP carried the bytes until there was another"},
     {"no_shm_link", "no memory is shared with a peer on this host: its connections over the port carry the bytes"},
     {"shm_link_lost",
-     "memory shared with a peer on this host was lost: its connections over the port carry the bytes until there is "
+     "memory shared with a peer on this host was lost; its connections over the port carried the bytes until there was "
      "more"},
     {"unguarded",
      "the kernel may refuse this process's connections when another one of its family ends, until one has taken over"},

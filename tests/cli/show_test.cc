@@ -82,6 +82,27 @@ TEST_F(Show, Stat_PrintsPortsSocketsAndCounters) {
   EXPECT_NE(show({"stat", "--all"}).out.find("tx_frames"), std::string::npos);
 }
 
+// TCP lies idle beneath RC and shared memory: its time and window say nothing of them.
+TEST_F(Show, Stat_LeavesOutWhatIsNotTheConnectionsPath) {
+  using Path = observe::SocketPath;
+  for (const auto& [path, by_tcp] : {std::pair(Path::kFramed, true), {Path::kRc, false}, {Path::kShm, false}}) {
+    observe::SocketRecord socket{};
+    socket.fd = 7;
+    socket.protocol = IPPROTO_TCP;
+    socket.state = static_cast<std::uint8_t>(observe::SocketState::kEstablished);
+    socket.path = static_cast<std::uint8_t>(path);
+    socket.local_port = 1, socket.remote_port = 2;
+    socket.srtt_us = 98761, socket.cwnd = 98762;
+    const int slot = region_.claim_socket();
+    region_.update_socket(slot, socket);
+    const std::string out = show({"stat"}).out;
+    EXPECT_EQ(out.find("98761") != std::string::npos, by_tcp) << out;
+    EXPECT_EQ(out.find("98762") != std::string::npos, by_tcp) << out;
+    EXPECT_NE(show({"stat", "--json"}).out.find("\"srtt_us\": 98761"), std::string::npos) << "as it is recorded";
+    region_.release_socket(slot);
+  }
+}
+
 TEST_F(Show, StatJson_HasTheSame) {
   const Ran ran = show({"stat", pid_, "--json"});
   const json parsed = json::parse(ran.out);

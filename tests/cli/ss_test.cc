@@ -42,13 +42,13 @@ class Ss : public testing::Test {
     add(-1, IPPROTO_TCP, SocketState::kFinWait2, {kOurs, 80}, {kPeer, 40003}, 0, 0);
   }
   void add(int fd, std::uint8_t protocol, SocketState state, Name local, Name remote, std::uint32_t rx,
-           std::uint32_t tx) {
+           std::uint32_t tx, SocketPath path = SocketPath::kWire) {
     observe::SocketRecord s{};
     s.fd = fd;
     s.of_stack = fd < 0 ? 1 : 0;
     s.protocol = protocol;
     s.state = static_cast<std::uint8_t>(state);
-    s.path = static_cast<std::uint8_t>(SocketPath::kWire);
+    s.path = static_cast<std::uint8_t>(path);
     if (local.address != 0) s.local_address = IpAddress::from_v4(local.address);
     s.local_port = local.port;
     if (remote.address != 0) s.remote_address = IpAddress::from_v4(remote.address);
@@ -66,7 +66,8 @@ class Ss : public testing::Test {
       s.tx_bytes = 7;
       s.retransmits = 3;
     }
-    region_.update_socket(region_.claim_socket(), s);
+    last_ = region_.claim_socket();
+    region_.update_socket(last_, s);
   }
   Ran ss(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "ss");
@@ -86,6 +87,7 @@ class Ss : public testing::Test {
 
   observe::RunDir dir_;
   observe::Region region_;
+  int last_ = 0;
   const std::string pid_ = std::to_string(getpid());
 };
 
@@ -165,6 +167,26 @@ TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
   waitpid(other, nullptr, 0);
 }
 
+// One entry stands for all of a listener's: it has the number of the last one, which may be another's by now.
+TEST_F(Ss, ConnectionsWhoseEndsCouldNotAgree_HaveThatReasonAlone) {
+  const KernelPair pair, other;
+  const auto record = [&](IpAddress address, int port) {
+    region_.why(observe::Reason::kNoSharedMemory, 7, IPPROTO_TCP, {address, static_cast<std::uint16_t>(port)},
+                "nobody");
+  };
+  record(IpAddress::from_v4(INADDR_LOOPBACK), pair.listener_port);
+  const auto told = [&](int port, const char* reason) {
+    const Ran why = run_command({"why", pid_}, {"BYPASS_RUN_DIR=" + dir_.path()});
+    return why.out.find("127.0.0.1:" + std::to_string(port) + "  " + reason) != std::string::npos;
+  };
+  EXPECT_TRUE(told(pair.listener_port, "no_shared_memory"));
+  EXPECT_FALSE(told(pair.client_port, "local_after")) << "the accepted one";
+  EXPECT_FALSE(told(pair.listener_port, "local_after")) << "the client's";
+  EXPECT_TRUE(told(other.client_port, "local_after")) << "of another listener nothing is recorded";
+  record({}, other.listener_port);
+  EXPECT_FALSE(told(other.client_port, "local_after")) << "a wildcard listener's";
+}
+
 TEST_F(Ss, ManyOfOneReason_AreOneLine) {
   std::vector<std::unique_ptr<KernelPair>> pairs;
   for (int i = 0; i < 9; i++) pairs.push_back(std::make_unique<KernelPair>());
@@ -212,6 +234,15 @@ TEST_F(Ss, Info_FollowsOnALineOfItsOwn) {
   EXPECT_EQ(ss({"-HtniO", "sport = :80"}).out, "ESTAB 0 12 10.9.0.1:80 10.9.0.2:40000 " + info + "\n");
 }
 
+TEST_F(Ss, InfoOfRcAndSharedMemory_SaysNothingOfTheTcpBeneath) {
+  for (const SocketPath path : {SocketPath::kRc, SocketPath::kShm}) {
+    add(10, IPPROTO_TCP, SocketState::kEstablished, {kOurs, 81}, {kPeer, 40009}, 0, 0, path);
+    EXPECT_EQ(ss({"-Htni", "sport = :81"}).out,
+              "ESTAB 0 0 10.9.0.1:81 10.9.0.2:40009\n\t bytes_acked:7 bytes_received:5 retrans:0/3\n");
+    region_.release_socket(last_);
+  }
+}
+
 TEST_F(Ss, Options_SayWhichSockets) {
   EXPECT_EQ(ports({}), (Ports{5000, 80, 34567})) << "connected ones";
   EXPECT_EQ(ports({"-t"}), (Ports{80, 34567}));
@@ -236,6 +267,14 @@ TEST_F(Ss, Filters) {
   EXPECT_EQ(ports({"! dport = :53", "dst 10.9.0.2"}), (Ports{80})) << "and may be left out";
 }
 
+TEST_F(Ss, FilterOfAPath) {
+  add(10, IPPROTO_TCP, SocketState::kEstablished, {kOurs, 81}, {kPeer, 40009}, 0, 0, SocketPath::kShm);
+  EXPECT_EQ(ports({"path", "shm"}), (Ports{81}));
+  EXPECT_EQ(ports({"path = shm or sport = :80"}), (Ports{80, 81}));
+  EXPECT_EQ(ports({"-t", "path", "!=", "shm"}), (Ports{80, 34567}));
+  EXPECT_EQ(ports({"state established not path wire"}), (Ports{81}));
+}
+
 TEST_F(Ss, ConnectionsWithoutASocket_AreShownAsSsShowsThem) {
   add_closed();
   EXPECT_EQ(ports({"-t"}), (Ports{80, 34567, 80})) << "TIME-WAIT and SYN-RECV are hidden without -a";
@@ -258,10 +297,17 @@ TEST_F(Ss, Pid_MayBeTheFirstWord) {
 
 TEST_F(Ss, WrongFilter_IsSaidAndEndsWith2) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"state frotz", "'frotz' is no state"},   {"sport = :frotz", "'frotz' is no port"},
-      {"( sport = :80", "a ) is missing"},      {"sport = :80 )", "')' was not expected there"},
-      {"dst 10.9.0", "'10.9.0' is no address"}, {"sport = :80 or", "the expression ends too early"},
-      {"pid = 3", "'pid' is none of"}};
+      {"state frotz", "'frotz' is no state"},
+      {"sport = :frotz", "'frotz' is no port"},
+      {"( sport = :80", "a ) is missing"},
+      {"sport = :80 )", "')' was not expected there"},
+      {"dst 10.9.0", "'10.9.0' is no address"},
+      {"sport = :80 or", "the expression ends too early"},
+      {"pid = 3", "'pid' is none of"},
+      {"sport", "a port is missing: accepted behind sport is :80, 80 or a service's name"},
+      {"dport =", "a port is missing: accepted behind dport is"},
+      {"path lane", "'lane' is no path; accepted are undecided, kernel, wire, dual, shm, rc, framed"},
+      {"path > rc", "paths are compared by = and != alone"}};
   for (const auto& [filter, said] : wrong) {
     const Ran ran = ss({filter});
     EXPECT_EQ(ran.code, 2) << filter;

@@ -92,6 +92,11 @@ bool is_connection(const observe::SocketRecord& s) {
   return s.protocol == IPPROTO_TCP && state != observe::SocketState::kListen && state != observe::SocketState::kOpen;
 }
 
+bool is_beside_tcp(const observe::SocketRecord& s) {
+  const auto path = static_cast<observe::SocketPath>(s.path);
+  return path == observe::SocketPath::kRc || path == observe::SocketPath::kShm;
+}
+
 Json socket_json(const observe::SocketRecord& s) {
   Json json = {{"fd", s.fd},
                {"protocol", protocol_text(s.protocol)},

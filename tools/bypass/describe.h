@@ -24,6 +24,8 @@ Json process_json(const observe::Snapshot& process);  // pid, command, …: what
 Json port_json(const observe::PortRecord& port);
 /// What counts bytes and has a round-trip time.
 bool is_connection(const observe::SocketRecord& socket);
+/// Whose bytes do not go by TCP, so that TCP's round-trip time and windows say nothing of it.
+bool is_beside_tcp(const observe::SocketRecord& socket);
 Json socket_json(const observe::SocketRecord& socket);
 Json why_json(const observe::WhyRecord& why);
 std::vector<std::string> port_addresses(const observe::PortRecord& port);

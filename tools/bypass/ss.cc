@@ -58,26 +58,34 @@ double milliseconds(std::uint32_t us) {
   return us / 1000.0;
 }
 
-// ss -i: what is not known is left out.
+// ss -i: what is not known is left out, and so are the time and the windows of a TCP that lies idle beneath.
 std::string info_text(const SocketRecord& s) {
   if (!is_connection(s) || s.state == static_cast<std::uint8_t>(SocketState::kTimeWait)) return "";
-  std::string text = fmt::format("rto:{:g}", milliseconds(s.rto_us));
-  const auto add = [&text](const char* name, std::uint64_t value) {
-    if (value != 0) text += fmt::format(" {}:{}", name, value);
+  const bool by_tcp = !is_beside_tcp(s);
+  std::string text;
+  const auto append = [&text](const std::string& part) { text += (text.empty() ? "" : " ") + part; };
+  const auto add = [&append](const char* name, std::uint64_t value) {
+    if (value != 0) append(fmt::format("{}:{}", name, value));
   };
-  if (s.srtt_us != 0) text += fmt::format(" rtt:{:g}/{:g}", milliseconds(s.srtt_us), milliseconds(s.rttvar_us));
   const std::uint32_t mss = std::max<std::uint32_t>(s.mss, 1);
-  add("mss", s.mss);
-  add("cwnd", s.cwnd / mss);
-  if (s.ssthresh / mss < 0xffff) add("ssthresh", s.ssthresh / mss);  // no loss yet: none
+  if (by_tcp) {
+    append(fmt::format("rto:{:g}", milliseconds(s.rto_us)));
+    if (s.srtt_us != 0) append(fmt::format("rtt:{:g}/{:g}", milliseconds(s.srtt_us), milliseconds(s.rttvar_us)));
+    add("mss", s.mss);
+    add("cwnd", s.cwnd / mss);
+    if (s.ssthresh / mss < 0xffff) add("ssthresh", s.ssthresh / mss);  // no loss yet: none
+  }
   add("bytes_acked", s.tx_bytes);
   add("bytes_received", s.rx_bytes);
   add("segs_out", s.tx_packets);
   add("segs_in", s.rx_packets);
-  if (s.srtt_us != 0 && s.cwnd != 0) text += fmt::format(" send {}bps", std::uint64_t{s.cwnd} * 8'000'000 / s.srtt_us);
-  if (s.retransmits != 0) text += fmt::format(" retrans:0/{}", s.retransmits);
-  add("snd_wnd", s.snd_wnd);
-  add("rcv_wnd", s.rcv_wnd);
+  if (by_tcp && s.srtt_us != 0 && s.cwnd != 0)
+    append(fmt::format("send {}bps", std::uint64_t{s.cwnd} * 8'000'000 / s.srtt_us));
+  if (s.retransmits != 0) append(fmt::format("retrans:0/{}", s.retransmits));
+  if (by_tcp) {
+    add("snd_wnd", s.snd_wnd);
+    add("rcv_wnd", s.rcv_wnd);
+  }
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -56,6 +57,13 @@ constexpr std::pair<std::string_view, std::uint32_t> kStates[] = {
 std::vector<std::string_view> state_names() {
   std::vector<std::string_view> names;
   for (const auto& [name, states] : kStates) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string_view> path_names() {
+  std::vector<std::string_view> names;
+  for (std::uint8_t path = 0; path <= static_cast<std::uint8_t>(observe::SocketPath::kFramed); path++)
+    names.emplace_back(observe::path_name(path));
   return names;
 }
 
@@ -182,26 +190,47 @@ class Parser {
     const std::string name(take_any());
     if (name == "sport" || name == "dport") return port(name == "sport");
     if (name == "src" || name == "dst") return address(name == "src");
+    if (name == "path") return path();
     return fail(name.empty() ? "the expression ends too early"
-                             : fmt::format("'{}' is none of sport, dport, src, dst, not, ( and )", name));
+                             : fmt::format("'{}' is none of sport, dport, src, dst, path, not, ( and )", name));
   }
   std::optional<Predicate> port(bool local) {
     const auto how = look_up(kComparisons, peek());
     if (how) take_any();
     std::string_view text = take_any();
     if (text.starts_with(':')) text.remove_prefix(1);
+    if (text.empty())
+      return fail(fmt::format("a port is missing: accepted behind {} is :80, 80 or a service's name",
+                              local ? "sport" : "dport"));
     const auto number = port_number(text);
     if (!number) return fail(fmt::format("'{}' is no port: accepted is :80, 80 or a service's name", text));
     return [=, how = how.value_or(Comparison::kEqual)](const SocketRecord& s) {
       return compare(local ? s.local_port : s.remote_port, how, *number);
     };
   }
-  // ADDRESS[/LENGTH][:PORT], *:PORT
-  std::optional<Predicate> address(bool local) {
+  std::optional<Predicate> path() {
+    const std::optional<Comparison> how = equality("paths");
+    if (!how) return std::nullopt;
+    const std::string_view text = take_any();
+    const auto names = path_names();
+    const auto at = std::find(names.begin(), names.end(), text);
+    if (at == names.end()) return fail(fmt::format("'{}' is no path; accepted are {}", text, fmt::join(names, ", ")));
+    return [how = *how, path = static_cast<std::uint8_t>(at - names.begin())](const SocketRecord& s) {
+      return compare(s.path, how, path);
+    };
+  }
+  // = or !=, or nothing, which means =
+  std::optional<Comparison> equality(const char* what) {
     const auto how = look_up(kComparisons, peek());
     if (how) take_any();
-    if (how.value_or(Comparison::kEqual) > Comparison::kNotEqual)
-      return fail("addresses are compared by = and != alone");
+    if (how.value_or(Comparison::kEqual) <= Comparison::kNotEqual) return how.value_or(Comparison::kEqual);
+    fail(fmt::format("{} are compared by = and != alone", what));
+    return std::nullopt;
+  }
+  // ADDRESS[/LENGTH][:PORT], *:PORT
+  std::optional<Predicate> address(bool local) {
+    const std::optional<Comparison> how = equality("addresses");
+    if (!how) return std::nullopt;
     const std::string text(take_any());
     const std::size_t colon = text.rfind(':');
     std::optional<std::uint16_t> number;
@@ -216,7 +245,7 @@ class Parser {
       prefix = runtime::parse_prefix(host);
       if (!prefix) return fail(fmt::format("'{}' is no address", text));
     }
-    const bool wanted = how.value_or(Comparison::kEqual) == Comparison::kEqual;
+    const bool wanted = *how == Comparison::kEqual;
     return [=](const SocketRecord& s) {
       const bool in = !prefix || prefix->contains(local ? s.local_address : s.remote_address);
       const bool at = !number || (local ? s.local_port : s.remote_port) == *number;

@@ -1,7 +1,9 @@
-// The filter of `bypass ss`, in ss's language: states, and expressions over ports and addresses.
+// The filter of `bypass ss`, in ss's language: states, and expressions over ports, addresses and paths.
 //
 //   state established   exclude listening   sport = :80   dport >= :1024   dst 10.9.0.0/24   src 10.9.0.1:80
 //   ( sport = :80 or sport = :443 ) and not dst 10.9.0.2
+//
+// Beside ss's: path shm, path != kernel.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ void print_ports(const Snapshot& process) {
 }
 
 std::vector<std::string> socket_row(const observe::SocketRecord& s) {
-  const bool connection = is_connection(s), estimated = connection && s.srtt_us != 0;
+  const bool connection = is_connection(s), by_tcp = !is_beside_tcp(s);
   const auto counted = [connection](std::uint64_t count) { return connection ? fmt::format("{}", count) : "-"; };
   return {s.fd < 0 ? "-" : fmt::format("{}", s.fd),
           protocol_text(s.protocol),
@@ -62,8 +62,8 @@ std::vector<std::string> socket_row(const observe::SocketRecord& s) {
           fmt::format("{}", s.rx_queue),
           fmt::format("{}", s.tx_queue),
           counted(s.retransmits),
-          estimated ? fmt::format("{}", s.srtt_us) : "-",
-          s.cwnd != 0 ? fmt::format("{}", s.cwnd) : "-"};
+          connection && by_tcp && s.srtt_us != 0 ? fmt::format("{}", s.srtt_us) : "-",
+          by_tcp && s.cwnd != 0 ? fmt::format("{}", s.cwnd) : "-"};
 }
 
 void print_sockets(const Snapshot& process) {

@@ -43,13 +43,18 @@ bool is_connected(const SocketRecord& s) {
   return s.protocol == IPPROTO_TCP && s.remote_port != 0;
 }
 
+/// What the ends of connections could not agree on is recorded once a listener's address, with how many they were
+/// and the last one's number: it is said of all that were accepted there.
+bool is_of_its_listener(const observe::WhyRecord& why, const SocketRecord& s) {
+  return why.reason == static_cast<std::uint16_t>(Reason::kNoSharedMemory) && is_connected(s) && why.port != 0 &&
+         why.port == s.local_port && (why.address == s.local_address || why.address.is_any());
+}
+
 bool has_reason(const Snapshot& process, const SocketRecord& s) {
   return std::any_of(process.whys.begin(), process.whys.end(), [&s](const observe::WhyRecord& why) {
-    // What the two ends of a connection could not agree on is said of the listener, and of the last one.
-    const bool is_last = why.reason == static_cast<std::uint16_t>(Reason::kNoSharedMemory) && why.fd == s.fd;
-    const bool by_own = !is_connected(s) || is_last;
     return (why.address == s.remote_address && why.port == s.remote_port && why.port != 0) ||
-           (by_own && why.address == s.local_address && why.port == s.local_port);
+           (!is_connected(s) && why.address == s.local_address && why.port == s.local_port) ||
+           is_of_its_listener(why, s);
   });
 }
 
