@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -134,7 +135,14 @@ bool read_whole(int fd, std::string& text) {
   }
 }
 
-// Returns 0 or an errno. A device or a pipe as configuration file could block for ever.
+bool is_null_device(const struct stat& status) {
+  return S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 3);
+}
+
+constexpr int kNoRegularFile = -1;
+
+// Returns 0, an errno or kNoRegularFile. A device or a pipe as configuration file could block for ever; /dev/null is
+// an empty one.
 int read_file(const char* path, std::string& text) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return errno;
@@ -142,8 +150,10 @@ int read_file(const char* path, std::string& text) {
   int error = 0;
   if (fstat(fd, &status) != 0) {
     error = errno;
+  } else if (is_null_device(status)) {
+    error = 0;
   } else if (!S_ISREG(status.st_mode)) {
-    error = EINVAL;
+    error = kNoRegularFile;
   } else if (status.st_size > kMaxFileBytes) {
     error = EFBIG;
   } else if (!read_whole(fd, text)) {
@@ -153,9 +163,11 @@ int read_file(const char* path, std::string& text) {
   return error;
 }
 
-void file_problem(ConfigFile& file, bool named, const char* why) {
+void file_problem(ConfigFile& file, bool named, int error) {
+  const std::string why =
+      error == kNoRegularFile ? "is no regular file" : std::string("cannot be read: ") + strerrordesc_np(error);
   file.problems.push_back({named ? "BYPASS_CONFIG" : "configuration file", file.path, named ? "environment" : "default",
-                           std::string("cannot be read: ") + why + "; accepted is the path of a TOML file"});
+                           why + "; accepted is the path of a TOML file"});
 }
 
 }  // namespace
@@ -219,7 +231,7 @@ Config load_config(const char* const* environment, TomlReader reader) {
   if (error == 0) {
     reader(text, file);
   } else if (!absent) {
-    file_problem(file, is_named, strerrordesc_np(error));
+    file_problem(file, is_named, error);
   }
   Config config = parse_config(environment, absent ? nullptr : &file);
   if (asks_the_kernel(config)) complete_from_kernel(config, read_kernel_network(), kRdmaDevices);

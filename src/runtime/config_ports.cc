@@ -167,7 +167,10 @@ void check_rdma(Draft& draft) {
   if (const auto index = soft_index(draft.rdma_device); index && *index >= draft.soft_names.size())
     return add_problem(draft, "BYPASS_RDMA",
                        "names the software device " + device + ", which nothing makes; " + std::string(kSoftMaking));
-  if (lacks_ports(draft)) add_problem(draft, "BYPASS_RDMA", "names the device " + device + ", which " + no_effect());
+  if (lacks_ports(draft))
+    add_problem(draft, "BYPASS_RDMA",
+                "names the device " + device + ", which has no effect without BYPASS_PORT; accepted is " +
+                    accepted_text(*setting_by_env("BYPASS_RDMA")));
 }
 
 // The second would find what the first has taken; of ports without a name of their own there may be several.

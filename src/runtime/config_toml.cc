@@ -8,6 +8,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "runtime/settings_text.h"
 
@@ -20,6 +22,15 @@ int line_of(const toml::node& node) {
 
 void problem(ConfigFile& file, std::string name, std::string value, int line, std::string text) {
   file.problems.push_back({std::move(name), std::move(value), file.path + ":" + std::to_string(line), std::move(text)});
+}
+
+// 1.5, 1.0, 1e+20: no setting takes one, and says so with what was written.
+std::string decimal_text(double value) {
+  std::array<char, 32> digits{};
+  const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  std::string text(digits.data(), end);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
 }
 
 // A value as the environment would have it. False for what no setting takes.
@@ -111,6 +122,8 @@ void read_table(const toml::table& table, const std::string& prefix, ConfigFile&
       read_rules(node, file);
     } else if (const auto* inner = node.as_table()) {
       read_table(*inner, name + ".", file);
+    } else if (const auto* decimal = node.as_floating_point()) {
+      file.entries.push_back({name, decimal_text(decimal->get()), line_of(node)});
     } else if (value_text(node, text)) {
       file.entries.push_back({name, text, line_of(node)});
     } else {

@@ -81,6 +81,7 @@ bool parse_address(std::string_view text, Rule& rule) {
 
 // A peer is asked once for all its connections, whatever their ports, and whoever has begun them.
 std::string beside_peers(const Rule& rule) {
+  if (rule.proto == RuleProto::kTcp) return "'tcp' does not fit: only an address, and program=NAME, can follow";
   if (rule.proto == RuleProto::kUdp) return "'udp' does not fit: streams alone have such connections";
   if (rule.role != RuleRole::kAny) return "'connect' or 'listen' does not fit: who began a connection does not matter";
   if (rule.port_low != 0 || rule.port_high != 65535)

@@ -61,8 +61,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_SOFT",
      .accepted = "WIRE[;WIRE], a wire written as in BYPASS_PORT",
      .example = "vhost:/run/bypass/rdma.sock",
-     .help = "Makes the software RDMA devices soft0, soft1, … on these wires, for verbs programs under "
-             "libbypass-softverbs.so.",
+     .help = "Makes the software RDMA devices soft0, soft1, … on these wires: for verbs programs under "
+             "libbypass-softverbs.so, and for BYPASS_PORT=verbs:soft0 and BYPASS_RDMA=soft0 under libbypass.so.",
      .apply = list<parse_port_names, &Draft::soft_names>},
     {.key = "soft_addr",
      .env = "BYPASS_SOFT_ADDR",
@@ -86,8 +86,10 @@ constexpr auto kSettings = std::to_array<Setting>({
      .unit = "calls",
      .max = 1'000'000,
      .fallback = "32",
-     .help = "Calls that read or write, after which the connecting side of a connection within the host looks for "
-             "shared memory: one that ends before does not pay for it.",
+     .help =
+         "Calls that read or write, after which an end of a connection within the host looks for shared memory: one "
+         "that ends before does not pay for it. Each end counts its own calls up to its own number, so it is to be "
+         "the same at both.",
      .apply = number<&Config::local_after>},
     {.key = "rdma",
      .env = "BYPASS_RDMA",
@@ -131,10 +133,10 @@ constexpr auto kSettings = std::to_array<Setting>({
      .apply = text<&Config::config_file>},
     {.key = "run_dir",
      .env = "BYPASS_RUN_DIR",
-     .accepted = "the path of a directory of the user's own, mode 0700",
+     .accepted = "an absolute path, of a directory of the user's own, mode 0700",
      .example = "/run/user/1000/bypass",
      .help = "Where processes leave what the bypass command reads; without it /dev/shm/bypass-UID.",
-     .apply = text<&Config::run_dir>},
+     .apply = absolute_path<&Config::run_dir>},
     {.key = "log",
      .env = "BYPASS_LOG",
      .type = SettingType::kChoice,

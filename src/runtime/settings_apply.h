@@ -24,10 +24,19 @@ inline bool range_problem(std::string& problem) {
   return false;
 }
 
+// Also one that 64 bits do not hold, or a size below zero.
+inline bool is_whole_number(const Setting& setting, std::string_view value) {
+  if (value.starts_with('-')) value.remove_prefix(1);
+  const std::size_t digits = std::min(value.find_first_not_of("0123456789"), value.size());
+  if (digits == 0) return false;
+  const std::string unit = "0" + std::string(value.substr(digits));
+  return (setting.type == SettingType::kSize ? parse_size(unit) : parse_number(unit)).has_value();
+}
+
 inline bool parse_in_range(const Setting& setting, std::string_view value, std::int64_t& number, std::string& problem) {
   const auto parsed = setting.type == SettingType::kSize ? parse_size(value) : parse_number(value);
   if (!parsed) {
-    problem = "is no whole number";
+    problem = is_whole_number(setting, value) ? "is out of range" : "is no whole number";
     return false;
   }
   number = *parsed;
@@ -86,6 +95,17 @@ bool choice(const Setting& setting, std::string_view value, Draft& draft, std::s
 
 template <auto... path>
 bool text(const Setting& /*setting*/, std::string_view value, Draft& draft, std::string& /*problem*/) {
+  field<path...>(draft) = value;
+  return true;
+}
+
+// A process may change its directory, and what looks for it has another one.
+template <auto... path>
+bool absolute_path(const Setting& /*setting*/, std::string_view value, Draft& draft, std::string& problem) {
+  if (!value.starts_with('/')) {
+    problem = "is no absolute path";
+    return false;
+  }
   field<path...>(draft) = value;
   return true;
 }

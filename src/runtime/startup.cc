@@ -44,8 +44,9 @@ void open_log(Config& config) {
   if (!config.log_file.empty()) {
     fd = open_log_file(config.log_file.c_str(), descriptor_base());
     if (fd < 0)
-      config.problems.push_back({"BYPASS_LOG_FILE", config.log_file, "environment",
-                                 std::string("cannot be opened for writing: ") + strerror(errno)});
+      config.problems.push_back(config.problem_of(
+          "BYPASS_LOG_FILE", std::string("cannot be opened for writing: ") + strerror(errno) + "; accepted is " +
+                                 accepted_text(*setting_by_env("BYPASS_LOG_FILE"))));
     else
       own_descriptor(fd, true);
   }

@@ -119,6 +119,14 @@ TEST_F(Run, NoSuchProgram_EndsWith127) {
   expect_refused(with_port({folder_ + "/nothing"}), 127, "No such file or directory");
 }
 
+TEST_F(Run, WordBehindASwitch_IsShownAsItsValue) {
+  expect_refused({"--local", "maybe", "--", "true"}, 127,
+                 "there is no program maybe in PATH (for a value: --local=maybe)\n");
+  expect_refused({"--local=on", "maybe"}, 127, "there is no program maybe in PATH\n");
+  expect_refused({"--local", "--", "maybe"}, 127, "there is no program maybe in PATH\n");
+  expect_refused({"--local", "--tick-ms", "20", "maybe"}, 127, "there is no program maybe in PATH\n");
+}
+
 TEST_F(Run, NotExecutable_EndsWith126) {
   expect_refused(with_port({file("plain", "text", 0644)}), 126, "is not executable");
   expect_refused(with_port({"plain"}), 126, "is not executable");
@@ -165,7 +173,13 @@ TEST_F(Run, WhatThePortNeedsAndIsNotThere_EndsWith125BeforeTheProgramBegins) {
   expect_refused({"--port", "pci:0000:7f:1f.7", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
                  "--port=pci:0000:7f:1f.7: no such device");
   expect_refused(with_port({"--rdma", "nosuch0", "echo", "x"}), 125, "--rdma=nosuch0: no RDMA device of that name");
+  expect_refused(with_port({"--rdma", "nosuch0", "echo", "x"}), 125, "accepted is auto, off or the name of an RDMA");
   expect_refused({"--run-dir", "/tmp", "echo", "x"}, 125, "--run-dir=/tmp: run directory /tmp: not used: ");
+  expect_refused({"--run-dir", "/nonexistent/x", "echo", "x"}, 125,
+                 "--run-dir=/nonexistent/x: cannot be made in the folder /nonexistent: No such file or directory; "
+                 "accepted is an absolute path");
+  expect_refused({"--run-dir", "relative", "echo", "x"}, 125, "--run-dir=relative: is no absolute path; accepted is ");
+  EXPECT_EQ(run({"--run-dir", folder_ + "/new/", "echo", "x"}).out, "x\n") << "the first process makes it";
   expect_refused({"--port", "verbs:softy", "--addr", "10.9.0.1/24", "echo", "x"}, 125,
                  "--port=verbs:softy: no RDMA device of that name");
   const Ran ran = run({"echo", "x"}, {"BYPASS_PORT=af_xdp:nosuch0", "BYPASS_ADDR=10.9.0.1/24"});
@@ -177,6 +191,8 @@ TEST_F(Run, WrongOptions_EndWith2) {
   expect_refused({"--prot", "x", "echo"}, 2, "there is no option --prot (did you mean --port?)");
   expect_refused({"--set", "frotz=1", "echo"}, 2, "there is no setting frotz");
   expect_refused({"--set", "tcp.retris2=1", "echo"}, 2, "there is no setting tcp.retris2 (did you mean tcp.retries2?)");
+  expect_refused({"--set", "BYPASS_FOO=1", "echo"}, 2, "there is no setting BYPASS_FOO\n");
+  expect_refused({"--set", "BYPASS_PROT=1", "echo"}, 2, "there is no setting BYPASS_PROT (did you mean BYPASS_PORT?)");
   expect_refused({"--set", "mtu", "echo"}, 2, "NAME=VALUE");
   expect_refused({"--port"}, 2, "--port wants a value");
   expect_refused({}, 2, "which program?");

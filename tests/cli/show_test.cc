@@ -187,7 +187,10 @@ TEST_F(Show, SetOfWhatThereIsNot_NamesWhatIsAccepted) {
   const Ran ran = show({"set", pid_, "inject=thunder"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.err, "bypass: set 'inject=thunder': there is no such thing; accepted is inject=qp-error\n");
-  EXPECT_EQ(show({"set", pid_}).code, 2);
+  const Ran bare = show({"set", pid_});
+  EXPECT_EQ(bare.code, 2);
+  EXPECT_EQ(bare.err, "bypass: set: WHAT is missing: bypass set PID WHAT; accepted for WHAT is inject=qp-error\n");
+  EXPECT_EQ(show({"set"}).err.substr(0, 28), "bypass: set: PID is missing:");
   EXPECT_EQ(show({"set", "999999", "inject=qp-error"}).code, 1);
 }
 
@@ -236,6 +239,12 @@ TEST(ShowNothing, HelpOfTheWholeAndOfEachPart) {
   EXPECT_EQ(bare.code, 2);
   EXPECT_EQ(bare.err, whole.out) << "nothing was asked";
   EXPECT_NE(run_command({"help", "frotz"}).err.find("there is no subcommand 'frotz'"), std::string::npos);
+}
+
+TEST(ShowNothing, RelativeRunDirectory_IsSaidNotToBeLookedIn) {
+  const Ran ran = run_command({"stat"}, {"BYPASS_RUN_DIR=relative"});
+  EXPECT_NE(ran.err.find("bypass: BYPASS_RUN_DIR=relative (environment): is no absolute path; "), std::string::npos)
+      << ran.err;
 }
 
 TEST(ShowNothing, NoProcess_SaysWhereItLooked) {
@@ -314,6 +323,23 @@ TEST(ShowConfig, Problem_IsToldOnStandardErrorAndEndsWith1) {
   const Ran ran = run_command({"config"}, {"BYPASS_PROT=x"});
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("did you mean BYPASS_PORT?"), std::string::npos) << ran.err;
+}
+
+TEST(Usage, Mistakes_SayWhoSpeaksAndWhatIsAccepted) {
+  const std::string no_pid = "'x' is no pid; accepted is a whole number from 1 to 4194304\n";
+  for (const std::string command : {"stat", "why", "config", "set"})
+    EXPECT_EQ(run_command({command, "x"}).err, "bypass: " + command + ": " + no_pid);
+  EXPECT_EQ(run_command({"ss", "--pid", "x"}).err, "bypass: ss: " + no_pid);
+  EXPECT_EQ(run_command({"why", "0"}).err.substr(0, 29), "bypass: why: '0' is no pid; a");
+  const std::vector<std::vector<std::string>> wrong = {
+      {"stat", "--frotz"}, {"stat", "1", "2"}, {"why", "1", "--pid", "1"}};
+  for (const auto& words : wrong) {
+    const std::string said = run_command(words).err;
+    EXPECT_TRUE(said.starts_with("bypass: " + words[0] + ": ")) << said;
+    EXPECT_NE(said.find("; `bypass help " + words[0] + "` says what is accepted\n"), std::string::npos) << said;
+  }
+  EXPECT_EQ(run_command({"--frotz"}).err,
+            "bypass: A subcommand is required; accepted are stat, why, ss, run, set, config\n");
 }
 
 TEST(Usage, Mistakes_EndWith2AndHelpWith0) {

@@ -74,6 +74,10 @@ TEST(ConfigFileToml, BadValue_IsNamedByItsKey) {
   EXPECT_EQ(messages(from_file("tick_ms = 0\n")),
             "tick_ms=0 (test.toml:1): is out of range; accepted is a whole number from 1 to 1000 (ms)\n");
   EXPECT_EQ(messages(from_file("tick_ms = 0.5\n")),
+            "tick_ms=0.5 (test.toml:1): is no whole number; accepted is a whole number from 1 to 1000 (ms)\n");
+  EXPECT_EQ(messages(from_file("tick_ms = 25.0\n")),
+            "tick_ms=25.0 (test.toml:1): is no whole number; accepted is a whole number from 1 to 1000 (ms)\n");
+  EXPECT_EQ(messages(from_file("tick_ms = 1979-05-27\n")),
             "tick_ms (test.toml:1): must be a string, a whole number, true, false or a list of these\n");
 }
 
@@ -103,8 +107,19 @@ TEST(ConfigFileToml, FileThatCannotBeRead_IsAProblemWhenNamed) {
       messages(load_config(missing, read_toml)),
       "BYPASS_CONFIG=/nonexistent/bypass.toml (environment): cannot be read: No such file or directory; accepted is "
       "the path of a TOML file\n");
-  const char* const device[] = {"BYPASS_CONFIG=/dev/zero", nullptr};
-  EXPECT_EQ(load_config(device, read_toml).problems.size(), 1U);
+  for (const std::string path : {"/dev/zero", "/tmp"}) {
+    const std::string variable = "BYPASS_CONFIG=" + path;
+    const char* const other[] = {variable.c_str(), nullptr};
+    EXPECT_EQ(messages(load_config(other, read_toml)),
+              variable + " (environment): is no regular file; accepted is the path of a TOML file\n");
+  }
+}
+
+TEST(ConfigFileToml, NullDevice_IsAnEmptyFile) {
+  const char* const null[] = {"BYPASS_CONFIG=/dev/null", "BYPASS_TICK_MS=25", nullptr};
+  const Config config = load_config(null, read_toml);
+  EXPECT_EQ(messages(config), "");
+  EXPECT_EQ(config.tick, std::chrono::milliseconds(25));
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ TEST(Config, RdmaThatCannotBe_IsAProblem) {
   EXPECT_TRUE(has(problem({"BYPASS_RDMA=soft1", "BYPASS_PORT=verbs:soft0", "BYPASS_SOFT=vhost:/tmp/a"}),
                   "'soft1', which nothing makes"));
   for (const char* device : {"BYPASS_RDMA=mlx5_0", "BYPASS_RDMA=soft0"})
-    EXPECT_TRUE(has(problem({device, "BYPASS_SOFT=vhost:/tmp/a"}), "has no effect without BYPASS_PORT"));
+    EXPECT_TRUE(has(problem({device, "BYPASS_SOFT=vhost:/tmp/a"}),
+                    "has no effect without BYPASS_PORT; accepted is auto, off or the name of an RDMA device"));
   EXPECT_EQ(problem({"BYPASS_RDMA=auto"}), "");
   EXPECT_TRUE(has(problem({"BYPASS_PORT=vhost:/tmp/a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_SOFT=vhost:/tmp/a"}),
                   "which is BYPASS_PORT's, too; the port above a software device is BYPASS_PORT=verbs:soft0"));
@@ -146,6 +147,32 @@ TEST(Config, BadNumber_SaysRangeAndUnit) {
   EXPECT_EQ(messages(from_environment({"BYPASS_SPIN_US=soon"})),
             "BYPASS_SPIN_US=soon (environment): is no whole number; accepted is a whole number from 0 to 10000000 (µs) "
             "or forever\n");
+}
+
+TEST(Config, NumberThatNoRegisterHolds_IsOutOfRange) {
+  const std::string huge = "99999999999999999999";
+  for (const std::string name : {"BYPASS_TICK_MS", "BYPASS_LOCAL_AFTER", "BYPASS_SPIN_US", "BYPASS_MEMORY"})
+    for (const std::string& value : {huge, "-" + huge}) {
+      const std::string variable = name + "=" + value;
+      const std::string said = messages(from_environment({variable.c_str()}));
+      EXPECT_NE(said.find(": is out of range; accepted is a "), std::string::npos) << said;
+    }
+  for (const char* value : {"BYPASS_MEMORY=9999999999999999G", "BYPASS_MEMORY=-1"})
+    EXPECT_NE(messages(from_environment({value})).find("is out of range"), std::string::npos) << value;
+  for (const char* value : {"BYPASS_MEMORY=64X", "BYPASS_MEMORY=G", "BYPASS_TICK_MS=-", "BYPASS_TICK_MS=5k"})
+    EXPECT_NE(messages(from_environment({value})).find("is no whole number"), std::string::npos) << value;
+}
+
+TEST(Config, RelativeRunDirectory_IsRefused) {
+  for (const std::string value : {"relative", "3", "./run", "~/run"}) {
+    const std::string variable = "BYPASS_RUN_DIR=" + value;
+    const Config config = from_environment({variable.c_str()});
+    EXPECT_EQ(messages(config), variable +
+                                    " (environment): is no absolute path; accepted is an absolute path, of a directory "
+                                    "of the user's own, mode 0700\n");
+    EXPECT_TRUE(config.run_dir.empty());
+    EXPECT_FALSE(config.wants_anything());
+  }
 }
 
 TEST(Config, BadChoice_SaysTheWordsAndTheNearest) {

@@ -67,8 +67,7 @@ TEST(Rules, Program_OtherProgramsRulesFallAway) {
 }
 
 TEST(Rules, Rdma_NamesPeersAndDecidesNothing) {
-  RuleSet set =
-      rules("rdma 10.20.0.0/16; kernel tcp 10.20.1.0/24; rdma * * fd0a::/16 program=nginx; rdma tcp 10.30.0.7");
+  RuleSet set = rules("rdma 10.20.0.0/16; kernel tcp 10.20.1.0/24; rdma * * fd0a::/16 program=nginx; rdma 10.30.0.7");
   set.keep_program("redis-server");
   EXPECT_EQ(set.decide(connect_tcp("10.20.2.1", 6379)).source, RuleSource::kDefault);
   EXPECT_STREQ(set.decide(connect_tcp("10.20.1.1", 6379)).text, "kernel tcp 10.20.1.0/24");
@@ -83,6 +82,7 @@ TEST(Rules, Rdma_OfAnythingButPeersIsRefused) {
   const std::pair<const char*, const char*> wrong[] = {
       {"rdma", "no peers are named"},
       {"rdma *", "no peers are named"},
+      {"rdma tcp 10.20.0.0/16", "'tcp' does not fit: only an address, and program=NAME, can follow"},
       {"rdma udp 10.20.0.0/16", "'udp' does not fit"},
       {"rdma connect 10.20.0.0/16", "'connect' or 'listen' does not fit"},
       {"rdma 10.20.0.1:80", "a port does not fit"},

@@ -113,11 +113,12 @@ def a_run_directory_that_cannot_be_is_named():
         script = "import socket; socket.socket(); print('ran')"
         for port in (f"vhost:{side.path('wire')}", ""):
             for strict in ("off", "on"):
-                child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_RUN_DIR=folder, BYPASS_STRICT=strict,
-                                   BYPASS_PORT=port)
-                status, told = side.end(child), side.output(child)
-                check(f"BYPASS_RUN_DIR={folder} (environment): " in told and "mode 0700" in told, told)
-                check((status, "ran" in told) == ((78, False) if strict == "on" else (0, True)), (status, told))
+                for run_dir in (folder, "relative"):
+                    child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_RUN_DIR=run_dir, BYPASS_STRICT=strict,
+                                       BYPASS_PORT=port)
+                    status, told = side.end(child), side.output(child)
+                    check(f"BYPASS_RUN_DIR={run_dir} (environment): " in told and "mode 0700" in told, told)
+                    check((status, "ran" in told) == ((78, False) if strict == "on" else (0, True)), (status, told))
 
 
 @case

@@ -41,8 +41,8 @@ struct ConfigOptions {
 };
 
 struct SetOptions {
-  int pid = 0;
-  std::string what;  // NAME=VALUE
+  int pid = 0;       // 0: missing
+  std::string what;  // NAME=VALUE; empty: missing
 };
 
 int run_stat(const ShowOptions& options);

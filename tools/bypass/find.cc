@@ -17,6 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// What is refused is not looked in.
+void tell_run_dir_problem() {
+  const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
+  for (const runtime::ConfigProblem& problem : config.problems)
+    if (problem.name == "BYPASS_RUN_DIR" || problem.name == "run_dir")
+      fmt::print(stderr, "bypass: {}\n", problem.message());
+}
+
 // Root sees every user's default directory; whoever named a directory means that one.
 std::vector<std::string> run_dirs() {
   const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
@@ -81,6 +89,7 @@ observe::Listing read_processes(int pid) {
 
 observe::Listing find_processes(int pid) {
   observe::Listing all = read_processes(pid);
+  tell_run_dir_problem();
   for (const std::string& problem : all.problems) fmt::print(stderr, "bypass: {}\n", problem);
   if (all.processes.empty()) pid != 0 ? explain_pid(pid) : explain_none(run_dirs());
   return all;

@@ -10,16 +10,28 @@
 #include <vector>
 
 #include "command.h"
+#include "runtime/settings_text.h"
 
 namespace {
 
 using namespace bypass::tool;
 
+/// Empty: it is one.
+std::string pid_problem(const std::string& word) {
+  const auto number = bypass::runtime::parse_number(word);
+  if (number && *number >= 1 && *number <= kLargestPid) return "";
+  return fmt::format("'{}' is no pid; accepted is a whole number from 1 to {}", word, kLargestPid);
+}
+
+CLI::Validator is_pid() {
+  return {pid_problem, "PID", "pid"};
+}
+
 // As a word and as an option.
 void add_pid(CLI::App& command, int& pid, const char* meaning) {
   auto* const both = command.add_option_group("process")->require_option(0, 1);
-  both->add_option("PID", pid, meaning)->check(CLI::Range(1, kLargestPid));
-  both->add_option("--pid", pid, "The same as an option")->check(CLI::Range(1, kLargestPid));
+  both->add_option("PID", pid, meaning)->check(is_pid());
+  both->add_option("--pid", pid, "The same as an option")->check(is_pid());
 }
 
 constexpr const char* kOneProcess = "One process; without it all of the user's (for root, everybody's)";
@@ -42,11 +54,11 @@ void add_ss_options(CLI::App& command, SsOptions& options) {
   command.add_flag("-H,--no-header", options.no_header, "Without the heading");
   command.add_flag("-O,--oneline", options.one_line, "Everything about a socket on one line");
   command.add_flag("--json", options.json, "Print JSON");
-  command.add_option("--pid", options.pid, kOneProcess)->check(CLI::Range(1, kLargestPid));
+  command.add_option("--pid", options.pid, kOneProcess)->check(is_pid());
   command.add_option("FILTER", options.filter,
                      "A process as with --pid, and then what to show of it: state STATE, exclude STATE, and an "
                      "expression: sport = :80, dport >= :1024, src ADDRESS, "
-                     "dst ADDRESS/LENGTH, joined by and, or, not, ( )");
+                     "dst ADDRESS/LENGTH, path shm, joined by and, or, not, ( )");
 }
 
 std::vector<std::string> names(CLI::App& app) {
@@ -62,6 +74,20 @@ bool has(CLI::App& app, std::string_view name) {
 
 int no_such_subcommand(CLI::App& app, std::string_view name) {
   fmt::print(stderr, "bypass: there is no subcommand '{}'; accepted are {}\n", name, fmt::join(names(app), ", "));
+  return kUsage;
+}
+
+int called_wrongly(CLI::App& app, const CLI::ParseError& error, std::string_view subcommand) {
+  std::string text = error.what();
+  if (!has(app, subcommand)) {
+    fmt::print(stderr, "bypass: {}; accepted are {}\n", text, fmt::join(names(app), ", "));
+    return kUsage;
+  }
+  for (const std::string_view name : {"PID: ", "--pid: "})  // says no more than the rest
+    if (text.starts_with(name)) text.erase(0, name.size());
+  if (text.find("accepted is") == std::string::npos)
+    text += fmt::format("; `bypass help {}` says what is accepted", subcommand);
+  fmt::print(stderr, "bypass: {}: {}\n", subcommand, text);
   return kUsage;
 }
 
@@ -97,12 +123,11 @@ int main(int argc, char** argv) {
 
   SetOptions set_options;
   CLI::App* const set = app.add_subcommand("set", "Makes something happen in a running process: failures, for drills");
-  set->add_option("PID", set_options.pid, "The process")->required()->check(CLI::Range(1, kLargestPid));
+  set->add_option("PID", set_options.pid, "The process")->check(is_pid());
   set->add_option(
-         "WHAT", set_options.what,
-         "inject=qp-error: its links to accelerated peers, RDMA connections and shared memory, fail as they would with "
-         "the card's error, and connections go on over TCP")
-      ->required();
+      "WHAT", set_options.what,
+      "inject=qp-error: its links to accelerated peers, RDMA connections and shared memory, fail as they would with "
+      "the card's error, and connections go on over TCP");
 
   ConfigOptions config_options;
   CLI::App* const config =
@@ -133,7 +158,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    if (error.get_exit_code() == 0) return app.exit(error), kOk;
+    return called_wrongly(app, error, argv[1]);
   }
   if (stat->parsed()) return run_stat(stat_options);
   if (why->parsed()) return run_why(why_options);

@@ -35,6 +35,7 @@ struct RunOptions {
   std::map<std::string, Given> variables;  // by BYPASS_NAME
   std::string library;
   std::vector<std::string> program;
+  std::string switch_before;  // "--local", where it stands alone right before the program
   bool help = false;
 };
 
@@ -69,14 +70,19 @@ std::string nearest_option(std::string_view name) {
   return suggestion(name, {names.begin(), names.end()}, "--");
 }
 
-/// By its variable's name or its key.
+/// By its variable's name, whose prefix would make everything look near, or its key.
 std::string nearest_setting(std::string_view name) {
+  constexpr std::string_view kPrefix = "BYPASS_";
+  const bool by_variable = name.starts_with(kPrefix);
   std::vector<std::string_view> names;
   for (const Setting& setting : runtime::settings()) {
-    names.push_back(setting.env);
-    if (setting.in_file) names.push_back(setting.key);
+    if (by_variable) {
+      names.push_back(setting.env.substr(kPrefix.size()));
+    } else if (setting.in_file) {
+      names.push_back(setting.key);
+    }
   }
-  return suggestion(name, names, "");
+  return suggestion(by_variable ? name.substr(kPrefix.size()) : name, names, by_variable ? kPrefix : "");
 }
 
 class Words {
@@ -87,6 +93,7 @@ class Words {
   bool parse(RunOptions& options, std::string& problem) {
     for (; at_ < words_.size() && words_[at_].starts_with('-'); at_++) {
       if (words_[at_] == "--") {
+        options.switch_before.clear();
         at_++;
         break;
       }
@@ -110,12 +117,14 @@ class Words {
       return false;
     }
     std::string value;
+    options.switch_before.clear();
     const bool on_alone = setting != nullptr && setting->type == runtime::SettingType::kSwitch &&
                           (at_ + 1 == words_.size() || !is_switch_value(words_[at_ + 1]));
     if (equals != std::string::npos) {
       value = word.substr(equals + 1);
     } else if (on_alone) {
       value = "on";
+      options.switch_before = word;
     } else if (++at_ < words_.size()) {
       value = words_[at_];
     } else {
@@ -216,6 +225,12 @@ std::string told(runtime::ConfigProblem problem, const RunOptions& options) {
   return problem.message();
 }
 
+/// `--local maybe`: the word was meant for the switch, as likely as not.
+std::string hint_of_value(const RunOptions& options, int code) {
+  if (options.switch_before.empty() || code != kNotThere) return "";
+  return fmt::format(" (for a value: {}={})", options.switch_before, options.program[0]);
+}
+
 void print_help() {
   fmt::print(
       "Runs a program on libbypass: its sockets to bypass addresses leave the kernel.\n"
@@ -259,7 +274,7 @@ int run_program(const std::vector<std::string>& words) {
                   : "no port is set (--port), so every socket stays the kernel's");
 
   const ProgramFile program = find_program(options.program[0], getenv("PATH"));
-  if (program.path.empty()) return fail(program.exit_code, program.problem);
+  if (program.path.empty()) return fail(program.exit_code, program.problem + hint_of_value(options, program.exit_code));
   if (problem = preload_problem(program.path); !problem.empty())
     return fail(kCannotRun, problem + "; libbypass cannot be preloaded into it");
   execve(program.path.c_str(), pointers_to(options.program).data(), environment_pointers.data());

@@ -11,6 +11,11 @@ constexpr int kPatienceMs = 2000;
 }  // namespace
 
 int run_set(const SetOptions& options) {
+  if (options.pid == 0 || options.what.empty()) {
+    fmt::print(stderr, "bypass: set: {} is missing: bypass set PID WHAT; accepted for WHAT is inject=qp-error\n",
+               options.pid == 0 ? "PID" : "WHAT");
+    return kUsage;
+  }
   if (options.what != "inject=qp-error") {
     fmt::print(stderr, "bypass: set '{}': there is no such thing; accepted is inject=qp-error\n", options.what);
     return kUsage;

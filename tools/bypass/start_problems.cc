@@ -1,9 +1,11 @@
 #include "start_problems.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "runtime/port_check.h"
 #include "runtime/run_dir.h"
@@ -24,7 +26,21 @@ ConfigProblem problem_of(const Config& config, const char* variable, std::string
   return problem;
 }
 
-/// One that is not there is made with the first process.
+std::string parent_of(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::size_t slash = path.rfind('/');
+  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+/// One that is not there is made with the first process, the folder that it is to lie in is not.
+std::string making_problem(const std::string& path) {
+  const std::string parent = parent_of(path);
+  if (faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return "";
+  const std::string why = std::strerror(errno);
+  return fmt::format("cannot be made in the folder {}: {}; accepted is {}", parent, why,
+                     runtime::accepted_text(*runtime::setting_by_env("BYPASS_RUN_DIR")));
+}
+
 std::string run_dir_problem(const std::string& path) {
   std::string problem;
   const int fd = runtime::open_run_dir(path, false, problem);
@@ -32,7 +48,7 @@ std::string run_dir_problem(const std::string& path) {
     close(fd);
     return "";
   }
-  return errno == ENOENT ? "" : problem;
+  return errno == ENOENT ? making_problem(path) : problem;
 }
 
 }  // namespace
@@ -47,7 +63,9 @@ std::vector<ConfigProblem> start_problems(const Config& config) {
     device.kind = "verbs";
     device.target = config.rdma_device;
     if (std::string problem = runtime::quick_check(config, device); !problem.empty())
-      problems.push_back(problem_of(config, "BYPASS_RDMA", config.rdma_device, std::move(problem)));
+      problems.push_back(
+          problem_of(config, "BYPASS_RDMA", config.rdma_device,
+                     problem + "; accepted is " + runtime::accepted_text(*runtime::setting_by_env("BYPASS_RDMA"))));
   }
   if (!config.run_dir.empty())
     if (std::string problem = run_dir_problem(config.run_dir); !problem.empty())

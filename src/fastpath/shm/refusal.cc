@@ -13,8 +13,8 @@ const char* to_string(Refusal refusal) {
     case Refusal::kNoResources:
       return "no descriptor or memory left";
     case Refusal::kTimedOut:
-      return "nobody came: the other end is not on libbypass, or as another user, or with another BYPASS_RUN_DIR or "
-             "BYPASS_LOCAL";
+      return "nobody came: the other end is not on libbypass, or as another user, or with another BYPASS_RUN_DIR, "
+             "BYPASS_LOCAL or BYPASS_LOCAL_AFTER, or has made fewer calls";
     case Refusal::kTooManyStrangers:
       return "too many strangers";
     case Refusal::kOtherUser:
