@@ -209,7 +209,7 @@ TEST(Nobody, NoMemory_SynIsDropped) {
   EXPECT_NE(s.counters().drop_tcp_memory, 0U);
 }
 
-// The design's budget for one is 1 KiB, the socket's own part included; what the slab has not handed out counts, too.
+// The budget for one is 1 KiB, the socket's own part included; what the slab has not handed out counts, too.
 TEST(Memory, IdleConnections_CostTheirTcbOnly) {
   constexpr std::uint16_t kConnections = 1000;
   Script s;
