@@ -87,6 +87,7 @@ namespace bypass {
   X(drop_tcp_accept_queue, "segments", "the listener's accept queue was full")               \
   X(drop_tcp_syn_queue, "segments", "the listener's SYN queue was full")                     \
   X(drop_tcp_memory, "segments", "no memory for the connection or its bytes")                \
+  X(drop_tcp_reassembly, "segments", "ahead of a hole, where no more of them may wait")      \
   X(drop_tcp_after_close, "segments", "data for a socket that is closed: answered with RST") \
   X(drop_tcp_duplicate, "segments", "wholly received before")
 

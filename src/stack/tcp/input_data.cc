@@ -216,7 +216,8 @@ void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
     env.count().drop_tcp_duplicate++;
     tcb.reassembly.note_duplicate(begin, begin + bytes);
   }
-  if (inserted.outcome == Reassembly::Outcome::kRefused) env.count().drop_tcp_memory++;
+  if (inserted.outcome == Reassembly::Outcome::kRefused) env.count().drop_tcp_reassembly++;
+  if (inserted.outcome == Reassembly::Outcome::kNoMemory) env.count().drop_tcp_memory++;
   release_held(env, tcb, inserted.release);
   if (!tcb.reassembly.empty()) tcb.set(kHoles);
 }

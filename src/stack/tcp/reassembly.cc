@@ -54,9 +54,10 @@ Reassembly::Inserted Reassembly::insert(Memory& memory, Packet* frame, const Lim
     return {Outcome::kDuplicate, frame};
   }
   const bool new_island = !p.grows && !p.joins && p.covered == p.behind;
-  if (frames_ >= limits.frames || all.size() > limits.bytes || bytes_ > limits.bytes - all.size() ||
-      (new_island && !make_room(memory)))
+  if (frames_ >= limits.frames || all.size() > limits.bytes || bytes_ > limits.bytes - all.size())
     return {Outcome::kRefused, frame};
+  if (new_island && !make_room(memory))
+    return {capacity_ == kMaxIslands ? Outcome::kRefused : Outcome::kNoMemory, frame};
 
   note_overlap(all, p);
   Packet* released = nullptr;

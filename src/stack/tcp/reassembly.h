@@ -36,7 +36,8 @@ class Reassembly {
   enum class Outcome : std::uint8_t {
     kQueued,
     kDuplicate,  // all of it lay here already
-    kRefused,    // a limit, the islands or the memory are used up
+    kRefused,    // a limit or the islands are used up
+    kNoMemory,
   };
   /// What insert() did; `release` is a list (through queue_next) of frames to give back: the frame itself
   /// unless queued, and those that gave way.

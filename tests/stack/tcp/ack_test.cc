@@ -184,6 +184,15 @@ TEST(ReceiveMemory, NoneLeft_SegmentBehindOthersIsDroppedAndComesAgain) {
   EXPECT_EQ(s.read(), pattern(0, 200));
 }
 
+// Of the limits, not of the memory: there is plenty.
+TEST(OutOfOrder, MoreFramesThanMayWait_IsNoLackOfMemory) {
+  Script s;
+  settled(s).ignore_all();
+  for (int i = 1; i <= 70; i++) s.inject(seg().seq(1 + 100 * static_cast<std::uint32_t>(i)).ack(1).len(100));
+  EXPECT_NE(s.counters().drop_tcp_reassembly, 0U);
+  EXPECT_EQ(s.counters().drop_tcp_memory, 0U);
+}
+
 TEST(ReceiveMemory, NoneLeft_WhoHasNothingToReadIsGivenTheFrame) {
   Script s;
   settled(s);

@@ -175,7 +175,7 @@ TEST(Reassembly, NoMemory_RefusesTheFrame) {
   FramePool pool;
   Reassembly queue;
   const auto result = queue.insert(*arena, pool.make(SeqNum{10}, 10), kLimits);
-  EXPECT_EQ(result.outcome, Outcome::kRefused);
+  EXPECT_EQ(result.outcome, Outcome::kNoMemory);
   pool.release(result.release);
 }
 
