@@ -65,11 +65,13 @@ ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int
   return receive_slowly(use, fd, message, flags);
 }
 
+bool is_of_nothing(const iovec* data, int count) {
+  return std::all_of(data, data + count, [](const iovec& v) { return v.iov_len == 0; });
+}
+
 // read(2) of nothing waits for nothing, where recv(2) of nothing waits for something (sock_read_iter).
 ssize_t read_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
-  size_t room = 0;
-  for (int i = 0; i < count && room == 0; i++) room = data[i].iov_len;
-  return room == 0 ? 0 : receive_vector(use, fd, data, count, flags);
+  return is_of_nothing(data, count) ? 0 : receive_vector(use, fd, data, count, flags);
 }
 
 ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
@@ -77,6 +79,11 @@ ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int fl
   if (const auto bytes = socket::send_at_once(*use, {data, static_cast<size_t>(count)}, flags))
     return use.finish(*bytes);
   return send_slowly(use, fd, header_of(data, count), flags);
+}
+
+// writev(2) of nothing does not come as far as the socket, where write(2) of nothing does (vfs_writev).
+ssize_t write_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
+  return is_of_nothing(data, count) ? 0 : send_vector(use, fd, data, count, flags);
 }
 
 // The checks that the kernel makes of every vector.
@@ -302,7 +309,7 @@ BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
 [[gnu::noinline]] ssize_t writev_tracked(int fd, const iovec* data, int count) {
   Use use(fd);
   if (!use) return real.writev(fd, data, count);
-  return vector_is_valid(data, count) ? send_vector(use, fd, data, count, 0) : -1;
+  return vector_is_valid(data, count) ? write_vector(use, fd, data, count, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, writev, (int fd, const iovec* data, int count)) {
@@ -318,7 +325,7 @@ ssize_t positioned_write(int fd, const iovec* data, int count, off_t offset, int
   int socket_flags = 0;
   if (!use) return real.pwritev2(fd, data, count, offset, flags);
   if (!vector_is_valid(data, count) || !vector_flags(offset, flags, socket_flags)) return -1;
-  return send_vector(use, fd, data, count, socket_flags);
+  return write_vector(use, fd, data, count, socket_flags);
 }
 
 BYPASS_EXPORT(ssize_t, pwritev2, (int fd, const iovec* data, int count, off_t offset, int flags)) {

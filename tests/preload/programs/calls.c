@@ -341,6 +341,12 @@ static void ends(const char* name, int a, int b) {
   SHOW(read(b, buffer, room));
   TRY(write(a, "x", 1));
   TRY(send(a, "x", 1, MSG_NOSIGNAL));
+  const struct iovec nothing = {buffer, 0}; /* a vector of nothing does not come as far as the socket */
+  TRY(writev(a, &nothing, 1));
+  TRY(writev(a, &nothing, 0));
+  TRY(pwritev2(a, &nothing, 1, -1, 0));
+  TRY(write(a, buffer, 0));
+  TRY(send(a, buffer, 0, MSG_NOSIGNAL));
   TRY(shutdown(a, 99));
   struct sockaddr_storage where;
   socklen_t length = sizeof(where);
