@@ -7,6 +7,7 @@
 
 #include "stack/tcp/input.h"
 #include "stack/tcp/state.h"
+#include "stack/tcp/timers.h"
 
 namespace bypass::fastpath {
 
@@ -57,6 +58,7 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   take_tcp_end(tcb, framed);
   release(ctx, tcb, framed);
   tell_peer(ctx, framed);
+  look_at_cork(ctx, framed);
   if (!framed.lane.aborted()) links_.on_change(ctx, tcb, framed);
   if (framed.lane.aborted() || given_up(ctx, tcb, framed)) {
     tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
@@ -90,7 +92,7 @@ void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
 
 void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
   // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message that nobody was told of yet.
-  if (tcb.error == Error::kReset && peer_has_ended(tcb)) tcb.error = Error::kBrokenPipe;
+  if (tcb.error == Error::kReset && peer_has_ended(tcb) && !framed.refused) tcb.error = Error::kBrokenPipe;
   end_lane(tcb, framed);
   links_.on_change(ctx, tcb, framed);
 }
@@ -110,11 +112,30 @@ void FramedTcp::gone(Context& ctx, Tcb& tcb) {
 
 void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
-  Instant at = std::min(framed.quiet, framed.patience);
+  look_at_cork(ctx, framed);
+  Instant at = std::min({framed.quiet, framed.patience, framed.corked});
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
   // Where nothing is under way no ACK will call it again.
   if (std::exchange(framed.dry, false)) at = std::min(at, ctx.now + kDryRetry);
   tcp::set_deadline(engine_, ctx, tcb, at);
+}
+
+/// What a cork holds is held for so long at most, as by Linux's timer.
+void FramedTcp::look_at_cork(const Context& ctx, Framed& framed) {
+  Lane& lane = framed.lane;
+  if (!lane.is_corked()) [[likely]] {
+    framed.corked = kNever;
+    return;
+  }
+  const bool holds = lane.tx_path() == TxPath::kLane && lane.next_offset() != lane.end() && lane.is_gathering();
+  if (!holds) {
+    framed.corked = kNever;
+  } else if (framed.corked == kNever) {
+    framed.corked = ctx.now + tcp::kCorkLimit;
+  } else if (ctx.now >= framed.corked) {
+    lane.uncork();
+    framed.corked = kNever;
+  }
 }
 
 // --- Receiving
@@ -343,10 +364,13 @@ void FramedTcp::run_lane(Context& ctx, Tcb& tcb) {
 
 // --- The end
 
-/// A closed end waits for the peer's only so long, and reads nothing any more.
+/// A closed end waits for the peer's only so long, and reads nothing any more; nor does one that is shut both ways.
 bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
-  const bool nobody_reads = framed.closed || (framed.shut && framed.shut_receive);
-  if (nobody_reads && readable(tcb) != 0) return true;
+  if (framed.closed && readable(tcb) != 0) return true;
+  // As TCP in FIN-WAIT-1 and -2: what came before stays to be read.
+  const std::uint64_t all = framed.lane.consumed() + framed.raw_read + readable(tcb);
+  framed.refused = framed.shut && framed.shut_receive && all > framed.heard;
+  if (framed.refused) return true;
   tcb.overlay->delivered = delivered(tcb);
   if (!framed.closed || !tcb.overlay->delivered || tcb.has(tcp::kFinQueued)) {
     framed.patience = kNever;

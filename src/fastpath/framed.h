@@ -118,12 +118,14 @@ struct Framed {
   std::uint64_t raw_read = 0;  // kRaw: bytes read that no record carried
   Instant quiet = kNever;      // when news are to be told
   Instant patience = kNever;   // when a closed connection gives its peer up
+  Instant corked = kNever;     // when what a cork holds leaves all the same
   Mode sending = Mode::kUndecided, receiving = Mode::kUndecided;
   std::uint8_t magic_left = 0;  // bytes of the peer's magic still in front
   // What has happened
   bool revert_owed = false;
   bool shut = false;          // the program ends its direction
   bool shut_receive = false;  // and reads no more
+  bool refused = false;       // bytes that came after both: they are not to be read, and the connection was reset
   bool ended_first = false;
   bool closed = false;  // there is no socket any more
   bool tcp_end_seen = false;
@@ -168,6 +170,7 @@ class FramedTcp {
   Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want);
   /// `urgent`: the last byte is (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
+  void set_options(Context& ctx, tcp::Tcb& tcb, const tcp::Options& options);
   [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
   /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is none of little ones
   /// that are gathered; such a write has been committed to tcp::Engine, and may be gathered as one of many.
@@ -192,6 +195,9 @@ class FramedTcp {
   [[nodiscard]] bool delivered(const tcp::Tcb& tcb) const;
   /// Bytes that can be read up to and with the last urgent one (SIOCATMARK); 0: there is none in front.
   [[nodiscard]] std::uint64_t before_urgent_mark(const tcp::Tcb& tcb) const;
+
+  /// Of TCP without records: what our end and the peer's make of it, whichever way they went.
+  [[nodiscard]] tcp::State state(const tcp::Tcb& tcb) const;
 
   // --- Ending
   void shutdown_send(Context& ctx, tcp::Tcb& tcb);
@@ -240,6 +246,7 @@ class FramedTcp {
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  static void look_at_cork(const Context& ctx, Framed& framed);
   /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.
   bool prepare(tcp::Tcb& tcb, Framed& framed, std::uint32_t own);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);

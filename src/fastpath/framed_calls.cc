@@ -60,6 +60,7 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   auto room = engine_.reserve(tcb, want);
   if (room.ok() || room.error() != Error::kWouldBlock) return room;
   framed.wants_room = true;
+  framed.lane.uncork();  // nothing that a writer waits for is held
   if (framed.lane.tx_path() == TxPath::kTcp) return room;
   framed.lane.wait_for_buffer();
   links_.on_change(ctx, tcb, framed);
@@ -77,15 +78,29 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
+  const bool corked = more || tcb.options.cork;
+  if (lane.is_corked() && !corked) lane.uncork();
   lane.gather(gather_of(tcb, framed, bytes));
+  if (corked) lane.cork(tcb.mss);
   if (urgent) lane.mark_urgent();
   if (urgent || !is_steady(tcb, framed)) return run(ctx, tcb);
   links_.on_change(ctx, tcb, framed);
+  if (corked) arm(ctx, tcb, framed);
+}
+
+void FramedTcp::set_options(Context& ctx, Tcb& tcb, const tcp::Options& options) {
+  const bool uncorks = tcb.options.cork && !options.cork;
+  const bool pushes = !tcb.options.no_delay && options.no_delay;  // past a cork, too
+  engine_.set_options(ctx, tcb, options);
+  Lane& lane = of(tcb).lane;
+  if (!lane.is_corked() || (!uncorks && !pushes)) return;
+  lane.uncork();
+  run(ctx, tcb);
 }
 
 bool FramedTcp::may_write_at_once(const Tcb& tcb, std::size_t bytes) const {
   const Framed& framed = of(tcb);
-  if (!framed.pinned || engine_.send_room(tcb) < bytes) return false;
+  if (!framed.pinned || tcb.options.cork || engine_.send_room(tcb) < bytes) return false;
   return small_writes_with(tcb, framed, bytes) != kStream;
 }
 
@@ -98,6 +113,8 @@ void FramedTcp::note_write(Tcb& tcb, std::size_t bytes) {
 
 std::size_t FramedTcp::unacknowledged(Context& ctx, Tcb& tcb) {
   release(ctx, tcb, of(tcb));
+  const Lane& lane = of(tcb).lane;
+  if (tcb.state == tcp::State::kClosed) return static_cast<std::size_t>(lane.end() - std::min(lane.end(), lane.una()));
   return engine_.unacknowledged(tcb);
 }
 
@@ -134,7 +151,10 @@ ByteSource FramedTcp::source(const Tcb& tcb) {
 std::size_t FramedTcp::readable(const Tcb& tcb) const {
   const Framed& framed = of(tcb);
   if (framed.receiving == Mode::kUndecided) return 0;
-  return framed.lane.parts().bytes() + (framed.receiving == Mode::kRaw ? tcb.rx_bytes : 0);
+  const std::uint64_t all = framed.lane.parts().bytes() + (framed.receiving == Mode::kRaw ? tcb.rx_bytes : 0);
+  if (!framed.refused) [[likely]]
+    return all;
+  return std::min(all, framed.heard - framed.lane.consumed() - framed.raw_read);
 }
 
 std::size_t FramedTcp::peek(const Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) const {
@@ -142,7 +162,7 @@ std::size_t FramedTcp::peek(const Tcb& tcb, std::span<std::span<const std::byte>
   if (framed.receiving == Mode::kUndecided) return 0;
   Lane::Parts parts = framed.lane.parts();
   if (framed.receiving == Mode::kRaw) parts.tcp += tcb.rx_bytes;  // then there is no ring
-  std::uint64_t left = std::min<std::uint64_t>(bytes, parts.bytes());
+  std::uint64_t left = std::min<std::uint64_t>(bytes, framed.refused ? readable(tcb) : parts.bytes());
   std::size_t n = tcp::peek_from(tcb, 0, out, static_cast<std::size_t>(std::min(left, parts.tcp)));
   left -= std::min(left, parts.tcp);
   const auto memory = parts.ring != 0 ? links_.memory(framed.lane.link()) : std::span<const std::byte>{};
@@ -180,9 +200,24 @@ void FramedTcp::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
 bool FramedTcp::at_eof(const Tcb& tcb) const {
   const Framed& framed = of(tcb);
   if (readable(tcb) != 0) return false;
-  if (framed.shut_receive) return true;
-  if (framed.receiving != Mode::kUndecided && peer_has_ended(tcb)) return true;
-  return tcb.state == tcp::State::kClosed && tcb.error == Error::kNone;
+  if (framed.receiving != Mode::kUndecided && peer_has_ended(tcb) && !framed.refused) return true;
+  if (tcb.error != Error::kNone) return false;
+  return framed.shut_receive || tcb.state == tcp::State::kClosed;
+}
+
+tcp::State FramedTcp::state(const Tcb& tcb) const {
+  using tcp::State;
+  if (!tcp::synchronized(tcb.state) || tcb.state == State::kTimeWait) return tcb.state;
+  const Framed& framed = of(tcb);
+  const Lane& lane = framed.lane;
+  const bool ended = peer_has_ended(tcb);
+  if (!framed.shut) return ended ? State::kCloseWait : State::kEstablished;
+  const bool acked = framed.sending == Mode::kFramed
+                         ? lane.end_acked() || (lane.end_sent_over_tcp() && tcb.overlay->map.empty())
+                         : tcb.has(tcp::kFinSent) && tcb.snd_una == tcb.send_end();
+  if (!ended) return acked ? State::kFinWait2 : State::kFinWait1;
+  if (!acked) return framed.ended_first ? State::kClosing : State::kLastAck;
+  return framed.ended_first ? State::kTimeWait : State::kClosed;
 }
 
 bool FramedTcp::delivered(const Tcb& tcb) const {

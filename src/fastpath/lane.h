@@ -96,6 +96,7 @@ class BasicLane {
   void gather(Gather what) {
     if (what == Gather::kNothing && !has(kGatherLittle | kGatherAhead)) [[likely]]
       return;
+    if (is_corked()) return;
     flags_ &= ~std::uint32_t{kGatherLittle | kGatherAhead};
     if (what != Gather::kNothing) flags_ |= what == Gather::kLittle ? kGatherLittle : kGatherAhead;
   }
@@ -104,9 +105,21 @@ class BasicLane {
       return false;
     const std::uint64_t bytes = end_ - off_;
     if (has(kFinQueued) || urgent_off_ > off_) return false;
+    if (is_corked()) return bytes < cork_;
     if (has(kGatherLittle)) return bytes < kGathered && tx_ring_.placed() != tx_ring_.sent();
     return bytes < kGatheredAhead && has(kBlockedTold) && is_ahead();
   }
+  /// TCP_CORK, MSG_MORE: what is less than `segment` bytes waits for uncork(), or for the end of the stream. No word
+  /// of the peer's ends that.
+  void cork(std::uint16_t segment) {
+    cork_ = segment;
+    flags_ = (flags_ & ~std::uint32_t{kGatherAhead}) | kGatherLittle;
+  }
+  void uncork() {
+    cork_ = 0;
+    gather(Gather::kNothing);
+  }
+  [[nodiscard]] bool is_corked() const { return cork_ != 0; }
   /// The last byte written is urgent.
   void mark_urgent() { urgent_off_ = end_; }
   void shutdown_send() { flags_ = (flags_ | kFinQueued) & ~std::uint32_t{kBufferBlocked}; }
@@ -179,6 +192,9 @@ class BasicLane {
   void on_tcp_acked(std::uint64_t offset);
   /// Both directions are over and this end has said all it had to say: TCP's FIN may be sent.
   [[nodiscard]] bool finished() const;
+  /// Of our direction: the peer has said so, or it is for TCP's ACK to say.
+  [[nodiscard]] bool end_acked() const { return has(kFinAcked); }
+  [[nodiscard]] bool end_sent_over_tcp() const { return tx_path_ == TxPath::kTcp && has(kFinSent); }
   /// The peer's TCP has ended in order, which it does only once it has everything.
   Reason on_tcp_end();
   /// TCP is over, in order and both ways: no record can be said any more, and none need be.
@@ -339,7 +355,7 @@ class BasicLane {
   [[nodiscard]] bool will_gather() const {
     if (!has(kGatherLittle | kGatherAhead)) [[likely]]
       return false;
-    return !has(kBlockedTold) && (has(kGatherLittle) || is_ahead());
+    return !is_corked() && !has(kBlockedTold) && (has(kGatherLittle) || is_ahead());
   }
   [[nodiscard]] bool is_usual() const {
     return tx_path_ == TxPath::kLane && on_link() && urgent_off_ <= off_ && !rx_ring_.has_much_news();
@@ -394,13 +410,14 @@ class BasicLane {
   std::uint32_t flags_ = 0;
   std::uint16_t owed_ = 0;
   std::uint16_t tx_sequence_ = 0, rx_sequence_ = 0;
+  std::uint16_t cork_ = 0;  // bytes of a segment; 0: nothing is corked
   TxPath tx_path_ = TxPath::kTcp;
   RxPath rx_path_ = RxPath::kTcp;
   Attachment attachment_ = Attachment::kNone;
   LaneLink link_state_ = LaneLink::kUp;
   std::uint8_t tx_epoch_ = 0, cut_epoch_ = 0, rx_epoch_ = 0;
   Reason reason_ = Reason::kNone, declined_ = Reason::kNone;
-  std::uint8_t reserved_[5] = {};
+  std::uint8_t reserved_[3] = {};
 };
 
 using Lane = BasicLane<>;

@@ -460,7 +460,7 @@ Reason BasicLane<Rules>::on_lane_close(const Record&) {
 template <typename Rules>
 bool BasicLane<Rules>::finished() const {
   if (has(kAborted) || !has(kRxFin) || has(kAckOwed) || owed_ != 0) return false;
-  return has(kFinAcked) || (tx_path_ == TxPath::kTcp && has(kFinSent));
+  return end_acked() || end_sent_over_tcp();
 }
 
 template <typename Rules>

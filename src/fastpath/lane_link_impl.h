@@ -19,7 +19,7 @@ bool BasicLane<Rules>::data_due() const {
 template <typename Rules>
 bool BasicLane<Rules>::waits_for_credit() const {
   if (tx_path_ != TxPath::kLane) return false;
-  if (off_ < end_) return tx_ring_.room() == 0 || is_gathering();
+  if (off_ < end_) return tx_ring_.room() == 0 || (!is_corked() && is_gathering());
   return has(kBufferBlocked) && !has(kFinSent) && tx_ring_.placed() != tx_ring_.sent();
 }
 
@@ -156,6 +156,7 @@ template <typename Rules>
 Write BasicLane<Rules>::data_message(const LaneTurn& turn) {
   std::uint64_t bytes = std::min({end_ - off_, tx_ring_.room(), tx_ring_.before_wrap(), turn.most});
   if (urgent_off_ > off_) bytes = std::min(bytes, urgent_off_ - off_);
+  if (is_corked() && bytes == end_ - off_ && bytes > cork_ && !has(kFinQueued)) bytes -= bytes % cork_;
   return bytes_message(turn.source, bytes);
 }
 

@@ -152,6 +152,159 @@ TEST(Framed, BytesForAClosedEnd_Reset) {
   }
 }
 
+TEST(Framed, BytesForOneShutBothWays_ResetAndAreNotRead) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.write(0, "early");
+    w.run_for(10ms);
+    w.calls(1).shutdown_send(*w.tcb[1]);
+    w.links(1).framed().shutdown_receive(w.host(1).ctx(), *w.tcb[1]);
+    w.run_for(10ms);
+    EXPECT_EQ(w.host(1).tcp().error(*w.tcb[1]), Error::kNone) << "for what came before";
+    w.write(0, "too late");
+    w.run_for(10ms);
+    FramedTcp& framed = w.links(1).framed();
+    EXPECT_EQ(framed.readable(*w.tcb[1]), 5U) << lanes;
+    EXPECT_EQ(w.read(1), "early");
+    EXPECT_FALSE(framed.at_eof(*w.tcb[1]));
+    EXPECT_EQ(w.host(1).tcp().take_error(*w.tcb[1]), Error::kReset);
+    EXPECT_TRUE(framed.at_eof(*w.tcb[1]));
+    EXPECT_EQ(w.host(0).tcp().error(*w.tcb[0]), Error::kBrokenPipe);
+    EXPECT_TRUE(w.calls(0).at_eof(*w.tcb[0]));
+    for (const std::size_t i : {0U, 1U}) w.calls(i).close(*w.tcb[i]);
+    EXPECT_EQ(w.leftovers(), "");
+  }
+}
+
+TEST(Framed, State_IsAsWithoutRecords) {
+  using tcp::State;
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    const auto expect = [&](State first, State second) {
+      EXPECT_EQ(w.links(0).framed().state(*w.tcb[0]), first) << lanes;
+      EXPECT_EQ(w.links(1).framed().state(*w.tcb[1]), second) << lanes;
+    };
+    expect(State::kEstablished, State::kEstablished);
+    w.calls(0).shutdown_send(*w.tcb[0]);
+    expect(State::kFinWait1, State::kEstablished);
+    for (int i = 0; i < 10; i++) w.run_for(1ms);  // a turn each
+    expect(State::kFinWait2, State::kCloseWait);
+    w.calls(1).shutdown_send(*w.tcb[1]);
+    expect(State::kFinWait2, State::kLastAck);
+    for (int i = 0; i < 10; i++) w.run_for(1ms);  // a turn each
+    expect(State::kTimeWait, State::kClosed);
+    for (const std::size_t i : {0U, 1U}) w.calls(i).close(*w.tcb[i]);
+    EXPECT_EQ(w.leftovers(), "");
+  }
+}
+
+TEST(Framed, State_BothEndAtOnce_GoesThroughClosing) {
+  FramedWorld w(over_lanes());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  for (const std::size_t i : {0U, 1U}) w.calls(i).shutdown_send(*w.tcb[i]);
+  bool closing = false;
+  w.run_until([&] {
+    closing = closing || w.links(0).framed().state(*w.tcb[0]) == tcp::State::kClosing;
+    return w.links(0).framed().state(*w.tcb[0]) == tcp::State::kTimeWait;
+  });
+  EXPECT_TRUE(closing);
+  for (const std::size_t i : {0U, 1U}) w.calls(i).close(*w.tcb[i]);
+  EXPECT_EQ(w.leftovers(), "");
+}
+
+// --- What is corked
+
+void write_more(FramedWorld& w, const std::string& text) {
+  w.host(0).ctx().now = w.world().now();
+  EXPECT_EQ(w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)), true), text.size());
+}
+void set_cork(FramedWorld& w, bool on) {
+  tcp::Options options = w.host(0).tcp().options(*w.tcb[0]);
+  options.cork = on;
+  w.host(0).ctx().now = w.world().now();
+  w.links(0).framed().set_options(w.host(0).ctx(), *w.tcb[0], options);
+  w.host(0).ctx().flush();
+}
+std::size_t come(FramedWorld& w, Duration after) {
+  w.run_for(after);
+  return w.calls(1).readable(*w.tcb[1]);
+}
+
+TEST(FramedCork, HoldsUntilItIsTakenOut) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    set_cork(w, true);
+    w.write(0, text_of(50));
+    w.write(0, text_of(60));
+    EXPECT_EQ(come(w, 150ms), 0U) << lanes;
+    set_cork(w, false);
+    EXPECT_EQ(come(w, 10ms), 110U) << lanes;
+    w.write(0, text_of(7));
+    EXPECT_EQ(come(w, 10ms), 117U) << lanes;
+  }
+}
+
+TEST(FramedCork, HoldsFor200MillisecondsAtMost) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    for (std::size_t before = 0; before < 220; before += 110) {
+      write_more(w, text_of(50));
+      EXPECT_EQ(come(w, 100ms), before) << lanes;
+      write_more(w, text_of(60));
+      EXPECT_EQ(come(w, 90ms), before) << lanes;
+      EXPECT_EQ(come(w, 50ms), before + 110) << lanes;
+    }
+  }
+}
+
+TEST(FramedCork, WholeSegmentsLeave) {
+  FramedWorld w(over_lanes());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  const std::size_t segment = w.tcb[0]->mss;
+  write_more(w, text_of(2 * segment + 10));
+  EXPECT_EQ(come(w, 10ms), 2 * segment);
+  write_more(w, text_of(segment - 10));
+  EXPECT_EQ(come(w, 10ms), 3 * segment);
+  write_more(w, text_of(10));
+  EXPECT_EQ(come(w, 10ms), 3 * segment);
+  w.write(0, "now");
+  EXPECT_EQ(come(w, 10ms), 3 * segment + 13);
+}
+
+TEST(FramedCork, EndOfTheStreamAndWhatIsRead_LetGoAndDoNot) {
+  FramedWorld w(over_lanes());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  write_more(w, text_of(50));
+  w.write(1, "question");
+  w.run_for(10ms);
+  EXPECT_EQ(w.read(0), "question");
+  EXPECT_EQ(come(w, 10ms), 0U);
+  w.calls(0).shutdown_send(*w.tcb[0]);
+  EXPECT_EQ(come(w, 10ms), 50U);
+}
+
+TEST(FramedCork, LinkDies_BytesComeByTcp) {
+  FramedWorld w(over_lanes());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  write_more(w, text_of(50));
+  w.kill_link();
+  w.links(0).cut_chance = w.links(1).cut_chance = 0;
+  EXPECT_EQ(come(w, 250ms), 50U);
+  EXPECT_EQ(w.read(1), text_of(50));
+}
+
 TEST(Framed, PeerThatNeverEnds_IsGivenUpByAClosedEnd) {
   FramedWorld w(over_tcp());
   ASSERT_TRUE(w.open());
