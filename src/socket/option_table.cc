@@ -12,6 +12,7 @@
 #include "socket/errno_map.h"
 #include "socket/options.h"
 #include "socket/os.h"
+#include "socket/stream_calls.h"
 #include "stack/tcp/listener.h"
 
 namespace bypass::socket {
@@ -356,7 +357,7 @@ void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options) 
   if (socket.kind == FileKind::kListener) {
     if (socket.listener != nullptr) socket.listener->options = options;
   } else if (socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr) {
-    tcp_engine().set_options(guard.context(), *socket.tcb, options);
+    stream::set_options(guard.context(), *socket.tcb, options);
   }
 }
 

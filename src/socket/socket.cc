@@ -371,8 +371,8 @@ long peer_name(File& file, int fd, sockaddr* address, socklen_t* length) {
   {
     Guard guard(shard());
     if (socket.tcb == nullptr) return failure(Error::kNotConnected);
-    const tcp::State state = tcp_engine().state(*socket.tcb);
-    if (state == tcp::State::kClosed || state == tcp::State::kSynSent) return failure(Error::kNotConnected);
+    const bool begins = tcp_engine().state(*socket.tcb) == tcp::State::kSynSent;
+    if (begins || stream::is_over(*socket.tcb)) return failure(Error::kNotConnected);
     remote = tcp_engine().remote(*socket.tcb);
   }
   return copy_name(remote, socket.domain, address, length);

@@ -59,8 +59,8 @@ long stream_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   if (socket.tcb == nullptr) return failure(Error::kNotConnected);
   Context& ctx = guard.context();
-  const State state = tcp_engine().state(*socket.tcb);
-  if (state == State::kSynSent) {  // inet_shutdown: the attempt is given up
+  const bool over = stream::is_over(*socket.tcb);
+  if (tcp_engine().state(*socket.tcb) == State::kSynSent) {  // inet_shutdown: the attempt is given up
     stream::abort(ctx, *socket.tcb);
     socket.tcb = nullptr;
     socket.progress = Progress::kNone;
@@ -68,11 +68,11 @@ long stream_shutdown(Socket& socket, int fd, int how) {
   } else {
     if (how != SHUT_RD) socket.set(kShutSend);
     if (how != SHUT_WR) socket.set(kShutReceive);
-    if (how != SHUT_RD && state != State::kClosed) stream::shutdown_send(ctx, *socket.tcb);
-    if (how != SHUT_WR && state != State::kClosed) stream::shutdown_receive(ctx, *socket.tcb);
+    if (how != SHUT_RD && !over) stream::shutdown_send(ctx, *socket.tcb);
+    if (how != SHUT_WR && !over) stream::shutdown_receive(ctx, *socket.tcb);
   }
   signal(socket, kEverything);
-  return state == State::kClosed ? failure(Error::kNotConnected) : 0;
+  return over ? failure(Error::kNotConnected) : 0;
 }
 
 void linger(Socket& socket) {

@@ -128,12 +128,13 @@ long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> da
 long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
   PeerLinks& links = *shard().links();
   const PeerLinks::Usual lane = links.usual(tcb);
+  if ((flags & MSG_MORE) != 0) return kNotSo;
   if (!lane || !links.may_write_at_once(lane, total)) return kNotSo;
   if (!std::exchange(has_waited, false) && is_stale()) return kNotSo;
   const auto room = tcp_engine().reserve(tcb, total);
   if (!room.ok()) return kNotSo;
   const bool filled = fill(*room, data, total);
-  tcp_engine().commit(shard().context(), tcb, filled ? total : 0, (flags & MSG_MORE) != 0);
+  tcp_engine().commit(shard().context(), tcb, filled ? total : 0, false);
   if (!filled) return kNotSo;
   links.write_at_once(lane, total);
   return static_cast<long>(total);

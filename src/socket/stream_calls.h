@@ -36,6 +36,10 @@ inline void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more) {
   auto* const f = framed(tcb);
   f != nullptr ? f->commit(ctx, tcb, bytes, more) : tcp_engine().commit(ctx, tcb, bytes, more);
 }
+inline void set_options(Context& ctx, tcp::Tcb& tcb, const tcp::Options& options) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->set_options(ctx, tcb, options) : tcp_engine().set_options(ctx, tcb, options);
+}
 [[nodiscard]] inline std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->unacknowledged(ctx, tcb) : tcp_engine().unacknowledged(tcb);
@@ -64,6 +68,16 @@ inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
   return f != nullptr ? f->at_eof(tcb) : tcp_engine().at_eof(tcb);
 }
 
+/// As Linux's sk_state, were there no records.
+[[nodiscard]] inline tcp::State state(const tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  return f != nullptr ? f->state(tcb) : tcp_engine().state(tcb);
+}
+/// Linux's socket is closed from TIME-WAIT on, which is none of it any more.
+[[nodiscard]] inline bool is_over(const tcp::Tcb& tcb) {
+  const tcp::State now = state(tcb);
+  return now == tcp::State::kClosed || now == tcp::State::kTimeWait;
+}
 [[nodiscard]] inline bool peer_has_ended(const tcp::Tcb& tcb) {
   if (auto* const f = framed(tcb)) return f->peer_has_ended(tcb);
   const tcp::State state = tcp_engine().state(tcb);

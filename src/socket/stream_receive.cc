@@ -113,6 +113,8 @@ long run_receiving(Socket& socket, Receiving& receiving, int flags) {
   }
   Pin pin(socket);
   const long r = wait_on(receiving, patience);  // before done() is asked
+  // However it ends: tcp_recvmsg_locked() then finds that nothing was wanted.
+  if (receiving.wants_nothing() && (r == kTimedOutWait || r == kInterrupted)) return 0;
   return wait_result(r, receiving.done());
 }
 

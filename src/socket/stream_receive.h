@@ -17,6 +17,7 @@ class Receiving : public SocketCondition {
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
+  [[nodiscard]] bool wants_nothing() const { return total_ == 0; }
   [[nodiscard]] bool has_moved() const final { return done_ != 0; }
 
  protected:

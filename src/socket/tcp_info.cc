@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "socket/options.h"
+#include "socket/stream_calls.h"
 
 namespace bypass::socket {
 
@@ -12,8 +13,8 @@ namespace {
 using tcp::State;
 
 std::uint8_t linux_state(State state) {
-  enum : std::uint8_t { kEstablished = 1, kSynSent, kSynRecv, kFinWait1, kFinWait2, kTimeWait, kClose, kCloseWait };
-  enum : std::uint8_t { kLastAck = 9, kListen, kClosing };
+  enum : std::uint8_t { kEstablished = 1, kSynSent, kSynRecv, kFinWait1, kFinWait2 };
+  enum : std::uint8_t { kClose = 7, kCloseWait, kLastAck, kListen, kClosing };
   switch (state) {
     case State::kEstablished:
       return kEstablished;
@@ -25,8 +26,6 @@ std::uint8_t linux_state(State state) {
       return kFinWait1;
     case State::kFinWait2:
       return kFinWait2;
-    case State::kTimeWait:
-      return kTimeWait;
     case State::kCloseWait:
       return kCloseWait;
     case State::kLastAck:
@@ -35,6 +34,7 @@ std::uint8_t linux_state(State state) {
       return kListen;
     case State::kClosing:
       return kClosing;
+    case State::kTimeWait:  // the socket's no more
     case State::kClosed:
       break;
   }
@@ -50,7 +50,6 @@ std::uint32_t segments(std::uint32_t bytes, std::uint32_t mss) {
 }
 
 void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
-  out.tcpi_state = linux_state(in.state);
   out.tcpi_retransmits = static_cast<std::uint8_t>(std::min<std::uint32_t>(in.backoff, 255));
   out.tcpi_probes = static_cast<std::uint8_t>(std::min<std::uint32_t>(in.probes, 255));
   out.tcpi_backoff = out.tcpi_retransmits;
@@ -94,6 +93,7 @@ long get_tcp_info(Socket& socket, std::span<std::byte> out) {
     info.tcpi_sacked = socket.details->backlog;
   } else if (socket.tcb != nullptr) {
     fill(info, tcp_engine().info(*socket.tcb), tcp_engine().options(*socket.tcb));
+    info.tcpi_state = linux_state(stream::state(*socket.tcb));
   }
   const std::size_t bytes = std::min(out.size(), sizeof info);
   std::memcpy(out.data(), &info, bytes);

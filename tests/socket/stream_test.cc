@@ -265,6 +265,113 @@ TEST_P(StreamTest, Shutdown_BothWays_PeersDataIsReset) {
   EXPECT_EQ(error, ECONNRESET);
 }
 
+TEST_P(StreamTest, Shutdown_BothWays_WhatCameBeforeIsReadThenTheReset) {
+  const auto [client, server] = calls.connected();
+  std::string got;
+  ASSERT_EQ(calls.send(client, "early"), 5);
+  await(calls, server, POLLIN);
+  ASSERT_EQ(calls.shutdown(server, SHUT_RDWR), 0);
+  ASSERT_EQ(calls.receive(client, got), 0);
+  ASSERT_EQ(calls.send(client, "late"), 4);
+  await(calls, server, POLLERR);
+  EXPECT_EQ(calls.receive(server, got), 5);
+  EXPECT_EQ(got, "early");
+  EXPECT_EQ(calls.receive(server, got), -ECONNRESET);
+  EXPECT_EQ(calls.receive(server, got), 0);
+  await(calls, client, POLLHUP);
+  EXPECT_EQ(calls.receive(client, got), 0) << "the end had come, and stays";
+}
+
+TEST_P(StreamTest, Shutdown_OfReceiving_ResetIsToldOnceAllTheSame) {
+  const auto [client, server] = calls.connected();
+  ASSERT_EQ(calls.shutdown(client, SHUT_RD), 0);
+  ASSERT_EQ(calls.send(client, "never read"), 10);
+  await(calls, server, POLLIN);
+  calls.close(server);
+  await(calls, client, POLLERR);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
+  EXPECT_EQ(calls.receive(client, got), 0);
+  int error = -1;
+  EXPECT_EQ(calls.get_option(client, SOL_SOCKET, SO_ERROR, error), 0);
+  EXPECT_EQ(error, 0);
+  EXPECT_EQ(calls.poll_one(client, POLLIN | POLLOUT | POLLRDHUP), POLLIN | POLLOUT | POLLRDHUP | POLLHUP);
+}
+
+int state_of(Calls& calls, int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  EXPECT_EQ(calls.get_option(fd, IPPROTO_TCP, TCP_INFO, &info, length), 0);
+  return info.tcpi_state;
+}
+
+// An ACK may be delayed.
+void await_state(Calls& calls, int fd, int state) {
+  for (int i = 0; i < 1000 && state_of(calls, fd) != state; i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(state_of(calls, fd), state);
+}
+
+TEST_P(StreamTest, BothEnded_SocketIsClosedAtEitherEnd) {
+  const auto [client, server] = calls.connected();
+  const sockaddr_in own = calls.local_name(client);
+  std::string got;
+  ASSERT_EQ(calls.send(server, "last words"), 10);
+  ASSERT_EQ(calls.shutdown(client, SHUT_WR), 0);
+  ASSERT_EQ(calls.receive(server, got), 0);
+  EXPECT_EQ(state_of(calls, server), TCP_CLOSE_WAIT);
+  await_state(calls, client, TCP_FIN_WAIT2);
+  ASSERT_EQ(calls.shutdown(server, SHUT_WR), 0);
+  await(calls, client, POLLHUP);
+  for (const int end : {client, server}) {
+    sockaddr_in name{};
+    await_state(calls, end, TCP_CLOSE);
+    EXPECT_EQ(calls.peer_name(end, name), -ENOTCONN);
+    EXPECT_EQ(calls.shutdown(end, SHUT_WR), -ENOTCONN);
+    EXPECT_EQ(calls.send(end, "x"), -EPIPE);
+    EXPECT_EQ(calls.poll_one(end, POLLIN | POLLOUT | POLLRDHUP), POLLIN | POLLOUT | POLLRDHUP | POLLHUP);
+    int value = -1;
+    EXPECT_EQ(calls.get_option(end, SOL_SOCKET, SO_ERROR, value), 0);
+    EXPECT_EQ(value, 0);
+    EXPECT_EQ(calls.ioctl_int(end, SIOCOUTQ, value), 0);
+    EXPECT_EQ(value, 0);
+  }
+  EXPECT_EQ(calls.local_name(client).sin_port, own.sin_port);
+  EXPECT_EQ(calls.receive(client, got), 10);
+  for (const int end : {client, client, server}) EXPECT_EQ(calls.receive(end, got), 0);
+  EXPECT_EQ(calls.connect(client, own), -EISCONN);
+}
+
+TEST_P(StreamTest, Receive_OfNothing_WaitsItsTimeAndIsNoFailure) {
+  const auto [client, server] = calls.connected();
+  const timeval time{0, 20'000};
+  ASSERT_EQ(calls.set_option(client, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time), 0);
+  iovec nothing{};
+  msghdr header{};
+  for (const std::size_t count : {0U, 1U}) {
+    header.msg_iov = &nothing, header.msg_iovlen = count;
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(calls.receive_message(client, header), 0);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(15));
+    EXPECT_EQ(calls.receive_message(client, header, MSG_DONTWAIT), -EAGAIN);
+  }
+}
+
+TEST_P(StreamTest, OutQueue_OfWhatAResetLost_Stays) {
+  const auto [client, server] = calls.connected();
+  calls.set_non_blocking(client, true);
+  const std::string block(1U << 20, 'x');
+  while (calls.send(client, block) > 0) {
+  }
+  const linger off{1, 0};
+  calls.set_option(server, SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  calls.close(server);
+  await(calls, client, POLLERR);
+  int left = 0;
+  EXPECT_EQ(calls.ioctl_int(client, SIOCOUTQ, left), 0);
+  EXPECT_GT(left, 0);
+}
+
 TEST_P(StreamTest, Options_NobodySet_ReadAsOnLinux) {
   const auto [client, server] = calls.connected();
   for (const int name : {TCP_SYNCNT, TCP_LINGER2, TCP_NOTSENT_LOWAT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT,

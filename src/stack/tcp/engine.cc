@@ -271,6 +271,9 @@ void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {
 }
 
 std::size_t Engine::unacknowledged(const Tcb& tcb) const {
+  // What was lost with the connection stays unacknowledged.
+  if (tcb.state == State::kClosed && tcb.overlay == nullptr)
+    return static_cast<std::size_t>(tcb.ring.end() - std::min(tcb.ring.end(), tcb.snd_una));
   return tcb.ring.size();
 }
 
@@ -327,8 +330,9 @@ void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
 
 bool Engine::at_eof(const Tcb& tcb) const {
   if (tcb.rx_bytes != 0) return false;
-  if (tcb.has(kFinReceived | kReceiveShut)) return true;
-  return tcb.state == State::kClosed && tcb.error == Error::kNone;
+  if (tcb.has(kFinReceived)) return true;
+  if (tcb.error != Error::kNone) return false;
+  return tcb.has(kReceiveShut) || tcb.state == State::kClosed;
 }
 
 std::size_t Engine::move_frames_to_arena(Context& ctx, bool (*being_read)(const void* user)) {

@@ -305,6 +305,24 @@ TEST(TimeWait, TooMany_OldestGoes) {
   EXPECT_EQ(s.engine().impl().time_waits.count, 2U);
 }
 
+TEST(ReceiveShut, Reset_IsNoEndUntilItWasTold) {
+  Script s;
+  s.establish();
+  s.engine().shutdown_receive(s.ctx(), *s.tcb());
+  EXPECT_TRUE(s.engine().at_eof(*s.tcb()));
+  s.inject(seg().rst().seq(1).ack(1));
+  EXPECT_FALSE(s.engine().at_eof(*s.tcb()));
+  EXPECT_EQ(s.engine().take_error(*s.tcb()), Error::kReset);
+  EXPECT_TRUE(s.engine().at_eof(*s.tcb()));
+}
+
+TEST(Unacknowledged, WhatAResetLost_IsCountedStill) {
+  Script s;
+  s.establish().write(1000).ignore_all().inject(seg().seq(1).ack(401)).inject(seg().rst().seq(1).ack(401));
+  EXPECT_EQ(s.state(), State::kClosed);
+  EXPECT_EQ(s.engine().unacknowledged(*s.tcb()), 600U);
+}
+
 TEST(TimeWait, UnreadData_StaysReadable) {
   Script s;
   s.establish().shutdown_send().inject(seg().seq(1).ack(2)).inject(seg().fin().seq(1).ack(2).text("last words"));
