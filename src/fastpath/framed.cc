@@ -82,10 +82,7 @@ bool FramedTcp::may_speak(const Tcb& tcb) {
 /// Or the link must hear of it.
 void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
   const bool both = tcb.has(tcp::kFinReceived) && tcb.has(tcp::kFinSent) && tcb.snd_una == tcb.send_end();
-  if (!both || tcb.error != Error::kNone) {
-    if (!framed.lane.finished()) framed.lane.abort();
-    return;
-  }
+  if (!both || tcb.error != Error::kNone) return framed.lane.abort();
   if (framed.both_framed()) framed.lane.on_tcp_end();
   framed.lane.on_tcp_over();
 }

@@ -45,6 +45,8 @@ struct LaneRules {
   static constexpr bool kKeepsUntilPlaced = true;    // I3
   static constexpr bool kRingBeforeTcp = true;       // bytes of the ring are read before those behind RESUME
   static constexpr bool kWaitsForDevice = true;      // the peer's word alone does not free what a device may send again
+  static constexpr bool kBothSayTheirEnd = true;     // FIN, QUIESCE or RESET, also who has never cut to the lane
+  static constexpr bool kNothingBehindTheEnd = true;  // no RESET behind an end and the answer to the peer's
   /// Bytes that the peer has not placed from which on it is far behind: Gather::kAhead.
   static constexpr std::uint64_t kAhead = 64U << 10;
 };
@@ -229,8 +231,8 @@ class BasicLane {
   [[nodiscard]] std::uint8_t epoch() const { return tx_epoch_; }
   /// A record says that the link is dead; the caller fails it.
   [[nodiscard]] bool link_suspect() const { return has(kSuspect) && link_state_ == LaneLink::kUp; }
-  /// The lane's number may be given to another connection: its ring is read, and neither end will
-  /// write to the other's part again.
+  /// The lane's place may be given to another connection: its ring is read, and neither end will write to the other's
+  /// part, or say anything to it, again.
   [[nodiscard]] bool released() const;
 
   /// No write of this lane can read from the send buffer any more.
@@ -365,6 +367,9 @@ class BasicLane {
   [[nodiscard]] bool news_due() const;
   [[nodiscard]] bool blocked() const;
   [[nodiscard]] bool reset_due() const;
+  [[nodiscard]] bool end_due() const;
+  /// Both ends have said their last word on the lane, and have been answered.
+  [[nodiscard]] bool is_silent() const;
   [[nodiscard]] Op next_control_op() const;
   Write credit_write();
   Write control_message(Op op);

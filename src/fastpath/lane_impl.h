@@ -157,8 +157,8 @@ void BasicLane<Rules>::settle() {
   if (attachment_ != Attachment::kOpen || tx_path_ != TxPath::kTcp || rx_path_ != RxPath::kTcp) return;
   if ((owed_ & (kOweCut | kOweResume)) != 0 || !source_idle()) return;
   const bool both_dead = has(kRxStateSent) && has(kPeerRxState);
-  const bool both_left = has(kCloseSent) && has(kPeerClose) && (owed_ & kOweClose) == 0 && !has(kAckOwed);
-  if (both_dead || both_left) detach();
+  const bool both_left = has(kCloseSent) && has(kPeerClose) && (owed_ & kOweClose) == 0;
+  if (both_dead || (both_left && (is_silent() || has(kRxStateSent)))) detach();
 }
 
 template <typename Rules>
@@ -459,7 +459,9 @@ Reason BasicLane<Rules>::on_lane_close(const Record&) {
 
 template <typename Rules>
 bool BasicLane<Rules>::finished() const {
-  if (has(kAborted) || !has(kRxFin) || has(kAckOwed) || owed_ != 0) return false;
+  // Before LANE_OK nothing can be said on the lane, and a peer whose TCP has ended says no LANE_OK.
+  const bool owes_answer = has(kAckOwed) && attachment_ == Attachment::kOpen;
+  if (has(kAborted) || !has(kRxFin) || owes_answer || owed_ != 0) return false;
   return end_acked() || end_sent_over_tcp();
 }
 
@@ -482,9 +484,14 @@ bool BasicLane<Rules>::released() const {
   const bool unread = rx_path_ != RxPath::kTcp && rx_ring_.consumed() != rx_ring_.placed();
   if (unread && !has(kAborted)) return false;
   if (attachment_ == Attachment::kNone || link_state_ == LaneLink::kFinal) return true;
-  const bool tx_over = has(kTxOver) || !has(kTxCut | kResetSent);
-  const bool rx_over = has(kRxOver) || (has(kRxFin) && !has(kRxCut));
-  return tx_over && rx_over && !has(kAckOwed) && (has(kAborted) ? !reset_due() : finished());
+  return is_silent() && (has(kAborted) ? !reset_due() : finished());
+}
+
+template <typename Rules>
+bool BasicLane<Rules>::is_silent() const {
+  if (has(kAckOwed)) return false;
+  if (Rules::kBothSayTheirEnd) return has(kTxOver) && has(kRxOver);
+  return (has(kTxOver) || !has(kTxCut | kResetSent)) && (has(kRxOver) || (has(kRxFin) && !has(kRxCut)));
 }
 
 }  // namespace bypass::fastpath

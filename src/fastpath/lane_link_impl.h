@@ -41,10 +41,18 @@ bool BasicLane<Rules>::news_due() const {
   return has(kTellNow) || rx_ring_.has_much_news() || (data_due() && rx_ring_.has_some_news()) || credit_due();
 }
 
-/// Not where both directions are over on the lane: the peer may have given the number to another connection.
+/// Not behind our end and our answer to the peer's: with them the peer may give the lane's place away.
 template <typename Rules>
 bool BasicLane<Rules>::reset_due() const {
-  return has(kAborted) && !has(kResetSent) && !(has(kTxOver) && has(kRxOver));
+  if (!has(kAborted) || has(kResetSent)) return false;
+  const bool answered = has(kRxOver) && !has(kAckOwed);
+  return Rules::kNothingBehindTheEnd ? !(answered && has(kLastWritten)) : !(has(kTxOver) && has(kRxOver));
+}
+
+/// The direction needs the lane no more, and has not said so on it.
+template <typename Rules>
+bool BasicLane<Rules>::end_due() const {
+  return Rules::kBothSayTheirEnd && tx_path_ == TxPath::kTcp && !has(kLastWritten) && has(kFinAcked | kCloseSent);
 }
 
 template <typename Rules>
@@ -53,7 +61,7 @@ Op BasicLane<Rules>::next_control_op() const {
   if (has(kAckOwed)) return Op::kQuiesceAck;
   if (has(kAborted)) return Op::kNone;
   if (has(kCreditWritten) || credit_due()) return Op::kCredit;
-  if (tx_path_ == TxPath::kQuiescing && !has(kQuiesceSent)) return Op::kQuiesce;
+  if (end_due() || (tx_path_ == TxPath::kQuiescing && !has(kQuiesceSent))) return Op::kQuiesce;
   if (tx_path_ == TxPath::kLane && has(kFinQueued) && !has(kFinSent) && off_ == end_) return Op::kFin;
   return blocked() ? Op::kDataBlocked : Op::kNone;
 }
@@ -245,9 +253,8 @@ void BasicLane<Rules>::end_of_ring() {
 
 template <typename Rules>
 Reason BasicLane<Rules>::on_quiesce_ack() {
-  const bool again = has(kTxOver | kAckCame);
+  const bool wrong = has(kTxOver | kAckCame) || !has(kLastWritten);
   flags_ |= kAckCame;
-  const bool wrong = again || (tx_path_ == TxPath::kTcp ? !has(kTxCut) : !has(kFinSent | kQuiesceSent));
   if (wrong && !has(kAborted)) return Reason::kBadState;
   if (has(kWritesDone) || !Rules::kWaitsForDevice) writing_is_over();
   return Reason::kNone;

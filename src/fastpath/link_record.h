@@ -28,7 +28,8 @@ struct LinkHead {
   friend bool operator==(const LinkHead&, const LinkHead&) = default;
 };
 
-inline constexpr std::uint8_t kLinkRecordVersion = 1;
+/// Of the set-up, and of the lane protocol on the link.
+inline constexpr std::uint8_t kLinkRecordVersion = 2;
 inline constexpr std::size_t kLinkHeadBytes = 8;
 /// Below, control would starve; above, receives cost more memory than they are good for.
 inline constexpr std::uint16_t kLeastWindow = 16, kMostWindow = 4096;

@@ -41,24 +41,38 @@ class LaneTest : public ::testing::Test {
     }
     return all;
   }
+  /// What an end has to say now; nothing of it has arrived.
+  std::vector<Write> writes(int e) {
+    std::vector<Write> all;
+    Write write;
+    bool starved = false;
+    const LaneTurn turn{.memory = memory_[e], .source = {buffer_.data(), 0, buffer_.size()}, .most = 65536};
+    for (; end(e).next_write(turn, write, starved); write = {}) {
+      all.push_back(write);
+      if (write.last_of != kNoLane) end(e).on_writes_done();
+    }
+    return all;
+  }
+  /// It arrives. Returns the messages.
+  std::vector<Message> deliver(int from, const std::vector<Write>& writes) {
+    std::vector<Message> all;
+    for (const Write& write : writes) {
+      std::copy_n(write.small.begin(), write.small_length, memory_[1 - from].begin() + static_cast<long>(write.to));
+      if (!write.notify) continue;
+      all.push_back(to_message(write.immediate));
+      end(1 - from).on_message(all.back(), static_cast<std::uint32_t>(write.size()));
+    }
+    return all;
+  }
   std::vector<Message> messages() {
     std::vector<Message> all;
     for (bool more = true; more;) {
       more = false;
       for (int e = 0; e < 2; e++) {
-        Write write;
-        bool starved = false;
-        const LaneTurn turn{.memory = memory_[e], .source = {buffer_.data(), 0, buffer_.size()}, .most = 65536};
-        while (end(e).next_write(turn, write, starved)) {
-          std::copy_n(write.small.begin(), write.small_length, memory_[1 - e].begin() + static_cast<long>(write.to));
-          if (write.notify) {
-            all.push_back(to_message(write.immediate));
-            end(1 - e).on_message(all.back(), static_cast<std::uint32_t>(write.size()));
-          }
-          if (write.last_of != kNoLane) end(e).on_writes_done();
-          write = {};
-          more = true;
-        }
+        const std::vector<Write> said = writes(e);
+        const std::vector<Message> heard = deliver(e, said);
+        all.insert(all.end(), heard.begin(), heard.end());
+        more = more || !said.empty();
       }
     }
     return all;
@@ -147,6 +161,60 @@ TEST_F(LaneTest, ResetMessage_EndsBothAndReleasesTheLane) {
   EXPECT_FALSE(b_.broken());
   EXPECT_TRUE(a_.released());
   EXPECT_TRUE(b_.released());
+}
+
+// Who has the other's end and its answer gives the place away: the next lane's there would hear what comes then.
+TEST_F(LaneTest, AbortedBehindItsEndAndItsAnswer_SaysNothingOnTheLane) {
+  for (Lane* lane : {&a_, &b_}) lane->cut();
+  records();
+  a_.shutdown_send();
+  deliver(0, writes(0));
+  b_.shutdown_send();
+  deliver(1, writes(1));
+  const std::vector<Write> answer = writes(0);
+  ASSERT_TRUE(a_.released());
+  b_.abort();
+  EXPECT_TRUE(writes(1).empty());
+  deliver(0, answer);
+  EXPECT_TRUE(b_.released());
+}
+
+TEST_F(LaneTest, AbortedBehindItsEnd_ResetsAPeerThatHasNotEnded) {
+  for (Lane* lane : {&a_, &b_}) lane->cut();
+  records();
+  a_.shutdown_send();
+  messages();
+  a_.abort();
+  messages();
+  EXPECT_TRUE(b_.aborted());
+  EXPECT_TRUE(a_.released());
+  EXPECT_TRUE(b_.released());
+}
+
+// Whoever never used the lane may reset the connection until its very end: only the lane itself tells when not.
+TEST_F(LaneTest, NeverUsed_IsReleasedWhenBothHaveSaidSo) {
+  for (Lane* lane : {&a_, &b_}) lane->shutdown_send();
+  records();
+  EXPECT_TRUE(a_.finished());
+  EXPECT_FALSE(a_.released());
+  b_.abort();
+  const std::vector<Write> reset = writes(1);
+  ASSERT_EQ(reset.size(), 1U);
+  EXPECT_FALSE(a_.released());
+  deliver(1, reset);
+  messages();
+  EXPECT_TRUE(a_.released());
+  EXPECT_TRUE(b_.released());
+}
+
+TEST_F(LaneTest, NeverUsedAndLeft_IsDetachedWhenBothHaveSaidSo) {
+  a_.leave();
+  records();
+  EXPECT_FALSE(a_.detached());
+  EXPECT_FALSE(b_.detached());
+  messages();
+  EXPECT_TRUE(a_.detached());
+  EXPECT_TRUE(b_.detached());
 }
 
 TEST_F(LaneTest, LittleNews_IsToldWhenAsked) {

@@ -32,6 +32,7 @@ struct Bounds {
   bool gathers = false;        // little writes wait for the peer's word
   bool gathers_ahead = false;  // likewise, where the peer is far behind: Rules::kAhead
   bool late_devices = false;   // a device says of a lane's last write when it likes that it is done
+  bool places = false;         // connections go, and give their lanes' places away (Lane::released)
 };
 
 template <typename T, std::size_t N>
@@ -51,9 +52,10 @@ class Queue {
     return first;
   }
   void keep(std::size_t n) { size_ = std::min<std::size_t>(size_, n); }
+  void keep_last() { items_[0] = items_[size_ - 1], size_ = 1; }
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] const T& front() const { return items_[0]; }
+  [[nodiscard]] const T& back() const { return items_[size_ - 1]; }
   [[nodiscard]] bool overflown() const { return overflown_; }
   void serialize(Digester& to) const {
     to.add(size_);
@@ -127,6 +129,7 @@ class Model {
     bool listed[2] = {};   // on these links it has a number
     bool cut[2] = {};      // and bytes of the send buffer have gone over it
     bool sending[2] = {};  // the device has not said that the lane's last write is done
+    bool gone = false;     // there is no connection any more, only what the link needs of its lane
   };
 
   /// What LinkEnd asks for: one lane a link, of number `link`.
@@ -168,7 +171,8 @@ class Model {
     pump(0);
   }
   [[nodiscard]] bool may_open() const {
-    return bounds_.links == 2 && ends_[0].lane.detached() && !opened_second_ && !ends_[0].lane.aborted();
+    const End& end = ends_[0];
+    return bounds_.links == 2 && end.lane.detached() && !opened_second_ && !end.lane.aborted() && !end.gone;
   }
 
   void write(int e);
@@ -183,6 +187,10 @@ class Model {
   void read(int e);
   void notice(int e, int link);
   void drain(int e, int link);
+  void go(int e);
+  [[nodiscard]] bool may_abort(int e) const {
+    return bounds_.may_abort && (!aborted_ || bounds_.places) && !ends_[e].gone;
+  }
   [[nodiscard]] Memory memory(int e, int link) const;
 
   Bounds bounds_;
@@ -196,7 +204,8 @@ class Model {
 template <typename Rules>
 void Model<Rules>::pump(int e) {
   End& end = ends_[e];
-  if (end.lane.offered()) {
+  for (int link = 0; link < bounds_.links; link++) unlist(e, link);
+  if (end.lane.offered() && !end.lane.aborted() && !end.gone) {
     const auto link = static_cast<int>(end.lane.link());
     const bool up = end.link[link].state() == LinkState::kUp;
     end.listed[link] = up;
@@ -211,23 +220,36 @@ void Model<Rules>::pump(int e) {
   for (int link = 0; link < bounds_.links; link++) pull_writes(e, link);
   pull_records(e);
   for (int link = 0; link < bounds_.links; link++) unlist(e, link);
-  if (end.lane.finished() && !end.tcp_end_sent) {
+  if (end.lane.finished() && !end.tcp_end_sent && !end.gone) {
     end.tcp_end_sent = true;
     ends_[1 - e].tcp.push({.type = Segment::kEnd});
   }
   if (end.lane.aborted() && !end.reset_sent) {
     end.reset_sent = true;
     ends_[1 - e].tcp.push({.type = Segment::kReset});
+    go(e);
   }
   end.forgotten = static_cast<std::uint8_t>(std::max<std::uint64_t>(end.forgotten, end.lane.una()));
 }
 
-/// A lane that was left gives its number back.
+/// TCP is over, and nobody reads what is there.
+template <typename Rules>
+void Model<Rules>::go(int e) {
+  End& end = ends_[e];
+  if (!bounds_.places || end.gone) return;
+  end.gone = true;
+  if (!end.lane.aborted()) end.lane.on_tcp_over();
+  for (auto rest = end.lane.readable(); rest.from != L::From::kNothing; rest = end.lane.readable())
+    end.lane.consume(rest.bytes);
+  for (int link = 0; link < bounds_.links; link++) unlist(e, link);
+}
+
+/// A lane that was left gives its number back, and one whose connection has gone once it may.
 template <typename Rules>
 void Model<Rules>::unlist(int e, int link) {
   End& end = ends_[e];
   const bool attached = !end.lane.detached() && !end.lane.offered() && end.lane.link() == static_cast<unsigned>(link);
-  if (!end.listed[link] || attached) return;
+  if (!end.listed[link] || (attached && !(end.gone && end.lane.released()))) return;
   auto table = lanes(e, link);
   end.link[link].dequeue(static_cast<std::uint16_t>(link), table);
   end.listed[link] = false;
@@ -237,7 +259,7 @@ template <typename Rules>
 void Model<Rules>::pull_records(int e) {
   End& end = ends_[e];
   Record record;
-  while (!end.tcp_end_sent && end.lane.next_record(record, 1)) {
+  while (!end.tcp_end_sent && !end.gone && end.lane.next_record(record, 1)) {
     Segment segment{.type = static_cast<std::uint8_t>(record.type),
                     .epoch = record.epoch,
                     .lane = static_cast<std::uint8_t>(record.lane),
@@ -309,9 +331,11 @@ template <typename Rules>
 void Model<Rules>::deliver_segment(int e) {
   End& end = ends_[e];
   const Segment segment = end.tcp.pop();
+  if (end.gone) return;
   if (segment.type == Segment::kReset) {
     end.lane.abort();
     end.reset_sent = true;
+    go(e);
   } else if (segment.type == Segment::kEnd) {
     end.tcp_end_come = true;
     end.lane.on_tcp_end();
@@ -401,16 +425,22 @@ void Model<Rules>::drain(int e, int link) {
 template <typename Rules>
 template <typename F>
 void Model<Rules>::actions(F&& take) const {
-  static constexpr const char* kNames[2][11] = {{"a:write", "a:done", "a:cut", "a:read", "a:tcp", "a:flight0",
-                                                 "a:flight1", "a:notices", "a:final", "a:leave", "a:abort"},
-                                                {"b:write", "b:done", "b:cut", "b:read", "b:tcp", "b:flight0",
-                                                 "b:flight1", "b:notices", "b:final", "b:leave", "b:abort"}};
+  static constexpr const char* kNames[2][13] = {
+      {"a:write", "a:done", "a:cut", "a:read", "a:tcp", "a:flight0", "a:flight1", "a:notices", "a:final", "a:leave",
+       "a:abort", "a:reset", "a:gone"},
+      {"b:write", "b:done", "b:cut", "b:read", "b:tcp", "b:flight0", "b:flight1", "b:notices", "b:final", "b:leave",
+       "b:abort", "b:reset", "b:gone"}};
   for (int e = 0; e < 2; e++) {
     const End& end = ends_[e];
     const auto& name = kNames[e];
     if (!end.tcp.empty()) take(name[4], [e](Model& m) { m.deliver_segment(e); });
-    if (end.tcp_end_sent && end.tcp_end_come && end.lane.at_eof()) continue;
-    const bool alive = !end.lane.aborted();
+    const bool tcp_over = end.tcp_end_sent && end.tcp_end_come && end.lane.at_eof();
+    if (tcp_over && !bounds_.places) continue;
+    const bool alive = !end.lane.aborted() && !end.gone;
+    // What was lost in front of a reset does not come any more.
+    if (bounds_.places && end.tcp.size() > 1 && end.tcp.back().type == Segment::kReset)
+      take(name[11], [e](Model& m) { m.ends_[e].tcp.keep_last(), m.deliver_segment(e); });
+    if (bounds_.places && tcp_over && !end.gone) take(name[12], [e](Model& m) { m.go(e), m.pump(e); });
     if (alive && !end.fin) take(name[0], [e](Model& m) { m.write(e); });
     if (alive && end.lane.can_cut()) take(name[2], [e](Model& m) { m.cut(e); });
     if (alive && end.lane.readable().bytes != 0) take(name[3], [e](Model& m) { m.read(e); });
@@ -424,8 +454,7 @@ void Model<Rules>::actions(F&& take) const {
     }
     if (alive && bounds_.may_leave && !end.left && e == 0 && end.lane.tx_path() == TxPath::kLane)
       take(name[9], [e](Model& m) { m.ends_[e].left = true, m.ends_[e].lane.leave(), m.pump(e); });
-    if (bounds_.may_abort && alive && !aborted_)
-      take(name[10], [e](Model& m) { m.aborted_ = true, m.ends_[e].lane.abort(), m.pump(e); });
+    if (may_abort(e) && alive) take(name[10], [e](Model& m) { m.aborted_ = true, m.ends_[e].lane.abort(), m.pump(e); });
   }
   if (may_open()) take("open", [](Model& m) { m.opened_second_ = true, m.open(1); });
 }
@@ -439,7 +468,7 @@ const char* Model<Rules>::violated() const {
     if (end.read > ends_[1 - e].written) return "no more is read than was written";
     const bool sends = (end.sending[0] && end.cut[0]) || (end.sending[1] && end.cut[1]);
     if (sends && end.lane.source_idle()) return "what a device may send again is not given away";
-    if (end.lane.at_eof() && end.read != bounds_.bytes[1 - e]) return "the end comes behind the last byte";
+    if (end.lane.at_eof() && !end.gone && end.read != bounds_.bytes[1 - e]) return "the end comes behind the last byte";
     if (end.forgotten > end.written) return "no byte is acknowledged that was not written";
     if (end.tcp.overflown() || end.flights[0].overflown() || end.flights[1].overflown())
       return "the model's queues hold";
@@ -453,6 +482,11 @@ const char* Model<Rules>::violated() const {
 
 template <typename Rules>
 bool Model<Rules>::ended() const {
+  if (bounds_.places) {
+    for (const End& end : ends_)
+      if (!end.gone || end.listed[0] || end.listed[1]) return false;
+    return true;
+  }
   if (aborted_) return ends_[0].lane.aborted() && ends_[1].lane.aborted();
   for (int e = 0; e < 2; e++) {
     const End& end = ends_[e];
@@ -476,7 +510,8 @@ void Model<Rules>::serialize(Digester& to) const {
         end.written, end.read, end.forgotten,
         static_cast<std::uint8_t>(end.fin | end.tcp_end_sent << 1 | end.tcp_end_come << 2 | end.reset_sent << 3 |
                                   end.wrong_byte << 4 | end.left << 5 | end.listed[0] << 6 | end.listed[1] << 7),
-        static_cast<std::uint8_t>(end.cut[0] | end.cut[1] << 1 | end.sending[0] << 2 | end.sending[1] << 3)};
+        static_cast<std::uint8_t>(end.cut[0] | end.cut[1] << 1 | end.sending[0] << 2 | end.sending[1] << 3 |
+                                  end.gone << 4)};
     to.add(rest, sizeof rest);
   }
   const std::uint8_t rest[] = {static_cast<std::uint8_t>(opened_second_ | aborted_ << 1)};

@@ -89,6 +89,25 @@ TEST(LaneModel, DeviceSaysLateThatItIsDone) {
   expect_good({.bytes = {1, 0}, .may_abort = true, .late_devices = true});
 }
 
+// --- A lane's place: nothing comes for who has given it away, and each is given away at last. (Where a connection is
+// reset between an offer and its answer, neither end can say so: PeerLinks::sweep_ghosts.)
+
+TEST(LaneModel, Places_Ended_LinkDiesAtAnyStep) {
+  expect_good({.bytes = {1, 0}, .places = true});
+}
+TEST(LaneModel, Places_Aborted_LinkDiesAtAnyStep) {
+  expect_good({.bytes = {0, 0}, .may_abort = true, .places = true});
+}
+TEST(LaneModel, Places_Aborted_EndWrittenApart) {
+  expect_good({.bytes = {1, 0}, .may_die = false, .fin_apart = true, .may_abort = true, .places = true});
+}
+TEST(LaneModel, Places_LeftAndAborted) {
+  expect_good({.bytes = {1, 0}, .may_die = false, .may_leave = true, .may_abort = true, .places = true});
+}
+TEST(LaneModel, Places_DeviceSaysLateThatItIsDone) {
+  expect_good({.bytes = {1, 0}, .may_die = false, .may_abort = true, .late_devices = true, .places = true});
+}
+
 // --- Larger bounds
 
 class LongLaneModel : public ::testing::TestWithParam<Bounds> {};
@@ -108,7 +127,16 @@ INSTANTIATE_TEST_SUITE_P(Bounds, LongLaneModel,
                                            Bounds{.bytes = {1, 1}, .may_abort = true},
                                            Bounds{.bytes = {1, 1}, .may_leave = true, .late_devices = true},
                                            Bounds{.bytes = {1, 0}, .links = 2, .may_leave = true, .late_devices = true},
-                                           Bounds{.bytes = {1, 1}, .may_abort = true, .late_devices = true}));
+                                           Bounds{.bytes = {1, 1}, .may_abort = true, .late_devices = true},
+                                           Bounds{.bytes = {1, 0}, .may_abort = true, .places = true},
+                                           Bounds{.bytes = {1, 1}, .may_die = false, .may_abort = true, .places = true},
+                                           Bounds{.bytes = {2, 1},
+                                                  .may_die = false,
+                                                  .may_leave = true,
+                                                  .may_abort = true,
+                                                  .late_devices = true,
+                                                  .places = true},
+                                           Bounds{.bytes = {1, 0}, .links = 2, .may_leave = true, .places = true}));
 
 TEST(LongLaneModelAhead, HoldsToo) {
   if (!long_form()) GTEST_SKIP() << "BYPASS_TEST_LONG=1 runs it";
@@ -151,6 +179,12 @@ struct TcpBeforeRing : LaneRules {
   static constexpr bool kRingBeforeTcp = false;
 };
 
+struct EndsInSilence : LaneRules {
+  static constexpr bool kBothSayTheirEnd = false;
+};
+struct ResetsBehindTheEnd : LaneRules {
+  static constexpr bool kNothingBehindTheEnd = false;
+};
 struct TakesThePeersWord : LaneRules {
   static constexpr bool kWaitsForDevice = false;
 };
@@ -178,6 +212,12 @@ TEST(LaneMutation, PeersWordFreesWhatTheDeviceMaySend_IsCaught) {
 }
 TEST(LaneMutation, TcpReadBeforeTheRing_IsCaught) {
   expect_caught<TcpBeforeRing>({.bytes = {2, 0}});
+}
+TEST(LaneMutation, DirectionThatNeverCutEndsInSilence_IsCaught) {
+  expect_caught<EndsInSilence>({.bytes = {1, 0}, .may_die = false, .may_abort = true, .places = true});
+}
+TEST(LaneMutation, ResetBehindTheEnd_IsCaught) {
+  expect_caught<ResetsBehindTheEnd>({.bytes = {1, 0}, .may_die = false, .may_abort = true, .places = true});
 }
 
 }  // namespace

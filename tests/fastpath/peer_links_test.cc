@@ -166,6 +166,44 @@ TEST(PeerLinks, AnswerThatNobodyReads_GivesItsLaneBack) {
   EXPECT_EQ(world.link(0)->first_ghost, kNoLane);
 }
 
+// The server writes, and ends, when its client leaves: each at any moment of the other's, while later connections take
+// the lanes that have become free.
+TEST(PeerLinks, ClientsThatLeaveWhileTheyAreWrittenTo_HarmNoOther) {
+  const std::array<std::byte, 3000> bytes{};
+  std::uint64_t links_lost = 0;
+  unsigned others_lost = 0, places_lost = 0;
+  for (int moment = 0; moment < 120; moment++) {
+    PeerWorld world;
+    world.world().wire().set_impairment({.delay = moment / 10 * 250ns});
+    ASSERT_TRUE(world.reach_lane(world.open()));
+    Connection& c = world.open();
+    ASSERT_TRUE(world.reach_lane(c));
+    (void)world.write(c, 0, std::span(bytes).first(1));
+    world.close(c, 0);
+    ASSERT_TRUE(world.run_until([&] { return !world.read(c, 1).empty(); }, 1s)) << moment;
+    std::vector<Connection*> others{&world.connect()};
+    (void)world.write(c, 1, bytes);
+    if (moment % 2 != 0) world.run_for(moment % 10 * 500ns);
+    world.close(c, 1);
+    for (int i = 0; i < 10; i++) {
+      world.run_for(400ns);
+      others.push_back(&world.connect());
+    }
+    for (Connection* other : others) world.accept(*other);
+    for (Connection* other : others)
+      if (!world.transfer(*other, 0, 100) || !world.transfer(*other, 1, 100)) others_lost++;
+    for (Connection* other : others) world.close(*other, 0), world.close(*other, 1);
+    world.run_for(1ms);
+    for (std::size_t side = 0; side < 2; side++) {
+      links_lost += world.links(side).table().count(Mover::kRc).links_failed;
+      if (world.link(side) != nullptr && world.link(side)->listed != 1) places_lost++;
+    }
+  }
+  EXPECT_EQ(links_lost, 0U);
+  EXPECT_EQ(others_lost, 0U);
+  EXPECT_EQ(places_lost, 0U);
+}
+
 // A client that asks, gets an answer and resets may do so between the offer of a lane and its answer, as often as it
 // likes: others must still find lanes.
 TEST(PeerLinks, ManyResetWhileALaneIsOffered_OthersFindLanesAgain) {

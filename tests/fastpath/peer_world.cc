@@ -145,17 +145,21 @@ bool PeerWorld::run_until(const std::function<bool()>& done, Duration limit) {
   return finished;
 }
 
-PeerWorld::Connection& PeerWorld::open() {
+PeerWorld::Connection& PeerWorld::connect() {
   Connection& c = *connections_.emplace_back(std::make_unique<Connection>());
   host(0).ctx().now = world_.now();
   auto made = host(0).tcp().connect(host(0).ctx(), {}, {host(1).address(), 80}, {}, &c.user[0]);
   if (made.ok()) c.tcb[0] = *made;
+  host(0).ctx().flush();
+  return c;
+}
+
+void PeerWorld::accept(Connection& c) {
   run_until([&] {
     auto accepted = host(1).tcp().accept(host(1).ctx(), *listener_, &c.user[1]);
     if (accepted.ok()) c.tcb[1] = *accepted;
     return c.tcb[1] != nullptr;
   });
-  return c;
 }
 
 namespace {

@@ -139,7 +139,14 @@ class PeerWorld {
     begin_ownership(i);
   }
   /// Host 0 connects to host 1.
-  Connection& open();
+  Connection& open() {
+    Connection& c = connect();
+    accept(c);
+    return c;
+  }
+  /// Its two halves. Connections are accepted in the order in which they were begun.
+  Connection& connect();
+  void accept(Connection& c);
   bool run_until(const std::function<bool()>& done, Duration limit = 10s);
   void run_for(Duration time) {
     run_until([] { return false; }, time);

@@ -226,6 +226,24 @@ def link_fails_with_all_memory_in_use():
 
 
 @case
+def clients_leave_while_they_are_written_to():
+    """Connections that end so, hundreds a second, cost no other anything, and not the link."""
+    with rc_side() as side:
+        port, begin = free_port(), side.path("begin")
+        server = side.start_python("server", "leaving_clients.py", "server", side.address, port, until="ready")
+        client = side.start_python("client", "leaving_clients.py", "client", side.address, port, 30 if LONG else 2, begin)
+        linked(side, "a connection is made")
+        open(begin, "w").close()
+        side.wait_for(client, "connections", 120)
+        check(re.search(r"^connections [1-9][0-9]+ errors {}$", side.output(client), re.M), side.output(client))
+        for child in (server, client):
+            counters = side.stat(child)["counters"]
+            check(counters["rdma_links"] == 1 and counters.get("rdma_links_failed", 0) == 0, counters)
+            check(counters["rdma_lanes"] > 10, counters)
+            check("rdma_lost" not in side.why(child), side.why(child))
+
+
+@case
 def one_end_without_links():
     """The client's setting says off: plain TCP, and the server says why."""
     with rc_side() as side:

@@ -192,7 +192,7 @@ TEST_F(RcSetupTest, WindowLargerThanAskedFor_InTheAnswer_IsRefused) {
 
 TEST_F(RcSetupTest, AnotherVersion_IsRefused) {
   run([](Record& record, std::vector<std::byte>& body) {
-    if (record.type == RecordType::kLinkReq) body[0] = std::byte{2};
+    if (record.type == RecordType::kLinkReq) body[0] = std::byte{fastpath::kLinkRecordVersion + 1};
   });
   expect(1, SetupState::kFailed, Reason::kLinkVersion);
 }
