@@ -55,7 +55,7 @@ bool pause_threads();
 void resume_threads();
 
 /// For good, before the process forbids itself system calls: no thread of ours is left, and nothing of the runtime
-/// makes a call any more, at its end either. False: sockets on the wire need it.
+/// makes a call any more, at its end either. False: its ports are open.
 bool leave();
 
 /// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.

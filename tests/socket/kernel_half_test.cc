@@ -1,11 +1,15 @@
 // The kernel's side of a dual object: its readiness is never forgotten, and never outlives what caused it.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <functional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "socket/calls.h"
 #include "socket/kernel_table.h"
@@ -81,6 +85,28 @@ TEST_F(KernelHalfTest, Epoll_ErrorTakenBySend_IsNotReportedAnyMore) {
   EXPECT_EQ(calls.send(fd, "x"), -ECONNREFUSED);
   EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
   EXPECT_EQ(calls.poll_one(fd, POLLIN), 0);
+}
+
+TEST_F(KernelHalfTest, Poll_OthersTakeWhatAKernelDescriptorHad_IsNoneThatIsReady) {
+  std::uint16_t port = 0;
+  const int fd = datagram_socket(INADDR_ANY, port);
+  static int event;
+  event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  KernelTable table;
+  table->ppoll = [](pollfd* items, nfds_t count, const timespec* limit, const sigset_t* mask) {
+    const int ready = ::ppoll(items, count, limit, mask);
+    eventfd_t taken = 0;
+    if (ready == 1) eventfd_read(event, &taken);  // by another thread, before it is asked for again
+    return ready;
+  };
+  const Duration looks = std::exchange(socket::environment.kernel_poll, {});
+  for (const int timeout_ms : {0, 20}) {
+    eventfd_write(event, 1);
+    std::vector<pollfd> items{{fd, POLLIN, 0}, {event, POLLIN, 0}};
+    EXPECT_EQ(calls.poll(items, timeout_ms), items[1].revents != 0 ? 1 : 0) << timeout_ms;
+  }
+  socket::environment.kernel_poll = looks;
+  ::close(event);
 }
 
 TEST_F(KernelHalfTest, Accept_OthersHarvestMeanwhile_TheNextConnectionIsStillReported) {

@@ -309,8 +309,8 @@ def under_a_filter_that_kills(side):
         result += rounds(server, client, 40)
         if side.name == "local":
             check(client.shared() == [] and "syscall_filter" in side.why(), side.why())
-        client.send("s.sendall(b'last'); os._exit(7)")
-        result += [server("take(s, 4)"), server("s.recv(1)"), client.process.wait(20)]
+        client.begin("s.sendall(b'last'); os._exit(7)")
+        result += [server("take(s, 4)"), server("s.recv(1)"), client.child.wait(20)]
     return result
 
 

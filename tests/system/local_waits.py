@@ -176,6 +176,20 @@ def closed_while_it_is_polled(side):
 
 
 @same
+def one_edge_tells_of_the_end(side):
+    """A thread that sleeps in an edge-triggered set hears of a close, and of a reset, once, with all that is then true."""
+    result = []
+    for how in ("s.close()", "s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()") * 8:
+        with pair(side) as (server, client):
+            client("e = select.epoll(); e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)")
+            result.append(client("[bits for _, bits in e.poll(5)]"))
+            client("heard = []; t = threading.Thread(target=lambda: heard.extend(e.poll(5))); t.start()")
+            server(how)
+            result.append(client("(t.join(), [bits for _, bits in heard + e.poll(0.05)])[1]"))
+    return result
+
+
+@same
 def told_to_be_there_is_there(side):
     """What FIONREAD counts comes of one recv(), also where the kernel's bytes before the ring's have not all come."""
     with pair(side) as (server, client):
