@@ -497,7 +497,8 @@ def orphaned_writer(side):
     for number in range(count):
         side.python("client", "orphaned_writer.py", "client", side.address, port, number)
         side.until(lambda: side.output(server).count("stream") == number + 1, "the stream has ended", 30)
-    return sorted(side.output(server).splitlines())
+    # Where nobody serves the wire for long, that is said, too.
+    return sorted(line for line in side.output(server).splitlines() if line.startswith("stream"))
 
 
 run_named(SCENARIOS, "same on both sides")
