@@ -209,9 +209,19 @@ void FramedTcp::take_tcp_end(Tcb& tcb, Framed& framed) {
   }
 }
 
+namespace {
+
+/// Bytes for the program, read or not.
+std::uint64_t arrived(const FramedTcp& tcp, const Tcb& tcb) {
+  const Framed& framed = FramedTcp::of(tcb);
+  return framed.lane.consumed() + framed.raw_read + tcp.readable(tcb);
+}
+
+}  // namespace
+
 void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
   unsigned events = 0;
-  const std::uint64_t all = framed.lane.consumed() + framed.raw_read + readable(tcb);
+  const std::uint64_t all = arrived(*this, tcb);
   if (all > framed.heard) {
     framed.heard = all;
     events |= kEventReadable;
@@ -365,8 +375,7 @@ void FramedTcp::run_lane(Context& ctx, Tcb& tcb) {
 bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
   if (framed.closed && readable(tcb) != 0) return true;
   // As TCP in FIN-WAIT-1 and -2: what came before stays to be read.
-  const std::uint64_t all = framed.lane.consumed() + framed.raw_read + readable(tcb);
-  framed.refused = framed.shut && framed.shut_receive && all > framed.heard;
+  framed.refused = framed.shut && framed.shut_receive && arrived(*this, tcb) > framed.heard;
   if (framed.refused) return true;
   tcb.overlay->delivered = delivered(tcb);
   if (!framed.closed || !tcb.overlay->delivered || tcb.has(tcp::kFinQueued)) {

@@ -441,12 +441,21 @@ void before_exit() {
   finish_end(*p);
 }
 
+namespace {
+
+/// What nobody writes down from here on.
+void publish_a_last_time(Process& p) {
+  p.sockets_published = {};
+  publish(&p);
+}
+
+}  // namespace
+
 bool leave() {
   if (Process* const p = g_process; p != nullptr && !g_forked_child) {
     if (p->ports.opened()) return false;
     p->region.why(Reason::kSyscallFilter, -1, 0, {}, "");
-    p->sockets_published = {};
-    publish(p);  // which nobody does from here on
+    publish_a_last_time(*p);
     p->progress.stop();
   }
   g_left = true;
@@ -464,8 +473,7 @@ void resume_threads() {
   BYPASS_LOG(LogLevel::kInfo, "no shared memory within the host any more: %s", kNoThread);
   g_process->region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, kNoThread);
   socket::end_shared_memory();
-  g_process->sockets_published = {};
-  publish(g_process);  // which nobody does from here on
+  publish_a_last_time(*g_process);
 }
 
 void before_exec() {

@@ -17,17 +17,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// As the command's own environment has it.
+const runtime::Config& configuration() {
+  static const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
+  return config;
+}
+
 /// What is refused is not looked in.
 void tell_run_dir_problem() {
-  const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
-  for (const runtime::ConfigProblem& problem : config.problems)
+  for (const runtime::ConfigProblem& problem : configuration().problems)
     if (problem.name == "BYPASS_RUN_DIR" || problem.name == "run_dir")
       fmt::print(stderr, "bypass: {}\n", problem.message());
 }
 
 // Root sees every user's default directory; whoever named a directory means that one.
 std::vector<std::string> run_dirs() {
-  const runtime::Config config = runtime::load_config(environ, runtime::read_toml);
+  const runtime::Config& config = configuration();
   if (!config.run_dir.empty() || geteuid() != 0) return {runtime::run_dir_path(config.run_dir)};
   std::vector<std::string> found;
   std::error_code error;
