@@ -73,15 +73,16 @@ void note_stack(const stack_t& stack) {
   socket::thread_signals.handlers_high = socket::thread_signals.handlers_low + stack.ss_size;
 }
 
-// A thread in libc's ppoll() is cancelled wherever it is (asynchronously), also in what runs on top of it. Where a
-// function has something to clean up, that ends the process: so this one and its callers have nothing.
+// Of its own, as the trampoline may have nothing to clean up (see there).
 [[gnu::noinline]] void end_sleep() {
-  int cancel_state = 0;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
   socket::end_sleep();
-  pthread_setcancelstate(cancel_state, nullptr);
 }
 
+// A thread in libc's ppoll() is cancelled wherever it is (asynchronously), also in what runs on top of it: here, and in
+// the library's own calls that the handler makes. So its cancellation waits for the handler's end (as in glibc 2.41 and
+// later), or for a cancellation point in it. Turning cancellation off is not enough: up to glibc 2.36, a cancellation
+// that is under way does not look at that. The first instructions are cancelled still, and where a function has
+// something to clean up, that ends the process: so this one has nothing.
 void trampoline(int signal, siginfo_t* info, void* context) {
   Installed& program = installed[static_cast<std::size_t>(signal)];
   auto& thread = socket::thread_signals;
@@ -90,6 +91,8 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   Handler handler = program.handler.load(std::memory_order_relaxed);
   int flags = program.flags.load(std::memory_order_relaxed);
   if ((flags & SA_RESETHAND) != 0) reset_to_default(signal, flags);
+  int cancel_type = PTHREAD_CANCEL_DEFERRED;
+  pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &cancel_type);
   note_stack(static_cast<ucontext_t*>(context)->uc_stack);
   if (thread.in_lock == 0) end_sleep();
   thread.seen = thread.seen + 1;
@@ -105,6 +108,7 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   thread_path.depth = depth;
   thread.handler_frames[place] = shared;
   thread.handlers = outer;
+  if (cancel_type != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(cancel_type, nullptr);
 }
 
 bool is_trampoline(const struct sigaction& action) {

@@ -131,7 +131,7 @@ def threads_are_cancelled(side):
     return side.run("client", os.path.join(BUILD, "bin", "cancels"), side.address, port, 20000 if LONG else 400)
 
 
-@scenario("local")
+@scenario("local", "vhost")
 @leaves_nobody_to_ask
 def threads_are_cancelled_under_handlers(side):
     port = free_port()
