@@ -17,6 +17,8 @@ using Mode = Framed::Mode;
 namespace {
 
 constexpr Duration kQuiet = std::chrono::milliseconds(10);
+/// So long a writer waits on a lane of which nothing is placed.
+constexpr Duration kStuck = std::chrono::milliseconds(50);
 /// A record that found no memory is tried again after.
 constexpr Duration kDryRetry = std::chrono::milliseconds(2);
 
@@ -59,6 +61,8 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   release(ctx, tcb, framed);
   tell_peer(ctx, framed);
   look_at_cork(ctx, framed);
+  look_at_writer(ctx, framed);
+  if (ctx.now >= framed.stuck) framed.lane.leave();
   if (!framed.lane.aborted()) links_.on_change(ctx, tcb, framed);
   if (framed.lane.aborted() || given_up(ctx, tcb, framed)) {
     tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
@@ -110,29 +114,44 @@ void FramedTcp::gone(Context& ctx, Tcb& tcb) {
 void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
   look_at_cork(ctx, framed);
-  Instant at = std::min({framed.quiet, framed.patience, framed.corked});
+  look_at_writer(ctx, framed);
+  Instant at = std::min({framed.quiet, framed.patience, framed.corked, framed.stuck});
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
   // Where nothing is under way no ACK will call it again.
   if (std::exchange(framed.dry, false)) at = std::min(at, ctx.now + kDryRetry);
   tcp::set_deadline(engine_, ctx, tcb, at);
 }
 
-/// What a cork holds is held for so long at most, as by Linux's timer.
+/// What a cork holds is held for so long at most, as by Linux's timer. What the lane has no room for is not held by it.
 void FramedTcp::look_at_cork(const Context& ctx, Framed& framed) {
   Lane& lane = framed.lane;
   if (!lane.is_corked()) [[likely]] {
     framed.corked = kNever;
     return;
   }
-  const bool holds = lane.tx_path() == TxPath::kLane && lane.next_offset() != lane.end() && lane.is_gathering();
-  if (!holds) {
+  const bool waits = lane.tx_path() == TxPath::kLane && lane.next_offset() != lane.end();
+  if (!waits) {
     framed.corked = kNever;
-  } else if (framed.corked == kNever) {
+  } else if (framed.corked == kNever || (ctx.now >= framed.corked && !lane.is_gathering())) {
     framed.corked = ctx.now + tcp::kCorkLimit;
   } else if (ctx.now >= framed.corked) {
     lane.uncork();
     framed.corked = kNever;
   }
+}
+
+/// A lane holds what its ring and the pinned send ring do, which may be some KiB: less than TCP, and two ends that
+/// write all before they read would wait for each other for ever. So a writer whose peer places nothing leaves for TCP.
+void FramedTcp::look_at_writer(const Context& ctx, Framed& framed) {
+  const Lane& lane = framed.lane;
+  if (!framed.wants_room || lane.tx_path() != TxPath::kLane || !lane.may_leave()) {
+    framed.stuck = kNever;
+    return;
+  }
+  const auto una = static_cast<std::uint32_t>(lane.una());
+  if (framed.stuck != kNever && framed.stuck_at == una) return;
+  framed.stuck = ctx.now + kStuck;
+  framed.stuck_at = una;
 }
 
 // --- Receiving

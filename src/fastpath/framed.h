@@ -119,6 +119,7 @@ struct Framed {
   Instant quiet = kNever;      // when news are to be told
   Instant patience = kNever;   // when a closed connection gives its peer up
   Instant corked = kNever;     // when what a cork holds leaves all the same
+  Instant stuck = kNever;      // when a writer that waits for room leaves the lane …
   Mode sending = Mode::kUndecided, receiving = Mode::kUndecided;
   std::uint8_t magic_left = 0;  // bytes of the peer's magic still in front
   // What has happened
@@ -135,6 +136,7 @@ struct Framed {
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   bool wrote_much = false;        // the last write was no less than what is gathered
   std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
+  std::uint32_t stuck_at = 0;     // … unless Lane::una() is another by then (its low half)
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
   std::uint32_t link = 0;         // … this link; 0: it is on none
@@ -242,11 +244,13 @@ class FramedTcp {
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void pin(tcp::Tcb& tcb, Framed& framed);
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
+  void wait_on_lane(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   static void look_at_cork(const Context& ctx, Framed& framed);
+  static void look_at_writer(const Context& ctx, Framed& framed);
   /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.
   bool prepare(tcp::Tcb& tcb, Framed& framed, std::uint32_t own);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);

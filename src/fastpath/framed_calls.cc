@@ -48,7 +48,7 @@ bool FramedTcp::want_room(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   release(ctx, tcb, framed);
   ask_for_room(tcb, framed);
-  if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) links_.on_change(ctx, tcb, framed);
+  if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) wait_on_lane(ctx, tcb, framed);
   return !framed.wants_room;
 }
 
@@ -63,8 +63,14 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   framed.lane.uncork();  // nothing that a writer waits for is held
   if (framed.lane.tx_path() == TxPath::kTcp) return room;
   framed.lane.wait_for_buffer();
-  links_.on_change(ctx, tcb, framed);
+  wait_on_lane(ctx, tcb, framed);
   return room;
+}
+
+void FramedTcp::wait_on_lane(Context& ctx, Tcb& tcb, Framed& framed) {
+  links_.on_change(ctx, tcb, framed);
+  // A bulk writer comes here often: the timer that runs for an earlier wait will see to this one.
+  if (tcb.overlay->deadline == kNever) arm(ctx, tcb, framed);
 }
 
 void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, bool urgent) {

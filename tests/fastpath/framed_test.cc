@@ -407,6 +407,49 @@ TEST(Framed, WriterThatFoundNoRoom_IsWoken) {
   }
 }
 
+// What both ends hold over TCP they hold over a lane whose rings are smaller, too: programs that write all before they
+// read rely on it.
+TEST(Framed, BothWriteBeforeTheyRead_HoldAsMuchAsOverTcp) {
+  std::array<std::size_t, 2> held{};
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.write(0, "0");
+    EXPECT_EQ(w.receive(1, 1), "0");
+    w.write(1, "1");
+    EXPECT_EQ(w.receive(0, 1), "1");
+    const std::string text = text_of(1'000'000);
+    std::array<std::size_t, 2> sent{};
+    for (int i = 0; i < 100; i++) {
+      for (const std::size_t side : {0, 1}) {
+        w.host(side).ctx().now = w.world().now();
+        sent[side] += w.calls(side).write(*w.tcb[side], std::as_bytes(std::span(text)).subspan(sent[side], 10'000));
+      }
+      w.run_for(2ms);
+    }
+    held[lanes] = std::min(sent[0], sent[1]);
+    for (const std::size_t side : {0, 1}) EXPECT_TRUE(w.receive(1 - side, sent[side]) == text.substr(0, sent[side]));
+  }
+  EXPECT_GE(held[true], held[false]);
+}
+
+// Whose peer reads, if slowly, keeps the lane.
+TEST(Framed, WriterWhosePeerReadsSlowly_StaysOnTheLane) {
+  FramedWorld w(over_lanes());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  const std::string text = text_of(1'000'000);
+  std::size_t sent = 0, got = 0;
+  for (int i = 0; i < 100; i++) {
+    w.host(0).ctx().now = w.world().now();
+    sent += w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)).subspan(sent, 10'000));
+    w.run_for(20ms);
+    got += w.read(1, 1500).size();
+  }
+  EXPECT_GT(sent, got);
+  EXPECT_EQ(FramedTcp::of(*w.tcb[0]).lane.tx_path(), TxPath::kLane) << w.describe();
+}
+
 TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
   FramedWorld w(over_tcp());
   ASSERT_TRUE(w.open());

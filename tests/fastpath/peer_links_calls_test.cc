@@ -66,6 +66,24 @@ TEST(PeerLinks, WriterThatStopsInTime_IsCalledForWhatItAskedFor) {
   EXPECT_TRUE(world.run_until([&] { return (arrived += world.read(c, 1).size()) == sent; }));
 }
 
+// At the write all of it is still to be sent; what is left of it once whole segments have left is what is held.
+TEST(PeerLinks, CorkedTailOfALongWrite_IsHeldFor200MillisecondsAtMost) {
+  PeerWorld world;
+  Connection& c = world.open();
+  ASSERT_TRUE(world.reach_lane(c));
+  world.run_for(50ms);  // nothing is to be told the peer, whose timer would look at the cork, too
+  tcp::Options options = world.host(0).tcp().options(*c.tcb[0]);
+  options.cork = true;
+  world.links(0).framed().set_options(world.host(0).ctx(), *c.tcb[0], options);
+  const std::size_t segment = c.tcb[0]->mss;
+  const std::vector<std::byte> bytes(2 * segment + 10, std::byte{5});
+  ASSERT_EQ(world.write(c, 0, bytes), bytes.size());
+  world.run_for(150ms);
+  EXPECT_EQ(world.read(c, 1).size(), 2 * segment);
+  world.run_for(300ms);
+  EXPECT_EQ(world.read(c, 1).size(), 10U);
+}
+
 // It has told its peer that it waits. What that takes is in its memory before the message that calls it.
 TEST(PeerLinks, WriterThatPolls_GoesOnBeforeItIsCalled) {
   PeerWorld world;
