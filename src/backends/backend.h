@@ -25,7 +25,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 8;
+inline constexpr std::uint32_t kBackendAbi = 9;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -81,6 +81,9 @@ struct Host {
   void (*join_thread)(std::uint64_t id) = nullptr;
   /// The path of another file of this build; false: it is not installed.
   bool (*file_of_build)(const char* name, char* path, std::size_t size) = nullptr;
+  /// The settings' variables (BYPASS_*) that the program was started with, whatever it has made of its environment
+  /// since; ends with null.
+  const char* const* (*environment)() = nullptr;
 };
 
 /// Every text that a user may see is complete: what was asked for, what is wrong, what would be accepted.

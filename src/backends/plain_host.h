@@ -79,6 +79,7 @@ class PlainHost {
     h.run_thread = run_thread;
     h.join_thread = [](std::uint64_t id) { pthread_join(static_cast<pthread_t>(id), nullptr); };
     h.file_of_build = [](const char*, char*, std::size_t) { return false; };
+    h.environment = []() -> const char* const* { return environ; };
     return h;
   }
 

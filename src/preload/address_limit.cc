@@ -18,9 +18,6 @@
 namespace bypass::preload {
 namespace {
 
-/// Beside the arena: the library's code, its threads with their heaps, rings.
-constexpr rlim_t kBeside = rlim_t{128} << 20;
-
 /// What the program has set, and the kernel was told instead. Of threads that set limits at once one is the last.
 struct Limit {
   std::atomic<rlim_t> soft, hard;
@@ -45,7 +42,7 @@ long ask_kernel(const rlimit* set, rlimit* old) {
 }
 
 rlim_t with_ours(rlim_t limit, rlim_t most) {
-  const rlim_t ours = runtime::arena_range().size() + kBeside;
+  const rlim_t ours = runtime::address_bytes();
   if (limit == RLIM_INFINITY) return limit;
   return std::min(limit > RLIM_INFINITY - ours ? RLIM_INFINITY : limit + ours, most);
 }

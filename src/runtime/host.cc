@@ -47,6 +47,8 @@ rlim_t soft_limit() {
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 3;
 }
 
+constinit const char* const* g_environment = nullptr;
+
 int base_of(rlim_t soft) {
   constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
   return static_cast<int>(std::min(soft - soft / 8, kHighest));
@@ -110,6 +112,10 @@ void join_thread(std::uint64_t id) {
   pthread_join(id, nullptr);
 }
 
+void use_environment(const char* const* entries) {
+  g_environment = entries;
+}
+
 const Host& backend_host() {
   static const Host host = [] {
     Host h;
@@ -120,6 +126,7 @@ const Host& backend_host() {
     h.run_thread = run_thread;
     h.join_thread = join_thread;
     h.file_of_build = file_of_build;
+    h.environment = [] { return g_environment != nullptr ? g_environment : environ; };
     return h;
   }();
   return host;

@@ -11,6 +11,9 @@ namespace bypass::runtime {
 /// The table handed to every plugin. Valid for the life of the process.
 const Host& backend_host();
 
+/// Host::environment() of it, in place of `environ`: stays where it is for the life of the process.
+void use_environment(const char* const* entries);
+
 /// Descriptors are born at or above this number: high enough that a program's own never get there, low
 /// enough that the kernel's descriptor table stays small; below the soft RLIMIT_NOFILE, read anew each time.
 int descriptor_base();

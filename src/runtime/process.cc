@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "fastpath/peer_links.h"
@@ -386,6 +387,18 @@ Process* process() {
   return g_process;
 }
 
+namespace {
+
+/// Nobody has read the configuration yet.
+bool may_name_ports() {
+  for (const char* const* entry = backend_host().environment(); *entry != nullptr; entry++)
+    for (const std::string_view name : {"BYPASS_PORT", "BYPASS_CONFIG"})
+      if (std::string_view(*entry).starts_with(name)) return true;
+  return false;
+}
+
+}  // namespace
+
 void at_load(char** envp) {
   keep_environment(envp);
   arena::reserve();
@@ -393,6 +406,15 @@ void at_load(char** envp) {
 
 std::span<const std::byte> arena_range() {
   return arena::range();
+}
+
+std::size_t address_bytes() {
+  constexpr std::size_t kBeside = std::size_t{128} << 20;  // the library's code, its threads with their heaps, rings
+  constexpr std::size_t kPorts = std::size_t{1} << 30;     // DPDK's heap, tables and threads are some 400 MiB of it
+  const std::size_t arena = arena::range().size();
+  if (arena == 0) return 0;
+  const bool ports = g_process != nullptr ? !g_process->config.ports.empty() : may_name_ports();
+  return arena + kBeside + (ports ? kPorts : 0);
 }
 
 bool accelerates() {

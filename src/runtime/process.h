@@ -27,6 +27,10 @@ bool accelerates();
 /// The arena's addresses, of which most is never touched; empty: none are reserved.
 std::span<const std::byte> arena_range();
 
+/// What the library takes of the address space, in bytes: that range, and what its threads and ports map beside it. 0:
+/// nothing is reserved.
+std::size_t address_bytes();
+
 /// At the first AF_INET/AF_INET6 socket: configuration, log, arena, stack. Ports open later. False: the
 /// process stays with the kernel's sockets, for a reason that has been logged.
 bool start();

@@ -138,6 +138,7 @@ const char* profile_name(Profile profile) {
 void keep_environment(const char* const* environment) {
   g_environment.take(environment);
   g_environment.take_program(program_invocation_short_name);
+  use_environment(g_environment.entries());
 }
 
 const Config& configuration() {

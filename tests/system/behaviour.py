@@ -296,6 +296,24 @@ def path_that_another_process_serves_is_in_use():
         check(said.split() == [b"EADDRINUSE"] * 2, said)
 
 
+def serves_after(change, **options):
+    """A program that changes what it runs in has its sockets on the port, and the room that it would have without us."""
+    with Side("bypass", **options) as side:
+        port = free_port()
+        server = side.start_python("server", "after_changes.py", change, side.address, port, until="ready")
+        said = side.run("client", "/usr/bin/python3", "-c", "import socket, sys\n"
+                        "print(socket.create_connection((sys.argv[1], int(sys.argv[2]))).makefile().read())", side.address, port)
+        check(said.split() == [b"16777216"] and side.end(server) == 0, (said, side.output(server)))
+
+
+@case
+def environment_cleared_before_the_first_socket(): serves_after("environment", soft=True, rdma=True)
+
+
+@case
+def address_space_limited_with_an_open_port(): serves_after("address_space")
+
+
 def whys(side, child):
     return [(why["reason"], why["address"], why["fd"] >= 0) for why in side.bypass("why", child)["whys"]]
 

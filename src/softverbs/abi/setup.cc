@@ -39,7 +39,7 @@ void open_log(Config& config) {
 
 const Config* load() {
   const socket::CancellationOff uncancelled;
-  auto* const config = new Config(runtime::load_config(environ, runtime::toml_reader()));
+  auto* const config = new Config(runtime::load_config(host().environment(), runtime::toml_reader()));
   open_log(*config);
   return config;
 }

@@ -31,6 +31,10 @@ std::span<const std::byte> arena_range() {
   return {};
 }
 
+std::size_t address_bytes() {
+  return 0;
+}
+
 bool accelerates() {
   const char* mode = getenv("PRELOAD_STUB");
   return mode != nullptr && strcmp(mode, "on") == 0;
