@@ -55,8 +55,9 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   const long r = take_some(guard, bytes);  // what there is, should the wait end without more
   if (r < 0) return r;
   done_ = static_cast<std::size_t>(r);
-  const bool more_may_come =
-      tcp_engine().state(*socket_.tcb) == tcp::State::kEstablished && !stream::peer_has_ended(*socket_.tcb);
+  // After an end of our own, too.
+  const bool more_may_come = !socket_.has(kShutReceive) && !stream::peer_has_ended(*socket_.tcb) &&
+                             tcp_engine().state(*socket_.tcb) != tcp::State::kClosed;
   return !stream::has_low_water(*socket_.tcb, bytes, target()) && more_may_come ? again() : r;
 }
 

@@ -251,6 +251,42 @@ TEST_P(StreamTest, Send_TimeoutAfterSomeWent_ReportsThose) {
   EXPECT_EQ(arrived, sent);
 }
 
+TEST_P(StreamTest, PeekAll_AfterOnesOwnShutdownOfReceiving_WaitsForNothing) {
+  const auto [client, server] = calls.connected();
+  const timeval limit{1, 0};
+  ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  ASSERT_EQ(calls.send(client, "abc"), 3);
+  await(calls, server, POLLIN);
+  ASSERT_EQ(calls.shutdown(server, SHUT_RD), 0);
+  std::string got;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(calls.receive(server, got, 6, MSG_PEEK | MSG_WAITALL), 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(900));
+  EXPECT_EQ(calls.receive(server, got, 6, MSG_WAITALL), 3);
+}
+
+TEST_P(StreamTest, PeekAll_AfterOnesOwnShutdownOfSending_WaitsForThePeer) {
+  for (const bool low_water : {false, true}) {
+    const auto [client, server] = calls.connected();
+    ASSERT_EQ(calls.send(client, "abc"), 3);
+    await(calls, server, POLLIN);
+    ASSERT_EQ(calls.shutdown(server, SHUT_WR), 0);
+    if (low_water) {
+      ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
+    }
+    std::thread writer([&calls = calls, fd = client] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the reader waits
+      EXPECT_EQ(calls.send(fd, "def"), 3);
+    });
+    std::string got;
+    EXPECT_EQ(calls.receive(server, got, 6, low_water ? MSG_PEEK : MSG_PEEK | MSG_WAITALL), 6);
+    writer.join();
+    ASSERT_EQ(calls.send(client, "g"), 1);
+    ASSERT_EQ(calls.shutdown(client, SHUT_WR), 0);
+    EXPECT_EQ(calls.receive(server, got, 20, MSG_PEEK | MSG_WAITALL), 7) << "up to the peer's end";
+  }
+}
+
 TEST_P(StreamTest, Shutdown_BothWays_PeersDataIsReset) {
   const auto [client, server] = calls.connected();
   ASSERT_EQ(calls.shutdown(server, SHUT_RDWR), 0);
