@@ -138,6 +138,7 @@ constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
   options.*Member = static_cast<std::uint32_t>(v);
   set_tcp_options(g, s, options);
+  if (Member == &tcp::Options::send_buffer) signal(s, kOut);  // sk_write_space: there may be room now
   return 0;
 };
 
@@ -220,6 +221,7 @@ constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
   options.not_sent_low_water = v == 0 ? ~0U : static_cast<std::uint32_t>(v);
   set_tcp_options(g, s, options);
+  signal(s, kOut);  // as write_buffer
   return 0;
 };
 // What nobody has set reads as Linux's default.

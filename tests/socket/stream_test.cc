@@ -427,6 +427,41 @@ TEST_P(StreamTest, NotSentLowWater_Zero_IsNoBound) {
   EXPECT_EQ(calls.poll_one(client, POLLOUT, 1000), POLLOUT);
 }
 
+// A larger bound of what is kept is room: who sleeps for it is called, and each setting is an edge (sk_write_space).
+TEST_P(StreamTest, SendingBounds_Raised_WakeWhoWaitsForRoom) {
+  struct Bound {
+    int level, name, low, high;
+  };
+  for (const Bound& bound :
+       {Bound{SOL_SOCKET, SO_SNDBUF, 10'000, 100'000}, Bound{IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1000, 10'000'000},
+        Bound{IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1000, 0}}) {
+    const auto [client, server] = calls.connected();
+    ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVBUF, 20'000), 0);
+    ASSERT_EQ(calls.set_option(client, bound.level, bound.name, bound.low), 0);
+    const std::string block(4000, 'x');
+    do
+      while (calls.send(client, block, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+      }
+    while (calls.poll_one(client, POLLOUT, 50) != 0);
+    const int set = calls.epoll_create();
+    calls.epoll_control(set, EPOLL_CTL_ADD, client, EPOLLOUT | EPOLLET);
+    EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
+    const timeval limit{2, 0};
+    calls.set_option(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    long sent = 0;
+    std::thread writer([&, c = client] { sent = calls.send(c, "y"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the writer waits
+    EXPECT_EQ(calls.set_option(client, bound.level, bound.name, bound.high), 0);
+    writer.join();
+    EXPECT_EQ(sent, 1) << bound.name;
+    EXPECT_EQ(calls.epoll_wait(set, 1000).size(), 1U) << bound.name;
+    EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
+    EXPECT_EQ(calls.set_option(client, bound.level, bound.name, bound.high), 0);
+    EXPECT_EQ(calls.epoll_wait(set, 1000).size(), 1U) << bound.name;
+    calls.close(set);
+  }
+}
+
 TEST_P(StreamTest, LowWater_AboveTheBuffer_IsBounded) {
   const auto [client, server] = calls.connected();
   int value = 0;
