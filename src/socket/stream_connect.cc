@@ -2,7 +2,9 @@
 
 #include "observe/reasons.h"
 #include "socket/kernel_message.h"
+#include "socket/objects.h"
 #include "socket/options.h"
+#include "socket/os.h"
 #include "socket/socket_wait.h"
 #include "socket/steering.h"
 #include "socket/stream_calls.h"
@@ -134,20 +136,38 @@ long begin_and_wait(Socket& socket, int fd, const Endpoint& remote) {
   return non_blocking(socket, 0) ? failure(Error::kInProgress) : await(socket, Error::kInProgress);
 }
 
+// An accepted connection's number names the placeholder: it gets a kernel socket of its own to go back to. Not where
+// it has more than one, as the others' open file, another process's among them, cannot be exchanged.
+void make_kernel_socket(Socket& socket, int fd) {
+  if (socket.references.total() != 1) return;
+  Details* const details = objects->details.allocate();
+  if (details == nullptr) return;
+  const int status = non_blocking(socket, 0) ? SOCK_NONBLOCK : 0;
+  const int made = kernel->socket(socket.domain, SOCK_STREAM | SOCK_CLOEXEC | status, 0);
+  const bool closes = (kernel->fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
+  const bool placed = made >= 0 && kernel->dup3(made, fd, closes ? O_CLOEXEC : 0) == fd;
+  if (made >= 0) os::close(made);
+  if (!placed) return objects->details.free(details);
+  details->tcp = tcp_options(socket);
+  socket.details = details;
+}
+
 // connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
 long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   {
     Guard guard(shard());
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
+    if (socket.details == nullptr) make_kernel_socket(socket, fd);
     if (socket.tcb != nullptr) {
       stream::abort(guard.context(), *socket.tcb);
       socket.tcb = nullptr;
     }
     socket.clear(kShutReceive | kShutSend);
     socket.progress = Progress::kNone;
-    if (socket.details == nullptr) return 0;  // was accepted: there is no kernel socket to go back to
-    socket.path = Path::kUndecided;
+    const bool undecided = socket.details != nullptr;
+    if (undecided) socket.path = Path::kUndecided;
     signal(socket, kEverything);
+    if (!undecided) return 0;
   }
   return kernel_result(kernel->connect(fd, address, length));
 }

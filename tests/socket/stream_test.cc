@@ -81,6 +81,66 @@ TEST_P(StreamTest, Connect_NonBlockingRefused_ShowsInPollAndSoErrorOnce) {
   EXPECT_EQ(calls.connect(fd, calls.address(port)), -ECONNABORTED);
 }
 
+long disconnect(Calls& calls, int fd) {
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_UNSPEC;
+  return calls.connect(fd, nobody);
+}
+
+// connect(AF_UNSPEC) on an end that connect() or accept() has made: as a new one it connects and listens.
+TEST_P(StreamTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
+  for (const bool accepted : {false, true}) {
+    const auto [client, server] = calls.connected();
+    const int end = accepted ? server : client, other = accepted ? client : server;
+    const int set = calls.epoll_create();
+    calls.epoll_control(set, EPOLL_CTL_ADD, end, EPOLLIN | EPOLLOUT | EPOLLET);
+    EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
+    ASSERT_EQ(calls.set_option(end, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+    const int flags = fcntl(end, F_GETFD);
+    ASSERT_EQ(disconnect(calls, end), 0);
+    const auto events = calls.epoll_wait(set, 0);
+    ASSERT_EQ(events.size(), 1U) << accepted;
+    EXPECT_EQ(events[0].events & (EPOLLIN | EPOLLOUT | EPOLLHUP), EPOLLOUT | EPOLLHUP);
+    sockaddr_in name{};
+    EXPECT_EQ(calls.peer_name(end, name), -ENOTCONN);
+    std::string got;
+    EXPECT_EQ(calls.receive(other, got), -ECONNRESET);
+    EXPECT_EQ(fcntl(end, F_GETFD), flags);
+
+    std::uint16_t port = 0;
+    const int listener = calls.server(port);
+    ASSERT_EQ(calls.connect(end, calls.address(port)), 0) << accepted;
+    const int peer = static_cast<int>(calls.accept(listener));
+    ASSERT_GE(peer, 0);
+    EXPECT_EQ(calls.send(end, "again"), 5);
+    EXPECT_EQ(calls.receive(peer, got), 5);
+    int value = 0;
+    EXPECT_EQ(calls.get_option(end, IPPROTO_TCP, TCP_KEEPIDLE, value), 0);
+    EXPECT_EQ(value, 77) << accepted;
+
+    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.listen(end, 1), 0);
+    const sockaddr_in own = calls.local_name(end);
+    const int third = calls.socket(AF_INET, SOCK_STREAM);
+    EXPECT_EQ(calls.connect(third, calls.address(ntohs(own.sin_port))), 0);
+    EXPECT_GE(calls.accept(end), 0);
+    calls.close(set);
+  }
+}
+
+// The others' open file is the placeholder for good.
+TEST_P(StreamTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) {
+  const auto [client, server] = calls.connected();
+  const int other = calls.dup(server);
+  ASSERT_EQ(disconnect(calls, server), 0);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
+  for (const int number : {server, other})
+    EXPECT_EQ(calls.poll_one(number, POLLIN | POLLOUT) & ~POLLERR, POLLOUT | POLLHUP);
+  const int third = calls.connected().first;  // the placeholder is no worse for it
+  EXPECT_EQ(calls.send(third, "x"), 1);
+}
+
 TEST_P(StreamTest, Names_OfBothEnds_AgreeAndAreKnownAtOnce) {
   std::uint16_t port = 0;
   const int listener = calls.server(port);
