@@ -31,9 +31,10 @@ struct File {
   /// A vfork child has given the number to what it will exec: leave_shared_memory() by whoever comes first.
   /// Of one that is no connection yet: other processes have it, and it never comes to shared memory.
   std::atomic<bool> leave_asked{false};
-  bool dual = false;         // its kernel half is watched, by each process that has a number of it
-  std::uint16_t users = 0;   // calls inside that have let go of the lock
-  std::uint16_t status = 0;  // O_NONBLOCK, O_ASYNC: the open file description's
+  bool dual = false;             // its kernel half is watched, by each process that has a number of it
+  std::uint8_t disconnects = 0;  // a stream's, by connect(AF_UNSPEC): for who slept meanwhile
+  std::uint16_t users = 0;       // calls inside that have let go of the lock
+  std::uint16_t status = 0;      // O_NONBLOCK, O_ASYNC: the open file description's
   Readiness readiness;
   SlotRefs references;                   // numbers that name it, by process
   EpollItem* items = nullptr;            // of the sets that watch it, through EpollItem::target_next

@@ -47,9 +47,9 @@ bool is_for_datagrams(int level, int name) {
   return level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
 }
 
-// Of a local connection: a read has taken it from the kernel, and bytes come first.
+// Of a local connection: a read has taken it from the kernel, and bytes come first. Of an undecided one: dissolve().
 bool has_kept_error(const Socket& socket) {
-  if (!is_local(socket)) return false;
+  if (socket.kind != FileKind::kStream || is_connection(socket)) return false;
   const Guard guard(shard());
   return socket.pending_error != 0;
 }

@@ -90,7 +90,7 @@ struct Socket : File {
   std::atomic<Path> path{Path::kUndecided};  // read without the lock by decided_for_kernel()
   Progress progress = Progress::kNone;
   std::uint8_t domain = AF_INET;
-  std::uint8_t pending_error = 0;  // the errno that a batch of receives ended with: the next call's
+  std::uint8_t pending_error = 0;  // the errno that a batch of receives ended with, or dissolve(): the next call's
   std::uint32_t flags = 0;
   union {
     tcp::Tcb* tcb = nullptr;
@@ -159,6 +159,10 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
 /// MSG_FASTOPEN: connects as connect() does. Nothing: the connection stands, the bytes are to be sent.
 std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags);
 long stream_shutdown(Socket& socket, int fd, int how);
+/// tcp_disconnect() of Linux: the connection is gone at once, and leaves an error. Lock held.
+void dissolve(Context& ctx, Socket& socket);
+/// That error, once, of a socket that is undecided again; 0: none.
+[[nodiscard]] long take_left_error(Socket& socket);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
 /// Who filled room in the connection's send ring has died: nothing of it is data. Lock held.
 void give_room_back(Context& ctx, Socket& socket);

@@ -88,8 +88,12 @@ class SocketCondition : public Condition {
   ~SocketCondition() = default;
   long again() {
     version_ = socket_.readiness.version.load(std::memory_order_relaxed);
+    disconnects_ = socket_.disconnects;
+    waited_ = true;
     return kAgain;
   }
+  /// connect(AF_UNSPEC) has ended, since again(), what was waited for (sk_disconnects of Linux).
+  [[nodiscard]] bool dissolved() const { return waited_ && disconnects_ != socket_.disconnects; }
   /// Another thread copies from or to the socket without the lock: wait for it, as for the kernel's socket lock.
   void wait_for_copy(Guard& guard, std::uint32_t flag) {
     while (socket_.has(flag)) [[unlikely]] yield_to_copy(guard);
@@ -104,6 +108,8 @@ class SocketCondition : public Condition {
   std::uint32_t version_ = 0;
   std::uint32_t mask_;
   bool exclusive_;
+  bool waited_ = false;
+  std::uint8_t disconnects_ = 0;
 };
 
 /// The same with a kernel half.

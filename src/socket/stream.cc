@@ -36,7 +36,8 @@ class Flushing final : public SocketCondition {
 // tcp_poll() of Linux, line by line.
 std::uint32_t stream_bits(const Socket& socket) {
   if (socket.path == Path::kLocal) return local_bits(socket);
-  if (socket.path != Path::kBypass || socket.tcb == nullptr) return kOut | kHangUp;
+  if (socket.path != Path::kBypass || socket.tcb == nullptr)
+    return kOut | kHangUp | (socket.pending_error != 0 ? kError : 0U);
   tcp::Engine& engine = tcp_engine();
   const State state = engine.state(*socket.tcb);
   const bool closed = state == State::kClosed;
@@ -53,6 +54,24 @@ std::uint32_t stream_bits(const Socket& socket) {
   return bits;
 }
 
+void dissolve(Context& ctx, Socket& socket) {
+  const State state = stream::state(*socket.tcb);
+  const bool only_unacknowledged =
+      (state == State::kClosing || state == State::kLastAck) && tcp_engine().info(*socket.tcb).unsent == 0;
+  const Error told = tcp_engine().error(*socket.tcb);
+  const Error left = stream::is_over(*socket.tcb) || only_unacknowledged ? told : Error::kReset;
+  if (left != Error::kNone) socket.pending_error = static_cast<std::uint8_t>(option_error(left));
+  stream::abort(ctx, *socket.tcb);
+  socket.tcb = nullptr;
+  socket.progress = Progress::kNone;
+}
+
+long take_left_error(Socket& socket) {
+  if (socket.path != Path::kUndecided) return 0;
+  Guard guard(shard());
+  return take_pending_error(socket);
+}
+
 long stream_shutdown(Socket& socket, int fd, int how) {
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
   if (socket.path == Path::kLocal) return local_shutdown(socket, fd, how);
@@ -61,9 +80,7 @@ long stream_shutdown(Socket& socket, int fd, int how) {
   Context& ctx = guard.context();
   const bool over = stream::is_over(*socket.tcb);
   if (tcp_engine().state(*socket.tcb) == State::kSynSent) {  // inet_shutdown: the attempt is given up
-    stream::abort(ctx, *socket.tcb);
-    socket.tcb = nullptr;
-    socket.progress = Progress::kNone;
+    dissolve(ctx, socket);
     socket.path = Path::kUndecided;
   } else {
     if (how != SHUT_RD) socket.set(kShutSend);

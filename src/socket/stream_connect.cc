@@ -31,7 +31,11 @@ class Connecting final : public SocketCondition {
   explicit Connecting(Socket& socket) : SocketCondition(socket, kOut) {}
 
   long attempt(Guard& guard) override {
-    if (socket_.tcb == nullptr) return failure(Error::kAborted);
+    if (dissolved()) return failure(Error::kBrokenPipe);
+    if (socket_.tcb == nullptr) {  // shutdown()
+      const long r = take_pending_error(socket_);
+      return r != 0 ? r : failure(Error::kAborted);
+    }
     switch (tcp_engine().state(*socket_.tcb)) {
       case State::kSynSent:
       case State::kSynReceived:
@@ -87,6 +91,7 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
   {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    if (!again) socket.pending_error = 0;
     hold(socket);
   }
   const Pin pin(socket);
@@ -123,6 +128,7 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   socket.tcb = *made;
   socket.path = Path::kBypass;
   socket.progress = Progress::kConnecting;
+  socket.pending_error = 0;  // tcp_connect_init
   tell_ignored_options(socket, fd);
   // From "unconnected" (HUP) to "connecting" (nothing): whoever watches looks again.
   signal_idle(socket);
@@ -158,12 +164,9 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
     Guard guard(shard());
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
     if (socket.details == nullptr) make_kernel_socket(socket, fd);
-    if (socket.tcb != nullptr) {
-      stream::abort(guard.context(), *socket.tcb);
-      socket.tcb = nullptr;
-    }
+    if (socket.tcb != nullptr) dissolve(guard.context(), socket);
+    socket.disconnects++;
     socket.clear(kShutReceive | kShutSend);
-    socket.progress = Progress::kNone;
     const bool undecided = socket.details != nullptr;
     if (undecided) socket.path = Path::kUndecided;
     signal(socket, kEverything);

@@ -20,7 +20,11 @@ constexpr std::size_t kSpans = 64;
 // Linux's order (tcp_recvmsg): bytes, then the peer's FIN, then the error, once, then our own shutdown.
 long Receiving::attempt(Guard& guard) {
   wait_for_copy(guard, kReading);
-  if (socket_.tcb == nullptr) return failure(Error::kNotConnected);
+  if (dissolved()) return failure(Error::kBrokenPipe);
+  if (socket_.tcb == nullptr) {
+    const long r = take_pending_error(socket_);
+    return r != 0 ? r : failure(Error::kNotConnected);
+  }
   // Again, as more may have come where the lock was let go of: nobody is told of that who does not wait yet.
   while (const std::size_t readable = stream::readable(*socket_.tcb)) {
     if (total_ == 0) return 0;
@@ -148,7 +152,10 @@ class ReceivingMessage final : public Receiving {
 }  // namespace
 
 long stream_receive(Socket& socket, int fd, Message& message, int flags) {
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_read(fd, message, flags);
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) {
+    const long left = take_left_error(socket);
+    return left != 0 ? left : kernel_read(fd, message, flags);
+  }
   if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
   message.name_length = 0;
   message.control_length = 0;

@@ -26,8 +26,8 @@ long Sending::attempt(Guard& guard) {
 
 // Linux's order (tcp_sendmsg): the pending error, once; then EPIPE; a handshake is waited for.
 long Sending::refusal() {
-  if (socket_.tcb == nullptr) return pipe();
-  if (const long r = take_pending_error(socket_); r != 0) return done_ != 0 ? static_cast<long>(done_) : r;
+  if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
+  if (socket_.tcb == nullptr || dissolved()) return pipe();
   const Error error = tcp_engine().error(*socket_.tcb);
   if (error != Error::kNone) return broken(error);
   if (socket_.has(kShutSend)) return pipe();
@@ -139,7 +139,10 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
     const std::optional<long> r = stream_fast_open(socket, fd, message, flags);
     if (r.has_value()) return *r;
   }
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_write(fd, message, flags);
+  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) {
+    const long left = take_left_error(socket);
+    return left != 0 ? left : kernel_write(fd, message, flags);
+  }
   if (socket.path == Path::kLocal) return local_send(socket, fd, message, flags, sigpipe);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);

@@ -128,6 +128,132 @@ TEST_P(StreamTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
   }
 }
 
+constexpr short kAllEvents = POLLIN | POLLOUT | POLLRDHUP;
+
+// tcp_disconnect() leaves an error, once.
+void expect_left(Calls& calls, int fd, int left) {
+  EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP | (left != 0 ? POLLERR : 0));
+  for (const int expected : {left, 0}) {
+    int error = -1;
+    EXPECT_EQ(calls.get_option(fd, SOL_SOCKET, SO_ERROR, error), 0);
+    EXPECT_EQ(error, expected);
+  }
+  EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP);
+}
+
+TEST_P(StreamTest, Disconnect_OfAConnection_LeavesAnError) {
+  std::string got;
+  for (int i = 0; i < 8; i++) {
+    const auto [client, server] = calls.connected();
+    const int end = i % 2 == 0 ? client : server;
+    ASSERT_EQ(disconnect(calls, end), 0);
+    if (i < 2) {
+      expect_left(calls, end, ECONNRESET);
+    } else if (i < 4) {
+      EXPECT_EQ(calls.receive(end, got), -ECONNRESET);
+      EXPECT_EQ(calls.receive(end, got), -ENOTCONN);
+    } else if (i < 6) {
+      EXPECT_EQ(calls.send(end, "x"), -ECONNRESET);
+      EXPECT_EQ(calls.send(end, "x"), -EPIPE);
+    } else {
+      std::uint16_t port = 0;
+      const int listener = calls.server(port);
+      EXPECT_EQ(calls.connect(end, calls.address(port)), 0);
+      EXPECT_EQ(calls.poll_one(end, kAllEvents), POLLOUT) << "a new one has none";
+      calls.close(listener);
+    }
+  }
+  const auto [client, server] = calls.connected();
+  ASSERT_EQ(calls.shutdown(client, SHUT_WR), 0);
+  ASSERT_EQ(calls.receive(server, got), 0);
+  ASSERT_EQ(calls.shutdown(server, SHUT_WR), 0);
+  await(calls, server, POLLHUP);
+  await(calls, client, POLLHUP);
+  for (const int end : {client, server}) {
+    for (int i = 0; i < 1000 && calls.shutdown(end, SHUT_WR) == 0; i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ(disconnect(calls, end), 0);
+    expect_left(calls, end, 0);
+  }
+}
+
+TEST_P(StreamTest, Disconnect_WakesWhoSleeps) {
+  constexpr auto kWhile = std::chrono::milliseconds(20);
+  for (const bool accepted : {false, true}) {
+    std::pair<int, int> ends = calls.connected();
+    int end = accepted ? ends.second : ends.first;
+    const timeval limit{2, 0};
+    ASSERT_EQ(calls.set_option(end, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    long r = 0;
+    std::thread reader([&] {
+      std::string got;
+      r = calls.receive(end, got);
+    });
+    std::this_thread::sleep_for(kWhile);
+    ASSERT_EQ(disconnect(calls, end), 0);
+    reader.join();
+    EXPECT_EQ(r, -EPIPE) << accepted;
+    expect_left(calls, end, ECONNRESET);
+
+    ends = calls.connected();
+    end = accepted ? ends.second : ends.first;
+    std::thread poller([&] { r = calls.poll_one(end, POLLIN, 2000); });
+    std::this_thread::sleep_for(kWhile);
+    ASSERT_EQ(disconnect(calls, end), 0);
+    poller.join();
+    EXPECT_EQ(r, POLLERR | POLLHUP) << accepted;
+    expect_left(calls, end, ECONNRESET);
+
+    ends = calls.connected();
+    end = accepted ? ends.second : ends.first;
+    ASSERT_EQ(calls.set_option(end, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+    const std::string block(65536, 'x');
+    do
+      while (calls.send(end, block, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+      }
+    while (calls.poll_one(end, POLLOUT, 50) != 0 || calls.send(end, block, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+    std::thread writer([&] { r = calls.send(end, block); });
+    std::this_thread::sleep_for(kWhile);
+    ASSERT_EQ(disconnect(calls, end), 0);
+    writer.join();
+    EXPECT_EQ(r, -ECONNRESET) << accepted;
+    expect_left(calls, end, 0);
+  }
+}
+
+// Of a listener whose queue is full: an attempt goes on until its time is over.
+TEST_P(StreamTest, Attempt_GivenUpByAnotherThread_EndsAsOnLinux) {
+  std::uint16_t port = 0;
+  calls.server(port, 0);
+  const auto begin = [&] {
+    const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
+    EXPECT_EQ(calls.connect(fd, calls.address(port)), -EINPROGRESS);
+    return fd;
+  };
+  await(calls, begin(), POLLOUT);
+  for (const int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
+    const int fd = begin();
+    EXPECT_EQ(calls.poll_one(fd, kAllEvents), 0);
+    EXPECT_EQ(calls.shutdown(fd, how), 0);
+    expect_left(calls, fd, ECONNRESET);
+    std::string got;
+    EXPECT_EQ(calls.receive(fd, got), -ENOTCONN);
+  }
+  const int undone = begin();
+  EXPECT_EQ(disconnect(calls, undone), 0);
+  expect_left(calls, undone, ECONNRESET);
+  for (const bool shut : {true, false}) {
+    const int fd = calls.socket(AF_INET, SOCK_STREAM);
+    long r = 0;
+    std::thread connector([&] { r = calls.connect(fd, calls.address(port)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(shut ? calls.shutdown(fd, SHUT_RDWR) : disconnect(calls, fd), 0);
+    connector.join();
+    EXPECT_EQ(r, shut ? -ECONNRESET : -EPIPE);
+    expect_left(calls, fd, shut ? 0 : ECONNRESET);
+  }
+}
+
 // The others' open file is the placeholder for good.
 TEST_P(StreamTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) {
   const auto [client, server] = calls.connected();
@@ -136,7 +262,7 @@ TEST_P(StreamTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) {
   std::string got;
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
   for (const int number : {server, other})
-    EXPECT_EQ(calls.poll_one(number, POLLIN | POLLOUT) & ~POLLERR, POLLOUT | POLLHUP);
+    EXPECT_EQ(calls.poll_one(number, POLLIN | POLLOUT), POLLOUT | POLLHUP | POLLERR);
   const int third = calls.connected().first;  // the placeholder is no worse for it
   EXPECT_EQ(calls.send(third, "x"), 1);
 }
