@@ -261,8 +261,11 @@ long listener_accept(Socket& socket, int, sockaddr* address, socklen_t* length, 
 
 // shutdown(SHUT_RD) ends the listening (inet_shutdown): sleepers in accept() get EINVAL.
 long listener_shutdown(Socket& socket, int fd, int how) {
-  if (how == SHUT_WR) return 0;
   Guard guard(shard());
+  if (how == SHUT_WR) {  // nothing to shut, and an edge all the same (inet_shutdown)
+    signal(socket, kEverything);
+    return 0;
+  }
   if (socket.path == Path::kDual) kernel->shutdown(fd, how);
   unwatch_kernel_half(socket);
   if (socket.listener != nullptr) tcp_engine().close_listener(guard.context(), *socket.listener);

@@ -42,6 +42,21 @@ TEST_P(ListenerTest, Poll_ConnectionWaits_IsReadable) {
   EXPECT_EQ(calls.poll_one(listener, POLLIN | POLLOUT), 0);
 }
 
+TEST_P(ListenerTest, Shutdown_OfSending_ShutsNothingAndIsAnEdge) {
+  std::uint16_t port = 0;
+  const int listener = calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  ASSERT_EQ(calls.poll_one(listener, POLLIN, 5000), POLLIN);
+  const int set = calls.epoll_create();
+  calls.epoll_control(set, EPOLL_CTL_ADD, listener, EPOLLIN | EPOLLET);
+  EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
+  EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
+  EXPECT_EQ(calls.shutdown(listener, SHUT_WR), 0);
+  EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
+  EXPECT_GE(calls.accept(listener), 0);
+}
+
 TEST_P(ListenerTest, Accepted_FlagsAndOptions_AreInheritedAsOnLinux) {
   std::uint16_t port = 0;
   const int listener = calls.server(port);
