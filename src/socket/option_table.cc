@@ -183,6 +183,10 @@ constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
   return 0;
 };
 
+constexpr auto write_max_segment = [](Guard& g, Socket& s, int v) -> long {  // 0: from the path again
+  return v == 0 ? write_tcp<&tcp::Options::max_segment, 0, 0>(g, s, v)
+                : write_tcp<&tcp::Options::max_segment, 88, 32767>(g, s, v);
+};
 long get_max_segment(Socket& socket, Bytes out) {
   if (socket.kind == FileKind::kStream && socket.tcb != nullptr)
     return put_int(out, tcp_engine().info(*socket.tcb).mss);
@@ -291,7 +295,7 @@ constexpr OptionRow kTable[] = {
     {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_tcp_bool<&O::no_delay>>},
     {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_tcp_bool<&O::cork>>},
     {IPPROTO_TCP, TCP_QUICKACK, get_int<read_quick_ack>, set_int<write_tcp_bool<&O::quick_ack>>},
-    {IPPROTO_TCP, TCP_MAXSEG, get_max_segment, set_int<write_tcp<&O::max_segment, 88, 32767>>},
+    {IPPROTO_TCP, TCP_MAXSEG, get_max_segment, set_int<write_max_segment>},
     {IPPROTO_TCP, TCP_KEEPIDLE, get_int<read_tcp<&O::keep_idle_s>>, set_int<write_tcp<&O::keep_idle_s, 1, 32767>>},
     {IPPROTO_TCP, TCP_KEEPINTVL, get_int<read_tcp<&O::keep_interval_s>>,
      set_int<write_tcp<&O::keep_interval_s, 1, 32767>>},

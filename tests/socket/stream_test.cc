@@ -607,6 +607,13 @@ TEST_P(StreamTest, Options_NobodySet_ReadAsOnLinux) {
   }
 }
 
+TEST_P(StreamTest, MaxSegment_Zero_IsThePathsAgain) {
+  const auto [client, server] = calls.connected();
+  for (const int value : {0, 1000, 0}) EXPECT_EQ(calls.set_option(client, IPPROTO_TCP, TCP_MAXSEG, value), 0);
+  for (const int value : {-1, 1, 87, 32768})
+    EXPECT_EQ(calls.set_option(client, IPPROTO_TCP, TCP_MAXSEG, value), -EINVAL);
+}
+
 TEST_P(StreamTest, NotSentLowWater_Zero_IsNoBound) {
   const auto [client, server] = calls.connected();
   ASSERT_EQ(calls.set_option(client, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0), 0);
