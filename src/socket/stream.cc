@@ -83,6 +83,9 @@ long stream_shutdown(Socket& socket, int fd, int how) {
     dissolve(ctx, socket);
     socket.path = Path::kUndecided;
   } else {
+    // inet_shutdown: the attempt has come to its end, connect() has nothing more to say of it.
+    if (socket.progress == Progress::kConnecting && !over && !handshaking(tcp_engine().state(*socket.tcb)))
+      socket.progress = Progress::kConnected;
     if (how != SHUT_RD) socket.set(kShutSend);
     if (how != SHUT_WR) socket.set(kShutReceive);
     if (how != SHUT_RD && !over) stream::shutdown_send(ctx, *socket.tcb);

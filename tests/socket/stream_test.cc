@@ -64,6 +64,16 @@ TEST_P(StreamTest, Connect_NonBlocking_TellsProgressThenConnectedThenIsConnected
   EXPECT_GE(calls.accept(server), 0);
 }
 
+TEST_P(StreamTest, Connect_AfterShutdownOfOneThatHasConnected_IsConnected) {
+  std::uint16_t port = 0;
+  calls.server(port);
+  const int fd = calls.socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK);
+  ASSERT_EQ(calls.connect(fd, calls.address(port)), -EINPROGRESS);
+  await(calls, fd, POLLOUT);
+  ASSERT_EQ(calls.shutdown(fd, SHUT_WR), 0);
+  EXPECT_EQ(calls.connect(fd, calls.address(port)), -EISCONN);
+}
+
 TEST_P(StreamTest, Connect_NonBlockingRefused_ShowsInPollAndSoErrorOnce) {
   std::uint16_t port = 0;
   calls.close(calls.server(port));
