@@ -75,6 +75,19 @@ TEST(LargeFrame, Pieces_AreWhatACardWouldSend) {
   EXPECT_TRUE(std::equal(payload.begin(), payload.end(), frame.bytes.begin() + kHeaders, frame.bytes.end()));
 }
 
+TEST(LargeFrame, PiecesThatNobodyReads_ArePassedOver) {
+  Large frame(4000);
+  LargeFrame large(frame.segments[0], kMtu);
+  std::array<std::byte, 100> some;
+  large.next();
+  large.next();
+  large.copy(some.data(), some.size());
+  ASSERT_TRUE(large.next());
+  const std::vector<std::byte> piece = read(large);
+  const auto before = static_cast<std::ptrdiff_t>(kHeaders + 2 * (kMtu - 40));
+  EXPECT_TRUE(std::equal(piece.begin() + kHeaders, piece.end(), frame.bytes.begin() + before, frame.bytes.end()));
+}
+
 TEST(LargeFrame, SegmentSizeThatTheFrameTells_IsKept) {
   Large frame(3000);
   frame.segments[0].tso_mss = 1000;

@@ -12,6 +12,17 @@ using bypass::test::arp_frame;
 using bypass::test::udp_frame;
 using sim::Bytes;
 
+Bytes tcp_frame(const bypass::test::Ipv4Options& options, const Bytes& payload) {
+  Bytes segment(wire::kMinTcpHeader);
+  segment[12] = std::byte{0x50};
+  segment.insert(segment.end(), payload.begin(), payload.end());
+  const std::uint16_t sum = checksum_finish(
+      checksum(segment.data(), segment.size()) +
+      checksum_pseudo(ip(options.from), ip(options.to), options.protocol, static_cast<std::uint32_t>(segment.size())));
+  std::memcpy(&segment[16], &sum, sizeof sum);
+  return bypass::test::ipv4_frame(options, segment);
+}
+
 class Raw : public ::testing::Test {
  protected:
   Raw() : end(fabric.add_end()), probe(add_probe()) {}
@@ -201,6 +212,75 @@ TEST_F(Raw, NoReceiveRequestOrASmallOne_DropsTheFrame) {
   inject(udp_frame({}, 9, 7, {}));
   EXPECT_TRUE(takers().empty());
   EXPECT_EQ(end.counters().rx_no_receive, 2U);
+}
+
+TEST_F(Raw, MoreFramesThanReceiveRequests_WaitOnTheWire) {
+  Half half = raw();  // 8 of them
+  steer(half, to_mac(mac(1)));
+  for (unsigned i = 0; i < 200; i++) fabric.wire().inject(0, udp_frame({}, 9, static_cast<std::uint16_t>(i), {}));
+  std::vector<unsigned> ports;
+  for (unsigned turn = 0; turn < 40; turn++) {
+    fabric.run_for(1us);
+    for (const ibv_wc& wc : end.poll()) {
+      const auto& udp = *reinterpret_cast<const wire::Udp*>(end.at(100'000 + wc.wr_id * 2048 + 34));
+      ports.push_back(udp.destination);
+      half.receive(wc.wr_id, 100'000 + wc.wr_id * 2048, 2048);
+    }
+  }
+  ASSERT_EQ(ports.size(), 200U);
+  for (unsigned i = 0; i < 200; i++) EXPECT_EQ(ports[i], i);
+  EXPECT_EQ(end.counters().rx_no_receive, 0U);
+}
+
+TEST_F(Raw, FrameBeyondTheMtu_WaitsForAReceiveRequestAPiece) {
+  EndConfig config;
+  config.caps.rx_checksum = true;
+  End& other = fabric.add_end(config);
+  Half half(other, {.type = IBV_QPT_RAW_PACKET, .depth = 4});
+  Pair::init(half);
+  half.to_state(IBV_QPS_RTR);
+  ASSERT_EQ(other.device().create_flow(*half.qp, to_mac(mac(2))).error, 0);
+  Bytes payload(20'000), got;
+  for (std::size_t i = 0; i < payload.size(); i++) payload[i] = static_cast<std::byte>(i % 251);
+  fabric.wire().inject(2, tcp_frame({.to_mac = mac(2), .protocol = wire::kProtocolTcp}, payload));
+  std::size_t pieces = 0;
+  for (unsigned turn = 0; turn < 10; turn++) {
+    half.receive(turn, 0, 2048);
+    half.receive(turn, 2048, 2048);
+    fabric.run_for(1us);
+    for (const ibv_wc& wc : other.poll()) {
+      const std::byte* const piece = other.at(pieces++ % 2 * 2048);
+      got.insert(got.end(), piece + 54, piece + wc.byte_len);
+    }
+  }
+  EXPECT_EQ(pieces, 14U);
+  EXPECT_EQ(got, payload);
+  EXPECT_EQ(other.counters().rx_no_receive, 0U);
+  fabric.run_for(1s);
+  EXPECT_EQ(other.port().buffers_out(), 0U);
+}
+
+TEST_F(Raw, QueuePairThatNobodyLooksAfter_HoldsUpTheOthersForAMoment) {
+  Half stopped = raw(2), other = raw(64);
+  steer(stopped, to_port(7));
+  steer(other, to_port(8));
+  for (const std::uint16_t port : {7, 7, 8}) fabric.wire().inject(0, udp_frame({}, 9, port, {}));
+  fabric.run_for(1ms);
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*stopped.qp)});
+  EXPECT_TRUE(end.device().holds_wire());
+  fabric.wire().inject(0, udp_frame({}, 9, 8, {}));
+  fabric.run_for(100ms);
+  EXPECT_EQ(takers(), (std::vector{Device::qpn(*other.qp), Device::qpn(*other.qp)}));
+  EXPECT_EQ(end.counters().rx_no_receive, 1U);
+  for (const std::uint16_t port : {7, 8}) inject(udp_frame({}, 9, port, {}));
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*other.qp)}) << "it is not waited for again so soon";
+  EXPECT_FALSE(end.device().holds_wire());
+  fabric.run_for(1s);
+  inject(udp_frame({}, 9, 7, {}));
+  EXPECT_TRUE(end.device().holds_wire());
+  stopped.receive(1, 0, 2048);
+  fabric.run_for(1us);
+  EXPECT_EQ(takers(), std::vector{Device::qpn(*stopped.qp)});
 }
 
 // --- Sending

@@ -66,6 +66,8 @@ class Device {
   [[nodiscard]] bool has_interface() const;
   /// Bytes of the largest IP packet that fits on its wire; 0: it does not say.
   [[nodiscard]] std::uint32_t mtu() const { return verbs_->wire_mtu != nullptr ? verbs_->wire_mtu(context_) : 0; }
+  /// Frames that have come for it and were lost, since it was made; 0: it does not say.
+  [[nodiscard]] std::uint64_t lost() const { return verbs_->lost != nullptr ? verbs_->lost(context_) : 0; }
   [[nodiscard]] bool checksums() const { return can_.checksums; }
   /// Payload bytes of a large segment that the device cuts; 0: it cuts none.
   [[nodiscard]] std::uint32_t tso_bytes() const { return can_.tso_bytes; }

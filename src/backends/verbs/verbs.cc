@@ -23,6 +23,7 @@ bool resolve(const char* path, Verbs& verbs, std::string& problem) {
   const auto use_host = reinterpret_cast<void (*)(const Host*)>(dlsym(library, "bypass_softverbs_use_host"));
   if (use_host != nullptr) use_host(packet::host);
   verbs.wire_mtu = reinterpret_cast<decltype(verbs.wire_mtu)>(dlsym(library, "bypass_softverbs_mtu"));
+  verbs.lost = reinterpret_cast<decltype(verbs.lost)>(dlsym(library, "bypass_softverbs_lost"));
   verbs.problem = reinterpret_cast<decltype(verbs.problem)>(dlsym(library, "bypass_softverbs_problem"));
   const char* missing = nullptr;
   const auto find = [&](const char* name) {

@@ -53,6 +53,8 @@ struct Verbs {
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
   /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
   std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;
+  /// … and: frames for it that were lost on this side of the wire.
+  std::uint64_t (*lost)(ibv_context*) = nullptr;
   /// Why a software device could not be opened, ended by a zero; empty: it does not say. Null: another library's
   /// devices.
   void (*problem)(char* out, std::size_t room) = nullptr;

@@ -88,6 +88,7 @@ void VerbsPort::begin() {
   posted_sends_ = sent_ = 0;
   receiving_.resize(depth_);
   forget_posted();
+  lost_ = device_.lost();
   refill();
   wakeup_.add(device_.wait_descriptor());
 }
@@ -206,6 +207,12 @@ std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   return n;
 }
 
+// What the device loses it tells when it is asked: before a sleep.
+void VerbsPort::count_lost() {
+  const std::uint64_t before = std::exchange(lost_, device_.lost());
+  if (lost_ > before) rx_dropped_.add(lost_ - before);
+}
+
 std::size_t VerbsPort::take(std::span<Packet*> out) {
   if (posted_sends_ != sent_) reap();
   std::array<Completion, kBurst> completions;
@@ -310,6 +317,7 @@ std::size_t VerbsPort::transmit(std::span<Packet* const> frames) {
 bool VerbsPort::arm(std::uint16_t queue) {
   if (serves_) {
     device_.arm();
+    count_lost();
     if (!is_up()) set_forbidden(device_.is_forbidden());
   }
   return FramePort::arm(queue) && !trouble_.load(std::memory_order_acquire);

@@ -42,6 +42,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   bool choose_frames(const PortSpec& spec, std::string& problem);
   void begin();
   void refill();
+  void count_lost();
   void reap();
   std::size_t take(std::span<Packet*> out);
   bool kernel_is_due();
@@ -81,6 +82,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   Keepsake keepsake_;                 // of a family
   packet::FlowGuard guard_;           // … over this port's flows
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
+  std::uint64_t lost_ = 0;  // by the device, as counted up to now
   Device device_;
   DeviceWatch watch_{device_, *this};
 };

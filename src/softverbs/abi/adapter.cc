@@ -429,6 +429,10 @@ void Adapter::progress(void* self) {
       port_fd = adapter.port_->wait_descriptor(0);
       // Without a descriptor the port is looked at a tick later.
       if (port_fd < 0) until = std::min(until, adapter.clock_.now() + adapter.tick_);
+      if (adapter.engine_->holds_wire()) {  // what lies there would wake it at once
+        port_fd = -1;
+        adapter.passed_by_.store(true, std::memory_order_relaxed);
+      }
       adapter.sleeps_until_ = until;
       adapter.woken_ = false;
     }
@@ -449,7 +453,7 @@ Instant Adapter::look() {
     return now + (engine_->owes_notification() ? std::min(kLongestAbsence, tick_) : kHostedAbsence);
   }
   absence_ = kFirstAbsence;
-  if (poll(now) != 0 || !arm()) {
+  if (poll(now) != 0 || (!engine_->holds_wire() && !arm())) {
     full_pause_ = {};
     return now;
   }

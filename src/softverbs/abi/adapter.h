@@ -115,7 +115,7 @@ class Adapter {
   bool stopping_ = false;
   bool armed_ = false;
   bool woken_ = false;
-  std::atomic<bool> passed_by_{false};  // it found the lock taken, and sleeps without an eye on the port
+  std::atomic<bool> passed_by_{false};  // it found the lock taken or the wire held: it has no eye on the port
   bool asked_ = false;                  // to tell of a completion, by a program that may sleep since
   unsigned polls_since_asked_ = 0;
   unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
@@ -159,6 +159,10 @@ class Adapter::Turn {
   /// As the InfiniBand specification numbers them: what the wire does, whatever the port's state says. Disabled: the
   /// wire is there, and does not let this process in.
   [[nodiscard]] int physical_state() const { return adapter_.physical_state(); }
+  /// Frames that the wire had to leave out, or that found no receive request.
+  [[nodiscard]] std::uint64_t lost() const {
+    return adapter_.engine_->counters().rx_no_receive + adapter_.port_->stats().rx_dropped;
+  }
   /// The number of the network interface that the kernel has on this wire, too; 0: there is none.
   [[nodiscard]] std::uint32_t interface() const { return static_cast<std::uint32_t>(adapter_.interface_); }
   /// Hands on what the engine has to say before the turn's end.

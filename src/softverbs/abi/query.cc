@@ -234,3 +234,9 @@ std::uint32_t bypass_softverbs_mtu(ibv_context* context) {
   Adapter::Turn turn(*Context::of(context).adapter);
   return turn ? turn->wire_mtu() : 0;
 }
+
+std::uint64_t bypass_softverbs_lost(ibv_context* context) {
+  using namespace bypass::softverbs;
+  Adapter::Turn turn(*Context::of(context).adapter);
+  return turn ? turn.lost() : 0;
+}

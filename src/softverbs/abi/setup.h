@@ -38,3 +38,5 @@ extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
 extern "C" void bypass_softverbs_problem(char* out, std::size_t room);
 /// … and of a device that it has opened: bytes of the largest IP packet on its wire. A card's interface says it.
 extern "C" std::uint32_t bypass_softverbs_mtu(ibv_context* context);
+/// … and how many frames for it were lost on this side of the wire: there was no room, or no receive request.
+extern "C" std::uint64_t bypass_softverbs_lost(ibv_context* context);

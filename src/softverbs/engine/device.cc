@@ -168,6 +168,7 @@ Engine::Engine(const DeviceConfig& device_config, Port& port, std::uint16_t queu
       most_held(most_to_hold(port)) {}
 
 Engine::~Engine() {
+  while (!raw_waiting.empty()) tx.free(raw_waiting.pop());
   for (const std::unique_ptr<Qp>& qp : qps) {
     if (qp == nullptr) continue;
     drop_held(*this, qp->resp.held);
@@ -208,6 +209,7 @@ void Device::run(Instant now, Acks acks) {
   Engine& e = *engine_;
   e.now = now;
   if (acks == Acks::kSend) take_left(e);
+  hand_on_waiting(e);
   watch_link(e);
   e.timers.expire(now, [&](Qp& qp) { fire(e, qp); });
   ask_neighbours(e);
@@ -219,10 +221,11 @@ void Device::run(Instant now, Acks acks) {
 std::size_t Device::poll(Instant now, Acks acks) {
   Engine& e = *engine_;
   std::array<Packet*, kBurst> frames;
-  std::size_t total = 0;
+  e.now = now;
+  std::size_t total = hand_on_waiting(e);
   take_left(e);
   for (std::size_t burst = 0; burst < kBursts; burst++) {
-    const std::size_t n = e.tx.receive(frames);
+    const std::size_t n = holds_wire() ? 0 : e.tx.receive(frames);
     const std::size_t bytes = bytes_of(std::span{frames}.first(n));
     e.leaves = acks == Acks::kLeave && n <= kFew;
     if (n != 0) on_frames(std::span{frames}.first(n), now);
@@ -237,7 +240,12 @@ std::size_t Device::poll(Instant now, Acks acks) {
 Instant Device::next_timeout() const {
   const Engine& e = *engine_;
   if (output_pending()) return e.now + kPortRetry;
-  return std::max(std::min(e.timers.next_deadline(), e.neighbours.next()), e.now);
+  const Instant waits = holds_wire() ? e.raw_deadline : kNever;
+  return std::max(std::min({e.timers.next_deadline(), e.neighbours.next(), waits}), e.now);
+}
+
+bool Device::holds_wire() const {
+  return !engine_->raw_waiting.empty();
 }
 
 bool Device::waits_for_room() const {

@@ -84,7 +84,7 @@ class Device {
   /// others should have their turn (output_pending()).
   void run(Instant now, Acks acks = Acks::kSend);
   /// Receives what has arrived, sends what is due, and so on while there is more (at most four times 32 frames).
-  /// Returns the frames received.
+  /// Returns the frames received, those that had waited among them.
   std::size_t poll(Instant now, Acks acks = Acks::kSend);
   /// When run() has work again by itself; kNever without. Not before the time of the last call.
   [[nodiscard]] Instant next_timeout() const;
@@ -92,6 +92,9 @@ class Device {
   [[nodiscard]] bool output_pending() const;
   /// … and it is the wire's turn: nothing can be until it has room, which nobody tells of.
   [[nodiscard]] bool waits_for_room() const;
+  /// Frames wait for receive requests of a raw-packet queue pair: poll() takes nothing from the wire before they have
+  /// some, or until next_timeout() at the latest.
+  [[nodiscard]] bool holds_wire() const;
   /// Asks for the MAC that packets to the address need (its own, or the gateway's) unless it is known. Call again until
   /// the answer is another one than kAsked: in poll()'s time. kUnreachable: nobody answered three questions.
   Resolution resolve(const ibv_gid& gid, Instant now);

@@ -31,6 +31,7 @@
 #include "softverbs/engine/roce.h"
 #include "softverbs/engine/steering.h"
 #include "softverbs/engine/transmit.h"
+#include "stack/packet_list.h"
 #include "stack/port.h"
 #include "stack/timer_wheel.h"
 
@@ -92,6 +93,9 @@ struct Engine {
   bool blocked = false;                           // the port took no more, or had no buffers
   std::uint32_t held_buffers = 0, most_held = 0;  // under packets that came before their turn, of all queue pairs
   bool kept = false;                              // the frame in hand is one of them now
+  PacketList raw_waiting;                         // frames without a receive request, in their order
+  std::uint32_t raw_done = 0;                     // pieces of the first one that have had theirs
+  Instant raw_deadline{};                         // for the first one
 
   [[nodiscard]] Qp* find_qp(std::uint32_t qpn) const {
     const std::uint32_t index = qpn - kFirstQpn;
@@ -245,8 +249,12 @@ void note_established(Engine& e, Qp& qp);
 void on_datagram(Engine& e, Qp& qp, const RocePacket& packet);
 Step send_datagram(Engine& e, Qp& qp);
 Step send_raw(Engine& e, Qp& qp);
-/// A frame that is not for the RoCE engine, or a copy of one that is (`sniff`); stays the caller's.
-void on_raw_frame(Engine& e, const Packet& frame, bool sniff);
+/// A frame that is not for the RoCE engine, or a copy of one that is (`sniff`). True: the frame is kept until there is
+/// a receive request for it; else, and a copy always, it stays the caller's.
+bool on_raw_frame(Engine& e, Packet& frame, bool sniff);
+/// To where receive requests have been posted since, or have not been for too long. Returns the frames that wait no
+/// more.
+std::size_t hand_on_waiting(Engine& e);
 
 // --- receive.cc
 

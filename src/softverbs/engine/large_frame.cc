@@ -37,6 +37,7 @@ LargeFrame::LargeFrame(const Packet& frame, std::uint32_t mtu) : rest_(frame, 0)
 
 bool LargeFrame::next() {
   if (left_ == 0) return false;
+  rest_.advance(unread_);
   auto& ip = *reinterpret_cast<wire::Ipv4*>(header_.data() + sizeof(wire::Ethernet));
   std::byte* const tcp = header_.data() + sizeof(wire::Ethernet) + ip_len_;
   std::byte& flags = tcp[kFlagsAt];
@@ -50,7 +51,7 @@ bool LargeFrame::next() {
     ip.id = static_cast<std::uint16_t>(ip.id + 1);
     flags &= ~kCwr;  // RFC 3168 §6.1.2: once
   }
-  payload_ = std::min(size_, left_);
+  payload_ = unread_ = std::min(size_, left_);
   left_ -= payload_;
   flags = (flags & ~(kFin | kPush)) | (left_ == 0 ? kept_ : std::byte{});
   ip.total_len = static_cast<std::uint16_t>(ip_len_ + tcp_len_ + payload_);
@@ -66,6 +67,7 @@ void LargeFrame::copy(std::byte* to, std::size_t len) {
   std::memcpy(to, header_.data() + read_, of_header);
   read_ += of_header;
   rest_.copy(to + of_header, len - of_header);
+  unread_ -= static_cast<std::uint32_t>(len - of_header);
 }
 
 }  // namespace bypass::rdma

@@ -20,7 +20,7 @@ class LargeFrame {
   /// over IPv4, and stays whole.
   bool next();
   [[nodiscard]] std::uint32_t length() const { return header_len_ + payload_; }
-  /// The piece's bytes from its beginning, one call after the other.
+  /// The piece's bytes from its beginning, one call after the other; those that nobody asks for are passed over.
   void copy(std::byte* to, std::size_t len);
 
  private:
@@ -32,6 +32,7 @@ class LargeFrame {
   std::uint32_t size_ = 0;     // of a piece's payload
   std::uint32_t payload_ = 0;  // of this piece
   std::uint32_t left_ = 0;     // behind it
+  std::uint32_t unread_ = 0;   // of this piece's payload
   std::size_t read_ = 0;       // of this piece's header
   std::byte kept_{};           // flags that the last piece alone carries
   bool first_ = true;

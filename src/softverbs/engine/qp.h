@@ -177,6 +177,8 @@ struct Qp : EventSource {
   Link<Qp> ready_link;
   Link<Qp> left_link;  // its acknowledgement is left to a later call
 
+  Instant raw_pause = Instant::min();  // until then no frame waits for a receive request
+
   [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
   [[nodiscard]] ReceiveQueue& receives() { return srq != nullptr ? srq->queue : rq; }
 };

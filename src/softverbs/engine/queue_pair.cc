@@ -280,6 +280,7 @@ void reset(Engine& e, Qp& qp) {
   qp.attr = ibv_qp_attr{};
   qp.attr.qp_state = IBV_QPS_RESET;
   qp.peer_is_ours = qp.established = qp.doomed = false;
+  qp.raw_pause = Instant::min();
 }
 
 void set_deadline(Engine& e, Qp& qp, Instant at) {

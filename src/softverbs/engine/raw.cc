@@ -1,4 +1,8 @@
 // Raw-packet queue pairs: whole Ethernet frames, in as the rules steer them, out as they are.
+//
+// A frame that finds no receive request waits, those behind it as well, and the wire keeps what comes then
+// (Device::poll): it has more room, and counts what it loses. A program that posts none for a while loses its frames,
+// as on a card: what else is on the wire, RoCE among it, is not to wait for ever.
 #include <algorithm>
 #include <cstring>
 
@@ -22,12 +26,28 @@ bool checksums_are_good(const Packet& frame) {
          sizeof(wire::Ethernet) + length <= frame.len && checksum_finish(checksum(&ip, length)) == 0;
 }
 
+// So long the first of the frames that wait does; then its queue pair's are dropped, and for a while without a wait:
+// one that nobody looks after holds the wire up for a tenth of the time at most.
+constexpr Duration kRawPatience = std::chrono::milliseconds{50}, kRawPause = 10 * kRawPatience;
+constexpr std::uint32_t kMostWaiting = 64;  // frames; a burst's may all have to
+
+bool is_live(const Qp& qp) {
+  return qp.state() == IBV_QPS_RTR || qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
+}
+
+// Whether a frame to this queue pair is to wait for a receive request.
+bool must_wait(const Engine& e, Qp& qp) {
+  if (!is_live(qp) || qp.resp.has_receive || !qp.receives().empty() || e.now < qp.raw_pause) return false;
+  if (e.now < e.raw_deadline) return true;
+  qp.raw_pause = e.now + kRawPause;
+  return false;
+}
+
 // `copy(to, n)` gives the frame's bytes one after the other.
 template <typename Copy>
 void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checksums, Copy&& copy) {
   Qp& qp = *flow.qp;
-  const bool live = qp.state() == IBV_QPS_RTR || qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
-  if (!live) {
+  if (!is_live(qp)) {
     e.counters.rx_wrong_state++;
     return;
   }
@@ -51,17 +71,29 @@ void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checks
   if (!written) to_error(e, qp);
 }
 
-void deliver(Engine& e, const Flow& flow, const Packet& frame) {
+// `done`: pieces of the frame that have been delivered before. False: what is left waits for receive requests.
+bool deliver(Engine& e, const Flow& flow, const Packet& frame, std::uint32_t& done, bool waits) {
   const bool good = checksums_are_good(frame);
   if (good && frame.frame_len > e.config.mtu + sizeof(wire::Ethernet)) {
     LargeFrame large(frame, e.config.mtu);
-    bool cut = false;
-    for (; large.next(); cut = true)
+    std::uint32_t piece = 0;
+    for (; large.next(); piece++) {
+      if (piece < done) continue;
+      if (waits && must_wait(e, *flow.qp)) return false;
       deliver(e, flow, large.length(), good, [&](std::byte* to, std::size_t n) { large.copy(to, n); });
-    if (cut) return;
+      done = piece + 1;
+    }
+    if (piece != 0) return true;
   }
+  if (waits && must_wait(e, *flow.qp)) return false;
   FrameReader reader(frame, 0);
   deliver(e, flow, frame.frame_len, good, [&](std::byte* to, std::size_t n) { reader.copy(to, n); });
+  return true;
+}
+
+void deliver(Engine& e, const Flow& flow, const Packet& frame) {
+  std::uint32_t done = 0;
+  deliver(e, flow, frame, done, false);
 }
 
 // A frame to many goes to each queue pair once, whatever its rules.
@@ -81,6 +113,47 @@ class Delivered {
 
 void sniff_frame(Engine& e, const Packet& frame) {
   for (Flow* flow : e.steering.sniffers()) deliver(e, *flow, frame);
+}
+
+// To one queue pair, of several with the same claim to the first. False: the frame waits.
+bool to_one(Engine& e, const Steering::Key& key, const Packet& frame, bool& taken) {
+  bool done = true;
+  e.steering.match(key, [&](Flow& flow) {
+    taken = true;
+    if (!flow.rule.drop) done = deliver(e, flow, frame, e.raw_done, true);
+    return false;
+  });
+  return done;
+}
+
+// To all, or to nobody yet.
+bool to_many(Engine& e, const Steering::Key& key, const Packet& frame, bool& taken) {
+  bool waits = false;
+  e.steering.match(key, [&](Flow& flow) {
+    waits = !flow.rule.drop && must_wait(e, *flow.qp);
+    return !flow.rule.drop && !waits;
+  });
+  if (waits) return false;
+  Delivered delivered;
+  e.steering.match(key, [&](Flow& flow) {
+    taken = true;
+    if (flow.rule.drop) return false;
+    if (delivered.add(flow.qp)) deliver(e, flow, frame);
+    return true;
+  });
+  return true;
+}
+
+// False: it waits.
+bool hand_on(Engine& e, const Packet& frame) {
+  const Steering::Key key = Steering::key_of(frame);
+  bool taken = false;
+  const bool done = key.destination.is_multicast() ? to_many(e, key, frame, taken) : to_one(e, key, frame, taken);
+  if (!done) return false;
+  if (!taken) e.counters.rx_unsteered++;
+  e.raw_done = 0;
+  e.raw_deadline = e.now + kRawPatience;
+  return true;
 }
 
 // --- Checksums of frames to send
@@ -168,23 +241,27 @@ bool gather_frame(Engine& e, Qp& qp, std::uint32_t n, const SendWqe& w, FrameWri
 
 }  // namespace
 
-void on_raw_frame(Engine& e, const Packet& frame, bool sniff) {
+bool on_raw_frame(Engine& e, Packet& frame, bool sniff) {
   if (e.steering.has_sniffers()) sniff_frame(e, frame);
   if (sniff || e.steering.size() == 0) {
     if (!sniff) e.counters.rx_unsteered++;
-    return;
+    return false;
   }
-  const FlowRule::Key key = Steering::key_of(frame);
-  const bool to_many = key.destination.is_multicast();
-  Delivered delivered;
-  bool taken = false;
-  e.steering.match(key, [&](Flow& flow) {
-    taken = true;
-    if (flow.rule.drop) return false;
-    if (!to_many || delivered.add(flow.qp)) deliver(e, flow, frame);
-    return to_many;
-  });
-  if (!taken) e.counters.rx_unsteered++;
+  if (e.raw_waiting.empty()) {
+    e.raw_deadline = e.now + kRawPatience;
+    if (hand_on(e, frame)) return false;
+  } else if (e.raw_waiting.count() == kMostWaiting) {
+    e.counters.rx_no_receive++;
+    return false;
+  }
+  e.raw_waiting.push(&frame);
+  return true;
+}
+
+std::size_t hand_on_waiting(Engine& e) {
+  std::size_t n = 0;
+  for (; !e.raw_waiting.empty() && hand_on(e, *e.raw_waiting.front()); n++) e.tx.free(e.raw_waiting.pop());
+  return n;
 }
 
 Step send_raw(Engine& e, Qp& qp) {

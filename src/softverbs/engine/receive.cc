@@ -154,8 +154,7 @@ bool on_frame(Engine& e, Packet& frame) {
     return e.kept;
   }
   on_neighbour_frame(e, frame);
-  on_raw_frame(e, frame, false);
-  return false;
+  return on_raw_frame(e, frame, false);
 }
 
 bool read_packet(Packet& frame, RocePacket& packet) {

@@ -226,9 +226,12 @@ class FrameReader {
       copy_bytes(out, segment_->data + offset_, n);
       out += n;
       len -= n;
-      offset_ += n;
-      skip();
+      advance(n);
     }
+  }
+  void advance(std::size_t len) {
+    offset_ += len;
+    skip();
   }
 
  private:
