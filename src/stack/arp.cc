@@ -14,6 +14,7 @@ constexpr std::uint16_t kHardwareEthernet = 1;
 constexpr std::uint8_t kAnnouncements = 2;                       // RFC 5227 §1.1 ANNOUNCE_NUM
 constexpr Duration kAnnounceInterval = std::chrono::seconds(2);  // ANNOUNCE_INTERVAL
 constexpr Duration kDefendInterval = std::chrono::seconds(10);   // DEFEND_INTERVAL
+constexpr Duration kHearInterval = std::chrono::seconds(1);      // between two announcements that count
 constexpr std::int64_t kStaleLifetimes = 10;                     // a stale entry nobody uses goes after so many
 constexpr std::uint32_t kMinFrame = 60;                          // IEEE 802.3 without the check sequence
 
@@ -51,6 +52,7 @@ void Arp::on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadc
   } else if (interface.owns(sender_ip)) {
     on_conflict(ctx, port);
   } else if (!interface.owns(target_ip)) {
+    if (sender_ip == target_ip && interface.on_link(sender_ip) != nullptr) hear(ctx.now, sender_ip);
     doubt(ctx, port, arp.sender_mac, sender_ip);
   } else if (arp.operation == wire::kArpRequest) {
     on_request(ctx, port, arp.sender_mac, sender_ip, target_ip);
@@ -60,6 +62,23 @@ void Arp::on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadc
     if (name != 0 && table_[name].state != NeighbourState::kFailed) return resolved(ctx, name, arp.sender_mac);
     counters_.drop_arp_ignored++;
   }
+}
+
+void Arp::hear(Instant now, std::uint32_t address) {
+  const auto known = std::ranges::find(heard_, address, &Heard::address);
+  Heard& heard = known != heard_.end() ? *known : *std::ranges::min_element(heard_, {}, &Heard::at);
+  if (heard.due || (heard.at != Instant::min() && now - heard.at < kHearInterval)) return;
+  heard = {address, true, now};
+  heard_due_++;
+}
+
+std::optional<std::uint32_t> Arp::take_announced() {
+  if (heard_due_ == 0) [[likely]]
+    return std::nullopt;
+  Heard& heard = *std::ranges::find(heard_, true, &Heard::due);
+  heard.due = false;
+  heard_due_--;
+  return heard.address;
 }
 
 // RFC 5227 §2.4 (b): defend once, then not again within the interval, so that two defenders do not storm.
@@ -389,6 +408,8 @@ void Arp::clear() {
   table_.clear();
   failed_ = {};
   stranded_ = {};
+  heard_ = {};
+  heard_due_ = 0;
 }
 
 }  // namespace bypass

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "stack/context.h"
 #include "stack/counters.h"
@@ -40,6 +41,13 @@ class Arp {
   /// On each port that keeps what was sent, the neighbour heard of last is asked once more: its answer comes behind
   /// what was sent before, which has been taken by then.
   void ask_behind(Context& ctx);
+  /// An address on a link of ours that a host has announced (RFC 5227 §2.3, or by an unasked reply) and that nobody has
+  /// been told of yet: perhaps the host is a new one, and knows nothing of what the last one knew. Each address once a
+  /// second, kHeard addresses a second at the most: what is announced beyond that, a storm, passes unheard. (Hosts say
+  /// it twice, two seconds apart.) Nothing else is believed of it.
+  [[nodiscard]] std::optional<std::uint32_t> take_announced();
+  static constexpr std::size_t kHeard = 64;
+
   /// Neighbours with a known MAC that have not answered yet.
   [[nodiscard]] std::size_t asked() const;
   /// Moves the frames that wait to the arena. Returns how many of them are still a port's.
@@ -69,6 +77,13 @@ class Arp {
     Instant defended = Instant::min();
   };
 
+  struct Heard {
+    std::uint32_t address = 0;
+    bool due = false;  // to be taken
+    Instant at = Instant::min();
+  };
+
+  void hear(Instant now, std::uint32_t address);
   void on_conflict(Context& ctx, std::uint16_t port);
   void on_request(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip,
                   std::uint32_t target_ip);
@@ -100,6 +115,8 @@ class Arp {
   PacketList failed_, stranded_;
   std::array<Announcement, Context::kMaxPorts> announcements_{};
   Instant next_announcement_ = kNever;
+  std::array<Heard, kHeard> heard_{};
+  std::uint32_t heard_due_ = 0;
 };
 
 }  // namespace bypass

@@ -120,6 +120,7 @@ void Stack::Impl::on_burst(Context& ctx, std::uint16_t port, std::span<Packet* c
   }
   if (!segments.items().empty()) tcp.on_segments(ctx, segments.items());
   if (!datagrams.items().empty()) udp.on_datagrams(ctx, datagrams.items());
+  while (const auto address = network.impl().arp.take_announced()) tcp.on_announced(ctx, IpAddress::from_v4(*address));
 }
 
 void Stack::Impl::sort(Context& ctx, L4Input& input, Batch& segments, Batch& datagrams) {

@@ -31,7 +31,7 @@ class Cables(Bridge):
         self.address, self.client_address = (self.address_of(role) for role in ("server", "client"))
 
     def environment(self, role, **extra):
-        return super().environment(role, BYPASS_SOFT="af_packet:veth", BYPASS_RDMA="soft0", **extra)
+        return super().environment(role, **{"BYPASS_SOFT": "af_packet:veth", "BYPASS_RDMA": "soft0", **extra})
 
     def cables(self):
         """Each as the namespace and the interface that it is cut at: the device's own, or its carrier's other end."""
@@ -103,6 +103,22 @@ def link_down_under_load():
             ip("-n", namespace, "link", "set", interface, "up")
         drill(side, 12, cut, seed=5)
         transfers.end()
+
+
+@case
+def server_killed_and_begun_again():
+    """Its address is announced when it is opened again: who waited for the one before hears that it has forgotten, with a link
+    and without."""
+    for rdma in ("soft0", "off"):
+        with Cables() as side:
+            port, count, settings = free_port(), 20, {"BYPASS_RDMA": rdma}
+            server = side.start_python("server", "idle_readers.py", "server", side.address, port, until="ready", **settings)
+            client = side.start_python("client", "idle_readers.py", "client", side.address, port, count, until="waiting", **settings)
+            lanes = side.stat(client)["counters"].get("rdma_lanes", 0)
+            check(lanes >= count if rdma == "soft0" else lanes == 0, lanes)
+            side.kill(server, signal.SIGKILL)
+            side.start_python("server", "idle_readers.py", "server", side.address, port, until="ready", **settings)
+            check(side.end(client, 10) == 0 and f"ConnectionResetError {count}" in side.output(client), side.output(client))
 
 
 @case

@@ -77,6 +77,12 @@ void Engine::on_link_up(Context& ctx) {
   resend_after_outage(env);
 }
 
+void Engine::on_announced(Context& ctx, const IpAddress& address) {
+  const Changing changing(*impl_, nullptr);
+  Env env{*impl_, ctx};
+  ask_after_announcement(env, address);
+}
+
 void Engine::on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu) {
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};

@@ -238,6 +238,14 @@ Script& Script::burst(std::initializer_list<Seg> segments) {
   return *this;
 }
 
+Script& Script::announce(const char* address) {
+  world_.wire().inject(
+      0,
+      arp_frame({.from_mac = mac(kPeerMac), .sender_mac = mac(kPeerMac), .sender_ip = address, .target_ip = address}));
+  pump();
+  return *this;
+}
+
 // One turn of the host; its ARP requests are answered, its segments kept.
 void Script::pump() {
   for (int i = 0; i < 4; i++) {

@@ -109,6 +109,8 @@ class Script {
   Script& at(Duration since_start);
   /// The link has been away and is back: Stack::on_link_up.
   Script& link_up();
+  /// A host has announced that address (gratuitous ARP).
+  Script& announce(const char* address = "10.9.0.2");
   Script& wait(Duration duration) { return at(now_since_start() + duration); }
   [[nodiscard]] Duration now_since_start() const { return world_.now() - Instant{}; }
 

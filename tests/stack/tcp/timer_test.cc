@@ -1,4 +1,5 @@
 // Time: RFC 6298, RFC 5482, keep-alive (RFC 9293 §3.8.4), timestamps and PAWS (RFC 7323).
+#include "stack/arp.h"
 #include "stack/tcp/script.h"
 
 namespace bypass::test {
@@ -99,6 +100,42 @@ TEST(LinkUp, MoreResetsThanAreKept_AreCounted) {
 TEST(LinkUp, NothingUnanswered_SendsNothing) {
   Script s;
   s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101)).link_up().nothing_more();
+}
+
+TEST(Announced, IdleConnection_AsksWhetherItIsKnown) {
+  Script s;
+  s.establish().at(3600s).nothing_more().announce().expect(seg().seq(1).ack(1).len(0)).nothing_more();
+  s.at(7200s).nothing_more().inject(seg().rst().seq(1));  // the answer of a host that has forgotten
+  EXPECT_EQ(s.error(), Error::kReset);
+}
+
+TEST(Announced, ManyTimes_IsHeardOnceASecond) {
+  Script s;
+  s.establish().announce().expect(seg().seq(1).ack(1).len(0));
+  for (int i = 0; i < 100; i++) s.announce().nothing_more();
+  s.wait(999ms).announce().nothing_more().wait(1ms).announce().expect(seg().seq(1).ack(1).len(0)).nothing_more();
+}
+
+TEST(Announced, TooManyAddressesAtOnce_AreNotHeard) {
+  Script s;
+  s.establish();
+  for (std::size_t i = 0; i < bypass::Arp::kHeard; i++) s.announce(("10.9.0." + std::to_string(10 + i)).c_str());
+  s.announce().nothing_more().wait(1s).announce().expect(seg().seq(1).ack(1).len(0)).nothing_more();
+}
+
+TEST(Announced, OthersAddress_SendsNothing) {
+  Script s;
+  s.establish().announce("10.9.0.3").announce("10.8.0.2").nothing_more();
+}
+
+TEST(Announced, DataUnderWay_GoesItsWay) {
+  Script s;
+  s.establish().write(100).ignore_all().at(50ms).announce().nothing_more().at(201ms).expect(seg().seq(1).len(100));
+}
+
+TEST(Announced, DataRepeatedInVain_IsRepeatedAtOnce) {
+  Script s;
+  s.establish().write(100).at(3s).ignore_all().announce().expect(seg().seq(1).len(100)).nothing_more();
 }
 
 TEST(Rto, RetransmittedSegment_GivesNoSample) {  // Karn, RFC 6298 §3
