@@ -197,7 +197,8 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (following() && !is_refused(shard) && claim(shard)) {
+  // Nobody's wire is left to whoever wants it next: the program, perhaps, that an owner has executed in its place.
+  if (following() && !is_refused(shard) && socket::is_wire_needed() && claim(shard)) {
     const bool opened = open_all(shard);
     if (opened) BYPASS_LOG_INFO("took the ports over");
     if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();

@@ -205,6 +205,8 @@ void Progress::open_step() {
   // on.
   wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
+  // What a forked process had of its parent's it has closed meanwhile: the wire may be the next one's.
+  if (!socket::is_wire_needed()) return sleep_for(kPauseWithoutWires);
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});
 }

@@ -185,15 +185,28 @@ void call_kin() {
   }
 }
 
+namespace {
+
+bool is_on_wire(const File& file) {
+  if (file.kind == FileKind::kEpoll || !file.alive) return false;
+  const Path path = socket_of(file).path;
+  return path != Path::kUndecided && path != Path::kLocal;
+}
+
+}  // namespace
+
 bool refers_to_wire() {
   const Guard guard(shard());
   bool any = false;
   const std::uint32_t slot = shard().family().slot();
-  for_each_file([&](const File& file) {
-    if (file.kind == FileKind::kEpoll || !file.alive || file.references.of(slot) == 0) return;
-    const Path path = socket_of(file).path;
-    any = any || (path != Path::kUndecided && path != Path::kLocal);
-  });
+  for_each_file([&](const File& file) { any = any || (file.references.of(slot) != 0 && is_on_wire(file)); });
+  return any;
+}
+
+bool is_wire_needed() {
+  const Guard guard(shard());
+  bool any = tcp_engine().has_connections();
+  for_each_file([&](const File& file) { any = any || is_on_wire(file); });
   return any;
 }
 

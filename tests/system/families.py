@@ -489,6 +489,22 @@ def owner_killed(side):
     return [len(killed), side.output(client).splitlines()[-1]]
 
 
+@scenario("vhost", "virtio", "rc")
+@leaves_nobody_to_ask
+def executes_itself_beside_children(side):
+    """What it executes serves again, though children of what it was before live on, which have nothing open any more."""
+    port, client = free_port(), ("import socket, sys\n"
+                                 "connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n"
+                                 "connection.sendall(b'bytes')\nprint(connection.makefile().read())")
+    server = side.start_python("server", "executed_again.py", side.address, port, until="ready")
+    answers = []
+    for turn in range(3):
+        answers.append(side.run("client", "/usr/bin/python3", "-c", client, side.address, port))
+        os.kill(server.pid, signal.SIGHUP)
+        side.until(lambda: side.output(server).count("ready") == turn + 2, "it listens again")
+    return answers
+
+
 @scenario("vhost", "virtio", "rc", "shm")
 def orphaned_writer(side):
     """A writer ends at its fork, and its child once it has written the rest: nobody has the wire yet to deliver it with."""

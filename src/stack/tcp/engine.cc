@@ -207,6 +207,12 @@ bool Engine::serves(const Endpoint& local, const Endpoint& remote) const {
   return impl_->flows.find(key, impl_->flows.hash(key)) != nullptr;
 }
 
+bool Engine::has_connections() const {
+  bool any = false;
+  impl_->tcbs.for_each([&any](const Tcb& tcb) { any = any || tcb.state != State::kClosed; });
+  return any;
+}
+
 bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
   if (impl_->ports.conflicting(local) != nullptr) return true;
   if (reuse_address) return false;

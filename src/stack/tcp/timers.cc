@@ -229,10 +229,10 @@ void resend_after_outage(Env& env) {
 
 void ask_after_announcement(Env& env, const IpAddress& peer) {
   env.core.tcbs.for_each([&env, &peer](Tcb& tcb) {
-    if (tcb.state == State::kClosed || tcb.path.remote != peer) return;
+    if (!synchronized(tcb.state) || tcb.path.remote != peer) return;
     const bool waits = deadline(tcb, Timer::kRetransmit) != kNever;
     const bool in_vain = waits && (tcb.rtt.backoff() != 0 || tcb.has(kPersist));
-    if (waits ? !in_vain : !synchronized(tcb.state)) return;
+    if (waits && !in_vain) return;
     env.core.current = &tcb;
     touch(env, tcb);
     if (in_vain) return resend(env, tcb);
