@@ -43,7 +43,8 @@ void unknown_key(Draft& draft, const FileEntry& entry, const std::string& where)
   std::vector<std::string_view> keys{"rule"};
   for (const Setting& setting : settings())
     if (setting.in_file) keys.push_back(setting.key);
-  draft.problems.push_back({entry.key, entry.value, where, "is no setting" + did_you_mean(nearest(entry.key, keys))});
+  draft.problems.push_back({entry.key, entry.value, where,
+                            "is no setting" + did_you_mean(nearest(entry.key, keys)) + "; `bypass config` lists them"});
 }
 
 // [[rule]] tables together are the value of "rules".
@@ -121,7 +122,10 @@ void apply_values(Draft& draft) {
     add_problem(draft, setting.env, std::move(problem));
   }
   if (draft.tcp.rto_min > draft.tcp.rto_max)
-    add_problem(draft, "BYPASS_TCP_RTO_MIN_US", "is longer than the longest timeout, tcp.rto_max_ms");
+    add_problem(draft, "BYPASS_TCP_RTO_MIN_US",
+                "is longer than the longest timeout; accepted is up to tcp.rto_max_ms, " +
+                    std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(draft.tcp.rto_max).count()) +
+                    " ms");
 }
 
 bool read_whole(int fd, std::string& text) {

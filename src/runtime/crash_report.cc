@@ -148,7 +148,9 @@ void report(int signal, const siginfo_t& info, void* context, const char* doing)
     } else {
       log_always("  the backtrace ends here: the stack is damaged");
     }
-    log_always("this is a fault of libbypass, not of the program; the program's own handler has the signal next");
+    log_always(
+        "this is a fault of libbypass, or a pointer that the program has passed to a call is none; the program's "
+        "own handler has the signal next");
     pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }
   g_reporter.store(0, std::memory_order_release);

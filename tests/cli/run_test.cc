@@ -191,7 +191,7 @@ TEST_F(Run, WrongOptions_EndWith2) {
   expect_refused({"--prot", "x", "echo"}, 2, "there is no option --prot (did you mean --port?)");
   expect_refused({"--set", "frotz=1", "echo"}, 2, "there is no setting frotz");
   expect_refused({"--set", "tcp.retris2=1", "echo"}, 2, "there is no setting tcp.retris2 (did you mean tcp.retries2?)");
-  expect_refused({"--set", "BYPASS_FOO=1", "echo"}, 2, "there is no setting BYPASS_FOO\n");
+  expect_refused({"--set", "BYPASS_FOO=1", "echo"}, 2, "there is no setting BYPASS_FOO; `bypass config` lists them\n");
   expect_refused({"--set", "BYPASS_PROT=1", "echo"}, 2, "there is no setting BYPASS_PROT (did you mean BYPASS_PORT?)");
   expect_refused({"--set", "mtu", "echo"}, 2, "NAME=VALUE");
   expect_refused({"--port"}, 2, "--port wants a value");

@@ -64,9 +64,11 @@ TEST(ConfigFileToml, EnvironmentsRules_ReplaceTheFiles) {
 }
 
 TEST(ConfigFileToml, UnknownKey_NamesLineAndNearest) {
-  EXPECT_EQ(messages(from_file("\nspin_su = 5\n")), "spin_su=5 (test.toml:2): is no setting; did you mean spin_us?\n");
-  EXPECT_EQ(messages(from_file("[tcp]\ncongestoin = \"cubic\"\n")),
-            "tcp.congestoin=cubic (test.toml:2): is no setting; did you mean tcp.congestion?\n");
+  EXPECT_EQ(messages(from_file("\nspin_su = 5\n")),
+            "spin_su=5 (test.toml:2): is no setting; did you mean spin_us?; `bypass config` lists them\n");
+  EXPECT_EQ(
+      messages(from_file("[tcp]\ncongestoin = \"cubic\"\n")),
+      "tcp.congestoin=cubic (test.toml:2): is no setting; did you mean tcp.congestion?; `bypass config` lists them\n");
   EXPECT_EQ(from_file("config = \"/etc/x\"\n").problems.size(), 1U);  // a file cannot name the file
 }
 

@@ -147,8 +147,9 @@ class Words {
     const Setting* setting = runtime::setting_by_env(name);
     if (setting == nullptr) setting = runtime::setting_by_key(name);
     if (equals == std::string::npos || setting == nullptr) {
-      problem = equals == std::string::npos ? fmt::format("--set wants NAME=VALUE, not '{}'", text)
-                                            : fmt::format("there is no setting {}{}", name, nearest_setting(name));
+      problem = equals == std::string::npos
+                    ? fmt::format("--set wants NAME=VALUE, not '{}'", text)
+                    : fmt::format("there is no setting {}{}; `bypass config` lists them", name, nearest_setting(name));
       return false;
     }
     options.variables[std::string(setting->env)] = {text.substr(equals + 1), "--set " + name};

@@ -33,7 +33,9 @@ bool FramePort::choose_mtu(const PortSpec& spec, std::uint32_t of_interface, std
   caps_.mtu = spec.mtu != 0 ? spec.mtu : of_interface;
   if (caps_.mtu <= of_interface) return true;
   problem = "an MTU of " + std::to_string(spec.mtu) + " is more than the interface's " + std::to_string(of_interface) +
-            "; raise that first (ip link set " + spec.target + " mtu " + std::to_string(spec.mtu) + ")";
+            "; raise that first (" +
+            (spec.kind == "tap" ? "ip tuntap add " + spec.target + " mode tap; " : std::string()) + "ip link set " +
+            spec.target + " mtu " + std::to_string(spec.mtu) + ")";
   return false;
 }
 
