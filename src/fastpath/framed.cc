@@ -359,6 +359,8 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
   if (framed.wants_room) ask_for_room(tcb, framed);
   if (!framed.pinned || !lane.source_idle()) return;
   framed.pinned = false;
+  // TCP has carried little, and its congestion window says nothing of what two ends that write may have to hold.
+  tcb.overlay->roomy = framed.wants_room;
   tcp::unpin_ring(engine_, ctx, tcb);
 }
 

@@ -136,6 +136,7 @@ void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   tcb.ring.widen(engine_.impl().memory, ring_bytes(tcb, framed));
   if (tcb.ring.block() == nullptr) return;  // without memory: commit() pins what reserve() gets
   tcp::pin_ring(tcb);
+  tcb.overlay->roomy = false;
   framed.pinned = true;
   const bool tiny = tcb.ring.capacity() < tcp::SendRing::kFirstBlock;  // and would be for as long as it is pinned
   if (tiny || !links_.reads_ring(tcb, framed)) framed.lane.leave();

@@ -37,14 +37,16 @@ Decision decide(const Socket& socket, int fd) {
   return environment.decide_listen(fd, SOCK_STREAM, &name.base);
 }
 
+// Refused, it changes nothing: the socket may be a connection in shared memory.
 long listen_in_kernel(Socket& socket, int fd, int backlog) {
+  const long r = kernel_result(kernel->listen(fd, backlog));
+  if (r != 0) return r;
   {
     Guard guard(shard());
     give_to_kernel(guard, socket);
   }
-  const long r = kernel_result(kernel->listen(fd, backlog));
-  if (r == 0) local_note_listener(fd);
-  return r;
+  local_note_listener(fd);
+  return 0;
 }
 
 void tell_failure(int fd, Error error) {

@@ -65,7 +65,7 @@ class LocalReceiving final : public LocalCondition {
   std::span<const iovec> data_;
   int flags_;
   std::size_t total_, done_ = 0;
-  std::uint32_t began_ = 0;  // the readiness' version when a look began
+  std::uint32_t began_ = 0;  // others_version() when a look began
   bool asked_ = false;
 };
 
@@ -75,7 +75,7 @@ long LocalReceiving::attempt(Guard& guard) {
     if (peeks()) {  // anew
       done_ = 0;
       asked_ = false;
-      began_ = socket_.readiness.version.load(std::memory_order_relaxed);
+      began_ = others_version();
     }
     const long r = step(guard);
     if (r == kAgain && done_ >= target()) return static_cast<long>(done_);
@@ -212,7 +212,7 @@ long LocalReceiving::peeked() {
   };
   if (done_ >= target() || ended()) return static_cast<long>(done_);
   // The lock may have been let go of: what was signalled meanwhile is to be looked at.
-  return socket_.readiness.version.load(std::memory_order_relaxed) != began_ ? kChanged : again();
+  return others_version() != began_ ? kChanged : again();
 }
 
 // What lies in the ring behind CUT.

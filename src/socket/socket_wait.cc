@@ -36,6 +36,7 @@ void DualCondition::end_asking(Guard& guard, long answer) {
   if (answer == kAgain) return;
   // Other threads found nothing while the flag was down, those that spin among them.
   signal_idle(socket_);
+  own_signals_++;
 }
 
 }  // namespace bypass::socket

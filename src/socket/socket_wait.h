@@ -155,6 +155,12 @@ class DualCondition : public SocketCondition {
     return r;
   }
 
+  /// The readiness' version but for what ask_kernel() itself has signalled: who looks again at each change would find
+  /// one each time.
+  [[nodiscard]] std::uint32_t others_version() const {
+    return socket_.readiness.version.load(std::memory_order_relaxed) - own_signals_;
+  }
+
   /// The same with the lock kept, for a question that only looks. `ask`: no cancellation point.
   template <typename Ask>
   long ask_kernel_at_once(Ask ask) {
@@ -175,6 +181,7 @@ class DualCondition : public SocketCondition {
   }
 
   DirectSet direct_;
+  std::uint32_t own_signals_ = 0;
   bool rationed_ = false;
 };
 

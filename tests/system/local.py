@@ -26,7 +26,7 @@ def names_and_errors(side):
             [a("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)") for a in (server, client)],
             [a("s.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)") for a in (server, client)],
             client("s.connect(s.getpeername())"), client("s.listen(1)"), client("s.accept()"),
-            client("s.bind(('127.0.0.1', 0))")]
+            client("s.bind(('127.0.0.1', 0))"), client("s.sendall(b'goes on')"), server("s.recv(7)")]
 
 
 @same

@@ -125,7 +125,7 @@ class Engine {
   void on_timers(Context& ctx);
   void on_link_up(Context& ctx);
   /// A host has announced the address, and may have forgotten all: each connection to it says an ACK, which a host that
-  /// knows it ignores and any other answers with RST; what had been repeated in vain is repeated at once.
+  /// knows it ignores and any other answers with RST.
   void on_announced(Context& ctx, const IpAddress& address);
   /// A port's packets may be larger or must be smaller from now on.
   void on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu);

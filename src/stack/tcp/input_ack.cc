@@ -136,6 +136,7 @@ std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
   // What an overlay reads from grows no more: full is full, and whoever waits must not be told of room.
   if (tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0)
     return std::min(most, static_cast<std::uint32_t>(tcb.ring.capacity()));
+  if (tcb.overlay != nullptr && tcb.overlay->roomy) return most;
   return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
 }
 

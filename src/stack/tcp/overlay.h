@@ -32,6 +32,7 @@ struct Overlay {
   std::uint32_t ready = 0;    // bytes in front of the receive queue that are the program's; not in rx_bytes
   std::uint16_t events = 0;   // posted while nobody had accepted the connection
   bool pins_ring = false;     // pin_ring(), of the ring's pins one
+  bool roomy = false;         // what the congestion window says of the send buffer's size does not count
   bool delivered = false;     // the protocol has ended our direction, and the peer has all of it
   bool peer_ended = false;    // … and the peer's, as a FIN would
 

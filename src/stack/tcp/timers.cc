@@ -235,8 +235,7 @@ void ask_after_announcement(Env& env, const IpAddress& peer) {
     if (waits && !in_vain) return;
     env.core.current = &tcb;
     touch(env, tcb);
-    if (in_vain) return resend(env, tcb);
-    tcb.set(kAckNow);
+    tcb.set(kAckNow);  // no timer: who is announced again and again, and never answers, is to be given up in time
   });
   end_burst(env);
 }

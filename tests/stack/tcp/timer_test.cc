@@ -133,9 +133,23 @@ TEST(Announced, DataUnderWay_GoesItsWay) {
   s.establish().write(100).ignore_all().at(50ms).announce().nothing_more().at(201ms).expect(seg().seq(1).len(100));
 }
 
-TEST(Announced, DataRepeatedInVain_IsRepeatedAtOnce) {
+TEST(Announced, DataRepeatedInVain_AsksWhetherItIsKnown) {
   Script s;
-  s.establish().write(100).at(3s).ignore_all().announce().expect(seg().seq(1).len(100)).nothing_more();
+  s.establish().write(100).at(3s).ignore_all().announce().expect(seg().seq(101).ack(1).len(0)).nothing_more();
+}
+
+// Somebody may announce the address, again and again, of a host that is not there.
+TEST(Announced, AgainAndAgain_PutsNothingOff) {
+  for (const bool announced : {false, true}) {
+    Script s;
+    s.establish().write(100);
+    for (int i = 0; i < 2000 && s.error() == Error::kNone; i++) {
+      s.wait(1s);
+      if (announced) s.announce();
+      s.ignore_all();
+    }
+    EXPECT_EQ(s.error(), Error::kTimedOut) << announced;
+  }
 }
 
 TEST(Rto, RetransmittedSegment_GivesNoSample) {  // Karn, RFC 6298 §3
