@@ -62,8 +62,12 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   tell_peer(ctx, framed);
   look_at_cork(ctx, framed);
   look_at_writer(ctx, framed);
-  if (ctx.now >= framed.stuck) framed.lane.leave();
+  if (ctx.now >= leaves_at(framed)) framed.lane.leave();
   if (!framed.lane.aborted()) links_.on_change(ctx, tcb, framed);
+  if (ctx.now >= times_out_at(tcb, framed)) {
+    tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kTimedOut);
+    return over(ctx, tcb, framed);
+  }
   if (framed.lane.aborted() || given_up(ctx, tcb, framed)) {
     tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
     return over(ctx, tcb, framed);
@@ -115,7 +119,7 @@ void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
   look_at_cork(ctx, framed);
   look_at_writer(ctx, framed);
-  Instant at = std::min({framed.quiet, framed.patience, framed.corked, framed.stuck});
+  Instant at = std::min({framed.quiet, framed.patience, framed.corked, leaves_at(framed), times_out_at(tcb, framed)});
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
   // Where nothing is under way no ACK will call it again.
   if (std::exchange(framed.dry, false)) at = std::min(at, ctx.now + kDryRetry);
@@ -140,18 +144,27 @@ void FramedTcp::look_at_cork(const Context& ctx, Framed& framed) {
   }
 }
 
+void FramedTcp::look_at_writer(const Context& ctx, Framed& framed) {
+  const auto una = static_cast<std::uint32_t>(framed.lane.una());
+  if (!framed.wants_room) {
+    framed.waits_since = kNever;
+  } else if (framed.waits_since == kNever || framed.waits_at != una) {
+    framed.waits_since = ctx.now;
+    framed.waits_at = una;
+  }
+}
+
 /// A lane holds what its ring and the pinned send ring do, which may be some KiB: less than TCP, and two ends that
 /// write all before they read would wait for each other for ever. So a writer whose peer places nothing leaves for TCP.
-void FramedTcp::look_at_writer(const Context& ctx, Framed& framed) {
-  const Lane& lane = framed.lane;
-  if (!framed.wants_room || lane.tx_path() != TxPath::kLane || !lane.may_leave()) {
-    framed.stuck = kNever;
-    return;
-  }
-  const auto una = static_cast<std::uint32_t>(lane.una());
-  if (framed.stuck != kNever && framed.stuck_at == una) return;
-  framed.stuck = ctx.now + kStuck;
-  framed.stuck_at = una;
+Instant FramedTcp::leaves_at(const Framed& framed) {
+  const bool waits = framed.waits_since != kNever && framed.lane.tx_path() == TxPath::kLane && framed.lane.may_leave();
+  return waits ? framed.waits_since + kStuck : kNever;
+}
+
+/// TCP_USER_TIMEOUT of a writer whose peer lives and does not read: TCP beneath has nothing that waits for an answer.
+Instant FramedTcp::times_out_at(const Tcb& tcb, const Framed& framed) {
+  const bool waits = framed.waits_since != kNever && tcb.options.user_timeout_ms != 0;
+  return waits ? framed.waits_since + std::chrono::milliseconds(tcb.options.user_timeout_ms) : kNever;
 }
 
 // --- Receiving

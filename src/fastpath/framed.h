@@ -113,13 +113,13 @@ struct Framed {
   Lane lane;
   Decoder decoder;
   std::variant<ClientHandshake, ServerHandshake> handshake{ClientHandshake{{}}};
-  std::uint64_t raw_next = 0;  // kRaw: the next byte of the send ring that the map has not got
-  std::uint64_t heard = 0;     // bytes that the program has been told of
-  std::uint64_t raw_read = 0;  // kRaw: bytes read that no record carried
-  Instant quiet = kNever;      // when news are to be told
-  Instant patience = kNever;   // when a closed connection gives its peer up
-  Instant corked = kNever;     // when what a cork holds leaves all the same
-  Instant stuck = kNever;      // when a writer that waits for room leaves the lane …
+  std::uint64_t raw_next = 0;    // kRaw: the next byte of the send ring that the map has not got
+  std::uint64_t heard = 0;       // bytes that the program has been told of
+  std::uint64_t raw_read = 0;    // kRaw: bytes read that no record carried
+  Instant quiet = kNever;        // when news are to be told
+  Instant patience = kNever;     // when a closed connection gives its peer up
+  Instant corked = kNever;       // when what a cork holds leaves all the same
+  Instant waits_since = kNever;  // a writer has waited for room, and nothing was placed …
   Mode sending = Mode::kUndecided, receiving = Mode::kUndecided;
   std::uint8_t magic_left = 0;  // bytes of the peer's magic still in front
   // What has happened
@@ -136,7 +136,7 @@ struct Framed {
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   bool wrote_much = false;        // the last write was no less than what is gathered
   std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
-  std::uint32_t stuck_at = 0;     // … unless Lane::una() is another by then (its low half)
+  std::uint32_t waits_at = 0;     // … behind this Lane::una() (its low half)
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
   std::uint32_t link = 0;         // … this link; 0: it is on none
@@ -244,13 +244,15 @@ class FramedTcp {
   void release(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void pin(tcp::Tcb& tcb, Framed& framed);
   void ask_for_room(const tcp::Tcb& tcb, Framed& framed);
-  void wait_on_lane(Context& ctx, tcp::Tcb& tcb, Framed& framed);
+  void wait_for_room(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_program(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void tell_peer(Context& ctx, Framed& framed);
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   static void look_at_cork(const Context& ctx, Framed& framed);
   static void look_at_writer(const Context& ctx, Framed& framed);
+  [[nodiscard]] static Instant leaves_at(const Framed& framed);
+  [[nodiscard]] static Instant times_out_at(const tcp::Tcb& tcb, const Framed& framed);
   /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.
   bool prepare(tcp::Tcb& tcb, Framed& framed, std::uint32_t own);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);

@@ -48,7 +48,7 @@ bool FramedTcp::want_room(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   release(ctx, tcb, framed);
   ask_for_room(tcb, framed);
-  if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) wait_on_lane(ctx, tcb, framed);
+  if (framed.wants_room) wait_for_room(ctx, tcb, framed);
   return !framed.wants_room;
 }
 
@@ -61,14 +61,15 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   if (room.ok() || room.error() != Error::kWouldBlock) return room;
   framed.wants_room = true;
   framed.lane.uncork();  // nothing that a writer waits for is held
-  if (framed.lane.tx_path() == TxPath::kTcp) return room;
-  framed.lane.wait_for_buffer();
-  wait_on_lane(ctx, tcb, framed);
+  if (framed.lane.tx_path() != TxPath::kTcp) framed.lane.wait_for_buffer();
+  wait_for_room(ctx, tcb, framed);
   return room;
 }
 
-void FramedTcp::wait_on_lane(Context& ctx, Tcb& tcb, Framed& framed) {
-  links_.on_change(ctx, tcb, framed);
+void FramedTcp::wait_for_room(Context& ctx, Tcb& tcb, Framed& framed) {
+  const bool by_tcp = framed.lane.tx_path() == TxPath::kTcp;
+  if (!by_tcp) links_.on_change(ctx, tcb, framed);
+  if (by_tcp && tcb.options.user_timeout_ms == 0) return;
   // A bulk writer comes here often: the timer that runs for an earlier wait will see to this one.
   if (tcb.overlay->deadline == kNever) arm(ctx, tcb, framed);
 }

@@ -452,6 +452,42 @@ TEST(Framed, WriterWhosePeerReadsSlowly_StaysOnTheLane) {
   EXPECT_EQ(FramedTcp::of(*w.tcb[0]).lane.tx_path(), TxPath::kLane) << w.describe();
 }
 
+TEST(Framed, WriterWhosePeerDoesNotRead_EndsAfterItsUserTimeout) {
+  for (const bool lanes : {false, true}) {
+    FramedWorldConfig config = lanes ? over_lanes() : over_tcp();
+    config.side[0].options.user_timeout_ms = 2000;
+    FramedWorld w(config);
+    ASSERT_TRUE(w.open());
+    const std::string text = text_of(10'000);
+    for (int i = 0; i < 1500; i++) {
+      w.host(0).ctx().now = w.world().now();
+      (void)w.calls(0).write(*w.tcb[0], std::as_bytes(std::span(text)));
+      w.run_for(1ms);
+    }
+    EXPECT_EQ(w.tcb[0]->error, Error::kNone) << lanes;
+    w.run_for(2s);
+    EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut) << lanes;
+  }
+}
+
+// That the link has died is said in a record, which the program does not wait for.
+TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
+  FramedWorldConfig config = over_lanes();
+  config.side[0].options.keep_alive = true;
+  config.side[0].options.keep_idle_s = config.side[0].options.keep_interval_s = 1;
+  config.side[0].options.keep_count = 2;
+  FramedWorld w(config);
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
+  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+  w.kill_link();
+  w.run_for(500ms);
+  EXPECT_NE(w.tcb[0]->in_flight(), 0U);
+  w.run_for(4500ms);
+  EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
+}
+
 TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {
   FramedWorld w(over_tcp());
   ASSERT_TRUE(w.open());

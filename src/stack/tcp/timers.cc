@@ -117,10 +117,16 @@ void on_delayed_ack(Env& env, Tcb& tcb) {
 
 // --- Idle
 
+// What a protocol over TCP has under way of its own is nothing that the program waits for.
+bool awaits_ack(const Tcb& tcb) {
+  const std::uint64_t bytes = tcb.in_flight() + tcb.unsent();
+  return bytes != 0 && (tcb.overlay == nullptr || tcb.has(kFinQueued) || has_program_bytes(tcb, tcb.snd_una, bytes));
+}
+
 void keep_alive(Env& env, Tcb& tcb) {
   const auto interval = std::chrono::seconds(tcb.options.keep_interval_s);
   const Instant due = tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s) + tcb.probes * interval;
-  if (env.now() < due || tcb.in_flight() != 0 || tcb.unsent() != 0) {
+  if (env.now() < due || awaits_ack(tcb)) {
     return arm(env, tcb, Timer::kIdle, std::max(due, env.now() + std::chrono::seconds(1)));
   }
   // RFC 5482 §4.2, as Linux has it: the user timeout decides instead of TCP_KEEPCNT.
