@@ -98,4 +98,9 @@ inline std::string side_name(const ::testing::TestParamInfo<bool>& info) {
 }
 #define ON_BOTH_SIDES(fixture) INSTANTIATE_TEST_SUITE_P(On, fixture, ::testing::Bool(), ::bypass::test::side_name)
 
+/// Loopback of either kind delivers soon, not at once: waits for what is expected.
+inline void await(Calls& calls, int fd, short events) {
+  ASSERT_NE(calls.poll_one(fd, events, 5000) & events, 0);
+}
+
 }  // namespace bypass::test
