@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
-#include <string_view>
 #include <utility>
 
 #include "fastpath/peer_links.h"
@@ -391,10 +390,8 @@ namespace {
 
 /// Nobody has read the configuration yet.
 bool may_name_ports() {
-  for (const char* const* entry = backend_host().environment(); *entry != nullptr; entry++)
-    for (const std::string_view name : {"BYPASS_PORT", "BYPASS_CONFIG"})
-      if (std::string_view(*entry).starts_with(name)) return true;
-  return false;
+  const char* const* const environment = backend_host().environment();
+  return find_variable(environment, "BYPASS_PORT") != nullptr || find_variable(environment, "BYPASS_CONFIG") != nullptr;
 }
 
 }  // namespace
