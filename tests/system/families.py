@@ -486,7 +486,7 @@ def owner_killed(side):
     side.until(lambda: len(served()) == count, "all connections transfer at last")
     open(stop, "w").close()
     check(side.end(client) == 0, side.output(client))
-    return [len(killed), side.output(client).splitlines()[-1]]
+    return [len(killed), *re.findall(r"^wrong .*", side.output(client), re.M)]
 
 
 @scenario("vhost", "virtio", "rc")

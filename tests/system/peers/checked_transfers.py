@@ -2,6 +2,7 @@
 compares each of them. Says `serves INDEX WORKER` when a connection has got something and `lost INDEX WORKER` when it ends, which is
 then made anew; goes on until the file STOP is there. Then `wrong N`."""
 import asyncio
+import contextlib
 import os
 import random
 import sys
@@ -31,6 +32,8 @@ async def transfer(index):
         print(f"lost {index} {worker or repr(error)}", flush=True)
     if writer:
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()  # an error that nobody asks for is printed, at any time
 
 
 async def keep(index):
