@@ -47,6 +47,7 @@ void CongestionControl::on_ack(const AckEvent& ack) {
     cubic_.on_ack(window_, ack);
   else if (!ack.app_limited)
     newreno_.on_ack(window_, ack);
+  most_cwnd_ = std::max(most_cwnd_, window_.cwnd);
 }
 
 void CongestionControl::slow_start(const AckEvent& ack) {

@@ -35,6 +35,8 @@ class CongestionControl {
   void on_syn_lost();
 
   [[nodiscard]] std::uint32_t cwnd() const { return window_.cwnd; }
+  /// The largest there has been: what a send buffer is tuned by, which never shrinks (tcp_sndbuf_expand() of Linux).
+  [[nodiscard]] std::uint32_t most_cwnd() const { return most_cwnd_; }
   [[nodiscard]] std::uint32_t ssthresh() const { return window_.ssthresh; }
   [[nodiscard]] std::uint32_t mss() const { return window_.mss; }
   [[nodiscard]] Congestion algorithm() const { return algorithm_; }
@@ -60,6 +62,7 @@ class CongestionControl {
   Window window_;
   Congestion algorithm_ = Congestion::kCubic;
   HyStart hystart_;
+  std::uint32_t most_cwnd_ = 0;
   union {
     Cubic cubic_{};
     NewReno newreno_;

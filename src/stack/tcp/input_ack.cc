@@ -137,7 +137,7 @@ std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
   if (tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0)
     return std::min(most, static_cast<std::uint32_t>(tcb.ring.capacity()));
   if (tcb.overlay != nullptr && tcb.overlay->roomy) return most;
-  return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.cwnd()));
+  return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.most_cwnd()));
 }
 
 void wake_writer(Env& env, Tcb& tcb) {

@@ -93,20 +93,22 @@ void on_retransmit(Env& env, Tcb& tcb) {
   if (tcb.in_flight() != 0) retransmission_timeout(env, tcb);
 }
 
+// The timer keeps its course: a link that comes and goes must not put off the end of a connection whose peer is gone.
 void resend(Env& env, Tcb& tcb) {
   if (!synchronized(tcb.state)) {
     tcb.retransmits++;
     env.count().tcp_retransmits++;
-    repeat_open(env, tcb);
-    return arm_retransmit(env, tcb);
+    return repeat_open(env, tcb);
   }
   if (tcb.has(kPersist)) {
     env.count().tcp_zero_window_probes++;
     return send_probe(env, tcb);
   }
   if (tcb.in_flight() == 0) return;
+  const Instant due = deadline(tcb, Timer::kRetransmit);
   lose_flight(env, tcb, true);
   output(env, tcb);
+  if (due < deadline(tcb, Timer::kRetransmit)) arm(env, tcb, Timer::kRetransmit, due);
 }
 
 void on_delayed_ack(Env& env, Tcb& tcb) {

@@ -35,7 +35,25 @@ TEST(Rto, NoAnswer_DoublesAndGivesUp) {
 TEST(LinkUp, Unanswered_IsSentAtOnce) {
   Script s;
   s.establish().write(100).ignore_all().at(50ms).nothing_more().link_up().expect(seg().seq(1).len(100)).nothing_more();
-  s.at(249ms).nothing_more().at(251ms).expect(seg().seq(1).len(100));  // the timeout's own course begins anew
+  s.at(199ms).nothing_more().at(201ms).expect(seg().seq(1).len(100));  // the timeout keeps its course
+}
+
+TEST(LinkUp, AgainAndAgain_PutsNoEndOff) {
+  Given given;
+  given.stack.tcp.retries2 = 3;
+  Script s(given);
+  s.establish().write(100);
+  for (auto when = 100ms; when < 4s; when += 100ms) s.at(when).link_up().ignore_all();
+  EXPECT_EQ(s.error(), Error::kTimedOut);
+}
+
+TEST(LinkUp, SynAgainAndAgain_PutsNoEndOff) {
+  Given given;
+  given.stack.tcp.syn_retries = 2;
+  Script s(given);
+  s.connect();
+  for (auto when = 500ms; when < 8s; when += 500ms) s.at(when).link_up().ignore_all();
+  EXPECT_EQ(s.error(), Error::kTimedOut);
 }
 
 TEST(LinkUp, DoublingAndPatience_AreLeftAlone) {

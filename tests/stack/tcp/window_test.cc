@@ -192,6 +192,25 @@ TEST(Writable, RingFull_ComesBackWithAThird) {
   EXPECT_NE(s.events() & kEventWritable, 0);
 }
 
+// A program that has been told of so much room may have two ends that rely on it.
+TEST(Writable, TimeoutTakesNoRoomBack) {
+  Given given;
+  given.window = 65535U << 4;
+  given.scale = 4;
+  Script s(given);
+  s.establish();
+  for (std::uint32_t acked = 1, i = 0; i < 10; i++) {
+    const std::uint32_t bytes = std::min(s.tcb()->congestion.cwnd(), 200'000U);
+    s.write(bytes).ignore_all().wait(1ms).inject(seg().seq(1).ack(acked += bytes)).ignore_all();
+  }
+  ASSERT_GE(s.tcb()->congestion.cwnd(), 300'000U);
+  const std::size_t room = s.engine().send_room(*s.tcb());
+  EXPECT_GE(room, 600'000U);
+  s.write(1000).wait(2s).ignore_all();
+  EXPECT_LT(s.tcb()->congestion.cwnd(), 3000U);
+  EXPECT_EQ(s.engine().send_room(*s.tcb()), room - 1000);
+}
+
 TEST(Writable, NotSentLowWater_HoldsWriters) {
   Given given;
   given.options.not_sent_low_water = 1000;
