@@ -3,6 +3,7 @@
 
 #include "socket/errno_map.h"
 #include "socket/kernel_half.h"
+#include "socket/local_kernel.h"
 #include "socket/socket.h"
 #include "socket/stream_calls.h"
 
@@ -57,6 +58,9 @@ std::optional<long> control(File& file, int fd, unsigned long request, void* arg
         return bytes.has_value() ? std::optional(answer(argument, static_cast<std::size_t>(*bytes))) : std::nullopt;
       }
       if (socket_of(file).path == Path::kLocal && request == SIOCATMARK && local_is_before_mark(socket_of(file), fd))
+        return answer(argument, 0);
+      // What reset_in_kernel() leaves is counted as if it were unacknowledged.
+      if (socket_of(file).path == Path::kLocal && request == SIOCOUTQ && is_closed_in_kernel(fd))
         return answer(argument, 0);
       if (socket_of(file).path != Path::kBypass) return std::nullopt;
       return control_connection(socket_of(file), request, argument);

@@ -241,7 +241,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
 }  // namespace
 
 long listener_listen(Socket& socket, int fd, int backlog) {
-  if (socket.kind == FileKind::kListener && !socket.has(kUnlistened)) return listen_again(socket, fd, backlog);
+  if (socket.kind == FileKind::kListener) return listen_again(socket, fd, backlog);
   if (socket.path == Path::kKernel) return kernel_result(kernel->listen(fd, backlog));
   if (socket.path == Path::kBypass && socket.tcb != nullptr) return failure(Error::kInvalid);
   return listen_first(socket, fd, backlog);

@@ -67,7 +67,8 @@ void local_note_listener(int fd) {
 
 bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const shm::Directory* const directory = local_environment.directory;
-  if (!adopts_accepted() || socket.details == nullptr || socket.has(kForceKernel)) return false;
+  if (!adopts_accepted() || socket.details == nullptr || socket.has(kForceKernel | kShutReceive | kShutSend))
+    return false;
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   if (!remote.has_value() || remote->port == 0 || !local_environment.may_be_local(address)) return false;
   const std::uint32_t network = shm::network_tag(fd);

@@ -20,6 +20,9 @@ std::optional<KernelRead> kernel_bytes_read(int fd);
 /// Whether a send of so many bytes is taken whole without waiting, as far as can be told.
 bool has_kernel_room(int fd, std::uint64_t bytes);
 
+/// Its connection is over, or there has been none.
+bool is_closed_in_kernel(int fd);
+
 /// Whether no filter of system calls (seccomp(2)) forbids what descriptors are passed with.
 bool may_pass_messages();
 

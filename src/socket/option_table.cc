@@ -179,7 +179,8 @@ constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
   const std::int64_t most = buffer_size<&tcp::Options::receive_buffer>(s) / 2;
   const std::int64_t wanted = v < 0 ? 0x7fffffff : std::max(v, 1);
   s.low_water = static_cast<std::uint32_t>(s.kind == FileKind::kStream ? std::min(wanted, most) : wanted);
-  signal(s, kIn);  // what was too little may be enough now
+  // What was too little may be enough now (tcp_set_rcvlowat).
+  if (s.kind != FileKind::kStream || (stream_bits(s) & kIn) != 0) signal(s, kIn);
   return 0;
 };
 
@@ -339,6 +340,10 @@ constexpr Name kKernelOnly[] = {
 };
 
 }  // namespace
+
+std::span<const OptionRow> option_rows() {
+  return kTable;
+}
 
 const OptionRow* find_option(int level, int name) {
   for (const OptionRow& row : kTable)

@@ -4,6 +4,8 @@
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "observe/reasons.h"
@@ -95,7 +97,41 @@ long set_connection_option(Socket& socket, int fd, int level, int name, std::spa
   return r;
 }
 
+// What a program's value is given back as, for setsockopt(): sizes are reported doubled, and the segment's size is the
+// path's. Empty: nothing that the program has set.
+std::span<std::byte> set_by_program(Socket& socket, const OptionRow& row, std::span<std::byte> room) {
+  const bool buffer = row.level == SOL_SOCKET && (row.name == SO_SNDBUF || row.name == SO_RCVBUF);
+  const bool segment = row.level == IPPROTO_TCP && row.name == TCP_MAXSEG;
+  const tcp::Options options = tcp_options(socket);
+  if (!buffer && !segment) return room.first(static_cast<std::size_t>(row.get(socket, room)));
+  const int value = static_cast<int>(segment                 ? options.max_segment
+                                     : row.name == SO_SNDBUF ? options.send_buffer
+                                                             : options.receive_buffer);
+  if (value == 0) return {};
+  std::memcpy(room.data(), &value, sizeof value);
+  return room.first(sizeof value);
+}
+
+// Not kept from one connection to the next, or with no meaning here.
+bool is_of_the_moment(const OptionRow& row) {
+  return (row.level == IPPROTO_TCP && row.name == TCP_QUICKACK) ||
+         (row.level == SOL_SOCKET && (row.name == SO_INCOMING_CPU || row.name == SO_BUSY_POLL));
+}
+
 }  // namespace
+
+void hand_options_to_kernel(Socket& socket, int fd) {
+  for (const OptionRow& row : option_rows()) {
+    if (row.get == nullptr || row.set == nullptr || is_of_the_moment(row)) continue;
+    if (row.level == IPPROTO_IPV6 && socket.domain != AF_INET6) continue;
+    std::array<std::byte, 16> ours{}, there{};
+    const auto value = set_by_program(socket, row, ours);
+    auto length = static_cast<socklen_t>(there.size());
+    const bool known = kernel->getsockopt(fd, row.level, row.name, there.data(), &length) == 0;
+    if (value.empty() || (known && std::ranges::equal(value, std::span(there).first(length)))) continue;
+    kernel->setsockopt(fd, row.level, row.name, value.data(), static_cast<socklen_t>(value.size()));
+  }
+}
 
 void tell_ignored_options(Socket& socket, int fd) {
   if (!socket.has(kOptionIgnored) || socket.has(kToldOption)) return;

@@ -23,6 +23,7 @@ struct OptionRow {
   long (*set)(Guard& guard, Socket& socket, std::span<const std::byte> value);
 };
 
+[[nodiscard]] std::span<const OptionRow> option_rows();
 /// Null when the table does not know it.
 [[nodiscard]] const OptionRow* find_option(int level, int name);
 /// Options that only the kernel can do: set before an address is named, they leave the socket to the kernel.
@@ -30,6 +31,9 @@ struct OptionRow {
 
 [[nodiscard]] tcp::Options tcp_options(const Socket& socket);
 void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
+
+/// What the connection's options are, set on kernel socket `fd`, which goes on without the stack. Lock held.
+void hand_options_to_kernel(Socket& socket, int fd);
 
 /// For `bypass why`, once a socket: an option was set that the kernel took and the stack's side has no use for.
 void tell_ignored_options(Socket& socket, int fd);

@@ -62,6 +62,7 @@ long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, 
     return local_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
   if (socket.path == Path::kKernel)  // given up by an earlier call, and its number still known
     return os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(std::min(count, kMostOfACall)));
+  if (const long left = take_left_error(socket); left != 0) return left;
   if (socket.path != Path::kBypass) {
     sigpipe = true;
     return failure(Error::kBrokenPipe);

@@ -307,6 +307,9 @@ long connect(File& file, int fd, const sockaddr* address, socklen_t length) {
       return stream_connect(socket_of(file), fd, address, length);
     case FileKind::kDatagram:
       return datagram_connect(socket_of(file), fd, address, length);
+    case FileKind::kListener:
+      if (is_unspecified(address, length)) return listener_shutdown(socket_of(file), fd, SHUT_RD);  // tcp_disconnect
+      return failure(Error::kIsConnected);
     default:
       return failure(Error::kIsConnected);
   }

@@ -52,7 +52,6 @@ enum SocketFlag : std::uint32_t {
   kFreeBound = 1U << 8,    // to a bypass address: the kernel socket holds the number only
   kForceKernel = 1U << 9,  // an option was set that only the kernel can do
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
-  kUnlistened = 1U << 11,  // shutdown(SHUT_RD) on a listener
   kBroadcast = 1U << 12,
   kOptionsSet = 1U << 13,     // TCP options differ from the engine's defaults
   kOptionIgnored = 1U << 14,  // one was set that has no effect on the stack's side

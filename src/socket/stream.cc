@@ -37,7 +37,8 @@ class Flushing final : public SocketCondition {
 std::uint32_t stream_bits(const Socket& socket) {
   if (socket.path == Path::kLocal) return local_bits(socket);
   if (socket.path != Path::kBypass || socket.tcb == nullptr)
-    return kOut | kHangUp | (socket.pending_error != 0 ? kError : 0U);
+    return kOut | kHangUp | (socket.has(kShutReceive) ? kIn | kPeerShut : 0U) |
+           (socket.pending_error != 0 ? kError : 0U);
   tcp::Engine& engine = tcp_engine();
   const State state = engine.state(*socket.tcb);
   const bool closed = state == State::kClosed;
@@ -72,8 +73,24 @@ long take_left_error(Socket& socket) {
   return take_pending_error(socket);
 }
 
+namespace {
+
+// ENOTCONN, and marked all the same: who waits hears of it (inet_shutdown).
+long shut_unconnected(Socket& socket, int fd, int how) {
+  const long r = kernel_result(kernel->shutdown(fd, how));
+  Guard guard(shard());
+  if (socket.path != Path::kUndecided || socket.kind != FileKind::kStream) return r;
+  if (how != SHUT_RD) socket.set(kShutSend);
+  if (how != SHUT_WR) socket.set(kShutReceive);
+  signal(socket, kEverything);
+  return r;
+}
+
+}  // namespace
+
 long stream_shutdown(Socket& socket, int fd, int how) {
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
+  if (socket.path == Path::kUndecided) return shut_unconnected(socket, fd, how);
+  if (socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
   if (socket.path == Path::kLocal) return local_shutdown(socket, fd, how);
   Guard guard(shard());
   if (socket.tcb == nullptr) return failure(Error::kNotConnected);

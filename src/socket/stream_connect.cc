@@ -105,7 +105,8 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
 }
 
 Decision decide(Socket& socket, int fd, const sockaddr* address) {
-  if (socket.has(kForceKernel)) {
+  if (socket.has(kForceKernel | kShutReceive |
+                 kShutSend)) {  // a connection that is shut from the first is the kernel's
     if (environment.record_why != nullptr)
       environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
     return Decision::kKernel;
@@ -164,7 +165,10 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
     Guard guard(shard());
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
     if (socket.details == nullptr) make_kernel_socket(socket, fd);
-    if (socket.tcb != nullptr) dissolve(guard.context(), socket);
+    if (socket.tcb != nullptr) {
+      if (socket.details != nullptr) hand_options_to_kernel(socket, fd);
+      dissolve(guard.context(), socket);
+    }
     socket.disconnects++;
     socket.clear(kShutReceive | kShutSend);
     const bool undecided = socket.details != nullptr;
@@ -192,8 +196,8 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     local_leave(guard, socket);
   }
   if (socket.path == Path::kLocal) return connect_local(socket, fd, address, length, true);
-  if (refused || unspecified || socket.path == Path::kKernel)
-    return kernel_result(kernel->connect(fd, address, length));
+  if (socket.path == Path::kUndecided && unspecified) return disconnect(socket, fd, address, length);
+  if (refused || socket.path == Path::kKernel) return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:
       return failure(Error::kAccess);

@@ -153,7 +153,7 @@ class ReceivingMessage final : public Receiving {
 
 long stream_receive(Socket& socket, int fd, Message& message, int flags) {
   if (socket.path == Path::kUndecided || socket.path == Path::kKernel) {
-    const long left = take_left_error(socket);
+    const long left = (flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 ? take_left_error(socket) : 0;
     return left != 0 ? left : kernel_read(fd, message, flags);
   }
   if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);

@@ -92,11 +92,24 @@ TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
     calls.epoll_control(set, EPOLL_CTL_ADD, end, EPOLLIN | EPOLLOUT | EPOLLET);
     EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
     ASSERT_EQ(calls.set_option(end, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+    ASSERT_EQ(calls.set_option(end, IPPROTO_TCP, TCP_NODELAY, 1), 0);
+    ASSERT_EQ(calls.set_option(end, SOL_SOCKET, SO_RCVBUF, 50'000), 0);
     const int flags = fcntl(end, F_GETFD);
     ASSERT_EQ(disconnect(calls, end), 0);
+    struct Set {
+      int level, name, expected;
+    };
+    for (const auto& [level, name, expected] :
+         {Set{IPPROTO_TCP, TCP_KEEPIDLE, 77}, Set{IPPROTO_TCP, TCP_NODELAY, 1}, Set{SOL_SOCKET, SO_RCVBUF, 100'000}}) {
+      int value = 0;
+      EXPECT_EQ(calls.get_option(end, level, name, value), 0);
+      EXPECT_EQ(value, expected) << accepted << ' ' << name;
+    }
     const auto events = calls.epoll_wait(set, 0);
     ASSERT_EQ(events.size(), 1U) << accepted;
     EXPECT_EQ(events[0].events & (EPOLLIN | EPOLLOUT | EPOLLHUP), EPOLLOUT | EPOLLHUP);
+    ASSERT_EQ(disconnect(calls, end), 0);
+    EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U) << "again, an edge";
     sockaddr_in name{};
     EXPECT_EQ(calls.peer_name(end, name), -ENOTCONN);
     std::string got;
@@ -143,6 +156,8 @@ TEST_P(StreamConnectTest, Disconnect_OfAConnection_LeavesAnError) {
     const auto [client, server] = calls.connected();
     const int end = i % 2 == 0 ? client : server;
     ASSERT_EQ(disconnect(calls, end), 0);
+    EXPECT_EQ(calls.receive(end, got, 10, MSG_OOB), -EINVAL) << "and leaves the error";
+    EXPECT_EQ(calls.receive(end, got, 10, MSG_ERRQUEUE), -EAGAIN) << "and leaves the error";
     if (i < 2) {
       expect_left(calls, end, ECONNRESET);
     } else if (i < 4) {
@@ -215,6 +230,39 @@ TEST_P(StreamConnectTest, Disconnect_WakesWhoSleeps) {
     EXPECT_EQ(r, -ECONNRESET) << accepted;
     expect_left(calls, end, 0);
   }
+}
+
+TEST_P(StreamConnectTest, Shutdown_OfWhatIsNotConnected_MarksItAndIsAnEdge) {
+  constexpr std::uint32_t kEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+  for (const int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
+    const int fd = calls.socket(AF_INET, SOCK_STREAM);
+    const int set = calls.epoll_create();
+    calls.epoll_control(set, EPOLL_CTL_ADD, fd, kEvents | EPOLLET);
+    EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
+    EXPECT_EQ(calls.shutdown(fd, how), -ENOTCONN);
+    const auto events = calls.epoll_wait(set, 0);
+    ASSERT_EQ(events.size(), 1U) << how;
+    EXPECT_EQ(events[0].events, EPOLLOUT | EPOLLHUP | (how == SHUT_WR ? 0U : EPOLLIN | EPOLLRDHUP)) << how;
+    EXPECT_EQ(disconnect(calls, fd), 0);
+    EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP) << how;
+    calls.close(set);
+  }
+}
+
+TEST_P(StreamConnectTest, Disconnect_OfAListener_EndsIt) {
+  std::uint16_t port = 0;
+  const int fd = calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  await(calls, fd, POLLIN);
+  ASSERT_EQ(disconnect(calls, fd), 0);
+  std::string got;
+  EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
+  EXPECT_EQ(calls.accept(fd), -EINVAL);
+  EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP);
+  ASSERT_EQ(calls.listen(fd, 1), 0);
+  const int second = calls.socket(AF_INET, SOCK_STREAM);
+  EXPECT_EQ(calls.connect(second, calls.address(ntohs(calls.local_name(fd).sin_port))), 0);
 }
 
 // Of a listener whose queue is full: an attempt goes on until its time is over.

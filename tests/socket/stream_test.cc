@@ -399,7 +399,12 @@ TEST_P(StreamTest, Receive_WithTimeout_EndsWithWouldBlock) {
 
 TEST_P(StreamTest, ReceiveLowWater_HoldsBackPollAndReceive) {
   const auto [client, server] = calls.connected();
+  const int set = calls.epoll_create();
+  calls.epoll_control(set, EPOLL_CTL_ADD, server, EPOLLIN | EPOLLOUT | EPOLLET);
+  EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U);
   EXPECT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVLOWAT, 4), 0);
+  EXPECT_EQ(calls.epoll_wait(set, 0).size(), 0U) << "nothing has become enough";
+  calls.close(set);
   calls.send(client, "ab");
   EXPECT_EQ(calls.poll_one(server, POLLIN, 10), 0);
   calls.send(client, "cd");
