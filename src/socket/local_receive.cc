@@ -207,7 +207,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
 long LocalReceiving::peeked() {
   const auto ended = [&] {
     const int number = kernel_half_state(socket_).number;
-    return socket_.pending_error != 0 || end().peer_gone || socket_.has(kShutReceive) ||
+    return socket_.pending_error != 0 || socket_.has(kShutReceive) ||
            (os::poll_now(number, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
   };
   if (done_ >= target() || ended()) return static_cast<long>(done_);

@@ -245,6 +245,10 @@ def peeks_that_wait(side):
         result.append(client("take(s, 100000)"))
         peeked(whole, "b'end'", "s.shutdown(socket.SHUT_WR)")
         result += [client("s.recv(100)"), client(whole)]
+        with pair(side) as (server, client):  # the peer has given its end back to the kernel
+            client("s.sendall(b'x')")
+            server("a, b = os.pipe(); os.splice(s.fileno(), b, 1)")
+            peeked(whole, "b'12345'", "b'67890'")
     return result
 
 
