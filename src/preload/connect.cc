@@ -33,16 +33,29 @@ BYPASS_EXPORT(int, listen, (int fd, int backlog)) {
   return static_cast<int>(use.finish(result));
 }
 
+bool adopts() {
+  return has_started() && !goes_straight() && socket::adopts_accepted();
+}
+
+bool is_internet(const sockaddr& address) {
+  return address.sa_family == AF_INET || address.sa_family == AF_INET6;
+}
+
 // One of the kernel's: its other end may be libbypass's, too.
-void adopt_connection(int fd, const sockaddr* peer, int flags) {
-  if (!has_started() || goes_straight() || !socket::adopts_accepted()) return;
-  if (peer != nullptr && peer->sa_family != AF_INET && peer->sa_family != AF_INET6) return;
+void adopt_connection(int fd, const sockaddr* peer, socklen_t length, int flags) {
   KeepErrno keep;
-  sockaddr_storage name{};  // the program's room for it may have been too small
+  File* file = socket::adopt_accepted(fd, peer, length, flags);
+  if (file != nullptr) enter_number(fd, file);
+}
+
+// The same where the program's room for the peer's name, null for none, may have been too small for it.
+void adopt_unnamed(int fd, const sockaddr* peer, int flags) {
+  if (!adopts() || (peer != nullptr && !is_internet(*peer))) return;
+  KeepErrno keep;
+  sockaddr_storage name{};
   socklen_t length = sizeof(name);
   if (real.getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return;
-  File* file = socket::adopt_accepted(fd, reinterpret_cast<const sockaddr*>(&name), length, flags);
-  if (file != nullptr) enter_number(fd, file);
+  adopt_connection(fd, reinterpret_cast<const sockaddr*>(&name), length, flags);
 }
 
 int number_connection(const socket::Accepted& accepted) {
@@ -63,15 +76,27 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
   if (result < 0) return -1;
   if (accepted.file != nullptr) return number_connection(accepted);
   drop_stale_number(accepted.kernel_fd);
-  adopt_connection(accepted.kernel_fd, address != nullptr && length != nullptr ? address : nullptr, flags);
+  adopt_unnamed(accepted.kernel_fd, address != nullptr && length != nullptr ? address : nullptr, flags);
   return accepted.kernel_fd;
 }
 
+int accept_in_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
+  const int connection = flags == 0 ? real.accept(fd, address, length) : real.accept4(fd, address, length, flags);
+  if (connection >= 0) drop_stale_number(connection);
+  return connection;
+}
+
 int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
-  int connection = flags == 0 ? real.accept(fd, address, length) : real.accept4(fd, address, length, flags);
-  if (connection < 0) return connection;
-  drop_stale_number(connection);
-  adopt_connection(connection, address != nullptr && length != nullptr ? address : nullptr, flags);
+  if (address == nullptr && adopts()) {  // we want the name all the same
+    sockaddr_storage name{};
+    socklen_t bytes = sizeof(name);
+    auto* peer = reinterpret_cast<sockaddr*>(&name);
+    const int connection = accept_in_kernel(fd, peer, &bytes, flags);
+    if (connection >= 0 && is_internet(*peer)) adopt_connection(connection, peer, bytes, flags);
+    return connection;
+  }
+  const int connection = accept_in_kernel(fd, address, length, flags);
+  if (connection >= 0) adopt_unnamed(connection, address != nullptr && length != nullptr ? address : nullptr, flags);
   return connection;
 }
 

@@ -72,8 +72,7 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   if (!remote.has_value() || remote->port == 0 || !local_environment.may_be_local(address)) return false;
   const std::uint32_t network = shm::network_tag(fd);
-  if (!directory->has_listener(remote->port, network)) return false;
-  directory->note_client(remote->port, network);
+  if (!directory->note_client_of_listener(remote->port, network)) return false;
   Guard guard(shard());
   if (socket.path != Path::kUndecided || socket.leave_asked.load()) return false;
   if (!can_be_watched(fd)) return false;
@@ -123,7 +122,6 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
   details->bound = local;
   details->peer = *remote;
   details->local.stage = Stage::kLooking;
-  take_timeouts(*socket, fd);
   own_first(*socket);
   return socket;
 }
@@ -300,6 +298,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
     return tell_refusal(fd, end.client, "the kernel refuses the process a progress thread");
   }
   link->tcp = fd;
+  if (!end.client) take_timeouts(socket, fd);  // its listener's, until now the kernel's affair
   end.stage = Stage::kPairing;
   link->pairing.begin(fd, {kRing, kRing}, now, now + kAttempt);
   step_pairing(socket, *link, now);

@@ -8,7 +8,7 @@ import time
 
 from agents import Agent
 from harness import LONG, Side, check, free_port, run_named
-from local_pairs import cases, connected, kill, listener, pair, until_counted
+from local_pairs import cases, connected, kill, listener, pair, until_counted, warm
 
 CASES, case, same = cases()
 
@@ -249,6 +249,27 @@ def peeks_that_wait(side):
             client("s.sendall(b'x')")
             server("a, b = os.pipe(); os.splice(s.fileno(), b, 1)")
             peeked(whole, "b'12345'", "b'67890'")
+    return result
+
+
+@same
+def times_of_the_listener(side):
+    """An accepted connection has its listener's SO_RCVTIMEO, SO_SNDTIMEO and SO_RCVLOWAT, in shared memory too."""
+    server, client = Agent(side, "server"), Agent(side, "client")
+    port = listener(server)
+    server("t = struct.pack('ll', 0, 300000); [l.setsockopt(socket.SOL_SOCKET, o, t) for o in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]")
+    server("l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 3)")
+    client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+    server("s = l.accept()[0]")
+    warm(server, client)
+    result = []
+    for written in (b"ab", b"c"):
+        client(f"s.sendall({written})")
+        server("poll = select.poll(); poll.register(s, select.POLLIN)")
+        result.append(server("len(poll.poll(100))"))
+    result += [server("s.recv(2)"), server("s.recv(1)")]
+    result.append(server("s.recv(1)"))
+    result.append(server("[s.send(bytes(100000)) for _ in range(1000)]"))
     return result
 
 

@@ -72,6 +72,14 @@ void Directory::note_client(std::uint16_t port, std::uint32_t network) const {
   if (is_open() && network != 0 && read(port).client != network) write(port, offsetof(Place, client), network);
 }
 
+bool Directory::note_client_of_listener(std::uint16_t port, std::uint32_t network) const {
+  if (!is_open() || network == 0) return false;
+  const Place place = read(port);
+  if (place.listener != network) return false;
+  if (place.client != network) write(port, offsetof(Place, client), network);
+  return true;
+}
+
 bool Directory::has_clients(std::uint16_t port, std::uint32_t network) const {
   return is_open() && network != 0 && read(port).client == network;
 }

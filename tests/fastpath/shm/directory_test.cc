@@ -60,9 +60,12 @@ TEST_F(DirectoryTest, Notes_AreOfOnePortAndOneNetwork_AndOfTheirKind) {
   EXPECT_TRUE(d.has_listener(80, kHere));
   EXPECT_FALSE(d.has_listener(80, kElsewhere));
   EXPECT_FALSE(d.has_listener(79, kHere));
+  EXPECT_FALSE(d.note_client_of_listener(79, kHere));
+  EXPECT_FALSE(d.note_client_of_listener(80, kElsewhere));
+  EXPECT_FALSE(d.has_clients(79, kHere) || d.has_clients(80, kElsewhere) || d.has_clients(80, kHere));
   EXPECT_FALSE(d.has_listener(81, kHere));
   EXPECT_FALSE(d.has_clients(80, kHere));
-  d.note_client(80, kHere);
+  EXPECT_TRUE(d.note_client_of_listener(80, kHere));
   EXPECT_TRUE(d.has_clients(80, kHere));
   EXPECT_FALSE(d.has_clients(80, kElsewhere));
   EXPECT_TRUE(d.has_listener(80, kHere));
