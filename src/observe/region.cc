@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -105,6 +106,26 @@ std::uint64_t why_key(Reason reason, int fd, std::uint8_t protocol, const Endpoi
   return hash;
 }
 
+bool is_handed_on(const WhyRecord& record) {
+  return record.reason == static_cast<std::uint16_t>(Reason::kEscapedExec);
+}
+
+/// A region that was left behind, to be read; null: there is none that can be.
+const Header* map_left(int directory, const std::string& name) {
+  const int fd = openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  struct stat about {};
+  const bool fits = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+                    about.st_size == static_cast<off_t>(kFileBytes);
+  void* const memory = fits ? mmap(nullptr, kFileBytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const header = static_cast<const Header*>(memory);
+  if (header->magic.load(std::memory_order_acquire) == kMagic && header->version == kLayoutVersion) return header;
+  munmap(memory, kFileBytes);
+  return nullptr;
+}
+
 bool limit_forbids(std::uint64_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes;
@@ -136,6 +157,35 @@ bool Region::map_file(int directory, const std::string& name, std::string& probl
   return true;
 }
 
+void Region::take_from_replaced(int directory, const std::string& name) {
+  const Header* const left = map_left(directory, name);
+  if (left == nullptr) return;
+  while (!lock_whys()) {
+  }
+  const auto* const slots = reinterpret_cast<const WhySlot*>(reinterpret_cast<const char*>(left) + kWhysAt);
+  const std::size_t used = std::min<std::size_t>(left->whys.used.load(std::memory_order_acquire), kMaxWhys);
+  for (std::size_t i = 0; i < used; i++) {
+    Kept old{};
+    if (!load_record(slots[i], old.record) || !is_handed_on(old.record)) continue;
+    const WhyRecord& record = old.record;
+    old.key = why_key(Reason::kEscapedExec, record.fd, record.protocol, {record.address, record.port}, "");
+    keep(old);
+  }
+  why_lock_.clear(std::memory_order_release);
+  munmap(const_cast<Header*>(left), kFileBytes);
+}
+
+void Region::keep_for_exec() {
+  Header* const h = header();
+  if (h == nullptr || !lock_whys()) return;
+  for (std::size_t i = 0; i < why_used_; i++) {
+    Kept each{};
+    each.key = why_keys_[i];
+    if (load_record(whys(h)[i], each.record) && is_handed_on(each.record)) keep(each);
+  }
+  why_lock_.clear(std::memory_order_release);
+}
+
 bool Region::create(const RegionStart& start, std::string& problem) {
   if (active()) return true;
   if (limit_forbids(kFileBytes)) {
@@ -147,6 +197,7 @@ bool Region::create(const RegionStart& start, std::string& problem) {
   sweep_dead(directory);
   const ProcessIdentity self = self_identity();
   const std::string name = file_name(self.pid, self.start_time);
+  take_from_replaced(directory, name);
   const bool mapped = map_file(directory, name, problem);
   close(directory);
   if (!mapped) return false;

@@ -38,6 +38,7 @@ class Region {
   Region& operator=(const Region&) = delete;
   ~Region() { remove(); }
 
+  /// Begins with what an image that exec has replaced, this process's, told of kEscapedExec.
   bool create(const RegionStart& start, std::string& problem);
   /// Unlinks the file, if this process made it. Its memory stays mapped: another thread may be inside a call, and
   /// the process is about to end. Async-signal-safe.
@@ -45,6 +46,9 @@ class Region {
   /// A forked child forgets its parent's region (async-signal-safe); it makes its own when it uses the bypass.
   void abandon();
   [[nodiscard]] bool active() const { return header() != nullptr; }
+  /// Before remove(): what has been told of kEscapedExec goes on to the next create(), here or in the image that is
+  /// about to be executed.
+  void keep_for_exec();
 
   /// All counters, in the table's order; those beyond `values` are 0. `now_ns` is CLOCK_REALTIME.
   void publish_counters(std::span<const std::uint64_t> values, std::uint64_t now_ns);
@@ -78,6 +82,7 @@ class Region {
   void show(Header* header, const Kept& news);
   bool lock_whys();
   [[nodiscard]] Header* header() const { return header_.load(std::memory_order_acquire); }
+  void take_from_replaced(int directory, const std::string& name);
   bool map_file(int directory, const std::string& name, std::string& problem);
   bool grow_sockets(Header* header, std::uint32_t have);
 

@@ -94,14 +94,17 @@ void note_vfork_exec() {
   }
 }
 
-void note_exec(const char* program) {
+bool note_exec(const char* program) {
   KeepErrno keep;
+  bool any = false;
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     if (!fd_table.load(fd).is_socket()) continue;
     int flags = real.fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) == 0 && !goes_back(fd))
-      note_escape(fd, observe::Reason::kEscapedExec, program);
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0 || goes_back(fd)) continue;
+    note_escape(fd, observe::Reason::kEscapedExec, program);
+    any = true;
   }
+  return any;
 }
 
 }  // namespace bypass::preload

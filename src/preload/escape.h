@@ -16,8 +16,8 @@ int refuse_without_memory(int fd, int error, const char* detail);
 /// Looks for sockets of ours among the descriptors that a message carries.
 void note_passed_descriptors(const msghdr* message);
 
-/// Every socket of ours that an exec'd image would inherit.
-void note_exec(const char* program);
+/// Every socket of ours that an exec'd image would inherit. Whether there are any that do not go back to the kernel.
+bool note_exec(const char* program);
 /// The same for what a vfork child execs.
 void note_vfork_exec();
 /// `fd` becomes one that a program will have that a vfork child, or posix_spawn, is about to exec.

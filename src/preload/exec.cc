@@ -103,7 +103,7 @@ BYPASS_EXPORT(int, execle, (const char* path, const char* first, ...)) {
 }
 
 void before_spawn(const char* program) {
-  if (has_started() && !goes_straight()) note_exec(program);
+  if (has_started() && !goes_straight()) (void)note_exec(program);
 }
 
 BYPASS_EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int target)) {

@@ -103,8 +103,7 @@ void before_exec(const char* program) {
     return give_address_limit_back();
   }
   if (!can_be_run(program)) return;
-  note_exec(program != nullptr ? program : "fexecve");
-  runtime::before_exec();
+  runtime::before_exec(note_exec(program != nullptr ? program : "fexecve"));
   stay_outside();  // the handlers that were held back come now
   let_handlers_run();
   give_address_limit_back();

@@ -495,8 +495,10 @@ void resume_threads() {
   publish_a_last_time(*g_process);
 }
 
-void before_exec() {
+void before_exec(bool handed_on) {
+  if (handed_on) region().keep_for_exec();
   before_exit();
+  if (handed_on) renew_region();
   Process* const p = g_process;
   if (p != nullptr && !g_forked_child && socket::has_kin()) p->shard.family().detach();
 }

@@ -39,8 +39,9 @@ bool start();
 /// several threads: returns when all is done.
 void before_exit();
 
-/// Before exec: the same, and other processes of the family see this one go.
-void before_exec();
+/// Before exec: the same, and other processes of the family see this one go. `handed_on`: the image that comes inherits
+/// sockets that escape (kEscapedExec), of which it is to tell.
+void before_exec(bool handed_on);
 
 /// Around fork, in this order. In the parent: prepare_fork(), share_with_child() for each object of the table of
 /// numbers, and after_fork_parent() with the child's pid (negative: there is none), or 0 where it is not known.

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -194,6 +195,44 @@ TEST(Region, WhyBeforeCreate_WithoutRoomIsCounted_AndAbandonedIsForgotten) {
   ASSERT_FALSE(s.whys.empty());
   EXPECT_EQ(s.whys[0].port, 0U);
   EXPECT_EQ(s.whys.size() + s.whys_lost, 20U);
+}
+
+// What the image before exec has said of sockets that this one inherits, and nothing else of it.
+TEST(Region, EscapesByExec_AreFoundByTheNextImage) {
+  const RunDir dir;
+  {
+    Region before;
+    start(before, dir);
+    before.why(Reason::kNoRoute, 4, IPPROTO_TCP, kPeer, "");
+    before.why(Reason::kEscapedExec, 5, IPPROTO_TCP, kPeer, "/usr/bin/server");
+    before.keep_for_exec();
+    before.remove();
+    EXPECT_EQ(dir.own_file(), "");
+    start(before, dir);
+    EXPECT_EQ(snapshot(dir).whys.size(), 1U);
+    before.abandon();  // exec: the file stays
+  }
+  Region after;
+  after.why(Reason::kUnguarded, -1, 0, {}, "eth0");
+  start(after, dir);
+  const Snapshot s = snapshot(dir);
+  ASSERT_EQ(s.whys.size(), 2U);
+  EXPECT_EQ(s.whys[1].reason, static_cast<std::uint16_t>(Reason::kEscapedExec));
+  EXPECT_EQ(s.whys[1].fd, 5);
+  EXPECT_EQ(s.whys[1].port, kPeer.port);
+  EXPECT_STREQ(s.whys[1].detail.data(), "/usr/bin/server");
+}
+
+TEST(Region, FileOfTheNameThatIsNoRegion_IsReplaced) {
+  const RunDir dir;
+  Region region;
+  start(region, dir);
+  const std::string file = dir.own_file();
+  ASSERT_EQ(truncate(file.c_str(), 4096), 0);
+  region.abandon();
+  Region second;
+  start(second, dir);
+  EXPECT_TRUE(snapshot(dir).whys.empty());
 }
 
 TEST(Region, WithoutCreate_EveryCallDoesNothing) {

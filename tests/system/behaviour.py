@@ -46,6 +46,37 @@ def survive_kills(server_role):
         check(out.split()[-1] == b"50", out)
 
 
+HANDS_ON = """
+import os, signal, socket, sys
+if len(sys.argv) < 4:
+    print("handed on", flush=True)
+    signal.pause()
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+listener.set_inheritable(True)
+if sys.argv[3] == "child" and os.fork() != 0: os.wait()
+else: os.execv(sys.executable, [sys.executable, __file__, str(listener.fileno())])
+"""
+
+
+def tells_what_exec_hands_on(way):
+    """Of a listener on a port that an image inherits, `bypass why` tells in that image."""
+    with Side("bypass") as side:
+        with open(side.path("hands_on.py"), "w") as file:
+            file.write(HANDS_ON)
+        port = free_port()
+        side.start("server", "/usr/bin/python3", side.path("hands_on.py"), side.address, port, way, until="handed on")
+        why = side.run("server", os.path.join(BUILD, "bypass"), "why", LD_PRELOAD="").decode()
+        check("escaped_exec" in why and f"{side.address}:{port}" in why, why)
+
+
+@case
+def listener_handed_on_by_exec(): tells_what_exec_hands_on("itself")
+
+
+@case
+def listener_handed_on_by_fork_and_exec(): tells_what_exec_hands_on("child")
+
+
 @case
 def virtio_client_killed(): survive_kills("server")
 

@@ -59,7 +59,7 @@ bool pause_threads() {
 
 void resume_threads() {}
 
-void before_exec() {
+void before_exec(bool) {
   before_exit();
 }
 
