@@ -26,13 +26,13 @@ long set_status_bit(File& file, int fd, int bit, const void* argument) {
 
 std::optional<long> control_connection(Socket& socket, unsigned long request, void* argument) {
   Guard guard(shard());
-  if (socket.tcb == nullptr) return std::nullopt;
+  if (connection_of(socket) == nullptr) return std::nullopt;
   switch (request) {
     case FIONREAD:
       if (stream::readable(*socket.tcb) == 0) {  // a program may wait by asking
         shard().poll_locked();
         dispatch_events(shard().stack());
-        if (socket.tcb == nullptr) return std::nullopt;
+        if (connection_of(socket) == nullptr) return std::nullopt;
       }
       return answer(argument, stream::readable(*socket.tcb));
     case SIOCOUTQ:

@@ -30,9 +30,9 @@ void for_each_file(F&& f) {
 // what was in flight has arrived; with a dead owner's rings that is lost, and the peer would wait for ever. A FIN is
 // repeated.
 void leave_nothing_unread(Guard& guard, File& file) {
-  if (file.kind != FileKind::kStream || socket_of(file).path != Path::kBypass || socket_of(file).tcb == nullptr) return;
-  tcp::Tcb& tcb = *socket_of(file).tcb;
-  stream::consume(guard.context(), tcb, stream::readable(tcb));
+  if (file.kind != FileKind::kStream) return;
+  tcp::Tcb* const tcb = connection_of(socket_of(file));
+  if (tcb != nullptr) stream::consume(guard.context(), *tcb, stream::readable(*tcb));
 }
 
 enum class Cause : std::uint8_t { kLeaves, kDied };

@@ -120,7 +120,7 @@ long listen_first(Socket& socket, int fd, int backlog) {
 long listen_again(Socket& socket, int fd, int backlog) {
   if (socket.path == Path::kDual && kernel->listen(fd, backlog) != 0) return kernel_failure();
   Guard guard(shard());
-  if (socket.listener == nullptr) return failure(Error::kInvalid);
+  if (listener_of(socket) == nullptr) return failure(Error::kInvalid);
   socket.details->backlog = clamp_backlog(backlog);
   tcp_engine().set_backlog(*socket.listener, clamp_backlog(backlog));
   return 0;
@@ -132,7 +132,7 @@ class Accepting final : public DualCondition {
 
   long attempt(Guard& guard) override {
     for (;;) {
-      if (socket_.listener == nullptr) return failure(Error::kInvalid);
+      if (listener_of(socket_) == nullptr) return failure(Error::kInvalid);
       const bool kernel_has = has_kernel_half(socket_) && kernel_half_state(socket_).in;
       const bool wire_has = tcp_engine().accept_queue_length(*socket_.listener) != 0;
       if (!kernel_has && !wire_has) return again();
@@ -243,7 +243,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
 long listener_listen(Socket& socket, int fd, int backlog) {
   if (socket.kind == FileKind::kListener) return listen_again(socket, fd, backlog);
   if (socket.path == Path::kKernel) return kernel_result(kernel->listen(fd, backlog));
-  if (socket.path == Path::kBypass && socket.tcb != nullptr) return failure(Error::kInvalid);
+  if (socket.path == Path::kBypass) return failure(Error::kInvalid);
   return listen_first(socket, fd, backlog);
 }
 
@@ -264,6 +264,7 @@ long listener_accept(Socket& socket, int, sockaddr* address, socklen_t* length, 
 // shutdown(SHUT_RD) ends the listening (inet_shutdown): sleepers in accept() get EINVAL.
 long listener_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
+  if (socket.kind != FileKind::kListener) return failure(Error::kNotConnected);  // another thread was faster
   if (how == SHUT_WR) {  // nothing to shut, and an edge all the same (inet_shutdown)
     signal(socket, kEverything);
     return 0;

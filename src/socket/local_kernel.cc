@@ -105,13 +105,12 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
   }
 }
 
-// What the buffer counts is the memory that holds the bytes: at most twice as much (sock(7), SO_SNDBUF).
 bool is_closed_in_kernel(int fd) {
-  constexpr std::uint8_t kClose = 7;  // TCP_CLOSE
   const auto info = info_of(fd);
   return info.has_value() && info->tcpi_state == kClose;
 }
 
+// What the buffer counts is the memory that holds the bytes: at most twice as much (sock(7), SO_SNDBUF).
 bool has_kernel_room(int fd, std::uint64_t bytes) {
   std::array<std::uint32_t, SK_MEMINFO_VARS> info{};
   socklen_t length = sizeof info;

@@ -189,8 +189,7 @@ constexpr auto write_max_segment = [](Guard& g, Socket& s, int v) -> long {  // 
                 : write_tcp<&tcp::Options::max_segment, 88, 32767>(g, s, v);
 };
 long get_max_segment(Socket& socket, Bytes out) {
-  if (socket.kind == FileKind::kStream && socket.tcb != nullptr)
-    return put_int(out, tcp_engine().info(*socket.tcb).mss);
+  if (connection_of(socket) != nullptr) return put_int(out, tcp_engine().info(*socket.tcb).mss);
   const std::uint16_t set = tcp_options(socket).max_segment;
   return put_int(out, set != 0 ? set : 536);
 }
@@ -259,7 +258,7 @@ constexpr auto write_ttl = [](Guard& g, Socket& s, int v) -> long {
   return 0;
 };
 constexpr auto read_mtu = [](Socket& s) -> long {
-  return s.kind == FileKind::kStream && s.tcb != nullptr ? tcp_engine().info(*s.tcb).mss + 40L : 1500L;
+  return connection_of(s) != nullptr ? tcp_engine().info(*s.tcb).mss + 40L : 1500L;
 };
 constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
   s.set(kV6Only, v != 0);
@@ -358,8 +357,7 @@ bool needs_kernel(int level, int name) {
 }
 
 tcp::Options tcp_options(const Socket& socket) {
-  if (socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr)
-    return tcp_engine().options(*socket.tcb);
+  if (connection_of(socket) != nullptr) return tcp_engine().options(*socket.tcb);
   return socket.details != nullptr ? socket.details->tcp : tcp::Options{};
 }
 
@@ -367,7 +365,7 @@ void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options) 
   if (socket.details != nullptr) socket.details->tcp = options;
   if (socket.kind == FileKind::kListener) {
     if (socket.listener != nullptr) socket.listener->options = options;
-  } else if (socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr) {
+  } else if (connection_of(socket) != nullptr) {
     stream::set_options(guard.context(), *socket.tcb, options);
   }
 }

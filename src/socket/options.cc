@@ -16,7 +16,7 @@ namespace bypass::socket {
 namespace {
 
 bool is_connection(const Socket& socket) {
-  return socket.path == Path::kBypass && socket.kind == FileKind::kStream && socket.tcb != nullptr;
+  return connection_of(socket) != nullptr;
 }
 
 // A kernel socket to ask: the socket's own, or one that exists for the moment.
@@ -51,9 +51,7 @@ bool is_for_datagrams(int level, int name) {
 
 // Of a local connection: a read has taken it from the kernel, and bytes come first. Of an undecided one: dissolve().
 bool has_kept_error(const Socket& socket) {
-  if (socket.kind != FileKind::kStream || is_connection(socket)) return false;
-  const Guard guard(shard());
-  return socket.pending_error != 0;
+  return socket.kind == FileKind::kStream && !is_connection(socket) && has_left_error(socket);
 }
 
 bool has_effect(const Socket& socket, int level, int name) {
@@ -120,16 +118,25 @@ bool is_of_the_moment(const OptionRow& row) {
 
 }  // namespace
 
-void hand_options_to_kernel(Socket& socket, int fd) {
+void KernelOptions::take(Socket& socket) {
   for (const OptionRow& row : option_rows()) {
-    if (row.get == nullptr || row.set == nullptr || is_of_the_moment(row)) continue;
+    if (row.get == nullptr || row.set == nullptr || is_of_the_moment(row) || count_ == kMost) continue;
     if (row.level == IPPROTO_IPV6 && socket.domain != AF_INET6) continue;
-    std::array<std::byte, 16> ours{}, there{};
-    const auto value = set_by_program(socket, row, ours);
-    auto length = static_cast<socklen_t>(there.size());
-    const bool known = kernel->getsockopt(fd, row.level, row.name, there.data(), &length) == 0;
-    if (value.empty() || (known && std::ranges::equal(value, std::span(there).first(length)))) continue;
-    kernel->setsockopt(fd, row.level, row.name, value.data(), static_cast<socklen_t>(value.size()));
+    Value& value = values_[count_];
+    value.row = &row;
+    value.size = set_by_program(socket, row, value.bytes).size();
+    if (value.size != 0) count_++;
+  }
+}
+
+void KernelOptions::set(int fd) const {
+  for (const Value& value : std::span(values_).first(count_)) {
+    const auto ours = std::span(value.bytes).first(value.size);
+    std::array<std::byte, kBytes> there{};
+    socklen_t length = kBytes;
+    const bool known = kernel->getsockopt(fd, value.row->level, value.row->name, there.data(), &length) == 0;
+    if (known && std::ranges::equal(ours, std::span(there).first(length))) continue;
+    kernel->setsockopt(fd, value.row->level, value.row->name, ours.data(), static_cast<socklen_t>(ours.size()));
   }
 }
 
@@ -148,6 +155,8 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
     if (value == nullptr && length != 0) return failure(Refusal::kBadPointer);
     return set_connection_option(socket, fd, level, name, bytes);
   }
+  // Dissolved, and its number is the placeholder that others have, too: there is nothing to set it on.
+  if (socket.details == nullptr) return failure(Refusal::kNoOption);
   const bool with_messages = is_for_datagrams(level, name) || (level == IPPROTO_TCP && name == TCP_INQ);
   if (socket.path == Path::kLocal && (with_messages || needs_kernel(level, name))) {
     Guard guard(shard());

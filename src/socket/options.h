@@ -6,6 +6,7 @@
 // not know is answered by a kernel socket of the same kind, if it is harmless, and recorded for `bypass why`.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,8 +33,24 @@ struct OptionRow {
 [[nodiscard]] tcp::Options tcp_options(const Socket& socket);
 void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
 
-/// What the connection's options are, set on kernel socket `fd`, which goes on without the stack. Lock held.
-void hand_options_to_kernel(Socket& socket, int fd);
+/// A connection's options, for the kernel socket that goes on without the stack.
+class KernelOptions {
+ public:
+  /// Lock held.
+  void take(Socket& socket);
+  /// What the kernel socket has otherwise. Not holding the lock.
+  void set(int fd) const;
+
+ private:
+  static constexpr std::size_t kMost = 64, kBytes = 16;
+  struct Value {
+    const OptionRow* row;
+    std::array<std::byte, kBytes> bytes;
+    std::size_t size;
+  };
+  std::array<Value, kMost> values_;
+  std::size_t count_ = 0;
+};
 
 /// For `bypass why`, once a socket: an option was set that the kernel took and the stack's side has no use for.
 void tell_ignored_options(Socket& socket, int fd);

@@ -102,7 +102,7 @@ void rebuild_after_death(Shard& shard) {
   if (objects == nullptr || !sound) return;
   // What a thread fills without the lock is its own still, or its process's death undoes it (drop_waiters).
   objects->sockets.for_each([&](Socket& socket) {
-    const bool stream = socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr;
+    const bool stream = connection_of(socket) != nullptr;
     if (stream && !socket.has(kWriting) && socket.tcb->ring.reserved()) socket.tcb->ring.commit(memory, 0);
   });
   refill_ready_lists();

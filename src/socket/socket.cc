@@ -77,7 +77,7 @@ void end_file(Guard& guard, File& file) {
 // The local name where no kernel socket knows it.
 std::optional<Endpoint> connection_name(const Socket& socket) {
   Guard guard(shard());
-  if (socket.kind != FileKind::kStream || socket.path != Path::kBypass || socket.tcb == nullptr) return std::nullopt;
+  if (connection_of(socket) == nullptr) return std::nullopt;
   return tcp_engine().local(*socket.tcb);
 }
 
@@ -373,7 +373,7 @@ long peer_name(File& file, int fd, sockaddr* address, socklen_t* length) {
   Endpoint remote;
   {
     Guard guard(shard());
-    if (socket.tcb == nullptr) return failure(Error::kNotConnected);
+    if (connection_of(socket) == nullptr) return failure(Error::kNotConnected);
     const bool begins = tcp_engine().state(*socket.tcb) == tcp::State::kSynSent;
     if (begins || stream::is_over(*socket.tcb)) return failure(Error::kNotConnected);
     remote = tcp_engine().remote(*socket.tcb);

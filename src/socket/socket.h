@@ -125,6 +125,15 @@ inline const Socket& socket_of(const File& file) {
   return static_cast<const Socket&>(file);
 }
 
+/// Its connection on the stack; null: it has none. With the lock held: other threads make a listener of it, or end it.
+[[nodiscard]] inline tcp::Tcb* connection_of(const Socket& socket) {
+  return socket.kind == FileKind::kStream && socket.path == Path::kBypass ? socket.tcb : nullptr;
+}
+/// The same of what it listens with.
+[[nodiscard]] inline tcp::Listener* listener_of(const Socket& socket) {
+  return socket.kind == FileKind::kListener ? socket.listener : nullptr;
+}
+
 /// Whether its bytes may go through memory that the other end shares: local.h.
 [[nodiscard]] inline bool is_local(const File& file) {
   return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
@@ -160,6 +169,8 @@ std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& mess
 long stream_shutdown(Socket& socket, int fd, int how);
 /// tcp_disconnect() of Linux: the connection is gone at once, and leaves an error. Lock held.
 void dissolve(Context& ctx, Socket& socket);
+/// Whether there is one, of a socket that is undecided again.
+[[nodiscard]] bool has_left_error(const Socket& socket);
 /// That error, once, of a socket that is undecided again; 0: none.
 [[nodiscard]] long take_left_error(Socket& socket);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);

@@ -114,8 +114,11 @@ long refusal(int pipe, unsigned flags, int wrong) {
 
 }  // namespace
 
+// That of a dissolved connection tells its error.
 bool has_splice(const File& file) {
-  return kind(file) == FileKind::kStream && socket_of(file).path == Path::kBypass;
+  if (kind(file) != FileKind::kStream) return false;
+  const Path path = socket_of(file).path;
+  return path == Path::kBypass || (path == Path::kUndecided && has_left_error(socket_of(file)));
 }
 
 long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe) {

@@ -159,7 +159,7 @@ int copy_above(int fd) {
 }  // namespace
 
 NumberKeeper::NumberKeeper(const Socket& socket) {
-  if (socket.kind != FileKind::kStream || socket.tcb == nullptr || !socket.tcb->has(tcp::kSteered)) return;
+  if (connection_of(socket) == nullptr || !socket.tcb->has(tcp::kSteered)) return;
   steered_ = true;
   local_ = tcp_engine().local(*socket.tcb);
   remote_ = tcp_engine().remote(*socket.tcb);

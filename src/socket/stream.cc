@@ -26,7 +26,7 @@ class Flushing final : public SocketCondition {
  public:
   explicit Flushing(Socket& socket) : SocketCondition(socket, kEverything) {}
   long attempt(Guard&) override {
-    if (socket_.tcb == nullptr) return 0;
+    if (connection_of(socket_) == nullptr) return 0;
     return stream::delivering(*socket_.tcb) ? again() : 0;
   }
 };
@@ -36,7 +36,7 @@ class Flushing final : public SocketCondition {
 // tcp_poll() of Linux, line by line.
 std::uint32_t stream_bits(const Socket& socket) {
   if (socket.path == Path::kLocal) return local_bits(socket);
-  if (socket.path != Path::kBypass || socket.tcb == nullptr)
+  if (connection_of(socket) == nullptr)
     return kOut | kHangUp | (socket.has(kShutReceive) ? kIn | kPeerShut : 0U) |
            (socket.pending_error != 0 ? kError : 0U);
   tcp::Engine& engine = tcp_engine();
@@ -67,6 +67,11 @@ void dissolve(Context& ctx, Socket& socket) {
   socket.progress = Progress::kNone;
 }
 
+bool has_left_error(const Socket& socket) {
+  const Guard guard(shard());
+  return socket.pending_error != 0;
+}
+
 long take_left_error(Socket& socket) {
   if (socket.path != Path::kUndecided) return 0;
   Guard guard(shard());
@@ -93,7 +98,7 @@ long stream_shutdown(Socket& socket, int fd, int how) {
   if (socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
   if (socket.path == Path::kLocal) return local_shutdown(socket, fd, how);
   Guard guard(shard());
-  if (socket.tcb == nullptr) return failure(Error::kNotConnected);
+  if (connection_of(socket) == nullptr) return failure(Error::kNotConnected);
   Context& ctx = guard.context();
   const bool over = stream::is_over(*socket.tcb);
   if (tcp_engine().state(*socket.tcb) == State::kSynSent) {  // inet_shutdown: the attempt is given up

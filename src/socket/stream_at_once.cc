@@ -20,9 +20,8 @@ using fastpath::PeerLinks;
 constexpr std::size_t kSpans = 12;
 /// Null: there is something to be dealt with first.
 [[gnu::always_inline]] inline tcp::Tcb* usual_connection(Socket& socket) {
-  if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kBypass || socket.pending_error != 0)
-    return nullptr;
-  tcp::Tcb* const tcb = socket.tcb;
+  if (!socket.alive || socket.pending_error != 0) return nullptr;
+  tcp::Tcb* const tcb = connection_of(socket);
   if (tcb == nullptr) return nullptr;
   const tcp::Engine& engine = tcp_engine();
   const bool open = engine.state(*tcb) == tcp::State::kEstablished && engine.error(*tcb) == Error::kNone;

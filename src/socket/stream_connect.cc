@@ -32,7 +32,7 @@ class Connecting final : public SocketCondition {
 
   long attempt(Guard& guard) override {
     if (dissolved()) return failure(Error::kBrokenPipe);
-    if (socket_.tcb == nullptr) {  // shutdown()
+    if (connection_of(socket_) == nullptr) {  // shutdown()
       const long r = take_pending_error(socket_);
       return r != 0 ? r : failure(Error::kAborted);
     }
@@ -105,10 +105,9 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
 }
 
 Decision decide(Socket& socket, int fd, const sockaddr* address) {
-  if (socket.has(kForceKernel | kShutReceive |
-                 kShutSend)) {  // a connection that is shut from the first is the kernel's
-    if (environment.record_why != nullptr)
-      environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
+  if (socket.has(kForceKernel | kShutReceive | kShutSend)) {
+    const auto reason = socket.has(kForceKernel) ? observe::Reason::kOptionUnsupported : observe::Reason::kShutBefore;
+    if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), nullptr);
     return Decision::kKernel;
   }
   SocketName local;
@@ -161,12 +160,16 @@ void make_kernel_socket(Socket& socket, int fd) {
 
 // connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
 long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  KernelOptions options;
   {
     Guard guard(shard());
+    const bool is_so =
+        socket.kind == FileKind::kStream && (socket.path == Path::kUndecided || socket.path == Path::kBypass);
+    if (!is_so) return kAgain;
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
     if (socket.details == nullptr) make_kernel_socket(socket, fd);
-    if (socket.tcb != nullptr) {
-      if (socket.details != nullptr) hand_options_to_kernel(socket, fd);
+    if (connection_of(socket) != nullptr) {
+      if (socket.details != nullptr) options.take(socket);
       dissolve(guard.context(), socket);
     }
     socket.disconnects++;
@@ -176,6 +179,7 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
     signal(socket, kEverything);
     if (!undecided) return 0;
   }
+  options.set(fd);
   return kernel_result(kernel->connect(fd, address, length));
 }
 
@@ -183,8 +187,11 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
 
 long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const bool unspecified = is_unspecified(address, length);
+  if (unspecified && (socket.path == Path::kBypass || socket.path == Path::kUndecided)) {
+    const long r = disconnect(socket, fd, address, length);
+    return r == kAgain ? connect(socket, fd, address, length) : r;  // another thread has made something else of it
+  }
   if (socket.path == Path::kBypass) {
-    if (unspecified) return disconnect(socket, fd, address, length);
     if (socket.progress == Progress::kConnecting) return await(socket, Error::kAlready);
     return failure(Error::kIsConnected);
   }
@@ -196,7 +203,6 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
     local_leave(guard, socket);
   }
   if (socket.path == Path::kLocal) return connect_local(socket, fd, address, length, true);
-  if (socket.path == Path::kUndecided && unspecified) return disconnect(socket, fd, address, length);
   if (refused || socket.path == Path::kKernel) return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:

@@ -21,7 +21,7 @@ constexpr std::size_t kSpans = 64;
 long Receiving::attempt(Guard& guard) {
   wait_for_copy(guard, kReading);
   if (dissolved()) return failure(Error::kBrokenPipe);
-  if (socket_.tcb == nullptr) {
+  if (connection_of(socket_) == nullptr) {
     const long r = take_pending_error(socket_);
     return r != 0 ? r : failure(Error::kNotConnected);
   }

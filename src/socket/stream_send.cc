@@ -27,7 +27,7 @@ long Sending::attempt(Guard& guard) {
 // Linux's order (tcp_sendmsg): the pending error, once; then EPIPE; a handshake is waited for.
 long Sending::refusal() {
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
-  if (socket_.tcb == nullptr || dissolved()) return pipe();
+  if (connection_of(socket_) == nullptr || dissolved()) return pipe();
   const Error error = tcp_engine().error(*socket_.tcb);
   if (error != Error::kNone) return broken(error);
   if (socket_.has(kShutSend)) return pipe();
@@ -87,8 +87,7 @@ long Sending::fill(Guard& guard, const tcp::Room& room) {
 }
 
 void give_room_back(Context& ctx, Socket& socket) {
-  const bool has_tcb = socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.tcb != nullptr;
-  if (has_tcb && socket.tcb->ring.reserved()) stream::commit(ctx, *socket.tcb, 0, false);
+  if (connection_of(socket) != nullptr && socket.tcb->ring.reserved()) stream::commit(ctx, *socket.tcb, 0, false);
 }
 
 long run_sending(Socket& socket, Sending& sending, int flags) {

@@ -65,7 +65,7 @@ long earlier_error(File& file, int flags) {
   Guard guard(shard());
   if (!socket.alive) return 0;
   if (socket.kind == FileKind::kDatagram) return pending_error_of(socket);
-  if (socket.kind != FileKind::kStream || socket.path != Path::kBypass || socket.tcb == nullptr) return 0;
+  if (connection_of(socket) == nullptr) return 0;
   if (const long r = take_pending_error(socket); r != 0) return r;
   const Error error = tcp_engine().take_error(*socket.tcb);
   return error == Error::kNone ? 0 : failure(error);

@@ -16,7 +16,7 @@ void CongestionControl::start(Congestion algorithm, std::uint32_t mss, std::uint
   window_.mss = mss;
   // RFC 6928: min(10 MSS, max(2 MSS, 14600)).
   window_.initial = std::min(initial_segments * mss, std::max(2 * mss, initial_segments * kRfc6928Segment));
-  window_.cwnd = window_.initial;
+  window_.cwnd = most_cwnd_ = window_.initial;
   change(algorithm);
 }
 
@@ -33,6 +33,7 @@ void CongestionControl::change(Congestion algorithm) {
 void CongestionControl::set_mss(std::uint32_t mss) {
   window_.mss = mss;
   window_.cwnd = std::max(window_.cwnd, mss);
+  most_cwnd_ = std::max(most_cwnd_, window_.cwnd);
 }
 
 void CongestionControl::on_syn_lost() {
