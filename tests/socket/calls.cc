@@ -102,6 +102,12 @@ long Calls::connect(int fd, const sockaddr_in& name) {
   return drop_if_kernel(fd, file, socket::connect(*file, fd, as_base(name), sizeof name));
 }
 
+long Calls::disconnect(int fd) {
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_UNSPEC;
+  return connect(fd, nobody);
+}
+
 long Calls::accept(int fd, int flags, sockaddr_in* peer) {
   socklen_t length = sizeof *peer;
   return accept_named(fd, flags, reinterpret_cast<sockaddr*>(peer), peer == nullptr ? nullptr : &length);

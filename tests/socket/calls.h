@@ -34,6 +34,8 @@ class Calls {
   long bind(int fd, const sockaddr_in& name);
   long listen(int fd, int backlog);
   long connect(int fd, const sockaddr_in& name);
+  /// connect() to AF_UNSPEC.
+  long disconnect(int fd);
   long accept(int fd, int flags = 0, sockaddr_in* peer = nullptr);
   /// With the program's own pointers.
   long accept_named(int fd, int flags, sockaddr* name, socklen_t* length);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "socket/calls.h"
+#include "socket/sleeping.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -257,8 +258,7 @@ TEST_P(DatagramTest, UnboundReader_InAnotherThread_HearsTheAnswer) {
   std::uint16_t port = 0;
   const int server = bound(port);
   const int client = calls.socket(AF_INET, SOCK_DGRAM);
-  std::thread reader([&] { EXPECT_EQ(calls.poll_one(client, POLLIN, 5000), POLLIN); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  Sleeping reader([&] { EXPECT_EQ(calls.poll_one(client, POLLIN, 5000), POLLIN); });
   calls.send_to(client, "abc", calls.address(port));
   std::string got;
   sockaddr_in from{};

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "socket/calls.h"
+#include "socket/sleeping.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -195,22 +196,14 @@ TEST_P(EpollTest, Nested_InnerReady_OuterReports) {
 
 TEST_P(EpollTest, Sleep_IsWokenByAnotherThreadsSend) {
   calls.epoll_control(set, EPOLL_CTL_ADD, server, EPOLLIN);
-  std::thread writer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    calls.send(client, "x");
-  });
-  EXPECT_EQ(calls.epoll_wait(set, -1).size(), 1U);
-  writer.join();
+  Sleeping waiter([&] { EXPECT_EQ(calls.epoll_wait(set, -1).size(), 1U); });
+  calls.send(client, "x");
 }
 
 TEST_P(EpollTest, Sleep_IsWokenByAddOfAReadySocket) {
   send_and_wait("x");
-  std::thread adder([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    calls.epoll_control(set, EPOLL_CTL_ADD, server, EPOLLIN);
-  });
-  EXPECT_EQ(calls.epoll_wait(set, -1).size(), 1U);
-  adder.join();
+  Sleeping waiter([&] { EXPECT_EQ(calls.epoll_wait(set, -1).size(), 1U); });
+  calls.epoll_control(set, EPOLL_CTL_ADD, server, EPOLLIN);
 }
 
 TEST_P(EpollTest, Mixed_KernelDescriptor_IsReportedBesideASocket) {
@@ -235,13 +228,11 @@ TEST_P(EpollTest, Mixed_SleepsOnBoth_KernelWakes) {
   const int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   calls.epoll_control(set, EPOLL_CTL_ADD, server, EPOLLIN, 1);
   calls.epoll_control(set, EPOLL_CTL_ADD, event, EPOLLIN, 2);
-  std::thread writer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const std::uint64_t one = 1;
-    EXPECT_EQ(write(event, &one, sizeof one), 8);
-  });
-  const auto events = calls.epoll_wait(set, -1);
-  writer.join();
+  std::vector<epoll_event> events;
+  Sleeping waiter([&] { events = calls.epoll_wait(set, -1); });
+  const std::uint64_t one = 1;
+  EXPECT_EQ(write(event, &one, sizeof one), 8);
+  waiter.join();
   ASSERT_EQ(events.size(), 1U);
   EXPECT_EQ(events[0].data.u64, 2U);
   ::close(event);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "socket/calls.h"
+#include "socket/sleeping.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -123,8 +124,7 @@ TEST_P(ListenerTest, Bind_TakenPort_IsInUse) {
 TEST_P(ListenerTest, Shutdown_OfListener_WakesAcceptWithInvalid) {
   std::uint16_t port = 0;
   const int listener = calls.server(port);
-  std::thread acceptor([&] { EXPECT_EQ(calls.accept(listener), -EINVAL); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  Sleeping acceptor([&] { EXPECT_EQ(calls.accept(listener), -EINVAL); });
   EXPECT_EQ(calls.shutdown(listener, SHUT_RDWR), 0);
   acceptor.join();
   const int client = calls.socket(AF_INET, SOCK_STREAM);
@@ -290,12 +290,10 @@ TEST_F(DualListenerTest, Epoll_KernelPeer_IsSeenAsleep) {
   const int set = calls.epoll_create();
   ASSERT_EQ(calls.epoll_control(set, EPOLL_CTL_ADD, listener, EPOLLIN), 0);
   EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
-  std::thread peer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    connect_kernel();
-  });
-  const auto events = calls.epoll_wait(set, 5000);
-  peer.join();
+  std::vector<epoll_event> events;
+  Sleeping waiter([&] { events = calls.epoll_wait(set, 5000); });
+  connect_kernel();
+  waiter.join();
   ASSERT_EQ(events.size(), 1U);
   EXPECT_EQ(events[0].events, EPOLLIN);
   EXPECT_EQ(events[0].data.u64, static_cast<std::uint64_t>(listener));

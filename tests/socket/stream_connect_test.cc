@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "socket/calls.h"
+#include "socket/sleeping.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -77,12 +78,6 @@ TEST_P(StreamConnectTest, Connect_NonBlockingRefused_ShowsInPollAndSoErrorOnce) 
   EXPECT_EQ(calls.connect(fd, calls.address(port)), -ECONNABORTED);
 }
 
-long disconnect(Calls& calls, int fd) {
-  sockaddr_in nobody{};
-  nobody.sin_family = AF_UNSPEC;
-  return calls.connect(fd, nobody);
-}
-
 // connect(AF_UNSPEC) on an end that connect() or accept() has made: as a new one it connects and listens.
 TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
   for (const bool accepted : {false, true}) {
@@ -95,7 +90,7 @@ TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
     ASSERT_EQ(calls.set_option(end, IPPROTO_TCP, TCP_NODELAY, 1), 0);
     ASSERT_EQ(calls.set_option(end, SOL_SOCKET, SO_RCVBUF, 50'000), 0);
     const int flags = fcntl(end, F_GETFD);
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     struct Set {
       int level, name, expected;
     };
@@ -108,7 +103,7 @@ TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
     const auto events = calls.epoll_wait(set, 0);
     ASSERT_EQ(events.size(), 1U) << accepted;
     EXPECT_EQ(events[0].events & (EPOLLIN | EPOLLOUT | EPOLLHUP), EPOLLOUT | EPOLLHUP);
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     EXPECT_EQ(calls.epoll_wait(set, 0).size(), 1U) << "again, an edge";
     sockaddr_in name{};
     EXPECT_EQ(calls.peer_name(end, name), -ENOTCONN);
@@ -127,7 +122,7 @@ TEST_P(StreamConnectTest, Disconnect_OfEitherEnd_SocketIsAsNew) {
     EXPECT_EQ(calls.get_option(end, IPPROTO_TCP, TCP_KEEPIDLE, value), 0);
     EXPECT_EQ(value, 77) << accepted;
 
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     ASSERT_EQ(calls.listen(end, 1), 0);
     const sockaddr_in own = calls.local_name(end);
     const int third = calls.socket(AF_INET, SOCK_STREAM);
@@ -155,7 +150,7 @@ TEST_P(StreamConnectTest, Disconnect_OfAConnection_LeavesAnError) {
   for (int i = 0; i < 8; i++) {
     const auto [client, server] = calls.connected();
     const int end = i % 2 == 0 ? client : server;
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     EXPECT_EQ(calls.receive(end, got, 10, MSG_OOB), -EINVAL) << "and leaves the error";
     EXPECT_EQ(calls.receive(end, got, 10, MSG_ERRQUEUE), -EAGAIN) << "and leaves the error";
     if (i < 2) {
@@ -183,34 +178,31 @@ TEST_P(StreamConnectTest, Disconnect_OfAConnection_LeavesAnError) {
   for (const int end : {client, server}) {
     for (int i = 0; i < 1000 && calls.shutdown(end, SHUT_WR) == 0; i++)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     expect_left(calls, end, 0);
   }
 }
 
 TEST_P(StreamConnectTest, Disconnect_WakesWhoSleeps) {
-  constexpr auto kWhile = std::chrono::milliseconds(20);
   for (const bool accepted : {false, true}) {
     std::pair<int, int> ends = calls.connected();
     int end = accepted ? ends.second : ends.first;
     const timeval limit{2, 0};
     ASSERT_EQ(calls.set_option(end, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
     long r = 0;
-    std::thread reader([&] {
+    Sleeping reader([&] {
       std::string got;
       r = calls.receive(end, got);
     });
-    std::this_thread::sleep_for(kWhile);
-    ASSERT_EQ(disconnect(calls, end), 0);
+    ASSERT_EQ(calls.disconnect(end), 0);
     reader.join();
     EXPECT_EQ(r, -EPIPE) << accepted;
     expect_left(calls, end, ECONNRESET);
 
     ends = calls.connected();
     end = accepted ? ends.second : ends.first;
-    std::thread poller([&] { r = calls.poll_one(end, POLLIN, 2000); });
-    std::this_thread::sleep_for(kWhile);
-    ASSERT_EQ(disconnect(calls, end), 0);
+    Sleeping poller([&] { r = calls.poll_one(end, POLLIN, 2000); });
+    ASSERT_EQ(calls.disconnect(end), 0);
     poller.join();
     EXPECT_EQ(r, POLLERR | POLLHUP) << accepted;
     expect_left(calls, end, ECONNRESET);
@@ -223,9 +215,8 @@ TEST_P(StreamConnectTest, Disconnect_WakesWhoSleeps) {
       while (calls.send(end, block, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
       }
     while (calls.poll_one(end, POLLOUT, 50) != 0 || calls.send(end, block, MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
-    std::thread writer([&] { r = calls.send(end, block); });
-    std::this_thread::sleep_for(kWhile);
-    ASSERT_EQ(disconnect(calls, end), 0);
+    Sleeping writer([&] { r = calls.send(end, block); });
+    ASSERT_EQ(calls.disconnect(end), 0);
     writer.join();
     EXPECT_EQ(r, -ECONNRESET) << accepted;
     expect_left(calls, end, 0);
@@ -243,7 +234,7 @@ TEST_P(StreamConnectTest, Shutdown_OfWhatIsNotConnected_MarksItAndIsAnEdge) {
     const auto events = calls.epoll_wait(set, 0);
     ASSERT_EQ(events.size(), 1U) << how;
     EXPECT_EQ(events[0].events, EPOLLOUT | EPOLLHUP | (how == SHUT_WR ? 0U : EPOLLIN | EPOLLRDHUP)) << how;
-    EXPECT_EQ(disconnect(calls, fd), 0);
+    EXPECT_EQ(calls.disconnect(fd), 0);
     EXPECT_EQ(calls.poll_one(fd, kAllEvents), POLLOUT | POLLHUP) << how;
     calls.close(set);
   }
@@ -255,7 +246,7 @@ TEST_P(StreamConnectTest, Disconnect_OfAListener_EndsIt) {
   const int client = calls.socket(AF_INET, SOCK_STREAM);
   ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
   await(calls, fd, POLLIN);
-  ASSERT_EQ(disconnect(calls, fd), 0);
+  ASSERT_EQ(calls.disconnect(fd), 0);
   std::string got;
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
   EXPECT_EQ(calls.accept(fd), -EINVAL);
@@ -263,6 +254,19 @@ TEST_P(StreamConnectTest, Disconnect_OfAListener_EndsIt) {
   ASSERT_EQ(calls.listen(fd, 1), 0);
   const int second = calls.socket(AF_INET, SOCK_STREAM);
   EXPECT_EQ(calls.connect(second, calls.address(ntohs(calls.local_name(fd).sin_port))), 0);
+}
+
+// What a number is changes under who sleeps over it.
+TEST_P(StreamConnectTest, ListenerThatConnects_EndsWhoAccepts) {
+  std::uint16_t port = 0, other_port = 0;
+  const int fd = calls.server(port), other = calls.server(other_port);
+  long r = 0;
+  Sleeping acceptor([&] { r = calls.accept(fd); });
+  ASSERT_EQ(calls.disconnect(fd), 0);
+  ASSERT_EQ(calls.connect(fd, calls.address(other_port)), 0);
+  EXPECT_GE(calls.accept(other), 0);
+  acceptor.join();
+  EXPECT_EQ(r, -EINVAL);
 }
 
 // Of a listener whose queue is full: an attempt goes on until its time is over.
@@ -284,14 +288,13 @@ TEST_P(StreamConnectTest, Attempt_GivenUpByAnotherThread_EndsAsOnLinux) {
     EXPECT_EQ(calls.receive(fd, got), -ENOTCONN);
   }
   const int undone = begin();
-  EXPECT_EQ(disconnect(calls, undone), 0);
+  EXPECT_EQ(calls.disconnect(undone), 0);
   expect_left(calls, undone, ECONNRESET);
   for (const bool shut : {true, false}) {
     const int fd = calls.socket(AF_INET, SOCK_STREAM);
     long r = 0;
-    std::thread connector([&] { r = calls.connect(fd, calls.address(port)); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(shut ? calls.shutdown(fd, SHUT_RDWR) : disconnect(calls, fd), 0);
+    Sleeping connector([&] { r = calls.connect(fd, calls.address(port)); });
+    EXPECT_EQ(shut ? calls.shutdown(fd, SHUT_RDWR) : calls.disconnect(fd), 0);
     connector.join();
     EXPECT_EQ(r, shut ? -ECONNRESET : -EPIPE);
     expect_left(calls, fd, shut ? 0 : ECONNRESET);
@@ -302,11 +305,15 @@ TEST_P(StreamConnectTest, Attempt_GivenUpByAnotherThread_EndsAsOnLinux) {
 TEST_P(StreamConnectTest, Disconnect_OfAnAcceptedOnesTwoNumbers_IsAnEndAtLeast) {
   const auto [client, server] = calls.connected();
   const int other = calls.dup(server);
-  ASSERT_EQ(disconnect(calls, server), 0);
+  ASSERT_EQ(calls.disconnect(server), 0);
   std::string got;
   EXPECT_EQ(calls.receive(client, got), -ECONNRESET);
   for (const int number : {server, other})
     EXPECT_EQ(calls.poll_one(number, POLLIN | POLLOUT), POLLOUT | POLLHUP | POLLERR);
+  if (calls.bypass()) {  // has nothing of the kernel's own to listen with, nor to keep an option
+    EXPECT_EQ(calls.listen(server, 1), -EINVAL);
+    EXPECT_EQ(calls.set_option(server, SOL_SOCKET, SO_KEEPALIVE, 1), -ENOPROTOOPT);
+  }
   const int third = calls.connected().first;  // the placeholder is no worse for it
   EXPECT_EQ(calls.send(third, "x"), 1);
 }

@@ -201,5 +201,26 @@ TEST_P(StreamSpliceTest, SendFile_BeyondItsEnd_SendsWhatThereIs) {
   ::close(file);
 }
 
+TEST_P(StreamSpliceTest, OfADissolvedConnection_TellsItsErrorFirst) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "abc", 3), 3);
+  const int file = memfd_create("bytes", MFD_CLOEXEC);
+  ASSERT_EQ(write(file, "abc", 3), 3);
+  for (int i = 0; i < 3; i++) {
+    const int end = calls.connected().first;
+    ASSERT_EQ(calls.disconnect(end), 0);
+    off_t offset = 0;
+    const long r = i == 0   ? calls.send_file(end, file, &offset, 3)
+                   : i == 1 ? calls.splice(ends[0], end, 3, 0)
+                            : calls.splice_out(end, ends[1], 3, 0);
+    EXPECT_EQ(r, -ECONNRESET) << i;
+    int error = -1;
+    EXPECT_EQ(calls.get_option(end, SOL_SOCKET, SO_ERROR, error), 0);
+    EXPECT_EQ(error, 0) << i;
+  }
+  for (const int fd : {ends[0], ends[1], file}) ::close(fd);
+}
+
 }  // namespace
 }  // namespace bypass::test

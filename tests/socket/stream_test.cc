@@ -12,6 +12,7 @@
 
 #include "socket/at_once.h"
 #include "socket/calls.h"
+#include "socket/sleeping.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -132,13 +133,12 @@ TEST_P(StreamTest, ReceiveAll_TimeoutAfterSomeCame_ReportsThose) {
   const auto [client, server] = calls.connected();
   const timeval limit{1, 0};
   ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
-  std::thread writer([&calls = calls, fd = client] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // while the reader waits
-    EXPECT_EQ(calls.send(fd, "abc"), 3);
-  });
   std::string got;
-  EXPECT_EQ(calls.receive(server, got, 6, MSG_WAITALL), 3);
-  writer.join();
+  long r = 0;
+  Sleeping reader([&, fd = server] { r = calls.receive(fd, got, 6, MSG_WAITALL); });
+  EXPECT_EQ(calls.send(client, "abc"), 3);
+  reader.join();
+  EXPECT_EQ(r, 3);
 }
 
 TEST_P(StreamTest, Send_TimeoutAfterSomeWent_ReportsThose) {
@@ -179,13 +179,12 @@ TEST_P(StreamTest, PeekAll_AfterOnesOwnShutdownOfSending_WaitsForThePeer) {
     if (low_water) {
       ASSERT_EQ(calls.set_option(server, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
     }
-    std::thread writer([&calls = calls, fd = client] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the reader waits
-      EXPECT_EQ(calls.send(fd, "def"), 3);
-    });
     std::string got;
-    EXPECT_EQ(calls.receive(server, got, 6, low_water ? MSG_PEEK : MSG_PEEK | MSG_WAITALL), 6);
-    writer.join();
+    long r = 0;
+    Sleeping reader([&, fd = server] { r = calls.receive(fd, got, 6, low_water ? MSG_PEEK : MSG_PEEK | MSG_WAITALL); });
+    EXPECT_EQ(calls.send(client, "def"), 3);
+    reader.join();
+    EXPECT_EQ(r, 6);
     ASSERT_EQ(calls.send(client, "g"), 1);
     ASSERT_EQ(calls.shutdown(client, SHUT_WR), 0);
     EXPECT_EQ(calls.receive(server, got, 20, MSG_PEEK | MSG_WAITALL), 7) << "up to the peer's end";
@@ -361,8 +360,7 @@ TEST_P(StreamTest, SendingBounds_Raised_WakeWhoWaitsForRoom) {
     const timeval limit{2, 0};
     calls.set_option(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     long sent = 0;
-    std::thread writer([&, c = client] { sent = calls.send(c, "y"); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // while the writer waits
+    Sleeping writer([&, c = client] { sent = calls.send(c, "y"); });
     EXPECT_EQ(calls.set_option(client, bound.level, bound.name, bound.high), 0);
     writer.join();
     EXPECT_EQ(sent, 1) << bound.name;
