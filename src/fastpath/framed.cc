@@ -26,6 +26,12 @@ FramedTcp& self_of(void* self) {
   return *static_cast<FramedTcp*>(self);
 }
 
+/// Bytes for the program, read or not.
+std::uint64_t arrived(const FramedTcp& tcp, const Tcb& tcb) {
+  const Framed& framed = FramedTcp::of(tcb);
+  return framed.lane.consumed() + framed.raw_read + tcp.readable(tcb);
+}
+
 }  // namespace
 
 FramedTcp::FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& links)
@@ -43,6 +49,7 @@ FramedTcp::FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& lin
   hooks_.established = [](void* self, Context& ctx, Tcb& tcb, bool bare) { self_of(self).established(ctx, tcb, bare); };
   hooks_.progress = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).progress(ctx, tcb); };
   hooks_.refill = [](void* self, Context& ctx, Tcb& tcb) { return self_of(self).refill(ctx, tcb); };
+  hooks_.heard = [](void* self, const Tcb& tcb) { return arrived(self_of(self), tcb) + tcb.ring.begin(); };
   hooks_.gone = [](void* self, Context& ctx, Tcb& tcb) { self_of(self).gone(ctx, tcb); };
 }
 
@@ -61,7 +68,7 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
   release(ctx, tcb, framed);
   tell_peer(ctx, framed);
   look_at_cork(ctx, framed);
-  look_at_writer(ctx, framed);
+  look_at_writer(ctx, tcb, framed);
   if (ctx.now >= leaves_at(framed)) framed.lane.leave();
   if (!framed.lane.aborted()) links_.on_change(ctx, tcb, framed);
   if (ctx.now >= times_out_at(tcb, framed)) {
@@ -118,7 +125,7 @@ void FramedTcp::gone(Context& ctx, Tcb& tcb) {
 void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   const auto reader = [](auto& handshake) { return handshake.reader().deadline(); };
   look_at_cork(ctx, framed);
-  look_at_writer(ctx, framed);
+  look_at_writer(ctx, tcb, framed);
   Instant at = std::min({framed.quiet, framed.patience, framed.corked, leaves_at(framed), times_out_at(tcb, framed)});
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
   // Where nothing is under way no ACK will call it again.
@@ -144,8 +151,8 @@ void FramedTcp::look_at_cork(const Context& ctx, Framed& framed) {
   }
 }
 
-void FramedTcp::look_at_writer(const Context& ctx, Framed& framed) {
-  const auto una = static_cast<std::uint32_t>(framed.lane.una());
+void FramedTcp::look_at_writer(const Context& ctx, const Tcb& tcb, Framed& framed) {
+  const auto una = static_cast<std::uint32_t>(tcb.ring.begin());
   if (!framed.wants_room) {
     framed.waits_since = kNever;
   } else if (framed.waits_since == kNever || framed.waits_at != una) {
@@ -240,16 +247,6 @@ void FramedTcp::take_tcp_end(Tcb& tcb, Framed& framed) {
     framed.lane.abort(Reason::kBadState);
   }
 }
-
-namespace {
-
-/// Bytes for the program, read or not.
-std::uint64_t arrived(const FramedTcp& tcp, const Tcb& tcb) {
-  const Framed& framed = FramedTcp::of(tcb);
-  return framed.lane.consumed() + framed.raw_read + tcp.readable(tcb);
-}
-
-}  // namespace
 
 void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
   unsigned events = 0;

@@ -136,7 +136,7 @@ struct Framed {
   std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
   bool wrote_much = false;        // the last write was no less than what is gathered
   std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
-  std::uint32_t waits_at = 0;     // … behind this Lane::una() (its low half)
+  std::uint32_t waits_at = 0;     // … behind this place in the send ring (its low half), on whichever path
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
   std::uint32_t link = 0;         // … this link; 0: it is on none
@@ -250,7 +250,7 @@ class FramedTcp {
   [[nodiscard]] bool given_up(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void arm(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   static void look_at_cork(const Context& ctx, Framed& framed);
-  static void look_at_writer(const Context& ctx, Framed& framed);
+  static void look_at_writer(const Context& ctx, const tcp::Tcb& tcb, Framed& framed);
   [[nodiscard]] static Instant leaves_at(const Framed& framed);
   [[nodiscard]] static Instant times_out_at(const tcp::Tcb& tcb, const Framed& framed);
   /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.

@@ -59,7 +59,6 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"syscall_filter",
      "the program puts itself under a filter of system calls (seccomp) that ends who makes others: its sockets are the "
      "kernel's"},
-    {"shut_before", "the program had shut the socket down before it connected it: such a connection is the kernel's"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -48,7 +48,6 @@ enum class Reason : std::uint16_t {
   kPeerPlain,
   kNoLane,
   kSyscallFilter,
-  kShutBefore,
   kCount,
 };
 

@@ -275,6 +275,7 @@ long listener_shutdown(Socket& socket, int fd, int how) {
   socket.listener = nullptr;
   socket.path = Path::kUndecided;
   socket.kind = FileKind::kStream;
+  socket.clear(kShutReceive | kShutSend);  // tcp_disconnect
   signal(socket, kEverything);
   return 0;
 }

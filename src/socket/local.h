@@ -94,6 +94,9 @@ std::optional<long> local_readable(Socket& socket, int fd);
 /// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the
 /// ring.
 [[nodiscard]] bool local_is_before_mark(Socket& socket, int fd);
+/// The program has been told `error`, an errno that was kept here: the kernel, where the same end may be known, too,
+/// tells of it no more. Lock held.
+void local_told_error(Socket& socket, int error);
 /// Its last number is about to be closed, or its process ends. Lock held.
 void local_end(Guard& guard, Socket& socket);
 /// Back to the kernel for good, bytes in order and all of them. Lock held; may let go of it.

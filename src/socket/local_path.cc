@@ -104,6 +104,14 @@ void reset_behind_bytes(Socket& socket) {
 
 }  // namespace
 
+void local_told_error(Socket& socket, int error) {
+  int other = 0;
+  socklen_t bytes = sizeof other;
+  const long r =
+      os::call(SYS_getsockopt, kernel_number(socket), SOL_SOCKET, SO_ERROR, os::address(&other), os::address(&bytes));
+  if (r == 0 && other != error) socket.pending_error = static_cast<std::uint8_t>(other);
+}
+
 void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);
   if (environment.record_why != nullptr)

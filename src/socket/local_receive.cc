@@ -72,6 +72,7 @@ class LocalReceiving final : public LocalCondition {
 long LocalReceiving::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kReading);
+    if (dissolved()) return done_ != 0 ? static_cast<long>(done_) : failure(Error::kBrokenPipe);
     if (peeks()) {  // anew
       done_ = 0;
       asked_ = false;

@@ -174,13 +174,20 @@ long set_timeout(Guard&, Socket& socket, Value value) {
   return 0;
 }
 
+// What was too little may be (tcp_set_rcvlowat). What is over was no less so before.
+bool is_enough_now(const Socket& socket) {
+  if (socket.kind != FileKind::kStream) return true;
+  if (const tcp::Tcb* const tcb = connection_of(socket))
+    return stream::has_low_water(*tcb, stream::readable(*tcb), socket.low_water) || stream::peer_has_ended(*tcb);
+  return (stream_bits(socket) & (kIn | kError | kHangUp)) == kIn;
+}
+
 constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
   // tcp_set_rcvlowat: more than the window could let in would never come.
   const std::int64_t most = buffer_size<&tcp::Options::receive_buffer>(s) / 2;
   const std::int64_t wanted = v < 0 ? 0x7fffffff : std::max(v, 1);
   s.low_water = static_cast<std::uint32_t>(s.kind == FileKind::kStream ? std::min(wanted, most) : wanted);
-  // What was too little may be enough now (tcp_set_rcvlowat).
-  if (s.kind != FileKind::kStream || (stream_bits(s) & kIn) != 0) signal(s, kIn);
+  if (is_enough_now(s)) signal(s, kIn);
   return 0;
 };
 

@@ -55,7 +55,10 @@ long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count
 }  // namespace
 
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
-  if (kind(file) != FileKind::kStream) return failure(Error::kInvalid);
+  if (kind(file) != FileKind::kStream) {
+    sigpipe = kind(file) == FileKind::kListener;
+    return failure(sigpipe ? Error::kBrokenPipe : Error::kInvalid);
+  }
   Socket& socket = socket_of(file);
   if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
   if (socket.path == Path::kLocal)

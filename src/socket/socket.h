@@ -145,7 +145,9 @@ inline const Socket& socket_of(const File& file) {
 
 /// pending_error as a failure, once; 0: none. Lock held.
 [[nodiscard]] inline long take_pending_error(Socket& socket) {
-  return -static_cast<long>(std::exchange(socket.pending_error, std::uint8_t{0}));
+  const int error = std::exchange(socket.pending_error, std::uint8_t{0});
+  if (error != 0 && socket.path == Path::kLocal) local_told_error(socket, error);
+  return -static_cast<long>(error);
 }
 
 /// Decided for the kernel: items go to the sets' kernel halves; the caller's table drops the object next.

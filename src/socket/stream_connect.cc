@@ -105,9 +105,9 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
 }
 
 Decision decide(Socket& socket, int fd, const sockaddr* address) {
-  if (socket.has(kForceKernel | kShutReceive | kShutSend)) {
-    const auto reason = socket.has(kForceKernel) ? observe::Reason::kOptionUnsupported : observe::Reason::kShutBefore;
-    if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), nullptr);
+  if (socket.has(kForceKernel)) {
+    if (environment.record_why != nullptr)
+      environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
     return Decision::kKernel;
   }
   SocketName local;
@@ -201,6 +201,7 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   if (socket.path == Path::kLocal && unspecified) {  // the connection is dissolved
     Guard guard(shard());
     local_leave(guard, socket);
+    socket.disconnects++;
   }
   if (socket.path == Path::kLocal) return connect_local(socket, fd, address, length, true);
   if (refused || socket.path == Path::kKernel) return kernel_result(kernel->connect(fd, address, length));

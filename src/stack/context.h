@@ -43,6 +43,8 @@ struct Hooks {
   void (*progress)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
   /// TCP has room for more: whether something was appended. Nothing else may be done here.
   bool (*refill)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
+  /// How much the peer has sent, and placed of what was sent to it, by whatever way: changes with each byte.
+  std::uint64_t (*heard)(void* self, const tcp::Tcb& tcb) = nullptr;
   /// The connection goes, and its overlay with it.
   void (*gone)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
   /// Picks the source port of a connect (0: let the stack choose). RSS, fast paths.

@@ -470,13 +470,17 @@ TEST(Framed, WriterWhosePeerDoesNotRead_EndsAfterItsUserTimeout) {
   }
 }
 
-// That the link has died is said in a record, which the program does not wait for.
-TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
+FramedWorldConfig with_keep_alive() {
   FramedWorldConfig config = over_lanes();
   config.side[0].options.keep_alive = true;
   config.side[0].options.keep_idle_s = config.side[0].options.keep_interval_s = 1;
   config.side[0].options.keep_count = 2;
-  FramedWorld w(config);
+  return config;
+}
+
+// That the link has died is said in a record, which the program does not wait for.
+TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
+  FramedWorld w(with_keep_alive());
   ASSERT_TRUE(w.open());
   w.run_for(10ms);
   ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
@@ -486,6 +490,39 @@ TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
   EXPECT_NE(w.tcb[0]->in_flight(), 0U);
   w.run_for(4500ms);
   EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
+}
+
+// What the program has written is under way, also where it lies in front of a record that TCP repeats: then, as in
+// TCP, R2 decides.
+TEST(Framed, KeepAlive_DoesNotEndWhatWaitsForAnAnswer) {
+  FramedWorld w(with_keep_alive());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
+  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+  w.kill_link();
+  w.write(0, "request");
+  w.run_for(10s);
+  EXPECT_EQ(w.tcb[0]->error, Error::kNone);
+  w.wire().set_filter(nullptr);
+  EXPECT_EQ(w.receive(1, 7), "request");
+}
+
+// TCP beneath may be cut off while the lane carries everything.
+TEST(Framed, KeepAlive_HearsThePeerOnTheLane) {
+  FramedWorld w(with_keep_alive());
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
+  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+  for (int i = 0; i < 20; i++) {
+    w.write(1, "x");
+    EXPECT_EQ(w.receive(0, 1), "x");
+    w.run_for(500ms);
+  }
+  EXPECT_EQ(w.tcb[0]->error, Error::kNone);
+  w.run_for(5s);
+  EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut) << "nothing is heard of the peer any more";
 }
 
 TEST(Framed, ReaderThatSleeps_BoundsWhatIsHeld) {

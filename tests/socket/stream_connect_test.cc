@@ -240,6 +240,24 @@ TEST_P(StreamConnectTest, Shutdown_OfWhatIsNotConnected_MarksItAndIsAnEdge) {
   }
 }
 
+TEST_P(StreamConnectTest, Connect_AfterShutdown_IsShutFromItsBeginning) {
+  std::uint16_t port = 0;
+  const int server = calls.server(port);
+  for (const int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
+    const int fd = calls.socket(AF_INET, SOCK_STREAM);
+    EXPECT_EQ(calls.shutdown(fd, how), -ENOTCONN);
+    ASSERT_EQ(calls.connect(fd, calls.address(port)), 0) << how;
+    const int peer = static_cast<int>(calls.accept(server));
+    ASSERT_GE(peer, 0);
+    EXPECT_EQ(calls.send(fd, "x"), how == SHUT_RD ? 1 : -EPIPE) << how;
+    std::string got;
+    if (how != SHUT_WR) {
+      EXPECT_EQ(calls.receive(fd, got), 0) << how;
+    }
+    EXPECT_EQ(calls.send(peer, "y"), 1);
+  }
+}
+
 TEST_P(StreamConnectTest, Disconnect_OfAListener_EndsIt) {
   std::uint16_t port = 0;
   const int fd = calls.server(port);

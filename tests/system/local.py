@@ -3,6 +3,7 @@ What the kernel's sockets do is what must come of it: ends of connections, what 
 do besides.   local.py NAME...   (no name: lists them)"""
 import os
 import random
+import select
 import signal
 import time
 
@@ -270,6 +271,35 @@ def times_of_the_listener(side):
     result += [server("s.recv(2)"), server("s.recv(1)")]
     result.append(server("s.recv(1)"))
     result.append(server("[s.send(bytes(100000)) for _ in range(1000)]"))
+    return result
+
+
+@same
+def resets_are_told_once(side):
+    """By the call that comes first, whoever of the library and the kernel knows of the end; and a connection that another
+    thread dissolves ends a receive with EPIPE, and leaves its error for the next call."""
+    result = []
+    for first in ("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)", "s.send(b'x')", "take(s, 100)"):
+        with pair(side) as (server, client):
+            client("signal.signal(signal.SIGPIPE, signal.SIG_IGN); s.sendall(b'ab')")
+            server("s.sendall(bytes(12))")
+            side.until(lambda: client("queued(s)") == 12, "they have come")
+            server("s.close()")
+            side.until(lambda: any(bits & select.POLLHUP for bits in poll_bits(client)), "the end has come")
+            result.append([client(first), client("s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)"), client("s.send(b'x')")])
+    with pair(side) as (server, client):
+        client("""
+def receive():
+    global thread_id, told
+    thread_id = threading.get_native_id()
+    try: told = s.recv(1)
+    except OSError as error: told = error.errno
+libc = ctypes.CDLL(None, use_errno=True)
+thread_id = 0; thread = threading.Thread(target=receive); thread.start()""")
+        side.until(lambda: client("thread_id") and open(f"/proc/{client.pid}/task/{client('thread_id')}/stat").read().rsplit(")")[1][1] == "S",
+                   "it sleeps")
+        client("dissolved = libc.connect(s.fileno(), bytes(16), 16); thread.join()")
+        result.append([client("dissolved"), client("told"), client("s.recv(1)"), client("s.recv(1)")])
     return result
 
 

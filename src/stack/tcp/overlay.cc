@@ -95,6 +95,13 @@ bool call_refill(Env& env, Tcb& tcb) {
   return hooks->refill(hooks->self, env.ctx, tcb);
 }
 
+bool is_heard_of(Env& env, Tcb& tcb) {
+  const Hooks* hooks = env.ctx.hooks;
+  if (tcb.overlay == nullptr || hooks == nullptr || hooks->heard == nullptr) return false;
+  const std::uint64_t heard = hooks->heard(hooks->self, tcb);
+  return std::exchange(tcb.overlay->heard, heard) != heard;
+}
+
 void run_overlay(Engine& engine, Context& ctx, Tcb& tcb) {
   Env env{engine.impl(), ctx};
   output_soon(env, tcb);

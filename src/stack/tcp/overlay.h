@@ -29,6 +29,7 @@ struct Overlay {
   Packet* sifted = nullptr;   // the last packet of the receive queue that has been looked at
   std::uint64_t taken = 0;    // the ring's bytes below it have been handed to the map, or went another way
   Instant deadline = kNever;  // the protocol's timer
+  std::uint64_t heard = 0;    // of the peer, by whatever way, when keep-alive last looked
   std::uint32_t ready = 0;    // bytes in front of the receive queue that are the program's; not in rx_bytes
   std::uint16_t events = 0;   // posted while nobody had accepted the connection
   bool pins_ring = false;     // pin_ring(), of the ring's pins one
@@ -106,6 +107,8 @@ void fail(Engine& engine, Context& ctx, Tcb& tcb, Error error);
 void call_progress(Env& env, Tcb& tcb);
 /// False: there is nothing more to send.
 [[nodiscard]] bool call_refill(Env& env, Tcb& tcb);
+/// Whether the peer has been heard of since the last call, by ways that TCP does not see.
+[[nodiscard]] bool is_heard_of(Env& env, Tcb& tcb);
 /// SND.UNA has moved.
 void on_overlay_acked(Env& env, Tcb& tcb);
 void tell_established(Env& env, Tcb& tcb, bool bare);

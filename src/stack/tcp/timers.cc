@@ -119,13 +119,18 @@ void on_delayed_ack(Env& env, Tcb& tcb) {
 
 // --- Idle
 
-// What a protocol over TCP has under way of its own is nothing that the program waits for.
+// What a protocol over TCP has under way of its own is nothing that the program waits for; what the program has written
+// counts, whichever way it goes.
 bool awaits_ack(const Tcb& tcb) {
-  const std::uint64_t bytes = tcb.in_flight() + tcb.unsent();
-  return bytes != 0 && (tcb.overlay == nullptr || tcb.has(kFinQueued) || has_program_bytes(tcb, tcb.snd_una, bytes));
+  const bool any = tcb.in_flight() + tcb.unsent() != 0;
+  return tcb.overlay == nullptr ? any : (any && tcb.has(kFinQueued)) || !tcb.ring.empty();
 }
 
 void keep_alive(Env& env, Tcb& tcb) {
+  if (is_heard_of(env, tcb)) {
+    tcb.last_received = env.now();
+    tcb.probes = 0;
+  }
   const auto interval = std::chrono::seconds(tcb.options.keep_interval_s);
   const Instant due = tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s) + tcb.probes * interval;
   if (env.now() < due || awaits_ack(tcb)) {
