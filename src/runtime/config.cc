@@ -224,6 +224,10 @@ Config parse_config(const char* const* environment, const ConfigFile* file) {
   return std::move(static_cast<Config&>(draft));
 }
 
+bool has_system_file() {
+  return access(kSystemFile, R_OK) == 0;
+}
+
 Config load_config(const char* const* environment, TomlReader reader) {
   const char* const named = find_variable(environment, "BYPASS_CONFIG");
   const bool is_named = named != nullptr && *named != 0;

@@ -164,6 +164,9 @@ Config parse_config(const char* const* environment, const ConfigFile* file);
 /// Reads BYPASS_CONFIG, else /etc/bypass.toml if it is there, through `reader`, and parses.
 Config load_config(const char* const* environment, TomlReader reader);
 
+/// Whether load_config() would read a file that BYPASS_CONFIG does not name. Allocates nothing.
+bool has_system_file();
+
 /// The value of `name` in an environment block; null when absent.
 const char* find_variable(const char* const* environment, std::string_view name);
 

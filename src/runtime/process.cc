@@ -391,7 +391,8 @@ namespace {
 /// Nobody has read the configuration yet.
 bool may_name_ports() {
   const char* const* const environment = backend_host().environment();
-  return find_variable(environment, "BYPASS_PORT") != nullptr || find_variable(environment, "BYPASS_CONFIG") != nullptr;
+  return find_variable(environment, "BYPASS_PORT") != nullptr ||
+         find_variable(environment, "BYPASS_CONFIG") != nullptr || has_system_file();
 }
 
 }  // namespace
