@@ -52,12 +52,17 @@ void tell_openings(socket::Wires& wires) {
   socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.openings), INT_MAX);
 }
 
+/// Lock held.
+void leave_to_nobody(socket::Wires& wires) {
+  wires.owner.store(0, std::memory_order_release);
+  wires.open.store(false, std::memory_order_release);
+  tell_openings(wires);
+}
+
 /// The owner goes: the others are told, and one of them takes its place.
 void hand_over(socket::Shard& shard) {
   socket::Guard guard(shard);
-  shard.wires().owner.store(0, std::memory_order_release);
-  shard.wires().open.store(false, std::memory_order_release);
-  tell_openings(shard.wires());
+  leave_to_nobody(shard.wires());
   socket::call_kin();
 }
 
@@ -193,18 +198,37 @@ void PortSet::attach_relays(socket::Shard& shard) {
   following_.store(true, std::memory_order_release);
 }
 
+// Whether somebody has to open them. That an owner has died is written down: who watches it would be told for ever.
+// Nobody's wire is left to whoever wants it next: the program, perhaps, that an owner has executed in its place.
+bool PortSet::is_missed(socket::Shard& shard) {
+  socket::Guard guard(shard);
+  if (owner_lives(shard)) return false;
+  const bool died = shard.wires().owner.load(std::memory_order_relaxed) != 0;
+  if (died) leave_to_nobody(shard.wires());
+  if (socket::is_wire_needed(guard)) return true;
+  if (died) socket::sweep_family(guard);
+  return false;
+}
+
+void PortSet::take_over(socket::Shard& shard) {
+  const bool opened = open_all(shard);
+  if (opened) BYPASS_LOG_INFO("took the ports over");
+  if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
+  loss_told_ = !opened;
+}
+
 void PortSet::look_after_owner(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  // Nobody's wire is left to whoever wants it next: the program, perhaps, that an owner has executed in its place.
-  if (following() && !is_refused(shard) && socket::is_wire_needed() && claim(shard)) {
-    const bool opened = open_all(shard);
-    if (opened) BYPASS_LOG_INFO("took the ports over");
-    if (!opened && !loss_told_ && !shard.family().somebody_may_own()) tell_loss();
-    loss_told_ = !opened;
-  }
+  const bool known = std::exchange(missed_, following() && is_missed(shard));
+  const bool refused = missed_ && is_refused(shard);
+  if (missed_ && !refused && claim(shard)) take_over(shard);
+  missed_ = missed_ && following();
   pthread_mutex_unlock(&g_opening);
+  if (!refused || known) return;
+  const socket::Guard guard(shard);  // they rest, as long as they know of no need
+  socket::call_kin();
 }
 
 void PortSet::leave_forbidden(socket::Shard& shard) {
@@ -539,6 +563,7 @@ void PortSet::drop_in_child() {
   if (shm_links_ != nullptr) shm_links_.release()->abandon();
   entries_.clear();
   unguarded_told_ = false;
+  missed_ = false;
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
   pthread_mutex_init(&g_opening, nullptr);  // held for the fork

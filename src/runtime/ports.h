@@ -69,8 +69,11 @@ class PortSet {
   /// An owner's: a wire that does not let this process in is left to another one of the family, if there is one that
   /// may do better.
   void leave_forbidden(socket::Shard& shard);
-  /// A follower's: the owner may be gone. Takes its place if it is, and sweeps what it referred to.
+  /// A follower's: the owner may be gone. Takes its place if it is and the wire is needed; else it is nobody's from
+  /// then on, and what the dead referred to is swept.
   void look_after_owner(socket::Shard& shard);
+  /// A follower's, as it has seen last: the wire is needed, and nobody could take it. To be tried again.
+  [[nodiscard]] bool missed() const { return missed_; }
   [[nodiscard]] bool any_link_is_up() const;
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
@@ -110,6 +113,8 @@ class PortSet {
   void open_or_follow(socket::Shard& shard);
   void tell_loss() const;
   static bool is_refused(socket::Shard& shard);
+  static bool is_missed(socket::Shard& shard);
+  void take_over(socket::Shard& shard);
   bool claim(socket::Shard& shard);
   bool follow(socket::Shard& shard);
   void attach_relays(socket::Shard& shard);
@@ -139,6 +144,7 @@ class PortSet {
   /// Links within the host, of all ports.
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false, unguarded_told_ = false;
+  bool missed_ = false;  // the progress thread's
   Keepsakes keepsakes_;
   std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;

@@ -138,7 +138,9 @@ bool open_ports(Process& p) {
     return true;
   if (!p.ports.open(p.shard)) return false;
   { const socket::Guard stopped_here(p.shard); }  // should the process have ended meanwhile
-  if (!p.progress.start()) BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
+  // Where it has been started for a listener, it sleeps as one without ports does.
+  if (!p.progress.start_or_wake())
+    BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
 }
 
@@ -186,10 +188,7 @@ socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   hear_kernel();
   const auto decision =
       act_on(g_process->decider.listen(proto_of(type), *endpoint), fd, number_of(type), *endpoint, false);
-  if (decision == socket::Decision::kBypass) {
-    g_process->progress.start();
-    g_process->progress.want_ports();
-  }
+  if (decision == socket::Decision::kBypass) g_process->progress.start();
   return decision;
 }
 
@@ -205,6 +204,13 @@ bool address_is_taken(const sockaddr* local) {
 bool need_wire() {
   if (g_process->config.ports.empty()) return true;  // connections within the host need none
   return open_ports(*g_process);
+}
+
+/// The ports that an owner has left are nobody's while nobody needs them.
+void want_wire() {
+  Process& p = *g_process;
+  const bool left = p.ports.following() && p.shard.wires().owner_slot() == socket::kNoSlot;
+  if (!p.ports.opened() || left) p.progress.want_ports();
 }
 
 socket::Decision routes_to(const sockaddr* remote) {
@@ -266,6 +272,7 @@ void fill_environment(Process& p) {
   e.decide_listen = decide_listen;
   e.address_is_taken = address_is_taken;
   e.need_wire = need_wire;
+  if (!p.config.ports.empty()) e.want_wire = want_wire;
   e.routes_to = routes_to;
   e.record_why = record_why;
   e.record_why_at = record_why;

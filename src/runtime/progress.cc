@@ -38,7 +38,7 @@ constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
 constexpr Duration kLongestPause = std::chrono::milliseconds(40);
 /// The first of these looks at one that streams: what it has written last may be held until its peer's word comes.
 constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
-/// The same where no wire waits, and while a family's wires are nobody's.
+/// The same where no wire waits, and while a family's wires are nobody's though somebody needs them.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
 constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
@@ -156,6 +156,7 @@ void Progress::step() {
   if (!ports_.opened()) return open_step();
   tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
+  if (ports_.following() && want_ports_.exchange(false, std::memory_order_acq_rel)) kin_changed_ = true;
   if (std::exchange(kin_changed_, false)) mind_family();
   if (!ports_.opened()) return want_ports_.store(true, std::memory_order_release);
   if (ports_.following()) return follow_step();
@@ -206,9 +207,14 @@ void Progress::open_step() {
   wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
   // What a forked process had of its parent's it has closed meanwhile: the wire may be the next one's.
-  if (!socket::is_wire_needed()) return sleep_for(kPauseWithoutWires);
+  if (!is_wire_needed()) return sleep_for(kPauseWithoutWires);
   if (ports_.open(shard_) || ports_.failed()) return;
   sleep_for(kNever - Instant{});
+}
+
+bool Progress::is_wire_needed() {
+  const socket::Guard guard(shard_);
+  return socket::is_wire_needed(guard);
 }
 
 // Connections within the host. True: it is to be called again in a tick.
@@ -220,6 +226,16 @@ bool Progress::mind_local() {
   return socket::local_wants_tick(guard);
 }
 
+// Nobody has the wires, who would see that one of the family has died.
+void Progress::sweep_beside_nobody() {
+  if (!socket::has_kin() || !socket::has_local_links()) return;
+  socket::Guard guard(shard_);
+  const bool alone = shard_.wires().owner_slot() == socket::kNoSlot;
+  if (!alone || guard.context().now - swept_ < kSweepEvery) return;
+  swept_ = guard.context().now;
+  socket::sweep_family(guard);
+}
+
 // Without a wire: what peers on this host say while the program is elsewhere. Its threads that sleep hear them
 // themselves, if not those of other connections.
 void Progress::local_step() {
@@ -227,15 +243,7 @@ void Progress::local_step() {
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   // Also while the program polls: it may have eyes for other sockets only.
   const Duration pause = mind_local() ? tick_ : kPauseWithoutWires;
-  if (socket::has_kin()) {
-    socket::Guard guard(shard_);
-    // Nobody has the wires, who would see that one of the family has died.
-    const bool alone = shard_.wires().owner_slot() == socket::kNoSlot;
-    if (alone && guard.context().now - swept_ >= kSweepEvery) {
-      swept_ = guard.context().now;
-      socket::sweep_family(guard);
-    }
-  }
+  sweep_beside_nobody();
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
   // It may be about to do something else for long, while a peer waits for this end's answer.
   if (quiet < tick_ && !socket::are_links_heard()) return sleep_for(std::min(pause, kPauseWhilePolled));
@@ -411,15 +419,18 @@ void Progress::mind_family() {
 // Another process minds the wires and the timers.
 void Progress::follow_step() {
   called_ = false;
-  // Nobody could open the ports that an owner has left: somebody has to try again.
-  const bool orphaned = shard_.wires().owner.load(std::memory_order_relaxed) == 0;
-  kin_changed_ = kin_changed_ || orphaned;
   if (socket::keeps_numbers()) {
     const socket::Guard guard(shard_);
     socket::give_numbers_back();
   }
-  if (mind_local()) return sleep_for(tick_);
-  sleep_hearing(orphaned ? kPauseWithoutWires : kFollowersTick);
+  sweep_beside_nobody();
+  const bool missed = ports_.missed();
+  if (mind_local())
+    sleep_for(tick_);
+  else
+    sleep_hearing(missed ? kPauseWithoutWires : kFollowersTick);
+  // Nobody could open the ports that an owner has left: somebody has to try again.
+  kin_changed_ = kin_changed_ || missed;
 }
 
 }  // namespace bypass::runtime

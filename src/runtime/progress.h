@@ -31,7 +31,7 @@ class Progress {
   void forget();
   /// Before a fork: other processes can call this thread from then on.
   void join_family();
-  /// A listener waits for its port: open it soon.
+  /// A socket waits for its port: open it soon, or take it over where the one who had it has left it.
   void want_ports();
   /// A look at what there is to watch, where it runs.
   void look_now() {
@@ -57,10 +57,12 @@ class Progress {
   void open_step();
   void wait_while(Duration longest, bool (*still)(const Progress&));
   [[nodiscard]] bool untouched() const;
+  [[nodiscard]] bool is_wire_needed();
   bool may_sweep();
   void mind_family();
   void follow_step();
   void local_step();
+  void sweep_beside_nobody();
   bool mind_local();
   bool poll_until_quiet();
   void sleep_armed();

@@ -41,6 +41,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
   socket.path = Path::kDual;
+  environment.tell_on_wire();
   watch_kernel_half(socket, fd);
   tell_ignored_options(socket, fd);
   signal_idle(socket);  // who waits looks at the wire from now on

@@ -203,8 +203,7 @@ bool refers_to_wire() {
   return any;
 }
 
-bool is_wire_needed() {
-  const Guard guard(shard());
+bool is_wire_needed(const Guard& /*guard*/) {
   bool any = tcp_engine().has_connections();
   for_each_file([&](const File& file) { any = any || is_on_wire(file); });
   return any;

@@ -83,6 +83,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   }
   socket.listener = *made;
   socket.path = dual ? Path::kDual : Path::kBypass;
+  environment.tell_on_wire();
   socket.kind = FileKind::kListener;
   tell_ignored_options(socket, fd);
   socket.details->backlog = clamp_backlog(backlog);

@@ -286,6 +286,12 @@ struct Environment {
   }
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …).
   bool (*need_wire)() = nullptr;
+  /// A socket has come onto the wire: somebody of the family is to have the ports, soon. Lock held, under which
+  /// others find that nobody needs them (is_wire_needed). Null: they are there.
+  void (*want_wire)() = nullptr;
+  void tell_on_wire() const {
+    if (want_wire != nullptr) want_wire();
+  }
   /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.
   Decision (*routes_to)(const sockaddr* remote) = nullptr;
   /// Why something was left to the kernel, for `bypass why`.

@@ -127,6 +127,7 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   if (!made.ok()) return failure(made.error());
   socket.tcb = *made;
   socket.path = Path::kBypass;
+  environment.tell_on_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
   tell_ignored_options(socket, fd);

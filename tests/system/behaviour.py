@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import guardian
-from harness import BUILD, HERE, LIB, LONG, NETBENCH, Side, Skip, calls_between_marks, check, free_port, run_named
+from harness import BUILD, HERE, LIB, LONG, NETBENCH, Side, Skip, calls_between_marks, check, cpu_use, free_port, run_named
 
 CASES = {}
 
@@ -249,18 +249,6 @@ def million_ping_pongs_without_system_calls():
         for name in ("server", "client"):
             calls = calls_between_marks(side.path(f"{name}.trace"))
             check(len(calls) < count // 1000, f"{name}: {len(calls)} system calls: " + "\n".join(calls[:40]))
-
-
-def cpu_use(pid):
-    """Of all threads of a process, by the scheduler's own count: CPU time in milliseconds, and how often one was put on a CPU."""
-    nanoseconds, turns = 0, 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        try:
-            used, _, times = map(int, open(f"/proc/{pid}/task/{task}/schedstat").read().split())
-            nanoseconds, turns = nanoseconds + used, turns + times
-        except OSError:
-            pass  # it has ended since it was listed
-    return nanoseconds / 1e6, turns
 
 
 @case

@@ -1,5 +1,6 @@
 """Programs that fork and share sockets between their processes: what their workers' deaths, reloads and takeovers of
 the wire cost, compared with the same run on the kernel's sockets.   families.py NAME...   (no name: lists them)"""
+import contextlib
 import glob
 import json
 import os
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from harness import BUILD, LONG, alive, check, children_of, free_port, make_file, run_named, sha256
+from harness import BUILD, LONG, alive, check, children_of, cpu_use, free_port, make_file, run_named, sha256
 from sides import leaves_nobody_to_ask, on, served_by_another_user
 
 SCENARIOS = {}
@@ -503,6 +504,92 @@ def executes_itself_beside_children(side):
         os.kill(server.pid, signal.SIGHUP)
         side.until(lambda: side.output(server).count("ready") == turn + 2, "it listens again")
     return answers
+
+
+def follows(pid, owner):
+    """Whether a process watches another one's end: a follower does its owner's."""
+    watched = []
+    for path in glob.glob(f"/proc/{pid}/fdinfo/*"):
+        with contextlib.suppress(OSError):
+            watched += re.findall(r"^Pid:\s+(\d+)$", open(path).read(), re.M)
+    return str(owner) in watched
+
+
+# What a child of the vanishing owner's does when it is asked to, while nobody of its family has the wire.
+
+
+def serves(side, child, port):
+    os.kill(child, signal.SIGUSR1)
+    client = "import socket, sys\nprint(socket.create_connection((sys.argv[1], int(sys.argv[2])), 20).makefile().read())"
+    side.until(lambda: f"listens {child}" in side.output(side.server), "it listens")
+    check(side.run("client", "/usr/bin/python3", "-c", client, side.address, port) == b"served\n\n", "it does not serve")
+
+
+def connects(side, child, port):
+    listener = ("import socket, sys\nlistener = socket.create_server((sys.argv[1], int(sys.argv[2])))\n"
+                "print('ready', flush=True)\nprint(listener.accept()[0].makefile().read(), flush=True)")
+    client = side.start("client", "/usr/bin/python3", "-c", listener, side.client_address, port, until="ready")
+    os.kill(child, signal.SIGUSR2)
+    check(side.end(client, 30) == 0 and "connected" in side.output(client), "it does not connect")
+
+
+def check_they_rest(children):
+    before = {pid: cpu_use(pid) for pid in children}
+    time.sleep(1)  # what is measured
+    for pid, name in children.items():
+        used, turns = (after - was for after, was in zip(cpu_use(pid), before[pid]))
+        check(used <= 25 and turns <= 40, f"{name}: {used} ms in 1 s, in {turns} turns")
+
+
+def idle_when_the_owner(side, vanishes, needs):
+    """Children that have had a connection on the wire rest when its owner vanishes, who has nothing there, either; the
+    first that needs the wire again has it."""
+    port, again = free_port(), free_port()
+    side.server = server = side.start_python("server", "vanishing_owner.py", side.address, port, side.client_address, again,
+                                             until="ready")
+    client = ("import socket, sys\nconnection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20)\n"
+              "connection.sendall(b'bytes' * int(sys.argv[3]))\nprint(connection.makefile().read())")
+    # Who waits for bytes looks at the wire itself; who is sent none never does.
+    waits, passive = (side.run("client", "/usr/bin/python3", "-c", client, side.address, port, asked) for asked in (1, 0))
+    waits, passive = int(waits), int(passive)
+    ours = side.is_ours("server")
+    if ours:
+        side.until(lambda: follows(waits, server.pid) and follows(passive, server.pid), "the children follow the owner")
+    os.kill(server.pid, signal.SIGUSR1)
+    side.wait_for(server, "nothing open")
+    if ours:
+        open_sockets = lambda: [s for s in side.stat(server)["sockets"] if s["state"] != "TIME-WAIT"]
+        side.until(lambda: open_sockets() == [], f"nothing is on the wire: {open_sockets()}")
+    vanishes(server)
+    if ours:
+        side.until(lambda: not follows(waits, server.pid) and not follows(passive, server.pid), "they see that it is gone")
+    check_they_rest({waits: "one that has waited", passive: "a passive one"})
+    needs(side, passive if needs is serves else waits, again)
+    return "served"
+
+
+@scenario("vhost", "virtio")
+def idle_when_the_owner_is_killed(side):
+    def killed(owner):
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+    return idle_when_the_owner(side, killed, serves)
+
+
+@scenario("vhost", "virtio")
+def idle_when_the_owner_ends(side):
+    def ended(owner):
+        os.kill(owner.pid, signal.SIGTERM)
+        check(owner.wait(20) == 0, "its end is not the one it was asked for")
+    return idle_when_the_owner(side, ended, connects)
+
+
+@scenario("vhost", "virtio")
+def idle_when_the_owner_executes_another(side):
+    def executed(owner):
+        os.kill(owner.pid, signal.SIGHUP)
+        side.wait_for(owner, "executed")
+    return idle_when_the_owner(side, executed, serves)
 
 
 @scenario("vhost", "virtio", "rc", "shm")
