@@ -72,7 +72,7 @@ void Progress::forget() {
   want_ports_.store(false, std::memory_order_relaxed);
   doorbell_fd_.store(-1, std::memory_order_relaxed);
   wake_fd_ = -1;
-  called_ = false;
+  called_ = is_others_ = false;
   kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been in the middle of either: what they held is left lying.
   new (&kin_) KinWatch;
@@ -197,6 +197,7 @@ bool Progress::untouched() const {
 
 // A listener's ports are opened a little later; those that another process has to open, when that calls.
 void Progress::open_step() {
+  if (std::exchange(called_, false) && is_others_) want_ports_.store(true, std::memory_order_release);
   if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return local_step();
   wait_while(kLateOpen, [](const Progress& self) { return !self.ports_.opened(); });
   if (stopping_.load(std::memory_order_acquire)) return;
@@ -206,10 +207,12 @@ void Progress::open_step() {
   // on.
   wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
-  // What a forked process had of its parent's it has closed meanwhile: the wire may be the next one's.
-  if (!is_wire_needed()) return sleep_for(kPauseWithoutWires);
-  if (ports_.open(shard_) || ports_.failed()) return;
-  sleep_for(kNever - Instant{});
+  // What a forked process had of its parent's it has closed meanwhile, or a program its listener: the wire may be the
+  // next one's. Whoever needs it from now on says so again.
+  want_ports_.store(false, std::memory_order_release);
+  if (!is_wire_needed()) return local_step();
+  is_others_ = !ports_.open(shard_) && !ports_.failed();
+  if (is_others_) local_step();
 }
 
 bool Progress::is_wire_needed() {

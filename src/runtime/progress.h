@@ -97,6 +97,7 @@ class Progress {
   bool kin_changed_ = true;           // somebody has come, or one that is watched has ended
   Instant dark_since_ = kNever;       // since when no link has been up, while somebody is to be swept
   Instant swept_{};                   // a family without wires
+  bool is_others_ = false;            // the ports are another process's to open, which will call
   KinWatch kin_;
   std::vector<pollfd> nap_set_;
   Duration (*tick_call_)(void*) = nullptr;

@@ -9,7 +9,7 @@ import time
 
 from agents import Agent
 from harness import LIB, LONG, Failure, Side, check, free_port, run_named
-from local_pairs import cases, connected, listener, meeting_name, needs_root, shared_ever, until_counted, warm
+from local_pairs import cases, connected, listener, meeting_name, moved, needs_root, shared_ever, until_counted, warm
 
 CASES, case, _ = cases()
 
@@ -96,6 +96,31 @@ def client_with_local_off(): one_side_is_not_ours(client={"BYPASS_LOCAL": "off"}
 
 @case
 def server_with_local_off(): one_side_is_not_ours(server={"BYPASS_LOCAL": "off"})
+
+
+@case
+def beside_a_port_that_is_not_needed():
+    """A program that listens where its port is, and closes that at once, has its connections within the host minded; the
+    next time that it listens there it is reached, though it makes no call."""
+    with Side("bypass", shm=True) as side:
+        agents = server, client = [Agent(side, role, BYPASS_LOCAL_AFTER="0") for role in ("server", "client")]
+        port, listen = free_port(), "t = socket.socket(); t.bind(('0.0.0.0', {})); t.listen()"
+        for agent in agents:
+            agent(f"{listen.format(port)}; t.close()")
+        local = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {local})))")
+        server("s = bounded(l.accept()[0]); l.close()")
+
+        def both_have_moved():
+            for one, other in ((client, server), (server, client)):
+                one("s.sendall(b'warm')")
+                check(other("take(s, 4)") == "b:warm", "other bytes")
+            return moved(server) and moved(client)
+
+        side.until(both_have_moved, f"it has moved to shared memory: {side.why()}")
+        server(listen.format(port))
+        check(client(f"bounded(socket.create_connection(('{side.address}', {port}))).getpeername()") == [side.address, port],
+              "it is not reached")
 
 
 @case
