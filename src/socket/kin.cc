@@ -59,8 +59,7 @@ void call_owner() {
 bool move_frames(Guard& guard) {
   const auto being_read = [](const void* user) { return static_cast<const Socket*>(user)->has(kReading); };
   while (shard().stack().move_frames_to_arena(guard.context(), being_read) != 0) {
-    bool readers = false;
-    objects->sockets.for_each([&](const Socket& socket) { readers = readers || socket.has(kReading); });
+    const bool readers = objects->sockets.any_of([](const Socket& socket) { return socket.has(kReading); });
     if (!readers) return false;  // no memory
     guard.pause();
     sched_yield();
@@ -187,26 +186,22 @@ void call_kin() {
 
 namespace {
 
-bool is_on_wire(const File& file) {
-  if (file.kind == FileKind::kEpoll || !file.alive) return false;
-  const Path path = socket_of(file).path;
-  return path != Path::kUndecided && path != Path::kLocal;
+bool is_on_wire(const Socket& socket) {
+  return socket.alive && socket.path != Path::kUndecided && socket.path != Path::kLocal;
 }
 
 }  // namespace
 
 bool refers_to_wire() {
   const Guard guard(shard());
-  bool any = false;
+  if (objects == nullptr) return false;
   const std::uint32_t slot = shard().family().slot();
-  for_each_file([&](const File& file) { any = any || (file.references.of(slot) != 0 && is_on_wire(file)); });
-  return any;
+  return objects->sockets.any_of(
+      [slot](const Socket& socket) { return is_on_wire(socket) && socket.references.of(slot) != 0; });
 }
 
 bool is_wire_needed(const Guard& /*guard*/) {
-  bool any = tcp_engine().has_connections();
-  for_each_file([&](const File& file) { any = any || is_on_wire(file); });
-  return any;
+  return (objects != nullptr && objects->sockets.any_of(is_on_wire)) || tcp_engine().has_connections();
 }
 
 bool has_kin() {

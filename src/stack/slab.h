@@ -143,6 +143,14 @@ class Slab : public SlabBase {
       if ((slot_at(index).generation & 1) != 0) f(*static_cast<T*>(object_at(index)));
     }
   }
+  /// Whether f(const T&) is true of a living object; none is asked after the first of which it is.
+  template <typename F>
+  [[nodiscard]] bool any_of(F&& f) const {
+    for (std::uint32_t index = 0; index < capacity(); index++) {
+      if ((slot_at(index).generation & 1) != 0 && f(*static_cast<const T*>(object_at(index)))) return true;
+    }
+    return false;
+  }
 
  private:
   static constexpr std::uint32_t head_bytes(std::uint32_t slots) {

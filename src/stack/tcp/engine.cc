@@ -208,9 +208,7 @@ bool Engine::serves(const Endpoint& local, const Endpoint& remote) const {
 }
 
 bool Engine::has_connections() const {
-  bool any = false;
-  impl_->tcbs.for_each([&any](const Tcb& tcb) { any = any || tcb.state != State::kClosed; });
-  return any;
+  return impl_->tcbs.any_of([](const Tcb& tcb) { return tcb.state != State::kClosed; });
 }
 
 bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {

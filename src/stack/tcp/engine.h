@@ -160,9 +160,9 @@ class Engine {
   void steer_all(Context& ctx);
   /// See Stack::for_each_steered.
   void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
-  /// Whether a local port is taken for bind() (listener or connection without address reuse).
   /// Whether there is any connection, in use or on its way out; TIME-WAIT is none.
   [[nodiscard]] bool has_connections() const;
+  /// Whether a local port is taken for bind() (listener or connection without address reuse).
   [[nodiscard]] bool port_in_use(const Endpoint& local, bool reuse_address) const;
 
   // --- Sending

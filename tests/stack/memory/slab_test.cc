@@ -44,6 +44,25 @@ TEST(Slab, Objects_AreAlignedAndCostLittleMore) {
   EXPECT_GE(slab.capacity(), 3 * (SlabBase::kChunk / sizeof(Thing) - 1));
 }
 
+TEST(Slab, AnyOf_AsksLivingObjectsUntilOneIsMeant) {
+  Region memory(16 * kMiB, 8 * kMiB);
+  Slab<Small> slab(*memory);
+  const auto of_number = [&slab](std::uint32_t number, int& asked) {
+    return slab.any_of([&](const Small& small) { return asked++, small.value == number; });
+  };
+  int asked = 0;
+  EXPECT_FALSE(of_number(0, asked));
+  EXPECT_EQ(asked, 0) << "slots without an object";
+  Small* const first = slab.allocate(Small{1});
+  for (std::uint32_t number : {2, 3, 4}) (void)slab.allocate(Small{number});
+  EXPECT_TRUE(of_number(2, asked));
+  EXPECT_EQ(asked, 2) << "those behind it are asked, too";
+  EXPECT_FALSE(of_number(5, asked));
+  EXPECT_EQ(asked, 2 + 4);
+  slab.free(first);
+  EXPECT_FALSE(of_number(1, asked)) << "it is gone";
+}
+
 TEST(Slab, MemoryUsedUp_AllocateSaysSo) {
   Region memory(16 * kMiB, 2 * SlabBase::kChunk + 2 * kMinBlock);
   Slab<Thing> slab(*memory);
