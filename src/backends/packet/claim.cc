@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
+#include "backends/packet/claim_holder.h"
 #include "backends/packet/libc.h"
 
 namespace bypass::packet {
@@ -16,6 +18,7 @@ struct Name {
   sockaddr_un address{};
   socklen_t length = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  std::string_view text() const { return {address.sun_path, length - offsetof(sockaddr_un, sun_path)}; }
 };
 
 Name name_of(const std::string& interface, const std::string& what) {
@@ -27,17 +30,13 @@ Name name_of(const std::string& interface, const std::string& what) {
   return name;
 }
 
-// Whoever listens there; its process ID is 0 when it has just gone.
-ucred holder_of(const Name& name) {
-  ucred holder{};
-  const int fd = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return holder;
-  socklen_t size = sizeof holder;
-  if (libc.connect(fd, name.get(), name.length) != 0 ||
-      libc.getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0)
-    holder = {};
-  libc.close(fd);
-  return holder;
+// Another user has the name, or somebody of whom nothing is known: nobody is refused on his word.
+void tell_stranger(const std::string& interface, const std::string& what, const ClaimHolder& holder) {
+  const bool known = holder.is == ClaimHolder::Is::kThere;
+  const std::string text = interface + ": " + (known ? "the user " + std::to_string(holder.user) : "somebody unknown") +
+                           " has the name by which processes tell each other who has " + what +
+                           "; another process may have it, too";
+  host->log(LogLevel::kWarn, text.c_str());
 }
 
 }  // namespace
@@ -45,14 +44,20 @@ ucred holder_of(const Name& name) {
 bool Claim::take(const std::string& interface, const std::string& what) {
   const Name name = name_of(interface, what);
   Descriptor socket(libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (socket.is_open() && libc.bind(socket.get(), name.get(), name.length) == 0) {
-    libc.listen(socket.get(), 0);
-    socket_ = std::move(socket);
+  ClaimHolder holder;
+  for (int tries = 0; tries < 3; tries++) {
+    if (socket.is_open() && libc.bind(socket.get(), name.get(), name.length) == 0) {
+      socket_ = std::move(socket);
+      return true;
+    }
+    if (errno != EADDRINUSE) return true;
+    holder = holder_of(name.text());
+    if (holder.is != ClaimHolder::Is::kGone) break;
+  }
+  if (holder.is != ClaimHolder::Is::kThere || (holder.user != 0 && holder.user != geteuid())) {
+    tell_stranger(interface, what, holder);
     return true;
   }
-  if (errno != EADDRINUSE) return true;
-  const ucred holder = holder_of(name);
-  if (holder.uid != 0 && holder.uid != geteuid()) return true;
   holder_ = holder.pid;
   return false;
 }

@@ -2,7 +2,7 @@
 //
 // Packet sockets let any number of processes have the same, and answer for it. So each has an abstract Unix socket of
 // that name, which the network namespace has once; it goes with the process, also by SIGKILL. Such a name is anybody's
-// to take: one that belongs to another user (but root) is no claim.
+// to take: one that belongs to another user (but root) is no claim. It is bound and no more: nobody can connect to it.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ class Claim {
  public:
   /// False: another process has it; holder() says which. One that cannot be made holds nobody up.
   bool take(const std::string& interface, const std::string& what);
-  /// " (pid 17)"; empty when it has just gone.
+  /// " (pid 17)"; empty when it is not to be seen from here.
   [[nodiscard]] std::string holder() const;
 
  private:
