@@ -138,6 +138,12 @@ bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
   return false;
 }
 
+// A list that did not parse says nothing about the ports.
+bool has_problem(const Draft& draft, std::string_view env) {
+  const std::string_view key = setting_by_env(env)->key;
+  return std::ranges::any_of(draft.problems, [&](const ConfigProblem& p) { return p.name == env || p.name == key; });
+}
+
 bool is_default(const Draft& draft, std::string_view env) {
   return draft.values[setting_index(*setting_by_env(env))].origin == Origin::kDefault;
 }
@@ -184,6 +190,7 @@ void check_doubles(Draft& draft) {
 }
 
 void check_addresses(Draft& draft) {
+  if (has_problem(draft, "BYPASS_ADDR")) return;
   std::vector<IpAddress> seen;
   for (const PortConfig& port : draft.ports) {
     if (port.addresses.empty() && find_kind(port.kind)->needs_address)
@@ -199,6 +206,7 @@ void check_addresses(Draft& draft) {
 }
 
 void check_gateways(Draft& draft, const std::vector<PortConfig>& ports) {
+  if (has_problem(draft, "BYPASS_ADDR") || has_problem(draft, "BYPASS_SOFT_ADDR")) return;
   for (const PortConfig& port : ports)
     for (const IpAddress& gateway : port.gateways)
       if (std::string problem = gateway_problem(port, gateway); !problem.empty())

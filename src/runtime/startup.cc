@@ -114,6 +114,7 @@ bool create_region(const Config& config) {
 }
 
 void tell_unbuilt(const Config& config) {
+  if (!config.ok()) return;  // every socket is the kernel's, and what did not parse is no address
   const auto is_v6 = [](const Prefix& prefix) { return !prefix.address.is_v4(); };
   const auto asks = [&](const PortConfig& port) {
     return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6);

@@ -90,6 +90,12 @@ TEST(ConfigPorts, BadAddress_IsNamed) {
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.0/31"})), "");
 }
 
+TEST(ConfigPorts, BadAddress_IsTheOnlyProblem) {
+  EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a;tap:b", "BYPASS_ADDR=10.9.0.1;10.8.0.1/24"}).problems.size(), 1U);
+  EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1", "BYPASS_GATEWAY=10.9.0.254"}).problems.size(),
+            1U);
+}
+
 TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
   expect_problem(
       {"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24"},

@@ -101,6 +101,11 @@ def settings_without_effect_are_named():
         side.end(child)
         told = [line for line in side.output(child).splitlines() if line != "ran"]
         check(len(told) == 1 and "fd09::1/64 (environment): IPv6 on the wire is not built yet; " in told[0], told)
+        for wrong in ("10.9.0.1", "10.9.0.0/24", "127.0.0.1/8", "10.9.0.1/33"):
+            child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_ADDR=wrong)
+            side.end(child)
+            told = [line for line in side.output(child).splitlines() if line != "ran"]
+            check(len(told) == 1 and f"BYPASS_ADDR={wrong} (environment): " in told[0], told)
 
 
 @case
