@@ -4,6 +4,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/soft_name.h"
 #include "runtime/address_text.h"
@@ -179,6 +180,22 @@ void check_rdma(Draft& draft) {
                     accepted_text(*setting_by_env("BYPASS_RDMA")));
 }
 
+// A frame that comes there is for one of them, and which one is not theirs to tell.
+void check_interfaces(Draft& draft) {
+  for (std::size_t i = 1; i < draft.ports.size(); i++) {
+    const PortConfig& port = draft.ports[i];
+    if (find_kind(port.kind)->target != Target::kInterface) continue;
+    for (std::size_t before = 0; before < i; before++) {
+      const PortConfig& other = draft.ports[before];
+      if (find_kind(other.kind)->target != Target::kInterface || other.target != port.target || other.kind == port.kind)
+        continue;
+      add_problem(draft, "BYPASS_PORT",
+                  "has " + quoted(port_text(other)) + " and " + quoted(port_text(port)) +
+                      ", which are one interface; accepted is one port an interface");
+    }
+  }
+}
+
 // The second would find what the first has taken; of ports without a name of their own there may be several.
 void check_doubles(Draft& draft) {
   for (std::size_t i = 0; i < draft.ports.size(); i++) {
@@ -187,6 +204,28 @@ void check_doubles(Draft& draft) {
     if (!draft.ports[i].target.empty() && std::find_if(draft.ports.begin(), before, is_same) != before)
       add_problem(draft, "BYPASS_PORT", "has " + quoted(port_text(draft.ports[i])) + " twice");
   }
+  check_interfaces(draft);
+}
+
+// Which of the two a peer is behind could not be told. A longer prefix within a shorter one is a route of its own.
+std::optional<Prefix> common_prefix(const PortConfig& a, const PortConfig& b) {
+  for (const Prefix& one : a.addresses)
+    for (const Prefix& other : b.addresses)
+      if (one.address != other.address && one.length == other.length && one.address.is_v4() == other.address.is_v4() &&
+          !one.address.is_link_local() && one.contains(other.address))
+        return other;
+  return std::nullopt;
+}
+
+void check_prefixes(Draft& draft) {
+  for (std::size_t i = 1; i < draft.ports.size(); i++)
+    for (std::size_t before = 0; before < i; before++)
+      if (const auto shared = common_prefix(draft.ports[before], draft.ports[i]))
+        add_problem(draft, "BYPASS_ADDR",
+                    "gives " + std::string(to_text(*shared).view()) + " to the port " +
+                        quoted(port_text(draft.ports[i])) + ", in the same prefix as an address of " +
+                        quoted(port_text(draft.ports[before])) +
+                        ", which alone would be used to it; accepted is a prefix of its own for each port");
 }
 
 void check_addresses(Draft& draft) {
@@ -363,6 +402,7 @@ void join_ports(Draft& draft) {
     }
     check_doubles(draft);
     check_addresses(draft);
+    check_prefixes(draft);
     check_gateways(draft, draft.ports);
   }
   join_soft(draft);

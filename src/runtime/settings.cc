@@ -28,15 +28,14 @@ constexpr auto kSettings = std::to_array<Setting>({
      .fallback = "none",
      .accepted = kPortForm,
      .example = "vhost:/run/bypass/a.sock",
-     .help = "The wire: what the stack sends its frames through.",
+     .help = "The wire: what the stack sends its frames through. An interface is one port's.",
      .apply = list<parse_port_names, &Draft::port_names>},
     {.key = "addr",
      .env = "BYPASS_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.0.1/24",
-     .help =
-         "The stack's own addresses on each port, with the length of the link's prefix. IPv6 ones are without effect "
-         "yet.",
+     .help = "The stack's own addresses on each port, with the length of the link's prefix, which is one port's. IPv6 "
+             "ones are without effect yet.",
      .apply = list<parse_address_lists, &Draft::addresses>},
     {.key = "gateway",
      .env = "BYPASS_GATEWAY",

@@ -92,8 +92,8 @@ TEST(ConfigPorts, BadAddress_IsNamed) {
 
 TEST(ConfigPorts, BadAddress_IsTheOnlyProblem) {
   EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a;tap:b", "BYPASS_ADDR=10.9.0.1;10.8.0.1/24"}).problems.size(), 1U);
-  EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1", "BYPASS_GATEWAY=10.9.0.254"}).problems.size(),
-            1U);
+  EXPECT_EQ(
+      from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1", "BYPASS_GATEWAY=10.9.0.254"}).problems.size(), 1U);
 }
 
 TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
@@ -110,6 +110,24 @@ TEST(ConfigPorts, ListsThatDoNotFit_AreProblems) {
   expect_problem({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_GATEWAY=10.9.0.2,10.9.0.3"},
                  "BYPASS_GATEWAY=10.9.0.2,10.9.0.3 (environment): has two gateways of one family");
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=fd09::1/64", "BYPASS_GATEWAY=fe80::1"})), "");
+}
+
+TEST(ConfigPorts, PrefixOfTwoPorts_IsAProblem) {
+  expect_problem({"BYPASS_PORT=virtio:/tmp/a;virtio:/tmp/b", "BYPASS_ADDR=10.9.0.1/24;10.9.0.2/24"},
+                 "BYPASS_ADDR=10.9.0.1/24;10.9.0.2/24 (environment): gives 10.9.0.2/24 to the port 'virtio:/tmp/b', in "
+                 "the same prefix as an address of 'virtio:/tmp/a', which alone would be used to it; accepted is a "
+                 "prefix of its own for each port\n");
+  for (const char* good :
+       {"BYPASS_ADDR=10.9.0.1/16;10.9.8.1/24", "BYPASS_ADDR=10.9.0.1/25;10.9.0.129/25",
+        "BYPASS_ADDR=10.9.0.1/24,10.9.0.2/24;10.8.0.1/24", "BYPASS_ADDR=10.9.0.1/24,fe80::1/64;10.8.0.1/24,fe80::2/64"})
+    EXPECT_EQ(messages(from_environment({"BYPASS_PORT=tap:a;tap:b", good})), "") << good;
+}
+
+TEST(ConfigPorts, InterfaceOfTwoPorts_IsAProblem) {
+  expect_problem({"BYPASS_PORT=af_packet:eth1;netdev:eth1", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24"},
+                 "BYPASS_PORT=af_packet:eth1;netdev:eth1 (environment): has 'af_packet:eth1' and 'netdev:eth1', which "
+                 "are one interface; accepted is one port an interface\n");
+  EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a;tap:a", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24"}).problems.size(), 1U);
 }
 
 TEST(ConfigPorts, MacAndMtu_AreChecked) {
