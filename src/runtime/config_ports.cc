@@ -69,6 +69,8 @@ std::string target_problem(const KindInfo& kind, std::string_view target) {
   if (target.empty()) return "names no target behind the colon";
   if (kind.target == Target::kPath && target.size() >= sizeof(sockaddr_un::sun_path))
     return "has a path longer than a socket's 107 bytes";
+  // A program may go to another folder before its first socket: a daemon is in / by then.
+  if (kind.target == Target::kPath && target.front() != '/') return "has no absolute path";
   if (kind.target == Target::kInterface && (target.size() >= IFNAMSIZ || target.find_first_of("/ ") != target.npos))
     return "names no possible network interface (at most 15 characters, no slash, no space)";
   if (kind.target == Target::kPci && !is_pci_address(target)) return "is no PCI address such as 0000:03:00.0";

@@ -16,7 +16,7 @@ constexpr std::int64_t kMega = std::int64_t{1} << 20;
 constexpr std::int64_t kGiga = std::int64_t{1} << 30;
 
 constexpr std::string_view kPortForm =
-    "vhost:PATH, virtio:PATH, netdev:IFNAME, af_xdp:IFNAME, af_packet:IFNAME, tap:NAME, pci:ADDRESS, "
+    "vhost:PATH, virtio:PATH (absolute ones), netdev:IFNAME, af_xdp:IFNAME, af_packet:IFNAME, tap:NAME, pci:ADDRESS, "
     "dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated by semicolons";
 constexpr std::string_view kAddressForm =
     "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by semicolons";

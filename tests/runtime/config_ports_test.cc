@@ -67,6 +67,11 @@ TEST(ConfigPorts, BadPort_IsNamed) {
                  "which names no possible network interface");
   expect_problem({"BYPASS_PORT=pci:eth0"},
                  "BYPASS_PORT=pci:eth0 (environment): has the port 'pci:eth0', which is no PCI address");
+  expect_problem(
+      {"BYPASS_PORT=vhost:wire"},
+      "BYPASS_PORT=vhost:wire (environment): has the port 'vhost:wire', which has no absolute path; accepted");
+  expect_problem({"BYPASS_SOFT=virtio:./wire"},
+                 "BYPASS_SOFT=virtio:./wire (environment): has the port 'virtio:./wire', which has no absolute path");
   const std::string long_path = "BYPASS_PORT=vhost:/" + std::string(200, 'x');
   EXPECT_EQ(from_environment({long_path.c_str(), "BYPASS_ADDR=10.9.0.1/24"}).problems.size(), 1U);
 }

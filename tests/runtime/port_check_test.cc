@@ -23,7 +23,6 @@ TEST(PortCheck, SocketFolder_MustBeThere) {
   EXPECT_EQ(checked("virtio", "/nonexistent/wire"), "the folder /nonexistent: No such file or directory");
   EXPECT_EQ(checked("vhost", "/dev/null/wire"), "/dev/null is no folder");
   EXPECT_NE(checked("vhost", "/tmp/"), "");
-  EXPECT_EQ(checked("vhost", "wire-in-the-folder-of-the-test"), "");
   EXPECT_EQ(checked("virtio", "/tmp/nobody-serves-it-yet"), "");
   EXPECT_EQ(checked("virtio", "/dev/null"), "is no socket");
   EXPECT_EQ(checked("vhost", "/dev/null"), "is no socket");
