@@ -169,6 +169,13 @@ void check_unused(Draft& draft) {
   }
 }
 
+void check_soft_unused(Draft& draft) {
+  if (!draft.ok() || !draft.soft_names.empty() || !is_default(draft, "BYPASS_SOFT")) return;
+  if (!is_default(draft, "BYPASS_SOFT_ADDR"))
+    add_problem(draft, "BYPASS_SOFT_ADDR",
+                "has no effect without BYPASS_SOFT; accepted is " + accepted_text(*setting_by_env("BYPASS_SOFT")));
+}
+
 // A software device's own name is no hint: it has to be made, and to have a port above it or another one beside it.
 void check_rdma(Draft& draft) {
   if (!draft.ok() || draft.rdma != RdmaMode::kDevice) return;
@@ -392,6 +399,7 @@ void join_ports(Draft& draft) {
   }
   const std::size_t count = draft.ports.size();
   check_unused(draft);
+  check_soft_unused(draft);
   if (count > 0 && few_enough(draft, "BYPASS_PORT", count) && fits(draft, "BYPASS_ADDR", draft.addresses, count) &&
       fits(draft, "BYPASS_GATEWAY", draft.gateways, count) && fits(draft, "BYPASS_MAC", draft.macs, count) &&
       fits(draft, "BYPASS_MTU", draft.mtus, count)) {

@@ -165,6 +165,15 @@ TEST(ConfigPorts, ListsWithoutAPort_AreProblems) {
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=none", "BYPASS_MTU=1500"})), "");
 }
 
+TEST(ConfigPorts, SoftAddressesWithoutADevice_AreAProblem) {
+  expect_problem({"BYPASS_SOFT_ADDR=10.7.0.1/24"},
+                 "BYPASS_SOFT_ADDR=10.7.0.1/24 (environment): has no effect without BYPASS_SOFT; accepted is WIRE");
+  EXPECT_EQ(from_environment({"BYPASS_PORT=tap:a", "BYPASS_ADDR=10.9.0.1/24", "BYPASS_SOFT_ADDR=10.7.0.1/24"})
+                .problems.size(),
+            1U);
+  EXPECT_EQ(messages(from_environment({"BYPASS_SOFT=none", "BYPASS_SOFT_ADDR=10.7.0.1/24"})), "");
+}
+
 TEST(ConfigPorts, SoftDevices_TakeTheirOwnAddressesElseThePorts) {
   const Config own = from_environment({"BYPASS_SOFT=tap:a", "BYPASS_SOFT_ADDR=10.7.0.1/24", "BYPASS_ADDR=10.9.0.1/24"});
   EXPECT_EQ(to_text(own.soft.at(0).addresses.at(0)).view(), "10.7.0.1/24");
