@@ -235,19 +235,18 @@ void open_local_ports(Process& p) {
   if (!p.config.local) return;
   std::string problem;
   const int folder = open_run_dir(run_dir_path(p.config.run_dir), true, problem);
+  // That the directory itself cannot be used was said with the stats file.
+  bool quiet = folder < 0 || p.config.asks_for_nothing();
   if (folder >= 0) {
-    auto opened = fastpath::shm::Directory::open(folder);
+    const char* why = "";
+    auto opened = fastpath::shm::Directory::open(folder, &why);
     if (opened.ok()) p.local_ports = std::move(opened.value);
-    if (!opened.ok())
-      problem =
-          run_dir_path(p.config.run_dir) +
-          "/local-ports cannot be used: it must be a file of this user's, and files may be 512 kB long (RLIMIT_FSIZE)";
+    if (!opened.ok()) problem = run_dir_path(p.config.run_dir) + "/local-ports cannot be used: " + why;
+    if (!opened.ok() && !p.config.run_dir.empty() && !may_write(folder)) quiet = false;
     p.place = place_number(folder);
     socket::kernel->close(folder);
   }
   if (p.local_ports.is_open()) return;
-  // That the directory itself cannot be used was said with the stats file.
-  const bool quiet = folder < 0 || p.config.asks_for_nothing();
   BYPASS_LOG(quiet ? LogLevel::kInfo : LogLevel::kWarn, "no shared memory within the host: %s", problem.c_str());
   if (folder >= 0) p.region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, problem.c_str());
 }

@@ -52,4 +52,8 @@ int open_run_dir(const std::string& path, bool create, std::string& problem) {
   return -1;
 }
 
+bool may_write(int run_dir) {
+  return faccessat(run_dir, ".", W_OK | X_OK, AT_EACCESS) == 0;
+}
+
 }  // namespace bypass::runtime

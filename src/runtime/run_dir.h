@@ -18,5 +18,7 @@ std::string run_dir_path_of(uid_t user);
 /// A descriptor of the directory (O_DIRECTORY, CLOEXEC), made first when `create`. -1: `problem` is a complete
 /// text; errno stays ENOENT when there simply is none. Root may open anybody's when it does not create.
 int open_run_dir(const std::string& path, bool create, std::string& problem);
+/// Sets errno where not.
+bool may_write(int run_dir);
 
 }  // namespace bypass::runtime

@@ -104,10 +104,11 @@ bool create_region(const Config& config) {
   const std::string named = config.problem_of("BYPASS_RUN_DIR", problem).message();
   std::string why;
   const int folder = open_run_dir(start.run_dir, true, why);
-  if (folder >= 0) close(folder);  // then it is not the directory's fault
+  const bool is_usable = folder >= 0 && may_write(folder);  // then it is not the directory's fault
+  if (folder >= 0) close(folder);
   BYPASS_LOG(config.strict ? LogLevel::kError
-             : folder < 0  ? LogLevel::kWarn
-                           : level,
+             : is_usable   ? level
+                           : LogLevel::kWarn,
              "%s; no statistics for the bypass command%s", named.c_str(),
              folder < 0 ? ", and no shared memory within the host" : "");
   return false;

@@ -3,8 +3,10 @@ command.py NAME...   (no name: lists them)"""
 import json
 import os
 import re
+import subprocess
 
 from harness import BUILD, HERE, Failure, Side, check, free_port, run_named
+from local_pairs import needs_root
 
 CASES = {}
 BYPASS = os.path.join(BUILD, "bypass")
@@ -124,6 +126,30 @@ def a_run_directory_that_cannot_be_is_named():
                     status, told = side.end(child), side.output(child)
                     check(f"BYPASS_RUN_DIR={run_dir} (environment): " in told and "mode 0700" in told, told)
                     check((status, "ran" in told) == ((78, False) if strict == "on" else (0, True)), (status, told))
+
+
+@case
+def a_run_directory_that_cannot_be_written_is_named():
+    """One's own and of mode 0700, on a file system that is read-only; with and without a port, and by the command."""
+    needs_root()
+    with Side("bypass") as side:
+        folder = side.path("read-only")
+        os.mkdir(folder, 0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "tmpfs", folder], check=True)
+        try:
+            script = "import socket; socket.socket(); print('ran')"
+            for port, lines in ((f"vhost:{side.path('wire')}", 2), ("", 1)):
+                child = side.start("server", "/usr/bin/python3", "-c", script, BYPASS_RUN_DIR=folder, BYPASS_PORT=port,
+                                   BYPASS_ADDR=f"{side.address}/24" if port else "", BYPASS_LOCAL="")
+                check(side.end(child) == 0, side.output(child))
+                told = [line for line in side.output(child).splitlines() if line != "ran"]
+                check(f"BYPASS_RUN_DIR={folder} (environment): " in told[0], told)
+                check(len(told) >= lines and all(line.count("Read-only file system") == 1 for line in told), told)
+            bare = {"LD_PRELOAD": "", "BYPASS_PORT": "", "BYPASS_ADDR": ""}
+            side.run("server", BYPASS, "run", "--run-dir", folder, "--", "/usr/bin/python3", "-c", script, expect=125, **bare)
+            side.run("server", BYPASS, "config", expect=1, BYPASS_RUN_DIR=folder, **bare)
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
 
 
 @case

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,14 +42,18 @@ std::string making_problem(const std::string& path) {
                      runtime::accepted_text(*runtime::setting_by_env("BYPASS_RUN_DIR")));
 }
 
+/// As the process will use it, which is more than to look into it.
 std::string run_dir_problem(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0 && errno == ENOENT) return making_problem(path);
   std::string problem;
-  const int fd = runtime::open_run_dir(path, false, problem);
-  if (fd >= 0) {
-    close(fd);
-    return "";
-  }
-  return errno == ENOENT ? making_problem(path) : problem;
+  const int fd = runtime::open_run_dir(path, true, problem);
+  if (fd < 0) return problem;
+  if (!runtime::may_write(fd))
+    problem = fmt::format("cannot be written to: {}; accepted is {}", std::strerror(errno),
+                          runtime::accepted_text(*runtime::setting_by_env("BYPASS_RUN_DIR")));
+  close(fd);
+  return problem;
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cstring>
+
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
@@ -38,12 +41,20 @@ std::uint32_t network_tag(int fd) {
   return static_cast<std::uint32_t>((cookie * 0x9e3779b97f4a7c15U) >> 32) | 1;
 }
 
-Outcome<Directory> Directory::open(int folder) {
-  if (!is_below_file_limit()) return Refusal::kNoResources;
-  Descriptor file(os::call(SYS_openat, folder, os::address(kName), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.is_open() || !is_our_own(file.get())) return Refusal::kNoResources;
-  Directory directory(Descriptor::kept(os::call(SYS_fcntl, file.get(), F_DUPFD_CLOEXEC, 0)));
-  if (!directory.is_open()) return Refusal::kNoResources;
+Outcome<Directory> Directory::open(int folder, const char** why) {
+  const auto refused = [why](const char* text) {
+    if (why != nullptr) *why = text;
+    return Refusal::kNoResources;
+  };
+  if (!is_below_file_limit()) return refused("files may be less than 512 kB long (RLIMIT_FSIZE)");
+  const long opened = os::call(SYS_openat, folder, os::address(kName), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (opened < 0) return refused(strerrordesc_np(static_cast<int>(-opened)));
+  const Descriptor file(opened);
+  if (!is_our_own(file.get())) return refused("it is no file of this user's");
+  const long kept = os::call(SYS_fcntl, file.get(), F_DUPFD_CLOEXEC, 0);
+  if (kept < 0) return refused(strerrordesc_np(static_cast<int>(-kept)));
+  Directory directory(Descriptor::kept(kept));
+  if (!directory.is_open()) return refused(strerrordesc_np(EMFILE));
   return directory;
 }
 

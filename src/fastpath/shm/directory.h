@@ -23,8 +23,8 @@ class Directory {
   Directory() = default;
 
   /// In the directory that `folder` is a descriptor of; made when it is not there. kNoResources: it could not be
-  /// opened, is not a file of our own, or RLIMIT_FSIZE forbids it.
-  static Outcome<Directory> open(int folder);
+  /// opened, is not a file of our own, or RLIMIT_FSIZE forbids it. `why`: "Permission denied", as people read it.
+  static Outcome<Directory> open(int folder, const char** why = nullptr);
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }
   /// In a forked child whose copy of the descriptor is closed already.
