@@ -3,8 +3,12 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <csignal>
+#include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "cli/command.h"
@@ -165,6 +169,52 @@ TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
       << "the listener: " << why.out;
   close(gate[0]), close(gate[1]);
   waitpid(other, nullptr, 0);
+}
+
+/// A process of its own with a stats file in `folder`, which says that it is that user's.
+class OtherProcess {
+ public:
+  OtherProcess(const std::string& folder, std::uint32_t user) {
+    std::array<int, 2> ready{};
+    EXPECT_EQ(pipe(ready.data()), 0);
+    child_ = fork();
+    if (child_ == 0) _exit(live(folder, user, ready[1]));
+    close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+  }
+  ~OtherProcess() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+
+ private:
+  static int live(const std::string& folder, std::uint32_t user, int ready) {
+    observe::Region region;
+    std::string problem;
+    if (!region.create({folder, "1.2.3", "latency", observe::kTestCounters}, problem)) return 1;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (!entry.path().filename().string().starts_with(std::to_string(getpid()) + "-")) continue;
+      const int file = open(entry.path().c_str(), O_WRONLY);
+      if (pwrite(file, &user, sizeof user, offsetof(observe::Header, uid)) != sizeof user) return 1;
+    }
+    if (write(ready, "r", 1) != 1) return 1;
+    return pause();
+  }
+  pid_t child_ = 0;
+};
+
+TEST_F(Ss, ConnectionBetweenTwoUsers_DoesNotWaitForSharedMemory) {
+  for (const std::uint32_t user : {geteuid(), geteuid() + 1}) {
+    KernelPair pair;
+    const OtherProcess other(dir_.path(), user);
+    close(std::exchange(pair.accepted, -1));  // the other process has it
+    const Ran why = run_command({"why", pid_}, {"BYPASS_RUN_DIR=" + dir_.path()});
+    const std::string reason = user == geteuid() ? "local_after" : "peer_plain";
+    EXPECT_NE(why.out.find("127.0.0.1:" + std::to_string(pair.listener_port) + "  " + reason), std::string::npos)
+        << user << ": " << why.out;
+  }
 }
 
 // One entry stands for all of a listener's: it has the number of the last one, which may be another's by now.

@@ -23,6 +23,9 @@ Ends ends_of(const observe::SocketRecord& s) {
   return {{s.local_address, s.local_port}, {s.remote_address, s.remote_port}};
 }
 
+/// Whose an end is, of the processes on libbypass: two users' share no memory.
+using Users = std::map<Ends, std::set<std::uint32_t>>;
+
 bool may_share_memory(const Snapshot& process) {
   return std::none_of(process.settings.begin(), process.settings.end(),
                       [](const auto& setting) { return setting.key == "local" && setting.value == "off"; });
@@ -59,11 +62,15 @@ bool has_reason(const Snapshot& process, const SocketRecord& s) {
 }
 
 /// What a process says nothing of, because it has decided nothing: that is seen from what the socket is.
-Reason plain_reason(const Snapshot& process, const SocketRecord& s, const std::set<Ends>& ends) {
+Reason plain_reason(const Snapshot& process, const SocketRecord& s, const Users& users) {
   const bool within = runtime::is_loopback(s.remote_address) || s.local_address == s.remote_address;
   if (is_connected(s) && within && may_share_memory(process)) {
     const auto [local, remote] = ends_of(s);
-    return ends.contains({local, remote}) && ends.contains({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
+    const auto is_of_user = [&](const Ends& ends) {
+      const auto found = users.find(ends);
+      return found != users.end() && found->second.contains(process.uid);
+    };
+    return is_of_user({local, remote}) && is_of_user({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
   }
   if (process.ports.empty() && !names_port(process)) return Reason::kNoPortConfigured;
   if (runtime::is_loopback(is_connected(s) ? s.remote_address : s.local_address)) return Reason::kLoopback;
@@ -98,14 +105,14 @@ void add_grouped(Snapshot& process, const std::vector<observe::WhyRecord>& whys)
 }
 
 /// Of the kernel's connections that may move to shared memory.
-std::set<Ends> ends_within(const std::vector<Snapshot>& processes) {
-  std::set<Ends> ends;
+Users users_within(const std::vector<Snapshot>& processes) {
+  Users users;
   for (const Snapshot& process : processes) {
     if (!may_share_memory(process)) continue;
     for (const auto& entry : process.sockets)
-      if (is_kernels(entry.record) && is_connected(entry.record)) ends.insert(ends_of(entry.record));
+      if (is_kernels(entry.record) && is_connected(entry.record)) users[ends_of(entry.record)].insert(process.uid);
   }
-  return ends;
+  return users;
 }
 
 /// Sockets of the kernel's that the process has no word about. `all`: everybody is listed, else one process, whose
@@ -114,13 +121,13 @@ void add_plain(observe::Listing& listing, bool all) {
   observe::Listing others = all ? observe::Listing{} : read_processes(0);
   add_kernel_sockets(others.processes);
   add_kernel_sockets(listing.processes);
-  const std::set<Ends> ends = ends_within(all ? listing.processes : others.processes);
+  const Users users = users_within(all ? listing.processes : others.processes);
   for (Snapshot& process : listing.processes) {
     std::vector<observe::WhyRecord> whys;
     for (const auto& entry : process.sockets) {
       const SocketRecord& s = entry.record;
       if (!is_kernels(s) || has_reason(process, s)) continue;
-      if (const Reason reason = plain_reason(process, s, ends); reason != Reason::kNone)
+      if (const Reason reason = plain_reason(process, s, users); reason != Reason::kNone)
         whys.push_back(why_of(s, reason));
     }
     add_grouped(process, whys);
