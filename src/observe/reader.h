@@ -20,6 +20,7 @@ struct CounterValue {
 struct SocketEntry {
   std::uint32_t slot = 0;
   SocketRecord record{};
+  bool is_v6 = false;  // known to be AF_INET6: of what the command has from the kernel
 };
 
 struct SettingEntry {

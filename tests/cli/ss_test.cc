@@ -149,6 +149,27 @@ TEST_F(Ss, SocketsOfTheKernel_HaveRowsOfTheirOwn) {
   EXPECT_NE(both.find(row(pair.accepted)), std::string::npos) << both;
 }
 
+TEST_F(Ss, SocketsOfIpv6_AreShownAsSsShowsThem) {
+  const auto opened = [](int type, const in6_addr& address) {
+    const int fd = KernelPair::high(socket(AF_INET6, type, 0));
+    sockaddr_in6 name{AF_INET6, 0, 0, address, 0};
+    auto* const generic = reinterpret_cast<sockaddr*>(&name);
+    socklen_t length = sizeof name;
+    EXPECT_EQ(bind(fd, generic, length) | getsockname(fd, generic, &length), 0);
+    EXPECT_EQ(type == SOCK_STREAM ? listen(fd, 4) : 0, 0);
+    return std::pair(fd, std::to_string(ntohs(name.sin6_port)));
+  };
+  const auto everywhere = opened(SOCK_STREAM, in6addr_any), here = opened(SOCK_STREAM, in6addr_loopback),
+             datagrams = opened(SOCK_DGRAM, in6addr_any);
+  const auto row = [&](const std::string& port) { return ss({"-Htuna", "sport = :" + port}).out; };
+  EXPECT_EQ(row(everywhere.second), "tcp LISTEN 0 0 *:" + everywhere.second + " *:*\n");
+  EXPECT_EQ(row(here.second), "tcp LISTEN 0 0 [::1]:" + here.second + " [::]:*\n");
+  EXPECT_EQ(row(datagrams.second), "udp UNCONN 0 0 *:" + datagrams.second + " *:*\n");
+  const json shown = json::parse(ss({"-ta", "--json", "sport = :" + everywhere.second}).out).at("sockets");
+  EXPECT_EQ(shown.at(0).at("local_address"), "::");
+  for (const int fd : {everywhere.first, here.first, datagrams.first}) close(fd);
+}
+
 TEST_F(Ss, ConnectionOfTheKernelWhoseOtherEndIsNotOurs_HasAReason) {
   KernelPair pair;
   std::array<int, 2> gate{};

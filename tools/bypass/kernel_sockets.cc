@@ -85,7 +85,11 @@ bool read_line(const std::string& line, std::uint8_t protocol, SocketRecord& out
   return whole;
 }
 
-using Tables = std::map<Inode, SocketRecord>;
+struct KernelSocket {
+  SocketRecord record;
+  bool is_v6;
+};
+using Tables = std::map<Inode, KernelSocket>;
 
 Tables read_tables(int pid) {
   static constexpr std::array<std::pair<const char*, std::uint8_t>, 4> kTables = {
@@ -96,7 +100,8 @@ Tables read_tables(int pid) {
     SocketRecord record;
     Inode inode = 0;
     for (std::string line; std::getline(table, line);)
-      if (read_line(line, protocol, record, inode) && inode != 0) found.emplace(inode, record);
+      if (read_line(line, protocol, record, inode) && inode != 0)
+        found.emplace(inode, KernelSocket{record, std::strchr(name, '6') != nullptr});
   }
   return found;
 }
@@ -125,22 +130,26 @@ void add_kernel_sockets(observe::Snapshot& process, TablesOfNamespaces& namespac
   const std::map<Inode, std::set<int>> sockets = sockets_of(process.pid);
   if (sockets.empty()) return;
   const Tables& tables = namespaces.of(process.pid);
-  std::map<int, SocketRecord*> ours;
+  std::map<int, observe::SocketEntry*> ours;
   for (auto& entry : process.sockets)
-    if (entry.record.fd >= 0) ours.emplace(entry.record.fd, &entry.record);
+    if (entry.record.fd >= 0) ours.emplace(entry.record.fd, &entry);
   std::vector<observe::SocketEntry> others;
   for (const auto& [inode, numbers] : sockets) {
     const auto found = tables.find(inode);
     if (found == tables.end()) continue;
-    SocketRecord record = found->second;
+    auto [record, is_v6] = found->second;
     const auto known = std::find_if(numbers.begin(), numbers.end(), [&](int fd) { return ours.contains(fd); });
     record.fd = known == numbers.end() ? *numbers.begin() : *known;
     if (known == numbers.end()) {
-      others.push_back({.record = record});
-    } else if (SocketRecord& own = *ours[*known]; has_path(own, SocketPath::kKernel)) {
-      own = record;
-    } else if (has_path(own, SocketPath::kShm)) {
-      own.state = record.state;
+      others.push_back({.record = record, .is_v6 = is_v6});
+      continue;
+    }
+    observe::SocketEntry& own = *ours[*known];
+    own.is_v6 = is_v6;
+    if (has_path(own.record, SocketPath::kKernel)) {
+      own.record = record;
+    } else if (has_path(own.record, SocketPath::kShm)) {
+      own.record.state = record.state;
     }
   }
   process.sockets.insert(process.sockets.end(), others.begin(), others.end());

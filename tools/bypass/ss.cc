@@ -25,6 +25,7 @@ using observe::SocketState;
 struct Row {
   const Snapshot* process;
   const SocketRecord* socket;
+  bool is_v6;
 };
 
 const char* state_text(SocketState state) {
@@ -33,13 +34,17 @@ const char* state_text(SocketState state) {
   return kNames.at(static_cast<std::size_t>(state));
 }
 
-std::string address_text(const IpAddress& address) {
-  return address.is_any() ? "0.0.0.0" : std::string(runtime::to_text(address).view());
+std::string address_text(const IpAddress& address, bool is_v6) {
+  if (address.is_any()) return is_v6 ? "::" : "0.0.0.0";
+  return std::string(runtime::to_text(address).view());
 }
 
-/// In front of a colon.
-std::string shown_address(const IpAddress& address) {
-  return address.is_v4() || address.is_any() ? address_text(address) : "[" + address_text(address) + "]";
+/// In front of a colon. As ss(8): what is at every IPv6 address is at every IPv4 address, too.
+std::string shown_address(const IpAddress& address, const Row& row) {
+  const IpAddress& local = row.socket->local_address;
+  if (row.is_v6 && address.is_any() && (local.is_any() || local.is_v4())) return "*";
+  const std::string text = address_text(address, row.is_v6);
+  return text.find(':') == std::string::npos ? text : "[" + text + "]";
 }
 
 std::string port_text(const SocketRecord& socket, std::uint16_t port, bool numeric) {
@@ -95,9 +100,9 @@ Json row_json(const Row& row, const SsOptions& options) {
                {"state", state_text(shown_state(s))},
                {"recv_q", s.rx_queue},
                {"send_q", s.tx_queue},
-               {"local_address", address_text(s.local_address)},
+               {"local_address", address_text(s.local_address, row.is_v6)},
                {"local_port", s.local_port},
-               {"peer_address", address_text(s.remote_address)},
+               {"peer_address", address_text(s.remote_address, row.is_v6)},
                {"peer_port", s.remote_port},
                {"path", observe::path_name(s.path)},
                {"process", {{"command", row.process->command}, {"pid", row.process->pid}, {"fd", s.fd}}}};
@@ -145,8 +150,8 @@ void print_rows(const std::vector<Row>& rows, const SsOptions& options, bool sin
     if (options.extended) users += fmt::format("{}path:{}", users.empty() ? "" : " ", observe::path_name(s.path));
     const std::string info = options.info ? info_text(s) : "";
     table.add({protocol_text(s.protocol), state_text(shown_state(s)), fmt::format("{}", s.rx_queue),
-               fmt::format("{}", s.tx_queue), shown_address(s.local_address) + ":",
-               port_text(s, s.local_port, options.numeric), shown_address(s.remote_address) + ":",
+               fmt::format("{}", s.tx_queue), shown_address(s.local_address, row) + ":",
+               port_text(s, s.local_port, options.numeric), shown_address(s.remote_address, row) + ":",
                port_text(s, s.remote_port, options.numeric), users,
                info.empty()       ? ""
                : options.one_line ? " " + info
@@ -163,7 +168,7 @@ std::vector<Row> select(const observe::Listing& listing, const SsOptions& option
       const SocketRecord& s = entry.record;
       const bool kind = both || (s.protocol == IPPROTO_UDP ? options.udp : options.tcp);
       const bool named = s.local_port != 0;  // others are nowhere yet
-      if (kind && named && filter.matches(s)) rows.push_back({&process, &s});
+      if (kind && named && filter.matches(s)) rows.push_back({&process, &s, entry.is_v6});
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
