@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -340,6 +343,18 @@ TEST(Usage, Mistakes_SayWhoSpeaksAndWhatIsAccepted) {
   }
   EXPECT_EQ(run_command({"--frotz"}).err,
             "bypass: A subcommand is required; accepted are stat, why, ss, run, set, config\n");
+}
+
+TEST_F(Show, OutputThatCannotBeWritten_EndsWith1) {
+  for (const char* words : {"stat", "why", "ss -a", "config", "config --markdown", "help"}) {
+    const std::string line = "exec " + std::string(BYPASS_COMMAND) + " " + words + " 2>&1 >/dev/full";
+    FILE* const pipe = popen(("BYPASS_RUN_DIR=" + dir_.path() + " " + line).c_str(), "r");
+    std::array<char, 256> said{};
+    EXPECT_NE(std::fgets(said.data(), said.size(), pipe), nullptr) << words;
+    const int status = pclose(pipe);
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1) << words;
+    EXPECT_NE(std::string_view(said.data()).find("No space left on device"), std::string_view::npos) << said.data();
+  }
 }
 
 TEST(Usage, Mistakes_EndWith2AndHelpWith0) {

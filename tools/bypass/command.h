@@ -10,7 +10,7 @@ namespace bypass::tool {
 
 // Exit codes. A script tells "nothing there" from "called wrongly".
 inline constexpr int kOk = 0;
-inline constexpr int kNothing = 1;  // no process found, or the configuration has problems
+inline constexpr int kNothing = 1;  // no process found, the configuration has problems, or the output finds no room
 inline constexpr int kUsage = 2;
 
 inline constexpr int kLargestPid = 1 << 22;

@@ -5,8 +5,12 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "command.h"
@@ -91,9 +95,14 @@ int called_wrongly(CLI::App& app, const CLI::ParseError& error, std::string_view
   return kUsage;
 }
 
-}  // namespace
+/// Output that nobody gets is no success: /dev/full, a full disk.
+int finish(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "bypass: standard output: cannot write to file: {}\n", std::strerror(errno));
+  return code == kOk ? kNothing : code;
+}
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   // What follows is the program's own: its options are none of ours.
   if (argc > 1 && std::string_view(argv[1]) == "run") return run_program({argv + 2, argv + argc});
   CLI::App app(
@@ -103,7 +112,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "bypass " BYPASS_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done; 1 no such process, or the configuration has problems; 2 called wrongly. Of run: the "
+      "Exit codes: 0 done; 1 no such process, the configuration has problems, or what is to be shown cannot be "
+      "written; "
+      "2 called wrongly. Of run: the "
       "program's; 125 the configuration has problems, 126 the program cannot be run so, 127 there is none.");
 
   ShowOptions stat_options;
@@ -166,4 +177,15 @@ int main(int argc, char** argv) {
   if (ss->parsed()) return run_ss(ss_options);
   if (set->parsed()) return run_set(set_options);
   return run_config(config_options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return finish(run(argc, argv));
+  } catch (const std::system_error& error) {  // fmt's, of a buffer that could not be emptied
+    fmt::print(stderr, "bypass: standard output: {}\n", error.what());
+    return kNothing;
+  }
 }
