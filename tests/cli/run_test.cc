@@ -1,5 +1,5 @@
 // bypass run: what environment a program gets, and how it ends when there is none to start. Any shared library will do
-// for the one that is preloaded.
+// for the one that is preloaded, as long as it says that it is ours.
 #include <dlfcn.h>
 #include <elf.h>
 #include <sys/stat.h>
@@ -60,7 +60,7 @@ class Run : public testing::Test {
   }
 
   std::string folder_ = "/tmp/bypass-run-XXXXXX";
-  const std::string library_ = some_library();
+  const std::string library_ = BYPASS_STAND_IN;
 };
 
 const std::vector<std::string> kPort = {"--port", "vhost:/tmp/wire", "--addr", "10.9.0.1/24"};
@@ -97,6 +97,23 @@ TEST_F(Run, OtherPreloadedLibraries_StayBehindOurs) {
                         {"LD_PRELOAD=" + other + separator + library_, "ASAN_OPTIONS=verify_asan_link_order=0"});
     EXPECT_TRUE(has_line(ran.out, "LD_PRELOAD=" + library_ + ":" + other)) << ran.out;
   }
+}
+
+TEST_F(Run, AnotherLibrary_IsRefused) {
+  const auto refused = [&](const std::string& library, const std::string& said) {
+    const Ran ran = run_command({"run", "--library", library, "echo", "x"}, {"PATH=/usr/bin:/bin"});
+    EXPECT_EQ(ran.code, 125);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_NE(ran.err.find(library + ": " + said), std::string::npos) << ran.err;
+  };
+  refused(some_library(), "is lib");
+  refused(BYPASS_COMMAND, "is another library; accepted is libbypass.so");
+  Elf64_Ehdr header{};
+  std::copy_n(ELFMAG, SELFMAG, header.e_ident);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_type = ET_DYN;
+  header.e_phnum = 9;
+  refused(file("cut.so", {reinterpret_cast<const char*>(&header), sizeof header}), "is another library");
 }
 
 TEST_F(Run, ProgramsOwnOptions_AreItsOwn) {

@@ -9,8 +9,10 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "runtime/settings_text.h"
 
@@ -40,6 +42,51 @@ class FileHead {
  private:
   std::array<char, 4096> bytes_{};  // program headers lie behind the ELF header, everywhere
   std::size_t size_ = 0;
+};
+
+/// What a shared library says of itself to the dynamic linker.
+class DynamicSection {
+ public:
+  explicit DynamicSection(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    Elf64_Ehdr elf{};
+    if (!get(0, elf)) return;
+    for (std::size_t i = 0; i < elf.e_phnum; i++) {
+      Elf64_Phdr segment{};
+      if (!get(elf.e_phoff + i * sizeof segment, segment)) return;
+      if (segment.p_type == PT_LOAD) loaded_.push_back(segment);
+      if (segment.p_type == PT_DYNAMIC) dynamic_ = segment;
+    }
+  }
+  ~DynamicSection() { close(fd_); }
+  DynamicSection(const DynamicSection&) = delete;
+  DynamicSection& operator=(const DynamicSection&) = delete;
+
+  [[nodiscard]] bool find(Elf64_Sxword tag, std::uint64_t& value) const {
+    Elf64_Dyn entry{};
+    for (std::uint64_t at = 0; at < dynamic_.p_filesz && get(dynamic_.p_offset + at, entry); at += sizeof entry) {
+      if (entry.d_tag == tag) return value = entry.d_un.d_val, true;
+      if (entry.d_tag == DT_NULL) break;
+    }
+    return false;
+  }
+  /// By its address in the process.
+  [[nodiscard]] std::string text_at(std::uint64_t address) const {
+    std::array<char, 256> text{};
+    for (const Elf64_Phdr& segment : loaded_)
+      if (address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz)
+        (void)!pread(fd_, text.data(), text.size() - 1,
+                     static_cast<off_t>(address - segment.p_vaddr + segment.p_offset));
+    return text.data();
+  }
+
+ private:
+  template <typename T>
+  bool get(std::uint64_t offset, T& out) const {
+    return pread(fd_, &out, sizeof out, static_cast<off_t>(offset)) == sizeof out;
+  }
+  int fd_;
+  Elf64_Phdr dynamic_{};
+  std::vector<Elf64_Phdr> loaded_;
 };
 
 // "#!/usr/bin/env python3": what the kernel would start.
@@ -97,6 +144,13 @@ bool is_shared_object(const std::string& path) {
   Elf64_Ehdr elf;
   return head.get(0, elf) && std::memcmp(elf.e_ident, ELFMAG, SELFMAG) == 0 && elf.e_ident[EI_CLASS] == ELFCLASS64 &&
          elf.e_type == ET_DYN;
+}
+
+std::string soname_of(const std::string& path) {
+  const DynamicSection section(path);
+  std::uint64_t strings = 0, name = 0;
+  if (!section.find(DT_STRTAB, strings) || !section.find(DT_SONAME, name)) return "";
+  return section.text_at(strings + name);
 }
 
 std::string preload_problem(const std::string& path) {

@@ -16,6 +16,8 @@ ProgramFile find_program(const std::string& name, const char* search);
 
 /// Whether it looks like what LD_PRELOAD takes.
 bool is_shared_object(const std::string& path);
+/// What such a library is called by those that are linked to it; empty: nothing.
+std::string soname_of(const std::string& path);
 
 /// Why the dynamic linker would not take LD_PRELOAD for it: a static program, another architecture, one that gives
 /// itself a user, a group or capabilities. A script's interpreter stands for it. Empty: it would.

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using runtime::Setting;
 
 // As env(1) ends: the program's own codes lie below, mostly.
+constexpr std::string_view kLibrary = "libbypass.so";
 constexpr int kNotStarted = 125, kCannotRun = 126, kNotThere = 127;
 
 struct Given {
@@ -165,7 +166,7 @@ std::string find_library() {
   std::error_code error;
   const fs::path own = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const fs::path& folder : {own, own / BYPASS_LIBRARY_FROM_COMMAND, fs::path(BYPASS_LIBRARY_FOLDER)}) {
-    const fs::path library = fs::weakly_canonical(folder / "libbypass.so", error);
+    const fs::path library = fs::weakly_canonical(folder / kLibrary, error);
     if (fs::exists(library, error)) return library;
   }
   return "";
@@ -177,6 +178,8 @@ std::string library_problem(const std::string& library) {
                        BYPASS_LIBRARY_FOLDER);
   if (access(library.c_str(), R_OK) != 0) return fmt::format("{}: {}", library, std::strerror(errno));
   if (!is_shared_object(library)) return fmt::format("{}: is no 64-bit shared library", library);
+  if (const std::string name = soname_of(library); name != kLibrary)
+    return fmt::format("{}: is {}; accepted is {}", library, name.empty() ? "another library" : name, kLibrary);
   // ld.so(8): the list is separated by colons and spaces, and nothing escapes them.
   if (library.find_first_of(": ") != std::string::npos)
     return fmt::format("{}: LD_PRELOAD takes no path with a colon or a space in it", library);
