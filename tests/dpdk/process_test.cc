@@ -116,6 +116,8 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("check vhost " + (folder / std::string(120, 'x').c_str())), "at most 107");
   expect_error(driver.ask("check pci 1234"), "not a PCI address");
   expect_error(driver.ask("check dpdk net_mlx5"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");
+  expect_error(driver.ask("check dpdk net_bonding0"), "net_memif");
+  expect_error(driver.ask("check dpdk net_ixgbe0"), "by their PCI address, those of e1000 ixgbe vmxnet3 ena virtio");
   expect_error(driver.ask("check carrier pigeon"), "accepted are");
   std::filesystem::create_directory(folder / "w");
   expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");

@@ -30,6 +30,9 @@ constexpr std::array<std::string_view, 9> kVirtualDrivers{"net_vhost",  "net_vir
                                                           "net_af_xdp", "net_tap",         "net_ring",
                                                           "net_null",   "net_memif",       "virtio_user"};
 
+// … and those that find a card by its PCI address: they have no names there. Both are CMakeLists.txt's list.
+constexpr std::string_view kCardDrivers = "e1000 ixgbe vmxnet3 ena virtio";
+
 // Device names are unique in a process.
 std::string next_name(std::string_view driver) {
   static std::atomic<unsigned> counter{0};
@@ -143,7 +146,8 @@ bool plan_devargs(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   if (std::find(kVirtualDrivers.begin(), kVirtualDrivers.end(), driver) == kVirtualDrivers.end()) {
     problem = "dpdk:" + spec.target + ": this build has no driver " + driver + "; it has";
     for (const std::string_view each : kVirtualDrivers) problem += " " + std::string(each);
-    problem += ". Build with -DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE to add one, as in net_bond for librte_net_bond.a";
+    problem += ", and for cards, by their PCI address, those of " + std::string(kCardDrivers) +
+               ". Build with -DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE to add one, as in net_bond for librte_net_bond.a";
     return false;
   }
 #endif
