@@ -14,7 +14,7 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"rule_kernel", "a rule leaves it to the kernel"},
     {"rule_fail", "a rule forbids it"},
     {"loopback", "loopback addresses stay with the kernel"},
-    {"dns", "DNS stays with the kernel unless a port owns the server's address"},
+    {"dns", "DNS stays with the kernel unless the server's address is in a port's prefix"},
     {"af_unsupported", "the address family is not IPv4 (or IPv4 in IPv6)"},
     {"socket_type_unsupported", "the socket is neither a TCP nor a UDP socket"},
     {"option_unsupported", "the program set a socket option that only the kernel has"},

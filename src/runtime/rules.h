@@ -2,8 +2,8 @@
 //
 // A rule is `ACTION [PROTO] [ROLE] [ADDRESS[/LENGTH]][:PORT[-PORT]] [program=NAME]`, with `*` for "any";
 // rules are separated by `;` and the first match wins. Behind the user's rules stand the built-in ones:
-// loopback and DNS stay with the kernel unless a port owns the address; everything else may be bypassed
-// (whether a port routes there is the route table's question, not asked here).
+// loopback stays with the kernel unless the address is a port's own, DNS unless a port's prefix holds it; everything
+// else may be bypassed (whether a port routes there is the route table's question, not asked here).
 //
 // `rdma ADDRESS[/LENGTH] [program=NAME]` decides nothing about a socket. It names peers behind a router, which are
 // asked for an RDMA connection, or for shared memory, as the port's own neighbours are.
