@@ -59,6 +59,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"syscall_filter",
      "the program puts itself under a filter of system calls (seccomp) that ends who makes others: its sockets are the "
      "kernel's"},
+    {"address_conflict",
+     "another host says that it has the port's address: peers reach the one or the other, as each has heard last"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -48,6 +48,7 @@ enum class Reason : std::uint16_t {
   kPeerPlain,
   kNoLane,
   kSyscallFilter,
+  kAddressConflict,
   kCount,
 };
 

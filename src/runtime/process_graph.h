@@ -2,6 +2,7 @@
 // Private to src/runtime.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "runtime/progress.h"
 #include "socket/clock.h"
 #include "socket/shard.h"
+#include "stack/context.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {
@@ -45,7 +47,9 @@ struct Process {
   std::unique_ptr<fastpath::PeerLinks> links;
   std::vector<int> socket_slots;  // of the region; the progress thread's
   Instant sockets_published{};
-  std::uint64_t shortages_told = 0;            // of memory, in the stack's counters
+  std::uint64_t shortages_told = 0;  // of memory, in the stack's counters
+  std::uint64_t conflicts_seen = 0;  // of addresses, there
+  std::array<bool, Context::kMaxPorts> conflicts_told{};
   fastpath::Told told;                         // where there can be no links
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.

@@ -8,11 +8,14 @@
 #include <utility>
 
 #include "observe/layout.h"
+#include "runtime/address_text.h"
+#include "runtime/log.h"
 #include "runtime/process_graph.h"
 #include "runtime/startup.h"
 #include "socket/at_once.h"
 #include "socket/local.h"
 #include "stack/counters.h"
+#include "stack/network.h"
 
 namespace bypass::runtime {
 
@@ -83,6 +86,30 @@ void tell_shortage(Process& p) {
   p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
 }
 
+/// What else has our address, once a port: its user has to give one of the two another.
+void tell_conflict(Process& p, std::size_t port) {
+  AddressConflict conflict;
+  {
+    socket::Guard guard(p.shard);
+    conflict = p.shard.stack().network().address_conflict(p.ports.entries()[port].index);
+  }
+  if (conflict.address.is_any()) return;
+  p.conflicts_told[port] = true;
+  const std::string text = port_text(p.config.ports[port]) + ": another host, " +
+                           std::string(to_text(conflict.mac).view()) + ", has the address " +
+                           std::string(to_text(conflict.address).view());
+  BYPASS_LOG_WARN("%s, too; peers reach the one or the other", text.c_str());
+  p.region.why(observe::Reason::kAddressConflict, -1, 0, {conflict.address, 0}, text.c_str());
+}
+
+void tell_conflicts(Process& p) {
+  const std::uint64_t conflicts = p.shard.stack().counters().drop_arp_conflict;
+  if (conflicts == std::exchange(p.conflicts_seen, conflicts)) [[likely]]
+    return;
+  for (std::size_t port = 0; port < p.ports.entries().size(); port++)
+    if (p.ports.entries()[port].port != nullptr && !p.conflicts_told[port]) tell_conflict(p, port);
+}
+
 }  // namespace
 
 Duration publish(void* process_pointer) {
@@ -93,7 +120,7 @@ Duration publish(void* process_pointer) {
   do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
-  if (!following) tell_shortage(p);
+  if (!following) tell_shortage(p), tell_conflicts(p);
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
   // family's, so that one process alone shows them.
   const StackCounters& counters = p.shard.stack().counters();

@@ -50,7 +50,7 @@ void Arp::on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadc
   if (arp.sender_mac == interface.mac) {  // our own frame, sent back by a loop in the network
     counters_.drop_arp_ignored++;
   } else if (interface.owns(sender_ip)) {
-    on_conflict(ctx, port);
+    on_conflict(ctx, port, arp.sender_mac, sender_ip);
   } else if (!interface.owns(target_ip)) {
     if (sender_ip == target_ip && interface.on_link(sender_ip) != nullptr) hear(ctx.now, sender_ip);
     doubt(ctx, port, arp.sender_mac, sender_ip);
@@ -82,9 +82,11 @@ std::optional<std::uint32_t> Arp::take_announced() {
 }
 
 // RFC 5227 §2.4 (b): defend once, then not again within the interval, so that two defenders do not storm.
-void Arp::on_conflict(Context& ctx, std::uint16_t port) {
+void Arp::on_conflict(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip) {
   counters_.drop_arp_conflict++;
   Announcement& state = announcements_[port];
+  state.claimed = sender_ip;
+  state.claimant = sender;
   if (state.defended != Instant::min() && ctx.now - state.defended < kDefendInterval) return;
   state.defended = ctx.now;
   announce(ctx, port);
@@ -326,7 +328,7 @@ void Arp::interface_changed(std::uint16_t port) {
     table_.remove(name);
   }
   table_.bump_generation();
-  announcements_[port] = {kAnnouncements, Instant{}, Instant::min()};
+  announcements_[port] = {kAnnouncements, Instant{}, Instant::min(), 0, {}};
   next_announcement_ = Instant{};
 }
 

@@ -48,6 +48,10 @@ class Arp {
   [[nodiscard]] std::optional<std::uint32_t> take_announced();
   static constexpr std::size_t kHeard = 64;
 
+  /// The address of ours that another host has claimed at that port last, and that host; 0: none has.
+  [[nodiscard]] std::uint32_t claimed(std::uint16_t port) const { return announcements_[port].claimed; }
+  [[nodiscard]] const MacAddress& claimant(std::uint16_t port) const { return announcements_[port].claimant; }
+
   /// Neighbours with a known MAC that have not answered yet.
   [[nodiscard]] std::size_t asked() const;
   /// Moves the frames that wait to the arena. Returns how many of them are still a port's.
@@ -75,6 +79,8 @@ class Arp {
     std::uint8_t left = 0;
     Instant at = kNever;
     Instant defended = Instant::min();
+    std::uint32_t claimed = 0;  // an address of ours, by another host, last
+    MacAddress claimant;
   };
 
   struct Heard {
@@ -84,7 +90,7 @@ class Arp {
   };
 
   void hear(Instant now, std::uint32_t address);
-  void on_conflict(Context& ctx, std::uint16_t port);
+  void on_conflict(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip);
   void on_request(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip,
                   std::uint32_t target_ip);
   void doubt(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip);

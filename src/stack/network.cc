@@ -104,6 +104,11 @@ bool Network::routes(const IpAddress& remote, std::uint16_t* port) const {
   return true;
 }
 
+AddressConflict Network::address_conflict(std::uint16_t port) const {
+  const std::uint32_t claimed = impl_->arp.claimed(port);
+  return claimed == 0 ? AddressConflict{} : AddressConflict{IpAddress::from_v4(claimed), impl_->arp.claimant(port)};
+}
+
 std::uint32_t Network::generation() const {
   return impl_->arp.generation();
 }

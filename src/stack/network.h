@@ -75,6 +75,12 @@ struct IcmpError {
   std::uint32_t sequence = 0;  // the quoted TCP sequence number (RFC 5927: check it)
 };
 
+/// A host that says that an address of ours is its.
+struct AddressConflict {
+  IpAddress address;  // any: there has been none
+  MacAddress mac;
+};
+
 }  // namespace bypass
 
 namespace bypass {
@@ -99,6 +105,8 @@ class Network {
   [[nodiscard]] bool is_local(const IpAddress& address) const;
   /// Fills a path to `remote`; `local` any: the route's own address is chosen. kNoRoute.
   Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
+  /// The last one at that port.
+  [[nodiscard]] AddressConflict address_conflict(std::uint16_t port) const;
   /// Moves when paths may have become stale.
   [[nodiscard]] std::uint32_t generation() const;
   /// Whether a port routes to the address (the socket layer's decision), and which.

@@ -323,6 +323,25 @@ def address_that_another_process_has_is_in_use():
 
 
 @case
+def address_of_another_host_is_said():
+    """A host on the link that answers for our address: once in the log, and in bypass why."""
+    claim = ("import socket, struct; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('veth-b', 0));"
+             f"a = socket.inet_aton('{OURS}'); m = bytes.fromhex('020000000099');"
+             "s.send(b'\\xff' * 6 + m + struct.pack('!HHHBBH', 0x806, 1, 0x800, 6, 4, 1) + m + a + bytes(6) + a)")
+    with Veth("af_packet:veth-a") as side:
+        port = free_port()
+        server = side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "", "--dir",
+                            side.dir, until="Ready to accept")
+        said = f"another host, 02:00:00:00:00:99, has the address {OURS}"
+        for _ in range(2):
+            side.run("kernel", "/usr/bin/python3", "-c", claim)
+            side.wait_for(server, said)
+        check(re.search(f"{re.escape(OURS)} +address_conflict .*{said}", side.why()), side.why())
+        side.run("kernel", "redis-cli", "-h", OURS, "-p", port, "ping")
+        check(side.output(server).count(said) == 1, side.output(server))
+
+
+@case
 def interface_goes_down_and_comes_back():
     """What is sent meanwhile is lost, as with a cable; the connection lives on. Then the interface is removed and made
     again, with another index."""

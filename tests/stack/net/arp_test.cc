@@ -257,6 +257,8 @@ TEST_F(Arp, SenderClaimsOurAddress_IsCountedAndDefendedOnce) {
   EXPECT_TRUE(is_announcement(defence[0]));
   EXPECT_TRUE(exchange(claim).empty()) << "RFC 5227 §2.4: not again within ten seconds";
   EXPECT_EQ(counters().drop_arp_conflict, 2U);
+  EXPECT_EQ(host.network().address_conflict(0).address, ip("10.9.0.1"));
+  EXPECT_EQ(host.network().address_conflict(0).mac, mac(2));
 }
 
 TEST_F(Arp, Malformed_IsCounted) {
