@@ -443,8 +443,7 @@ def shared_interface_is_made_anew():
         for turn in range(2):
             side.change("ours", "link", "del", "veth-a")
             side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["down"], "the link is down")
-            side.pair("ours", "veth-a", "kernel", "veth-b")
-            side.change("ours", "link", "set", "veth-a", "address", mac)
+            side.pair("ours", "veth-a", "kernel", "veth-b", mac)  # the address from its beginning: it is looked at when it comes
             # From then on the kernel gets nothing of ours. With an address before that, it resets what the peer sends again.
             side.until(lambda: [p["link"] for p in side.stat(side.ours.child)["ports"]] == ["up"], "the link is up")
             side.change("kernel", "addr", "add", f"{KERNELS}/24", "dev", "veth-b")

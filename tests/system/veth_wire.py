@@ -35,9 +35,10 @@ class Namespaces(Side):
             self.__exit__(None, None, None)
             raise
 
-    def pair(self, name, interface, other_name, other_interface):
+    def pair(self, name, interface, other_name, other_interface, mac=None):
         here, there = self.namespaces[name], self.namespaces[other_name]
-        ip("-n", here, "link", "add", interface, "type", "veth", "peer", "name", other_interface, "netns", there)
+        own = ["address", mac] if mac else []
+        ip("-n", here, "link", "add", interface, *own, "type", "veth", "peer", "name", other_interface, "netns", there)
         ip("-n", here, "link", "set", interface, "up")
         ip("-n", there, "link", "set", other_interface, "up")
 

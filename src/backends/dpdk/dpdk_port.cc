@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <rte_ethdev.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
@@ -332,6 +334,21 @@ void DpdkPort::fetch_events() const {
   libc.epoll_wait(epoll_fd_, events, 4, 0);
 }
 
+// net_vhost keeps its bursts out of a device whose peer goes, but not this: it may be looking at what is freed next.
+void DpdkPort::switch_interrupt(bool on) {
+  switching_.store(true, std::memory_order_seq_cst);
+  on ? rte_eth_dev_rx_intr_enable(device_, 0) : rte_eth_dev_rx_intr_disable(device_, 0);
+  switching_.store(false, std::memory_order_release);
+}
+
+void DpdkPort::await_switch() const {
+  // Bounded, should DPDK's thread hold a lock that the other one waits for.
+  constexpr auto kPatience = std::chrono::seconds(1);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // the device has been taken from the queues before that
+  const auto latest = std::chrono::steady_clock::now() + kPatience;
+  while (switching_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < latest) sched_yield();
+}
+
 bool DpdkPort::arm(std::uint16_t) {
   fetch_events();
   // What the control thread wants to be noticed has just lost its event: have receive() look.
@@ -343,7 +360,7 @@ bool DpdkPort::arm(std::uint16_t) {
     armed_link_ = up;
     return false;
   }
-  if (state == State::kRunning && interrupt_switch_) rte_eth_dev_rx_intr_enable(device_, 0);
+  if (state == State::kRunning && interrupt_switch_) switch_interrupt(true);
   armed_ = true;
   // Pairs with the peer's barrier between writing a frame and reading whether we want to be woken: either it
   // sees our wish, or the caller's receive() after arm() sees the frame.
@@ -354,8 +371,7 @@ bool DpdkPort::arm(std::uint16_t) {
 void DpdkPort::disarm(std::uint16_t) {
   if (!armed_) return;
   armed_ = false;
-  if (state_.load(std::memory_order_acquire) == State::kRunning && interrupt_switch_)
-    rte_eth_dev_rx_intr_disable(device_, 0);
+  if (state_.load(std::memory_order_acquire) == State::kRunning && interrupt_switch_) switch_interrupt(false);
   fetch_events();
 }
 

@@ -71,6 +71,9 @@ class DpdkPort final : public Port, PortCounters {
   void set_link(bool up);  // from any thread
   /// The peer has gone, or has begun anew: the link is down, and a renewal that nobody has adopted yet is of the past.
   void lose_link();
+  /// On DPDK's threads, once the device may have lost its peer, whose memory goes next: returns when nobody is in the
+  /// middle of switching its interrupt.
+  void await_switch() const;
   /// Whether the wire lets this process in; somebody may have to be told.
   void tell_forbidden(bool on);
   [[nodiscard]] unsigned link_generation() const { return link_generation_.load(std::memory_order_acquire); }
@@ -89,9 +92,11 @@ class DpdkPort final : public Port, PortCounters {
   std::size_t burst(std::span<Packet* const> frames);
   std::size_t drop(std::span<Packet* const> frames);
   void fetch_events() const;
+  void switch_interrupt(bool on);
 
   std::atomic<State> state_{State::kPaused};
   std::atomic<bool> link_{false};
+  std::atomic<bool> switching_{false};  // inside of the driver's switch of its interrupt
   bool armed_ = false;
   bool armed_link_ = false;  // link_ as it was at the last arm()
   bool prepare_ = false;

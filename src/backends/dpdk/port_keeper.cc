@@ -39,6 +39,7 @@ PortKeeper::~PortKeeper() = default;
 
 void PortKeeper::on_link_event(void* self) {
   auto* keeper = static_cast<PortKeeper*>(self);
+  keeper->port_->await_switch();
   keeper->link_events_.fetch_add(1, std::memory_order_acq_rel);
   keeper->control_.poke();
 }
