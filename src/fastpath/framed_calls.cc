@@ -252,7 +252,7 @@ std::uint64_t FramedTcp::before_urgent_mark(const Tcb& tcb) const {
 void FramedTcp::shutdown_send(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   if (framed.shut) return;
-  framed.shut = true;
+  framed.shut = tcb.overlay->shut = true;
   framed.ended_first = !peer_has_ended(tcb);
   framed.lane.shutdown_send();
   run(ctx, tcb);

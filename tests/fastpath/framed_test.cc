@@ -508,6 +508,42 @@ TEST(Framed, KeepAlive_DoesNotEndWhatWaitsForAnAnswer) {
   EXPECT_EQ(w.receive(1, 7), "request");
 }
 
+// An idle connection hears of no outage, however long, though a record says of it that its link has died.
+TEST(Framed, RecordsAlone_EndNoIdleConnection) {
+  for (const std::uint32_t user_timeout_ms : {0U, 2000U}) {
+    FramedWorldConfig config = over_lanes();
+    for (auto& side : config.side) side.options.user_timeout_ms = user_timeout_ms;
+    FramedWorld w(config);
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
+    w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+    w.kill_link();
+    w.run_for(500ms);
+    EXPECT_NE(w.tcb[0]->in_flight(), 0U);
+    w.run_for(std::chrono::hours(1));
+    EXPECT_EQ(w.tcb[0]->error, Error::kNone) << user_timeout_ms;
+    w.wire().set_filter(nullptr);
+    w.run_for(std::chrono::minutes(5));
+    w.write(0, "request");
+    EXPECT_EQ(w.receive(1, 7), "request");
+  }
+}
+
+// Its end is the program's, and somebody waits for the answer.
+TEST(Framed, EndThatIsNotAnswered_EndsAfterTheUserTimeout) {
+  FramedWorldConfig config = over_lanes();
+  config.side[0].options.user_timeout_ms = 2000;
+  FramedWorld w(config);
+  ASSERT_TRUE(w.open());
+  w.run_for(10ms);
+  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+  w.kill_link();
+  w.calls(0).shutdown_send(*w.tcb[0]);
+  w.run_for(10s);
+  EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
+}
+
 // TCP beneath may be cut off while the lane carries everything.
 TEST(Framed, KeepAlive_HearsThePeerOnTheLane) {
   FramedWorld w(with_keep_alive());

@@ -34,8 +34,9 @@ struct Overlay {
   std::uint16_t events = 0;   // posted while nobody had accepted the connection
   bool pins_ring = false;     // pin_ring(), of the ring's pins one
   bool roomy = false;         // what the congestion window says of the send buffer's size does not count
-  bool delivered = false;     // the protocol has ended our direction, and the peer has all of it
-  bool peer_ended = false;    // … and the peer's, as a FIN would
+  bool shut = false;          // our direction has its end: the protocol says so to the peer …
+  bool delivered = false;     // … which has all of it
+  bool peer_ended = false;    // the peer's has its end, as by a FIN
 
   /// The protocol's state.
   [[nodiscard]] std::byte* state() { return reinterpret_cast<std::byte*>(this + 1); }

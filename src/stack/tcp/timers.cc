@@ -13,8 +13,22 @@ namespace {
 
 constexpr unsigned kOrphanRetries = 8;  // as Linux: nobody waits for an orphan's data any more
 
+// What a protocol over TCP has under way of its own is nothing that the program waits for; what the program has written
+// counts, whichever way it goes, and so does the end of its direction.
+bool awaits_ack(const Tcb& tcb) {
+  const bool any = tcb.in_flight() + tcb.unsent() != 0;
+  if (tcb.overlay == nullptr) return any;
+  const bool ends = tcb.has(kFinQueued) || (tcb.overlay->shut && !tcb.overlay->delivered);
+  return (any && ends) || !tcb.ring.empty();
+}
+
+// A protocol's own records are repeated for as long as it takes: an idle connection hears of no outage.
+bool is_idle_beneath(const Tcb& tcb) {
+  return tcb.overlay != nullptr && !tcb.orphan() && !awaits_ack(tcb);
+}
+
 Instant user_deadline(const Tcb& tcb) {
-  if (tcb.options.user_timeout_ms == 0) return kNever;
+  if (tcb.options.user_timeout_ms == 0 || is_idle_beneath(tcb)) return kNever;
   return tcb.progress + std::chrono::milliseconds(tcb.options.user_timeout_ms);
 }
 
@@ -25,6 +39,7 @@ unsigned retries(const Env& env, const Tcb& tcb) {
 
 // RFC 9293 §3.8.3 (R2), RFC 5482.
 bool exhausted(Env& env, const Tcb& tcb, unsigned attempts) {
+  if (is_idle_beneath(tcb)) return false;
   if (tcb.options.user_timeout_ms != 0) return env.now() >= user_deadline(tcb);
   return attempts >= retries(env, tcb);
 }
@@ -118,13 +133,6 @@ void on_delayed_ack(Env& env, Tcb& tcb) {
 }
 
 // --- Idle
-
-// What a protocol over TCP has under way of its own is nothing that the program waits for; what the program has written
-// counts, whichever way it goes.
-bool awaits_ack(const Tcb& tcb) {
-  const bool any = tcb.in_flight() + tcb.unsent() != 0;
-  return tcb.overlay == nullptr ? any : (any && tcb.has(kFinQueued)) || !tcb.ring.empty();
-}
 
 void keep_alive(Env& env, Tcb& tcb) {
   if (is_heard_of(env, tcb)) {
