@@ -82,8 +82,7 @@ std::optional<Endpoint> connection_name(const Socket& socket) {
 }
 
 bool must_linger(const Socket& socket) {
-  return socket.kind == FileKind::kStream && socket.path == Path::kBypass && socket.linger_s > 0 && socket.users == 0 &&
-         socket.tcb != nullptr;
+  return connection_of(socket) != nullptr && socket.linger_s > 0 && socket.users == 0;
 }
 
 }  // namespace

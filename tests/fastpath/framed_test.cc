@@ -470,6 +470,15 @@ TEST(Framed, WriterWhosePeerDoesNotRead_EndsAfterItsUserTimeout) {
   }
 }
 
+void cut_wire(FramedWorld& w) {
+  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+}
+
+void cut_off(FramedWorld& w) {
+  cut_wire(w);
+  w.kill_link();
+}
+
 FramedWorldConfig with_keep_alive() {
   FramedWorldConfig config = over_lanes();
   config.side[0].options.keep_alive = true;
@@ -484,8 +493,7 @@ TEST(Framed, KeepAlive_ExpiresThoughRecordsWait) {
   ASSERT_TRUE(w.open());
   w.run_for(10ms);
   ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
-  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
-  w.kill_link();
+  cut_off(w);
   w.run_for(500ms);
   EXPECT_NE(w.tcb[0]->in_flight(), 0U);
   w.run_for(4500ms);
@@ -499,8 +507,7 @@ TEST(Framed, KeepAlive_DoesNotEndWhatWaitsForAnAnswer) {
   ASSERT_TRUE(w.open());
   w.run_for(10ms);
   ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
-  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
-  w.kill_link();
+  cut_off(w);
   w.write(0, "request");
   w.run_for(10s);
   EXPECT_EQ(w.tcb[0]->error, Error::kNone);
@@ -517,8 +524,7 @@ TEST(Framed, RecordsAlone_EndNoIdleConnection) {
     ASSERT_TRUE(w.open());
     w.run_for(10ms);
     ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
-    w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
-    w.kill_link();
+    cut_off(w);
     w.run_for(500ms);
     EXPECT_NE(w.tcb[0]->in_flight(), 0U);
     w.run_for(std::chrono::hours(1));
@@ -537,8 +543,7 @@ TEST(Framed, EndThatIsNotAnswered_EndsAfterTheUserTimeout) {
   FramedWorld w(config);
   ASSERT_TRUE(w.open());
   w.run_for(10ms);
-  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
-  w.kill_link();
+  cut_off(w);
   w.calls(0).shutdown_send(*w.tcb[0]);
   w.run_for(10s);
   EXPECT_EQ(w.tcb[0]->error, Error::kTimedOut);
@@ -550,7 +555,7 @@ TEST(Framed, KeepAlive_HearsThePeerOnTheLane) {
   ASSERT_TRUE(w.open());
   w.run_for(10ms);
   ASSERT_EQ(w.framed(0)->lane.tx_path(), TxPath::kLane);
-  w.wire().set_filter([](std::size_t, std::span<const std::byte>) { return bypass::sim::Fate{.copies = 0}; });
+  cut_wire(w);
   for (int i = 0; i < 20; i++) {
     w.write(1, "x");
     EXPECT_EQ(w.receive(0, 1), "x");
