@@ -114,6 +114,7 @@ void reap(Env& env, Tcb& tcb) {
     release_receive_queue(env, tcb);
   }
   if (tcb.ring.busy()) return;
+  stop_timers(env, tcb);  // the wheel must hold no Tcb that is freed
   if (env.core.current == &tcb) env.core.current = nullptr;
   env.core.tcbs.free(&tcb);
 }

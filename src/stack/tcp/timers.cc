@@ -231,7 +231,9 @@ void arm_idle(Env& env, Tcb& tcb) {
   if (tcb.has(kDeferred)) {
     return arm(env, tcb, Timer::kIdle, env.now() + std::chrono::seconds(tcb.options.defer_accept_s));
   }
-  if (!tcb.options.keep_alive || !synchronized(tcb.state)) return disarm(tcb, Timer::kIdle);
+  // A connection in TIME-WAIT sends no probes (RFC 9293 §3.10.7.4): its Tcb waits for the program's close() alone.
+  if (!tcb.options.keep_alive || !synchronized(tcb.state) || tcb.state == State::kTimeWait)
+    return disarm(tcb, Timer::kIdle);
   arm(env, tcb, Timer::kIdle, tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s));
 }
 

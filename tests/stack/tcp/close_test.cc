@@ -331,5 +331,19 @@ TEST(TimeWait, UnreadData_StaysReadable) {
   EXPECT_TRUE(s.engine().at_eof(*s.tcb()));
 }
 
+// An option set in TIME-WAIT armed keep-alive, and close() freed the connection inside the timer wheel.
+TEST(TimeWait, OptionSetBeforeClose_LeavesNoTimer) {
+  Given given;
+  given.options.keep_alive = true;
+  given.options.keep_idle_s = 1;
+  Script s(given);
+  s.establish().shutdown_send().ignore_all().inject(seg().seq(1).ack(2).fin()).ignore_all();
+  ASSERT_EQ(s.state(), State::kTimeWait);
+  s.set_options(given.options);
+  EXPECT_FALSE(s.tcb()->wheel.scheduled());
+  s.close().wait(200s).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+}
+
 }  // namespace
 }  // namespace bypass::test
