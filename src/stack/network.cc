@@ -172,7 +172,9 @@ Network::Offloads Network::offloads(Context& ctx, const Path& path) const {
 }
 
 Result<bool> Network::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol) {
-  return impl_->send(ctx, path, packet, protocol, impl_->next_id++);
+  // RFC 6864 §4.1: of a datagram that nobody may fragment the identification means nothing. 0 tells a peer nothing.
+  const bool whole = path.fragment == wire::kDontFragment;
+  return impl_->send(ctx, path, packet, protocol, whole ? std::uint16_t{0} : impl_->identification(path, protocol));
 }
 
 inline Result<bool> Network::Impl::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol,
@@ -195,7 +197,7 @@ Result<bool> Network::send_fragments(Context& ctx, Path& path, PacketList& fragm
 Result<bool> Network::Impl::send_fragments(Context& ctx, Path& path, PacketList& list, std::uint8_t protocol) {
   const std::size_t burst = std::min<std::size_t>(list.count(), PortQueue::kBatch);
   if (path.port < ctx.ports && !ctx.queue(path.port).can_transmit(burst)) return Error::kWouldBlock;
-  const std::uint16_t id = fragment_id(path, protocol);
+  const std::uint16_t id = identification(path, protocol);
   std::uint32_t offset = 0;
   Result<bool> sent = true;
   counters.ip_fragmented++;
@@ -218,12 +220,12 @@ Result<bool> Network::Impl::send_fragments(Context& ctx, Path& path, PacketList&
   return sent.ok() || sent.error() == Error::kWouldBlock ? Result<bool>(true) : sent;
 }
 
-// Who does not know the secret cannot tell which identification the next fragments to somebody else will have
-// (RFC 7739 §5.3); each pair of hosts sees them counted up.
-std::uint16_t Network::Impl::fragment_id(const Path& path, std::uint8_t protocol) {
+// RFC 7739 §5.3: without the secret nobody can tell which identification the next datagram to somebody else will have.
+// Each pair of hosts sees its own count up.
+std::uint16_t Network::Impl::identification(const Path& path, std::uint8_t protocol) {
   const std::uint32_t pair[3] = {path.local.v4(), path.remote.v4(), protocol};
-  const std::uint64_t start = tcp::siphash24(fragment_secret, std::as_bytes(std::span{pair}));
-  return static_cast<std::uint16_t>(start + next_fragment_id++);
+  const std::uint64_t hash = tcp::siphash24(fragment_secret, std::as_bytes(std::span{pair}));
+  return static_cast<std::uint16_t>(hash + identifications[(hash >> 16) % identifications.size()]++);
 }
 
 // The path is stale or not resolved yet.

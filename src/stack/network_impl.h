@@ -1,6 +1,7 @@
 // Network::Impl: the tables below Network, and what only Stack asks of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "stack/arp.h"
@@ -38,6 +39,9 @@ struct Network::Impl {
   Result<bool> send_fragments(Context& ctx, Path& path, PacketList& list, std::uint8_t protocol);
   [[nodiscard]] Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
 
+  /// IPv4's identification of the next datagram on the path that may be fragmented.
+  [[nodiscard]] std::uint16_t identification(const Path& path, std::uint8_t protocol);
+
   Memory& memory;
   StackCounters& counters;
   RouteTable routes;
@@ -45,9 +49,10 @@ struct Network::Impl {
   Arp arp;
   IpFragments fragments;
   tcp::Secret fragment_secret;
-  std::uint16_t next_fragment_id = 0;
-  std::uint16_t next_id = 0;  // IPv4 identification
-  PacketList looped;          // to ourselves, delivered at the next poll
+  /// Identifications given so far, by a keyed hash of addresses and protocol: what one peer sees tells nothing of the
+  /// datagrams to another, unless both fall into one place.
+  std::array<std::uint16_t, 256> identifications{};
+  PacketList looped;  // to ourselves, delivered at the next poll
   std::size_t looped_bytes = 0;
   Instant looped_since{};
   RateLimit echo_limit;
@@ -57,7 +62,6 @@ struct Network::Impl {
  private:
   void release_stranded(Context& ctx);
   bool receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame, bool group, L4Input& input);
-  [[nodiscard]] std::uint16_t fragment_id(const Path& path, std::uint8_t protocol);
   Packet* copy_in_need(const Packet& packet);
   Result<bool> loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id);
   Result<bool> send_unresolved(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol, std::uint16_t id,

@@ -137,7 +137,7 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
   const std::int32_t acked = s.ack - tcb.seq_of(tcb.snd_una);
   const bool unsent = acked > static_cast<std::int32_t>(tcb.in_flight());
   // RFC 5961 §5.2: nor below what the peer's window could have left behind.
-  const bool ancient = acked < 0 && static_cast<std::uint32_t>(-acked) > tcb.max_snd_wnd;
+  const bool ancient = acked < 0 && distance(s.ack, tcb.seq_of(tcb.snd_una)) > tcb.max_snd_wnd;
   if (unsent || ancient) {
     challenge(env, tcb);
     return drop(env.count().drop_tcp_bad_ack);

@@ -151,7 +151,8 @@ TEST_F(Ipv4Input, SentPackets_CarryRightHeaders) {
   }
 }
 
-TEST_F(Ipv4Input, SuccessivePackets_HaveDifferentIds) {
+// RFC 6864 §4.1: with DF it means nothing, and a counter would tell each peer how much is sent to the others.
+TEST_F(Ipv4Input, DontFragment_IdentificationIsZero) {
   resolve_peer();
   Path path;
   ASSERT_TRUE(host.network().resolve({}, ip("10.9.0.2"), path));
@@ -159,6 +160,24 @@ TEST_F(Ipv4Input, SuccessivePackets_HaveDifferentIds) {
   ASSERT_TRUE(send_on(path));
   const auto sent = run(1us);
   ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(ipv4(sent[0]).id, 0U);
+  EXPECT_EQ(ipv4(sent[1]).id, 0U);
+}
+
+// RFC 7739 §5.3
+TEST_F(Ipv4Input, MayBeFragmented_IdentificationCountsUpForEachPeerAlone) {
+  resolve_peer();
+  Path path, other;
+  ASSERT_TRUE(host.network().resolve({}, ip("10.9.0.2"), path));
+  ASSERT_TRUE(host.network().resolve({}, ip("10.9.0.255"), other));
+  set_fragment(path, 0);
+  set_fragment(other, 0);
+  ASSERT_TRUE(send_on(path));
+  for (int i = 0; i < 10; i++) ASSERT_TRUE(send_on(other));
+  ASSERT_TRUE(send_on(path));
+  const auto sent = run(1us);
+  ASSERT_EQ(sent.size(), 12U);
+  EXPECT_EQ(static_cast<std::uint16_t>(ipv4(sent[0]).id + 1), ipv4(sent[11]).id);
   EXPECT_NE(ipv4(sent[0]).id, ipv4(sent[1]).id);
 }
 

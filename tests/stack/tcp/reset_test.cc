@@ -100,6 +100,13 @@ TEST(Sequence, BehindWindow_IsAnsweredWithAck) {
   EXPECT_EQ(s.counters().drop_tcp_out_of_window, 1U);
 }
 
+// RFC 5961 §5.2, at the distance at which a signed difference has no positive counterpart.
+TEST(Sequence, AckOfHalfTheSequenceSpaceBehind_IsChallenged) {
+  Script s;
+  s.establish().inject(seg().seq(1).ack(0x80000001U).text("x")).expect(seg().seq(1).ack(1)).nothing_more();
+  EXPECT_EQ(s.counters().drop_tcp_bad_ack, 1U);
+}
+
 TEST(Sequence, KeepAliveProbe_IsAnswered) {
   Script s;
   s.establish().inject(seg().seq(0).ack(1)).expect(seg().seq(1).ack(1).len(0)).nothing_more();
