@@ -72,13 +72,14 @@ void Arp::hear(Instant now, std::uint32_t address) {
   heard_due_++;
 }
 
-std::optional<std::uint32_t> Arp::take_announced() {
+std::size_t Arp::take_announced(Announced& addresses) {
   if (heard_due_ == 0) [[likely]]
-    return std::nullopt;
-  Heard& heard = *std::ranges::find(heard_, true, &Heard::due);
-  heard.due = false;
-  heard_due_--;
-  return heard.address;
+    return 0;
+  std::size_t n = 0;
+  for (Heard& heard : heard_)
+    if (std::exchange(heard.due, false)) addresses[n++] = IpAddress::from_v4(heard.address);
+  heard_due_ = 0;
+  return n;
 }
 
 // RFC 5227 §2.4 (b): defend once, then not again within the interval, so that two defenders do not storm.
@@ -176,6 +177,7 @@ std::uint16_t Arp::use(Context& ctx, std::uint16_t port, std::uint32_t address) 
   if (name == 0) name = table_.add_wanted(port, address);
   if (name == 0) return 0;
   Neighbour& n = table_[name];
+  n.wanted = true;
   if (n.state == NeighbourState::kFailed) {
     n.state = NeighbourState::kIncomplete;
   } else if (n.state == NeighbourState::kStale) {

@@ -41,12 +41,12 @@ class Arp {
   /// On each port that keeps what was sent, the neighbour heard of last is asked once more: its answer comes behind
   /// what was sent before, which has been taken by then.
   void ask_behind(Context& ctx);
-  /// An address on a link of ours that a host has announced (RFC 5227 §2.3, or by an unasked reply) and that nobody has
-  /// been told of yet: perhaps the host is a new one, and knows nothing of what the last one knew. Each address once a
-  /// second, kHeard addresses a second at the most: what is announced beyond that, a storm, passes unheard. (Hosts say
-  /// it twice, two seconds apart.) Nothing else is believed of it.
-  [[nodiscard]] std::optional<std::uint32_t> take_announced();
+  /// Addresses on a link of ours that hosts have announced (RFC 5227 §2.3, or by an unasked reply) since the last call;
+  /// how many were written. Such a host may have begun anew and know no connection. An address counts once a second,
+  /// and kHeard addresses a second count: a storm beyond that is not heard. (Hosts announce twice, two seconds apart.)
   static constexpr std::size_t kHeard = 64;
+  using Announced = std::array<IpAddress, kHeard>;
+  [[nodiscard]] std::size_t take_announced(Announced& addresses);
 
   /// The address of ours that another host has claimed at that port last, and that host; 0: none has.
   [[nodiscard]] std::uint32_t claimed(std::uint16_t port) const { return announcements_[port].claimed; }

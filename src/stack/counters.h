@@ -68,6 +68,7 @@ namespace bypass {
   X(tcp_resets_out, "segments", "RST sent")                                                  \
   X(tcp_resets_forgotten, "segments", "RST that a wire lost just then would lose for good")  \
   X(tcp_memory_waits, "writes", "found no memory for their bytes (BYPASS_MEMORY), and wait") \
+  X(tcp_announcement_walks, "walks", "looks at all connections for hosts that announced")    \
   X(tcp_challenge_acks, "segments", "challenge ACKs sent (RFC 5961)")                        \
   X(tcp_active_opens, "connections", "connects started")                                     \
   X(tcp_passive_opens, "connections", "connections accepted from the wire")                  \

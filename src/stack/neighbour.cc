@@ -15,10 +15,10 @@ Rank rank(const Neighbour& n) {
     case NeighbourState::kFailed:
       return kFailedRank;
     case NeighbourState::kStale:
-      return n.used ? kStaleRank : kUnusedRank;
+      return n.used || n.wanted ? kStaleRank : kUnusedRank;
     case NeighbourState::kReachable:
     case NeighbourState::kProbe:
-      return n.used ? kReachableRank : kUnusedRank;
+      return n.used || n.wanted ? kReachableRank : kUnusedRank;
     case NeighbourState::kIncomplete:
       break;
   }

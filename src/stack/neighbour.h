@@ -35,6 +35,7 @@ struct Neighbour {
   std::uint8_t attempts = 0;
   MacAddress mac;
   bool used = false;       // a path may hold a copy of the MAC
+  bool wanted = false;     // we have sent there: hosts that only talk to us do not take its place
   std::uint16_t next = 0;  // of the hash chain, index + 1
   Instant confirmed{};
   PacketList waiting;
@@ -55,7 +56,8 @@ class NeighbourTable {
   /// A new entry for somebody we want to talk to; takes the place of the least useful one if need be. 0 when all
   /// are being asked.
   [[nodiscard]] std::uint16_t add_wanted(std::uint16_t port, std::uint32_t address);
-  /// A new entry for somebody who talked to us; never costs an entry that is in use (floods).
+  /// A new entry for somebody who talked to us; never takes the place of one that we send to
+  /// (floods of forged senders).
   [[nodiscard]] std::uint16_t add_learned(std::uint16_t port, std::uint32_t address);
   /// Frees the entry. Its list of waiting packets must be empty.
   void remove(std::uint16_t name);

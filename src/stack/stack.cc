@@ -120,7 +120,10 @@ void Stack::Impl::on_burst(Context& ctx, std::uint16_t port, std::span<Packet* c
   }
   if (!segments.items().empty()) tcp.on_segments(ctx, segments.items());
   if (!datagrams.items().empty()) udp.on_datagrams(ctx, datagrams.items());
-  while (const auto address = network.impl().arp.take_announced()) tcp.on_announced(ctx, IpAddress::from_v4(*address));
+  Arp::Announced announced;
+  // One walk over the connections for all of a burst: announcements are cheap to forge.
+  if (const std::size_t n = network.impl().arp.take_announced(announced); n != 0) [[unlikely]]
+    tcp.on_announced(ctx, std::span(announced).first(n));
 }
 
 void Stack::Impl::sort(Context& ctx, L4Input& input, Batch& segments, Batch& datagrams) {

@@ -77,10 +77,10 @@ void Engine::on_link_up(Context& ctx) {
   resend_after_outage(env);
 }
 
-void Engine::on_announced(Context& ctx, const IpAddress& address) {
+void Engine::on_announced(Context& ctx, std::span<const IpAddress> addresses) {
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
-  ask_after_announcement(env, address);
+  ask_after_announcement(env, addresses);
 }
 
 void Engine::on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu) {

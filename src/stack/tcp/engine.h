@@ -124,9 +124,9 @@ class Engine {
   void on_icmp(Context& ctx, const IcmpError& error);
   void on_timers(Context& ctx);
   void on_link_up(Context& ctx);
-  /// A host has announced the address, and may have forgotten all: each connection to it says an ACK, which a host that
-  /// knows it ignores and any other answers with RST.
-  void on_announced(Context& ctx, const IpAddress& address);
+  /// Hosts have announced these addresses and may have begun anew. Each connection to one of them sends an ACK. A host
+  /// that knows the connection ignores the ACK; any other answers with RST.
+  void on_announced(Context& ctx, std::span<const IpAddress> addresses);
   /// A port's packets may be larger or must be smaller from now on.
   void on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std::uint32_t mtu);
   [[nodiscard]] Instant next_timeout() const;  // kNever when idle

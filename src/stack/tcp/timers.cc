@@ -250,9 +250,10 @@ void resend_after_outage(Env& env) {
   end_burst(env);
 }
 
-void ask_after_announcement(Env& env, const IpAddress& peer) {
-  env.core.tcbs.for_each([&env, &peer](Tcb& tcb) {
-    if (!synchronized(tcb.state) || tcb.path.remote != peer) return;
+void ask_after_announcement(Env& env, std::span<const IpAddress> peers) {
+  env.count().tcp_announcement_walks++;
+  env.core.tcbs.for_each([&env, peers](Tcb& tcb) {
+    if (!synchronized(tcb.state) || std::ranges::find(peers, tcb.path.remote) == peers.end()) return;
     const bool waits = deadline(tcb, Timer::kRetransmit) != kNever;
     const bool in_vain = waits && (tcb.rtt.backoff() != 0 || tcb.has(kPersist));
     if (waits && !in_vain) return;

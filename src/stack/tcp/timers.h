@@ -37,8 +37,8 @@ void run_timers(Env& env);
 void lose_flight(Env& env, Tcb& tcb, bool again);
 /// The link is back: each connection that waits for an answer asks again, and what it has counted stays as it is.
 void resend_after_outage(Env& env);
-/// The peer's address has been announced: who waits for nothing, or in vain, says an ACK. What is under way in good
+/// Peers' addresses have been announced: who waits for nothing, or in vain, says an ACK. What is under way in good
 /// time goes its way.
-void ask_after_announcement(Env& env, const IpAddress& peer);
+void ask_after_announcement(Env& env, std::span<const IpAddress> peers);
 
 }  // namespace bypass::tcp

@@ -321,6 +321,26 @@ TEST(NeighbourTable, FullOfEntriesInUse_LearnsNothingButServesTheWanted) {
   EXPECT_NE(table->generation(), generation);
 }
 
+// A subnet with more hosts than the table has places.
+class WideArp : public OneHost {
+ protected:
+  WideArp() : OneHost({.prefix = 16}) {}
+};
+
+// Between two uses an entry is stale, and no path holds its MAC. Forged senders must not take its place then.
+TEST_F(WideArp, FloodOfForgedSenders_LeavesTheEntryOfAPeerAlone) {
+  resolve_peer();
+  run(11s);
+  for (std::uint32_t i = 0; i < 4 * NeighbourTable::kSize; i++) {
+    const std::string sender = "10.9." + std::to_string(1 + i / 200) + "." + std::to_string(1 + i % 200);
+    exchange(arp_frame({.from_mac = mac(9), .sender_mac = mac(9), .sender_ip = sender.c_str()}));
+  }
+  ASSERT_TRUE(send_to("10.9.0.2"));
+  const auto sent = run(1us);
+  ASSERT_FALSE(sent.empty());
+  EXPECT_EQ(ethernet(sent.back()).type, wire::kEtherTypeIpv4) << "at once, to the MAC that was known";
+}
+
 TEST(NeighbourTable, FullOfQuestions_RefusesMore) {
   auto table = std::make_unique<NeighbourTable>();
   for (std::uint32_t i = 0; i < NeighbourTable::kSize; i++)

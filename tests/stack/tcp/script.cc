@@ -238,10 +238,11 @@ Script& Script::burst(std::initializer_list<Seg> segments) {
   return *this;
 }
 
-Script& Script::announce(const char* address) {
-  world_.wire().inject(
-      0,
-      arp_frame({.from_mac = mac(kPeerMac), .sender_mac = mac(kPeerMac), .sender_ip = address, .target_ip = address}));
+Script& Script::announce_all(std::initializer_list<const char*> addresses) {
+  for (const char* address : addresses)
+    world_.wire().inject(
+        0, arp_frame(
+               {.from_mac = mac(kPeerMac), .sender_mac = mac(kPeerMac), .sender_ip = address, .target_ip = address}));
   pump();
   return *this;
 }

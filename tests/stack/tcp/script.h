@@ -110,7 +110,9 @@ class Script {
   /// The link has been away and is back: Stack::on_link_up.
   Script& link_up();
   /// A host has announced that address (gratuitous ARP).
-  Script& announce(const char* address = "10.9.0.2");
+  Script& announce(const char* address = "10.9.0.2") { return announce_all({address}); }
+  /// Several of them in one burst.
+  Script& announce_all(std::initializer_list<const char*> addresses);
   Script& wait(Duration duration) { return at(now_since_start() + duration); }
   [[nodiscard]] Duration now_since_start() const { return world_.now() - Instant{}; }
 

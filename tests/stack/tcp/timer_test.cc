@@ -141,6 +141,15 @@ TEST(Announced, TooManyAddressesAtOnce_AreNotHeard) {
   s.announce().nothing_more().wait(1s).announce().expect(seg().seq(1).ack(1).len(0)).nothing_more();
 }
 
+// Announcements are cheap to forge, a walk over all connections is not.
+TEST(Announced, ManyInOneBurst_CostOneWalk) {
+  Script s;
+  s.establish();
+  const auto walks = s.counters().tcp_announcement_walks;
+  s.announce_all({"10.9.0.20", "10.9.0.2", "10.9.0.21"}).expect(seg().seq(1).ack(1).len(0)).nothing_more();
+  EXPECT_EQ(s.counters().tcp_announcement_walks - walks, 1U);
+}
+
 TEST(Announced, OthersAddress_SendsNothing) {
   Script s;
   s.establish().announce("10.9.0.3").announce("10.8.0.2").nothing_more();
