@@ -208,14 +208,9 @@ void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
     }
     frame = copy;
   }
-  const SeqNum begin{frame->seq};
-  const std::uint32_t bytes = frame->payload_len;
   hold(env, tcb, *frame);
   const auto inserted = tcb.reassembly.insert(env.core.memory, frame, hole_limits(tcb));
-  if (inserted.outcome == Reassembly::Outcome::kDuplicate) {
-    env.count().drop_tcp_duplicate++;
-    tcb.reassembly.note_duplicate(begin, begin + bytes);
-  }
+  if (inserted.outcome == Reassembly::Outcome::kDuplicate) env.count().drop_tcp_duplicate++;
   if (inserted.outcome == Reassembly::Outcome::kRefused) env.count().drop_tcp_reassembly++;
   if (inserted.outcome == Reassembly::Outcome::kNoMemory) env.count().drop_tcp_memory++;
   release_held(env, tcb, inserted.release);
@@ -249,8 +244,8 @@ std::size_t move_in_order(Env& env, Tcb& tcb) {
 }
 
 // A hole was filled: what follows it is in order now.
-[[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb) {
-  auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt);
+[[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb, bool reported) {
+  auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt, reported);
   release_held(env, tcb, ready.release);
   for (Packet* frame = ready.frames; frame != nullptr;) {
     Packet* next = frame->queue_next;
@@ -319,7 +314,8 @@ void accept_text(Env& env, Tcb& tcb, Segment& s) {
     if (before_or_at(tcb.rcv_adv, s.seq)) return;
     s.payload = distance(s.seq, tcb.rcv_adv);
   }
-  if (before(s.seq, tcb.rcv_nxt)) {
+  const bool begins_old = before(s.seq, tcb.rcv_nxt);
+  if (begins_old) {
     const SeqNum duplicate_end = earlier(s.seq + s.payload, tcb.rcv_nxt);
     tcb.reassembly.note_duplicate(s.seq, duplicate_end);
     ack_soon(env, tcb);
@@ -339,7 +335,7 @@ void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const bool fills_hole = tcb.has(kHoles);
   accept_in_order(env, tcb, s);
   if (!fills_hole || s.packet != nullptr) return;
-  if (tcb.has(kHoles)) take_ready(env, tcb);  // unless it was given up
+  if (tcb.has(kHoles)) take_ready(env, tcb, begins_old);  // unless it was given up
   ack_soon(env, tcb);
 }
 

@@ -45,9 +45,16 @@ bool acceptable(const Tcb& tcb, const Segment& s) {
   return after(s.end(), tcb.rcv_nxt) && (before(s.seq, edge) || s.seq == tcb.rcv_nxt);
 }
 
+// RFC 2883 §4: also of a segment that is dropped for its numbers or its timestamp (tcp_send_dupack() of Linux).
+void note_old_text(Tcb& tcb, const Segment& s) {
+  const SeqNum end = earlier(s.seq + s.payload, tcb.rcv_nxt);
+  if (before(s.seq, end)) tcb.reassembly.note_duplicate(s.seq, end);
+}
+
 Verdict check_sequence(Env& env, Tcb& tcb, Segment& s) {
   if (repeats_syn(tcb, s)) return on_repeated_syn(env, tcb, s);
   if (old_timestamp(env, tcb, s)) {
+    note_old_text(tcb, s);
     answer_unacceptable(env, tcb, s);
     return drop(env.count().drop_tcp_paws);
   }
@@ -58,7 +65,7 @@ Verdict check_sequence(Env& env, Tcb& tcb, Segment& s) {
   }
   if (s.has(kRst)) return drop(env.count().drop_tcp_bad_rst);
   const bool duplicate = s.length() != 0 && before_or_at(s.end(), tcb.rcv_nxt);
-  if (duplicate && s.payload != 0) tcb.reassembly.note_duplicate(s.seq, s.seq + s.payload);
+  note_old_text(tcb, s);
   answer_unacceptable(env, tcb, s);
   return drop(duplicate ? env.count().drop_tcp_duplicate : env.count().drop_tcp_out_of_window);
 }

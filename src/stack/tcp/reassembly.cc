@@ -115,10 +115,10 @@ void Reassembly::link(Packet* frame, const Place& p) {
   islands_[first] = run;
 }
 
-Reassembly::Ready Reassembly::advance(Memory& memory, SeqNum rcv_nxt) {
+Reassembly::Ready Reassembly::advance(Memory& memory, SeqNum rcv_nxt, bool reported) {
   Ready ready;
   std::size_t gone = 0;
-  if (count_ != 0 && before(islands_[0].begin, rcv_nxt))
+  if (!reported && count_ != 0 && before(islands_[0].begin, rcv_nxt))
     duplicate_ = {islands_[0].begin, earlier(islands_[0].end, rcv_nxt)};
   while (gone < count_ && before_or_at(islands_[gone].end, rcv_nxt))
     ready.release = detach(islands_[gone++], ready.release);

@@ -62,8 +62,9 @@ class Reassembly {
   /// Queues a frame with payload that begins after rcv_nxt (the caller trims to the window first).
   Inserted insert(Memory& memory, Packet* frame, const Limits& limits);
   /// The receiver has all before `rcv_nxt` (an in-order frame was taken): what follows it without a hole?
-  /// The caller's rcv_nxt then grows by Ready::bytes. Cheap when empty; call it only when not.
-  Ready advance(Memory& memory, SeqNum rcv_nxt);
+  /// The caller's rcv_nxt then grows by Ready::bytes. Cheap when empty; call it only when not. `reported`: the
+  /// in-order frame began with a duplicate, which is noted. Only the first of a segment is told (RFC 2883 §4).
+  Ready advance(Memory& memory, SeqNum rcv_nxt, bool reported = false);
 
   /// A segment brought bytes that were taken before (below rcv_nxt): to be reported by DSACK once.
   void note_duplicate(SeqNum begin, SeqNum end) { duplicate_ = {begin, end}; }

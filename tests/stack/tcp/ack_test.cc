@@ -77,6 +77,43 @@ TEST(OutOfOrder, Duplicate_IsReportedByDsack) {
   EXPECT_EQ(s.read(), pattern(0, 150));
 }
 
+// RFC 2883 §4: the first duplicate part of a segment is told, not one that lay behind a hole.
+TEST(OutOfOrder, SegmentOverOldAndHeldText_ReportsTheOldByDsack) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(99)).inject(seg().seq(200).ack(1).len(100)).at(50ms).ignore_all();
+  s.inject(seg().seq(1).ack(1).len(799)).expect(seg().ack(800).sack(1, 100)).nothing_more();
+  EXPECT_EQ(s.read(), pattern(0, 799));
+}
+
+TEST(OutOfOrder, SegmentOverHeldText_ReportsItByDsack) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(99)).inject(seg().seq(200).ack(1).len(100)).at(50ms).ignore_all();
+  s.inject(seg().seq(100).ack(1).len(700)).expect(seg().ack(800).sack(200, 300)).nothing_more();
+}
+
+// Each segment's own: the ACK of a burst tells of the last one (RFC 2883 §4, "the most recent packet").
+TEST(OutOfOrder, BurstOfDuplicates_ReportsTheLastByDsack) {
+  Given given;
+  given.sack = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(99)).inject(seg().seq(200).ack(1).len(100)).at(50ms).ignore_all();
+  s.burst({seg().seq(1).ack(1).len(50), seg().seq(100).ack(1).len(300)});
+  s.expect(seg().ack(400).sack(200, 300)).nothing_more();
+}
+
+// tcp_send_dupack() of Linux: also where the timestamp is too old.
+TEST(OutOfOrder, OldTextWithOldTimestamp_IsReportedByDsack) {
+  Given given;
+  given.sack = given.timestamps = true;
+  Script s(given);
+  settled(s).inject(seg().seq(1).ack(1).len(100).ts(100, 0)).at(50ms).ignore_all();
+  s.inject(seg().seq(1).ack(1).len(100).ts(50, 0)).expect(seg().ack(101).sack(1, 101)).nothing_more();
+}
+
 TEST(OutOfOrder, SameTwice_IsCountedDuplicate) {
   Script s;
   settled(s).inject(seg().seq(101).ack(1).len(100)).inject(seg().seq(101).ack(1).len(100));
