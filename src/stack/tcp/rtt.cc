@@ -34,7 +34,9 @@ void RttEstimator::on_sample(Instant now, Duration rtt, unsigned samples_per_rtt
 
 Duration RttEstimator::rto(const RtoBounds& bounds) const {
   Duration base = fallback_ ? std::max(kFallback, bounds.initial) : bounds.initial;
-  if (has_sample()) base = std::clamp(srtt_ + std::max(kGranularity, 4 * rttvar_), bounds.min, bounds.max);
+  // The minimum bounds the variance's part, not the sum (__tcp_set_rto(), tcp_rto_min() of Linux): a path of steady
+  // 190 ms leaves its ACK room to be delayed.
+  if (has_sample()) base = std::min(srtt_ + std::max({kGranularity, 4 * rttvar_, bounds.min}), bounds.max);
   for (unsigned i = 0; i < backoff_ && base < bounds.max; i++) base *= 2;
   return std::min(base, bounds.max);
 }

@@ -20,6 +20,19 @@ TEST(Rto, SlowPath_IsMeasured) {
   s.write(100).ignore_all().wait(899ms).nothing_more().wait(2ms).expect(seg().seq(1).len(100));
 }
 
+// __tcp_set_rto() of Linux: the minimum bounds the variance's part. A delayed ACK on a steady path comes in time.
+TEST(Rto, SteadyPath_LeavesRoomBesideTheRoundTrip) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0).mss(1000)).wait(190ms).inject(seg().seq(1).ack(1)).accept().ignore_all();
+  int at = 1;
+  for (int i = 0; i < 50; i++, at += 100) {
+    s.write(100).expect(seg().seq(at).len(100)).wait(190ms).inject(seg().seq(1).ack(at + 100)).ignore_all();
+  }
+  EXPECT_LT(s.info().rttvar, 1ms);
+  s.write(100).expect(seg().seq(at).len(100)).wait(389ms).nothing_more();
+  s.wait(2ms).expect(seg().seq(at).len(100));
+}
+
 TEST(Rto, NoAnswer_DoublesAndGivesUp) {
   Given given;
   given.stack.tcp.retries2 = 3;

@@ -35,9 +35,15 @@ TEST(Rtt, NextSample_SmoothsByEighthAndQuarter) {  // RFC 6298 §2.3
 TEST(Rtt, TinyRoundTrips_RtoIsTheMinimum) {
   RttEstimator rtt;
   for (int i = 0; i < 100; i++) rtt.on_sample(kStart, 3us);
-  EXPECT_EQ(rtt.rto(kBounds), 200ms);
+  EXPECT_EQ(rtt.rto(kBounds), 200ms + 3us);
   EXPECT_EQ(rtt.srtt(), 3us);
   EXPECT_LT(rtt.rttvar(), 10ns);
+}
+
+TEST(Rtt, SteadyRoundTrips_RtoIsTheMinimumLater) {  // __tcp_set_rto() of Linux
+  RttEstimator rtt;
+  for (int i = 0; i < 100; i++) rtt.on_sample(kStart, 190ms);
+  EXPECT_NEAR(static_cast<double>(rtt.rto(kBounds) / 1us), 390'000, 1);
 }
 
 TEST(Rtt, ZeroSample_StillCountsAsOne) {
@@ -49,7 +55,7 @@ TEST(Rtt, ZeroSample_StillCountsAsOne) {
 TEST(Rtt, Timeouts_DoubleUpToTheMaximum) {  // RFC 6298 §5.5
   RttEstimator rtt;
   rtt.on_sample(kStart, 1ms);
-  for (Duration expected : {400ms, 800ms, 1600ms}) {
+  for (Duration expected : {402ms, 804ms, 1608ms}) {
     rtt.on_timeout();
     EXPECT_EQ(rtt.rto(kBounds), expected);
   }
@@ -63,7 +69,7 @@ TEST(Rtt, SampleAfterTimeouts_EndsTheBackoff) {
   rtt.on_timeout();
   rtt.on_sample(kStart, 1ms);
   EXPECT_EQ(rtt.backoff(), 0U);
-  EXPECT_EQ(rtt.rto(kBounds), 200ms);
+  EXPECT_EQ(rtt.rto(kBounds), 201ms);
 }
 
 TEST(Rtt, LostSynWithoutSample_StartsAtThreeSeconds) {  // RFC 6298 §5.7
@@ -71,7 +77,7 @@ TEST(Rtt, LostSynWithoutSample_StartsAtThreeSeconds) {  // RFC 6298 §5.7
   rtt.on_handshake_without_sample();
   EXPECT_EQ(rtt.rto(kBounds), 3s);
   rtt.on_sample(kStart, 1ms);
-  EXPECT_EQ(rtt.rto(kBounds), 200ms);
+  EXPECT_EQ(rtt.rto(kBounds), 201ms);
 }
 
 TEST(Rtt, ManySamplesAFlight_MoveAsOneWould) {  // RFC 7323 appendix G
