@@ -1,6 +1,6 @@
 // ICMP errors about a connection (RFC 5927): believed only with a sequence number in flight. Hard errors end
-// an attempt to connect and nothing else; what is established remembers them as the cause of a later
-// timeout (RFC 5461 §4.1).
+// an attempt to connect, unreachable peers end a request at a listener. What is established remembers errors as the
+// cause of a later timeout (RFC 5461 §4.1).
 #include "stack/tcp/icmp.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "stack/tcp/open.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/state.h"
+#include "stack/wire.h"
 
 namespace bypass::tcp {
 namespace {
@@ -36,6 +37,19 @@ void shrink_path(Env& env, Tcb& tcb, std::uint32_t mtu) {
   output(env, tcb);
 }
 
+// A request at a listener, as tcp_v4_err() of Linux has it (TCP_NEW_SYN_RECV): it ends where its peer cannot be
+// reached, and stays where a port or a filter is said to refuse.
+bool ends_request(const IcmpError& error) {
+  constexpr std::uint8_t kNet = 0, kHost = 1;  // RFC 792's codes
+  if (error.type == wire::kIcmpUnreachable) return error.code == kNet || error.code == kHost;
+  return error.type == wire::kIcmpTimeExceeded || error.type == wire::kIcmpParameterProblem;
+}
+
+bool ends_attempt(const Tcb& tcb, const IcmpError& error) {
+  if (synchronized(tcb.state)) return false;
+  return tcb.has(kPassive) ? ends_request(error) : error.hard;
+}
+
 }  // namespace
 
 void take_icmp(Env& env, const IcmpError& error) {
@@ -46,7 +60,7 @@ void take_icmp(Env& env, const IcmpError& error) {
   if (!in_flight_now(tcb, error.sequence)) return;
   env.core.current = &tcb;
   if (error.error == Error::kMessageTooLarge) return shrink_path(env, tcb, error.mtu);
-  if (tcb.state == State::kSynSent && error.hard) return finish(env, tcb, error.error, Why::kReset);
+  if (ends_attempt(tcb, error)) return finish(env, tcb, error.error, Why::kReset);
   tcb.soft_error = error.error;
 }
 

@@ -32,6 +32,17 @@ TEST(Reset, OutsideWindow_IsDropped) {
   EXPECT_EQ(s.counters().drop_tcp_bad_rst, 2U);
 }
 
+// tcp_in_window() of Linux takes an empty segment at the right edge, before and after the handshake, and challenges it
+// (RFC 5961 §3.2); RFC 9293's table would have it dropped.
+TEST(Reset, AtTheRightEdgeOfARequest_IsChallenged) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0).mss(1000)).expect(seg().syn().ack(1).window(65535));
+  s.inject(seg().rst().seq(65536)).expect(seg().seq(1).ack(1).len(0)).nothing_more();
+  s.wait(25ms).inject(seg().rst().seq(65537)).nothing_more();
+  s.inject(seg().seq(1).ack(1)).accept();
+  EXPECT_EQ(s.state(), State::kEstablished);
+}
+
 TEST(Reset, UnreadDataBeforeIt_StaysReadable) {
   Script s;
   s.establish().inject(seg().seq(1).ack(1).text("kept")).inject(seg().rst().seq(5));
