@@ -52,8 +52,7 @@ void CongestionControl::on_ack(const AckEvent& ack) {
 }
 
 void CongestionControl::slow_start(const AckEvent& ack) {
-  // A window that is used by half may double, so that a sender who stops and goes does not stay small.
-  if (ack.app_limited && window_.cwnd / 2 >= ack.flight) return;
+  if (ack.app_limited) return;
   // HyStart++ is for the first slow start only (RFC 9406 §4.3).
   const unsigned divisor = window_.ssthresh == kMaxCwnd ? hystart_.on_ack(ack) : 1;
   if (divisor == 0) {

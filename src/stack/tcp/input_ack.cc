@@ -14,10 +14,11 @@ namespace {
 // Below this a ring is not worth keeping small; above it follows the window that the path can use.
 constexpr std::uint32_t kSmallestTuned = 256U << 10;
 
-// Growth counts only what left while cwnd was the limit; slow start may fill half of it (RFC 7661's concern).
-bool app_limited(const Tcb& tcb, std::uint32_t flight) {
-  if (tcb.snd_una < tcb.cwnd_limited) return false;
-  return !tcb.congestion.in_slow_start() || tcb.congestion.cwnd() >= 2 * flight;
+// Growth counts only what left while cwnd was the limit; slow start may double what was in flight at most, so that a
+// sender who stops and goes does not stay small (RFC 7661's concern; tcp_is_cwnd_limited() of Linux).
+bool app_limited(const Tcb& tcb) {
+  if (tcb.usage_limited) return false;
+  return !tcb.congestion.in_slow_start() || tcb.congestion.cwnd() >= 2 * tcb.usage_flight;
 }
 
 [[gnu::noinline, gnu::cold]] void begin_recovery(Env& env, Tcb& tcb) {
@@ -28,6 +29,7 @@ bool app_limited(const Tcb& tcb, std::uint32_t flight) {
   tcb.set(kRetransmitNow);
 }
 
+// What MSG_MORE held back goes with the next ACK, as on Linux: the flag is the call's, not the connection's.
 void try_output(Env& env, Tcb& tcb) {
   tcb.set(kTryOutput);
   touch(env, tcb);
@@ -91,7 +93,7 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.now = env.now();
   event.acked = acked;
   event.flight = flight;
-  event.app_limited = app_limited(tcb, flight);
+  event.app_limited = app_limited(tcb);
   tcb.snd_una += acked;
   if (tcb.overlay == nullptr) {
     tcb.ring.advance(env.core.memory, std::min(tcb.snd_una, tcb.ring.end()));

@@ -145,6 +145,7 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   (void)take_sample(env, tcb, s);
   tcb.rtt.reset_backoff();
   tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));
+  tcb.usage_end = tcb.seq_of(0);
   tcb.congestion.start(tcb.options.congestion, tcb.mss, env.core.config.initial_window);
   if (tcb.has(kSynLost)) {
     tcb.congestion.on_syn_lost();

@@ -76,10 +76,16 @@ Chunk next_chunk(Tcb& tcb, std::uint64_t unsent, std::uint32_t mss, std::uint32_
   return fit_window(tcb, unsent, mss, window, std::min(frame_limit, std::max(room, mss)), fin);
 }
 
+// PSH ends what was written (RFC 9293 §3.9.1.2), unless the writer said that more comes, and each large frame, whose
+// receiver may then hand it on at once. FIN alone has none. As Linux: tcp_mark_push(), __tcp_transmit_skb(),
+// tcp_send_fin().
+std::uint8_t data_flags(const Tcb& tcb, const Chunk& chunk, std::uint32_t mss, bool last) {
+  const bool ends = last && chunk.length != 0 && !tcb.has(kMore);
+  return static_cast<std::uint8_t>(kAck | (ends || chunk.length > mss ? kPsh : 0) | (chunk.fin ? kFin : 0));
+}
+
 bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, std::uint32_t mss) {
-  const bool last = chunk.length == unsent;
-  auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
-  if (chunk.fin) flags |= kFin;
+  const std::uint8_t flags = data_flags(tcb, chunk, mss, chunk.length == unsent);
   const auto sent = send_data(env, tcb, tcb.snd_nxt, chunk.length, flags);
   if (!sent) return false;
   const bool fin = chunk.fin && *sent == chunk.length;
@@ -96,12 +102,18 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   return true;
 }
 
+// At least two frames in flight, so that ACKs of the first make room while the second is under way (tcp_cwnd_test() of
+// Linux).
+std::uint32_t burst_limit(Env& env, const Tcb& tcb, std::uint32_t mss) {
+  return std::min(frame_limit(env, tcb), std::max(tcb.congestion.cwnd() / 2, mss));
+}
+
 Hold send_new(Env& env, Tcb& tcb) {
   const std::uint32_t mss = segment_room(tcb);
   std::uint32_t limit = 0;
   for (;;) {
     const std::uint64_t unsent = tcb.unsent();
-    if (limit == 0 && unsent > mss) limit = frame_limit(env, tcb);
+    if (limit == 0 && unsent > mss) limit = burst_limit(env, tcb, mss);
     const Chunk chunk = next_chunk(tcb, unsent, mss, std::max(limit, mss));
     if (chunk.hold != Hold::kNone) return chunk.hold;
     if (!send_chunk(env, tcb, chunk, unsent, mss)) return Hold::kDevice;
@@ -116,9 +128,7 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   const auto length = static_cast<std::uint32_t>(end > position ? end - position : 0);
   const bool fin = length < segment.length;  // the number behind the last byte
   const bool last = position + length == tcb.text_end();
-  auto flags = static_cast<std::uint8_t>(last ? kAck | kPsh : kAck);
-  if (fin) flags |= kFin;
-  const auto sent = send_data(env, tcb, position, length, flags);
+  const auto sent = send_data(env, tcb, position, length, data_flags(tcb, {Hold::kNone, length, fin}, length, last));
   if (!sent) return false;
   segment.length = *sent + (fin && *sent == length ? 1 : 0);
   tcb.scoreboard.on_retransmitted(segment);
@@ -179,6 +189,16 @@ void restart_after_idle(Env& env, Tcb& tcb) {
 }
 
 // An overlay makes records when there is room for them.
+// The most of a flight, and whether cwnd was its limit, until the flight is acknowledged: tcp_cwnd_validate() of Linux.
+void note_usage(Tcb& tcb, bool limited) {
+  const std::uint32_t flight = tcb.in_flight();
+  const bool over = after_or_at(tcb.seq_of(tcb.snd_una), tcb.usage_end);
+  if (!limited && !over && (tcb.usage_limited || flight <= tcb.usage_flight)) return;
+  tcb.usage_limited = limited;
+  tcb.usage_flight = flight;
+  tcb.usage_end = tcb.seq_of(tcb.snd_nxt);
+}
+
 [[gnu::noinline, gnu::cold]] bool refill(Env& env, Tcb& tcb, Hold hold) {
   return (hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb);
 }
@@ -215,14 +235,16 @@ void output(Env& env, Tcb& tcb) {
   if (!sends(tcb.state)) return;
   if (tcb.in_flight() == 0) restart_after_idle(env, tcb);
   Hold hold = Hold::kDevice;
+  const std::uint64_t before = tcb.snd_nxt;
   if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) {
     do {
       hold = send_new(env, tcb);
     } while (tcb.overlay != nullptr && refill(env, tcb, hold));
   }
   if (hold == Hold::kDevice) block(env, tcb);
-  if (hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd()) tcb.cwnd_limited = tcb.snd_nxt;
-  tcb.clear(kForceOutput);
+  const bool limited = hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd();
+  if (limited || tcb.snd_nxt != before) note_usage(tcb, limited);
+  if (hold != Hold::kCwnd) tcb.clear(kForceOutput);
   settle_timers(env, tcb, hold);
 }
 

@@ -129,13 +129,15 @@ struct alignas(64) Tcb {
   std::uint16_t peer_mss = 536;  // the peer's MSS option
   std::uint16_t own_mss = 536;   // ours
   CongestionControl congestion;
-  std::uint64_t cwnd_limited = 0;  // bytes below this position left while cwnd was the limit
+  SeqNum usage_end{};              // what was noted of cwnd's usage holds until this is acknowledged
+  std::uint32_t usage_flight = 0;  // the most that was in flight meanwhile
   std::uint64_t small_end = 0;     // behind the last partial segment (Minshall's variant of Nagle)
   Instant progress{};              // the oldest unanswered transmission, or the last answer (RFC 5482)
   std::uint8_t probes = 0;         // unanswered keep-alives or window probes
   std::uint8_t attempts = 0;       // of SYN, SYN-ACK
   std::uint8_t why = 0;            // Why of the last change of state
   bool starved = false;            // among those that wait for memory
+  bool usage_limited = false;      // cwnd was the limit of that flight
   std::uint8_t peer_said = 0;      // in an option of its SYN, as Hooks know it; 0: nothing
 
   // --- Cold

@@ -87,3 +87,21 @@ TEST(Push, LastSegmentOfAWrite_CarriesIt) {
 
 }  // namespace
 }  // namespace bypass::test
+// __tcp_transmit_skb() of Linux: the receiver's large receive ends there.
+TEST(Push, LargeFrame_CarriesItWithinAWriteToo) {
+  Given given;
+  given.caps = offloading_caps();
+  Script s(given);
+  s.establish().write(25000);
+  for (int i = 0; i < 4; i++) s.expect(seg().seq(1 + 1000 * i).ack(1).len(1000));
+  s.expect(seg().push().seq(4001).ack(1).len(1000)).expect(seg().seq(5001).ack(1));
+}
+
+// tcp_send_fin() of Linux: PSH belongs to bytes.
+TEST(Push, FinAlone_HasNone) {
+  Script s;
+  s.establish().write(100).expect(seg().push().seq(1).ack(1).len(100)).close();
+  s.expect(seg().fin().seq(101).ack(1).len(0)).nothing_more();
+  s.at(1s).ignore_all().inject(seg().seq(1).ack(101)).at(3s).expect(seg().fin().seq(101).ack(1).len(0));
+}
+

@@ -116,6 +116,14 @@ TEST(CwndValidation, LongPause_ShrinksTheWindow) {
   s.at(20s).write(30000);
   EXPECT_EQ(s.info().in_flight, 10000U);  // RFC 5681 §4.1: the restart window
 }
+// tcp_is_cwnd_limited() of Linux: to twice what was in flight, however many ACKs answer it.
+TEST(CwndValidation, NineSegmentsOfTen_GrowItToEighteen) {
+  Script s;
+  s.establish().write(9000);
+  for (const int acked : {2001, 4001, 6001, 8001, 9001}) s.wait(1ms).inject(seg().seq(1).ack(acked));
+  EXPECT_EQ(s.info().cwnd, 18000U);
+}
+
 
 TEST(Congestion, NewReno_HalvesTheFlight) {
   Given given;
