@@ -39,7 +39,7 @@ void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment);
 // --- input_ack.cc
 /// SND.UNA moves up by `acked` numbers.
 void on_new_ack(Env& env, Tcb& tcb, const Segment& segment, std::uint32_t acked);
-/// An ACK that acknowledges nothing new: duplicates, SACK.
+/// An ACK that acknowledges nothing new: duplicates, SACK, also of one that others have overtaken.
 void on_old_ack(Env& env, Tcb& tcb, const Segment& segment);
 /// The round-trip time that an ACK shows, zero if none (RFC 6298 §3, RFC 7323 §4): a segment timed here, else the
 /// echoed timestamp, which also holds for what was sent again but counts in milliseconds.

@@ -124,8 +124,9 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
 void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
   if (tcb.in_flight() == 0) return;
   // RFC 5681 §2's definition; RFC 6675 §2 wants news in the SACK blocks instead, which the scoreboard looks for.
-  const bool duplicate = s.payload == 0 && !s.has(kFin);
-  tcb.scoreboard.on_ack(env.core.memory, s.ack, tcb.seq_of(tcb.snd_nxt), s.options.sack_blocks(), duplicate, tcb.mss);
+  const SeqNum una = tcb.seq_of(tcb.snd_una);
+  const bool duplicate = s.ack == una && s.payload == 0 && !s.has(kFin);
+  tcb.scoreboard.on_ack(env.core.memory, una, tcb.seq_of(tcb.snd_nxt), s.options.sack_blocks(), duplicate, tcb.mss);
   after_scoreboard(env, tcb);
 }
 

@@ -150,7 +150,10 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
     return drop(env.count().drop_tcp_bad_ack);
   }
   note_timestamp(tcb, s);
-  if (acked < 0) return Verdict::kContinue;
+  if (acked < 0) {  // overtaken; what its SACK blocks tell may be news all the same (tcp_ack() of Linux, old_ack)
+    if (s.options.sack_count != 0) on_old_ack(env, tcb, s);
+    return Verdict::kContinue;
+  }
   const std::uint32_t wnd_before = tcb.snd_wnd;
   update_window(env, tcb, s);
   if (acked == 0) {

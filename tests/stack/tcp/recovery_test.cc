@@ -74,6 +74,14 @@ TEST(Sack, LimitedTransmit_KeepsTheClock) {
   s.inject(seg().seq(1).ack(1).sack(1001, 3001)).expect(seg().seq(11001).len(1000)).nothing_more();
 }
 
+// tcp_ack() of Linux, old_ack: the ACK is old, what it says of later segments may be new.
+TEST(Sack, OvertakenAck_ItsBlocksCount) {
+  Script s(sacking());
+  ten_in_flight(s).inject(seg().seq(1).ack(2001)).inject(seg().seq(1).ack(1001).sack(5001, 7001)).nothing_more();
+  EXPECT_EQ(s.info().sacked, 2000U);
+  EXPECT_EQ(s.info().bytes_acked, 2000U);
+}
+
 TEST(Sack, BlocksBeyondWhatWasSent_AreIgnored) {
   Script s(sacking());
   ten_in_flight(s).inject(seg().seq(1).ack(1).sack(50001, 90001)).nothing_more();
@@ -108,14 +116,6 @@ TEST(CwndValidation, UnusedWindow_DoesNotGrow) {
   EXPECT_EQ(s.info().cwnd, cwnd);
 }
 
-TEST(CwndValidation, LongPause_ShrinksTheWindow) {
-  Script s;
-  ten_in_flight(s).inject(seg().seq(1).ack(10001));
-  const std::uint32_t grown = s.info().cwnd;
-  EXPECT_GT(grown, 10000U);
-  s.at(20s).write(30000);
-  EXPECT_EQ(s.info().in_flight, 10000U);  // RFC 5681 §4.1: the restart window
-}
 // tcp_is_cwnd_limited() of Linux: to twice what was in flight, however many ACKs answer it.
 TEST(CwndValidation, NineSegmentsOfTen_GrowItToEighteen) {
   Script s;
@@ -124,6 +124,14 @@ TEST(CwndValidation, NineSegmentsOfTen_GrowItToEighteen) {
   EXPECT_EQ(s.info().cwnd, 18000U);
 }
 
+TEST(CwndValidation, LongPause_ShrinksTheWindow) {
+  Script s;
+  ten_in_flight(s).inject(seg().seq(1).ack(10001));
+  const std::uint32_t grown = s.info().cwnd;
+  EXPECT_GT(grown, 10000U);
+  s.at(20s).write(30000);
+  EXPECT_EQ(s.info().in_flight, 10000U);  // RFC 5681 §4.1: the restart window
+}
 
 TEST(Congestion, NewReno_HalvesTheFlight) {
   Given given;
