@@ -376,7 +376,7 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
 
 /// Of the peer: no ACK will say when there is.
 void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
-  framed.wants_room = !tcp::is_writeable(engine_.send_room(tcb), engine_.unacknowledged(tcb));
+  framed.wants_room = !tcp::is_writeable(engine_.writable_room(tcb), engine_.unacknowledged(tcb));
   if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
 }
 

@@ -173,6 +173,7 @@ class FramedTcp {
   /// `urgent`: the last byte is (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
   void set_options(Context& ctx, tcp::Tcb& tcb, const tcp::Options& options);
+  void push(Context& ctx, tcp::Tcb& tcb);
   [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
   /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is none of little ones
   /// that are gathered; such a write has been committed to tcp::Engine, and may be gathered as one of many.

@@ -32,7 +32,7 @@ Lane::Gather gather_of(const Tcb& tcb, Framed& framed, std::size_t bytes) {
   const bool after_much = std::exchange(framed.wrote_much, bytes >= Lane::kGatheredAhead);
   if (static_cast<std::uint32_t>(framed.lane.end()) - framed.written < kStreamBytes) [[likely]]
     return Lane::Gather::kNothing;
-  const bool wanted = tcb.options.no_delay || tcb.options.not_sent_low_water <= Lane::kGatheredAhead;
+  const bool wanted = tcb.options.no_delay || tcb.options.most_unsent() <= Lane::kGatheredAhead;
   return wanted || after_much || framed.wrote_much ? Lane::Gather::kNothing : Lane::Gather::kAhead;
 }
 
@@ -41,7 +41,7 @@ Lane::Gather gather_of(const Tcb& tcb, Framed& framed, std::size_t bytes) {
 // --- Sending
 
 std::size_t FramedTcp::send_room(Tcb& tcb) {
-  return of(tcb).shut ? 0 : engine_.send_room(tcb);
+  return of(tcb).shut ? 0 : engine_.writable_room(tcb);
 }
 
 bool FramedTcp::want_room(Context& ctx, Tcb& tcb) {
@@ -99,8 +99,13 @@ void FramedTcp::set_options(Context& ctx, Tcb& tcb, const tcp::Options& options)
   const bool uncorks = tcb.options.cork && !options.cork;
   const bool pushes = !tcb.options.no_delay && options.no_delay;  // past a cork, too
   engine_.set_options(ctx, tcb, options);
+  if (uncorks || pushes) push(ctx, tcb);
+}
+
+void FramedTcp::push(Context& ctx, Tcb& tcb) {
+  engine_.push(ctx, tcb);
   Lane& lane = of(tcb).lane;
-  if (!lane.is_corked() || (!uncorks && !pushes)) return;
+  if (!lane.is_corked()) return;
   lane.uncork();
   run(ctx, tcb);
 }

@@ -91,6 +91,15 @@ constexpr auto write_tcp_bool = [](Guard& g, Socket& s, int v) -> long {
   return 0;
 };
 
+// TCP_NODELAY's 1 and TCP_CORK's 0 send what waits, also where they change nothing (tcp(7)).
+template <auto Member, bool Pushes>
+constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
+  write_tcp_bool<Member>(g, s, v);
+  if ((v != 0) == Pushes && s.kind == FileKind::kStream && connection_of(s) != nullptr)
+    stream::push(g.context(), *s.tcb);
+  return 0;
+};
+
 constexpr int kForever = 0x7fffffff;
 
 // --- One by one
@@ -223,14 +232,11 @@ long set_congestion(Guard& guard, Socket& socket, Value value) {
 }
 
 constexpr auto read_cork = [](Socket& s) -> long { return tcp_options(s).cork ? 1 : 0; };
-// 0 is the system's default, which is no bound, both ways.
-constexpr auto read_not_sent = [](Socket& s) -> long {
-  const std::uint32_t v = tcp_options(s).not_sent_low_water;
-  return v == ~0U ? 0 : static_cast<long>(v);
-};
+// 0 is the system's default, which is no bound.
+constexpr auto read_not_sent = [](Socket& s) -> long { return static_cast<long>(tcp_options(s).not_sent_low_water); };
 constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
-  options.not_sent_low_water = v == 0 ? ~0U : static_cast<std::uint32_t>(v);
+  options.not_sent_low_water = static_cast<std::uint32_t>(v);
   set_tcp_options(g, s, options);
   signal(s, kOut);  // as write_buffer
   return 0;
@@ -299,8 +305,8 @@ constexpr OptionRow kTable[] = {
     {SOL_SOCKET, SO_TIMESTAMPNS, get_int<read_flag<kWantTimestampNs>>, set_int<write_flag<kWantTimestampNs>>},
     {SOL_SOCKET, SO_BUSY_POLL, get_int<constant<0>>, set_int<accept_and_forget>},
 
-    {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_tcp_bool<&O::no_delay>>},
-    {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_tcp_bool<&O::cork>>},
+    {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_pushing<&O::no_delay, true>>},
+    {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_pushing<&O::cork, false>>},
     {IPPROTO_TCP, TCP_QUICKACK, get_int<read_quick_ack>, set_int<write_tcp_bool<&O::quick_ack>>},
     {IPPROTO_TCP, TCP_MAXSEG, get_max_segment, set_int<write_max_segment>},
     {IPPROTO_TCP, TCP_KEEPIDLE, get_int<read_tcp<&O::keep_idle_s>>, set_int<write_tcp<&O::keep_idle_s, 1, 32767>>},

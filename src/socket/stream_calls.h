@@ -18,9 +18,10 @@ inline fastpath::FramedTcp* framed(const tcp::Tcb& tcb) {
   return &shard().links()->framed();
 }
 
+/// What tcp::is_writeable() asks of.
 [[nodiscard]] inline std::size_t send_room(tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
-  return f != nullptr ? f->send_room(tcb) : tcp_engine().send_room(tcb);
+  return f != nullptr ? f->send_room(tcb) : tcp_engine().writable_room(tcb);
 }
 /// So much of `bytes` is to be asked for at a time. On a lane a piece leaves while the next one is copied; TCP makes
 /// larger frames of all of it.
@@ -39,6 +40,10 @@ inline void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more) {
 inline void set_options(Context& ctx, tcp::Tcb& tcb, const tcp::Options& options) {
   auto* const f = framed(tcb);
   f != nullptr ? f->set_options(ctx, tcb, options) : tcp_engine().set_options(ctx, tcb, options);
+}
+inline void push(Context& ctx, tcp::Tcb& tcb) {
+  auto* const f = framed(tcb);
+  f != nullptr ? f->push(ctx, tcb) : tcp_engine().push(ctx, tcb);
 }
 [[nodiscard]] inline std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb) {
   auto* const f = framed(tcb);

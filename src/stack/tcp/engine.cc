@@ -225,8 +225,12 @@ bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
 
 std::size_t Engine::send_room(const Tcb& tcb) const {
   if (tcb.has(kFinQueued) || (tcb.state != State::kEstablished && tcb.state != State::kCloseWait)) return 0;
-  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) return 0;
-  return tcb.ring.room(send_limit(*impl_, tcb), impl_->memory);
+  return std::min(tcb.ring.room(send_limit(*impl_, tcb), impl_->memory), admitted_unsent(tcb));
+}
+
+std::size_t Engine::writable_room(const Tcb& tcb) const {
+  if (tcb.has(kFinQueued) || (tcb.state != State::kEstablished && tcb.state != State::kCloseWait)) return 0;
+  return may_tell_of_room(tcb) ? tcb.ring.room(send_limit(*impl_, tcb), impl_->memory) : 0;
 }
 
 std::uint64_t Engine::memory_waits() const {
@@ -252,11 +256,12 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
   const std::uint32_t limit = send_limit(*impl_, tcb);
   const std::size_t room = tcb.ring.room(limit);
   if (room < limit / 3 + want) tcb.set(kWantWritable);
-  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) {
+  const std::size_t admitted = admitted_unsent(tcb);
+  if (admitted < want) {
     tcb.set(kWantWritable);
-    return Error::kWouldBlock;
+    if (admitted == 0) return Error::kWouldBlock;
   }
-  auto reserved = tcb.ring.reserve(impl_->memory, want, limit);
+  auto reserved = tcb.ring.reserve(impl_->memory, std::min(want, admitted), limit);
   const bool dry = reserved.error() == Error::kNoMemory;
   // Also where the limit leaves room but the block may not move, because frames still refer to it.
   if (dry || reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
@@ -272,10 +277,9 @@ void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {
   const bool alive = sends(tcb.state) && !tcb.has(kFinQueued);
   tcb.ring.commit(impl_->memory, alive ? bytes : 0);
   if (!alive) return reap(env, tcb);
-  if (more) {
-    tcb.set(kMore);
-  } else {
-    tcb.clear(kMore);
+  if (bytes != 0) {
+    tcb.clear(kForceOutput | kMore | kHoldMore);  // what was said of earlier writes
+    if (more) tcb.set(kMore | kHoldMore);
   }
   if (tcb.overlay == nullptr) output(env, tcb);
 }
@@ -384,7 +388,7 @@ void Engine::close(Context& ctx, Tcb& tcb) {
     send_reset(env, tcb);
     return finish(env, tcb, Error::kNone, Why::kUser);
   }
-  tcb.clear(kMore);
+  tcb.clear(kHoldMore);
   tcb.options.cork = false;
   queue_fin(env, tcb);
   if (tcb.state == State::kFinWait2) arm_idle(env, tcb);
@@ -495,14 +499,18 @@ void Engine::set_options(Context& ctx, Tcb& tcb, const Options& options) {
   const Changing changing(*impl_, &tcb);
   Env env{*impl_, ctx};
   if (options.congestion != tcb.options.congestion) tcb.congestion.change(options.congestion);
-  // tcp(7): TCP_NODELAY pushes what is there, even past a cork.
-  const bool push = options.no_delay && !tcb.options.no_delay;
+  const bool changes = (options.no_delay && !tcb.options.no_delay) || (!options.cork && tcb.options.cork);
   tcb.options = options;
   apply_options(env, tcb);
   if (!synchronized(tcb.state)) return;
-  if (push) tcb.set(kForceOutput);
   if (options.quick_ack && tcb.has(kAckDelayed)) acknowledge(env, tcb);
-  output(env, tcb);
+  if (changes) push_written(env, tcb);
+}
+
+void Engine::push(Context& ctx, Tcb& tcb) {
+  const Changing changing(*impl_, &tcb);
+  Env env{*impl_, ctx};
+  if (synchronized(tcb.state)) push_written(env, tcb);
 }
 
 const Options& Engine::options(const Tcb& tcb) const {

@@ -84,7 +84,8 @@ struct Options {
   std::uint32_t user_timeout_ms = 0;  // RFC 5482; 0: retries2 decides
   std::uint32_t send_buffer = 0;      // 0: the engine's, tuned; else SO_SNDBUF as the program set it
   std::uint32_t receive_buffer = 0;
-  std::uint32_t not_sent_low_water = 0xffffffffU;  // TCP_NOTSENT_LOWAT
+  std::uint32_t not_sent_low_water = 0;  // TCP_NOTSENT_LOWAT; 0: no bound
+  [[nodiscard]] std::uint32_t most_unsent() const { return not_sent_low_water != 0 ? not_sent_low_water : ~0U; }
 };
 
 /// TCP_INFO's source, and what `bypass stat` shows.
@@ -168,6 +169,8 @@ class Engine {
   // --- Sending
   /// Bytes that reserve() could give now. 0 after shutdown_send.
   [[nodiscard]] std::size_t send_room(const Tcb& tcb) const;
+  /// What is_writeable() asks of: the ring's room, or nothing while TCP_NOTSENT_LOWAT wants less unsent.
+  [[nodiscard]] std::size_t writable_room(const Tcb& tcb) const;
   /// Writers that found no memory so far, and whether some wait for it now.
   [[nodiscard]] std::uint64_t memory_waits() const;
   [[nodiscard]] bool waits_for_memory() const;
@@ -233,6 +236,8 @@ class Engine {
   /// Of those in TIME-WAIT, of which there may be very many, the newest `most`.
   void for_each_unowned(std::size_t most, void (*each)(void* argument, const Unowned&), void* argument) const;
   void set_options(Context& ctx, Tcb& tcb, const Options& options);
+  /// TCP_NODELAY was set, or TCP_CORK ended, also where nothing changed by it: what was written goes (tcp(7)).
+  void push(Context& ctx, Tcb& tcb);
   [[nodiscard]] const Options& options(const Tcb& tcb) const;
 
   // --- After a death inside the lock

@@ -46,6 +46,10 @@ void on_old_ack(Env& env, Tcb& tcb, const Segment& segment);
 Duration take_sample(Env& env, Tcb& tcb, const Segment& segment);
 /// RFC 9293 §3.10.7.4 step 5, SND.WND.
 void update_window(Env& env, Tcb& tcb, const Segment& segment);
+/// So many more bytes TCP_NOTSENT_LOWAT lets a writer add.
+[[nodiscard]] std::size_t admitted_unsent(const Tcb& tcb);
+/// Whether it lets writers that wait, or poll, be told of room.
+[[nodiscard]] bool may_tell_of_room(const Tcb& tcb);
 /// A writer that found too little room is told once a third is free.
 void wake_writer(Env& env, Tcb& tcb);
 /// Bytes that the send ring may hold: SO_SNDBUF's, or as congestion control goes (an overlay's ring: what was pinned).

@@ -31,6 +31,7 @@ bool app_limited(const Tcb& tcb) {
 
 // What MSG_MORE held back goes with the next ACK, as on Linux: the flag is the call's, not the connection's.
 void try_output(Env& env, Tcb& tcb) {
+  tcb.clear(kHoldMore);
   tcb.set(kTryOutput);
   touch(env, tcb);
 }
@@ -123,8 +124,8 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
 
 void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
   if (tcb.in_flight() == 0) return;
-  // RFC 5681 §2's definition; RFC 6675 §2 wants news in the SACK blocks instead, which the scoreboard looks for.
   const SeqNum una = tcb.seq_of(tcb.snd_una);
+  // RFC 5681 §2's definition; RFC 6675 §2 wants news in the SACK blocks instead, which the scoreboard looks for.
   const bool duplicate = s.ack == una && s.payload == 0 && !s.has(kFin);
   tcb.scoreboard.on_ack(env.core.memory, una, tcb.seq_of(tcb.snd_nxt), s.options.sack_blocks(), duplicate, tcb.mss);
   after_scoreboard(env, tcb);
@@ -143,10 +144,30 @@ std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
   return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.most_cwnd()));
 }
 
+// tcp_stream_memory_free() of Linux, which a write asks before each buffer that it begins, and fills then: a large
+// frame, at most half of the peer's largest window (tcp_xmit_size_goal()).
+std::size_t admitted_unsent(const Tcb& tcb) {
+  const std::uint64_t most = tcb.options.most_unsent();
+  if (most == ~0U) [[likely]]
+    return ~std::size_t{0};
+  constexpr std::uint32_t kLargestFrame = 65536;
+  const std::uint64_t half = std::min(kLargestFrame, tcb.max_snd_wnd / 2);
+  const std::uint64_t buffer = std::max<std::uint64_t>(tcb.mss, half - half % tcb.mss);
+  const std::uint64_t room = (most + buffer - 1) / buffer * buffer;
+  const std::uint64_t unsent = tcb.program_unsent();
+  return unsent < room ? room - unsent : 0;
+}
+
+// A writer that waits, or polls, is told at half of it.
+bool may_tell_of_room(const Tcb& tcb) {
+  const std::uint32_t most = tcb.options.most_unsent();
+  return most == ~0U || 2 * tcb.program_unsent() < most;
+}
+
 void wake_writer(Env& env, Tcb& tcb) {
   const std::uint32_t limit = send_limit(env.core, tcb);
   if (tcb.ring.room(limit) < limit / 3) return;
-  if (tcb.program_unsent() >= tcb.options.not_sent_low_water) return;
+  if (!may_tell_of_room(tcb)) return;
   tcb.clear(kWantWritable);
   env.core.events.post(tcb.event, kEventWritable);
 }

@@ -39,7 +39,7 @@ std::uint32_t usable_window(const Tcb& tcb) {
 // RFC 9293 §3.7.4 with Minshall's refinement: only an unacknowledged partial segment holds back another.
 bool hold_small(const Tcb& tcb) {
   if (tcb.has(kForceOutput)) return false;
-  if (tcb.has(kMore) || tcb.options.cork) return true;
+  if (tcb.has(kHoldMore) || tcb.options.cork) return true;
   return !tcb.options.no_delay && tcb.small_end > tcb.snd_una;
 }
 
@@ -174,7 +174,8 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
     tcb.progress = env.now();  // what waits begins to wait now (RFC 5482)
     arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
   } else if (hold == Hold::kSmall) {
-    if (!armed) arm_persist(env, tcb, kCorkLimit);
+    // Linux's probe timer sends it (tcp_probe0_base()).
+    if (!armed) arm_persist(env, tcb, std::max(kCorkLimit, tcb.rtt.rto(env.core.rto_bounds)));
   } else {
     disarm(tcb, Timer::kRetransmit);
     tcb.clear(kPersist);
@@ -188,7 +189,6 @@ void restart_after_idle(Env& env, Tcb& tcb) {
   tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
 }
 
-// An overlay makes records when there is room for them.
 // The most of a flight, and whether cwnd was its limit, until the flight is acknowledged: tcp_cwnd_validate() of Linux.
 void note_usage(Tcb& tcb, bool limited) {
   const std::uint32_t flight = tcb.in_flight();
@@ -199,6 +199,7 @@ void note_usage(Tcb& tcb, bool limited) {
   tcb.usage_end = tcb.seq_of(tcb.snd_nxt);
 }
 
+// An overlay makes records when there is room for them.
 [[gnu::noinline, gnu::cold]] bool refill(Env& env, Tcb& tcb, Hold hold) {
   return (hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb);
 }
@@ -234,8 +235,8 @@ void output(Env& env, Tcb& tcb) {
   tcb.clear(kTryOutput);
   if (!sends(tcb.state)) return;
   if (tcb.in_flight() == 0) restart_after_idle(env, tcb);
-  Hold hold = Hold::kDevice;
   const std::uint64_t before = tcb.snd_nxt;
+  Hold hold = Hold::kDevice;
   if (tcb.scoreboard.clean() || retransmit_lost(env, tcb)) {
     do {
       hold = send_new(env, tcb);
@@ -246,6 +247,13 @@ void output(Env& env, Tcb& tcb) {
   if (limited || tcb.snd_nxt != before) note_usage(tcb, limited);
   if (hold != Hold::kCwnd) tcb.clear(kForceOutput);
   settle_timers(env, tcb, hold);
+}
+
+// __tcp_sock_set_nodelay() and __tcp_sock_set_cork() of Linux: TCP_NODELAY is for what is there, even past a cork.
+void push_written(Env& env, Tcb& tcb) {
+  tcb.clear(kHoldMore);
+  if (tcb.options.no_delay) tcb.set(kForceOutput);
+  output(env, tcb);
 }
 
 void acknowledge(Env& env, Tcb& tcb) {
@@ -270,6 +278,17 @@ void send_probe(Env& env, Tcb& tcb) {
   send_empty(env, tcb, tcb.seq_of(tcb.snd_una) - 1, kAck);
 }
 
+namespace {
+
+// tcp_check_space() of Linux comes behind tcp_data_snd_check(): what has just left no longer counts as unsent.
+void output_in_burst(Env& env, Tcb& tcb) {
+  output(env, tcb);
+  if (tcb.has(kWantWritable) && tcb.options.not_sent_low_water != 0) [[unlikely]]
+    wake_writer(env, tcb);
+}
+
+}  // namespace
+
 void touch(Env& env, Tcb& tcb) {
   if (tcb.has(kInBurst)) return;
   tcb.set(kInBurst);
@@ -281,7 +300,7 @@ void end_burst(Env& env) {
     env.core.current = tcb;
     if (tcb->overlay != nullptr) [[unlikely]]
       call_progress(env, *tcb);
-    if (tcb->has(kTryOutput)) output(env, *tcb);
+    if (tcb->has(kTryOutput)) output_in_burst(env, *tcb);
     if (tcb->has(kAckNow)) acknowledge(env, *tcb);
     env.core.burst.head = tcb->burst_next;
     if (env.core.burst.head == nullptr) env.core.burst.tail = nullptr;

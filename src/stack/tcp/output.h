@@ -8,6 +8,8 @@ namespace bypass::tcp {
 
 /// May be called at any time; does nothing when there is nothing to do.
 void output(Env& env, Tcb& tcb);
+/// TCP_NODELAY was set, or TCP_CORK ended: what was written goes, as Nagle's algorithm allows.
+void push_written(Env& env, Tcb& tcb);
 /// An ACK without data, now; at the next poll if the device has no room.
 void acknowledge(Env& env, Tcb& tcb);
 /// SYN or SYN-ACK; at the next poll if the device has no room.

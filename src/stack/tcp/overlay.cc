@@ -220,7 +220,7 @@ void orphan(Engine& engine, Tcb& tcb) {
   engine.impl().events.remove(tcb.event);
   tcb.event.user = nullptr;
   tcb.set(kOrphan);
-  tcb.clear(kMore);
+  tcb.clear(kHoldMore);
   tcb.options.cork = false;
 }
 

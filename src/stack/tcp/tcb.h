@@ -45,12 +45,12 @@ enum TcbFlag : std::uint32_t {
   // Acknowledging
   kAckNow = 1U << 3,      // at the end of the burst
   kAckDelayed = 1U << 4,  // something waits to be acknowledged
-  kAckTwice = 1U << 5,    // two full segments or more: RFC 9293 §3.8.6.3 allows no more delay
   // Sending
+  kHoldMore = 1U << 5,       // MSG_MORE: a partial segment waits for the next write, or for an ACK
   kTryOutput = 1U << 6,      // window, cwnd or ring changed in this burst
-  kMore = 1U << 7,           // MSG_MORE: a partial segment is held back
+  kMore = 1U << 7,           // the last write had MSG_MORE: its end gets no PSH
   kPersist = 1U << 8,        // the retransmission slot holds the persist timer
-  kForceOutput = 1U << 9,    // persist or cork ran out: send a partial segment
+  kForceOutput = 1U << 9,    // persist or cork ran out, or TCP_NODELAY was set: send a partial segment
   kWantWritable = 1U << 10,  // a writer found too little room
   kFinQueued = 1U << 11,     // our direction is shut; FIN follows the last byte
   kFinSent = 1U << 12,

@@ -90,6 +90,7 @@ void retransmission_timeout(Env& env, Tcb& tcb) {
 void persist_timeout(Env& env, Tcb& tcb) {
   tcb.clear(kPersist);
   if (tcb.snd_wnd > tcb.in_flight()) {
+    tcb.clear(kMore | kHoldMore);  // Linux's probe carries PSH (tcp_write_wakeup())
     tcb.set(kForceOutput);
     return output(env, tcb);
   }

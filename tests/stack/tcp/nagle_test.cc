@@ -62,6 +62,32 @@ TEST(Cork, NoDelaySetLater_PushesOnce) {
   s.set_options(given.options).expect(seg().seq(501).len(300)).nothing_more();
 }
 
+// __tcp_sock_set_nodelay() of Linux: each time that it is set.
+TEST(Cork, NoDelaySetAgain_PushesAgain) {
+  Given given;
+  given.options.cork = given.options.no_delay = true;
+  Script s(given);
+  s.establish().write(500).nothing_more().push().expect(seg().seq(1).len(500)).nothing_more();
+  s.write(300).nothing_more().push().expect(seg().seq(501).len(300)).nothing_more();
+}
+
+TEST(Cork, NoDelaySetAgainInFullWindow_LetsTheRestGoLater) {
+  Given given;
+  given.options.cork = given.options.no_delay = true;
+  Script s(given);
+  s.establish().write(10500).ignore_all().push().nothing_more();
+  s.inject(seg().seq(1).ack(10001)).expect(seg().seq(10001).len(500)).nothing_more();
+}
+
+TEST(Cork, OtherOptionSet_PushesNothing) {
+  Given given;
+  given.options.cork = given.options.no_delay = true;
+  Script s(given);
+  s.establish().write(500);
+  given.options.keep_alive = true;
+  s.set_options(given.options).nothing_more();
+}
+
 TEST(Cork, ShutdownAndClose_LetItGo) {
   Given given;
   given.options.cork = true;
@@ -77,7 +103,36 @@ TEST(More, PartialSegment_WaitsForTheNextWrite) {
 
 TEST(More, Close_LetsItGo) {
   Script s;
-  s.establish().write(300, true).close().expect(seg().push().fin().seq(1).ack(1).len(300)).nothing_more();
+  s.establish().write(300, true).close().expect(seg().fin().seq(1).ack(1).len(300)).nothing_more();
+}
+
+// The flag is the call's (tcp_push() of Linux): an ACK lets the tail go, as Nagle's algorithm allows.
+TEST(More, AckOfWhatWasBefore_LetsTheTailGo) {
+  Script s;
+  s.establish().write(1500, true).expect(seg().seq(1).len(1000)).nothing_more();
+  s.inject(seg().seq(1).ack(1001)).expect(seg().seq(1001).ack(1).len(500)).nothing_more();
+}
+
+TEST(More, NothingInFlight_TailGoesAtTheProbeTimer) {
+  Script s;
+  s.establish().write(500, true).at(199ms).nothing_more();
+  s.at(202ms).expect(seg().push().seq(1).ack(1).len(500)).nothing_more();
+}
+
+TEST(More, NoDelayOrNoCorkSetAgain_LetsItGo) {
+  Given given;
+  Script uncorked(given);
+  uncorked.establish().write(500, true).nothing_more().push().expect(seg().seq(1).ack(1).len(500)).nothing_more();
+  given.options.no_delay = true;
+  Script pushed(given);
+  pushed.establish().write(500, true).nothing_more().push().expect(seg().seq(1).ack(1).len(500)).nothing_more();
+}
+
+TEST(More, NoMoreBytes_StillWait) {
+  Script s;
+  s.establish().write(500, true);
+  s.engine().commit(s.ctx(), *s.tcb(), 0, false);
+  s.wait(1ms).nothing_more();
 }
 
 TEST(Push, LastSegmentOfAWrite_CarriesIt) {
@@ -85,8 +140,6 @@ TEST(Push, LastSegmentOfAWrite_CarriesIt) {
   s.establish().write(1500).expect(seg().seq(1).ack(1).len(1000)).expect(seg().push().seq(1001).ack(1).len(500));
 }
 
-}  // namespace
-}  // namespace bypass::test
 // __tcp_transmit_skb() of Linux: the receiver's large receive ends there.
 TEST(Push, LargeFrame_CarriesItWithinAWriteToo) {
   Given given;
@@ -105,3 +158,5 @@ TEST(Push, FinAlone_HasNone) {
   s.at(1s).ignore_all().inject(seg().seq(1).ack(101)).at(3s).expect(seg().fin().seq(101).ack(1).len(0));
 }
 
+}  // namespace
+}  // namespace bypass::test

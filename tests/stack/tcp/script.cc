@@ -184,6 +184,13 @@ Script& Script::set_options(const tcp::Options& options) {
   return *this;
 }
 
+Script& Script::push() {
+  ctx().now = world_.now();
+  engine().push(ctx(), *tcb_);
+  pump();
+  return *this;
+}
+
 // --- The wire
 
 sim::Bytes Script::build(const Seg& s) const {

@@ -96,6 +96,8 @@ class Script {
   Script& abort();
   Script& abort_orphans();
   Script& set_options(const tcp::Options& options);
+  /// TCP_NODELAY set, or TCP_CORK ended, where it changes nothing.
+  Script& push();
 
   // --- The wire
   Script& inject(const Seg& segment);

@@ -216,9 +216,43 @@ TEST(Writable, NotSentLowWater_HoldsWriters) {
   given.options.not_sent_low_water = 1000;
   given.window = 1000;
   Script s(given);
-  s.establish().write(3000);
+  s.establish().write(2000);
   EXPECT_EQ(s.engine().send_room(*s.tcb()), 0U);
   EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
+}
+
+// tcp_stream_memory_free() of Linux is asked all along a write: a large frame, at most half of the peer's window, too
+// much is all that a writer gets.
+TEST(Writable, NotSentLowWater_BoundsEachWrite) {
+  Given given;
+  given.options.not_sent_low_water = 3000;
+  given.window = 8000;
+  Script s(given);
+  s.establish();
+  EXPECT_EQ(s.engine().send_room(*s.tcb()), 4000U);
+  s.inject(seg().seq(1).ack(1).window(0));
+  s.write(3500);
+  const auto room = s.engine().reserve(*s.tcb(), 100'000);
+  ASSERT_TRUE(room.ok());
+  EXPECT_EQ(room->size(), 500U) << "the rest of the buffer";
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
+}
+
+// Polls and waiting writers are told at half of it, and as soon as so much has left: no further ACK may come.
+TEST(Writable, NotSentLowWater_TellsOnceHalfHasLeft) {
+  Given given;
+  given.options.not_sent_low_water = 2000;
+  given.window = 1000;
+  Script s(given);
+  s.establish().write(1000).write(2000).events();
+  EXPECT_EQ(s.engine().writable_room(*s.tcb()), 0U);
+  EXPECT_EQ(s.engine().reserve(*s.tcb(), 1).error(), Error::kWouldBlock);
+  s.inject(seg().seq(1).ack(1001));
+  EXPECT_EQ(s.events() & kEventWritable, 0) << "1,000 wait";
+  s.inject(seg().seq(1).ack(2001));
+  EXPECT_NE(s.events() & kEventWritable, 0) << "the last have just left";
+  EXPECT_NE(s.engine().writable_room(*s.tcb()), 0U);
 }
 
 }  // namespace
