@@ -45,7 +45,8 @@ Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
 
 void Shard::add_port(Port* port, std::uint16_t queue) {
   context_.queues[context_.ports] = PortQueue(port, static_cast<std::uint16_t>(context_.ports), queue);
-  link_ups_[context_.ports] = 0;  // one that is up already has come up since what its last owner sent
+  // One that is up already has come up since what its last owner sent. Nobody has sent anything by one that is new.
+  link_ups_[context_.ports] = wires_->known ? 0 : port->link_ups();
   context_.ports++;
 }
 

@@ -33,6 +33,7 @@ class CablePort final : public Port {
     }
   }
   ~CablePort() override { ::close(event_); }
+  using Port::count_link_up;
   static void join(CablePort& a, CablePort& b) {
     a.peer_ = &b;
     b.peer_ = &a;
