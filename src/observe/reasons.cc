@@ -61,6 +61,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "kernel's"},
     {"address_conflict",
      "another host says that it has the port's address: peers reach the one or the other, as each has heard last"},
+    {"in_handler",
+     "a signal handler asked for what has to be set up first, which is left to later calls: it may have interrupted "
+     "malloc"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -49,6 +49,7 @@ enum class Reason : std::uint16_t {
   kNoLane,
   kSyscallFilter,
   kAddressConflict,
+  kInHandler,
   kCount,
 };
 

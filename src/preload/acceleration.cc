@@ -1,8 +1,11 @@
 #include "preload/acceleration.h"
 
+#include <limits.h>
 #include <sched.h>
+#include <stdlib.h>
 
 #include <atomic>
+#include <cstdint>
 
 #include "preload/escape.h"
 #include "preload/inside.h"
@@ -11,6 +14,8 @@
 #include "preload/signals.h"
 #include "runtime/process.h"
 #include "runtime/unwinder.h"
+#include "socket/in_handler.h"
+#include "socket/os.h"
 
 namespace bypass::preload {
 
@@ -18,10 +23,25 @@ constinit std::atomic<bool> started{false};
 
 namespace {
 
-enum class State { kUndecided, kDeciding, kOn, kOff };
+enum class State : std::uint32_t { kUndecided, kDeciding, kOn, kOff };
 std::atomic<State> state{State::kUndecided};
 constinit std::atomic<bool> loaded{false};
 thread_local constinit bool deciding_here = false;
+
+/// Not for long, as a rule, and by turns; but a thread of a lower real-time priority has the processor only while this
+/// one sleeps.
+State await_decision() {
+  constexpr int kYields = 100;
+  constexpr std::int64_t kLook = 10'000'000;  // ns
+  State seen = state.load();
+  for (int i = 0; seen == State::kDeciding; i++, seen = state.load()) {
+    if (i < kYields)
+      sched_yield();
+    else
+      socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), static_cast<std::uint32_t>(seen), kLook);
+  }
+  return seen;
+}
 
 State decide() {
   KeepErrno keep;
@@ -41,25 +61,30 @@ State decide() {
 [[gnu::noinline, gnu::cold]] State decide_once() {
   // Another library's constructor before ours: settings and addresses are not there yet. Its sockets are the kernel's.
   if (!loaded) return State::kOff;
+  // A handler on top of the decision has its sockets from the kernel, and so has one on top of anything else: malloc's
+  // lock may be held below it, and what is decided allocates. A later call decides.
+  if (deciding_here) return State::kOff;
+  if (socket::is_in_handler()) {
+    note_left_by_handler();
+    return State::kOff;
+  }
   State seen = State::kUndecided;
-  if (state.compare_exchange_strong(seen, State::kDeciding)) {
-    deciding_here = true;
-    seen = decide();
-    state.store(seen);
-    deciding_here = false;
-  }
-  // A signal handler on top of the decision has its sockets from the kernel; another thread waits: its
-  // program was promised that every socket is looked at.
-  while (seen == State::kDeciding && !deciding_here) {
-    sched_yield();
-    seen = state.load();
-  }
+  // Another thread waits: its program was promised that every socket is looked at.
+  if (!state.compare_exchange_strong(seen, State::kDeciding)) return await_decision();
+  deciding_here = true;
+  seen = decide();
+  state.store(seen);
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&state), INT_MAX);
+  deciding_here = false;
   return seen;
 }
 
 }  // namespace
 
 void begin_deciding() {
+  // An allocator may make a socket when it begins, with its lock held: that is the kernel's, for it begins here.
+  void* volatile first = malloc(1);
+  free(first);
   loaded = true;
 }
 

@@ -30,6 +30,7 @@ int refuse_without_memory(int fd, int error, const char* detail) {
 namespace {
 
 std::atomic<const char*> io_uring_made{nullptr};  // by what
+std::atomic<bool> left_by_handler{false};
 
 // Of a connection that the kernel has beneath: it is the kernel's again, whoever gets the descriptor.
 bool goes_back(int fd) {
@@ -58,7 +59,14 @@ void note_io_uring(const char* detail) {
   if (has_started()) tell_early_escapes();
 }
 
+void note_left_by_handler() {
+  left_by_handler = true;
+  if (has_started()) tell_early_escapes();
+}
+
 void tell_early_escapes() {
+  if (left_by_handler.exchange(false))
+    note_escape(-1, observe::Reason::kInHandler, "a socket or an epoll set of its own making is the kernel's");
   if (const char* const detail = io_uring_made.load()) note_escape(-1, observe::Reason::kEscapedIoUring, detail);
 }
 

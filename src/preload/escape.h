@@ -29,6 +29,8 @@ int let_libc_transfer(int fd, socket::Transfer transfer);
 /// The program has made an io_uring, by what `detail` says, through which any descriptor may be read: no connection
 /// shares memory from here on.
 void note_io_uring(const char* detail);
+/// A handler has made a socket or an epoll set while nothing had been decided: it is the kernel's.
+void note_left_by_handler();
 /// What was seen before there was anywhere to say it.
 void tell_early_escapes();
 

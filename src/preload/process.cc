@@ -20,6 +20,7 @@
 #include "preload/symbols.h"
 #include "runtime/process.h"
 #include "socket/cancellation.h"
+#include "socket/in_handler.h"
 
 namespace bypass::preload {
 
@@ -157,9 +158,26 @@ BYPASS_EXPORT(void, _Exit, (int status)) {
   leave_process(status);
 }
 
+pid_t fork_signal_safely() {
+  before_fork();
+  const pid_t child = real._Fork();
+  child == 0 ? after_fork_in_child() : after_fork_in_parent(child);
+  return child;
+}
+
+/// In a process of several threads libc's fork takes malloc's lock, which a handler may have interrupted; in one of a
+/// single thread it does not, and ours is to be no other one.
+bool locks_for_our_thread() {
+  return has_started() && !goes_straight() && socket::is_in_handler() && runtime::is_threaded_by_us();
+}
+
 // The handlers above run inside; which child it was is known here alone.
 BYPASS_EXPORT(pid_t, fork, ()) {
   const socket::CancellationOff off;  // it is no cancellation point
+  if (locks_for_our_thread()) {
+    const pid_t child = fork_signal_safely();
+    if (child >= 0 || errno != ENOSYS) return child;  // a libc before 2.34 has no _Fork
+  }
   const pid_t child = real.fork();
   if (child != 0 && !goes_straight()) after_fork_in_parent(child);
   return child;
@@ -167,10 +185,7 @@ BYPASS_EXPORT(pid_t, fork, ()) {
 
 BYPASS_EXPORT(pid_t, _Fork, ()) {
   const socket::CancellationOff off;
-  before_fork();
-  pid_t child = real._Fork();
-  child == 0 ? after_fork_in_child() : after_fork_in_parent(child);
-  return child;
+  return fork_signal_safely();
 }
 
 BYPASS_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {

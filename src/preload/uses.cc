@@ -11,6 +11,7 @@
 
 #include "preload/inside.h"
 #include "preload/raw_syscall.h"
+#include "socket/in_handler.h"
 
 namespace bypass::preload {
 
@@ -28,6 +29,8 @@ struct Chunk {
 constinit Chunk first_chunk{};
 std::atomic<int> threads{0};  // that have marks
 pthread_key_t exit_key;
+/// To set a later one, libc allocates. Then the marks of a thread whose first call is a handler's stay taken.
+constexpr pthread_key_t kKeysWithoutMemory = 32;
 
 // Objects whose number is gone while a call is inside.
 constinit std::array<std::atomic<std::uintptr_t>, 1024> deferred{};
@@ -79,7 +82,7 @@ Chunk* more_marks(Chunk& last) {
       marks.depth = 0;
       threads.fetch_add(1);  // sequentially consistent: a closer that counts one thread has not missed us
       my_marks = &marks;
-      pthread_setspecific(exit_key, &marks);  // allocates nothing: among a process's first 32 keys
+      if (exit_key < kKeysWithoutMemory || !socket::is_in_handler()) pthread_setspecific(exit_key, &marks);
       return &marks;
     }
     Chunk* next = chunk->next.load(std::memory_order_acquire);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "runtime/run_dir.h"
 #include "runtime/undisturbed.h"
 #include "socket/cancellation.h"
+#include "socket/in_handler.h"
 #include "socket/kin.h"
 #include "socket/os.h"
 #include "socket/steering.h"
@@ -101,7 +103,7 @@ bool PortSet::usable(std::size_t index) const {
 
 bool PortSet::open(socket::Shard& shard) {
   if (opened()) return true;
-  if (failed()) return false;
+  if (failed() || socket::is_in_handler()) return false;
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
@@ -357,7 +359,7 @@ void PortSet::look_at_kernel(bool anew) {
 }
 
 void PortSet::hear_kernel() {
-  if (!network_.changes()) return;
+  if (!network_.changes() || socket::is_in_handler()) return;
   const Inside inside;
   const Undisturbed undisturbed;
   if (pthread_mutex_trylock(&g_looking) != 0) return;  // another thread does
@@ -543,9 +545,10 @@ void PortSet::hold_for_fork(socket::Shard& shard) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&g_opening);
   g_fork_mask = before;
+  const auto is_shared = [](const PortConfig& port) { return port.shared; };
+  if (keepsakes_.id() != 0 || std::ranges::none_of(config_.ports, is_shared) || socket::is_in_handler()) return;
   std::vector<bool> shared;
   for (const PortConfig& port : config_.ports) shared.push_back(port.shared);
-  if (keepsakes_.id() != 0 || std::ranges::count(shared, true) == 0) return;
   const Inside inside;
   socket::Guard guard(shard);
   keepsakes_.make(shared, ++shard.wires().keepsakes);
@@ -561,7 +564,10 @@ void PortSet::let_go_after_fork() {
 void PortSet::drop_in_child() {
   plugins_.drop_in_child();
   if (shm_links_ != nullptr) shm_links_.release()->abandon();
-  entries_.clear();
+  if (socket::is_in_handler())
+    new (&entries_) std::vector<Entry>;  // what it had is left lying, as nothing may be freed
+  else
+    entries_.clear();
   unguarded_told_ = false;
   missed_ = false;
   following_.store(false, std::memory_order_relaxed);

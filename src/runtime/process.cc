@@ -34,6 +34,7 @@
 #include "runtime/startup.h"
 #include "socket/address.h"
 #include "socket/api.h"
+#include "socket/in_handler.h"
 #include "socket/kernel.h"
 #include "socket/kin.h"
 #include "socket/local.h"
@@ -150,6 +151,10 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
   if (verdict.action == RuleAction::kBypass) {
     if (!open_now && !p.ports.failed()) return socket::Decision::kBypass;
     if (open_ports(p) && p.ports.usable(verdict.port)) return socket::Decision::kBypass;
+    if (!p.ports.opened() && socket::is_in_handler()) {
+      p.region.why(Reason::kInHandler, fd, protocol, address, "it found the ports not open yet");
+      return socket::Decision::kKernel;
+    }
     const std::string* problem = nullptr;
     if (verdict.port < p.ports.entries().size()) problem = &p.ports.entries()[verdict.port].problem;
     p.region.why(Reason::kPortUnavailable, fd, protocol, address, problem != nullptr ? problem->c_str() : "");
@@ -452,6 +457,22 @@ bool start() {
   return true;
 }
 
+namespace {
+
+void close_ports(void* process) {
+  auto* p = static_cast<Process*>(process);
+  p->ports.close(p->shard);
+}
+
+/// To join a thread and to close a port, libc frees memory.
+void end_threads_and_ports(Process& p) {
+  if (socket::is_in_handler()) return p.progress.end_in_handler(close_ports, &p);
+  p.progress.stop();
+  close_ports(&p);
+}
+
+}  // namespace
+
 void before_exit() {
   if (g_forked_child || g_left) return;
   Process* p = g_process;
@@ -461,8 +482,7 @@ void before_exit() {
   if (!begin_end(*p)) return;
   socket::thread_signals.ends = true;
   deliver_rest(*p);
-  p->progress.stop();
-  p->ports.close(p->shard);
+  end_threads_and_ports(*p);
   remove_region();
   finish_end(*p);
 }
@@ -486,6 +506,10 @@ bool leave() {
   }
   g_left = true;
   return true;
+}
+
+bool is_threaded_by_us() {
+  return g_process != nullptr && !g_forked_child && g_process->progress.is_only_other();
 }
 
 bool pause_threads() {
@@ -549,7 +573,7 @@ bool after_fork_child() {
   p.ports.show_keepsakes();
   socket::local_restore_channels();
   p.local_ports.abandon();
-  open_local_ports(p);
+  if (!socket::is_in_handler()) open_local_ports(p);  // else the child shares no memory with others
   crash::on_fork_child();
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) {

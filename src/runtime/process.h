@@ -54,6 +54,9 @@ bool after_fork_child();
 bool adopt_number(socket::File& file, int fd);
 void end_fork_child();
 
+/// The process has one thread of the program's, the caller's, and one of ours.
+bool is_threaded_by_us();
+
 /// A call of the program's is refused to a process of several threads: where the only other one is ours, it ends for
 /// its sake, until resume_threads(). Cancellation is off and signals are blocked meanwhile. False: it goes on.
 bool pause_threads();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <new>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "runtime/log.h"
 #include "socket/api.h"
 #include "socket/doorbell.h"
+#include "socket/in_handler.h"
 #include "socket/kernel.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
@@ -56,8 +58,11 @@ Duration bounded(Duration budget) {
 }  // namespace
 
 bool Progress::start() {
+  if (runs()) return true;
+  if (socket::is_in_handler()) return false;  // to make a thread, libc allocates
   if (running_.exchange(true, std::memory_order_acq_rel)) return true;
   stopping_.store(false, std::memory_order_relaxed);
+  ended_.store(0, std::memory_order_relaxed);
   kin_changed_ = true;
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
@@ -112,13 +117,27 @@ void Progress::stop() {
   running_.store(false, std::memory_order_release);
 }
 
+void Progress::end_in_handler(void (*last)(void*), void* argument) {
+  constexpr int kLooks = 100;
+  constexpr std::int64_t kLook = 10'000'000;  // ns
+  if (!running_.load(std::memory_order_acquire)) return;
+  last_call_ = last;
+  last_argument_ = argument;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  for (int i = 0; i < kLooks && ended_.load(std::memory_order_acquire) == 0; i++)
+    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&ended_), 0, kLook);
+}
+
+bool Progress::is_only_other() const {
+  struct stat tasks {};
+  const long failed = socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks));
+  return runs() && failed == 0 && tasks.st_nlink == 2 + 2;
+}
+
 bool Progress::pause() {
   if (!running_.load(std::memory_order_acquire) || want_ports_.load(std::memory_order_acquire)) return false;
-  // The caller and this thread: nobody else calls start(), stop() or wake() meanwhile.
-  struct stat tasks {};
-  if (socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks)) != 0)
-    return false;
-  if (tasks.st_nlink != 2 + 2) return false;
+  if (!is_only_other()) return false;  // else nobody but the caller calls start(), stop() or wake() meanwhile
   stop();
   // Joined is before gone: the kernel wakes the joiner on the thread's way out. A tracer may keep it for longer.
   constexpr timespec kLook{0, 50'000};
@@ -137,10 +156,14 @@ void Progress::wake() {
   if (wake_fd_ >= 0) (void)!socket::kernel->write(wake_fd_, &one, sizeof one);
 }
 
-void Progress::run(void* self) {
+void Progress::run(void* argument) {
+  auto& self = *static_cast<Progress*>(argument);
   socket::thread_signals.serves_the_end = true;
-  static_cast<Progress*>(self)->task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
-  static_cast<Progress*>(self)->loop();
+  self.task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
+  self.loop();
+  if (self.last_call_ != nullptr) self.last_call_(self.last_argument_);
+  self.ended_.store(1, std::memory_order_release);
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&self.ended_), INT_MAX);
 }
 
 void Progress::loop() {

@@ -23,10 +23,15 @@ class Progress {
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
   void stop();
+  /// stop() for a handler, which may join nothing: the thread calls `last` and ends by itself. That is waited for,
+  /// though not for ever: the thread may need a lock of libc's that the handler has interrupted.
+  void end_in_handler(void (*last)(void*), void* argument);
   /// The same, where the process has no third thread, and the kernel knows of none but the caller's when it returns.
   /// False: it was not stopped. start() goes on.
   bool pause();
   [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
+  /// Whether the process has the caller's thread and this one alone.
+  [[nodiscard]] bool is_only_other() const;
   /// A forked child has no threads: the next start() makes one.
   void forget();
   /// Before a fork: other processes can call this thread from then on.
@@ -51,7 +56,7 @@ class Progress {
   }
 
  private:
-  static void run(void* self);
+  static void run(void* argument);
   void loop();
   void step();
   void open_step();
@@ -88,6 +93,9 @@ class Progress {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> want_ports_{false};
   std::uint64_t thread_ = 0;
+  std::atomic<std::uint32_t> ended_{0};  // the thread has left loop(); a futex
+  void (*last_call_)(void*) = nullptr;
+  void* last_argument_ = nullptr;
   std::atomic<int> task_{0};  // the thread as the kernel numbers it
   int wake_fd_ = -1;
   std::atomic<int> doorbell_fd_{-1};  // in a family

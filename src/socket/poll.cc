@@ -1,13 +1,14 @@
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "socket/datagram.h"
 #include "socket/direct_set.h"
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -37,15 +38,12 @@ class KernelSet {
     std::size_t count = 0;
     for (const PollItem& item : items) count += is_kernel(item) && item.fd >= 0;
     const std::size_t all = kSpare + count + DirectSet::kMostEntries;
-    if (all > few_.size()) {
-      entries_ = static_cast<pollfd*>(std::malloc(all * sizeof(pollfd)));
-      if (entries_ == nullptr) return;
-    }
+    if (all > few_.size() && !map(all * sizeof(pollfd))) return;
     for (PollItem& item : items)
       if (is_kernel(item) && item.fd >= 0) entries_[kSpare + count_++] = {item.fd, item.events, 0};
   }
   ~KernelSet() {
-    if (entries_ != few_.data()) std::free(entries_);
+    if (mapped_ != 0) os::call(SYS_munmap, os::address(entries_), static_cast<long>(mapped_));
   }
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
@@ -67,9 +65,20 @@ class KernelSet {
   }
 
  private:
+  // No malloc: poll() is async-signal-safe.
+  bool map(std::size_t bytes) {
+    const long made =
+        os::call(SYS_mmap, 0, static_cast<long>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const bool failed = made < 0;
+    entries_ = failed ? nullptr : reinterpret_cast<pollfd*>(made);
+    mapped_ = failed ? 0 : bytes;
+    return !failed;
+  }
+
   std::span<PollItem> items_;
   std::array<pollfd, kSpare + 16> few_;
   pollfd* entries_ = few_.data();
+  std::size_t mapped_ = 0;
   std::size_t count_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "socket/doorbell.h"
+#include "socket/in_handler.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
@@ -49,12 +50,12 @@ void give_waiter_back(void*) {
 }
 
 /// Not by a thread_local's destructor, whose registration allocates: a handler may be here that has interrupted malloc.
-/// A process's first 32 keys are there. Lock held.
+/// A process's first 32 keys are there; of a handler's with a later one, the waiter stays taken. Lock held.
 void call_at_thread_end() {
   static pthread_key_t key;
   static bool made = false;
   if (!made) made = pthread_key_create(&key, give_waiter_back) == 0;
-  if (made) pthread_setspecific(key, &thread_waiter);
+  if (made && (key < 32 || !is_in_handler())) pthread_setspecific(key, &thread_waiter);
 }
 
 void link_one(WaitLink& link, Waiter& waiter, File& file, std::uint32_t mask, bool exclusive) {

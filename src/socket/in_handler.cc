@@ -1,0 +1,103 @@
+#include "socket/in_handler.h"
+
+#include <pthread.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "socket/os.h"
+
+extern "C" {
+[[gnu::weak]] extern void* __libc_stack_end;  // ld.so's: where the stack of the first thread begins
+}
+
+namespace bypass::socket {
+namespace {
+
+using Address = std::uintptr_t;
+
+constexpr Address kPage = 4096;
+constexpr Address kMostOfAKnownStack = 64 << 20, kMostOfAnotherStack = 256 << 10;
+/// The kernel puts its frame this far below where the interrupted code stood, at most: the red zone and the registers,
+/// with AVX-512 and AMX some 11 KiB.
+constexpr Address kMostOfAFrame = 32 << 10;
+
+struct KernelAction {  // struct sigaction as rt_sigaction(2) has it
+  void* handler;
+  unsigned long flags;
+  Address restorer;
+  std::uint64_t mask;
+};
+
+/// Where handlers return to. The kernel keeps it of each signal, also when the handler is gone (SA_RESETHAND). glibc
+/// has one for all of them; a runtime that makes the system call itself may have another.
+class Restorers {
+ public:
+  Restorers() {
+    constexpr unsigned long kHasRestorer = 0x04000000;  // SA_RESTORER
+    for (long signal = 1; signal <= 64; signal++) {
+      KernelAction action{};
+      if (os::call(SYS_rt_sigaction, signal, 0, os::address(&action), sizeof action.mask) != 0) continue;
+      if ((action.flags & kHasRestorer) != 0) add(action.restorer);
+    }
+  }
+  [[nodiscard]] bool none() const { return count_ == 0; }
+  [[nodiscard]] bool has(Address word) const {
+    return std::find(each_.begin(), each_.begin() + count_, word) != each_.begin() + count_;
+  }
+
+ private:
+  void add(Address restorer) {
+    if (restorer != 0 && !has(restorer) && count_ < static_cast<std::ptrdiff_t>(each_.size()))
+      each_[static_cast<std::size_t>(count_++)] = restorer;
+  }
+
+  std::array<Address, 4> each_{};
+  std::ptrdiff_t count_ = 0;
+};
+
+/// rt_sigprocmask() reads the set before it refuses what is to be done with that.
+bool is_readable(Address at) {
+  constexpr long kNoSuchThing = 0x7fff;
+  return os::call(SYS_rt_sigprocmask, kNoSuchThing, static_cast<long>(at & -Address{8}), 0, 8) != -EFAULT;
+}
+
+/// One past the last byte that may be looked at.
+Address end_of_stack(Address here) {
+  const auto thread = static_cast<Address>(pthread_self());  // a thread's own data lies at the top of its stack
+  const auto first = &__libc_stack_end != nullptr ? reinterpret_cast<Address>(__libc_stack_end) : 0;
+  const Address top = here < thread ? thread : first;
+  if (here < top && top - here <= kMostOfAKnownStack) return top;
+  return here + kMostOfAnotherStack;  // a coroutine's, or one for handlers
+}
+
+/// `at` holds the restorer. Whether that is the beginning of a frame that the kernel made on the stack that `here` is
+/// on.
+[[gnu::no_sanitize_address]] bool is_frame(Address here, Address at) {
+  const Address last = at + sizeof(Address) + sizeof(ucontext_t);
+  if (!is_readable(last)) return false;
+  const auto& context = *reinterpret_cast<const ucontext_t*>(at + sizeof(Address));
+  const auto interrupted = static_cast<Address>(context.uc_mcontext.gregs[REG_RSP]);
+  if (interrupted > at && interrupted - at < kMostOfAFrame) return true;
+  const auto low = reinterpret_cast<Address>(context.uc_stack.ss_sp);
+  return low <= here && at - low < context.uc_stack.ss_size;
+}
+
+}  // namespace
+
+[[gnu::no_sanitize_address]] bool is_in_handler() {
+  const Restorers restorers;
+  if (restorers.none()) return false;
+  const Address here = reinterpret_cast<Address>(__builtin_frame_address(0)) & -sizeof(Address);
+  const Address end = end_of_stack(here);
+  for (Address at = here; at < end; at += sizeof(Address)) {
+    if ((at == here || at % kPage == 0) && !is_readable(at)) return false;
+    if (restorers.has(*reinterpret_cast<const Address*>(at)) && is_frame(here, at)) return true;
+  }
+  return false;
+}
+
+}  // namespace bypass::socket
