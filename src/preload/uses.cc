@@ -12,6 +12,7 @@
 #include "preload/inside.h"
 #include "preload/raw_syscall.h"
 #include "socket/in_handler.h"
+#include "socket/let_others_run.h"
 
 namespace bypass::preload {
 
@@ -223,7 +224,7 @@ UseMany::~UseMany() {
   my_marks->many_frame = 0;
   my_marks->many.store(nullptr);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // before `readers` is read; they add, then load `many`
-  while (my_marks->readers.load() != 0) __builtin_ia32_pause();
+  while (my_marks->readers.load() != 0) socket::let_others_run();
   if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     release_deferred();
 }

@@ -10,6 +10,7 @@
 #include "runtime/crash_report.h"
 #include "runtime/crash_table.h"
 #include "runtime/plugin.h"
+#include "socket/let_others_run.h"
 
 namespace bypass::runtime::crash {
 namespace {
@@ -26,8 +27,7 @@ class Writing {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
-    while (g_writing.test_and_set(std::memory_order_acquire)) {
-    }
+    while (g_writing.test_and_set(std::memory_order_acquire)) socket::let_others_run();
   }
   ~Writing() {
     g_writing.clear(std::memory_order_release);

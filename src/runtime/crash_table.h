@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "socket/let_others_run.h"
+
 namespace bypass::runtime::crash {
 
 inline constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -35,10 +37,12 @@ class Entry {
   [[nodiscard]] struct sigaction load() const {
     std::uint64_t words[kWords];
     std::uint32_t before = 0;
-    do {
+    for (;;) {
       before = sequence_.load(std::memory_order_acquire);
       for (std::size_t i = 0; i < kWords; i++) words[i] = words_[i].load(std::memory_order_acquire);
-    } while ((before & 1) != 0 || sequence_.load(std::memory_order_relaxed) != before);
+      if ((before & 1) == 0 && sequence_.load(std::memory_order_relaxed) == before) break;
+      socket::let_others_run();  // one writes
+    }
     struct sigaction action;
     std::memcpy(&action, words, sizeof action);
     return action;

@@ -21,6 +21,7 @@
 #include "socket/kernel.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
+#include "socket/let_others_run.h"
 #include "socket/local.h"
 #include "socket/os.h"
 #include "socket/steering.h"
@@ -310,7 +311,7 @@ bool Progress::poll_until_quiet() {
     const auto received = shard_.poll();
     if (!received.has_value()) {
       if (!kin) return false;
-      sched_yield();  // a process that does not poll this wire is inside, perhaps
+      socket::let_others_run();  // a process that does not poll this wire is inside, perhaps
       continue;
     }
     own_poll_ = seen = shard_.last_poll();

@@ -1,5 +1,4 @@
 #include <netinet/in.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +7,7 @@
 #include "socket/datagram.h"
 #include "socket/errno_map.h"
 #include "socket/io_cursor.h"
+#include "socket/let_others_run.h"
 #include "socket/objects.h"
 #include "socket/socket_wait.h"
 
@@ -172,7 +172,7 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
         return sending.total();
       }
     }
-    sched_yield();
+    let_others_run();
   }
 }
 

@@ -1,9 +1,8 @@
 #include "socket/kin.h"
 
-#include <sched.h>
-
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
+#include "socket/let_others_run.h"
 #include "socket/local_link.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
@@ -62,7 +61,7 @@ bool move_frames(Guard& guard) {
     const bool readers = objects->sockets.any_of([](const Socket& socket) { return socket.has(kReading); });
     if (!readers) return false;  // no memory
     guard.pause();
-    sched_yield();
+    let_others_run();
     guard.resume();
   }
   return true;

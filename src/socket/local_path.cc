@@ -2,7 +2,6 @@
 
 #include <linux/sockios.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 
@@ -15,6 +14,7 @@
 #include "socket/epoll.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
+#include "socket/let_others_run.h"
 #include "socket/local_kernel.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
@@ -437,7 +437,7 @@ bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
   guard.pause();
   // The other end may be this process's, too.
   look_at_kernel_halves(shard().clock().now(), true);
-  sched_yield();
+  let_others_run();
   guard.resume();
   hold_end(socket);
   return paired_link(socket) == &link;

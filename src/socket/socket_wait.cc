@@ -1,15 +1,14 @@
 #include "socket/socket_wait.h"
 
-#include <sched.h>
-
 #include "socket/kin.h"
+#include "socket/let_others_run.h"
 
 namespace bypass::socket {
 
 void SocketCondition::yield_to_copy(Guard& guard) {
   hold(socket_);
   guard.pause();
-  sched_yield();
+  let_others_run();
   guard.resume();
   hold_end(socket_);
   // Whoever was killed in the middle of it never says that it is done. Where a process of the family has the wires it

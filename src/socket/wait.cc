@@ -12,6 +12,7 @@
 #include "socket/doorbell.h"
 #include "socket/errno_map.h"
 #include "socket/kernel_half.h"
+#include "socket/let_others_run.h"
 #include "socket/local_link.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
@@ -26,6 +27,8 @@ namespace {
 
 /// Longest sleep of a watcher while a port has no wake-up descriptor.
 constexpr Duration kBlindSleep = std::chrono::milliseconds(1);
+/// So many turns in a row find the lock taken: its holder has not got the processor, perhaps because of this thread.
+constexpr unsigned kManyMisses = 1024;
 /// So much of what a spinning wait brings about, in budgets, is no waiting.
 constexpr int kMostWork = 8;
 
@@ -221,6 +224,7 @@ class Waiting {
   bool hears_ = false;            // what the kernel has to say is to be seen at once
   bool looks_ = true;             // now and then, before it sleeps
   bool slept_ = false;
+  unsigned misses_ = 0;  // of the lock, in a row
   Instant begun_{}, started_{}, now_{};
   Duration spin_{}, yield_{};
 };
@@ -300,6 +304,7 @@ long Waiting::turn() {
   {
     Guard guard(shard(), std::try_to_lock);
     if (guard.held()) {
+      misses_ = 0;
       if (condition_.needs_wire()) shard().poll_locked();
       dispatch_events(shard().stack());
       // What the last look brought about is no waiting: a bulk sender's writes may take longer than the budget.
@@ -312,7 +317,10 @@ long Waiting::turn() {
       return kAgain;
     }
   }
-  __builtin_ia32_pause();
+  if (++misses_ % kManyMisses == 0)
+    sleep_a_little();
+  else
+    __builtin_ia32_pause();
   now_ = shard().clock().now();
   return condition_.changed() ? attempt() : kAgain;
 }
@@ -341,7 +349,7 @@ long Waiting::pause() {
 long Waiting::sleep() {
   Waiter* waiter = my_waiter();
   if (waiter == nullptr) {  // no descriptor or no memory for one
-    sched_yield();
+    sleep_a_little(kBlindSleep.count());
     return kAgain;
   }
   return sleep_in(*waiter);
@@ -357,7 +365,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   const bool bell = waiter.doorbell_fd >= 0;
   const std::span<pollfd> set = condition_.sleep_set(1 + wire_count + (bell ? 1 : 0));
   if (set.empty()) {
-    sched_yield();
+    sleep_a_little(kBlindSleep.count());
     return kAgain;
   }
   set[0] = {waiter.target.event_fd, POLLIN, 0};

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <rte_ethdev.h>
-#include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -346,7 +346,10 @@ void DpdkPort::await_switch() const {
   constexpr auto kPatience = std::chrono::seconds(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the device has been taken from the queues before that
   const auto latest = std::chrono::steady_clock::now() + kPatience;
-  while (switching_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < latest) sched_yield();
+  // It is to get the processor, also should this thread have a higher real-time priority.
+  constexpr timespec kLook{0, 50'000};
+  while (switching_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < latest)
+    nanosleep(&kLook, nullptr);
 }
 
 bool DpdkPort::arm(std::uint16_t) {
