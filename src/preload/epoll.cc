@@ -3,11 +3,15 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 
+#include <optional>
+
 #include "preload/acceleration.h"
 #include "preload/escape.h"
+#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
+#include "socket/kernel_sleep.h"
 
 namespace bypass::preload {
 namespace {
@@ -47,7 +51,10 @@ int control_set(int set, int operation, int fd, epoll_event* event) {
 // ENOENT for a set, EINVAL for any other descriptor.
 void adopt_unseen_epoll(int set, int fd) {
   KeepErrno keep;
-  if (real.epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr) == 0 || errno == ENOENT) adopt_epoll(set);
+  if (real.epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr) != 0 && errno != ENOENT) return;
+  if (!adopt_epoll(set)) return;
+  const Use use(set, Use::kEpoll);
+  if (use) socket::note_unseen_items(*use);
 }
 
 BYPASS_EXPORT(int, epoll_ctl, (int set, int operation, int fd, epoll_event* event)) {
@@ -68,10 +75,30 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
   return static_cast<int>(use.finish(socket::epoll_wait(*use, set, events, count, timeout, mask)));
 }
 
+/// `call` is the program's own. It is made where the set has nothing of ours, or is the kernel's. No Use stands over
+/// it: an object's place stays readable after its end, and nothing is changed there.
+template <typename Call>
+[[gnu::always_inline]] inline int wait_by(Call call, int set, epoll_event* events, int count, Duration timeout,
+                                          const sigset_t* mask) {
+  const Entry entry = fd_table.load(set);
+  if (!entry.is_epoll() || goes_straight()) return call();
+  if (timeout == Duration{} && socket::is_kernels_alone(*entry.file())) return call();
+  const Deadline deadline(timeout);
+  {
+    socket::KernelSleep sleep(*entry.file(), timeout != Duration{});
+    if (sleep) {
+      const std::optional<int> told = sleep.told(set, events, call());
+      if (told.has_value()) [[likely]]
+        return *told;
+    }
+  }
+  const Use use(set, Use::kEpoll);
+  return use ? wait_for_set(set, events, count, deadline.left(), mask, use) : call();
+}
+
 [[gnu::noinline]] int epoll_wait_tracked(int set, epoll_event* events, int count, int timeout) {
-  Use use(set, Use::kEpoll);
-  if (!use) return real.epoll_wait(set, events, count, timeout);
-  return wait_for_set(set, events, count, from_milliseconds(timeout), nullptr, use);
+  const auto call = [=] { return real.epoll_wait(set, events, count, timeout); };
+  return wait_by(call, set, events, count, from_milliseconds(timeout), nullptr);
 }
 
 BYPASS_EXPORT(int, epoll_wait, (int set, epoll_event* events, int count, int timeout)) {
@@ -80,25 +107,19 @@ BYPASS_EXPORT(int, epoll_wait, (int set, epoll_event* events, int count, int tim
   return epoll_wait_tracked(set, events, count, timeout);
 }
 
-[[gnu::noinline]] int epoll_pwait_tracked(int set, epoll_event* events, int count, int timeout, const sigset_t* mask) {
-  Use use(set, Use::kEpoll);
-  if (!use) return real.epoll_pwait(set, events, count, timeout, mask);
-  return wait_for_set(set, events, count, from_milliseconds(timeout), mask, use);
-}
-
 BYPASS_EXPORT(int, epoll_pwait, (int set, epoll_event* events, int count, int timeout, const sigset_t* mask)) {
+  const auto call = [=] { return real.epoll_pwait(set, events, count, timeout, mask); };
   if (!is_tracked(set)) [[likely]]
-    return real.epoll_pwait(set, events, count, timeout, mask);
-  return epoll_pwait_tracked(set, events, count, timeout, mask);
+    return call();
+  return wait_by(call, set, events, count, from_milliseconds(timeout), mask);
 }
 
 BYPASS_EXPORT(int, epoll_pwait2,
               (int set, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask)) {
+  const auto call = [=] { return real.epoll_pwait2(set, events, count, timeout, mask); };
   if (!is_tracked(set) || !is_valid(timeout)) [[likely]]
-    return real.epoll_pwait2(set, events, count, timeout, mask);
-  Use use(set, Use::kEpoll);
-  if (!use) return real.epoll_pwait2(set, events, count, timeout, mask);
-  return wait_for_set(set, events, count, from_timespec(timeout), mask, use);
+    return call();
+  return wait_by(call, set, events, count, from_timespec(timeout), mask);
 }
 
 }  // namespace

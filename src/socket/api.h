@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -43,6 +44,8 @@ File* open_socket(int fd, int domain, int type, int protocol);
 bool is_our_kind(int domain, int type, int protocol);
 /// After epoll_create1 gave `fd`. Null when this process accelerates nothing.
 File* open_epoll(int fd);
+/// A set that was made, and perhaps filled, where nobody saw it.
+void note_unseen_items(File& epoll);
 /// Remembers a number that names the object, for `bypass stat`.
 void note_number(File& file, int fd);
 /// One more number of this process names the object (dup, fork's child).
@@ -206,6 +209,7 @@ struct ThreadSignals {
   static constexpr unsigned kHandlers = 8;
   std::uintptr_t handler_frames[kHandlers] = {};
   unsigned handlers = 0;
+  std::atomic<Epoll*>* kernel_set = nullptr;  // the thread's Waiter::kernel_set, once it has one
 };
 extern constinit thread_local ThreadSignals thread_signals;  // constinit: no call to see whether it is made
 
@@ -239,5 +243,39 @@ void end_sleep();
 
 /// Called after the lock has been left when held_back is set; src/preload queues the signals again.
 extern void (*redeliver_signals)();
+
+/// A wait for a set that has nothing of ours: the program's own call is made while this lives.
+class KernelSleep {
+ public:
+  /// `sleeps`: the call may wait.
+  KernelSleep(File& epoll, bool sleeps);
+  ~KernelSleep() { wake(); }
+  KernelSleep(const KernelSleep&) = delete;
+  KernelSleep& operator=(const KernelSleep&) = delete;
+
+  /// False: the set has something of ours, and the wait is epoll_wait()'s.
+  explicit operator bool() const { return usable_; }
+  /// What the call has returned, for the program. Nothing: no event was its own, and something of ours has come into
+  /// the set; the rest of the wait is epoll_wait()'s. `number` is the set's.
+  [[nodiscard]] std::optional<int> told(int number, epoll_event* events, int count) {
+    if (count <= 0 || !has_called_->load(std::memory_order_relaxed)) [[likely]]
+      return count;
+    return told_of_calls(number, events, count);
+  }
+
+ private:
+  std::optional<int> told_of_calls(int number, epoll_event* events, int count);
+  // In a child that a handler has forked on top of the sleep, the record is the parent's.
+  void wake() {
+    if (place_ != nullptr && thread_signals.kernel_set == place_) place_->store(beneath_, std::memory_order_release);
+    place_ = nullptr;
+  }
+
+  Epoll& set_;
+  const std::atomic<bool>* has_called_ = nullptr;
+  std::atomic<Epoll*>* place_ = nullptr;  // Waiter::kernel_set
+  Epoll* beneath_ = nullptr;              // of the call that a handler's one stands on
+  bool usable_ = false;
+};
 
 }  // namespace bypass::socket

@@ -1,6 +1,9 @@
 #include "socket/epoll.h"
 
+#include <sys/stat.h>
+
 #include "socket/errno_map.h"
+#include "socket/kernel_sleep.h"
 #include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/os.h"
@@ -16,8 +19,6 @@ constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLL
 /// What may stand beside EPOLLEXCLUSIVE (fs/eventpoll.c, EPOLLEXCLUSIVE_OK_BITS).
 constexpr std::uint32_t kExclusiveOk =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
-/// Sets in sets: as deep as Linux allows (EP_MAX_NESTS).
-constexpr int kDeepest = 4;
 
 void enqueue(EpollItem& item) {
   Epoll& set = *item.set;
@@ -58,12 +59,11 @@ std::uint32_t bits_now(const EpollItem& item) {
   return item.gone ? 0 : poll_bits(*item.target) & item.events;
 }
 
-// A set that watches `inner` would be watched by it, directly or through others.
-bool would_loop(const Epoll& set, const File& inner, int depth) {
-  if (depth > kDeepest) return true;
-  for (const EpollItem* item = set.items; item != nullptr; item = item->target_next)
-    if (item->set == &inner || would_loop(*item->set, inner, depth + 1)) return true;
-  return false;
+// A set in a set is in the kernel's, too, where it asks for nothing: the kernel knows all nesting, of sets that are not
+// ours as well, and refuses loops, depth and too many paths (EP_MAX_NESTS, reverse_path_check() in fs/eventpoll.c).
+long nest_in_kernel(int epoll_fd, int fd) {
+  epoll_event nothing{};
+  return os::call(SYS_epoll_ctl, epoll_fd, EPOLL_CTL_ADD, fd, os::address(&nothing));
 }
 
 long refuse(const Epoll& set, int operation, const File& target, const epoll_event* event) {
@@ -96,10 +96,10 @@ void arm_for_sleepers(File& target) {
   if (target.kind == FileKind::kEpoll) (void)arm_local();
 }
 
-long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
+long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event& event, bool& called) {
   if (find_item(set, target, fd) != nullptr) return failure(Refusal::kExists);
   if (target.kind == FileKind::kEpoll) {
-    if (would_loop(set, target, 0)) return failure(Refusal::kLoop);
+    if (const long r = nest_in_kernel(epoll_fd, fd); r < 0) return r;
     watch_kernel_half(target, fd);
   }
   if (target.kind == FileKind::kDatagram || is_local(target)) watch_kernel_half(target, fd);
@@ -112,10 +112,12 @@ long add_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   item->events = event.events | kAlways;
   item->target_next = target.items;
   target.items = item;
+  // Before it is asked who sleeps: KernelSleep does both the other way round.
   const bool first = set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0;
   const bool first_dual = has_kernel_half(target) && set.dual_items.fetch_add(1, std::memory_order_relaxed) == 0;
   // Whoever sleeps in the set does not look at the wire, or at the kernel's halves.
   if (first || first_dual) signal_idle(set);
+  if (first) called = call_kernel_sleepers(set, epoll_fd);
   report_present(*item);
   arm_for_sleepers(target);
   return 0;
@@ -142,9 +144,11 @@ void remove_and_pass_on(EpollItem& item) {
     if ((next->events & EPOLLEXCLUSIVE) != 0 && (next->events & left) != 0 && item_signalled(*next)) return;
 }
 
-long delete_item(Epoll& set, int fd, File& target) {
+long delete_item(Epoll& set, int epoll_fd, int fd, File& target) {
   EpollItem* item = find_item(set, target, fd);
   if (item == nullptr) return failure(Refusal::kNotThere);
+  epoll_event unused{};
+  if (target.kind == FileKind::kEpoll) os::call(SYS_epoll_ctl, epoll_fd, EPOLL_CTL_DEL, fd, os::address(&unused));
   remove_and_pass_on(*item);
   return 0;
 }
@@ -248,6 +252,28 @@ std::uint32_t epoll_bits(Epoll& epoll) {
   return half->in ? kIn : 0U;
 }
 
+namespace {
+
+// Lock not held.
+long control_ours(Epoll& set, int epoll_fd, int operation, int fd, File& target, const epoll_event* event,
+                  bool& called) {
+  Guard guard(shard());
+  note_set_number(set, epoll_fd);
+  if (const long r = refuse(set, operation, target, event); r != 0) return r;
+  switch (operation) {
+    case EPOLL_CTL_ADD:
+      return add_item(set, epoll_fd, fd, target, *event, called);
+    case EPOLL_CTL_MOD:
+      return modify_item(set, fd, target, *event);
+    case EPOLL_CTL_DEL:
+      return delete_item(set, epoll_fd, fd, target);
+    default:
+      return failure(Error::kInvalid);
+  }
+}
+
+}  // namespace
+
 long epoll_control(File& file, int epoll_fd, int operation, int fd, File* target, epoll_event* event) {
   auto& set = static_cast<Epoll&>(file);
   const bool ours = target != nullptr && target->alive && !decided_for_kernel(*target);
@@ -259,19 +285,10 @@ long epoll_control(File& file, int epoll_fd, int operation, int fd, File* target
     return control_kernel(set, epoll_fd, operation, fd, event);
   }
   if (event == nullptr && operation != EPOLL_CTL_DEL) return failure(Refusal::kBadPointer);
-  Guard guard(shard());
-  note_set_number(set, epoll_fd);
-  if (const long r = refuse(set, operation, *target, event); r != 0) return r;
-  switch (operation) {
-    case EPOLL_CTL_ADD:
-      return add_item(set, fd, *target, *event);
-    case EPOLL_CTL_MOD:
-      return modify_item(set, fd, *target, *event);
-    case EPOLL_CTL_DEL:
-      return delete_item(set, fd, *target);
-    default:
-      return failure(Error::kInvalid);
-  }
+  bool called = false;
+  const long r = control_ours(set, epoll_fd, operation, fd, *target, event, called);
+  if (called) await_kernel_sleepers(set, epoll_fd);
+  return r;
 }
 
 }  // namespace bypass::socket

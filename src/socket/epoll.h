@@ -1,5 +1,6 @@
 // Epoll: one epoll set. Bypass objects are EpollItems of ours; kernel descriptors lie in the kernel's own set
-// under the program's number. A wait looks at both.
+// under the program's number. A wait looks at both. The kernel's set is the truth about what is in it: others fill it,
+// too (an io_uring, another process). Without bypass objects a wait is the program's own call: KernelSleep.
 //
 // As in Linux an item gets on its set's ready list when its target is signalled, and a wait takes the list
 // and asks each target what is true now: O(ready). A level-triggered item that was reported goes back on it.
@@ -39,8 +40,12 @@ struct Epoll : File {
   EpollItem* ready_tail = nullptr;
   // Read without the lock by a waiting thread, as hints: a change also bumps the set's version.
   std::atomic<std::uint32_t> bypass_items{0};
-  std::atomic<std::uint32_t> dual_items{0};    // … of them those with a kernel half to look at
-  std::atomic<bool> kernel_items{false};       // a kernel descriptor was added at some time
+  std::atomic<std::uint32_t> dual_items{0};  // … of them those with a kernel half to look at
+  std::atomic<bool> kernel_items{false};     // the kernel's set has been filled, or may have been where nobody saw it
+  std::atomic<bool> ours_first{false};       // whose turn it is where there is no room for all
+  // kernel_sleep.cc: who has its descriptor there (a process's slot and 1; 0: nobody), and whether anybody ever had.
+  std::atomic<std::uint32_t> caller{0};
+  std::atomic<bool> has_called{false};
   std::atomic<std::int64_t> kernel_looked{0};  // when, in ns
 };
 

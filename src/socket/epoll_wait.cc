@@ -3,6 +3,8 @@
 
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
+#include "socket/kernel_half.h"
+#include "socket/kernel_sleep.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
@@ -28,13 +30,19 @@ class EpollCondition final : public Condition {
 
   [[nodiscard]] bool needs_wire() const override { return set_.bypass_items.load(std::memory_order_relaxed) != 0; }
   [[nodiscard]] bool polls_first() const override { return true; }
-  [[nodiscard]] bool has_kernel() const override { return has_kernel_items() || has_duals(); }
+  /// Always: what is in the kernel's set, the kernel alone knows.
+  [[nodiscard]] bool has_kernel() const override { return true; }
   long look_at_kernel(Instant now, bool always) override {
     long n = kAgain;
     const bool quiet = std::exchange(quiet_, false);
-    if (has_kernel_items() && !quiet && (always || look_is_due(now))) n = take_kernel(now, out_);
+    const bool due = (always && is_known_filled()) || look_is_due(now);
+    if (due && !quiet) n = take_kernel(now, out_);
     if (n == kAgain && has_duals()) look_at_kernel_halves(now, always);
     return n;
+  }
+  void hear_kernel(std::span<const pollfd> kernels, Instant now) override {
+    for (const pollfd& each : kernels)
+      if (each.fd == kernel_halves_descriptor() && each.revents != 0) look_at_kernel_halves(now, true);
   }
   bool on_slept(std::span<const pollfd> kernels, Instant now) override {
     quiet_ = !kernels.empty() && kernels[0].fd == number_ && kernels[0].revents == 0;
@@ -43,50 +51,77 @@ class EpollCondition final : public Condition {
   }
   [[nodiscard]] Hearing hearing() const override { return {.all = has_duals()}; }
   std::span<pollfd> sleep_set(std::size_t spare) override {
-    if (has_kernel_items()) few_[spare++] = {number_, POLLIN, 0};
+    if (!is_called_in_vain_) few_[spare++] = {number_, POLLIN, 0};
     if (has_duals()) few_[spare++] = {kernel_halves_descriptor(), POLLIN, 0};
     return {few_, spare};
   }
+  [[nodiscard]] Duration longest_sleep() const override {
+    return is_called_in_vain_ ? Duration(std::chrono::milliseconds(1)) : Duration{-1};
+  }
 
-  [[nodiscard]] bool has_kernel_items() const { return set_.kernel_items.load(std::memory_order_relaxed); }
   [[nodiscard]] bool has_duals() const { return set_.dual_items.load(std::memory_order_relaxed) != 0; }
 
   /// The kernel's share: kAgain when it has nothing.
   long take_kernel(Instant now, std::span<epoll_event> out) {
     note_look(now);
-    const int n = kernel->epoll_pwait(number_, out.data(), static_cast<int>(out.size()), 0, nullptr);
+    const int told = kernel->epoll_pwait(number_, out.data(), static_cast<int>(out.size()), 0, nullptr);
+    const int n = drop_calls(set_, number_, out.data(), told);
+    is_called_in_vain_ = n < told && is_calling(set_);
+    if (n > 0 && !is_known_filled()) set_.kernel_items.store(true, std::memory_order_relaxed);
     return n == 0 ? kAgain : kernel_result(n);
   }
   [[nodiscard]] bool look_is_due(Instant now, Duration later = {}) const {
     const std::int64_t ns = now.time_since_epoch().count();
-    return ns - set_.kernel_looked.load(std::memory_order_relaxed) >= (environment.kernel_poll + later).count();
+    const Duration apart = is_known_filled() ? environment.kernel_poll : std::max(environment.kernel_poll, kUnfilled);
+    return ns - set_.kernel_looked.load(std::memory_order_relaxed) >= (apart + later).count();
   }
 
  private:
+  /// Between two looks at a kernel's set that nobody has been seen to fill; a sleep hears it at once.
+  static constexpr Duration kUnfilled = std::chrono::milliseconds(1);
+
+  [[nodiscard]] bool is_known_filled() const { return set_.kernel_items.load(std::memory_order_relaxed); }
   void note_look(Instant now) { set_.kernel_looked.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
 
   Epoll& set_;
   int number_;
   std::span<epoll_event> out_;
   std::uint32_t version_ = 0;
-  bool quiet_ = false;  // the set's kernel items have just had nothing
+  bool quiet_ = false;              // the set's kernel items have just had nothing
+  bool is_called_in_vain_ = false;  // another process's descriptor is in the kernel's set: kernel_sleep.h
 };
 
-// Bypass items that are always ready must not starve the kernel's, nor the other way round: when the kernel's
-// turn has come, it gets up to half of the room first.
+std::size_t take_ours(Epoll& set, const EpollCondition& condition, std::span<epoll_event> out) {
+  Guard guard(shard());
+  if (condition.needs_wire()) shard().poll_locked();
+  dispatch_events(shard().stack());
+  return harvest(set, out);
+}
+
+// All the room is for whose turn it is, what is left of it for the other: bypass items that are always ready must not
+// starve the kernel's, nor the other way round.
 long take_turns(Epoll& set, EpollCondition& condition, std::span<epoll_event> out, bool blocks) {
   const Instant now = shard().clock().now();
   if (condition.has_duals()) look_at_kernel_halves(now, false);
   // A wait that sleeps looks then; one that does not has found something, and the kernel's has its turn a little later.
   constexpr Duration kThen = std::chrono::microseconds(200);
   const Duration later = blocks && sleeps_at_once() ? kThen : Duration{};
-  if (!condition.has_kernel_items() || !condition.look_is_due(now, later)) return kAgain;
-  const long got = condition.take_kernel(now, out.first((out.size() + 1) / 2));
+  if (!condition.look_is_due(now, later)) return kAgain;
+  if (set.ours_first.exchange(false, std::memory_order_relaxed)) {
+    const std::size_t ours = take_ours(set, condition, out);
+    if (ours == out.size()) return static_cast<long>(ours);
+    const long more = condition.take_kernel(now, out.subspan(ours));
+    if (ours == 0) return more;
+    return static_cast<long>(ours) + std::max(more, 0L);
+  }
+  const long got = condition.take_kernel(now, out);
   if (got < 0) return got;
-  Guard guard(shard());
-  if (condition.needs_wire()) shard().poll_locked();
-  dispatch_events(shard().stack());
-  return got + static_cast<long>(harvest(set, out.subspan(static_cast<std::size_t>(got))));
+  const auto taken = static_cast<std::size_t>(got);
+  if (taken == out.size()) {
+    set.ours_first.store(true, std::memory_order_relaxed);
+    return got;
+  }
+  return got + static_cast<long>(take_ours(set, condition, out.subspan(taken)));
 }
 
 }  // namespace
@@ -103,11 +138,9 @@ long epoll_wait(File& file, int epoll_fd, epoll_event* events, int count, Durati
   patience.deadline = patience.block ? deadline_after(timeout) : kNever;
   patience.restart = false;  // signal(7): never restarted
   patience.mask = mask;
-  if (condition.has_kernel()) {
-    const long r = take_turns(set, condition, out, patience.block);
-    if (r != kAgain) return r;
-  }
-  const long r = wait(condition, patience);
+  long r = take_turns(set, condition, out, patience.block);
+  if (r != kAgain) return r;
+  r = wait(condition, patience);
   return r == kAgain || r == kTimedOutWait ? 0 : r;
 }
 

@@ -2,6 +2,7 @@
 
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
+#include "socket/kernel_sleep.h"
 #include "socket/let_others_run.h"
 #include "socket/local_link.h"
 #include "socket/objects.h"
@@ -108,6 +109,7 @@ bool join_family(const Fork& fork) {
   forget_waiter();
   forget_doorbells();
   forget_kernel_halves();
+  forget_call_descriptor();
   forget_placeholders();
   shard().forget_threads();
   forget_numbers();

@@ -149,11 +149,9 @@ class PollCondition final : public Condition {
  private:
   static std::uint32_t wanted(const PollItem& item) { return static_cast<std::uint16_t>(item.events) | kAlways; }
   static short bits_of(PollItem& item) { return static_cast<short>(poll_bits(*item.file) & wanted(item)); }
-  // Of a set that got its first kernel descriptor meanwhile, of a datagram socket that hears the kernel again.
+  // Of a set that nobody of this process has watched yet, of a datagram socket that hears the kernel again.
   void hear_new_half(const PollItem& item) {
-    if (kind(*item.file) == FileKind::kEpoll && item.file->alive &&
-        static_cast<const Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed) &&
-        !has_kernel_half(*item.file))
+    if (kind(*item.file) == FileKind::kEpoll && item.file->alive && !has_kernel_half(*item.file))
       watch_kernel_half(*item.file, item.fd);
     duals_ = duals_ || DirectSet::concerns(*item.file);
   }
@@ -186,7 +184,7 @@ bool look_is_due() {
   return true;
 }
 
-// Datagram sockets, and epoll sets with kernel descriptors in them, have a kernel half that is to be heard.
+// Datagram sockets and epoll sets have a kernel half that is to be heard.
 void watch_halves(std::span<PollItem> items) {
   Guard guard(shard());
   for (const PollItem& item : items) {
@@ -196,8 +194,7 @@ void watch_halves(std::span<PollItem> items) {
     if (is_local(*item.file)) watch_kernel_half(*item.file, item.fd);
     if (kind(*item.file) != FileKind::kEpoll) continue;
     static_cast<Epoll&>(*item.file).number = item.fd;
-    if (static_cast<Epoll&>(*item.file).kernel_items.load(std::memory_order_relaxed))
-      watch_kernel_half(*item.file, item.fd);
+    watch_kernel_half(*item.file, item.fd);
   }
 }
 

@@ -218,6 +218,10 @@ File* open_epoll(int fd) {
   return epoll;
 }
 
+void note_unseen_items(File& epoll) {
+  static_cast<Epoll&>(epoll).kernel_items.store(true, std::memory_order_relaxed);
+}
+
 void note_number(File& file, int fd) {
   file.number.store(fd, std::memory_order_relaxed);
 }

@@ -375,6 +375,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   Instant until = bed.until(patience_.deadline);
   now_ = shard().clock().now();
   if (bed.watching() && wire_count < shard().watchable()) until = std::min(until, now_ + kBlindSleep);
+  if (const Duration most = condition_.longest_sleep(); most >= Duration{}) until = std::min(until, now_ + most);
   const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
   // A handler that runs from here on ends the sleep before it begins: end_sleep() spoils the set.
   my_sleep.set = set.data();
@@ -392,6 +393,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
   const auto kernels = set.subspan(1 + wire_count + (bell ? 1 : 0));
+  if (asked) condition_.hear_kernel(kernels, now_);
   const long awake = bed.get_up(condition_, asked ? kernels : std::span<pollfd>{}, now_, hears_);
   hears_ = hears_ || !asked;
   if (hears_ && awake != kAgain && condition_.hearing().all) note_watch_set_readable();

@@ -13,6 +13,7 @@
 #include <signal.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -42,8 +43,9 @@ struct Waiter {
   WakeTarget target;     // its eventfd is made at the first sleep
   int doorbell_fd = -1;  // of target.doorbell; made at the first sleep in a family
   bool asleep = false;
-  bool called = false;  // a signal has been sent its way since it fell asleep
-  bool looks = false;   // its thread is about to look itself, and is not to be woken
+  bool called = false;                      // a signal has been sent its way since it fell asleep
+  bool looks = false;                       // its thread is about to look itself, and is not to be woken
+  std::atomic<Epoll*> kernel_set{nullptr};  // its thread sleeps there by the program's own call: kernel_sleep.h
   Waiter* free_next = nullptr;
   WaitLink link;              // for a wait on one object
   WaitLink* links = nullptr;  // a block for more
@@ -64,6 +66,8 @@ struct Waiter {
 
 /// The calling thread's, able to sleep. Null when there is no descriptor or no memory for one.
 Waiter* my_waiter();
+/// The same without a descriptor, for who does not sleep by it. Null: no memory.
+Waiter* my_record();
 /// A forked child's thread has none of its own yet, and does not sleep.
 void forget_waiter();
 void forget_sleep();
@@ -122,6 +126,11 @@ class Condition {
   virtual bool on_slept(std::span<const pollfd> kernels, Instant now);
   /// The sleeper's poll set: `spare` entries for the waiter, then the kernel descriptors. Empty: no memory.
   virtual std::span<pollfd> sleep_set(std::size_t spare);
+  /// Of the sleep, once linked: at most so long. Negative: any time.
+  [[nodiscard]] virtual Duration longest_sleep() const { return Duration{-1}; }
+  /// After a sleep, without the lock, before the wire and the rings are looked at: what the kernel has told is heard,
+  /// in its order.
+  virtual void hear_kernel(std::span<const pollfd> /*kernels*/, Instant /*now*/) {}
 
  protected:
   ~Condition() = default;

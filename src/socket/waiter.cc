@@ -40,11 +40,13 @@ bool is_forked = false;
 /// When its thread ends.
 void give_waiter_back(void*) {
   Waiter* const waiter = std::exchange(thread_waiter, nullptr);
+  thread_signals.kernel_set = nullptr;
   if (waiter == nullptr || environment.shard == nullptr || shard().ended()) return;
   Guard guard(shard());
   if (waiter->target.slot != shard().family().slot()) return;  // a parent's
   unlink_waiter(*waiter);
   drop_holds(guard, *waiter, UINTPTR_MAX);
+  waiter->kernel_set.store(nullptr, std::memory_order_relaxed);
   waiter->free_next = objects->idle_waiters;
   objects->idle_waiters = waiter;
 }
@@ -103,6 +105,7 @@ Waiter* find_waiter() {
 Waiter* record() {
   if (thread_waiter == nullptr && prepare_objects(shard())) {
     thread_waiter = find_waiter();
+    thread_signals.kernel_set = thread_waiter != nullptr ? &thread_waiter->kernel_set : nullptr;
     call_at_thread_end();
   }
   return thread_waiter;
@@ -110,11 +113,15 @@ Waiter* record() {
 
 }  // namespace
 
+Waiter* my_record() {
+  if (thread_waiter != nullptr) [[likely]]
+    return thread_waiter;
+  Guard guard(shard());
+  return record();
+}
+
 Waiter* my_waiter() {
-  if (thread_waiter == nullptr) {
-    Guard guard(shard());
-    if (record() == nullptr) return nullptr;
-  }
+  if (my_record() == nullptr) return nullptr;
   Waiter& waiter = *thread_waiter;
   if (waiter.target.event_fd < 0) waiter.target.event_fd = make_event_fd();
   if (waiter.target.event_fd < 0) return nullptr;
@@ -124,12 +131,13 @@ Waiter* my_waiter() {
 }
 
 void forget_waiter() {
-  thread_waiter = nullptr;
+  drop_my_waiter();
   is_forked = true;
 }
 
 void drop_my_waiter() {
   thread_waiter = nullptr;
+  thread_signals.kernel_set = nullptr;
 }
 
 void hold(File& file, std::uint32_t flag) {

@@ -286,6 +286,14 @@ long epoll_control(File& epoll, int, int operation, int fd, File* target, epoll_
   return answer(kernel->epoll_ctl(epoll.io, operation, target != nullptr ? target->io : fd, event));
 }
 
+void note_unseen_items(File&) {}
+bool is_kernels_alone(const File&) {
+  return false;
+}
+KernelSleep::KernelSleep(File& epoll, bool) : set_(reinterpret_cast<Epoll&>(epoll)) {}
+std::optional<int> KernelSleep::told_of_calls(int, epoll_event*, int count) {
+  return count;
+}
 long epoll_wait(File& epoll, int, epoll_event* events, int count, Duration timeout, const sigset_t* mask) {
   int limit = timeout < Duration(0) ? -1 : static_cast<int>(timeout / std::chrono::milliseconds(1));
   return answer(kernel->epoll_pwait(epoll.io, events, count, limit, mask));

@@ -1,0 +1,287 @@
+/* Epoll sets that the kernel knows better than we do: filled by an io_uring or by another process, waited for in the
+ * program's own call, nested; and what another thread adds to one in which somebody sleeps. Results only. */
+#include <linux/io_uring.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "say.h"
+
+static int new_set(void) { return epoll_create1(EPOLL_CLOEXEC); }
+
+static int add(int set, int fd, uint32_t events) {
+  struct epoll_event event = {.events = events, .data.fd = fd};
+  return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void connect_both(int* a, int* b) {
+  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
+  socklen_t length = sizeof(where);
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
+  getsockname(listener, (struct sockaddr*)&where, &length);
+  *a = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(*a, (struct sockaddr*)&where, length) != 0) abort();
+  *b = accept(listener, NULL, NULL);
+  close(listener);
+}
+
+/* The system call in which a task sleeps; negative while it runs. */
+static long call_of(int process, int task) {
+  char name[64], text[256];
+  snprintf(name, sizeof(name), "/proc/%d/task/%d/syscall", process, task);
+  FILE* file = fopen(name, "r");
+  if (file == NULL) return -1;
+  const long call = fgets(text, sizeof(text), file) != NULL && text[0] != 'r' ? atol(text) : -1;
+  fclose(file);
+  return call;
+}
+
+static int waits_for_events(long call) {
+  return call == SYS_epoll_wait || call == SYS_epoll_pwait || call == SYS_epoll_pwait2 || call == SYS_poll ||
+         call == SYS_ppoll;
+}
+
+static long await_sleep(int process, int task) {
+  for (;; sched_yield()) {
+    const long call = call_of(process, task);
+    if (waits_for_events(call)) return call;
+  }
+}
+
+/* Of a task: how often it has slept. */
+static long sleeps_of(int process) {
+  char name[64], line[256];
+  long times = -1;
+  snprintf(name, sizeof(name), "/proc/%d/status", process);
+  FILE* file = fopen(name, "r");
+  while (file != NULL && fgets(line, sizeof(line), file) != NULL) sscanf(line, "voluntary_ctxt_switches: %ld", &times);
+  if (file != NULL) fclose(file);
+  return times;
+}
+
+/* As libuv from 1.49 on does it, where the kernel has it. */
+static void ring_fills(void) {
+  const int set = new_set(), fd = eventfd(1, 0);
+  struct io_uring_params p = {0};
+  const int ring = (int)syscall(SYS_io_uring_setup, 8, &p);
+  if (ring < 0) return say("io_uring_setup", -1);
+  const size_t bytes = p.sq_off.array + p.sq_entries * sizeof(unsigned);
+  char* queue = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+  struct io_uring_sqe* entry =
+      mmap(NULL, p.sq_entries * sizeof(*entry), PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+  struct epoll_event event = {.events = EPOLLIN, .data.fd = 7};
+  memset(entry, 0, sizeof(*entry));
+  entry->opcode = IORING_OP_EPOLL_CTL;
+  entry->fd = set;
+  entry->off = (unsigned)fd;
+  entry->len = EPOLL_CTL_ADD;
+  entry->addr = (uintptr_t)&event;
+  *(unsigned*)(queue + p.sq_off.array) = 0;
+  __atomic_store_n((unsigned*)(queue + p.sq_off.tail), 1, __ATOMIC_RELEASE);
+  say("io_uring_enter", syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));
+  struct epoll_event got[4];
+  say("filled by a ring", epoll_wait(set, got, 4, 5000));
+  printf("data %d\n", got[0].data.fd);
+  /* With a socket beside it. */
+  int a, b;
+  connect_both(&a, &b);
+  add(set, b, EPOLLIN);
+  say("send", write(a, "x", 1));
+  int seen = 0;
+  for (int i = 0; i < 1000 && seen != 3; i++)
+    for (int n = epoll_wait(set, got, 4, 100); n > 0; n--) seen |= got[n - 1].data.fd == 7 ? 1 : 2;
+  printf("both are told: %d\n", seen);
+  munmap(queue, bytes);
+  munmap(entry, p.sq_entries * sizeof(*entry));
+  close(a), close(b), close(ring), close(set), close(fd);
+}
+
+static void all_the_room(void) {
+  const int set = new_set();
+  int fds[13];
+  for (int i = 0; i < 13; i++) add(set, fds[i] = eventfd(1, 0), EPOLLIN);
+  struct epoll_event got[64];
+  for (int room = 1; room <= 64; room *= 4) say("room", epoll_wait(set, got, room, 0));
+  for (int i = 0; i < 13; i++) close(fds[i]);
+  close(set);
+}
+
+enum { kSleepers = 8 };
+
+/* One of them is woken by a byte, and each sleeps in the call that it made. */
+static void wakes_one(void) {
+  int bytes[2];
+  pid_t child[kSleepers];
+  long slept[kSleepers];
+  if (pipe(bytes) != 0) abort();
+  for (int i = 0; i < kSleepers; i++) {
+    fflush(stdout);
+    if ((child[i] = fork()) == 0) {
+      const int set = new_set();
+      struct epoll_event event = {.events = EPOLLIN | EPOLLET | EPOLLEXCLUSIVE};
+      epoll_ctl(set, EPOLL_CTL_ADD, bytes[0], &event);
+      _exit(epoll_wait(set, &event, 1, -1));
+    }
+  }
+  int own_call = 0, undisturbed = 0;
+  for (int i = 0; i < kSleepers; i++) own_call += await_sleep(child[i], child[i]) == SYS_epoll_wait;
+  for (int i = 0; i < kSleepers; i++) slept[i] = sleeps_of(child[i]);
+  printf("asleep in epoll_wait: %d\n", own_call);
+  say("write", write(bytes[1], "x", 1));
+  int status = 0;
+  const pid_t first = waitpid(-1, &status, 0);
+  for (int i = 0; i < kSleepers; i++)
+    undisturbed += child[i] != first && waits_for_events(call_of(child[i], child[i])) && sleeps_of(child[i]) == slept[i];
+  printf("woken with %d event, undisturbed: %d\n", WEXITSTATUS(status), undisturbed);
+  for (int i = 1; i < kSleepers; i++) {
+    if (write(bytes[1], "x", 1) != 1) abort();
+    waitpid(-1, &status, 0);
+  }
+  close(bytes[0]), close(bytes[1]);
+}
+
+static void nested(void) {
+  int inner = eventfd(0, 0), sets[7];
+  const int counter = inner;
+  for (int i = 0; i < 7; i++) {
+    sets[i] = new_set();
+    if (TRY(add(sets[i], inner, EPOLLIN)) != 0) break;
+    inner = sets[i];
+  }
+  struct epoll_event got;
+  say("quiet", epoll_wait(sets[3], &got, 1, 0));
+  const uint64_t one = 1;
+  say("write", write(counter, &one, sizeof(one)));
+  say("four deep", epoll_wait(sets[3], &got, 1, 5000));
+  TRY(add(sets[0], sets[2], EPOLLIN)); /* a ring of sets */
+  TRY(add(sets[0], sets[0], EPOLLIN));
+  TRY(add(sets[3], sets[2], EPOLLIN)); /* there already */
+  TRY(epoll_ctl(sets[3], EPOLL_CTL_DEL, sets[2], NULL));
+  say("taken out", epoll_wait(sets[3], &got, 1, 0));
+  TRY(epoll_ctl(sets[3], EPOLL_CTL_DEL, sets[2], NULL));
+  TRY(add(sets[3], sets[2], EPOLLIN));
+  say("in again", epoll_wait(sets[3], &got, 1, 5000));
+  for (int i = 0; i < 6; i++) close(sets[i]);
+  close(counter);
+}
+
+static atomic_int sleeper_id;
+
+struct Wait {
+  int set, timeout, told;
+};
+
+static void* sleeper(void* argument) {
+  struct Wait* wait = argument;
+  struct epoll_event got = {0};
+  atomic_store(&sleeper_id, (int)gettid());
+  const int n = epoll_wait(wait->set, &got, 1, wait->timeout);
+  wait->told = n == 1 ? got.data.fd : -1;
+  return NULL;
+}
+
+static pthread_t start_sleeper(struct Wait* wait) {
+  pthread_t thread;
+  atomic_store(&sleeper_id, 0);
+  pthread_create(&thread, NULL, sleeper, wait);
+  while (atomic_load(&sleeper_id) == 0) sched_yield();
+  await_sleep(getpid(), atomic_load(&sleeper_id));
+  return thread;
+}
+
+/* A socket comes into a set in which threads sleep that had nothing but the kernel's. */
+static void comes_later(int timeout) {
+  enum { kThreads = 3 };
+  const int set = new_set(), quiet = eventfd(0, 0);
+  int a, b;
+  struct Wait waits[kThreads];
+  pthread_t threads[kThreads];
+  add(set, quiet, EPOLLIN);
+  connect_both(&a, &b);
+  for (int i = 0; i < kThreads; i++) {
+    waits[i] = (struct Wait){set, timeout, 0};
+    threads[i] = start_sleeper(&waits[i]);
+  }
+  TRY(add(set, b, EPOLLIN));
+  say("send", write(a, "x", 1));
+  int right = 0;
+  for (int i = 0; i < kThreads; i++) {
+    pthread_join(threads[i], NULL);
+    right += waits[i].told == b;
+  }
+  printf("told of the socket: %d\n", right);
+  TRY(epoll_ctl(set, EPOLL_CTL_DEL, b, NULL));
+  struct epoll_event got[4];
+  say("nothing is left in it", epoll_wait(set, got, 4, 0));
+  close(a), close(b), close(quiet), close(set);
+}
+
+/* A forked child adds to a set that its parent sleeps in, and ends. */
+static void child_fills(void) {
+  const int set = new_set(), fd = eventfd(1, 0);
+  fflush(stdout);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    await_sleep(parent, parent);
+    _exit(add(set, fd, EPOLLIN) != 0);
+  }
+  struct epoll_event got = {0};
+  say("filled by a child", epoll_wait(set, &got, 1, -1));
+  printf("its event: %d\n", got.data.fd == fd);
+  waitpid(child, NULL, 0);
+  close(set), close(fd);
+}
+
+/* A set that came in a message, full already, gets a socket of ours. */
+static void comes_in_a_message(void) {
+  int pair[2], a, b, set = -1;
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) abort();
+  char byte = 0, room[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec data = {&byte, 1};
+  struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int made = new_set();
+    add(made, eventfd(1, 0), EPOLLIN | EPOLLONESHOT);
+    struct cmsghdr* c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &made, sizeof(made));
+    if (sendmsg(pair[0], &m, 0) != 1) _exit(1);
+    (void)!read(pair[0], &byte, 1); /* the event's descriptor lives until then */
+    _exit(0);
+  }
+  say("recvmsg", recvmsg(pair[1], &m, 0));
+  memcpy(&set, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(set));
+  connect_both(&a, &b);
+  say("a socket comes to it", add(set, b, EPOLLOUT | EPOLLONESHOT));
+  struct epoll_event got[4];
+  int told = 0;
+  for (int i = 0; i < 100 && told < 2; i++) told += epoll_wait(set, got, 4, 100);
+  printf("told in all: %d\n", told);
+  say("write", write(pair[1], &byte, 1));
+  waitpid(child, NULL, 0);
+  close(a), close(b), close(set), close(pair[0]), close(pair[1]);
+}
+
+int main(void) {
+  all_the_room();
+  wakes_one();
+  nested();
+  comes_later(-1);
+  comes_later(600000);
+  child_fills();
+  comes_in_a_message();
+  ring_fills(); /* last: from here on no connection shares memory */
+  return 0;
+}
