@@ -408,11 +408,14 @@ bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
   // As TCP in FIN-WAIT-1 and -2: what came before stays to be read.
   framed.refused = framed.shut && framed.shut_receive && arrived(*this, tcb) > framed.heard;
   if (framed.refused) return true;
-  tcb.overlay->delivered = delivered(tcb);
+  const bool before = std::exchange(tcb.overlay->delivered, delivered(tcb));
+  if (tcb.overlay->delivered && !before) tcp::post_events(engine_, tcb, kEventDelivered);  // a lingering close() waits
   if (!framed.closed || !tcb.overlay->delivered || tcb.has(tcp::kFinQueued)) {
     framed.patience = kNever;
   } else if (framed.patience == kNever) {
-    framed.patience = ctx.now + config_.fin_wait;
+    const int wanted = tcb.options.linger2_s;  // below 0: no end of the peer's is waited for
+    const bool usual = wanted == 0 || (wanted < 0 && peer_has_ended(tcb));
+    framed.patience = ctx.now + (usual ? config_.fin_wait : Duration(std::chrono::seconds(std::max(wanted, 0))));
   }
   return ctx.now >= framed.patience;
 }

@@ -58,7 +58,7 @@ std::uint32_t bits_of(const EventNode& node, std::uint16_t events) {
   if ((events & kEventReadable) != 0) bits |= kIn;
   if ((events & kEventWritable) != 0) bits |= kOut;
   if ((events & kEventError) != 0 && node.source == EventSource::kUdp) bits |= kError;
-  constexpr std::uint16_t kStateChange = kEventConnected | kEventEof | kEventClosed;
+  constexpr std::uint16_t kStateChange = kEventConnected | kEventEof | kEventClosed | kEventDelivered;
   if ((events & kStateChange) != 0) bits = kEverything;
   if ((events & kEventError) != 0 && node.source != EventSource::kUdp) bits = kEverything;
   return bits;

@@ -2,6 +2,7 @@
 // knows it better than the batch's time (its device has time stamps) says so with kRxArrival.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -20,6 +21,12 @@ inline void set_arrival(Packet& frame, Instant at) {
   std::int64_t ns;
   std::memcpy(&ns, frame.scratch, sizeof ns);
   return Instant{Duration{ns}};
+}
+
+/// Of a frame that has just come: the port's word, where it has one; a device's clock is not trusted with the future.
+inline void settle_arrival(Packet& frame, Instant now) {
+  const bool told = (frame.flags & kRxArrival) != 0;
+  set_arrival(frame, told ? std::min(arrival(frame), now) : now);
 }
 
 }  // namespace bypass

@@ -17,6 +17,7 @@ enum Event : std::uint16_t {
   kEventEof = 1 << 3,        // the peer's FIN has been received (all data before it is readable)
   kEventError = 1 << 4,      // `error` of the object is set: reset, timed out, refused, unreachable
   kEventClosed = 1 << 5,     // both directions have ended
+  kEventDelivered = 1 << 6,  // the peer has acknowledged our FIN, and so everything before it
 };
 
 enum class EventSource : std::uint8_t { kNone, kTcp, kListener, kUdp };

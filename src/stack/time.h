@@ -26,4 +26,9 @@ using Instant = StackClock::time_point;
 /// Later than anything that happens; "no deadline".
 inline constexpr Instant kNever = Instant::max();
 
+/// Of the clock, modulo 2^32.
+[[nodiscard]] inline std::uint32_t milliseconds_of(Instant at) {
+  return static_cast<std::uint32_t>(std::chrono::floor<std::chrono::milliseconds>(at.time_since_epoch()).count());
+}
+
 }  // namespace bypass

@@ -49,12 +49,6 @@ std::uint32_t hash_of(const L4Input& in) {
   return static_cast<std::uint32_t>((mixed * 0xd1b54a32d192ed03U) >> 32);
 }
 
-// The port's word, where it has one; a device's clock is not trusted with the future.
-void settle_arrival(Packet& frame, Instant now) {
-  const bool told = (frame.flags & kRxArrival) != 0;
-  set_arrival(frame, told ? std::min(arrival(frame), now) : now);
-}
-
 }  // namespace
 
 Binding* Engine::Impl::find(const L4Input& input) const {

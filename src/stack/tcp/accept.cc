@@ -42,6 +42,7 @@ void leave_syn_queue(Listener& listener, Tcb& tcb) {
 void enter_accept_queue(Env& env, Listener& listener, Tcb& tcb) {
   leave_syn_queue(listener, tcb);
   tcb.clear(kOrphan);
+  tcb.options.defer_accept_s = 0;  // the listener's alone (inet_csk_clone_lock of Linux)
   tcb.accept_order = listener.next_order++;
   accept_push(listener, tcb);
   env.core.events.post(listener.event, kEventReadable);

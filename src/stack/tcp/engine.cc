@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "stack/arrival.h"
 #include "stack/tcp/accept.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/icmp.h"
@@ -151,6 +152,7 @@ Result<Tcb*> Engine::accept(Context&, Listener& listener, void* user) {
   Tcb* tcb = accept_pop(listener);
   if (tcb == nullptr) return Error::kWouldBlock;
   tcb->event.user = user;
+  tcb->last_data_ms = milliseconds_of(tcb->rx_tail != nullptr ? arrival(*tcb->rx_tail) : tcb->last_received);
   unsigned events = kEventWritable;
   if (tcb->overlay != nullptr) {
     events |= std::exchange(tcb->overlay->events, std::uint16_t{0});
@@ -211,13 +213,15 @@ bool Engine::has_connections() const {
   return impl_->tcbs.any_of([](const Tcb& tcb) { return tcb.state != State::kClosed; });
 }
 
-bool Engine::port_in_use(const Endpoint& local, bool reuse_address) const {
-  if (impl_->ports.conflicting(local) != nullptr) return true;
-  if (reuse_address) return false;
+bool Engine::port_in_use(const Endpoint& local, std::uint8_t sharing) const {
+  if (impl_->ports.conflicting(local, (sharing & kSharePort) != 0) != nullptr) return true;
   bool used = false;
-  impl_->tcbs.for_each(
-      [&](const Tcb& tcb) { used |= tcb.has(kInFlowTable) && local_matches(tcb.flow, tcb.path.local, local); });
-  impl_->time_waits.slab.for_each([&](const TimeWait& tw) { used |= local_matches(tw.flow, tw.local, local); });
+  impl_->tcbs.for_each([&](const Tcb& tcb) {
+    if ((tcb.options.sharing & sharing) != 0 || !tcb.has(kInFlowTable)) return;
+    used |= local_matches(tcb.flow, tcb.path.local, local);
+  });
+  impl_->time_waits.slab.for_each(
+      [&](const TimeWait& tw) { used |= (tw.sharing & sharing) == 0 && local_matches(tw.flow, tw.local, local); });
   return used;
 }
 
@@ -391,7 +395,10 @@ void Engine::close(Context& ctx, Tcb& tcb) {
   tcb.clear(kHoldMore);
   tcb.options.cork = false;
   queue_fin(env, tcb);
-  if (tcb.state == State::kFinWait2) arm_idle(env, tcb);
+  if (tcb.state != State::kFinWait2) return;
+  if (tcb.options.linger2_s >= 0) return arm_idle(env, tcb);
+  send_reset(env, tcb);  // TCP_LINGER2 below 0 (tcp_close of Linux)
+  finish(env, tcb, Error::kNone, Why::kUser);
 }
 
 void Engine::abort(Context& ctx, Tcb& tcb) {
@@ -454,8 +461,33 @@ Endpoint Engine::remote(const Tcb& tcb) const {
   return {tcb.path.remote, tcb.flow.remote_port};
 }
 
+Instant Engine::arrival_of(const Tcb& tcb, std::size_t bytes) const {
+  const Packet* frame = tcb.rx_head;
+  if (frame == nullptr) return {};
+  while (frame->payload_len < bytes && frame->queue_next != nullptr) {
+    bytes -= frame->payload_len;
+    frame = frame->queue_next;
+  }
+  return arrival(*frame);
+}
+
+namespace {
+
+// tcp_set_ca_state() of Linux.
+CongestionState congestion_state(const Tcb& tcb) {
+  if (tcb.scoreboard.in_timeout()) return CongestionState::kLoss;
+  if (tcb.scoreboard.in_recovery()) return CongestionState::kRecovery;
+  return tcb.scoreboard.clean() ? CongestionState::kOpen : CongestionState::kDisorder;
+}
+
+}  // namespace
+
 Info Engine::info(const Tcb& tcb) const {
   Info i;
+  i.congestion_state = congestion_state(tcb);
+  i.last_sent_ms = milliseconds_of(tcb.last_sent);
+  i.last_received_ms = milliseconds_of(tcb.last_received);
+  i.last_data_ms = tcb.last_data_ms;
   i.state = tcb.state;
   i.srtt = tcb.rtt.srtt();
   i.rttvar = tcb.rtt.rttvar();
@@ -466,6 +498,8 @@ Info Engine::info(const Tcb& tcb) const {
   i.rcv_wnd = tcb.rcv_wnd();
   i.mss = tcb.mss;
   i.rcv_mss = tcb.rcv_mss;
+  i.own_mss = tcb.own_mss;
+  i.path_mtu = tcb.path.mtu;
   i.snd_scale = tcb.snd_scale;
   i.rcv_scale = tcb.rcv_scale;
   i.timestamps = tcb.has(kTimestamps);

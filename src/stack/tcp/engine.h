@@ -71,9 +71,15 @@ struct EngineConfig {
   std::uint64_t secret[2] = {};  // keys the ISN (RFC 6528) and the timestamp offset
 };
 
+/// What bind(2) lets others do with a port (socket(7)): both ends of a pair must have said so. Bits of
+/// Options::sharing.
+inline constexpr std::uint8_t kShareAddress = 1;  // SO_REUSEADDR: not over a listener
+inline constexpr std::uint8_t kSharePort = 2;     // SO_REUSEPORT
+
 /// The options a socket may set before or after the connection exists.
 struct Options {
-  bool no_delay = false, cork = false, quick_ack = false, keep_alive = false, reuse_address = false;
+  bool no_delay = false, cork = false, quick_ack = false, keep_alive = false;
+  std::uint8_t sharing = 0;  // kShareAddress, kSharePort
   Congestion congestion = Congestion::kCubic;
   std::uint8_t tos = 0, ttl = 64, syn_retries = 0;
   std::uint8_t keep_count = 9;
@@ -88,12 +94,19 @@ struct Options {
   [[nodiscard]] std::uint32_t most_unsent() const { return not_sent_low_water != 0 ? not_sent_low_water : ~0U; }
 };
 
+/// As TCP_INFO numbers them (TCP_CA_Open …). There is no CWR: ECN is not built.
+enum class CongestionState : std::uint8_t { kOpen = 0, kDisorder = 1, kRecovery = 3, kLoss = 4 };
+
 /// TCP_INFO's source, and what `bypass stat` shows.
 struct Info {
   State state = State::kClosed;
   Duration srtt{}, rttvar{}, rto{};
-  std::uint32_t cwnd = 0, ssthresh = 0;  // bytes
-  std::uint32_t snd_wnd = 0, rcv_wnd = 0, mss = 0, rcv_mss = 0;
+  std::uint32_t cwnd = 0, ssthresh = 0;  // bytes; kMaxCwnd (window.h): no threshold yet
+  CongestionState congestion_state = CongestionState::kOpen;
+  // milliseconds_of() a moment: data that was sent, an acceptable segment, data that has come
+  std::uint32_t last_sent_ms = 0, last_received_ms = 0, last_data_ms = 0;
+  std::uint32_t snd_wnd = 0, rcv_wnd = 0, mss = 0, rcv_mss = 0, own_mss = 0;
+  std::uint32_t path_mtu = 0;
   std::uint8_t snd_scale = 0, rcv_scale = 0;
   bool timestamps = false, sack = false;
   std::uint32_t unsent = 0, in_flight = 0, readable = 0;  // bytes
@@ -163,8 +176,9 @@ class Engine {
   void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
   /// Whether there is any connection, in use or on its way out; TIME-WAIT is none.
   [[nodiscard]] bool has_connections() const;
-  /// Whether a local port is taken for bind() (listener or connection without address reuse).
-  [[nodiscard]] bool port_in_use(const Endpoint& local, bool reuse_address) const;
+  /// Whether a local port is taken for a bind() with that `sharing`: by a listener, a connection or TIME-WAIT
+  /// (inet_bind_conflict() of Linux).
+  [[nodiscard]] bool port_in_use(const Endpoint& local, std::uint8_t sharing) const;
 
   // --- Sending
   /// Bytes that reserve() could give now. 0 after shutdown_send.
@@ -192,6 +206,8 @@ class Engine {
   /// Up to out.size() spans of in-order bytes, from the oldest, as many as hold `bytes`; returns how many. They
   /// stay valid, also without the lock, until consume().
   std::size_t peek(const Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes = SIZE_MAX) const;
+  /// When the last one of the first `bytes` that can be read arrived.
+  [[nodiscard]] Instant arrival_of(const Tcb& tcb, std::size_t bytes) const;
   /// The reader has taken `bytes`; frees frames, opens the window, may send a window update.
   void consume(Context& ctx, Tcb& tcb, std::size_t bytes);
   /// The peer's FIN has come and all before it is consumed.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "stack/arena_packet.h"
+#include "stack/arrival.h"
 #include "stack/copy.h"
 #include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
@@ -58,6 +59,7 @@ Packet* with_payload(Packet* copy, const Packet& frame) {
   copy_out(frame, copy->data);
   copy->len = copy->frame_len = copy->payload_len = frame.payload_len;
   copy->seq = frame.seq;
+  set_arrival(*copy, arrival(frame));
   return copy;
 }
 
@@ -81,6 +83,7 @@ bool append_to_tail(Tcb& tcb, const Packet& frame) {
   tail->len += frame.payload_len;
   tail->frame_len += frame.payload_len;
   tail->payload_len += frame.payload_len;
+  set_arrival(*tail, arrival(frame));  // as tcp_try_coalesce() of Linux: the last one's
   return true;
 }
 
@@ -164,8 +167,9 @@ bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   return true;
 }
 
-Packet* as_queued(Segment& s) {
+Packet* as_queued(const Env& env, Segment& s) {
   Packet* frame = s.packet;
+  settle_arrival(*frame, env.now());
   frame->seq = s.seq.v;
   frame->offset = s.offset;
   frame->payload_len = s.payload;
@@ -294,11 +298,12 @@ void ack_soon(Env& env, Tcb& tcb) {
 
 void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
   note_size(tcb, s);
-  if (!enqueue(env, tcb, as_queued(s))) {
+  if (!enqueue(env, tcb, as_queued(env, s))) {
     env.count().drop_tcp_memory++;
     return;
   }
   s.packet = nullptr;
+  if (!tcb.has(kAccepting)) tcb.last_data_ms = milliseconds_of(env.now());
   ack_text(env, tcb);
   env.post(tcb, kEventReadable);
 }
@@ -328,7 +333,7 @@ void accept_text(Env& env, Tcb& tcb, Segment& s) {
   if (s.seq != tcb.rcv_nxt) {
     ack_soon(env, tcb);  // RFC 5681 §4.2: at once, so that the sender sees the hole
     note_size(tcb, s);
-    keep_for_later(env, tcb, as_queued(s));
+    keep_for_later(env, tcb, as_queued(env, s));
     s.packet = nullptr;
     return;
   }

@@ -119,13 +119,24 @@ Verdict ack_of_syn(Env& env, Tcb& tcb, Segment& s) {
   return complete_handshake(env, tcb, s);
 }
 
+// As Linux (tcp_rcv_state_process): a closed socket with TCP_LINGER2 below 0 waits for no end of the peer's.
+Verdict enter_fin_wait2(Env& env, Tcb& tcb, const Segment& s) {
+  set_state(env, tcb, State::kFinWait2, Why::kSegment);
+  env.post(tcb, kEventDelivered);  // a lingering close() has waited for this
+  if (tcb.orphan() && tcb.options.linger2_s < 0 && !s.has(kFin)) {
+    answer_with_reset(env, s);
+    finish(env, tcb, Error::kNone, Why::kUser);
+    return Verdict::kDone;
+  }
+  arm_idle_after_fin(env, tcb);
+  return Verdict::kContinue;
+}
+
 // What an acknowledged FIN changes.
-Verdict after_fin_acked(Env& env, Tcb& tcb) {
+Verdict after_fin_acked(Env& env, Tcb& tcb, const Segment& s) {
   switch (tcb.state) {
     case State::kFinWait1:
-      set_state(env, tcb, State::kFinWait2, Why::kSegment);
-      arm_idle_after_fin(env, tcb);
-      return Verdict::kContinue;
+      return enter_fin_wait2(env, tcb, s);
     case State::kClosing:
       set_state(env, tcb, State::kTimeWait, Why::kSegment);
       leave_for_time_wait(env, tcb);
@@ -162,7 +173,7 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
   }
   on_new_ack(env, tcb, s, static_cast<std::uint32_t>(acked));
   const bool fin_acked = tcb.has(kFinSent) && tcb.snd_una == tcb.send_end();
-  return fin_acked ? after_fin_acked(env, tcb) : Verdict::kContinue;
+  return fin_acked ? after_fin_acked(env, tcb, s) : Verdict::kContinue;
 }
 
 // --- Seventh: text. (Sixth, URG: urgent data is read in line, RFC 6093.)
@@ -193,7 +204,11 @@ Verdict check_fin(Env& env, Tcb& tcb, Segment& s) {
     tcb.set(kFinSeen);
     ack_soon(env, tcb);
   }
-  if (tcb.has(kFinSeen) && !tcb.has(kFinReceived) && tcb.rcv_fin == tcb.rcv_nxt) take_fin(env, tcb);
+  if (!tcb.has(kFinSeen) || tcb.has(kFinReceived) || tcb.rcv_fin != tcb.rcv_nxt) return Verdict::kContinue;
+  // As Linux (tcp_check_req): a FIN ends TCP_DEFER_ACCEPT's wait as data does.
+  if (tcb.has(kDeferred) && tcb.overlay == nullptr && !end_deferral(env, tcb))
+    return drop(env.count().drop_tcp_accept_queue);
+  take_fin(env, tcb);
   return Verdict::kContinue;
 }
 

@@ -155,6 +155,7 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   tcb.attempts = 0;
   tcb.soft_error = Error::kNone;
   tcb.progress = tcb.last_sent = tcb.rcv_round = env.now();
+  tcb.last_data_ms = milliseconds_of(env.now());
   disarm(tcb, Timer::kRetransmit);
   arm_idle(env, tcb);
   if (!tcb.has(kFinQueued)) return;

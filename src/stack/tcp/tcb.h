@@ -147,7 +147,10 @@ struct alignas(64) Tcb {
   SeqNum rcv_fin{};              // the number of the peer's FIN
   std::uint32_t rcv_limit = 0;   // receive buffer now, bytes of payload
   std::uint32_t rcv_copied = 0;  // consumed in this round of the window's tuning
-  std::uint32_t accept_order = 0;
+  union {
+    std::uint32_t accept_order = 0;  // in the accept queue
+    std::uint32_t last_data_ms;      // later: when data arrived last (milliseconds_of), for TCP_INFO
+  };
   Instant rcv_round{};   // when it began
   Instant challenged{};  // last answer to a segment that may be forged
   TimerNode wheel;

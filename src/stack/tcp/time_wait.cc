@@ -78,6 +78,7 @@ void enter_time_wait(Env& env, Tcb& tcb) {
   tw->local = key.local;
   tw->remote = key.remote;
   tw->snd_nxt = tcb.seq_of(tcb.snd_nxt);
+  tw->sharing = tcb.options.sharing;
   tw->rcv_nxt = tcb.rcv_nxt;
   tw->rcv_wnd = tcb.rcv_wnd();
   tw->window = static_cast<std::uint16_t>(std::min(tcb.rcv_wnd() >> tcb.rcv_scale, 0xffffU));

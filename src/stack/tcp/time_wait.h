@@ -33,6 +33,7 @@ struct TimeWait {
   std::uint32_t ts_recent = 0, ts_offset = 0;
   std::uint16_t window = 0;  // as the wire shows it
   std::uint8_t tos = 0, ttl = 64;
+  std::uint8_t sharing = 0;  // Options'
   bool timestamps = false;
   bool steered = false;  // has a steering rule of its own
   bool asked = false;    // a SYN has been answered with what the old connection knows

@@ -109,6 +109,59 @@ TEST(Fin, Repeated_IsAcknowledgedAgain) {
   s.inject(seg().fin().seq(1).ack(1)).expect(seg().ack(2)).nothing_more();
 }
 
+// Whoever lingers in close() waits for exactly this.
+TEST(Fin, Acknowledged_IsTold) {
+  Script s;
+  s.establish().shutdown_send().ignore_all();
+  (void)s.events();
+  s.inject(seg().seq(1).ack(2));
+  EXPECT_EQ(s.state(), State::kFinWait2);
+  EXPECT_TRUE((s.events() & kEventDelivered) != 0);
+}
+
+TEST(Fin, AcknowledgedInClosing_IsTold) {
+  Script s;
+  s.establish().shutdown_send().inject(seg().fin().seq(1).ack(1)).ignore_all();
+  (void)s.events();
+  s.inject(seg().seq(2).ack(2));
+  EXPECT_TRUE((s.events() & kEventClosed) != 0);
+}
+
+TEST(Fin, AcknowledgedInLastAck_IsTold) {
+  Script s;
+  s.establish().inject(seg().fin().seq(1).ack(1)).shutdown_send().ignore_all();
+  (void)s.events();
+  s.inject(seg().seq(2).ack(2));
+  EXPECT_TRUE((s.events() & kEventClosed) != 0);
+}
+
+// TCP_LINGER2 below 0: a closed socket does not wait for the peer's end.
+TEST(Orphan, NoFinWait2Wanted_IsResetOnceFinIsAcknowledged) {
+  Given given;
+  given.options.linger2_s = -1;
+  Script s(given);
+  s.establish().close().expect(seg().fin().seq(1).ack(1));
+  s.inject(seg().seq(1).ack(2)).expect(seg().rst().seq(2)).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+}
+
+TEST(Orphan, NoFinWait2Wanted_ClosedInFinWait2_IsResetAtOnce) {
+  Given given;
+  given.options.linger2_s = -1;
+  Script s(given);
+  s.establish().shutdown_send().inject(seg().seq(1).ack(2)).ignore_all();
+  s.close().expect(seg().rst().seq(2).ack(1)).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+}
+
+TEST(Orphan, NoFinWait2Wanted_FinThatComesAlong_EndsInOrder) {
+  Given given;
+  given.options.linger2_s = -1;
+  Script s(given);
+  s.establish().close().ignore_all();
+  s.inject(seg().fin().seq(1).ack(2)).expect(seg().seq(2).ack(2).len(0)).nothing_more();
+}
+
 TEST(Orphan, UnreadDataAtClose_Resets) {
   Script s;
   s.establish().inject(seg().seq(1).ack(1).text("unread")).ignore_all().close();

@@ -107,6 +107,19 @@ TEST(DeferAccept, PatienceEnds_IsAcceptedWithoutData) {
   EXPECT_EQ(s.state(), State::kEstablished);
 }
 
+TEST(DeferAccept, FinWithoutData_IsAcceptedAtOnce) {
+  Given given;
+  given.options.defer_accept_s = 5;
+  Script s(given);
+  s.listen();
+  knock(s, 1001);
+  EXPECT_EQ(s.engine().accept_queue_length(*s.listener()), 0U);
+  s.inject(seg().fin().seq(1).ack(1)).accept();
+  EXPECT_EQ(s.state(), State::kCloseWait);
+  EXPECT_TRUE(s.engine().at_eof(*s.tcb()));
+  EXPECT_TRUE((s.events() & kEventEof) != 0);
+}
+
 TEST(DeferAccept, QueueFullWhenDataComes_DataIsDropped) {
   Given given = with_backlog(0);
   given.options.defer_accept_s = 5;
@@ -127,8 +140,8 @@ TEST(Listen, PortTaken_IsAddressInUse) {
   Script s;
   s.listen();
   EXPECT_EQ(s.engine().listen({{}, 80}, 1, {}, &s).error(), Error::kAddressInUse);
-  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, true));
-  EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 81}, false));
+  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, tcp::kShareAddress));
+  EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 81}, 0));
 }
 
 // A handshake's segments are one flow's.
@@ -172,8 +185,24 @@ TEST(Listen, ConnectionOnPort_IsInUseUnlessReused) {
   Script s;
   s.establish();
   s.engine().close_listener(s.ctx(), *s.listener());
-  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, false));
-  EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 80}, true));
+  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, 0));
+  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, tcp::kShareAddress)) << "it has not said so itself";
+  tcp::Options shares;
+  shares.sharing = tcp::kShareAddress;
+  s.set_options(shares);
+  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, tcp::kSharePort));
+  EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 80}, tcp::kShareAddress));
+}
+
+TEST(Listen, TimeWaitOnPort_IsInUseUnlessReused) {
+  Given given;
+  given.options.sharing = tcp::kShareAddress;
+  Script s(given);
+  s.establish().close().inject(seg().fin().seq(1).ack(2)).ignore_all();
+  s.engine().close_listener(s.ctx(), *s.listener());
+  ASSERT_EQ(s.engine().impl().time_waits.count, 1U);
+  EXPECT_TRUE(s.engine().port_in_use({s.host().address(), 80}, 0));
+  EXPECT_FALSE(s.engine().port_in_use({s.host().address(), 80}, tcp::kShareAddress));
 }
 
 TEST(Listen, AddressNotOurs_IsNotAvailable) {
