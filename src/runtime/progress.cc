@@ -15,6 +15,7 @@
 #include "fastpath/peer_links.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
+#include "runtime/progress_pace.h"
 #include "socket/api.h"
 #include "socket/doorbell.h"
 #include "socket/in_handler.h"
@@ -36,8 +37,8 @@ constexpr Duration kSweepEvery = std::chrono::seconds(1);
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
 /// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
 constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
-/// How far the looks at a program that minds its sockets itself draw apart: a thread of it that begins to compute
-/// is stepped in for this late at worst, when Linux would have sent a delayed ACK (TCP_DELACK_MIN), too.
+/// How far the looks at a program without active connections draw apart: when Linux would have sent a delayed ACK
+/// (TCP_DELACK_MIN), too.
 constexpr Duration kLongestPause = std::chrono::milliseconds(40);
 /// The first of these looks at one that streams: what it has written last may be held until its peer's word comes.
 constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
@@ -48,8 +49,9 @@ constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
 /// Before a process takes ports over for others: 10 ms.
 constexpr timespec kPassiveWait{0, 10'000'000};
-/// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes.
-constexpr int kLooksBeforeDozing = 10;
+/// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes; it then calls
+/// this thread, a system call more. While frames come the looks are a millisecond apart.
+constexpr int kLooksBeforeDozing = 10, kActiveLooksBeforeDozing = 4;
 /// A program may wait without ever sleeping; this thread does not, or it would take a processor for nothing.
 Duration bounded(Duration budget) {
   constexpr Duration kMost = std::chrono::milliseconds(1);
@@ -171,14 +173,22 @@ void Progress::loop() {
   while (!stopping_.load(std::memory_order_acquire)) step();
 }
 
-void Progress::tick() {
+// Looks may follow each other faster. True: a tick has passed since the last time.
+bool Progress::tick() {
+  const Instant now = shard_.clock().now();
+  if (const Duration since = now - ticked_; since < tick_) {
+    tick_again_ = std::min(tick_again_, tick_ - since);
+    return false;
+  }
+  ticked_ = now;
   if (tick_call_ != nullptr) tick_again_ = tick_call_(tick_argument_);
+  return true;
 }
 
 void Progress::step() {
   if (std::exchange(kernel_called_, false)) ports_.follow_kernel(shard_);
   if (!ports_.opened()) return open_step();
-  tick();
+  const bool ticked = tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
   if (ports_.following() && want_ports_.exchange(false, std::memory_order_acq_rel)) kin_changed_ = true;
   if (std::exchange(kin_changed_, false)) mind_family();
@@ -191,13 +201,17 @@ void Progress::step() {
   // Sleepers beside the watcher count on us when it gets up and does not come back.
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
   if (shard_.links() != nullptr && shard_.links()->take_held()) pause_ = std::min(tick_, kWhileBytesAreHeld);
-  const Duration quiet = shard_.clock().now() - polled;
-  if (mind_local()) pause_ = tick_;
-  if (watched || (by_others && quiet < pause_)) {
-    if (!socket::has_local_links() && doze(polled)) return;
+  const Instant now = shard_.clock().now();
+  const Duration quiet = now - polled;
+  const bool active = is_active(now, shard_.last_arrival());
+  if (ticked) local_wants_tick_ = mind_local();
+  if (active || local_wants_tick_) pause_ = tick_;
+  const Duration left = patience(pause_, active);
+  if (watched || (by_others && quiet < left)) {
+    if (!socket::has_local_links() && doze(polled, active ? kActiveLooksBeforeDozing : kLooksBeforeDozing)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
-    const Duration time = watched ? pause_ : pause_ - quiet;
+    const Duration time = watched ? left : left - quiet;
     quiet >= tick_ ? sleep_hearing(time) : sleep_for(time);
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
@@ -266,7 +280,7 @@ void Progress::sweep_beside_nobody() {
 // Without a wire: what peers on this host say while the program is elsewhere. Its threads that sleep hear them
 // themselves, if not those of other connections.
 void Progress::local_step() {
-  tick();
+  (void)tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
   // Also while the program polls: it may have eyes for other sockets only.
   const Duration pause = mind_local() ? tick_ : kPauseWithoutWires;
@@ -279,16 +293,16 @@ void Progress::local_step() {
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
 // watch says so.
-bool Progress::doze(Instant polled) {
+bool Progress::doze(Instant polled, int looks) {
   same_looks_ = shard_.watched() && polled == seen_poll_ ? same_looks_ + 1 : 0;
   seen_poll_ = polled;
-  if (same_looks_ < kLooksBeforeDozing) return false;
+  if (same_looks_ < looks) return false;
   {
     socket::Guard guard(shard_);
     if (!shard_.doze_while_watched(wake_fd_)) return false;
   }
   // What has changed since it was last written down is, and then there is nothing more to do.
-  while (!nap({}, kNever - Instant{}) && !kernel_called_ && !kin_changed_) tick();
+  while (!nap({}, kNever - Instant{}) && !kernel_called_ && !kin_changed_) (void)tick();
   {
     socket::Guard guard(shard_);
     shard_.end_doze();

@@ -1,9 +1,9 @@
 // Progress: the thread that keeps the stack alive while the program is elsewhere.
 //
 // It sleeps on the ports' wake-up descriptors and the next timer, and steps in only when no application
-// thread has polled lately (one setting, `tick`): a program that computes for seconds still answers SYNs,
-// acknowledges and retransmits. It never spins, and it does not arm the ports while somebody polls, because
-// an armed port costs the peer a system call a batch.
+// thread has polled lately: for a millisecond while frames come, else for one `tick`. A program that computes for
+// seconds still answers SYNs, acknowledges and retransmits. This thread never spins, and it does not arm the ports
+// while somebody polls, because an armed port costs the peer a system call a batch.
 #pragma once
 
 #include <atomic>
@@ -77,13 +77,15 @@ class Progress {
   void wake();
   void close_wake();
   void drain_wake();
-  bool doze(Instant polled);
-  void tick();
+  bool doze(Instant polled, int looks);
+  [[nodiscard]] bool tick();
 
   socket::Shard& shard_;
   PortSet& ports_;
   Duration tick_;
   Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own
+  Instant ticked_{};       // when what is done once a tick last was
+  bool local_wants_tick_ = false;
   Instant seen_poll_{};    // what last_poll() said at the last look
   int same_looks_ = 0;     // how many looks in a row said the same
   Instant own_poll_{};     // what last_poll() said after a poll of ours

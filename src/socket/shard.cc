@@ -58,6 +58,10 @@ Instant Shard::last_poll() const {
   return Instant(Duration(last_poll_.load(std::memory_order_relaxed)));
 }
 
+Instant Shard::last_arrival() const {
+  return Instant(Duration(last_arrival_.load(std::memory_order_relaxed)));
+}
+
 void Shard::stop_if_ended() {
   if (!ended() || thread_signals.serves_the_end) [[likely]]
     return;
@@ -185,8 +189,9 @@ std::size_t Shard::poll_locked() {
   for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
-  bool moved = has_active_local() && poll_local();
-  if (links_ != nullptr) moved = links_->poll(context_) != 0 || moved;
+  bool moved = links_ != nullptr && links_->poll(context_) != 0;
+  if (received != 0 || moved) note_arrival();
+  moved = (has_active_local() && poll_local()) || moved;
   idle_ = !output && received == 0 && !due && !served_ && !moved;
   return received;
 }
@@ -240,6 +245,7 @@ bool Shard::glance(ShortHold& hold) {
   if (!come) return false;
   fresh_ = false;
   last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
+  note_arrival();
   if (stack_.next_timeout() <= context_.now) stack_.on_timers(context_);
   return true;
 }
@@ -362,6 +368,7 @@ void Shard::forget_threads() {
   watched_.store(false, std::memory_order_relaxed);
   sleepers_.store(0, std::memory_order_relaxed);
   last_poll_.store(0, std::memory_order_relaxed);
+  last_arrival_.store(0, std::memory_order_relaxed);
   dozer_fd_ = -1;
   fresh_ = idle_ = false;
   ended_.store(false, std::memory_order_relaxed);

@@ -62,6 +62,8 @@ class Shard {
   [[nodiscard]] Instant next_timeout() const;
   /// When an application thread last polled; the progress thread steps in when it is long ago.
   [[nodiscard]] Instant last_poll() const;
+  /// When a poll last took in something: how active the connections are.
+  [[nodiscard]] Instant last_arrival() const;
 
   // --- Families: see wires.h
   [[nodiscard]] Wires& wires() { return *wires_; }
@@ -150,6 +152,7 @@ class Shard {
   void serve_family();
   std::size_t receive(std::uint16_t port);
   void take_in(std::uint16_t port, std::span<Packet*> frames);
+  void note_arrival() { last_arrival_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed); }
   void take_in_copies(std::uint16_t port, std::span<Packet*> frames);
   void leave_to_owner(Instant next);
 
@@ -159,6 +162,7 @@ class Shard {
   Context context_;
   std::atomic<std::int64_t> next_timeout_{0};
   std::atomic<std::int64_t> last_poll_{0};
+  std::atomic<std::int64_t> last_arrival_{0};
   std::atomic<bool> watched_{false};
   std::atomic<int> sleepers_{0};
   bool fresh_ = false;  // context_.now was read in this hold, and no poll has used it
