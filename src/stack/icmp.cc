@@ -68,6 +68,9 @@ bool read_quote(std::span<const std::byte> quote, IcmpError& error) {
   error.local = {IpAddress::from_v4(ip.source), ports[0]};
   error.remote = {IpAddress::from_v4(ip.destination), ports[1]};
   error.sequence = sequence;
+  const auto payload = quote.subspan(header + kQuotedL4);
+  error.quoted_length = static_cast<std::uint16_t>(std::min(payload.size(), error.quoted.size()));
+  std::memcpy(error.quoted.data(), payload.data(), error.quoted_length);
   return true;
 }
 
@@ -92,6 +95,7 @@ std::optional<IcmpError> read_error(const Network& network, const Packet& packet
   if (!read_quote({packet.data + quote, there - quote}, error)) return std::nullopt;
   if (error.local.address != input.destination || !network.is_local(error.local.address)) return std::nullopt;
   error.hard = is_hard(error, what->fatal);
+  error.offender = input.source;
   return error;
 }
 
@@ -192,6 +196,7 @@ std::optional<IcmpError> neighbour_unreachable(const Packet& frame) {
   if (frame.len < sizeof(wire::Ethernet)) return std::nullopt;
   if (!read_quote(frame.bytes().subspan(sizeof(wire::Ethernet)), error)) return std::nullopt;
   error.hard = is_hard(error, false);
+  error.offender = error.local.address;
   return error;
 }
 

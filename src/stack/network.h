@@ -5,6 +5,7 @@
 // prefix a connection caches in its Path.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -73,6 +74,10 @@ struct IcmpError {
   std::uint8_t protocol = 0;   // of the quoted packet
   Endpoint local, remote;      // of the quoted packet: local is its source
   std::uint32_t sequence = 0;  // the quoted TCP sequence number (RFC 5927: check it)
+  IpAddress offender;          // who says so
+  // What was quoted behind 8 bytes of the protocol's header: of UDP the payload.
+  std::uint16_t quoted_length = 0;
+  std::array<std::byte, 520> quoted;  // RFC 1812 §4.3.2.3: what a message of 576 bytes has room for
 };
 
 /// A host that says that an address of ours is its.

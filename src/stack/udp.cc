@@ -67,6 +67,7 @@ void Engine::close(Context& ctx, Binding& endpoint) {
   impl_->current = &endpoint;
   if (std::exchange(endpoint.steered, false)) impl_->network.flows().note_end({wire::kProtocolUdp, endpoint.local, {}});
   impl_->unlink(endpoint);
+  impl_->drop_errors(endpoint);
   impl_->empty_queue(ctx, endpoint);
   impl_->events.remove(endpoint.event);
   impl_->bindings.free(&endpoint);
@@ -214,6 +215,7 @@ void Engine::rebuild(Context& ctx, void* broken) {
   impl.current = nullptr;
   if (!sound) return;
   impl.bindings.for_each([&](Binding& binding) {
+    binding.errors = binding.last_error = nullptr;  // their blocks go
     impl.rebuild_queue(ctx, binding, &binding == broken);
     if (&binding == broken) binding.error = Error::kReset;
     binding.path.generation = 0;

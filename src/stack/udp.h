@@ -3,6 +3,7 @@
 // A datagram socket of the program is dual (kernel and bypass); this is its bypass half. Lies in the arena.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,11 +28,30 @@ struct Binding;  // udp.cc; begins with an EventNode
 struct Datagram {
   Endpoint source;
   IpAddress destination;     // IP_PKTINFO
+  std::uint16_t port = 0;    // that it was sent to
   std::uint32_t length = 0;  // payload bytes
   std::uint8_t tos = 0, ttl = 0;
   Instant arrived{};               // SO_TIMESTAMP
   const Packet* packet = nullptr;  // chain; payload starts `offset` bytes into it
   std::uint32_t offset = 0;
+};
+
+/// What an endpoint that wants errors (IP_RECVERR) keeps of each, until it is read.
+struct QueuedError {
+  enum class Origin : std::uint8_t { kLocal = 1, kIcmp = 2 };  // as SO_EE_ORIGIN_… number them
+
+  QueuedError* next = nullptr;
+  Error error = Error::kNone;
+  Origin origin = Origin::kIcmp;
+  std::uint8_t type = 0, code = 0;
+  std::uint32_t info = 0;  // the path's MTU with kMessageTooLarge
+  Endpoint remote;         // that the datagram was sent to
+  IpAddress offender;      // kIcmp: who says so
+  Instant arrived{};
+  std::uint16_t payload_length = 0;
+  std::array<std::byte, 520> payload;  // of the datagram, as far as it was quoted
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return std::span(payload).first(payload_length); }
 };
 
 struct SendOptions {
@@ -83,6 +103,14 @@ class Engine {
   void pop(Context& ctx, Binding& endpoint);
   [[nodiscard]] Error error(const Binding& endpoint) const;
   Error take_error(Binding& endpoint);
+  /// Errors are queued from now on, of unconnected endpoints, too, and not only fatal ones; off: what is queued goes.
+  void want_errors(Binding& endpoint, bool on);
+  /// Null: there is none.
+  [[nodiscard]] const QueuedError* first_error(const Binding& endpoint) const;
+  /// The next one's cause is the pending error then, as sock_dequeue_err_skb() of Linux has it.
+  void pop_error(Binding& endpoint);
+  /// A datagram to `remote` was too large for the path.
+  void queue_local_error(Context& ctx, Binding& endpoint, const Endpoint& remote);
   [[nodiscard]] Endpoint local(const Binding& endpoint) const;
   [[nodiscard]] Endpoint remote(const Binding& endpoint) const;
 

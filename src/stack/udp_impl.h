@@ -21,6 +21,9 @@ struct Binding {
   bool steered = false;  // FlowLog has been told of it
   Reuse reuse;
   Error error = Error::kNone;
+  bool wants_errors = false;
+  QueuedError* errors = nullptr;
+  QueuedError* last_error = nullptr;
   std::uint32_t limit = 0;    // of `charged`
   std::uint32_t charged = 0;  // memory that the queue holds: payload, headers and what lies around them
   PacketList queue;
@@ -41,6 +44,11 @@ struct Engine::Impl {
   void take(Context& ctx, const L4Input& input);
   void on_icmp(Context& ctx, const IcmpError& error);
   void narrow(Context& ctx, Binding& binding, const IcmpError& error);
+  // --- Errors (udp_errors.cc)
+  /// The new entry; null: no room.
+  QueuedError* queue_error(Context& ctx, Binding& binding);
+  void keep_error(Context& ctx, Binding& binding, const IcmpError& error);
+  void drop_errors(Binding& binding);
   [[nodiscard]] Binding* find(const L4Input& input) const;
   void deliver(Context& ctx, Binding& binding, const L4Input& input);
   /// To everybody who listens: broadcast.

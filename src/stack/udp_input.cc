@@ -51,6 +51,19 @@ std::uint32_t hash_of(const L4Input& in) {
 
 }  // namespace
 
+void Engine::Impl::keep_error(Context& ctx, Binding& binding, const IcmpError& error) {
+  QueuedError* const entry = queue_error(ctx, binding);
+  if (entry == nullptr) return;
+  entry->error = error.error;
+  entry->type = error.type;
+  entry->code = error.code;
+  entry->info = error.mtu;
+  entry->remote = error.remote;
+  entry->offender = error.offender;
+  entry->payload_length = error.quoted_length;
+  entry->payload = error.quoted;
+}
+
 Binding* Engine::Impl::find(const L4Input& input) const {
   Binding* best = nullptr;
   int best_fit = -1;
@@ -163,15 +176,17 @@ void Engine::Impl::narrow(Context& ctx, Binding& binding, const IcmpError& error
   binding.path.mtu = std::min(binding.path.mtu, binding.narrow_mtu);
 }
 
-// As on Linux, only a connected socket hears of errors, and only of the fatal ones.
+// As on Linux (__udp4_lib_err): only a connected endpoint hears of errors, and only of the fatal ones, unless it wants
+// them all.
 void Engine::Impl::on_icmp(Context& ctx, const IcmpError& error) {
   if (error.error == Error::kMessageTooLarge)
     for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next)
       if (b->local.port == error.local.port) narrow(ctx, *b, error);
-  if (!error.hard) return;
   for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next) {
-    if (!b->connected || b->local.port != error.local.port || b->remote != error.remote) continue;
+    if (b->local.port != error.local.port || (b->connected && b->remote != error.remote)) continue;
     if (!b->local.address.is_any() && b->local.address != error.local.address) continue;
+    if (!b->wants_errors && (!b->connected || !error.hard)) continue;
+    if (b->wants_errors) keep_error(ctx, *b, error);
     b->error = error.error;
     events.post(b->event, kEventError);
     return;
@@ -203,6 +218,7 @@ bool Engine::front(const Binding& endpoint, Datagram& out) const {
   const auto& udp = wire::at<wire::Udp>(*frame, frame->offset - sizeof(wire::Udp));
   out.source = {IpAddress::from_v4(ip.source), udp.source};
   out.destination = IpAddress::from_v4(ip.destination);
+  out.port = udp.destination;
   out.length = frame->payload_len;
   out.tos = ip.tos;
   out.ttl = ip.ttl;
