@@ -135,6 +135,7 @@ int control_tracked(int fd, int command, void* argument) {
     return static_cast<int>(
         use.finish(socket::set_status_flags(*use, fd, static_cast<int>(reinterpret_cast<long>(argument)))));
   }
+  if (socket::sets_async(command)) return static_cast<int>(use.finish(socket::set_async(*use, fd, command, argument)));
   return real.fcntl(fd, command, argument);
 }
 

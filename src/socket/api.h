@@ -172,6 +172,9 @@ std::optional<long> control(File& file, int fd, unsigned long request, void* arg
 /// O_NONBLOCK and O_ASYNC as fcntl(F_SETFL) sets them; the open file description's, so shared by dup.
 long status_flags(File& file, int fd);
 long set_status_flags(File& file, int fd, int flags);
+/// fcntl() with a command that says who is told of I/O by signal (sets_async()).
+long set_async(File& file, int fd, int command, void* argument);
+[[nodiscard]] bool sets_async(int command);
 
 // --- Waiting ---------------------------------------------------------------------------------------------
 

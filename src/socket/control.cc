@@ -51,6 +51,9 @@ std::optional<long> control_connection(Socket& socket, unsigned long request, vo
 std::optional<long> control(File& file, int fd, unsigned long request, void* argument) {
   if (request == FIONBIO) return set_status_bit(file, fd, O_NONBLOCK, argument);
   if (request == FIOASYNC) return set_status_bit(file, fd, O_ASYNC, argument);
+  if ((request == FIOSETOWN || request == SIOCSPGRP) && argument != nullptr)
+    return set_async(file, fd, F_SETOWN,
+                     reinterpret_cast<void*>(static_cast<long>(*static_cast<const int*>(argument))));
   switch (kind(file)) {
     case FileKind::kStream:
       if (socket_of(file).path == Path::kLocal && request == FIONREAD) {

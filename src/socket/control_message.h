@@ -29,12 +29,23 @@ class ControlWriter {
 /// What the socket asked to be told of a datagram: time stamps, destination, TOS, TTL.
 void report_datagram(const Socket& socket, const udp::Datagram& datagram, Instant now, Message& message);
 
+/// recvmsg(MSG_ERRQUEUE): whose datagram it was and what became of it (ip(7), IP_RECVERR).
+void report_error(const Socket& socket, const udp::QueuedError& error, Instant now, Message& message);
+/// The same of a stream's bytes, whose last one arrived then; `left`: how many more there are (TCP_INQ).
+void report_stream(const Socket& socket, Instant arrived, Instant now, std::size_t left, Message& message);
+[[nodiscard]] inline bool reports_stream(const Socket& socket) {
+  return socket.has(kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq);
+}
+
 /// What a send's control messages ask for.
 struct SendControl {
   IpAddress source;  // IP_PKTINFO; any: the route's
   std::optional<std::uint8_t> tos, ttl;
   std::optional<std::uint16_t> segment_bytes;  // UDP_SEGMENT
+  long refusal = 0;                            // a failure, where the kernel would refuse one of them
 };
 SendControl read_control(const Message& message);
+/// What the kernel says of a stream's: a failure, or 0.
+[[nodiscard]] long stream_control_refusal(const Message& message);
 
 }  // namespace bypass::socket

@@ -40,10 +40,10 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   const auto made = udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
+  udp_engine().want_errors(**made, socket.has(kWantErrors));
   socket.path = Path::kDual;
   environment.tell_on_wire();
   watch_kernel_half(socket, fd);
-  tell_ignored_options(socket, fd);
   signal_idle(socket);  // who waits looks at the wire from now on
   return 0;
 }
@@ -159,7 +159,8 @@ long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t le
     socket.details->bound = local;
     socket.set(kBound);
   }
-  if (socket.has(kV6Only | kForceKernel) || !wants_bypass(fd, local, socket.domain)) return 0;
+  if (socket.has(kV6Only) || !wants_bypass(fd, local, socket.domain)) return 0;
+  if (socket.has(kForceKernel)) return tell_kernel_option(socket, fd), 0;
   const bool own_address = !local.address.is_any();
   if (own_address && environment.need_wire != nullptr) environment.need_wire();
   r = open_binding(socket, fd, local);
@@ -228,25 +229,12 @@ std::uint32_t datagram_bits(const Socket& socket) {
   if (socket.binding != nullptr) {
     if (udp_engine().queued(*socket.binding) != 0) bits |= kIn;
     if (udp_engine().error(*socket.binding) != Error::kNone) bits |= kError;
+    if (udp_engine().first_error(*socket.binding) != nullptr) bits |= kError;
   }
   if (socket.pending_error != 0) bits |= kError;
   bits |= kernel_half_bits(socket);
   if (half.out) bits |= kOut;
   return bits;
-}
-
-bool datagram_knows(int level, int name) {
-  switch (level) {
-    case IPPROTO_IP:
-      return name == IP_PKTINFO || name == IP_RECVTOS || name == IP_RECVTTL || name == IP_MULTICAST_TTL ||
-             name == IP_MTU_DISCOVER;
-    case IPPROTO_IPV6:
-      return name == IPV6_RECVPKTINFO;
-    case IPPROTO_UDP:
-      return name == UDP_SEGMENT || name == UDP_CORK || name == UDP_GRO;  // nothing comes coalesced: as allowed
-    default:
-      return false;
-  }
 }
 
 void datagram_option(Guard&, Socket& socket, int level, int name, std::span<const std::byte> value) {
@@ -260,6 +248,13 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
         break;
       case IP_RECVTOS:
         socket.set(kWantTos, v != 0);
+        break;
+      case IP_RECVERR:
+        socket.set(kWantErrors, v != 0);
+        if (socket.binding != nullptr) udp_engine().want_errors(*socket.binding, v != 0);
+        break;
+      case IP_RECVORIGDSTADDR:
+        socket.set(kWantOriginal, v != 0);
         break;
       case IP_RECVTTL:
         socket.set(kWantTtl, v != 0);

@@ -35,6 +35,7 @@ class WireSend {
 
   [[nodiscard]] long refusal() const {
     if (total_ > kMostPayload) return failure(Error::kMessageTooLarge);
+    if (control_.refusal != 0) return control_.refusal;
     return total_ > step_ * kMostSegments ? failure(Error::kInvalid) : 0;
   }
   /// Sends what is left. kWouldBlock: the device's ring is full.
@@ -166,6 +167,8 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
       }
       if (error == Error::kNone) return sending.total();
       if (error == Error::kNoMemory) return failure(Refusal::kNoBuffers);
+      if (error == Error::kMessageTooLarge && socket.has(kWantErrors))
+        udp_engine().queue_local_error(guard.context(), *socket.binding, remote);
       if (error != Error::kWouldBlock) return failure(error);
       if (guard.context().now >= deadline) {
         shard().stack().counters().drop_udp_device++;

@@ -37,7 +37,8 @@ long ReceivingDatagram::attempt(Guard& guard) {
     const bool wire_has = socket_.binding != nullptr && udp_engine().front(*socket_.binding, first);
     const KernelHalf& half = kernel_half_state(socket_);
     const bool kernel_has = has_kernel_half(socket_) && (half.in || half.error);
-    if (!wire_has && !kernel_has) return socket_.has(kShutReceive) ? 0 : again();
+    // As Linux (__skb_recv_udp): only a call that may wait sees that the receiving end is shut.
+    if (!wire_has && !kernel_has) return socket_.has(kShutReceive) && !non_blocking(socket_, flags_) ? 0 : again();
     const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
     if ((flags_ & MSG_PEEK) == 0) socket_.set(kKernelTurn, !from_kernel);
     const long r = from_kernel ? take_from_kernel(guard) : take_from_wire(guard, first);
@@ -99,6 +100,25 @@ long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
   return r;
 }
 
+// The oldest error that is queued. kAgain: there is none.
+long receive_error(Socket& socket, Message& message) {
+  Guard guard(shard());
+  if (socket.binding == nullptr) return kAgain;
+  const udp::QueuedError* const error = udp_engine().first_error(*socket.binding);
+  if (error == nullptr) return kAgain;
+  const std::size_t copied = std::min(total_bytes(message.data), error->bytes().size());
+  IoCursor(message.data).write(error->bytes().data(), copied);
+  message.flags = MSG_ERRQUEUE | (copied < error->bytes().size() ? MSG_TRUNC : 0);
+  if (message.name != nullptr) {
+    socklen_t length = message.name_length;
+    copy_name(error->remote, socket.domain, message.name, &length);
+    message.name_length = length;
+  }
+  report_error(socket, *error, guard.context().now, message);
+  udp_engine().pop_error(*socket.binding);
+  return static_cast<long>(copied);
+}
+
 bool same_family(const Socket& socket, const sockaddr* name) {
   return name->sa_family == socket.domain;
 }
@@ -106,6 +126,9 @@ bool same_family(const Socket& socket, const sockaddr* name) {
 }  // namespace
 
 long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
+  if ((flags & MSG_ERRQUEUE) != 0) {
+    if (const long r = receive_error(socket, message); r != kAgain) return r;
+  }
   const bool only_kernel = (flags & MSG_ERRQUEUE) != 0 || (!has_binding(socket) && non_blocking(socket, flags));
   if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
   // However many come in on the wire, the kernel's are heard.

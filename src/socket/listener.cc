@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint32_t kMaxBacklog = 4096;  // net.core.somaxconn's default
 /// What a child takes over from its listener (sk_clone copies the whole socket).
-constexpr std::uint32_t kInherited = kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs;
+constexpr std::uint32_t kInherited =
+    kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq;
 
 std::uint32_t clamp_backlog(int backlog) {
   return static_cast<std::uint32_t>(backlog) > kMaxBacklog ? kMaxBacklog : static_cast<std::uint32_t>(backlog);
@@ -24,7 +25,7 @@ void tell_why(int fd, observe::Reason reason, const char* detail) {
 
 Decision decide(const Socket& socket, int fd) {
   if (socket.has(kForceKernel)) {
-    tell_why(fd, observe::Reason::kOptionUnsupported, nullptr);
+    tell_kernel_option(socket, fd);
     return Decision::kKernel;
   }
   if (socket.has(kV6Only)) {  // no IPv4 peer may come in here, and there is no IPv6 wire yet
@@ -85,7 +86,6 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   socket.path = dual ? Path::kDual : Path::kBypass;
   environment.tell_on_wire();
   socket.kind = FileKind::kListener;
-  tell_ignored_options(socket, fd);
   socket.details->backlog = clamp_backlog(backlog);
   if (dual) {
     // accept() asks the kernel when its turn comes and must never block there.

@@ -1,3 +1,4 @@
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -54,6 +55,20 @@ long get_int(Socket& socket, Bytes out) {
   return put_int(out, Read(socket));
 }
 
+/// As ip(7)'s options go (do_ip_setsockopt and do_ip_getsockopt of Linux): a byte, or nothing for 0, will do.
+template <auto Apply>
+long set_ip_int(Guard& guard, Socket& socket, Value value) {
+  int v = 0;
+  if (value.size() < sizeof v) return Apply(guard, socket, value.empty() ? 0 : static_cast<int>(value[0]));
+  return set_int<Apply>(guard, socket, value);
+}
+template <auto Read>
+long get_ip_int(Socket& socket, Bytes out) {
+  const long v = Read(socket);
+  const bool in_a_byte = !out.empty() && out.size() < sizeof(int) && v >= 0 && v <= 255;
+  return put_int(in_a_byte ? out.first(1) : out, v);
+}
+
 // --- Flags of the socket
 
 template <std::uint32_t Flag>
@@ -97,6 +112,16 @@ constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
   write_tcp_bool<Member>(g, s, v);
   if ((v != 0) == Pushes && s.kind == FileKind::kStream && connection_of(s) != nullptr)
     stream::push(g.context(), *s.tcb);
+  return 0;
+};
+
+// What a bind() compares lies with the connection, which outlives its socket.
+template <std::uint32_t Flag, std::uint8_t Sharing>
+constexpr auto write_sharing = [](Guard& g, Socket& s, int v) -> long {
+  s.set(Flag, v != 0);
+  tcp::Options options = tcp_options(s);
+  options.sharing = static_cast<std::uint8_t>(v != 0 ? options.sharing | Sharing : options.sharing & ~Sharing);
+  set_tcp_options(g, s, options);
   return 0;
 };
 
@@ -231,6 +256,16 @@ long set_congestion(Guard& guard, Socket& socket, Value value) {
   return failure(Refusal::kNoSuchName);
 }
 
+// secs_to_retrans() and retrans_to_secs() of Linux: whole waits of a SYN-ACK, each twice as long as the one before.
+constexpr auto write_defer_accept = [](Guard& g, Socket& s, int v) -> long {
+  constexpr int kLongest = 120;  // TCP_RTO_MAX
+  int wait = 1, all = v > 0 ? 1 : 0;
+  for (int sent = 1; all < v && sent < 255; sent++) {
+    wait = std::min(2 * wait, kLongest);
+    all += wait;
+  }
+  return write_tcp<&tcp::Options::defer_accept_s, 0, 0xffff>(g, s, all);
+};
 constexpr auto read_cork = [](Socket& s) -> long { return tcp_options(s).cork ? 1 : 0; };
 // 0 is the system's default, which is no bound.
 constexpr auto read_not_sent = [](Socket& s) -> long { return static_cast<long>(tcp_options(s).not_sent_low_water); };
@@ -270,19 +305,62 @@ constexpr auto write_ttl = [](Guard& g, Socket& s, int v) -> long {
   set_tcp_options(g, s, options);
   return 0;
 };
-constexpr auto read_mtu = [](Socket& s) -> long {
-  return connection_of(s) != nullptr ? tcp_engine().info(*s.tcb).mss + 40L : 1500L;
-};
+long get_mtu(Socket& socket, Bytes out) {
+  const bool has_path = connection_of(socket) != nullptr && !stream::is_over(*socket.tcb);
+  return has_path ? put_int(out, tcp_engine().info(*socket.tcb).path_mtu) : failure(Error::kNotConnected);
+}
 constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
   s.set(kV6Only, v != 0);
+  return 0;
+};
+
+// Timestamps of what is sent come by the error queue, which streams have not.
+constexpr std::uint32_t kReceiveStamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+long get_timestamping(Socket& socket, Bytes out) {
+  const bool kept = socket.details != nullptr;  // what a listener had is its connections'
+  const std::uint32_t flags = kept ? socket.details->timestamping : socket.has(kWantTimestamping) ? kReceiveStamps : 0U;
+  const std::uint32_t value[2] = {flags, 0};  // struct so_timestamping
+  return put(out, value, sizeof value);
+}
+long set_timestamping(Guard&, Socket& socket, Value value) {
+  std::uint32_t flags = 0;
+  if (!read_as(value, flags)) return failure(Error::kInvalid);
+  constexpr std::uint32_t kKnown = std::uint32_t{SOF_TIMESTAMPING_LAST} * 2 - 1;
+  if ((flags & ~kKnown) != 0) return failure(Error::kInvalid);
+  socket.details->timestamping = flags;
+  socket.set(kWantTimestamping, (flags & kReceiveStamps) == kReceiveStamps);
+  return 0;
+}
+
+constexpr auto before_connecting = [](Guard&, Socket&, int) -> long { return failure(Error::kInvalid); };
+
+constexpr auto read_peek_offset = [](Socket& s) -> long {
+  return s.has(kPeeksOn) && s.details != nullptr ? static_cast<long>(s.details->peek_offset) : -1;
+};
+constexpr auto write_peek_offset = [](Guard&, Socket& s, int v) -> long {
+  s.set(kPeeksOn, v >= 0);
+  s.details->peek_offset = static_cast<std::uint32_t>(std::max(v, 0));
+  return 0;
+};
+constexpr auto write_inq = [](Guard&, Socket& s, int v) -> long {
+  if (v < 0 || v > 1) return failure(Error::kInvalid);
+  s.set(kWantInq, v != 0);
+  return 0;
+};
+// Of the two, one is in force (sock_set_timestamp).
+template <std::uint32_t Flag, std::uint32_t Other>
+constexpr auto write_stamp = [](Guard&, Socket& s, int v) -> long {
+  s.set(Flag, v != 0);
+  if (v != 0) s.clear(Other);
   return 0;
 };
 
 using O = tcp::Options;
 
 constexpr OptionRow kTable[] = {
-    {SOL_SOCKET, SO_REUSEADDR, get_int<read_flag<kReuseAddress>>, set_int<write_flag<kReuseAddress>>},
-    {SOL_SOCKET, SO_REUSEPORT, get_int<read_flag<kReusePort>>, set_int<write_flag<kReusePort>>},
+    {SOL_SOCKET, SO_REUSEADDR, get_int<read_flag<kReuseAddress>>,
+     set_int<write_sharing<kReuseAddress, tcp::kShareAddress>>},
+    {SOL_SOCKET, SO_REUSEPORT, get_int<read_flag<kReusePort>>, set_int<write_sharing<kReusePort, tcp::kSharePort>>},
     {SOL_SOCKET, SO_TYPE, get_int<constant<SOCK_STREAM>>, nullptr},
     {SOL_SOCKET, SO_PROTOCOL, get_int<constant<IPPROTO_TCP>>, nullptr},
     {SOL_SOCKET, SO_DOMAIN, get_int<read_domain>, nullptr},
@@ -301,9 +379,12 @@ constexpr OptionRow kTable[] = {
     {SOL_SOCKET, SO_SNDTIMEO, get_timeout<&Socket::send_timeout_ms>, set_timeout<&Socket::send_timeout_ms>},
     {SOL_SOCKET, SO_RCVLOWAT, get_int<read_low_water>, set_int<write_low_water>},
     {SOL_SOCKET, SO_SNDLOWAT, get_int<constant<1>>, nullptr},
-    {SOL_SOCKET, SO_TIMESTAMP, get_int<read_flag<kWantTimestamp>>, set_int<write_flag<kWantTimestamp>>},
-    {SOL_SOCKET, SO_TIMESTAMPNS, get_int<read_flag<kWantTimestampNs>>, set_int<write_flag<kWantTimestampNs>>},
-    {SOL_SOCKET, SO_BUSY_POLL, get_int<constant<0>>, set_int<accept_and_forget>},
+    {SOL_SOCKET, SO_TIMESTAMP, get_int<read_flag<kWantTimestamp>>,
+     set_int<write_stamp<kWantTimestamp, kWantTimestampNs>>},
+    {SOL_SOCKET, SO_TIMESTAMPNS, get_int<read_flag<kWantTimestampNs>>,
+     set_int<write_stamp<kWantTimestampNs, kWantTimestamp>>},
+    {SOL_SOCKET, SO_TIMESTAMPING, get_timestamping, set_timestamping, true},
+    {SOL_SOCKET, SO_PEEK_OFF, get_int<read_peek_offset>, set_int<write_peek_offset>, true},
 
     {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_pushing<&O::no_delay, true>>},
     {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_pushing<&O::cork, false>>},
@@ -315,40 +396,22 @@ constexpr OptionRow kTable[] = {
     {IPPROTO_TCP, TCP_KEEPCNT, get_int<read_tcp<&O::keep_count>>, set_int<write_tcp<&O::keep_count, 1, 127>>},
     {IPPROTO_TCP, TCP_SYNCNT, get_int<read_syn_retries>, set_int<write_tcp<&O::syn_retries, 1, 127>>},
     {IPPROTO_TCP, TCP_LINGER2, get_int<read_linger2>, set_int<write_tcp_clamped<&O::linger2_s, -1, 120>>},
-    {IPPROTO_TCP, TCP_DEFER_ACCEPT, get_int<read_tcp<&O::defer_accept_s>>,
-     set_int<write_tcp_clamped<&O::defer_accept_s, 0, 0xffff>>},
+    {IPPROTO_TCP, TCP_DEFER_ACCEPT, get_int<read_tcp<&O::defer_accept_s>>, set_int<write_defer_accept>},
     {IPPROTO_TCP, TCP_USER_TIMEOUT, get_int<read_tcp<&O::user_timeout_ms>>,
      set_int<write_tcp<&O::user_timeout_ms, 0, kForever>>},
     {IPPROTO_TCP, TCP_NOTSENT_LOWAT, get_int<read_not_sent>, set_int<write_not_sent>},
     {IPPROTO_TCP, TCP_CONGESTION, get_congestion, set_congestion},
     {IPPROTO_TCP, TCP_INFO, get_tcp_info, nullptr},
+    {IPPROTO_TCP, TCP_FASTOPEN, get_int<constant<0>>, set_int<before_connecting>},
+    {IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, get_int<constant<0>>, set_int<before_connecting>},
+    {IPPROTO_TCP, TCP_INQ, get_int<read_flag<kWantInq>>, set_int<write_inq>},
 
-    {IPPROTO_IP, IP_TOS, get_int<read_tos>, set_int<write_tos>},
-    {IPPROTO_IP, IP_TTL, get_int<read_tcp<&O::ttl>>, set_int<write_ttl>},
-    {IPPROTO_IP, IP_MTU, get_int<read_mtu>, nullptr},
+    {IPPROTO_IP, IP_TOS, get_ip_int<read_tos>, set_ip_int<write_tos>},
+    {IPPROTO_IP, IP_TTL, get_ip_int<read_tcp<&O::ttl>>, set_ip_int<write_ttl>},
+    {IPPROTO_IP, IP_MTU, get_mtu, nullptr},
     {IPPROTO_IPV6, IPV6_V6ONLY, get_int<read_flag<kV6Only>>, set_int<write_v6_only>},
     {IPPROTO_IPV6, IPV6_TCLASS, get_int<read_tos>, set_int<write_tos>},
     {IPPROTO_IPV6, IPV6_UNICAST_HOPS, get_int<read_tcp<&O::ttl>>, set_int<write_ttl>},
-};
-
-struct Name {
-  int level, name;
-};
-constexpr Name kKernelOnly[] = {
-    {SOL_SOCKET, SO_BINDTODEVICE},
-    {SOL_SOCKET, SO_ATTACH_FILTER},
-    {SOL_SOCKET, SO_ATTACH_BPF},
-    {SOL_SOCKET, SO_ZEROCOPY},
-    {SOL_SOCKET, SO_MARK},
-    {SOL_SOCKET, SO_TXTIME},
-    {IPPROTO_TCP, TCP_MD5SIG},
-    {IPPROTO_TCP, TCP_REPAIR},
-    {IPPROTO_TCP, TCP_ULP},
-    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
-    {IPPROTO_IP, IP_TRANSPARENT},
-    {IPPROTO_IP, IP_OPTIONS},
-    {SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF},
-    {SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF},
 };
 
 }  // namespace
@@ -357,16 +420,11 @@ std::span<const OptionRow> option_rows() {
   return kTable;
 }
 
-const OptionRow* find_option(int level, int name) {
+const OptionRow* find_option(const Socket& socket, int level, int name) {
+  if (level == IPPROTO_IPV6 && socket.domain != AF_INET6) return nullptr;  // the kernel says so
   for (const OptionRow& row : kTable)
     if (row.level == level && row.name == name) return &row;
   return nullptr;
-}
-
-bool needs_kernel(int level, int name) {
-  for (const Name& only : kKernelOnly)
-    if (only.level == level && only.name == name) return true;
-  return false;
 }
 
 tcp::Options tcp_options(const Socket& socket) {

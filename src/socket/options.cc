@@ -1,15 +1,19 @@
 #include "socket/options.h"
 
+#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 
 #include "observe/reasons.h"
 #include "socket/errno_map.h"
+#include "socket/option_kinds.h"
+#include "socket/socket_wait.h"
 
 namespace bypass::socket {
 
@@ -39,14 +43,9 @@ class KernelSocket {
   bool own_ = false;
 };
 
-void tell_why(int fd) {
-  if (environment.record_why != nullptr)
-    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
-}
-
-// Known to the table, but of datagrams only.
-bool is_for_datagrams(int level, int name) {
-  return level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
+// Stack's or both ways: no option moves it any more.
+bool is_decided(const Socket& socket) {
+  return socket.path == Path::kBypass || socket.path == Path::kDual;
 }
 
 // Of a local connection: a read has taken it from the kernel, and bytes come first. Of an undecided one: dissolve().
@@ -54,44 +53,72 @@ bool has_kept_error(const Socket& socket) {
   return socket.kind == FileKind::kStream && !is_connection(socket) && has_left_error(socket);
 }
 
-bool has_effect(const Socket& socket, int level, int name) {
-  if (socket.kind == FileKind::kDatagram && datagram_knows(level, name)) return true;
-  if (socket.kind != FileKind::kDatagram && is_for_datagrams(level, name)) return false;
-  return find_option(level, name) != nullptr || needs_kernel(level, name);
+// What a ring within the host cannot report beside its bytes, or has no use for.
+bool only_kernel_has(int level, int name) {
+  const bool with_messages =
+      (level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING)) ||
+      (level == IPPROTO_TCP && name == TCP_INQ);
+  return with_messages || option_kind(FileKind::kStream, level, name) == OptionKind::kRefused;
 }
 
-// The stack's half of a socket that has a kernel half.
+long refuse(int fd, int level, int name) {
+  tell_option(fd, level, name);
+  return failure(Refusal::kNoOption);
+}
+
+// Timestamps of what is sent are not built.
+bool wants_send_stamps(int level, int name, std::span<const std::byte> value) {
+  constexpr std::uint32_t kOfSends = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_ACK;
+  std::uint32_t flags = 0;
+  if (level != SOL_SOCKET || name != SO_TIMESTAMPING || value.size() < sizeof flags) return false;
+  std::memcpy(&flags, value.data(), sizeof flags);
+  return (flags & kOfSends) != 0;
+}
+
+bool is_refused(const Socket& socket, int level, int name, std::span<const std::byte> value) {
+  if (wants_send_stamps(level, name, value)) return true;
+  return option_kind(socket.kind, level, name) == OptionKind::kRefused && !turns_off(value);
+}
+
+// The stack's half of a socket that has a kernel half. Lock held.
+void note_kind(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
+  const OptionKind what = option_kind(socket.kind, level, name);
+  const bool kept = what == OptionKind::kKernels && !turns_off(value);
+  if (!kept && !is_refused(socket, level, name, value)) return;
+  if (is_decided(socket)) return tell_option(fd, level, name);
+  socket.set(kForceKernel);
+  socket.details->kernel_option = {level, name};
+}
+
 void take_over(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   Guard guard(shard());
-  if (needs_kernel(level, name)) socket.set(kForceKernel);
-  if (const OptionRow* row = find_option(level, name); row != nullptr && row->set != nullptr)
+  note_kind(socket, fd, level, name, value);
+  if (const OptionRow* row = find_option(socket, level, name); row != nullptr && row->set != nullptr)
     row->set(guard, socket, value);
   if (socket.kind == FileKind::kDatagram) datagram_option(guard, socket, level, name, value);
-  if (!has_effect(socket, level, name)) socket.set(kOptionIgnored);
-  const bool decided = socket.path == Path::kBypass || socket.path == Path::kDual;
-  if (decided) tell_ignored_options(socket, fd);
+}
+
+// What is only kept is kept by a kernel socket under the number.
+long set_in_kernel(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
+  {
+    const Guard guard(shard());
+    if (socket.details == nullptr) give_kernel_socket(socket, fd);
+  }
+  const KernelSocket asked(socket, fd);
+  return kernel_result(kernel->setsockopt(asked.fd(), level, name, value.data(), static_cast<socklen_t>(value.size())));
 }
 
 long set_connection_option(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
-  if (needs_kernel(level, name)) {
-    tell_why(fd);
-    return failure(Refusal::kNoOption);
-  }
-  const OptionRow* row = find_option(level, name);
-  if (row != nullptr && row->set != nullptr) {
+  if (is_refused(socket, level, name, value)) return refuse(fd, level, name);
+  if (const OptionRow* row = find_option(socket, level, name); row != nullptr && row->set != nullptr) {
     Guard guard(shard());
-    const long r = row->set(guard, socket, value);
-    if (r == 0 && is_for_datagrams(level, name)) socket.set(kOptionIgnored);
-    tell_ignored_options(socket, fd);
-    return r;
+    if (row->in_details && socket.details == nullptr) give_kernel_socket(socket, fd);
+    if (row->in_details && socket.details == nullptr) return refuse(fd, level, name);
+    return row->set(guard, socket, value);
   }
-  const KernelSocket asked(socket, fd);
-  const long r =
-      kernel_result(kernel->setsockopt(asked.fd(), level, name, value.data(), static_cast<socklen_t>(value.size())));
-  if (r != 0 || row != nullptr) return r;
-  Guard guard(shard());
-  socket.set(kOptionIgnored);
-  tell_ignored_options(socket, fd);
+  const long r = set_in_kernel(socket, fd, level, name, value);
+  if (r == 0 && option_kind(socket.kind, level, name) == OptionKind::kKernels && !turns_off(value))
+    tell_option(fd, level, name);
   return r;
 }
 
@@ -112,8 +139,9 @@ std::span<std::byte> set_by_program(Socket& socket, const OptionRow& row, std::s
 
 // Not kept from one connection to the next, or with no meaning here.
 bool is_of_the_moment(const OptionRow& row) {
-  return (row.level == IPPROTO_TCP && row.name == TCP_QUICKACK) ||
-         (row.level == SOL_SOCKET && (row.name == SO_INCOMING_CPU || row.name == SO_BUSY_POLL));
+  if (row.level == SOL_SOCKET) return row.name == SO_INCOMING_CPU;
+  return row.level == IPPROTO_TCP &&
+         (row.name == TCP_QUICKACK || row.name == TCP_FASTOPEN || row.name == TCP_FASTOPEN_NO_COOKIE);
 }
 
 }  // namespace
@@ -140,10 +168,19 @@ void KernelOptions::set(int fd) const {
   }
 }
 
-void tell_ignored_options(Socket& socket, int fd) {
-  if (!socket.has(kOptionIgnored) || socket.has(kToldOption)) return;
-  socket.set(kToldOption);
-  tell_why(fd);
+void tell_option(int fd, int level, int name) {
+  if (environment.record_why == nullptr) return;
+  std::array<char, 64> text{};
+  const OptionName* const known = find_option_name(level, name);
+  if (known != nullptr)
+    std::snprintf(text.data(), text.size(), "setsockopt %s", known->text);
+  else
+    std::snprintf(text.data(), text.size(), "setsockopt level %d option %d", level, name);
+  environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), text.data());
+}
+
+void tell_kernel_option(const Socket& socket, int fd) {
+  tell_option(fd, socket.details->kernel_option.level, socket.details->kernel_option.name);
 }
 
 long set_option(File& file, int fd, int level, int name, const void* value, socklen_t length) {
@@ -157,8 +194,9 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
   }
   // Dissolved, and its number is the placeholder that others have, too: there is nothing to set it on.
   if (socket.details == nullptr) return failure(Refusal::kNoOption);
-  const bool with_messages = is_for_datagrams(level, name) || (level == IPPROTO_TCP && name == TCP_INQ);
-  if (socket.path == Path::kLocal && (with_messages || needs_kernel(level, name))) {
+  if (is_decided(socket) && static_cast<int>(length) >= 0 && is_refused(socket, level, name, bytes))
+    return refuse(fd, level, name);
+  if (socket.path == Path::kLocal && only_kernel_has(level, name)) {
     Guard guard(shard());
     local_leave(guard, socket);
   }
@@ -169,9 +207,35 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
   return r;
 }
 
+namespace {
+
+// SO_PEERNAME: getpeername() for so much of the name as was asked for, and no more than there is.
+long get_peer_name(File& file, int fd, void* value, const socklen_t* length) {
+  if (value == nullptr || length == nullptr) return failure(Refusal::kBadPointer);
+  if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (peer_name(file, fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return failure(Error::kNotConnected);
+  if (size < *length) return failure(Error::kInvalid);
+  std::memcpy(value, &name, *length);
+  return 0;
+}
+
+// Answers that the kernel has changed by the time that a segment arrived.
+void look_before_reading(Socket& socket, int level, int name) {
+  const bool of_state = (level == SOL_SOCKET && name == SO_ERROR) || (level == IPPROTO_TCP && name == TCP_INFO);
+  if (!of_state || socket.path != Path::kBypass) return;
+  Guard guard(shard());
+  look_before_asking(guard);
+}
+
+}  // namespace
+
 long get_option(File& file, int fd, int level, int name, void* value, socklen_t* length) {
   if (kind(file) == FileKind::kEpoll) return kernel_result(kernel->getsockopt(fd, level, name, value, length));
   Socket& socket = socket_of(file);
+  if (is_decided(socket) && level == SOL_SOCKET && name == SO_PEERNAME) return get_peer_name(file, fd, value, length);
+  look_before_reading(socket, level, name);
   if (kind(file) == FileKind::kDatagram && level == SOL_SOCKET && name == SO_ERROR) {
     const long r = datagram_error(socket, value, length);
     if (r != kAgain) return r;
@@ -190,8 +254,13 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
     if (is_local(socket)) add_ring_to_tcp_info(socket, {static_cast<std::byte*>(value), *length});
     return r;
   }
-  const OptionRow* row = find_option(level, name);
+  const OptionRow* row = find_option(socket, level, name);
   if (row == nullptr || row->get == nullptr) {
+    // One that is the same the next time.
+    if (level == SOL_SOCKET && name == SO_COOKIE && socket.details == nullptr) {
+      const Guard guard(shard());
+      if (is_connection(socket)) give_kernel_socket(socket, fd);
+    }
     const KernelSocket asked(socket, fd);
     return kernel_result(kernel->getsockopt(asked.fd(), level, name, value, length));
   }

@@ -3,7 +3,7 @@
 // A socket with a kernel socket of its own (undecided, listener, datagram) sets every option there first: the
 // kernel's errno is the program's, and the value is ready should the socket be left to the kernel. What the
 // table knows is then taken over. A connection of the stack's is answered from the table; what the table does
-// not know is answered by a kernel socket of the same kind, if it is harmless, and recorded for `bypass why`.
+// not know is kept by a kernel socket under the number if it is harmless, else refused, and recorded for `bypass why`.
 #pragma once
 
 #include <array>
@@ -22,13 +22,13 @@ struct OptionRow {
   long (*get)(Socket& socket, std::span<std::byte> out);
   /// Lock held. Null: read-only.
   long (*set)(Guard& guard, Socket& socket, std::span<const std::byte> value);
+  /// Its value lies in Socket::details.
+  bool in_details = false;
 };
 
 [[nodiscard]] std::span<const OptionRow> option_rows();
-/// Null when the table does not know it.
-[[nodiscard]] const OptionRow* find_option(int level, int name);
-/// Options that only the kernel can do: set before an address is named, they leave the socket to the kernel.
-[[nodiscard]] bool needs_kernel(int level, int name);
+/// Null when the table does not know it of such a socket.
+[[nodiscard]] const OptionRow* find_option(const Socket& socket, int level, int name);
 
 [[nodiscard]] tcp::Options tcp_options(const Socket& socket);
 void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
@@ -52,10 +52,10 @@ class KernelOptions {
   std::size_t count_ = 0;
 };
 
-/// For `bypass why`, once a socket: an option was set that the kernel took and the stack's side has no use for.
-void tell_ignored_options(Socket& socket, int fd);
-/// Whether the bypass half of a datagram socket acts on it beside the table (or has nothing to do for it).
-[[nodiscard]] bool datagram_knows(int level, int name);
+/// For `bypass why`: the option was set, and the stack's side has not built it (option_kinds.h).
+void tell_option(int fd, int level, int name);
+/// The same of the one that has left the socket to the kernel.
+void tell_kernel_option(const Socket& socket, int fd);
 
 /// TCP_INFO.
 long get_tcp_info(Socket& socket, std::span<std::byte> out);

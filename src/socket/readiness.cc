@@ -1,7 +1,10 @@
 #include "socket/readiness.h"
 
+#include <fcntl.h>
+
 #include <array>
 
+#include "socket/async.h"
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
 #include "socket/local_link.h"
@@ -68,6 +71,8 @@ std::uint32_t bits_of(const EventNode& node, std::uint16_t events) {
 
 void signal(File& file, std::uint32_t bits) {
   count_up(file.readiness, bits);
+  if ((file.status & O_ASYNC) != 0) [[unlikely]]
+    send_async(file, bits);
   if (file.waiters != nullptr) call_waiters(file, bits);
   bool exclusive_woken = false;
   for (EpollItem* item = file.items; item != nullptr; item = item->target_next) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "socket/api.h"
+#include "socket/async.h"
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
 #include "socket/objects.h"
@@ -44,8 +45,18 @@ long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t l
 
 namespace {
 
+// The kernel's books do not have the stack's listeners, connections and TIME-WAITs.
+bool is_taken_on_wire(const Socket& socket, int fd, const sockaddr* address, socklen_t length) {
+  const std::optional<Endpoint> wanted = endpoint_of(address, length);
+  if (!wanted.has_value() || wanted->port == 0 || socket.has(kV6Only)) return false;
+  if (kernel_name(fd).port != 0) return false;  // bound before: the kernel says EINVAL
+  const Guard guard(shard());
+  return tcp_engine().port_in_use(*wanted, tcp_options(socket).sharing);
+}
+
 long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   if (socket.path == Path::kBypass || socket.path == Path::kDual) return failure(Error::kInvalid);
+  if (is_taken_on_wire(socket, fd, address, length)) return failure(Error::kAddressInUse);
   long r = kernel_result(kernel->bind(fd, address, length));
   if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value() &&
       environment.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
@@ -376,6 +387,7 @@ long peer_name(File& file, int fd, sockaddr* address, socklen_t* length) {
   Endpoint remote;
   {
     Guard guard(shard());
+    look_before_asking(guard);
     if (connection_of(socket) == nullptr) return failure(Error::kNotConnected);
     const bool begins = tcp_engine().state(*socket.tcb) == tcp::State::kSynSent;
     if (begins || stream::is_over(*socket.tcb)) return failure(Error::kNotConnected);
@@ -390,7 +402,22 @@ long status_flags(File& file, int fd) {
   return O_RDWR | static_cast<long>(file.status);
 }
 
+long set_async(File& file, int fd, int command, void* argument) {
+  if (kind(file) != FileKind::kEpoll && socket_of(file).details == nullptr) {
+    const Guard guard(shard());
+    if (socket_of(file).details == nullptr) give_kernel_socket(socket_of(file), fd);
+  }
+  const long r = kernel_result(kernel->fcntl(fd, command, argument));
+  Guard guard(shard());
+  if (r >= 0) note_async(file, fd);
+  return r;
+}
+
 long set_status_flags(File& file, int fd, int flags) {
+  if ((flags & O_ASYNC) != 0 && kind(file) != FileKind::kEpoll) {
+    const Guard guard(shard());
+    note_async(file, fd);
+  }
   const bool own_kernel_socket = kind(file) == FileKind::kEpoll || socket_of(file).details != nullptr;
   if (own_kernel_socket) {
     // A listener's kernel half never blocks: accept looks at it when its turn comes.
@@ -403,8 +430,6 @@ long set_status_flags(File& file, int fd, int flags) {
   if ((flags & O_ASYNC) == 0 || kind(file) == FileKind::kEpoll) return 0;
   Socket& socket = socket_of(file);
   if (socket.path == Path::kLocal) local_leave(guard, socket);
-  socket.set(kOptionIgnored);  // nobody sends SIGIO for the stack's side
-  if (socket.path == Path::kBypass || socket.path == Path::kDual) tell_ignored_options(socket, fd);
   return 0;
 }
 

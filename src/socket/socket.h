@@ -53,17 +53,31 @@ enum SocketFlag : std::uint32_t {
   kForceKernel = 1U << 9,  // an option was set that only the kernel can do
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
   kBroadcast = 1U << 12,
-  kOptionsSet = 1U << 13,     // TCP options differ from the engine's defaults
-  kOptionIgnored = 1U << 14,  // one was set that has no effect on the stack's side
-  kToldOption = 1U << 15,     // … and `bypass why` knows
+  kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
   // What receive reports beside the bytes
   kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
   kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS
   kWantPacketInfo = 1U << 18,   // IP_PKTINFO
   kWantTos = 1U << 19,
   kWantTtl = 1U << 20,
-  kWantPacketInfo6 = 1U << 21,  // IPV6_RECVPKTINFO
-  kToldNoWire = 1U << 22,       // `bypass why` knows that datagrams for the wire go by the kernel
+  kWantPacketInfo6 = 1U << 21,   // IPV6_RECVPKTINFO
+  kToldNoWire = 1U << 22,        // `bypass why` knows that datagrams for the wire go by the kernel
+  kWantTimestamping = 1U << 23,  // SO_TIMESTAMPING: when it arrived, by our clock
+  kWantInq = 1U << 24,           // TCP_INQ
+  kWantOriginal = 1U << 25,      // IP_RECVORIGDSTADDR
+  kPeeksOn = 1U << 26,           // SO_PEEK_OFF: Details::peek_offset counts
+  kWantErrors = 1U << 27,        // IP_RECVERR
+};
+
+/// A receive of a stream that has one of these does more than take a copy.
+inline constexpr std::uint32_t kNotAtOnce = kPeeksOn | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq;
+
+/// Who is told by signal of I/O (async.h).
+struct AsyncOwner {
+  std::int32_t pid = 0;     // of a process, its group or a thread; 0: nobody
+  std::uint8_t type = 0;    // F_OWNER_PID …
+  std::uint8_t signal = 0;  // F_SETSIG; 0: a plain SIGIO
+  std::int32_t number = -1;
 };
 
 /// What sockets with a kernel socket of their own keep.
@@ -83,6 +97,12 @@ struct Details {
   Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
   LocalEnd local;                                   // of path kLocal
+  AsyncOwner async;
+  std::uint32_t timestamping = 0;  // SO_TIMESTAMPING, as set
+  std::uint32_t peek_offset = 0;   // SO_PEEK_OFF, with kPeeksOn
+  struct {
+    int level = 0, name = 0;
+  } kernel_option;  // with kForceKernel: which it was
 };
 
 struct Socket : File {
@@ -171,6 +191,9 @@ std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& mess
 long stream_shutdown(Socket& socket, int fd, int how);
 /// tcp_disconnect() of Linux: the connection is gone at once, and leaves an error. Lock held.
 void dissolve(Context& ctx, Socket& socket);
+/// An accepted connection's number names the placeholder: it gets a kernel socket of its own. Not where it has more
+/// than one, as the others' open file, another process's among them, cannot be exchanged. Lock held.
+void give_kernel_socket(Socket& socket, int fd);
 /// Whether there is one, of a socket that is undecided again.
 [[nodiscard]] bool has_left_error(const Socket& socket);
 /// That error, once, of a socket that is undecided again; 0: none.

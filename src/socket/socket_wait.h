@@ -22,6 +22,13 @@ inline void poll_if_stale(Guard& guard) {
   if (guard.context().now - guard.shard().last_poll() > kStale) guard.shard().poll_locked();
 }
 
+/// Before a question about a connection's state: the kernel's has changed by the time that a segment arrived, ours
+/// once somebody has looked at the wire. Lock held; the connection may be gone after it.
+inline void look_before_asking(Guard& guard) {
+  guard.shard().poll_locked();
+  dispatch_events(guard.shard().stack());
+}
+
 /// Patience of a blocking call; `timeout_ms` is SO_RCVTIMEO or SO_SNDTIMEO, 0 for none. A call with a timeout
 /// is not restarted after a handler (signal(7)).
 inline Patience socket_patience(Guard& guard, std::uint32_t timeout_ms) {

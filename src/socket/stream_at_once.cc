@@ -145,7 +145,7 @@ long stream_receive_look(Socket& socket, std::span<const iovec> data, std::size_
   ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   tcp::Tcb* const tcb = usual_connection(socket);
-  if (tcb == nullptr || socket.has(kReading) || socket.low_water > 1) return kNotSo;
+  if (tcb == nullptr || socket.has(kReading | kNotAtOnce) || socket.low_water > 1) return kNotSo;
   const long r = FramedTcp::has(*tcb) ? receive_messages(hold, socket, data, total, flags)
                                       : receive_segments(hold, socket, data, total, flags);
   if (r > 0) at_once_counts.stream++;

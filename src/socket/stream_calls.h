@@ -8,6 +8,7 @@
 
 #include "fastpath/peer_links.h"
 #include "socket/socket.h"
+#include "stack/tcp/overlay.h"
 
 namespace bypass::socket::stream {
 
@@ -63,6 +64,19 @@ inline void push(Context& ctx, tcp::Tcb& tcb) {
 inline std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->peek(tcb, out, bytes) : tcp_engine().peek(tcb, out, bytes);
+}
+/// The same behind the first `skip` bytes (SO_PEEK_OFF); of a lane no more than the spans of all of them have room for.
+inline std::size_t peek_behind(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes,
+                               std::size_t skip) {
+  if (framed(tcb) == nullptr) return tcp::peek_from(tcb, skip, out, bytes);
+  const std::size_t all = peek(tcb, out, skip + bytes);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < all; i++) {
+    const std::size_t cut = std::min(skip, out[i].size());
+    skip -= cut;
+    if (cut != out[i].size()) out[kept++] = out[i].subspan(cut);
+  }
+  return kept;
 }
 inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
   auto* const f = framed(tcb);

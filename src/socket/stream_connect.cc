@@ -106,8 +106,7 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
 
 Decision decide(Socket& socket, int fd, const sockaddr* address) {
   if (socket.has(kForceKernel)) {
-    if (environment.record_why != nullptr)
-      environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), nullptr);
+    tell_kernel_option(socket, fd);
     return Decision::kKernel;
   }
   SocketName local;
@@ -130,7 +129,6 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   environment.tell_on_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
-  tell_ignored_options(socket, fd);
   // From "unconnected" (HUP) to "connecting" (nothing): whoever watches looks again.
   signal_idle(socket);
   return 0;
@@ -143,22 +141,6 @@ long begin_and_wait(Socket& socket, int fd, const Endpoint& remote) {
   return non_blocking(socket, 0) ? failure(Error::kInProgress) : await(socket, Error::kInProgress);
 }
 
-// An accepted connection's number names the placeholder: it gets a kernel socket of its own to go back to. Not where
-// it has more than one, as the others' open file, another process's among them, cannot be exchanged.
-void make_kernel_socket(Socket& socket, int fd) {
-  if (socket.references.total() != 1) return;
-  Details* const details = objects->details.allocate();
-  if (details == nullptr) return;
-  const int status = non_blocking(socket, 0) ? SOCK_NONBLOCK : 0;
-  const int made = kernel->socket(socket.domain, SOCK_STREAM | SOCK_CLOEXEC | status, 0);
-  const bool closes = (kernel->fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
-  const bool placed = made >= 0 && kernel->dup3(made, fd, closes ? O_CLOEXEC : 0) == fd;
-  if (made >= 0) os::close(made);
-  if (!placed) return objects->details.free(details);
-  details->tcp = tcp_options(socket);
-  socket.details = details;
-}
-
 // connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
 long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   KernelOptions options;
@@ -168,7 +150,7 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
         socket.kind == FileKind::kStream && (socket.path == Path::kUndecided || socket.path == Path::kBypass);
     if (!is_so) return kAgain;
     if (socket.has(kReading | kWriting)) return failure(Error::kAlready);
-    if (socket.details == nullptr) make_kernel_socket(socket, fd);
+    if (socket.details == nullptr) give_kernel_socket(socket, fd);
     if (connection_of(socket) != nullptr) {
       if (socket.details != nullptr) options.take(socket);
       dissolve(guard.context(), socket);
@@ -185,6 +167,20 @@ long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t lengt
 }
 
 }  // namespace
+
+void give_kernel_socket(Socket& socket, int fd) {
+  if (socket.references.total() != 1) return;
+  Details* const details = objects->details.allocate();
+  if (details == nullptr) return;
+  const int status = non_blocking(socket, 0) ? SOCK_NONBLOCK : 0;
+  const int made = kernel->socket(socket.domain, SOCK_STREAM | SOCK_CLOEXEC | status, 0);
+  const bool closes = (kernel->fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
+  const bool placed = made >= 0 && kernel->dup3(made, fd, closes ? O_CLOEXEC : 0) == fd;
+  if (made >= 0) os::close(made);
+  if (!placed) return objects->details.free(details);
+  details->tcp = tcp_options(socket);
+  socket.details = details;
+}
 
 long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const bool unspecified = is_unspecified(address, length);

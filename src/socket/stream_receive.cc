@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "socket/control_message.h"
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/stream_calls.h"
@@ -29,6 +30,7 @@ long Receiving::attempt(Guard& guard) {
   while (const std::size_t readable = stream::readable(*socket_.tcb)) {
     if (total_ == 0) return 0;
     if ((flags_ & MSG_PEEK) != 0) {
+      if (readable <= peek_offset()) return stream::peer_has_ended(*socket_.tcb) ? 0 : again();
       const long r = peek(guard, readable);
       if (r == kAgain && stream::readable(*socket_.tcb) > readable) continue;
       return r;
@@ -54,9 +56,11 @@ long Receiving::ended() {
 }
 
 long Receiving::peek(Guard& guard, std::size_t readable) {
-  const std::size_t bytes = std::min(readable, total_);
+  const std::size_t skip = peek_offset();
+  const std::size_t bytes = std::min(readable - skip, total_);
   begin_again();
-  const long r = take_some(guard, bytes);  // what there is, should the wait end without more
+  note_arrival(guard, skip + bytes);
+  const long r = take_some(guard, bytes, skip);  // what there is, should the wait end without more
   if (r < 0) return r;
   done_ = static_cast<std::size_t>(r);
   // After an end of our own, too.
@@ -65,13 +69,35 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   return !stream::has_low_water(*socket_.tcb, bytes, target()) && more_may_come ? again() : r;
 }
 
+std::size_t Receiving::peek_offset() const {
+  return socket_.has(kPeeksOn) && socket_.details != nullptr ? socket_.details->peek_offset : 0;
+}
+
+// sk_peek_offset_fwd() and sk_peek_offset_bwd() of Linux.
+void Receiving::move_peek_offset(std::size_t forward, std::size_t back) const {
+  if (!socket_.has(kPeeksOn) || socket_.details == nullptr) [[likely]]
+    return;
+  std::uint32_t& offset = socket_.details->peek_offset;
+  offset = static_cast<std::uint32_t>(offset + forward - std::min<std::size_t>(offset, back));
+}
+
+// A lane does not say when its bytes came: by now.
+void Receiving::note_arrival(Guard& guard, std::size_t bytes) {
+  if (!socket_.has(kWantTimestamp | kWantTimestampNs | kWantTimestamping)) [[likely]]
+    return;
+  const bool on_lane = stream::framed(*socket_.tcb) != nullptr;
+  arrived_ = on_lane ? guard.context().now : tcp_engine().arrival_of(*socket_.tcb, bytes);
+}
+
 /// A failure; or fewer than `bytes` were taken, as done_ says, where the sink takes no more.
 long Receiving::take(Guard& guard, std::size_t bytes) {
   while (bytes != 0) {
     const long r = (flags_ & MSG_TRUNC) != 0 ? static_cast<long>(bytes) : take_some(guard, bytes);
     if (r <= 0) return r;
     const auto n = static_cast<std::size_t>(r);
+    note_arrival(guard, n);
     stream::consume(guard.context(), *socket_.tcb, n);
+    move_peek_offset(0, n);
     done_ += n;
     bytes -= n;
     if (stopped_) return 0;
@@ -81,13 +107,15 @@ long Receiving::take(Guard& guard, std::size_t bytes) {
 
 // Up to `bytes` from the queue's front; what takes long lets go of the lock. The spans stay valid until consume(),
 // which only the thread that has set kReading may call.
-long Receiving::take_some(Guard& guard, std::size_t bytes) {
+long Receiving::take_some(Guard& guard, std::size_t bytes, std::size_t skip) {
   // Not filled with zeros first: most calls find one span.
   union Found {
     Found() {}
     std::array<std::span<const std::byte>, kSpans> spans;
   } found;
-  const Spans spans = std::span(found.spans).first(stream::peek(*socket_.tcb, found.spans, bytes));
+  const std::size_t count = skip == 0 ? stream::peek(*socket_.tcb, found.spans, bytes)
+                                      : stream::peek_behind(*socket_.tcb, found.spans, bytes, skip);
+  const Spans spans = std::span(found.spans).first(count);
   std::size_t there = 0;
   for (const auto& span : spans) there += span.size();
   there = std::min(there, bytes);
@@ -149,6 +177,14 @@ class ReceivingMessage final : public Receiving {
   IoCursor cursor_;
 };
 
+// tcp_inq_hint() of Linux: 1 stands for the peer's end.
+std::size_t left_to_read(const Socket& socket) {
+  const tcp::Tcb* const tcb = connection_of(socket);
+  if (tcb == nullptr) return 0;
+  const std::size_t bytes = stream::readable(*tcb);
+  return bytes == 0 && stream::peer_has_ended(*tcb) ? 1 : bytes;
+}
+
 }  // namespace
 
 long stream_receive(Socket& socket, int fd, Message& message, int flags) {
@@ -158,12 +194,21 @@ long stream_receive(Socket& socket, int fd, Message& message, int flags) {
   }
   if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
   message.name_length = 0;
-  message.control_length = 0;
   message.flags = 0;
   if ((flags & MSG_ERRQUEUE) != 0) return kAgain;
   if ((flags & MSG_OOB) != 0) return failure(Error::kInvalid);  // there is no urgent data
+  const std::size_t room = message.control_length;
+  message.control_length = 0;
   ReceivingMessage receiving(socket, message.data, flags);
-  return run_receiving(socket, receiving, flags);
+  const long r = run_receiving(socket, receiving, flags);
+  const bool moves = (flags & MSG_PEEK) != 0 && socket.has(kPeeksOn);
+  if (r < 0 || (!moves && !reports_stream(socket))) [[likely]]
+    return r;
+  Guard guard(shard());
+  if (moves) receiving.move_peek_offset(static_cast<std::size_t>(r), 0);
+  message.control_length = room;
+  report_stream(socket, receiving.arrived(), guard.context().now, left_to_read(socket), message);
+  return r;
 }
 
 }  // namespace bypass::socket

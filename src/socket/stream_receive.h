@@ -17,6 +17,10 @@ class Receiving : public SocketCondition {
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
+  /// Once there is something done: of the last byte. Nothing: not known, or not asked for.
+  [[nodiscard]] Instant arrived() const { return arrived_; }
+  /// SO_PEEK_OFF, if it counts: bytes have been peeked at, or read. Lock held.
+  void move_peek_offset(std::size_t forward, std::size_t back) const;
   [[nodiscard]] bool wants_nothing() const { return total_ == 0; }
   [[nodiscard]] bool has_moved() const final { return done_ != 0; }
 
@@ -38,11 +42,15 @@ class Receiving : public SocketCondition {
   long ended();
   long peek(Guard& guard, std::size_t readable);
   long take(Guard& guard, std::size_t bytes);
-  long take_some(Guard& guard, std::size_t bytes);
+  long take_some(Guard& guard, std::size_t bytes, std::size_t skip = 0);
+  void note_arrival(Guard& guard, std::size_t bytes);
+  /// Where MSG_PEEK begins (SO_PEEK_OFF).
+  [[nodiscard]] std::size_t peek_offset() const;
 
   std::size_t total_, least_;
   int flags_;
   std::size_t done_ = 0;
+  Instant arrived_{};
   bool stopped_ = false;  // the sink took less than lay there
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "socket/control_message.h"
 #include "socket/kernel_message.h"
 #include "socket/stream_calls.h"
 
@@ -144,6 +145,8 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
   }
   if (socket.path == Path::kLocal) return local_send(socket, fd, message, flags, sigpipe);
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
+  if (message.control_length != 0) [[unlikely]]
+    if (const long refusal = stream_control_refusal(message); refusal != 0) return refusal;
   SendingMessage sending(socket, message.data, (flags & MSG_MORE) != 0);
   const long r = run_sending(socket, sending, flags);
   sigpipe = sending.is_pipe() && r < 0 && (flags & MSG_NOSIGNAL) == 0;

@@ -1,10 +1,14 @@
 #include <linux/tcp.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "socket/options.h"
+#include "socket/os.h"
 #include "socket/stream_calls.h"
+#include "stack/tcp/window.h"
 
 namespace bypass::socket {
 
@@ -49,7 +53,43 @@ std::uint32_t segments(std::uint32_t bytes, std::uint32_t mss) {
   return mss == 0 ? 0 : (bytes + mss - 1) / mss;
 }
 
+/// TCP_INFINITE_SSTHRESH of Linux.
+constexpr std::uint32_t kInfiniteThreshold = 0x7fffffff;
+
+// More than any kernel's struct tcp_info. What the headers that the library is built with have is the front of it.
+using Newest = std::array<std::byte, 512>;
+struct Newer {  // since Linux 6.2 and 6.7, behind tcpi_snd_wnd
+  std::uint32_t rcv_wnd, rehash;
+  std::uint16_t total_rto, total_rto_recoveries;
+  std::uint32_t total_rto_time;
+};
+constexpr std::size_t kNewerAt = offsetof(tcp_info, tcpi_snd_wnd) + sizeof(tcp_info::tcpi_snd_wnd);
+
+// tcp_get_info() of the running kernel gives as much as its own struct has.
+std::size_t ask_size() {
+  const int fd = kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return sizeof(tcp_info);
+  Newest newest;
+  socklen_t length = newest.size();
+  const bool told = kernel->getsockopt(fd, IPPROTO_TCP, TCP_INFO, newest.data(), &length) == 0;
+  os::close(fd);
+  return told ? length : sizeof(tcp_info);
+}
+std::size_t kernel_size() {
+  static const std::size_t size = ask_size();
+  return size;
+}
+
+void fill_times(tcp_info& out, const tcp::Info& in) {
+  const std::uint32_t now = milliseconds_of(shard().clock().now());
+  out.tcpi_last_data_sent = now - in.last_sent_ms;
+  out.tcpi_last_data_recv = now - in.last_data_ms;
+  out.tcpi_last_ack_recv = now - in.last_received_ms;
+}
+
 void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
+  fill_times(out, in);
+  out.tcpi_ca_state = static_cast<std::uint8_t>(in.congestion_state);
   out.tcpi_retransmits = static_cast<std::uint8_t>(std::min<std::uint32_t>(in.backoff, 255));
   out.tcpi_probes = static_cast<std::uint8_t>(std::min<std::uint32_t>(in.probes, 255));
   out.tcpi_backoff = out.tcpi_retransmits;
@@ -61,14 +101,14 @@ void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
   out.tcpi_rto = microseconds(in.rto);
   out.tcpi_snd_mss = in.mss;
   out.tcpi_rcv_mss = in.rcv_mss;
-  out.tcpi_advmss = options.max_segment != 0 ? options.max_segment : in.mss;
-  out.tcpi_pmtu = in.mss + 40;
+  out.tcpi_advmss = options.max_segment != 0 ? options.max_segment : in.own_mss;
+  out.tcpi_pmtu = in.path_mtu;
   out.tcpi_unacked = segments(in.in_flight, in.mss);
   out.tcpi_sacked = segments(in.sacked, in.mss);
   out.tcpi_lost = segments(in.lost, in.mss);
   out.tcpi_rtt = microseconds(in.srtt);
   out.tcpi_rttvar = microseconds(in.rttvar);
-  out.tcpi_snd_ssthresh = segments(in.ssthresh, in.mss);
+  out.tcpi_snd_ssthresh = in.ssthresh == tcp::kMaxCwnd ? kInfiniteThreshold : segments(in.ssthresh, in.mss);
   out.tcpi_snd_cwnd = segments(in.cwnd, in.mss);
   out.tcpi_reordering = in.reordering;
   out.tcpi_rcv_space = in.rcv_wnd;
@@ -86,17 +126,23 @@ void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
 
 long get_tcp_info(Socket& socket, std::span<std::byte> out) {
   tcp_info info{};
+  Newer newer{};
   if (socket.kind == FileKind::kListener) {
     info.tcpi_state = linux_state(State::kListen);
     if (socket.listener != nullptr)
       info.tcpi_unacked = static_cast<std::uint32_t>(tcp_engine().accept_queue_length(*socket.listener));
     info.tcpi_sacked = socket.details->backlog;
   } else if (socket.tcb != nullptr) {
-    fill(info, tcp_engine().info(*socket.tcb), tcp_engine().options(*socket.tcb));
+    const tcp::Info in = tcp_engine().info(*socket.tcb);
+    fill(info, in, tcp_engine().options(*socket.tcb));
+    newer.rcv_wnd = in.rcv_wnd;
     info.tcpi_state = linux_state(stream::state(*socket.tcb));
   }
-  const std::size_t bytes = std::min(out.size(), sizeof info);
-  std::memcpy(out.data(), &info, bytes);
+  Newest newest{};
+  std::memcpy(newest.data(), &info, sizeof info);
+  std::memcpy(newest.data() + kNewerAt, &newer, sizeof newer);
+  const std::size_t bytes = std::min({out.size(), kernel_size(), newest.size()});
+  std::memcpy(out.data(), newest.data(), bytes);
   return static_cast<long>(bytes);
 }
 

@@ -290,6 +290,14 @@ long Calls::set_non_blocking(int fd, bool on) {
   return socket::set_status_flags(*file, fd, static_cast<int>(on ? now | O_NONBLOCK : now & ~O_NONBLOCK));
 }
 
+long Calls::control(int fd, int command, int argument) {
+  socket::File* file = find(fd);
+  if (file != nullptr && command == F_SETFL) return socket::set_status_flags(*file, fd, argument);
+  if (file != nullptr && socket::sets_async(command))
+    return socket::set_async(*file, fd, command, reinterpret_cast<void*>(static_cast<long>(argument)));
+  return result(::fcntl(fd, command, argument));
+}
+
 long Calls::ioctl_int(int fd, unsigned long request, int& value) {
   if (socket::File* file = find(fd); file != nullptr)
     if (const auto r = socket::control(*file, fd, request, &value); r.has_value()) return *r;

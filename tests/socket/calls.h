@@ -62,6 +62,8 @@ class Calls {
   long get_option(int fd, int level, int name, int& value);
   long get_option(int fd, int level, int name, void* value, socklen_t& length);
   long set_non_blocking(int fd, bool on);
+  /// fcntl() with an int.
+  long control(int fd, int command, int argument);
   long ioctl_int(int fd, unsigned long request, int& value);
 
   long poll(std::vector<pollfd>& set, int timeout_ms);

@@ -283,4 +283,19 @@ def udp_echo(side):
     return [wire, plain]
 
 
+def said(text):
+    """What reports.py says; the log may stand between."""
+    return [line for line in (text.decode() if isinstance(text, bytes) else text).splitlines() if line.startswith("= ")]
+
+
+@scenario("vhost", "virtio", "local", "veth")
+@leaves_nobody_to_ask
+def reports(side):
+    port = free_port()
+    server = side.start_python("server", "reports.py", "server", side.address, port, until="ready")
+    answers = said(side.python("client", "reports.py", "client", side.address, port))
+    check(side.end(server) == 0, side.output(server))
+    return answers, said(side.output(server))
+
+
 run_named(SCENARIOS, "same on both sides")

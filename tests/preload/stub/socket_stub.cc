@@ -267,6 +267,12 @@ std::optional<long> control(File& file, int, unsigned long request, void* argume
 long status_flags(File& file, int) {
   return answer(kernel->fcntl(file.io, F_GETFL));
 }
+bool sets_async(int command) {
+  return command == F_SETOWN || command == F_SETOWN_EX || command == F_SETSIG;
+}
+long set_async(File& file, int, int command, void* argument) {
+  return answer(kernel->fcntl(file.io, command, argument));
+}
 long set_status_flags(File& file, int, int flags) {
   return answer(kernel->fcntl(file.io, F_SETFL, flags));
 }
