@@ -10,7 +10,7 @@ packages_demo="redis-server redis-tools"
 packages_test="libbenchmark-dev ccache clang-format clang-tidy strace iproute2 procps psmisc
   util-linux binutils libc-bin memcached nginx postgresql-15 haproxy lighttpd apache2-bin nodejs default-jdk-headless openssl rsync
   curl wget iputils-ping iperf3 sockperf wrk socat git tar perl gdb netcat-openbsd ethtool tshark
-  ibverbs-utils perftest systemd"
+  ibverbs-utils perftest systemd libpython3.11-testsuite"
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$(basename "$0"): $*"; exit 1; }

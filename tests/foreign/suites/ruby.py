@@ -1,0 +1,47 @@
+"""Ruby's tests of its socket library and net/http, of Debian's source, with Debian's ruby."""
+import glob
+import os
+import re
+
+import sources
+from unit import Programs, by_status
+from world import bend
+
+WORDS = {".": "ok", "F": "failed", "E": "failed", "S": "skipped"}
+
+
+class Suite(Programs):
+    name = "ruby"
+    packages = ("dpkg-dev", "ruby", "ruby3.1")
+    timeout = 300
+
+    def prepare(self):
+        source = sources.source("ruby3.1")
+
+        def build(folder, address):
+            for part in ("test", "tool"):
+                sources.run("cp", "-a", f"{source}/{part}", folder)
+            bend(os.path.join(folder, "test"), address, (".rb",))
+        self.folders = sources.for_each_address("ruby", build)
+        self.tests = [os.path.relpath(path, source) for part in ("socket", "net/http", "drb")
+                      for path in sorted(glob.glob(f"{source}/test/{part}/test_*.rb"))]
+
+    def folder(self, world):
+        return world.copy(self.folders[world.address])
+
+    def command(self, world, test):
+        return ["ruby", "test/runner.rb", "-v", "--no-retry", test]
+
+    def run(self, world, names=None):
+        self.units = getattr(self, "units", {})
+        return super().run(world, names)
+
+    def unit_of(self, name):
+        return self.units.get(name, name)
+
+    def verdicts(self, test, status, said):
+        found = {f"{test}:end": by_status(status)}
+        for name, word in re.findall(r"([A-Z]\w*#test_\w+[?!]?) = [\d.]+ s = ([.FES])", said):
+            found[name] = WORDS[word]
+        self.units.update(dict.fromkeys(found, test))
+        return found
