@@ -178,19 +178,56 @@ void forget_target(File& target) {
   while (target.items != nullptr) remove_item(*target.items);
 }
 
+namespace {
+
+/// Whether both numbers name one file: one that was closed may be another file's by now.
+bool is_same_file(int a, int b) {
+  struct stat first {
+  }, second{};
+  const bool known =
+      os::call(SYS_fstat, a, os::address(&first)) == 0 && os::call(SYS_fstat, b, os::address(&second)) == 0;
+  return known && first.st_ino == second.st_ino && first.st_dev == second.st_dev;
+}
+
+/// Into the kernel's set, under the item's number, or under `another` where that has been closed.
+void add_to_kernel(const EpollItem& item, int another) {
+  Epoll& set = *item.set;
+  epoll_event event{};
+  event.events = item.events & ~kAlways;
+  event.data = item.data;
+  const int number = kernel_half_state(set).set_number;
+  const bool by_another = another >= 0 && another != item.fd && !is_same_file(item.fd, another);
+  if (number >= 0) kernel->epoll_ctl(number, EPOLL_CTL_ADD, by_another ? another : item.fd, &event);
+  set.kernel_items.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace
+
 void move_items_to_kernel(File& target, int another) {
   while (target.items != nullptr) {
-    EpollItem& item = *target.items;
-    Epoll& set = *item.set;
-    epoll_event event{};
-    event.events = item.events & ~kAlways;
-    event.data = item.data;
-    const int number = kernel_half_state(set).set_number;
-    if (number >= 0 && kernel->epoll_ctl(number, EPOLL_CTL_ADD, item.fd, &event) != 0 && another >= 0)
-      kernel->epoll_ctl(number, EPOLL_CTL_ADD, another, &event);
-    set.kernel_items.store(true, std::memory_order_relaxed);
-    remove_item(item);
+    Epoll& set = *target.items->set;
+    add_to_kernel(*target.items, another);
+    remove_item(*target.items);
     signal_idle(set);
+  }
+}
+
+bool is_watched_here(const File& target) {
+  for (const EpollItem* item = target.items; item != nullptr; item = item->target_next)
+    if (kernel_half_state(*item->set).set_number >= 0) return true;
+  return false;
+}
+
+void keep_items_in_kernel(File& target, int fd) {
+  const bool has_more = !is_local(target);  // than the kernel's side: the wire's
+  if (has_more && !has_kernel_half(target)) return;
+  for (EpollItem* item = target.items; item != nullptr;) {
+    EpollItem& here = *item;
+    item = here.target_next;
+    if (kernel_half_state(*here.set).set_number < 0) continue;
+    add_to_kernel(here, fd);
+    signal_idle(*here.set);
+    if (!has_more) remove_item(here);
   }
 }
 

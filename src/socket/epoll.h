@@ -56,6 +56,11 @@ void forget_target(File& target);
 /// The socket has been decided for the kernel: its items go to the sets' kernel halves, data and flags kept. `another`
 /// number of it serves for one that was closed while a duplicate lives, which is watched on, as by the kernel.
 void move_items_to_kernel(File& target, int another);
+/// Whether a set is among them that this process has a number of.
+[[nodiscard]] bool is_watched_here(const File& target);
+/// This process is about to close `fd`, its last number of the target, which other processes have: its sets hear of
+/// the kernel's side from the kernel, as of any file that stays open elsewhere.
+void keep_items_in_kernel(File& target, int fd);
 /// The target got (or lost) a kernel half: its sets have to look at it.
 void count_dual(File& target, int change);
 void end_epoll(Epoll& epoll);

@@ -181,6 +181,14 @@ void drop_number(File& file, int fd) {
   if (file.kind == FileKind::kEpoll && kernel_half_state(file).set_number == fd) note_set_number(file, -1);
 }
 
+// Other processes have the object, and this one will have it no more, though it may have sets that watch it.
+void leave_items_here(Guard& guard, File& file, int fd) {
+  if (!is_watched_here(file)) return;
+  // What the kernel is to tell of must be there; a local connection that others go on with never leaves it again.
+  if (is_local(file)) local_leave(guard, socket_of(file));
+  if (file.alive && !file.ending) keep_items_in_kernel(file, fd);
+}
+
 // `fd` is about to be closed.
 void end_keeping_number(Guard& guard, File& file, int fd) {
   if (file.kind == FileKind::kEpoll) return end_if_unused(guard, file);
@@ -251,6 +259,7 @@ int release_number(File& file, int fd) {
     if (!file.alive || file.ending) return 0;
     // One reference that is not this process's is another one's: this process has left its family, and is about to end.
     if (file.references.total() > 1 || file.references.of(shard().family().slot()) == 0) {
+      if (fd >= 0 && file.references.of(shard().family().slot()) == 1) leave_items_here(guard, file, fd);
       drop_number(file, fd);
       return 0;
     }

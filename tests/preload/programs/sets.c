@@ -1,5 +1,6 @@
 /* Epoll sets that the kernel knows better than we do: filled by an io_uring or by another process, waited for in the
- * program's own call, nested; and what another thread adds to one in which somebody sleeps. Results only. */
+ * program's own call, nested; what another thread adds to one in which somebody sleeps, and what a parent has
+ * closed. Results only. */
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -242,6 +243,50 @@ static void child_fills(void) {
   close(set), close(fd);
 }
 
+/* There and back, as often as a connection needs to move to shared memory, where it does. */
+static void talk(int a, int b, int times) {
+  char byte;
+  for (int i = 0; i < times; i++)
+    if (write(a, "q", 1) != 1 || read(b, &byte, 1) != 1 || write(b, "a", 1) != 1 || read(a, &byte, 1) != 1) abort();
+}
+
+/* A parent closes its number of a connection that a child has: its set goes on telling of it, by the number that there
+ * was. `again`: that number is another file's by then, and a duplicate goes last. */
+static void closed_here(int times, uint32_t flags, int again) {
+  const int set = new_set();
+  int a, b, go[2], copy = -1;
+  if (pipe(go) != 0) abort();
+  connect_both(&a, &b);
+  talk(a, b, times);
+  const int number = b;
+  add(set, b, EPOLLIN | flags);
+  struct epoll_event got = {0};
+  say("quiet", epoll_wait(set, &got, 1, 0));
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    close(a), close(go[1]);
+    (void)!read(go[0], &byte, 1); /* the end of the pipe */
+    _exit(0);
+  }
+  if (again) copy = dup(b);
+  close(b);
+  if (again) {
+    if (eventfd(1, 0) != number) abort();
+    close(copy);
+  }
+  say("write", write(a, "x", 1));
+  say("the set tells of it", epoll_wait(set, &got, 1, 10000));
+  printf("by its number: %d, bits %x\n", got.data.fd == number, got.events);
+  say("again", epoll_wait(set, &got, 1, 0));
+  close(go[0]), close(go[1]);
+  waitpid(child, NULL, 0);
+  while (epoll_wait(set, &got, 1, 0) > 0) sched_yield(); /* until nobody has it */
+  close(a), close(set);
+  if (again) close(number);
+}
+
 /* A set that came in a message, full already, gets a socket of ours. */
 static void comes_in_a_message(void) {
   int pair[2], a, b, set = -1;
@@ -281,6 +326,11 @@ int main(void) {
   comes_later(-1);
   comes_later(600000);
   child_fills();
+  for (int again = 0; again < 2; again++) {
+    closed_here(0, 0, again);
+    closed_here(0, EPOLLET, again);
+    closed_here(40, 0, again);
+  }
   comes_in_a_message();
   ring_fills(); /* last: from here on no connection shares memory */
   return 0;
