@@ -1,6 +1,7 @@
 """What suites have in common: what each is asked for, and two ways to run one."""
 import os
 import re
+import time
 
 from world import HERE, LONG
 
@@ -92,6 +93,7 @@ class Programs(Base):
     one is run, `command`, and what it said of which tests, `verdicts`."""
     timeout = 120
     library = True
+    in_front = None
 
     def environment(self, world):
         return {}
@@ -110,12 +112,13 @@ class Programs(Base):
         found, chosen = {}, None if names is None else {self.unit_of(name) for name in names}
         for test in self.matched(self.tests):
             if chosen is None or test in chosen:
-                at = world.note(f"== {test}")
+                at, begun = world.note(f"== {test}"), time.monotonic()
                 status = world.run(self.command(world, test), cwd=self.folder(world), timeout=self.timeout,
-                                   env=self.environment(world).items(), library=self.library or not world.bent)
+                                   env=self.environment(world).items(), library=self.library or not world.bent, in_front=self.in_front)
                 with open(world.log, errors="replace") as log:
                     log.seek(at)
                     found.update(self.verdicts(test, status, log.read()))
+                world.note(f"-- status {status} after {time.monotonic() - begun:.1f} s")
         return found if names is None else {name: found[name] for name in names if name in found}
 
 

@@ -102,14 +102,17 @@ class World:
             return {}
         return {"BYPASS_RUN_DIR": self.path("run"), "BYPASS_CONFIG": self.path("empty.toml"), **self.settings, **preload(LIB)}
 
-    def run(self, command, cwd=None, env=(), library=True, timeout=120, quiet=None, grows=None):
-        """Runs a command to its end; what it says goes to the log. Returns its exit status, or None when it was
+    def run(self, command, cwd=None, env=(), library=True, in_front=None, timeout=120, quiet=None, grows=None):
+        """Runs a command to its end; what it says goes to the log. `in_front`: what is
+        loaded before the library. Returns its exit status, or None when it was
         ended: after `timeout` seconds, or after `quiet` seconds in which the file `grows` did not grow."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(("BYPASS_", "LD_"))}
         own.update(LC_ALL="C.UTF-8", TMPDIR="/tmp", HOME="/tmp", TZ="UTC", OURS=OURS, KERNELS=KERNELS, WORLD=self.dir,
                    WORLD_CWD=cwd or self.path("tmp"), WORLD_KEEPS=" ".join(self.keeps),
                    WORLD_ADDRESS={"kernel_port": "kernel", "port": "port"}.get(self.wiring, ""))
         told = dict(env, **(self.library() if library else {}))
+        if in_front:
+            told["LD_PRELOAD"] = f"{in_front}:{told.get('LD_PRELOAD', '')}".rstrip(":")
         # The namespaces' process 1 goes with unshare, which goes with us; whatever they hold goes with process 1.
         shell = ["setpriv", "--pdeathsig", "KILL", "unshare", "-n", "-m", "-p", "--fork", "--mount-proc", "--kill-child=KILL",
                  "bash", "-c", ENTER, "enter"]

@@ -7,7 +7,8 @@ import sources
 from unit import Programs, by_status
 from world import bend
 
-WORDS = {".": "ok", "F": "failed", "E": "failed", "S": "skipped"}
+WORDS = {"Failure": "failed", "Error": "failed", "Skipped": "skipped"}
+TEST = r"([A-Z][\w:]*#test_\w+[?!]?)"
 
 
 class Suite(Programs):
@@ -41,7 +42,8 @@ class Suite(Programs):
 
     def verdicts(self, test, status, said):
         found = {f"{test}:end": by_status(status)}
-        for name, word in re.findall(r"([A-Z]\w*#test_\w+[?!]?) = [\d.]+ s = ([.FES])", said):
+        found.update(dict.fromkeys(re.findall(rf"^\[\d+/\d+\] {TEST} = ", said, re.M), "ok"))
+        for word, name in re.findall(rf"^ +\d+\) (Failure|Error|Skipped):\n{TEST}", said, re.M):
             found[name] = WORDS[word]
         self.units.update(dict.fromkeys(found, test))
         return found

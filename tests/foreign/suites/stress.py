@@ -2,12 +2,12 @@
 from unit import Programs
 
 TESTS = {
-    "sock": "--sock-ops 400", "sock-seqpacket": "--sock-domain unix --sock-type seqpacket --sock-ops 400", "sockabuse": "--sockabuse-ops 40", "sockdiag": "--sockdiag-ops 40",
+    "sock": "--sock-ops 400", "sockabuse": "--sockabuse-ops 40", "sockdiag": "--sockdiag-ops 40",
     "sockfd": "--sockfd-ops 400", "sockmany": "--sockmany-ops 400", "sockpair": "--sockpair-ops 400", "udp": "--udp-ops 4000",
     "udp-flood": "--udp-flood-ops 4000", "epoll": "--epoll-ops 2000", "poll": "--poll-ops 2000", "rawsock": "--rawsock-ops 400",
     "rawudp": "--rawudp-ops 400", "sendfile": "--sendfile-ops 400", "splice": "--splice-ops 400", "tee": "--tee-ops 400",
-    "eventfd": "--eventfd-ops 4000", "netlink-proc": "--netlink-proc-ops 40", "sigio": "--sigio-ops 400", "signal": "--signal-ops 4000",
-    "close": "--close-ops 2000", "dup": "--dup-ops 400", "fd-fork": "--fd-fork-ops 400", "ping-sock": "--ping-sock-ops 400",
+    "eventfd": "--eventfd-ops 4000", "sigio": "--sigio-ops 400", "signal": "--signal-ops 4000",
+    "close": "--close-ops 2000", "dup": "--dup-ops 400", "ping-sock": "--ping-sock-ops 400",
 }
 
 
@@ -19,6 +19,7 @@ class Suite(Programs):
     tests = list(TESTS)
 
     def command(self, world, test):
-        words = TESTS[test].split()
-        stressor = "sock" if test == "sock-seqpacket" else test
-        return ["stress-ng", f"--{stressor}", "2", "--verify", "--timeout", "20", "--no-rand-seed", *words]
+        return ["stress-ng", f"--{test}", "2", "--verify", "--timeout", "20", "--no-rand-seed", *TESTS[test].split()]
+
+    def verdicts(self, test, status, said):
+        return {test: "skipped"} if status == 3 else super().verdicts(test, status, said)  # EXIT_NOT_SUCCESS: not for this machine
