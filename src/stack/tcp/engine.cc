@@ -252,6 +252,15 @@ void Engine::want_room(Tcb& tcb) {
   if (tcb.ring.empty() && !SendRing::may_begin(impl_->memory)) wait_for_memory(*impl_, tcb);
 }
 
+namespace {
+
+Room first_of(const Room& room, std::size_t bytes) {
+  const std::size_t first = std::min(bytes, room.part[0].size());
+  return {{room.part[0].first(first), room.part[1].first(std::min(bytes - first, room.part[1].size()))}};
+}
+
+}  // namespace
+
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
   if (tcb.error != Error::kNone) return tcb.error;  // take_error() is the caller's, who may have bytes to report first
   if (tcb.has(kFinQueued) || tcb.state == State::kClosed || tcb.state == State::kTimeWait) return Error::kBrokenPipe;
@@ -265,7 +274,9 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
     tcb.set(kWantWritable);
     if (admitted == 0) return Error::kWouldBlock;
   }
-  auto reserved = tcb.ring.reserve(impl_->memory, std::min(want, admitted), limit);
+  auto reserved = tcb.ring.reserve(impl_->memory, want, limit);  // for all of it: the block may not grow later
+  if (reserved.ok() && reserved->size() > admitted) [[unlikely]]
+    *reserved = first_of(*reserved, admitted);
   const bool dry = reserved.error() == Error::kNoMemory;
   // Also where the limit leaves room but the block may not move, because frames still refer to it.
   if (dry || reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
