@@ -92,7 +92,6 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   const std::uint32_t flight = tcb.in_flight();
   AckEvent event;
   event.now = env.now();
-  event.acked = acked;
   event.flight = flight;
   event.app_limited = app_limited(tcb);
   tcb.snd_una += acked;
@@ -106,7 +105,8 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.una = s.ack;
   event.in_timeout = tcb.scoreboard.in_timeout();
   event.nxt = tcb.seq_of(tcb.snd_nxt);
-  tcb.scoreboard.on_ack(env.core.memory, s.ack, event.nxt, s.options.sack_blocks(), false, tcb.mss);
+  const auto update = tcb.scoreboard.on_ack(env.core.memory, s.ack, event.nxt, s.options.sack_blocks(), false, tcb.mss);
+  event.acked = update.delivered;  // what was told of before has counted then
   event.in_recovery = tcb.scoreboard.in_recovery();
   tcb.congestion.on_ack(event);
   tcb.progress = env.now();

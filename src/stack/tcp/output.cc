@@ -102,10 +102,27 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   return true;
 }
 
+// Paths below this take frames as large as the port does.
+constexpr Duration kNear = std::chrono::microseconds(512);
+
+// On longer paths a frame carries what the connection sends in a millisecond, two segments at least: ACKs then come
+// back evenly, and a loss is seen soon (tcp_tso_autosize(), tcp_update_pacing_rate() of Linux).
+std::uint32_t size_by_pace(const Tcb& tcb, std::uint32_t mss) {
+  constexpr std::uint64_t kLargest = 65536;
+  const std::uint64_t cwnd = std::max(tcb.congestion.cwnd(), tcb.in_flight());
+  const unsigned percent = tcb.congestion.cwnd() < tcb.congestion.ssthresh() / 2 ? 200 : 120;
+  const auto srtt_us = static_cast<std::uint64_t>(std::max<Duration::rep>(tcb.rtt.srtt().count() / 1000, 1));
+  const std::uint64_t in_a_ms = cwnd * percent / 100 * (1'000'000 / 1024) / srtt_us;
+  const auto halvings = static_cast<std::uint64_t>(tcb.rtt.min_rtt() / kNear);
+  const std::uint64_t bytes = std::min(kLargest, in_a_ms + (halvings < 17 ? kLargest >> halvings : 0));
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(bytes - bytes % mss, 2 * mss));
+}
+
 // At least two frames in flight, so that ACKs of the first make room while the second is under way (tcp_cwnd_test() of
 // Linux).
 std::uint32_t burst_limit(Env& env, const Tcb& tcb, std::uint32_t mss) {
-  return std::min(frame_limit(env, tcb), std::max(tcb.congestion.cwnd() / 2, mss));
+  const std::uint32_t most = std::min(frame_limit(env, tcb), std::max(tcb.congestion.cwnd() / 2, mss));
+  return tcb.rtt.min_rtt() < kNear ? most : std::min(most, size_by_pace(tcb, mss));
 }
 
 Hold send_new(Env& env, Tcb& tcb) {

@@ -27,6 +27,11 @@ Scoreboard::Update Scoreboard::on_ack_in_loss(Memory& memory, SeqNum una, SeqNum
   una_ += advanced;
   nxt_ = nxt;
   update.delivered = advanced - drop_acknowledged();
+  // Without SACK each duplicate ACK has stood for a segment (tcp_remove_reno_sacks() of Linux).
+  if (!sack_ && advanced != 0) {
+    const std::uint32_t told = std::min(advanced, std::uint32_t{duplicate_acks_} * mss_);
+    update.delivered = std::max(advanced - told, std::min<std::uint32_t>(advanced, mss_));
+  }
   if (sack_) take_blocks(memory, blocks, update);
   update.delivered += update.newly_sacked;
   update.reneged = reneged_ = count_ != 0 && before_or_at(ranges_[0].begin, una_);

@@ -23,6 +23,16 @@ TEST(Offload, LargeWrite_IsTwoTsoFrames) {
     s.expect(seg().seq(1 + 1000 * i).len(1000).text(pattern(1000U * static_cast<unsigned>(i), 1000)));
 }
 
+// tcp_tso_autosize() of Linux: 10 segments in 100 ms are no two in a millisecond.
+TEST(Offload, LongPath_TakesTwoSegmentsAFrame) {
+  Script s(offloading());
+  s.listen().inject(seg().syn().seq(0).mss(1000)).wait(100ms).inject(seg().seq(1).ack(1)).accept().ignore_all();
+  const std::uint64_t before = s.counters().tx_frames;
+  s.write(8000);
+  EXPECT_EQ(s.counters().tx_frames - before, 4U);
+  for (int i = 0; i < 8; i++) s.expect(seg().seq(1 + 1000 * i).len(1000));
+}
+
 TEST(Offload, WithoutGather_TsoFrameIsAChain) {
   Given given = offloading();
   given.caps.gather = false;

@@ -82,6 +82,22 @@ TEST(Sack, OvertakenAck_ItsBlocksCount) {
   EXPECT_EQ(s.info().bytes_acked, 2000U);
 }
 
+// What duplicate ACKs or SACK blocks have told of does not make the window grow again (tcp_cong_avoid()'s acked of
+// Linux): of 3 segments acknowledged one is news, and 11 - 9 = 2 leave.
+TEST(Sack, ReorderingNoLoss_WindowGrowsByTheNewsAlone) {
+  for (const bool sack : {false, true}) {
+    Given given;
+    given.sack = sack;
+    Script s(given);
+    ten_in_flight(s).write(5000).ignore_all();
+    for (const int end : {2001, 3001})
+      s.inject(sack ? seg().seq(1).ack(1).sack(1001, end) : seg().seq(1).ack(1))
+          .expect(seg().seq(8001 + end - 1).len(1000));
+    s.inject(seg().seq(1).ack(3001)).expect(seg().seq(12001)).expect(seg().seq(13001)).nothing_more();
+    EXPECT_EQ(s.info().cwnd, 11000U);
+  }
+}
+
 TEST(Sack, BlocksBeyondWhatWasSent_AreIgnored) {
   Script s(sacking());
   ten_in_flight(s).inject(seg().seq(1).ack(1).sack(50001, 90001)).nothing_more();
