@@ -57,8 +57,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
      "(BYPASS_MEMORY)"},
     {"syscall_filter",
-     "the program puts itself under a filter of system calls (seccomp) that ends who makes others: its sockets are the "
-     "kernel's"},
+     "the program is under a filter of system calls (seccomp) that refuses one which the library needs, or ends who "
+     "makes it: its sockets are the kernel's"},
     {"address_conflict",
      "another host says that it has the port's address: peers reach the one or the other, as each has heard last"},
     {"in_handler",

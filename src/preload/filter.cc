@@ -1,8 +1,10 @@
 // prctl and seccomp: a filter that ends who makes a forbidden call knows the program's calls, not ours, and where it
 // ends one thread the library's own would keep the process. So before such a filter everything is the kernel's, for
-// good. One that answers with an errno changes nothing: that can be coped with.
+// good; and before one that answers a call of ours with an errno, which nobody here could mend. Other filters change
+// nothing.
 #include "preload/filter.h"
 
+#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -13,15 +15,18 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
+#include "preload/filter_program.h"
 #include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/raw_syscall.h"
 #include "preload/signals.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
+#include "runtime/own_calls.h"
 #include "runtime/process.h"
 #include "socket/api.h"
 
@@ -42,19 +47,26 @@ bool may_end_somebody(const sock_filter& line) {
   return action != SECCOMP_RET_ALLOW && action != SECCOMP_RET_LOG && action != SECCOMP_RET_ERRNO;
 }
 
+/// It answers with an errno what the library needs to be answered by the kernel.
+bool refuses_ours(std::span<const sock_filter> program) {
+  return std::ranges::any_of(runtime::own_calls(), [&](const runtime::OwnCall& call) {
+    seccomp_data data{};
+    data.nr = static_cast<int>(call.number);
+    data.arch = AUDIT_ARCH_X86_64;
+    data.args[1] = static_cast<std::uint64_t>(call.second);
+    return (answer_of(program, data) & SECCOMP_RET_ACTION_FULL) == SECCOMP_RET_ERRNO;
+  });
+}
+
 /// True, too, of one that cannot be read.
-bool may_end_somebody(const sock_fprog* program) {
+bool concerns_us(const sock_fprog* program) {
   sock_fprog copy{};
   if (!copy_in(&copy, program, sizeof copy)) return true;
-  std::array<sock_filter, 64> lines;
-  for (std::size_t at = 0; at < copy.len;) {
-    const std::size_t count = std::min(lines.size(), copy.len - at);
-    if (!copy_in(lines.data(), copy.filter + at, count * sizeof(sock_filter))) return true;
-    for (std::size_t i = 0; i < count; i++)
-      if (may_end_somebody(lines[i])) return true;
-    at += count;
-  }
-  return false;
+  std::array<sock_filter, BPF_MAXINSNS> lines;
+  if (copy.len > lines.size() || !copy_in(lines.data(), copy.filter, copy.len * sizeof(sock_filter))) return true;
+  const std::span<const sock_filter> read(lines.data(), copy.len);
+  return std::ranges::any_of(read, [](const sock_filter& line) { return may_end_somebody(line); }) ||
+         refuses_ours(read);
 }
 
 /// Sockets first: epoll sets hold them.
@@ -93,7 +105,7 @@ void before_filter_call(long number, long a, long b, long c) {
   if (number == SYS_prctl && a != PR_SET_SECCOMP) return;
   const bool strict = number == SYS_prctl ? b == SECCOMP_MODE_STRICT : a == SECCOMP_SET_MODE_STRICT;
   const bool filter = number == SYS_prctl ? b == SECCOMP_MODE_FILTER : a == SECCOMP_SET_MODE_FILTER;
-  if (strict || (filter && may_end_somebody(reinterpret_cast<const sock_fprog*>(c)))) before_filter();
+  if (strict || (filter && concerns_us(reinterpret_cast<const sock_fprog*>(c)))) before_filter();
 }
 
 BYPASS_EXPORT(int, prctl, (int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d)) {

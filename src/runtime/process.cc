@@ -24,6 +24,7 @@
 #include "runtime/inside.h"
 #include "runtime/link_words.h"
 #include "runtime/log.h"
+#include "runtime/own_calls.h"
 #include "runtime/place_number.h"
 #include "runtime/ports.h"
 #include "runtime/process_graph.h"
@@ -435,6 +436,10 @@ bool start() {
   Inside inside;
   const Config& config = configuration();
   if (!config.wants_anything()) return false;
+  if (const OwnCall* const refused = find_refused_call()) {
+    const std::string text = "a filter of system calls (seccomp) refuses " + std::string(refused->name);
+    return cannot_start(Reason::kSyscallFilter, text);
+  }
   auto* ports = new PortSet(config);
   if (!check_ports(*ports)) return false;
   std::string problem;
