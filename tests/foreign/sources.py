@@ -1,8 +1,11 @@
 """Debian's packages and sources, and what is built from them: all of it in one folder outside of ours."""
+import contextlib
+import fcntl
 import glob
 import os
 import shutil
 import subprocess
+import time
 
 from world import LOOPBACK, OURS, ROOT, Failure, Skip
 
@@ -37,16 +40,21 @@ def run(*command, cwd=None, env=None, timeout=3600):
 
 def install(*packages):
     """As tools/test does it: what is missing, and no service of it starts."""
-    if packages:
+    with alone("install"):
         run("bash", "-c", '. tools/lib/common.sh; install_packages "$@"', "install", *packages, cwd=ROOT)
 
 
 def apt_options():
     """The machine's own lists of packages have no sources, as a rule: lists of our own with the same addresses have."""
-    folder = os.path.join(cache(), "apt")
+    with alone("apt"):
+        return fetch_lists(os.path.join(cache(), "apt"))
+
+
+def fetch_lists(folder):
     options = ["-o", f"Dir::Etc::sourcelist={folder}/sources.list", "-o", "Dir::Etc::sourceparts=/dev/null",
                "-o", f"Dir::State::lists={folder}/lists", "-q"]
-    if not os.path.exists(os.path.join(folder, "complete")):
+    complete = os.path.join(folder, "complete")
+    if not os.path.exists(complete) or time.time() - os.path.getmtime(complete) > 86400:
         os.makedirs(os.path.join(folder, "lists", "partial"), exist_ok=True)
         told = run("apt-get", "indextargets", "Created-By: Packages", "--format", "$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
         # Without the security updates, whose sources are at times not to be had where their packages are.
@@ -55,18 +63,27 @@ def apt_options():
             for _, address, release, component in (line.split("|") for line in lines):
                 out.write(f"deb-src {address} {release} {component}\ndeb {address} {release} {component}\n")
         run("apt-get", *options, "update")
-        open(os.path.join(folder, "complete"), "w").close()
+        open(complete, "w").close()
     return options
+
+
+@contextlib.contextmanager
+def alone(name):
+    """Two runs at once do not make the same."""
+    with open(os.path.join(cache(), f".lock-{name}"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def made(name, make):
     """A folder of the cache that `make` fills; one that was left half done is made again."""
     folder = os.path.join(cache(), name)
-    if not os.path.exists(os.path.join(folder, ".complete")):
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        make(folder)
-        open(os.path.join(folder, ".complete"), "w").close()
+    with alone(name):
+        if not os.path.exists(os.path.join(folder, ".complete")):
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder)
+            make(folder)
+            open(os.path.join(folder, ".complete"), "w").close()
     return folder
 
 
@@ -84,16 +101,6 @@ def source(package):
             os.unlink(file)
     folder = made(f"source-{package}", fetch)
     return next(path for path in glob.glob(os.path.join(folder, "*")) if os.path.isdir(path))
-
-
-def unpacked(*packages):
-    """Debian's packages, unpacked and not installed: for programs of which the machine has others."""
-    def fetch(folder):
-        run("apt-get", *apt_options(), "download", *packages, cwd=folder)
-        for file in glob.glob(os.path.join(folder, "*.deb")):
-            run("dpkg-deb", "-x", file, folder)
-            os.unlink(file)
-    return made(f"unpacked-{'+'.join(packages)}", fetch)
 
 
 def given(name, what):

@@ -94,6 +94,7 @@ class Programs(Base):
     timeout = 120
     library = True
     in_front = None
+    names = None  # while some are run again: which
 
     def environment(self, world):
         return {}
@@ -109,6 +110,7 @@ class Programs(Base):
         return {test: by_status(status)}
 
     def run(self, world, names=None):
+        self.names = names
         found, chosen = {}, None if names is None else {self.unit_of(name) for name in names}
         for test in self.matched(self.tests):
             if chosen is None or test in chosen:

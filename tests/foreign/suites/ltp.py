@@ -8,13 +8,14 @@ from world import LOOPBACK, bend
 CALLS = """accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd eventfd2 getpeername
     getsockname getsockopt listen pipe poll ppoll pselect recv recvfrom recvmmsg recvmsg select send sendfile sendmmsg sendmsg sendto
     setsockopt shutdown signalfd socket socketcall socketpair splice tee vmsplice""".split()
+LEFT_OUT = ("bind06", "setsockopt06")  # they look for a race in the kernel, for minutes
 VERDICTS = {0: "ok", 32: "skipped"}
 
 
 class Suite(Programs):
     name = "ltp"
     packages = ("autoconf", "automake", "pkg-config", "gcc", "make")
-    timeout = 200
+    timeout = 60
 
     def prepare(self):
         def build(folder, address):
@@ -30,7 +31,7 @@ class Suite(Programs):
         for call in CALLS:
             where = f"{self.folders[LOOPBACK]}/testcases/kernel/syscalls/{call}"
             for file in sorted(os.listdir(where)):
-                if os.access(f"{where}/{file}", os.X_OK) and os.path.exists(f"{where}/{file}.c"):
+                if os.access(f"{where}/{file}", os.X_OK) and os.path.exists(f"{where}/{file}.c") and file not in LEFT_OUT:
                     self.programs[file] = f"testcases/kernel/syscalls/{call}/{file}"
         self.tests = list(self.programs)
 
