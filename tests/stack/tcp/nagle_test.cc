@@ -103,14 +103,14 @@ TEST(More, PartialSegment_WaitsForTheNextWrite) {
 
 TEST(More, Close_LetsItGo) {
   Script s;
-  s.establish().write(300, true).close().expect(seg().fin().seq(1).ack(1).len(300)).nothing_more();
+  s.establish().write(300, true).close().no_push().expect(seg().fin().seq(1).ack(1).len(300)).nothing_more();
 }
 
 // The flag is the call's (tcp_push() of Linux): an ACK lets the tail go, as Nagle's algorithm allows.
 TEST(More, AckOfWhatWasBefore_LetsTheTailGo) {
   Script s;
   s.establish().write(1500, true).expect(seg().seq(1).len(1000)).nothing_more();
-  s.inject(seg().seq(1).ack(1001)).expect(seg().seq(1001).ack(1).len(500)).nothing_more();
+  s.inject(seg().seq(1).ack(1001)).no_push().expect(seg().seq(1001).ack(1).len(500)).nothing_more();
 }
 
 TEST(More, NothingInFlight_TailGoesAtTheProbeTimer) {
@@ -154,8 +154,8 @@ TEST(Push, LargeFrame_CarriesItWithinAWriteToo) {
 TEST(Push, FinAlone_HasNone) {
   Script s;
   s.establish().write(100).expect(seg().push().seq(1).ack(1).len(100)).close();
-  s.expect(seg().fin().seq(101).ack(1).len(0)).nothing_more();
-  s.at(1s).ignore_all().inject(seg().seq(1).ack(101)).at(3s).expect(seg().fin().seq(101).ack(1).len(0));
+  s.no_push().expect(seg().fin().seq(101).ack(1).len(0)).nothing_more();
+  s.at(1s).ignore_all().inject(seg().seq(1).ack(101)).at(3s).no_push().expect(seg().fin().seq(101).ack(1).len(0));
 }
 
 }  // namespace

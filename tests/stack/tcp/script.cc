@@ -363,6 +363,11 @@ Script& Script::expect(const Seg& segment) {
   return *this;
 }
 
+Script& Script::no_push() {
+  EXPECT_TRUE(sent_.empty() || (sent_.front().header.flags & tcp::kPsh) == 0) << sent_.front().describe(*this);
+  return *this;
+}
+
 Script& Script::nothing_more() {
   for (const auto& sent : sent_) ADD_FAILURE() << "unexpected " << sent.describe(*this);
   sent_.clear();

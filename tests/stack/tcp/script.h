@@ -104,6 +104,8 @@ class Script {
   /// Several segments in one burst.
   Script& burst(std::initializer_list<Seg> segments);
   Script& expect(const Seg& segment);
+  /// What expect() sees next carries no PSH, which it does not ask by itself.
+  Script& no_push();
   Script& nothing_more();
   Script& ignore_all();  // forgets what was sent so far
 
