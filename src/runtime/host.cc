@@ -67,21 +67,44 @@ std::uint32_t most_own_descriptors() {
   return static_cast<std::uint32_t>(std::max(above / 4 * 3, kFixed) - kFixed);
 }
 
+namespace {
+
+int refuse_number(int fd) {
+  const int problem = errno;
+  socket::kernel->close(fd);
+  errno = problem;
+  return -1;
+}
+
+/// Whether the program finds one more, now that we have this one.
+bool is_last_number(int fd) {
+  constexpr rlim_t kFew = 1024;  // what a program is given by default; of more it is not asked each time
+  if (soft_limit() > kFew) return false;
+  const int next = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (next >= 0) socket::kernel->close(next);
+  return next < 0 && errno == EMFILE;
+}
+
+}  // namespace
+
 int own_high(int fd) {
   if (fd < 0) return fd;
   const int base = descriptor_base();
   while (fd < base) {
     const int high = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, base);
-    if (high < 0) break;
+    if (high < 0) return refuse_number(fd);  // below the base each number is the program's
     own_descriptor(high, true);
     if (socket::kernel->fcntl(high, F_GETFD) >= 0) {
       socket::kernel->close(fd);
-      return high;
+      fd = high;
+      break;
     }
     own_descriptor(high, false);  // a thread of the program's has closed it before it was known as ours: closefrom()
   }
   own_descriptor(fd, true);
-  return fd;
+  if (!is_last_number(fd)) return fd;
+  own_descriptor(fd, false);
+  return refuse_number(fd);
 }
 
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {

@@ -18,8 +18,8 @@ void use_environment(const char* const* entries);
 /// enough that the kernel's descriptor table stays small; below the soft RLIMIT_NOFILE, read anew each time.
 int descriptor_base();
 
-/// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number (the old
-/// one where there is no room); -1 stays -1.
+/// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number; -1, with it closed,
+/// where there is no room, or it would be the program's last number; -1 stays -1.
 int own_high(int fd);
 /// How many of them may come and go with the program's connections, so that the program finds numbers, too.
 std::uint32_t most_own_descriptors();

@@ -156,7 +156,7 @@ class Accepting final : public DualCondition {
   // A duplicate of the placeholder, so that fstat says socket.
   [[nodiscard]] int make_number() const {
     const int placeholder = shadow_placeholder(socket_.domain);
-    if (placeholder < 0) return placeholder;
+    if (placeholder < 0) return kernel->socket(socket_.domain, SOCK_STREAM | (flags_ & SOCK_CLOEXEC), 0);
     return kernel->fcntl(placeholder, (flags_ & SOCK_CLOEXEC) != 0 ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
   }
 

@@ -1,0 +1,51 @@
+/* Descriptors under a small RLIMIT_NOFILE: the program's last number is the program's. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "say.h"
+
+static void fill_all(void) {
+  int count = 0;
+  while (dup(STDIN_FILENO) >= 0) count++;
+  say("numbers left", count);
+}
+
+static void talk(rlim_t limit) {
+  setrlimit(RLIMIT_NOFILE, &(struct rlimit){limit, limit});
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
+  socklen_t length = sizeof address;
+  int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+  fcntl(client, F_SETFL, O_NONBLOCK);
+  TRY(bind(listener, (struct sockaddr*)&address, sizeof address));
+  TRY(listen(listener, 5));
+  TRY(getsockname(listener, (struct sockaddr*)&address, &length));
+  fill_all();
+  close((int)limit - 1);
+  int connected = connect(client, (struct sockaddr*)&address, sizeof address);
+  say("connect", connected == 0 || errno == EINPROGRESS);
+  TRY(poll(&(struct pollfd){client, POLLOUT, 0}, 1, 3000));
+  TRY(poll(&(struct pollfd){listener, POLLIN, 0}, 1, 3000));
+  int server = accept(listener, NULL, NULL);
+  say("accept", server);
+  char text[8];
+  TRY(send(client, "question", 8, 0));
+  TRY(recv(server, text, 8, MSG_WAITALL));
+  TRY(send(server, "answer", 6, 0));
+  TRY(poll(&(struct pollfd){client, POLLIN, 0}, 1, 3000));
+  TRY(recv(client, text, 8, 0));
+  close(server);
+  fill_all();
+  for (int fd = 3; fd < (int)limit; fd++) close(fd);
+}
+
+int main(void) {
+  alarm(20);
+  close(socket(AF_INET, SOCK_STREAM, 0)); /* what the library keeps for good is above the limits that follow */
+  talk(100);
+  talk(12);
+  return 0;
+}
