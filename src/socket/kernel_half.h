@@ -73,6 +73,8 @@ void unwatch_channel(int fd);
 /// Without the lock. At most every `kernel_poll` unless `always` or the kernel's side is busy: something
 /// that this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);
+/// The same at once, with the lock held.
+void hear_kernel_halves();
 void note_kernel_activity();
 /// A sleeper has found it readable, and has not looked there.
 void note_watch_set_readable();
