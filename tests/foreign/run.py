@@ -25,7 +25,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "suites")]
 
 import compare  # noqa: E402
 import sources  # noqa: E402
-from world import JUDGE, LONG, Failure, Skip, World, guardian  # noqa: E402
+from world import JUDGE, LONG, Failure, Skip, World, guardian, take_library  # noqa: E402
 
 SUITES = sorted(name[:-3] for name in os.listdir(os.path.join(HERE, "suites")) if name.endswith(".py"))
 TRIES = 3  # of a difference that is not listed, and of a listed one that is not seen
@@ -46,6 +46,8 @@ class Comparison:
         with World(wiring, keeps=[sources.cache()]) as world:
             world.log = sources.log(self.suite.name, wiring, anew=names is None)
             verdicts = self.suite.run(world, names)
+            if "cannot be preloaded" in open(world.log, errors="replace").read():
+                raise Failure(f"{wiring}: a program did not get the library: {world.log}")
         counts = {word: list(verdicts.values()).count(word) for word in sorted(set(verdicts.values()))}
         print(f"  {wiring}: {', '.join(f'{count} {word}' for word, count in counts.items()) or 'no test'}"
               f" in {time.monotonic() - begun:.0f} s", flush=True)
@@ -148,6 +150,7 @@ def main():
         sys.exit(f"there is no suite or wiring {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what a run has made goes with it
     guardian.start()
+    take_library()
     said, skipped = [], 0
     for name in asked.suites or SUITES:
         try:

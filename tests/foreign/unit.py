@@ -114,14 +114,18 @@ class Programs(Base):
         found, chosen = {}, None if names is None else {self.unit_of(name) for name in names}
         for test in self.matched(self.tests):
             if chosen is None or test in chosen:
-                at, begun = world.note(f"== {test}"), time.monotonic()
-                status = world.run(self.command(world, test), cwd=self.folder(world), timeout=self.timeout,
-                                   env=self.environment(world).items(), library=self.library or not world.bent, in_front=self.in_front)
-                with open(world.log, errors="replace") as log:
-                    log.seek(at)
-                    found.update(self.verdicts(test, status, log.read()))
-                world.note(f"-- status {status} after {time.monotonic() - begun:.1f} s")
+                found.update(self.run_one(world, test))
         return found if names is None else {name: found[name] for name in names if name in found}
+
+    def run_one(self, world, test):
+        at, begun = world.note(f"== {test}"), time.monotonic()
+        status = world.run(self.command(world, test), cwd=self.folder(world), timeout=self.timeout,
+                           env=self.environment(world).items(), library=self.library or not world.bent, in_front=self.in_front)
+        with open(world.log, errors="replace") as log:
+            log.seek(at)
+            said = log.read()
+        world.note(f"-- status {status} after {time.monotonic() - begun:.1f} s")
+        return self.verdicts(test, status, said)
 
 
 def by_status(status):

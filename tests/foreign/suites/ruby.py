@@ -31,7 +31,7 @@ class Suite(Programs):
         return world.copy(self.folders[world.address])
 
     def command(self, world, test):
-        return ["ruby", "test/runner.rb", "-v", "--no-retry", test]
+        return ["ruby", "test/runner.rb", "-v", "--no-retry", "--seed=1", test]
 
     def run(self, world, names=None):
         self.units = getattr(self, "units", {})
@@ -42,7 +42,7 @@ class Suite(Programs):
 
     def verdicts(self, test, status, said):
         found = {f"{test}:end": by_status(status)}
-        found.update(dict.fromkeys(re.findall(rf"^\[\d+/\d+\] {TEST} = ", said, re.M), "ok"))
+        found.update(dict.fromkeys(re.findall(rf"^\[ *\d+/\d+\] {TEST} = ", said, re.M), "ok"))
         for word, name in re.findall(rf"^ +\d+\) (Failure|Error|Skipped):\n{TEST}", said, re.M):
             found[name] = WORDS[word]
         self.units.update(dict.fromkeys(found, test))
