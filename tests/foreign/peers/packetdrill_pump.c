@@ -1,5 +1,6 @@
-// In front of packetdrill. Under the library: a thread that waits in it, as between two calls of a program of one thread
-// nobody looks at the wire for some milliseconds. On the kernel: cubic, which a namespace may not make its default.
+// In front of packetdrill. Under the library: a thread that waits in it, as between two calls of a program of one
+// thread nobody looks at the wire for some milliseconds. On the kernel: cubic, which a namespace may not make its
+// default.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>

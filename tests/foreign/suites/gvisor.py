@@ -80,7 +80,8 @@ def gtest(test, status, said):
     """A verdict for each case that began; one without an end has crashed, or hangs."""
     ended = {name: WORDS[word] for word, name in re.findall(r"\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+).*\(\d+ ms\)", said)}
     begun = re.findall(r"\[ RUN +\] ([\w/.]+)", said)
-    return {f"{test}:{name}": ended.get(name, "hung" if status is None else "crashed") for name in begun} or {f"{test}:end": by_status(status)}
+    found = {f"{test}:{name}": ended.get(name, "hung" if status is None else "crashed") for name in begun}
+    return found or {f"{test}:end": by_status(status)}
 
 
 def read_build(folder, part, rules):

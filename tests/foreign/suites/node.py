@@ -22,8 +22,9 @@ class Suite(Programs):
                 sources.run("cp", "-a", f"{source}/test/{part}", f"{folder}/test")
             bend(f"{folder}/test", address, (".js", ".mjs"))
         self.folders = sources.for_each_address("node", build)
-        self.tests = sorted(f"{part}/{os.path.basename(path)[5:-3]}" for part in ("parallel", "sequential") for kind in ("net", "dgram", "http")
-                            for path in glob.glob(f"{source}/test/{part}/test-{kind}-*.js"))
+        paths = [path for part in ("parallel", "sequential") for kind in ("net", "dgram", "http")
+                 for path in glob.glob(f"{source}/test/{part}/test-{kind}-*.js")]
+        self.tests = sorted(re.sub(r".*/(\w+)/test-(.*)\.js", r"\1/\2", path) for path in paths)
 
     def environment(self, world):
         return {"NODE_TEST_DIR": "/tmp"}
