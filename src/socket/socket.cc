@@ -49,9 +49,11 @@ namespace {
 bool is_taken_on_wire(const Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const std::optional<Endpoint> wanted = endpoint_of(address, length);
   if (!wanted.has_value() || wanted->port == 0 || socket.has(kV6Only)) return false;
-  if (kernel_name(fd).port != 0) return false;  // bound before: the kernel says EINVAL
-  const Guard guard(shard());
-  return tcp_engine().port_in_use(*wanted, tcp_options(socket).sharing);
+  {
+    const Guard guard(shard());
+    if (!tcp_engine().port_in_use(*wanted, tcp_options(socket).sharing)) return false;
+  }
+  return kernel_name(fd).port == 0;  // of one that is bound already the kernel says EINVAL
 }
 
 long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
