@@ -238,13 +238,16 @@ bool LocalReceiving::may_be_cut() const {
   return link != nullptr && link->channel.is_open() && end().paths.may_be_cut();
 }
 
-// Bytes, so many at least; 0 at its end; or a failure.
+// Bytes, so many at least; 0 at its end; or a failure. Where SIOCINQ finds none there may be some by now, or behind an
+// urgent one: MSG_TRUNC counts them in the same look that finds them, so that a message which has come whole is read
+// whole.
 long LocalReceiving::look_in_kernel() {
-  return ask_kernel_at_once([](int number) -> long {
+  constexpr std::size_t kMost = 1U << 30;
+  const auto most = static_cast<long>(std::clamp<std::size_t>(total_ - done_, 1, kMost));
+  return ask_kernel_at_once([most](int number) -> long {
     int unread = 0;
     if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return unread;
-    std::byte first{};  // behind an urgent one, perhaps
-    return os::call(SYS_recvfrom, number, os::address(&first), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+    return os::call(SYS_recvfrom, number, 0, most, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, 0, 0);
   });
 }
 

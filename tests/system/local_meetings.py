@@ -8,10 +8,44 @@ import subprocess
 import time
 
 from agents import Agent
-from harness import LIB, LONG, Failure, Side, check, free_port, run_named
+from harness import LIB, LONG, Failure, Side, Skip, check, free_port, run_named
 from local_pairs import cases, connected, listener, meeting_name, moved, needs_root, shared_ever, until_counted, warm
 
 CASES, case, _ = cases()
+
+
+# --- While it moves
+
+def until_asked(pid):
+    """Until its main thread is kept in SIOCINQ, and has the answer; not for ever, as it may not ask."""
+    seen = 0
+    deadline = time.monotonic() + 1
+    while seen < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+        with open(f"/proc/{pid}/syscall") as file:
+            call = file.read().split()
+        seen = seen + 1 if call[0] == "16" and call[2:3] == ["0x541b"] else 0
+
+
+@case
+def messages_come_whole_while_it_moves():
+    """The kernel is asked how much there is, and a message comes in the moment of that question, which strace draws out."""
+    if shutil.which("strace") is None:
+        raise Skip("no strace")
+    slow = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=ioctl", "-e", "inject=ioctl:delay_exit=100000")
+    with Side("local") as side:
+        server, client = Agent(side, "server", under=slow), Agent(side, "client")
+        port = listener(server)
+        python = server("os.getpid()")
+        for _ in range(3):
+            client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+            server("s = bounded(l.accept()[0])")
+            server.begin("s.recv(99)")
+            until_asked(python)
+            client("s.sendall(b'abcde')")
+            check((got := server.end()) == "b:abcde", f"a message came as {got}")
+            for agent in (client, server):
+                agent("s.close()")
 
 
 # --- With whom, and where
