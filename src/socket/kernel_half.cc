@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <x86intrin.h>
 
 #include <array>
 #include <atomic>
@@ -27,6 +28,7 @@ constexpr std::uint32_t kChannelKind = 1U << 30;  // of a local connection, not 
 
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
+std::atomic<std::uint64_t> looked_at_tick{0};
 std::atomic<bool> watch_set_readable{false};
 std::atomic<std::int64_t> active_until{0};
 std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
@@ -217,6 +219,7 @@ void look_at_kernel_halves(Instant now, bool always) {
       ns >= active_until.load(std::memory_order_relaxed))
     return;
   looked.store(ns, std::memory_order_relaxed);
+  looked_at_tick.store(__rdtsc(), std::memory_order_relaxed);
   watch_set_readable.store(false, std::memory_order_relaxed);
   std::array<epoll_event, 32> events;
   int n = 0;
@@ -239,6 +242,11 @@ void hear_kernel_halves() {
     n = os::epoll_now(set, events.data(), static_cast<int>(events.size()));
     for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)], true);
   }
+}
+
+bool is_kernel_look_due() {
+  constexpr std::uint64_t kTicks = std::uint64_t{1} << 17;
+  return __rdtsc() - looked_at_tick.load(std::memory_order_relaxed) > kTicks;
 }
 
 void note_kernel_activity() {

@@ -75,6 +75,9 @@ void unwatch_channel(int fd);
 void look_at_kernel_halves(Instant now, bool always);
 /// The same at once, with the lock held.
 void hear_kernel_halves();
+/// Whether the last look, of any thread, is so long ago that a call which makes none is to make one: a peer may have
+/// died meanwhile. Some 50 us, by the time-stamp counter.
+[[nodiscard]] bool is_kernel_look_due();
 void note_kernel_activity();
 /// A sleeper has found it readable, and has not looked there.
 void note_watch_set_readable();

@@ -1,8 +1,10 @@
 #include "socket/local.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <array>
@@ -339,6 +341,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   end.stage = Stage::kPaired;
   end.id = objects->sockets.id_of(&socket);
   local_counts.shared++;
+  if (socket.has(kShutSend)) say_shut(link, shut_word(socket));
   const bool host = link.pairing.role() == shm::Role::kHost;
   if (host) end.may_cut = say(link, shm::SwitchKind::kOpen);
   link.pairing = {};
@@ -435,30 +438,57 @@ void give_back(Socket& socket, LocalLink& link) {
   if (is_returning(socket)) reset_on_close(socket);
 }
 
-/// The kernel resets a connection that is closed with bytes unread; it does not know of the ring's. True: it will.
-bool reset_if_unread(Socket& socket, LocalLink& link) {
-  const bool unread = end_of(socket).consumer.peek(link.in).size() != 0;
-  if (unread) reset_on_close(socket);
-  return unread;
+/// Bytes that were read from the ring and come again lie in the kernel's queue: close() would take them for unread.
+void await_skipped(Socket& socket, LocalLink& link) {
+  constexpr Duration kPatience = std::chrono::milliseconds(100);
+  constexpr timespec kTry{0, 10'000'000};
+  const Instant latest = shard().clock().now() + kPatience;
+  while (end_of(socket).paths.is_skipping() && shard().clock().now() < latest) {
+    pollfd bytes{kernel_half_state(socket).number, POLLIN, 0};
+    os::call(SYS_ppoll, os::address(&bytes), 1, os::address(&kTry), 0, 8);
+    settle(socket, link);
+    if (!is_paired(socket)) return;
+  }
+}
+
+/// How close() would end it in the kernel, had all bytes gone there: by a reset where some are unread, or where
+/// SO_LINGER says so.
+bool ends_by_reset(Socket& socket, LocalLink& link) {
+  const int number = kernel_half_state(socket).number;
+  if (end_of(socket).consumer.peek(link.in).size() != 0) return true;
+  int unread = 0;
+  if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return true;
+  struct linger how {};
+  socklen_t bytes = sizeof how;
+  const long r = os::call(SYS_getsockopt, number, SOL_SOCKET, SO_LINGER, os::address(&how), os::address(&bytes));
+  return r == 0 && how.l_onoff != 0 && how.l_linger == 0;
 }
 
 /// A writer that does not look at its kernel's side hears that nothing is read any more. What it has written since goes
 /// there to be answered, but where a reset comes: that is the program's to hear of.
 void say_end(const Socket& socket, LocalLink& link, bool resets) {
-  say_shut(link);
+  say_shut(link, resets ? shm::Shut::kReset : shm::Shut::kEnd);
   const LocalEnd& end = end_of(socket);
   if (end.peer_gone || end.paths.is_ending() || end.paths.has_stopped_reading()) return;
   if (shm::claim_stop(link.in, end.paths.resumes_heard()) && !resets)
     (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());  // or else it hears the channel's end
 }
 
-/// Of one that is paired. What it has to say may end that.
+/// Of one that is paired. What it has to say may end that. Before a reset nothing is returned: it would purge what the
+/// kernel has not sent by then. The peer finds in the ring what was written there, and the reset behind it.
 void end_paired(Socket& socket, LocalLink& link) {
   hear_channel(socket, link);
   if (!is_paired(socket)) return;
-  return_ring_before_end(socket, link);
-  const bool resets = reset_if_unread(socket, link);
-  give_back(socket, link);
+  await_skipped(socket, link);
+  if (!is_paired(socket)) return;
+  const bool resets = ends_by_reset(socket, link);
+  if (resets) {
+    push_held_bytes(kernel_half_state(socket).number);
+    reset_on_close(socket);
+  } else {
+    return_ring_before_end(socket, link);
+    give_back(socket, link);
+  }
   say_end(socket, link, resets);
 }
 

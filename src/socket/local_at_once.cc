@@ -6,6 +6,7 @@
 
 #include "socket/at_once.h"
 #include "socket/io_cursor.h"
+#include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
@@ -110,6 +111,9 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
   if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
+  const KernelHalf& half = *link->half;
+  if (is_kernel_look_due() || (half.in && !half.unsure && !is_peer_shut(*link))) [[unlikely]]
+    return kNotSo;  // it may have died
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return kNotSo;

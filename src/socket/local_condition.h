@@ -69,9 +69,6 @@ class Rest {
   return os::call(SYS_ioctl, number, SIOCATMARK, os::address(&at)) == 0 && at != 0;
 }
 
-/// With both halves shut the kernel answers what still comes with RST; so it has to come there.
-void leave_if_shut(Socket& socket, LocalLink& link);
-
 /// What both directions have in common: no wire is needed before there is memory to look at.
 class LocalCondition : public DualCondition {
  public:

@@ -105,6 +105,19 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
   }
 }
 
+// TCP_NODELAY sends at once what waits: tcp(7).
+void push_held_bytes(int fd) {
+  const auto option = [fd](int name) {
+    int value = 0;
+    socklen_t bytes = sizeof value;
+    const long r = os::call(SYS_getsockopt, fd, IPPROTO_TCP, name, os::address(&value), os::address(&bytes));
+    return r != 0 || value != 0;
+  };
+  if (option(TCP_NODELAY) || option(TCP_CORK)) return;
+  for (const int value : {1, 0})
+    os::call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, os::address(&value), sizeof value);
+}
+
 bool is_closed_in_kernel(int fd) {
   const auto info = info_of(fd);
   return info.has_value() && info->tcpi_state == kClose;

@@ -20,6 +20,10 @@ std::optional<KernelRead> kernel_bytes_read(int fd);
 /// Whether a send of so many bytes is taken whole without waiting, as far as can be told.
 bool has_kernel_room(int fd, std::uint64_t bytes);
 
+/// Sends what Nagle's algorithm holds (RFC 9293 section 3.7.4). It waits for an acknowledgement that the peer's bytes
+/// would bring along, were they to go over the kernel. What the program itself holds back by TCP_CORK stays.
+void push_held_bytes(int fd);
+
 /// Its connection is over, or there has been none.
 bool is_closed_in_kernel(int fd);
 

@@ -126,6 +126,12 @@ void break_link(Socket& socket, const char* what) {
 
 // --- The channel
 
+bool is_unread_by_peer(const Socket& socket, const LocalLink& link) {
+  const LocalEnd& end = end_of(socket);
+  return link.channel.is_open() && end.paths.tx() == Tx::kRing && !end.stop_heard &&
+         link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
+}
+
 namespace {
 
 // The end itself is the kernel's to tell, once: it knows of it at the same time.
@@ -135,8 +141,7 @@ void on_gone(Socket& socket, LocalLink& link) {
   end.peer_gone = true;
   // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
   // read.
-  const bool unread = end.paths.tx() == Tx::kRing && !end.stop_heard &&
-                      link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
+  const bool unread = is_unread_by_peer(socket, link) && !has_peer_shut(link, shm::Shut::kReset);
   if (unread) reset_behind_bytes(socket);
   unwatch_channel(link.watched_fd);
   link.watched = false;
@@ -242,6 +247,8 @@ namespace {
 // and the direction stays with the kernel.
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  // The peer's bytes bring no acknowledgement along from here on.
+  if (end.paths.tx() == Tx::kKernel) push_held_bytes(kernel_number(socket));
   if (end.paths.is_stopping_reading()) return;  // it crossed STOP
   const auto read = kernel_bytes_read(kernel_number(socket));
   if (read.has_value() && read->error != 0) socket.pending_error = static_cast<std::uint8_t>(read->error);
@@ -310,6 +317,7 @@ void settle_reading(Socket& socket, LocalLink& link) {
       end.cut_heard = false;
       act_on_cut(socket, link);
       if (!is_paired(socket)) return;
+      leave_if_shut(socket, link);
     } else {
       break;
     }
@@ -357,7 +365,9 @@ bool try_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
+  if (has_peer_shut(link, shm::Shut::kBoth)) return false;  // its kernel answers what comes with a reset
   if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
+  push_held_bytes(kernel_number(socket));
   const auto written = kernel_bytes_written(kernel_number(socket));
   if (!written.has_value()) return false;
   if (!say(link, shm::SwitchKind::kCut, *written)) return false;
@@ -376,10 +386,11 @@ void pump_return(Socket& socket, LocalLink& link) {
     // A connection that takes nothing any more says why at the next call: what it says once, it has said.
     if (sent < 0 && sent != -EPIPE) socket.pending_error = static_cast<std::uint8_t>(-sent);
     end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
+    if (end.paths.tx() == Tx::kKernel) push_held_bytes(kernel_number(socket));
   }
   if (end.fin_waits) {
     end.fin_waits = false;
-    say_shut(link);
+    say_shut(link, shut_word(socket));
     kernel->shutdown(kernel_number(socket), SHUT_WR);
   }
   std::exchange(end.wants_room, false) ? signal(socket, kOut) : signal_idle(socket);

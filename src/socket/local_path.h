@@ -42,14 +42,26 @@ void take_timeouts(Socket& socket, int fd);
 
 /// A word on the channel. False: it could not be said.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
-/// Before this end's FIN goes through the kernel. Its edge comes to the peer's process some time later; whoever asks
-/// there meanwhile asks the kernel, and sees it at once.
-inline void say_shut(LocalLink& link) {
-  link.out.own->shut.store(1, std::memory_order_seq_cst);
+/// Before this end's FIN, or reset, goes through the kernel. Its edge comes to the peer's process some time later;
+/// whoever asks there meanwhile asks the kernel, and sees it at once.
+inline void say_shut(LocalLink& link, fastpath::shm::Shut how = fastpath::shm::Shut::kEnd) {
+  link.out.own->shut.store(how, std::memory_order_seq_cst);
 }
+/// What it is then, once the program has shut one half or both.
+[[nodiscard]] inline fastpath::shm::Shut shut_word(const Socket& socket) {
+  return socket.has(kShutReceive) ? fastpath::shm::Shut::kBoth : fastpath::shm::Shut::kEnd;
+}
+/// With both halves shut the kernel answers what still comes with RST; so it has to come there.
+void leave_if_shut(Socket& socket, LocalLink& link);
 [[nodiscard]] inline bool is_peer_shut(const LocalLink& link) {
-  return link.in.peer->shut.load(std::memory_order_relaxed) != 0;
+  return link.in.peer->shut.load(std::memory_order_relaxed) != fastpath::shm::Shut::kNo;
 }
+/// Whether the peer has ended it in this way.
+[[nodiscard]] inline bool has_peer_shut(const LocalLink& link, fastpath::shm::Shut how) {
+  return link.in.peer->shut.load(std::memory_order_relaxed) == how;
+}
+/// Whether bytes of ours lie in a ring whose reader, should it die, leaves them unread.
+[[nodiscard]] bool is_unread_by_peer(const Socket& socket, const LocalLink& link);
 /// Whether another connection may take a number for its channel.
 [[nodiscard]] bool has_numbers_for_link(Instant now);
 /// kToWake: what is behind a wake-up is left to the next look, which it brings about.

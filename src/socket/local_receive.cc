@@ -1,4 +1,6 @@
 // Receiving on a connection within the host: from the ring, from the kernel, and across from one to the other.
+#include <poll.h>
+
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/local_condition.h"
@@ -13,13 +15,14 @@ using Rx = shm::Switch::Rx;
 void leave_if_shut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.peer_gone) return;
-  if (end.paths.is_ending() || end.paths.has_stopped_reading() || end.paths.is_bounded() || end.resume_heard) return;
-  if (end.paths.rx() == Rx::kKernel && end.consumer.peek(link.in).size() != 0) return;  // CUT is on its way
+  if (end.paths.is_ending() || end.paths.has_stopped_reading() || end.resume_heard) return;
+  const bool bounded = end.paths.is_bounded();  // the kernel's bytes come first
+  if (end.paths.rx() == Rx::kKernel && !bounded && end.consumer.peek(link.in).size() != 0) return;  // CUT comes
   if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return;
   // What the ring has by now came before, and is still read.
   const std::uint64_t all = end.consumer.consumed() + end.consumer.peek(link.in, link.in.size).size();
   if (!say(link, shm::SwitchKind::kStop, all)) return shm::take_back_stop(link.in);
-  all == end.consumer.consumed() ? end.paths.stop_reading() : end.paths.stop_reading_behind(all);
+  all == end.consumer.consumed() && !bounded ? end.paths.stop_reading() : end.paths.stop_reading_behind(all);
 }
 
 namespace {
@@ -56,7 +59,9 @@ class LocalReceiving final : public LocalCondition {
   [[nodiscard]] bool is_enough() const;
   [[nodiscard]] bool may_be_cut() const;
   long look_in_kernel();
+  bool is_end_of_dead();
   bool is_at_urgent_mark();
+  bool passes_urgent_byte(Guard& guard);
   bool goes_elsewhere(long answer);
   long ask(Guard& guard, std::size_t most);
   void keep(long error);
@@ -113,7 +118,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   done_ = before + bytes;
   if (peeks()) {
     if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer) && !is_at_urgent_mark())
-      (void)ask(guard, total_ - done_);
+      keep(ask(guard, total_ - done_));
     return peeked();
   }
   if (consumer.consume(link.in, bytes)) wake_peer(link);
@@ -155,10 +160,11 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
     return kChanged;
   }
   if (there == kAgain) return again();
+  if (there == 0 && is_end_of_dead()) return kChanged;
   if (there == 0 || (there > 0 && total_ == 0)) return static_cast<long>(done_);
   if (there < 0) return failed(there);
   const std::size_t before = done_;
-  (void)ask(guard, std::min<std::size_t>(static_cast<std::size_t>(there), total_ - done_));
+  keep(ask(guard, std::min<std::size_t>(static_cast<std::size_t>(there), total_ - done_)));
   return done_ != before ? static_cast<long>(done_) : kChanged;  // written past us at the other end
 }
 
@@ -175,13 +181,17 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   if (done_ != 0 && is_at_urgent_mark()) return static_cast<long>(done_);
   asked_ = true;
   const std::size_t wanted = total_ - done_;
-  auto most = static_cast<std::size_t>(end().paths.from_kernel(wanted));
+  // A peek that finds nothing in the ring goes on to what the kernel has behind it.
+  const bool whole = peeks() && end().paths.is_bounded() && end().paths.is_all_of_ring(0, end().consumer);
+  auto most = whole ? wanted : static_cast<std::size_t>(end().paths.from_kernel(wanted));
   const bool unbounded = may_be_cut();
   if (unbounded) {
     const long there = look_in_kernel();
     if (goes_elsewhere(there)) return kChanged;
+    if (there == kAgain && passes_urgent_byte(guard)) return kChanged;
     if (there == kAgain) return again();
     if (there < 0) return failed(there);
+    if (there == 0 && is_end_of_dead()) return kChanged;
     if (there == 0) return static_cast<long>(done_);
     most = std::min(most, static_cast<std::size_t>(there));
   }
@@ -244,16 +254,43 @@ bool LocalReceiving::may_be_cut() const {
 long LocalReceiving::look_in_kernel() {
   constexpr std::size_t kMost = 1U << 30;
   const auto most = static_cast<long>(std::clamp<std::size_t>(total_ - done_, 1, kMost));
-  return ask_kernel_at_once([most](int number) -> long {
+  const bool takes = !peeks() && total_ != 0;
+  return ask_kernel_at_once([most, takes](int number) -> long {
     int unread = 0;
     if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return unread;
-    return os::call(SYS_recvfrom, number, 0, most, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, 0, 0);
+    const long r = os::call(SYS_recvfrom, number, 0, most, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, 0, 0);
+    // An end, or an error, behind an urgent byte: only a read passes that, and POLLPRI goes.
+    if (r <= 0 && r != -EAGAIN && takes) os::call(SYS_recvfrom, number, 0, 1, MSG_TRUNC | MSG_DONTWAIT, 0, 0);
+    return r;
   });
+}
+
+// A process that dies with bytes unread resets its connections. The kernel does not know of the ring's, and sends an
+// end when it closes the socket; the channel goes in the same moment, and is waited for. True: it has, and the reset is
+// made.
+bool LocalReceiving::is_end_of_dead() {
+  constexpr timespec kInTheSameMoment{0, 5'000'000};
+  LocalLink* const link = paired_link(socket_);
+  if (link == nullptr || is_peer_shut(*link) || !is_unread_by_peer(socket_, *link)) return false;
+  pollfd channel{link->channel.descriptor(), POLLRDHUP, 0};
+  os::call(SYS_ppoll, os::address(&channel), 1, os::address(&kInTheSameMoment), 0, 8);
+  if ((channel.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return false;
+  hear_channel(socket_, *link);
+  return true;
 }
 
 // A call that has bytes ends in front of an urgent one, as in the kernel: tcp(7), SIOCATMARK.
 bool LocalReceiving::is_at_urgent_mark() {
   return ask_kernel_at_once([](int number) -> long { return kernel_is_at_mark(number) ? 1 : 0; }) == 1;
+}
+
+// A read passes the urgent byte that it stands before, though there is nothing behind it. Whoever sends such a byte has
+// left the ring, so that no CUT comes. True: there was something behind it by then.
+bool LocalReceiving::passes_urgent_byte(Guard& guard) {
+  if (peeks() || total_ == done_ || !kernel_is_at_mark(kernel_half_state(socket_).number)) return false;
+  const std::size_t before = done_;
+  keep(ask(guard, total_ - done_));
+  return done_ != before;
 }
 
 // Hears what was said before the kernel's `answer`. True: the stream is not, or no longer, where CUT may move it.
@@ -262,6 +299,7 @@ bool LocalReceiving::goes_elsewhere(long answer) {
   if (end().stage == Stage::kPaired) hear_channel(socket_, *local_link(socket_));
   if (may_be_cut()) return false;
   keep(answer);
+  asked_ = false;
   return true;
 }
 

@@ -127,7 +127,8 @@ Way way_of(Socket& socket, int fd) {
   LocalLink* const link = local_link(socket);
   if (link == nullptr || socket.has(kShutSend)) return Way::kKernel;
   watch_kernel_half(socket, fd);
-  settle(socket, *link);
+  if (kernel_has_news(socket)) hear_channel(socket, *link);  // the peer may have died
+  if (is_paired(socket)) settle(socket, *link);
   if (!is_paired(socket)) return Way::kKernel;
   if (end.paths.tx() == Tx::kReturning) return Way::kRing;
   return try_cut(socket, *link) ? Way::kRing : Way::kKernel;
@@ -148,6 +149,7 @@ long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::op
 template <typename MakeSending, typename KernelCall>
 long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
   std::size_t done = 0;
+  if (is_kernel_look_due()) look_at_kernel_halves(shard().clock().now(), true);
   for (;;) {
     std::optional<Patience> patience;
     std::optional<InKernel> waiting;
@@ -230,7 +232,7 @@ long local_shutdown(Socket& socket, int fd, int how) {
     how = SHUT_RD;
   }
   LocalLink* const link = paired_link(socket);
-  if (link != nullptr && how != SHUT_RD) say_shut(*link);
+  if (link != nullptr && socket.has(kShutSend) && !end.fin_waits) say_shut(*link, shut_word(socket));
   const long r = kernel_result(kernel->shutdown(fd, how));
   if (link != nullptr && !socket.has(kReading)) leave_if_shut(socket, *link);
   if (r == 0) signal(socket, kEverything);

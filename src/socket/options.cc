@@ -12,6 +12,7 @@
 
 #include "observe/reasons.h"
 #include "socket/errno_map.h"
+#include "socket/kernel_half.h"
 #include "socket/option_kinds.h"
 #include "socket/socket_wait.h"
 
@@ -244,6 +245,8 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
     const long r = datagram_mtu(socket, value, length);
     if (r != kAgain) return r;
   }
+  const bool error_of_local = is_local(socket) && level == SOL_SOCKET && name == SO_ERROR;
+  if (error_of_local) look_at_kernel_halves(shard().clock().now(), true);  // the peer may have died
   const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
   const bool accepts = kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN;
   const bool hidden = listener_info || accepts || (level == SOL_SOCKET && name == SO_ERROR && has_kept_error(socket));

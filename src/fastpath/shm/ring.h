@@ -32,10 +32,14 @@ struct Stamp {
 };
 inline constexpr std::size_t kStamps = 16;
 
+/// How a side ends the connection, as its kernel says or is about to say: it writes nothing more; it does not read any
+/// more either, and resets it when something comes; it resets it.
+enum class Shut : std::uint32_t { kNo, kEnd, kBoth, kReset };
+
 /// What one side writes, and the other only reads.
 struct SideBlock {
   alignas(kLine) std::atomic<std::uint64_t> produced;  // bytes it has put into its ring
-  std::atomic<std::uint32_t> shut;                     // it writes nothing more, as its kernel says or is about to say
+  std::atomic<Shut> shut;
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // bytes it has taken out of the other's
   // Odd: it sleeps, or is about to, until there are bytes (room). Each sleep has its number, so that it is woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;

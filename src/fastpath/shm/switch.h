@@ -160,7 +160,7 @@ class Switch {
     ring_end_ = at;
   }
   /// Whether it was said, and what is read now is the kernel's.
-  [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_ && rx_ == Rx::kKernel; }
+  [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_ && rx_ == Rx::kKernel && !bounded_; }
   /// Whether the ring is still read to where the kernel's connection goes on.
   [[nodiscard]] bool is_ending() const { return ends_; }
   /// Whether STOP was said.

@@ -409,5 +409,20 @@ TEST(SwitchMessage, AnyOtherLengthOrKind_IsNone) {
   EXPECT_FALSE(shm::parse_switch(bytes).has_value());
 }
 
+// A program shuts both halves with bytes unread in both carriers: all of them are still read.
+TEST_F(SwitchTest, StopBehindCut_KernelsBytesThenRings_ThenStopped) {
+  writer.cut();
+  put(5);
+  ASSERT_TRUE(reader.on_cut(3));
+  reader.stop_reading_behind(5);
+  EXPECT_FALSE(reader.has_stopped_reading());
+  EXPECT_EQ(reader.from_kernel(100), 3U);
+  reader.on_read_from_kernel(3);
+  ASSERT_EQ(reader.rx(), Rx::kRing);
+  take(5);
+  EXPECT_TRUE(end_of_ring());
+  EXPECT_TRUE(reader.has_stopped_reading());
+}
+
 }  // namespace
 }  // namespace bypass::test
