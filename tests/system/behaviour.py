@@ -9,7 +9,9 @@ import subprocess
 import time
 
 import guardian
-from harness import BUILD, HERE, LIB, LONG, NETBENCH, Side, Skip, calls_between_marks, check, cpu_use, free_port, run_named
+from harness import (BUILD, HERE, LIB, LONG, NETBENCH, Side, Skip, calls_between_marks, check, compare, cpu_use, free_port,
+                     run_named)
+from sides import WIRES
 
 CASES = {}
 
@@ -206,6 +208,27 @@ def virtio_exit_loses_nothing(): last_words_arrive("client")
 
 @case
 def vhost_exit_loses_nothing(): last_words_arrive("server")
+
+
+def answered_and_ended(side):
+    """What clients get whose server has ended with a part of the question unread."""
+    got = []
+    for how in ("return", "_exit", "return", "_exit"):
+        port, fifo = free_port(), side.path(f"ended{len(got)}")
+        os.mkfifo(fifo)
+        server = side.start_python("server", "answering_at_last.py", "server", side.address, port, how, until="ready")
+        client = side.start_python("client", "answering_at_last.py", "client", side.address, port, fifo)
+        check(side.end(server) == 0, "the server failed")
+        open(fifo, "w").close()
+        check(side.end(client, 60) == 0, "the client failed")
+        got.append([line for line in side.output(client).split("\n") if "too large" in line or "Error" in line or ", end" in line])
+    return got
+
+
+@case
+def an_answer_comes_before_the_reset():
+    sides = [*WIRES["local"], *WIRES["vhost"], *WIRES["virtio"]]
+    compare(answered_and_ended, *sides, uses_fast_path=False)
 
 
 @case

@@ -199,7 +199,8 @@ PortCaps Device::capabilities() const {
     caps.lro = true;
   }
   if (caps.tso) caps.tso_max_bytes = kLargestTsoPayload;
-  caps.keeps_sent = !spec_.shared_memory || spec_.virtio_user;  // a vhost end has copied it into the peer's memory
+  caps.keeps_sent =
+      true;  // also a vhost end, whose peer drops what it has not taken by the time that the socket closes
   return caps;
 }
 
