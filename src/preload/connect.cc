@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
@@ -9,16 +10,42 @@
 #include "preload/numbers.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
+
+// A name that the program gives; errno where it cannot be read.
+class GivenName {
+ public:
+  GivenName(const sockaddr* address, socklen_t length) : problem_(socket::take_name(name_, address, length)) {
+    if (problem_ != 0) errno = static_cast<int>(-problem_);
+  }
+  explicit operator bool() const { return problem_ == 0; }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name_); }
+
+ private:
+  sockaddr_storage name_;
+  long problem_;
+};
+
+// A name that the program is told: `ask(address, length)` asks for it.
+template <typename Ask>
+long tell_after(sockaddr* address, socklen_t* length, Ask ask) {
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  const long result = ask(reinterpret_cast<sockaddr*>(&name), &bytes);
+  return result < 0 ? result : socket::tell_name(name, bytes, address, length);
+}
 
 BYPASS_EXPORT(int, bind, (int fd, const sockaddr* address, socklen_t length)) {
   if (!is_tracked(fd)) [[likely]]
     return real.bind(fd, address, length);
   Use use(fd);
   if (!use) return real.bind(fd, address, length);
-  long result = socket::bind(*use, fd, address, length);
+  const GivenName name(address, length);
+  if (!name) return -1;
+  long result = socket::bind(*use, fd, name.get(), length);
   drop_if_decided(use, fd);
   return static_cast<int>(use.finish(result));
 }
@@ -69,15 +96,27 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
   pthread_testcancel();
   Restart restart(use, fd, SO_RCVTIMEO);
   socket::Accepted accepted;
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  auto* const peer = reinterpret_cast<sockaddr*>(&name);
   long result;
-  do result = socket::accept(*use, fd, address, length, flags, accepted);
+  do result = socket::accept(*use, fd, peer, &bytes, flags, accepted);
   while (restart.again(result));
   result = use.finish(result);
   if (result < 0) return -1;
-  if (accepted.file != nullptr) return number_connection(accepted);
-  drop_stale_number(accepted.kernel_fd);
-  adopt_unnamed(accepted.kernel_fd, address != nullptr && length != nullptr ? address : nullptr, flags);
-  return accepted.kernel_fd;
+  int number = accepted.kernel_fd;
+  if (accepted.file != nullptr) {
+    number = number_connection(accepted);
+  } else {
+    drop_stale_number(number);
+    adopt_unnamed(number, peer, flags);
+  }
+  if (number < 0 || address == nullptr) return number;
+  const long problem = socket::tell_name(name, bytes, address, length);
+  if (problem == 0) return number;
+  ::close(number);  // a connection that the caller cannot be told of ends, as in do_accept()
+  errno = static_cast<int>(-problem);
+  return -1;
 }
 
 int accept_in_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
@@ -96,7 +135,10 @@ int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
     return connection;
   }
   const int connection = accept_in_kernel(fd, address, length, flags);
-  if (connection >= 0) adopt_unnamed(connection, address != nullptr && length != nullptr ? address : nullptr, flags);
+  if (connection < 0) return connection;
+  // Without room for the name the kernel has not looked at the pointer to it.
+  const bool told = address != nullptr && (fd_table.end() == 0 || socket::is_readable(address, sizeof(sa_family_t)));
+  adopt_unnamed(connection, told ? address : nullptr, flags);
   return connection;
 }
 
@@ -121,11 +163,13 @@ BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length))
   Use use(fd);
   if (!use) return real.connect(fd, address, length);
   pthread_testcancel();
+  const GivenName name(address, length);
+  if (!name) return -1;
   Restart restart(use, fd, SO_SNDTIMEO);
-  long result = socket::connect(*use, fd, address, length);
+  long result = socket::connect(*use, fd, name.get(), length);
   // A connect that goes on after a signal has begun already: EALREADY and EISCONN are then its outcome.
   while (restart.again(result)) {
-    result = socket::connect(*use, fd, address, length);
+    result = socket::connect(*use, fd, name.get(), length);
     if (result == -EISCONN) result = 0;
   }
   drop_if_decided(use, fd);
@@ -145,7 +189,8 @@ BYPASS_EXPORT(int, getsockname, (int fd, sockaddr* address, socklen_t* length)) 
     return real.getsockname(fd, address, length);
   Use use(fd);
   if (!use) return real.getsockname(fd, address, length);
-  return static_cast<int>(use.finish(socket::local_name(*use, fd, address, length)));
+  return static_cast<int>(use.finish(tell_after(
+      address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::local_name(*use, fd, name, bytes); })));
 }
 
 BYPASS_EXPORT(int, getpeername, (int fd, sockaddr* address, socklen_t* length)) {
@@ -153,7 +198,8 @@ BYPASS_EXPORT(int, getpeername, (int fd, sockaddr* address, socklen_t* length)) 
     return real.getpeername(fd, address, length);
   Use use(fd);
   if (!use) return real.getpeername(fd, address, length);
-  return static_cast<int>(use.finish(socket::peer_name(*use, fd, address, length)));
+  return static_cast<int>(use.finish(tell_after(
+      address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::peer_name(*use, fd, name, bytes); })));
 }
 
 }  // namespace

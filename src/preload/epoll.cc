@@ -12,6 +12,7 @@
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
 #include "socket/kernel_sleep.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
@@ -42,6 +43,10 @@ BYPASS_EXPORT(int, epoll_create1, (int flags)) {
 int control_set(int set, int operation, int fd, epoll_event* event) {
   Use use(set, Use::kEpoll);
   if (!use) return real.epoll_ctl(set, operation, fd, event);
+  epoll_event asked{};
+  if (operation != EPOLL_CTL_DEL && !socket::copy_from_program(asked, event))
+    return static_cast<int>(use.finish(-EFAULT));
+  event = &asked;
   Use target(fd, Use::kAny, use);
   return static_cast<int>(
       use.finish(socket::epoll_control(*use, set, operation, fd, target ? &*target : nullptr, event)));
@@ -72,7 +77,11 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
     errno = EINVAL;
     return -1;
   }
-  return static_cast<int>(use.finish(socket::epoll_wait(*use, set, events, count, timeout, mask)));
+  const Mask masked(mask);
+  const std::size_t room = socket::writable_front(events, static_cast<std::size_t>(count), sizeof *events);
+  if (!masked || room == 0) return static_cast<int>(use.finish(-EFAULT));
+  return static_cast<int>(
+      use.finish(socket::epoll_wait(*use, set, events, static_cast<int>(room), timeout, masked.get())));
 }
 
 /// `call` is the program's own. It is made where the set has nothing of ours, or is the kernel's. No Use stands over
@@ -117,9 +126,11 @@ BYPASS_EXPORT(int, epoll_pwait, (int set, epoll_event* events, int count, int ti
 BYPASS_EXPORT(int, epoll_pwait2,
               (int set, epoll_event* events, int count, const timespec* timeout, const sigset_t* mask)) {
   const auto call = [=] { return real.epoll_pwait2(set, events, count, timeout, mask); };
-  if (!is_tracked(set) || !is_valid(timeout)) [[likely]]
+  const timespec* limit = timeout;
+  Taken<timespec> taken;
+  if (!is_tracked(set) || !taken.take(limit) || !is_valid(limit)) [[likely]]
     return call();
-  return wait_by(call, set, events, count, from_timespec(timeout), mask);
+  return wait_by(call, set, events, count, from_timespec(limit), mask);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "preload/symbols.h"
 #include "preload/uses.h"
 #include "runtime/process.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 
@@ -71,8 +72,10 @@ void tell_early_escapes() {
 }
 
 void note_passed_descriptors(const msghdr* message) {
-  if (message == nullptr || message->msg_control == nullptr || message->msg_controllen == 0) return;
-  if (fd_table.end() == 0) return;
+  if (fd_table.end() == 0 || !socket::is_readable(message, sizeof *message)) return;
+  if (message->msg_control == nullptr || message->msg_controllen == 0) return;
+  constexpr std::size_t kMost = 1 << 20;  // far above net.core.optmem_max
+  if (message->msg_controllen > kMost || !socket::is_readable(message->msg_control, message->msg_controllen)) return;
   auto* copy = const_cast<msghdr*>(message);
   for (cmsghdr* c = CMSG_FIRSTHDR(copy); c != nullptr; c = CMSG_NXTHDR(copy, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;

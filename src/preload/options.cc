@@ -1,25 +1,58 @@
 // getsockopt, setsockopt, ioctl.
 #include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
 
 #include "preload/numbers.h"
 #include "preload/symbols.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
+
+// What the program cannot be told is read all the same: an error of the option's own comes first.
+int get_untold(const Use& use, int fd, int level, int name, socklen_t length) {
+  std::byte value[256];
+  length = std::min<socklen_t>(length, sizeof value);
+  const long result = socket::get_option(*use, fd, level, name, value, &length);
+  return static_cast<int>(use.finish(result < 0 ? result : -EFAULT));
+}
 
 BYPASS_EXPORT(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* length)) {
   if (!is_tracked(fd)) [[likely]]
     return real.getsockopt(fd, level, name, value, length);
   Use use(fd);
   if (!use) return real.getsockopt(fd, level, name, value, length);
-  return static_cast<int>(use.finish(socket::get_option(*use, fd, level, name, value, length)));
+  socklen_t bytes = 0;
+  if (!socket::copy_from_program(bytes, length)) return static_cast<int>(use.finish(-EFAULT));
+  constexpr int kMostTouched = 4096;  // no option of ours is longer
+  const int touched = std::clamp(static_cast<int>(bytes), 0, kMostTouched);
+  if (!socket::is_writable(value, static_cast<std::size_t>(touched))) return get_untold(use, fd, level, name, bytes);
+  const long result = socket::get_option(*use, fd, level, name, value, &bytes);
+  if (result >= 0 && !socket::copy_to_program(length, bytes)) return static_cast<int>(use.finish(-EFAULT));
+  return static_cast<int>(use.finish(result));
+}
+
+// What is accepted from a listener of the kernel's has its timeouts.
+void note_kernel_option(int level, int name, const void* value, socklen_t length) {
+  if (level != SOL_SOCKET || (name != SO_RCVTIMEO && name != SO_SNDTIMEO)) return;
+  timeval time;
+  if (fd_table.end() == 0 || length < sizeof time) return;
+  if (socket::copy_from_program(time, static_cast<const timeval*>(value)) && time.tv_sec < 0)
+    socket::note_timeout_below_zero();
 }
 
 BYPASS_EXPORT(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t length)) {
-  if (!is_tracked(fd)) [[likely]]
+  if (!is_tracked(fd)) [[likely]] {
+    note_kernel_option(level, name, value, length);
     return real.setsockopt(fd, level, name, value, length);
+  }
   Use use(fd);
   if (!use) return real.setsockopt(fd, level, name, value, length);
+  // The kernel says what is wrong first: the option, its length or the pointer.
+  if (static_cast<int>(length) > 0 && !socket::is_readable(value, length))
+    return real.setsockopt(fd, level, name, value, length);
   long result = socket::set_option(*use, fd, level, name, value, length);
   drop_if_decided(use, fd);  // an option that only the kernel has
   return static_cast<int>(use.finish(result));

@@ -9,12 +9,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "preload/inside.h"
 #include "preload/raw_syscall.h"
 #include "preload/symbols.h"
 #include "runtime/crash.h"
 #include "socket/api.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
@@ -104,7 +106,9 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   thread.handlers = outer + 1;
   int depth = thread_path.depth;
   thread_path.depth = thread_path.least;  // the handler is the program's, whatever it interrupted; it may never return
+  void** const copying = std::exchange(thread.copying, nullptr);
   handler(signal, info, context);
+  thread.copying = copying;
   thread_path.depth = depth;
   thread.handler_frames[place] = shared;
   thread.handlers = outer;
@@ -139,8 +143,8 @@ void show_own(struct sigaction& old, Handler handler, int flags) {
 int change_action(int signal, const struct sigaction* action, struct sigaction* old) {
   if (!wrapping || goes_straight() || signal <= 0 || signal >= NSIG) return real.sigaction(signal, action, old);
   if (runtime::crash::concerns(signal)) {
-    return runtime::crash::installed() ? runtime::crash::on_program_sigaction(signal, action, old)
-                                       : real.sigaction(signal, action, old);
+    return runtime::crash::installed(signal) ? runtime::crash::on_program_sigaction(signal, action, old)
+                                             : real.sigaction(signal, action, old);
   }
   Installed& program = installed[static_cast<std::size_t>(signal)];
   Handler handler = program.handler;
@@ -241,6 +245,7 @@ void let_handlers_run() {
 void wrap_signal_handlers() {
   socket::redeliver_signals = redeliver;
   wrapping = true;
+  runtime::crash::guard_copies(real.sigaction, socket::resume_copy);
   for (int signal = 1; signal < NSIG; signal++) {
     struct sigaction action;
     if (runtime::crash::concerns(signal) || real.sigaction(signal, nullptr, &action) != 0) continue;

@@ -1,15 +1,48 @@
 // libc's timeouts as Durations: negative is for ever; and select's write-back of what is left.
 #pragma once
 
+#include <signal.h>
 #include <sys/time.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "socket/program_memory.h"
 #include "stack/time.h"
 
 namespace bypass::preload {
+
+/// A timeout or a mask, taken into a place of our own: the caller's pointer then names that. False: it is not there.
+template <typename T>
+class Taken {
+ public:
+  bool take(const T*& from) {
+    if (from == nullptr) return true;
+    if (!socket::copy_from_program(value_, from)) return false;
+    from = &value_;
+    return true;
+  }
+
+ private:
+  T value_;
+};
+
+/// A signal mask as the kernel takes it in: _NSIG / 8 bytes.
+class Mask {
+ public:
+  explicit Mask(const sigset_t* mask) : given_(mask != nullptr) {
+    if (!given_) return;
+    sigemptyset(&set_);
+    there_ = socket::copy_program_bytes(&set_, mask, _NSIG / 8);
+  }
+  explicit operator bool() const { return there_; }
+  [[nodiscard]] const sigset_t* get() const { return given_ ? &set_ : nullptr; }
+
+ private:
+  bool given_, there_ = true;
+  sigset_t set_;
+};
 
 inline constexpr Duration kForEver{-1};
 // Longer is for ever, too: 2^63 ns are 292 years.
@@ -55,15 +88,16 @@ class Deadline {
   Duration timeout_, end_;
 };
 
-/// Linux's select leaves in `timeout` what was left of it.
+/// Linux's select leaves in `timeout` what was left of it, where that can be written to.
 class Remaining {
  public:
-  explicit Remaining(timeval* timeout) : timeout_(timeout), deadline_(from_timeval(timeout)) {}
-  void write_back() const {
-    if (timeout_ == nullptr || from_timeval(timeout_) == kForEver) return;
+  Remaining(timeval* timeout, const timeval* taken) : timeout_(timeout), deadline_(from_timeval(taken)) {}
+  void write_back(Duration timeout) const {
+    if (timeout_ == nullptr || timeout == kForEver) return;
     const Duration left = deadline_.left();
-    timeout_->tv_sec = left / std::chrono::seconds(1);
-    timeout_->tv_usec = left % std::chrono::seconds(1) / std::chrono::microseconds(1);
+    const timeval value{left / std::chrono::seconds(1),
+                        static_cast<suseconds_t>(left % std::chrono::seconds(1) / std::chrono::microseconds(1))};
+    (void)socket::copy_to_program(timeout_, value);
   }
 
  private:

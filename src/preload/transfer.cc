@@ -15,6 +15,7 @@
 #include "preload/restart.h"
 #include "preload/symbols.h"
 #include "socket/cancellation.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
@@ -24,14 +25,18 @@ namespace {
   raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), SIGPIPE);
 }
 
-// Of a message whose vector is valid.
+// errno of a check that has failed.
+ssize_t refused(long problem) {
+  errno = static_cast<int>(-problem);
+  return -1;
+}
+
+// Of a message whose header is valid.
 [[gnu::noinline]] ssize_t receive_slowly(const Use& use, int fd, msghdr& message, int flags) {
-  socket::Message m = socket::message_of(message);
   Restart restart(use, fd, SO_RCVTIMEO);
   long result;
-  do result = socket::receive(*use, fd, m, flags);
+  do result = socket::receive_header(*use, fd, message, flags);
   while (restart.again(result));
-  if (result >= 0) socket::report(m, message, flags);
   drop_if_decided(use, fd);
   return use.finish(result);
 }
@@ -86,24 +91,17 @@ ssize_t write_vector(const Use& use, int fd, const iovec* data, int count, int f
   return is_of_nothing(data, count) ? 0 : send_vector(use, fd, data, count, flags);
 }
 
-// The checks that the kernel makes of every vector.
+// As the kernel takes vectors in: errno else.
 bool vector_is_valid(const iovec* data, int count) {
-  const auto is_negative = [](const iovec& v) { return static_cast<ssize_t>(v.iov_len) < 0; };
-  if (count >= 0 && count <= 1024 && std::none_of(data, data + count, is_negative)) [[likely]]
-    return true;  // UIO_MAXIOV
-  errno = EINVAL;
-  return false;
+  const long problem = socket::check_vector(data, count < 0 ? ~std::size_t{0} : static_cast<std::size_t>(count));
+  return problem == 0 || refused(problem) == 0;
 }
 
-// As the kernel takes headers in: errno else.
-bool is_valid(const msghdr& message) {
-  if (message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0) {
-    errno = EINVAL;
-    return false;
-  }
-  if (message.msg_iovlen <= 1024) [[likely]]
-    return vector_is_valid(message.msg_iov, static_cast<int>(message.msg_iovlen));
-  errno = EMSGSIZE;
+// One buffer, as access_ok() of the kernel takes it.
+bool buffer_is_valid(const iovec& data) {
+  if (socket::may_be_programs(data.iov_base, data.iov_len)) [[likely]]
+    return true;
+  errno = EFAULT;
   return false;
 }
 
@@ -115,33 +113,36 @@ bool vector_flags(off_t offset, int flags, int& socket_flags) {
   return offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0;
 }
 
+// A name is told last (move_addr_to_user()): what is received is gone when that fails.
 ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, sockaddr* name, socklen_t* name_length) {
+  sockaddr_storage there;
   msghdr message{};
-  message.msg_name = name;
-  message.msg_namelen = name != nullptr && name_length != nullptr ? *name_length : 0;
+  message.msg_name = name != nullptr ? &there : nullptr;
+  message.msg_namelen = sizeof there;
   message.msg_iov = const_cast<iovec*>(&data);
   message.msg_iovlen = 1;
-  ssize_t result = receive_message(use, fd, message, flags);
-  if (result >= 0 && name != nullptr && name_length != nullptr) *name_length = message.msg_namelen;
-  return result;
+  const ssize_t result = receive_message(use, fd, message, flags);
+  if (result < 0 || name == nullptr) return result;
+  const long problem = socket::tell_name(there, message.msg_namelen, name, name_length);
+  return problem == 0 ? result : refused(problem);
 }
 
 }  // namespace
 
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags) {
-  if (!is_valid(message)) return -1;
+  if (const long problem = socket::check_header(&message); problem != 0) return refused(problem);
   pthread_testcancel();
   const Restart restart(use, fd, SO_RCVTIMEO);
   const auto bytes = socket::receive_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags);
   if (bytes.has_value() && !restart.again(*bytes)) {
-    if (*bytes >= 0) socket::report({}, message, flags);
-    return use.finish(*bytes);
+    const bool told = *bytes < 0 || socket::report({}, message, flags);
+    return use.finish(told ? *bytes : -EFAULT);
   }
   return receive_slowly(use, fd, message, flags);
 }
 
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
-  if (!is_valid(message)) return -1;
+  if (const long problem = socket::check_header_to_send(&message); problem != 0) return refused(problem);
   pthread_testcancel();
   if (message.msg_controllen == 0) {
     if (const auto bytes = socket::send_at_once(*use, {message.msg_iov, message.msg_iovlen}, flags))
@@ -158,7 +159,7 @@ namespace {
   Use use(fd);
   if (!use) return real.read(fd, buffer, length);
   iovec data = buffer_of(buffer, length);
-  return read_vector(use, fd, &data, 1, 0);
+  return buffer_is_valid(data) ? read_vector(use, fd, &data, 1, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
@@ -171,7 +172,7 @@ BYPASS_EXPORT(ssize_t, read, (int fd, void* buffer, size_t length)) {
   Use use(fd);
   if (!use || length > room) return real.__read_chk(fd, buffer, length, room);
   iovec data = buffer_of(buffer, length);
-  return read_vector(use, fd, &data, 1, 0);
+  return buffer_is_valid(data) ? read_vector(use, fd, &data, 1, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, __read_chk, (int fd, void* buffer, size_t length, size_t room)) {
@@ -214,7 +215,7 @@ BYPASS_EXPORT(ssize_t, preadv64v2, (int fd, const iovec* data, int count, off_t 
   Use use(fd);
   if (!use) return real.recv(fd, buffer, length, flags);
   iovec data = buffer_of(buffer, length);
-  return receive_vector(use, fd, &data, 1, flags);
+  return buffer_is_valid(data) ? receive_vector(use, fd, &data, 1, flags) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, recv, (int fd, void* buffer, size_t length, int flags)) {
@@ -227,7 +228,7 @@ BYPASS_EXPORT(ssize_t, recv, (int fd, void* buffer, size_t length, int flags)) {
   Use use(fd);
   if (!use || length > room) return real.__recv_chk(fd, buffer, length, room, flags);
   iovec data = buffer_of(buffer, length);
-  return receive_vector(use, fd, &data, 1, flags);
+  return buffer_is_valid(data) ? receive_vector(use, fd, &data, 1, flags) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t room, int flags)) {
@@ -240,7 +241,8 @@ BYPASS_EXPORT(ssize_t, __recv_chk, (int fd, void* buffer, size_t length, size_t 
                                            socklen_t* name_length) {
   Use use(fd);
   if (!use) return real.recvfrom(fd, buffer, length, flags, name, name_length);
-  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
+  const iovec data = buffer_of(buffer, length);
+  return receive_from(use, fd, data, flags, name, name_length);
 }
 
 BYPASS_EXPORT(ssize_t, recvfrom,
@@ -254,7 +256,8 @@ BYPASS_EXPORT(ssize_t, recvfrom,
                                                sockaddr* name, socklen_t* name_length) {
   Use use(fd);
   if (!use || length > room) return real.__recvfrom_chk(fd, buffer, length, room, flags, name, name_length);
-  return receive_from(use, fd, buffer_of(buffer, length), flags, name, name_length);
+  const iovec data = buffer_of(buffer, length);
+  return receive_from(use, fd, data, flags, name, name_length);
 }
 
 BYPASS_EXPORT(ssize_t, __recvfrom_chk,
@@ -267,7 +270,7 @@ BYPASS_EXPORT(ssize_t, __recvfrom_chk,
 [[gnu::noinline]] ssize_t recvmsg_tracked(int fd, msghdr* message, int flags) {
   Use use(fd);
   if (!use) return real.recvmsg(fd, message, flags);
-  return receive_message(use, fd, *message, flags);
+  return receive_message(use, fd, *message, flags);  // which looks at it first
 }
 
 BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
@@ -279,11 +282,14 @@ BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
 [[gnu::noinline]] int recvmmsg_tracked(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   Use use(fd);
   if (!use) return real.recvmmsg(fd, messages, count, flags, timeout);
+  timespec time{};
+  if (timeout != nullptr && !socket::copy_from_program(time, timeout)) return static_cast<int>(refused(-EFAULT));
   pthread_testcancel();
   Restart restart(use, fd, SO_RCVTIMEO);
   long result;
-  do result = socket::receive_many(*use, fd, messages, count, flags, timeout);
+  do result = socket::receive_many(*use, fd, messages, count, flags, timeout != nullptr ? &time : nullptr);
   while (timeout == nullptr && restart.again(result));
+  if (timeout != nullptr && result > 0 && !socket::copy_to_program(timeout, time)) result = -EFAULT;
   return static_cast<int>(use.finish(result));
 }
 
@@ -297,7 +303,7 @@ BYPASS_EXPORT(int, recvmmsg, (int fd, mmsghdr* messages, unsigned count, int fla
   Use use(fd);
   if (!use) return real.write(fd, buffer, length);
   iovec data = buffer_of(buffer, length);
-  return send_vector(use, fd, &data, 1, 0);
+  return buffer_is_valid(data) ? send_vector(use, fd, &data, 1, 0) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, write, (int fd, const void* buffer, size_t length)) {
@@ -340,7 +346,7 @@ BYPASS_EXPORT(ssize_t, pwritev64v2, (int fd, const iovec* data, int count, off_t
   Use use(fd);
   if (!use) return real.send(fd, buffer, length, flags);
   iovec data = buffer_of(buffer, length);
-  return send_vector(use, fd, &data, 1, flags);
+  return buffer_is_valid(data) ? send_vector(use, fd, &data, 1, flags) : -1;
 }
 
 BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int flags)) {
@@ -353,10 +359,7 @@ BYPASS_EXPORT(ssize_t, send, (int fd, const void* buffer, size_t length, int fla
                                          socklen_t name_length) {
   Use use(fd);
   if (!use) return real.sendto(fd, buffer, length, flags, name, name_length);
-  if (name != nullptr && name_length > sizeof(sockaddr_storage)) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (name != nullptr && name_length > sizeof(sockaddr_storage)) return refused(-EINVAL);
   iovec data = buffer_of(buffer, length);
   msghdr message{};
   message.msg_name = const_cast<sockaddr*>(name);
@@ -437,13 +440,16 @@ ssize_t send_file(int out, int in, off_t* offset, size_t count) {
     return real.sendfile(out, in, offset, count);
   Use use(out);
   if (!use) return real.sendfile(out, in, offset, count);
+  off_t at = 0;
+  if (offset != nullptr && !socket::copy_from_program(at, offset)) return refused(-EFAULT);
   const socket::CancellationOff off;  // libc's is no cancellation point
   Restart restart(use, out, SO_SNDTIMEO);
   bool sigpipe = false;
   long result;
-  do result = socket::send_file(*use, out, in, offset, count, sigpipe);
+  do result = socket::send_file(*use, out, in, offset != nullptr ? &at : nullptr, count, sigpipe);
   while (restart.again(result));
   if (sigpipe) raise_sigpipe();
+  if (offset != nullptr && !socket::copy_to_program(offset, at)) result = -EFAULT;
   return use.finish(result);
 }
 

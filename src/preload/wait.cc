@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 
@@ -16,6 +17,7 @@
 #include "preload/raw_syscall.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
+#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {
@@ -49,8 +51,13 @@ class Items {
   PollItem near_[kNear];
 };
 
+// No process has more descriptors (fs.nr_open).
+constexpr nfds_t kMostPolled = nfds_t{1} << 31;
+
 [[gnu::always_inline]] inline bool any_tracked(const pollfd* set, nfds_t count) {
   if (fd_table.end() == 0) return false;
+  // What is not there the kernel refuses; and before that more than RLIMIT_NOFILE.
+  if (count > kMostPolled || !socket::is_readable(set, count * sizeof *set)) return false;
   for (nfds_t i = 0; i < count; i++) {
     if (is_tracked(set[i].fd)) return true;
   }
@@ -92,7 +99,24 @@ int poll_again(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask
   return ::ppoll(set, count, &left, mask);
 }
 
+// A limit that is lower than this is not asked for.
+constexpr nfds_t kFew = 64;
+
+rlim_t descriptor_limit() {
+  rlimit limit{};
+  return raw_syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, reinterpret_cast<long>(&limit)) == 0 ? limit.rlim_cur
+                                                                                              : RLIM_INFINITY;
+}
+
+bool tell(pollfd& entry, const PollItem& item) {
+  return socket::copy_to_program(&entry.revents, item.revents);
+}
+
 [[gnu::noinline]] std::optional<int> poll_mixed(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask) {
+  if (count > kFew && count > descriptor_limit()) {
+    errno = EINVAL;
+    return -1;
+  }
   Items items(count);
   if (!items) {
     errno = ENOMEM;
@@ -108,7 +132,11 @@ int poll_again(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask
     // What came had come to what the number was before: the wait goes on.
     if (*result == 0 && in_time && timeout != Duration{}) return poll_again(set, count, deadline.left(), mask);
   }
-  for (nfds_t i = 0; *result >= 0 && i < count; i++) set[i].revents = items.get()[i].revents;
+  for (nfds_t i = 0; *result >= 0 && i < count; i++) {
+    if (tell(set[i], items.get()[i])) continue;
+    errno = EFAULT;
+    return -1;
+  }
   return result;
 }
 
@@ -131,9 +159,14 @@ BYPASS_EXPORT(int, __poll_chk, (pollfd * set, nfds_t count, int timeout, size_t 
 }
 
 BYPASS_EXPORT(int, ppoll, (pollfd * set, nfds_t count, const timespec* timeout, const sigset_t* mask)) {
-  if (!any_tracked(set, count) || !is_valid(timeout)) [[likely]]
+  const timespec* limit = timeout;
+  Taken<timespec> taken;
+  const bool ours = any_tracked(set, count) && taken.take(limit) && is_valid(limit);
+  if (!ours) [[likely]]
     return real.ppoll(set, count, timeout, mask);
-  std::optional<int> result = poll_mixed(set, count, from_timespec(timeout), mask);
+  const Mask masked(mask);
+  if (!masked) return real.ppoll(set, count, timeout, mask);
+  std::optional<int> result = poll_mixed(set, count, from_timespec(limit), masked.get());
   return result.has_value() ? *result : real.ppoll(set, count, timeout, mask);
 }
 
@@ -156,7 +189,21 @@ struct SelectSets {
                                                    POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR, POLLPRI};
 
   static unsigned long* words(fd_set* set) { return reinterpret_cast<unsigned long*>(set); }
-  [[nodiscard]] int word_count() const { return (count + 63) / 64; }
+  [[nodiscard]] int word_count() const { return static_cast<int>((static_cast<unsigned>(count) + 63) / 64); }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(word_count()) * sizeof(long); }
+  [[nodiscard]] bool readable() const {
+    return std::ranges::all_of(sets, [&](fd_set* set) { return set == nullptr || socket::is_readable(set, bytes()); });
+  }
+  [[nodiscard]] bool writable() const {
+    return std::ranges::all_of(sets, [&](fd_set* set) { return set == nullptr || socket::is_writable(set, bytes()); });
+  }
+  /// The kernel looks no further than the process's table of descriptors is large, which the limit bounds.
+  void shorten() {
+    if (count <= FD_SETSIZE) return;
+    const auto most = std::max<rlim_t>(descriptor_limit(), static_cast<rlim_t>(fd_table.end()));
+    count = static_cast<int>(std::min<rlim_t>(static_cast<rlim_t>(count), most));
+    if (!readable()) count = std::min(count, fd_table.end());
+  }
   [[nodiscard]] unsigned long asked(int word) const {
     unsigned long bits = 0;
     for (fd_set* set : sets) bits |= set != nullptr ? words(set)[word] : 0;
@@ -178,7 +225,7 @@ struct SelectSets {
   }
   void clear() const {
     for (fd_set* set : sets) {
-      if (set != nullptr) memset(set, 0, static_cast<std::size_t>(word_count()) * sizeof(long));
+      if (set != nullptr) memset(set, 0, bytes());
     }
   }
   // How many of the three sets the descriptor is ready in.
@@ -195,6 +242,7 @@ struct SelectSets {
 
 bool any_tracked(const SelectSets& sets) {
   if (sets.count < 0 || fd_table.end() == 0) return false;
+  if (!sets.readable()) return false;  // the kernel refuses it
   bool found = false;
   sets.each([&](int fd) { found |= is_tracked(fd); });
   return found;
@@ -204,6 +252,7 @@ int select_answer(const SelectSets& sets, std::span<const PollItem> items) {
   for (const PollItem& item : items) {
     if ((item.revents & POLLNVAL) != 0) return -EBADF;
   }
+  if (!sets.writable()) return -EFAULT;
   sets.clear();
   int ready = 0;
   for (const PollItem& item : items) ready += sets.answer(item);
@@ -229,22 +278,31 @@ int select_answer(const SelectSets& sets, std::span<const PollItem> items) {
 
 BYPASS_EXPORT(int, select, (int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout)) {
   SelectSets sets{count, {read, write, except}};
-  if (!any_tracked(sets) || !is_valid(timeout)) [[likely]]
+  const timeval* limit = timeout;
+  Taken<timeval> taken;
+  if (fd_table.end() != 0) sets.shorten();
+  const bool ours = any_tracked(sets) && taken.take(limit) && is_valid(limit);
+  if (!ours) [[likely]]
     return real.select(count, read, write, except, timeout);
-  Remaining remaining(timeout);
-  std::optional<int> result = select_mixed(sets, from_timeval(timeout), nullptr);
+  const Remaining remaining(timeout, limit);
+  std::optional<int> result = select_mixed(sets, from_timeval(limit), nullptr);
   if (!result.has_value()) return real.select(count, read, write, except, timeout);
-  remaining.write_back();
+  remaining.write_back(from_timeval(limit));
   return *result;
 }
 
 BYPASS_EXPORT(int, pselect,
               (int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout, const sigset_t* mask)) {
   SelectSets sets{count, {read, write, except}};
-  if (!any_tracked(sets) || !is_valid(timeout)) [[likely]] {
+  const timespec* limit = timeout;
+  Taken<timespec> taken;
+  if (fd_table.end() != 0) sets.shorten();
+  const bool ours = any_tracked(sets) && taken.take(limit) && is_valid(limit);
+  if (!ours) [[likely]]
     return real.pselect(count, read, write, except, timeout, mask);
-  }
-  std::optional<int> result = select_mixed(sets, from_timespec(timeout), mask);
+  const Mask masked(mask);
+  if (!masked) return real.pselect(count, read, write, except, timeout, mask);
+  std::optional<int> result = select_mixed(sets, from_timespec(limit), masked.get());
   return result.has_value() ? *result : real.pselect(count, read, write, except, timeout, mask);
 }
 

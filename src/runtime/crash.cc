@@ -17,8 +17,10 @@ namespace {
 
 constinit std::array<Entry, kSignals.size()> g_program;
 constinit std::atomic<bool> g_installed{false};
+constinit std::array<std::atomic<bool>, kSignals.size()> g_ours;  // whose handler is ours
 constinit std::atomic_flag g_writing = ATOMIC_FLAG_INIT;
 constinit Hooks g_hooks;
+constinit Resume g_resume = nullptr;
 
 // One writer of g_program at a time, and no signal on top of it.
 class Writing {
@@ -94,6 +96,7 @@ bool is_ours(int signal, const siginfo_t& info, const void* context) {
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) {
+  if (repeats(signal, *info) && g_resume != nullptr && g_resume(context)) return;
   const int saved = errno;
   escape_from_report();
   if (is_ours(signal, *info, context))
@@ -120,33 +123,51 @@ int put(int signal, const struct sigaction& program) {
 
 }  // namespace
 
+namespace {
+
+// Our handler for the program's, which the table keeps.
+void take(int signal) {
+  auto& ours = g_ours[static_cast<std::size_t>(index_of(signal))];
+  struct sigaction program {};
+  if (ours.load() || g_hooks.sigaction(signal, nullptr, &program) != 0) return;
+  put(signal, program);
+  ours.store(true, std::memory_order_release);
+}
+
+}  // namespace
+
 bool concerns(int signal) {
   return index_of(signal) >= 0;
 }
-bool installed() {
-  return g_installed.load(std::memory_order_acquire);
+bool installed(int signal) {
+  return concerns(signal) && g_ours[static_cast<std::size_t>(index_of(signal))].load(std::memory_order_acquire);
+}
+
+void guard_copies(SigactionCall sigaction, Resume resume) {
+  const Writing writing;
+  g_resume = resume;
+  if (g_hooks.sigaction == nullptr) g_hooks.sigaction = sigaction;
+  for (const int signal : {SIGSEGV, SIGBUS}) take(signal);
 }
 
 void install(const Hooks& hooks) {
-  if (installed()) return;
+  if (g_installed.load(std::memory_order_acquire)) return;
   std::string problem;
   const auto backtrace = reinterpret_cast<Backtrace>(plugin_function("crash", "bypass_backtrace", problem));
   const Writing writing;
-  if (installed()) return;  // a second caller would take our own handler for the program's, which then calls itself
+  if (g_installed.load()) return;
+  const SigactionCall known = g_hooks.sigaction;
   g_hooks = hooks;
-  if (g_hooks.sigaction == nullptr) g_hooks.sigaction = ::sigaction;
+  if (g_hooks.sigaction == nullptr) g_hooks.sigaction = known != nullptr ? known : ::sigaction;
   cover(reinterpret_cast<const void*>(&on_signal));
   set_backtrace(backtrace);
-  for (const int signal : kSignals) {
-    struct sigaction program {};
-    if (g_hooks.sigaction(signal, nullptr, &program) == 0) put(signal, program);
-  }
+  for (const int signal : kSignals) take(signal);
   g_installed.store(true, std::memory_order_release);
 }
 
 int on_program_sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
   const auto libc = g_hooks.sigaction == nullptr ? ::sigaction : g_hooks.sigaction;
-  if (!installed() || !concerns(signal)) return libc(signal, action, old);
+  if (!installed(signal)) return libc(signal, action, old);
   const Writing writing;
   const struct sigaction before = g_program[static_cast<std::size_t>(index_of(signal))].load();
   if (action != nullptr) {

@@ -78,6 +78,9 @@ struct Accepted {
 };
 /// Takes a connection of either path. `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC. `address`/`length` as accept4's.
 long accept(File& file, int fd, sockaddr* address, socklen_t* length, int flags, Accepted& out);
+/// A socket of the kernel's has a timeout below zero, which the kernel gives to what is accepted from it, and does not
+/// tell: from here on accepted connections stay the kernel's.
+void note_timeout_below_zero();
 /// Whether adopt_accepted() may find anything: not without shared memory within the host.
 [[nodiscard]] bool adopts_accepted();
 /// A connection that accept() has given to the program, from the kernel's queue: an object when the process at its
@@ -135,22 +138,17 @@ inline Message message_of(const msghdr& header) {
           .control = header.msg_control,
           .control_length = header.msg_control == nullptr ? 0 : header.msg_controllen};
 }
-/// What recvmsg(2) writes to the header: a name's length only where a name was asked for, and the call's own
-/// MSG_CMSG_CLOEXEC.
-inline void report(const Message& message, msghdr& header, int flags) {
-  if (header.msg_name != nullptr) header.msg_namelen = message.name_length;
-  header.msg_controllen = message.control_length;
-  header.msg_flags = message.flags | (flags & MSG_CMSG_CLOEXEC);
-}
 /// Before receive() and send(): a transfer that takes a copy and no more, of a connection within the host. A receive
 /// that may block looks for some microseconds, where the thread's waits are as short, and is -EINTR where a handler has
 /// run meanwhile. The count; nothing: call those, as if this had not been asked.
 std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int flags);
 std::optional<long> send_at_once(File& file, std::span<const iovec> data, int flags);
 long receive(File& file, int fd, Message& message, int flags);
+/// The same into a header that check_header() has found well, with all that recvmsg(2) writes to it.
+long receive_header(File& file, int fd, msghdr& header, int flags);
 long send(File& file, int fd, const Message& message, int flags, bool& sigpipe);
 /// recvmmsg and sendmmsg on one lock hold where possible: counts of messages.
-long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec* timeout);
+long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout);
 long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, bool& sigpipe);
 /// sendfile: bytes of `in_fd` at *offset (or its file position when null) into the socket.
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
@@ -199,11 +197,13 @@ long epoll_wait(File& epoll, int epoll_fd, epoll_event* events, int count, Durat
 /// handler ran, and holds back asynchronous handlers while the thread is inside the lock (`in_lock`), to be
 /// queued again by `leave_lock`'s caller, or ends the process (`ends`). All thread-local, initial-exec.
 struct ThreadSignals {
-  unsigned seen = 0;            // handlers that ran on this thread
-  unsigned restart_seen = 0;    // … of them those installed with SA_RESTART
-  volatile int in_lock = 0;     // depth of shard locks held
-  volatile int held_back = 0;   // signals waiting for the lock to be left
-  volatile bool ends = false;   // what the process's numbers name has ended, or is about to: no handler may use it
+  unsigned seen = 0;           // handlers that ran on this thread
+  unsigned restart_seen = 0;   // … of them those installed with SA_RESTART
+  volatile int in_lock = 0;    // depth of shard locks held
+  volatile int held_back = 0;  // signals waiting for the lock to be left
+  volatile bool ends = false;  // what the process's numbers name has ended, or is about to: no handler may use it
+  // Where a copy to or from the program's memory goes on when that is not there: program_memory.h.
+  void** copying = nullptr;
   bool serves_the_end = false;  // delivers what is left when the process ends; the others stop: Shard::end_for_others
   // The stack for handlers (sigaltstack(2)) that the thread had when the last one ran; 0: none.
   std::uintptr_t handlers_low = 0, handlers_high = 0;

@@ -4,6 +4,7 @@
 #include "socket/errno_map.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
+#include "socket/program_memory.h"
 #include "socket/socket.h"
 #include "socket/stream_calls.h"
 
@@ -12,14 +13,15 @@ namespace bypass::socket {
 namespace {
 
 long answer(void* argument, std::size_t value) {
-  if (argument == nullptr) return failure(Refusal::kBadPointer);
-  *static_cast<int*>(argument) = static_cast<int>(value);
-  return 0;
+  const bool told = argument != nullptr && copy_to_program(static_cast<int*>(argument), static_cast<int>(value));
+  return told ? 0 : failure(Refusal::kBadPointer);
 }
 
 long set_status_bit(File& file, int fd, int bit, const void* argument) {
-  if (argument == nullptr) return failure(Refusal::kBadPointer);
-  const bool on = *static_cast<const int*>(argument) != 0;
+  int value = 0;
+  if (argument == nullptr || !copy_from_program(value, static_cast<const int*>(argument)))
+    return failure(Refusal::kBadPointer);
+  const bool on = value != 0;
   const long now = status_flags(file, fd);
   return set_status_flags(file, fd, static_cast<int>(on ? now | bit : now & ~bit));
 }
@@ -51,7 +53,7 @@ std::optional<long> control_connection(Socket& socket, unsigned long request, vo
 std::optional<long> control(File& file, int fd, unsigned long request, void* argument) {
   if (request == FIONBIO) return set_status_bit(file, fd, O_NONBLOCK, argument);
   if (request == FIOASYNC) return set_status_bit(file, fd, O_ASYNC, argument);
-  if ((request == FIOSETOWN || request == SIOCSPGRP) && argument != nullptr)
+  if ((request == FIOSETOWN || request == SIOCSPGRP) && argument != nullptr && is_readable(argument, sizeof(int)))
     return set_async(file, fd, F_SETOWN,
                      reinterpret_cast<void*>(static_cast<long>(*static_cast<const int*>(argument))));
   switch (kind(file)) {

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "socket/errno_map.h"
+#include "socket/program_memory.h"
 
 namespace bypass::socket {
 
@@ -162,14 +163,14 @@ void ControlWriter::put(int level, int type, const void* data, std::size_t size)
     return;
   }
   const std::size_t fits = std::min(size, left - kHeader);
-  if (fits < size) message_.flags |= MSG_CTRUNC;
   cmsghdr header{};
   header.cmsg_len = kHeader + fits;
   header.cmsg_level = level;
   header.cmsg_type = type;
   auto* place = static_cast<std::byte*>(message_.control) + used;
-  std::memcpy(place, &header, sizeof header);
-  std::memcpy(place + kHeader, data, fits);
+  // Where it cannot be written it is left out, as by put_cmsg().
+  if (!copy_program_bytes(place, &header, sizeof header) || !copy_program_bytes(place + kHeader, data, fits)) return;
+  if (fits < size) message_.flags |= MSG_CTRUNC;
   message_.control_length = used + std::min(aligned(kHeader + fits), left);
 }
 

@@ -10,6 +10,7 @@
 #include "observe/reasons.h"
 #include "socket/errno_map.h"
 #include "socket/options.h"
+#include "socket/program_memory.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {
@@ -316,7 +317,8 @@ std::optional<long> datagram_control(Socket& socket, int, unsigned long request,
   Guard guard(shard());
   udp::Datagram first;
   if (socket.binding == nullptr || !udp_engine().front(*socket.binding, first)) return std::nullopt;
-  *static_cast<int*>(argument) = static_cast<int>(first.length);
+  if (!copy_to_program(static_cast<int*>(argument), static_cast<int>(first.length)))
+    return failure(Refusal::kBadPointer);
   return 0;
 }
 

@@ -23,6 +23,8 @@ bool ensure_binding(Socket& socket, int fd);
 long send_on_wire(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote);
 /// MSG_MORE and UDP_CORK: adds the message to the datagram that is being put together.
 long send_corked(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote);
+/// Bytes of a file as one datagram to the peer, as sendfile(2) makes it.
+long datagram_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count);
 [[nodiscard]] inline bool has_binding(const Socket& socket) {
   return socket.path.load(std::memory_order_relaxed) == Path::kDual;
 }

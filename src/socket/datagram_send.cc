@@ -97,7 +97,7 @@ long send_gathered(Socket& socket, int fd, const Message& message, int flags, co
   if (bytes > kMostPayload) return failure(Error::kMessageTooLarge);
   std::array<std::byte, kMostPayload> flat;
   IoCursor from(message.data);
-  from.read(flat.data(), bytes);
+  if (!from.read(flat.data(), bytes)) return failure(Refusal::kBadPointer);
   const iovec one{flat.data(), bytes};
   Message whole = message;
   whole.data = {&one, 1};
@@ -140,7 +140,10 @@ long append(Details& details, const Message& message, const Endpoint& remote) {
     return failure(Error::kMessageTooLarge);
   }
   IoCursor from(message.data);
-  from.read(details.corked + details.corked_bytes, bytes);
+  if (!from.read(details.corked + details.corked_bytes, bytes)) {
+    drop_corked(details);
+    return failure(Refusal::kBadPointer);
+  }
   details.corked_bytes += static_cast<std::uint32_t>(bytes);
   return static_cast<long>(bytes);
 }
@@ -151,6 +154,8 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
   if (message.data.size() > kFewPieces) return send_gathered(socket, fd, message, flags, remote);
   WireSend sending(socket, message, remote);
   if (const long r = sending.refusal(); r != 0) return r;
+  for (const iovec& part : message.data)
+    if (!is_readable(part.iov_base, part.iov_len)) return failure(Refusal::kBadPointer);
   const Instant deadline =
       shard().clock().now() + (non_blocking(socket, flags) ? kDevicePatienceNonBlocking : kDevicePatience);
   for (;;) {

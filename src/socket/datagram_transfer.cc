@@ -1,3 +1,5 @@
+#include <sys/syscall.h>
+
 #include <algorithm>
 #include <array>
 
@@ -5,7 +7,9 @@
 #include "socket/datagram.h"
 #include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
+#include "socket/os.h"
 #include "socket/socket_wait.h"
+#include "socket/stream_send.h"
 
 namespace bypass::socket {
 
@@ -46,22 +50,26 @@ long ReceivingDatagram::attempt(Guard& guard) {
   }
 }
 
-std::size_t copy_payload(const udp::Datagram& datagram, IoCursor& to, std::size_t bytes) {
+bool copy_payload(const udp::Datagram& datagram, IoCursor& to, std::size_t bytes) {
   std::size_t skip = datagram.offset, left = bytes;
   for (const Packet* p = datagram.packet; p != nullptr && left != 0; p = p->next_segment) {
     const std::size_t from = std::min<std::size_t>(skip, p->len);
     const std::size_t n = std::min<std::size_t>(p->len - from, left);
-    to.write(p->data + from, n);
+    if (!to.write(p->data + from, n)) return false;
     skip -= from;
     left -= n;
   }
-  return bytes - left;
+  return true;
 }
 
 long ReceivingDatagram::take_from_wire(Guard& guard, const udp::Datagram& datagram) {
   IoCursor to(message_.data);
   const std::size_t room = total_bytes(message_.data);
-  const std::size_t copied = copy_payload(datagram, to, std::min<std::size_t>(room, datagram.length));
+  const std::size_t copied = std::min<std::size_t>(room, datagram.length);
+  if (!copy_payload(datagram, to, copied)) {  // and it is lost, as in udp_recvmsg()
+    if ((flags_ & MSG_PEEK) == 0) udp_engine().pop(guard.context(), *socket_.binding);
+    return failure(Refusal::kBadPointer);
+  }
   message_.flags = datagram.length > room ? MSG_TRUNC : 0;
   if (message_.name != nullptr) {
     socklen_t length = asked_.name_length;
@@ -89,6 +97,23 @@ long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
   return r;
 }
 
+// splice_to_socket() of Linux holds the bytes back (MSG_MORE) until the last of them has come.
+long send_file_on_wire(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count) {
+  std::array<std::byte, kMostPayload + 1> bytes;
+  off_t at = offset != nullptr ? *offset : os::call(SYS_lseek, in_fd, 0, SEEK_CUR);
+  const bool has_place = at >= 0;  // else a pipe
+  const long n = read_file(in_fd, has_place ? &at : nullptr, bytes.data(), std::min(count, bytes.size()));
+  if (n <= 0) return n;
+  const iovec part{bytes.data(), static_cast<std::size_t>(n)};
+  Message message;
+  message.data = {&part, 1};
+  bool sigpipe = false;
+  const long r = datagram_send(socket, fd, message, 0, sigpipe);
+  if (r < 0 || !has_place) return r;
+  offset != nullptr ? void(*offset = at) : void(os::call(SYS_lseek, in_fd, at, SEEK_SET));
+  return r;
+}
+
 // Of a socket that the kernel alone has, as far as we know: it waits there or not as the flags say.
 long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
   const long r = kernel_receive(fd, message, flags);
@@ -107,7 +132,10 @@ long receive_error(Socket& socket, Message& message) {
   const udp::QueuedError* const error = udp_engine().first_error(*socket.binding);
   if (error == nullptr) return kAgain;
   const std::size_t copied = std::min(total_bytes(message.data), error->bytes().size());
-  IoCursor(message.data).write(error->bytes().data(), copied);
+  if (!IoCursor(message.data).write(error->bytes().data(), copied)) {  // and it is lost, as in ip_recv_error()
+    udp_engine().pop_error(*socket.binding);
+    return failure(Refusal::kBadPointer);
+  }
   message.flags = MSG_ERRQUEUE | (copied < error->bytes().size() ? MSG_TRUNC : 0);
   if (message.name != nullptr) {
     socklen_t length = message.name_length;
@@ -156,6 +184,13 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   }
   Pin pin(socket);
   return wait_result(wait_on(receiving, patience), 0);
+}
+
+long datagram_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count) {
+  const bool on_wire = socket.details->corked != nullptr || connected_to_bypass(socket);
+  if (on_wire && ensure_binding(socket, fd)) return send_file_on_wire(socket, fd, in_fd, offset, count);
+  if (has_binding(socket)) note_kernel_activity();
+  return os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(count));
 }
 
 long datagram_send(Socket& socket, int fd, const Message& message, int flags, bool&) {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "stack/copy.h"
+#include "socket/program_memory.h"
 
 namespace bypass::socket {
 
@@ -24,37 +24,41 @@ class IoCursor {
  public:
   explicit IoCursor(std::span<const iovec> data) : data_(data) {}
 
-  /// Bytes into the program's buffers; the caller asks for no more than there is room for.
-  void write(const std::byte* from, std::size_t bytes) {
-    each(bytes, [&](std::byte* place, std::size_t n) {
-      copy_bytes(place, from, n);
+  /// Bytes into the program's buffers; the caller asks for no more than there is room for. False: one of them is not
+  /// there, and where the cursor stands has no meaning; as below.
+  [[nodiscard]] bool write(const std::byte* from, std::size_t bytes) {
+    return each(bytes, [&](std::byte* place, std::size_t n) {
+      const bool copied = copy_program_bytes(place, from, n);
       from += n;
+      return copied;
     });
   }
   /// Bytes out of the program's buffers.
-  void read(std::byte* to, std::size_t bytes) {
-    each(bytes, [&](const std::byte* place, std::size_t n) {
-      copy_bytes(to, place, n);
+  [[nodiscard]] bool read(std::byte* to, std::size_t bytes) {
+    return each(bytes, [&](const std::byte* place, std::size_t n) {
+      const bool copied = copy_program_bytes(to, place, n);
       to += n;
+      return copied;
     });
   }
   void skip(std::size_t bytes) {
-    each(bytes, [](const std::byte*, std::size_t) {});
+    (void)each(bytes, [](const std::byte*, std::size_t) { return true; });
   }
 
  private:
   template <typename Each>
-  void each(std::size_t bytes, Each&& visit) {
+  bool each(std::size_t bytes, Each&& visit) {
     while (bytes != 0 && index_ < data_.size()) {
       const iovec& v = data_[index_];
       const std::size_t n = std::min(bytes, v.iov_len - offset_);
-      if (n != 0) visit(static_cast<std::byte*>(v.iov_base) + offset_, n);
+      if (n != 0 && !visit(static_cast<std::byte*>(v.iov_base) + offset_, n)) return false;
       bytes -= n;
       offset_ += n;
       if (offset_ != v.iov_len) continue;
       index_++;
       offset_ = 0;
     }
+    return true;
   }
 
   std::span<const iovec> data_;

@@ -42,6 +42,7 @@ constexpr Duration kAttempt = std::chrono::milliseconds(500);
 constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
 
 std::atomic<bool> shared_memory_ended{false};
+std::atomic<bool> adoption_ended{false};  // note_timeout_below_zero()
 
 bool is_loopback(const IpAddress& address) {
   if (address.is_v4()) return (address.v4() >> 24) == 127;
@@ -94,13 +95,19 @@ void local_after_connect(Socket& socket, int fd) {
   signal(socket, kEverything);
 }
 
+void note_timeout_below_zero() {
+  if (adoption_ended.exchange(true) || environment.record_why == nullptr) return;
+  environment.record_why(-1, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
+                         "accepted connections have a timeout below zero");
+}
+
 bool adopts_accepted() {
   return local_environment.directory != nullptr && environment.shard != nullptr && !shared_memory_ended.load();
 }
 
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) {
   const shm::Directory* const directory = local_environment.directory;
-  if (!adopts_accepted()) return nullptr;
+  if (!adopts_accepted() || adoption_ended.load(std::memory_order_relaxed)) return nullptr;
   const std::optional<Endpoint> remote = endpoint_of(peer, length);
   if (!remote.has_value()) return nullptr;
   const Endpoint local = kernel_name(fd);
@@ -284,6 +291,10 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "another process has it, too");
+  }
+  if (has_peek_offset(fd)) {
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, end.client, "SO_PEEK_OFF is set");
   }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);

@@ -10,7 +10,6 @@
 #include "socket/kin.h"
 #include "socket/local_path.h"
 #include "socket/socket_wait.h"
-#include "stack/copy.h"
 
 namespace bypass::socket {
 
@@ -53,26 +52,21 @@ template <typename Part>
   return data.size() == 1 && bytes <= parts.part[0].size();
 }
 
-void copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
-  if (is_simple(data, parts, bytes)) [[likely]] {
-    copy_bytes(data[0].iov_base, parts.part[0].data(), bytes);
-    return;
-  }
+// False, as below: the program's memory is not there.
+bool copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
+  if (is_simple(data, parts, bytes)) [[likely]]
+    return copy_program_bytes(data[0].iov_base, parts.part[0].data(), bytes);
   IoCursor cursor(data);
   const std::size_t first = std::min(parts.part[0].size(), bytes);
-  cursor.write(parts.part[0].data(), first);
-  cursor.write(parts.part[1].data(), bytes - first);
+  return cursor.write(parts.part[0].data(), first) && cursor.write(parts.part[1].data(), bytes - first);
 }
 
-void copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, std::size_t bytes) {
-  if (is_simple(data, parts, bytes)) [[likely]] {
-    copy_bytes(parts.part[0].data(), data[0].iov_base, bytes);
-    return;
-  }
+bool copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, std::size_t bytes) {
+  if (is_simple(data, parts, bytes)) [[likely]]
+    return copy_program_bytes(parts.part[0].data(), data[0].iov_base, bytes);
   IoCursor cursor(data);
   const std::size_t first = std::min(parts.part[0].size(), bytes);
-  cursor.read(parts.part[0].data(), first);
-  cursor.read(parts.part[1].data(), bytes - first);
+  return cursor.read(parts.part[0].data(), first) && cursor.read(parts.part[1].data(), bytes - first);
 }
 
 [[gnu::cold]] void wake_after(ShortHold& hold, const LocalLink& link) {
@@ -99,7 +93,7 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
   if (bytes < total && (!is_kernel_well(*link) || link->half->in)) return kNotSo;
   if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kNothingYet : kNotSo;
   if (bytes > kCopyInLock) return kNotSo;
-  copy_out(data, parts, bytes);
+  if (!copy_out(data, parts, bytes)) return kNotSo;
   if (consumer.consume(link->in, bytes)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(bytes);
@@ -117,7 +111,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return kNotSo;
-  copy_in(data, room, total);
+  if (!copy_in(data, room, total)) return kNotSo;
   if (producer.publish(link->out, total)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(total);

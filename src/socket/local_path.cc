@@ -50,9 +50,24 @@ bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
   return link.channel.send(std::as_bytes(std::span(&message, 1))) == shm::Channel::Sent::kSent;
 }
 
+namespace {
+
+// The kernel reads "no time at all" back as none.
+void take_timeout(std::uint32_t& known, std::uint32_t kernels) {
+  if (kernels != 0 || known != kNoTimeAtAll) known = kernels;
+}
+
+}  // namespace
+
+bool has_peek_offset(int fd) {
+  int offset = -1;
+  socklen_t bytes = sizeof offset;
+  return kernel->getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &bytes) == 0 && offset >= 0;
+}
+
 void take_timeouts(Socket& socket, int fd) {
-  socket.receive_timeout_ms = timeout_of(fd, SO_RCVTIMEO);
-  socket.send_timeout_ms = timeout_of(fd, SO_SNDTIMEO);
+  take_timeout(socket.receive_timeout_ms, timeout_of(fd, SO_RCVTIMEO));
+  take_timeout(socket.send_timeout_ms, timeout_of(fd, SO_SNDTIMEO));
   int low_water = 1;
   socklen_t bytes = sizeof low_water;
   if (kernel->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &bytes) == 0 && low_water > 0)

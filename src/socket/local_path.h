@@ -39,6 +39,8 @@ void end_leaving(Guard& guard, Socket& socket);
 void step_pairing(Socket& socket, LocalLink& link, Instant now);
 /// What a socket that never went through our calls has set in the kernel.
 void take_timeouts(Socket& socket, int fd);
+/// SO_PEEK_OFF is set: where a peek begins, the kernel keeps.
+[[nodiscard]] bool has_peek_offset(int fd);
 
 /// A word on the channel. False: it could not be said.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);

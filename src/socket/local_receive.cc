@@ -51,7 +51,7 @@ class LocalReceiving final : public LocalCondition {
   [[nodiscard]] bool peeks() const { return (flags_ & MSG_PEEK) != 0; }
   long step(Guard& guard);
   long take_from_ring(Guard& guard, LocalLink& link);
-  std::size_t copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
+  [[nodiscard]] bool copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes);
   long ring_is_empty(Guard& guard, LocalLink& link);
   long take_from_kernel(Guard& guard);
   long peeked();
@@ -114,7 +114,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   if (bytes == 0) return total_ == 0 && parts.size() != 0 ? 0 : ring_is_empty(guard, link);
   const bool dropped = (flags_ & MSG_TRUNC) != 0;
   const std::size_t before = done_;
-  if (!dropped) copy_out(guard, parts, bytes);
+  if (!dropped && !copy_out(guard, parts, bytes)) return failed(failure(Refusal::kBadPointer));
   done_ = before + bytes;
   if (peeks()) {
     if (done_ < total_ && end().paths.is_all_of_ring(bytes, consumer) && !is_at_urgent_mark())
@@ -125,16 +125,15 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   return is_enough() && !end().paths.is_all_of_ring(0, consumer) ? static_cast<long>(done_) : kChanged;
 }
 
-// A long copy lets go of the lock; the bytes stay where they are until they are consumed.
-std::size_t LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
+// A long copy lets go of the lock; the bytes stay where they are until they are consumed. False: the program's room is
+// not there.
+bool LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
   std::optional<OutsideLock> outside;
   if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
   IoCursor cursor(data_);
   cursor.skip(done_);
   const std::size_t first = std::min(parts.part[0].size(), bytes);
-  cursor.write(parts.part[0].data(), first);
-  cursor.write(parts.part[1].data(), bytes - first);
-  return bytes;
+  return cursor.write(parts.part[0].data(), first) && cursor.write(parts.part[1].data(), bytes - first);
 }
 
 // Bytes, then what the kernel's connection says: its end, an error, or that the stream goes on there. Whatever the peer
@@ -200,6 +199,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   // The lock was let go of: what was signalled meanwhile is to be looked at.
   const bool signalled = socket_.readiness.version.load(std::memory_order_relaxed) != version;
   if (r == kAgain) return unbounded || signalled ? kChanged : again();
+  if (r == failure(Refusal::kBadPointer)) return failed(r);
   if (unbounded && r <= 0 && most != 0) {  // another has taken what was there: what follows is to be heard of first
     keep(r);
     return kChanged;
@@ -233,7 +233,7 @@ void LocalReceiving::peek_behind(Guard& guard) {
   shm::Consumer& consumer = end().consumer;
   const shm::Parts<const std::byte> parts = consumer.peek(link->in, total_ - done_);
   const std::size_t bytes = end().paths.from_ring(std::min(parts.size(), total_ - done_), consumer);
-  if ((flags_ & MSG_TRUNC) == 0) copy_out(guard, parts, bytes);
+  if ((flags_ & MSG_TRUNC) == 0 && !copy_out(guard, parts, bytes)) return;
   done_ += bytes;
 }
 
@@ -303,9 +303,10 @@ bool LocalReceiving::goes_elsewhere(long answer) {
   return true;
 }
 
-// An error that the kernel tells once, for when the bytes before it have been read.
+// An error that the kernel tells once, for when the bytes before it have been read. A bad pointer is the call's own.
 void LocalReceiving::keep(long error) {
-  if (error < 0 && error != kAgain) socket_.pending_error = static_cast<std::uint8_t>(-error);
+  if (error < 0 && error != kAgain && error != failure(Refusal::kBadPointer))
+    socket_.pending_error = static_cast<std::uint8_t>(-error);
 }
 
 // Of the kernel's connection, into the rest of the program's room.

@@ -192,7 +192,7 @@ long set_linger(Guard&, Socket& socket, Value value) {
 
 template <std::uint32_t Socket::*Member>
 long get_timeout(Socket& socket, Bytes out) {
-  const std::uint32_t ms = socket.*Member;
+  const std::uint32_t ms = socket.*Member == kNoTimeAtAll ? 0 : socket.*Member;  // as sock_get_timeout
   const timeval value{ms / 1000, static_cast<suseconds_t>(ms % 1000) * 1000};
   return put(out, &value, sizeof value);
 }
@@ -201,10 +201,12 @@ long set_timeout(Guard&, Socket& socket, Value value) {
   timeval v{};
   if (!read_as(value, v)) return failure(Error::kInvalid);
   if (v.tv_usec < 0 || v.tv_usec >= 1'000'000) return failure(Refusal::kDomain);
-  constexpr std::int64_t kMost = 0xfffffffe;  // about 49 days
+  constexpr std::int64_t kMost = kNoTimeAtAll - 1;  // about 49 days
   const std::int64_t ms =
-      v.tv_sec < 0 ? 1 : std::min<std::int64_t>(v.tv_sec, kMost / 1000) * 1000 + (v.tv_usec + 999) / 1000;
+      v.tv_sec < 0 ? kNoTimeAtAll : std::min<std::int64_t>(v.tv_sec, kMost / 1000) * 1000 + (v.tv_usec + 999) / 1000;
   socket.*Member = static_cast<std::uint32_t>(ms);
+  // It may listen yet, in the kernel.
+  if (ms == kNoTimeAtAll && socket.path == Path::kUndecided) note_timeout_below_zero();
   return 0;
 }
 

@@ -59,7 +59,8 @@ bool only_kernel_has(int level, int name) {
   const bool with_messages =
       (level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING)) ||
       (level == IPPROTO_TCP && name == TCP_INQ);
-  return with_messages || option_kind(FileKind::kStream, level, name) == OptionKind::kRefused;
+  const bool peeks_on = level == SOL_SOCKET && name == SO_PEEK_OFF;
+  return with_messages || peeks_on || option_kind(FileKind::kStream, level, name) == OptionKind::kRefused;
 }
 
 long refuse(int fd, int level, int name) {

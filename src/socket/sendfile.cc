@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "socket/datagram.h"
 #include "socket/os.h"
 #include "socket/stream_send.h"
 
@@ -55,6 +56,12 @@ long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count
 }  // namespace
 
 long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
+  sigpipe = false;
+  if (kind(file) == FileKind::kDatagram) {
+    Socket& socket = socket_of(file);
+    if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
+    return datagram_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall));
+  }
   if (kind(file) != FileKind::kStream) {
     sigpipe = kind(file) == FileKind::kListener;
     return failure(sigpipe ? Error::kBrokenPipe : Error::kInvalid);

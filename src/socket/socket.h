@@ -105,6 +105,9 @@ struct Details {
   } kernel_option;  // with kForceKernel: which it was
 };
 
+/// Of Socket's timeouts: a call does not wait, as of a negative SO_RCVTIMEO (sock_set_timeout).
+inline constexpr std::uint32_t kNoTimeAtAll = ~0U;
+
 struct Socket : File {
   std::atomic<Path> path{Path::kUndecided};  // read without the lock by decided_for_kernel()
   Progress progress = Progress::kNone;
@@ -117,7 +120,7 @@ struct Socket : File {
     udp::Binding* binding;
   };
   Details* details = nullptr;
-  std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever
+  std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever; or kNoTimeAtAll
   std::int32_t linger_s = -1;                                 // negative: off, -1 - the time set last
   std::uint32_t low_water = 1;                                // SO_RCVLOWAT
 

@@ -34,7 +34,10 @@ inline void look_before_asking(Guard& guard) {
 inline Patience socket_patience(Guard& guard, std::uint32_t timeout_ms) {
   Patience patience;
   patience.restart = timeout_ms == 0;
-  if (timeout_ms != 0) patience.deadline = guard.context().now + std::chrono::milliseconds(timeout_ms);
+  if (timeout_ms == kNoTimeAtAll)
+    patience.deadline = guard.context().now;
+  else if (timeout_ms != 0)
+    patience.deadline = guard.context().now + std::chrono::milliseconds(timeout_ms);
   return patience;
 }
 

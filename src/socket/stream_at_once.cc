@@ -41,18 +41,18 @@ bool is_stale() {
 /// Whether the last call on a lane has waited: what follows is an answer, and the clock need not be asked. Lock held.
 constinit bool has_waited = false;
 
-/// False: not enough room. Otherwise so many of the program's bytes are in it, for commit().
+/// False: not enough room, or the bytes are not there. Otherwise so many of the program's bytes are in it, for
+/// commit().
 bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total) {
   if (room.size() < total) return false;
   const std::size_t first = std::min(room.part[0].size(), total);
   IoCursor cursor(data);
-  cursor.read(room.part[0].data(), first);
-  cursor.read(room.part[1].data(), total - first);
-  return true;
+  return cursor.read(room.part[0].data(), first) && cursor.read(room.part[1].data(), total - first);
 }
 
 // --- By TCP
 
+// Fewer than `bytes`: the program's room is not there.
 std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t bytes) {
   tcp::Engine& engine = tcp_engine();
   IoCursor cursor(data);
@@ -67,7 +67,7 @@ std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::
     std::size_t copied = 0;
     for (std::size_t i = 0; i < count && copied < left; i++) {
       const std::size_t n = std::min(spans[i].size(), left - copied);
-      cursor.write(spans[i].data(), n);
+      if (!cursor.write(spans[i].data(), n)) return bytes - left;
       copied += n;
     }
     engine.consume(ctx, tcb, copied);
@@ -86,7 +86,8 @@ long receive_segments(ShortHold& hold, Socket& socket, std::span<const iovec> da
   if (bytes == 0 || bytes > kCopyInLock || usual_connection(socket) == nullptr) return kNotSo;
   Context& ctx = hold.work();
   if (is_stale(ctx)) return kNotSo;
-  return static_cast<long>(take(ctx, tcb, data, bytes));
+  const std::size_t taken = take(ctx, tcb, data, bytes);
+  return taken != 0 ? static_cast<long>(taken) : kNotSo;
 }
 
 long send_segments(ShortHold& hold, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
@@ -118,8 +119,8 @@ long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> da
   } else if (!there.has_value() || is_stale()) {
     return kNotSo;
   }
-  const std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
-  IoCursor(data).write(there->data(), bytes);
+  std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
+  if (!IoCursor(data).write(there->data(), bytes)) bytes = 0;
   if (!links.consume_at_once(lane, bytes)) links.take_turn(hold.work(), lane);
   return bytes != 0 ? static_cast<long>(bytes) : kNotSo;
 }

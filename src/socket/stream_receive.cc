@@ -166,11 +166,12 @@ class ReceivingMessage final : public Receiving {
     std::size_t copied = 0;
     for (std::size_t i = 0; copied < bytes; i++) {
       const std::size_t n = std::min(from[i].size(), bytes - copied);
-      cursor_.write(from[i].data(), n);
+      if (!cursor_.write(from[i].data(), n)) return copied != 0 ? static_cast<long>(copied) : bad_pointer();
       copied += n;
     }
     return static_cast<long>(copied);
   }
+  static long bad_pointer() { return failure(Refusal::kBadPointer); }
   void begin_again() override { cursor_ = IoCursor(data_); }
 
   std::span<const iovec> data_;

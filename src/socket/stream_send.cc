@@ -123,9 +123,8 @@ class SendingMessage final : public Sending {
  private:
   long copy_in(const tcp::Room& room, std::size_t bytes) override {
     const std::size_t first = std::min(room.part[0].size(), bytes);
-    cursor_.read(room.part[0].data(), first);
-    cursor_.read(room.part[1].data(), bytes - first);
-    return static_cast<long>(bytes);
+    const bool copied = cursor_.read(room.part[0].data(), first) && cursor_.read(room.part[1].data(), bytes - first);
+    return copied ? static_cast<long>(bytes) : failure(Refusal::kBadPointer);
   }
 
   IoCursor cursor_;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cerrno>
 
 #include "socket/datagram.h"
 #include "socket/errno_map.h"
 #include "socket/io_cursor.h"
+#include "socket/program_memory.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 
@@ -15,11 +17,17 @@ bool busy_here() {
   return thread_signals.in_lock != 0;
 }
 
-long receive_header(File& file, int fd, msghdr& header, int flags) {
+/// A name is told last, and what is received is gone when that fails, as in the kernel.
+long receive_named(File& file, int fd, msghdr& header, int flags) {
+  sockaddr_storage name;
   Message message = message_of(header);
+  const std::size_t room = message.name_length;
+  message.name = reinterpret_cast<sockaddr*>(&name);
+  message.name_length = sizeof name;
   const long r = receive(file, fd, message, flags);
-  if (r >= 0) report(message, header, flags);
-  return r;
+  if (r < 0) return r;
+  const bool told = copy_program_bytes(header.msg_name, &name, std::min<std::size_t>(room, message.name_length));
+  return told && report(message, header, flags) ? r : failure(Refusal::kBadPointer);
 }
 
 }  // namespace
@@ -37,6 +45,13 @@ long receive(File& file, int fd, Message& message, int flags) {
       break;
   }
   return failure(Error::kInvalid);
+}
+
+long receive_header(File& file, int fd, msghdr& header, int flags) {
+  if (header.msg_name != nullptr) return receive_named(file, fd, header, flags);
+  Message message = message_of(header);
+  const long r = receive(file, fd, message, flags);
+  return r < 0 || report(message, header, flags) ? r : failure(Refusal::kBadPointer);
 }
 
 long send(File& file, int fd, const Message& message, int flags, bool& sigpipe) {
@@ -82,44 +97,77 @@ void keep_error(File& file, long failed) {
 
 }  // namespace
 
+namespace {
+
+/// The time that recvmmsg() has, and what the program finds left of it.
+class BatchTime {
+ public:
+  explicit BatchTime(timespec* timeout) : timeout_(timeout) {
+    if (timeout != nullptr && is_valid())
+      end_ = deadline_after(std::chrono::seconds(timeout->tv_sec) + Duration(timeout->tv_nsec));
+  }
+  [[nodiscard]] bool is_valid() const {
+    return timeout_ == nullptr ||
+           (timeout_->tv_sec >= 0 && timeout_->tv_nsec >= 0 && timeout_->tv_nsec < 1'000'000'000);
+  }
+  /// After a message. True: it is over.
+  bool is_over() {
+    if (timeout_ == nullptr || end_ == kNever) return false;
+    const Duration left = std::max(end_ - shard().clock().now(), Duration{});
+    timeout_->tv_sec = left / std::chrono::seconds(1);
+    timeout_->tv_nsec = (left % std::chrono::seconds(1)).count();
+    return left == Duration{};
+  }
+
+ private:
+  timespec* timeout_;
+  Instant end_ = kNever;
+};
+
+/// Messages of one call (UIO_MAXIOV, sendmmsg(2)). recvmmsg() has no such bound.
+constexpr unsigned kMostMessages = 1024;
+
+}  // namespace
+
 // As do_recvmmsg: the timeout is looked at between messages only; what was received counts more than an error
 // that came after it.
-long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec* timeout) {
-  Instant deadline = kNever;
-  if (timeout != nullptr) {
-    if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000)
-      return failure(Error::kInvalid);
-    deadline = deadline_after(std::chrono::seconds(timeout->tv_sec) + Duration(timeout->tv_nsec));
-  }
+long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  BatchTime time(timeout);
+  if (!time.is_valid()) return failure(Error::kInvalid);
   if (const long r = earlier_error(file, flags); r != 0) return r;
   const bool wait_for_one = (flags & MSG_WAITFORONE) != 0;
   flags &= ~MSG_WAITFORONE;
   unsigned done = 0;
   while (done < count) {
-    const long r = receive_header(file, fd, messages[done].msg_hdr, flags);
+    long r = check_header(&messages[done].msg_hdr);
+    if (r == 0) r = receive_header(file, fd, messages[done].msg_hdr, flags);
+    if (r >= 0 && !copy_to_program(&messages[done].msg_len, static_cast<unsigned>(r)))
+      r = failure(Refusal::kBadPointer);
     if (r < 0) {
       if (done == 0) return r;
       keep_error(file, r);
       break;
     }
-    messages[done].msg_len = static_cast<unsigned>(r);
     done++;
     if (wait_for_one) flags |= MSG_DONTWAIT;
-    if (deadline != kNever && shard().clock().now() >= deadline) break;
+    if (time.is_over()) break;
   }
   return done;
 }
 
 long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, bool& sigpipe) {
   sigpipe = false;
+  count = std::min(count, kMostMessages);
   unsigned done = 0;
   while (done < count) {
-    const Message message = message_of(messages[done].msg_hdr);
-    const long r = send(file, fd, message, flags, sigpipe);
+    mmsghdr& each = messages[done];
+    long r = check_header_to_send(&each.msg_hdr);
+    if (r == 0) r = send(file, fd, message_of(each.msg_hdr), flags, sigpipe);
+    if (r >= 0 && !copy_to_program(&each.msg_len, static_cast<unsigned>(r))) r = failure(Refusal::kBadPointer);
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
-    messages[done].msg_len = static_cast<unsigned>(r);
     done++;
-    if (static_cast<std::size_t>(r) < total_bytes(message.data)) break;  // the next one's bytes would follow a gap
+    if (static_cast<std::size_t>(r) < total_bytes({each.msg_hdr.msg_iov, each.msg_hdr.msg_iovlen}))
+      break;  // the next one's bytes would follow a gap
   }
   return done;
 }

@@ -91,9 +91,10 @@ namespace crash {
 bool concerns(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT;
 }
-bool installed() {
+bool installed(int) {
   return false;
 }
+void guard_copies(SigactionCall, Resume) {}
 int on_program_sigaction(int, const struct sigaction*, struct sigaction*) {
   return -1;
 }

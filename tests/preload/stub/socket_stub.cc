@@ -13,6 +13,7 @@
 
 #include "preload/stub/stub.h"
 #include "socket/api.h"
+#include "socket/program_memory.h"
 
 namespace bypass::socket {
 
@@ -187,6 +188,8 @@ msghdr header_of(const Message& message) {
 
 }  // namespace
 
+void note_timeout_below_zero() {}
+
 std::optional<long> receive_at_once(File&, std::span<const iovec>, int) {
   return std::nullopt;
 }
@@ -204,6 +207,12 @@ long receive(File& file, int, Message& message, int flags) {
   return result;
 }
 
+long receive_header(File& file, int fd, msghdr& header, int flags) {
+  Message message = message_of(header);
+  const long result = receive(file, fd, message, flags);
+  return result < 0 || report(message, header, flags) ? result : -EFAULT;
+}
+
 long send(File& file, int, const Message& message, int flags, bool& sigpipe) {
   msghdr header = header_of(message);
   long result = answer(kernel->sendmsg(file.io, &header, flags | MSG_NOSIGNAL));
@@ -211,16 +220,14 @@ long send(File& file, int, const Message& message, int flags, bool& sigpipe) {
   return result;
 }
 
-long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, const timespec*) {
+long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, timespec*) {
   unsigned done = 0;
   for (; done < count; done++) {
     msghdr& header = messages[done].msg_hdr;
-    Message message = message_of(header);
     int more = done > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-    long result = receive(file, fd, message, (flags & ~MSG_WAITFORONE) | more);
+    long result = receive_header(file, fd, header, (flags & ~MSG_WAITFORONE) | more);
     if (result < 0) return done > 0 ? static_cast<long>(done) : result;
     messages[done].msg_len = static_cast<unsigned>(result);
-    report(message, header, flags);
   }
   return done;
 }
