@@ -103,8 +103,13 @@ void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
 }
 
 void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
-  // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message that nobody was told of yet.
-  if (tcb.error == Error::kReset && peer_has_ended(tcb) && !framed.refused) tcb.error = Error::kBrokenPipe;
+  const bool was_reset = tcb.error == Error::kReset || tcb.error == Error::kBrokenPipe;
+  if (was_reset && peer_has_ended(tcb) && !framed.refused) {
+    // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message that nobody was told of
+    // yet. With both directions over, as in TIME-WAIT, a reset of the connection beneath says nothing: a process that
+    // ends sends one.
+    tcb.error = framed.shut && delivered(tcb) ? Error::kNone : Error::kBrokenPipe;
+  }
   end_lane(tcb, framed);
   links_.on_change(ctx, tcb, framed);
 }
