@@ -7,7 +7,6 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <new>
@@ -359,7 +358,6 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
   watch_link(socket, link, link.channel.descriptor());
-  if (socket.items != nullptr) link.in.own->stamps_wanted.store(1, std::memory_order_relaxed);
   (void)arm_link(socket, link);  // no poll looks at it yet
   signal_idle(socket);
 }
@@ -543,73 +541,14 @@ bool has_local_links() {
   return local_link_count() != 0;
 }
 
-namespace {
-
-/// A ring with news for an epoll set, and when they came.
-struct Arrival {
-  LocalLink* link;
-  std::uint64_t when;
-};
-
-/// Whether a set is to hear of it in its turn. Asks the peer to say when it writes.
-bool is_arrival(LocalLink& link) {
-  if (link.socket->items == nullptr || !is_paired(*link.socket)) return false;
-  if (link.in.peer->produced.load(std::memory_order_acquire) == link.seen_produced) return false;
-  link.in.own->stamps_wanted.store(1, std::memory_order_relaxed);
-  return true;
-}
-
-std::uint64_t arrival_of(const LocalLink& link) {
-  return shm::stamp_of(link.in, std::max(link.seen_produced, end_of(*link.socket).consumer.consumed()));
-}
-
-constexpr std::uint64_t kAnyTime = ~std::uint64_t{0};
-
-/// One look at all of them, for what was written until then. True: there is something later.
-bool look_in_order(std::uint64_t until, bool& moved) {
-  std::array<Arrival, kMostActive> arrivals;
-  std::size_t count = 0;
-  for (LocalLink* const link : active_links.all()) {
-    if (is_arrival(*link))
-      arrivals[count++] = {link, arrival_of(*link)};
-    else if (link->socket->items == nullptr || end_of(*link->socket).wants_room)
-      moved = look_at_rings(*link->socket, *link) || moved;
-  }
-  const std::span come(arrivals.data(), count);
-  std::ranges::sort(come, {}, &Arrival::when);
-  for (const Arrival& each : come) {
-    if (each.when > until) return true;
-    moved = look_at_rings(*each.link->socket, *each.link) || moved;
-  }
-  return false;
-}
-
-}  // namespace
-
-// Epoll sets tell of rings in the order in which they were written, as of what the kernel has. What is written during a
-// look may be behind something that it has passed by already: that is left to the next look.
 bool poll_local() {
   bool moved = false;
-  const auto links = active_links.all();
-  if (links.size() == 1) {
-    (void)is_arrival(*links[0]);
-    return look_at_rings(*links[0]->socket, *links[0]);
-  }
-  constexpr int kLooks = 4;
-  for (int i = 1; !links.empty(); i++)
-    if (!look_in_order(i == kLooks ? kAnyTime : __builtin_ia32_rdtsc(), moved)) break;
+  for (LocalLink* const link : active_links.all()) moved = look_at_rings(*link->socket, *link) || moved;
   return moved;
 }
 
-void hear_earlier_rings(const LocalLink& link) {
-  if (link.socket->items == nullptr) return;
-  const std::uint64_t when = arrival_of(link);
-  bool moved = false;
-  if (when != 0) (void)look_in_order(when, moved);
-}
-
 bool arm_local() {
-  bool come = poll_local();
+  bool come = false;
   for (LocalLink* const link : active_links.all())
     if (is_to_be_armed(*link->socket)) come = arm_link(*link->socket, *link) || come;
   return come;

@@ -416,7 +416,6 @@ void local_on_channel(Socket& socket) {
   if (link == nullptr) return;
   link->channel_readable = false;
   if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
-  if (is_paired(socket)) hear_earlier_rings(*link);
   hear_channel(socket, *link, Hears::kToWake);
   if (!is_paired(socket)) return;
   (void)look_at_rings(socket, *link);

@@ -95,8 +95,6 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
-/// Before a channel's wake-up is acted on: rings that nobody has armed, and that were written earlier, come first.
-void hear_earlier_rings(const LocalLink& link);
 /// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: whoever sleeps there
 /// arms no link of ours.
 [[nodiscard]] bool is_to_be_armed(const Socket& socket);

@@ -34,23 +34,7 @@ void Producer::disarm(const RingView& view) {
   end_sleep(view.own->room_wanted, sleeps_);
 }
 
-void Producer::stamp(const RingView& view) {
-  Stamp& next = view.own->stamps[stamped_++ % kStamps];
-  next.from.store(produced_, std::memory_order_relaxed);
-  next.when.store(__builtin_ia32_rdtsc(), std::memory_order_relaxed);
-}
-
 // --- Consumer
-
-std::uint64_t stamp_of(const RingView& view, std::uint64_t from) {
-  std::uint64_t first = 0;
-  for (const Stamp& each : view.peer->stamps) {
-    const std::uint64_t when = each.when.load(std::memory_order_relaxed);
-    if (when == 0 || static_cast<std::int64_t>(each.from.load(std::memory_order_relaxed) - from) < 0) continue;
-    if (first == 0 || when < first) first = when;
-  }
-  return first;
-}
 
 bool Consumer::arm(const RingView& view) {
   begin_sleep(view.own->bytes_wanted, sleeps_);

@@ -24,14 +24,6 @@ namespace bypass::fastpath::shm {
 /// The adjacent line is fetched along with one.
 inline constexpr std::size_t kLine = 128;
 
-/// When a write began to lie in the ring: a reader of many rings wants to know which was first. `when` is the
-/// processor's time-stamp counter, which all cores share; it is compared and nothing else.
-struct Stamp {
-  std::atomic<std::uint64_t> from;  // its first byte
-  std::atomic<std::uint64_t> when;
-};
-inline constexpr std::size_t kStamps = 16;
-
 /// How a side ends the connection, as its kernel says or is about to say: it writes nothing more; it does not read any
 /// more either, and resets it when something comes; it resets it.
 enum class Shut : std::uint32_t { kNo, kEnd, kBoth, kReset };
@@ -45,10 +37,8 @@ struct SideBlock {
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
   std::atomic<std::uint32_t> room_wanted;
   std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
-  std::atomic<std::uint32_t> stamps_wanted;     // the other side is to fill in its stamps
-  alignas(kLine) Stamp stamps[kStamps];         // the last of them, by turns
 };
-static_assert(sizeof(SideBlock) == 5 * kLine);
+static_assert(sizeof(SideBlock) == 3 * kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// One ring as one process sees it.
@@ -102,8 +92,6 @@ class Producer {
   /// That many of room()'s bytes are written. True: the peer sleeps for them; wake it.
   [[nodiscard]] bool publish(const RingView& view, std::size_t bytes) {
     if (bytes == 0) return false;
-    if (view.peer->stamps_wanted.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      stamp(view);
     produced_ += bytes;
     // Release: pairs with the peer's look(). And before the word: see must_wake().
     view.own->produced.store(produced_, std::memory_order_seq_cst);
@@ -131,20 +119,13 @@ class Producer {
       consumed_ = index;
   }
   [[nodiscard]] std::uint64_t free(const RingView& view) const { return view.size - (produced_ - consumed_); }
-  /// Of the bytes that are about to be published; their release store covers it.
-  void stamp(const RingView& view);
 
   std::uint64_t produced_ = 0;
   std::uint64_t consumed_ = 0;  // the peer's index when last looked at
   std::uint32_t woken_ = 0;     // the peer's sleep that has been ended
   std::uint32_t sleeps_ = 0;    // ours
-  std::uint32_t stamped_ = 0;   // how many
   Refusal broken_ = Refusal::kNone;
 };
-
-/// When the write that begins at `from` came into the incoming ring: the earliest later one's where that is not known
-/// any more, 0 without any. The peer's word, good for an order alone. Behind a look at its index.
-[[nodiscard]] std::uint64_t stamp_of(const RingView& view, std::uint64_t from);
 
 class Consumer {
  public:

@@ -55,26 +55,6 @@ TEST_F(RingTest, Empty_HasNothingAndAllRoom) {
   EXPECT_EQ(producer.room(out, 1).size(), kSize);
 }
 
-TEST_F(RingTest, Stamps_AreWrittenWhereTheyAreAskedFor) {
-  put(1);
-  EXPECT_EQ(fastpath::shm::stamp_of(in, 0), 0U);
-  side[1].stamps_wanted = 1;
-  put(2), put(3);
-  const std::uint64_t first = fastpath::shm::stamp_of(in, 0), second = fastpath::shm::stamp_of(in, 3);
-  EXPECT_NE(first, 0U);
-  EXPECT_LT(first, second);
-  EXPECT_EQ(fastpath::shm::stamp_of(in, 1), first);
-  EXPECT_EQ(fastpath::shm::stamp_of(in, 6), 0U);
-}
-
-TEST_F(RingTest, Stamps_OfMoreWritesThanThereIsRoomFor_EarliestKnownIsTold) {
-  side[1].stamps_wanted = 1;
-  for (std::size_t i = 0; i < 2 * fastpath::shm::kStamps; i++) put(1), take(1);
-  const std::uint64_t earliest = fastpath::shm::stamp_of(in, 0);
-  EXPECT_EQ(earliest, fastpath::shm::stamp_of(in, fastpath::shm::kStamps));
-  EXPECT_LT(earliest, fastpath::shm::stamp_of(in, fastpath::shm::kStamps + 1));
-}
-
 TEST_F(RingTest, Full_HasNoRoomUntilBytesAreTaken) {
   put(kSize);
   EXPECT_EQ(producer.room(out, 1).size(), 0U);

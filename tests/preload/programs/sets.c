@@ -1,9 +1,8 @@
 /* Epoll sets that the kernel knows better than we do: filled by an io_uring or by another process, waited for in the
- * program's own call, nested; what another thread adds to one in which somebody sleeps, what a parent has closed, and
- * the order in which events are told. Results only. */
+ * program's own call, nested; what another thread adds to one in which somebody sleeps, and what a parent has
+ * closed. Results only. */
 #include <linux/io_uring.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,9 +33,6 @@ static void connect_both(int* a, int* b) {
   if (connect(*a, (struct sockaddr*)&where, length) != 0) abort();
   *b = accept(listener, NULL, NULL);
   close(listener);
-  const int on = 1; /* nothing waits for an acknowledgement */
-  setsockopt(*a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(*b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 /* The system call in which a task sleeps; negative while it runs. */
@@ -291,51 +287,6 @@ static void closed_here(int times, uint32_t flags, int again) {
   if (again) close(number);
 }
 
-enum { kConnections = 8, kRounds = 300, kMoves = 100 };
-
-/* What comes to several connections before the wait begins is told of in the order in which it came. Not counted: the
- * first rounds, in which connections may move to shared memory one by one, and some are here and some are there. */
-static void in_order(int times, uint32_t flags) {
-  const int set = new_set();
-  int a[kConnections], b[kConnections], wrong = 0, lost = 0;
-  unsigned random = 1;
-  struct epoll_event got[kConnections];
-  for (int i = 0; i < kConnections; i++) {
-    connect_both(&a[i], &b[i]);
-    struct epoll_event event = {.events = EPOLLIN | flags, .data.u32 = (unsigned)i};
-    epoll_ctl(set, EPOLL_CTL_ADD, b[i], &event);
-    talk(a[i], b[i], times);
-  }
-  while (epoll_wait(set, got, kConnections, 0) > 0) continue;
-  for (int round = 0; round < kRounds; round++) {
-    unsigned order[kConnections];
-    char byte;
-    for (unsigned i = 0; i < kConnections; i++) order[i] = i;
-    for (unsigned i = kConnections; i > 1; i--) {
-      random = random * 1103515245 + 12345;
-      const unsigned j = (random >> 16) % i, swapped = order[j];
-      order[j] = order[i - 1], order[i - 1] = swapped;
-    }
-    for (unsigned i = 0; i < kConnections; i++)
-      if (write(a[order[i]], "x", 1) != 1) abort();
-    for (int told = 0, n; told < kConnections; told += n) {
-      n = epoll_wait(set, got, kConnections, 5000);
-      if (n <= 0) {
-        lost++;
-        break;
-      }
-      for (int i = 0; i < n; i++) {
-        wrong += round >= kMoves && got[i].data.u32 != order[told + i];
-        if (read(b[got[i].data.u32], &byte, 1) != 1) abort();
-      }
-    }
-    while (epoll_wait(set, got, kConnections, 0) > 0) continue; /* level-triggered items leave the ready list */
-  }
-  printf("out of order: %d, lost: %d\n", wrong, lost);
-  for (int i = 0; i < kConnections; i++) close(a[i]), close(b[i]);
-  close(set);
-}
-
 /* A set that came in a message, full already, gets a socket of ours. */
 static void comes_in_a_message(void) {
   int pair[2], a, b, set = -1;
@@ -380,10 +331,6 @@ int main(void) {
     closed_here(0, EPOLLET, again);
     closed_here(40, 0, again);
   }
-  in_order(0, 0);
-  in_order(0, EPOLLET);
-  in_order(40, 0);
-  in_order(40, EPOLLET);
   comes_in_a_message();
   ring_fills(); /* last: from here on no connection shares memory */
   return 0;
