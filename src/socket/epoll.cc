@@ -83,10 +83,16 @@ void note_seen(EpollItem& item) {
   item.seen_err = static_cast<std::uint16_t>(r.err);
 }
 
-// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
+// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not. What has come to others
+// before, and nobody has heard of yet, stands in front of it.
 void report_present(EpollItem& item) {
   note_seen(item);
-  if (bits_now(item) != 0) item_signalled(item);
+  if (bits_now(item) == 0) return;
+  if (item.set->dual_items.load(std::memory_order_relaxed) > 1) {
+    hear_kernel_halves();
+    (void)poll_local();
+  }
+  item_signalled(item);
 }
 
 // Who sleeps in a set, or in one around it, waits for something more from here on.

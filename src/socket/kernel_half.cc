@@ -234,6 +234,16 @@ void look_at_kernel_halves(Instant now, bool always) {
   } while (n == static_cast<int>(events.size()));
 }
 
+void hear_kernel_halves() {
+  const int set = watch_set.load(std::memory_order_acquire);
+  std::array<epoll_event, 32> events;
+  long n = set < 0 ? 0 : static_cast<long>(events.size());
+  while (n == static_cast<long>(events.size())) {
+    n = os::epoll_now(set, events.data(), static_cast<int>(events.size()));
+    for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)], true);
+  }
+}
+
 bool is_kernel_look_due() {
   constexpr std::uint64_t kTicks = std::uint64_t{1} << 17;
   return __rdtsc() - looked_at_tick.load(std::memory_order_relaxed) > kTicks;

@@ -73,6 +73,8 @@ void unwatch_channel(int fd);
 /// Without the lock. At most every `kernel_poll` unless `always` or the kernel's side is busy: something
 /// that this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);
+/// The same at once, with the lock held.
+void hear_kernel_halves();
 /// Whether the last look, of any thread, is so long ago that a call which makes none is to make one: a peer may have
 /// died meanwhile. Some 50 us, by the time-stamp counter.
 [[nodiscard]] bool is_kernel_look_due();

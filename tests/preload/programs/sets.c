@@ -287,6 +287,26 @@ static void closed_here(int times, uint32_t flags, int again) {
   if (again) close(number);
 }
 
+/* One that is ready when it is added is told of behind one that something came to before. */
+static void added_later(void) {
+  const int set = new_set();
+  int a[2], b[2], wrong = 0;
+  struct epoll_event got[2];
+  for (int i = 0; i < 100; i++) {
+    connect_both(&a[0], &b[0]);
+    add(set, b[0], EPOLLIN | EPOLLET);
+    while (epoll_wait(set, got, 2, 0) > 0) continue;
+    if (write(a[0], "1", 1) != 1) abort();
+    connect_both(&a[1], &b[1]);
+    if (write(a[1], "2", 1) != 1) abort();
+    add(set, b[1], EPOLLIN | EPOLLET);
+    wrong += epoll_wait(set, got, 1, 5000) != 1 || got[0].data.fd != b[0];
+    for (int j = 0; j < 2; j++) close(a[j]), close(b[j]);
+  }
+  printf("told first though it came later: %d\n", wrong);
+  close(set);
+}
+
 /* A set that came in a message, full already, gets a socket of ours. */
 static void comes_in_a_message(void) {
   int pair[2], a, b, set = -1;
@@ -331,6 +351,7 @@ int main(void) {
     closed_here(0, EPOLLET, again);
     closed_here(40, 0, again);
   }
+  added_later();
   comes_in_a_message();
   ring_fills(); /* last: from here on no connection shares memory */
   return 0;
