@@ -21,6 +21,7 @@ LEFT_OUT = """64bit binary-extstore chunked-extstore error-extstore expirations 
 class Suite(Programs):
     name = "memcached"
     packages = ("dpkg-dev", "memcached", "perl", "gcc")
+    timeout = 300
     library = False  # over a port the server is the library's and the client the kernel's
 
     def prepare(self):
