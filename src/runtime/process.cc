@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "fastpath/peer_links.h"
@@ -408,6 +409,13 @@ bool may_name_ports() {
 }
 
 }  // namespace
+
+bool names_ports() {
+  const char* const* const environment = backend_host().environment();
+  const char* const port = find_variable(environment, "BYPASS_PORT");
+  if (port != nullptr) return *port != 0 && std::string_view(port) != "none";
+  return find_variable(environment, "BYPASS_CONFIG") != nullptr;
+}
 
 void at_load(char** envp) {
   keep_environment(envp);

@@ -24,6 +24,9 @@ void at_load(char** envp);
 /// configuration then.
 bool accelerates();
 
+/// Whether the environment asks for a port, by a look at two variables.
+bool names_ports();
+
 /// The arena's addresses, of which most is never touched; empty: none are reserved.
 std::span<const std::byte> arena_range();
 

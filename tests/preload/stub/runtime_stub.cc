@@ -53,6 +53,10 @@ bool leave() {
   return false;
 }
 
+bool names_ports() {
+  return false;
+}
+
 bool is_threaded_by_us() {
   return false;
 }
