@@ -373,6 +373,24 @@ TEST(Framed, Records_AreNoEvents) {
   EXPECT_EQ(w.host(1).take_events(&w.user[1]), kEventReadable | kEventEof);
 }
 
+// A lingering close waits for it, and not for the peer's end.
+TEST(Framed, EverythingDelivered_IsTold) {
+  for (const bool lanes : {false, true}) {
+    FramedWorld w(lanes ? over_lanes() : over_tcp());
+    ASSERT_TRUE(w.open());
+    w.run_for(10ms);
+    w.write(0, "bytes");
+    w.calls(0).shutdown_send(*w.tcb[0]);
+    (void)w.host(0).take_events(&w.user[0]);
+    EXPECT_FALSE(w.links(0).framed().delivered(*w.tcb[0]));
+    w.run_for(10ms);
+    EXPECT_EQ(w.read(1), "bytes");
+    w.run_for(100ms);
+    EXPECT_TRUE(w.links(0).framed().delivered(*w.tcb[0])) << lanes;
+    EXPECT_NE(w.host(0).take_events(&w.user[0]) & kEventDelivered, 0) << lanes;
+  }
+}
+
 TEST(Framed, DeferredAccept_DoesNotTakeTheMagicForBytes) {
   FramedWorldConfig config = over_tcp();
   config.side[1].options.defer_accept_s = 5;

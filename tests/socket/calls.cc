@@ -8,6 +8,7 @@
 
 #include <cerrno>
 
+#include "socket/program_memory.h"
 #include "socket/world.h"
 
 namespace bypass::test {
@@ -173,7 +174,7 @@ long Calls::receive_message(int fd, msghdr& header, int flags) {
   if (file == nullptr) return result(::recvmsg(fd, &header, flags));
   socket::Message message = socket::message_of(header);
   const long r = receive_as_preload(*file, fd, message, flags);
-  if (r >= 0) socket::report(message, header, flags);
+  if (r >= 0 && !socket::report(message, header, flags)) return -EFAULT;
   return r;
 }
 
