@@ -74,12 +74,22 @@ Address end_of_stack(Address here) {
   return here + kMostOfAnotherStack;  // a coroutine's, or one for handlers
 }
 
+/// What the kernel writes into every frame and no struct sigaction has behind its restorer: setup_rt_frame() of
+/// arch/x86/kernel/signal_64.c.
+[[gnu::no_sanitize_address]] bool is_made_by_kernel(const ucontext_t& context) {
+  constexpr unsigned long kFlags = 7;  // UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+  constexpr std::uint64_t kSegments = 0xffff'ffff'ffff, kUserCode = 0x33;  // cs, gs and fs, 16 bits each
+  const auto segments = static_cast<std::uint64_t>(context.uc_mcontext.gregs[REG_CSGSFS]);
+  return context.uc_flags <= kFlags && context.uc_link == nullptr && (segments & kSegments) == kUserCode;
+}
+
 /// `at` holds the restorer. Whether that is the beginning of a frame that the kernel made on the stack that `here` is
 /// on.
 [[gnu::no_sanitize_address]] bool is_frame(Address here, Address at) {
   const Address last = at + sizeof(Address) + sizeof(ucontext_t);
   if (!is_readable(last)) return false;
   const auto& context = *reinterpret_cast<const ucontext_t*>(at + sizeof(Address));
+  if (!is_made_by_kernel(context)) return false;
   const auto interrupted = static_cast<Address>(context.uc_mcontext.gregs[REG_RSP]);
   if (interrupted > at && interrupted - at < kMostOfAFrame) return true;
   const auto low = reinterpret_cast<Address>(context.uc_stack.ss_sp);

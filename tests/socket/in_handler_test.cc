@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -65,6 +66,26 @@ TEST(InHandler, OnAnotherStack_IsTrue) {
   EXPECT_EQ(seen_in(SA_ONSTACK | SA_RESETHAND), 1);
   EXPECT_FALSE(is_in_handler());
   sigaltstack(&before, nullptr);
+}
+
+// What sigaction() leaves on the stack: the restorer, a mask, and whatever lies behind them.
+TEST(InHandler, RestorerOfAStaleSigaction_IsNoFrame) {
+  struct KernelAction {
+    unsigned long handler, flags, restorer, mask;
+  } action{};
+  struct sigaction any {
+  }, before;
+  any.sa_handler = look;
+  sigaction(SIGUSR2, &any, &before);
+  syscall(SYS_rt_sigaction, SIGUSR2, nullptr, &action, sizeof action.mask);
+  volatile unsigned long stale[64];
+  for (volatile unsigned long& word : stale) word = 0;
+  stale[0] = action.restorer;
+  stale[1] = ~0UL;       // the mask, where a frame has its flags
+  stale[5] = ~0UL >> 1;  // where a frame has the size of the other stack
+  EXPECT_FALSE(is_in_handler());
+  EXPECT_NE(stale[0], 0UL);
+  sigaction(SIGUSR2, &before, nullptr);
 }
 
 }  // namespace
