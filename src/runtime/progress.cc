@@ -15,7 +15,6 @@
 #include "fastpath/peer_links.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
-#include "runtime/progress_pace.h"
 #include "socket/api.h"
 #include "socket/doorbell.h"
 #include "socket/in_handler.h"
@@ -50,8 +49,8 @@ constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
 /// Before a process takes ports over for others: 10 ms.
 constexpr timespec kPassiveWait{0, 10'000'000};
 /// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes; it then calls
-/// this thread, a system call more. While frames come the looks are a millisecond apart.
-constexpr int kLooksBeforeDozing = 10, kActiveLooksBeforeDozing = 4;
+/// this thread, a system call more.
+constexpr int kLooksBeforeDozing = 10;
 /// A program may wait without ever sleeping; this thread does not, or it would take a processor for nothing.
 Duration bounded(Duration budget) {
   constexpr Duration kMost = std::chrono::milliseconds(1);
@@ -206,9 +205,10 @@ void Progress::step() {
   const bool active = is_active(now, shard_.last_arrival());
   if (ticked) local_wants_tick_ = mind_local();
   if (active || local_wants_tick_) pause_ = tick_;
-  const Duration left = patience(pause_, active);
+  const Duration left = pace_.patience(pause_, active);
   if (watched || (by_others && quiet < left)) {
-    if (!socket::has_local_links() && doze(polled, active ? kActiveLooksBeforeDozing : kLooksBeforeDozing)) return;
+    pace_.on_present();
+    if (!socket::has_local_links() && doze(polled)) return;
     // What other processes leave for a program that has polled and computes now waits for us.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
     const Duration time = watched ? left : left - quiet;
@@ -216,6 +216,7 @@ void Progress::step() {
     pause_ = std::min(2 * pause_, std::max(tick_, kLongestPause));
     return;
   }
+  pace_.on_away();
   pause_ = tick_;
   sleep_armed();
 }
@@ -293,10 +294,10 @@ void Progress::local_step() {
 
 // The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
 // watch says so.
-bool Progress::doze(Instant polled, int looks) {
+bool Progress::doze(Instant polled) {
   same_looks_ = shard_.watched() && polled == seen_poll_ ? same_looks_ + 1 : 0;
   seen_poll_ = polled;
-  if (same_looks_ < looks) return false;
+  if (same_looks_ < kLooksBeforeDozing) return false;
   {
     socket::Guard guard(shard_);
     if (!shard_.doze_while_watched(wake_fd_)) return false;

@@ -1,9 +1,10 @@
 // Progress: the thread that keeps the stack alive while the program is elsewhere.
 //
-// It sleeps on the ports' wake-up descriptors and the next timer, and steps in only when no application
-// thread has polled lately: for a millisecond while frames come, else for one `tick`. A program that computes for
-// seconds still answers SYNs, acknowledges and retransmits. This thread never spins, and it does not arm the ports
-// while somebody polls, because an armed port costs the peer a system call a batch.
+// It sleeps on the ports' wake-up descriptors and the next timer. It steps in only when no application thread has
+// polled for one `tick`, or for a millisecond where the program was found computing while frames came
+// (progress_pace.h). A program that computes for seconds still answers SYNs, acknowledges and retransmits. This thread
+// never spins. It does not arm the ports while somebody polls, because an armed port costs the peer a system call a
+// batch.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 
 #include "runtime/kin_watch.h"
 #include "runtime/ports.h"
+#include "runtime/progress_pace.h"
 #include "socket/shard.h"
 
 namespace bypass::runtime {
@@ -77,12 +79,13 @@ class Progress {
   void wake();
   void close_wake();
   void drain_wake();
-  bool doze(Instant polled, int looks);
+  bool doze(Instant polled);
   [[nodiscard]] bool tick();
 
   socket::Shard& shard_;
   PortSet& ports_;
   Duration tick_;
+  ProgressPace pace_{tick_};
   Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own
   Instant ticked_{};       // when what is done once a tick last was
   bool local_wants_tick_ = false;

@@ -184,9 +184,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .min = 1,
      .max = 1000,
      .fallback = "10",
-     .help = "How long the program's threads may stay away from the ports before the progress thread steps in; while "
-             "frames "
-             "come, 1 ms at most.",
+     .help = "How long the program's threads may stay away from the ports before the progress thread steps in; "
+             "1 ms where it has just had to, while frames come.",
      .apply = duration<milliseconds, &Config::tick>},
     {.key = "exit_linger_ms",
      .env = "BYPASS_EXIT_LINGER_MS",

@@ -9,18 +9,40 @@ using namespace std::chrono_literals;
 
 constexpr Instant kNow{100s};
 
-TEST(ProgressPace, FramesCome_ProgramIsLeftAMillisecond) {
-  EXPECT_EQ(patience(40ms, is_active(kNow, kNow - 3us)), 1ms);
-  EXPECT_EQ(patience(40ms, is_active(kNow, kNow - 999ms)), 1ms);
+TEST(ProgressPace, Active_IsASecondAfterAFrame) {
+  EXPECT_TRUE(is_active(kNow, kNow - 999ms));
+  EXPECT_FALSE(is_active(kNow, kNow - 1s));
+  EXPECT_FALSE(is_active(kNow, Instant{})) << "no frame ever";
 }
 
-TEST(ProgressPace, NoFrameForASecond_ProgramIsLeftThePause) {
-  EXPECT_EQ(patience(40ms, is_active(kNow, kNow - 1s)), 40ms);
-  EXPECT_EQ(patience(10ms, is_active(kNow, Instant{})), 10ms) << "no frame ever";
+TEST(ProgressPace, ProgramThatPolls_IsLookedAtOnceATick) {
+  ProgressPace pace(10ms);
+  for (int i = 0; i < 5; i++) pace.on_present();
+  EXPECT_EQ(pace.patience(40ms, true), 10ms);
 }
 
-TEST(ProgressPace, ShorterPause_StaysSo) {
-  EXPECT_EQ(patience(500us, true), 500us);
+TEST(ProgressPace, ProgramFoundAway_IsLeftAMillisecond) {
+  ProgressPace pace(10ms);
+  pace.on_away();
+  EXPECT_EQ(pace.patience(10ms, true), 1ms);
+  EXPECT_EQ(pace.patience(10ms, false), 10ms) << "no frame for a second";
+}
+
+TEST(ProgressPace, ProgramThatComesBack_IsLeftLongerByAndBy) {
+  ProgressPace pace(10ms);
+  pace.on_away();
+  for (const Duration left : {2ms, 4ms, 8ms, 10ms, 10ms}) {
+    pace.on_present();
+    EXPECT_EQ(pace.patience(40ms, true), left);
+  }
+}
+
+TEST(ProgressPace, ShorterPauseAndShorterTick_StaySo) {
+  ProgressPace pace(10ms);
+  EXPECT_EQ(pace.patience(500us, true), 500us);
+  ProgressPace quick(500us);
+  quick.on_away();
+  EXPECT_EQ(quick.patience(40ms, true), 500us);
 }
 
 }  // namespace
