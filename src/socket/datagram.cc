@@ -240,7 +240,7 @@ std::uint32_t datagram_bits(const Socket& socket) {
 
 void datagram_option(Guard&, Socket& socket, int level, int name, std::span<const std::byte> value) {
   int v = 0;
-  std::memcpy(&v, value.data(), std::min(value.size(), sizeof v));
+  if (!value.empty()) std::memcpy(&v, value.data(), std::min(value.size(), sizeof v));
   Details& details = *socket.details;
   if (level == IPPROTO_IP) {
     switch (name) {
