@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "preload/acceleration.h"
@@ -78,8 +79,11 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
     return -1;
   }
   const Mask masked(mask);
-  const std::size_t room = socket::writable_front(events, static_cast<std::size_t>(count), sizeof *events);
-  if (!masked || room == 0) return static_cast<int>(use.finish(-EFAULT));
+  // Programs have room for thousands of events: what is behind the first few is looked at when events come that far.
+  const std::size_t few = std::min(static_cast<std::size_t>(count), socket::kEventsLookedAt);
+  const std::size_t front = socket::writable_front(events, few, sizeof *events);
+  if (!masked || front == 0) return static_cast<int>(use.finish(-EFAULT));
+  const std::size_t room = front < few ? front : static_cast<std::size_t>(count);
   return static_cast<int>(
       use.finish(socket::epoll_wait(*use, set, events, static_cast<int>(room), timeout, masked.get())));
 }

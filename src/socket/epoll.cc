@@ -2,11 +2,14 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "socket/errno_map.h"
 #include "socket/kernel_sleep.h"
 #include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/os.h"
+#include "socket/program_memory.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 
@@ -83,12 +86,20 @@ void note_seen(EpollItem& item) {
   item.seen_err = static_cast<std::uint16_t>(r.err);
 }
 
-// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not. What has come to others
-// before, and nobody has heard of yet, stands in front of it.
+// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
 void report_present(EpollItem& item) {
   note_seen(item);
-  if (bits_now(item) == 0) return;
-  if (item.set->dual_items.load(std::memory_order_relaxed) > 1) {
+  if (bits_now(item) != 0) item_signalled(item);
+}
+
+// What has come to others before, and nobody has heard of yet, stands in front of an item that has bytes as it is
+// added. Not so after MOD, nor for one that is only writable: programs make these calls for each request, and this look
+// asks the kernel.
+void report_added(EpollItem& item) {
+  note_seen(item);
+  const std::uint32_t bits = bits_now(item);
+  if (bits == 0) return;
+  if ((bits & kIn) != 0 && item.set->dual_items.load(std::memory_order_relaxed) > 1) {
     hear_kernel_halves();
     (void)poll_local();
   }
@@ -124,7 +135,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
   // Whoever sleeps in the set does not look at the wire, or at the kernel's halves.
   if (first || first_dual) signal_idle(set);
   if (first) called = call_kernel_sleepers(set, epoll_fd);
-  report_present(*item);
+  report_added(*item);
   arm_for_sleepers(target);
   return 0;
 }
@@ -259,8 +270,10 @@ std::size_t harvest(Epoll& set, std::span<epoll_event> out) {
   EpollItem* list = set.ready_head;
   EpollItem* const last = set.ready_tail;
   set.ready_head = set.ready_tail = nullptr;
-  std::size_t n = 0;
+  std::size_t n = 0, room = 0;
   while (list != nullptr && n < out.size()) {
+    if (n == room) room += writable_front(&out[n], std::min(out.size() - n, kEventsLookedAt), sizeof out[n]);
+    if (n == room) break;
     EpollItem& item = *list;
     list = item.ready_next;
     item.ready = false;

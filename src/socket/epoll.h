@@ -65,7 +65,8 @@ void keep_items_in_kernel(File& target, int fd);
 void count_dual(File& target, int change);
 void end_epoll(Epoll& epoll);
 
-/// Takes what is ready, up to the room there is. Lock held.
+/// Takes what is ready, up to the room there is: `out` is the program's, and ends where it cannot be written to. Lock
+/// held.
 std::size_t harvest(Epoll& set, std::span<epoll_event> out);
 [[nodiscard]] std::uint32_t epoll_bits(Epoll& epoll);
 

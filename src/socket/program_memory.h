@@ -18,6 +18,8 @@
 
 namespace bypass::socket {
 
+/// epoll_wait()'s array is looked at in steps of so many events, when there are events for them.
+inline constexpr std::size_t kEventsLookedAt = 64;
 /// Longer copies are libc's: their vector registers pay then.
 inline constexpr std::size_t kShortCopy = 256;
 
