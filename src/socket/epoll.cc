@@ -96,14 +96,11 @@ void report_present(EpollItem& item) {
 // added. Not so after MOD, nor for one that is only writable: programs make these calls for each request, and this look
 // asks the kernel.
 void report_added(EpollItem& item) {
-  note_seen(item);
-  const std::uint32_t bits = bits_now(item);
-  if (bits == 0) return;
-  if ((bits & kIn) != 0 && item.set->dual_items.load(std::memory_order_relaxed) > 1) {
+  if ((bits_now(item) & kIn) != 0 && item.set->dual_items.load(std::memory_order_relaxed) > 1) {
     hear_kernel_halves();
     (void)poll_local();
   }
-  item_signalled(item);
+  report_present(item);
 }
 
 // Who sleeps in a set, or in one around it, waits for something more from here on.
