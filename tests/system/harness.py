@@ -97,6 +97,19 @@ class Side:
             text = open(child.log, errors="replace").read()[-2000:]
             print(f"--- {self.title}: {' '.join(child.args)[:200]} (exit {child.poll()})\n{text}", file=sys.stderr)
 
+    def show_hung(self, child):
+        """Where each thread of a program that does not end is, and what the library knows of its sockets."""
+        print(f"--- {self.title}: {child.args} does not end", file=sys.stderr)
+        for thread in sorted(os.listdir(f"/proc/{child.pid}/task")):
+            words = (open(f"/proc/{child.pid}/task/{thread}/{name}").read().strip() for name in ("comm", "wchan", "syscall"))
+            print(thread, *words, file=sys.stderr)
+        if self.name == "kernel":
+            return
+        for subcommand in ("stat", "ss", "why"):
+            said = subprocess.run([os.path.join(BUILD, "bypass"), subcommand], env=self.environment("server", LD_PRELOAD=""),
+                                  capture_output=True, timeout=30, text=True)
+            print(f"bypass {subcommand}:\n{said.stdout}{said.stderr}", file=sys.stderr)
+
     def path(self, name):
         return os.path.join(self.dir, name)
 
@@ -146,11 +159,21 @@ class Side:
 
     def run(self, role, *command, timeout=60, stdin=None, expect=0, **extra):
         """Runs a program to its end; returns its standard output."""
-        try:
-            done = subprocess.run([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir, input=stdin,
-                                  stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, timeout=timeout)
-        except subprocess.TimeoutExpired as slow:
-            raise Failure(f"{command[0]} did not end within {timeout} s: {(slow.stdout or b'')[-500:]} {(slow.stderr or b'')[-500:]}")
+        child = subprocess.Popen([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir,
+                                 stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        with child:
+            try:
+                out, errors = child.communicate(stdin, timeout)
+            except subprocess.TimeoutExpired:
+                self.show_hung(child)
+                child.kill()
+                out, errors = child.communicate()
+                raise Failure(f"{command[0]} did not end within {timeout} s: {out[-500:]} {errors[-500:]}")
+            except BaseException:
+                child.kill()
+                raise
+        done = subprocess.CompletedProcess(command, child.returncode, out, errors)
         check(expect is None or done.returncode == expect,
               f"{' '.join(str(c) for c in command)}: exit {done.returncode}: {done.stdout[-800:]!r} {done.stderr[-800:]!r}")
         return done.stdout
