@@ -1,5 +1,6 @@
 """Runs programs on two sides, the kernel's loopback and libbypass over a vhost/virtio link, so that one
 scenario's results can be compared. Everything it makes lies in one temporary folder and goes with it."""
+import contextlib
 import json
 import os
 import random
@@ -101,8 +102,9 @@ class Side:
         """Where each thread of a program that does not end is, and what the library knows of its sockets."""
         print(f"--- {self.title}: {child.args} does not end", file=sys.stderr)
         for thread in sorted(os.listdir(f"/proc/{child.pid}/task")):
-            words = (open(f"/proc/{child.pid}/task/{thread}/{name}").read().strip() for name in ("comm", "wchan", "syscall"))
-            print(thread, *words, file=sys.stderr)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                words = [open(f"/proc/{child.pid}/task/{thread}/{name}").read().strip() for name in ("comm", "wchan", "syscall")]
+                print(thread, *words, file=sys.stderr)
         if self.name == "kernel":
             return
         for subcommand in ("stat", "ss", "why"):
