@@ -118,8 +118,9 @@ void deliver_rest(Process& p) {
   Instant latest = deadline;
   for (;;) {
     const Rest rest = look_at_rest(p.shard, last);
-    // With the other end of every wire gone, nobody is left who could want our FIN.
-    if (rest.only_ends() && !p.ports.any_link_is_up()) return;
+    // With the other end of every wire gone, nobody is left who could want our FIN. A link that comes up again sends it
+    // once more.
+    if (rest.only_ends() && !p.ports.any_link_is_up() && !p.ports.any_link_is_expected()) return;
     if (rest.nothing()) {
       latest = std::min(latest, p.clock.now() + kForThePeersEnd);
       if (!last || rest.tcp.half_closed == 0 || p.clock.now() >= latest) break;

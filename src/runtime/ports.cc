@@ -146,6 +146,11 @@ bool PortSet::any_link_is_up() const {
                      [](const Entry& entry) { return entry.port != nullptr && entry.port->link() == LinkState::kUp; });
 }
 
+bool PortSet::any_link_is_expected() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.port != nullptr && entry.port->expects_link(); });
+}
+
 bool PortSet::owner_lives(socket::Shard& shard) {
   const std::uint64_t owner = shard.wires().owner.load(std::memory_order_acquire);
   return owner != 0 && shard.family().alive(socket::Wires::slot_in(owner), static_cast<std::uint32_t>(owner));

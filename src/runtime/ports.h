@@ -75,6 +75,8 @@ class PortSet {
   /// A follower's, as it has seen last: the wire is needed, and nobody could take it. To be tried again.
   [[nodiscard]] bool missed() const { return missed_; }
   [[nodiscard]] bool any_link_is_up() const;
+  /// Of a link that is down the other end is there: see Port::expects_link().
+  [[nodiscard]] bool any_link_is_expected() const;
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
   [[nodiscard]] bool failed() const { return state_.load(std::memory_order_acquire) == State::kFailed; }
   /// Whether ports[index] serves (or has not been tried yet).

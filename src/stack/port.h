@@ -103,6 +103,9 @@ class Port {
   /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
   [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
 
+  /// The link is down, and the other end is there: the link comes up as soon as both ends are ready. Any thread.
+  [[nodiscard]] bool expects_link() const { return expects_link_.load(std::memory_order_acquire); }
+
   /// Flows that steer() took, while the device was lost, and that it refused when it was back; since this was last
   /// asked.
   [[nodiscard]] std::uint64_t take_steer_lost() { return steer_lost_.exchange(0, std::memory_order_acq_rel); }
@@ -118,13 +121,14 @@ class Port {
  protected:
   void set_scarce(bool on) { scarce_ = on; }
   void set_forbidden(bool on) { forbidden_.store(on, std::memory_order_release); }
+  void set_expects_link(bool on) { expects_link_.store(on, std::memory_order_release); }
   void count_steer_lost(std::uint64_t flows) { steer_lost_.fetch_add(flows, std::memory_order_acq_rel); }
   void count_link_up() { link_ups_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
   std::atomic<std::uint32_t> link_ups_{0};
   std::atomic<std::uint64_t> steer_lost_{0};
-  std::atomic<bool> forbidden_{false};
+  std::atomic<bool> forbidden_{false}, expects_link_{false};
   bool scarce_ = false;
 };
 

@@ -94,6 +94,18 @@ TEST(DpdkPeers, VirtioOpensWhileTheVhostIsFrozen) {
   EXPECT_EQ(wire.virtio.ask("ping 100 60"), "ok 100 0");
 }
 
+// Who ends meanwhile has a peer that may want the last FIN.
+TEST(DpdkPeers, LinkOfAVhostEndIsExpectedWhileItsPeerIsThere) {
+  Wire wire;
+  ASSERT_OK(wire.open_vhost());
+  ASSERT_OK(wire.vhost.ask("wait-peer gone"));
+  ASSERT_OK(wire.open_virtio());
+  EXPECT_OK(wire.vhost.ask("wait-peer here"));  // the link comes up in its next receive()
+  EXPECT_OK(wire.vhost.ask("wait-link up"));
+  wire.virtio.kill_now();
+  EXPECT_OK(wire.vhost.ask("wait-peer gone"));
+}
+
 TEST(DpdkPeers, BothRestartInTurn) {
   Folder folder;
   const std::string path = folder / "wire.sock";

@@ -4,6 +4,7 @@
 //   check KIND TARGET, open KIND TARGET   -> ok [MAC] | error TEXT
 //   close
 //   wait-link up|down
+//   wait-peer here|gone  without a receive(): whether the link, which is down, is expected to come up
 //   echo                 every frame goes back, until the next command comes
 //   ping N SIZE          N frames there and back, contents checked -> ok GOOD LOST. Above 1514 bytes: TSO frames
 //   gather N SIZE        the same, the payload outside of the frame's buffer
@@ -253,6 +254,14 @@ std::string wait_link(bool up) {
   return "ok";
 }
 
+std::string wait_peer(bool here) {
+  while (port->link() == LinkState::kUp || port->expects_link() != here) {
+    if (command_waits()) return "error interrupted";
+    sched_yield();
+  }
+  return "ok";
+}
+
 // Sleeps in a level-triggered poll until the port or stdin wakes. False when a command came.
 bool sleep_on_port(std::uint64_t& wakes) {
   if (!port->arm(0)) return true;
@@ -496,6 +505,7 @@ std::string run(const std::string& line) {
   if (verb == "gather") return ping(number(a), {.size = size, .gather = true});
   if (verb == "flood") return flood();
   if (verb == "wait-link") return wait_link(a == "up");
+  if (verb == "wait-peer") return wait_peer(a == "here");
   if (verb == "sleep-echo") return sleep_echo();
   if (verb == "sleep-ping") return sleep_ping(number(a));
   if (verb == "idle") return idle(static_cast<int>(number(a)));

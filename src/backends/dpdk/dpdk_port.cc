@@ -132,7 +132,8 @@ void DpdkPort::tell_forbidden(bool on) {
   wake();
 }
 
-void DpdkPort::lose_link() {
+void DpdkPort::lose_link(bool peer_is_there) {
+  set_expects_link(peer_is_there);
   link_generation_.fetch_add(1, std::memory_order_seq_cst);
   set_link(false);
 }

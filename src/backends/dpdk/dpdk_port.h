@@ -70,7 +70,8 @@ class DpdkPort final : public Port, PortCounters {
   [[nodiscard]] bool is_running() const { return state_.load(std::memory_order_acquire) == State::kRunning; }
   void set_link(bool up);  // from any thread
   /// The peer has gone, or has begun anew: the link is down, and a renewal that nobody has adopted yet is of the past.
-  void lose_link();
+  /// `peer_is_there`: the link is expected to come up again.
+  void lose_link(bool peer_is_there);
   /// On DPDK's threads, once the device may have lost its peer, whose memory goes next: returns when nobody is in the
   /// middle of switching its interrupt.
   void await_switch() const;

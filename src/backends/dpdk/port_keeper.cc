@@ -219,7 +219,7 @@ void PortKeeper::watch_vhost_link(Instant now) {
   const bool is_up = device_.link_is_up();
   if (events != seen_link_events_) {
     seen_link_events_ = events;
-    port_->lose_link();
+    port_->lose_link(is_up);
     meeting_ = is_up;
     looks_ = 0;
   }
