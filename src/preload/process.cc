@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -131,8 +132,16 @@ void on_quick_exit() {
   runtime::before_exit();
 }
 
+/// A set-user-ID program, or one with capabilities of its file: its environment is written by who has fewer rights, so
+/// nothing of it is read, and the library does no more than pass its calls on. (ld.so(8): /etc/ld.so.preload is loaded
+/// there, too.)
+bool is_more_privileged_than_caller() {
+  return getauxval(AT_SECURE) != 0;
+}
+
 [[gnu::constructor(101)]] void on_load(int, char**, char** environment) {
   resolve_symbols();
+  if (is_more_privileged_than_caller()) return;
   runtime::at_load(environment);
   begin_deciding();
   pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 
 #include <cstdint>
@@ -149,7 +150,12 @@ const Host& backend_host() {
     h.run_thread = run_thread;
     h.join_thread = join_thread;
     h.file_of_build = file_of_build;
-    h.environment = [] { return g_environment != nullptr ? g_environment : environ; };
+    h.environment = [] {
+      static constexpr const char* kNothing[] = {nullptr};
+      if (g_environment != nullptr) return g_environment;
+      // What a program with more rights than its caller was given by that one says nothing.
+      return getauxval(AT_SECURE) != 0 ? static_cast<const char* const*>(kNothing) : environ;
+    };
     return h;
   }();
   return host;

@@ -1,0 +1,64 @@
+"""Who trusts whom: what a less privileged user, or a process that has given its privilege up, can do to others by way of
+the library.   trust.py NAME...   (no name: lists them)"""
+import os
+import shutil
+import subprocess
+
+from harness import LIB, Side, Skip, check, run_named
+
+CASES = {}
+NOBODY = 65534
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def need_root():
+    if os.geteuid() != 0:
+        raise Skip("only root gives root up")
+
+
+# --- Programs that have more rights than their caller
+
+# In a mount namespace of its own, where every program is given the library: ld.so heeds no LD_PRELOAD there.
+GIVEN_BY_THE_SYSTEM = """
+set -e
+cp -a /etc "$FOLDER/etc"
+echo "$LIBRARY" > "$FOLDER/etc/ld.so.preload"
+mount --bind "$FOLDER/etc" /etc
+exec setpriv --reuid 65534 --regid 65534 --clear-groups "$FOLDER/python3" "$@"
+"""
+TALKS_TO_ITSELF = """
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other = listener.accept()[0]
+for _ in range(50): one.sendall(bytes(1000)); other.recv(1000, socket.MSG_WAITALL)
+print("rights of", os.geteuid(), "with the library" if "libbypass.so" in open("/proc/self/maps").read() else "", flush=True)
+"""
+
+
+@case
+def set_user_id_program_reads_nothing_of_its_callers():
+    """Under /etc/ld.so.preload a set-user-ID program gets the library and its caller's variables. It opens no file that
+    they name, says nothing, and makes no run directory."""
+    need_root()
+    with Side("kernel") as side:
+        os.chmod(side.dir, 0o755)
+        shutil.copy(os.path.realpath("/usr/bin/python3"), side.path("python3"))
+        os.chmod(side.path("python3"), 0o4755)
+        os.mkdir(side.path("nobodys"))
+        os.chown(side.path("nobodys"), NOBODY, NOBODY)
+        settings = {"BYPASS_LOG": "debug", "BYPASS_LOG_FILE": side.path("nobodys/log"), "BYPASS_PORT": "no such port",
+                    "BYPASS_STRICT": "1", "BYPASS_LOCAL": "on", "BYPASS_RUN_DIR": side.path("nobodys/run")}
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", GIVEN_BY_THE_SYSTEM, "sh", "-I", "-c", TALKS_TO_ITSELF],
+                              env={**side.environment("server"), **settings, "FOLDER": side.dir, "LIBRARY": LIB},
+                              capture_output=True, text=True, timeout=60)
+        check(done.returncode == 0 and done.stdout == "rights of 0 with the library\n", f"{done}")
+        check(done.stderr == "", done.stderr)
+        check(os.listdir(side.path("nobodys")) == [], f"made: {os.listdir(side.path('nobodys'))}")
+
+
+run_named(CASES, "shown")
