@@ -37,8 +37,8 @@ class PeerLinks final : public Links {
  public:
   static constexpr unsigned kPlaceBits = 20, kHostBits = 12;
   struct Config {
-    std::uint32_t link_memory = 0;  // bytes a link, a power of two (LinkLayout); 0: by the arena's budget
-    std::uint64_t (*random)() = nullptr;
+    std::uint32_t link_memory = 0;          // bytes a link, a power of two (LinkLayout); 0: by the arena's budget
+    std::uint64_t (*random)() = nullptr;    // 0: there are no random numbers to be had
     std::uint32_t tcp_window = 256U << 10;  // FramedConfig's
     std::uint8_t capabilities = kCapRoce;   // of the devices to come
     /// Where memory may be shared: kPlaceBits, of which the upper kHostBits are the host's and the others those of a

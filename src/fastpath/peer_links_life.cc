@@ -174,7 +174,9 @@ void PeerLinks::begin(Context& ctx, PeerLink& link) {
   if (device == nullptr) return refuse(link, Reason::kNoDevice, ctx.now);
   if (!allocate(link)) return refuse(link, Reason::kNoMemory, ctx.now);
   do {
-    link.id = static_cast<std::uint32_t>(config_.random());
+    const std::uint64_t number = config_.random();
+    if (number == 0) return not_made(ctx, link, Reason::kNoDevice);
+    link.id = static_cast<std::uint32_t>(number);
   } while (link.id == 0 || find(link.id) != &link);
   Own& own = own_[index_of(link)];
   own = {};

@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,16 +68,6 @@ tcp::EngineConfig engine_config(const Config& config) {
   tcp.send_buffer = static_cast<std::uint32_t>(config.tcp.send_buffer);
   tcp.receive_buffer = static_cast<std::uint32_t>(config.tcp.receive_buffer);
   tcp.congestion = config.tcp.congestion == Congestion::kNewReno ? tcp::Congestion::kNewReno : tcp::Congestion::kCubic;
-  Inside inside;
-  const int fd = ::open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-  if (fd < 0 || socket::kernel->read(fd, tcp.secret, sizeof tcp.secret) != static_cast<ssize_t>(sizeof tcp.secret)) {
-    // Without /dev/urandom (a bare chroot) the keys are as good as the clock and the address-space layout.
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    tcp.secret[0] = static_cast<std::uint64_t>(now.tv_nsec) * 0x9e3779b97f4a7c15ULL;
-    tcp.secret[1] = reinterpret_cast<std::uintptr_t>(&now) ^ static_cast<std::uint64_t>(now.tv_sec);
-  }
-  if (fd >= 0) socket::kernel->close(fd);
   return tcp;
 }
 
@@ -302,12 +290,7 @@ bool check_ports(PortSet& ports) {
 
 std::uint64_t random_number() {
   std::uint64_t value = 0;
-  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    value = static_cast<std::uint64_t>(now.tv_nsec) * 0x9e3779b97f4a7c15ULL;
-  }
-  return value;
+  return socket::os::fill_random(&value, sizeof value) ? value : 0;
 }
 
 /// With the shard's lock held, at most some times a second.
@@ -452,9 +435,12 @@ bool start() {
   if (!check_ports(*ports)) return false;
   std::string problem;
   if (!memory_fits(config, problem)) return cannot_start(Reason::kConfigProblem, problem);
+  StackConfig stack_settings = stack_config(config);
+  if (!socket::os::fill_random(stack_settings.tcp.secret, sizeof stack_settings.tcp.secret))
+    return cannot_start(Reason::kSyscallFilter, "getrandom gives no key for TCP's sequence numbers");
   arena::Mapped* mapped = arena::take(config.memory, problem);
   if (mapped == nullptr) return cannot_start(Reason::kArenaUnavailable, problem);
-  Stack* stack = Stack::create(*mapped->memory, stack_config(config));
+  Stack* stack = Stack::create(*mapped->memory, stack_settings);
   if (stack == nullptr)
     return cannot_start(Reason::kNoMemory,
                         "BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");

@@ -64,6 +64,18 @@ inline long open(const char* path, int flags) {
 inline long read(int fd, void* data, std::size_t bytes) {
   return call(SYS_read, fd, address(data), static_cast<long>(bytes));
 }
+/// Whole, or false: a filter of system calls refuses getrandom(2), or the kernel has none. It waits only while the
+/// machine starts. Nothing else may take its place: what is guessed is no secret.
+[[nodiscard]] inline bool fill_random(void* data, std::size_t bytes) {
+  std::size_t filled = 0;
+  while (filled < bytes) {
+    const long r =
+        call(SYS_getrandom, address(static_cast<char*>(data) + filled), static_cast<long>(bytes - filled), 0);
+    if (r <= 0 && r != -EINTR) return false;
+    if (r > 0) filled += static_cast<std::size_t>(r);
+  }
+  return true;
+}
 /// eventfd(2)'s counter: adds to it, takes what is there (of a semaphore 1). Cannot fail in any way that a caller could
 /// mend.
 inline void eventfd_add(int fd, std::uint64_t count) {

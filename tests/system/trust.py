@@ -61,4 +61,32 @@ def set_user_id_program_reads_nothing_of_its_callers():
         check(os.listdir(side.path("nobodys")) == [], f"made: {os.listdir(side.path('nobodys'))}")
 
 
+# --- Secrets
+
+NO_RANDOM_NUMBERS = """
+import ctypes, signal, socket, struct
+SECCOMP_MODE_FILTER, GETRANDOM, ALLOW, ENOSYS = 2, 318, 0x7fff0000, 0x00050026
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, GETRANDOM), (0x06, 0, 0, ENOSYS), (0x06, 0, 0, ALLOW)]
+lines = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(lines)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.syscall(157, 22, SECCOMP_MODE_FILTER, program, 0, 0) == 0
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other = listener.accept()[0]
+for _ in range(50): one.sendall(bytes(1000)); other.recv(1000, socket.MSG_WAITALL)
+print("talked", flush=True)
+signal.pause()
+"""
+
+
+@case
+def without_random_numbers_there_are_no_keys():
+    """Where the kernel gives no random numbers the program has the kernel's sockets: no key follows from a clock."""
+    with Side("local") as side:
+        child = side.start("server", "/usr/bin/python3", "-I", "-c", NO_RANDOM_NUMBERS, until="talked")
+        why = side.why(child)
+        check("syscall_filter" in why, why)
+
+
 run_named(CASES, "shown")

@@ -11,7 +11,7 @@ namespace {
 namespace os = socket::os;
 
 bool make_random(Nonce& out) {
-  return os::call(SYS_getrandom, os::address(out.data()), sizeof out, 0) == sizeof out;
+  return os::fill_random(out.data(), sizeof out);
 }
 
 /// What is written into the memory of who has chosen the secret.

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,10 +72,9 @@ constexpr Duration kHostedAbsence = milliseconds{10};
 /// The wire is full: looked at again so soon at first, then ever more seldom, at most once a tick.
 constexpr Duration kFirstFullPause = std::chrono::microseconds{5};
 
-// What keys follow from. False: there are no random numbers to be had. (Few bytes come whole, and at once when the
-// machine is up.)
+// What keys follow from. False: there are no random numbers to be had.
 bool make_secret(tcp::Secret& secret) {
-  return getrandom(&secret, sizeof secret, 0) == static_cast<ssize_t>(sizeof secret);
+  return socket::os::fill_random(&secret, sizeof secret);
 }
 
 timespec to_timespec(Duration duration) {
@@ -140,7 +138,7 @@ bool Adapter::open(std::string& problem) {
   if (!problem.empty()) return false;
   rdma::DeviceConfig device = device_config(wire);
   if (!make_secret(device.secret)) {
-    problem = std::string("no random numbers for its keys: ") + strerrordesc_np(errno);
+    problem = "no random numbers for its keys: getrandom gives none";
     return false;
   }
   backend_ = g_plugins->get(runtime::plugin_of_kind(wire.kind), host(), problem);

@@ -1,7 +1,6 @@
 #include "backends/verbs/rc/device.h"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,6 +14,7 @@
 #include "backends/verbs/open_device.h"
 #include "backends/verbs/problem.h"
 #include "socket/cancellation.h"
+#include "socket/os.h"
 
 namespace bypass::verbs {
 namespace {
@@ -25,10 +25,7 @@ using packet::libc;
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
-  // Of eight bytes it gives all, and waits for nothing once the machine is up.
-  while (libc.syscall(SYS_getrandom, &number, sizeof number, 0) != static_cast<long>(sizeof number)) {
-  }
-  return number;
+  return socket::os::fill_random(&number, sizeof number) ? number : 0;
 }
 
 std::string text(const IpAddress& address) {

@@ -43,7 +43,7 @@ RcSetup::RcSetup(const Common& common, std::span<std::byte> memory, const IpAddr
   local_.window = common.window;
   local_.size = memory.size();
   local_.psn = static_cast<std::uint32_t>(common.random()) & kPsnMask;
-  local_.nonce = common.random() | 1;  // 0 is what the memory says before
+  local_.nonce = common.random();  // 0 is what the memory says before
 }
 
 void RcSetup::request(std::uint32_t id) {
@@ -110,7 +110,9 @@ Reason RcSetup::work() {
 }
 
 Reason RcSetup::make() {
-  const Reason why = reason_of(link_.make(local_.window, common_.random()));
+  const std::uint64_t number = common_.random();
+  if (local_.nonce == 0 || number == 0) return Reason::kNoDevice;  // a peer is to guess neither
+  const Reason why = reason_of(link_.make(local_.window, number));
   if (why != Reason::kNone) return why;
   local_.qpn = link_.pair().pair()->qp_num;
   local_.key = link_.pair().key();

@@ -28,7 +28,7 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
     const SendMemory& buffers;
     RcWorker& worker;
     std::uint16_t window;
-    std::uint64_t (*random)();
+    std::uint64_t (*random)();  // 0: there are no random numbers to be had
   };
 
   RcSetup(const Common& common, std::span<std::byte> memory, const IpAddress& peer, Instant now);
