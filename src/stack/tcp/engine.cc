@@ -248,6 +248,7 @@ bool Engine::waits_for_memory() const {
 void Engine::want_room(Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
   tcb.set(kWantWritable);
+  if (!tcb.has(kInFlowTable)) return;  // it has ended: there is nothing to wait for
   // Else an acknowledgement is to come.
   if (tcb.ring.empty() && !SendRing::may_begin(impl_->memory)) wait_for_memory(*impl_, tcb);
 }

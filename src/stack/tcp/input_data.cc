@@ -105,6 +105,13 @@ void count_in_order(Tcb& tcb, std::uint32_t bytes) {
   tcb.rcv_nxt += bytes;
 }
 
+// Text behind the peer's FIN is nobody's (tcp_fin() of Linux): no ACK may report it, and it holds no memory.
+[[gnu::noinline, gnu::cold]] void drop_behind_fin(Env& env, Tcb& tcb) {
+  env.count().drop_tcp_out_of_window += tcb.reassembly.frames();
+  release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
+  tcb.clear(kHoles);
+}
+
 // What came ahead of a hole goes, and comes again: RFC 2018 §8.
 void give_up_out_of_order(Env& env, Tcb& tcb) {
   env.count().drop_tcp_memory += tcb.reassembly.frames();
@@ -348,6 +355,7 @@ void take_fin(Env& env, Tcb& tcb) {
   tcb.set(kFinReceived);
   tcb.rcv_nxt += 1;
   if (after(tcb.rcv_nxt, tcb.rcv_adv)) tcb.rcv_adv = tcb.rcv_nxt;
+  if (tcb.has(kHoles)) drop_behind_fin(env, tcb);
   ack_soon(env, tcb);
   env.post(tcb, kEventEof | kEventReadable);
   switch (tcb.state) {

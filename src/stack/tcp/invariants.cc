@@ -73,6 +73,21 @@ const char* index_violated(const Core& core, const Tcb& tcb) {
   return nullptr;
 }
 
+// What a listener counts of its children: half-open, and waiting to be accepted.
+const char* listener_violated(const Core& core, const Listener& listener) {
+  const SlotId id = core.listeners.id_of(&listener);
+  std::uint32_t half_open = 0, accepting = 0;
+  core.tcbs.for_each([&](const Tcb& tcb) {
+    if (tcb.has(kHalfOpen) && tcb.listener == id) half_open++;
+    if (tcb.has(kAccepting) && tcb.listener == id) accepting++;
+  });
+  std::uint32_t queued = 0;
+  for (const Tcb* each = listener.accept_head; each != nullptr; each = each->accept_next) queued++;
+  if (half_open != listener.half_open) return "half-open connections are counted";
+  if (accepting != listener.accept_count || queued != accepting) return "the accept queue is counted";
+  return nullptr;
+}
+
 }  // namespace
 
 const char* violated(const Tcb& tcb) {
@@ -99,6 +114,9 @@ const char* Engine::violated() const {
     starved -= tcb.starved ? 1 : 0;
     if (broken == nullptr) broken = tcp::violated(tcb);
     if (broken == nullptr) broken = index_violated(*impl_, tcb);
+  });
+  impl_->listeners.for_each([&](const Listener& listener) {
+    if (broken == nullptr) broken = listener_violated(*impl_, listener);
   });
   if (broken != nullptr) return broken;
   if (flows != impl_->flows.size()) return "the flow table holds what lives and nothing else";

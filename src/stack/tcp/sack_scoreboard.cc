@@ -56,6 +56,13 @@ std::uint32_t Scoreboard::drop_acknowledged() {
   return bytes;
 }
 
+/// A receiver that holds SND.UNA would have acknowledged it: such a block is old or a lie. Numbers are compared by
+/// their distance from SND.UNA: of three that lie 2^31 apart, each is before the next.
+bool Scoreboard::is_outstanding(const SackBlock& block) const {
+  const std::uint32_t begin = distance(una_, block.begin), end = distance(una_, block.end);
+  return begin != 0 && begin < end && end <= distance(una_, nxt_);
+}
+
 void Scoreboard::take_blocks(Memory& memory, std::span<const SackBlock> blocks, Update& update) {
   for (std::size_t i = 0; i < blocks.size(); i++) {
     const SackBlock& block = blocks[i];
@@ -68,8 +75,7 @@ void Scoreboard::take_blocks(Memory& memory, std::span<const SackBlock> blocks, 
       update.duplicate = block;
       continue;
     }
-    // A receiver that holds SND.UNA would have acknowledged it: such a block is old or a lie.
-    if (after(block.begin, una_) && before_or_at(block.end, nxt_)) update.newly_sacked += merge(memory, block);
+    if (is_outstanding(block)) update.newly_sacked += merge(memory, block);
   }
 }
 

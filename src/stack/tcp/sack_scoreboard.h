@@ -120,6 +120,7 @@ class Scoreboard {
   enum class Phase : std::uint8_t { kOpen, kRecovery, kTimeout };
 
   Update on_ack_in_loss(Memory& memory, SeqNum una, SeqNum nxt, std::span<const SackBlock> blocks, bool duplicate);
+  [[nodiscard]] bool is_outstanding(const SackBlock& block) const;
   void take_blocks(Memory& memory, std::span<const SackBlock> blocks, Update& update);
   std::uint32_t merge(Memory& memory, const SackBlock& block);
   std::uint32_t drop_acknowledged();

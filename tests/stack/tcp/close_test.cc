@@ -103,6 +103,19 @@ TEST(Fin, OutOfOrder_WaitsForTheHole) {
   EXPECT_EQ(s.read(), "12345");
 }
 
+TEST(Fin, TextBehindIt_IsDroppedAndReportedNoMore) {  // tcp_fin() of Linux
+  Given given;
+  given.sack = true;
+  Script s{given};
+  s.establish();
+  const std::size_t before = s.host().memory().stats().used_bytes;
+  s.inject(seg().seq(3).ack(1).text("nobody's")).expect(seg().ack(1).sack(3, 11));
+  s.inject(seg().fin().seq(1).ack(1)).expect(seg().ack(2).len(0)).nothing_more();
+  EXPECT_EQ(s.info().readable, 0U);
+  EXPECT_TRUE(s.tcb()->reassembly.empty());
+  EXPECT_EQ(s.host().memory().stats().used_bytes, before);
+}
+
 TEST(Fin, Repeated_IsAcknowledgedAgain) {
   Script s;
   s.establish().inject(seg().fin().seq(1).ack(1)).expect(seg().ack(2));

@@ -46,6 +46,18 @@ TEST(NoMemory, Writer_WaitsAndIsTold) {
   s.write(100).expect(seg().seq(1).len(100));
 }
 
+TEST(NoMemory, WhoAsksForRoomAfterTheEnd_WaitsForNothing) {
+  Script s;
+  s.establish().inject(seg().rst().seq(1));
+  leave(s, 0);
+  s.engine().want_room(*s.tcb());
+  EXPECT_FALSE(s.engine().waits_for_memory());
+  s.close();
+  leave(s, tcp::SendRing::kFirstBlock);
+  s.wait(0ms);
+  EXPECT_EQ(s.connections(), 0U);
+}
+
 TEST(NoMemory, WhoOnlyAsksForRoom_IsToldToo) {
   Script s;
   s.establish();

@@ -55,6 +55,14 @@ class ScoreboardTest : public testing::Test {
   SeqNum nxt_ = kBase;
 };
 
+// Of SND.UNA, the block's begin and its end each lies "before" the next, modulo 2^32.
+TEST_F(ScoreboardTest, BlockOfHalfTheNumbers_IsALie) {
+  const auto update = ack(0, {{0x7fffffff, 0x90000000}, {0x7fffff00, 0x80000400}});
+  EXPECT_EQ(update.newly_sacked, 0U);
+  EXPECT_EQ(board_.sacked_bytes(), 0U);
+  EXPECT_EQ(board_.pipe(), 1000U);
+}
+
 TEST_F(ScoreboardTest, NoLoss_CostsNothing) {
   EXPECT_EQ(board_.pipe(), 1000U);
   const auto update = ack(400, {});
