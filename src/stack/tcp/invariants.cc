@@ -33,6 +33,8 @@ constexpr Rule kAlways[] = {
     {"the receive queue adds up", queue_adds_up},
     {"an empty queue holds no buffers",
      [](const Tcb& t) { return t.rx_head != nullptr || t.has(kHoles) || t.rx_truesize == 0; }},
+    {"a SYN is owed by who opens",
+     [](const Tcb& t) { return !t.has(kSynOwed) || t.state == State::kSynSent || t.state == State::kSynReceived; }},
     {"who waits for memory has been accepted and has a socket's flow",
      [](const Tcb& t) { return !t.starved || (!t.has(kAccepting) && t.has(kInFlowTable)); }},
 };

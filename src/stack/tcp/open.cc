@@ -142,6 +142,7 @@ void begin_above(Tcb& tcb, SeqNum last) {
 
 void establish(Env& env, Tcb& tcb, const Segment& s) {
   set_state(env, tcb, State::kEstablished, Why::kSegment);
+  tcb.clear(kSynOwed);  // one that was to be sent again, and is answered
   (void)take_sample(env, tcb, s);
   tcb.rtt.reset_backoff();
   tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));

@@ -79,7 +79,7 @@ void detach(Env& env, Tcb& tcb) {
     Listener* listener = env.core.listeners.get(tcb.listener);
     if (listener != nullptr && listener->half_open != 0) listener->half_open--;
   }
-  tcb.clear(kInFlowTable | kHalfOpen);
+  tcb.clear(kInFlowTable | kHalfOpen | kSynOwed);
   stop_timers(env, tcb);
   tcb.ring.clear(env.core.memory);
   tcb.scoreboard.clear(env.core.memory);

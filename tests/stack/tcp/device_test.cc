@@ -1,5 +1,6 @@
 // What the port can do and what it cannot: offloads, gather, rings that are full, pools that are dry.
 #include "stack/tcp/script.h"
+#include "stack/tcp/state.h"
 #include "stack/tcp/transmit.h"
 
 namespace bypass::test {
@@ -99,10 +100,42 @@ TEST(Gather, AnotherProcessOfTheFamily_LeavesTheRingPinned) {
 }
 
 // The wire lets go of a frame a millisecond; what does not fit waits in the device's ring.
-void narrow(Script& s) {
+void narrow(Script& s, std::uint64_t bits_per_second = 8'000'000) {
   sim::Impairment slow;
-  slow.bits_per_second = 8'000'000;
+  slow.bits_per_second = bits_per_second;
   s.world().wire().set_impairment(0, slow);
+}
+
+void fill_ring(Script& s) {
+  while (s.ctx().queue(0).can_transmit()) {
+    Packet* frame = s.ctx().queue(0).alloc();
+    frame->len = frame->frame_len = 1500;
+    std::memset(frame->data, 0, frame->len);
+    if (!s.ctx().queue(0).transmit(frame)) s.ctx().release(frame);
+  }
+}
+
+// It is in nobody's way once the first one has been answered: a SYN says nothing inside of a connection.
+TEST(FullRing, SynAckThatIsAnsweredMeanwhile_IsSentNoMore) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0).mss(1000)).expect(seg().syn().seq(0).ack(1)).at(999ms);
+  narrow(s, 4'000'000);
+  fill_ring(s);
+  s.at(1001ms).inject(seg().seq(1).ack(1).text("question")).accept();
+  EXPECT_TRUE(s.engine().output_pending());
+  s.wait(1100ms).expect(seg().flag(tcp::kAck).seq(1).ack(9).len(0)).nothing_more();
+}
+
+TEST(FullRing, SynThatTimedOut_IsSentNoMore) {
+  Script s;
+  s.connect().expect(seg().syn().seq(0)).at(999ms);
+  narrow(s, 4'000'000);
+  fill_ring(s);
+  s.at(1001ms);
+  EXPECT_TRUE(s.tcb()->has(tcp::kSynOwed));
+  tcp::Env env{s.engine().impl(), s.ctx()};
+  tcp::finish(env, *s.tcb(), Error::kTimedOut, tcp::Why::kTimer);
+  s.wait(1100ms).nothing_more();
 }
 
 TEST(FullRing, Output_GoesOnLater) {
@@ -132,11 +165,7 @@ TEST(FullRing, OfOnePort_DoesNotHoldUpAnother) {
   s.ctx().ports = 2;
   s.tcb()->path.port = 1;
   narrow(s);
-  while (s.ctx().queue(0).can_transmit()) {
-    Packet* frame = s.ctx().queue(0).alloc();
-    frame->len = frame->frame_len = 1500;
-    if (!s.ctx().queue(0).transmit(frame)) s.ctx().release(frame);
-  }
+  fill_ring(s);
   tcp::Env env{s.engine().impl(), s.ctx()};
   for (tcp::Tcb* tcb : {first, s.tcb()}) {
     tcb->set(tcp::kAckNow);
