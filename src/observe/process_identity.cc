@@ -30,17 +30,40 @@ std::uint64_t parse_start_time(std::string_view stat) {
   return ticks;
 }
 
+/// The beginning of /proc/PID/NAME; empty where it cannot be read.
+template <std::size_t size>
+std::string_view read_of(pid_t pid, const char* name, char (&text)[size]) {
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/%d/%s", static_cast<int>(pid), name);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  const ssize_t length = read(fd, text, size);
+  close(fd);
+  return {text, length <= 0 ? 0 : static_cast<std::size_t>(length)};
+}
+
 }  // namespace
 
 std::uint64_t start_time_of(pid_t pid) {
-  char path[48];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
   char text[1024];
-  const ssize_t length = read(fd, text, sizeof text);
-  close(fd);
-  return length <= 0 ? 0 : parse_start_time({text, static_cast<std::size_t>(length)});
+  return parse_start_time(read_of(pid, "stat", text));
+}
+
+bool runs_as(pid_t pid, uid_t user) {
+  char text[1024];
+  const std::string_view status = read_of(pid, "status", text);
+  const std::size_t at = status.find("\nUid:");  // real, effective, saved, of the file system
+  if (at == std::string_view::npos) return false;
+  const char* next = status.data() + at + sizeof "\nUid:" - 1;
+  for (int i = 0; i < 3; i++) {
+    while (next < status.end() && *next == '\t') next++;
+    uid_t one = 0;
+    const auto [end, error] = std::from_chars(next, status.end(), one);
+    if (error != std::errc{}) return false;
+    if (one == user) return true;
+    next = end;
+  }
+  return false;
 }
 
 std::uint64_t own_pid_namespace() {

@@ -23,6 +23,9 @@ enum class Liveness : std::uint8_t { kAlive, kDead, kElsewhere };
 /// kElsewhere: of another pid namespace, about which nothing can be said from here.
 Liveness liveness(const ProcessIdentity& identity);
 
+/// The process's real, effective or saved user is that one (proc_pid_status(5)); false where it cannot be asked.
+bool runs_as(pid_t pid, uid_t user);
+
 /// The process's name as ps(1) and ss(8) show it: 15 characters at most; without /proc, argv[0] without its folder.
 void command_of_self(char* out, std::size_t size);
 

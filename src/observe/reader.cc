@@ -2,66 +2,27 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
+#include "observe/printable.h"
 #include "observe/process_identity.h"
 #include "observe/region.h"
+#include "observe/stats_file.h"
 #include "runtime/run_dir.h"
 
 namespace bypass::observe {
 namespace {
 
-// A mapped file for a scope.
-class Mapping {
- public:
-  Mapping(int fd, std::size_t bytes, int protection = PROT_READ)
-      : bytes_(bytes), memory_(mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0)) {}
-  ~Mapping() {
-    if (memory_ != MAP_FAILED) munmap(memory_, bytes_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  [[nodiscard]] bool ok() const { return memory_ != MAP_FAILED; }
-  [[nodiscard]] const char* data() const { return static_cast<const char*>(memory_); }
-  [[nodiscard]] std::size_t size() const { return bytes_; }
+/// Of one directory, so that its owner does not fill the memory of who reads it.
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
- private:
-  std::size_t bytes_;
-  void* memory_;
-};
-
-template <std::size_t size>
-std::string text_of(const std::array<char, size>& field) {
-  return {field.data(), strnlen(field.data(), size)};
-}
-
-/// The records of a section that a reader has to look at; empty when it lies outside of the file.
-template <typename Record>
-std::span<const Record> records(const Mapping& map, const Section& section) {
-  const std::uint64_t count = std::min(section.used.load(std::memory_order_acquire), section.capacity);
-  if (section.record_bytes != sizeof(Record) || section.offset % alignof(Record) != 0) return {};
-  if (section.offset + count * sizeof(Record) > map.size()) return {};
-  return {reinterpret_cast<const Record*>(map.data() + section.offset), count};
-}
-
-const char* wrong_with(const Mapping& map) {
-  if (!map.ok() || map.size() < sizeof(Header)) return "is too short";
-  const auto* const header = reinterpret_cast<const Header*>(map.data());
-  if (header->magic.load(std::memory_order_acquire) != kMagic) return "is not complete";
-  if (header->version != kLayoutVersion || header->header_bytes != sizeof(Header))
-    return "was written by another version of libbypass";
-  return nullptr;
-}
-
-void copy_header(const Header& header, Snapshot& out) {
+void copy_header(const StatsFile& file, Snapshot& out) {
+  const Header& header = file.header();
   out.pid = header.pid;
-  out.uid = header.uid;
+  out.uid = file.owner() == geteuid() ? header.uid : file.owner();  // another user's word is not taken for it
   out.start_time = header.start_time;
   out.created_ns = header.created_ns;
   out.updated_ns = header.updated_ns.load(std::memory_order_relaxed);
@@ -69,36 +30,63 @@ void copy_header(const Header& header, Snapshot& out) {
   out.whys_lost = header.whys_lost.load(std::memory_order_relaxed);
   out.port_owner = header.port_owner.load(std::memory_order_relaxed);
   out.elsewhere = header.pid_namespace != own_pid_namespace();
-  out.command = text_of(header.command);
-  out.library_version = text_of(header.library_version);
-  out.profile = text_of(header.profile);
+  out.command = printable(header.command);
+  out.library_version = printable(header.library_version);
+  out.profile = printable(header.profile);
 }
 
-void copy_records(const Mapping& map, const Header& header, Snapshot& out) {
-  for (const auto& counter : records<CounterRecord>(map, header.counters))
+/// A state that there is: readers have tables of them.
+SocketRecord checked(SocketRecord record) {
+  if (record.state > static_cast<std::uint8_t>(SocketState::kOpen))
+    record.state = static_cast<std::uint8_t>(SocketState::kClosed);
+  return record;
+}
+
+void copy_records(const StatsFile& file, Snapshot& out) {
+  const Header& header = file.header();
+  for (const auto& counter : file.records<CounterRecord>(header.counters, kMaxCounters))
     out.counters.push_back(
-        {text_of(counter.name), text_of(counter.unit), counter.value.load(std::memory_order_relaxed)});
-  for (const auto& slot : records<PortSlot>(map, header.ports))
-    if (PortRecord port; load_record(slot, port)) out.ports.push_back(port);
-  std::uint32_t index = 0;
-  for (const auto& slot : records<SocketSlot>(map, header.sockets)) {
-    SocketEntry entry{index++, {}};
-    if (load_record(slot, entry.record)) out.sockets.push_back(entry);
+        {printable(counter.name), printable(counter.unit), counter.value.load(std::memory_order_relaxed)});
+  for (const auto& port : file.slots<PortRecord>(header.ports, kMaxPorts))
+    if (port.has_value()) out.ports.push_back(*port);
+  std::uint32_t slot = 0;
+  for (const auto& socket : file.slots<SocketRecord>(header.sockets, kMaxSockets)) {
+    if (socket.has_value()) out.sockets.push_back({.slot = slot, .record = checked(*socket)});
+    slot++;
   }
-  for (const auto& slot : records<WhySlot>(map, header.whys))
-    if (WhyRecord why; load_record(slot, why)) out.whys.push_back(why);
+  for (const auto& why : file.slots<WhyRecord>(header.whys, kMaxWhys))
+    if (why.has_value()) out.whys.push_back(*why);
 }
 
-void copy_settings(const Mapping& map, const Header& header, Snapshot& out) {
-  const auto bytes = records<char>(map, header.settings);
+void copy_settings(const StatsFile& file, Snapshot& out) {
+  const auto bytes = file.records<char>(file.header().settings, kMaxSettingBytes);
   std::vector<std::string> fields;
   for (auto at = bytes.begin(); at != bytes.end();) {
     const auto end = std::find(at, bytes.end(), '\0');
-    fields.emplace_back(at, end);
+    fields.push_back(printable(std::string(at, end)));
     at = end == bytes.end() ? end : end + 1;
   }
   for (std::size_t i = 0; i + 2 < fields.size(); i += 3)
     out.settings.push_back({fields[i], fields[i + 1], fields[i + 2]});
+}
+
+/// The file says whose it is: the process in its name, which runs as the file's owner does. Empty: that is so.
+std::string wrong_about_owner(const StatsFile& file, const std::string& name) {
+  ProcessIdentity named;
+  const Header& header = file.header();
+  if (!parse_file_name(name, named.pid, named.start_time) || named.pid != header.pid ||
+      named.start_time != header.start_time)
+    return "names another process inside";
+  const bool trusted = file.owner() == geteuid() || file.owner() == 0;  // a root process may have given its rights up
+  if (trusted || header.pid_namespace != own_pid_namespace() || runs_as(named.pid, file.owner())) return "";
+  return "its owner, the user " + std::to_string(file.owner()) + ", does not run that process";
+}
+
+// What a reader keeps of a file, in bytes.
+std::size_t weight(const Snapshot& snapshot) {
+  return sizeof snapshot + snapshot.sockets.size() * sizeof(SocketEntry) + snapshot.whys.size() * sizeof(WhyRecord) +
+         snapshot.ports.size() * sizeof(PortRecord) + snapshot.counters.size() * sizeof(CounterValue) +
+         kMaxSettingBytes;
 }
 
 std::vector<std::string> stats_files(int directory, std::int32_t wanted) {
@@ -119,47 +107,42 @@ std::vector<std::string> stats_files(int directory, std::int32_t wanted) {
 }  // namespace
 
 bool read_stats(int directory, const std::string& name, Snapshot& out, std::string& problem) {
-  const int fd = openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-  struct stat status {};
-  if (fd < 0 || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    problem = name + ": " + (fd < 0 ? strerrordesc_np(errno) : "is no regular file");
-    if (fd >= 0) close(fd);
+  StatsFile file;
+  if (file.open(directory, name, O_RDONLY, problem)) problem = wrong_about_owner(file, name);
+  if (!problem.empty()) {
+    problem = name + ": " + problem;
     return false;
   }
-  const Mapping map(fd, std::max<std::size_t>(static_cast<std::size_t>(status.st_size), 1));
-  close(fd);
-  if (const char* const wrong = wrong_with(map); wrong != nullptr) {
-    problem = name + ": " + wrong;
-    return false;
-  }
-  const auto& header = *reinterpret_cast<const Header*>(map.data());
-  copy_header(header, out);
-  copy_records(map, header, out);
-  copy_settings(map, header, out);
+  copy_header(file, out);
+  copy_records(file, out);
+  copy_settings(file, out);
   return true;
 }
 
 int ask_drill(const std::string& path, Drill drill, int patience_ms, std::string& problem) {
-  const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-  struct stat status {};
-  if (fd < 0 || fstat(fd, &status) != 0) {
-    problem = path + ": " + strerror(errno);
-    if (fd >= 0) close(fd);
+  const std::size_t slash = path.rfind('/');
+  const int directory = runtime::open_run_dir(path.substr(0, slash), false, problem);
+  if (directory < 0) return -1;
+  StatsFile file;
+  const bool opened = file.open(directory, path.substr(slash + 1), O_RDWR, problem);
+  close(directory);
+  if (!opened) {
+    problem = printable(path) + ": " + problem;
     return -1;
   }
-  const Mapping map(fd, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE);
-  close(fd);
-  if (const char* wrong = wrong_with(map); wrong != nullptr) {
-    problem = path + ": " + wrong;
+  // Each write is of one word, which the process that has the file mapped sees at once and whole.
+  const auto kind = static_cast<std::uint32_t>(drill);
+  const std::uint32_t number = file.header().drills_done.load(std::memory_order_relaxed) + 1;
+  if (!file.write(&kind, sizeof kind, offsetof(Header, drill)) ||
+      !file.write(&number, sizeof number, offsetof(Header, drills_asked))) {
+    problem = printable(path) + ": cannot be written to";
     return -1;
   }
-  auto& header = *reinterpret_cast<Header*>(const_cast<char*>(map.data()));
-  header.drill.store(static_cast<std::uint32_t>(drill), std::memory_order_relaxed);
-  const std::uint32_t number = header.drills_done.load(std::memory_order_relaxed) + 1;
-  header.drills_asked.store(number, std::memory_order_release);
   for (int waited = 0; waited <= patience_ms; waited++) {
-    if (header.drills_done.load(std::memory_order_acquire) == number)
-      return static_cast<int>(header.drill_result.load(std::memory_order_relaxed));
+    std::uint32_t done = 0, result = 0;
+    if (!file.read(&done, sizeof done, offsetof(Header, drills_done))) return -1;
+    if (done == number)
+      return file.read(&result, sizeof result, offsetof(Header, drill_result)) ? static_cast<int>(result) : -1;
     usleep(1000);
   }
   return -1;
@@ -170,17 +153,24 @@ Listing read_run_dir(const std::string& path, std::int32_t pid) {
   std::string problem;
   const int directory = runtime::open_run_dir(path, false, problem);
   if (directory < 0) {
-    if (errno != ENOENT) listing.problems.push_back(problem);
+    if (errno != ENOENT) listing.problems.push_back(printable(problem));
     return listing;
   }
   sweep_dead(directory);
+  std::size_t held = 0;
   for (const std::string& name : stats_files(directory, pid)) {
+    if (held > kMostBytes) {
+      listing.problems.push_back(printable(path) + ": its files hold more than can be shown; give a pid");
+      break;
+    }
     Snapshot snapshot;
+    problem.clear();
     if (read_stats(directory, name, snapshot, problem)) {
+      held += weight(snapshot);
       snapshot.path = path + "/" + name;
       listing.processes.push_back(std::move(snapshot));
     } else {
-      listing.problems.push_back(path + "/" + problem);
+      listing.problems.push_back(printable(path) + "/" + problem);
     }
   }
   close(directory);

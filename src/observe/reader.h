@@ -1,6 +1,7 @@
 // The reader's side of layout.h: a copy of a process's stats as plain values. For tools and tests.
 //
-// A file's content is somebody else's: bounds are checked, texts are cut at their field's end.
+// A file's content is somebody else's: it is read by stats_file.h. The texts of a Snapshot are printable.h's; those
+// within its records are not yet.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "observe/process_identity.h"
+#include "observe/stats_file.h"
 #include "runtime/run_dir.h"
 
 namespace bypass::observe {
@@ -110,22 +111,6 @@ bool is_handed_on(const WhyRecord& record) {
   return record.reason == static_cast<std::uint16_t>(Reason::kEscapedExec);
 }
 
-/// A region that was left behind, to be read; null: there is none that can be.
-const Header* map_left(int directory, const std::string& name) {
-  const int fd = openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return nullptr;
-  struct stat about {};
-  const bool fits = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
-                    about.st_size == static_cast<off_t>(kFileBytes);
-  void* const memory = fits ? mmap(nullptr, kFileBytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-  close(fd);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* const header = static_cast<const Header*>(memory);
-  if (header->magic.load(std::memory_order_acquire) == kMagic && header->version == kLayoutVersion) return header;
-  munmap(memory, kFileBytes);
-  return nullptr;
-}
-
 bool limit_forbids(std::uint64_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes;
@@ -158,21 +143,19 @@ bool Region::map_file(int directory, const std::string& name, std::string& probl
 }
 
 void Region::take_from_replaced(int directory, const std::string& name) {
-  const Header* const left = map_left(directory, name);
-  if (left == nullptr) return;
+  StatsFile left;
+  std::string problem;
+  if (!left.open(directory, name, O_RDONLY, problem) || left.owner() != geteuid()) return;
+  const auto told = left.slots<WhyRecord>(left.header().whys, kMaxWhys);
   while (!lock_whys()) {
   }
-  const auto* const slots = reinterpret_cast<const WhySlot*>(reinterpret_cast<const char*>(left) + kWhysAt);
-  const std::size_t used = std::min<std::size_t>(left->whys.used.load(std::memory_order_acquire), kMaxWhys);
-  for (std::size_t i = 0; i < used; i++) {
-    Kept old{};
-    if (!load_record(slots[i], old.record) || !is_handed_on(old.record)) continue;
-    const WhyRecord& record = old.record;
-    old.key = why_key(Reason::kEscapedExec, record.fd, record.protocol, {record.address, record.port}, "");
+  for (const auto& record : told) {
+    if (!record.has_value() || !is_handed_on(*record)) continue;
+    Kept old{0, *record};
+    old.key = why_key(Reason::kEscapedExec, record->fd, record->protocol, {record->address, record->port}, "");
     keep(old);
   }
   why_lock_.clear(std::memory_order_release);
-  munmap(const_cast<Header*>(left), kFileBytes);
 }
 
 void Region::keep_for_exec() {

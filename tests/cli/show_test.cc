@@ -1,5 +1,6 @@
 // bypass stat, why and config: what they print of a live process, and how they end.
 #include <netinet/in.h>
+#include <sys/prctl.h>
 
 #include <nlohmann/json.hpp>
 
@@ -73,6 +74,35 @@ class Show : public testing::Test {
   Region region_;
   const std::string pid_ = std::to_string(getpid());
 };
+
+// Whatever a process calls itself, its ports and its reasons: a terminal gets text, JSON stays JSON.
+TEST_F(Show, TextsOfAnotherProcess_CommandNoTerminal) {
+  prctl(PR_SET_NAME, "\x1b[2J\xff\nroot#");
+  RunDir dir;
+  Region region;
+  observe::start(region, dir);
+  prctl(PR_SET_NAME, "cli_test");
+  observe::PortRecord port{};
+  observe::set_text(port.kind, "vhost");
+  observe::set_text(port.target, "/tmp/\x1b]0;x\a");
+  region.set_port(0, port);
+  region.why(Reason::kNoRoute, 9, IPPROTO_TCP, {}, "a\nb\xc2\x9b");
+  for (const char* command : {"stat", "why", "ss"}) {
+    for (const bool as_json : {false, true}) {
+      const std::vector<std::string> words = {command, as_json ? "--json" : pid_};
+      const Ran ran = run_command(words, {"BYPASS_RUN_DIR=" + dir.path()});
+      EXPECT_EQ(ran.code, 0) << command << ran.err;
+      EXPECT_EQ(ran.out.find_first_of("\x1b\a\xff\x9b"), std::string::npos) << ran.out;
+      EXPECT_EQ(ran.out.find("\nroot#"), std::string::npos) << ran.out;
+      EXPECT_TRUE(!as_json || json::accept(ran.out)) << ran.out;
+    }
+  }
+}
+
+TEST_F(Show, SettingThatIsNoUtf8_IsJsonAllTheSame) {
+  const Ran ran = run_command({"config", "--json"}, {"BYPASS_RUN_DIR=/tmp/\xff"});
+  EXPECT_TRUE(json::accept(ran.out)) << ran.err;
+}
 
 TEST_F(Show, Stat_PrintsPortsSocketsAndCounters) {
   const Ran ran = show({"stat"});

@@ -44,7 +44,7 @@ Json setting_json(const Setting& setting, const runtime::SettingValue& value) {
   return json;
 }
 
-void print_json(const Config& config) {
+void print_as_json(const Config& config) {
   Json settings = Json::array();
   for (const Setting& setting : runtime::settings())
     settings.push_back(setting_json(setting, config.values[runtime::setting_index(setting)]));
@@ -55,7 +55,7 @@ void print_json(const Config& config) {
                         {"where", problem.where},
                         {"text", problem.text},
                         {"message", problem.message()}});
-  fmt::print("{}\n", Json{{"settings", settings}, {"problems", problems}}.dump(2));
+  print_json(Json{{"settings", settings}, {"problems", problems}});
 }
 
 void print_text(const Config& config) {
@@ -118,7 +118,7 @@ int show_process(const ConfigOptions& options) {
   const observe::Listing listing = find_processes(options.pid);
   if (listing.processes.empty()) return kNothing;
   const Config config = config_of(listing.processes.front());
-  options.json ? print_json(config) : print_text(config);
+  options.json ? print_as_json(config) : print_text(config);
   return kOk;
 }
 
@@ -139,7 +139,7 @@ int run_config(const ConfigOptions& options) {
   const bool right = config.ok();
   if (right) config.problems = start_problems(config);
   if (options.json) {
-    print_json(config);
+    print_as_json(config);
   } else {
     print_text(config);
     print_problems(config, right);

@@ -135,6 +135,10 @@ Json why_json(const observe::WhyRecord& why) {
           {"last_ns", why.last_ns}};
 }
 
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
 void print_table(const std::vector<std::vector<std::string>>& rows, const char* indent) {
   std::vector<std::size_t> widths(rows.at(0).size());
   for (const auto& row : rows)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "observe/printable.h"
 #include "observe/reader.h"
 
 namespace bypass::tool {
@@ -14,10 +15,10 @@ using Json = nlohmann::ordered_json;
 std::string protocol_text(std::uint8_t protocol);
 /// "10.9.0.1:80"; "-" for nothing.
 std::string endpoint_text(const IpAddress& address, std::uint16_t port);
-/// What the field holds, up to its first zero.
+/// What a record's field holds, fit to be printed.
 template <std::size_t size>
 std::string field_text(const std::array<char, size>& field) {
-  return {field.data(), strnlen(field.data(), size)};
+  return observe::printable(field);
 }
 
 Json process_json(const observe::Snapshot& process);  // pid, command, …: what each command begins with
@@ -31,6 +32,8 @@ Json why_json(const observe::WhyRecord& why);
 std::vector<std::string> port_addresses(const observe::PortRecord& port);
 std::string port_name(const observe::PortRecord& port);
 
+/// Bytes that are no UTF-8, as a setting of the environment may have them, are replaced.
+void print_json(const Json& json);
 /// Columns as wide as their widest cell; the first row is the heading. Numbers are set to the right.
 void print_table(const std::vector<std::vector<std::string>>& rows, const char* indent);
 void print_process_line(const observe::Snapshot& process);

@@ -11,6 +11,7 @@
 #include "runtime/config.h"
 #include "runtime/config_toml.h"
 #include "runtime/run_dir.h"
+#include "runtime/settings_text.h"
 
 namespace bypass::tool {
 namespace {
@@ -36,8 +37,11 @@ std::vector<std::string> run_dirs() {
   if (!config.run_dir.empty() || geteuid() != 0) return {runtime::run_dir_path(config.run_dir)};
   std::vector<std::string> found;
   std::error_code error;
+  constexpr std::string_view kFront = "bypass-";  // a user's number follows
   for (const auto& entry : fs::directory_iterator("/dev/shm", error))
-    if (entry.path().filename().string().starts_with("bypass-")) found.push_back(entry.path());
+    if (const std::string name = entry.path().filename();
+        name.starts_with(kFront) && runtime::parse_number(name.substr(kFront.size())))
+      found.push_back(entry.path());
   if (found.empty()) found.push_back(runtime::run_dir_path(""));
   return found;
 }

@@ -204,7 +204,7 @@ int run_ss(const SsOptions& given) {
   if (options.json) {
     Json sockets = Json::array();
     for (const Row& row : rows) sockets.push_back(row_json(row, options));
-    fmt::print("{}\n", Json{{"sockets", sockets}}.dump(2));
+    print_json(Json{{"sockets", sockets}});
   } else {
     print_rows(rows, options, filter.single_state());
   }

@@ -100,7 +100,7 @@ int run_stat(const ShowOptions& options) {
   if (options.json) {
     Json processes = Json::array();
     for (const Snapshot& process : listing.processes) processes.push_back(stat_json(process, options.all));
-    fmt::print("{}\n", Json{{"processes", processes}}.dump(2));
+    print_json(Json{{"processes", processes}});
   } else {
     for (const Snapshot& process : listing.processes) {
       if (&process != &listing.processes.front()) fmt::print("\n");

@@ -203,7 +203,7 @@ int run_why(const ShowOptions& options) {
   if (options.json) {
     Json processes = Json::array();
     for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));
-    fmt::print("{}\n", Json{{"processes", processes}}.dump(2));
+    print_json(Json{{"processes", processes}});
   } else {
     print_text(listing);
   }
