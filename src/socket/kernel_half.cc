@@ -33,7 +33,7 @@ std::atomic<bool> watch_set_readable{false};
 std::atomic<std::int64_t> active_until{0};
 std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
-SlotId id_of(File& file) {
+[[gnu::always_inline]] inline SlotId id_of(File& file) {
   return file.kind == FileKind::kEpoll ? objects->epolls.id_of(static_cast<Epoll*>(&file))
                                        : objects->sockets.id_of(static_cast<Socket*>(&file));
 }

@@ -18,6 +18,26 @@ LocalLink* settled_link(Socket& socket, bool hears) {
   return paired_link(socket);
 }
 
+/// Of a connection as it usually is: both directions lie in their rings, nothing was said that is to be acted on, and
+/// the kernel has no news. Null: some of that is to be looked at. A set asks this of each event that it tells.
+LocalLink* quiet_link(const Socket& socket) {
+  const LocalEnd& end = end_of(socket);
+  const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
+  const bool in_rings = end.paths.rx() == Rx::kRing && end.paths.tx() == Tx::kRing;
+  if (end.stage != Stage::kPaired || heard || !in_rings) return nullptr;
+  if (socket.pending_error != 0 || socket.has(kShutReceive | kShutSend) || socket.low_water > 1) return nullptr;
+  LocalLink* const link = local_links().find(end.id.index);
+  if (link == nullptr || !link->used || link->generation != end.id.generation || link->half == nullptr) return nullptr;
+  const KernelHalf& half = *link->half;
+  const bool well = half.generation == link->generation && half.watched && half.taking == 0 && !has_news(half);
+  return well && !is_peer_shut(*link) ? link : nullptr;
+}
+
+/// Of such a connection.
+bool has_unread(const Socket& socket, const LocalLink& link) {
+  return link.in.peer->produced.load(std::memory_order_seq_cst) != end_of(socket).consumer.consumed();
+}
+
 std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
   const std::uint64_t there = link.in.peer->produced.load(std::memory_order_seq_cst) - end.consumer.consumed();
   return end.paths.from_ring(std::min(there, link.in.size), end.consumer);
@@ -69,6 +89,8 @@ bool local_is_before_mark(Socket& socket, int fd) {
 
 std::uint32_t local_bits(const Socket& constant) {
   auto& socket = const_cast<Socket&>(constant);
+  if (LocalLink* const link = quiet_link(socket); link != nullptr && has_ring_room(socket, *link)) [[likely]]
+    return kOut | (has_unread(socket, *link) ? kIn : 0U);
   LocalEnd& end = end_of(socket);
   KernelHalf* const half = kernel_half(socket);
   if (half == nullptr || !half->watched) return 0;
