@@ -174,7 +174,8 @@ std::string do_option(std::string_view name, int value) {
     const struct linger how { .l_onoff = 1, .l_linger = value };
     return result(setsockopt(connection, SOL_SOCKET, SO_LINGER, &how, sizeof how));
   }
-  return result(setsockopt(connection, IPPROTO_TCP, name == "cork" ? TCP_CORK : TCP_NODELAY, &value, sizeof value));
+  const int option = name == "cork" ? TCP_CORK : name == "quickack" ? TCP_QUICKACK : TCP_NODELAY;
+  return result(setsockopt(connection, IPPROTO_TCP, option, &value, sizeof value));
 }
 
 std::string do_error() {
