@@ -64,6 +64,11 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"in_handler",
      "a signal handler asked for what has to be set up first, which is left to later calls: it may have interrupted "
      "malloc"},
+    {"gave_up_rights",
+     "the process has given up rights (setuid, capset): it left the memory that it had in common with others, and what "
+     "it had there is the kernel's"},
+    {"shares_with_less",
+     "a process that has given up rights shares memory with others that have them, which it can do harm to"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

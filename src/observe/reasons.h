@@ -50,6 +50,8 @@ enum class Reason : std::uint16_t {
   kSyscallFilter,
   kAddressConflict,
   kInHandler,
+  kGaveUpRights,
+  kSharesWithLess,
   kCount,
 };
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <span>
 
@@ -84,10 +85,13 @@ bool give_all_to_kernel() {
   return all;
 }
 
+constinit std::atomic<bool> filtered{false};
+
 void before_filter() {
   if (goes_straight()) return;
   KeepErrno keep;
   if (has_started() && (!give_all_to_kernel() || !runtime::leave())) {
+    filtered = true;
     return note_escape(-1, observe::Reason::kSyscallFilter, "not those on a port");
   }
   stay_outside();
@@ -96,6 +100,10 @@ void before_filter() {
 }
 
 }  // namespace
+
+bool is_filtered() {
+  return filtered.load(std::memory_order_relaxed);
+}
 
 bool concerns_filters(long number) {
   return number == SYS_seccomp || number == SYS_prctl;

@@ -1,9 +1,11 @@
 // unshare and setns: the kernel lets some namespaces be changed by a process of one thread only, and the program may
 // not know of ours.
 #include <errno.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 
 #include "preload/acceleration.h"
+#include "preload/credentials.h"
 #include "preload/inside.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
@@ -36,12 +38,27 @@ int alone_if_need_be(Call call) {
   return again;
 }
 
+/// A process in another user namespace has no rights over those that stay.
+template <typename Call>
+int change_namespaces(bool of_users, const Call& call) {
+  const auto made = [](const void* argument) { return alone_if_need_be(*static_cast<const Call*>(argument)); };
+  return of_users ? change_user_namespace(made, &call) : made(&call);
+}
+
+/// setns(2): of what `fd` is, where the type does not say it.
+bool is_of_users(int fd, int type) {
+  return type == 0 ? real.ioctl(fd, NS_GET_NSTYPE) == CLONE_NEWUSER : (type & CLONE_NEWUSER) != 0;
+}
+
 BYPASS_EXPORT(int, unshare, (int flags)) {
-  return alone_if_need_be([=] { return real.unshare(flags); });
+  return change_namespaces((flags & CLONE_NEWUSER) != 0, [=] { return real.unshare(flags); });
 }
 
 BYPASS_EXPORT(int, setns, (int fd, int type)) {
-  return alone_if_need_be([=] { return real.setns(fd, type); });
+  const int before = errno;
+  const bool of_users = has_started() && is_of_users(fd, type);
+  errno = before;
+  return change_namespaces(of_users, [=] { return real.setns(fd, type); });
 }
 
 }  // namespace

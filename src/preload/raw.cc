@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
+#include "preload/credentials.h"
 #include "preload/escape.h"
 #include "preload/filter.h"
 #include "preload/inside.h"
@@ -181,6 +182,8 @@ bool call_waiting(long number, const Arguments& a, long& result) {
     return ring;
   }
   if (concerns_filters(number)) before_filter_call(number, a, b, c);
+  if (has_started() && changes_rights(number) && !goes_straight())
+    return change_rights_by_number(number, arguments.word);
   if (fd_table.end() == 0 || goes_straight()) {
     bool decides = number == SYS_socket || (has_started() && is_lifecycle_call(number, arguments));
     if (!decides || goes_straight()) return real.syscall(number, a, b, c, d, e, f);

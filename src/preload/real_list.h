@@ -88,6 +88,15 @@
   X(int, lio_listio64, (int, aiocb64* const*, int, sigevent*))                                                      \
   X(int, unshare, (int))                                                                                            \
   X(int, setns, (int, int))                                                                                         \
+  X(int, setuid, (uid_t))                                                                                           \
+  X(int, setgid, (gid_t))                                                                                           \
+  X(int, seteuid, (uid_t))                                                                                          \
+  X(int, setegid, (gid_t))                                                                                          \
+  X(int, setreuid, (uid_t, uid_t))                                                                                  \
+  X(int, setregid, (gid_t, gid_t))                                                                                  \
+  X(int, setresuid, (uid_t, uid_t, uid_t))                                                                          \
+  X(int, setresgid, (gid_t, gid_t, gid_t))                                                                          \
+  X(int, capset, (void*, const void*))                                                                              \
   X(void, _exit, (int))                                                                                             \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \

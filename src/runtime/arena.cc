@@ -6,10 +6,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 #include "runtime/host.h"
 #include "socket/kernel.h"
+#include "socket/os.h"
 
 namespace bypass::runtime::arena {
 
@@ -39,6 +41,9 @@ struct Header {
   socket::LockState lock;
 };
 
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHeaderBytes = (sizeof(Header) + kPage - 1) & ~(kPage - 1);
+
 void* g_base = nullptr;
 std::size_t g_bytes = 0;
 
@@ -57,7 +62,6 @@ std::size_t soft_limit(decltype(RLIMIT_AS) resource, std::size_t all) {
 bool fit_file_size(std::size_t budget, std::string& problem) {
   const std::size_t limit = soft_limit(RLIMIT_FSIZE, g_bytes);
   if (limit >= g_bytes) return true;
-  constexpr std::size_t kPage = 4096;
   const std::size_t least = std::max(kLeastBytes, budget + budget / (kShareOfTables - 1));
   if (limit >= least) {
     g_bytes = limit & ~(kPage - 1);
@@ -74,16 +78,20 @@ void* map_reservation(std::size_t bytes) {
   return base == MAP_FAILED ? nullptr : base;
 }
 
-bool map_memory(std::string& problem) {
+/// -1: `problem` says why.
+int make_memory(std::string& problem) {
   const int fd = memfd_create("bypass-arena", MFD_CLOEXEC);
-  if (fd < 0) {
-    problem = errno_text("memfd_create");
-    return false;
-  }
+  if (fd < 0) problem = errno_text("memfd_create");
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(g_bytes)) == 0) return fd;
+  problem = errno_text("ftruncate");
+  socket::kernel->close(fd);
+  return -1;
+}
+
+/// In the place of whatever is there.
+bool map_memory(int fd, std::string& problem) {
   bool mapped = false;
-  if (ftruncate(fd, static_cast<off_t>(g_bytes)) != 0) {
-    problem = errno_text("ftruncate");
-  } else if (mmap(g_base, g_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
+  if (mmap(g_base, g_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
     problem = errno_text("mmap");
   } else if (munlock(g_base, g_bytes); mprotect(g_base, g_bytes, PROT_READ | PROT_WRITE) != 0) {
     // After mlockall(MCL_FUTURE) a mapping that may be touched is filled at once, all of it.
@@ -92,8 +100,43 @@ bool map_memory(std::string& problem) {
     madvise(g_base, g_bytes, MADV_DONTDUMP);
     mapped = true;
   }
-  socket::kernel->close(fd);  // the mapping keeps the memory
   return mapped;
+}
+
+/// A run of pages that have been touched, into the same place of the copy.
+bool copy_run(int fd, const std::byte* from, std::size_t bytes) {
+  auto offset = static_cast<off_t>(from - static_cast<const std::byte*>(g_base));
+  while (bytes != 0) {
+    const long written =
+        socket::os::call(SYS_pwrite64, fd, socket::os::address(from), static_cast<long>(bytes), offset);
+    if (written == -EINTR) continue;
+    if (written < 0) errno = static_cast<int>(-written);
+    if (written <= 0) return false;
+    from += written;
+    offset += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+/// What nobody has touched stays a hole.
+bool copy_touched(int fd, std::span<const std::byte> part) {
+  constexpr std::size_t kAtOnce = 4096;
+  static std::array<unsigned char, kAtOnce> is_there;
+  const auto first = reinterpret_cast<std::uintptr_t>(part.data()) & ~(kPage - 1);
+  const auto end = (reinterpret_cast<std::uintptr_t>(part.data()) + part.size() + kPage - 1) & ~(kPage - 1);
+  for (std::uintptr_t at = first; at < end;) {
+    const std::size_t pages = std::min((end - at) / kPage, kAtOnce);
+    if (mincore(reinterpret_cast<void*>(at), pages * kPage, is_there.data()) != 0) return false;
+    for (std::size_t i = 0; i < pages; i++) {
+      std::size_t run = 0;
+      while (i + run < pages && (is_there[i + run] & 1) != 0) run++;
+      if (run != 0 && !copy_run(fd, reinterpret_cast<const std::byte*>(at + i * kPage), run * kPage)) return false;
+      i += run;
+    }
+    at += pages * kPage;
+  }
+  return true;
 }
 
 }  // namespace
@@ -123,9 +166,12 @@ Mapped* take(std::size_t budget, std::string& problem) {
         "RLIMIT_AS (ulimit -v) set? 'unlimited' is accepted, or 512 MiB and more";
     return nullptr;
   }
-  if (!fit_file_size(budget, problem) || !map_memory(problem)) return nullptr;
+  if (!fit_file_size(budget, problem)) return nullptr;
+  const int fd = make_memory(problem);
+  const bool is_mapped = fd >= 0 && map_memory(fd, problem);
+  if (fd >= 0) socket::kernel->close(fd);  // the mapping keeps the memory
+  if (!is_mapped) return nullptr;
   auto* header = static_cast<Header*>(g_base);
-  constexpr std::size_t kHeaderBytes = (sizeof(Header) + 4095) & ~std::size_t{4095};
   header->layout = kLayout;
   header->header_bytes = kHeaderBytes;
   header->bytes = g_bytes;
@@ -138,6 +184,40 @@ Mapped* take(std::size_t budget, std::string& problem) {
   Memory* memory = Memory::create(static_cast<std::byte*>(g_base) + kHeaderBytes, g_bytes - kHeaderBytes, budget);
   if (memory != nullptr) memory->keep_back(budget / kKeptBack);
   return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family)};
+}
+
+namespace {
+
+/// A memfd with what has been touched; -1: `problem` says why there is none.
+int copy_arena(const Mapped& mapped, std::string& problem) {
+  if (soft_limit(RLIMIT_FSIZE, g_bytes) < g_bytes) {
+    problem = "RLIMIT_FSIZE forbids it";
+    return -1;
+  }
+  const int fd = make_memory(problem);
+  if (fd < 0) return -1;
+  const std::span<const std::byte> header{static_cast<const std::byte*>(g_base), kHeaderBytes};
+  const auto parts = {header, mapped.memory->tables(), mapped.memory->blocks()};
+  if (std::all_of(parts.begin(), parts.end(), [fd](const auto& part) { return copy_touched(fd, part); })) return fd;
+  problem = errno_text("its copy");
+  socket::kernel->close(fd);
+  return -1;
+}
+
+void drop() {
+  mmap(g_base, g_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  madvise(g_base, g_bytes, MADV_DONTDUMP);
+}
+
+}  // namespace
+
+bool renew(const Mapped& mapped, void (*leave)(const Mapped&), std::string& problem) {
+  const int fd = copy_arena(mapped, problem);
+  leave(mapped);
+  const bool renewed = fd >= 0 && map_memory(fd, problem);
+  if (fd >= 0) socket::kernel->close(fd);
+  if (!renewed) drop();
+  return renewed;
 }
 
 }  // namespace bypass::runtime::arena

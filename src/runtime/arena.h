@@ -40,4 +40,10 @@ std::size_t largest_budget();
 /// RLIMIT_AS, no memfd), complete, and the program stays with the kernel's sockets.
 Mapped* take(std::size_t budget, std::string& problem);
 
+/// Leaves the arena to the others: in its place comes a copy, at the same addresses, of what has been touched. Between
+/// the two `leave` is called, and what it writes is seen by the others only. With the shard's lock held, and no other
+/// thread of this process at it. False: `problem` says why there is none; nothing is there any more, and the addresses
+/// are a reservation again.
+[[nodiscard]] bool renew(const Mapped& mapped, void (*leave)(const Mapped&), std::string& problem);
+
 }  // namespace bypass::runtime::arena

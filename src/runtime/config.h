@@ -27,6 +27,7 @@ const char* origin_name(Origin origin);
 enum class Profile : std::uint8_t { kBalanced, kLatency, kThroughput, kCpu };
 enum class Congestion : std::uint8_t { kCubic, kNewReno };
 enum class RdmaMode : std::uint8_t { kAuto, kOff, kDevice };
+enum class Trust : std::uint8_t { kCredentials, kFamily };
 
 /// A budget of this length never ends: the thread spins as long as it waits.
 inline constexpr Duration kForever = Duration::max();
@@ -96,6 +97,7 @@ struct Config {
   std::vector<Prefix> others;    // what the kernel reaches by interfaces that no port shares
   bool local = true;
   std::uint64_t local_after = 0;  // calls before a connection within the host looks for shared memory
+  Trust trust = Trust::kCredentials;
   RdmaMode rdma = RdmaMode::kAuto;
   std::string rdma_device;  // when kDevice
   RuleSet rules;

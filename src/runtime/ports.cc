@@ -483,6 +483,24 @@ void PortSet::close(socket::Shard& shard) {
   state_.store(State::kFailed, std::memory_order_release);  // a process that ends opens nothing again
 }
 
+void PortSet::give_up(socket::Shard& shard, const std::string& why) {
+  pthread_mutex_lock(&g_opening);
+  if (opened()) {
+    close_ports(shard);
+    if (!following()) hand_over(shard);
+  }
+  entries_.assign(config_.ports.size(), Entry{});
+  for (Entry& entry : entries_) {
+    entry.tried = true;
+    entry.problem = why;
+  }
+  relays_.clear();
+  keepsakes_.drop();
+  following_.store(false, std::memory_order_release);
+  state_.store(State::kFailed, std::memory_order_release);
+  pthread_mutex_unlock(&g_opening);
+}
+
 void PortSet::close_ports(socket::Shard& shard) {
   {
     socket::Guard guard(shard);

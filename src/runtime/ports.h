@@ -82,6 +82,9 @@ class PortSet {
   /// Whether ports[index] serves (or has not been tried yet).
   [[nodiscard]] bool usable(std::size_t index) const;
 
+  /// Before the process leaves its family: the wire is that one's, and this process opens it no more. `why` is what is
+  /// said of sockets to its addresses from then on.
+  void give_up(socket::Shard& shard, const std::string& why);
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
   /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the keepsakes.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -225,6 +226,8 @@ bool may_be_local(const sockaddr* address) {
   return verdict.reason != Reason::kRuleKernel && verdict.reason != Reason::kRuleFail;
 }
 
+}  // namespace
+
 /// Without a run directory nothing is local: each process would be alone in its view.
 void open_local_ports(Process& p) {
   if (!p.config.local) return;
@@ -245,6 +248,13 @@ void open_local_ports(Process& p) {
   BYPASS_LOG(quiet ? LogLevel::kInfo : LogLevel::kWarn, "no shared memory within the host: %s", problem.c_str());
   if (folder >= 0) p.region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, problem.c_str());
 }
+
+void end_sharing() {
+  g_forked_child = true;
+  socket::environment.shard = nullptr;
+}
+
+namespace {
 
 void fill_local_environment(Process& p) {
   fastpath::shm::descriptor_keeper = {own_high, [](int fd) { own_descriptor(fd, false); }};
@@ -509,6 +519,12 @@ bool leave() {
 
 bool is_threaded_by_us() {
   return g_process != nullptr && !g_forked_child && g_process->progress.is_only_other();
+}
+
+bool has_one_thread() {
+  struct stat tasks {};
+  const long failed = socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks));
+  return (failed == 0 && tasks.st_nlink == 2 + 1) || is_threaded_by_us();
 }
 
 bool pause_threads() {

@@ -59,6 +59,8 @@ void end_fork_child();
 
 /// The process has one thread of the program's, the caller's, and one of ours.
 bool is_threaded_by_us();
+/// It has one thread of the program's, and perhaps one of ours.
+bool has_one_thread();
 
 /// A call of the program's is refused to a process of several threads: where the only other one is ours, it ends for
 /// its sake, until resume_threads(). Cancellation is off and signals are blocked meanwhile. False: it goes on.

@@ -60,6 +60,11 @@ struct Process {
 /// Null until start().
 Process* process();
 
+/// Which ports of this user's processes libbypass serves: another one's directory after a change of user.
+void open_local_ports(Process& p);
+/// The process has no arena any more: from here on all of its sockets are the kernel's, for good.
+void end_sharing();
+
 /// At exit: polls until all that was written is acknowledged, FINs included, or the setting's time is up.
 void deliver_rest(Process& p);
 

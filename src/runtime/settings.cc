@@ -90,6 +90,13 @@ constexpr auto kSettings = std::to_array<Setting>({
          "that ends before does not pay for it. Each end counts its own calls up to its own number, so it is to be "
          "the same at both.",
      .apply = number<&Config::local_after>},
+    {.key = "trust",
+     .env = "BYPASS_TRUST",
+     .fallback = "credentials",
+     .accepted = "credentials|family",
+     .help = "Who shares memory: credentials, processes that were forked from one another and have the same rights; "
+             "family, also those that have given rights up, which can then do to the others what they like.",
+     .apply = choice<&Config::trust>},
     {.key = "rdma",
      .env = "BYPASS_RDMA",
      .fallback = "auto",

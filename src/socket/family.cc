@@ -142,6 +142,13 @@ std::uint32_t Family::count() const {
   return n;
 }
 
+bool Family::has_living_kin() const {
+  const std::uint32_t high = table_->high.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < high; i++)
+    if (i != slot() && alive(i, table_->slots[i].incarnation.load(std::memory_order_acquire))) return true;
+  return false;
+}
+
 bool Family::somebody_may_own() const {
   const std::uint32_t high = table_->high.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < high; i++) {

@@ -76,6 +76,8 @@ class Family {
   [[nodiscard]] bool alive(std::uint32_t slot, std::uint32_t incarnation) const;
   [[nodiscard]] bool thread_alive(std::uint32_t slot, std::uint32_t tid) const;
   [[nodiscard]] std::uint32_t count() const;
+  /// Whether another process that can still run has a slot. Some system calls for each.
+  [[nodiscard]] bool has_living_kin() const;
   /// Whether the ports may still open in some other process.
   [[nodiscard]] bool somebody_may_own() const;
 
@@ -93,6 +95,20 @@ class Family {
     return swept;
   }
 
+  /// To all others this process is dead from here on: they give up what it referred to. It goes on by a table of its
+  /// own, a copy that was made before.
+  void die_to_others() { own().pid.store(kNobody, std::memory_order_release); }
+  /// In such a copy: calls gone(slot) for each other process's slot, then frees it.
+  template <typename F>
+  void forget_others(F&& gone) {
+    for (std::uint32_t i = 0; i < table_->high.load(std::memory_order_acquire); i++) {
+      ProcessSlot& s = table_->slots[i];
+      if (i == slot() || s.pid.load(std::memory_order_acquire) == 0) continue;
+      gone(i);
+      free_slot(s);
+    }
+  }
+
   /// Around exec, with the shard's lock held (ShardLock::hold_for_exec).
   void set_executing(bool executing);
   [[nodiscard]] bool executing() const { return self_ != nullptr && self_->executing; }
@@ -105,6 +121,7 @@ class Family {
     std::uint32_t generation;
     bool executing;
   };
+  static constexpr std::uint32_t kNobody = 1U << 30;  // above every pid (PID_MAX_LIMIT)
   bool make_page();
   bool take_slot();
   std::uint32_t claim(std::uint32_t pid);

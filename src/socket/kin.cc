@@ -176,6 +176,30 @@ std::size_t sweep_family(Guard& guard) {
   return dead;
 }
 
+void forget_kin(Guard& guard) {
+  // What has gone on elsewhere says nothing here, not even by the ports of this process: it has none.
+  for_each_file([](File& file) {
+    const bool is_mine = file.references.of(shard().family().slot()) != 0;
+    if (!is_mine && file.kind != FileKind::kEpoll) socket_of(file).linger_s = 0;
+  });
+  shard().family().forget_others([&](std::uint32_t slot) {
+    drop_waiters(guard, slot);
+    drop_references(guard, slot, Cause::kDied);
+  });
+  Wires& wires = shard().wires();
+  wires.owner.store(0, std::memory_order_relaxed);
+  wires.open.store(false, std::memory_order_relaxed);
+  wires.leaving.store(false, std::memory_order_relaxed);
+  wires.rung = false;
+  wires.watcher = wires.progress = {};
+  count_members();
+}
+
+bool is_shared_with_kin(const File& file) {
+  const Guard guard(shard());
+  return file.alive && file.references.total() != file.references.of(shard().family().slot());
+}
+
 void call_kin() {
   Family& family = shard().family();
   const std::uint32_t high = family.table().high.load(std::memory_order_acquire);

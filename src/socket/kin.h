@@ -35,6 +35,11 @@ void end_fork_in_child(const Fork& fork);
 /// Before exec, and at the end: this process refers to nothing any more. Lock held. Objects that nobody else refers to
 /// end as by close().
 void leave_family(Guard& guard);
+/// In a copy of the arena that is this process's alone (runtime/privilege.h): what only others referred to is gone, and
+/// nobody is told. Lock held.
+void forget_kin(Guard& guard);
+/// Before that, in the arena that is left: whether others have it, too.
+[[nodiscard]] bool is_shared_with_kin(const File& file);
 /// Gives up what dead processes referred to, as the kernel closes their descriptors. Lock held. How many were dead.
 std::size_t sweep_family(Guard& guard);
 /// Wakes the progress threads of all others. Lock held.

@@ -101,6 +101,8 @@ class ShardLock {
   /// them out. Other processes may take the lock all the same. If the exec fails: give_up_exec().
   bool hold_for_exec();
   void give_up_exec();
+  /// Between the two: others need not take the lock as from the dead. Here it stays as it was copied.
+  void let_others_in() { let_go(); }
 
  private:
   // The word: 63…32 thread id, 31 sleepers, 26…16 slot + 1, 15…0 the slot's incarnation. The futex is the low half.

@@ -68,6 +68,10 @@ class Memory {
     return {reinterpret_cast<const std::byte*>(this) + heap_, top_ - heap_};
   }
   [[nodiscard]] std::size_t most_block_bytes() const { return region_ - heap_; }
+  /// Its own tables, as far as they say something, for who copies it: what they say is about blocks().
+  [[nodiscard]] std::span<const std::byte> tables() const {
+    return {reinterpret_cast<const std::byte*>(this), sizeof(Memory) + top_ / kMinBlock};
+  }
   /// Lowered below what is in use, it only stops growth.
   void set_budget(std::size_t budget_bytes);
 

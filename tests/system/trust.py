@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 
-from harness import LIB, Side, Skip, check, run_named
+from harness import LIB, Side, Skip, check, compare, free_port, run_named
 
 CASES = {}
 NOBODY = 65534
@@ -18,6 +18,89 @@ def case(function):
 def need_root():
     if os.geteuid() != 0:
         raise Skip("only root gives root up")
+
+
+# --- A process that has given root up
+
+def parent_goes_on(give_up, side="local", expect="unharmed", **environment):
+    """A child gives root up and then writes over each page of shared memory of the library's that it can find. Its parent
+    makes sockets and talks over them as before."""
+    need_root()
+    with Side(side) as wired:
+        port = free_port()
+        child = wired.start_python("server", "gives_root_up.py", wired.address, port, give_up, until=expect, **environment)
+        check(wired.end(child) == 0, wired.output(child))
+        return wired.output(child)
+
+
+@case
+def root_given_up_by_setresuid(): parent_goes_on("os.setresuid(65534, 65534, 65534)")
+
+
+@case
+def root_given_up_by_setuid(): parent_goes_on("os.setgid(65534); os.setuid(65534)")
+
+
+@case
+def root_given_up_by_setreuid(): parent_goes_on("os.setreuid(65534, 65534)")
+
+
+@case
+def root_given_up_by_system_call(): parent_goes_on("libc.syscall(117, 65534, 65534, 65534)")
+
+
+@case
+def capabilities_given_up(): parent_goes_on("capset(0)")
+
+
+@case
+def root_given_up_in_a_user_namespace(): parent_goes_on("libc.unshare(0x10000000)")
+
+
+@case
+def root_given_up_beside_a_port():
+    """By a process that has closed what it had of the port's."""
+    parent_goes_on("listener.close(); os.setresuid(65534, 65534, 65534)", side="bypass")
+
+
+def goes_on(how, **environment):
+    """A worker's sockets after it has given root up, as without the library."""
+    need_root()
+
+    def scenario(side):
+        port = free_port()
+        child = side.start_python("server", "worker_goes_on.py", side.address, port, how, until="done", **environment)
+        check(side.end(child) == 0, side.output(child))
+        return [line for line in side.output(child).splitlines() if line.startswith(("child", "parent"))]
+
+    compare(scenario, lambda: Side("local"), uses_fast_path=False)
+
+
+@case
+def worker_as_another_user(): goes_on("os.setgid(65534); os.setuid(65534)")
+
+
+@case
+def worker_that_stays_root(): goes_on("os.setgid(65534); os.setegid(0)")
+
+
+@case
+def family_that_trusts_its_members():
+    """BYPASS_TRUST=family: they share as before, and it is said."""
+    need_root()
+    with Side("local") as side:
+        side.start_python("server", "drops_and_waits.py", side.address, free_port(), until="dropped", BYPASS_TRUST="family")
+        why = side.why()
+        check("shares_with_less" in why and "gave_up_rights" not in why, why)
+
+
+@case
+def what_is_given_up_is_said():
+    need_root()
+    with Side("local") as side:
+        side.start_python("server", "drops_and_waits.py", side.address, free_port(), until="dropped")
+        why = side.why()
+        check("gave_up_rights" in why and "shares_with_less" not in why, why)
 
 
 # --- Programs that have more rights than their caller

@@ -11,6 +11,7 @@
 #include "observe/reasons.h"
 #include "preload/stub/stub.h"
 #include "runtime/crash.h"
+#include "runtime/privilege.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {
@@ -60,6 +61,19 @@ bool names_ports() {
 bool is_threaded_by_us() {
   return false;
 }
+
+bool has_one_thread() {
+  return true;
+}
+
+RightsChange begin_change() {
+  return {};
+}
+void give_back(socket::File&, int, const RightsChange&) {}
+bool leave_arena(RightsChange&) {
+  return true;
+}
+void end_change(const RightsChange&) {}
 
 bool pause_threads() {
   return false;

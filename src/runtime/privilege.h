@@ -1,0 +1,34 @@
+// Privilege: what a process does with the memory that it shares with others when it gives rights up.
+//
+// An arena is of processes that could do to each other by the kernel's leave what they can do by the memory
+// (runtime/standing.h). A process that is about to have fewer rights than the others of its family leaves their arena
+// before the kernel's call is made: it goes on with a copy of its own, at the same addresses, in which it is alone.
+// What it shares with others over other memory goes back to the kernel before. docs/trust.md says what stays and what
+// goes.
+#pragma once
+
+#include <cstdint>
+
+namespace bypass::socket {
+struct File;
+}
+
+namespace bypass::runtime {
+
+/// One change of the process's rights, in these steps: begin_change(), and where `leaves` is true give_back() for each
+/// number of the process and leave_arena(), then the call, then end_change().
+struct RightsChange {
+  bool changes = false;     // there is something to do at all
+  bool leaves = false;      // others of the family keep the rights
+  bool progressed = false;  // the progress thread ran
+};
+[[nodiscard]] RightsChange begin_change();
+/// A number's object: what of it lies in memory that another process has, too, goes back to the kernel.
+void give_back(socket::File& file, int fd, const RightsChange& change);
+/// False: there is no memory for a copy. The arena is gone all the same, and all that lay there: every number is the
+/// kernel's.
+[[nodiscard]] bool leave_arena(RightsChange& change);
+/// After the call, whatever it has answered.
+void end_change(const RightsChange& change);
+
+}  // namespace bypass::runtime
