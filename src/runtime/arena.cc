@@ -26,9 +26,10 @@ constexpr std::size_t kBytes = std::size_t{64} << 30;
 constexpr std::size_t kShareOfLimit = 8, kLeastBytes = std::size_t{64} << 20;
 /// Memory's own tables, and what lies before them, take less than a ninth of the arena.
 constexpr std::size_t kShareOfTables = 9;
-/// Between where programs are loaded and where libraries are: free in every ordinary process, so that an
-/// exec'd image can take the same range up again.
-constexpr std::uintptr_t kPreferred = 0x6000'0000'0000;
+/// Between where programs are loaded and where libraries are: free in every ordinary process. Where in it, is drawn
+/// once a family: who finds a way to write somewhere is not to know where. 28 bits, as the kernel draws for mmap().
+constexpr std::uintptr_t kLeastAddress = 0x6000'0000'0000;
+constexpr std::uint64_t kPlaces = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMagic = 0x414e455241594221;  // in the header of every arena
 constexpr std::uint32_t kLayout = 1;                  // changes when anything in the arena does
 
@@ -72,9 +73,15 @@ bool fit_file_size(std::size_t budget, std::string& problem) {
   return false;
 }
 
+/// Without random numbers the kernel chooses, as it does where something lies there already.
+void* drawn_address() {
+  std::uint64_t number = 0;
+  if (!socket::os::fill_random(&number, sizeof number)) return nullptr;
+  return reinterpret_cast<void*>(kLeastAddress + number % kPlaces * kPage);
+}
+
 void* map_reservation(std::size_t bytes) {
-  void* base =
-      mmap(reinterpret_cast<void*>(kPreferred), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base = mmap(drawn_address(), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return base == MAP_FAILED ? nullptr : base;
 }
 

@@ -26,8 +26,9 @@ struct Mapped {
   socket::ShardLock& lock;
 };
 
-/// Reserves the range: one mmap and one madvise, at load. Where the preferred address is taken another one
-/// serves; under RLIMIT_AS it is an eighth of the limit, or nothing, and take() says so.
+/// Reserves the range at an address that is drawn at random: getrandom, mmap and madvise, at load. Forked processes
+/// have the same; an exec'd image draws anew; under RLIMIT_AS it is an eighth of the limit, or nothing, and take() says
+/// so.
 void reserve();
 
 /// The addresses of the reservation; empty: nothing is reserved.

@@ -103,6 +103,19 @@ def what_is_given_up_is_said():
         check("gave_up_rights" in why and "shares_with_less" not in why, why)
 
 
+# --- Where things lie
+
+@case
+def arena_has_another_address_each_time():
+    with Side("local") as side:
+        def address():
+            child = side.start_python("server", "drops_and_waits.py", side.address, free_port())
+            at = side.until(lambda: [line.split("-")[0] for line in open(f"/proc/{child.pid}/maps") if "memfd:bypass-arena" in line], "an arena")
+            side.kill(child)
+            return at[0]
+        check(len({address() for _ in range(4)}) > 1, "it is where it was")
+
+
 # --- Programs that have more rights than their caller
 
 # In a mount namespace of its own, where every program is given the library: ld.so heeds no LD_PRELOAD there.
