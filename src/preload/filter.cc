@@ -92,6 +92,7 @@ void before_filter() {
   KeepErrno keep;
   if (has_started() && (!give_all_to_kernel() || !runtime::leave())) {
     filtered = true;
+    runtime::expect_end_of_first_thread(false);
     return note_escape(-1, observe::Reason::kSyscallFilter, "not those on a port");
   }
   stay_outside();

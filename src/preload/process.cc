@@ -22,6 +22,7 @@
 #include "runtime/process.h"
 #include "socket/cancellation.h"
 #include "socket/in_handler.h"
+#include "socket/os.h"
 
 namespace bypass::preload {
 
@@ -170,6 +171,12 @@ BYPASS_EXPORT(void, _Exit, (int status)) {
   leave_process(status);
 }
 
+BYPASS_EXPORT(void, pthread_exit, (void* result)) {
+  before_thread_ends();
+  real.pthread_exit(result);
+  __builtin_unreachable();
+}
+
 pid_t fork_signal_safely() {
   before_fork();
   const pid_t child = real._Fork();
@@ -207,6 +214,11 @@ BYPASS_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
 }
 
 }  // namespace
+
+void before_thread_ends() {
+  if (has_started() && !goes_straight() && socket::os::gettid() == socket::os::getpid())
+    runtime::expect_end_of_first_thread(true);
+}
 
 void prepare_quick_exit() {
   at_quick_exit(on_quick_exit);

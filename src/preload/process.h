@@ -18,6 +18,9 @@ void before_exec(const char* program);
 /// The program goes on, with the kernel's sockets.
 void after_failed_exec();
 
+/// The calling thread is about to end, and the process with it if it is the last of the program's.
+void before_thread_ends();
+
 /// Once, when the process starts to accelerate.
 void prepare_quick_exit();
 

@@ -73,6 +73,7 @@ bool is_lifecycle_call(long number, const Arguments& a) {
     case SYS_dup2:
     case SYS_dup3:
     case SYS_execve:
+    case SYS_exit:
     case SYS_exit_group:
     case SYS_fork:
     case SYS_unshare:
@@ -105,6 +106,9 @@ long call_lifecycle(long number, const Arguments& a) {
       return call(::setns, a);
     case SYS_exit_group:
       ::_exit(a.at<int>(0));
+    case SYS_exit:
+      before_thread_ends();
+      return real.syscall(number, a.word[0]);
     default:
       return make_fork(number, a);
   }

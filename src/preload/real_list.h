@@ -98,6 +98,7 @@
   X(int, setresgid, (gid_t, gid_t, gid_t))                                                                          \
   X(int, capset, (void*, const void*))                                                                              \
   X(void, _exit, (int))                                                                                             \
+  X(void, pthread_exit, (void*))                                                                                    \
   X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                                              \
   X(FILE*, fdopen, (int, const char*))                                                                              \
   X(int, vdprintf, (int, const char*, va_list))                                                                     \

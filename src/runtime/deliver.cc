@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <span>
 
 #include "runtime/log.h"
 #include "runtime/process_graph.h"
@@ -10,6 +12,7 @@
 #include "socket/kernel.h"
 #include "socket/kin.h"
 #include "socket/objects.h"
+#include "socket/poll_by_parts.h"
 
 namespace bypass::runtime {
 
@@ -49,7 +52,9 @@ void sleep_on_wire(socket::Shard& shard, Instant deadline) {
   const Instant until = std::min(deadline, shard.next_timeout());
   const std::int64_t left = std::max<std::int64_t>(0, (until - shard.clock().now()).count());
   const timespec time{left / 1'000'000'000, left % 1'000'000'000};
-  if (quiet) socket::kernel->ppoll(set.data(), count, &time, nullptr);
+  const std::span<pollfd> asked = std::span(set).first(count);
+  if (quiet && socket::kernel->ppoll(set.data(), count, &time, nullptr) < 0 && errno != EINTR)
+    socket::poll_by_parts(asked, &time);
   shard.disarm();
 }
 

@@ -8,6 +8,7 @@
 #include <sys/auxv.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 
@@ -33,12 +34,16 @@ struct ThreadStart {
   char name[16];
 };
 
+std::atomic<std::uint32_t> g_own_threads{0};
+
 void* thread_main(void* raw) {
   ThreadStart start = *static_cast<ThreadStart*>(raw);
   delete static_cast<ThreadStart*>(raw);
   preload::stay_inside();
   pthread_setname_np(pthread_self(), start.name);
+  g_own_threads.fetch_add(1, std::memory_order_relaxed);
   start.body(start.argument);
+  g_own_threads.fetch_sub(1, std::memory_order_relaxed);
   return nullptr;
 }
 
@@ -130,6 +135,14 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
   }
   if (id != nullptr) *id = thread;
   return 0;
+}
+
+std::uint32_t own_threads() {
+  return g_own_threads.load(std::memory_order_relaxed);
+}
+
+void forget_own_threads() {
+  g_own_threads.store(0, std::memory_order_relaxed);
 }
 
 void join_thread(std::uint64_t id) {

@@ -32,6 +32,11 @@ inline sigset_t all_but_faults() {
   return set;
 }
 
+/// How many threads of ours there are now; one that begins or ends may not be counted yet, or no more.
+std::uint32_t own_threads();
+/// In a forked child, which has none.
+void forget_own_threads();
+
 /// A thread of ours: every signal blocked, marked inside for good, named. Returns 0 or an errno.
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id);
 void join_thread(std::uint64_t id);

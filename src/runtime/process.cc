@@ -462,6 +462,7 @@ bool start() {
   mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
+  p->progress.on_end(before_exit);
   BYPASS_LOG_INFO("started: %zu port(s), profile %s", p->config.ports.size(), profile_name(p->config.profile));
   return true;
 }
@@ -515,6 +516,11 @@ bool leave() {
   }
   g_left = true;
   return true;
+}
+
+void expect_end_of_first_thread(bool now) {
+  if (g_process == nullptr || g_forked_child) return;
+  g_process->progress.expect(now ? ProgramThreads::End::kNow : ProgramThreads::End::kByFilter);
 }
 
 bool is_threaded_by_us() {
@@ -582,6 +588,7 @@ bool after_fork_child() {
   p.told = {};
   p.ending = 0;
   p.progress.forget();
+  forget_own_threads();
   socket::local_save_channels();
   p.ports.hide_keepsakes();
   close_own_descriptors(log_descriptor());

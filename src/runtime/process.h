@@ -71,6 +71,10 @@ void resume_threads();
 /// makes a call any more, at its end either. False: its ports are open.
 bool leave();
 
+/// The program's first thread is about to end alone (`now`), or a filter may kill it alone: no thread of ours is to
+/// keep the process then. Async-signal-safe.
+void expect_end_of_first_thread(bool now);
+
 /// A descriptor of ours (arena, ports, eventfds, placeholders): the program's close must not reach it.
 bool owns_descriptor(int fd);
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <new>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "socket/let_others_run.h"
 #include "socket/local.h"
 #include "socket/os.h"
+#include "socket/poll_by_parts.h"
 #include "socket/steering.h"
 #include "socket/wait.h"
 
@@ -83,6 +85,7 @@ void Progress::forget() {
   kin_changed_ = kernel_called_ = true;
   // The parent's thread may have been in the middle of either: what they held is left lying.
   new (&kin_) KinWatch;
+  new (&program_) ProgramThreads;
   new (&nap_set_) std::vector<pollfd>;
 }
 
@@ -91,7 +94,7 @@ void Progress::join_family() {
   socket::WakeTarget target;
   const int fd = socket::make_doorbell(target);
   if (fd < 0) {
-    BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
+    if (!std::exchange(told_no_doorbell_, true)) BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
     return;
   }
   int expected = -1;
@@ -113,7 +116,7 @@ void Progress::stop() {
   if (!running_.load(std::memory_order_acquire)) return;
   stopping_.store(true, std::memory_order_release);
   wake();
-  join_thread(thread_);
+  if (!is_this_thread()) join_thread(thread_);
   close_wake();
   kin_.clear();
   running_.store(false, std::memory_order_release);
@@ -162,14 +165,27 @@ void Progress::run(void* argument) {
   auto& self = *static_cast<Progress*>(argument);
   socket::thread_signals.serves_the_end = true;
   self.task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
+  self.program_.begin();
   self.loop();
+  self.program_.end();
   if (self.last_call_ != nullptr) self.last_call_(self.last_argument_);
   self.ended_.store(1, std::memory_order_release);
   socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&self.ended_), INT_MAX);
 }
 
+bool Progress::is_this_thread() const {
+  return task_.load(std::memory_order_relaxed) == static_cast<int>(socket::os::gettid());
+}
+
 void Progress::loop() {
-  while (!stopping_.load(std::memory_order_acquire)) step();
+  while (!stopping_.load(std::memory_order_acquire)) {
+    step();
+    if (program_.any_left(shard_.clock().now())) continue;
+    const bool exits = program_.exits();
+    const int status = program_.status();
+    program_.end();  // the process is about to end, and asks no more
+    end_without_program(exits, status, before_exit_);
+  }
 }
 
 // Looks may follow each other faster. True: a tick has passed since the last time.
@@ -404,7 +420,7 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   const bool hears = pause == Duration{} && !kernel_called_;
   nap_set_.push_back({hears ? ports_.kernel_descriptor() : -1, POLLIN, 0});
   if (pause != Duration{}) time = std::min(time, pause);
-  time = std::min(time, tick_again_);
+  time = std::min({time, tick_again_, program_.longest_sleep()});
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
   // Somebody is to be swept as soon as the link is up: that he has ended is known.
   if (!kin_changed_) kin_.append(nap_set_);
@@ -412,7 +428,11 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   const std::int64_t ns = std::max<std::int64_t>(0, time.count());
   const timespec limit{ns / 1'000'000'000, ns % 1'000'000'000};
   const bool bounded = time < kNever - Instant{};
-  if (socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), bounded ? &limit : nullptr, nullptr) <= 0) return false;
+  const timespec* const most = bounded ? &limit : nullptr;
+  int called = socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), most, nullptr);
+  if (called < 0 && errno != EINTR) called = socket::poll_by_parts(nap_set_, most);
+  if (called == 0 || (called < 0 && errno == EINTR)) return false;
+  if (called < 0) nap_set_[0].revents = nap_set_[1].revents = POLLIN;  // who calls is not heard
   if ((nap_set_[0].revents & POLLIN) != 0) drain_wake();
   if ((nap_set_[1].revents & POLLIN) != 0) {
     socket::silence_doorbell(doorbell);

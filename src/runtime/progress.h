@@ -13,6 +13,7 @@
 
 #include "runtime/kin_watch.h"
 #include "runtime/ports.h"
+#include "runtime/program_threads.h"
 #include "runtime/progress_pace.h"
 #include "socket/shard.h"
 
@@ -50,6 +51,13 @@ class Progress {
     wake();
     return true;
   }
+  /// Of the program's first thread. Any thread.
+  void expect(ProgramThreads::End end) {
+    program_.expect(end);
+    look_now();
+  }
+  /// When no thread of the program's is left: `before_exit` is what _exit() of the program begins with.
+  void on_end(void (*before_exit)()) { before_exit_ = before_exit; }
   /// Called once a tick, for what is not urgent (statistics). It says after how long it is to be called again though
   /// nothing happens.
   void on_tick(Duration (*call)(void*), void* argument) {
@@ -59,6 +67,7 @@ class Progress {
 
  private:
   static void run(void* argument);
+  [[nodiscard]] bool is_this_thread() const;
   void loop();
   void step();
   void open_step();
@@ -104,15 +113,18 @@ class Progress {
   std::atomic<int> task_{0};  // the thread as the kernel numbers it
   int wake_fd_ = -1;
   std::atomic<int> doorbell_fd_{-1};  // in a family
-  socket::WakeTarget target_;         // how others wake this thread
-  bool called_ = false;               // by the doorbell: there is something to do at once
-  bool kernel_called_ = true;         // its network may have changed
-  bool kin_changed_ = true;           // somebody has come, or one that is watched has ended
-  Instant dark_since_ = kNever;       // since when no link has been up, while somebody is to be swept
-  Instant swept_{};                   // a family without wires
-  bool is_others_ = false;            // the ports are another process's to open, which will call
+  bool told_no_doorbell_ = false;
+  socket::WakeTarget target_;    // how others wake this thread
+  bool called_ = false;          // by the doorbell: there is something to do at once
+  bool kernel_called_ = true;    // its network may have changed
+  bool kin_changed_ = true;      // somebody has come, or one that is watched has ended
+  Instant dark_since_ = kNever;  // since when no link has been up, while somebody is to be swept
+  Instant swept_{};              // a family without wires
+  bool is_others_ = false;       // the ports are another process's to open, which will call
   KinWatch kin_;
+  ProgramThreads program_;
   std::vector<pollfd> nap_set_;
+  void (*before_exit_)() = nullptr;
   Duration (*tick_call_)(void*) = nullptr;
   Duration tick_again_ = kNever - Instant{};
   void* tick_argument_ = nullptr;

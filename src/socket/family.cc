@@ -132,7 +132,9 @@ bool Family::thread_alive(std::uint32_t index, std::uint32_t tid) const {
   const std::uint64_t theirs = slot.pid_namespace.load(std::memory_order_relaxed);
   const std::uint64_t ours = os::pid_namespace();
   if (theirs != ours && theirs != 0 && ours != 0) return true;
-  return os::tgkill(slot.pid.load(std::memory_order_relaxed), tid, 0) != -ESRCH;
+  const std::uint32_t pid = slot.pid.load(std::memory_order_relaxed);
+  if (os::tgkill(pid, tid, 0) == -ESRCH) return false;
+  return tid != pid || !os::has_first_thread_ended(pid);
 }
 
 std::uint32_t Family::count() const {

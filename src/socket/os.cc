@@ -53,6 +53,17 @@ std::uint64_t start_time_of(std::uint32_t pid) {
   return length <= 0 ? 0 : parse_start_time(text, static_cast<std::size_t>(length));
 }
 
+// The program that it executes is that of its memory, which it has given up.
+bool has_first_thread_ended(std::uint32_t pid) {
+  char path[40];
+  struct stat status {};
+  const auto look = [&](const char* name) {
+    append(append(append(path, "/proc/"), pid), name);
+    return call(SYS_newfstatat, AT_FDCWD, address(path), address(&status), 0);
+  };
+  return look("/exe") == -ENOENT && look("/stat") == 0;
+}
+
 std::uint64_t pid_namespace() {
   struct stat status {};
   const long r = call(SYS_newfstatat, AT_FDCWD, address("/proc/self/ns/pid"), address(&status), 0);

@@ -113,6 +113,8 @@ inline void futex_wake(const std::uint32_t* word, int count) {
 
 /// When the process began, in clock ticks since boot (field 22 of /proc/PID/stat); 0 when that cannot be read.
 [[nodiscard]] std::uint64_t start_time_of(std::uint32_t pid);
+/// Whether a process's first thread is a zombie, though others may live. False where /proc does not say.
+[[nodiscard]] bool has_first_thread_ended(std::uint32_t pid);
 /// The inode of this process's pid namespace; 0 when it cannot be read.
 [[nodiscard]] std::uint64_t pid_namespace();
 

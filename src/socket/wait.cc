@@ -14,6 +14,7 @@
 #include "socket/kernel_half.h"
 #include "socket/let_others_run.h"
 #include "socket/local_link.h"
+#include "socket/poll_by_parts.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/spin_habit.h"
@@ -383,12 +384,15 @@ long Waiting::sleep_in(Waiter& waiter) {
   if (interrupted()) return kInterrupted;
   if (bed.up()) return kAgain;  // a handler has run all the same, and the call is one that goes on
   const unsigned seen = thread_signals.seen;
-  const int ready = kernel->ppoll(set.data(), set.size(), until == kNever ? nullptr : &limit, nullptr);
+  const timespec* const most = until == kNever ? nullptr : &limit;
+  int ready = kernel->ppoll(set.data(), set.size(), most, nullptr);
+  if (ready < 0 && errno != EINTR) [[unlikely]]
+    ready = poll_by_parts(set, most);
   const bool by_handler = ready < 0 && errno == EINTR;
   foreign_handler_ = by_handler && thread_signals.seen == seen;
   slept_ = true;
   now_ = shard().clock().now();
-  // A sleep that could not be (EINVAL of a low RLIMIT_NOFILE) tells nothing.
+  // A sleep that could ask nobody (RLIMIT_NOFILE is 0) tells nothing.
   const bool asked = ready >= 0 || by_handler;
   if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);

@@ -162,6 +162,23 @@ TEST(ShardLock, OwnersThreadGoneWhileItsProcessLives_IsADeath) {
   h.lock.unlock();
 }
 
+// It stays a zombie as long as the others live, as where a filter kills it alone (seccomp(2)).
+TEST(ShardLock, OwnersFirstThreadGoneWhileItsProcessLives_IsADeath) {
+  Household h;
+  Shared<std::atomic<bool>> inside;
+  Child child([&] {
+    if (!h.family.on_fork_child()) _exit(1);
+    std::thread([] { pause(); }).detach();
+    (void)h.lock.lock();
+    *inside = true;
+    os::call(SYS_exit, 0);
+  });
+  spin_until([&] { return inside->load(); });
+  EXPECT_EQ(h.lock.take(), Taken::kRecovered);
+  EXPECT_EQ(::kill(child.pid(), 0), 0);
+  h.lock.unlock();
+}
+
 TEST(ShardLock, AnotherThreadExecs_TheHolderIsDead) {
   Household h;
   Shared<std::atomic<bool>> inside;

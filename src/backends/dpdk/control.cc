@@ -84,7 +84,7 @@ void Control::sleep_until_due() {
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
   }
   pollfd p{wake_fd_, POLLIN, 0};
-  if (libc.poll(&p, 1, timeout_ms) <= 0) return;
+  if (poll_descriptors({&p, 1}, timeout_ms) <= 0) return;
   std::uint64_t pokes;
   if (libc.read(wake_fd_, &pokes, sizeof pokes) < 0) return;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "backends/dpdk/libc.h"
+#include "socket/poll_by_parts.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -90,6 +91,13 @@ void close_descriptor(int fd) {
   if (fd < 0) return;
   forget_descriptor(fd);
   libc.close(fd);
+}
+
+int poll_descriptors(std::span<pollfd> set, int timeout_ms) {
+  const int ready = libc.poll(set.data(), set.size(), timeout_ms);
+  if (ready >= 0 || errno == EINTR) return ready;
+  const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  return socket::poll_by_parts(set, timeout_ms < 0 ? nullptr : &limit);
 }
 
 void drop_all_descriptors() {

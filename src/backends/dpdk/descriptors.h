@@ -5,6 +5,9 @@
 // another thread of the parent was in the middle of anything.
 #pragma once
 
+#include <poll.h>
+
+#include <span>
 #include <string>
 
 namespace bypass::dpdk {
@@ -21,6 +24,9 @@ void close_descriptor(int fd);
 
 /// Closes everything that is ours. For a forked child only.
 void drop_all_descriptors();
+
+/// poll(2) that sleeps also where RLIMIT_NOFILE lets nobody ask for so many: then 0 may come early.
+int poll_descriptors(std::span<pollfd> set, int timeout_ms);
 
 // --- The vhost-user sockets among them, by the path they serve
 

@@ -14,6 +14,7 @@
 
 // clang-format off: one line a call reads better.
 using bypass::dpdk::libc;
+using bypass::dpdk::poll_descriptors;
 using bypass::dpdk::raise_descriptor;
 
 namespace {
@@ -234,10 +235,10 @@ int __wrap_flock(int fd, int operation) {
   return libc.flock(fd, operation);
 }
 int __wrap_poll(pollfd* fds, nfds_t count, int timeout) {
-  return libc.poll(fds, count, timeout);
+  return poll_descriptors({fds, count}, timeout);
 }
 int __wrap___poll_chk(pollfd* fds, nfds_t count, int timeout, size_t) {
-  return libc.poll(fds, count, timeout);
+  return poll_descriptors({fds, count}, timeout);
 }
 int __wrap_epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
   return libc.epoll_ctl(epoll, operation, fd, event);

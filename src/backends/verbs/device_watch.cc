@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "backends/packet/libc.h"
+#include "socket/poll_by_parts.h"
 
 namespace bypass::verbs {
 namespace {
@@ -63,8 +64,9 @@ void DeviceWatch::run(void* self) {
 bool DeviceWatch::sleep(int most_ms) {
   const bool listens = stage() == Stage::kServing;
   pollfd items[2] = {{call_.get(), POLLIN, 0}, {listens ? device_.event_descriptor() : -1, POLLIN, 0}};
-  const int ready = libc.poll(items, 2, most_ms);
-  if (ready < 0 && errno != EINTR) return false;
+  const timespec limit{most_ms / 1000, most_ms % 1000 * 1'000'000L};
+  int ready = libc.poll(items, 2, most_ms);
+  if (ready < 0 && errno != EINTR) ready = socket::poll_by_parts(items, most_ms < 0 ? nullptr : &limit);
   if (ready == 0 && listens) pause_ms_ = 0;
   std::uint64_t calls = 0;
   if (items[0].revents != 0 && libc.read(call_.get(), &calls, sizeof calls) < 0) return false;

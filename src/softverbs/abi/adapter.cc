@@ -22,6 +22,7 @@
 #include "runtime/unwinder.h"
 #include "socket/cancellation.h"
 #include "socket/os.h"
+#include "socket/poll_by_parts.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/setup.h"
 #include "stack/context.h"
@@ -506,7 +507,9 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
   const Duration left = std::max(when - clock_.now(), Duration::zero());
   if (when <= clock_.now()) return;
   const timespec timeout = to_timespec(left);
-  ppoll(items, 2, when == kNever ? nullptr : &timeout, nullptr);
+  const timespec* const most = when == kNever ? nullptr : &timeout;
+  if (ppoll(items, 2, most, nullptr) < 0 && errno != EINTR && socket::poll_by_parts(items, most) < 0)
+    socket::os::eventfd_take(wake_fd_);                           // who calls is not heard
   if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {  // the program has closed all that it did not know
     static std::atomic<bool> told{false};
     if (!told.exchange(true, std::memory_order_relaxed))

@@ -96,6 +96,7 @@ bool adopt_number(socket::File&, int) {
   return true;
 }
 void end_fork_child() {}
+void expect_end_of_first_thread(bool) {}
 
 bool owns_descriptor(int fd) {
   return fd >= 0 && fd < static_cast<int>(owned.size()) && owned[static_cast<unsigned>(fd)];

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "backends/packet/libc.h"
+#include "socket/poll_by_parts.h"
 
 namespace bypass::verbs {
 
@@ -74,7 +75,7 @@ void RcWorker::body(void* self) {
     if (worker.run_all()) continue;
     if (last) return;
     pollfd waiting{worker.call_.get(), POLLIN, 0};
-    (void)libc.poll(&waiting, 1, -1);
+    if (libc.poll(&waiting, 1, -1) < 0 && errno != EINTR) (void)socket::poll_by_parts({&waiting, 1}, nullptr);
     std::uint64_t calls = 0;
     (void)!libc.read(worker.call_.get(), &calls, sizeof calls);
   }
