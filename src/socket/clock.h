@@ -19,9 +19,10 @@ class Clock {
   [[nodiscard]] Instant now() const;
   /// Compares with CLOCK_MONOTONIC again; call some times a second at most (the progress thread, a sleeper).
   void correct();
+  /// The processor's time-stamp counter, which all processors share where it is invariant; 0: it has none.
+  [[nodiscard]] static std::uint64_t ticks();
 
  private:
-  [[nodiscard]] static std::uint64_t ticks();
   struct Base {
     std::uint64_t ticks;
     std::int64_t nanoseconds;

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <x86intrin.h>
 
 #include <array>
 #include <atomic>
@@ -219,7 +218,7 @@ void look_at_kernel_halves(Instant now, bool always) {
       ns >= active_until.load(std::memory_order_relaxed))
     return;
   looked.store(ns, std::memory_order_relaxed);
-  looked_at_tick.store(__rdtsc(), std::memory_order_relaxed);
+  looked_at_tick.store(Clock::ticks(), std::memory_order_relaxed);
   watch_set_readable.store(false, std::memory_order_relaxed);
   std::array<epoll_event, 32> events;
   int n = 0;
@@ -244,9 +243,9 @@ void hear_kernel_halves() {
   }
 }
 
-bool is_kernel_look_due() {
+bool is_kernel_look_due(std::uint64_t ticks) {
   constexpr std::uint64_t kTicks = std::uint64_t{1} << 17;
-  return __rdtsc() - looked_at_tick.load(std::memory_order_relaxed) > kTicks;
+  return ticks - looked_at_tick.load(std::memory_order_relaxed) > kTicks;
 }
 
 void note_kernel_activity() {

@@ -76,8 +76,8 @@ void look_at_kernel_halves(Instant now, bool always);
 /// The same at once, with the lock held.
 void hear_kernel_halves();
 /// Whether the last look, of any thread, is so long ago that a call which makes none is to make one: a peer may have
-/// died meanwhile. Some 50 us, by the time-stamp counter.
-[[nodiscard]] bool is_kernel_look_due();
+/// died meanwhile. Some 50 us, by Clock::ticks() as it is now.
+[[nodiscard]] bool is_kernel_look_due(std::uint64_t ticks);
 void note_kernel_activity();
 /// A sleeper has found it readable, and has not looked there.
 void note_watch_set_readable();

@@ -523,10 +523,6 @@ void local_number_goes(Socket& socket, int fd) {
 
 // --- The process's part
 
-bool has_active_local() {
-  return active_links.count.load(std::memory_order_relaxed) != 0;
-}
-
 bool local_wants_tick(const Guard&) {
   bool wants = false;
   for_each_local_link([&](const LocalLink& link) {
@@ -539,19 +535,6 @@ bool local_wants_tick(const Guard&) {
 
 bool has_local_links() {
   return local_link_count() != 0;
-}
-
-bool poll_local() {
-  bool moved = false;
-  for (LocalLink* const link : active_links.all()) moved = look_at_rings(*link->socket, *link) || moved;
-  return moved;
-}
-
-bool arm_local() {
-  bool come = false;
-  for (LocalLink* const link : active_links.all())
-    if (is_to_be_armed(*link->socket)) come = arm_link(*link->socket, *link) || come;
-  return come;
 }
 
 void local_is_waited_for(Socket& socket) {

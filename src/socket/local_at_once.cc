@@ -106,13 +106,14 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
   if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
   const KernelHalf& half = *link->half;
-  if (is_kernel_look_due() || (half.in && !half.unsure && !is_peer_shut(*link))) [[unlikely]]
+  const std::uint64_t ticks = Clock::ticks();
+  if (is_kernel_look_due(ticks) || (half.in && !half.unsure && !is_peer_shut(*link))) [[unlikely]]
     return kNotSo;  // it may have died
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
   if (room.size() < total) return kNotSo;
   if (!copy_in(data, room, total)) return kNotSo;
-  if (producer.publish(link->out, total)) wake_after(hold, *link);
+  if (producer.publish(link->out, total, ticks)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(total);
 }

@@ -416,6 +416,7 @@ void local_on_channel(Socket& socket) {
   if (link == nullptr) return;
   link->channel_readable = false;
   if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
+  if (is_paired(socket)) hear_earlier_rings(*link);
   hear_channel(socket, *link, Hears::kToWake);
   if (!is_paired(socket)) return;
   (void)look_at_rings(socket, *link);
@@ -643,9 +644,9 @@ bool is_to_be_armed(const Socket& socket) {
   return false;
 }
 
-bool arm_link(Socket& socket, LocalLink& link) {
+void ask_for_wakes(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if (end.stage != Stage::kPaired || end.peer_gone) return false;
+  if (end.stage != Stage::kPaired || end.peer_gone) return;
   if (!link.armed_in) end.consumer.want(link.in);
   link.armed_in = true;
   if (end.wants_room) {
@@ -654,6 +655,12 @@ bool arm_link(Socket& socket, LocalLink& link) {
     // Not seen yet, however little it was.
     link.seen_consumed = ~std::uint64_t{0};
   }
+}
+
+bool arm_link(Socket& socket, LocalLink& link) {
+  const LocalEnd& end = end_of(socket);
+  if (end.stage != Stage::kPaired || end.peer_gone) return false;
+  ask_for_wakes(socket, link);
   return look_at_rings(socket, link);
 }
 

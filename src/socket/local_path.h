@@ -95,10 +95,15 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 
 /// Signals what has moved since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
+/// Before a wake-up of this link is acted on: rings that nobody has armed, and that were written to earlier, come
+/// first.
+void hear_earlier_rings(const LocalLink& link);
 /// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: whoever sleeps there
 /// arms no link of ours.
 [[nodiscard]] bool is_to_be_armed(const Socket& socket);
-/// The peer wakes us from here on. True: something has come meanwhile.
+/// The peer wakes us from here on.
+void ask_for_wakes(Socket& socket, LocalLink& link);
+/// The same. True: something has come meanwhile.
 bool arm_link(Socket& socket, LocalLink& link);
 /// A call has used the rings: they are among those that polls look at.
 void touch_link(Socket& socket, LocalLink& link);

@@ -75,13 +75,14 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
     want_room(socket_, link);
     return producer.room(link.out, 1).size() == 0 ? kAgain : fill(guard, link);
   }
+  const std::uint64_t ticks = Clock::ticks();
   long n = 0;
   {
     std::optional<OutsideLock> outside;
     if (bytes > kCopyInLock || slow_source()) outside.emplace(guard, socket_, kWriting);
     n = copy_in(room, bytes);
   }
-  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n))) wake_peer(link);
+  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n), ticks)) wake_peer(link);
   return n;
 }
 
@@ -148,7 +149,7 @@ long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::op
 template <typename MakeSending, typename KernelCall>
 long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
   std::size_t done = 0;
-  if (is_kernel_look_due()) look_at_kernel_halves(shard().clock().now(), true);
+  if (is_kernel_look_due(Clock::ticks())) look_at_kernel_halves(shard().clock().now(), true);
   for (;;) {
     std::optional<Patience> patience;
     std::optional<InKernel> waiting;

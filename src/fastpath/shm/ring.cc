@@ -36,6 +36,17 @@ void Producer::disarm(const RingView& view) {
 
 // --- Consumer
 
+std::uint64_t first_stamp(const RingView& view, std::uint64_t from) {
+  constexpr unsigned kAbove = 40;  // of an index's low bits in 64
+  std::uint64_t first = 0;
+  for (const std::atomic<std::uint64_t>& each : view.peer->stamps) {
+    const std::uint64_t stamp = each.load(std::memory_order_relaxed);
+    if (stamp == 0 || static_cast<std::int64_t>((stamp << kAbove) - (from << kAbove)) < 0) continue;
+    if (first == 0 || static_cast<std::int64_t>(stamp - first) < 0) first = stamp;
+  }
+  return first;
+}
+
 bool Consumer::arm(const RingView& view) {
   begin_sleep(view.own->bytes_wanted, sleeps_);
   look(view);

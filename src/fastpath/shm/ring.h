@@ -12,6 +12,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -32,6 +33,7 @@ enum class Shut : std::uint32_t { kNo, kEnd, kBoth, kReset };
 struct SideBlock {
   alignas(kLine) std::atomic<std::uint64_t> produced;  // bytes it has put into its ring
   std::atomic<Shut> shut;
+  std::array<std::atomic<std::uint64_t>, 6> stamps;    // of the last writes, in turn: stamp_of(); 0: none
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // bytes it has taken out of the other's
   // Odd: it sleeps, or is about to, until there are bytes (room). Each sleep has its number, so that it is woken once.
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
@@ -39,6 +41,7 @@ struct SideBlock {
   std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
 };
 static_assert(sizeof(SideBlock) == 3 * kLine);
+static_assert(offsetof(SideBlock, stamps) + sizeof(SideBlock::stamps) == 64, "they come with the index's line");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// One ring as one process sees it.
@@ -70,6 +73,18 @@ Parts<Byte> parts_of(const RingView& view, std::uint64_t from, std::uint64_t byt
   return static_cast<std::int64_t>(index - seen) < 0 ? Refusal::kIndexBackwards : Refusal::kIndexAhead;
 }
 
+/// When a write came: what a counter says that all processors share, in 8 of its ticks, above the low bits of the index
+/// of the write's first byte. Their difference as a signed number says which of two was earlier, half an hour apart at
+/// most at 3 GHz.
+[[nodiscard]] constexpr std::uint64_t stamp_of(std::uint64_t index, std::uint64_t ticks) {
+  constexpr unsigned kIndexBits = 24;
+  return (ticks >> 3) << kIndexBits | (index & ((std::uint64_t{1} << kIndexBits) - 1));
+}
+/// Of the incoming ring's bytes from `from` on, when the first write came, as far as the stamps know; later than it did
+/// where more writes have come since than there are stamps, and 0 where there is none. The peer's word, which may be a
+/// lie: good for an order of what is there anyway. Behind a look at its index.
+[[nodiscard]] std::uint64_t first_stamp(const RingView& view, std::uint64_t from);
+
 /// Whether the peer sleeps, and nobody has been sent to end this sleep. A sleeper stores its word and then looks at the
 /// other's index once more; the other stores its index and then looks at the word. All four are seq_cst, so one of the
 /// two sees what the other has stored.
@@ -89,9 +104,11 @@ class Producer {
     if (broken_ != Refusal::kNone) return {};
     return parts_of<std::byte>(view, produced_, free(view));
   }
-  /// That many of room()'s bytes are written. True: the peer sleeps for them; wake it.
-  [[nodiscard]] bool publish(const RingView& view, std::size_t bytes) {
+  /// That many of room()'s bytes are written. True: the peer sleeps for them; wake it. `ticks`: a time between the
+  /// beginning of the write and now, for readers of several rings (stamp_of()); 0: nobody asks.
+  [[nodiscard]] bool publish(const RingView& view, std::size_t bytes, std::uint64_t ticks = 0) {
     if (bytes == 0) return false;
+    if (ticks != 0) stamp(view, ticks);
     produced_ += bytes;
     // Release: pairs with the peer's look(). And before the word: see must_wake().
     view.own->produced.store(produced_, std::memory_order_seq_cst);
@@ -119,12 +136,18 @@ class Producer {
       consumed_ = index;
   }
   [[nodiscard]] std::uint64_t free(const RingView& view) const { return view.size - (produced_ - consumed_); }
+  /// Relaxed: the index's store covers it.
+  void stamp(const RingView& view, std::uint64_t ticks) {
+    view.own->stamps[next_stamp_].store(stamp_of(produced_, ticks), std::memory_order_relaxed);
+    if (++next_stamp_ == view.own->stamps.size()) next_stamp_ = 0;
+  }
 
   std::uint64_t produced_ = 0;
   std::uint64_t consumed_ = 0;  // the peer's index when last looked at
   std::uint32_t woken_ = 0;     // the peer's sleep that has been ended
   std::uint32_t sleeps_ = 0;    // ours
   Refusal broken_ = Refusal::kNone;
+  std::uint8_t next_stamp_ = 0;
 };
 
 class Consumer {

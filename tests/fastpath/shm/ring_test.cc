@@ -11,24 +11,26 @@ namespace bypass::test {
 namespace {
 
 using fastpath::shm::Consumer;
+using fastpath::shm::first_stamp;
 using fastpath::shm::Producer;
 using fastpath::shm::Refusal;
 using fastpath::shm::RingView;
 using fastpath::shm::SideBlock;
+using fastpath::shm::stamp_of;
 
 constexpr std::uint64_t kSize = 16;
 
 class RingTest : public ::testing::Test {
  protected:
   /// Returns whether the peer is to be woken.
-  bool put(std::size_t bytes) {
+  bool put(std::size_t bytes, std::uint64_t ticks = 0) {
     const auto room = producer.room(out, bytes);
     EXPECT_GE(room.size(), bytes);
     for (std::size_t i = 0; i < bytes; i++) {
       auto& part = i < room.part[0].size() ? room.part[0] : room.part[1];
       part[i < room.part[0].size() ? i : i - room.part[0].size()] = std::byte(written_++);
     }
-    return producer.publish(out, bytes);
+    return producer.publish(out, bytes, ticks);
   }
   bool take(std::size_t bytes) {
     const auto there = consumer.peek(in);
@@ -53,6 +55,35 @@ class RingTest : public ::testing::Test {
 TEST_F(RingTest, Empty_HasNothingAndAllRoom) {
   EXPECT_EQ(consumer.peek(in).size(), 0U);
   EXPECT_EQ(producer.room(out, 1).size(), kSize);
+}
+
+TEST_F(RingTest, Stamps_TellWhenTheFirstWriteBehindAPlaceCame) {
+  put(2, 800), put(3, 1600), put(1, 2400);
+  const std::uint64_t first = first_stamp(in, 0), second = first_stamp(in, 2), third = first_stamp(in, 5);
+  EXPECT_EQ(first, stamp_of(0, 800));
+  EXPECT_EQ(second, stamp_of(2, 1600));
+  EXPECT_EQ(third, stamp_of(5, 2400));
+  EXPECT_EQ(first_stamp(in, 1), second) << "the rest of a write that was begun";
+  EXPECT_EQ(first_stamp(in, 6), 0U);
+}
+
+TEST_F(RingTest, Stamps_OfMoreWritesThanTheyAre_EarliestKnownIsTold) {
+  for (std::uint64_t i = 1; i <= 9; i++) put(1, 80 * i);
+  EXPECT_EQ(first_stamp(in, 0), stamp_of(3, 320));
+}
+
+TEST_F(RingTest, Stamps_WhereCounterAndIndexWrap_AreOrderedAllTheSame) {
+  const std::uint64_t before = stamp_of(0xfffffe, ~std::uint64_t{0} - 80), after = stamp_of(0x1000001, 80);
+  EXPECT_LT(static_cast<std::int64_t>(before - after), 0);
+  side[0].stamps[0] = before, side[0].stamps[1] = after;
+  EXPECT_EQ(first_stamp(in, 0xfffffe), before);
+  EXPECT_EQ(first_stamp(in, 0xffffff), after);
+  EXPECT_EQ(first_stamp(in, 0x1000002), 0U);
+}
+
+TEST_F(RingTest, Stamps_NobodyAsksFor_AreNotWritten) {
+  put(1);
+  EXPECT_EQ(first_stamp(in, 0), 0U);
 }
 
 TEST_F(RingTest, Full_HasNoRoomUntilBytesAreTaken) {

@@ -1,8 +1,9 @@
 /* Epoll sets that the kernel knows better than we do: filled by an io_uring or by another process, waited for in the
- * program's own call, nested; what another thread adds to one in which somebody sleeps, and what a parent has
- * closed. Results only. */
+ * program's own call, nested; what another thread adds to one in which somebody sleeps, what a parent has closed, and
+ * the order in which events are told. Results only. */
 #include <linux/io_uring.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -16,7 +17,9 @@
 
 #include "say.h"
 
-static int new_set(void) { return epoll_create1(EPOLL_CLOEXEC); }
+static int new_set(void) {
+  return epoll_create1(EPOLL_CLOEXEC);
+}
 
 static int add(int set, int fd, uint32_t events) {
   struct epoll_event event = {.events = events, .data.fd = fd};
@@ -141,7 +144,8 @@ static void wakes_one(void) {
   int status = 0;
   const pid_t first = waitpid(-1, &status, 0);
   for (int i = 0; i < kSleepers; i++)
-    undisturbed += child[i] != first && waits_for_events(call_of(child[i], child[i])) && sleeps_of(child[i]) == slept[i];
+    undisturbed +=
+        child[i] != first && waits_for_events(call_of(child[i], child[i])) && sleeps_of(child[i]) == slept[i];
   printf("woken with %d event, undisturbed: %d\n", WEXITSTATUS(status), undisturbed);
   for (int i = 1; i < kSleepers; i++) {
     if (write(bytes[1], "x", 1) != 1) abort();
@@ -307,6 +311,69 @@ static void added_later(void) {
   close(set);
 }
 
+enum { kConnections = 12, kRounds = 300, kMoves = 100 };
+
+static void shuffle(unsigned* order, unsigned count, unsigned* random) {
+  for (unsigned i = 0; i < count; i++) order[i] = i;
+  for (unsigned i = count; i > 1; i--) {
+    *random = *random * 1103515245 + 12345;
+    const unsigned j = (*random >> 16) % i, swapped = order[j];
+    order[j] = order[i - 1], order[i - 1] = swapped;
+  }
+}
+
+/* How many of those that were told do not stand where they do in `order`, both without the first `left_out`. */
+static int out_of_turn(const unsigned* told, const unsigned* order, unsigned count, unsigned left_out) {
+  int wrong = 0, at = 0;
+  for (unsigned i = 0; i < count; i++) {
+    if (told[i] < left_out) continue;
+    while (order[at] < left_out) at++;
+    wrong += told[i] != order[at++];
+  }
+  return wrong;
+}
+
+/* What comes to several connections before the wait begins is told of in the order in which it came. Each gets as many
+ * writes as `writes`, all of them before the next one's. Not counted: the first rounds, in which connections may move
+ * to shared memory one by one, and some are here and some are there. The first `stay` stay in the kernel (SO_PEEK_OFF);
+ * their place among the others is not looked at. */
+static void in_order(unsigned count, int writes, uint32_t flags, unsigned stay) {
+  const int set = new_set(), on = 1, off = 0;
+  const int all = (int)count;
+  int a[kConnections], b[kConnections], wrong = 0, lost = 0;
+  unsigned random = 1, order[kConnections], told[kConnections];
+  struct epoll_event got[kConnections];
+  for (unsigned i = 0; i < count; i++) {
+    connect_both(&a[i], &b[i]);
+    setsockopt(a[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* nothing waits for an acknowledgement */
+    if (i < stay) setsockopt(b[i], SOL_SOCKET, SO_PEEK_OFF, &off, sizeof(off));
+    struct epoll_event event = {.events = EPOLLIN | flags, .data.u32 = i};
+    epoll_ctl(set, EPOLL_CTL_ADD, b[i], &event);
+    talk(a[i], b[i], 40);
+  }
+  while (epoll_wait(set, got, kConnections, 0) > 0) continue;
+  for (int round = 0; round < kRounds; round++) {
+    shuffle(order, count, &random);
+    for (unsigned i = 0; i < count; i++)
+      for (int j = 0; j < writes; j++)
+        if (write(a[order[i]], "x", 1) != 1) abort();
+    int n = 0, sum = 0;
+    char bytes[8];
+    for (; sum < all && (n = epoll_wait(set, got, kConnections, 5000)) > 0; sum += n) {
+      for (int i = 0; i < n; i++) {
+        told[sum + i] = got[i].data.u32;
+        if (read(b[got[i].data.u32], bytes, sizeof(bytes)) != writes) lost++;
+      }
+    }
+    lost += sum != all;
+    if (sum == all && round >= kMoves) wrong += out_of_turn(told, order, count, stay);
+    while (epoll_wait(set, got, kConnections, 0) > 0) continue; /* level-triggered items leave the ready list */
+  }
+  printf("out of order: %d, lost: %d\n", wrong, lost);
+  for (int i = 0; i < all; i++) close(a[i]), close(b[i]);
+  close(set);
+}
+
 /* A set that came in a message, full already, gets a socket of ours. */
 static void comes_in_a_message(void) {
   int pair[2], a, b, set = -1;
@@ -352,6 +419,11 @@ int main(void) {
     closed_here(40, 0, again);
   }
   added_later();
+  in_order(2, 1, 0, 0);
+  in_order(kConnections, 1, 0, 0);
+  in_order(kConnections, 1, EPOLLET, 0);
+  in_order(kConnections, 3, 0, 0);
+  in_order(kConnections, 1, 0, 1);
   comes_in_a_message();
   ring_fills(); /* last: from here on no connection shares memory */
   return 0;
