@@ -100,14 +100,16 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
 }
 
 long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t total) {
+  const std::uint64_t ticks = Clock::ticks();
+  if (is_kernel_look_due(ticks)) [[unlikely]]
+    look_at_kernel_halves(shard().clock().now(), true);  // the peer may have died
   ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
   if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
   const KernelHalf& half = *link->half;
-  const std::uint64_t ticks = Clock::ticks();
-  if (is_kernel_look_due(ticks) || (half.in && !half.unsure && !is_peer_shut(*link))) [[unlikely]]
+  if (half.in && !half.unsure && !is_peer_shut(*link)) [[unlikely]]
     return kNotSo;  // it may have died
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
