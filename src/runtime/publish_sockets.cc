@@ -97,11 +97,12 @@ void fill_stream(SocketRecord& record, Process& p, const tcp::Tcb& tcb) {
 
 /// Bytes and state are the kernel's to tell; which path they take is ours.
 void fill_local(SocketRecord& record, const socket::Socket& s) {
-  const bool paired = s.details->local.stage == socket::LocalEnd::Stage::kPaired;
+  const socket::LocalEnd& end = *s.details->local;
+  const bool paired = end.stage == socket::LocalEnd::Stage::kPaired;
   record.path = static_cast<std::uint8_t>(paired ? SocketPath::kShm : SocketPath::kKernel);
   record.state = static_cast<std::uint8_t>(SocketState::kEstablished);
   fill_names(record, s.details->bound, s.details->peer);
-  record.rx_bytes = s.details->local.consumer.consumed(), record.tx_bytes = s.details->local.producer.produced();
+  record.rx_bytes = end.consumer.consumed(), record.tx_bytes = end.producer.produced();
 }
 
 SocketRecord record_of(Process& p, const socket::Socket& s) {

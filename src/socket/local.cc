@@ -79,10 +79,12 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
   Guard guard(shard());
   if (socket.path != Path::kUndecided || socket.leave_asked.load()) return false;
   if (!can_be_watched(fd)) return false;
-  LocalEnd& end = end_of(socket);
-  end = {};
-  end.stage = Stage::kLooking;
-  end.client = true;
+  LocalEnd*& end = socket.details->local;
+  if (end == nullptr) end = objects->locals.allocate();
+  if (end == nullptr) return false;
+  *end = {};
+  end->stage = Stage::kLooking;
+  end->client = true;
   socket.path = Path::kLocal;
   return true;
 }
@@ -117,9 +119,11 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
   if (!can_be_watched(fd) || !prepare_objects(shard())) return nullptr;
   Socket* const socket = objects->sockets.allocate();
   Details* const details = objects->details.allocate();
-  if (socket == nullptr || details == nullptr) {
+  LocalEnd* const end = objects->locals.allocate();
+  if (socket == nullptr || details == nullptr || end == nullptr) {
     if (socket != nullptr) objects->sockets.free(socket);
     if (details != nullptr) objects->details.free(details);
+    if (end != nullptr) objects->locals.free(end);
     return nullptr;
   }
   socket->kind = FileKind::kStream;
@@ -130,7 +134,8 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
   socket->details = details;
   details->bound = local;
   details->peer = *remote;
-  details->local.stage = Stage::kLooking;
+  details->local = end;
+  end->stage = Stage::kLooking;
   own_first(*socket);
   return socket;
 }

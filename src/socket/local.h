@@ -10,7 +10,7 @@
 // the kernel can do (urgent data, kernel TLS, exec, a descriptor that is passed on) takes the connection back to it for
 // good: local_leave().
 //
-// LocalEnd lies in the arena with its Socket's Details. The mapping and the channel are a process's own: LocalLink.
+// LocalEnd lies in the arena beside its Socket's Details. The mapping and the channel are a process's own: LocalLink.
 #pragma once
 
 #include <cstdint>

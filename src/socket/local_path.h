@@ -9,8 +9,9 @@
 
 namespace bypass::socket {
 
+/// Of a socket of path kLocal, or one that was.
 [[nodiscard]] inline LocalEnd& end_of(const Socket& socket) {
-  return socket.details->local;
+  return *socket.details->local;
 }
 /// Whether there is memory, and nobody has broken its rules.
 [[nodiscard]] inline bool is_paired(const Socket& socket) {

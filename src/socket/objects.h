@@ -10,11 +10,18 @@ namespace bypass::socket {
 
 struct Objects {
   explicit Objects(Memory& memory_in)
-      : memory(memory_in), sockets(memory), details(memory), epolls(memory), items(memory), waiters(memory) {}
+      : memory(memory_in),
+        sockets(memory),
+        details(memory),
+        locals(memory),
+        epolls(memory),
+        items(memory),
+        waiters(memory) {}
 
   Memory& memory;
   Slab<Socket> sockets;
   Slab<Details> details;
+  Slab<LocalEnd> locals;
   Slab<Epoll> epolls;
   Slab<EpollItem> items;
   Slab<Waiter> waiters;

@@ -159,7 +159,7 @@ class PollCondition final : public Condition {
     if (kind(file) == FileKind::kEpoll)
       return static_cast<const Epoll&>(file).bypass_items.load(std::memory_order_relaxed) != 0;
     const Socket& socket = socket_of(file);
-    if (socket.path == Path::kLocal) return socket.details->local.stage == LocalEnd::Stage::kPaired;
+    if (socket.path == Path::kLocal) return socket.details->local->stage == LocalEnd::Stage::kPaired;
     return socket.path != Path::kUndecided;
   }
 

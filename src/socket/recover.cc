@@ -72,8 +72,8 @@ void mark_blocks(Objects& o) {
 
 bool mark_objects() {
   Objects& o = *objects;
-  return o.memory.mark_in_use(&o) && o.sockets.rebuild() && o.details.rebuild() && o.epolls.rebuild() &&
-         o.items.rebuild() && o.waiters.rebuild();
+  return o.memory.mark_in_use(&o) && o.sockets.rebuild() && o.details.rebuild() && o.locals.rebuild() &&
+         o.epolls.rebuild() && o.items.rebuild() && o.waiters.rebuild();
 }
 
 }  // namespace

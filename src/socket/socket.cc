@@ -72,6 +72,16 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
   return 0;
 }
 
+namespace {
+
+void free_details(const Socket& socket) {
+  if (socket.details == nullptr) return;
+  if (socket.details->local != nullptr) objects->locals.free(socket.details->local);
+  objects->details.free(socket.details);
+}
+
+}  // namespace
+
 void end_file(Guard& guard, File& file) {
   forget_target(file);
   file.alive = false;
@@ -83,7 +93,7 @@ void end_file(Guard& guard, File& file) {
   }
   Socket& socket = socket_of(file);
   end_socket(guard, socket);
-  if (socket.details != nullptr) objects->details.free(socket.details);
+  free_details(socket);
   objects->sockets.free(&socket);
 }
 

@@ -96,7 +96,7 @@ struct Details {
   std::uint32_t corked_bytes = 0;
   Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
-  LocalEnd local;                                   // of path kLocal
+  LocalEnd* local = nullptr;                        // of one that is or was of path kLocal
   AsyncOwner async;
   std::uint32_t timestamping = 0;  // SO_TIMESTAMPING, as set
   std::uint32_t peek_offset = 0;   // SO_PEEK_OFF, with kPeeksOn
@@ -104,6 +104,8 @@ struct Details {
     int level = 0, name = 0;
   } kernel_option;  // with kForceKernel: which it was
 };
+static_assert(sizeof(Details) <= 192,
+              "each connection that the program has opened, listener and datagram socket costs one");
 
 /// Of Socket's timeouts: a call does not wait, as of a negative SO_RCVTIMEO (sock_set_timeout).
 inline constexpr std::uint32_t kNoTimeAtAll = ~0U;

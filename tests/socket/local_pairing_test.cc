@@ -75,7 +75,7 @@ class LocalPairing : public testing::Test {
   }
 
   [[nodiscard]] Socket& ours() const { return socket_of(*file_); }
-  [[nodiscard]] Stage stage() const { return ours().details->local.stage; }
+  [[nodiscard]] Stage stage() const { return ours().details->local->stage; }
   [[nodiscard]] Instant now() const { return world_.shard().clock().now(); }
 
   /// A call of the program's, by which our end begins.
