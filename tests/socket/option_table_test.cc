@@ -124,6 +124,7 @@ bool value_differs(const OptionName& option) {
       {SOL_SOCKET, SO_SNDBUF},
       {SOL_SOCKET, SO_RCVLOWAT},
       {IPPROTO_TCP, TCP_MAXSEG},
+      {IPPROTO_TCP, TCP_TIMESTAMP},  // a clock
       {IPPROTO_TCP, TCP_INFO},
       {IPPROTO_TCP, TCP_CC_INFO},
       {IPPROTO_TCP, TCP_QUICKACK},
