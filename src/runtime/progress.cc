@@ -91,8 +91,8 @@ void Progress::forget() {
 
 void Progress::join_family() {
   if (doorbell_fd_.load(std::memory_order_acquire) >= 0 || !running_.load(std::memory_order_acquire)) return;
-  socket::WakeTarget target;
-  const int fd = socket::make_doorbell(target);
+  socket::Doorbell bell;
+  const int fd = socket::make_doorbell(bell);
   if (fd < 0) {
     if (!std::exchange(told_no_doorbell_, true)) BYPASS_LOG_WARN("no doorbell: forked processes cannot wake this one");
     return;
@@ -100,7 +100,7 @@ void Progress::join_family() {
   int expected = -1;
   {
     const socket::Guard guard(shard_);  // the name is that of the one that stays, should two threads come here
-    if (doorbell_fd_.compare_exchange_strong(expected, fd)) shard_.family().own().doorbell = target.doorbell;
+    if (doorbell_fd_.compare_exchange_strong(expected, fd)) shard_.family().own().doorbell = bell;
   }
   expected == -1 ? wake() : socket::close_own(fd);
 }

@@ -1,5 +1,6 @@
 #include "socket/doorbell.h"
 
+#include <linux/filter.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -16,11 +17,50 @@ namespace bypass::socket {
 
 namespace {
 
-constexpr std::size_t kNameBytes = 5;  // of an autobind name, after its zero byte
+constexpr std::size_t kNameBytes = 5;
 
 int open_datagram() {
   const int fd = kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   return fd >= 0 && environment.own_descriptor != nullptr ? environment.own_descriptor(fd) : fd;
+}
+
+/// From here on the kernel delivers to the socket what is these bytes alone (bpf(2)'s classic form; socket(7)).
+bool take_only(int fd, const std::array<std::byte, 16>& token) {
+  constexpr std::uint16_t kLoadLength = BPF_LD | BPF_W | BPF_LEN, kLoadWord = BPF_LD | BPF_W | BPF_ABS;
+  constexpr std::uint16_t kGoOnIfEqual = BPF_JMP | BPF_JEQ | BPF_K, kReturn = BPF_RET | BPF_K;
+  constexpr std::uint32_t kWords = 4, kRefuse = 0, kTake = 0xffffffff;
+  constexpr std::size_t kLength = 2 * (1 + kWords) + 2;
+  std::array<sock_filter, kLength> program{};
+  std::size_t end = 0;
+  // Where it is not equal the next step but so many is the last one, which refuses.
+  const auto compare = [&](std::uint16_t load, std::uint32_t from, std::uint32_t with) {
+    program[end] = {load, 0, 0, from};
+    program[end + 1] = {kGoOnIfEqual, 0, static_cast<std::uint8_t>(kLength - 1 - (end + 2)), with};
+    end += 2;
+  };
+  compare(kLoadLength, 0, static_cast<std::uint32_t>(token.size()));
+  for (std::uint32_t i = 0; i < kWords; i++) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, token.data() + i * sizeof word, sizeof word);
+    compare(kLoadWord, i * std::uint32_t{sizeof word}, be32_to_host(word));
+  }
+  program[end] = {kReturn, 0, 0, kTake};
+  program[end + 1] = {kReturn, 0, 0, kRefuse};
+  const sock_fprog filter{kLength, program.data()};
+  return kernel->setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+}
+
+/// Autobind (unix(7)): five characters after the zero byte.
+bool bind_to_some_name(int fd, std::array<char, 8>& out) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  socklen_t length = sizeof name;
+  if (kernel->bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof name.sun_family) != 0 ||
+      kernel->getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 ||
+      length != offsetof(sockaddr_un, sun_path) + 1 + kNameBytes)
+    return false;
+  std::memcpy(out.data(), name.sun_path + 1, kNameBytes);
+  return true;
 }
 
 /// The socket that this process rings by; never closed.
@@ -38,26 +78,27 @@ int the_rope() {
 
 }  // namespace
 
-int make_doorbell(WakeTarget& target) {
+int make_doorbell(Doorbell& bell) {
+  Doorbell made;
+  if (os::call(SYS_getrandom, os::address(made.token.data()), made.token.size(), 0) !=
+      static_cast<long>(made.token.size()))
+    return -1;
   const int fd = open_datagram();
   if (fd < 0) return -1;
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  socklen_t length = sizeof name;
-  if (kernel->bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof name.sun_family) != 0 ||
-      kernel->getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 ||
-      length != offsetof(sockaddr_un, sun_path) + 1 + kNameBytes) {
+  // The filter is there before the name: nobody comes in between.
+  if (!take_only(fd, made.token) || !bind_to_some_name(fd, made.name)) {
     close_own(fd);
     return -1;
   }
-  std::memcpy(target.doorbell.data(), name.sun_path + 1, kNameBytes);
+  bell = made;
   return fd;
 }
 
 void silence_doorbell(int fd) {
-  char byte = 0;
-  while (os::call(SYS_recvfrom, fd, os::address(&byte), sizeof byte, MSG_DONTWAIT) >= 0) {
-  }
+  constexpr int kMost = 64;  // above net.unix.max_dgram_qlen as it usually is; who goes on ringing wakes once more
+  Doorbell rung;
+  for (int i = 0; i < kMost; i++)
+    if (os::call(SYS_recvfrom, fd, os::address(rung.token.data()), rung.token.size(), MSG_DONTWAIT) < 0) return;
 }
 
 void forget_doorbells() {
@@ -66,14 +107,16 @@ void forget_doorbells() {
 
 void ring_doorbell(const WakeTarget& target) {
   if (target.slot >= kMaxProcesses) return;
-  const auto& bell = target.doorbell[0] != 0 ? target.doorbell : shard().family().table().slots[target.slot].doorbell;
+  const Doorbell& bell =
+      target.doorbell.name[0] != 0 ? target.doorbell : shard().family().table().slots[target.slot].doorbell;
   const int fd = the_rope();
-  if (bell[0] == 0 || fd < 0) return;
+  if (bell.name[0] == 0 || fd < 0) return;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path + 1, bell.data(), kNameBytes);
+  std::memcpy(name.sun_path + 1, bell.name.data(), kNameBytes);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + kNameBytes);
-  os::call(SYS_sendto, fd, os::address(&name), 0, MSG_NOSIGNAL | MSG_DONTWAIT, os::address(&name), length);
+  os::call(SYS_sendto, fd, os::address(bell.token.data()), bell.token.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+           os::address(&name), length);
 }
 
 }  // namespace bypass::socket

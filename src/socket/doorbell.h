@@ -1,14 +1,20 @@
 // Doorbell: how a thread that sleeps is woken from another process of the family: a datagram socket with an abstract
-// name, to which anybody in the network namespace may send; a stranger's datagram wakes in vain and tells nothing.
+// name (unix(7)), which processes that have changed their user reach, too.
+//
+// Anybody in the network namespace may send to that name. So the socket has a filter (SO_ATTACH_FILTER) that takes a
+// datagram which is the doorbell's token and nothing else. The kernel asks it within the sender's call: what a
+// stranger sends is dropped there, never lies in the queue, and a descriptor that he sent along is closed by his own
+// thread, which may take as long as he likes (SO_LINGER). The token is a random number in the arena, one a doorbell:
+// when a stranger has taken the name of a doorbell that is gone, he learns nothing that is of use.
 #pragma once
 
 #include "socket/wires.h"
 
 namespace bypass::socket {
 
-/// A new doorbell: its descriptor, -1 when there is none to be had, and its name in `target`.
-int make_doorbell(WakeTarget& target);
-/// Empties it.
+/// A new doorbell: its descriptor, -1 when there is none to be had, and its name and token in `bell`.
+int make_doorbell(Doorbell& bell);
+/// Takes what has rung by now; more of it is left to the next call.
 void silence_doorbell(int fd);
 /// In a forked child: the parent's descriptors are closed.
 void forget_doorbells();

@@ -20,6 +20,12 @@ namespace bypass::socket {
 inline constexpr std::uint32_t kMaxProcesses = 1024;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 
+/// How other processes of the family reach a sleeper (doorbell.h).
+struct Doorbell {
+  std::array<char, 8> name{};         // an abstract Unix socket's as autobind gives it: five characters; empty: none
+  std::array<std::byte, 16> token{};  // what a datagram must hold for the kernel to deliver it
+};
+
 /// A slot is free while `pid` is 0; taken and given back by a compare-and-swap of it. The other fields are
 /// written by whoever holds the slot.
 struct alignas(64) ProcessSlot {
@@ -27,7 +33,7 @@ struct alignas(64) ProcessSlot {
   std::atomic<std::uint32_t> incarnation{0};
   std::atomic<std::uint64_t> start_time{0};  // 0: /proc could not be read
   std::atomic<std::uint64_t> pid_namespace{0};
-  std::array<char, 8> doorbell{};  // its progress thread's (wires.h: WakeTarget); empty: none. With the shard's lock
+  Doorbell doorbell;                    // its progress thread's. With the shard's lock
   std::atomic<bool> cannot_own{false};  // the ports did not open there: another user, perhaps
   std::atomic<bool> executing{false};   // inside exec, holding the shard's lock as the only thread that still runs
 };

@@ -25,8 +25,7 @@ namespace bypass::socket {
 struct WakeTarget {
   std::uint32_t slot = kNoSlot;
   std::int32_t event_fd = -1;
-  /// The doorbell's abstract name as autobind gives it: five characters (unix(7)). Empty: it has none.
-  std::array<char, 8> doorbell{};
+  Doorbell doorbell;
 
   /// Whoever hears a process's doorbell: its progress thread.
   [[nodiscard]] static WakeTarget process(std::uint32_t slot) { return {slot, -1, {}}; }

@@ -491,7 +491,7 @@ TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
   shard().set_steering_patience(60s);  // on a machine with too much to do this process may be late
   WakeTarget target;
   target.slot = shard().family().slot();
-  const int bell = make_doorbell(target);
+  const int bell = make_doorbell(target.doorbell);
   ASSERT_GE(bell, 0);
   const auto sleep = [&] { (void)shard().watch_until(kNever); };
   {
