@@ -59,6 +59,7 @@ std::optional<long> send_at_once(File& file, std::span<const iovec> data, int fl
   if (socket == nullptr) return std::nullopt;
   const std::size_t total = total_bytes(data);
   if (total == 0 || total > kCopyInLock) return std::nullopt;
+  if (is_local(file) && (flags & MSG_MORE) != 0) return std::nullopt;
   const long r = is_local(file) ? local_send_look(*socket, data, total) : stream_send_look(*socket, data, total, flags);
   return r > 0 ? std::optional(r) : std::nullopt;
 }

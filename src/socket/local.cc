@@ -362,6 +362,7 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   link.pairing = {};
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
+  begin_holding(socket, link.tcp);
   watch_link(socket, link, link.channel.descriptor());
   (void)arm_link(socket, link);  // no poll looks at it yet
   signal_idle(socket);
@@ -424,6 +425,7 @@ void local_tick(Guard& guard) {
     note_ring_traffic(end_of(socket), link, now);
     // Who asked the kernel to tell of room may be another process, or may have had another number.
     if (is_returning(socket)) pump_return(socket, link);
+    release_when_due(socket, link, now);
     relieve_full_ring(socket, link, now);
   });
 }
@@ -497,7 +499,8 @@ void end_paired(Socket& socket, LocalLink& link) {
   if (!is_paired(socket)) return;
   const bool resets = ends_by_reset(socket, link);
   if (resets) {
-    push_held_bytes(kernel_half_state(socket).number);
+    release_before_reset(socket, link);
+    if (!end_of(socket).more_in_kernel) push_held_bytes(kernel_half_state(socket).number);
     reset_on_close(socket);
   } else {
     return_ring_before_end(socket, link);
@@ -530,10 +533,12 @@ void local_number_goes(Socket& socket, int fd) {
 
 bool local_wants_tick(const Guard&) {
   bool wants = false;
+  const Instant now = shard().clock().now();
   for_each_local_link([&](const LocalLink& link) {
     const LocalEnd& end = end_of(*link.socket);
     const bool leaves = link.socket->leave_asked.load(std::memory_order_relaxed) || shared_memory_ended.load();
-    wants = wants || end.wants_room || leaves || is_returning(*link.socket) || end.stage == Stage::kPairing;
+    wants = wants || end.wants_room || leaves || may_hold_back(*link.socket, now) || is_returning(*link.socket) ||
+            end.stage == Stage::kPairing;
   });
   return wants;
 }

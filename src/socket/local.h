@@ -33,19 +33,22 @@ struct LocalEnd {
 
   Stage stage = Stage::kNone;
   bool client = false;
-  bool may_cut = false;       // the other end is paired, too: what lies in the ring will be read
-  bool cut_heard = false;     // cut_at waits for reads that are under way
-  bool stop_heard = false;    // stop_at waits for a write that is under way
-  bool resume_heard = false;  // resume_at waits for a read that is under way
-  bool wants_room = false;    // a writer found the ring full
-  bool peer_gone = false;     // nobody writes or reads at the other end of the ring
-  bool fin_waits = false;     // shutdown() waits for what the peer wants back
+  bool may_cut = false;         // the other end is paired, too: what lies in the ring will be read
+  bool cut_heard = false;       // cut_at waits for reads that are under way
+  bool stop_heard = false;      // stop_at waits for a write that is under way
+  bool resume_heard = false;    // resume_at waits for a read that is under way
+  bool wants_room = false;      // a writer found the ring full
+  bool peer_gone = false;       // nobody writes or reads at the other end of the ring
+  bool fin_waits = false;       // shutdown() waits for what the peer wants back
+  bool more_in_kernel = false;  // the last send there was one of MSG_MORE
   std::uint8_t attempts = 0;
   fastpath::shm::Refusal refusal = fastpath::shm::Refusal::kNone;  // of the last attempt
   std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;          // calls that may wait there without us
   std::uint32_t calls = 0;
-  SlotId id{};  // of the socket, once paired
+  std::uint32_t segment = 0;  // bytes of one that is full, by the kernel
+  SlotId id{};                // of the socket, once paired
   std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
+  std::uint64_t seen_at_send = 0;  // what was known of the peer's index when bytes went last
   fastpath::shm::Switch paths;
   fastpath::shm::Producer producer;
   fastpath::shm::Consumer consumer;
@@ -97,6 +100,8 @@ std::optional<long> local_readable(Socket& socket, int fd);
 /// The program has been told `error`, an errno that was kept here: the kernel, where the same end may be known, too,
 /// tells of it no more. Lock held.
 void local_told_error(Socket& socket, int error);
+/// TCP_CORK or TCP_NODELAY was set; `pushes`: so that what is held back goes (tcp(7)). Lock held.
+void local_note_cork(Socket& socket, bool pushes);
 /// Its last number is about to be closed, or its process ends. Lock held.
 void local_end(Guard& guard, Socket& socket);
 /// Back to the kernel for good, bytes in order and all of them. Lock held; may let go of it.

@@ -80,7 +80,8 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
   ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
-  if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading) || socket.low_water > 1)
+  if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading | kHoldsBack) ||
+      socket.low_water > 1)
     return kNotSo;
   const bool waits = !non_blocking(socket, flags);
   shm::Consumer& consumer = end_of(socket).consumer;
@@ -106,7 +107,8 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   ShortHold hold(shard());
   if (!hold.held()) return kNotSo;
   LocalLink* const link = usual_link(socket);
-  if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting)) return kNotSo;
+  if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting | kHoldsBack))
+    return kNotSo;
   if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
   const KernelHalf& half = *link->half;
   if (half.in && !half.unsure && !is_peer_shut(*link)) [[unlikely]]
@@ -116,6 +118,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   if (room.size() < total) return kNotSo;
   if (!copy_in(data, room, total)) return kNotSo;
   if (producer.publish(link->out, total, ticks)) wake_after(hold, *link);
+  end_of(socket).seen_at_send = end_of(socket).consumer.seen();
   at_once_counts.local++;
   return static_cast<long>(total);
 }

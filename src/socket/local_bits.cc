@@ -66,6 +66,7 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   LocalEnd& end = end_of(socket);
   LocalLink* const link = settled_link(socket, kernel_has_news(socket) || end.paths.rx() == Rx::kKernel);
   if (link == nullptr) return std::nullopt;
+  if (kernel_has_news(socket)) (void)take_held_of_dead(socket, *link);
   if (end.paths.is_skipping()) return 0;
   int in_kernel = 0;
   if (end.paths.rx() == Rx::kKernel && !end.paths.is_bounded()) return std::nullopt;
@@ -110,6 +111,10 @@ std::uint32_t local_bits(const Socket& constant) {
     const bool ended = (now & (POLLHUP | POLLERR)) != 0 || socket.has(kShutSend);
     if ((now & POLLOUT) != 0 && (!writes_ring || ended)) bits |= kOut;
     if ((now & POLLOUT) == 0 && !writes_ring) want_kernel_out(socket);
+  }
+  if (reads_ring && (bits & kPeerShut) != 0) {
+    (void)take_held_of_dead(socket, *link);
+    release_if_ended(socket, *link);
   }
   if (reads_ring) {
     const std::uint64_t unread = end.paths.from_ring(

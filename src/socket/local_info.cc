@@ -18,7 +18,7 @@ Carried carried_by_ring(const LocalEnd& end, const LocalLink* link) {
   const bool has_all = link == nullptr || end.stage != LocalEnd::Stage::kPaired || end.paths.has_stopped_reading();
   const std::uint64_t received =
       has_all ? end.consumer.consumed() : link->in.peer->produced.load(std::memory_order_relaxed);
-  return {end.producer.produced() - end.paths.returned(), received - end.paths.twice()};
+  return {end.producer.published() - end.paths.returned(), received - end.paths.twice()};
 }
 
 std::uint32_t milliseconds_since(Instant then, Instant now) {
@@ -42,6 +42,7 @@ void add_ring_to_tcp_info(Socket& socket, std::span<std::byte> out) {
   std::memcpy(&info, out.data(), bytes);
   info.tcpi_bytes_sent += carried.sent;
   info.tcpi_bytes_acked += carried.sent;
+  info.tcpi_notsent_bytes += end.producer.held();
   info.tcpi_bytes_received += carried.received;
   if (link != nullptr && end.stage == LocalEnd::Stage::kPaired) {
     const Instant now = shard().clock().now();

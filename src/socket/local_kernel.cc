@@ -81,10 +81,11 @@ std::optional<tcp_info> info_of(int fd) {
 }  // namespace
 
 // tcpi_bytes_sent counts payload each time it is sent.
-std::optional<std::uint64_t> kernel_bytes_written(int fd) {
+std::optional<KernelWritten> kernel_written(int fd) {
   const auto info = info_of(fd);
   if (!info) return std::nullopt;
-  return info->tcpi_bytes_sent - info->tcpi_bytes_retrans + info->tcpi_notsent_bytes;
+  const std::uint64_t sent = info->tcpi_bytes_sent - info->tcpi_bytes_retrans;
+  return KernelWritten{sent + info->tcpi_notsent_bytes, info->tcpi_notsent_bytes, info->tcpi_snd_mss};
 }
 
 // What came in and is still there changes between the two questions while the peer writes.
@@ -105,7 +106,7 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
   }
 }
 
-// TCP_NODELAY sends at once what waits: tcp(7).
+// TCP_NODELAY sends at once what waits, also where it is on already: tcp(7).
 void push_held_bytes(int fd) {
   const auto option = [fd](int name) {
     int value = 0;
@@ -113,9 +114,13 @@ void push_held_bytes(int fd) {
     const long r = os::call(SYS_getsockopt, fd, IPPROTO_TCP, name, os::address(&value), os::address(&bytes));
     return r != 0 || value != 0;
   };
-  if (option(TCP_NODELAY) || option(TCP_CORK)) return;
-  for (const int value : {1, 0})
+  const auto set_no_delay = [fd](int value) {
     os::call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, os::address(&value), sizeof value);
+  };
+  if (option(TCP_CORK)) return;
+  const bool stays = option(TCP_NODELAY);
+  set_no_delay(1);
+  if (!stays) set_no_delay(0);
 }
 
 bool is_closed_in_kernel(int fd) {

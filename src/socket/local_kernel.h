@@ -7,8 +7,13 @@
 
 namespace bypass::socket {
 
-/// Bytes that were given to it to send. Nothing: it cannot be told.
-std::optional<std::uint64_t> kernel_bytes_written(int fd);
+struct KernelWritten {
+  std::uint64_t bytes = 0;    // that were given to it to send
+  std::uint32_t unsent = 0;   // … of which have not left yet
+  std::uint32_t segment = 0;  // bytes of one that is full
+};
+/// Nothing: it cannot be told.
+std::optional<KernelWritten> kernel_written(int fd);
 
 struct KernelRead {
   std::uint64_t bytes = 0;
@@ -20,8 +25,8 @@ std::optional<KernelRead> kernel_bytes_read(int fd);
 /// Whether a send of so many bytes is taken whole without waiting, as far as can be told.
 bool has_kernel_room(int fd, std::uint64_t bytes);
 
-/// Sends what Nagle's algorithm holds (RFC 9293 section 3.7.4). It waits for an acknowledgement that the peer's bytes
-/// would bring along, were they to go over the kernel. What the program itself holds back by TCP_CORK stays.
+/// Sends what Nagle's algorithm holds (RFC 9293 section 3.7.4), or MSG_MORE. It waits for an acknowledgement that the
+/// peer's bytes would bring along, were they to go over the kernel. What the program holds back by TCP_CORK stays.
 void push_held_bytes(int fd);
 
 /// Its connection is over, or there has been none.

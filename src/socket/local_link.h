@@ -34,6 +34,9 @@ struct LocalLink {
   fastpath::shm::RingView out, in;
   Instant stuck_since = kNever;  // a writer has found the ring full, and its reader at the same place
   std::uint64_t stuck_at = 0;
+  Instant held_until = kNever;                         // then what the ring holds back goes
+  bool awaits_answer = false;                          // … with the peer's next bytes, too
+  std::uint64_t held_at = 0;                           // the peer's index when that began
   std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
   std::uint64_t noted_sent = 0, noted_received = 0;    // for TCP_INFO: bytes, when somebody looked last
   Instant sent_by{}, received_by{};                    // … and when they were found to have grown

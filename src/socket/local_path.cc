@@ -2,6 +2,7 @@
 
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 
@@ -144,7 +145,7 @@ void break_link(Socket& socket, const char* what) {
 bool is_unread_by_peer(const Socket& socket, const LocalLink& link) {
   const LocalEnd& end = end_of(socket);
   return link.channel.is_open() && end.paths.tx() == Tx::kRing && !end.stop_heard &&
-         link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.produced();
+         link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.published();
 }
 
 namespace {
@@ -157,10 +158,12 @@ void on_gone(Socket& socket, LocalLink& link) {
   // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
   // read.
   const bool unread = is_unread_by_peer(socket, link) && !has_peer_shut(link, shm::Shut::kReset);
-  if (unread) reset_behind_bytes(socket);
+  unread ? reset_behind_bytes(socket) : await_held_of_dead(socket, link);
   unwatch_channel(link.watched_fd);
   link.watched = false;
   close_channel(link);
+  // Its end has come, and lets it go. Not in the middle of a copy: settle() then.
+  if (end.producer.held() != 0 && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) abandon_ring(socket, link);
   unread ? signal(socket, kEverything) : signal_idle(socket);
 }
 
@@ -263,7 +266,7 @@ namespace {
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   // The peer's bytes bring no acknowledgement along from here on.
-  if (end.paths.tx() == Tx::kKernel) push_held_bytes(kernel_number(socket));
+  if (end.paths.tx() == Tx::kKernel && !end.more_in_kernel) push_held_bytes(kernel_number(socket));
   if (end.paths.is_stopping_reading()) return;  // it crossed STOP
   const auto read = kernel_bytes_read(kernel_number(socket));
   if (read.has_value() && read->error != 0) socket.pending_error = static_cast<std::uint8_t>(read->error);
@@ -352,11 +355,12 @@ void settle(Socket& socket, LocalLink& link) {
   if (!is_paired(socket)) return;
   if (end.stop_heard && !socket.has(kWriting)) {
     end.stop_heard = false;
+    hand_held_over(socket, link);
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
   }
   // One that left said STOP before: what it wants back goes over the kernel all the same.
-  if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) end.paths.abandon_writing();
+  if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) abandon_ring(socket, link);
 }
 
 bool end_of_ring_read(Socket& socket, LocalLink& link) {
@@ -376,32 +380,39 @@ void note_read_from_kernel(Socket& socket, std::uint64_t bytes) {
   if (LocalLink* const link = local_link(socket)) (void)say(*link, shm::SwitchKind::kOpen);
 }
 
-bool try_cut(Socket& socket, LocalLink& link) {
+// What the kernel holds back for more stays together with that.
+bool try_cut(Socket& socket, LocalLink& link, bool more) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
   if (has_peer_shut(link, shm::Shut::kBoth)) return false;  // its kernel answers what comes with a reset
   if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
-  push_held_bytes(kernel_number(socket));
-  const auto written = kernel_bytes_written(kernel_number(socket));
-  if (!written.has_value()) return false;
-  if (!say(link, shm::SwitchKind::kCut, *written)) return false;
+  const bool holds = more || end.more_in_kernel || socket.details->tcp.cork;
+  if (!holds) push_held_bytes(kernel_number(socket));
+  const auto written = kernel_written(kernel_number(socket));
+  if (!written.has_value() || (holds && written->unsent != 0)) return false;
+  if (!say(link, shm::SwitchKind::kCut, written->bytes)) return false;
+  end.segment = written->segment;
+  end.more_in_kernel = false;
   end.paths.cut();
   return true;
 }
 
+// What was held back in the ring the kernel holds back, but for an end that has come: the peer's FIN lets it go there.
 void pump_return(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  const int more = end.more_in_kernel ? MSG_MORE : 0;
   while (end.paths.tx() == Tx::kReturning) {
     const std::uint64_t at = end.paths.return_at() & (link.out.size - 1);
     const std::uint64_t bytes = std::min(end.paths.return_end() - end.paths.return_at(), link.out.size - at);
     const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
-                               static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+                               static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL | more);
     if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket);
     // A connection that takes nothing any more says why at the next call: what it says once, it has said.
     if (sent < 0 && sent != -EPIPE) socket.pending_error = static_cast<std::uint8_t>(-sent);
     end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
-    if (end.paths.tx() == Tx::kKernel) push_held_bytes(kernel_number(socket));
+    const bool holds = more != 0 && (os::poll_now(kernel_number(socket), POLLRDHUP) & POLLRDHUP) == 0;
+    if (end.paths.tx() == Tx::kKernel && !holds) push_held_bytes(kernel_number(socket));
   }
   if (end.fin_waits) {
     end.fin_waits = false;
@@ -443,7 +454,8 @@ std::uint64_t returnable(Socket& socket, LocalLink& link) {
 bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
   LocalEnd& end = end_of(socket);
   if (end.stop_heard) return false;
-  if (end.peer_gone) return end.paths.abandon_writing(), true;
+  if (end.peer_gone) return abandon_ring(socket, link), true;
+  hand_held_over(socket, link);
   if (end.producer.broken() != shm::Refusal::kNone) return false;
   const std::uint64_t at = end.producer.produced() - bytes;
   const std::uint32_t said = end.paths.resumes_said();
@@ -503,6 +515,7 @@ enum class Asked : std::uint8_t { kYes, kNotYet, kCannot };
 
 Asked ask_to_stop(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
+  (void)take_held_of_dead(socket, link);
   const bool unread = end.consumer.peek(link.in).size() != 0;
   if (end.paths.is_ending() || end.peer_gone) return unread ? Asked::kCannot : Asked::kYes;
   if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return Asked::kNotYet;
@@ -576,8 +589,16 @@ void local_leave(Guard& guard, Socket& socket) {
 
 void return_ring_before_end(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if (end.paths.tx() != Tx::kRing || end.peer_gone || end.stop_heard || socket.has(kWriting)) return;
-  if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
+  if (end.paths.tx() != Tx::kRing || end.peer_gone) return;
+  if (end.producer.held() != 0) say_shut(link, shut_word(socket));  // they go with the end
+  release_held(socket, link);
+  if (end.stop_heard || socket.has(kWriting)) return;
+  const std::uint64_t unread = returnable(socket, link);
+  if (unread == 0) return;
+  // They go with the FIN: in the moment before it, they could bring forth what the peer's kernel holds back for more,
+  // and unread here that is a reset.
+  end.more_in_kernel = true;
+  if (!return_ring(socket, link, unread)) end.more_in_kernel = false;
 }
 
 // The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
@@ -613,6 +634,7 @@ bool look_at_rings(Socket& socket, LocalLink& link) {
   if (produced != link.seen_produced) {
     link.seen_produced = produced;
     bits |= kIn;
+    if (socket.has(kHoldsBack)) release_if_answered(socket, link);
   }
   if (end.wants_room) {
     const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);

@@ -77,8 +77,9 @@ void settle(Socket& socket, LocalLink& link);
 bool end_of_ring_read(Socket& socket, LocalLink& link);
 /// So many bytes more were read from the kernel's connection. As above.
 void note_read_from_kernel(Socket& socket, std::uint64_t bytes);
-/// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there.
-bool try_cut(Socket& socket, LocalLink& link);
+/// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there. `more`: for bytes that
+/// are to be held back.
+bool try_cut(Socket& socket, LocalLink& link, bool more);
 /// What is to go over the kernel from the ring goes there, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
 /// RESUME before the kernel is told that nothing more is written, so that whoever has the other end then finds all in
@@ -88,6 +89,35 @@ void return_ring_before_end(Socket& socket, LocalLink& link);
 void end_local_link(Socket& socket, LocalLink& link);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
+
+// --- Bytes that are held back for more (local_held.cc)
+
+/// So many bytes of the ring's room are written: the peer may take them, unless `more` are announced (MSG_MORE) or
+/// TCP_CORK is on. `ticks`: as of Producer::publish().
+void publish_or_hold(Socket& socket, LocalLink& link, std::size_t bytes, bool more, std::uint64_t ticks);
+/// What is held back goes.
+void release_held(Socket& socket, LocalLink& link);
+/// … when it has been long enough.
+void release_when_due(Socket& socket, LocalLink& link, Instant now);
+/// Whether local_tick() is needed for that, now or soon.
+[[nodiscard]] bool may_hold_back(const Socket& socket, Instant now);
+/// … where the peer's bytes have acknowledged what was under way, as in the kernel. Not by TCP_CORK.
+void release_if_answered(Socket& socket, LocalLink& link);
+/// … where the peer's FIN has come. The same.
+void release_if_ended(Socket& socket, LocalLink& link);
+/// … where any of the peer's bytes may have let it go, for it is lost otherwise.
+void release_before_reset(Socket& socket, LocalLink& link);
+/// The ring is about to be left, with it or by returning it: the kernel holds it back from now on.
+void hand_held_over(Socket& socket, LocalLink& link);
+/// Nobody reads the ring any more: what is held back goes over the kernel, as what is written from now on.
+void abandon_ring(Socket& socket, LocalLink& link);
+/// At the peer's end, by the kernel: what it held back when it died is there to be read. True: there is some.
+bool take_held_of_dead(Socket& socket, LocalLink& link);
+/// The same where its channel has gone: its end comes in the same moment. Before anything is sent, which it would
+/// reset.
+void await_held_of_dead(Socket& socket, LocalLink& link);
+/// The pair stands, with what was set before.
+void begin_holding(Socket& socket, int fd);
 
 /// When bytes went last, as TCP_INFO has it; to the time between two looks.
 void note_ring_traffic(const LocalEnd& end, LocalLink& link, Instant now);

@@ -105,6 +105,7 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   shm::Consumer& consumer = end().consumer;
   // First: it may find, and signal, what has come by now, and again() must not forget that.
   touch_link(socket_, link);
+  if (socket_.has(kHoldsBack)) release_if_answered(socket_, link);
   const shm::Parts<const std::byte> parts = consumer.peek(link.in, std::max<std::size_t>(total_ - done_, 1));
   if (consumer.broken() != shm::Refusal::kNone) {
     break_link(socket_, shm::to_string(consumer.broken()));
@@ -147,7 +148,7 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   if (is_enough()) return static_cast<long>(done_);
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (e.peer_gone) {
-    if (e.consumer.peek(link.in).size() != 0) return kChanged;
+    if (e.consumer.peek(link.in).size() != 0 || take_held_of_dead(socket_, link)) return kChanged;
     e.paths.stop_reading();
     return kChanged;
   }
@@ -159,7 +160,8 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
     return kChanged;
   }
   if (there == kAgain) return again();
-  if (there == 0 && is_end_of_dead()) return kChanged;
+  if (there == 0) release_if_ended(socket_, link);
+  if (there == 0 && (is_end_of_dead() || take_held_of_dead(socket_, link))) return kChanged;
   if (there == 0 || (there > 0 && total_ == 0)) return static_cast<long>(done_);
   if (there < 0) return failed(there);
   const std::size_t before = done_;
@@ -266,12 +268,13 @@ long LocalReceiving::look_in_kernel() {
 }
 
 // A process that dies with bytes unread resets its connections. The kernel does not know of the ring's, and sends an
-// end when it closes the socket; the channel goes in the same moment, and is waited for. True: it has, and the reset is
-// made.
+// end when it closes the socket; the channel goes in the same moment, and is waited for. So it is where bytes are held
+// back, which the kernel sends at an end. True: it has, and the reset is made, or they are sent.
 bool LocalReceiving::is_end_of_dead() {
   constexpr timespec kInTheSameMoment{0, 5'000'000};
   LocalLink* const link = paired_link(socket_);
-  if (link == nullptr || is_peer_shut(*link) || !is_unread_by_peer(socket_, *link)) return false;
+  if (link == nullptr || is_peer_shut(*link)) return false;
+  if (!is_unread_by_peer(socket_, *link) && (!link->channel.is_open() || end().producer.held() == 0)) return false;
   pollfd channel{link->channel.descriptor(), POLLRDHUP, 0};
   os::call(SYS_ppoll, os::address(&channel), 1, os::address(&kInTheSameMoment), 0, 8);
   if ((channel.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return false;

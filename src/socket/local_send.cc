@@ -18,8 +18,8 @@ constexpr std::size_t kPiece = std::size_t{64} << 10;
 
 class LocalSending : public LocalCondition {
  public:
-  LocalSending(Socket& socket, std::size_t total, std::size_t done)
-      : LocalCondition(socket, kOut), total_(total), done_(done) {}
+  LocalSending(Socket& socket, std::size_t total, std::size_t done, bool more)
+      : LocalCondition(socket, kOut), total_(total), done_(done), more_(more) {}
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
@@ -35,6 +35,7 @@ class LocalSending : public LocalCondition {
   long fill(Guard& guard, LocalLink& link);
 
   std::size_t total_, done_;
+  bool more_;  // MSG_MORE
 };
 
 // kChanged: the rest is the kernel's.
@@ -72,6 +73,7 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
   }
   const std::size_t bytes = std::min(room.size(), wanted);
   if (bytes == 0) {
+    release_held(socket_, link);  // tcp_sendmsg_locked(): before it waits
     want_room(socket_, link);
     return producer.room(link.out, 1).size() == 0 ? kAgain : fill(guard, link);
   }
@@ -82,14 +84,14 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
     if (bytes > kCopyInLock || slow_source()) outside.emplace(guard, socket_, kWriting);
     n = copy_in(room, bytes);
   }
-  if (n > 0 && producer.publish(link.out, static_cast<std::size_t>(n), ticks)) wake_peer(link);
+  if (n > 0) publish_or_hold(socket_, link, static_cast<std::size_t>(n), more_, ticks);
   return n;
 }
 
 class SendingBytes final : public LocalSending {
  public:
-  SendingBytes(Socket& socket, std::span<const iovec> data, std::size_t done)
-      : LocalSending(socket, total_bytes(data), done), cursor_(data) {
+  SendingBytes(Socket& socket, std::span<const iovec> data, std::size_t done, bool more)
+      : LocalSending(socket, total_bytes(data), done, more), cursor_(data) {
     cursor_.skip(done);
   }
 
@@ -105,7 +107,7 @@ class SendingBytes final : public LocalSending {
 class SendingFile final : public LocalSending {
  public:
   SendingFile(Socket& socket, int in_fd, off_t* offset, std::size_t count, std::size_t done)
-      : LocalSending(socket, count, done), in_fd_(in_fd), offset_(offset) {}
+      : LocalSending(socket, count, done, false), in_fd_(in_fd), offset_(offset) {}
 
  private:
   long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) override {
@@ -121,7 +123,7 @@ class SendingFile final : public LocalSending {
 enum class Way : std::uint8_t { kKernel, kRing };
 
 /// Lock held.
-Way way_of(Socket& socket, int fd) {
+Way way_of(Socket& socket, int fd, bool more) {
   LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kPaired) return Way::kKernel;
   LocalLink* const link = local_link(socket);
@@ -131,7 +133,7 @@ Way way_of(Socket& socket, int fd) {
   if (is_paired(socket)) settle(socket, *link);
   if (!is_paired(socket)) return Way::kKernel;
   if (end.paths.tx() == Tx::kReturning) return Way::kRing;
-  return try_cut(socket, *link) ? Way::kRing : Way::kKernel;
+  return try_cut(socket, *link, more) ? Way::kRing : Way::kKernel;
 }
 
 /// Runs a sending in the ring: kChanged when what is left is the kernel's.
@@ -148,6 +150,7 @@ long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::op
 /// `make(done)` makes the sending, `in_kernel(done)` the kernel's call for what is left, with the bytes done so far.
 template <typename MakeSending, typename KernelCall>
 long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
+  const bool more = (flags & MSG_MORE) != 0;
   std::size_t done = 0;
   if (is_kernel_look_due(Clock::ticks())) look_at_kernel_halves(shard().clock().now(), true);
   for (;;) {
@@ -161,11 +164,14 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
       local_count_call(guard, socket, fd);
       // The kernel tells it to whoever comes first, and has told us.
       if (done == 0 && socket.pending_error != 0) return take_pending_error(socket);
-      if (way_of(socket, fd) == Way::kRing)
+      if (way_of(socket, fd, more) == Way::kRing)
         r = run(guard, socket, sending, flags, patience);
       else
         (void)local_give_up(guard, socket);
-      if (r == kChanged) waiting.emplace(end_of(socket).sends_in_kernel);
+      if (r == kChanged) {
+        waiting.emplace(end_of(socket).sends_in_kernel);
+        end_of(socket).more_in_kernel = more;
+      }
     }
     if (patience.has_value()) {
       Pin pin(socket);
@@ -195,7 +201,7 @@ long local_send(Socket& socket, int fd, const Message& message, int flags, bool&
     Guard guard(shard());
     local_leave(guard, socket);
   }
-  const auto make = [&](std::size_t done) { return SendingBytes(socket, message.data, done); };
+  const auto make = [&](std::size_t done) { return SendingBytes(socket, message.data, done, (flags & MSG_MORE) != 0); };
   const auto in_kernel = [&](std::size_t done) -> long {
     if (done == 0) return kernel_write(fd, message, flags);
     const Rest rest(message.data, done, ~std::size_t{0});
@@ -222,6 +228,7 @@ long local_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);
   if (LocalLink* const link = paired_link(socket)) hear_channel(socket, *link);
+  if (LocalLink* const link = paired_link(socket)) release_if_answered(socket, *link);
   if (LocalLink* const link = paired_link(socket); link != nullptr && how != SHUT_RD)
     return_ring_before_end(socket, *link);
   if (how != SHUT_RD) socket.set(kShutSend);

@@ -112,6 +112,7 @@ constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
   write_tcp_bool<Member>(g, s, v);
   if ((v != 0) == Pushes && s.kind == FileKind::kStream && connection_of(s) != nullptr)
     stream::push(g.context(), *s.tcb);
+  if (is_local(s)) local_note_cork(s, (v != 0) == Pushes);
   return 0;
 };
 

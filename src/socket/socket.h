@@ -54,6 +54,7 @@ enum SocketFlag : std::uint32_t {
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
   kBroadcast = 1U << 12,
   kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
+  kHoldsBack = 1U << 14,   // of path kLocal: TCP_CORK is on, or the ring holds bytes back (local_held.cc)
   // What receive reports beside the bytes
   kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
   kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS

@@ -15,7 +15,10 @@
 namespace bypass::test {
 namespace {
 
-using socket::kernel_bytes_written;
+std::optional<std::uint64_t> kernel_bytes_written(int fd) {
+  const auto written = socket::kernel_written(fd);
+  return written.has_value() ? std::optional(written->bytes) : std::nullopt;
+}
 
 std::optional<std::uint64_t> kernel_bytes_read(int fd) {
   const auto read = socket::kernel_bytes_read(fd);

@@ -1,5 +1,7 @@
 #include "fastpath/shm/ring.h"
 
+#include <utility>
+
 namespace bypass::fastpath::shm {
 namespace {
 
@@ -17,6 +19,25 @@ void end_sleep(std::atomic<std::uint32_t>& word, std::uint32_t& sleeps) {
 }  // namespace
 
 // --- Producer
+
+bool Producer::hold(const RingView& view, std::size_t bytes, std::uint32_t segment, std::uint64_t ticks) {
+  const std::uint64_t before = published();
+  produced_ += bytes;
+  held_ += static_cast<std::uint32_t>(bytes);
+  // Release: whoever takes what a dead process held back reads it behind the bytes.
+  view.own->written.store(produced_, std::memory_order_release);
+  if (held_ < segment) return false;
+  if (ticks != 0) stamp(view, before, ticks);
+  held_ %= segment;
+  view.own->produced.store(published(), std::memory_order_seq_cst);
+  return must_wake(view.peer->bytes_wanted, woken_);
+}
+
+bool Producer::release(const RingView& view, std::size_t bytes, std::uint64_t ticks) {
+  const std::size_t held = std::exchange(held_, 0U);
+  produced_ -= held;
+  return publish(view, held + bytes, ticks);
+}
 
 bool Producer::arm(const RingView& view, std::size_t wanted) {
   begin_sleep(view.own->room_wanted, sleeps_);
@@ -45,6 +66,16 @@ std::uint64_t first_stamp(const RingView& view, std::uint64_t from) {
     if (first == 0 || static_cast<std::int64_t>(stamp - first) < 0) first = stamp;
   }
   return first;
+}
+
+// Its block is written by nobody else any more.
+bool Consumer::take_held(const RingView& view) {
+  look(view);
+  const std::uint64_t written = view.peer->written.load(std::memory_order_acquire);
+  const std::uint64_t held = written - produced_;
+  if (broken_ != Refusal::kNone || held == 0 || held > view.size - (produced_ - consumed_)) return false;
+  const_cast<SideBlock*>(view.peer)->produced.store(written, std::memory_order_seq_cst);
+  return true;
 }
 
 bool Consumer::arm(const RingView& view) {

@@ -4,6 +4,9 @@
 // the peer writes is read once and compared with what he can say at most, so a peer that writes anything anywhere
 // breaks his own connection, with a reason, and nothing else.
 //
+// A producer may hold bytes back for more (TCP_CORK): they lie in the ring, and only `written` counts them. Should its
+// process die they are to be delivered all the same, as the kernel delivers what it holds: the consumer publishes them.
+//
 // Bytes in a ring can change while they are looked at: copy them out once, and never parse them in place.
 //
 // Producer and Consumer are counters without pointers and may lie in memory that a family shares; the View, which says
@@ -31,7 +34,7 @@ enum class Shut : std::uint32_t { kNo, kEnd, kBoth, kReset };
 
 /// What one side writes, and the other only reads.
 struct SideBlock {
-  alignas(kLine) std::atomic<std::uint64_t> produced;  // bytes it has put into its ring
+  alignas(kLine) std::atomic<std::uint64_t> produced;  // bytes it has put into its ring, for the other to take
   std::atomic<Shut> shut;
   std::array<std::atomic<std::uint64_t>, 6> stamps;    // of the last writes, in turn: stamp_of(); 0: none
   alignas(kLine) std::atomic<std::uint64_t> consumed;  // bytes it has taken out of the other's
@@ -39,6 +42,7 @@ struct SideBlock {
   alignas(kLine) std::atomic<std::uint32_t> bytes_wanted;
   std::atomic<std::uint32_t> room_wanted;
   std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
+  std::atomic<std::uint64_t> written;           // as `produced`, with those held back; below it where there are none
 };
 static_assert(sizeof(SideBlock) == 3 * kLine);
 static_assert(offsetof(SideBlock, stamps) + sizeof(SideBlock::stamps) == 64, "they come with the index's line");
@@ -108,12 +112,21 @@ class Producer {
   /// beginning of the write and now, for readers of several rings (stamp_of()); 0: nobody asks.
   [[nodiscard]] bool publish(const RingView& view, std::size_t bytes, std::uint64_t ticks = 0) {
     if (bytes == 0) return false;
-    if (ticks != 0) stamp(view, ticks);
+    if (ticks != 0) stamp(view, produced_, ticks);
     produced_ += bytes;
     // Release: pairs with the peer's look(). And before the word: see must_wake().
     view.own->produced.store(produced_, std::memory_order_seq_cst);
     return must_wake(view.peer->bytes_wanted, woken_);
   }
+
+  /// That many of room()'s bytes are written, and held back together with those that are so already, but for whole
+  /// pieces of `segment` bytes, which are published. As publish().
+  [[nodiscard]] bool hold(const RingView& view, std::size_t bytes, std::uint32_t segment, std::uint64_t ticks = 0);
+  /// publish() where bytes may be held back, which go first.
+  [[nodiscard]] bool release(const RingView& view, std::size_t bytes = 0, std::uint64_t ticks = 0);
+  /// Of produced(), those that are held back.
+  [[nodiscard]] std::uint32_t held() const { return held_; }
+  [[nodiscard]] std::uint64_t published() const { return produced_ - held_; }
 
   /// About to sleep until there is room; true: there is `wanted`, at most three quarters of the ring, already (or the
   /// ring is broken): do not.
@@ -137,8 +150,8 @@ class Producer {
   }
   [[nodiscard]] std::uint64_t free(const RingView& view) const { return view.size - (produced_ - consumed_); }
   /// Relaxed: the index's store covers it.
-  void stamp(const RingView& view, std::uint64_t ticks) {
-    view.own->stamps[next_stamp_].store(stamp_of(produced_, ticks), std::memory_order_relaxed);
+  void stamp(const RingView& view, std::uint64_t first, std::uint64_t ticks) {
+    view.own->stamps[next_stamp_].store(stamp_of(first, ticks), std::memory_order_relaxed);
     if (++next_stamp_ == view.own->stamps.size()) next_stamp_ = 0;
   }
 
@@ -146,6 +159,7 @@ class Producer {
   std::uint64_t consumed_ = 0;  // the peer's index when last looked at
   std::uint32_t woken_ = 0;     // the peer's sleep that has been ended
   std::uint32_t sleeps_ = 0;    // ours
+  std::uint32_t held_ = 0;      // at most the ring, kMostRing
   Refusal broken_ = Refusal::kNone;
   std::uint8_t next_stamp_ = 0;
 };
@@ -173,6 +187,10 @@ class Consumer {
     return must_wake(view.peer->room_wanted, woken_);
   }
 
+  /// The other side ended as a process does that dies: what it held back is published for it. False: it held nothing
+  /// back, or says what cannot be.
+  [[nodiscard]] bool take_held(const RingView& view);
+
   /// About to sleep until there are bytes; true: there are (or the ring is broken): do not.
   [[nodiscard]] bool arm(const RingView& view);
   /// The first half of arm(), for a caller that looks at the peer's index itself.
@@ -181,6 +199,8 @@ class Consumer {
 
   [[nodiscard]] Refusal broken() const { return broken_; }
   [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
+  /// The peer's index when last looked at.
+  [[nodiscard]] std::uint64_t seen() const { return produced_; }
 
  private:
   /// Acquire: the peer stored it (release) behind the bytes.

@@ -65,7 +65,7 @@ class Segment {
 /// What the file begins with.
 struct SegmentHeader {
   static constexpr std::uint64_t kMagic = 0x316d'6873'7079'6221U;  // "!bypshm1"
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
 
   std::uint64_t magic = kMagic;
   std::uint32_t version = kVersion;

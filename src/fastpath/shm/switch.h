@@ -93,6 +93,11 @@ class Switch {
     tx_stopped_ = true;
     if (tx_ == Tx::kRing) tx_ = Tx::kKernel;
   }
+  /// The same, of a ring in which bytes are held back: they go where those go that are written from now on.
+  void abandon_writing_but_held(const Producer& producer) {
+    tx_stopped_ = true;
+    if (tx_ == Tx::kRing) give_back(producer.published(), producer.produced());
+  }
   /// Whether what is written from now on goes over the kernel, whoever writes it.
   [[nodiscard]] bool has_stopped_writing() const { return tx_ == Tx::kKernel && tx_stopped_; }
   /// STOP has come, of a ring of so many bytes. False: it cannot be true.

@@ -32,6 +32,10 @@ class RingTest : public ::testing::Test {
     }
     return producer.publish(out, bytes, ticks);
   }
+  bool hold(std::size_t bytes, std::uint32_t segment = kSize) {
+    EXPECT_GE(producer.room(out, bytes).size(), bytes);
+    return producer.hold(out, bytes, segment);
+  }
   bool take(std::size_t bytes) {
     const auto there = consumer.peek(in);
     EXPECT_GE(there.size(), bytes);
@@ -84,6 +88,53 @@ TEST_F(RingTest, Stamps_WhereCounterAndIndexWrap_AreOrderedAllTheSame) {
 TEST_F(RingTest, Stamps_NobodyAsksFor_AreNotWritten) {
   put(1);
   EXPECT_EQ(first_stamp(in, 0), 0U);
+}
+
+TEST_F(RingTest, HeldBytes_AreUnseenUntilTheNextAreReleased) {
+  EXPECT_FALSE(hold(3));
+  EXPECT_EQ(consumer.peek(in).size(), 0U);
+  EXPECT_EQ(producer.room(out, kSize).size(), kSize - 3);
+  (void)producer.release(out, 2);
+  EXPECT_EQ(consumer.peek(in).size(), 5U);
+  EXPECT_EQ(producer.held(), 0U);
+}
+
+TEST_F(RingTest, HeldBytes_OfWholeSegmentsArePublished) {
+  hold(3, 4);
+  hold(6, 4);
+  EXPECT_EQ(consumer.peek(in, kSize).size(), 8U);
+  EXPECT_EQ(producer.held(), 1U);
+  EXPECT_EQ(producer.published(), 8U);
+}
+
+TEST_F(RingTest, HeldBytes_WakeTheReaderWhenTheyAreReleased) {
+  EXPECT_FALSE(consumer.arm(in));
+  EXPECT_FALSE(hold(3));
+  EXPECT_TRUE(producer.release(out));
+}
+
+TEST_F(RingTest, HeldBytesOfTheDead_AreTakenOnce) {
+  put(2);
+  hold(3);
+  take(1);
+  EXPECT_TRUE(consumer.take_held(in));
+  EXPECT_EQ(consumer.peek(in, kSize).size(), 4U);
+  EXPECT_FALSE(consumer.take_held(in));
+}
+
+TEST_F(RingTest, HeldBytesOfTheDead_AreNoneWhereAllWasReleased) {
+  hold(3);
+  (void)producer.release(out);
+  put(2);
+  EXPECT_FALSE(consumer.take_held(in));
+  EXPECT_EQ(consumer.peek(in, kSize).size(), 5U);
+}
+
+TEST_F(RingTest, HeldBytesOfTheDead_BeyondTheRingAreNotBelieved) {
+  put(2);
+  side[0].written = 2 + kSize;
+  EXPECT_FALSE(consumer.take_held(in));
+  EXPECT_EQ(consumer.peek(in, kSize).size(), 2U);
 }
 
 TEST_F(RingTest, Full_HasNoRoomUntilBytesAreTaken) {

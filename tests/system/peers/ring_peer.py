@@ -47,7 +47,7 @@ class RingHost:
         socket.send_fds(self.channel, [message(PROOF)], [tcp.fileno()])
         memory = os.memfd_create("bypass-connection", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(memory, FRONT + 2 * ring)
-        os.pwrite(memory, struct.pack("<QIIQQ", 0x316d687370796221, 2, SIDE_BYTES, ring, ring), 0)
+        os.pwrite(memory, struct.pack("<QIIQQ", 0x316d687370796221, 3, SIDE_BYTES, ring, ring), 0)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         socket.send_fds(self.channel, [message(SEGMENT)], [memory])
         os.close(memory)

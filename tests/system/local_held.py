@@ -1,0 +1,183 @@
+"""Shared memory within a host: bytes that are held back for more (TCP_CORK, MSG_MORE), and how much a writer may have
+unread. local_held.py NAME...   (no name: lists them)"""
+import time
+
+from agents import Agent
+from harness import Failure, run_named
+from local_pairs import cases, kill, moved, pair
+
+CASES, case, same = cases()
+
+
+def both_ends(side):
+    """An agent that has both ends, `a` and `b`, so that nothing else comes between two of its calls."""
+    agent = Agent(side, "server")
+    agent("""
+MORE = socket.MSG_MORE
+l = socket.create_server(('127.0.0.1', 0))
+a = bounded(socket.create_connection(l.getsockname())); b = bounded(l.accept()[0])
+
+def now(s):
+    try:
+        return s.recv(1 << 20, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+
+def cork(on):
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, on)
+
+def no_delay(on):
+    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, on)
+
+def held(*calls):
+    '''What the reader finds at once after each of them.'''
+    found = []
+    for call in calls:
+        call()
+        found.append(now(b))
+    return found
+""")
+    for _ in range(100):
+        agent("[s.sendall(b'x') or take(t, 1) for s, t in ((a, b), (b, a))]")
+        if side.name != "local" or moved(agent):
+            return agent
+        time.sleep(0.01)
+    raise Failure(f"it did not move to shared memory: {agent.sockets()}")
+
+
+def found(side, calls, before="None"):
+    """What the reader finds after each of the writer's `calls`."""
+    agent = both_ends(side)
+    agent(before)
+    return agent(f"held({', '.join(f'lambda: {call}' for call in calls)})")
+
+
+# --- When it goes
+
+@same
+def held_back_until_the_cork_is_drawn(side):
+    return found(side, ("cork(1)", "a.send(b'head:')", "a.send(b'body')", "cork(1)", "cork(0)", "a.send(b'free')"), "no_delay(1)")
+
+
+@same
+def held_back_until_a_send_announces_no_more(side):
+    return found(side, ("a.send(b'head:', MORE)", "a.send(b'and:', MORE)", "a.send(b'body')", "a.send(b'free')"), "no_delay(1)")
+
+
+@same
+def held_back_until_no_delay_is_set(side):
+    return found(side, ("cork(1)", "a.send(b'head:')", "no_delay(1)", "a.send(b'body')", "no_delay(1)", "cork(0)"))
+
+
+@same
+def held_back_by_the_listeners_option(side):
+    """An accepted connection has it from there."""
+    agent = both_ends(side)
+    agent("cork(0); l.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)")
+    agent("b = bounded(socket.create_connection(l.getsockname())); a = bounded(l.accept()[0])")
+    agent("cork(0)")
+    for _ in range(60):
+        agent("[s.sendall(b'x') or take(t, 1) for s, t in ((a, b), (b, a))]")
+    return agent("held(lambda: cork(1), lambda: a.send(b'head:'), lambda: a.shutdown(socket.SHUT_WR)) + [now(b)]")
+
+
+@same
+def held_back_but_for_full_segments(side):
+    agent = both_ends(side)
+    agent("no_delay(1)")
+    size = agent("cork(1) or a.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)")
+    seen = agent(f"[len(each or b'') for each in held(lambda: a.send(bytes({size} + 1000)), lambda: cork(0))]")
+    return [seen[0] == size, seen[1]]
+
+
+@same
+def held_back_no_longer_than_for_a_moment(side):
+    """The writer makes no further call."""
+    results = []
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'corked')")
+        results.append(client("take(s, 6)"))
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0); s.send(b'more', socket.MSG_MORE); time.sleep(1)")
+        results.append(client("take(s, 4)"))
+    return results
+
+
+@same
+def held_back_where_there_is_room_only(side):
+    """A writer that waits for room lets it go."""
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)")
+        server.begin("s.sendall(pattern(0, 3000001))")
+        got = client("take(s, 3000001)")
+        server.end()
+        return got
+
+
+# --- How a writer ends that holds some back
+
+def ends(side, how):
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'the ') and s.send(b'last')")
+        how(server)
+        return [client("take(s, 100)"), client("s.recv(1)")]
+
+
+@same
+def held_back_by_one_that_is_killed(side): return ends(side, kill)
+
+
+@same
+def held_back_by_one_that_exits(side): return ends(side, lambda server: server.begin("os._exit(0)"))
+
+
+@same
+def held_back_by_one_that_closes(side): return ends(side, lambda server: server("s.close()"))
+
+
+@same
+def held_back_by_one_that_shuts(side): return ends(side, lambda server: server("s.shutdown(socket.SHUT_WR)"))
+
+
+@same
+def held_back_by_one_that_is_killed_while_it_is_read(side):
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'seen') and s.send(b' and more')")
+        client.begin("take(s, 100)")
+        kill(server)
+        return client.end()
+
+
+@same
+def held_back_by_one_that_is_killed_is_there_to_be_polled(side):
+    """Before anything is written, which its kernel answers with a reset."""
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'the last')")
+        kill(server)
+        looks = ["select.select([s], [], [], 5)[0] == [s]", "queued(s)", "s.recv(3, socket.MSG_PEEK)", "s.send(b'x')"]
+        return [client(look) for look in looks] + [client("take(s, 8)")]
+
+
+@same
+def held_back_when_it_goes_back_to_the_kernel(side):
+    """By an urgent byte of the reader's; in order and all of it."""
+    with pair(side) as (server, client):
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'head:')")
+        client("s.send(b'!', socket.MSG_OOB)")
+        server("s.send(b'body'); s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0); s.send(b'.')")
+        return client("take(s, 10)")
+
+
+@same
+def held_back_by_a_parent_that_ends(side):
+    """The child has the connection, too, and does nothing with it: no end comes, and the bytes do."""
+    with pair(side) as (server, client):
+        server("r, w = os.pipe()\nif os.fork() == 0:\n    os.close(w); os.read(r, 1); os._exit(0)")
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'held')")
+        server("w2 = os.dup(w)")
+        got = client("take(s, 4)")
+        kill(server)
+        return got, client("s.recv(1)")
+
+
+if __name__ == "__main__":
+    run_named(CASES, "as on the kernel")
