@@ -378,7 +378,8 @@ void Progress::sleep_armed() {
   const bool local = socket::has_local_links();
   if (local) wires[wire_count++] = socket::kernel_halves_descriptor();
   const Instant deadline = shard_.next_timeout();
-  nap({wires.data(), wire_count}, deadline == kNever ? kNever - Instant{} : deadline - shard_.clock().now());
+  const Duration time = deadline == kNever ? kNever - Instant{} : deadline - shard_.clock().now();
+  nap({wires.data(), wire_count}, local && mind_local() ? std::min(time, tick_) : time);
   {
     socket::Guard guard(shard_);
     shard_.end_progress_sleep();

@@ -1,10 +1,12 @@
 """Shared memory within a host: bytes that are held back for more (TCP_CORK, MSG_MORE), and how much a writer may have
 unread. local_held.py NAME...   (no name: lists them)"""
+import os
+import re
 import time
 
 from agents import Agent
-from harness import Failure, run_named
-from local_pairs import cases, kill, moved, pair
+from harness import Failure, Side, check, free_port, run_named
+from local_pairs import cases, kill, listener, moved, pair
 
 CASES, case, same = cases()
 
@@ -100,6 +102,40 @@ def held_back_no_longer_than_for_a_moment(side):
         server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0); s.send(b'more', socket.MSG_MORE); time.sleep(1)")
         results.append(client("take(s, 4)"))
     return results
+
+
+def rests(agent):
+    """Whether its progress thread has not run for three seconds: it waits to be called."""
+    def runs():
+        tasks = [f"/proc/{agent.pid}/task/{each}" for each in os.listdir(f"/proc/{agent.pid}/task")]
+        thread, = [task for task in tasks if open(f"{task}/comm").read() == "bypass-progress\n"]
+        return re.search(r"^voluntary_ctxt_switches:\t(\d+)", open(f"{thread}/status").read(), re.M).group(1)
+    before = runs()
+    time.sleep(3)
+    return runs() == before
+
+
+@case
+def held_back_for_a_moment_beside_a_port():
+    """The progress thread, which sleeps until a wire wants it, lets it go."""
+    with Side("bypass", shm=True) as side:
+        server, client = (Agent(side, role, BYPASS_LOCAL_AFTER="0") for role in ("server", "client"))
+        for agent in (server, client):
+            agent(f"t = socket.socket(); t.bind(('0.0.0.0', {free_port()})); t.listen()")
+        port = listener(server)
+        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port})))")
+        server("s = bounded(l.accept()[0])")
+
+        def have_moved():
+            for one, other in ((client, server), (server, client)):
+                one("s.sendall(b'warm')")
+                check(other("take(s, 4)") == "b:warm", "other bytes")
+            return moved(server) and moved(client)
+
+        side.until(have_moved, "it has moved to shared memory")
+        side.until(lambda: rests(server), "its progress thread rests", 20)
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'corked')")
+        check(client("take(s, 6)") == "b:corked", "it stays where it is")
 
 
 @same
