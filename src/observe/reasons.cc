@@ -69,6 +69,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "it had there is the kernel's"},
     {"shares_with_less",
      "a process that has given up rights shares memory with others that have them, which it can do harm to"},
+    {"syn_flood",
+     "more connections are half-open than a listener keeps (tcp.syn_queue): SYN cookies are sent, and connections made "
+     "of them stay on plain TCP"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

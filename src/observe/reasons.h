@@ -52,6 +52,7 @@ enum class Reason : std::uint16_t {
   kInHandler,
   kGaveUpRights,
   kSharesWithLess,
+  kSynFlood,
   kCount,
 };
 

@@ -68,6 +68,11 @@ struct TcpConfig {
   Duration delayed_ack{};
   Duration time_wait{};
   std::uint32_t syn_retries = 0;
+  std::uint32_t syn_queue = 0;  // half-open connections of one listener
+  bool syn_cookies = true;
+  std::uint32_t orphan_retries = 0;
+  std::uint32_t max_orphans = 0;
+  Duration fin_wait2{};
   std::uint32_t retries2 = 0;        // retransmissions of data before ETIMEDOUT (tcp_retries2)
   std::uint32_t initial_window = 0;  // segments
   std::uint64_t send_buffer = 0;     // bytes a connection at most; grows on demand

@@ -64,6 +64,11 @@ tcp::EngineConfig engine_config(const Config& config) {
   tcp.delayed_ack = config.tcp.delayed_ack;
   tcp.time_wait = config.tcp.time_wait;
   tcp.syn_retries = config.tcp.syn_retries;
+  tcp.syn_queue = config.tcp.syn_queue;
+  tcp.syn_cookies = config.tcp.syn_cookies;
+  tcp.orphan_retries = config.tcp.orphan_retries;
+  tcp.max_orphans = config.tcp.max_orphans;
+  tcp.fin_wait2 = config.tcp.fin_wait2;
   tcp.retries2 = config.tcp.retries2;
   tcp.initial_window = config.tcp.initial_window;
   tcp.send_buffer = static_cast<std::uint32_t>(config.tcp.send_buffer);

@@ -49,6 +49,7 @@ struct Process {
   Instant sockets_published{};
   std::uint64_t shortages_told = 0;  // of memory, in the stack's counters
   std::uint64_t conflicts_seen = 0;  // of addresses, there
+  std::uint64_t cookies_told = 0;    // SYN cookies, there
   std::array<bool, Context::kMaxPorts> conflicts_told{};
   fastpath::Told told;                         // where there can be no links
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell

@@ -86,6 +86,18 @@ void tell_shortage(Process& p) {
   p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
 }
 
+/// A listener's SYN queue has been full since it was last looked.
+void tell_flood(Process& p) {
+  const StackCounters& counters = p.shard.stack().counters();
+  const std::uint64_t cookies = counters.tcp_cookies_out + counters.drop_tcp_syn_queue;
+  if (cookies == std::exchange(p.cookies_told, cookies)) [[likely]]
+    return;
+  const std::string text = "the SYN queue of a listener is full (" + std::to_string(p.config.tcp.syn_queue) +
+                           " connections): of further ones " +
+                           (p.config.tcp.syn_cookies ? "nothing is kept" : "SYNs are dropped");
+  p.region.why(observe::Reason::kSynFlood, -1, 0, {}, text.c_str());
+}
+
 /// What else has our address, once a port: its user has to give one of the two another.
 void tell_conflict(Process& p, std::size_t port) {
   AddressConflict conflict;
@@ -120,7 +132,7 @@ Duration publish(void* process_pointer) {
   do_drill(p);
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
-  if (!following) tell_shortage(p), tell_conflicts(p);
+  if (!following) tell_shortage(p), tell_conflicts(p), tell_flood(p);
   // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
   // family's, so that one process alone shows them.
   const StackCounters& counters = p.shard.stack().counters();

@@ -72,6 +72,10 @@ namespace bypass {
   X(tcp_challenge_acks, "segments", "challenge ACKs sent (RFC 5961)")                        \
   X(tcp_active_opens, "connections", "connects started")                                     \
   X(tcp_passive_opens, "connections", "connections accepted from the wire")                  \
+  X(tcp_orphans_dropped, "connections", "closed ones reset: too many, or memory used up")    \
+  X(tcp_cookies_out, "segments", "SYN cookies sent: a listener's SYN queue was full")        \
+  X(tcp_cookies_in, "connections", "made of a SYN cookie that came back")                    \
+  X(tcp_cookies_bad, "segments", "ACK that might have held a SYN cookie, and did not")       \
   X(tcp_established, "connections", "connections that became established")                   \
   X(tcp_timeouts, "connections", "connections given up after unanswered retransmissions")    \
   X(tcp_time_wait_reused, "connections", "TIME_WAIT ended early by a new SYN")               \

@@ -14,6 +14,9 @@ void on_listen(Env& env, Listener& listener, Segment& segment, std::optional<Seq
 /// SYN-ACK will be sent again (as Linux).
 Verdict complete_handshake(Env& env, Tcb& tcb, Segment& segment);
 
+/// A half-open or deferred connection is no longer its listener's to count.
+void leave_listener(Core& core, Tcb& tcb);
+
 /// TCP_DEFER_ACCEPT: the first data lets the connection into the accept queue. False: it is full.
 bool end_deferral(Env& env, Tcb& tcb);
 /// … and so does the end of patience.

@@ -66,6 +66,7 @@ struct Core {
   TcbList starved;                                  // writers that found no memory, through accept_next
   void* current = nullptr;                          // what is being changed
   std::uint32_t next_ephemeral = 0;
+  std::uint32_t orphans = 0;  // closed connections that have not ended: Tcb::counted
 
   /// Received frames that readers have not taken yet, and how many of them the ports can spare.
   std::uint32_t held_frames = 0;

@@ -176,9 +176,9 @@ void Engine::close_listener(Context& ctx, Listener& listener) {
   const SlotId id = impl_->listeners.id_of(&listener);
   impl_->ports.erase(listener);
   while (Tcb* tcb = accept_pop(listener)) abort(ctx, *tcb);
-  if (listener.half_open != 0) {
+  if (listener.half_open + listener.deferred != 0) {
     impl_->tcbs.for_each([&](Tcb& tcb) {
-      if (!tcb.has(kHalfOpen) || tcb.listener != id) return;
+      if (!tcb.has(kHalfOpen | kDeferred) || tcb.listener != id) return;
       if (tcb.has(kDeferred)) send_reset(env, tcb);
       finish(env, tcb, Error::kAborted, Why::kUser);
     });
@@ -406,6 +406,7 @@ void Engine::close(Context& ctx, Tcb& tcb) {
   }
   tcb.clear(kHoldMore);
   tcb.options.cork = false;
+  if (!keep_orphan(env, tcb)) return;
   queue_fin(env, tcb);
   if (tcb.state != State::kFinWait2) return;
   if (tcb.options.linger2_s >= 0) return arm_idle(env, tcb);
@@ -429,7 +430,7 @@ void Engine::abort(Context& ctx, Tcb& tcb) {
 Engine::Orphans Engine::orphans() const {
   Orphans found;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
-    if (!tcb.orphan() || tcb.has(kHalfOpen)) return;
+    if (!tcb.orphan() || tcb.has(kHalfOpen | kDeferred)) return;
     const bool delivered = tcb.overlay != nullptr && tcb.overlay->delivered;
     found.half_closed += tcb.state == State::kFinWait2 || (delivered && !tcb.overlay->peer_ended);
     if (!sends(tcb.state) || delivered) return;
@@ -443,7 +444,7 @@ void Engine::abort_orphans(Context& ctx) {
     // An overlay's closed connection may be ESTABLISHED still.
     const bool peer_may_send = receives(tcb.state);
     const bool lacks_bytes = sends(tcb.state) && !tcb.ring.empty();
-    if (!tcb.orphan() || tcb.has(kHalfOpen) || (!peer_may_send && !lacks_bytes)) return;
+    if (!tcb.orphan() || tcb.has(kHalfOpen | kDeferred) || (!peer_may_send && !lacks_bytes)) return;
     const Changing changing(*impl_, &tcb);
     Env env{*impl_, ctx};
     send_reset(env, tcb);

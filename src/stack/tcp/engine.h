@@ -59,14 +59,17 @@ struct EngineConfig {
   unsigned syn_retries = 6;
   unsigned synack_retries = 5;
   unsigned retries2 = 15;                   // of data, before ETIMEDOUT (as tcp_retries2)
+  unsigned orphan_retries = 8;              // of a closed connection's data or FIN (as tcp_orphan_retries)
+  std::uint32_t max_orphans = 65536;        // closed connections that have not ended (as tcp_max_orphans)
   std::uint32_t send_buffer = 4U << 20;     // largest ring of one connection, bytes
   std::uint32_t receive_buffer = 4U << 20;  // largest window
   std::uint32_t receive_initial = 256U << 10;
   std::uint32_t initial_window = 10;  // segments, RFC 6928
-  std::uint32_t syn_queue = 4096;     // half-open connections of one listener
+  std::uint32_t syn_queue = 4096;     // half-open connections of one listener; deferred ones likewise
   std::uint32_t max_time_wait = 65536;
   std::uint16_t port_first = 32768, port_last = 60999;
   Congestion congestion = Congestion::kCubic;
+  bool syn_cookies = true;  // once the SYN queue is full
   bool timestamps = true, sack = true, window_scaling = true;
   std::uint64_t secret[2] = {};  // keys the ISN (RFC 6528) and the timestamp offset
 };

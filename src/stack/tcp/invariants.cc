@@ -75,19 +75,24 @@ const char* index_violated(const Core& core, const Tcb& tcb) {
   return nullptr;
 }
 
-// What a listener counts of its children: half-open, and waiting to be accepted.
-const char* listener_violated(const Core& core, const Listener& listener) {
-  const SlotId id = core.listeners.id_of(&listener);
-  std::uint32_t half_open = 0, accepting = 0;
+// What listeners count of their children, all together: half-open, deferred, and waiting to be accepted.
+const char* listeners_violated(const Core& core) {
+  std::uint32_t half_open = 0, deferred = 0, accepting = 0;
   core.tcbs.for_each([&](const Tcb& tcb) {
-    if (tcb.has(kHalfOpen) && tcb.listener == id) half_open++;
-    if (tcb.has(kAccepting) && tcb.listener == id) accepting++;
+    half_open += tcb.has(kHalfOpen) ? 1 : 0;
+    deferred += tcb.has(kDeferred) ? 1 : 0;
+    accepting += tcb.has(kAccepting) ? 1 : 0;
   });
-  std::uint32_t queued = 0;
-  for (const Tcb* each = listener.accept_head; each != nullptr; each = each->accept_next) queued++;
-  if (half_open != listener.half_open) return "half-open connections are counted";
-  if (accepting != listener.accept_count || queued != accepting) return "the accept queue is counted";
-  return nullptr;
+  core.listeners.for_each([&](const Listener& listener) {
+    half_open -= listener.half_open;
+    deferred -= listener.deferred;
+    accepting -= listener.accept_count;
+    std::uint32_t queued = 0;
+    for (const Tcb* each = listener.accept_head; each != nullptr; each = each->accept_next) queued++;
+    accepting += queued != listener.accept_count ? 1 : 0;
+  });
+  if (half_open != 0 || deferred != 0) return "half-open and deferred connections are counted";
+  return accepting == 0 ? nullptr : "the accept queue is counted";
 }
 
 }  // namespace
@@ -107,21 +112,20 @@ const char* Engine::violated() const {
   const char* broken = nullptr;
   std::size_t flows = impl_->time_waits.count;
   std::uint32_t held = 0;
-  std::size_t starved = 0;
+  std::size_t starved = 0, orphans = 0;
   for (const Tcb* each = impl_->starved.head; each != nullptr; each = each->accept_next) starved++;
   impl_->tcbs.for_each([&](const Tcb& tcb) {
     flows += tcb.has(kInFlowTable) ? 1 : 0;
     for (const Packet* p = tcb.rx_head; p != nullptr; p = p->queue_next) held += (p->flags & kInArena) == 0 ? 1 : 0;
     held += tcb.reassembly.port_frames();
     starved -= tcb.starved ? 1 : 0;
+    orphans += tcb.counted ? 1 : 0;
     if (broken == nullptr) broken = tcp::violated(tcb);
     if (broken == nullptr) broken = index_violated(*impl_, tcb);
   });
-  impl_->listeners.for_each([&](const Listener& listener) {
-    if (broken == nullptr) broken = listener_violated(*impl_, listener);
-  });
-  if (broken != nullptr) return broken;
+  if ((broken = listeners_violated(*impl_)) != nullptr) return broken;
   if (flows != impl_->flows.size()) return "the flow table holds what lives and nothing else";
+  if (orphans != impl_->orphans) return "orphans are counted";
   if (held != impl_->held_frames) return "held frames are counted";
   if (starved != 0) return "who waits for memory is in the queue";
   return nullptr;

@@ -2,7 +2,9 @@
 //
 // Linux's semantics: backlog + 1 connections may wait to be accepted; a SYN that finds them full is
 // dropped, and so is the ACK that would complete one more (the SYN-ACK is sent again later).
-// A half-open connection is a whole Tcb that names its listener; the SYN queue is a count.
+// A half-open connection is a whole Tcb that names its listener; the SYN queue is a count. Once it is full, SYN cookies
+// (syn_cookie.h) take its place. Connections that TCP_DEFER_ACCEPT holds back are counted apart: their peers have shown
+// that they are there, and nobody else's SYN has less room because of them.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +24,13 @@ struct Listener {
   bool shared = false;   // SO_REUSEPORT: others that are may have the same address and port
   bool steered = false;  // FlowLog has been told of it
   std::uint32_t backlog = 0;
-  std::uint32_t half_open = 0;     // Tcbs in SYN-RECEIVED, and those that defer_accept holds back
+  std::uint32_t half_open = 0;     // Tcbs in SYN-RECEIVED
+  std::uint32_t deferred = 0;      // established, and held back by defer_accept
   std::uint32_t accept_count = 0;  // Tcbs in the accept queue
   std::uint32_t next_order = 0;    // for the queue's order after a rebuild
   Tcb* accept_head = nullptr;
   Tcb* accept_tail = nullptr;
+  Instant cookies_until{};  // the latest cookie is good so long: only then an ACK out of nowhere may hold one
   Options options;
 
   [[nodiscard]] bool accept_full() const { return accept_count > backlog; }

@@ -18,12 +18,6 @@ constexpr std::uint32_t kHeaders = 40;       // IPv4 and TCP without options
 constexpr std::uint8_t kQuickAcks = 8;       // at the start, so that the peer's slow start is not held up
 constexpr std::uint32_t kReuseStep = 65537;  // above the last incarnation's window (as Linux)
 
-std::uint16_t own_mss(std::uint32_t mtu, const Options& options) {
-  const std::uint32_t fits = mtu > kHeaders + kLeastMss ? mtu - kHeaders : kLeastMss;
-  const std::uint32_t most = options.max_segment != 0 ? options.max_segment : 0xffffU;
-  return static_cast<std::uint16_t>(std::min({fits, std::max<std::uint32_t>(most, kLeastMss), 0xffffU}));
-}
-
 // --- The source port (RFC 6056 §3.3.3)
 
 enum class Slot : std::uint8_t { kFree, kTaken, kReusable };
@@ -77,6 +71,12 @@ Result<Choice> source_port(Env& env, const Path& path, const Endpoint& local, co
 
 }  // namespace
 
+std::uint16_t own_mss(std::uint32_t mtu, const Options& options) {
+  const std::uint32_t fits = mtu > kHeaders + kLeastMss ? mtu - kHeaders : kLeastMss;
+  const std::uint32_t most = options.max_segment != 0 ? options.max_segment : 0xffffU;
+  return static_cast<std::uint16_t>(std::min({fits, std::max<std::uint32_t>(most, kLeastMss), 0xffffU}));
+}
+
 void update_mss(Tcb& tcb) {
   const std::uint32_t option_bytes = tcb.has(kTimestamps) ? kTimestampsBytes : 0;
   const std::uint32_t most = std::max(std::min(tcb.peer_mss, tcb.own_mss), kLeastMss);
@@ -119,8 +119,7 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   if (config.timestamps) tcb->set(kTimestamps);
   if (config.sack) tcb->set(kSackPermitted);
   if (config.window_scaling) tcb->set(kWindowScaling);
-  const std::uint32_t largest = options.receive_buffer != 0 ? options.receive_buffer : config.receive_buffer;
-  tcb->rcv_scale = config.window_scaling ? window_scale_for(largest) : 0;
+  tcb->rcv_scale = config.window_scaling ? window_scale_for(largest_window(config, options)) : 0;
   tcb->rcv_limit = initial_receive_limit(env, *tcb);
   tcb->own_mss = own_mss(path.mtu, options);
   tcb->rcv_mss = std::min(tcb->own_mss, kDefaultMss);

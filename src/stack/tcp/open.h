@@ -17,6 +17,8 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
 /// The same endpoints were used before, up to `last` (exclusive): the new numbers begin above (RFC 9293 §3.10.7.4's
 /// TIME-WAIT, RFC 6191). Before the SYN goes out.
 void begin_above(Tcb& tcb, SeqNum last);
+/// The MSS option of a SYN of ours.
+[[nodiscard]] std::uint16_t own_mss(std::uint32_t mtu, const Options& options);
 /// The segment size that both sides, the path and the options in each header leave.
 void update_mss(Tcb& tcb);
 /// A port's MTU has changed: its connections' segments are as large as it lets them be, and their peers take.

@@ -222,6 +222,9 @@ void orphan(Engine& engine, Tcb& tcb) {
   tcb.set(kOrphan);
   tcb.clear(kHoldMore);
   tcb.options.cork = false;
+  if (tcb.counted) return;
+  tcb.counted = true;
+  engine.impl().orphans++;
 }
 
 void send_fin(Engine& engine, Context& ctx, Tcb& tcb) {

@@ -153,10 +153,11 @@ void queue_for_accept(Listener& listener, Tcb& tcb) {
 }
 
 bool rejoin_listener(Env& env, Tcb& tcb) {
-  if (!tcb.has(kHalfOpen | kAccepting)) return true;
+  if (!tcb.has(kHalfOpen | kDeferred | kAccepting)) return true;
   Listener* listener = env.core.listeners.get(tcb.listener);
   if (listener == nullptr) return false;
   if (tcb.has(kHalfOpen)) listener->half_open++;
+  if (tcb.has(kDeferred)) listener->deferred++;
   if (tcb.has(kAccepting)) queue_for_accept(*listener, tcb);
   return true;
 }
@@ -167,6 +168,7 @@ void rejoin(Env& env, Tcb& tcb) {
                           {tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port});
   }
   tcb.path.header_len = 0;  // neighbours are forgotten
+  if (tcb.counted) env.core.orphans++;
   const Instant next = earliest_deadline(tcb);
   if (next != kNever) env.core.wheel.schedule(tcb, next);
   take_turns(env, tcb);
@@ -237,7 +239,7 @@ void rebuild_listeners(Env& env) {
     listener.event.linked = false;
     listener.event.next = nullptr;
     listener.accept_head = listener.accept_tail = nullptr;
-    listener.accept_count = listener.half_open = 0;
+    listener.accept_count = listener.half_open = listener.deferred = 0;
     env.core.ports.insert(listener);
   });
 }
@@ -249,7 +251,7 @@ void forget_indices(Core& core) {
   core.blocked_ports = 0;
   core.pinned = nullptr;
   core.starved = {};
-  core.held_frames = 0;
+  core.held_frames = core.orphans = 0;
   core.current = nullptr;
 }
 

@@ -38,16 +38,20 @@ std::uint8_t window_scale_for(std::uint32_t largest_window) {
   return scale;
 }
 
+std::uint32_t largest_window(const EngineConfig& config, const Options& options) {
+  return options.receive_buffer != 0 ? options.receive_buffer : config.receive_buffer;
+}
+
+std::uint32_t first_window(const EngineConfig& config, const Options& options) {
+  return options.receive_buffer != 0 ? options.receive_buffer : std::min(config.receive_initial, config.receive_buffer);
+}
+
 std::uint32_t receive_limit(const Env& env, const Tcb& tcb) {
-  const std::uint32_t most =
-      tcb.options.receive_buffer != 0 ? tcb.options.receive_buffer : env.core.config.receive_buffer;
-  return std::min(most, kUnscaled << tcb.rcv_scale);
+  return std::min(largest_window(env.core.config, tcb.options), kUnscaled << tcb.rcv_scale);
 }
 
 std::uint32_t initial_receive_limit(const Env& env, const Tcb& tcb) {
-  const std::uint32_t wanted =
-      tcb.options.receive_buffer != 0 ? tcb.options.receive_buffer : env.core.config.receive_initial;
-  return std::min(wanted, receive_limit(env, tcb));
+  return std::min(first_window(env.core.config, tcb.options), receive_limit(env, tcb));
 }
 
 SeqNum furthest_edge(const Tcb& tcb) {

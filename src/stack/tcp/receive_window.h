@@ -10,6 +10,9 @@ namespace bypass::tcp {
 
 /// The shift we offer in a SYN: the smallest that can show the largest window.
 [[nodiscard]] std::uint8_t window_scale_for(std::uint32_t largest_window);
+/// The largest window, and the first one, of a connection with such options.
+[[nodiscard]] std::uint32_t largest_window(const EngineConfig& config, const Options& options);
+[[nodiscard]] std::uint32_t first_window(const EngineConfig& config, const Options& options);
 /// The largest buffer this connection may have.
 [[nodiscard]] std::uint32_t receive_limit(const Env& env, const Tcb& tcb);
 /// The buffer it begins with.

@@ -3,11 +3,13 @@
 #include <atomic>
 #include <utility>
 
+#include "stack/tcp/accept.h"
 #include "stack/tcp/input.h"
 #include "stack/tcp/memory_wait.h"
 #include "stack/tcp/overlay.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
+#include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
 namespace {
@@ -55,6 +57,27 @@ void release_receive_queue(Env& env, Tcb& tcb) {
 
 }  // namespace
 
+// tcp_out_of_resources() of Linux. Bytes that wait are what takes memory.
+bool is_one_too_many(const Env& env, const Tcb& tcb) {
+  const bool stuck = env.now() - tcb.progress > 2 * env.core.rto_bounds.max;
+  if ((std::uint64_t{env.core.orphans} << (stuck ? 1 : 0)) > env.core.config.max_orphans) return true;
+  return !tcb.ring.empty() && env.core.memory.refuses_connections();
+}
+
+void drop_orphan(Env& env, Tcb& tcb) {
+  env.count().tcp_orphans_dropped++;
+  send_reset(env, tcb);
+  finish(env, tcb, Error::kAborted, Why::kUser);
+}
+
+bool keep_orphan(Env& env, Tcb& tcb) {
+  tcb.counted = true;
+  env.core.orphans++;
+  if (!is_one_too_many(env, tcb)) return true;
+  drop_orphan(env, tcb);
+  return false;
+}
+
 bool legal(State from, State to_state) {
   return (kEdges[static_cast<std::size_t>(from)] & bit(to_state)) != 0;
 }
@@ -75,11 +98,8 @@ void detach(Env& env, Tcb& tcb) {
   unsteer_connection(env, tcb);
   stop_waiting(env.core, tcb);
   if (tcb.has(kInFlowTable)) env.core.flows.erase(tcb.flow);
-  if (tcb.has(kHalfOpen)) {
-    Listener* listener = env.core.listeners.get(tcb.listener);
-    if (listener != nullptr && listener->half_open != 0) listener->half_open--;
-  }
-  tcb.clear(kInFlowTable | kHalfOpen | kSynOwed);
+  if (tcb.has(kHalfOpen | kDeferred)) leave_listener(env.core, tcb);
+  tcb.clear(kInFlowTable | kSynOwed);
   stop_timers(env, tcb);
   tcb.ring.clear(env.core.memory);
   tcb.scoreboard.clear(env.core.memory);
@@ -103,6 +123,8 @@ void destroy(Env& env, Tcb& tcb) {
   tcb.event.user = nullptr;
   // An overlay has not seen yet what came along with the peer's FIN.
   if (tcb.overlay == nullptr) release_receive_queue(env, tcb);
+  if (tcb.counted) env.core.orphans--;
+  tcb.counted = false;
   tcb.set(kOrphan | kZombie);
   reap(env, tcb);
 }

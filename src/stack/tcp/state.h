@@ -35,6 +35,13 @@ void finish(Env& env, Tcb& tcb, Error error, Why why);
 void detach(Env& env, Tcb& tcb);
 /// The socket is gone and the connection is over: gives back everything the Tcb owns, and it.
 void destroy(Env& env, Tcb& tcb);
+/// The socket is gone and the connection goes on: it counts as an orphan. False: it has been reset and given back, as
+/// there are too many of them, or too little memory for its bytes (tcp_check_oom() of Linux).
+bool keep_orphan(Env& env, Tcb& tcb);
+/// The same question later, of an orphan: one whose peer has taken nothing for long counts twice.
+[[nodiscard]] bool is_one_too_many(const Env& env, const Tcb& tcb);
+/// Of an orphan: RST, and it ends.
+void drop_orphan(Env& env, Tcb& tcb);
 /// After unlinking from a list: frees a Tcb that waited only for that.
 void reap(Env& env, Tcb& tcb);
 

@@ -64,12 +64,12 @@ enum TcbFlag : std::uint32_t {
   // Where it stands
   kPassive = 1U << 16,   // made by a listener
   kOrphan = 1U << 17,    // its socket is closed
-  kDeferred = 1U << 18,  // established, but TCP_DEFER_ACCEPT waits for data
+  kDeferred = 1U << 18,  // established, but TCP_DEFER_ACCEPT waits for data; counted by its listener
   kSynLost = 1U << 19,   // the handshake took a retransmission
   kInFlowTable = 1U << 20,
   kSynOwed = 1U << 27,        // SYN or SYN-ACK found no room on the device
   kRetransmitNow = 1U << 28,  // a loss event began: one segment whatever cwnd says (RFC 6675 §5 step 4.3)
-  kHalfOpen = 1U << 26,       // counted in its listener's SYN queue
+  kHalfOpen = 1U << 26,       // in SYN-RECEIVED, counted in its listener's SYN queue
   // Lists it is linked in; a Tcb goes back to the slab only when it is in none
   kInBurst = 1U << 21,
   kBlocked = 1U << 22,    // output waits for room on the device
@@ -136,7 +136,8 @@ struct alignas(64) Tcb {
   std::uint8_t probes = 0;         // unanswered keep-alives or window probes
   std::uint8_t attempts = 0;       // of SYN, SYN-ACK
   std::uint8_t why = 0;            // Why of the last change of state
-  bool starved = false;            // among those that wait for memory
+  bool starved : 1 = false;        // among those that wait for memory
+  bool counted : 1 = false;        // an orphan, in Core::orphans
   bool usage_limited = false;      // cwnd was the limit of that flight
   std::uint8_t peer_said = 0;      // in an option of its SYN, as Hooks know it; 0: nothing
 

@@ -11,8 +11,6 @@
 namespace bypass::tcp {
 namespace {
 
-constexpr unsigned kOrphanRetries = 8;  // as Linux: nobody waits for an orphan's data any more
-
 // What a protocol over TCP has under way of its own is nothing that the program waits for; what the program has written
 // counts, whichever way it goes, and so does the end of its direction.
 bool awaits_ack(const Tcb& tcb) {
@@ -34,7 +32,7 @@ Instant user_deadline(const Tcb& tcb) {
 
 unsigned retries(const Env& env, const Tcb& tcb) {
   const unsigned most = env.core.config.retries2;
-  return tcb.orphan() ? std::min(most, kOrphanRetries) : most;
+  return tcb.orphan() ? std::min(most, env.core.config.orphan_retries) : most;  // nobody waits for its data any more
 }
 
 // RFC 9293 §3.8.3 (R2), RFC 5482.
@@ -51,8 +49,16 @@ void time_out(Env& env, Tcb& tcb) {
 
 // --- SYN, SYN-ACK
 
+// With more than half of the SYN queue taken, fewer: who answers does so soon (reqsk_timer_handler() of Linux).
+unsigned synack_retries(const Env& env, const Tcb& tcb) {
+  constexpr unsigned kUnderPressure = 2;
+  const Listener* listener = env.core.listeners.get(tcb.listener);
+  const bool pressed = listener != nullptr && listener->half_open > env.core.config.syn_queue / 2;
+  return pressed ? std::min(env.core.config.synack_retries, kUnderPressure) : env.core.config.synack_retries;
+}
+
 unsigned syn_retries(const Env& env, const Tcb& tcb) {
-  if (tcb.has(kPassive)) return env.core.config.synack_retries;
+  if (tcb.has(kPassive)) return synack_retries(env, tcb);
   return tcb.options.syn_retries != 0 ? tcb.options.syn_retries : env.core.config.syn_retries;
 }
 
@@ -71,13 +77,15 @@ void retry_syn(Env& env, Tcb& tcb) {
 // --- Data and FIN (RFC 6298 §5.4 to §5.7)
 
 // A peer that closed its window on data in flight is alive as long as it answers: then no R2. Who has set a user
-// timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux).
+// timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux), and an orphan has nobody who waits.
 bool answers_with_closed_window(const Tcb& tcb) {
+  if (tcb.orphan()) return false;
   return tcb.options.user_timeout_ms == 0 && tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
 }
 
 void retransmission_timeout(Env& env, Tcb& tcb) {
   env.count().tcp_rto++;
+  if (tcb.counted && is_one_too_many(env, tcb)) return drop_orphan(env, tcb);
   if (exhausted(env, tcb, tcb.rtt.backoff()) && !answers_with_closed_window(tcb)) return time_out(env, tcb);
   const bool again = tcb.rtt.backoff() != 0;
   tcb.rtt.on_timeout();
@@ -87,15 +95,23 @@ void retransmission_timeout(Env& env, Tcb& tcb) {
 
 // --- Persist (RFC 9293 §3.8.6.1), and the cork's limit
 
+// An orphan's peer may answer probes for ever. It has as long as the doubling pauses take to reach the longest one
+// (tcp_probe_timer() of Linux): some three minutes.
+bool has_probed_enough(const Env& env, const Tcb& tcb) {
+  if (tcb.orphan() && tcb.rtt.rto(env.core.rto_bounds) >= env.core.rto_bounds.max) return true;
+  return tcb.probes >= retries(env, tcb);
+}
+
 void persist_timeout(Env& env, Tcb& tcb) {
   tcb.clear(kPersist);
+  if (tcb.counted && is_one_too_many(env, tcb)) return drop_orphan(env, tcb);
   if (tcb.snd_wnd > tcb.in_flight()) {
     tcb.clear(kMore | kHoldMore);  // Linux's probe carries PSH (tcp_write_wakeup())
     tcb.set(kForceOutput);
     return output(env, tcb);
   }
   // As Linux: the user timeout counts answered probes too, and does not stand in for R2 as it does for data.
-  if (env.now() >= user_deadline(tcb) || tcb.probes >= retries(env, tcb)) return time_out(env, tcb);
+  if (env.now() >= user_deadline(tcb) || has_probed_enough(env, tcb)) return time_out(env, tcb);
   tcb.probes++;
   tcb.rtt.on_timeout();
   env.count().tcp_zero_window_probes++;

@@ -6,8 +6,10 @@
 #include "stack/checksum.h"
 #include "stack/copy.h"
 #include "stack/frame_writer.h"
+#include "stack/tcp/open.h"
 #include "stack/tcp/overlay.h"
 #include "stack/tcp/receive_window.h"
+#include "stack/tcp/syn_cookie.h"
 #include "stack/tcp/timers.h"
 
 namespace bypass::tcp {
@@ -367,6 +369,35 @@ bool send_detached(Env& env, const Detached& s) {
   const bool sent = launch(env, path, frame);
   if (sent && (s.flags & kRst) != 0) env.count().tcp_resets_out++;
   return sent;
+}
+
+// Its options are those of a connection that was made of that SYN, or less: make_connection(), negotiate().
+bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options) {
+  Path path;
+  if (!env.core.network.resolve(key.local, key.remote, path).ok()) return false;
+  path.tos = options.tos;
+  path.ttl = options.ttl;
+  Packet* frame = new_frame(env, path);
+  if (frame == nullptr) return false;
+  const auto& config = env.core.config;
+  SynOptions o;
+  o.mss = own_mss(path.mtu, options);
+  o.timestamps = config.timestamps && syn.options.has_timestamps;
+  if (o.timestamps) {
+    o.sack_permitted = config.sack && syn.options.sack_permitted;
+    o.window_scaling = config.window_scaling && syn.options.has_window_scale;
+    o.window_scale = window_scale_for(largest_window(config, options));
+    o.ts_value = make_cookie_timestamp(timestamp_clock(env.now()), syn.options) +
+                 timestamp_offset(env.core.secret, {key.local, key.local_port}, {key.remote, key.remote_port});
+    o.ts_echo = syn.options.ts_value;
+  }
+  std::byte room[kMaxOptionBytes];
+  const std::size_t used = write_syn_options(room, o);
+  std::memcpy(push_header(*frame, used), room, used);
+  const auto window = static_cast<std::uint16_t>(std::min<std::uint32_t>(first_window(config, options), 0xffff));
+  write_header(*frame, {key.local_port, key.remote_port, cookie, syn.seq + 1, kSyn | kAck, window, used});
+  write_checksum(*frame, path, offloads_of(env, path).l4_checksum);
+  return launch(env, path, frame);
 }
 
 namespace {

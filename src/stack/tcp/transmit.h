@@ -58,6 +58,9 @@ struct Detached {
 };
 /// False: no room on the device, or no frame.
 bool send_detached(Env& env, const Detached& segment);
+/// The SYN-ACK of a listener that remembers nothing: `cookie` is its number, the SYN's options lie in its timestamp. It
+/// carries no options of others.
+bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options);
 /// A connection's RST as it was; false as send_detached().
 bool send_farewell(Env& env, const Farewell& farewell);
 /// The same, and beside it the question that a peer with other numbers answers with its own.

@@ -94,7 +94,8 @@ class Fuzzer {
   sim::SimPort& probe_;
   Instant now_{};
   bool tracing_;
-  bool answers_ = true;  // the neighbours answer ARP
+  std::optional<Flow> opening_;  // whose SYN-ACK was the latest: it may have been a cookie
+  bool answers_ = true;          // the neighbours answer ARP
   unsigned step_ = 0;
   std::string failure_;
   std::vector<Socket> sockets_;

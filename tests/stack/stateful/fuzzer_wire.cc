@@ -32,6 +32,7 @@ sim::Bytes as_frame(const IpAddress& from, std::uint8_t protocol, const sim::Byt
 }  // namespace
 
 Fuzzer::Flow Fuzzer::stranger() {
+  if (opening_ && chance(0.3)) return *opening_;
   Flow flow;
   flow.remote = peer(below(3));
   flow.local_port = static_cast<std::uint16_t>(chance(0.9) ? 80 + below(2) : 5000 + below(6));
@@ -246,6 +247,16 @@ void Fuzzer::take_frame(const sim::Bytes& frame) {
       checksum(l4.data(), l4.size()) + checksum_pseudo(kHost, IpAddress::from_v4(header.destination),
                                                        wire::kProtocolTcp, static_cast<std::uint32_t>(l4.size()));
   if (!checksum_is_good(sum)) fail("a checksum is wrong");
+  if (tcp.flags == (tcp::kSyn | tcp::kAck)) {
+    opening_ = Flow{.remote = IpAddress::from_v4(header.destination),
+                    .local_port = tcp.source,
+                    .remote_port = tcp.destination,
+                    .rcv_nxt = {tcp.ack},
+                    .rcv_adv = {tcp.ack + tcp.window},
+                    .snd_una = {tcp.seq + 1},
+                    .snd_nxt = {tcp.seq + 1},
+                    .opening = true};
+  }
   check_text(tcp, header.destination, l4.subspan(tcp.header_len()));
 }
 

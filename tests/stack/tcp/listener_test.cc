@@ -47,6 +47,7 @@ TEST(Backlog, FullWhenAckComes_AckIsDroppedAndSynAckRepeated) {
 TEST(Backlog, SynQueueFull_SynIsDropped) {
   Given given;
   given.stack.tcp.syn_queue = 2;
+  given.stack.tcp.syn_cookies = false;
   Script s(given);
   s.listen();
   for (std::uint16_t port = 1; port <= 3; port++) {
