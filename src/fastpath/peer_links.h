@@ -200,10 +200,16 @@ class PeerLinks final : public Links {
   // --- A link's life (peer_links_life.cc)
   void want(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   [[nodiscard]] std::uint32_t next_link_bytes() const;
-  bool allocate(PeerLink& link);
-  bool allocate(PeerLink& link, std::uint32_t bytes);
+  /// `at_ease`: its share; else the least that a link can have.
+  bool allocate(PeerLink& link, bool at_ease);
+  bool allocate_bytes(PeerLink& link, std::uint32_t bytes);
   void release_memory(PeerLink& link);
   void begin(Context& ctx, PeerLink& link);
+  /// Links that have memory here, and of those the ones that peers have asked for and that are not up.
+  struct Held {
+    std::uint32_t of_peer = 0, of_address = 0, asked = 0, asked_by_address = 0;
+  };
+  [[nodiscard]] Held held_by(const IpAddress& peer, std::uint32_t tag) const;
   void on_request(Context& ctx, tcp::Tcb& tcb, Framed& framed, std::span<const std::byte> body);
   void decline_request(tcp::Tcb& tcb, Framed& framed, LinkHead head, Reason why);
   void poll_setup(Context& ctx, PeerLink& link);

@@ -22,6 +22,11 @@ constexpr Duration kPatience = std::chrono::milliseconds(50);
 constexpr Duration kFirstPause = std::chrono::milliseconds(200), kLongestPause = std::chrono::seconds(60);
 /// Links of one peer that have memory here: it has one of its own making, and the last ones may be ending.
 constexpr std::uint32_t kMostLinksOfAPeer = 4;
+/// Links that peers have asked for and that carry nothing yet: of one address, and of all. The tag in the request is
+/// the asker's to choose, his address is not: TCP has answered it. Behind the first kAtEase the memory is the least.
+constexpr std::uint32_t kMostAskedByAddress = 4, kMostAsked = 16, kAtEase = 2;
+/// Links of one address that have memory here, whatever their tags: half of the table stays for others.
+constexpr std::uint32_t kMostOfAddress = PeerTable::kLinks / 2;
 /// Of the arena, registered at a time: no send ring is larger.
 constexpr std::size_t kChunk = kMaxBlock;
 
@@ -92,14 +97,15 @@ std::uint32_t PeerLinks::next_link_bytes() const {
 }
 
 // A smaller one where the arena has no such block left.
-bool PeerLinks::allocate(PeerLink& link) {
-  const std::uint32_t wanted = next_link_bytes(), least = std::min(wanted, LinkLayout::kLeast);
+bool PeerLinks::allocate(PeerLink& link, bool at_ease) {
+  const std::uint32_t share = next_link_bytes(), least = std::min(share, LinkLayout::kLeast);
+  const std::uint32_t wanted = at_ease ? share : least;
   for (std::uint32_t bytes = wanted; bytes >= least; bytes /= 2)
-    if (allocate(link, bytes)) return true;
+    if (allocate_bytes(link, bytes)) return true;
   return false;
 }
 
-bool PeerLinks::allocate(PeerLink& link, std::uint32_t bytes) {
+bool PeerLinks::allocate_bytes(PeerLink& link, std::uint32_t bytes) {
   const LinkLayout layout(bytes);
   link.memory = static_cast<std::byte*>(memory_.allocate_bulk(bytes));
   link.places = static_cast<LanePlace*>(memory_.allocate(layout.lanes() * sizeof(LanePlace)));
@@ -172,7 +178,7 @@ LinkDevice* PeerLinks::choose(const PeerLink& link, std::uint8_t& choice) const 
 void PeerLinks::begin(Context& ctx, PeerLink& link) {
   LinkDevice* const device = choose(link, link.choice);
   if (device == nullptr) return refuse(link, Reason::kNoDevice, ctx.now);
-  if (!allocate(link)) return refuse(link, Reason::kNoMemory, ctx.now);
+  if (!allocate(link, true)) return refuse(link, Reason::kNoMemory, ctx.now);
   do {
     const std::uint64_t number = config_.random();
     if (number == 0) return not_made(ctx, link, Reason::kNoDevice);
@@ -198,20 +204,32 @@ void PeerLinks::on_link_record(Context& ctx, Tcb& tcb, Framed& framed, const Rec
   looked_ = {};
 }
 
+PeerLinks::Held PeerLinks::held_by(const IpAddress& peer, std::uint32_t tag) const {
+  Held held;
+  table_->for_each([&](std::size_t, const PeerLink& link) {
+    if (link.memory == nullptr) return;
+    const bool same = link.peer == peer, asked = link.asked_by_peer && link.stage == Stage::kSettingUp;
+    held.of_peer += same && link.tag == tag ? 1 : 0;
+    held.of_address += same ? 1 : 0;
+    held.asked += asked ? 1 : 0;
+    held.asked_by_address += same && asked ? 1 : 0;
+  });
+  return held;
+}
+
 void PeerLinks::on_request(Context& ctx, Tcb& tcb, Framed& framed, std::span<const std::byte> body) {
   LinkHead head;
   const Reason why = decode(body, head);
   if (head.link == 0 || find(head.link) != nullptr) return;
   LinkDevice* const device = why == Reason::kNone ? device_of(tcb.path.port, head.mover) : nullptr;
   if (device == nullptr) return decline_request(tcb, framed, head, why == Reason::kNone ? Reason::kNoDevice : why);
-  std::uint32_t held = 0;
-  table_->for_each([&](std::size_t, const PeerLink& link) {
-    held += link.memory != nullptr && link.peer == tcb.path.remote && link.tag == tag_of_peer(framed) ? 1 : 0;
-  });
-  if (held >= kMostLinksOfAPeer) return decline_request(tcb, framed, head, Reason::kPolicy);
+  const Held held = held_by(tcb.path.remote, tag_of_peer(framed));
+  if (held.of_peer >= kMostLinksOfAPeer || held.of_address >= kMostOfAddress ||
+      held.asked_by_address >= kMostAskedByAddress || held.asked >= kMostAsked)
+    return decline_request(tcb, framed, head, Reason::kPolicy);
   PeerLink* const link = take_entry(tcb.path.remote, tag_of_peer(framed), tcb.path.port);
   if (link == nullptr) return;
-  if (!allocate(*link)) return free_entry(*link);
+  if (!allocate(*link, held.asked < kAtEase)) return free_entry(*link);
   Own& own = own_[index_of(*link)];
   device->attend();  // what has befallen the device before befalls no link that is made now
   own.setup = device->answer(body, Reason::kNone, {link->memory, link->bytes}, link->peer, ctx.now);

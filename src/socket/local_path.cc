@@ -221,14 +221,23 @@ void pass_wake_on(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
+// More than the kernel queues on such a socket, and than an honest peer has to say: wake-ups answer what was armed. Who
+// says more while it is heard would hold the lock for ever.
+constexpr int kMostHeard = 1024;
+
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
   bool heard = false, woken = false;
+  int packets = 0;
   link.channel_readable = false;
   std::array<std::byte, shm::kMessageRoom> room;
   while (link.channel.is_open()) {
     const shm::Channel::Received received = link.channel.receive(room);
     using Kind = shm::Channel::Received::Kind;
     if (received.kind == Kind::kNothing) break;
+    if (++packets > kMostHeard) {
+      break_link(socket, "it says more than anybody has to");
+      return true;
+    }
     if (received.kind == Kind::kWake) {
       link.armed_in = link.armed_out = false;
       woken = true;

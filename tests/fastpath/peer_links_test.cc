@@ -86,6 +86,32 @@ TEST(PeerLinks, RefusedLink_IsAskedForAgainLater) {
   EXPECT_TRUE(world.reach_lane(c));
 }
 
+// The tag is the asker's to choose; its address is not. Nothing here has shown that it can use a link.
+TEST(PeerLinks, RequestsOfOneAddress_TakeLittle) {
+  PeerWorld world(1, 0);
+  world.yard.silent = true;
+  Connection& c = world.open();
+  ASSERT_TRUE(FramedTcp::has(*c.tcb[1]));
+  Framed& framed = FramedTcp::of(*c.tcb[1]);
+  const auto ask = [&](std::uint32_t id) {
+    std::visit([id](auto& handshake) { const_cast<SynOption&>(handshake.peer()).tag = id; }, framed.handshake);
+    world.yard.cables[id] = nullptr;
+    std::array<std::byte, kMaxLinkBody> body{};
+    Record record{.type = RecordType::kLinkReq, .link = id};
+    record.length = static_cast<std::uint32_t>(encode(LinkHead{.link = id, .mover = Mover::kRc}, body));
+    world.links(1).on_link_record(world.host(1).ctx(), *c.tcb[1], framed, record, std::span(body).first(record.length));
+  };
+  for (std::uint32_t id = 1000; id < 1040; id++) ask(id);
+  std::uint32_t with_memory = 0;
+  std::size_t least = 0;
+  for (const PeerLink& link : world.links(1).table().links) {
+    with_memory += link.memory != nullptr ? 1 : 0;
+    least += link.bytes == LinkLayout::kLeast ? 1 : 0;
+  }
+  EXPECT_EQ(with_memory, 4U);
+  EXPECT_GE(least, 2U) << "behind the first two, the least";
+}
+
 TEST(PeerLinks, PeerWithoutLinks_IsPlain) {
   PeerWorld world;
   world.host(1).ctx().hooks = nullptr;

@@ -458,6 +458,17 @@ def reset_before_the_count_is_taken():
 
 
 @case
+def more_than_anybody_has_to_say():
+    """Who says thousands of words at once, or goes on for ever, is heard no more: the lock is held meanwhile."""
+    with met() as (_, peer, honest):
+        with Frozen(honest.pid, "bypass-progress"):
+            peer("p.channel.setsockopt(socket.SOL_SOCKET, 32, 1 << 26)  # SO_SNDBUFFORCE: the kernel queues them all")
+            peer("for _ in range(4000): p.channel.send(b'w')")
+            got = honest("rest()")
+        check(got == honest("b'ECONNRESET'"), got)
+
+
+@case
 def out_of_turn():
     """A word that cannot be true: both ends see a connection that was reset, also where one has no room."""
     scripted("p.say(CUT, 0); p.put(pattern(0, 100)); p.say(RESUME, 101)", "rest()", "b'ECONNRESET'")
