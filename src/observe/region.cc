@@ -198,9 +198,12 @@ void Region::remove() {
   if (getpid() == owner_) unlink(path_.c_str());
 }
 
-// The mapping stays: another thread's frame on this stack copy may still point into it.
+// Another thread's frame on this stack copy may still point into it, so that something stays there; but what the child
+// writes is not to be the parent's, which has rights that the child may give up.
 void Region::abandon() {
-  header_.store(nullptr, std::memory_order_release);
+  Header* const parents = header_.exchange(nullptr, std::memory_order_acq_rel);
+  constexpr int kOwn = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+  if (parents != nullptr) mmap(parents, kFileBytes, PROT_READ | PROT_WRITE, kOwn, -1, 0);
   why_lock_.clear(std::memory_order_release);
   why_used_ = why_next_ = kept_used_ = 0;
   kept_lost_ = 0;

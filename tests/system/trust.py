@@ -103,6 +103,16 @@ def what_is_given_up_is_said():
         check("gave_up_rights" in why and "shares_with_less" not in why, why)
 
 
+@case
+def forked_child_of_a_ports_owner():
+    """It has no memory of the port's, nor its parent's statistics, by which it could harm its parent once it has given
+    rights up."""
+    with Side("bypass") as side:
+        child = side.start_python("server", "forks_on_a_port.py", side.address, free_port(), until="done")
+        check(side.end(child) == 0 and "in common: []" in side.output(child), side.output(child))
+        check("before: 0" not in side.output(child), side.output(child))
+
+
 # --- Where things lie
 
 @case

@@ -10,6 +10,7 @@
 #include "backends/backend.h"
 #include "backends/dpdk/control.h"
 #include "backends/dpdk/descriptors.h"
+#include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/port_keeper.h"
 #include "backends/dpdk/port_plan.h"
@@ -23,7 +24,10 @@ class DpdkBackend final : public Backend {
   bool check(const PortSpec& spec, std::string& problem) override;
   Port* open(const PortSpec& spec, std::string& problem) override;
   void close(Port* port) override;
-  void drop_in_child() override { drop_all_descriptors(); }
+  void drop_in_child() override {
+    drop_all_descriptors();
+    hide_memory_in_child();
+  }
 
  private:
   Port* open_on_control(const PortSpec& spec, std::string& problem, bool& taken);

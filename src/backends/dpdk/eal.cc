@@ -5,10 +5,12 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_log.h>
+#include <rte_memory.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -179,6 +181,22 @@ std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes)
   return words;
 }
 
+/// The address ranges that EAL has reserved for its memory, most of them never touched.
+struct Range {
+  void* begin;
+  std::size_t bytes;
+};
+std::array<Range, RTE_MAX_MEMSEG_LISTS> ranges{};
+std::atomic<std::size_t> range_count{0};
+
+int note_range(const rte_memseg_list* list, void* /*argument*/) {
+  const std::size_t count = range_count.load(std::memory_order_relaxed);
+  if (list->base_va == nullptr || count == ranges.size()) return 0;
+  ranges[count] = {list->base_va, list->len};
+  range_count.store(count + 1, std::memory_order_release);
+  return 0;
+}
+
 bool fail(std::string text, std::string& problem) {
   state = State::kFailed;
   failure() = std::move(text);
@@ -205,6 +223,7 @@ bool start_eal(const EalRequest& request, std::string& problem) {
     return fail("DPDK does not start: " + std::string(rte_strerror(start.error)) + " (" + take_dpdk_errors() + ")",
                 problem);
   take_dpdk_errors();
+  rte_memseg_list_walk(note_range, nullptr);
   state = State::kRunning;
   return true;
 }
@@ -214,6 +233,13 @@ bool eal_runs() {
 }
 bool eal_has_huge_pages() {
   return huge_pages;
+}
+
+// Empty pages, not none: nothing here looks at them any more, but what DPDK has for a process's end might.
+void hide_memory_in_child() {
+  for (std::size_t i = 0; i < range_count.load(std::memory_order_acquire); i++)
+    mmap(ranges[i].begin, ranges[i].bytes, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 std::string take_dpdk_errors() {

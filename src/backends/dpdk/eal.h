@@ -25,6 +25,10 @@ bool start_eal(const EalRequest& request, std::string& problem);
 /// Whether buffers lie in huge pages (else in one memfd of small pages).
 [[nodiscard]] bool eal_has_huge_pages();
 
+/// In a forked child: what it has of the parent's frames and tables, which lie in memory that both could write, is
+/// replaced by pages of its own, empty ones. Async-signal-safe.
+void hide_memory_in_child();
+
 /// The last error lines that DPDK logged since the previous call, for `problem` texts; empty when none.
 std::string take_dpdk_errors();
 
