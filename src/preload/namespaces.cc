@@ -38,11 +38,12 @@ int alone_if_need_be(Call call) {
   return again;
 }
 
-/// A process in another user namespace has no rights over those that stay.
+/// A process in another user namespace has no rights over those that stay. One of several threads is refused it
+/// (user_namespaces(7)).
 template <typename Call>
 int change_namespaces(bool of_users, const Call& call) {
   const auto made = [](const void* argument) { return alone_if_need_be(*static_cast<const Call*>(argument)); };
-  return of_users ? change_user_namespace(made, &call) : made(&call);
+  return of_users && runtime::has_one_thread() ? change_user_namespace(made, &call) : made(&call);
 }
 
 /// setns(2): of what `fd` is, where the type does not say it.

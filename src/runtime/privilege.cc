@@ -93,7 +93,7 @@ void end_change(const RightsChange& change) {
   const Undisturbed undisturbed;
   open_local_ports(*p);
   if (change.leaves) p->region.why(Reason::kGaveUpRights, -1, 0, {}, "its family keeps the memory that they shared");
-  if (change.progressed) (void)p->progress.start();
+  if (change.progressed) resume_threads();
 }
 
 }  // namespace bypass::runtime
