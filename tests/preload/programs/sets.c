@@ -307,7 +307,8 @@ static void added_later(void) {
     wrong += epoll_wait(set, got, 1, 5000) != 1 || got[0].data.fd != b[0];
     for (int j = 0; j < 2; j++) close(a[j]), close(b[j]);
   }
-  printf("told first though it came later: %d\n", wrong);
+  /* A ring and a connection that is about to move may be told in the order of the looks. */
+  printf("told first though it came later: %s\n", wrong > 10 ? "more than a tenth" : "hardly ever");
   close(set);
 }
 
