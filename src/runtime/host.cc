@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include "runtime/plugin.h"
 #include "runtime/uncancelled.h"
 #include "socket/kernel.h"
+#include "socket/os.h"
 
 namespace bypass::runtime {
 
@@ -139,6 +142,13 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
 
 std::uint32_t own_threads() {
   return g_own_threads.load(std::memory_order_relaxed);
+}
+
+std::uint64_t all_threads() {
+  constexpr std::uint64_t kNotTasks = 2;  // the folder's links beside those of its folders
+  struct stat tasks {};
+  const long failed = socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks));
+  return failed == 0 ? tasks.st_nlink - kNotTasks : 0;
 }
 
 void forget_own_threads() {

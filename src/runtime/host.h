@@ -34,6 +34,8 @@ inline sigset_t all_but_faults() {
 
 /// How many threads of ours there are now; one that begins or ends may not be counted yet, or no more.
 std::uint32_t own_threads();
+/// All threads of the process, the program's and ours; 0: /proc cannot be asked. Async-signal-safe.
+std::uint64_t all_threads();
 /// In a forked child, which has none.
 void forget_own_threads();
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -533,9 +532,7 @@ bool is_threaded_by_us() {
 }
 
 bool has_one_thread() {
-  struct stat tasks {};
-  const long failed = socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks));
-  return (failed == 0 && tasks.st_nlink == 2 + 1) || is_threaded_by_us();
+  return all_threads() == 1 || is_threaded_by_us();
 }
 
 bool pause_threads() {

@@ -80,9 +80,7 @@ int the_rope() {
 
 int make_doorbell(Doorbell& bell) {
   Doorbell made;
-  if (os::call(SYS_getrandom, os::address(made.token.data()), made.token.size(), 0) !=
-      static_cast<long>(made.token.size()))
-    return -1;
+  if (!os::fill_random(made.token.data(), made.token.size())) return -1;
   const int fd = open_datagram();
   if (fd < 0) return -1;
   // The filter is there before the name: nobody comes in between.

@@ -1,6 +1,7 @@
 // Bytes that a ring within the host holds back for more, as the kernel does after MSG_MORE and under TCP_CORK: tcp(7),
-// send(2). They lie in the ring, unseen by the reader, until a send announces no more, the option is cleared,
-// TCP_NODELAY is set, a full segment is there, the ring is full or left, the connection ends, or they have waited.
+// send(2). They lie in the ring, unseen by the reader. A send that announces no more releases them, as does an option:
+// TCP_CORK cleared, TCP_NODELAY set. So do a full segment, a full ring, the way back to the kernel, the connection's
+// end, and time.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
