@@ -105,7 +105,7 @@ class Plan:
 
     def looks_after(self, way):
         """Over a wire nobody answers for a process that has ended: 50 ms later its peer is sent a reset, where the kernel
-        answers what the peer writes (docs/architecture.md). It comes before the process is gone."""
+        answers what the peer writes (docs/fork.md). It comes before the process is gone."""
         gone = self.far and way in GONE
         return [each for each in self.after if not (gone and each.startswith(("poll", "error")))]
 

@@ -1,4 +1,4 @@
-// Repair between two ends of ours: what is lost is sent again, and nothing else (docs/architecture.md). Towards others
+// Repair between two ends of ours: what is lost is sent again, and nothing else (docs/roce.md). Towards others
 // the requester goes back to the oldest packet without an answer (requester.cc).
 #include "softverbs/engine/engine.h"
 
