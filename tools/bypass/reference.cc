@@ -80,8 +80,8 @@ matches anything. The first match wins.
 - `program=NAME` compares the executable's name; shell wildcards work.
 - IPv6 with a port is written in brackets: `[fd09::/64]:443`.
 
-Behind the rules stand two that need not be written: loopback addresses stay with the kernel unless they are a port's
-own, and so does DNS (connections to port 53) unless the server is in a prefix of a port's (behind its gateway it is not).
+Two rules come last and need not be written. Loopback addresses stay with the kernel unless they are a port's own. DNS
+(connections to port 53) stays with the kernel unless the server is in a prefix of a port's (behind its gateway it is not).
 
     BYPASS_RULES='bypass tcp connect 10.9.0.0/16:6379; kernel udp *'
 

@@ -9,6 +9,7 @@ AVERAGE, LONGEST, README_WORDS = 25, 45, 1500
 SOURCES = ("src", "tests", "tools", "config", "cmake")
 # Names of the kernel, of libc, of DPDK, of other projects: the source does not have them.
 NAMES_OF_OTHERS = set("""
+pidfd_getfd
 """.split())
 
 
@@ -76,6 +77,8 @@ def check_names(name, words, paths):
     problems = []
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text(name), flags=re.S | re.M))
     for span in spans:
+        if span.startswith("build/"):
+            continue
         for word in re.findall(r"\b(?:src|tests|tools|config|\w+)/[\w/.-]*\w|\b\w+\.(?:cc|h|py)\b", span):
             if re.match(r"^/|^\w+:", span) or not re.match(r"^[\w/.{},-]+(:.*)?$", span):
                 continue

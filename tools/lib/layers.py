@@ -1,0 +1,92 @@
+"""Which room of src/ may include which (tools/lint layers). Dependencies point down: an edge that is not in the table
+fails. docs/architecture.md prints the table.
+
+    layers.py [FOLDER]    checks FOLDER/src, this repository's without one
+    layers.py --table     prints the table as docs/architecture.md has it"""
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# A room, and the rooms below it.
+ALLOWED = {
+    "preload": ["runtime", "socket", "stack", "observe"],
+    "runtime": ["socket", "fastpath", "fastpath/shm", "backends", "stack", "observe"],
+    "softverbs/abi": ["softverbs/engine", "runtime", "socket", "backends", "stack"],
+    "softverbs/engine": ["stack"],
+    "socket": ["fastpath", "fastpath/shm", "stack", "observe"],
+    "fastpath/shm": ["fastpath", "stack"],
+    "fastpath/sim": ["fastpath", "backends/sim", "stack"],
+    "fastpath": ["stack"],
+    "backends/dpdk": ["backends", "stack"],
+    "backends/packet": ["backends", "stack"],
+    "backends/verbs": ["backends", "backends/packet", "fastpath", "stack"],
+    "backends/sim": ["stack"],
+    "backends": ["stack"],
+    "observe": ["stack"],
+    "stack": [],
+}
+# Includes that point up today, each with the header that is to move down. The list may only shrink.
+POINT_UP = {
+    ("backends/dpdk", "socket"): {"socket/cancellation.h", "socket/poll_by_parts.h"},
+    ("backends/verbs", "socket"): {"socket/cancellation.h", "socket/poll_by_parts.h", "socket/os.h"},
+    ("fastpath/shm", "socket"): {"socket/os.h"},
+    ("observe", "runtime"): {"runtime/run_dir.h"},
+    ("runtime", "preload"): {"preload/inside.h"},
+}
+
+
+def room(path):
+    parts = path.split("/")
+    deep = parts[0] in ("backends", "fastpath", "softverbs") and len(parts) > 2
+    return "/".join(parts[:2]) if deep else parts[0]
+
+
+def includes(source):
+    """The path of each source below `source`, with each header that it includes from there."""
+    for folder, _, names in os.walk(source):
+        for name in sorted(names):
+            if name.endswith((".h", ".cc")):
+                path = os.path.join(folder, name)
+                with open(path, encoding="utf-8") as file:
+                    for header in re.findall(r'^#include "([^"]+)"', file.read(), re.M):
+                        if os.path.exists(os.path.join(source, header)):
+                            yield os.path.relpath(path, source), header
+
+
+def check(source):
+    problems, used = [], set()
+    for path, header in includes(source):
+        above, below = room(path), room(header)
+        if above == below or below in ALLOWED.get(above, []):
+            continue
+        if header in POINT_UP.get((above, below), ()):
+            used.add((above, below, header))
+            continue
+        problems.append(f"src/{path} includes {header}: {above} may include {', '.join(ALLOWED.get(above, [])) or 'nothing'}")
+    return problems, used
+
+
+def table():
+    rows = ["| room | may include |", "| --- | --- |"]
+    rows += [f"| `{above}` | {', '.join(f'`{below}`' for below in rooms) or 'nothing'} |" for above, rooms in ALLOWED.items()]
+    return "\n".join(rows)
+
+
+def main():
+    if sys.argv[1:] == ["--table"]:
+        print(table())
+        return 0
+    root = sys.argv[1] if len(sys.argv) > 1 else ROOT
+    problems, used = check(os.path.join(root, "src"))
+    if root == ROOT:
+        gone = {(*edge, header) for edge, headers in POINT_UP.items() for header in headers} - used
+        problems += [f"{above} no longer includes {header}: strike it from POINT_UP" for above, _, header in sorted(gone)]
+        with open(os.path.join(ROOT, "docs/architecture.md"), encoding="utf-8") as file:
+            if table() not in file.read():
+                problems.append("docs/architecture.md does not have this table:\n" + table())
+    print("\n".join(problems))
+    return 1 if problems else 0
+
+
+sys.exit(main())
