@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backends/soft_name.h"
+#include "backends/wire_target.h"
 #include "runtime/address_text.h"
 #include "runtime/config_draft.h"
 #include "runtime/settings.h"
@@ -67,7 +68,10 @@ bool is_pci_address(std::string_view text) {
 std::string target_problem(const KindInfo& kind, std::string_view target) {
   if (kind.target == Target::kNone) return target.empty() ? "" : "takes nothing behind it";
   if (target.empty()) return "names no target behind the colon";
-  if (kind.target == Target::kPath && target.size() >= sizeof(sockaddr_un::sun_path))
+  const WireTarget wire = kind.target == Target::kPath ? wire_target(target) : WireTarget{target, false, {}};
+  if (wire.has_peer && wire.peer.empty()) return "names no user behind peer=";
+  if (wire.path.empty()) return "has no path";
+  if (kind.target == Target::kPath && wire.path.size() >= sizeof(sockaddr_un::sun_path))
     return "has a path longer than a socket's 107 bytes";
   // A program may go to another folder before its first socket: a daemon is in / by then.
   if (kind.target == Target::kPath && target.front() != '/') return "has no absolute path";

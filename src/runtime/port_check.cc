@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "backends/soft_name.h"
+#include "backends/wire_target.h"
 #include "runtime/address_text.h"
 #include "runtime/settings.h"
 
@@ -25,13 +26,15 @@ std::string folder_of(const std::string& path) {
 }
 
 // The end that serves the socket makes it; the other one may be there first.
-std::string check_socket(const std::string& path, bool makes_it) {
+std::string check_socket(const WireTarget& target, bool makes_it) {
+  const std::string path(target.path);
   if (path.back() == '/') return "names a folder; accepted is the path of a socket in it";
   const std::string folder = folder_of(path);
   struct stat status {};
   if (stat(folder.c_str(), &status) != 0) return "the folder " + folder + ": " + strerrordesc_np(errno);
   if (!S_ISDIR(status.st_mode)) return folder + " is no folder";
   if (stat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) return "is no socket";
+  if (std::string problem = wire_problem(target); !problem.empty()) return problem;
   if (faccessat(AT_FDCWD, folder.c_str(), makes_it ? W_OK | X_OK : X_OK, AT_EACCESS) == 0) return "";
   return (makes_it ? "no socket can be made in " : "no socket can be reached in ") + folder + ": " +
          strerrordesc_np(errno);
@@ -96,7 +99,8 @@ bool is_interface_kind(std::string_view kind) {
 }
 
 std::string quick_check(const PortConfig& port) {
-  if (port.kind == "vhost" || port.kind == "virtio") return check_socket(port.target, port.kind == "vhost");
+  if (port.kind == "vhost" || port.kind == "virtio")
+    return check_socket(wire_target(port.target), port.kind == "vhost");
   if (is_interface_kind(port.kind)) return check_interface(port);
   if (port.kind == "tap") return check_tap(port);
   if (port.kind == "pci") return check_pci(port.target);

@@ -16,8 +16,10 @@ constexpr std::int64_t kMega = std::int64_t{1} << 20;
 constexpr std::int64_t kGiga = std::int64_t{1} << 30;
 
 constexpr std::string_view kPortForm =
-    "vhost:PATH, virtio:PATH (absolute ones), netdev:IFNAME, af_xdp:IFNAME, af_packet:IFNAME, tap:NAME, pci:ADDRESS, "
-    "dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated by semicolons";
+    "vhost:PATH, virtio:PATH (absolute ones; each may end with ,peer=USER), netdev:IFNAME, af_xdp:IFNAME, "
+    "af_packet:IFNAME, tap:NAME, pci:ADDRESS, dpdk:DEVARGS, verbs:DEVICE[:PORT], auto or none; several ports separated "
+    "by "
+    "semicolons";
 constexpr std::string_view kAddressForm =
     "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by semicolons";
 
@@ -28,7 +30,9 @@ constexpr auto kSettings = std::to_array<Setting>({
      .fallback = "none",
      .accepted = kPortForm,
      .example = "vhost:/run/bypass/a.sock",
-     .help = "The wire: what the stack sends its frames through. An interface is one port's.",
+     .help =
+         "The wire: what the stack sends its frames through. An interface is one port's. The other end of a vhost: or "
+         "virtio: shares memory with this one: it is a process of the own user, of root or of USER.",
      .apply = list<parse_port_names, &Draft::port_names>},
     {.key = "addr",
      .env = "BYPASS_ADDR",

@@ -22,11 +22,12 @@ class Folder {
   Folder() {
     std::string pattern = std::filesystem::temp_directory_path() / "bypass-dpdk-XXXXXX";
     path_ = mkdtemp(pattern.data());
-    chmod(path_.c_str(), 0777);
+    chmod(path_.c_str(), 01777);
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   ~Folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string operator/(const char* name) const { return path_ + "/" + name; }
 
  private:

@@ -5,6 +5,7 @@
 //   close
 //   wait-link up|down
 //   wait-peer here|gone  without a receive(): whether the link, which is down, is expected to come up
+//   link                -> ok up|down
 //   echo                 every frame goes back, until the next command comes
 //   ping N SIZE          N frames there and back, contents checked -> ok GOOD LOST. Above 1514 bytes: TSO frames
 //   gather N SIZE        the same, the payload outside of the frame's buffer
@@ -262,6 +263,12 @@ std::string wait_peer(bool here) {
   return "ok";
 }
 
+std::string look_at_link() {
+  Packet* some[8];
+  port->free({some, port->receive(0, some)});
+  return port->link() == LinkState::kUp ? "ok up" : "ok down";
+}
+
 // Sleeps in a level-triggered poll until the port or stdin wakes. False when a command came.
 bool sleep_on_port(std::uint64_t& wakes) {
   if (!port->arm(0)) return true;
@@ -506,6 +513,7 @@ std::string run(const std::string& line) {
   if (verb == "flood") return flood();
   if (verb == "wait-link") return wait_link(a == "up");
   if (verb == "wait-peer") return wait_peer(a == "here");
+  if (verb == "link") return look_at_link();
   if (verb == "sleep-echo") return sleep_echo();
   if (verb == "sleep-ping") return sleep_ping(number(a));
   if (verb == "idle") return idle(static_cast<int>(number(a)));

@@ -40,9 +40,9 @@ TEST(ConfigPorts, TwoPorts_EachGetsItsOwnEntries) {
 }
 
 TEST(ConfigPorts, EveryKind_Parses) {
-  for (const char* port :
-       {"vhost:/tmp/x", "virtio:/tmp/x", "netdev:eth0", "af_xdp:eth0", "af_packet:eth0", "tap:bp0", "pci:0000:03:00.0",
-        "pci:03:00.1", "dpdk:net_memif0,role=client", "verbs:mlx5_0", "verbs:soft0:1", "auto"}) {
+  for (const char* port : {"vhost:/tmp/x", "virtio:/tmp/x", "vhost:/tmp/x,peer=nobody", "virtio:/tmp/x,peer=65534",
+                           "netdev:eth0", "af_xdp:eth0", "af_packet:eth0", "tap:bp0", "pci:0000:03:00.0", "pci:03:00.1",
+                           "dpdk:net_memif0,role=client", "verbs:mlx5_0", "verbs:soft0:1", "auto"}) {
     const std::string variable = std::string("BYPASS_PORT=") + port;
     EXPECT_EQ(messages(from_environment({variable.c_str(), "BYPASS_ADDR=10.9.0.1/24"})), "") << port;
   }
@@ -72,6 +72,9 @@ TEST(ConfigPorts, BadPort_IsNamed) {
       "BYPASS_PORT=vhost:wire (environment): has the port 'vhost:wire', which has no absolute path; accepted");
   expect_problem({"BYPASS_SOFT=virtio:./wire"},
                  "BYPASS_SOFT=virtio:./wire (environment): has the port 'virtio:./wire', which has no absolute path");
+  expect_problem({"BYPASS_PORT=vhost:/tmp/x,peer="},
+                 "BYPASS_PORT=vhost:/tmp/x,peer= (environment): has the port 'vhost:/tmp/x,peer=', which names no user "
+                 "behind peer=; accepted is vhost:PATH, virtio:PATH (absolute ones; each may end with ,peer=USER)");
   const std::string long_path = "BYPASS_PORT=vhost:/" + std::string(200, 'x');
   EXPECT_EQ(from_environment({long_path.c_str(), "BYPASS_ADDR=10.9.0.1/24"}).problems.size(), 1U);
 }

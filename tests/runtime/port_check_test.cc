@@ -39,6 +39,50 @@ TEST(PortCheck, SocketFolder_MustTakeAFileOfTheServingEnd) {
   rmdir(folder);
 }
 
+// As /tmp without its sticky bit; a folder further up decides as much.
+TEST(PortCheck, SocketFolder_MustBeClosedToOthers) {
+  char top[] = "/tmp/bypass-port-check-XXXXXX";
+  ASSERT_NE(mkdtemp(top), nullptr);
+  const std::string inner = std::string(top) + "/inner", path = inner + "/wire";
+  ASSERT_EQ(mkdir(inner.c_str(), 0755), 0);
+  for (const char* kind : {"vhost", "virtio"}) {
+    for (const std::string& folder : {std::string(top), inner}) {
+      for (const mode_t open : {0777U, 0775U}) {
+        ASSERT_EQ(chown(folder.c_str(), geteuid(), open == 0775 && geteuid() == 0 ? 100 : getegid()), 0);
+        if (open == 0775 && geteuid() != 0) continue;
+        ASSERT_EQ(chmod(folder.c_str(), open), 0);
+        EXPECT_EQ(
+            checked(kind, path),
+            "others may write into the folder " + folder +
+                ", and put a socket at this path; accepted is a folder of one's own ($XDG_RUNTIME_DIR, or one below "
+                "/run that others may not write into)");
+        ASSERT_EQ(chmod(folder.c_str(), 01777), 0);
+        EXPECT_EQ(checked(kind, path), "") << "each removes his own files alone";
+        ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+        EXPECT_EQ(checked(kind, path), "");
+      }
+    }
+  }
+  rmdir(inner.c_str());
+  rmdir(top);
+}
+
+TEST(PortCheck, SocketFolder_OfAnotherUserIsHisWhoIsNamed) {
+  if (geteuid() != 0) GTEST_SKIP() << "root alone gives folders away";
+  char folder[] = "/tmp/bypass-port-check-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  ASSERT_EQ(chown(folder, 65534, 65534), 0);
+  const std::string path = std::string(folder) + "/wire";
+  EXPECT_NE(checked("virtio", path).find("is that of the user 65534"), std::string::npos) << checked("virtio", path);
+  EXPECT_EQ(checked("virtio", path + ",peer=65534"), "");
+  EXPECT_EQ(checked("virtio", path + ",peer=nobody"), "");
+  EXPECT_NE(checked("virtio", path + ",peer=65533"), "");
+  EXPECT_EQ(
+      checked("virtio", path + ",peer=no-such-user"),
+      "peer=no-such-user: there is no such user in /etc/passwd; accepted is a name from there, or a user's number");
+  rmdir(folder);
+}
+
 TEST(PortCheck, InterfaceAndDevice_MustBeThere) {
   EXPECT_NE(checked("af_packet", "bp-nosuch").find("no network interface"), std::string::npos);
   EXPECT_NE(checked("netdev", "bp-nosuch").find("no network interface"), std::string::npos);

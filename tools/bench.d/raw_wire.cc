@@ -1,8 +1,8 @@
 // raw_wire: what a wire can do without a stack: frame round trips, and frames a second one way, through
 // exactly the plugin that libbypass uses. The bound that every figure of the stack is held against.
 //
-//   raw_wire --role server --port vhost:/tmp/w.sock --cpu 0 &
-//   raw_wire --role client --port virtio:/tmp/w.sock --cpu 1 --mode pingpong --size 60 --count 1000000
+//   raw_wire --role server --port vhost:/run/w.sock --cpu 0 &
+//   raw_wire --role client --port virtio:/run/w.sock --cpu 1 --mode pingpong --size 60 --count 1000000
 //
 // Over an interface (af_packet:veth-a, with --plugin) the ends have the MAC addresses that their frames name, and what
 // came over is what the server says.
@@ -410,7 +410,7 @@ void pin(int cpu) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   const std::size_t colon = options.port.find(':');
-  if (colon == std::string::npos) die("--port KIND:TARGET is needed, as in --port vhost:/tmp/w.sock");
+  if (colon == std::string::npos) die("--port KIND:TARGET is needed, as in --port vhost:/run/w.sock");
   if (options.role != "server" && options.role != "client") die("--role server or --role client is needed");
   if (options.mode != "pingpong" && options.mode != "stream" && options.mode != "start")
     die(options.mode + ": accepted modes are pingpong, stream and start");

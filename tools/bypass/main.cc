@@ -130,7 +130,8 @@ int run(int argc, char** argv) {
   CLI::App* const ss = app.add_subcommand("ss", "The sockets of running processes, as ss shows the kernel's");
   add_ss_options(*ss, ss_options);
 
-  app.add_subcommand("run", "Runs a program on libbypass: bypass run --port vhost:/tmp/wire -- redis-server");
+  app.add_subcommand("run",
+                     "Runs a program on libbypass: bypass run --port vhost:$XDG_RUNTIME_DIR/wire -- redis-server");
 
   SetOptions set_options;
   CLI::App* const set = app.add_subcommand("set", "Makes something happen in a running process: failures, for drills");

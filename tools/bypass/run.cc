@@ -239,7 +239,7 @@ void print_help() {
   fmt::print(
       "Runs a program on libbypass: its sockets to bypass addresses leave the kernel.\n"
       "Usage: bypass run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n\n"
-      "  bypass run --port vhost:/tmp/wire --addr 10.9.0.1/24 -- redis-server --bind 10.9.0.1\n\n"
+      "  bypass run --port vhost:$XDG_RUNTIME_DIR/wire --addr 10.9.0.1/24 -- redis-server --bind 10.9.0.1\n\n"
       "Options, one a setting (docs/settings.md); what is not given comes from the environment and the file:\n");
   for (const Setting& setting : runtime::settings()) {
     const std::string accepted = runtime::accepted_text(setting);

@@ -37,6 +37,7 @@
   X(int, fcntl, (int, int, ...))                                                  \
   X(int, flock, (int, int))                                                       \
   X(int, ftruncate64, (int, off64_t))                                             \
+  X(int, getsockname, (int, sockaddr*, socklen_t*))                               \
   X(int, getsockopt, (int, int, int, void*, socklen_t*))                          \
   X(int, ioctl, (int, unsigned long, ...))                                        \
   X(int, listen, (int, int))                                                      \

@@ -11,6 +11,7 @@
 
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/trust.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -52,7 +53,8 @@ Peer look_at_peer(const std::string& path, int patience_ms, std::string& detail)
   const int fd = raise_descriptor(libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return why_not_connected(errno, path, detail);
   const bool connected = libc.connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  const Peer peer = connected ? ask(fd, patience_ms) : why_not_connected(errno, path, detail);
+  Peer peer = connected ? Peer::kForbidden : why_not_connected(errno, path, detail);
+  if (connected && trusts_peer(fd, path.c_str(), detail)) peer = ask(fd, patience_ms);
   close_descriptor(fd);
   return peer;
 }

@@ -12,7 +12,7 @@ enum class Peer {
   kSilent,     // somebody listens but does not answer: stopped, or swapped out
   kBusy,       // a server of ours that has a live client already
   kAlive,      // a vhost-user server that answers
-  kForbidden,  // no permission, or not a socket
+  kForbidden,  // no permission, not a socket, or a process of a user who is not trusted (trust.h)
 };
 
 /// Connects, asks for the features, and hangs up. Waits `patience_ms` at most. `detail` explains kForbidden.

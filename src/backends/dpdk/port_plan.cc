@@ -13,9 +13,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "backends/dpdk/peer.h"
+#include "backends/dpdk/trust.h"
+#include "backends/wire_target.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -66,11 +69,20 @@ bool check_socket_path(const PortSpec& spec, std::string& path, std::string& pro
     problem = what + ": a socket path is needed, as in " + spec.kind + ":/run/user/1000/wire.sock";
     return false;
   }
-  if (spec.target.find_first_of(",=[]()\"'") != std::string::npos) {
+  const WireTarget target = wire_target(spec.target);
+  if (target.path.find_first_of(",=[]()\"'") != std::string::npos) {
     problem = what + ": DPDK cannot take a path with any of , = [ ] ( ) or quotes";
     return false;
   }
-  if (!absolute_path(spec.target, path, problem)) return false;
+  if (!absolute_path(std::string(target.path), path, problem)) return false;
+  if (const std::string wrong = wire_problem(target); !wrong.empty()) {
+    problem = what + ": " + wrong;
+    return false;
+  }
+  if (const auto peer = target.has_peer ? user_number(target.peer) : std::nullopt; peer && !trust_user(path, *peer)) {
+    problem = what + ": too many ports of this process have had a peer=";
+    return false;
+  }
   constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() <= kLongest) return true;
   problem = what + ": the socket path has " + std::to_string(path.size()) + " bytes; at most " +

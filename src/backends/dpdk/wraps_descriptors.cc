@@ -6,11 +6,14 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdarg>
+#include <string>
 
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/trust.h"
 
 // clang-format off: one line a call reads better.
 using bypass::dpdk::libc;
@@ -59,6 +62,20 @@ int mode_of(int flags, va_list arguments) {
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, int) : 0;
 }
 
+/// Who has come to a vhost port. That somebody has no right to is told once: he may come again and again.
+bool is_let_in(int listener, int fd) {
+  static std::atomic<bool> told{false};
+  sockaddr_un address{};
+  socklen_t length = sizeof address - 1;  // the path ends with a zero in any case
+  libc.getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  std::string problem;
+  if (bypass::dpdk::trusts_peer(fd, address.sun_path, problem)) return true;
+  if (!told.exchange(true))
+    bypass::dpdk::host->log(bypass::LogLevel::kWarn,
+                            ("vhost:" + std::string(address.sun_path) + ": refused: " + problem).c_str());
+  return false;
+}
+
 }  // namespace
 
 extern "C" {
@@ -88,7 +105,7 @@ int __wrap_socket(int domain, int type, int protocol) {
 int __wrap_accept(int listener, sockaddr* address, socklen_t* length) {
   const int fd = limit_waiting(raise_descriptor(libc.accept(listener, address, length)));
   if (fd < 0) return fd;
-  if (bypass::dpdk::is_rival(listener)) {
+  if (bypass::dpdk::is_rival(listener) || !is_let_in(listener, fd)) {
     bypass::dpdk::close_descriptor(fd);
     errno = ECONNABORTED;
     return -1;
@@ -172,8 +189,14 @@ int __wrap_listen(int fd, int backlog) {
 }
 int __wrap_connect(int fd, const sockaddr* address, socklen_t length) {
   const int result = libc.connect(fd, address, length);
-  if (result == 0 && address->sa_family == AF_UNIX)
-    bypass::dpdk::remember_client(fd, reinterpret_cast<const sockaddr_un*>(address)->sun_path);
+  if (result != 0 || address->sa_family != AF_UNIX) return result;
+  // Looked at before (look_at_peer); another may listen there since.
+  const char* const path = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
+  if (std::string problem; !bypass::dpdk::trusts_peer(fd, path, problem)) {
+    errno = EACCES;
+    return -1;
+  }
+  bypass::dpdk::remember_client(fd, path);
   return result;
 }
 int __wrap_shutdown(int fd, int how) {

@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "backends/wire_target.h"
 #include "runtime/inside.h"
 #include "runtime/kernel_network.h"
 #include "runtime/log.h"
@@ -213,7 +215,7 @@ void Adapter::before_exit() {
     adapter->say_farewell();
     // The program's other threads may be about: the port stays open under them, and its file goes.
     const runtime::PortConfig& wire = setup().soft[adapter->index_];
-    if (wire.kind == "vhost") ::unlink(wire.target.c_str());
+    if (wire.kind == "vhost") ::unlink(std::string(wire_target(wire.target).path).c_str());
   }
 }
 
