@@ -300,6 +300,10 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "SO_PEEK_OFF is set");
   }
+  if (is_bound_below_ring(fd)) {
+    end.stage = Stage::kOver;
+    return tell_refusal(fd, end.client, "SO_SNDBUF or TCP_NOTSENT_LOWAT is small, and so is the peer's SO_RCVBUF");
+  }
   end.attempts++;
   LocalLink* const link = make_local_link(socket);
   if (link == nullptr) return;
@@ -357,12 +361,13 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   end.id = objects->sockets.id_of(&socket);
   local_counts.shared++;
   if (socket.has(kShutSend)) say_shut(link, shut_word(socket));
+  begin_holding(socket, link.tcp);
+  take_buffers(socket, link, link.tcp);  // before OPEN, behind which the peer writes
   const bool host = link.pairing.role() == shm::Role::kHost;
   if (host) end.may_cut = say(link, shm::SwitchKind::kOpen);
   link.pairing = {};
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
-  begin_holding(socket, link.tcp);
   watch_link(socket, link, link.channel.descriptor());
   (void)arm_link(socket, link);  // no poll looks at it yet
   signal_idle(socket);

@@ -45,8 +45,10 @@ struct LocalEnd {
   fastpath::shm::Refusal refusal = fastpath::shm::Refusal::kNone;  // of the last attempt
   std::uint16_t reads_in_kernel = 0, sends_in_kernel = 0;          // calls that may wait there without us
   std::uint32_t calls = 0;
-  std::uint32_t segment = 0;  // bytes of one that is full, by the kernel
-  SlotId id{};                // of the socket, once paired
+  std::uint32_t segment = 0;      // bytes of one that is full, by the kernel
+  std::uint32_t most_unsent = 0;  // that the kernel would take, by SO_SNDBUF and TCP_NOTSENT_LOWAT; 0: no bound
+  std::uint32_t window = 0;       // the peer's then, by its kernel
+  SlotId id{};                    // of the socket, once paired
   std::uint64_t cut_at = 0, stop_at = 0, resume_at = 0;
   std::uint64_t seen_at_send = 0;  // what was known of the peer's index when bytes went last
   fastpath::shm::Switch paths;
@@ -102,6 +104,8 @@ std::optional<long> local_readable(Socket& socket, int fd);
 void local_told_error(Socket& socket, int error);
 /// TCP_CORK or TCP_NODELAY was set; `pushes`: so that what is held back goes (tcp(7)). Lock held.
 void local_note_cork(Socket& socket, bool pushes);
+/// An option was set that bounds what the kernel takes, or holds for a reader. Lock held; may let go of it.
+void local_note_buffers(Guard& guard, Socket& socket, int fd);
 /// Its last number is about to be closed, or its process ends. Lock held.
 void local_end(Guard& guard, Socket& socket);
 /// Back to the kernel for good, bytes in order and all of them. Lock held; may let go of it.

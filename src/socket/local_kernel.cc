@@ -137,6 +137,41 @@ bool has_kernel_room(int fd, std::uint64_t bytes) {
   return info[SK_MEMINFO_WMEM_QUEUED] + 2 * bytes <= info[SK_MEMINFO_SNDBUF];
 }
 
+namespace {
+
+std::optional<std::uint32_t> number_of(int fd, int level, int name) {
+  std::uint32_t value = 0;
+  socklen_t bytes = sizeof value;
+  if (os::call(SYS_getsockopt, fd, level, name, os::address(&value), os::address(&bytes)) != 0) return std::nullopt;
+  return value;
+}
+
+/// socket(7) of Linux 5.16: which of the two sizes the program has set, and the kernel leaves alone.
+constexpr int kBufLock = 72;
+constexpr std::uint32_t kSendBufferLocked = 1;
+
+}  // namespace
+
+std::uint32_t kernel_receive_buffer(int fd) {
+  return number_of(fd, SOL_SOCKET, SO_RCVBUF).value_or(0);
+}
+
+// A buffer that nobody has set grows to megabytes within a host. One that is not full yet takes a segment more, at most
+// half of the window or what a packet can be.
+KernelBuffers kernel_buffers(int fd) {
+  constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  const bool is_set = (number_of(fd, SOL_SOCKET, kBufLock).value_or(kSendBufferLocked) & kSendBufferLocked) != 0;
+  const std::uint32_t buffer = is_set ? number_of(fd, SOL_SOCKET, SO_SNDBUF).value_or(kNone) : kNone;
+  const std::uint32_t low_water = number_of(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT).value_or(0);
+  if (buffer == kNone && low_water == 0) return {};
+  constexpr std::uint32_t kLargeSegment = std::uint32_t{32} << 10;
+  const auto info = info_of(fd);
+  const std::uint32_t window = info.has_value() ? info->tcpi_snd_wnd : 0;
+  const std::uint32_t more = window != 0 ? std::min(window, kLargeSegment) : kLargeSegment;
+  const std::uint32_t most = buffer < kNone - more ? buffer + more : kNone;
+  return {low_water == 0 ? most : std::min(most, low_water), window};
+}
+
 bool may_pass_messages() {
   return os::call(SYS_recvmsg, -1, 0, 0) == -EBADF && os::call(SYS_sendmsg, -1, 0, 0) == -EBADF;
 }

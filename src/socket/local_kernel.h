@@ -25,6 +25,15 @@ std::optional<KernelRead> kernel_bytes_read(int fd);
 /// Whether a send of so many bytes is taken whole without waiting, as far as can be told.
 bool has_kernel_room(int fd, std::uint64_t bytes);
 
+/// What a program has asked of its buffers.
+struct KernelBuffers {
+  std::uint32_t most_unsent = 0;  // that the kernel takes before it says EAGAIN; 0: no bound was asked for
+  std::uint32_t window = 0;       // the peer's, with `most_unsent` only; 0: not known
+};
+[[nodiscard]] KernelBuffers kernel_buffers(int fd);
+/// SO_RCVBUF as it is read back; 0: it cannot be.
+[[nodiscard]] std::uint32_t kernel_receive_buffer(int fd);
+
 /// Sends what Nagle's algorithm holds (RFC 9293 section 3.7.4), or MSG_MORE. It waits for an acknowledgement that the
 /// peer's bytes would bring along, were they to go over the kernel. What the program holds back by TCP_CORK stays.
 void push_held_bytes(int fd);

@@ -395,7 +395,7 @@ bool try_cut(Socket& socket, LocalLink& link, bool more) {
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
   if (has_peer_shut(link, shm::Shut::kBoth)) return false;  // its kernel answers what comes with a reset
-  if (end.producer.room(link.out, link.out.size).size() != link.out.size) return false;
+  if (end.producer.unread(link.out) != 0 || end.producer.broken() != shm::Refusal::kNone) return false;
   const bool holds = more || end.more_in_kernel || socket.details->tcp.cork;
   if (!holds) push_held_bytes(kernel_number(socket));
   const auto written = kernel_written(kernel_number(socket));
@@ -453,7 +453,7 @@ namespace {
 // What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
 std::uint64_t returnable(Socket& socket, LocalLink& link) {
   shm::Producer& producer = end_of(socket).producer;
-  const std::uint64_t unread = link.out.size - producer.room(link.out, link.out.size).size();
+  const std::uint64_t unread = producer.unread(link.out);
   if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
   return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
 }
@@ -631,7 +631,7 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
 
 bool has_ring_room(const Socket& socket, LocalLink& link) {
   shm::Producer& producer = end_of(socket).producer;
-  const std::size_t third = link.out.size / 3;
+  const std::uint64_t third = producer.most(link.out) / 3;
   return producer.room(link.out, third).size() >= third || producer.broken() != shm::Refusal::kNone;
 }
 
@@ -661,7 +661,9 @@ bool look_at_rings(Socket& socket, LocalLink& link) {
 }
 
 void want_room(Socket& socket, LocalLink& link) {
-  end_of(socket).wants_room = true;
+  LocalEnd& end = end_of(socket);
+  if (end.most_unsent != 0) bound_ring(socket, link);  // by what is known now
+  end.wants_room = true;
   link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
   arm_where_needed(socket, link);
 }

@@ -119,6 +119,15 @@ void await_held_of_dead(Socket& socket, LocalLink& link);
 /// The pair stands, with what was set before.
 void begin_holding(Socket& socket, int fd);
 
+// --- What a writer may have unread (local_bound.cc)
+
+/// The pair stands, or a direction is about to move to its ring: by what is set in the kernel now.
+void take_buffers(Socket& socket, LocalLink& link, int fd);
+/// By what take_buffers() found, and the peer's.
+void bound_ring(Socket& socket, LocalLink& link);
+/// Whether the kernel would take less of `fd` than a ring can be bounded to.
+[[nodiscard]] bool is_bound_below_ring(int fd);
+
 /// When bytes went last, as TCP_INFO has it; to the time between two looks.
 void note_ring_traffic(const LocalEnd& end, LocalLink& link, Instant now);
 /// A writer waits for a reader that does not read: it goes on over the kernel.

@@ -63,6 +63,13 @@ bool only_kernel_has(int level, int name) {
   return with_messages || peeks_on || option_kind(FileKind::kStream, level, name) == OptionKind::kRefused;
 }
 
+bool bounds_buffers(int level, int name) {
+  if (level == IPPROTO_TCP) return name == TCP_NOTSENT_LOWAT;
+  constexpr int kBufLock = 72;  // socket(7) of Linux 5.16
+  return level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF || name == SO_SNDBUFFORCE ||
+                                 name == SO_RCVBUFFORCE || name == kBufLock);
+}
+
 long refuse(int fd, int level, int name) {
   tell_option(fd, level, name);
   return failure(Refusal::kNoOption);
@@ -205,6 +212,10 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
   const long r = kernel_result(kernel->setsockopt(fd, level, name, value, length));
   if (r != 0 || socket.path == Path::kKernel) return r;
   take_over(socket, fd, level, name, bytes);
+  if (socket.path == Path::kLocal && bounds_buffers(level, name)) {
+    Guard guard(shard());
+    local_note_buffers(guard, socket, fd);
+  }
   if (kind(file) == FileKind::kDatagram && level == IPPROTO_UDP && name == UDP_CORK) datagram_uncork(socket, fd);
   return r;
 }

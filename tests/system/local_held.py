@@ -1,5 +1,5 @@
-"""Shared memory within a host: bytes that are held back for more (TCP_CORK, MSG_MORE), and how much a writer may have
-unread. local_held.py NAME...   (no name: lists them)"""
+"""Shared memory within a host: bytes that are held back for more (TCP_CORK, MSG_MORE).
+local_held.py NAME...   (no name: lists them)"""
 import os
 import re
 import time

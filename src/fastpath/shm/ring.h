@@ -43,6 +43,7 @@ struct SideBlock {
   std::atomic<std::uint32_t> room_wanted;
   std::atomic<std::uint32_t> resumed, stopped;  // switch.cc: claim_resume, claim_stop
   std::atomic<std::uint64_t> written;           // as `produced`, with those held back; below it where there are none
+  std::atomic<std::uint32_t> receive_buffer;    // SO_RCVBUF, for a writer who has asked for a bound; 0: not known
 };
 static_assert(sizeof(SideBlock) == 3 * kLine);
 static_assert(offsetof(SideBlock, stamps) + sizeof(SideBlock::stamps) == 64, "they come with the index's line");
@@ -102,7 +103,8 @@ Parts<Byte> parts_of(const RingView& view, std::uint64_t from, std::uint64_t byt
 
 class Producer {
  public:
-  /// Where to write now; looks at the peer's index when less than `wanted` is known to be free. Empty: full, or broken.
+  /// Where to write now, up to most(); looks at the peer's index when less than `wanted` is known to be free. Empty:
+  /// full, or broken.
   Parts<std::byte> room(const RingView& view, std::size_t wanted) {
     if (free(view) < wanted) look(view);
     if (broken_ != Refusal::kNone) return {};
@@ -135,6 +137,18 @@ class Producer {
   void want(const RingView& view);
   void disarm(const RingView& view);
 
+  /// From now on room() gives so many bytes at most, those that are unread included; never less than three eighths of
+  /// the ring, as a sleeper with two thirds of it unread must have a quarter of the ring to be woken by.
+  void bound(const RingView& view, std::uint64_t most) {
+    withheld_ = static_cast<std::uint32_t>(view.size - std::clamp(most, view.size / 8 * 3, view.size));
+  }
+  [[nodiscard]] std::uint64_t most(const RingView& view) const { return view.size - withheld_; }
+  /// Bytes that the peer has not taken, by its index of now. Not of a ring that is broken().
+  [[nodiscard]] std::uint64_t unread(const RingView& view) {
+    look(view);
+    return produced_ - consumed_;
+  }
+
   [[nodiscard]] Refusal broken() const { return broken_; }
   [[nodiscard]] std::uint64_t produced() const { return produced_; }
 
@@ -148,7 +162,11 @@ class Producer {
     else
       consumed_ = index;
   }
-  [[nodiscard]] std::uint64_t free(const RingView& view) const { return view.size - (produced_ - consumed_); }
+  /// None where a bound came below what is unread.
+  [[nodiscard]] std::uint64_t free(const RingView& view) const {
+    const std::uint64_t unread = produced_ - consumed_;
+    return most(view) > unread ? most(view) - unread : 0;
+  }
   /// Relaxed: the index's store covers it.
   void stamp(const RingView& view, std::uint64_t first, std::uint64_t ticks) {
     view.own->stamps[next_stamp_].store(stamp_of(first, ticks), std::memory_order_relaxed);
@@ -160,6 +178,7 @@ class Producer {
   std::uint32_t woken_ = 0;     // the peer's sleep that has been ended
   std::uint32_t sleeps_ = 0;    // ours
   std::uint32_t held_ = 0;      // at most the ring, kMostRing
+  std::uint32_t withheld_ = 0;  // of the ring, what may not be used: bound()
   Refusal broken_ = Refusal::kNone;
   std::uint8_t next_stamp_ = 0;
 };

@@ -144,6 +144,50 @@ TEST_F(RingTest, Full_HasNoRoomUntilBytesAreTaken) {
   EXPECT_EQ(producer.room(out, 1).size(), 5U);
 }
 
+TEST_F(RingTest, Bound_IsTheMostThatIsUnread) {
+  producer.bound(out, 10);
+  put(10);
+  EXPECT_EQ(producer.room(out, 1).size(), 0U);
+  take(3);
+  EXPECT_EQ(producer.room(out, 1).size(), 3U);
+  EXPECT_EQ(producer.unread(out), 7U);
+  producer.bound(out, kSize);
+  EXPECT_EQ(producer.room(out, kSize).size(), kSize - 7);
+}
+
+TEST_F(RingTest, Bound_BelowWhatIsUnreadLeavesNoRoom) {
+  put(kSize);
+  producer.bound(out, 8);
+  EXPECT_EQ(producer.room(out, kSize).size(), 0U);
+  take(9);
+  EXPECT_EQ(producer.room(out, kSize).size(), 1U);
+}
+
+TEST_F(RingTest, Bound_IsNotBelowWhatWakesAWriter) {
+  producer.bound(out, 1);
+  EXPECT_EQ(producer.most(out), kSize / 8 * 3);
+}
+
+// Wherever in the ring it begins to sleep: a wake-up comes when a third of the bound is free, or later.
+TEST_F(RingTest, Bound_WriterIsWokenWhereverItSleeps) {
+  for (std::uint64_t most = kSize / 8 * 3; most <= kSize; most++) {
+    producer.bound(out, most);
+    for (std::uint64_t phase = 0; phase < kSize; phase++) {
+      put(1), take(1);
+      put(most);
+      bool ready = false;
+      while (!ready && producer.unread(out) != 0) {
+        producer.want(out);
+        while (producer.unread(out) != 0 && !take(1)) {
+        }
+        ready = producer.room(out, most).size() >= most / 3;
+      }
+      EXPECT_TRUE(ready) << most << " from " << phase;
+      take(producer.unread(out));
+    }
+  }
+}
+
 TEST_F(RingTest, Wrapped_IsTwoParts) {
   put(12), take(12);
   const auto room = producer.room(out, kSize);
