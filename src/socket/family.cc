@@ -229,6 +229,23 @@ bool SlotRefs::drop(Memory& memory, std::uint32_t slot) {
   return empty();
 }
 
+// add(), remove() and erase() may have been cut short anywhere: an entry without references, one that is there twice, a
+// sum that does not fit.
+void SlotRefs::recount() {
+  if (more_ == nullptr) room_ = kInline;
+  std::uint16_t kept = 0;
+  total_ = 0;
+  for (std::uint32_t i = 0; i < std::min(entries_, room_); i++) {
+    const Entry entry = at(i);
+    bool known = false;
+    for (std::uint32_t j = 0; j < kept; j++) known = known || at(j).slot == entry.slot;
+    if (known || entry.count == 0) continue;
+    at(kept++) = entry;
+    total_ += entry.count;
+  }
+  entries_ = kept;
+}
+
 std::uint32_t SlotRefs::of(std::uint32_t slot) const {
   const std::uint32_t i = find(slot);
   return i == kNoSlot ? 0 : at(i).count;

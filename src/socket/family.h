@@ -155,6 +155,8 @@ class SlotRefs {
   [[nodiscard]] bool empty() const { return total_ == 0; }
   /// For Memory's rebuild: the block owned, null if none.
   [[nodiscard]] const void* block() const { return more_; }
+  /// After a death, perhaps in the middle of a change: what the entries say.
+  void recount();
 
  private:
   struct Entry {

@@ -162,6 +162,16 @@ void say_anew() {
   if (sleeper.asleep) collect_wake(sleeper.target);
 }
 
+// Who gave up what the dead referred to may have died itself: the last reference is gone, and the object is there.
+void end_unreferenced(Guard& guard) {
+  for_each_file([&](File& file) {
+    if (!file.references.empty() || file.users != 0) return;
+    file.alive = file.ending = true;
+    leave_nothing_unread(guard, file);
+    end_if_unused(guard, file);
+  });
+}
+
 }  // namespace
 
 std::size_t sweep_family(Guard& guard) {
@@ -170,6 +180,7 @@ std::size_t sweep_family(Guard& guard) {
     drop_references(guard, slot, Cause::kDied);
   });
   if (dead == 0) return 0;
+  end_unreferenced(guard);
   count_members();
   wake_told();
   say_anew();

@@ -63,11 +63,38 @@ void mark_blocks(Objects& o) {
   const auto mark = [&o](const void* block) {
     if (block != nullptr) (void)o.memory.mark_in_use(block);
   };
+  const auto mark_references = [&](File& file) {
+    file.references.recount();
+    mark(file.references.block());
+  };
   o.sockets.for_each([&](Socket& socket) {
-    mark(socket.references.block());
+    mark_references(socket);
     if (socket.details != nullptr) mark(socket.details->corked);
   });
-  o.epolls.for_each([&](Epoll& epoll) { mark(epoll.references.block()); });
+  o.epolls.for_each(mark_references);
+}
+
+bool claim(Socket& socket) {
+  switch (socket.kind) {
+    case FileKind::kStream:
+      return tcp_engine().claim(socket.tcb, &socket);
+    case FileKind::kListener:
+      return tcp_engine().claim(socket.listener, &socket);
+    case FileKind::kDatagram:
+      return udp_engine().claim(socket.binding, &socket);
+    case FileKind::kEpoll:
+      break;
+  }
+  return false;
+}
+
+// A call changes the stack's half of a socket and its own one after the other, and the dead one may have done only the
+// first: what the pointer names is no longer there, or not there yet, or another kind's.
+void claim_what_it_stands_on(Socket& socket) {
+  if (socket.tcb == nullptr || claim(socket)) return;
+  socket.tcb = nullptr;
+  if (socket.kind == FileKind::kListener) socket.kind = FileKind::kStream;
+  if (socket.details != nullptr) socket.path = Path::kUndecided;
 }
 
 bool mark_objects() {
@@ -81,6 +108,7 @@ bool mark_objects() {
 void rebuild_after_death(Shard& shard) {
   Memory& memory = *shard.context().memory;
   shard.context().shared = true;  // what the dead one's device held is not to be looked at
+  shard.context().now = shard.clock().now();
   memory.begin_rebuild();
   const bool sound = objects == nullptr || mark_objects();
   if (objects != nullptr && sound) mark_blocks(*objects);
@@ -95,11 +123,16 @@ void rebuild_after_death(Shard& shard) {
     });
     relink_waiters();
     relink_items();
+    tcp_engine().forget_users();
+    udp_engine().forget_users();
+    objects->sockets.for_each(claim_what_it_stands_on);
   }
   shard.stack().rebuild(shard.context());
   if (shard.links() != nullptr) shard.links()->rebuild();
   memory.finish_rebuild();
   if (objects == nullptr || !sound) return;
+  tcp_engine().end_unclaimed(shard.context());
+  udp_engine().end_unclaimed(shard.context());
   // What a thread fills without the lock is its own still, or its process's death undoes it (drop_waiters).
   objects->sockets.for_each([&](Socket& socket) {
     const bool stream = connection_of(socket) != nullptr;

@@ -74,10 +74,13 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
 
 namespace {
 
-void free_details(const Socket& socket) {
-  if (socket.details == nullptr) return;
-  if (socket.details->local != nullptr) objects->locals.free(socket.details->local);
-  objects->details.free(socket.details);
+// Off the socket first: after a death in between nobody must give them back once more.
+void free_details(Socket& socket) {
+  Details* const details = std::exchange(socket.details, nullptr);
+  if (details == nullptr) return;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (details->local != nullptr) objects->locals.free(details->local);
+  objects->details.free(details);
 }
 
 }  // namespace

@@ -212,7 +212,6 @@ void Engine::rebuild(Context& ctx, void* broken) {
   const bool sound = impl.bindings.rebuild();
   impl.buckets = {};
   impl.held_frames = 0;
-  impl.current = nullptr;
   if (!sound) return;
   impl.bindings.for_each([&](Binding& binding) {
     binding.errors = binding.last_error = nullptr;  // their blocks go
@@ -225,6 +224,23 @@ void Engine::rebuild(Context& ctx, void* broken) {
     const auto events = static_cast<std::uint16_t>(binding.queue.empty() ? 0 : kEventReadable);
     const auto error = static_cast<std::uint16_t>(binding.error == Error::kNone ? 0 : kEventError);
     if ((events | error) != 0) impl.events.post(binding.event, static_cast<std::uint16_t>(events | error));
+  });
+  impl.current = nullptr;
+}
+
+void Engine::forget_users() {
+  impl_->bindings.for_each([](Binding& binding) { binding.event.user = nullptr; });
+}
+
+bool Engine::claim(Binding* endpoint, void* user) {
+  if (!impl_->bindings.lives(endpoint)) return false;
+  endpoint->event.user = user;
+  return true;
+}
+
+void Engine::end_unclaimed(Context& ctx) {
+  impl_->bindings.for_each([&](Binding& binding) {
+    if (binding.event.user == nullptr) close(ctx, binding);
   });
 }
 

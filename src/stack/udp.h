@@ -117,6 +117,10 @@ class Engine {
   /// See Stack::move_frames_to_arena.
   std::size_t move_frames_to_arena(Context& ctx);
   void rebuild(Context& ctx, void* broken);
+  /// As tcp::Engine's.
+  void forget_users();
+  bool claim(Binding* endpoint, void* user);
+  void end_unclaimed(Context& ctx);
   [[nodiscard]] void* current() const;
 
  private:

@@ -29,6 +29,11 @@ class Stepper {
 #endif
   }
 
+  /// How many it would still have lived.
+  static std::uint64_t remaining() {
+    return left();
+  }
+
  private:
   static std::uint64_t& left() {
     static std::uint64_t value;

@@ -263,6 +263,14 @@ class Engine {
   /// Rebuilds flow table, timers, listeners' queues and event list from the slabs. `broken` (may be null) is
   /// the object that was being changed: it is given up, its socket sees kReset.
   void rebuild(Context& ctx, void* broken);
+  /// Before rebuild(): nobody's object is anybody's, until each socket has claimed what it stands on.
+  void forget_users();
+  /// False: there is no such connection or listener (any more), or its socket has closed it.
+  bool claim(Tcb* tcb, void* user);
+  bool claim(Listener* listener, void* user);
+  /// After rebuild(): of what nobody has claimed, connections that have come in wait to be accepted (once more), and
+  /// all else ends: RST to its peer.
+  void end_unclaimed(Context& ctx);
   /// What the lock's header names while a call is inside: the connection being changed.
   [[nodiscard]] void* current() const;
   /// A rule of invariants.h that does not hold, or null. Walks everything: for tests.

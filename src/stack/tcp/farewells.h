@@ -26,6 +26,8 @@ struct Farewell {
   SeqNum before{};
   Instant at{};
   bool owed = false;
+  /// Whether the peer has a connection is not known: it is asked by `before` alone, which one in SYN-SENT ignores.
+  bool asks = false;
 };
 
 class Farewells {

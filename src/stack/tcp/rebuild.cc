@@ -126,9 +126,10 @@ void keep_pinned(Env& env, Tcb& tcb) {
 
 void take_turns(Env& env, Tcb& tcb) {
   keep_pinned(env, tcb);
-  const bool waits = tcb.has(kInBurst | kBlocked);
-  tcb.clear(kInBurst | kBlocked);
-  if (waits) block(env, tcb);
+  if (!tcb.has(kInBurst | kBlocked)) return;
+  tcb.set(kBlocked);  // first: this rebuild may be cut short by a death, too
+  tcb.clear(kInBurst);
+  queue_blocked(env, tcb);
 }
 
 void post_state(Env& env, Tcb& tcb) {
@@ -176,10 +177,12 @@ void rejoin(Env& env, Tcb& tcb) {
 
 // A peer that waits for our answer would wait for ever. Where the numbers were caught in the middle of a change it asks
 // back (RFC 5961 §3.2) or answers the question, and gets the right ones from a host that knows no such connection.
+// In SYN-RECEIVED the peer may believe in a connection (its ACK was being taken), or may not have seen the SYN-ACK:
+// then it sends its SYN again, and an RST would refuse it. So it is only asked back.
 void tell_peer(Env& env, const Tcb& tcb) {
-  if (!tcb.has(kInFlowTable) || !synchronized(tcb.state)) return;
-  if (!repeat_farewell(env, note_farewell(env, tcb))) env.core.farewells.owe();
-  env.core.farewells.begin_repeats(env.now());
+  const bool opening = tcb.state == State::kSynReceived;
+  if (!tcb.has(kInFlowTable) || (!synchronized(tcb.state) && !opening)) return;
+  if (!repeat_farewell(env, note_farewell(env, tcb, opening))) env.core.farewells.owe();
 }
 
 // Closed, and it lives for the frames alone that refer to its ring.
@@ -252,7 +255,6 @@ void forget_indices(Core& core) {
   core.pinned = nullptr;
   core.starved = {};
   core.held_frames = core.orphans = 0;
-  core.current = nullptr;
 }
 
 }  // namespace
@@ -271,6 +273,43 @@ void Engine::rebuild(Context& ctx, void* broken) {
   core.tcbs.for_each([&](Tcb& tcb) { rebuild_one(env, tcb, broken); });
   core.listeners.for_each([&](Listener& listener) {
     if (listener.accept_count != 0) core.events.post(listener.event, kEventReadable);
+  });
+  // Also those that the dead one had noted: its frames may have died with it.
+  core.farewells.begin_repeats(env.now());
+  core.current = nullptr;  // last: who rebuilds may die as well
+}
+
+// --- Whose each object is
+
+void Engine::forget_users() {
+  impl_->tcbs.for_each([](Tcb& tcb) { tcb.event.user = nullptr; });
+  impl_->listeners.for_each([](Listener& listener) { listener.event.user = nullptr; });
+}
+
+bool Engine::claim(Tcb* tcb, void* user) {
+  if (!impl_->tcbs.lives(tcb) || tcb->orphan()) return false;
+  tcb->event.user = user;
+  return true;
+}
+
+bool Engine::claim(Listener* listener, void* user) {
+  if (!impl_->listeners.lives(listener)) return false;
+  listener->event.user = user;
+  return true;
+}
+
+void Engine::end_unclaimed(Context& ctx) {
+  Core& core = *impl_;
+  core.listeners.for_each([&](Listener& listener) {
+    if (listener.event.user == nullptr) close_listener(ctx, listener);
+  });
+  core.tcbs.for_each([&](Tcb& tcb) {
+    if (tcb.event.user != nullptr || tcb.has(kOrphan | kAccepting | kHalfOpen | kDeferred)) return;
+    Listener* const listener = tcb.has(kPassive) ? core.listeners.get(tcb.listener) : nullptr;
+    if (listener == nullptr) return abort(ctx, tcb);
+    tcb.accept_order = listener->next_order++;
+    accept_push(*listener, tcb);
+    core.events.post(listener->event, kEventReadable);
   });
 }
 

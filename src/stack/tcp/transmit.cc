@@ -329,12 +329,14 @@ bool send_syn(Env& env, Tcb& tcb) {
   return true;
 }
 
-Farewell note_farewell(Env& env, const Tcb& tcb) {
+Farewell note_farewell(Env& env, const Tcb& tcb, bool asks) {
   const Farewell farewell{{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port},
                           tcb.seq_of(tcb.snd_nxt),
                           tcb.rcv_nxt,
                           tcb.seq_of(tcb.snd_una) - 1,
-                          env.now()};
+                          env.now(),
+                          false,
+                          asks};
   if (env.core.farewells.note(farewell)) env.count().tcp_resets_forgotten++;
   return farewell;
 }
@@ -350,6 +352,10 @@ void send_reset(Env& env, Tcb& tcb) {
 void block(Env& env, Tcb& tcb) {
   if (tcb.has(kBlocked)) return;
   tcb.set(kBlocked);
+  queue_blocked(env, tcb);
+}
+
+void queue_blocked(Env& env, Tcb& tcb) {
   env.core.blocked_ports |= 1U << tcb.path.port;
   env.core.blocked[tcb.path.port].push<&Tcb::blocked_next>(tcb);
 }
@@ -414,12 +420,13 @@ bool send_for(Env& env, const Farewell& farewell, SeqNum seq, std::uint8_t flags
 }  // namespace
 
 bool send_farewell(Env& env, const Farewell& farewell) {
+  if (farewell.asks) return send_for(env, farewell, farewell.before, kAck);
   return send_for(env, farewell, farewell.seq, kRst | kAck);
 }
 
 bool repeat_farewell(Env& env, const Farewell& farewell) {
   const bool sent = send_farewell(env, farewell);
-  if (sent) send_for(env, farewell, farewell.before, kAck);
+  if (sent && !farewell.asks) send_for(env, farewell, farewell.before, kAck);
   return sent;
 }
 

@@ -41,11 +41,13 @@ inline bool send_ack(Env& env, Tcb& tcb) {
 /// Ends a connection at its peer; said again if the link comes up within Farewells::kLifetime, and later if the device
 /// has no room.
 void send_reset(Env& env, Tcb& tcb);
-/// What send_reset() leaves to be said again.
-Farewell note_farewell(Env& env, const Tcb& tcb);
+/// What send_reset() leaves to be said again; `asks`: Farewell::asks.
+Farewell note_farewell(Env& env, const Tcb& tcb, bool asks = false);
 
 /// Output goes on when the device has room.
 void block(Env& env, Tcb& tcb);
+/// The list's part of that, for one that says already that it waits.
+void queue_blocked(Env& env, Tcb& tcb);
 
 /// A segment of no connection.
 struct Detached {

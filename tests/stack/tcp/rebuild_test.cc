@@ -75,6 +75,26 @@ TEST(Rebuild, BrokenConnection_TellsItsPeer) {
   rebuild(s, s.tcb()).wait(0ms).expect(seg().rst().seq(501).ack(1)).expect(seg().seq(0).ack(1).len(0)).nothing_more();
 }
 
+// Its ACK was being taken, or it has not seen the SYN-ACK and sends its SYN again: an RST would refuse that one.
+TEST(Rebuild, BrokenInSynReceived_AsksItsPeer) {
+  Script s;
+  s.listen().inject(seg().syn().seq(0)).ignore_all();
+  tcp::Tcb* half_open = nullptr;
+  s.engine().impl().tcbs.for_each([&](tcp::Tcb& tcb) { half_open = &tcb; });
+  rebuild(s, half_open).wait(0ms).expect(seg().seq(0).ack(1).len(0)).nothing_more();
+  EXPECT_EQ(s.connections(), 0U);
+  s.inject(seg().seq(1).ack(1).len(0)).expect(seg().rst().seq(1));
+}
+
+// The frame may have died with its process.
+TEST(Rebuild, ResetOfTheDeadOne_IsSaidAgain) {
+  Script s;
+  s.establish();
+  s.engine().abort(s.ctx(), *s.tcb());
+  s.wait(0ms).ignore_all();
+  rebuild(s).wait(600ms).expect(seg().rst().seq(1).ack(1)).expect(seg().seq(0).ack(1).len(0)).nothing_more();
+}
+
 TEST(Rebuild, RuleThatDoesNotHold_GivesTheConnectionUp) {
   Script s;
   s.establish().write(500);
