@@ -81,19 +81,32 @@ bool adopt(Env& env, Tcb& tcb) {
   if (violated(tcb) != nullptr) return false;
   forget_holes(env, tcb);
   if (!adopt_overlay(memory, tcb)) return false;
-  if (!mark(memory, tcb.ring.block()) || !mark(memory, tcb.scoreboard.block())) return false;
-  return mark_queue(env, tcb);
+  if (!mark(memory, tcb.scoreboard.block()) || !mark_queue(env, tcb)) return false;
+  return mark(memory, tcb.ring.block());  // last: otherwise give_up() may have to
 }
 
-// Whatever it owned of the arena is not marked and thereby free; ports' frames go back if the lists are whole (a list
-// that was being changed costs its frames). Its socket, if it has one, sees a reset.
+// Frames of a port's living owner may refer to it: its block stays until they have left. A pinned block never changes,
+// whatever else of the connection was being changed. Empty: there are no such frames.
+SendRing ring_of_its_frames(Env& env, const Tcb& tcb) {
+  if (!tcb.ring.pinned() || tcb.ring.block() == nullptr || !mark(env.core.memory, tcb.ring.block())) return {};
+  SendRing ring = tcb.ring;
+  ring.outlive(1);
+  return ring;
+}
+
+// Whatever else it owned of the arena is not marked and thereby free; ports' frames go back if the lists are whole (a
+// list that was being changed costs its frames). Its socket, if it has one, sees a reset.
 void give_up(Env& env, Tcb& tcb) {
   if (env.ctx.sees_frames() && queue_is_readable(env, tcb)) give_back(env, tcb.rx_head);
   forget_holes(env, tcb);
   const EventNode event = tcb.event;
   const SlotId listener = tcb.listener;
+  const SendRing ring = ring_of_its_frames(env, tcb);
+  const auto port = tcb.path.port;
   tcb.~Tcb();
   new (&tcb) Tcb;
+  tcb.ring = ring;
+  tcb.path.port = port;
   tcb.event = event;
   tcb.event.source = EventSource::kTcp;
   tcb.listener = listener;
@@ -190,6 +203,7 @@ bool waits_for_its_frames(Env& env, Tcb& tcb) {
   if (!tcb.has(kZombie) || !tcb.ring.pinned() || !mark(env.core.memory, tcb.ring.block())) return false;
   tcb.clear(kInBurst | kBlocked | kAccepting);
   tcb.overlay = nullptr;
+  tcb.ring.outlive(1);  // a lane's pin ends with the link
   keep_pinned(env, tcb);
   return true;
 }
@@ -203,7 +217,10 @@ void rebuild_one(Env& env, Tcb& tcb, const void* broken) {
     unsteer_connection(env, tcb);
     give_up(env, tcb);
   }
-  if (tcb.has(kZombie)) return env.core.tcbs.free(&tcb);
+  if (tcb.has(kZombie)) {
+    keep_pinned(env, tcb);
+    return tcb.has(kPinned) ? void() : env.core.tcbs.free(&tcb);
+  }
   rejoin(env, tcb);
   post_state(env, tcb);
 }

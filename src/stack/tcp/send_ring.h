@@ -78,6 +78,13 @@ class SendRing {
   void clear(Memory& memory);
   [[nodiscard]] bool busy() const { return reserved_ != 0 || pins_ != 0; }
 
+  /// After a death: no bytes and no reservation, and the block stays for `pins`, which are known to be all.
+  void outlive(std::uint32_t pins) {
+    begin_ = end_;
+    reserved_ = 0;
+    pins_ = pins;
+  }
+
   /// Makes the block large enough for `bytes`, if it may move and there is memory; for who pins it next.
   void widen(Memory& memory, std::size_t bytes) {
     if (capacity_ < bytes) grow(memory, bytes);

@@ -4,6 +4,7 @@
 namespace bypass::test {
 namespace {
 
+using tcp::SendRing;
 using tcp::State;
 
 // What a process that died in the middle of anything may leave behind: no index can be trusted.
@@ -166,6 +167,27 @@ TEST(Rebuild, ClosedWithAPinnedRing_LivesUntilItsFramesHaveLeft) {
   EXPECT_EQ(s.connections(), 1U) << "frames refer to its ring";
   s.wait(1ms);
   EXPECT_EQ(s.connections(), 0U);
+}
+
+// Of a port's living owner; whatever memory is taken meanwhile is other memory.
+TEST(Rebuild, FramesThatReferToTheRingOfTheBroken_LeaveAsTheyWere) {
+  Given given;
+  given.caps = offloading_caps();
+  Script s(given);
+  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+  s.ctx().now = s.world().now();
+  auto room = s.engine().reserve(*s.tcb(), 2000);
+  const std::byte* const at = room->part[0].data();
+  std::memset(room->part[0].data(), 'a', room->size());
+  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  scramble(s);
+  rebuild(s, s.tcb());
+  void* const next = s.host().memory().allocate(SendRing::kFirstBlock);
+  EXPECT_FALSE(at >= next && at < static_cast<std::byte*>(next) + SendRing::kFirstBlock) << "it is somebody else's";
+  std::memset(next, 'b', SendRing::kFirstBlock);
+  s.wait(1ms).expect(seg().seq(101).text(std::string(1000, 'a'))).ignore_all();
+  EXPECT_FALSE(s.tcb()->ring.pinned()) << "they have left";
+  EXPECT_EQ(s.tcb()->ring.block(), nullptr);
 }
 
 TEST(Rebuild, MemoryOfTheBroken_IsFreeAgain) {
