@@ -341,6 +341,46 @@ def address_of_another_host_is_said():
         check(side.output(server).count(said) == 1, side.output(server))
 
 
+# SYNs of 32 clients that are not there, from veth-b's own neighbour; a raw socket, as the kernel sends none of its own.
+FORGED = """
+import socket, struct, sys
+ours, port, mac = socket.inet_aton(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3].replace(':', ''))
+
+def total(data):
+    value = sum(struct.unpack(f'!{len(data) // 2}H', data))
+    while value >> 16:
+        value = (value & 0xffff) + (value >> 16)
+    return struct.pack('!H', ~value & 0xffff)
+
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('veth-b', 0))
+for i in range(32):
+    source = socket.inet_aton(f'10.77.0.{100 + i}')
+    tcp = struct.pack('!HHIIBBHHH', 1024 + i, port, i, 0, 0x50, 2, 1000, 0, 0)
+    tcp = tcp[:16] + total(source + ours + struct.pack('!HH', 6, len(tcp)) + tcp) + tcp[18:]
+    head = struct.pack('!BBHHHBBH', 0x45, 0, 40, i, 0, 64, 6, 0) + source + ours
+    s.send(mac + bytes.fromhex('020000000099') + struct.pack('!H', 0x800) + head[:10] + total(head) + head[12:] + tcp)
+"""
+
+
+@case
+def flood_of_forged_syns_is_said():
+    """The library's listener tells of it; clients go on where it sends cookies, and only there."""
+    for cookies in ("on", "off"):
+        with Veth("af_packet:veth-a") as side:
+            port = free_port()
+            server = side.start("ours", "redis-server", "--bind", OURS, "--protected-mode", "no", "--port", port, "--save", "",
+                                "--dir", side.dir, until="Ready to accept", BYPASS_TCP_SYN_QUEUE="8", BYPASS_TCP_SYN_COOKIES=cookies)
+            ping = ("redis-cli", "-h", OURS, "-p", port, "ping")
+            check(side.run("kernel", *ping).strip() == b"PONG", "no answer")
+            check("syn_flood" not in side.why(server), side.why(server))
+            mac, = re.findall(rf"{re.escape(OURS)} .*lladdr (\S+)", ip("-n", side.namespaces["kernel"], "neigh"))
+            side.run("kernel", "/usr/bin/python3", "-c", FORGED, OURS, port, mac)
+            said = "nothing is kept" if cookies == "on" else "SYNs are dropped"
+            side.until(lambda: re.search(rf"syn_flood .*\(8 connections\).*{said}", side.why(server)), "why says it", 5)
+            if cookies == "on":
+                check(side.run("kernel", *ping).strip() == b"PONG", "no answer under the flood")
+
+
 @case
 def interface_goes_down_and_comes_back():
     """What is sent meanwhile is lost, as with a cable; the connection lives on. Then the interface is removed and made

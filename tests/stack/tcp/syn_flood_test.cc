@@ -132,17 +132,26 @@ TEST(DeferAccept, Waiting_TakesNoPlaceInTheSynQueue) {
 
 // Forged SYNs from a subnet, 6,500 a second, and a client every 10 ms, which the wire delays by 1 ms.
 struct Flood {
-  explicit Flood(bool forged) : server(world.add_host(config("10.9.0.1"))), client(world.add_host(config("10.9.0.2"))) {
+  struct Given {
+    bool forged = true, cookies = true;
+    int clients = 100;
+    Duration patience = 60s;
+  };
+  explicit Flood(const Given& given)
+      : server(world.add_host(config("10.9.0.1", given.cookies))),
+        client(world.add_host(config("10.9.0.2"))),
+        patience(given.patience) {
     world.wire().set_impairment({.delay = 1ms});
     (void)server.tcp().listen({{}, 80}, 1024, {}, this);
-    for (int i = 0; i < 3 && forged; i++) attack(5000);
-    for (int i = 0; i < 100; i++) {
-      if (forged) attack(65);
-      longest = std::max(longest, connect());
+    for (int i = 0; i < 3 && given.forged; i++) attack(5000);
+    for (int i = 0; i < given.clients; i++) {
+      if (given.forged) attack(65);
+      connect();
     }
   }
-  static HostConfig config(const char* address) {
+  static HostConfig config(const char* address, bool cookies = true) {
     HostConfig config;
+    config.stack.tcp.syn_cookies = cookies;
     config.address = address;
     config.buffers = 8192;
     return config;
@@ -163,17 +172,17 @@ struct Flood {
       if (i % 256 == 255) world.run_for(10us);
     }
   }
-  Duration connect() {
+  void connect() {
     const Instant begin = world.now();
     client.ctx().now = begin;
     auto tcb = client.tcp().connect(client.ctx(), {}, {ip("10.9.0.1"), 80}, {}, &client);
-    world.run_until([&] { return client.tcp().state(**tcb) == State::kEstablished; }, 60s);
-    EXPECT_EQ(client.tcp().state(**tcb), State::kEstablished);
-    const Duration took = world.now() - begin;
-    EXPECT_TRUE(world.run_until([&] { return server.tcp().accept(server.ctx(), listener(), this).ok(); }, 60s));
+    if (world.run_until([&] { return client.tcp().state(**tcb) == State::kEstablished; }, patience)) {
+      connected++;
+      longest = std::max(longest, world.now() - begin);
+      EXPECT_TRUE(world.run_until([&] { return server.tcp().accept(server.ctx(), listener(), this).ok(); }, 60s));
+    }
     world.run_until([] { return false; }, 10ms);
     client.tcp().abort(client.ctx(), **tcb);
-    return took;
   }
   tcp::Listener& listener() {
     tcp::Listener* found = nullptr;
@@ -185,15 +194,26 @@ struct Flood {
   Host& server;
   Host& client;
   std::uint32_t forged_ports = 0;
+  Duration patience;
   Duration longest{};
+  int connected = 0;
 };
 
 TEST(SynFlood, RealClients_ConnectInTwiceTheirTime) {
-  const Flood quiet(false), flooded(true);
+  const Flood quiet({.forged = false}), flooded({});
+  EXPECT_EQ(quiet.connected, 100);
+  EXPECT_EQ(flooded.connected, 100);
   EXPECT_GT(flooded.server.counters().tcp_cookies_in, 50U);
   EXPECT_EQ(flooded.server.tcp().impl().config.syn_queue, 4096U);
   EXPECT_LE(flooded.longest, 2 * quiet.longest);
   EXPECT_LT(flooded.server.memory().stats().used_bytes, std::size_t{8} << 20) << "the bound of a listener's SYN queue";
+}
+
+TEST(SynFlood, WithoutCookies_RealClientsFindNoPlace) {
+  const Flood flooded({.cookies = false, .clients = 4, .patience = 1s});
+  EXPECT_EQ(flooded.server.counters().tcp_cookies_out, 0U);
+  EXPECT_GT(flooded.server.counters().drop_tcp_syn_queue, 10'000U);
+  EXPECT_EQ(flooded.connected, 0);
 }
 
 }  // namespace
