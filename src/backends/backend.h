@@ -25,7 +25,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 9;
+inline constexpr std::uint32_t kBackendAbi = 10;
 
 enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
@@ -70,8 +70,9 @@ struct Host {
   /// libc's own function of that name, never our interposer of it, and never a cancellation point (pthreads(7)): ports
   /// are called with locks held. Null when libc lacks it.
   void* (*libc)(const char* name) = nullptr;
-  /// Descriptors are born at or above this number, CLOEXEC; re-read at each use (RLIMIT_NOFILE may change).
-  int (*descriptor_base)() = nullptr;
+  /// A duplicate, CLOEXEC, at a number that the program is not given (or seldom: RLIMIT_NOFILE may leave no other). -1:
+  /// there is no room. Leaves errno.
+  int (*copy_high)(int fd) = nullptr;
   /// Remembers (add) or forgets a descriptor that the program must not close and a forked child must drop.
   void (*own_descriptor)(int fd, bool add) = nullptr;
   void (*log)(LogLevel level, const char* text) = nullptr;

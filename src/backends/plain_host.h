@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -67,7 +68,7 @@ class PlainHost {
   static Host make() {
     Host h;
     h.libc = [](const char* name) { return dlsym(RTLD_DEFAULT, name); };
-    h.descriptor_base = [] { return kBase; };
+    h.copy_high = [](int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, kBase); };
     h.own_descriptor = [](int fd, bool add) {
       const std::lock_guard lock(state().mutex);
       if (add)

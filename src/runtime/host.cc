@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "runtime/high_numbers.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
@@ -38,11 +39,13 @@ struct ThreadStart {
 };
 
 std::atomic<std::uint32_t> g_own_threads{0};
+thread_local constinit bool g_is_own_thread = false;
 
 void* thread_main(void* raw) {
   ThreadStart start = *static_cast<ThreadStart*>(raw);
   delete static_cast<ThreadStart*>(raw);
   preload::stay_inside();
+  g_is_own_thread = true;
   pthread_setname_np(pthread_self(), start.name);
   g_own_threads.fetch_add(1, std::memory_order_relaxed);
   start.body(start.argument);
@@ -50,29 +53,13 @@ void* thread_main(void* raw) {
   return nullptr;
 }
 
-/// Of descriptors.
-rlim_t soft_limit() {
-  rlimit limit{};
-  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 3;
-}
-
 constinit const char* const* g_environment = nullptr;
-
-int base_of(rlim_t soft) {
-  constexpr rlim_t kHighest = 4000;  // a descriptor table of 4,096 entries costs the kernel 32 KiB
-  return static_cast<int>(std::min(soft - soft / 8, kHighest));
-}
 
 }  // namespace
 
-int descriptor_base() {
-  return base_of(soft_limit());
-}
-
 std::uint32_t most_own_descriptors() {
   constexpr rlim_t kFixed = 8, kMost = 1 << 20;  // the process's own; the last quarter is for what comes and goes
-  const rlim_t soft = soft_limit();
-  const rlim_t above = std::min(soft, kMost) - static_cast<rlim_t>(base_of(soft));
+  const rlim_t above = std::min(soft_limit(), kMost) - static_cast<rlim_t>(descriptor_base());
   return static_cast<std::uint32_t>(std::max(above / 4 * 3, kFixed) - kFixed);
 }
 
@@ -85,23 +72,22 @@ int refuse_number(int fd) {
   return -1;
 }
 
-/// Whether the program finds one more, now that we have this one.
+/// Whether it is one of the program's, and that finds no other now that we have this one.
 bool is_last_number(int fd) {
   constexpr rlim_t kFew = 1024;  // what a program is given by default; of more it is not asked each time
-  if (soft_limit() > kFew) return false;
+  const rlim_t soft = soft_limit();
+  if (soft > kFew || static_cast<rlim_t>(fd) >= soft) return false;
   const int next = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (next >= 0) socket::kernel->close(next);
   return next < 0 && errno == EMFILE;
 }
 
-}  // namespace
-
-int own_high(int fd) {
+int own(int fd, int (*copy)(int)) {
   if (fd < 0) return fd;
-  const int base = descriptor_base();
-  while (fd < base) {
-    const int high = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, base);
-    if (high < 0) return refuse_number(fd);  // below the base each number is the program's
+  for (;;) {
+    const int high = copy(fd);
+    if (high < 0 && fd < descriptor_base()) return refuse_number(fd);  // below the base each number is the program's
+    if (high < 0) break;
     own_descriptor(high, true);
     if (socket::kernel->fcntl(high, F_GETFD) >= 0) {
       socket::kernel->close(fd);
@@ -114,6 +100,16 @@ int own_high(int fd) {
   if (!is_last_number(fd)) return fd;
   own_descriptor(fd, false);
   return refuse_number(fd);
+}
+
+}  // namespace
+
+int own_high(int fd) {
+  return own(fd, copy_high);
+}
+
+int own_passing(int fd) {
+  return own(fd, copy_within_limit);
 }
 
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {
@@ -151,6 +147,10 @@ std::uint64_t all_threads() {
   return failed == 0 ? tasks.st_nlink - kNotTasks : 0;
 }
 
+bool is_own_thread() {
+  return g_is_own_thread;
+}
+
 void forget_own_threads() {
   g_own_threads.store(0, std::memory_order_relaxed);
 }
@@ -167,7 +167,7 @@ const Host& backend_host() {
   static const Host host = [] {
     Host h;
     h.libc = libc_function;
-    h.descriptor_base = descriptor_base;
+    h.copy_high = copy_high;
     h.own_descriptor = own_descriptor;
     h.log = log_text;
     h.run_thread = run_thread;

@@ -14,13 +14,11 @@ const Host& backend_host();
 /// Host::environment() of it, in place of `environ`: stays where it is for the life of the process.
 void use_environment(const char* const* entries);
 
-/// Descriptors are born at or above this number: high enough that a program's own never get there, low
-/// enough that the kernel's descriptor table stays small; below the soft RLIMIT_NOFILE, read anew each time.
-int descriptor_base();
-
-/// Moves a descriptor of ours above the base, CLOEXEC, and registers it. Returns the new number; -1, with it closed,
-/// where there is no room, or it would be the program's last number; -1 stays -1.
+/// Moves a descriptor of ours above the program's numbers (high_numbers.h), CLOEXEC, and registers it. Returns the new
+/// number; -1, with it closed, where there is no room, or it would be the program's last number; -1 stays -1.
 int own_high(int fd);
+/// The same for what comes and goes with the program's connections, and is given up when it has no number left.
+int own_passing(int fd);
 /// How many of them may come and go with the program's connections, so that the program finds numbers, too.
 std::uint32_t most_own_descriptors();
 
@@ -38,6 +36,8 @@ std::uint32_t own_threads();
 std::uint64_t all_threads();
 /// In a forked child, which has none.
 void forget_own_threads();
+/// Whether the caller is one.
+bool is_own_thread();
 
 /// A thread of ours: every signal blocked, marked inside for good, named. Returns 0 or an errno.
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id);

@@ -156,10 +156,10 @@ int log_descriptor() {
   return g_fd.load(std::memory_order_relaxed);
 }
 
-int open_log_file(const char* path, int descriptor_base) {
+int open_log_file(const char* path, int (*copy)(int fd)) {
   const int low = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
-  if (low < 0 || low >= descriptor_base) return low;
-  const int high = fcntl(low, F_DUPFD_CLOEXEC, descriptor_base);
+  if (low < 0) return low;
+  const int high = copy(low);
   if (high < 0) return low;  // the limit leaves no room above: better low than nothing
   close(low);
   return high;

@@ -32,8 +32,8 @@ void start_log(LogLevel level, int fd);
 /// The log file's, -1: there is none. A forked child goes on writing to it, as long as it is that file.
 int log_descriptor();
 
-/// Opens a log file for start_log: appended to, CLOEXEC, numbered at `descriptor_base` or above. -1: errno says why.
-int open_log_file(const char* path, int descriptor_base);
+/// Opens a log file for start_log: appended to, CLOEXEC, at a number that `copy` finds for it. -1: errno says why.
+int open_log_file(const char* path, int (*copy)(int fd));
 
 extern std::atomic<LogLevel> g_log_level;
 inline bool log_enabled(LogLevel level) {

@@ -261,7 +261,7 @@ void end_sharing() {
 namespace {
 
 void fill_local_environment(Process& p) {
-  fastpath::shm::descriptor_keeper = {own_high, [](int fd) { own_descriptor(fd, false); }};
+  fastpath::shm::descriptor_keeper = {own_high, own_passing, [](int fd) { own_descriptor(fd, false); }};
   open_local_ports(p);
   if (!p.local_ports.is_open()) return;
   socket::LocalEnvironment& e = socket::local_environment;
@@ -290,6 +290,7 @@ void fill_environment(Process& p) {
   e.send_buffer = static_cast<std::uint32_t>(p.config.tcp.send_buffer);
   e.receive_buffer = static_cast<std::uint32_t>(p.config.tcp.receive_buffer);
   e.own_descriptor = own_high;
+  e.own_passing = own_passing;
   e.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/environment_copy.h"
+#include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/inside.h"
 #include "runtime/log.h"
@@ -42,7 +43,7 @@ Config* load() {
 void open_log(Config& config) {
   int fd = -1;
   if (!config.log_file.empty()) {
-    fd = open_log_file(config.log_file.c_str(), descriptor_base());
+    fd = open_log_file(config.log_file.c_str(), copy_high);
     if (fd < 0)
       config.problems.push_back(config.problem_of(
           "BYPASS_LOG_FILE", std::string("cannot be opened for writing: ") + strerror(errno) + "; accepted is " +

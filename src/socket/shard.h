@@ -307,6 +307,8 @@ struct Environment {
   std::uint32_t send_buffer = 0, receive_buffer = 0;  // defaults that getsockopt reports
   /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Null: it stays where it is.
   int (*own_descriptor)(int fd) = nullptr;
+  /// The same for one that comes and goes with a connection.
+  int (*own_passing)(int fd) = nullptr;
   /// Such a descriptor is about to be closed.
   void (*disown_descriptor)(int fd) = nullptr;
 };

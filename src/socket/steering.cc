@@ -148,8 +148,8 @@ namespace {
 // Above the program's own, which are for the program. -1: there is no room.
 int copy_above(int fd) {
   const int copy = kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0 || environment.own_descriptor == nullptr) return copy;
-  const int high = environment.own_descriptor(copy);
+  if (copy < 0 || environment.own_passing == nullptr) return copy;
+  const int high = environment.own_passing(copy);
   if (high != copy) return high;
   environment.disown_descriptor(copy);
   os::close(copy);

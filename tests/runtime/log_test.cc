@@ -105,13 +105,13 @@ TEST(Log, LogFileThatBecameADataFile_IsLeftAlone) {
 TEST(Log, File_IsOpenedHighAndAppended) {
   char path[] = "/tmp/bypass-log-test-XXXXXX";
   close(mkstemp(path));
-  const int fd = open_log_file(path, 500);
+  const int fd = open_log_file(path, [](int low) { return fcntl(low, F_DUPFD_CLOEXEC, 500); });
   EXPECT_GE(fd, 500);
   EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
   EXPECT_NE(fcntl(fd, F_GETFL) & O_APPEND, 0);
   close(fd);
   unlink(path);
-  EXPECT_EQ(open_log_file("/nonexistent/log", 500), -1);
+  EXPECT_EQ(open_log_file("/nonexistent/log", [](int) { return -1; }), -1);
 }
 
 }  // namespace

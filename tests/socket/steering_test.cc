@@ -59,7 +59,7 @@ class SteeringTest : public testing::Test {
     kernel->bind = Binds::bind;
     Above::owned.clear();
     Above::full = false;
-    socket::environment.own_descriptor = Above::own;
+    socket::environment.own_descriptor = socket::environment.own_passing = Above::own;
     socket::environment.disown_descriptor = Above::disown;
     const auto made = world.peer().tcp().listen({{}, kPeersPort}, 512, {}, nullptr);
     ASSERT_TRUE(made.ok());

@@ -63,18 +63,22 @@ bool alive(int fd) {
 int raise_descriptor(int fd) {
   if (fd < 0) return fd;
   const int saved = errno;
-  const int base = host->descriptor_base();
-  if (fd < base) {
-    const int high = libc.fcntl(fd, F_DUPFD_CLOEXEC, base);
-    if (high >= 0) {
-      libc.close(fd);
-      fd = high;
-    }
+  if (const int high = host->copy_high(fd); high >= 0) {
+    libc.close(fd);
+    fd = high;
   }
   libc.fcntl(fd, F_SETFD, FD_CLOEXEC);
   mark(fd);
   errno = saved;
   return fd;
+}
+
+int find_descriptor(bool (*wanted)(int fd)) {
+  int found = -1;
+  for (std::size_t i = 0; i < ours.size(); i++)
+    for (std::uint64_t word = ours[i].load(std::memory_order_relaxed); word != 0; word &= word - 1)
+      if (const int fd = static_cast<int>(i * 64) + __builtin_ctzll(word); wanted(fd)) found = fd;
+  return found;
 }
 
 void forget_descriptor(int fd) {

@@ -1,4 +1,4 @@
-// Every descriptor that DPDK or this plugin opens: born at or above Host::descriptor_base(), CLOEXEC,
+// Every descriptor that DPDK or this plugin opens: moved by Host::copy_high(), CLOEXEC,
 // known to the host, and closed at once in a forked child.
 //
 // The set is a bitmap of atomics, so that drop_all() may run in a forked child (async-signal-safe) while
@@ -15,6 +15,9 @@ namespace bypass::dpdk {
 /// Moves a new descriptor up, marks it CLOEXEC and ours. Where no higher number is left it keeps its own.
 /// Returns -1 for -1, errno untouched.
 int raise_descriptor(int fd);
+
+/// The highest of ours that is `wanted`; -1: none is.
+int find_descriptor(bool (*wanted)(int fd));
 
 /// Forgets a descriptor that is about to be closed (before: another thread may get its number at once).
 void forget_descriptor(int fd);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
 
@@ -45,14 +46,12 @@ std::uint16_t fit(std::uint16_t wanted, const rte_eth_desc_lim& limit) {
 
 // The packet socket of drivers without interrupts (af_packet, af_xdp): readable when frames are there.
 int find_packet_socket() {
-  int found = -1;
-  for (int fd = host->descriptor_base(); fd < host->descriptor_base() + 512; fd++) {
+  return find_descriptor([](int fd) {
     int domain = 0;
     socklen_t size = sizeof domain;
-    if (libc.getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) continue;
-    if (domain == AF_PACKET || domain == AF_XDP) found = fd;
-  }
-  return found;
+    if (libc.getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return false;
+    return domain == AF_PACKET || domain == AF_XDP;
+  });
 }
 
 }  // namespace

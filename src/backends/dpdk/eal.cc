@@ -6,6 +6,7 @@
 #include <rte_errno.h>
 #include <rte_log.h>
 #include <rte_memory.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -26,6 +27,9 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 // EAL, one port and its peer use about 20 descriptors; EAL panics when it finds none.
 constexpr int kDescriptorsNeeded = 32;
+// Where there are numbers above the program's, each takes one of the program's for a moment only. A folder and a file
+// in it, or both ends of a pair, take two at once.
+constexpr int kMomentaryDescriptors = 4;
 // Queues, rings and DPDK's own tables beside the buffers.
 constexpr std::size_t kOverhead = 48 * kMiB;
 constexpr std::size_t kHugePage = 2 * kMiB;
@@ -75,12 +79,27 @@ std::string& failure() {
 bool descriptors_free(int count) {
   std::vector<int> held;
   for (int i = 0; i < count; i++) {
-    const int fd = libc.eventfd(0, EPOLL_CLOEXEC);
+    const int fd = libc.eventfd(0, EFD_CLOEXEC);
     if (fd < 0) break;
     held.push_back(fd);
   }
   for (const int fd : held) libc.close(fd);
   return held.size() == static_cast<std::size_t>(count);
+}
+
+// Whether there is room above the program's numbers: a hard limit above the soft one, or the right to raise it.
+bool has_numbers_above() {
+  rlimit limits{};
+  if (getrlimit(RLIMIT_NOFILE, &limits) != 0) return false;
+  const rlim_t room = limits.rlim_max - limits.rlim_cur;
+  if (room != 0 && room < kDescriptorsNeeded) return false;
+  const int fd = libc.eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return false;
+  const int high = host->copy_high(fd);
+  libc.close(fd);
+  if (high < 0) return false;
+  libc.close(high);
+  return static_cast<rlim_t>(high) >= limits.rlim_cur;
 }
 
 rlim_t limit(int what) {
@@ -98,9 +117,10 @@ bool preflight(std::size_t bytes, std::string& problem) {
     problem = "cannot start DPDK: /sys/devices/system/cpu is not there (it needs /sys, also in a chroot)";
     return false;
   }
-  if (!descriptors_free(kDescriptorsNeeded)) {
-    problem = "cannot start DPDK: it needs " + std::to_string(kDescriptorsNeeded) +
-              " free descriptors; raise RLIMIT_NOFILE (ulimit -n)";
+  const int needed = has_numbers_above() ? kMomentaryDescriptors : kDescriptorsNeeded;
+  if (!descriptors_free(needed)) {
+    problem =
+        "cannot start DPDK: it needs " + std::to_string(needed) + " free descriptors; raise RLIMIT_NOFILE (ulimit -n)";
     return false;
   }
   if (limit(RLIMIT_FSIZE) < bytes) {

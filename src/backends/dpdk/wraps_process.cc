@@ -105,6 +105,12 @@ int __wrap_pthread_setaffinity_np(pthread_t, size_t, const cpu_set_t*) {
   return 0;
 }
 
+// EAL raises RLIMIT_NOFILE to the hard limit, for memory of more files than ours. The limit is the program's, and its
+// children's.
+int __wrap_setrlimit64(int, const void*) {
+  return 0;
+}
+
 // --- Start-up delays
 // The TSC is calibrated over 100 ms and rounded to 10 MHz; 1 ms gives the same rounded value, which is only
 // good for coarse time-outs. The stack's clock does not come from EAL.

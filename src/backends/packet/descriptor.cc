@@ -23,9 +23,7 @@ void replace(int before, int after) {
 }
 
 int raise(int fd) {
-  const int base = host->descriptor_base();
-  if (fd >= base) return fd;
-  const int high = libc.fcntl(fd, F_DUPFD_CLOEXEC, base);
+  const int high = host->copy_high(fd);
   if (high < 0) return fd;  // no number left up there
   libc.close(fd);
   return high;

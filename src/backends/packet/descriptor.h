@@ -1,4 +1,4 @@
-// Descriptor: one descriptor of this plugin: born at or above Host::descriptor_base(), CLOEXEC, known to the host, and
+// Descriptor: one descriptor of this plugin: moved by Host::copy_high(), CLOEXEC, known to the host, and
 // closed at once in a forked child, whose copy would keep sockets and interfaces alive that their owner has let go of.
 #pragma once
 

@@ -13,7 +13,8 @@ namespace bypass::fastpath::shm {
 /// How descriptors that stay are kept from the program's: moved above its numbers and protected from its closes. Set
 /// once, before the first use; null: they stay where they are.
 struct DescriptorKeeper {
-  int (*own)(int fd) = nullptr;
+  int (*own)(int fd) = nullptr;          // for as long as the process lives
+  int (*own_passing)(int fd) = nullptr;  // with a connection
   void (*disown)(int fd) = nullptr;
 };
 inline DescriptorKeeper descriptor_keeper;
@@ -23,14 +24,9 @@ class Descriptor {
   Descriptor() = default;
   /// `fd` may be a system call's negative result: none.
   explicit Descriptor(long fd) : fd_(fd < 0 ? -1 : static_cast<int>(fd)) {}
-  /// One of ours that stays for longer than a call.
-  static Descriptor kept(long fd) {
-    Descriptor made(fd);
-    if (!made.is_open() || descriptor_keeper.own == nullptr) return made;
-    made.fd_ = descriptor_keeper.own(made.fd_);
-    made.owned_ = true;
-    return made;
-  }
+  /// One of ours that stays for longer than a call: as long as a connection, or as the process.
+  static Descriptor kept(long fd) { return kept_by(descriptor_keeper.own_passing, fd); }
+  static Descriptor kept_for_good(long fd) { return kept_by(descriptor_keeper.own, fd); }
   ~Descriptor() { reset(); }
   Descriptor(Descriptor&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), owned_(std::exchange(other.owned_, false)) {}
@@ -58,6 +54,14 @@ class Descriptor {
   }
 
  private:
+  static Descriptor kept_by(int (*own)(int fd), long fd) {
+    Descriptor made(fd);
+    if (!made.is_open() || own == nullptr) return made;
+    made.fd_ = own(made.fd_);
+    made.owned_ = true;
+    return made;
+  }
+
   int fd_ = -1;
   bool owned_ = false;
 };

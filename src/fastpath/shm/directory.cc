@@ -53,7 +53,7 @@ Outcome<Directory> Directory::open(int folder, const char** why) {
   if (!is_our_own(file.get())) return refused("it is no file of this user's");
   const long kept = os::call(SYS_fcntl, file.get(), F_DUPFD_CLOEXEC, 0);
   if (kept < 0) return refused(strerrordesc_np(static_cast<int>(-kept)));
-  Directory directory(Descriptor::kept(kept));
+  Directory directory(Descriptor::kept_for_good(kept));
   if (!directory.is_open()) return refused(strerrordesc_np(EMFILE));
   return directory;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
 #include "runtime/plugin.h"
@@ -29,7 +30,7 @@ std::string g_problem;  // for libbypass
 void open_log(Config& config) {
   int fd = -1;
   if (!config.log_file.empty()) {
-    fd = runtime::open_log_file(config.log_file.c_str(), runtime::descriptor_base());
+    fd = runtime::open_log_file(config.log_file.c_str(), runtime::copy_high);
     if (fd < 0)
       config.problems.push_back({"BYPASS_LOG_FILE", config.log_file, "environment",
                                  std::string("cannot be opened for writing: ") + strerror(errno)});
@@ -78,7 +79,7 @@ bool is_hosted() {
 
 int own_high(int fd) {
   if (fd < 0) return fd;
-  if (const int high = fcntl(fd, F_DUPFD_CLOEXEC, host().descriptor_base()); high >= 0) {
+  if (const int high = host().copy_high(fd); high >= 0) {
     socket::os::close(fd);
     fd = high;
   }
