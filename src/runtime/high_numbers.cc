@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/single_threaded.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -68,10 +67,7 @@ void copy_here(Raised& raised, const rlimit& before) {
 bool is_only_thread() {
   if (is_own_thread()) return false;
   if (__libc_single_threaded != 0) return true;
-  struct stat tasks {};
-  constexpr std::uint64_t kNotTasks = 2;
-  const long failed = os::call(SYS_stat, os::address("/proc/self/task"), os::address(&tasks));
-  return failed == 0 && tasks.st_nlink == kNotTasks + 1 + own_threads();
+  return all_threads() == 1 + own_threads();
 }
 
 bool may_raise() {
