@@ -43,9 +43,12 @@ State await_decision() {
   return seen;
 }
 
-State decide() {
+enum class Asks : std::uint8_t { kSocket, kFork };
+
+State decide(Asks asks) {
   KeepErrno keep;
   Inside inside;
+  if (asks == Asks::kFork && !runtime::names_ports()) return State::kUndecided;
   if (!runtime::accelerates()) return State::kOff;
   if (!started) prepare_uses();
   if (!runtime::start()) return State::kOff;
@@ -58,7 +61,7 @@ State decide() {
   return State::kOn;
 }
 
-[[gnu::noinline, gnu::cold]] State decide_once() {
+[[gnu::noinline, gnu::cold]] State decide_once(Asks asks) {
   // Another library's constructor before ours: settings and addresses are not there yet. Its sockets are the kernel's.
   if (!loaded) return State::kOff;
   // A handler on top of the decision has its sockets from the kernel, and so has one on top of anything else: malloc's
@@ -68,11 +71,13 @@ State decide() {
     note_left_by_handler();
     return State::kOff;
   }
-  State seen = State::kUndecided;
-  // Another thread waits: its program was promised that every socket is looked at.
-  if (!state.compare_exchange_strong(seen, State::kDeciding)) return await_decision();
+  // Another thread waits: its program was promised that every socket is looked at. A fork may have left it undecided.
+  for (State seen = State::kUndecided; !state.compare_exchange_strong(seen, State::kDeciding);) {
+    seen = await_decision();
+    if (seen != State::kUndecided || asks == Asks::kFork) return seen;
+  }
   deciding_here = true;
-  seen = decide();
+  const State seen = decide(asks);
   state.store(seen);
   socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&state), INT_MAX);
   deciding_here = false;
@@ -91,7 +96,12 @@ void begin_deciding() {
 bool is_accelerating() {
   State seen = state.load(std::memory_order_acquire);
   if (seen == State::kOff || goes_straight()) return false;
-  return seen == State::kOn || decide_once() == State::kOn;
+  return seen == State::kOn || decide_once(Asks::kSocket) == State::kOn;
+}
+
+void decide_before_fork() {
+  const bool undecided = state.load(std::memory_order_acquire) == State::kUndecided && !has_started();
+  if (undecided && !goes_straight() && runtime::may_name_ports()) (void)decide_once(Asks::kFork);
 }
 
 void end_acceleration() {

@@ -10,6 +10,9 @@ void begin_deciding();
 /// Decides at the first call, which reads the configuration and starts the runtime; one load from then on.
 /// False in a thread that goes straight, before our constructor and after our destructor.
 bool is_accelerating();
+/// A port's address is one family's, which begins here: processes that are forked before their first sockets would each
+/// want it for itself. Decides nothing where the configuration names no port.
+void decide_before_fork();
 extern std::atomic<bool> started;
 /// Decides nothing.
 inline bool has_started() {

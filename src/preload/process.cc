@@ -35,9 +35,7 @@ bool is_straight_path() {
 
 void before_fork() {
   goes_straight();  // an earlier vfork of this thread is over
-  // A port's address is one family's, which begins here: processes that are forked before their first sockets would
-  // each want it for itself.
-  if (!has_started() && runtime::names_ports()) (void)is_accelerating();
+  decide_before_fork();
   if (!has_started()) return;
   KeepErrno keep;
   runtime::prepare_fork();

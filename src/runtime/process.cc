@@ -397,22 +397,15 @@ Process* process() {
   return g_process;
 }
 
-namespace {
-
-/// Nobody has read the configuration yet.
 bool may_name_ports() {
   const char* const* const environment = backend_host().environment();
-  return find_variable(environment, "BYPASS_PORT") != nullptr ||
-         find_variable(environment, "BYPASS_CONFIG") != nullptr || has_system_file();
+  const char* const port = find_variable(environment, "BYPASS_PORT");
+  if (port != nullptr && *port != 0) return std::string_view(port) != "none";
+  return find_variable(environment, "BYPASS_CONFIG") != nullptr || has_system_file();
 }
 
-}  // namespace
-
 bool names_ports() {
-  const char* const* const environment = backend_host().environment();
-  const char* const port = find_variable(environment, "BYPASS_PORT");
-  if (port != nullptr) return *port != 0 && std::string_view(port) != "none";
-  return find_variable(environment, "BYPASS_CONFIG") != nullptr;
+  return !configuration().ports.empty();
 }
 
 void at_load(char** envp) {

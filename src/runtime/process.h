@@ -24,7 +24,9 @@ void at_load(char** envp);
 /// configuration then.
 bool accelerates();
 
-/// Whether the environment asks for a port, by a look at two variables.
+/// Whether the configuration may name a port: a look at two variables and for the system's file. Allocates nothing.
+bool may_name_ports();
+/// Whether it does; reads the configuration.
 bool names_ports();
 
 /// The arena's addresses, of which most is never touched; empty: none are reserved.

@@ -54,6 +54,10 @@ bool leave() {
   return false;
 }
 
+bool may_name_ports() {
+  return false;
+}
+
 bool names_ports() {
   return false;
 }
