@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
 
 #define CALL(name) {SYS_##name, #name}
@@ -46,48 +47,37 @@ static int is_refused(long number, int error) {
   return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static int listener, client, server;
+static struct connection c;
 
 static void start(void) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof address;
-  listener = socket(AF_INET, SOCK_STREAM, 0);
-  client = socket(AF_INET, SOCK_STREAM, 0);
-  fcntl(client, F_SETFL, O_NONBLOCK);
-  TRY(bind(listener, (struct sockaddr*)&address, sizeof address));
-  TRY(listen(listener, 5));
-  TRY(getsockname(listener, (struct sockaddr*)&address, &length));
-  int connected = connect(client, (struct sockaddr*)&address, sizeof address);
-  say("connect", connected == 0 || errno == EINPROGRESS);
-  TRY(poll(&(struct pollfd){client, POLLOUT, 0}, 1, 3000));
-  TRY(poll(&(struct pollfd){listener, POLLIN, 0}, 1, 3000));
-  server = accept(listener, NULL, NULL);
-  say("accept", server >= 0);
-  fcntl(client, F_SETFL, 0);
+  open_listener(&c);
+  connect_to_it(&c);
+  say("accept", c.server >= 0);
+  fcntl(c.client, F_SETFL, 0);
   struct timeval limit = {3, 0};
-  TRY(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
-  TRY(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  TRY(setsockopt(c.client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  TRY(setsockopt(c.server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
 }
 
 static void talk(void) {
   char text[100] = {0};
   for (int i = 0; i < 3; i++) {
-    TRY(send(client, "question", 8, 0));
-    TRY(poll(&(struct pollfd){server, POLLIN, 0}, 1, 3000));
-    TRY(recv(server, text, sizeof text, 0));
-    TRY(write(server, "answer", 6));
-    TRY(read(client, text, sizeof text));
+    TRY(send(c.client, "question", 8, 0));
+    TRY(poll(&(struct pollfd){c.server, POLLIN, 0}, 1, 3000));
+    TRY(recv(c.server, text, sizeof text, 0));
+    TRY(write(c.server, "answer", 6));
+    TRY(read(c.client, text, sizeof text));
   }
   fd_set set;
   FD_ZERO(&set);
-  FD_SET(server, &set);
-  TRY(select(server + 1, &set, NULL, NULL, &(struct timeval){0, 0}));
-  TRY(send(client, "last", 4, 0));
-  close(client);
-  TRY(recv(server, text, sizeof text, MSG_WAITALL));
-  TRY(recv(server, text, sizeof text, 0));
-  close(server);
-  close(listener);
+  FD_SET(c.server, &set);
+  TRY(select(c.server + 1, &set, NULL, NULL, &(struct timeval){0, 0}));
+  TRY(send(c.client, "last", 4, 0));
+  close(c.client);
+  TRY(recv(c.server, text, sizeof text, MSG_WAITALL));
+  TRY(recv(c.server, text, sizeof text, 0));
+  close(c.server);
+  close(c.listener);
 }
 
 static void print_end(pid_t child) {

@@ -15,30 +15,23 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
 
 static int server;
 
 /* What the library has threads for: a connection to itself, carrying something. */
 static void talk(void) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof address;
-  int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
-  fcntl(client, F_SETFL, O_NONBLOCK);
-  TRY(bind(listener, (struct sockaddr*)&address, sizeof address));
-  TRY(listen(listener, 5));
-  TRY(getsockname(listener, (struct sockaddr*)&address, &length));
-  int connected = connect(client, (struct sockaddr*)&address, sizeof address);
-  say("connect", connected == 0 || errno == EINPROGRESS);
-  TRY(poll(&(struct pollfd){client, POLLOUT, 0}, 1, 3000));
-  TRY(poll(&(struct pollfd){listener, POLLIN, 0}, 1, 3000));
-  server = accept(listener, NULL, NULL);
+  struct connection c;
+  open_listener(&c);
+  connect_to_it(&c);
+  server = c.server;
   char text[8];
   for (int i = 0; i < 20; i++) {
-    int sent = send(client, "question", 8, 0) == 8, heard = recv(server, text, 8, MSG_WAITALL) == 8;
+    int sent = send(c.client, "question", 8, 0) == 8, heard = recv(server, text, 8, MSG_WAITALL) == 8;
     int answered = send(server, "answer", 6, 0) == 6;
-    poll(&(struct pollfd){client, POLLIN, 0}, 1, 3000);
-    if (!sent || !heard || !answered || recv(client, text, 8, 0) != 6) say("talk", i);
+    poll(&(struct pollfd){c.client, POLLIN, 0}, 1, 3000);
+    if (!sent || !heard || !answered || recv(c.client, text, 8, 0) != 6) say("talk", i);
   }
 }
 

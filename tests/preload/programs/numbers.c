@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
 
 static void fill_all(void) {
@@ -17,28 +18,19 @@ static void fill_all(void) {
 
 static void talk(rlim_t limit) {
   setrlimit(RLIMIT_NOFILE, &(struct rlimit){limit, limit});
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof address;
-  int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
-  fcntl(client, F_SETFL, O_NONBLOCK);
-  TRY(bind(listener, (struct sockaddr*)&address, sizeof address));
-  TRY(listen(listener, 5));
-  TRY(getsockname(listener, (struct sockaddr*)&address, &length));
+  struct connection c;
+  open_listener(&c);
   fill_all();
   close((int)limit - 1);
-  int connected = connect(client, (struct sockaddr*)&address, sizeof address);
-  say("connect", connected == 0 || errno == EINPROGRESS);
-  TRY(poll(&(struct pollfd){client, POLLOUT, 0}, 1, 3000));
-  TRY(poll(&(struct pollfd){listener, POLLIN, 0}, 1, 3000));
-  int server = accept(listener, NULL, NULL);
-  say("accept", server);
+  connect_to_it(&c);
+  say("accept", c.server);
   char text[8];
-  TRY(send(client, "question", 8, 0));
-  TRY(recv(server, text, 8, MSG_WAITALL));
-  TRY(send(server, "answer", 6, 0));
-  TRY(poll(&(struct pollfd){client, POLLIN, 0}, 1, 3000));
-  TRY(recv(client, text, 8, 0));
-  close(server);
+  TRY(send(c.client, "question", 8, 0));
+  TRY(recv(c.server, text, 8, MSG_WAITALL));
+  TRY(send(c.server, "answer", 6, 0));
+  TRY(poll(&(struct pollfd){c.client, POLLIN, 0}, 1, 3000));
+  TRY(recv(c.client, text, 8, 0));
+  close(c.server);
   fill_all();
   for (int fd = 3; fd < (int)limit; fd++) close(fd);
 }

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
 
 static int new_set(void) {
@@ -24,18 +25,6 @@ static int new_set(void) {
 static int add(int set, int fd, uint32_t events) {
   struct epoll_event event = {.events = events, .data.fd = fd};
   return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-}
-
-static void connect_both(int* a, int* b) {
-  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof(where);
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
-  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
-  getsockname(listener, (struct sockaddr*)&where, &length);
-  *a = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(*a, (struct sockaddr*)&where, length) != 0) abort();
-  *b = accept(listener, NULL, NULL);
-  close(listener);
 }
 
 /* The system call in which a task sleeps; negative while it runs. */

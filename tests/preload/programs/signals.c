@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
 
 static int a, b; /* a connection */
@@ -42,18 +43,6 @@ static void informed(int signal, siginfo_t* info, void* context) {
 static void jumper(int signal) {
   (void)signal;
   siglongjmp(out, 1);
-}
-
-static void connect_both(void) {
-  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof(where);
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
-  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
-  getsockname(listener, (struct sockaddr*)&where, &length);
-  a = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(a, (struct sockaddr*)&where, length) != 0) abort();
-  b = accept(listener, NULL, NULL);
-  close(listener);
 }
 
 static void alarm_in(int milliseconds, int then_every) {
@@ -368,7 +357,7 @@ int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   struct sigaction early = {.sa_handler = counter, .sa_flags = SA_RESTART};
   sigaction(SIGUSR1, &early, NULL);
-  connect_both();
+  connect_both(&a, &b);
   interruptions();
   halves();
   masks();

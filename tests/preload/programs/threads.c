@@ -11,19 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "connection.h"
 #include "say.h"
-
-static void connect_both(int* a, int* b) {
-  struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = own_address()};
-  socklen_t length = sizeof(where);
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
-  if (bind(listener, (struct sockaddr*)&where, length) != 0 || listen(listener, 1) != 0) abort();
-  getsockname(listener, (struct sockaddr*)&where, &length);
-  *a = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(*a, (struct sockaddr*)&where, length) != 0) abort();
-  *b = accept(listener, NULL, NULL);
-  close(listener);
-}
 
 static atomic_int waits; /* the thread that is about to wait */
 
