@@ -322,7 +322,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   link->tcp = fd;
   if (!end.client) take_timeouts(socket, fd);  // its listener's, until now the kernel's affair
   end.stage = Stage::kPairing;
-  link->pairing.begin(fd, {kRing, kRing}, now, now + kAttempt);
+  link->pairing.begin(local_environment.directory->folder(), fd, {kRing, kRing}, now, now + kAttempt);
   step_pairing(socket, *link, now);
 }
 

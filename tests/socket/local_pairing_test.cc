@@ -30,13 +30,10 @@ constexpr std::uint32_t kChild = kMaxProcesses - 1;
 class LocalPairing : public testing::Test {
  protected:
   LocalPairing() : before_(local_environment) {
-    std::string folder = testing::TempDir() + "local_pairing_XXXXXX";
-    if (::mkdtemp(folder.data()) == nullptr) std::abort();
-    const int number = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (::mkdtemp(folder_.data()) == nullptr) std::abort();
+    const int number = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     directory_ = std::move(shm::Directory::open(number).value);
     ::close(number);
-    const std::string remove = "rm -r '" + folder + "'";
-    EXPECT_EQ(std::system(remove.c_str()), 0);
     local_environment = {};
     local_environment.directory = &directory_;
     local_environment.may_be_local = [](const sockaddr*) { return true; };
@@ -51,6 +48,8 @@ class LocalPairing : public testing::Test {
     ::close(accepted_);
     ::close(peers_);
     local_environment = before_;
+    const std::string remove = "rm -r '" + folder_ + "'";
+    EXPECT_EQ(std::system(remove.c_str()), 0);
   }
 
   void connect_both() {
@@ -86,7 +85,9 @@ class LocalPairing : public testing::Test {
     message.data = {&part, 1};
     (void)local_receive(ours(), accepted_, message, MSG_DONTWAIT);
   }
-  void begin_peers() { peer_.begin(peers_, {1 << 16, 1 << 16}, now(), now() + std::chrono::seconds(5)); }
+  void begin_peers() {
+    peer_.begin(directory_.folder(), peers_, {1 << 16, 1 << 16}, now(), now() + std::chrono::seconds(5));
+  }
   void step_ours() {
     Guard guard(world_.shard());
     if (stage() == Stage::kPairing) local_on_channel(ours());
@@ -98,6 +99,7 @@ class LocalPairing : public testing::Test {
 
   test::World& world_ = test::World::get();
   LocalEnvironment before_;
+  std::string folder_ = testing::TempDir() + "local_pairing_XXXXXX";
   shm::Directory directory_;
   shm::Pairing peer_;
   File* file_ = nullptr;

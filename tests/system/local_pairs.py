@@ -1,7 +1,9 @@
 """What the scenarios of shared memory within a host are made of: connections between two agents."""
+import base64
 import contextlib
 import os
 import signal
+import struct
 import time
 
 from agents import Agent
@@ -92,11 +94,12 @@ def needs_root():
 
 
 def meeting_name(client, port, own):
-    """As src/fastpath/shm/rendezvous.cc makes it, seen in /proc/net/unix while one waits there."""
-    network = client("struct.unpack('Q', socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8))[0]")
-    ends = sorted((port, own))
-    address = "00000000000000000000ffff7f000001"
-    return f"bypass-{network:016x}-" + "-".join(f"{address}.{p:04x}" for p in ends)
+    """As src/fastpath/shm/rendezvous.cc makes it: a path, which is there while one waits."""
+    network = client("socket.socket().getsockopt(socket.SOL_SOCKET, 71, 8).hex()")
+    address = bytes(10) + b"\xff\xff\x7f\0\0\1"
+    ends = b"".join(address + struct.pack(">H", p) for p in sorted((port, own)))
+    digits = base64.urlsafe_b64encode(bytes.fromhex(network) + ends).decode().rstrip("=")
+    return os.path.join(client.side.path("run"), "meet-" + digits)
 
 
 def shared_ever(agent):

@@ -5,6 +5,9 @@
 #include <cerrno>
 #include <cstring>
 
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 #ifndef SO_PASSRIGHTS
 #define SO_PASSRIGHTS 83
 #endif
@@ -43,6 +46,14 @@ void take_control(msghdr& header, Channel::Received& received) {
   if ((header.msg_flags & MSG_CTRUNC) == 0) return;
   received.many = true;
   received.descriptor.reset();
+}
+
+std::optional<ucred> credentials_of(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  const long r = os::call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, os::address(&peer), os::address(&bytes));
+  if (r != 0 || bytes != sizeof peer || peer.pid < 0) return std::nullopt;
+  return peer;
 }
 
 }  // namespace
@@ -102,12 +113,22 @@ void Channel::wake(int descriptor) {
 }
 
 std::optional<std::uint32_t> Channel::peer_user() const {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
+  const auto peer = credentials_of(socket_.get());
+  return peer.has_value() ? std::optional(peer->uid) : std::nullopt;
+}
+
+std::int32_t Channel::peer_process() const {
+  const auto peer = credentials_of(socket_.get());
+  return peer.has_value() ? peer->pid : 0;
+}
+
+bool Channel::has_peer_ended() const {
+  int pidfd = -1;
+  socklen_t bytes = sizeof pidfd;
   const long r =
-      os::call(SYS_getsockopt, socket_.get(), SOL_SOCKET, SO_PEERCRED, os::address(&peer), os::address(&bytes));
-  if (r != 0 || bytes != sizeof peer || peer.pid < 0) return std::nullopt;
-  return peer.uid;
+      os::call(SYS_getsockopt, socket_.get(), SOL_SOCKET, SO_PEERPIDFD, os::address(&pidfd), os::address(&bytes));
+  const Descriptor process(r == 0 ? pidfd : -1);
+  return r == -ESRCH || (process.is_open() && os::readable(process.get()));
 }
 
 bool Channel::is_of_our_user() const {

@@ -49,6 +49,10 @@ class Channel {
 
   /// The effective user of the process that connected, or listened (SO_PEERCRED).
   [[nodiscard]] std::optional<std::uint32_t> peer_user() const;
+  /// Its pid as it is known here; 0: it is of another pid namespace.
+  [[nodiscard]] std::int32_t peer_process() const;
+  /// Whether that process has ended, so that its pid may be another's (SO_PEERPIDFD, Linux 6.5; false before).
+  [[nodiscard]] bool has_peer_ended() const;
   /// Whether that is our own.
   [[nodiscard]] bool is_of_our_user() const;
   /// From Linux 6.16 on (SO_PASSRIGHTS) a socket takes no descriptor until asked to: what a stranger sent would be

@@ -7,8 +7,12 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
+#include <charconv>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "fastpath/shm/descriptor.h"
 
@@ -52,13 +56,8 @@ std::optional<Endpoint> name_of(int fd, long call) {
   return endpoint;
 }
 
-/// That the socket is bound to; 0: any.
-std::uint32_t interface_of(int fd) {
-  return static_cast<std::uint32_t>(socket_option<int>(fd, SO_BINDTOIFINDEX).value_or(0));
-}
-
 struct TableEntry {
-  std::uint64_t cookie = 0;
+  std::uint32_t inode = 0;
   std::uint8_t state = 0;
 };
 
@@ -123,8 +122,7 @@ class SocketTable {
     inet_diag_msg body;
     if (head.nlmsg_type != SOCK_DIAG_BY_FAMILY || bytes < NLMSG_HDRLEN + sizeof body) return Refusal::kNoSocketTable;
     std::memcpy(&body, answer + NLMSG_HDRLEN, sizeof body);
-    const std::uint64_t cookie = body.id.idiag_cookie[0] | std::uint64_t{body.id.idiag_cookie[1]} << 32;
-    return TableEntry{cookie, body.idiag_state};
+    return TableEntry{body.idiag_inode, body.idiag_state};
   }
   static Refusal error_of(const char* answer, std::size_t bytes) {
     nlmsgerr error{};
@@ -135,6 +133,24 @@ class SocketTable {
 
   Descriptor netlink_;
 };
+
+/// The inode of the socket that a process has under that number; 0: none. proc_pid_fd(5): "socket:[4711]".
+Outcome<std::uint32_t> socket_of(const ClaimedEnd& claimed) {
+  if (claimed.pid <= 0) return Refusal::kOtherRights;
+  const std::string place = "/proc/" + std::to_string(claimed.pid) + "/fd/" + std::to_string(claimed.number);
+  std::array<char, 64> target{};
+  const long bytes =
+      os::call(SYS_readlinkat, AT_FDCWD, os::address(place.c_str()), os::address(target.data()), target.size());
+  // ENOENT is a number that is not open, or a process that has gone.
+  if (bytes < 0) return bytes == -ENOENT ? Refusal::kWrongConnection : Refusal::kOtherRights;
+  std::string_view text(target.data(), static_cast<std::size_t>(bytes));
+  constexpr std::string_view kFront = "socket:[";
+  if (!text.starts_with(kFront)) return std::uint32_t{0};
+  text.remove_prefix(kFront.size());
+  std::uint32_t inode = 0;
+  std::from_chars(text.data(), text.data() + text.size(), inode);
+  return inode;
+}
 
 }  // namespace
 
@@ -147,18 +163,20 @@ Outcome<ConnectionEnd> connection_end(int fd) {
   return ConnectionEnd{*local, *remote, *network};
 }
 
-Refusal check_other_end(int fd, const ConnectionEnd& own) {
-  const Outcome<ConnectionEnd> other = connection_end(fd);
-  const auto cookie = socket_option<std::uint64_t>(fd, SO_COOKIE);
-  if (!other.ok() || !cookie) return Refusal::kWrongConnection;
-  if (other.value.network != own.network) return Refusal::kOtherNamespace;
-  if (other.value.local != own.remote || other.value.remote != own.local) return Refusal::kWrongConnection;
+std::uint32_t interface_of(int fd) {
+  return static_cast<std::uint32_t>(socket_option<int>(fd, SO_BINDTOIFINDEX).value_or(0));
+}
+
+Refusal check_other_end(const ClaimedEnd& claimed, const ConnectionEnd& own) {
+  if (claimed.number < 0) return Refusal::kNoProof;
   SocketTable table;
   if (!table.is_of(own.network)) return table.can_be_asked() ? Refusal::kOtherNamespace : Refusal::kNoSocketTable;
-  const Outcome<TableEntry> entry = table.find(own.remote, own.local, interface_of(fd));
+  const Outcome<TableEntry> entry = table.find(own.remote, own.local, claimed.interface);
   if (!entry.ok()) return entry.refusal;
-  if (entry.value.cookie != *cookie) return Refusal::kWrongConnection;
-  return entry.value.state == TCP_ESTABLISHED ? Refusal::kNone : Refusal::kNotConnected;
+  if (entry.value.state != TCP_ESTABLISHED) return Refusal::kNotConnected;
+  const Outcome<std::uint32_t> inode = socket_of(claimed);
+  if (!inode.ok()) return inode.refusal;
+  return inode.value != 0 && inode.value == entry.value.inode ? Refusal::kNone : Refusal::kWrongConnection;
 }
 
 bool other_end_is_here(int fd) {

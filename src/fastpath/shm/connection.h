@@ -17,9 +17,19 @@ struct ConnectionEnd {
 /// What `fd` is an end of. kNotConnected: of no TCP connection.
 Outcome<ConnectionEnd> connection_end(int fd);
 
-/// Whether `fd` is the other end of `own`, whose endpoints differ: by what the socket says, and because the kernel's
-/// table (sock_diag(7)) has the socket with this cookie, established, in that place.
-[[nodiscard]] Refusal check_other_end(int fd, const ConnectionEnd& own);
+/// That the socket is bound to (SO_BINDTOIFINDEX); 0: any.
+[[nodiscard]] std::uint32_t interface_of(int fd);
+
+/// What a process says of its end.
+struct ClaimedEnd {
+  std::int32_t pid = 0;      // as the kernel names the process; 0: it cannot be named here
+  std::int32_t number = -1;  // of the socket among its descriptors
+  std::uint32_t interface = 0;
+};
+/// Whether that is the other end of `own`, whose endpoints differ: the kernel's table (sock_diag(7)) has a socket in
+/// that place, established, and /proc/PID/fd the same one under that number. To look there is what ptrace(2) asks for:
+/// a process with rights that this one lacks is refused (kOtherRights), as this one is by the other.
+[[nodiscard]] Refusal check_other_end(const ClaimedEnd& claimed, const ConnectionEnd& own);
 
 /// Whether the other end of `fd`'s connection is a socket of this network namespace at all: for addresses that do not
 /// tell by themselves.

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "fastpath/shm/named_listener.h"
+#include "fastpath/shm/rendezvous.h"
+
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
 #endif
@@ -18,6 +21,8 @@ namespace os = socket::os;
 
 constexpr const char* kName = "local-ports";
 constexpr std::uint64_t kBytes = 65536 * 8;
+/// What killed processes have left of their rendezvous; in seconds, longer than one lasts.
+constexpr int kOldName = 60;
 
 /// A write beyond it would send the program SIGXFSZ.
 bool is_below_file_limit() {
@@ -51,10 +56,10 @@ Outcome<Directory> Directory::open(int folder, const char** why) {
   if (opened < 0) return refused(strerrordesc_np(static_cast<int>(-opened)));
   const Descriptor file(opened);
   if (!is_our_own(file.get())) return refused("it is no file of this user's");
-  const long kept = os::call(SYS_fcntl, file.get(), F_DUPFD_CLOEXEC, 0);
-  if (kept < 0) return refused(strerrordesc_np(static_cast<int>(-kept)));
-  Directory directory(Descriptor::kept_for_good(kept));
-  if (!directory.is_open()) return refused(strerrordesc_np(EMFILE));
+  const auto keep = [](int fd) { return Descriptor::kept_for_good(os::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0)); };
+  Directory directory(keep(folder), keep(file.get()));
+  if (!directory.file_.is_open() || !directory.folder_.is_open()) return refused(strerrordesc_np(EMFILE));
+  NamedListener::sweep(folder, RendezvousName::kPrefix, kOldName);
   return directory;
 }
 

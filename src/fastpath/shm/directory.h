@@ -27,8 +27,13 @@ class Directory {
   static Outcome<Directory> open(int folder, const char** why = nullptr);
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }
-  /// In a forked child whose copy of the descriptor is closed already.
-  void abandon() { file_.abandon(); }
+  /// The directory that it lies in.
+  [[nodiscard]] int folder() const { return folder_.get(); }
+  /// In a forked child whose copies of the descriptors are closed already.
+  void abandon() {
+    file_.abandon();
+    folder_.abandon();
+  }
 
   void note_listener(std::uint16_t port, std::uint32_t network) const;
   [[nodiscard]] bool has_listener(std::uint16_t port, std::uint32_t network) const;
@@ -43,11 +48,11 @@ class Directory {
     std::uint32_t listener = 0;  // its network's tag
     std::uint32_t client = 0;
   };
-  explicit Directory(Descriptor file) : file_(std::move(file)) {}
+  Directory(Descriptor folder, Descriptor file) : folder_(std::move(folder)), file_(std::move(file)) {}
   [[nodiscard]] Place read(std::uint16_t port) const;
   void write(std::uint16_t port, std::size_t offset, std::uint32_t tag) const;
 
-  Descriptor file_;
+  Descriptor folder_, file_;
 };
 
 }  // namespace bypass::fastpath::shm

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "fastpath/reason.h"
-#include "fastpath/shm/channel.h"
+#include "fastpath/shm/named_listener.h"
 #include "fastpath/shm_record.h"
 #include "stack/time.h"
 
@@ -20,14 +20,13 @@ class Meeting {
   Meeting() = default;
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
-  ~Meeting() { close(); }
 
   /// `folder` is a descriptor of the run directory, which outlives this. kNone, or why it could not be made.
   Reason open(int folder, const Nonce& name);
   /// Whoever has come next, of our own user. Never waits.
   std::optional<Channel> accept();
   /// Nobody can come any more.
-  void close();
+  void close() { listener_.close(); }
   [[nodiscard]] int descriptor() const { return listener_.descriptor(); }
   [[nodiscard]] bool is_open() const { return listener_.is_open(); }
   /// In a forked child whose copies are closed already: the name stays, it is the parent's.
@@ -39,9 +38,7 @@ class Meeting {
   static void sweep(int folder, int age);
 
  private:
-  int folder_ = -1;
-  Nonce name_{};
-  Channel listener_;
+  NamedListener listener_;
 };
 
 /// "link-" and 32 hexadecimal digits.

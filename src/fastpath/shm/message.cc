@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "fastpath/shm/connection.h"
+
 namespace bypass::fastpath::shm {
 
 namespace {
@@ -15,9 +17,13 @@ bool has_sense(const Message& message) {
   const auto kind = static_cast<std::uint16_t>(message.kind);
   const auto reason = static_cast<std::uint8_t>(message.reason);
   const bool refused = message.kind == MessageKind::kRefused;
+  const auto is_zero = [](std::uint8_t b) { return b == 0; };
+  const bool names_end = message.kind == MessageKind::kWelcome || message.kind == MessageKind::kProof;
   return kind >= 1 && kind <= static_cast<std::uint16_t>(MessageKind::kRefused) && reason <= kMostRefusal &&
          refused == (message.reason != Refusal::kNone) &&
-         std::all_of(std::begin(message.reserved), std::end(message.reserved), [](std::uint8_t b) { return b == 0; });
+         (names_end || (message.number == -1 && message.interface == 0)) &&
+         std::all_of(std::begin(message.reserved), std::end(message.reserved), is_zero) &&
+         std::all_of(std::begin(message.reserved_too), std::end(message.reserved_too), is_zero);
 }
 
 }  // namespace
@@ -43,6 +49,15 @@ Channel::Sent say(Channel& channel, MessageKind kind, Refusal reason, int passed
   message.kind = kind;
   message.reason = reason;
   return channel.send(std::as_bytes(std::span(&message, 1)), passed);
+}
+
+Channel::Sent say_end(Channel& channel, MessageKind kind, int tcp) {
+  Message message;
+  message.bytes = sizeof(Message);
+  message.kind = kind;
+  message.number = tcp;
+  message.interface = interface_of(tcp);
+  return channel.send(std::as_bytes(std::span(&message, 1)));
 }
 
 }  // namespace bypass::fastpath::shm

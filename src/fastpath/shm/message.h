@@ -2,9 +2,9 @@
 // message; both are of one machine, so numbers are in its own order.
 //
 //   guest (connected)        host (bound the name)
-//                     <──    kWelcome    same user; from now on descriptors are taken
-//   kProof + TCP socket ──>
-//                     <──    kProof + TCP socket
+//                     <──    kWelcome    same user; the number of its end of the connection
+//   kProof              ──>              the number of the guest's; from now on it takes a descriptor
+//                     <──    kProof      agreed; without a number
 //                     <──    kSegment + memfd
 //   kReady              ──>
 //
@@ -25,14 +25,17 @@ enum class MessageKind : std::uint16_t { kWelcome = 1, kProof = 2, kSegment = 3,
 /// The first three fields are every version's.
 struct Message {
   static constexpr std::uint64_t kMagic = 0x316c'7373'6170'7962U;  // "bypassl1"
-  static constexpr std::uint16_t kVersion = 3;
+  static constexpr std::uint16_t kVersion = 4;
 
   std::uint64_t magic = kMagic;
   std::uint16_t version = kVersion;
   std::uint16_t bytes = 0;  // of the message
   MessageKind kind = MessageKind::kRefused;
   Refusal reason = Refusal::kNone;  // of kRefused
-  std::uint8_t reserved[17] = {};
+  std::uint8_t reserved[1] = {};
+  std::int32_t number = -1;     // of kWelcome and the guest's kProof: of the sender's end among its descriptors
+  std::uint32_t interface = 0;  // that this end is bound to (SO_BINDTOIFINDEX)
+  std::uint8_t reserved_too[8] = {};
 };
 static_assert(sizeof(Message) == 32);
 
@@ -44,5 +47,7 @@ Outcome<Message> parse_message(std::span<const std::byte> packet);
 /// The message in what has come into `room`.
 Outcome<Message> message_in(std::span<const std::byte> room, const Channel::Received& received);
 Channel::Sent say(Channel& channel, MessageKind kind, Refusal reason = Refusal::kNone, int passed = -1);
+/// kWelcome or the guest's kProof: of the connection's end `tcp`.
+Channel::Sent say_end(Channel& channel, MessageKind kind, int tcp);
 
 }  // namespace bypass::fastpath::shm

@@ -5,12 +5,12 @@
 
 namespace bypass::fastpath::shm {
 
-Pairing::State Pairing::begin(int tcp, const RingSizes& sizes, Instant now, Instant deadline) {
+Pairing::State Pairing::begin(int folder, int tcp, const RingSizes& sizes, Instant now, Instant deadline) {
   *this = {};
   sizes_ = sizes;
   deadline_ = deadline;
   state_ = State::kWaiting;
-  rendezvous_.begin(tcp, now, deadline);
+  rendezvous_.begin(folder, tcp, now, deadline);
   return step(now);
 }
 

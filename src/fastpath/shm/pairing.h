@@ -17,7 +17,7 @@ class Pairing {
   enum class State : std::uint8_t { kWaiting, kPaired, kRefused };
 
   /// As Rendezvous::begin; `sizes` count where this side turns out to be the host.
-  State begin(int tcp, const RingSizes& sizes, Instant now, Instant deadline);
+  State begin(int folder, int tcp, const RingSizes& sizes, Instant now, Instant deadline);
   State step(Instant now);
 
   [[nodiscard]] State state() const { return state_; }

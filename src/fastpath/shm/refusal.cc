@@ -45,6 +45,8 @@ const char* to_string(Refusal refusal) {
       return "memory with a bad header";
     case Refusal::kNotMapped:
       return "memory that cannot be mapped";
+    case Refusal::kOtherRights:
+      return "the other end has rights that this process lacks, or is in another pid namespace";
     case Refusal::kIndexAhead:
       return "an index beyond the ring";
     case Refusal::kIndexBackwards:

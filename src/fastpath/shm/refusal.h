@@ -20,9 +20,9 @@ enum class Refusal : std::uint8_t {
   kPeerGone = 7,             // it closed the channel
   kBadMessage = 8,           // a message of the wrong length, with a field out of range, or out of turn
   kOtherVersion = 9,         // another version of libbypass
-  kNoProof = 10,             // no descriptor came where one must
-  kTooManyDescriptors = 11,  // or one where none may
-  kWrongConnection = 12,     // a descriptor, but not of this connection's other end
+  kNoProof = 10,             // no number or descriptor came where one must
+  kTooManyDescriptors = 11,  // a descriptor came where none may
+  kWrongConnection = 12,     // a number, but not of this connection's other end
   kOtherNamespace = 13,      // of a socket in another network namespace
   kNoSocketTable = 14,       // the kernel's table of sockets cannot be asked here (NETLINK_SOCK_DIAG)
   // The segment
@@ -34,8 +34,10 @@ enum class Refusal : std::uint8_t {
   // Its rings
   kIndexAhead = 20,      // the peer's index says more than the ring holds
   kIndexBackwards = 21,  // the peer's index went back
+  // Proof, again
+  kOtherRights = 22,  // the peer's descriptors cannot be looked at: ptrace(2) is not for this process to do
 };
-inline constexpr std::uint8_t kMostRefusal = 21;
+inline constexpr std::uint8_t kMostRefusal = 22;
 
 const char* to_string(Refusal refusal);
 

@@ -1,16 +1,16 @@
 #include "fastpath/shm/rendezvous.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cerrno>
+#include <span>
 #include <utility>
 
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
 using namespace std::chrono_literals;
 
 // Between bind and listen the host can be neither found nor replaced; it is over in microseconds, unless it was
@@ -21,59 +21,55 @@ constexpr int kBacklog = 4;
 // Hosts that went away before they had said who they were; then that is the answer.
 constexpr unsigned kMostHosts = 8;
 
-struct UnixName {
-  sockaddr_un name{};
-  long bytes = 0;
-
-  explicit UnixName(const RendezvousName& text) {
-    name.sun_family = AF_UNIX;
-    std::memcpy(name.sun_path + 1, text.text.data(), text.bytes);
-    bytes = static_cast<long>(offsetof(sockaddr_un, sun_path) + 1 + text.bytes);
-  }
-};
+// Older than any attempt: who had the name has been killed.
+constexpr int kOldName = 2;
 
 // snprintf may take locks and allocate, and may be called from where neither is possible.
-class NameWriter {
+class Digits {
  public:
-  explicit NameWriter(RendezvousName& name) : name_(name) {}
-  void put(const char* text) {
-    while (*text != 0) put(*text++);
+  explicit Digits(char* at) : at_(at) {}
+  void put(std::span<const std::uint8_t> bytes) {
+    for (const std::uint8_t byte : bytes) {
+      bits_ = bits_ << 8 | byte;
+      for (held_ += 8; held_ >= 6; held_ -= 6) put_digit(bits_ >> (held_ - 6));
+    }
   }
-  void put_number(std::uint64_t number, int digits) {
-    for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) put("0123456789abcdef"[(number >> shift) & 0xf]);
-  }
-  void put_endpoint(const Endpoint& endpoint) {
-    put('-');
-    for (const std::uint8_t byte : endpoint.address.bytes) put_number(byte, 2);
-    put('.');
-    put_number(endpoint.port, 4);
-  }
+  void end() { put_digit(bits_ << (6 - held_)); }
 
  private:
-  void put(char c) { name_.text[name_.bytes++] = c; }
+  void put_digit(std::uint32_t bits) {
+    *at_++ = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[bits & 0x3f];
+  }
 
-  RendezvousName& name_;
+  char* at_;
+  std::uint32_t bits_ = 0;
+  int held_ = 0;
 };
-constexpr std::size_t kNameBytes = sizeof "bypass-" - 1 + 16 + 2 * (1 + 32 + 1 + 4);
-static_assert(kNameBytes <= std::tuple_size_v<decltype(RendezvousName::text)>);
-static_assert(kNameBytes + 1 <= sizeof sockaddr_un::sun_path);
+
+void put_endpoint(Digits& digits, const Endpoint& endpoint) {
+  digits.put(endpoint.address.bytes);
+  digits.put(std::array{static_cast<std::uint8_t>(endpoint.port >> 8), static_cast<std::uint8_t>(endpoint.port)});
+}
+constexpr std::size_t kNamedBytes = 8 + 2 * (16 + 2);
+static_assert(RendezvousName::kPrefix.size() + (8 * kNamedBytes + 5) / 6 == sizeof RendezvousName::text);
 
 }  // namespace
 
 RendezvousName rendezvous_name(const ConnectionEnd& end) {
   RendezvousName name;
-  NameWriter writer(name);
-  writer.put("bypass-");
-  writer.put_number(end.network, 16);
-  writer.put_endpoint(std::min(end.local, end.remote));
-  writer.put_endpoint(std::max(end.local, end.remote));
+  Digits digits(std::copy(RendezvousName::kPrefix.begin(), RendezvousName::kPrefix.end(), name.text.data()));
+  digits.put(std::bit_cast<std::array<std::uint8_t, sizeof end.network>>(end.network));
+  put_endpoint(digits, std::min(end.local, end.remote));
+  put_endpoint(digits, std::max(end.local, end.remote));
+  digits.end();
   return name;
 }
 
 // --- What the caller sees
 
-Rendezvous::State Rendezvous::begin(int tcp, Instant now, Instant deadline) {
+Rendezvous::State Rendezvous::begin(int folder, int tcp, Instant now, Instant deadline) {
   *this = {};
+  folder_ = folder;
   tcp_ = tcp;
   deadline_ = deadline;
   turn_ends_ = now;
@@ -138,26 +134,28 @@ Instant Rendezvous::next_timeout() const {
 
 bool Rendezvous::find(Instant now) {
   if (now < turn_ends_) return false;
-  Channel made = Channel::make();
-  if (!made.is_open()) return refuse(Refusal::kNoResources);
-  const UnixName name(rendezvous_name(end_));
-  const long bound = os::call(SYS_bind, made.descriptor(), os::address(&name.name), name.bytes);
-  if (bound == 0) return listen(std::move(made));
+  const RendezvousName name = rendezvous_name(end_);
+  Channel host;
+  const long bound = listener_.open(folder_, name.view(), kBacklog, &host);
+  if (bound == 0) {
+    stage_ = Stage::kListening;
+    return false;  // poll() tells when somebody has come: to ask in vain costs a microsecond, and most peers are plain
+  }
+  if (bound == -EACCES) return refuse(Refusal::kOtherUser);  // the directory is that of whom this process was
   if (bound != -EADDRINUSE) return refuse(Refusal::kNoResources);
-  if (os::call(SYS_connect, made.descriptor(), os::address(&name.name), name.bytes) != 0) return pause(now);
-  return greet(std::move(made));
+  if (const long r = NamedListener::connect(folder_, name.view(), host); r != 0) return on_taken(r, now);
+  return greet(std::move(host));
 }
 
-bool Rendezvous::listen(Channel bound) {
-  if (os::call(SYS_listen, bound.descriptor(), kBacklog) != 0) return refuse(Refusal::kNoResources);
-  listener_ = std::move(bound);
-  stage_ = Stage::kListening;
-  return false;  // poll() tells when somebody has come: to ask in vain costs a microsecond, and most peers are plain
+bool Rendezvous::on_taken(long error, Instant now) {
+  if (error == -EMFILE || error == -ENFILE) return refuse(Refusal::kNoResources);
+  if (error == -EACCES || error == -EPERM) return refuse(Refusal::kOtherUser);
+  if (error == -ECONNREFUSED) (void)NamedListener::sweep_one(folder_, rendezvous_name(end_).view(), kOldName);
+  return pause(now);
 }
 
 bool Rendezvous::greet(Channel host) {
   if (!host.is_of_our_user()) return refuse(Refusal::kOtherUser);
-  host.take_descriptors(true);
   channel_ = std::move(host);
   stage_ = Stage::kWelcome;
   return true;
@@ -173,13 +171,12 @@ bool Rendezvous::pause(Instant now) {
 // --- The host
 
 bool Rendezvous::accept_guest(Instant now) {
-  const long fd = os::call(SYS_accept4, listener_.descriptor(), 0, 0, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const long fd = listener_.accept();
   if (fd == -EMFILE || fd == -ENFILE) return refuse(Refusal::kNoResources);
   if (fd < 0) return false;
   channel_ = Channel(Descriptor::kept(fd));
   if (!channel_.is_of_our_user()) return dismiss(Refusal::kOtherUser);
-  channel_.take_descriptors(true);
-  say(channel_, MessageKind::kWelcome);
+  say_end(channel_, MessageKind::kWelcome, tcp_);
   stage_ = Stage::kHosting;
   turn_ends_ = now + kGuestPatience;
   return true;
@@ -191,10 +188,14 @@ bool Rendezvous::hear_guest(Instant now) {
   if (received.kind == Channel::Received::Kind::kNothing) return now >= turn_ends_ && dismiss(Refusal::kTimedOut);
   if (received.kind == Channel::Received::Kind::kGone) return dismiss(Refusal::kPeerGone);
   const Outcome<Message> message = message_in(room, received);
-  const Refusal why = message.ok() ? check_proof(message.value, received) : message.refusal;
+  const Refusal why = message.ok() ? on_guests_message(message.value, received) : message.refusal;
   if (why != Refusal::kNone) return dismiss(why);
-  return say(channel_, MessageKind::kProof, Refusal::kNone, tcp_) == Channel::Sent::kSent ? finish(Role::kHost)
-                                                                                          : dismiss(Refusal::kPeerGone);
+  return say(channel_, MessageKind::kProof) == Channel::Sent::kSent ? finish(Role::kHost) : dismiss(Refusal::kPeerGone);
+}
+
+Refusal Rendezvous::on_guests_message(const Message& message, const Channel::Received& received) const {
+  if (message.kind == MessageKind::kRefused) return message.reason;
+  return message.kind == MessageKind::kProof ? check_proof(message, received) : Refusal::kBadMessage;
 }
 
 bool Rendezvous::dismiss(Refusal why) {
@@ -226,15 +227,19 @@ bool Rendezvous::hear_host(Instant now) {
 
 bool Rendezvous::hear_welcome(const Message& message, const Channel::Received& received, Instant now) {
   if (message.kind != MessageKind::kWelcome) return refuse(Refusal::kBadMessage);
-  if (received.many || received.descriptor.is_open()) return refuse(Refusal::kTooManyDescriptors);
-  if (say(channel_, MessageKind::kProof, Refusal::kNone, tcp_) != Channel::Sent::kSent) return start_over(now);
+  const Refusal why = check_proof(message, received);
+  if (why == Refusal::kPeerGone) return start_over(now);
+  if (why != Refusal::kNone) return refuse(why);
+  channel_.take_descriptors(true);  // the segment comes right behind the answer
+  if (say_end(channel_, MessageKind::kProof, tcp_) != Channel::Sent::kSent) return start_over(now);
   stage_ = Stage::kAnswer;
   return true;
 }
 
+/// That it has the other end is known from its first word.
 bool Rendezvous::hear_answer(const Message& message, const Channel::Received& received) {
-  const Refusal why = check_proof(message, received);
-  return why == Refusal::kNone ? finish(Role::kGuest) : refuse(why);
+  if (received.many || received.descriptor.is_open()) return refuse(Refusal::kTooManyDescriptors);
+  return message.kind == MessageKind::kProof ? finish(Role::kGuest) : refuse(Refusal::kBadMessage);
 }
 
 /// The host went away: it died, or did not wait so long.
@@ -248,10 +253,10 @@ bool Rendezvous::start_over(Instant now) {
 // --- Both
 
 Refusal Rendezvous::check_proof(const Message& message, const Channel::Received& received) const {
-  if (message.kind != MessageKind::kProof) return Refusal::kBadMessage;
-  if (received.many) return Refusal::kTooManyDescriptors;
-  if (!received.descriptor.is_open()) return Refusal::kNoProof;
-  return check_other_end(received.descriptor.get(), end_);
+  if (received.many || received.descriptor.is_open()) return Refusal::kTooManyDescriptors;
+  const Refusal why = check_other_end({channel_.peer_process(), message.number, message.interface}, end_);
+  // Asked last: until then the pid was the peer's.
+  return channel_.has_peer_ended() ? Refusal::kPeerGone : why;
 }
 
 bool Rendezvous::refuse(Refusal why) {

@@ -1,53 +1,58 @@
 // Rendezvous: how two processes that have the two ends of one kernel TCP connection find each other, and prove to each
 // other that they do.
 //
-// Both go to one abstract Unix socket, whose name is the connection's network namespace and 4-tuple. Who comes first
-// binds it (the host); the other connects to it (the guest). A name can be squatted and anybody can connect, so nothing
-// is believed that the kernel does not say: SO_PEERCRED must name our own effective user, before a byte is read, and
-// the other must pass the descriptor of the connection's other end, which sock_diag must have in that place. What fails
-// costs this connection its fast path, and us a bounded time and count.
+// Both go to one Unix socket in the run directory (0700), whose name is the connection's network namespace and 4-tuple.
+// Who comes first binds it (the host); the other connects to it (the guest). A process of the same user may stand in
+// either place and have fewer rights, so no descriptor is passed and nothing is believed that the kernel does not say:
+// SO_PEERCRED must name our own effective user and a process, and that process must have the connection's other end
+// under the number that it says (connection.h). What fails costs this connection its fast path, and us a bounded time
+// and count.
 //
 // A state machine that never waits: step() goes as far as it can, again when descriptor() is readable or
 // next_timeout() is due; other calls are harmless. It belongs to one thread at a time. Two threads of one process may
 // have the two ends.
 //
-// What a process of the same user can do: be in the name's way (no fast path), and, where it has the name before both
-// ends, be handed the guest's end. It could as well trace either process, except where ptrace is restricted by more
-// than the user (Yama).
+// What a process of the same user can do: be in the name's way (no fast path).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "fastpath/shm/channel.h"
 #include "fastpath/shm/connection.h"
 #include "fastpath/shm/message.h"
+#include "fastpath/shm/named_listener.h"
 #include "stack/time.h"
 
 namespace bypass::fastpath::shm {
 
 enum class Role : std::uint8_t { kHost, kGuest };
 
-/// What a Unix socket address has behind its zero byte.
+/// The name of a file.
 struct RendezvousName {
-  std::array<char, 107> text{};
-  std::size_t bytes = 0;
+  static constexpr std::string_view kPrefix = "meet-";
+  std::array<char, 64> text{};
+  [[nodiscard]] std::string_view view() const { return {text.data(), text.size()}; }
 };
-/// The same for both ends: "bypass-NETWORK-ADDRESS.PORT-ADDRESS.PORT", in hexadecimal digits, the lower endpoint first.
+/// The same for both ends: "meet-", and network namespace, the lower endpoint and the higher one as 59 digits of base
+/// 64 (RFC 4648 §5).
 [[nodiscard]] RendezvousName rendezvous_name(const ConnectionEnd& end);
 
 class Rendezvous {
  public:
   enum class State : std::uint8_t { kWaiting, kProven, kRefused };
 
-  /// A guest that says nothing for so long makes room for the next one.
-  static constexpr Duration kGuestPatience = std::chrono::milliseconds(20);
+  /// A guest that says nothing for so long makes room for the next one. A process with a thousand connections looks at
+  /// as many proofs before it answers the last.
+  static constexpr Duration kGuestPatience = std::chrono::milliseconds(100);
   /// Guests that were not the other end, then no more are listened to.
   static constexpr unsigned kMostGuests = 8;
 
-  /// For the connection that `tcp` is an end of, until `deadline`. `tcp` stays the caller's, and open.
-  State begin(int tcp, Instant now, Instant deadline);
+  /// For the connection that `tcp` is an end of, until `deadline`. `tcp` stays the caller's, and open; `folder` is a
+  /// descriptor of the run directory, which outlives this.
+  State begin(int folder, int tcp, Instant now, Instant deadline);
   State step(Instant now);
 
   [[nodiscard]] State state() const;
@@ -73,18 +78,19 @@ class Rendezvous {
     kListening,  // host: the name is ours
     kHosting,    // host: a guest of our user, whose proof is to come
     kWelcome,    // guest: connected, nothing heard yet
-    kAnswer,     // guest: our proof is sent, the host's is to come
+    kAnswer,     // guest: the host has proven itself, our proof is sent
     kProven,
     kRefused,
   };
 
   // The steps. True: go on, something has changed.
   bool find(Instant now);
-  bool listen(Channel bound);
   bool greet(Channel host);
   bool pause(Instant now);
+  bool on_taken(long error, Instant now);
   bool accept_guest(Instant now);
   bool hear_guest(Instant now);
+  [[nodiscard]] Refusal on_guests_message(const Message& message, const Channel::Received& received) const;
   bool dismiss(Refusal why);
   bool hear_host(Instant now);
   bool hear_welcome(const Message& message, const Channel::Received& received, Instant now);
@@ -95,6 +101,7 @@ class Rendezvous {
 
   [[nodiscard]] Refusal check_proof(const Message& message, const Channel::Received& received) const;
 
+  int folder_ = -1;
   int tcp_ = -1;
   ConnectionEnd end_;
   Instant deadline_ = kNever;
@@ -106,7 +113,7 @@ class Rendezvous {
   Refusal last_guest_ = Refusal::kNone;
   unsigned guests_ = 0;
   unsigned hosts_ = 0;
-  Channel listener_;
+  NamedListener listener_;
   Channel channel_;
 };
 

@@ -61,8 +61,8 @@ class PairingTest : public LeakFree {
 };
 
 TEST_F(PairingTest, BothEnds_ShareTwoRings_AndWakeEachOther) {
-  peer.begin(connection->client.get(), kSizes, kStart, kDeadline);
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  peer.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   settle(kStart, us, peer);
   ASSERT_EQ(us.state(), State::kPaired) << to_string(us.refusal());
   ASSERT_EQ(peer.state(), State::kPaired) << to_string(peer.refusal());
@@ -89,8 +89,8 @@ TEST_F(PairingTest, BothEnds_ShareTwoRings_AndWakeEachOther) {
 }
 
 TEST_F(PairingTest, Memory_IsLeftOutOfDumps_AndGoneWithItsOwners) {
-  peer.begin(connection->client.get(), kSizes, kStart, kDeadline);
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  peer.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   settle(kStart, us, peer);
   EXPECT_NE(mapping_flags().find(" dd "), std::string::npos) << mapping_flags();
   us = {}, peer = {};
@@ -98,8 +98,8 @@ TEST_F(PairingTest, Memory_IsLeftOutOfDumps_AndGoneWithItsOwners) {
 }
 
 TEST_F(PairingTest, PairedChannel_TakesNoDescriptorAnyMore) {
-  peer.begin(connection->client.get(), kSizes, kStart, kDeadline);
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  peer.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   settle(kStart, us, peer);
   shm::Channel mine = us.take_channel(), other = peer.take_channel();
   const shm::Message message = message_of(MessageKind::kReady);
@@ -109,8 +109,8 @@ TEST_F(PairingTest, PairedChannel_TakesNoDescriptorAnyMore) {
 }
 
 TEST_F(PairingTest, FullChannel_IsAWakeUpThatWaitsAlready) {
-  peer.begin(connection->client.get(), kSizes, kStart, kDeadline);
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  peer.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   settle(kStart, us, peer);
   shm::Channel mine = us.take_channel(), other = peer.take_channel();
   const shm::Message message = message_of(MessageKind::kReady);
@@ -256,14 +256,14 @@ TEST_P(SegmentTrap, FromAProvenHost_IsRefusedWithItsReason) {
   const std::size_t before = open_descriptors();
   {
     const Connection connection;
-    const Descriptor name = squat(connection.server.get());
+    const Squatter name(connection.server.get());
     Pairing us;
-    us.begin(connection.server.get(), kSizes, kStart, kDeadline);
+    us.begin(meeting_folder(), connection.server.get(), kSizes, kStart, kDeadline);
     shm::Channel host = accept_one(name);
-    shm::say(host, MessageKind::kWelcome);
+    shm::say_end(host, MessageKind::kWelcome, connection.client.get());
     us.step(kStart);
     EXPECT_EQ(hear(host).kind, MessageKind::kProof);
-    shm::say(host, MessageKind::kProof, Refusal::kNone, connection.client.get());
+    shm::say(host, MessageKind::kProof);
     const Descriptor trap = GetParam().make();
     if (!trap.is_open() && GetParam().expected != Refusal::kNoProof) GTEST_SKIP() << "cannot be made here";
     shm::say(host, MessageKind::kSegment, Refusal::kNone, trap.get());

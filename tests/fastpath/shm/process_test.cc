@@ -1,8 +1,11 @@
 // What the kernel tells of processes: other users, other namespaces, deaths.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <functional>
@@ -97,12 +100,12 @@ TEST_P(ProcessDeath, AtAnyStep_EndsOurs_AndTheConnection_AndNothingStays) {
   {
     auto connection = std::make_unique<Connection>();
     Pairing us;
-    if (!is_host) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+    if (!is_host) us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
     Child child([&, n = steps](shm::Channel& parent) {
       us = {};
       connection->server.reset();
       Pairing own;
-      own.begin(connection->client.get(), kSizes, kStart, kDeadline);
+      own.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
       for (int i = 0; i < n; i++) {
         parent.send(Child::kWord);
         if (!wait_for_word(parent)) ::_exit(1);
@@ -112,14 +115,14 @@ TEST_P(ProcessDeath, AtAnyStep_EndsOurs_AndTheConnection_AndNothingStays) {
     });
     for (int i = 0; i < steps; i++) {
       ASSERT_TRUE(child.wait());
-      if (is_host && i == 0) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+      if (is_host && i == 0) us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
       us.step(kStart);
       child.say();
     }
     EXPECT_FALSE(child.wait());
     EXPECT_EQ(WTERMSIG(child.end()), SIGKILL);
     connection->client.reset();
-    if (is_host && steps == 0) us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+    if (is_host && steps == 0) us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
     settle(kStart, us);
     if (us.state() == State::kPaired) {
       shm::Channel channel = us.take_channel();
@@ -143,12 +146,12 @@ INSTANTIATE_TEST_SUITE_P(All, ProcessDeath, ::testing::Combine(::testing::Bool()
                          });
 
 TEST_F(ProcessTest, PeerDiesWhilePaired_ItsMemoryStaysReadable_AndTheChannelTells) {
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   Child child([&](shm::Channel& parent) {
     us = {};
     connection->server.reset();
     Pairing own;
-    own.begin(connection->client.get(), kSizes, kStart, kDeadline);
+    own.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
     while (own.state() == State::kWaiting) {
       parent.send(Child::kWord);
       if (!wait_for_word(parent)) ::_exit(1);
@@ -176,60 +179,172 @@ TEST_F(ProcessTest, PeerDiesWhilePaired_ItsMemoryStaysReadable_AndTheChannelTell
 
 // --- Other users
 
-TEST_F(ProcessTest, AnotherUsersGuest_IsClosedUnheard_ThoughItHasTheEnd) {
-  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
-  Child child([&](shm::Channel& parent) {
+/// The run directory as it must not be: what follows holds there, too.
+class OpenFolder {
+ public:
+  OpenFolder() { set(0777); }
+  ~OpenFolder() { set(0700); }
+  OpenFolder(const OpenFolder&) = delete;
+  OpenFolder& operator=(const OpenFolder&) = delete;
+
+ private:
+  static void set(mode_t mode) { EXPECT_EQ(::fchmod(meeting_folder(), mode), 0); }
+};
+
+void expect_refused_guest(Connection& connection, Pairing& us) {
+  us.begin(meeting_folder(), connection.server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel&) {
     us = {};
     become_nobody();
     Pairing own;
-    own.begin(connection->client.get(), kSizes, kStart, kDeadline);
-    parent.send(Child::kWord);
-    wait_for_word(parent);
-    const bool refused = own.step(kStart) == State::kRefused && own.refusal() == Refusal::kOtherUser;
-    ::_exit(refused ? 0 : 1);
+    own.begin(meeting_folder(), connection.client.get(), kSizes, kStart, kDeadline);
+    const bool refused = own.state() == State::kRefused && own.refusal() == Refusal::kOtherUser;
+    ::_exit(refused && !visit(connection.server.get()).is_open() ? 0 : 1);
   });
-  ASSERT_TRUE(child.wait());
-  EXPECT_EQ(us.step(kStart), State::kWaiting);
-  child.say();
   EXPECT_EQ(child.end(), 0);
   us.step(kDeadline);
-  EXPECT_EQ(us.refusal(), Refusal::kOtherUser);
+  EXPECT_EQ(us.refusal(), Refusal::kTimedOut);
+}
+
+TEST_F(ProcessTest, AnotherUsersGuest_DoesNotReachTheName_ThoughItHasTheEnd) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  expect_refused_guest(*connection, us);
+}
+
+TEST_F(ProcessTest, AnotherUsersGuest_DoesNotReachTheName_InAnOpenFolderEither) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  const OpenFolder open;
+  expect_refused_guest(*connection, us);
 }
 
 TEST_F(ProcessTest, AnotherUserHasTheName_NothingIsGivenToIt) {
   if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
+  const OpenFolder open;
   Child child([&](shm::Channel& parent) {
     become_nobody();
-    const Descriptor name = squat(connection->server.get());
+    const Squatter name(connection->server.get());
     parent.send(Child::kWord);
     wait_for_word(parent);
     shm::Channel guest = accept_one(name);
     std::array<std::byte, 64> room;
     const bool silent = guest.receive(room).kind == shm::Channel::Received::Kind::kGone;
+    ::unlinkat(meeting_folder(), shm::rendezvous_name(shm::connection_end(connection->server.get()).value).text.data(),
+               0);
     ::_exit(silent ? 0 : 1);
   });
   ASSERT_TRUE(child.wait());
-  EXPECT_EQ(us.begin(connection->server.get(), kSizes, kStart, kDeadline), State::kRefused);
+  EXPECT_EQ(us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline), State::kRefused);
   EXPECT_EQ(us.refusal(), Refusal::kOtherUser);
   child.say();
   EXPECT_EQ(child.end(), 0);
 }
 
-/// A descriptor that lies unread in a connection is closed by us, and a close can be made to last (SO_LINGER).
-TEST_F(ProcessTest, AnotherUsersDescriptors_AreNotEvenUnderWay) {
-  if (::geteuid() != 0) GTEST_SKIP() << "root alone can be another user";
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
-  Child child([&](shm::Channel&) {
-    us = {};
-    become_nobody();
-    shm::Channel to = visit(connection->server.get());
-    const shm::Message proof = message_of(MessageKind::kProof);
-    ::_exit(to.send(bytes_of(proof), connection->client.get()) == shm::Channel::Sent::kGone ? 0 : 2);
+// --- The same user with fewer rights
+
+/// As root of a container: the user stays, every capability goes.
+void give_capabilities_up() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2] = {};
+  if (::syscall(SYS_capset, &header, none) != 0) ::_exit(3);
+}
+
+/// As a container without a root of its own that has the host's network and the directory: SO_PEERCRED says our user.
+void enter_namespaces() {
+  if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(7);
+}
+
+/// It may be in the way, and is given neither a descriptor nor memory. `become`: what it does before.
+void expect_squatter_is_given_nothing(std::unique_ptr<Connection>& connection, Pairing& us, void (*become)()) {
+  const auto name = shm::rendezvous_name(shm::connection_end(connection->server.get()).value);
+  Child squatter([&](shm::Channel& parent) {
+    connection.reset();
+    become();
+    shm::NamedListener listener;
+    if (listener.open(meeting_folder(), name.view(), 1) != 0) ::_exit(4);
+    parent.send(Child::kWord);
+    if (!wait_for_word(parent)) ::_exit(5);
+    shm::Channel guest(Descriptor(listener.accept()));
+    guest.take_descriptors(true);
+    for (const int number : {3, 4, 5, 6, 7, 8}) {
+      shm::Message welcome = message_of(MessageKind::kWelcome);
+      welcome.number = number;
+      guest.send(bytes_of(welcome));
+    }
+    parent.send(Child::kWord);
+    std::array<std::byte, 64> room;
+    bool given = false;
+    pollfd said{guest.descriptor(), POLLIN, 0};
+    while (::poll(&said, 1, 30000) == 1) {
+      const shm::Channel::Received received = guest.receive(room);
+      if (received.kind == shm::Channel::Received::Kind::kGone) break;
+      given = given || received.descriptor.is_open() || received.many;
+    }
+    ::_exit(given ? 6 : 0);
   });
-  const int status = child.end();
-  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no SO_PASSRIGHTS before Linux 6.16";
-  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(squatter.wait());
+  us.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  squatter.say();
+  ASSERT_TRUE(squatter.wait());
+  us.step(kStart);
+  EXPECT_EQ(us.refusal(), Refusal::kWrongConnection) << to_string(us.refusal());
+  EXPECT_EQ(squatter.end(), 0);
+}
+
+TEST_F(ProcessTest, RootWithoutCapabilitiesHasTheName_IsGivenNothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone has capabilities to give up";
+  expect_squatter_is_given_nothing(connection, us, give_capabilities_up);
+}
+
+TEST_F(ProcessTest, RootOfOtherNamespacesHasTheName_IsGivenNothing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone makes them everywhere";
+  expect_squatter_is_given_nothing(connection, us, enter_namespaces);
+}
+
+/// It has the connection's other end by right, and might not trace the host: it would not share memory with it either.
+TEST_F(ProcessTest, HostWithMoreRights_IsRefusedByTheGuest) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone has capabilities to give up";
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
+  Child child([&](shm::Channel& parent) {
+    us = {};
+    connection->server.reset();
+    give_capabilities_up();
+    Pairing own;
+    own.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+    parent.send(Child::kWord);
+    wait_for_word(parent);
+    own.step(kStart);
+    ::_exit(own.refusal() == Refusal::kOtherRights ? 0 : 1);
+  });
+  ASSERT_TRUE(child.wait());
+  us.step(kStart);
+  child.say();
+  EXPECT_EQ(child.end(), 0);
+  us.step(kStart);
+  us.step(kDeadline);
+  EXPECT_EQ(us.state(), State::kRefused);
+}
+
+TEST_F(ProcessTest, KilledHost_LeavesANameThatMakesRoom) {
+  const auto name = shm::rendezvous_name(shm::connection_end(connection->server.get()).value);
+  Child child([&](shm::Channel& parent) {
+    shm::NamedListener listener;
+    if (listener.open(meeting_folder(), name.view(), 1) != 0) ::_exit(1);
+    parent.send(Child::kWord);
+    wait_for_word(parent);
+  });
+  ASSERT_TRUE(child.wait());
+  child.kill();
+  child.end();
+  const timespec long_ago[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(meeting_folder(), std::string(name.view()).c_str(), long_ago, AT_SYMLINK_NOFOLLOW), 0);
+  Pairing peer;
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
+  peer.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kDeadline);
+  settle(kStart, us, peer);
+  EXPECT_EQ(us.state(), State::kPaired) << to_string(us.refusal());
+  EXPECT_EQ(peer.state(), State::kPaired);
+  us = {}, peer = {};
+  EXPECT_FALSE(std::filesystem::exists(the_meeting_folder().path() / name.view()));
 }
 
 // --- Another network namespace
@@ -249,7 +364,7 @@ std::uint16_t port_of(int fd) {
 
 TEST_F(ProcessTest, TheSameNamesInAnotherNetworkNamespace_AreNoProof) {
   if (::geteuid() != 0) GTEST_SKIP() << "root alone can make a network namespace";
-  us.begin(connection->server.get(), kSizes, kStart, kDeadline);
+  us.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kDeadline);
   Child child([&](shm::Channel& parent) {
     us = {};
     enter_new_network();
@@ -267,9 +382,9 @@ TEST_F(ProcessTest, TheSameNamesInAnotherNetworkNamespace_AreNoProof) {
   shm::Channel stranger = visit(connection->server.get());
   us.step(kStart);
   EXPECT_EQ(hear(stranger).kind, MessageKind::kWelcome);
-  shm::say(stranger, MessageKind::kProof, Refusal::kNone, twin.get());
+  shm::say_end(stranger, MessageKind::kProof, twin.get());
   us.step(kStart);
-  EXPECT_EQ(hear(stranger).reason, Refusal::kOtherNamespace);
+  EXPECT_EQ(hear(stranger).reason, Refusal::kWrongConnection);
 }
 
 TEST_F(ProcessTest, ProcessHasLeftTheConnectionsNamespace_IsARefusal) {
@@ -277,8 +392,8 @@ TEST_F(ProcessTest, ProcessHasLeftTheConnectionsNamespace_IsARefusal) {
   Child child([&](shm::Channel&) {
     enter_new_network();  // both ends still are sockets of the old one
     Pairing own, other;
-    own.begin(connection->client.get(), kSizes, kStart, kStart + 100ms);
-    other.begin(connection->server.get(), kSizes, kStart, kStart + 100ms);
+    own.begin(meeting_folder(), connection->client.get(), kSizes, kStart, kStart + 100ms);
+    other.begin(meeting_folder(), connection->server.get(), kSizes, kStart, kStart + 100ms);
     settle(kStart, own, other);
     if (shm::other_end_is_here(connection->client.get())) ::_exit(2);
     ::_exit(own.refusal() == Refusal::kOtherNamespace && other.refusal() == Refusal::kOtherNamespace ? 0 : 1);

@@ -109,7 +109,7 @@ TEST(RingThreads, BothEndsBeginAtOnce_AreOneHostAndOneGuest) {
       while (ready != 2) {
       }
       Instant now = kStart;
-      ends[end].begin(tcp, kSizes, now, kDeadline);
+      ends[end].begin(meeting_folder(), tcp, kSizes, now, kDeadline);
       for (; ends[end].state() == shm::Pairing::State::kWaiting; now += 100us) {
         pollfd item{ends[end].descriptor(), POLLIN, 0};
         ::poll(&item, 1, 1);

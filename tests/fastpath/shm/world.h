@@ -1,6 +1,7 @@
 // What the tests of src/fastpath/shm have in common: connections of the kernel's, a clock, people who come to a name.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "fastpath/shm/pairing.h"
@@ -27,7 +29,37 @@ namespace shm = fastpath::shm;
 using shm::Descriptor;
 using shm::Refusal;
 
+/// A run directory, gone with the process that made it.
+class MeetingFolder {
+ public:
+  MeetingFolder() {
+    char name[] = "/tmp/bypass-test-meeting.XXXXXX";
+    path_ = ::mkdtemp(name);
+    folder_ = Descriptor(::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
+  ~MeetingFolder() {
+    if (::getpid() == maker_) std::filesystem::remove_all(path_);
+  }
+  MeetingFolder(const MeetingFolder&) = delete;
+  MeetingFolder& operator=(const MeetingFolder&) = delete;
+  [[nodiscard]] int get() const { return folder_.get(); }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  const pid_t maker_ = ::getpid();
+  std::filesystem::path path_;
+  Descriptor folder_;
+};
+inline MeetingFolder& the_meeting_folder() {
+  static MeetingFolder folder;
+  return folder;
+}
+inline int meeting_folder() {
+  return the_meeting_folder().get();
+}
+
 inline std::size_t open_descriptors() {
+  meeting_folder();  // is there before anybody counts
   std::size_t n = 0;
   for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) n++;
   return n;
@@ -116,39 +148,38 @@ Instant settle(Instant now, Machine&... machine) {
   return now;
 }
 
-/// The address of the name at which the ends of `tcp` meet.
-struct MeetingPlace {
-  sockaddr_un name{};
-  socklen_t bytes = 0;
-
-  explicit MeetingPlace(int tcp) {
-    const shm::RendezvousName text = shm::rendezvous_name(shm::connection_end(tcp).value);
-    name.sun_family = AF_UNIX;
-    std::memcpy(name.sun_path + 1, text.text.data(), text.bytes);
-    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.bytes);
-  }
-  [[nodiscard]] const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&name); }
-};
-
 /// Somebody who connects to the name.
 inline shm::Channel visit(int tcp) {
-  const MeetingPlace place(tcp);
-  Descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (::connect(made.get(), place.address(), place.bytes) != 0) return {};
-  return shm::Channel(std::move(made));
-}
-
-/// Somebody who has the name.
-inline Descriptor squat(int tcp, int type = SOCK_SEQPACKET, bool listens = true) {
-  const MeetingPlace place(tcp);
-  Descriptor made(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::bind(made.get(), place.address(), place.bytes), 0);
-  if (listens) {
-    EXPECT_EQ(::listen(made.get(), 8), 0);
-  }
+  shm::Channel made;
+  shm::NamedListener::connect(meeting_folder(), shm::rendezvous_name(shm::connection_end(tcp).value).view(), made);
   return made;
 }
-inline shm::Channel accept_one(const Descriptor& listener) {
+
+/// Somebody who has the name, and takes it away again.
+class Squatter {
+ public:
+  explicit Squatter(int tcp, int type = SOCK_SEQPACKET, bool listens = true)
+      : socket_(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0)) {
+    const shm::RendezvousName text = shm::rendezvous_name(shm::connection_end(tcp).value);
+    path_ = "/proc/self/fd/" + std::to_string(meeting_folder()) + "/" + std::string(text.view());
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    path_.copy(name.sun_path, sizeof name.sun_path - 1);
+    EXPECT_EQ(::bind(get(), reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+    if (listens) {
+      EXPECT_EQ(::listen(get(), 8), 0);
+    }
+  }
+  ~Squatter() { ::unlink(path_.c_str()); }
+  Squatter(const Squatter&) = delete;
+  Squatter& operator=(const Squatter&) = delete;
+  [[nodiscard]] int get() const { return socket_.get(); }
+
+ private:
+  Descriptor socket_;
+  std::string path_;
+};
+inline shm::Channel accept_one(const Squatter& listener) {
   return shm::Channel(Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)));
 }
 

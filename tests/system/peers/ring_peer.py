@@ -13,8 +13,15 @@ FRONT, SIDE_BYTES = 4096, 384
 PRODUCED, CONSUMED, RESUMED = 512, 640, 776  # of the guest's block
 
 
-def message(kind, reason=0):
-    return struct.pack("<QHHHB17x", 0x316c737361707962, 3, 32, kind, reason)
+def message(kind, reason=0, number=-1):
+    return struct.pack("<QHHHBxiI8x", 0x316c737361707962, 4, 32, kind, reason, number, 0)
+
+
+def reach(call, path):
+    """bind() or connect() of a path that may be longer than a socket's."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    call(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    os.close(folder)
 
 
 def hear(channel, kind):
@@ -35,16 +42,17 @@ class RingHost:
     """Waits at the name from the beginning on; meets whoever comes."""
     def __init__(self, name):
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind("\0" + name)
+        self.name = name
+        reach(self.listener.bind, name)
         self.listener.listen()
 
     def meet(self, tcp, ring=1 << 16):
         self.channel = self.listener.accept()[0]
         self.listener.close()
-        self.channel.send(message(WELCOME))
-        for fd in hear(self.channel, PROOF):
-            socket.close(fd)
-        socket.send_fds(self.channel, [message(PROOF)], [tcp.fileno()])
+        os.unlink(self.name)
+        self.channel.send(message(WELCOME, number=tcp.fileno()))
+        hear(self.channel, PROOF)
+        self.channel.send(message(PROOF))
         memory = os.memfd_create("bypass-connection", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(memory, FRONT + 2 * ring)
         os.pwrite(memory, struct.pack("<QIIQQ", 0x316d687370796221, 3, SIDE_BYTES, ring, ring), 0)
@@ -63,11 +71,10 @@ class RingPeer:
     def __init__(self, tcp, name):
         self.tcp, self.written, self.read = tcp, 0, 0
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel.connect("\0" + name)
+        reach(self.channel.connect, name)
         hear(self.channel, WELCOME)
-        socket.send_fds(self.channel, [message(PROOF)], [tcp.fileno()])
-        for fd in hear(self.channel, PROOF):
-            socket.close(fd)
+        self.channel.send(message(PROOF, number=tcp.fileno()))
+        hear(self.channel, PROOF)
         memory, = hear(self.channel, SEGMENT)
         self.memory = mmap.mmap(memory, 0)
         socket.close(memory)
