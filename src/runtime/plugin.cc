@@ -30,8 +30,13 @@ std::string file_of(std::string_view name) {
 std::string find_file(const std::string& file, std::string& searched) {
   for (const std::string& folder : plugin_folders()) {
     std::string path = folder + "/" + file;
-    if (access(path.c_str(), R_OK) == 0) return path;
-    searched += (searched.empty() ? "" : ", ") + folder;
+    std::string unusable;
+    if (access(path.c_str(), R_OK) == 0) {
+      unusable = plugin_problem(path);
+      if (unusable.empty()) return path;
+      unusable = " (that one is not used: " + unusable + ")";
+    }
+    searched += (searched.empty() ? "" : ", ") + folder + unusable;
   }
   return "";
 }

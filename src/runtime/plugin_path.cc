@@ -1,10 +1,13 @@
 #include "runtime/plugin_path.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "runtime/settings_text.h"
@@ -56,10 +59,21 @@ std::vector<std::string> plugin_folders() {
     const std::string beside = folder_of(own);
     folders.push_back(beside);
     folders.push_back(beside + "/bypass");
-    folders.push_back(folder_of(beside));  // programs of the build lie one folder below the plugins
+    if (beside == BYPASS_BUILD_PROGRAMS) folders.push_back(folder_of(beside));
   }
   folders.emplace_back(BYPASS_PLUGIN_FOLDER);
   return folders;
+}
+
+std::string plugin_problem(const std::string& path) {
+  struct stat file {
+  }, own{};
+  if (stat(path.c_str(), &file) != 0) return strerrordesc_np(errno);
+  const std::string library = file_of_address(reinterpret_cast<const void*>(&plugin_folders));
+  const bool has_own = !library.empty() && stat(library.c_str(), &own) == 0;
+  const bool is_trusted = file.st_uid == 0 || file.st_uid == geteuid() || (has_own && file.st_uid == own.st_uid);
+  if (!is_trusted) return "it belongs to the user " + std::to_string(file.st_uid);
+  return (file.st_mode & S_IWOTH) != 0 ? "everybody may write it" : "";
 }
 
 }  // namespace bypass::runtime

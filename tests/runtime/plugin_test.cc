@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -88,6 +90,34 @@ TEST(Plugin, MissingPlugin_SaysWhereItWasLookedFor) {
             "the plugin libbypass-frotz.so is not installed: looked for in " + plugin_folders()[0].substr(0, 4))
       << problem;
   EXPECT_EQ(open_plugin("frotz", {}, problem), nullptr);
+}
+
+// A library that lies in /tmp has no plugins from /, and one in /opt/x/lib none from /opt/x.
+TEST(Plugin, FoldersAreTheLibrarysAndTheInstallPrefixs) {
+  const std::string own = file_of_address(reinterpret_cast<const void*>(&plugin_folders));
+  const std::string beside = own.substr(0, own.rfind('/'));
+  ASSERT_TRUE(beside.ends_with("/bin")) << "a program of the build: its plugins are one folder above";
+  const std::vector<std::string> folders = plugin_folders();
+  ASSERT_EQ(folders.size(), 4U);
+  EXPECT_EQ(folders[0], beside);
+  EXPECT_EQ(folders[1], beside + "/bypass");
+  EXPECT_EQ(folders[2], beside.substr(0, beside.rfind('/')));
+}
+
+TEST(Plugin, FileOfAnotherUser_IsNotUsed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to make one";
+  char folder[] = "/tmp/bypass-plugin-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/libbypass-dpdk.so";
+  ASSERT_EQ(close(creat(path.c_str(), 0644)), 0);
+  EXPECT_EQ(plugin_problem(path), "");
+  ASSERT_EQ(chmod(path.c_str(), 0666), 0);
+  EXPECT_EQ(plugin_problem(path), "everybody may write it");
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(plugin_problem(path), "it belongs to the user 12345");
+  unlink(path.c_str());
+  rmdir(folder);
 }
 
 TEST(Plugin, OwnFolder_IsAbsolute) {
