@@ -72,6 +72,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"syn_flood",
      "more connections are half-open than a listener keeps (tcp.syn_queue): SYN cookies are sent, and connections made "
      "of them stay on plain TCP"},
+    {"run_dir_elsewhere",
+     "somebody else has the usual name of the run directory, and another one is used: processes that had theirs before "
+     "share no memory with this one"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

@@ -53,6 +53,7 @@ enum class Reason : std::uint16_t {
   kGaveUpRights,
   kSharesWithLess,
   kSynFlood,
+  kRunDirElsewhere,
   kCount,
 };
 

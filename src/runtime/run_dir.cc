@@ -1,11 +1,18 @@
 #include "runtime/run_dir.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 namespace bypass::runtime {
 namespace {
@@ -21,14 +28,85 @@ std::string distrust(int fd, bool create) {
   return "";
 }
 
+constexpr const char* kShared = "/dev/shm";
+constexpr std::size_t kDigits = 16;
+
+/// Nothing: there is none.
+std::optional<uid_t> owner_of(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return status.st_uid;
+}
+
+bool is_private_directory(const std::string& path, uid_t user) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user &&
+         (status.st_mode & 0077) == 0;
+}
+
+std::string session_dir_of(uid_t user) {
+  return "/run/user/" + std::to_string(user);
+}
+
+/// In the order of names.
+std::vector<std::string> dirs_with_digits(uid_t user) {
+  std::vector<std::string> found;
+  DIR* const list = opendir(kShared);
+  if (list == nullptr) return found;
+  const std::string front = "bypass-" + std::to_string(user) + "-";
+  while (const dirent* entry = readdir(list)) {
+    const std::string_view name = entry->d_name;
+    if (name.size() != front.size() + kDigits || !name.starts_with(front)) continue;
+    if (std::string path = std::string(kShared) + "/" + entry->d_name; is_private_directory(path, user))
+      found.push_back(std::move(path));
+  }
+  closedir(list);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// One that is there, else a new one; empty: none can be made.
+std::string dir_with_digits(uid_t user) {
+  for (int tries = 0; tries < 2; tries++) {
+    // Looked for again behind the making: another process may have made one meanwhile.
+    if (const auto found = dirs_with_digits(user); !found.empty()) return found.front();
+    std::uint64_t number = 0;
+    if (getrandom(&number, sizeof number, 0) != sizeof number) return "";
+    char digits[kDigits + 1];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
+    if (mkdir((run_dir_path_of(user) + "-" + digits).c_str(), 0700) != 0) return "";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string run_dir_path_of(uid_t user) {
-  return "/dev/shm/bypass-" + std::to_string(user);
+  return std::string(kShared) + "/bypass-" + std::to_string(user);
+}
+
+std::string run_dir_problem() {
+  const std::string usual = run_dir_path_of(geteuid());
+  const auto owner = owner_of(usual);
+  if (!owner || *owner == geteuid()) return "";
+  return usual + " belongs to the user " + std::to_string(*owner);
 }
 
 std::string run_dir_path(std::string_view configured) {
-  return configured.empty() ? run_dir_path_of(geteuid()) : std::string(configured);
+  if (!configured.empty()) return std::string(configured);
+  const uid_t user = geteuid();
+  std::string usual = run_dir_path_of(user);
+  if (run_dir_problem().empty()) return usual;
+  if (const std::string session = session_dir_of(user); is_private_directory(session, user)) return session + "/bypass";
+  std::string other = dir_with_digits(user);
+  return other.empty() ? usual : other;
+}
+
+std::vector<std::string> run_dirs_of(uid_t user) {
+  std::vector<std::string> found = dirs_with_digits(user);
+  for (std::string& path : std::vector{run_dir_path_of(user), session_dir_of(user) + "/bypass"})
+    if (owner_of(path) == user) found.push_back(std::move(path));
+  return found;
 }
 
 int open_run_dir(const std::string& path, bool create, std::string& problem) {

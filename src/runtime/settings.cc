@@ -145,7 +145,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_RUN_DIR",
      .accepted = "an absolute path, of a directory of the user's own, mode 0700",
      .example = "/run/user/1000/bypass",
-     .help = "Where processes leave what the bypass command reads; without it /dev/shm/bypass-UID.",
+     .help = "Where processes leave what the bypass command reads; without it /dev/shm/bypass-UID, or "
+             "another of the user's own where somebody else has that name.",
      .apply = absolute_path<&Config::run_dir>},
     {.key = "log",
      .env = "BYPASS_LOG",

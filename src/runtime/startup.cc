@@ -84,6 +84,15 @@ std::vector<CounterInfo> counter_table() {
   return table;
 }
 
+/// Anybody may make /dev/shm/bypass-UID before its user.
+void tell_other_run_dir(const std::string& used, LogLevel level) {
+  const std::string whose = run_dir_problem();
+  if (whose.empty()) return;
+  const std::string text = whose + ": " + used + " is used";
+  BYPASS_LOG(level, "%s; BYPASS_RUN_DIR names another", text.c_str());
+  g_region->why(observe::Reason::kRunDirElsewhere, -1, 0, {}, text.c_str());
+}
+
 // Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
 // False: there is none, in a run directory that the user has named.
 bool create_region(const Config& config) {
@@ -96,8 +105,11 @@ bool create_region(const Config& config) {
   start.counters = counters;
   start.settings = settings_text(config);
   std::string problem;
-  if (g_region->create(start, problem)) return true;
   const LogLevel level = config.asks_for_nothing() ? LogLevel::kInfo : LogLevel::kWarn;
+  if (g_region->create(start, problem)) {
+    if (config.run_dir.empty()) tell_other_run_dir(start.run_dir, level);
+    return true;
+  }
   if (config.run_dir.empty()) {
     BYPASS_LOG(level, "no statistics for the bypass command: %s", problem.c_str());
     return true;

@@ -3,9 +3,11 @@ command.py NAME...   (no name: lists them)"""
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 
-from harness import BUILD, HERE, Failure, Side, check, free_port, run_named
+from harness import BUILD, HERE, LIB, Failure, Side, Skip, check, free_port, run_named
 from local_pairs import needs_root
 
 CASES = {}
@@ -126,6 +128,60 @@ def a_run_directory_that_cannot_be_is_named():
                     status, told = side.end(child), side.output(child)
                     check(f"BYPASS_RUN_DIR={run_dir} (environment): " in told and "mode 0700" in told, told)
                     check((status, "ran" in told) == ((78, False) if strict == "on" else (0, True)), (status, told))
+
+
+@case
+def plugins_are_the_librarys_neighbours():
+    """Not what lies one folder above it, and beside it not what another user has put there, as he may in /tmp."""
+    needs_root()
+    with Side("bypass") as side:
+        inner = side.path("inner")
+        os.mkdir(inner)
+        library, name = os.path.join(inner, "libbypass.so"), "libbypass-toml.so"
+        shutil.copy(LIB, library)
+        with open(side.path("settings.toml"), "w") as file:
+            file.write("spin_us = 5\n")
+
+        def told():
+            child = side.start("server", "/usr/bin/python3", "-c", "import socket; socket.socket(); print('ran')",
+                               LD_PRELOAD=library, BYPASS_CONFIG=side.path("settings.toml"), BYPASS_PORT="", BYPASS_ADDR="")
+            side.end(child)
+            return side.output(child)
+
+        shutil.copy(os.path.join(BUILD, name), side.dir)
+        text = told()
+        check(f"the plugin {name} is not installed: looked for in {inner}, {inner}/bypass, /" in text, text)
+        check(f"{side.dir}," not in text, text)
+        plugin = shutil.copy(os.path.join(BUILD, name), inner)
+        check(name not in (text := told()), text)
+        os.chown(plugin, 12345, 12345)
+        check(f"looked for in {inner} (that one is not used: it belongs to the user 12345), " in (text := told()), text)
+
+
+@case
+def a_run_directory_that_somebody_else_has_is_another():
+    """As root, in a /dev/shm of its own: what the program says, and that the command finds it and tells the reason."""
+    needs_root()
+    program = "import socket, sys; s = socket.socket(); print('made', flush=True); sys.stdin.read()"
+    script = f"""
+mount -t tmpfs -o mode=1777 test /dev/shm && mount -t tmpfs -o mode=755 test /run || exit 77
+mkdir -m 700 /dev/shm/bypass-0 && chown 12345 /dev/shm/bypass-0
+mkfifo /run/go /run/made
+BYPASS_LOG=info LD_PRELOAD={LIB} /usr/bin/python3 -c {shlex.quote(program)} < /run/go > /run/made 2> /run/said &
+exec 3> /run/go
+read line < /run/made
+{BYPASS} why --json
+exec 3>&-
+wait $!
+cat /run/said
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BYPASS_")}
+    ran = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environment, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, timeout=60)
+    if ran.returncode == 77:
+        raise Skip("no file system can be mounted")
+    check("run_dir_elsewhere" in ran.stdout, ran.stdout)
+    check(ran.stdout.count("/dev/shm/bypass-0 belongs to the user 12345: /dev/shm/bypass-0-") >= 2, ran.stdout)
 
 
 @case

@@ -6,6 +6,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "command.h"
 #include "runtime/config.h"
@@ -31,18 +34,31 @@ void tell_run_dir_problem() {
       fmt::print(stderr, "bypass: {}\n", problem.message());
 }
 
-// Root sees every user's default directory; whoever named a directory means that one.
+/// Whoever has a name in /dev/shm or /run/user that is a user's number, perhaps with digits behind.
+void add_users(const char* folder, std::string_view front, std::set<uid_t>& users) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(front)) continue;
+    const std::string_view number = std::string_view(name).substr(front.size());
+    if (const auto user = runtime::parse_number(number.substr(0, number.find('-'))))
+      users.insert(static_cast<uid_t>(*user));
+  }
+}
+
+// Root sees every user's default directories; whoever named a directory means that one.
 std::vector<std::string> run_dirs() {
   const runtime::Config& config = configuration();
-  if (!config.run_dir.empty() || geteuid() != 0) return {runtime::run_dir_path(config.run_dir)};
+  if (!config.run_dir.empty()) return {config.run_dir};
+  std::set<uid_t> users{geteuid()};
+  if (geteuid() == 0) {
+    add_users("/dev/shm", "bypass-", users);
+    add_users("/run/user", "", users);
+  }
   std::vector<std::string> found;
-  std::error_code error;
-  constexpr std::string_view kFront = "bypass-";  // a user's number follows
-  for (const auto& entry : fs::directory_iterator("/dev/shm", error))
-    if (const std::string name = entry.path().filename();
-        name.starts_with(kFront) && runtime::parse_number(name.substr(kFront.size())))
-      found.push_back(entry.path());
-  if (found.empty()) found.push_back(runtime::run_dir_path(""));
+  for (const uid_t user : users)
+    for (std::string& path : runtime::run_dirs_of(user)) found.push_back(std::move(path));
+  if (found.empty()) found.push_back(runtime::run_dir_path_of(geteuid()));
   return found;
 }
 
