@@ -16,7 +16,7 @@ namespace bypass::runtime {
 
 class ProgramThreads {
  public:
-  /// In a process that has just got a progress thread.
+  /// In a process that is about to get a progress thread, by the thread that makes it.
   void begin();
   void end();
 

@@ -68,7 +68,10 @@ bool Progress::start() {
   ended_.store(0, std::memory_order_relaxed);
   kin_changed_ = true;
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  // Not by the thread: when it first runs, the program may be in its cell already, without /proc and descriptors.
+  program_.begin();
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
+  program_.end();
   close_wake();
   running_.store(false, std::memory_order_relaxed);
   return false;
@@ -162,7 +165,6 @@ void Progress::run(void* argument) {
   auto& self = *static_cast<Progress*>(argument);
   socket::thread_signals.serves_the_end = true;
   self.task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
-  self.program_.begin();
   self.loop();
   self.program_.end();
   if (self.last_call_ != nullptr) self.last_call_(self.last_argument_);
