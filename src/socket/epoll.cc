@@ -92,15 +92,13 @@ void report_present(EpollItem& item) {
   if (bits_now(item) != 0) item_signalled(item);
 }
 
-// What has come to others before, and nobody has heard of yet, stands in front of an item that has bytes as it is
-// added. Not so after MOD, nor for one that is only writable: programs make these calls for each request, and this look
-// asks the kernel.
-void report_added(EpollItem& item) {
-  if ((bits_now(item) & kIn) != 0 && item.set->dual_items.load(std::memory_order_relaxed) > 1) {
-    hear_kernel_halves();
-    (void)poll_local();
-  }
-  report_present(item);
+// What has come to others before, and nobody has heard of yet, stands in front of what an added item has. So both ways
+// are heard, rings and the kernel, while the item is not in the set: what it has itself may come by either. Not so
+// before MOD: programs make these calls for each request, and this look asks the kernel.
+void hear_of_others(const Epoll& set, std::uint32_t events) {
+  if ((events & kIn) == 0 || set.dual_items.load(std::memory_order_relaxed) == 0) return;
+  hear_kernel_halves();
+  (void)poll_local();
 }
 
 // Who sleeps in a set, or in one around it, waits for something more from here on.
@@ -117,6 +115,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
     watch_kernel_half(target, fd);
   }
   if (target.kind == FileKind::kDatagram || is_local(target)) watch_kernel_half(target, fd);
+  hear_of_others(set, event.events);
   EpollItem* item = objects->items.allocate();
   if (item == nullptr) return failure(Error::kNoMemory);
   item->set = &set;
@@ -132,7 +131,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
   // Whoever sleeps in the set does not look at the wire, or at the kernel's halves.
   if (first || first_dual) signal_idle(set);
   if (first) called = call_kernel_sleepers(set, epoll_fd);
-  report_added(*item);
+  report_present(*item);
   arm_for_sleepers(target);
   return 0;
 }

@@ -30,7 +30,6 @@ std::atomic<std::int64_t> looked{0};
 std::atomic<std::uint64_t> looked_at_tick{0};
 std::atomic<bool> watch_set_readable{false};
 std::atomic<std::int64_t> active_until{0};
-std::atomic<std::uint32_t> takes{0};  // of anything from any kernel half: an edge read before may be stale after
 
 [[gnu::always_inline]] inline SlotId id_of(File& file) {
   return file.kind == FileKind::kEpoll ? objects->epolls.id_of(static_cast<Epoll*>(&file))
@@ -73,14 +72,14 @@ std::uint32_t watched_events(const File& file) {
   return file.kind == FileKind::kStream ? EPOLLIN | EPOLLRDHUP | EPOLLPRI : EPOLLIN | EPOLLRDHUP;
 }
 
-void hear(const epoll_event& event, bool fresh) {
+void hear(const epoll_event& event) {
   File* file = find(event.data.u64);
   if (file == nullptr) return;
   if ((event.data.u64 & kChannelKind) != 0) return local_on_channel(socket_of(*file));
   KernelHalf* half = kernel_half(*file);
   if (half == nullptr || !half->watched) return;
   std::uint32_t bits = 0;
-  if ((event.events & EPOLLIN) != 0) half->in = true, half->unsure = !fresh, bits |= kIn;
+  if ((event.events & EPOLLIN) != 0) half->in = true, half->unsure = false, bits |= kIn;
   if ((event.events & EPOLLOUT) != 0) half->out = true, bits |= kOut;
   if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
   if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
@@ -125,7 +124,6 @@ std::uint32_t kernel_half_bits(const File& file) {
 
 void doubt_kernel_half(KernelHalf& half) {
   half.unsure = true;
-  takes.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool can_watch_kernel_halves() {
@@ -220,26 +218,20 @@ void look_at_kernel_halves(Instant now, bool always) {
   looked.store(ns, std::memory_order_relaxed);
   looked_at_tick.store(Clock::ticks(), std::memory_order_relaxed);
   watch_set_readable.store(false, std::memory_order_relaxed);
-  std::array<epoll_event, 32> events;
-  int n = 0;
-  do {
-    const HandlersOff off;  // an edge that is told is told once
-    const std::uint32_t before = takes.load(std::memory_order_relaxed);
-    n = static_cast<int>(os::epoll_now(set, events.data(), static_cast<int>(events.size())));
-    if (n <= 0) return;
-    Guard guard(shard());
-    const bool fresh = takes.load(std::memory_order_relaxed) == before;
-    for (int i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)], fresh);
-  } while (n == static_cast<int>(events.size()));
+  if (!always && !os::readable(set)) return;
+  const Guard guard(shard());
+  hear_kernel_halves();
 }
 
+// An edge is told once: it is taken with the lock held, or who has taken it and waits for the lock would keep it from
+// those who have the lock and look for what came first.
 void hear_kernel_halves() {
   const int set = watch_set.load(std::memory_order_acquire);
   std::array<epoll_event, 32> events;
   long n = set < 0 ? 0 : static_cast<long>(events.size());
   while (n == static_cast<long>(events.size())) {
     n = os::epoll_now(set, events.data(), static_cast<int>(events.size()));
-    for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)], true);
+    for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)]);
   }
 }
 
