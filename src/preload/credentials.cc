@@ -16,7 +16,7 @@
 #include "runtime/privilege.h"
 #include "runtime/process.h"
 #include "runtime/standing.h"
-#include "socket/cancellation.h"
+#include "runtime/undisturbed.h"
 #include "socket/program_memory.h"
 
 namespace bypass::preload {
@@ -37,24 +37,32 @@ void give_numbers_back(const RightsChange& change) {
 
 RightsChange begin(const Standing& now, const Standing& then) {
   if (runtime::may_share(now, then)) return {};
-  RightsChange change = runtime::begin_change();
+  RightsChange change = runtime::begin_change(then);
   if (!change.changes) return change;
   give_numbers_back(change);
   if (!runtime::leave_arena(change)) end_acceleration();
   return change;
 }
 
+void end(const RightsChange& change) {
+  const auto enter = [](int fd, File* file) {
+    if (file != nullptr) (void)enter_number(fd, file);
+  };
+  if (change.moves && !change.founds) fd_table.forget();
+  if (!runtime::end_change(change, enter)) end_acceleration();
+}
+
 /// The kernel has given less than was foreseen: what was not done before is done now, before the program goes on.
 void end(const RightsChange& change, const Standing& before) {
-  if (change.changes) return runtime::end_change(change);
-  if (const Standing now = Standing::now(); !runtime::may_share(before, now)) runtime::end_change(begin(before, now));
+  if (change.changes) return end(change);
+  if (const Standing now = Standing::now(); !runtime::may_share(before, now)) end(begin(before, now));
 }
 
 /// `then`: what the process will be. The call's errno stays.
 template <typename Call>
 auto change_rights(Standing (*then)(const Standing&, const void*), const void* arguments, Call call) {
   if (!has_started() || goes_straight() || is_filtered()) return call();
-  const socket::CancellationOff off;
+  const runtime::Undisturbed undisturbed;  // meanwhile the process may have no arena
   const int saved = errno;
   const Standing before = Standing::now();
   const RightsChange change = begin(before, then(before, arguments));

@@ -31,7 +31,7 @@ constexpr std::size_t kShareOfTables = 9;
 constexpr std::uintptr_t kLeastAddress = 0x6000'0000'0000;
 constexpr std::uint64_t kPlaces = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMagic = 0x414e455241594221;  // in the header of every arena
-constexpr std::uint32_t kLayout = 1;                  // changes when anything in the arena does
+constexpr std::uint32_t kLayout = 2;                  // changes when anything in the arena does
 
 struct Header {
   std::uint64_t magic;
@@ -40,6 +40,7 @@ struct Header {
   std::uint64_t bytes;
   socket::FamilyTable family;
   socket::LockState lock;
+  Spare spare;
 };
 
 constexpr std::size_t kPage = 4096;
@@ -83,16 +84,6 @@ void* drawn_address() {
 void* map_reservation(std::size_t bytes) {
   void* base = mmap(drawn_address(), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return base == MAP_FAILED ? nullptr : base;
-}
-
-/// -1: `problem` says why.
-int make_memory(std::string& problem) {
-  const int fd = memfd_create("bypass-arena", MFD_CLOEXEC);
-  if (fd < 0) problem = errno_text("memfd_create");
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(g_bytes)) == 0) return fd;
-  problem = errno_text("ftruncate");
-  socket::kernel->close(fd);
-  return -1;
 }
 
 /// In the place of whatever is there.
@@ -148,6 +139,15 @@ bool copy_touched(int fd, std::span<const std::byte> part) {
 
 }  // namespace
 
+int make_memory(std::string& problem) {
+  const int fd = memfd_create("bypass-arena", MFD_CLOEXEC);
+  if (fd < 0) problem = errno_text("memfd_create");
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(g_bytes)) == 0) return fd;
+  problem = errno_text("ftruncate");
+  socket::kernel->close(fd);
+  return -1;
+}
+
 void reserve() {
   g_bytes = kBytes;
   g_base = map_reservation(g_bytes);
@@ -190,7 +190,16 @@ Mapped* take(std::size_t budget, std::string& problem) {
   }
   Memory* memory = Memory::create(static_cast<std::byte*>(g_base) + kHeaderBytes, g_bytes - kHeaderBytes, budget);
   if (memory != nullptr) memory->keep_back(budget / kKeptBack);
-  return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family)};
+  return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family), header->spare};
+}
+
+bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
+  const std::span<const std::byte> header{static_cast<const std::byte*>(g_base), kHeaderBytes};
+  const auto parts = {header, mapped.memory->tables(), mapped.memory->blocks()};
+  if (std::all_of(parts.begin(), parts.end(), [memory](const auto& part) { return copy_touched(memory, part); }))
+    return true;
+  problem = errno_text("its copy");
+  return false;
 }
 
 namespace {
@@ -202,21 +211,23 @@ int copy_arena(const Mapped& mapped, std::string& problem) {
     return -1;
   }
   const int fd = make_memory(problem);
-  if (fd < 0) return -1;
-  const std::span<const std::byte> header{static_cast<const std::byte*>(g_base), kHeaderBytes};
-  const auto parts = {header, mapped.memory->tables(), mapped.memory->blocks()};
-  if (std::all_of(parts.begin(), parts.end(), [fd](const auto& part) { return copy_touched(fd, part); })) return fd;
-  problem = errno_text("its copy");
+  if (fd < 0 || copy_into(mapped, fd, problem)) return fd;
   socket::kernel->close(fd);
   return -1;
 }
+
+}  // namespace
 
 void drop() {
   mmap(g_base, g_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   madvise(g_base, g_bytes, MADV_DONTDUMP);
 }
 
-}  // namespace
+bool map(int memory, std::string& problem) {
+  if (map_memory(memory, problem)) return true;
+  drop();
+  return false;
+}
 
 bool renew(const Mapped& mapped, void (*leave)(const Mapped&), std::string& problem) {
   const int fd = copy_arena(mapped, problem);

@@ -5,25 +5,39 @@
 // processes find the same objects at the same addresses. It is left out of core dumps. Pages cost nothing until
 // they are touched; how many may be in use is Memory's budget.
 //
-//   Header | processes (FamilyTable) | lock (LockState) | Memory
+//   Header | processes (FamilyTable) | lock (LockState) | Spare | Memory
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "runtime/standing.h"
 #include "socket/family.h"
 #include "socket/shard_lock.h"
 #include "stack/memory.h"
 
 namespace bypass::runtime::arena {
 
+/// Of an arena that processes of fewer rights may have left for another one: what they need to know of that (spare.h).
+/// As fresh memory it says that none has.
+struct Spare {
+  /// A futex. In the arena that is left: changes with `founder`. In the other one: how far it has come.
+  std::atomic<std::uint32_t> changes;
+  enum : std::uint32_t { kCopied, kSettled, kDriven };
+  std::uint64_t founder;  // with the shard's lock: who makes it ready, by Wires::name(); 0: nobody
+  bool filled;            // … it is an arena, of processes of this standing
+  Standing standing;
+};
+
 /// A process's hold on its arena: the parts that lie there, and its own halves of them.
 struct Mapped {
   Memory* memory;
   socket::Family& family;
   socket::ShardLock& lock;
+  Spare& spare;
 };
 
 /// Reserves the range at an address that is drawn at random: getrandom, mmap and madvise, at load. Forked processes
@@ -46,5 +60,16 @@ Mapped* take(std::size_t budget, std::string& problem);
 /// thread of this process at it. False: `problem` says why there is none; nothing is there any more, and the addresses
 /// are a reservation again.
 [[nodiscard]] bool renew(const Mapped& mapped, void (*leave)(const Mapped&), std::string& problem);
+
+// The same in parts, for a copy that several processes go on with. Meanwhile the process has none.
+
+/// Memory for such a copy, empty, which nobody has mapped; -1: `problem` says why.
+[[nodiscard]] int make_memory(std::string& problem);
+/// Copies what has been touched into it. With the shard's lock held. False: `problem` says why not.
+[[nodiscard]] bool copy_into(const Mapped& mapped, int memory, std::string& problem);
+/// The addresses are a reservation again.
+void drop();
+/// What was copied takes its place there. False: `problem` says why not.
+[[nodiscard]] bool map(int memory, std::string& problem);
 
 }  // namespace bypass::runtime::arena

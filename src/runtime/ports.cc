@@ -107,7 +107,7 @@ bool PortSet::open(socket::Shard& shard) {
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
-  if (state_.load(std::memory_order_acquire) == State::kClosed) open_or_follow(shard);
+  if (state_.load(std::memory_order_acquire) == State::kClosed && !lent(shard)) open_or_follow(shard);
   pthread_mutex_unlock(&g_opening);
   return opened();
 }
@@ -115,8 +115,15 @@ bool PortSet::open(socket::Shard& shard) {
 // The ports did not open here, and perhaps do elsewhere. Where nobody else is left, this process tries again: what was
 // in the way may have gone.
 bool PortSet::is_refused(socket::Shard& shard) {
-  socket::Family& family = shard.family();
-  return family.own().cannot_own.load(std::memory_order_relaxed) && family.somebody_may_own();
+  return shard.family().own().cannot_own.load(std::memory_order_relaxed) && somebody_may_open(shard);
+}
+
+// A driver, too, that is still to be made.
+bool PortSet::somebody_may_open(socket::Shard& shard) {
+  const socket::Wires& wires = shard.wires();
+  const std::uint32_t keeper = wires.keeper.load(std::memory_order_acquire);
+  const bool is_kept = keeper != 0 && socket::os::start_time_of(keeper) == wires.keeper_start_time.load();
+  return is_kept || shard.family().somebody_may_own();
 }
 
 // Connections and listeners go silent, and nobody else of the family says so.
@@ -136,7 +143,7 @@ void PortSet::open_or_follow(socket::Shard& shard) {
     const bool open = !refused && claim(shard) ? open_all(shard) : follow(shard);
     if (open) return state_.store(State::kOpen, std::memory_order_release);
     if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // who was opening them has given up
-    const bool may_come = shard.family().somebody_may_own();
+    const bool may_come = somebody_may_open(shard);
     return state_.store(may_come ? State::kClosed : State::kFailed, std::memory_order_release);
   }
 }
@@ -144,6 +151,11 @@ void PortSet::open_or_follow(socket::Shard& shard) {
 bool PortSet::any_link_is_up() const {
   return std::any_of(entries_.begin(), entries_.end(),
                      [](const Entry& entry) { return entry.port != nullptr && entry.port->link() == LinkState::kUp; });
+}
+
+bool PortSet::any_is_forbidden() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.port != nullptr && entry.port->forbidden(); });
 }
 
 bool PortSet::any_link_is_expected() const {
@@ -208,6 +220,7 @@ void PortSet::attach_relays(socket::Shard& shard) {
 // Whether somebody has to open them. That an owner has died is written down: who watches it would be told for ever.
 // Nobody's wire is left to whoever wants it next: the program, perhaps, that an owner has executed in its place.
 bool PortSet::is_missed(socket::Shard& shard) {
+  if (lent(shard)) return false;
   socket::Guard guard(shard);
   if (owner_lives(shard)) return false;
   const bool died = shard.wires().owner.load(std::memory_order_relaxed) != 0;
@@ -239,9 +252,7 @@ void PortSet::look_after_owner(socket::Shard& shard) {
 }
 
 void PortSet::leave_forbidden(socket::Shard& shard) {
-  const auto refused = [](const Entry& entry) { return entry.port != nullptr && entry.port->forbidden(); };
-  if (following() || !std::any_of(entries_.begin(), entries_.end(), refused) || !shard.family().somebody_may_own())
-    return;
+  if (following() || !any_is_forbidden() || !shard.family().somebody_may_own()) return;
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
@@ -252,13 +263,13 @@ void PortSet::leave_forbidden(socket::Shard& shard) {
   pthread_mutex_unlock(&g_opening);
 }
 
-bool PortSet::open_all(socket::Shard& shard) {
+std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
   if (network_.changes()) {
     pthread_mutex_lock(&g_looking);
     look_at_kernel(true);
     pthread_mutex_unlock(&g_looking);
   }
-  std::vector<Entry> made(config_.ports.size());
+  made.resize(config_.ports.size());
   std::uint16_t opened = 0;
   for (std::size_t i = 0; i < made.size(); i++) {
     open_one(i, opened, made[i]);
@@ -267,6 +278,12 @@ bool PortSet::open_all(socket::Shard& shard) {
     opened++;
   }
   if (opened != 0) open_shm_links();
+  return opened;
+}
+
+bool PortSet::open_all(socket::Shard& shard) {
+  std::vector<Entry> made;
+  const std::uint16_t opened = try_all(made);
   if (opened == 0 && !made.empty() && (following() || shard.family().somebody_may_own())) {
     for (const Entry& entry : made) BYPASS_LOG_INFO("left to another process of the family: %s", entry.problem.c_str());
     refused_ = made.front().problem;
@@ -283,6 +300,31 @@ bool PortSet::open_all(socket::Shard& shard) {
   following_.store(false, std::memory_order_release);
   relays_.clear();
   return true;
+}
+
+bool PortSet::open_apart() {
+  const Inside inside;
+  return try_all(apart_) != 0;
+}
+
+bool PortSet::is_linked_apart() const {
+  return std::all_of(apart_.begin(), apart_.end(),
+                     [](const Entry& entry) { return entry.port == nullptr || entry.port->link() == LinkState::kUp; });
+}
+
+bool PortSet::serve_apart(socket::Shard& shard) {
+  const Inside inside;
+  pthread_mutex_lock(&g_opening);
+  const bool serves = claim(shard);
+  if (serves) {
+    entries_.resize(apart_.size());
+    install(shard, apart_);
+    if (tried_ != nullptr) tried_(*this);
+    following_.store(false, std::memory_order_release);
+    state_.store(State::kOpen, std::memory_order_release);
+  }
+  pthread_mutex_unlock(&g_opening);
+  return serves;
 }
 
 void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
@@ -498,6 +540,38 @@ void PortSet::give_up(socket::Shard& shard, const std::string& why) {
   keepsakes_.drop();
   following_.store(false, std::memory_order_release);
   state_.store(State::kFailed, std::memory_order_release);
+  pthread_mutex_unlock(&g_opening);
+}
+
+// With g_opening held. They may be opened or followed anew.
+void PortSet::shut(socket::Shard& shard) {
+  if (opened()) {
+    close_ports(shard);
+    if (!following()) hand_over(shard);
+  }
+  entries_.clear();
+  relays_.clear();
+  missed_ = false;
+  following_.store(false, std::memory_order_release);
+  state_.store(State::kClosed, std::memory_order_release);
+}
+
+void PortSet::leave(socket::Shard& shard) {
+  pthread_mutex_lock(&g_opening);
+  shut(shard);
+  keepsakes_.drop();
+  pthread_mutex_unlock(&g_opening);
+}
+
+bool PortSet::lent(socket::Shard& shard) {
+  return shard.wires().lent.load(std::memory_order_acquire);
+}
+
+void PortSet::lend(socket::Shard& shard) {
+  const Inside inside;
+  const Undisturbed undisturbed;
+  pthread_mutex_lock(&g_opening);
+  if (opened()) shut(shard);
   pthread_mutex_unlock(&g_opening);
 }
 

@@ -75,6 +75,8 @@ class PortSet {
   /// A follower's, as it has seen last: the wire is needed, and nobody could take it. To be tried again.
   [[nodiscard]] bool missed() const { return missed_; }
   [[nodiscard]] bool any_link_is_up() const;
+  /// Of an owner's ports: the wire does not let this process in.
+  [[nodiscard]] bool any_is_forbidden() const;
   /// Of a link that is down the other end is there: see Port::expects_link().
   [[nodiscard]] bool any_link_is_expected() const;
   [[nodiscard]] static bool owner_lives(socket::Shard& shard);
@@ -85,6 +87,20 @@ class PortSet {
   /// Before the process leaves its family: the wire is that one's, and this process opens it no more. `why` is what is
   /// said of sockets to its addresses from then on.
   void give_up(socket::Shard& shard, const std::string& why);
+  /// Before the process leaves its family for another arena, whose ports are to be followed there: closes what is open.
+  void leave(socket::Shard& shard);
+  /// The ports are lent to a family of fewer rights (Wires::lent), and nobody here opens them.
+  [[nodiscard]] static bool lent(socket::Shard& shard);
+  /// The progress thread's, while they are: closes what this process has of them. When the others have ended they are
+  /// this family's again.
+  void lend(socket::Shard& shard);
+  /// A driver's (driver.h), before it has an arena: opens the ports. False: none of them.
+  bool open_apart();
+  /// … whose other end is there.
+  [[nodiscard]] bool is_linked_apart() const;
+  /// … and then serves the family of the arena with them. False: a process of it has ports.
+  bool serve_apart(socket::Shard& shard);
+
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
   /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the keepsakes.
@@ -118,6 +134,7 @@ class PortSet {
   void open_or_follow(socket::Shard& shard);
   void tell_loss() const;
   static bool is_refused(socket::Shard& shard);
+  static bool somebody_may_open(socket::Shard& shard);
   static bool is_missed(socket::Shard& shard);
   void take_over(socket::Shard& shard);
   bool claim(socket::Shard& shard);
@@ -127,7 +144,9 @@ class PortSet {
   void open_links(std::size_t index, Entry& entry);
   void open_shm_links();
   void add_link_devices(socket::Shard& shard);
+  std::uint16_t try_all(std::vector<Entry>& made);
   bool open_all(socket::Shard& shard);
+  void shut(socket::Shard& shard);
   void install(socket::Shard& shard, const std::vector<Entry>& made);
   void look_at_kernel(bool anew);
   [[nodiscard]] static InterfaceConfig interface_of(const Entry& entry, const PortConfig& port);
@@ -146,6 +165,7 @@ class PortSet {
   std::atomic<State> state_{State::kClosed};
   void (*tried_)(const PortSet&) = nullptr;
   std::vector<Entry> entries_;
+  std::vector<Entry> apart_;  // opened, and nobody's yet
   /// Links within the host, of all ports.
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false, unguarded_told_ = false;

@@ -1,13 +1,18 @@
 #include "runtime/privilege.h"
 
+#include <limits.h>
+
 #include "runtime/inside.h"
 #include "runtime/log.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
+#include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "runtime/undisturbed.h"
 #include "socket/in_handler.h"
 #include "socket/kin.h"
+#include "socket/os.h"
+#include "socket/rehome.h"
 #include "socket/socket.h"
 
 namespace bypass::runtime {
@@ -18,12 +23,121 @@ using observe::Reason;
 
 void stay(Process& p, const char* why) {
   BYPASS_LOG_INFO("rights are given up, and memory stays shared: %s", why);
+  spare::drop();
   p.region.why(Reason::kSharesWithLess, -1, 0, {}, why);
+}
+
+constexpr std::int64_t kLook = 20'000'000;  // ns
+constexpr int kLooks = 250;                 // 5 s of them
+
+void tell(arena::Spare& spare) {
+  spare.changes.fetch_add(1, std::memory_order_acq_rel);
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
+}
+
+std::uint64_t own_name(Process& p) {
+  return socket::Wires::name(p.shard.family().slot(), p.shard.family().incarnation());
+}
+
+/// One process at a time looks whether there is an arena for those of the new rights, and makes one.
+void take_turn(Process& p) {
+  arena::Spare& spare = p.arena.spare;
+  for (;;) {
+    const std::uint32_t seen = spare.changes.load(std::memory_order_acquire);
+    {
+      const socket::Guard guard(p.shard);
+      const std::uint64_t other = spare.founder;
+      const bool taken =
+          other != 0 && p.shard.family().alive(socket::Wires::slot_in(other), static_cast<std::uint32_t>(other));
+      if (!taken) spare.founder = own_name(p);
+      if (!taken) return;
+    }
+    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&spare.changes), seen, kLook);
+  }
+}
+
+void end_turn(Process& p) {
+  {
+    const socket::Guard guard(p.shard);
+    p.arena.spare.founder = 0;
+  }
+  tell(p.arena.spare);
+}
+
+/// The family's ports close, and stay so while they are lent. False: who has them keeps them.
+bool borrow_ports(Process& p) {
+  p.shard.wires().lent.store(true, std::memory_order_release);
+  p.ports.leave(p.shard);
+  socket::Wires& wires = p.shard.wires();
+  for (int i = 0; i < kLooks; i++) {
+    const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
+    if (!PortSet::owner_lives(p.shard)) return true;
+    {
+      const socket::Guard guard(p.shard);
+      socket::call_kin();
+    }
+    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
+  }
+  return false;
+}
+
+void give_ports_back(Process& p) {
+  p.shard.wires().lent.store(false, std::memory_order_release);
+  const socket::Guard guard(p.shard);
+  socket::call_kin();
+}
+
+/// Null: the process can move. Else why it cannot.
+const char* why_not_move(const Standing& then) {
+  if (spare::descriptor() < 0) return "the process has sockets on a port, and has been forked without memory for it";
+  if (then.permitted != 0 || then.user_namespace != Standing::now().user_namespace)
+    return "the process has sockets on a port, and keeps capabilities";
+  if (!has_one_thread()) return "the process has sockets on a port, and several threads";
+  if (!socket::has_listeners_alone()) return "the process, or its family, has more on a port than listeners";
+  return nullptr;
+}
+
+/// Of one whose founder has ended before it had an arena.
+bool await_end_of_driver() {
+  constexpr timespec kPause{0, 5'000'000};
+  for (int i = 0; i < 1000 && spare::is_driven(); i++) socket::os::call(SYS_nanosleep, socket::os::address(&kPause), 0);
+  return !spare::is_driven();
+}
+
+/// Null: all is there that the process needs to move, and the ports are the other arena's. With the turn.
+const char* make_ready(Process& p, RightsChange& change) {
+  const arena::Spare& spare = p.arena.spare;
+  if (spare.filled && !may_share(spare.standing, change.then))
+    return "the process has sockets on a port, which others have that have given up other rights";
+  change.founds = !spare.filled;
+  if (spare.filled && spare::is_driven()) return nullptr;
+  if (!await_end_of_driver()) return "the process has sockets on a port, whose driver does not end";
+  const char* problem = "the process has sockets on a port, which another one does not close";
+  if (borrow_ports(p)) change.driver = begin_driver(p, change.then, problem);
+  if (change.driver.pair >= 0) return nullptr;
+  give_ports_back(p);
+  return problem;
+}
+
+/// From here on to leave_arena() this process has the turn.
+bool prepare_move(Process& p, RightsChange& change) {
+  const char* problem = why_not_move(change.then);
+  if (problem == nullptr) {
+    change.progressed = p.progress.runs();
+    p.progress.stop();
+    take_turn(p);
+    problem = make_ready(p, change);
+    if (problem != nullptr) end_turn(p);
+    if (problem != nullptr && change.progressed) resume_threads();
+    if (problem != nullptr) p.progress.want_ports();
+  }
+  if (problem != nullptr) stay(p, problem);
+  return change.moves = problem == nullptr;
 }
 
 }  // namespace
 
-RightsChange begin_change() {
+RightsChange begin_change(const Standing& then) {
   RightsChange change;
   Process* const p = process();
   if (p == nullptr || !accelerates()) return change;
@@ -40,29 +154,136 @@ RightsChange begin_change() {
     stay(*p, "BYPASS_TRUST=family");
     return {};
   }
-  if (change.leaves && socket::refers_to_wire()) {
-    stay(*p, "the process has sockets on a port");
-    return {};
-  }
+  change.then = then;
+  const Undisturbed undisturbed;
+  if (change.leaves && socket::refers_to_wire() && !prepare_move(*p, change)) return {};
   return change;
 }
 
 void give_back(socket::File& file, int fd, const RightsChange& change) {
-  const bool is_shared = change.leaves && socket::is_shared_with_kin(file);
+  const bool is_shared = change.leaves && (change.moves || socket::is_shared_with_kin(file));
   const bool was_local = socket::is_local(file);
   if (!is_shared && !was_local) return;
   socket::leave_shared_memory(file);
+  if (change.moves && !change.founds) socket::note_listener(file, fd);
   if (was_local) record_why(fd, static_cast<unsigned>(Reason::kGaveUpRights), "");
 }
+
+namespace {
+
+void cannot_leave(Process& p, const std::string& problem) {
+  BYPASS_LOG_WARN(
+      "rights are given up, and there is no memory for an arena of the process's own (%s): its sockets are "
+      "the kernel's from here on",
+      problem.c_str());
+  p.region.why(Reason::kArenaUnavailable, -1, 0, {}, problem.c_str());
+  end_sharing();
+}
+
+/// For all others the process has ended, and there is no arena until it has given its rights up.
+bool go_out(Process& p, const RightsChange& change) {
+  std::string problem;
+  p.ports.leave(p.shard);
+  (void)p.shard.lock().hold_for_exec();
+  const bool copied = !change.founds || arena::copy_into(p.arena, spare::descriptor(), problem);
+  arena::Spare& spare = p.arena.spare;
+  if (copied) {
+    spare.filled = true;
+    spare.standing = change.then;
+  }
+  spare.founder = 0;
+  tell(spare);
+  p.shard.family().die_to_others();
+  p.shard.lock().let_others_in();
+  arena::drop();
+  if (!copied) cannot_leave(p, problem);
+  return copied;
+}
+
+/// In a copy that nobody has changed since: what belongs to those who stay there.
+void settle(Process& p) {
+  p.shard.lock().give_up_exec();
+  {
+    socket::Guard guard(p.shard);
+    socket::forget_kin(guard);
+  }
+  p.shard.wires().lent.store(false, std::memory_order_relaxed);
+  p.arena.spare.filled = false;
+  p.arena.spare.founder = 0;
+  p.arena.spare.changes.store(arena::Spare::kSettled, std::memory_order_release);
+  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.changes), INT_MAX);
+}
+
+/// What is the process's own beside the objects of the arena that it has left.
+void forget_own(Process& p) {
+  p.ports.drop_in_child();
+  p.progress.forget();
+  spare::hide();
+  close_own_descriptors(log_descriptor());
+  spare::show();
+  p.local_ports.abandon();
+  socket::forget_own_halves();
+}
+
+/// To the others of the new family, before any of them looks for the ports.
+void introduce(Process& p, const Driver& driver) {
+  socket::Wires& wires = p.shard.wires();
+  wires.keeper_start_time.store(socket::os::start_time_of(driver.keeper), std::memory_order_relaxed);
+  wires.keeper.store(driver.keeper, std::memory_order_release);
+  let_drive(driver);
+}
+
+/// Until the driver serves. False: it does not come.
+bool await_driver(Process& p) {
+  const std::atomic<std::uint32_t>& state = p.arena.spare.changes;
+  for (int i = 0; i < kLooks; i++) {
+    const std::uint32_t seen = state.load(std::memory_order_acquire);
+    if (seen == arena::Spare::kDriven) return true;
+    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), seen, kLook);
+  }
+  return false;
+}
+
+/// False: the process has no arena.
+bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socket::File* file)) {
+  std::string problem = "the kernel has not given the rights up";
+  if (!may_share(Standing::now(), change.then) || !arena::map(spare::descriptor(), problem)) {
+    cannot_leave(p, problem);
+    return false;
+  }
+  if (change.founds) settle(p);
+  if (change.driver.pair >= 0) introduce(p, change.driver);
+  const bool driven = await_driver(p);
+  if (!change.founds) {
+    forget_own(p);
+    if (!driven || !p.shard.family().on_fork_child()) {
+      cannot_leave(p, "nobody has made it ready");
+      return false;
+    }
+    socket::enter_arena();
+    socket::bring_listeners(enter);
+  }
+  spare::drop();
+  // Who of the family has no driver any more opens the ports itself, if it can.
+  p.shard.family().own().cannot_own.store(driven, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
 
 bool leave_arena(RightsChange& change) {
   Process& p = *process();
   const Inside inside;
   const Undisturbed undisturbed;
+  if (change.moves) {
+    p.local_ports = {};
+    return go_out(p, change);
+  }
   change.progressed = p.progress.runs();
   p.progress.stop();
   p.local_ports = {};
   if (!change.leaves) return true;
+  spare::drop();
   if (!p.config.ports.empty())
     p.ports.give_up(p.shard, "the process has given up rights that others of its family have; the port is theirs");
   std::string problem;
@@ -77,23 +298,21 @@ bool leave_arena(RightsChange& change) {
     socket::forget_kin(guard);
     return true;
   }
-  BYPASS_LOG_WARN(
-      "rights are given up, and there is no memory for an arena of the process's own (%s): its sockets are "
-      "the kernel's from here on",
-      problem.c_str());
-  p.region.why(Reason::kArenaUnavailable, -1, 0, {}, problem.c_str());
-  end_sharing();
+  cannot_leave(p, problem);
   return false;
 }
 
-void end_change(const RightsChange& change) {
+bool end_change(const RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   Process* const p = process();
-  if (!change.changes || !accelerates()) return;
+  if (!change.changes || !accelerates()) return true;
   const Inside inside;
   const Undisturbed undisturbed;
+  if (change.moves && !come_in(*p, change, enter)) return false;
   open_local_ports(*p);
   if (change.leaves) p->region.why(Reason::kGaveUpRights, -1, 0, {}, "its family keeps the memory that they shared");
   if (change.progressed) resume_threads();
+  if (change.moves) p->progress.want_ports();
+  return true;
 }
 
 }  // namespace bypass::runtime

@@ -31,6 +31,7 @@
 #include "runtime/publish.h"
 #include "runtime/run_dir.h"
 #include "runtime/settings.h"
+#include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "socket/address.h"
 #include "socket/api.h"
@@ -553,6 +554,7 @@ void before_exec(bool handed_on) {
 
 void prepare_fork() {
   if (g_process == nullptr || g_forked_child) return;
+  if (!g_process->config.ports.empty() && g_process->config.trust == Trust::kCredentials) spare::make();
   g_process->progress.join_family();
   g_process->ports.hold_for_fork(g_process->shard);
   holds_ports = true;
@@ -587,7 +589,9 @@ bool after_fork_child() {
   forget_own_threads();
   socket::local_save_channels();
   p.ports.hide_keepsakes();
+  spare::hide();
   close_own_descriptors(log_descriptor());
+  spare::show();
   p.ports.show_keepsakes();
   socket::local_restore_channels();
   p.local_ports.abandon();

@@ -31,7 +31,7 @@ struct Process {
         arena(mapped),
         ports(p),
         shard(mapped.lock, stack, *mapped.memory, clock),
-        progress(shard, ports, c.tick) {}
+        progress(shard, ports, mapped.spare, c.tick) {}
 
   const Config& config;
   observe::Region& region;

@@ -15,6 +15,7 @@
 #include "fastpath/peer_links.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
+#include "runtime/spare.h"
 #include "socket/api.h"
 #include "socket/doorbell.h"
 #include "socket/in_handler.h"
@@ -44,6 +45,7 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(40);
 constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
 /// The same where no wire waits, and while a family's wires are nobody's though somebody needs them.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
+constexpr Duration kPauseWhileLent = std::chrono::seconds(1);
 constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
@@ -201,6 +203,7 @@ bool Progress::tick() {
 
 void Progress::step() {
   if (std::exchange(kernel_called_, false)) ports_.follow_kernel(shard_);
+  if (PortSet::lent(shard_)) return lent_step();
   if (!ports_.opened()) return open_step();
   const bool ticked = tick();
   if (socket::has_kin()) ports_.leave_forbidden(shard_);
@@ -247,6 +250,26 @@ void Progress::wait_while(Duration longest, bool (*still)(const Progress&)) {
 // Whether nobody has opened the ports, or is about to.
 bool Progress::untouched() const {
   return shard_.wires().openings.load(std::memory_order_relaxed) == 0;
+}
+
+// The ports are another family's, whose end nobody tells of.
+void Progress::lent_step() {
+  ports_.lend(shard_);
+  if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
+  bool is_being_made = false;
+  {
+    const socket::Guard guard(shard_);
+    const std::uint64_t founder = spare_.founder;
+    is_being_made =
+        founder != 0 && shard_.family().alive(socket::Wires::slot_in(founder), static_cast<std::uint32_t>(founder));
+  }
+  if (!is_being_made && !spare::is_driven()) {
+    shard_.wires().lent.store(false, std::memory_order_release);
+    return want_ports_.store(true, std::memory_order_release);
+  }
+  called_ = false;
+  (void)tick();
+  mind_local() ? sleep_for(tick_) : sleep_hearing(kPauseWhileLent);
 }
 
 // A listener's ports are opened a little later; those that another process has to open, when that calls.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/arena.h"
 #include "runtime/kin_watch.h"
 #include "runtime/ports.h"
 #include "runtime/program_threads.h"
@@ -21,7 +22,8 @@ namespace bypass::runtime {
 
 class Progress {
  public:
-  Progress(socket::Shard& shard, PortSet& ports, Duration tick) : shard_(shard), ports_(ports), tick_(tick) {}
+  Progress(socket::Shard& shard, PortSet& ports, const arena::Spare& spare, Duration tick)
+      : shard_(shard), ports_(ports), spare_(spare), tick_(tick) {}
 
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
@@ -71,6 +73,7 @@ class Progress {
   void loop();
   void step();
   void open_step();
+  void lent_step();
   void wait_while(Duration longest, bool (*still)(const Progress&));
   [[nodiscard]] bool untouched() const;
   [[nodiscard]] bool is_wire_needed();
@@ -93,6 +96,7 @@ class Progress {
 
   socket::Shard& shard_;
   PortSet& ports_;
+  const arena::Spare& spare_;
   Duration tick_;
   ProgressPace pace_{tick_};
   Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own

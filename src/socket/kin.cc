@@ -1,13 +1,15 @@
 #include "socket/kin.h"
 
-#include "socket/doorbell.h"
+#include <limits.h>
+
 #include "socket/kernel_half.h"
 #include "socket/kernel_sleep.h"
 #include "socket/let_others_run.h"
 #include "socket/local_link.h"
 #include "socket/objects.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
-#include "socket/steering.h"
+#include "socket/rehome.h"
 #include "socket/stream_calls.h"
 
 namespace bypass::socket {
@@ -15,8 +17,11 @@ namespace bypass::socket {
 namespace {
 
 void count_members() {
-  const std::uint32_t count = shard().family().count();
-  shard().wires().members.store(count > 0 ? count - 1 : 0, std::memory_order_relaxed);
+  const std::uint32_t count = shard().family().count(), others = count > 0 ? count - 1 : 0;
+  std::atomic<std::uint32_t>& members = shard().wires().members;
+  const bool alone = others == 0 && members.load(std::memory_order_relaxed) != 0;
+  members.store(others, std::memory_order_relaxed);
+  if (alone) os::futex_wake(reinterpret_cast<const std::uint32_t*>(&members), INT_MAX);  // a driver's first thread
 }
 
 template <typename F>
@@ -103,16 +108,8 @@ void end_fork_in_parent(const Fork& fork, std::int32_t child) {
 }
 
 bool join_family(const Fork& fork) {
-  thread_signals.in_lock = 0;
   thread_signals.serves_the_end = false;
-  forget_sleep();
-  forget_waiter();
-  forget_doorbells();
-  forget_kernel_halves();
-  forget_call_descriptor();
-  forget_placeholders();
-  shard().forget_threads();
-  forget_numbers();
+  forget_own_halves();
   return fork.reserved != kNoSlot && shard().family().on_fork_child();
 }
 
@@ -204,6 +201,12 @@ void forget_kin(Guard& guard) {
   wires.rung = false;
   wires.watcher = wires.progress = {};
   count_members();
+}
+
+void enter_arena() {
+  const Guard guard(shard());
+  count_members();
+  call_owner();
 }
 
 bool is_shared_with_kin(const File& file) {

@@ -38,6 +38,8 @@ void leave_family(Guard& guard);
 /// In a copy of the arena that is this process's alone (runtime/privilege.h): what only others referred to is gone, and
 /// nobody is told. Lock held.
 void forget_kin(Guard& guard);
+/// In an arena that others have gone on to before, with a slot of its own there (runtime/driver.h).
+void enter_arena();
 /// Before that, in the arena that is left: whether others have it, too.
 [[nodiscard]] bool is_shared_with_kin(const File& file);
 /// Gives up what dead processes referred to, as the kernel closes their descriptors. Lock held. How many were dead.

@@ -87,6 +87,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   environment.tell_on_wire();
   socket.kind = FileKind::kListener;
   socket.details->backlog = clamp_backlog(backlog);
+  socket.details->kernel_inode = static_cast<std::uint32_t>(os::inode_of(fd));  // of sockets they have 32 bits
   if (dual) {
     // accept() asks the kernel when its turn comes and must never block there.
     kernel->fcntl(fd, F_SETFL, static_cast<int>(socket.status) | O_NONBLOCK);

@@ -64,6 +64,11 @@ bool has_first_thread_ended(std::uint32_t pid) {
   return look("/exe") == -ENOENT && look("/stat") == 0;
 }
 
+std::uint64_t inode_of(int fd) {
+  struct stat status {};
+  return call(SYS_fstat, fd, address(&status)) == 0 ? status.st_ino : 0;
+}
+
 std::uint64_t pid_namespace() {
   struct stat status {};
   const long r = call(SYS_newfstatat, AT_FDCWD, address("/proc/self/ns/pid"), address(&status), 0);

@@ -115,6 +115,8 @@ inline void futex_wake(const std::uint32_t* word, int count) {
 [[nodiscard]] std::uint64_t start_time_of(std::uint32_t pid);
 /// Whether a process's first thread is a zombie, though others may live. False where /proc does not say.
 [[nodiscard]] bool has_first_thread_ended(std::uint32_t pid);
+/// The inode of what a descriptor names; 0 when it cannot be read.
+[[nodiscard]] std::uint64_t inode_of(int fd);
 /// The inode of this process's pid namespace; 0 when it cannot be read.
 [[nodiscard]] std::uint64_t pid_namespace();
 

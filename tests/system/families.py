@@ -604,4 +604,5 @@ def orphaned_writer(side):
     return sorted(line for line in side.output(server).splitlines() if line.startswith("stream"))
 
 
-run_named(SCENARIOS, "same on both sides")
+if __name__ == "__main__":
+    run_named(SCENARIOS, "same on both sides")

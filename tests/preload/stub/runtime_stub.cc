@@ -70,14 +70,16 @@ bool has_one_thread() {
   return true;
 }
 
-RightsChange begin_change() {
+RightsChange begin_change(const Standing&) {
   return {};
 }
 void give_back(socket::File&, int, const RightsChange&) {}
 bool leave_arena(RightsChange&) {
   return true;
 }
-void end_change(const RightsChange&) {}
+bool end_change(const RightsChange&, void (*)(int, socket::File*)) {
+  return true;
+}
 
 bool pause_threads() {
   return false;

@@ -1,0 +1,294 @@
+#include "runtime/driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "runtime/arena.h"
+#include "runtime/crash.h"
+#include "runtime/host.h"
+#include "runtime/log.h"
+#include "runtime/own_descriptors.h"
+#include "runtime/process_graph.h"
+#include "runtime/spare.h"
+#include "runtime/startup.h"
+#include "socket/kin.h"
+#include "socket/os.h"
+#include "socket/rehome.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+namespace os = socket::os;
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr timespec kPatience{10, 0};  // with ports that open: DPDK takes some tenths of a second
+constexpr char kGo = 'g';
+enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // of the one that serves, as the other one sees it
+
+/// Neither libc's nor ours are told of the fork: the process has one thread, so no lock is another's.
+pid_t fork_plainly() {
+  using Fork = pid_t (*)();
+  static const auto call = reinterpret_cast<Fork>(backend_host().libc("_Fork"));
+  errno = ENOSYS;
+  return call == nullptr ? -1 : call();
+}
+
+template <typename Signature>
+Signature* libc(const char* name) {
+  return reinterpret_cast<Signature*>(backend_host().libc(name));
+}
+
+/// What the driver is made for.
+struct Task {
+  Standing then;  // what it gives the rights up for
+  int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
+  int parent;     // that process's: a pidfd
+};
+
+// --- A process of our own, made of a copy of the program's
+
+/// All descriptors but ours: what the program's end is to tell its peers would wait for this process.
+void close_programs(std::array<int, 4> kept) {
+  std::sort(kept.begin(), kept.end());
+  unsigned from = 3;
+  for (const int fd : kept) {
+    if (fd < 3) continue;
+    if (static_cast<unsigned>(fd) > from) os::call(SYS_close_range, from, fd - 1, 0);
+    from = static_cast<unsigned>(fd) + 1;
+  }
+  os::call(SYS_close_range, from, static_cast<long>(UINT_MAX), 0);
+  const auto nothing = static_cast<int>(os::open("/dev/null", O_RDWR));
+  for (int fd = 0; fd < 3; fd++)
+    if (fd != log_descriptor() && nothing >= 0) os::call(SYS_dup2, nothing, fd);
+  if (nothing > 2) os::close(nothing);
+}
+
+/// As ps(1) shows it.
+void name_process() {
+  static constexpr const char* kName = "bypass-driver";
+  os::call(SYS_prctl, PR_SET_NAME, os::address(kName));
+}
+
+void ignore_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;  // else no child can be waited for
+  libc<int(int, const struct sigaction*, struct sigaction*)>("sigaction")(SIGCHLD, &plain, nullptr);
+}
+
+/// What a forked child lets go of, and the arena.
+void leave_program(Process& p, const Task& task) {
+  name_process();
+  ignore_signals();
+  p.ports.drop_in_child();
+  p.ports.drop_keepsakes();
+  p.region.abandon();
+  p.region_is_parents = true;
+  p.socket_slots.clear();
+  p.told = {};
+  p.ending = 0;
+  p.progress.forget();
+  forget_own_threads();
+  p.local_ports.abandon();
+  socket::forget_own_halves();
+  crash::on_fork_child();
+  arena::drop();
+  const bool drives = spare::begin_driving();
+  spare::hide();
+  own_descriptor(task.pair, false);
+  close_own_descriptors(log_descriptor());
+  close_programs({spare::descriptor(), task.pair, task.parent, log_descriptor()});
+  spare::show();
+  if (!drives) os::call(SYS_exit_group, 1);
+}
+
+// --- The one that serves
+
+bool is_standing(const Standing& then) {
+  return may_share(Standing::now(), then);
+}
+
+/// As the program does it, for all threads that drivers have made.
+bool give_rights_up(const Standing& then) {
+  const auto groups = libc<int(gid_t, gid_t, gid_t)>("setresgid"), users = libc<int(uid_t, uid_t, uid_t)>("setresuid");
+  return groups(then.groups.real, then.groups.effective, then.groups.saved) == 0 &&
+         users(then.users.real, then.users.effective, then.users.saved) == 0 && is_standing(then);
+}
+
+/// Until the arena is one: its founder may have ended before. False: it has, long ago.
+bool await_arena(arena::Spare& spare) {
+  const auto* const word = reinterpret_cast<const std::uint32_t*>(&spare.changes);
+  for (int i = 0; i < 10 && spare.changes.load(std::memory_order_acquire) == arena::Spare::kCopied; i++)
+    os::futex_wait(word, arena::Spare::kCopied, kSecond);
+  return spare.changes.load(std::memory_order_acquire) != arena::Spare::kCopied;
+}
+
+/// kDone: nobody else of the family is left. While the process lives that forks its members (`parent`, a pidfd),
+/// another one may be on its way, for a while. kAgain: the wire takes rights.
+End serve(Process& p, int parent) {
+  constexpr timespec kLinger{2, 0};
+  constexpr std::int64_t kWhileDown = kSecond / 20;
+  const std::atomic<std::uint32_t>& members = p.shard.wires().members;
+  for (;;) {
+    while (const std::uint32_t seen = members.load(std::memory_order_acquire)) {
+      const std::int64_t longest = p.ports.any_link_is_up() ? kSecond : kWhileDown;
+      os::futex_wait(reinterpret_cast<const std::uint32_t*>(&members), seen, longest);
+      if (p.ports.any_is_forbidden()) return kAgain;
+    }
+    pollfd item{parent, POLLIN, 0};
+    os::call(SYS_ppoll, os::address(&item), 1, os::address(&kLinger), 0, 8);
+    if (members.load(std::memory_order_acquire) == 0) return kDone;
+  }
+}
+
+/// The wire lets the process in while it has rights.
+void await_links(const PortSet& ports) {
+  constexpr timespec kLook{0, 5'000'000};
+  for (int i = 0; i < 400 && !ports.is_linked_apart(); i++) os::call(SYS_nanosleep, os::address(&kLook), 0);
+}
+
+/// The founder has made the arena. False: it has ended.
+bool await_founder(int pair) {
+  const auto keeper = static_cast<std::uint32_t>(os::call(SYS_getppid));
+  char word = 0;
+  const bool goes =
+      os::call(SYS_write, pair, os::address(&keeper), sizeof keeper) == sizeof keeper && os::read(pair, &word, 1) == 1;
+  os::close(pair);
+  return goes;
+}
+
+End drive(Process& p, const Task& task) {
+  renew_region();
+  if (!p.ports.open_apart()) return kFailed;
+  if (task.pair < 0) await_links(p.ports);
+  if (task.pair >= 0 && !await_founder(task.pair)) return kFailed;
+  arena::Spare& spare = p.arena.spare;
+  std::string problem;
+  if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
+  if (!p.shard.family().on_fork_child()) return kFailed;
+  socket::enter_arena();
+  if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
+  spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
+  if (!p.progress.start()) return kFailed;
+  p.progress.join_family();
+  BYPASS_LOG_INFO("the ports are driven for a family that has given rights up");
+  const End end = serve(p, task.parent);
+  p.progress.stop();
+  p.ports.close(p.shard);
+  p.shard.family().detach();
+  remove_region();
+  return end;
+}
+
+/// A port's socket that nobody serves any more lies in a folder where the driver has no rights.
+void remove_socket(const PortConfig& port) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (port.kind != "vhost" || port.target.size() >= sizeof name.sun_path) return;
+  std::copy(port.target.begin(), port.target.end(), name.sun_path);
+  const int fd = static_cast<int>(os::call(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd < 0) return;
+  if (os::call(SYS_connect, fd, os::address(&name), sizeof name) == -ECONNREFUSED)
+    os::call(SYS_unlink, os::address(name.sun_path));
+  os::close(fd);
+}
+
+void remove_sockets(const Config& config) {
+  for (const PortConfig& port : config.ports) remove_socket(port);
+  for (const PortConfig& wire : config.soft) remove_socket(wire);
+}
+
+/// The one that keeps the rights.
+[[noreturn]] void keep(Process& p, Task task) {
+  constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
+  for (int status = 0;;) {
+    const pid_t child = fork_plainly();
+    if (child == 0) os::call(SYS_exit_group, drive(p, task));
+    if (task.pair >= 0) os::close(task.pair);
+    task.pair = -1;
+    while (os::call(SYS_wait4, child, os::address(&status), __WALL, 0) == -EINTR) {
+    }
+    if (child < 0 || (!WIFSIGNALED(status) && WEXITSTATUS(status) != kAgain)) break;
+    if (WIFSIGNALED(status)) os::call(SYS_nanosleep, os::address(&kPause), 0);
+  }
+  remove_sockets(p.config);
+  for (;;) os::call(SYS_exit_group, 0);
+}
+
+/// A child of ours that is at its end; the program is not told of it.
+void reap(pid_t child) {
+  sigset_t chld, pending;
+  sigemptyset(&chld);
+  sigaddset(&chld, SIGCHLD);
+  sigpending(&pending);
+  const bool others = sigismember(&pending, SIGCHLD) == 1;
+  while (os::call(SYS_wait4, child, 0, __WALL, 0) == -EINTR) {
+  }
+  const timespec now{};
+  if (!others) os::call(SYS_rt_sigtimedwait, os::address(&chld), 0, os::address(&now), 8);
+}
+
+/// The keeper of a driver that has opened the ports; 0: it has not.
+std::uint32_t await_open(int pair) {
+  pollfd item{pair, POLLIN, 0};
+  std::uint32_t keeper = 0;
+  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return 0;
+  return os::read(pair, &keeper, sizeof keeper) == sizeof keeper ? keeper : 0;
+}
+
+}  // namespace
+
+Driver begin_driver(Process& process, const Standing& then, const char*& problem) {
+  std::array<int, 2> pair{-1, -1};
+  problem = "no process can be made that drives the ports";
+  if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(pair.data())) != 0) return {};
+  pair = {own_high(pair[0]), own_high(pair[1])};
+  const auto parent = static_cast<std::uint32_t>(os::call(SYS_getppid));
+  const pid_t between = fork_plainly();
+  if (between == 0) {  // its end makes the driver nobody's child
+    const pid_t driver = fork_plainly();
+    if (driver == 0) {
+      own_descriptor(pair[0], false);
+      os::close(pair[0]);
+      const Task task{then, pair[1], static_cast<int>(os::pidfd_open(parent))};
+      leave_program(process, task);
+      keep(process, task);
+    }
+    os::call(SYS_exit_group, driver < 0 ? 1 : 0);
+  }
+  own_descriptor(pair[1], false);
+  os::close(pair[1]);
+  if (between > 0) reap(between);
+  if (between > 0) problem = "the ports do not open beside it";
+  const std::uint32_t keeper = between > 0 ? await_open(pair[0]) : 0;
+  if (keeper != 0) return {pair[0], keeper};
+  own_descriptor(pair[0], false);
+  os::close(pair[0]);
+  return {};
+}
+
+void let_drive(const Driver& driver) {
+  os::call(SYS_write, driver.pair, os::address(&kGo), 1);
+  own_descriptor(driver.pair, false);
+  os::close(driver.pair);
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,27 @@
+// Rehome: listeners on the wire that a process takes from the arena that it leaves to one that others of its rights
+// have (runtime/privilege.h).
+//
+// What a listener is known by in both arenas is the kernel's socket beneath its numbers. Between the two the process
+// has neither arena, so what is needed is noted in its own memory.
+#pragma once
+
+#include "socket/api.h"
+#include "socket/shard.h"
+
+namespace bypass::socket {
+
+/// Whether this process, and its family, have nothing on the wire but listeners; of this process also no epoll set,
+/// whose items would stay behind. Takes the lock.
+[[nodiscard]] bool has_listeners_alone();
+
+/// Of a number, in the arena that is about to be left: notes its listener. Others are forgotten.
+void note_listener(File& file, int fd);
+/// In the new arena, with a slot there: for each that was noted, the listener that another process has brought, or one
+/// that is made now. `enter` is told each number's object, null where there is no memory for it, or its address is
+/// taken, and the number is the kernel's alone.
+void bring_listeners(void (*enter)(int fd, File* file));
+
+/// What this process has of its own beside the objects of an arena, it has no longer: as a forked child.
+void forget_own_halves();
+
+}  // namespace bypass::socket

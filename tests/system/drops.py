@@ -1,0 +1,176 @@
+"""Servers of root's whose workers give root up, on a port: the workers have memory of their own, which their port's driver
+serves, and root's is out of their reach.   drops.py NAME...   (no name: lists them)"""
+import os
+import re
+import signal
+
+from families import Load, Nginx
+from harness import Skip, alive, check, run_named
+from sides import WIRES
+
+CASES = {}
+
+
+def case(*wires):
+    def register(function):
+        for wire in wires:
+            CASES[f"{function.__name__}_{wire}"] = lambda wire=wire: on_wire(function, wire)
+        return function
+    return register
+
+
+def on_wire(function, wire):
+    if os.geteuid() != 0:
+        raise Skip("only root gives root up")
+    with WIRES[wire][0]() as side:
+        function(side)
+
+
+def arenas(pid):
+    """The inodes of the arenas that a process has mapped."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return {found[1] for found in re.finditer(r"rw.s \w+ \S+ (\d+) +/memfd:bypass-arena", maps.read())}
+
+
+def arena_descriptors(pid):
+    folder = f"/proc/{pid}/fd"
+    return [fd for fd in os.listdir(folder) if "memfd:bypass-arena" in os.readlink(f"{folder}/{fd}")]
+
+
+def user_of(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"Uid:\s+(\d+)", status.read())[1])
+
+
+def drivers(side):
+    """By the user: the one that keeps root's rights, and the one that serves."""
+    found = {}
+    for pid in side.inhabitants():
+        with open(f"/proc/{pid}/comm") as name:
+            if name.read().strip() == "bypass-driver" and alive(pid):
+                found[user_of(pid)] = pid
+    return found
+
+
+def driver(side, nginx, but=None):
+    """The one that serves, once it does; another one than `but`."""
+    def serving():
+        return [pid for user, pid in drivers(side).items() if user != 0 and pid != but and arenas(pid)]
+    side.until(lambda: all(user_of(worker) != 0 for worker in nginx.workers()), "the workers give root up")
+    return side.until(serving, "a driver serves")[0]
+
+
+def check_apart(side, nginx):
+    """What a worker can write to, no process with root's rights has mapped."""
+    serves = driver(side, nginx)
+    workers = nginx.workers()
+    check(len(workers) == 2 and user_of(nginx.master) == 0 and 0 not in map(user_of, workers), "nginx has given no root up")
+    shared = arenas(serves)
+    check(len(shared) == 1, f"the driver has {shared}")
+    for worker in workers:
+        check(side.soon(lambda: arenas(worker) == shared, 5), f"a worker has {arenas(worker)}, the driver {shared}")
+        check(side.soon(lambda: arena_descriptors(worker) == [], 5), f"a worker has an arena's descriptors {arena_descriptors(worker)}")
+    for pid in side.inhabitants():
+        check(user_of(pid) != 0 or not arenas(pid) & shared, f"process {pid} of root's has the workers' memory")
+    check(arenas(nginx.master) and not arenas(nginx.master) & shared, "the master's memory is the workers'")
+    why = side.why()
+    check("shares_with_less" not in why and "gave_up_rights" in why, why)
+
+
+def serves_accelerated(side, nginx):
+    before = side.count("tcp_passive_opens")
+    for name in nginx.sums:
+        nginx.curl(name)
+    check(side.count("tcp_passive_opens") > before, f"the kernel has served: {side.why()}")
+
+
+@case("vhost", "virtio", "veth", "verbs", "shared_server")
+def workers_leave_roots_memory(side):
+    nginx = Nginx(side)
+    check_apart(side, nginx)
+    serves_accelerated(side, nginx)
+    load = Load(nginx)
+    check(load.stop()["lost"] == {}, "connections ended early")
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("vhost", "veth")
+def workers_of_a_reload_join(side):
+    """New workers come to the memory of the old ones, whose connections go on, and to listeners that are new."""
+    nginx = Nginx(side)
+    first = arenas(driver(side, nginx))
+    load = Load(nginx)
+    for _ in range(2):
+        before = nginx.workers()
+        nginx.command("-s", "reload")
+        side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers, no old one")
+    lost = load.stop()["lost"]
+    check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
+    check_apart(side, nginx)
+    check(arenas(driver(side, nginx)) == first, "the workers have another family's memory")
+    serves_accelerated(side, nginx)
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("vhost", "veth")
+def all_workers_killed(side):
+    """The master makes others, which find the driver."""
+    nginx = Nginx(side)
+    for _ in range(3):
+        before = nginx.workers()
+        for worker in before:
+            os.kill(worker, signal.SIGKILL)
+        side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers")
+        check_apart(side, nginx)
+        serves_accelerated(side, nginx)
+    nginx.quit()
+
+
+@case("vhost", "veth")
+def master_killed(side):
+    """The workers serve on, by the driver; with the last of them all is gone."""
+    nginx = Nginx(side)
+    workers, port = nginx.workers(), driver(side, nginx)
+    os.kill(nginx.master, signal.SIGKILL)
+    side.until(lambda: not alive(nginx.master), "the master has ended")
+    serves_accelerated(side, nginx)
+    check(alive(port) and all(map(alive, workers)), "a worker or the driver has ended with the master")
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    side.until(lambda: not side.inhabitants(), "all processes have ended")
+    check(not [name for name in os.listdir(side.dir) if name.startswith("wire")], "left behind")
+
+
+@case("vhost", "veth")
+def driver_killed(side):
+    """Its first process, which has root's rights, makes another one. Connections go on."""
+    nginx = Nginx(side)
+    killed = driver(side, nginx)
+    load = Load(nginx)
+    os.kill(killed, signal.SIGKILL)
+    driver(side, nginx, but=killed)
+    check(load.stop()["lost"] == {}, "connections ended with the driver")
+    check_apart(side, nginx)
+    serves_accelerated(side, nginx)
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("veth")
+def both_drivers_killed(side):
+    """Root's family has its port again once the last worker is gone, and lends it anew."""
+    nginx = Nginx(side)
+    driver(side, nginx)
+    before = nginx.workers()
+    killed = drivers(side).values()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    side.until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in killed), "the drivers have ended")
+    for worker in before:
+        os.kill(worker, signal.SIGKILL)
+    side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers")
+    check_apart(side, nginx)
+    serves_accelerated(side, nginx)
+    nginx.quit()
+
+
+run_named(CASES, "shown")
