@@ -156,7 +156,10 @@ RightsChange begin_change(const Standing& then) {
   }
   change.then = then;
   const Undisturbed undisturbed;
-  if (change.leaves && socket::refers_to_wire() && !prepare_move(*p, change)) return {};
+  const bool on_wire = socket::refers_to_wire();
+  // What the ports take is still there. The progress thread would open them some tens of milliseconds later.
+  if (on_wire && !change.leaves) (void)open_ports(*p);
+  if (on_wire && change.leaves && !prepare_move(*p, change)) return {};
   return change;
 }
 

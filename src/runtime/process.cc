@@ -129,7 +129,8 @@ void after_opening(const PortSet& ports) {
   if (any) install_crash_reports();
 }
 
-/// Opens the ports, once; from then on the progress thread minds them.
+}  // namespace
+
 bool open_ports(Process& p) {
   if (p.ports.opened()) [[likely]]
     return true;
@@ -140,6 +141,8 @@ bool open_ports(Process& p) {
     BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
 }
+
+namespace {
 
 /// Acts on a verdict: opens the ports for "bypass", notes the reason for anything else.
 socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, const Endpoint& address, bool open_now) {

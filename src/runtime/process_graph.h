@@ -61,6 +61,8 @@ struct Process {
 /// Null until start().
 Process* process();
 
+/// Opens the ports, once; from then on the progress thread minds them. False: they are not there.
+bool open_ports(Process& p);
 /// Which ports of this user's processes libbypass serves: another one's directory after a change of user.
 void open_local_ports(Process& p);
 /// The process has no arena any more: from here on all of its sockets are the kernel's, for good.

@@ -5,7 +5,7 @@ import re
 import signal
 
 from families import Load, Nginx
-from harness import Skip, alive, check, run_named
+from harness import Skip, alive, check, free_port, run_named
 from sides import WIRES
 
 CASES = {}
@@ -171,6 +171,15 @@ def both_drivers_killed(side):
     check_apart(side, nginx)
     serves_accelerated(side, nginx)
     nginx.quit()
+
+
+@case("vhost", "veth")
+def one_process_drops_before_the_port_is_open(side):
+    """The port is opened with the rights that it takes, though the process has them no longer when it first waits."""
+    port = free_port()
+    server = side.start_python("server", "drops_and_serves.py", port, until="listening")
+    side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+    check(side.stat(server)["counters"]["tcp_passive_opens"] > 0, side.why(server))
 
 
 run_named(CASES, "shown")
