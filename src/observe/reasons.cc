@@ -75,6 +75,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"run_dir_elsewhere",
      "somebody else has the usual name of the run directory, and another one is used: processes that had theirs before "
      "share no memory with this one"},
+    {"port_lent",
+     "the port serves the workers that have given rights up; the process that keeps them has the kernel's"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

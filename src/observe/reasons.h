@@ -54,6 +54,7 @@ enum class Reason : std::uint16_t {
   kSharesWithLess,
   kSynFlood,
   kRunDirElsewhere,
+  kPortLent,
   kCount,
 };
 

@@ -154,6 +154,10 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
       p.region.why(Reason::kInHandler, fd, protocol, address, "it found the ports not open yet");
       return socket::Decision::kKernel;
     }
+    if (PortSet::lent(p.shard)) {
+      p.region.why(Reason::kPortLent, fd, protocol, address, "");
+      return socket::Decision::kKernel;
+    }
     const std::string* problem = nullptr;
     if (verdict.port < p.ports.entries().size()) problem = &p.ports.entries()[verdict.port].problem;
     p.region.why(Reason::kPortUnavailable, fd, protocol, address, problem != nullptr ? problem->c_str() : "");
