@@ -1,22 +1,20 @@
-#include "socket/local_path.h"
-
+// Where the bytes of a connection within the host go: each direction moves from the kernel to its ring (CUT) and back
+// (RESUME, STOP) as both ends have said, and what breaks the rules ends it.
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
-#include "fastpath/shm/message.h"
-#include "fastpath/shm/segment.h"
 #include "observe/reasons.h"
-#include "socket/epoll.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
-#include "socket/let_others_run.h"
 #include "socket/local_kernel.h"
+#include "socket/local_path.h"
 #include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/wait.h"
@@ -28,11 +26,11 @@ using Stage = LocalEnd::Stage;
 using Tx = shm::Switch::Tx;
 using Rx = shm::Switch::Rx;
 
-namespace {
-
 int kernel_number(const Socket& socket) {
   return kernel_half_state(socket).number;
 }
+
+namespace {
 
 std::uint32_t milliseconds_of(const timeval& time) {
   return static_cast<std::uint32_t>(time.tv_sec * 1000 + (time.tv_usec + 999) / 1000);
@@ -45,11 +43,6 @@ std::uint32_t timeout_of(int fd, int name) {
 }
 
 }  // namespace
-
-bool say(LocalLink& link, shm::SwitchKind kind, std::uint64_t count) {
-  const shm::SwitchMessage message{kind, count};
-  return link.channel.send(std::as_bytes(std::span(&message, 1))) == shm::Channel::Sent::kSent;
-}
 
 namespace {
 
@@ -109,6 +102,8 @@ void reset_in_kernel(int number) {
   kernel->shutdown(number, SHUT_RDWR);
 }
 
+}  // namespace
+
 // As the peer's kernel resets a connection: what has come before is still read.
 void reset_behind_bytes(Socket& socket) {
   const int number = kernel_number(socket);
@@ -117,8 +112,6 @@ void reset_behind_bytes(Socket& socket) {
   socket.pending_error = ECONNRESET;
   kernel->shutdown(number, SHUT_WR);
 }
-
-}  // namespace
 
 void local_told_error(Socket& socket, int error) {
   int other = 0;
@@ -138,134 +131,6 @@ void break_link(Socket& socket, const char* what) {
   end.stage = Stage::kOver;
   reset_in_kernel(kernel_number(socket));
   signal(socket, kEverything);
-}
-
-// --- The channel
-
-bool is_unread_by_peer(const Socket& socket, const LocalLink& link) {
-  const LocalEnd& end = end_of(socket);
-  return link.channel.is_open() && end.paths.tx() == Tx::kRing && !end.stop_heard &&
-         link.out.peer->consumed.load(std::memory_order_seq_cst) != end.producer.published();
-}
-
-namespace {
-
-// The end itself is the kernel's to tell, once: it knows of it at the same time.
-void on_gone(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  (void)look_at_rings(socket, link);
-  end.peer_gone = true;
-  // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
-  // read.
-  const bool unread = is_unread_by_peer(socket, link) && !has_peer_shut(link, shm::Shut::kReset);
-  unread ? reset_behind_bytes(socket) : await_held_of_dead(socket, link);
-  unwatch_channel(link.watched_fd);
-  link.watched = false;
-  close_channel(link);
-  // Its end has come, and lets it go. Not in the middle of a copy: settle() then.
-  if (end.producer.held() != 0 && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) abandon_ring(socket, link);
-  unread ? signal(socket, kEverything) : signal_idle(socket);
-}
-
-void on_message(Socket& socket, const shm::SwitchMessage& message) {
-  LocalEnd& end = end_of(socket);
-  switch (message.kind) {
-    case shm::SwitchKind::kOpen:
-      end.may_cut = true;
-      break;
-    case shm::SwitchKind::kCut:
-      if (end.cut_heard) return break_link(socket, "CUT out of turn");
-      end.cut_heard = true;
-      end.cut_at = message.count;
-      break;
-    case shm::SwitchKind::kResume:
-      if (end.resume_heard) return break_link(socket, "RESUME out of turn");
-      end.resume_heard = true;
-      end.resume_at = message.count;
-      break;
-    case shm::SwitchKind::kStop:
-      end.stop_heard = true;
-      end.stop_at = message.count;
-      break;
-  }
-}
-
-}  // namespace
-
-namespace {
-
-// The host's patience has ended just as this end said that it was ready.
-bool is_refused_late(const LocalEnd& end, std::span<const std::byte> said) {
-  if (end.may_cut || end.cut_heard || end.paths.tx() != Tx::kKernel || end.paths.rx() != Rx::kKernel) return false;
-  const auto message = shm::parse_message(said);
-  return message.ok() && message.value.kind == shm::MessageKind::kRefused;
-}
-
-// Nothing has left the kernel's connection: it goes on.
-void leave_unused(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  end.stage = Stage::kOver;
-  end_local_link(socket, link);
-}
-
-// For who sleeps, or where no poll looks at it.
-void arm_where_needed(Socket& socket, LocalLink& link) {
-  if (!link.active || is_to_be_armed(socket)) (void)arm_link(socket, link);
-}
-
-// A wake-up that this call has taken may have been for a thread that sleeps.
-void pass_wake_on(Socket& socket, LocalLink& link) {
-  (void)look_at_rings(socket, link);
-  arm_where_needed(socket, link);
-}
-
-}  // namespace
-
-// More than the kernel queues on such a socket, and than an honest peer has to say: wake-ups answer what was armed. Who
-// says more while it is heard would hold the lock for ever.
-constexpr int kMostHeard = 1024;
-
-bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
-  bool heard = false, woken = false;
-  int packets = 0;
-  link.channel_readable = false;
-  std::array<std::byte, shm::kMessageRoom> room;
-  while (link.channel.is_open()) {
-    const shm::Channel::Received received = link.channel.receive(room);
-    using Kind = shm::Channel::Received::Kind;
-    if (received.kind == Kind::kNothing) break;
-    if (++packets > kMostHeard) {
-      break_link(socket, "it says more than anybody has to");
-      return true;
-    }
-    if (received.kind == Kind::kWake) {
-      link.armed_in = link.armed_out = false;
-      woken = true;
-      if (hears == Hears::kAll) continue;
-      break;
-    }
-    heard = true;
-    if (received.kind == Kind::kGone) {
-      on_gone(socket, link);
-      break;
-    }
-    const auto said = std::span(room).first(std::min(received.bytes, room.size()));
-    if (is_refused_late(end_of(socket), said)) {
-      leave_unused(socket, link);
-      return true;
-    }
-    const auto message = shm::parse_switch(said);
-    if (!message.has_value() || received.cut || received.many) {
-      break_link(socket, "it said what has no meaning");
-      return true;
-    }
-    on_message(socket, *message);
-    if (!is_paired(socket)) return true;
-    settle(socket, link);
-    if (!is_paired(socket)) return true;
-  }
-  if (woken) pass_wake_on(socket, link);
-  return heard;
 }
 
 namespace {
@@ -429,285 +294,6 @@ void pump_return(Socket& socket, LocalLink& link) {
     kernel->shutdown(kernel_number(socket), SHUT_WR);
   }
   std::exchange(end.wants_room, false) ? signal(socket, kOut) : signal_idle(socket);
-}
-
-void local_on_channel(Socket& socket) {
-  LocalLink* const link = local_link(socket);
-  if (link == nullptr) return;
-  link->channel_readable = false;
-  if (end_of(socket).stage == Stage::kPairing) return step_pairing(socket, *link, shard().clock().now());
-  if (is_paired(socket)) hear_earlier_rings(*link);
-  hear_channel(socket, *link, Hears::kToWake);
-  if (!is_paired(socket)) return;
-  (void)look_at_rings(socket, *link);
-  touch_link(socket, *link);
-}
-
-void local_on_kernel(Socket& socket) {
-  LocalLink* const link = local_link(socket);
-  if (link != nullptr && end_of(socket).paths.tx() == Tx::kReturning) pump_return(socket, *link);
-}
-
-namespace {
-
-// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
-std::uint64_t returnable(Socket& socket, LocalLink& link) {
-  shm::Producer& producer = end_of(socket).producer;
-  const std::uint64_t unread = producer.unread(link.out);
-  if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
-  return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
-}
-
-// Takes a direction that lies in its ring back to the kernel: RESUME, and the last `bytes` of the ring, which are
-// returnable(). False: the peer is about to say STOP, or cannot be told; try again.
-bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
-  LocalEnd& end = end_of(socket);
-  if (end.stop_heard) return false;
-  if (end.peer_gone) return abandon_ring(socket, link), true;
-  hand_held_over(socket, link);
-  if (end.producer.broken() != shm::Refusal::kNone) return false;
-  const std::uint64_t at = end.producer.produced() - bytes;
-  const std::uint32_t said = end.paths.resumes_said();
-  if (!shm::claim_resume(link.out, said)) return false;
-  if (!say(link, shm::SwitchKind::kResume, at)) {
-    shm::take_back_resume(link.out, said);
-    return false;
-  }
-  end.paths.resume(at, end.producer);
-  end.may_cut = false;  // before OPEN
-  pump_return(socket, link);
-  return true;
-}
-
-// Another thread, or the peer, is about to do what is waited for. False: the link is gone.
-[[nodiscard]] bool give_way(Guard& guard, Socket& socket, const LocalLink& link) {
-  hold(socket);
-  guard.pause();
-  // The other end may be this process's, too.
-  look_at_kernel_halves(shard().clock().now(), true);
-  let_others_run();
-  guard.resume();
-  hold_end(socket);
-  return paired_link(socket) == &link;
-}
-
-// How long another end, whose progress thread may look 150 ms later, is waited for.
-constexpr Duration kPatience = std::chrono::seconds(1);
-
-// Until no thread copies to or from the rings. False: the link is gone, or will not come to rest.
-bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
-  while (socket.has(kReading | kWriting)) {
-    if (shard().ended()) return false;  // the thread that copies has been stopped
-    if (!give_way(guard, socket, link)) return false;
-  }
-  return true;
-}
-
-// What is written from now on goes over the kernel, behind what is unread in the ring. False: the link is broken.
-bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  const Instant latest = shard().clock().now() + kPatience;
-  for (;;) {
-    if (!wait_for_copies(guard, socket, link)) return false;
-    hear_channel(socket, link);
-    if (paired_link(socket) != &link) return false;
-    if (end.paths.tx() != Tx::kRing || return_ring(socket, link, returnable(socket, link))) break;
-    if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
-    if (!give_way(guard, socket, link)) return false;
-  }
-  end.paths.stop_writing();
-  return true;
-}
-
-// STOP, unless a RESUME is to be heard first.
-enum class Asked : std::uint8_t { kYes, kNotYet, kCannot };
-
-Asked ask_to_stop(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  (void)take_held_of_dead(socket, link);
-  const bool unread = end.consumer.peek(link.in).size() != 0;
-  if (end.paths.is_ending() || end.peer_gone) return unread ? Asked::kCannot : Asked::kYes;
-  if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return Asked::kNotYet;
-  if (say(link, shm::SwitchKind::kStop, end.consumer.consumed())) return Asked::kYes;
-  shm::take_back_stop(link.in);
-  return Asked::kNotYet;
-}
-
-// What was readable stays so: the bytes that the peer was asked for are there before it goes on, as many of them as
-// there is room for. False: the link is gone.
-bool await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
-  // Its progress thread looks 150 ms later at the latest.
-  constexpr Duration kForThem = std::chrono::milliseconds(300), kNoMoreComes = std::chrono::milliseconds(2);
-  const auto unread = [&] {
-    int there = 0;
-    return os::call(SYS_ioctl, kernel_number(socket), SIOCINQ, os::address(&there)) == 0 ? there : 0;
-  };
-  const int before = unread();
-  int there = before;
-  Instant now = shard().clock().now(), grown = now;
-  const Instant latest = now + kForThem;
-  while (now < latest && static_cast<std::uint64_t>(there - before) < bytes) {
-    if (there != before && now - grown >= kNoMoreComes) break;
-    if (!give_way(guard, socket, link)) return false;
-    now = shard().clock().now();
-    if (const int next = unread(); next != there) there = next, grown = now;
-  }
-  return true;
-}
-
-// What is read from now on comes over the kernel, from its next byte on. False: this process must read it from where it
-// lies, for nobody can send it again.
-bool stop_reading(Guard& guard, Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  const Instant latest = shard().clock().now() + kPatience;
-  for (;;) {
-    if (!wait_for_copies(guard, socket, link)) return false;
-    hear_channel(socket, link);
-    if (is_paired(socket)) settle(socket, link);
-    if (paired_link(socket) != &link) return false;
-    if (!end.paths.has_stopped_reading()) {
-      const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
-      const Asked asked = ask_to_stop(socket, link);
-      if (asked == Asked::kCannot) return false;
-      if (asked == Asked::kYes) {
-        end.paths.stop_reading();
-        if (!await_returned(guard, socket, link, unread)) return false;
-        continue;
-      }
-    }
-    if (end.paths.has_stopped_reading() && !end.paths.is_skipping()) return true;
-    if (shard().clock().now() >= latest) return false;
-    if (!give_way(guard, socket, link)) return false;
-  }
-}
-
-}  // namespace
-
-void local_leave(Guard& guard, Socket& socket) {
-  LocalEnd& end = end_of(socket);
-  if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
-  LocalLink* const link = local_link(socket);
-  if (link != nullptr && end.stage == Stage::kPaired) {
-    if (!stop_writing(guard, socket, *link) || !stop_reading(guard, socket, *link)) return;
-    if (end.paths.tx() == Tx::kReturning) return;  // before others can write there
-  }
-  if (link != nullptr) end_local_link(socket, *link);
-  end.stage = Stage::kOver;
-  signal_idle(socket);
-}
-
-void return_ring_before_end(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.paths.tx() != Tx::kRing || end.peer_gone) return;
-  if (end.producer.held() != 0) say_shut(link, shut_word(socket));  // they go with the end
-  release_held(socket, link);
-  if (end.stop_heard || socket.has(kWriting)) return;
-  const std::uint64_t unread = returnable(socket, link);
-  if (unread == 0) return;
-  // They go with the FIN: in the moment before it, they could bring forth what the peer's kernel holds back for more,
-  // and unread here that is a reset.
-  end.more_in_kernel = true;
-  if (!return_ring(socket, link, unread)) end.more_in_kernel = false;
-}
-
-// The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
-// anybody reads.
-void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
-  constexpr Duration kForReader = std::chrono::milliseconds(10);
-  LocalEnd& end = end_of(socket);
-  const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
-  const bool waits = end.wants_room && end.paths.tx() == Tx::kRing && !socket.has(kWriting);
-  if (!waits || link.stuck_since == kNever || consumed != link.stuck_at) {
-    link.stuck_since = waits ? now : kNever;
-    link.stuck_at = consumed;
-    return;
-  }
-  if (now - link.stuck_since < kForReader) return;
-  // Without room there, the ring holds more than the program would have without us.
-  if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
-}
-
-// --- The rings
-
-bool has_ring_room(const Socket& socket, LocalLink& link) {
-  shm::Producer& producer = end_of(socket).producer;
-  const std::uint64_t third = producer.most(link.out) / 3;
-  return producer.room(link.out, third).size() >= third || producer.broken() != shm::Refusal::kNone;
-}
-
-bool look_at_rings(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.stage != Stage::kPaired) return false;
-  std::uint32_t bits = 0;
-  const std::uint64_t produced = link.in.peer->produced.load(std::memory_order_seq_cst);
-  if (produced != link.seen_produced) {
-    link.seen_produced = produced;
-    bits |= kIn;
-    if (socket.has(kHoldsBack)) release_if_answered(socket, link);
-  }
-  if (end.wants_room) {
-    const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
-    if (consumed != link.seen_consumed) {
-      link.seen_consumed = consumed;
-      if (has_ring_room(socket, link)) {
-        end.wants_room = false;
-        bits |= kOut;
-      }
-    }
-  }
-  if (bits == 0) return false;
-  signal(socket, bits);
-  return true;
-}
-
-void want_room(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.most_unsent != 0) bound_ring(socket, link);  // by what is known now
-  end.wants_room = true;
-  link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
-  arm_where_needed(socket, link);
-}
-
-bool is_to_be_armed(const Socket& socket) {
-  if (is_waited_for(socket)) return true;
-  if (!has_kin()) return false;
-  if (is_shared(socket)) return true;
-  for (const EpollItem* item = socket.items; item != nullptr; item = item->target_next)
-    if (is_shared(*item->set)) return true;
-  return false;
-}
-
-void ask_for_wakes(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.stage != Stage::kPaired || end.peer_gone) return;
-  if (!link.armed_in) end.consumer.want(link.in);
-  link.armed_in = true;
-  if (end.wants_room) {
-    if (!link.armed_out) end.producer.want(link.out);
-    link.armed_out = true;
-    // Not seen yet, however little it was.
-    link.seen_consumed = ~std::uint64_t{0};
-  }
-}
-
-bool arm_link(Socket& socket, LocalLink& link) {
-  const LocalEnd& end = end_of(socket);
-  if (end.stage != Stage::kPaired || end.peer_gone) return false;
-  ask_for_wakes(socket, link);
-  return look_at_rings(socket, link);
-}
-
-void touch_link(Socket& socket, LocalLink& link) {
-  LocalEnd& end = end_of(socket);
-  if (end.stage != Stage::kPaired) return;
-  if (LocalLink* const old = active_links.add(link)) (void)arm_link(*old->socket, *old);
-  if (is_to_be_armed(socket)) {
-    (void)arm_link(socket, link);
-    return;
-  }
-  if (link.armed_in) end.consumer.disarm(link.in);
-  if (link.armed_out) end.producer.disarm(link.out);
-  link.armed_in = link.armed_out = false;
 }
 
 }  // namespace bypass::socket

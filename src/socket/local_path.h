@@ -43,6 +43,8 @@ void take_timeouts(Socket& socket, int fd);
 /// SO_PEEK_OFF is set: where a peek begins, the kernel keeps.
 [[nodiscard]] bool has_peek_offset(int fd);
 
+/// Of its half in the kernel.
+[[nodiscard]] int kernel_number(const Socket& socket);
 /// A word on the channel. False: it could not be said.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
 /// Before this end's FIN, or reset, goes through the kernel. Its edge comes to the peer's process some time later;
@@ -87,6 +89,8 @@ void pump_return(Socket& socket, LocalLink& link);
 void return_ring_before_end(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
 void end_local_link(Socket& socket, LocalLink& link);
+/// RST to the peer, whose kernel has what came before; our program reads that first, and is told then.
+void reset_behind_bytes(Socket& socket);
 /// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
@@ -145,6 +149,8 @@ void hear_earlier_rings(const LocalLink& link);
 void ask_for_wakes(Socket& socket, LocalLink& link);
 /// The same. True: something has come meanwhile.
 bool arm_link(Socket& socket, LocalLink& link);
+/// arm_link() for who sleeps, or where no poll looks at it.
+void arm_where_needed(Socket& socket, LocalLink& link);
 /// A call has used the rings: they are among those that polls look at.
 void touch_link(Socket& socket, LocalLink& link);
 

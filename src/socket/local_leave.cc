@@ -1,0 +1,198 @@
+// A connection within the host goes back to the kernel: for good (local_leave()), before an end, or because its reader
+// stays away.
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "socket/kernel_half.h"
+#include "socket/let_others_run.h"
+#include "socket/local_kernel.h"
+#include "socket/local_path.h"
+#include "socket/os.h"
+#include "socket/wait.h"
+
+namespace bypass::socket {
+
+namespace shm = fastpath::shm;
+using Stage = LocalEnd::Stage;
+using Tx = shm::Switch::Tx;
+
+namespace {
+
+// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
+std::uint64_t returnable(Socket& socket, LocalLink& link) {
+  shm::Producer& producer = end_of(socket).producer;
+  const std::uint64_t unread = producer.unread(link.out);
+  if (producer.broken() != shm::Refusal::kNone || unread == 0 || socket.has(kShutSend)) return 0;
+  return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
+}
+
+// Takes a direction that lies in its ring back to the kernel: RESUME, and the last `bytes` of the ring, which are
+// returnable(). False: the peer is about to say STOP, or cannot be told; try again.
+bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
+  LocalEnd& end = end_of(socket);
+  if (end.stop_heard) return false;
+  if (end.peer_gone) return abandon_ring(socket, link), true;
+  hand_held_over(socket, link);
+  if (end.producer.broken() != shm::Refusal::kNone) return false;
+  const std::uint64_t at = end.producer.produced() - bytes;
+  const std::uint32_t said = end.paths.resumes_said();
+  if (!shm::claim_resume(link.out, said)) return false;
+  if (!say(link, shm::SwitchKind::kResume, at)) {
+    shm::take_back_resume(link.out, said);
+    return false;
+  }
+  end.paths.resume(at, end.producer);
+  end.may_cut = false;  // before OPEN
+  pump_return(socket, link);
+  return true;
+}
+
+// Another thread, or the peer, is about to do what is waited for. False: the link is gone.
+[[nodiscard]] bool give_way(Guard& guard, Socket& socket, const LocalLink& link) {
+  hold(socket);
+  guard.pause();
+  // The other end may be this process's, too.
+  look_at_kernel_halves(shard().clock().now(), true);
+  let_others_run();
+  guard.resume();
+  hold_end(socket);
+  return paired_link(socket) == &link;
+}
+
+// How long another end, whose progress thread may look 150 ms later, is waited for.
+constexpr Duration kPatience = std::chrono::seconds(1);
+
+// Until no thread copies to or from the rings. False: the link is gone, or will not come to rest.
+bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
+  while (socket.has(kReading | kWriting)) {
+    if (shard().ended()) return false;  // the thread that copies has been stopped
+    if (!give_way(guard, socket, link)) return false;
+  }
+  return true;
+}
+
+// What is written from now on goes over the kernel, behind what is unread in the ring. False: the link is broken.
+bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const Instant latest = shard().clock().now() + kPatience;
+  for (;;) {
+    if (!wait_for_copies(guard, socket, link)) return false;
+    hear_channel(socket, link);
+    if (paired_link(socket) != &link) return false;
+    if (end.paths.tx() != Tx::kRing || return_ring(socket, link, returnable(socket, link))) break;
+    if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
+    if (!give_way(guard, socket, link)) return false;
+  }
+  end.paths.stop_writing();
+  return true;
+}
+
+// STOP, unless a RESUME is to be heard first.
+enum class Asked : std::uint8_t { kYes, kNotYet, kCannot };
+
+Asked ask_to_stop(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  (void)take_held_of_dead(socket, link);
+  const bool unread = end.consumer.peek(link.in).size() != 0;
+  if (end.paths.is_ending() || end.peer_gone) return unread ? Asked::kCannot : Asked::kYes;
+  if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return Asked::kNotYet;
+  if (say(link, shm::SwitchKind::kStop, end.consumer.consumed())) return Asked::kYes;
+  shm::take_back_stop(link.in);
+  return Asked::kNotYet;
+}
+
+// What was readable stays so: the bytes that the peer was asked for are there before it goes on, as many of them as
+// there is room for. False: the link is gone.
+bool await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
+  // Its progress thread looks 150 ms later at the latest.
+  constexpr Duration kForThem = std::chrono::milliseconds(300), kNoMoreComes = std::chrono::milliseconds(2);
+  const auto unread = [&] {
+    int there = 0;
+    return os::call(SYS_ioctl, kernel_number(socket), SIOCINQ, os::address(&there)) == 0 ? there : 0;
+  };
+  const int before = unread();
+  int there = before;
+  Instant now = shard().clock().now(), grown = now;
+  const Instant latest = now + kForThem;
+  while (now < latest && static_cast<std::uint64_t>(there - before) < bytes) {
+    if (there != before && now - grown >= kNoMoreComes) break;
+    if (!give_way(guard, socket, link)) return false;
+    now = shard().clock().now();
+    if (const int next = unread(); next != there) there = next, grown = now;
+  }
+  return true;
+}
+
+// What is read from now on comes over the kernel, from its next byte on. False: this process must read it from where it
+// lies, for nobody can send it again.
+bool stop_reading(Guard& guard, Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const Instant latest = shard().clock().now() + kPatience;
+  for (;;) {
+    if (!wait_for_copies(guard, socket, link)) return false;
+    hear_channel(socket, link);
+    if (is_paired(socket)) settle(socket, link);
+    if (paired_link(socket) != &link) return false;
+    if (!end.paths.has_stopped_reading()) {
+      const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
+      const Asked asked = ask_to_stop(socket, link);
+      if (asked == Asked::kCannot) return false;
+      if (asked == Asked::kYes) {
+        end.paths.stop_reading();
+        if (!await_returned(guard, socket, link, unread)) return false;
+        continue;
+      }
+    }
+    if (end.paths.has_stopped_reading() && !end.paths.is_skipping()) return true;
+    if (shard().clock().now() >= latest) return false;
+    if (!give_way(guard, socket, link)) return false;
+  }
+}
+
+}  // namespace
+
+void local_leave(Guard& guard, Socket& socket) {
+  LocalEnd& end = end_of(socket);
+  if (end.stage == Stage::kNone || end.stage == Stage::kOver) return;
+  LocalLink* const link = local_link(socket);
+  if (link != nullptr && end.stage == Stage::kPaired) {
+    if (!stop_writing(guard, socket, *link) || !stop_reading(guard, socket, *link)) return;
+    if (end.paths.tx() == Tx::kReturning) return;  // before others can write there
+  }
+  if (link != nullptr) end_local_link(socket, *link);
+  end.stage = Stage::kOver;
+  signal_idle(socket);
+}
+
+void return_ring_before_end(Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  if (end.paths.tx() != Tx::kRing || end.peer_gone) return;
+  if (end.producer.held() != 0) say_shut(link, shut_word(socket));  // they go with the end
+  release_held(socket, link);
+  if (end.stop_heard || socket.has(kWriting)) return;
+  const std::uint64_t unread = returnable(socket, link);
+  if (unread == 0) return;
+  // They go with the FIN: in the moment before it, they could bring forth what the peer's kernel holds back for more,
+  // and unread here that is a reset.
+  end.more_in_kernel = true;
+  if (!return_ring(socket, link, unread)) end.more_in_kernel = false;
+}
+
+// The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
+// anybody reads.
+void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
+  constexpr Duration kForReader = std::chrono::milliseconds(10);
+  LocalEnd& end = end_of(socket);
+  const std::uint64_t consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
+  const bool waits = end.wants_room && end.paths.tx() == Tx::kRing && !socket.has(kWriting);
+  if (!waits || link.stuck_since == kNever || consumed != link.stuck_at) {
+    link.stuck_since = waits ? now : kNever;
+    link.stuck_at = consumed;
+    return;
+  }
+  if (now - link.stuck_since < kForReader) return;
+  // Without room there, the ring holds more than the program would have without us.
+  if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
+}
+
+}  // namespace bypass::socket
