@@ -59,7 +59,7 @@ struct PortSpec {
 
 /// A pair of datagram sockets (socketpair(2)) that a family's processes have in common: descriptors that lie in it live
 /// as long as one of them does, read or not.
-struct Keepsake {
+struct Handover {
   int put = -1, look = -1;
   [[nodiscard]] bool is_there() const { return put >= 0; }
 };
@@ -109,9 +109,9 @@ class Backend {
 
   /// Of an interface that is shared with the kernel: should this process end, the kernel is to leave the flows that are
   /// steered to `port`, now or later, to whoever of the family opens the port next. Milliseconds. False: `problem` says
-  /// why its connections are then the kernel's to refuse meanwhile. With what lies in `keepsake` from an earlier owner,
+  /// why its connections are then the kernel's to refuse meanwhile. With what lies in `handover` from an earlier owner,
   /// if there is such; not while the port's calls run.
-  virtual bool keep_flows(Port* /*port*/, const Keepsake& /*keepsake*/, std::string& /*problem*/) { return true; }
+  virtual bool keep_flows(Port* /*port*/, const Handover& /*handover*/, std::string& /*problem*/) { return true; }
 
   /// Opens an RDMA device's port (NAME[:PORT]) as a maker of links to other hosts, beside whatever port of frames there
   /// is on it; milliseconds, and it blocks on nobody. Null: `problem` says why; most backends make none.

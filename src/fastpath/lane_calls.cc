@@ -9,16 +9,16 @@ namespace bypass::fastpath {
 
 using tcp::Tcb;
 
-PeerLinks::Usual PeerLinks::usual(Tcb& tcb) {
+PeerLinks::ShortPath PeerLinks::short_path(Tcb& tcb) {
   Framed& framed = FramedTcp::of(tcb);
   if (!owner_ || table_->torn || !FramedTcp::is_steady(tcb, framed)) return {};
   PeerLink* const link = find(framed.link);
   if (link == nullptr || link->stage != Stage::kUp || link->end.state() != LinkState::kUp) return {};
   LinkSetup* const setup = own_[index_of(*link)].setup;
-  return setup != nullptr ? Usual{&tcb, &framed, link, &setup->link()} : Usual{};
+  return setup != nullptr ? ShortPath{&tcb, &framed, link, &setup->link()} : ShortPath{};
 }
 
-PeerLinks::Glance PeerLinks::glance(const Usual& u) {
+PeerLinks::Glance PeerLinks::glance(const ShortPath& u) {
   found_count_ = u.mover->poll(found_);
   if (found_count_ == 0) return u.mover->state() == LinkState::kUp ? Glance::kNothing : Glance::kOther;
   LaneTable lanes{*u.link};
@@ -35,12 +35,12 @@ PeerLinks::Glance PeerLinks::glance(const Usual& u) {
   return sound ? Glance::kBytes : Glance::kOther;
 }
 
-void PeerLinks::finish_glance(Context& ctx, const Usual& u) {
+void PeerLinks::finish_glance(Context& ctx, const ShortPath& u) {
   take_messages(ctx, *u.link, std::span(found_).first(std::exchange(found_count_, 0)));
   take_turn(ctx, u);
 }
 
-std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const Usual& u, std::size_t most) {
+std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const ShortPath& u, std::size_t most) {
   const Lane& lane = u.framed->lane;
   const Lane::Readable next = lane.readable();
   if (next.from == Lane::From::kNothing) return std::span<const std::byte>{};
@@ -51,7 +51,7 @@ std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const Usua
   return std::span(u.link->memory + lane.local().ring + next.position, bytes);
 }
 
-bool PeerLinks::consume_at_once(const Usual& u, std::size_t bytes) {
+bool PeerLinks::consume_at_once(const ShortPath& u, std::size_t bytes) {
   Framed& framed = *u.framed;
   Lane& lane = framed.lane;
   lane.consume(bytes);
@@ -64,13 +64,13 @@ bool PeerLinks::consume_at_once(const Usual& u, std::size_t bytes) {
   return !untold && !untimed && !u.link->end.has_own_write() && !lane.has_writes({u.link->memory, u.link->bytes});
 }
 
-bool PeerLinks::may_write_at_once(const Usual& u, std::size_t bytes) {
+bool PeerLinks::may_write_at_once(const ShortPath& u, std::size_t bytes) {
   const Lane& lane = u.framed->lane;
   if (!lane.may_write_whole(bytes)) return false;
   return framed_.may_write_at_once(*u.tcb, bytes) && u.link->end.may_write_now() && u.mover->room() != 0;
 }
 
-void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
+void PeerLinks::write_at_once(const ShortPath& u, std::size_t bytes) {
   LaneTable lanes{*u.link};
   framed_.note_write(*u.tcb, bytes);
   if (u.framed->lane.is_gathering()) return hold();
@@ -80,7 +80,7 @@ void PeerLinks::write_at_once(const Usual& u, std::size_t bytes) {
   u.tcb->overlay->taken = std::max(u.tcb->overlay->taken, u.framed->lane.next_offset());
 }
 
-void PeerLinks::take_turn(Context& ctx, const Usual& u) {
+void PeerLinks::take_turn(Context& ctx, const ShortPath& u) {
   LaneTable lanes{*u.link};
   if (u.framed->link == u.link->id) u.link->end.enqueue(u.framed->place, lanes);
   framed_.run_lane(ctx, *u.tcb);

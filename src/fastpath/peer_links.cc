@@ -153,7 +153,7 @@ void PeerLinks::on_plain(const Tcb& tcb) {
 }
 
 void PeerLinks::tell(Mover mover, const Path& path, const IpAddress& whom, Reason why) {
-  const std::optional<IpAddress> news = told_.add({whom, path.port, mover, why});
+  const std::optional<IpAddress> news = reported_.add({whom, path.port, mover, why});
   if (!news) return;
   note(refused_link(mover, *news, path.port, why));
 }

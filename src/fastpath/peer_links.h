@@ -28,7 +28,7 @@
 #include "fastpath/framed.h"
 #include "fastpath/link_device.h"
 #include "fastpath/peer_link.h"
-#include "fastpath/told.h"
+#include "fastpath/reported_once.h"
 #include "stack/memory.h"
 
 namespace bypass::fastpath {
@@ -98,7 +98,7 @@ class PeerLinks final : public Links {
 
   // --- Short calls: of a connection whose two directions are on a lane, and that has nothing to say over TCP. They
   // need no time and bring about no event; where they come to more than that, take_turn() follows.
-  struct Usual {
+  struct ShortPath {
     tcp::Tcb* tcb = nullptr;
     Framed* framed = nullptr;
     PeerLink* link = nullptr;
@@ -106,24 +106,25 @@ class PeerLinks final : public Links {
     explicit operator bool() const { return tcb != nullptr; }
   };
   /// Empty: it is not so, or the link is another process's.
-  [[nodiscard]] Usual usual(tcp::Tcb& tcb);
+  [[nodiscard]] ShortPath short_path(tcp::Tcb& tcb);
   enum class Glance : std::uint8_t {
     kNothing,
     kBytes,  // this connection has bytes; nobody has been told of them yet
     kOther,  // something else, which finish_glance() is for
   };
   /// One look at the link alone.
-  Glance glance(const Usual& usual);
-  void finish_glance(Context& ctx, const Usual& usual);
+  Glance glance(const ShortPath& path);
+  void finish_glance(Context& ctx, const ShortPath& path);
   /// What the connection has to be read, up to `most`; empty: nothing. Nullopt: it is not in one piece of the ring.
-  [[nodiscard]] static std::optional<std::span<const std::byte>> readable_at_once(const Usual& usual, std::size_t most);
+  [[nodiscard]] static std::optional<std::span<const std::byte>> readable_at_once(const ShortPath& path,
+                                                                                  std::size_t most);
   /// False: take_turn() is to follow.
-  [[nodiscard]] bool consume_at_once(const Usual& usual, std::size_t bytes);
+  [[nodiscard]] bool consume_at_once(const ShortPath& path, std::size_t bytes);
   /// So many bytes would go at once, in one message, and there is room for them.
-  [[nodiscard]] bool may_write_at_once(const Usual& usual, std::size_t bytes);
+  [[nodiscard]] bool may_write_at_once(const ShortPath& path, std::size_t bytes);
   /// Then, once they are committed to tcp::Engine.
-  void write_at_once(const Usual& usual, std::size_t bytes);
-  void take_turn(Context& ctx, const Usual& usual);
+  void write_at_once(const ShortPath& path, std::size_t bytes);
+  void take_turn(Context& ctx, const ShortPath& path);
 
   // --- Links
   [[nodiscard]] bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) override;
@@ -246,7 +247,7 @@ class PeerLinks final : public Links {
   std::uint32_t changes_ = 0;
   Instant looked_{};  // when devices were last asked
   Instant next_ = kNever;
-  Told told_;
+  ReportedOnce reported_;
   bool owner_ = false;
   std::atomic<bool> held_{false};
   // Of a glance()

@@ -552,7 +552,7 @@ void PeerLinks::drop_devices(Context& ctx) {
 void PeerLinks::forget_devices() {
   devices_.fill({});
   own_.fill({});
-  told_ = {};  // what the parent has said
+  reported_ = {};  // what the parent has said
   owner_ = false;
 }
 

@@ -98,7 +98,7 @@ void leave_program(Process& p, const Task& task) {
   name_process();
   ignore_signals();
   p.ports.drop_in_child();
-  p.ports.drop_keepsakes();
+  p.ports.drop_handovers();
   p.region.abandon();
   p.region_is_parents = true;
   p.socket_slots.clear();

@@ -498,7 +498,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   if (context.ports == 0) return;
   if (steered) {
     shard.stack().steer_all(context);
-    // Now: what the keepsake holds of an earlier owner goes as soon as keep_flows() has been told of ours.
+    // Now: what the handover holds of an earlier owner goes as soon as keep_flows() has been told of ours.
     socket::steer_noted_flows(shard.stack(), context);
   }
   keep_flows(shard);
@@ -514,7 +514,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
 void PortSet::give_up_claim(socket::Shard& shard) {
   shard.family().own().cannot_own.store(true, std::memory_order_relaxed);
   hand_over(shard);
-  if (!shard.family().somebody_may_own()) keepsakes_.empty();
+  if (!shard.family().somebody_may_own()) handovers_.empty();
 }
 
 void PortSet::close(socket::Shard& shard) {
@@ -537,7 +537,7 @@ void PortSet::give_up(socket::Shard& shard, const std::string& why) {
     entry.problem = why;
   }
   relays_.clear();
-  keepsakes_.drop();
+  handovers_.drop();
   following_.store(false, std::memory_order_release);
   state_.store(State::kFailed, std::memory_order_release);
   pthread_mutex_unlock(&g_opening);
@@ -559,7 +559,7 @@ void PortSet::shut(socket::Shard& shard) {
 void PortSet::leave(socket::Shard& shard) {
   pthread_mutex_lock(&g_opening);
   shut(shard);
-  keepsakes_.drop();
+  handovers_.drop();
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -596,17 +596,17 @@ void PortSet::close_ports(socket::Shard& shard) {
 
 // Lock held, and this process is the owner.
 void PortSet::keep_flows(socket::Shard& shard) {
-  shard.wires().guarded_by.store(keepsakes_.id(), std::memory_order_release);
-  if (keepsakes_.id() == 0) return;
+  shard.wires().guarded_by.store(handovers_.id(), std::memory_order_release);
+  if (handovers_.id() == 0) return;
   for (std::size_t i = 0; i < entries_.size(); i++) {
     const Entry& entry = entries_[i];
     std::string problem;
     if (!config_.ports[i].shared) continue;
     if (entry.port == nullptr) {  // nobody serves what the one before had there
-      keepsakes_.empty(i);
+      handovers_.empty(i);
       continue;
     }
-    if (entry.backend->keep_flows(entry.port, keepsakes_.of(i), problem)) continue;
+    if (entry.backend->keep_flows(entry.port, handovers_.of(i), problem)) continue;
     record_unguarded(config_.ports[i].interface, problem);
   }
 }
@@ -623,16 +623,16 @@ void PortSet::record_unguarded(const std::string& interface, const std::string& 
 void PortSet::look_whether_guarded(const socket::Wires& wires) {
   const auto found = std::ranges::find_if(config_.ports, [](const PortConfig& port) { return port.shared; });
   if (found == config_.ports.end()) return;
-  if (keepsakes_.id() == 0 || keepsakes_.id() != wires.guarded_by.load(std::memory_order_acquire))
+  if (handovers_.id() == 0 || handovers_.id() != wires.guarded_by.load(std::memory_order_acquire))
     record_unguarded(found->interface, "this process, or the one that has the wire, was forked without a socket there");
 }
 
-void PortSet::look_at_keepsakes(socket::Shard& shard) {
+void PortSet::look_at_handovers(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
   pthread_mutex_lock(&g_opening);
   const bool others =
-      wires.open.load(std::memory_order_acquire) && wires.guarded_by.load(std::memory_order_acquire) != keepsakes_.id();
-  if (others) keepsakes_.drop();
+      wires.open.load(std::memory_order_acquire) && wires.guarded_by.load(std::memory_order_acquire) != handovers_.id();
+  if (others) handovers_.drop();
   pthread_mutex_unlock(&g_opening);
 }
 
@@ -643,12 +643,12 @@ void PortSet::hold_for_fork(socket::Shard& shard) {
   pthread_mutex_lock(&g_opening);
   g_fork_mask = before;
   const auto is_shared = [](const PortConfig& port) { return port.shared; };
-  if (keepsakes_.id() != 0 || std::ranges::none_of(config_.ports, is_shared) || socket::is_in_handler()) return;
+  if (handovers_.id() != 0 || std::ranges::none_of(config_.ports, is_shared) || socket::is_in_handler()) return;
   std::vector<bool> shared;
   for (const PortConfig& port : config_.ports) shared.push_back(port.shared);
   const Inside inside;
   socket::Guard guard(shard);
-  keepsakes_.make(shared, ++shard.wires().keepsakes);
+  handovers_.make(shared, ++shard.wires().handovers);
   if (opened() && !following()) keep_flows(shard);
 }
 

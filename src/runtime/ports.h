@@ -23,7 +23,7 @@
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/config.h"
-#include "runtime/keepsakes.h"
+#include "runtime/handovers.h"
 #include "runtime/kernel_watch.h"
 #include "runtime/live_network.h"
 #include "runtime/plugin.h"
@@ -103,18 +103,18 @@ class PortSet {
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
-  /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the keepsakes.
+  /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the handovers.
   void hold_for_fork(socket::Shard& shard);
   void let_go_after_fork();
   /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors. It may open or follow anew.
   void drop_in_child();
   /// Around the closing of all that was the parent's own, in a child.
-  void hide_keepsakes() const { keepsakes_.hide_in_child(); }
-  void show_keepsakes() const { keepsakes_.show_in_child(); }
+  void hide_handovers() const { handovers_.hide_in_child(); }
+  void show_handovers() const { handovers_.show_in_child(); }
   /// A child that has nothing to do with the wire: the flows of others are not its to keep.
-  void drop_keepsakes() { keepsakes_.drop(); }
-  /// A follower's, when another process has become the owner: keepsakes that it does not have keep nobody's flows.
-  void look_at_keepsakes(socket::Shard& shard);
+  void drop_handovers() { handovers_.drop(); }
+  /// A follower's, when another process has become the owner: handovers that it does not have keep nobody's flows.
+  void look_at_handovers(socket::Shard& shard);
 
   struct Entry {
     Backend* backend = nullptr;
@@ -170,7 +170,7 @@ class PortSet {
   std::unique_ptr<fastpath::shm::ShmDevice> shm_links_;
   bool loss_told_ = false, unguarded_told_ = false;
   bool missed_ = false;  // the progress thread's
-  Keepsakes keepsakes_;
+  Handovers handovers_;
   std::string refused_;  // why the ports did not open here, when they were left to another process
   PluginSet plugins_;
   LiveNetwork network_;

@@ -595,11 +595,11 @@ bool after_fork_child() {
   p.progress.forget();
   forget_own_threads();
   socket::local_save_channels();
-  p.ports.hide_keepsakes();
+  p.ports.hide_handovers();
   spare::hide();
   close_own_descriptors(log_descriptor());
   spare::show();
-  p.ports.show_keepsakes();
+  p.ports.show_handovers();
   socket::local_restore_channels();
   p.local_ports.abandon();
   if (!socket::is_in_handler()) open_local_ports(p);  // else the child shares no memory with others
@@ -607,7 +607,7 @@ bool after_fork_child() {
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) {
     socket::environment.shard = nullptr;
-    p.ports.drop_keepsakes();
+    p.ports.drop_handovers();
   }
   return !g_forked_child;
 }
@@ -619,7 +619,7 @@ bool adopt_number(socket::File& file, int fd) {
 // Who has a socket on the wire from its parent may live longer than whoever owns the ports now.
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
-  if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_keepsakes();
+  if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_handovers();
   if (!g_process->config.ports.empty()) g_process->progress.want_ports();
 }
 

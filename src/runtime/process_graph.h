@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "fastpath/peer_links.h"
+#include "fastpath/reported_once.h"
 #include "fastpath/shm/directory.h"
-#include "fastpath/told.h"
 #include "observe/region.h"
 #include "runtime/arena.h"
 #include "runtime/config.h"
@@ -51,7 +51,7 @@ struct Process {
   std::uint64_t conflicts_seen = 0;  // of addresses, there
   std::uint64_t cookies_told = 0;    // SYN cookies, there
   std::array<bool, Context::kMaxPorts> conflicts_told{};
-  fastpath::Told told;                         // where there can be no links
+  fastpath::ReportedOnce told;                 // where there can be no links
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};

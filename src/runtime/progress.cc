@@ -491,7 +491,7 @@ void Progress::mind_family() {
     const bool passive = shard_.last_poll() == Instant{};
     if (passive && !ports_.owner_lives(shard_)) socket::kernel->ppoll(nullptr, 0, &kPassiveWait, nullptr);
     ports_.look_after_owner(shard_);
-    ports_.look_at_keepsakes(shard_);
+    ports_.look_at_handovers(shard_);
   } else if (may_sweep()) {
     socket::Guard guard(shard_);
     socket::sweep_family(guard);

@@ -46,11 +46,11 @@ std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int
   const auto look = is_local(file) ? local_receive_look : stream_receive_look;
   const unsigned handlers = thread_signals.seen;
   long r = look(*socket, data, total, flags);
-  for (int i = 1; r == kNothingYet && i < kLooks && spinning_pays(); i++) {
+  for (int i = 1; r == kWouldWait && i < kLooks && spinning_pays(); i++) {
     __builtin_ia32_pause();  // somebody else's chance to have the lock
     r = look(*socket, data, total, flags);
   }
-  if (r == kNothingYet && thread_signals.seen != handlers) return kInterrupted;
+  if (r == kWouldWait && thread_signals.seen != handlers) return kInterrupted;
   return r > 0 ? std::optional(r) : std::nullopt;
 }
 

@@ -19,8 +19,8 @@ struct AtOnceCounts {
 extern AtOnceCounts at_once_counts;
 
 /// What one look comes to where it is not a count of bytes.
-inline constexpr long kNothingYet = -1;  // there are none, and the call may wait for them
-inline constexpr long kNotSo = -2;       // not in this way
+inline constexpr long kWouldWait = -1;  // there are none, and the call may wait for them
+inline constexpr long kSlowPath = -2;   // not in this way
 
 /// A connection within the host (local_at_once.cc).
 long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags);

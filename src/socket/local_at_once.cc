@@ -78,11 +78,11 @@ bool copy_in(std::span<const iovec> data, const shm::Parts<std::byte>& parts, st
 
 long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   ShortHold hold(shard());
-  if (!hold.held()) return kNotSo;
+  if (!hold.held()) return kSlowPath;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.rx() != Rx::kRing || socket.has(kReading | kHoldsBack) ||
       socket.low_water > 1)
-    return kNotSo;
+    return kSlowPath;
   const bool waits = !non_blocking(socket, flags);
   shm::Consumer& consumer = end_of(socket).consumer;
   shm::Parts<const std::byte> parts = consumer.peek(link->in, total);
@@ -91,10 +91,10 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
     __builtin_prefetch(link->out.bytes + (end_of(socket).producer.produced() & (link->out.size - 1)), 1);
   for (int i = 1; parts.size() == 0 && waits && i < kLooks; i++) parts = consumer.peek(link->in, total);
   const std::size_t bytes = std::min(parts.size(), total);
-  if (bytes < total && (!is_kernel_well(*link) || link->half->in)) return kNotSo;
-  if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kNothingYet : kNotSo;
-  if (bytes > kCopyInLock) return kNotSo;
-  if (!copy_out(data, parts, bytes)) return kNotSo;
+  if (bytes < total && (!is_kernel_well(*link) || link->half->in)) return kSlowPath;
+  if (bytes == 0) return waits && consumer.broken() == shm::Refusal::kNone ? kWouldWait : kSlowPath;
+  if (bytes > kCopyInLock) return kSlowPath;
+  if (!copy_out(data, parts, bytes)) return kSlowPath;
   if (consumer.consume(link->in, bytes)) wake_after(hold, *link);
   at_once_counts.local++;
   return static_cast<long>(bytes);
@@ -105,18 +105,18 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   if (is_kernel_look_due(ticks)) [[unlikely]]
     look_at_kernel_halves(shard().clock().now(), true);  // the peer may have died
   ShortHold hold(shard());
-  if (!hold.held()) return kNotSo;
+  if (!hold.held()) return kSlowPath;
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting | kHoldsBack))
-    return kNotSo;
-  if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kNotSo;  // the kernel knows what to say
+    return kSlowPath;
+  if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kSlowPath;  // the kernel knows what to say
   const KernelHalf& half = *link->half;
   if (half.in && !half.unsure && !is_peer_shut(*link)) [[unlikely]]
-    return kNotSo;  // it may have died
+    return kSlowPath;  // it may have died
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
-  if (room.size() < total) return kNotSo;
-  if (!copy_in(data, room, total)) return kNotSo;
+  if (room.size() < total) return kSlowPath;
+  if (!copy_in(data, room, total)) return kSlowPath;
   if (producer.publish(link->out, total, ticks)) wake_after(hold, *link);
   end_of(socket).seen_at_send = end_of(socket).consumer.seen();
   at_once_counts.local++;

@@ -19,7 +19,7 @@ using fastpath::PeerLinks;
 /// Spans of one look into the receive queue.
 constexpr std::size_t kSpans = 12;
 /// Null: there is something to be dealt with first.
-[[gnu::always_inline]] inline tcp::Tcb* usual_connection(Socket& socket) {
+[[gnu::always_inline]] inline tcp::Tcb* short_path_connection(Socket& socket) {
   if (!socket.alive || socket.pending_error != 0) return nullptr;
   tcp::Tcb* const tcb = connection_of(socket);
   if (tcb == nullptr) return nullptr;
@@ -79,63 +79,63 @@ std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::
 long receive_segments(ShortHold& hold, Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   tcp::Tcb& tcb = *socket.tcb;
   if (tcp_engine().readable(tcb) == 0) {
-    if (non_blocking(socket, flags) || !shard().may_glance()) return kNotSo;
-    if (!shard().glance(hold)) return kNothingYet;
+    if (non_blocking(socket, flags) || !shard().may_glance()) return kSlowPath;
+    if (!shard().glance(hold)) return kWouldWait;
   }
   const std::size_t bytes = std::min(tcp_engine().readable(tcb), total);
-  if (bytes == 0 || bytes > kCopyInLock || usual_connection(socket) == nullptr) return kNotSo;
+  if (bytes == 0 || bytes > kCopyInLock || short_path_connection(socket) == nullptr) return kSlowPath;
   Context& ctx = hold.work();
-  if (is_stale(ctx)) return kNotSo;
+  if (is_stale(ctx)) return kSlowPath;
   const std::size_t taken = take(ctx, tcb, data, bytes);
-  return taken != 0 ? static_cast<long>(taken) : kNotSo;
+  return taken != 0 ? static_cast<long>(taken) : kSlowPath;
 }
 
 long send_segments(ShortHold& hold, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
-  if (tcp_engine().send_room(tcb) < total) return kNotSo;
+  if (tcp_engine().send_room(tcb) < total) return kSlowPath;
   Context& ctx = hold.work();
-  if (is_stale(ctx)) return kNotSo;
+  if (is_stale(ctx)) return kSlowPath;
   const auto room = tcp_engine().reserve(tcb, total);
-  if (!room.ok()) return kNotSo;
+  if (!room.ok()) return kSlowPath;
   const bool filled = fill(*room, data, total);
   tcp_engine().commit(ctx, tcb, filled ? total : 0, (flags & MSG_MORE) != 0);
-  return filled ? static_cast<long>(total) : kNotSo;
+  return filled ? static_cast<long>(total) : kSlowPath;
 }
 
 // --- By a lane
 
 long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   PeerLinks& links = *shard().links();
-  const PeerLinks::Usual lane = links.usual(*socket.tcb);
-  if (!lane) return kNotSo;
+  const PeerLinks::ShortPath lane = links.short_path(*socket.tcb);
+  if (!lane) return kSlowPath;
   auto there = PeerLinks::readable_at_once(lane, total);
   if (there.has_value() && there->empty()) {
-    if (non_blocking(socket, flags)) return kNotSo;
+    if (non_blocking(socket, flags)) return kSlowPath;
     has_waited = true;
     const PeerLinks::Glance found = links.glance(lane);
-    if (found == PeerLinks::Glance::kNothing) return kNothingYet;
-    if (found == PeerLinks::Glance::kOther) return links.finish_glance(hold.work(), lane), kNotSo;
+    if (found == PeerLinks::Glance::kNothing) return kWouldWait;
+    if (found == PeerLinks::Glance::kOther) return links.finish_glance(hold.work(), lane), kSlowPath;
     there = PeerLinks::readable_at_once(lane, total);
-    if (!there.has_value() || there->empty()) return links.take_turn(hold.work(), lane), kNotSo;
+    if (!there.has_value() || there->empty()) return links.take_turn(hold.work(), lane), kSlowPath;
   } else if (!there.has_value() || is_stale()) {
-    return kNotSo;
+    return kSlowPath;
   }
   std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
   if (!IoCursor(data).write(there->data(), bytes)) bytes = 0;
   if (!links.consume_at_once(lane, bytes)) links.take_turn(hold.work(), lane);
-  return bytes != 0 ? static_cast<long>(bytes) : kNotSo;
+  return bytes != 0 ? static_cast<long>(bytes) : kSlowPath;
 }
 
 long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
   PeerLinks& links = *shard().links();
-  const PeerLinks::Usual lane = links.usual(tcb);
-  if ((flags & MSG_MORE) != 0) return kNotSo;
-  if (!lane || !links.may_write_at_once(lane, total)) return kNotSo;
-  if (!std::exchange(has_waited, false) && is_stale()) return kNotSo;
+  const PeerLinks::ShortPath lane = links.short_path(tcb);
+  if ((flags & MSG_MORE) != 0) return kSlowPath;
+  if (!lane || !links.may_write_at_once(lane, total)) return kSlowPath;
+  if (!std::exchange(has_waited, false) && is_stale()) return kSlowPath;
   const auto room = tcp_engine().reserve(tcb, total);
-  if (!room.ok()) return kNotSo;
+  if (!room.ok()) return kSlowPath;
   const bool filled = fill(*room, data, total);
   tcp_engine().commit(shard().context(), tcb, filled ? total : 0, false);
-  if (!filled) return kNotSo;
+  if (!filled) return kSlowPath;
   links.write_at_once(lane, total);
   return static_cast<long>(total);
 }
@@ -144,9 +144,9 @@ long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total,
 
 long stream_receive_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   ShortHold hold(shard());
-  if (!hold.held()) return kNotSo;
-  tcp::Tcb* const tcb = usual_connection(socket);
-  if (tcb == nullptr || socket.has(kReading | kNotAtOnce) || socket.low_water > 1) return kNotSo;
+  if (!hold.held()) return kSlowPath;
+  tcp::Tcb* const tcb = short_path_connection(socket);
+  if (tcb == nullptr || socket.has(kReading | kNotAtOnce) || socket.low_water > 1) return kSlowPath;
   const long r = FramedTcp::has(*tcb) ? receive_messages(hold, socket, data, total, flags)
                                       : receive_segments(hold, socket, data, total, flags);
   if (r > 0) at_once_counts.stream++;
@@ -155,9 +155,9 @@ long stream_receive_look(Socket& socket, std::span<const iovec> data, std::size_
 
 long stream_send_look(Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
   ShortHold hold(shard());
-  if (!hold.held()) return kNotSo;
-  tcp::Tcb* const tcb = usual_connection(socket);
-  if (tcb == nullptr || socket.has(kShutSend | kWriting)) return kNotSo;
+  if (!hold.held()) return kSlowPath;
+  tcp::Tcb* const tcb = short_path_connection(socket);
+  if (tcb == nullptr || socket.has(kShutSend | kWriting)) return kSlowPath;
   const long r =
       FramedTcp::has(*tcb) ? send_message(*tcb, data, total, flags) : send_segments(hold, *tcb, data, total, flags);
   if (r > 0) at_once_counts.stream++;

@@ -58,7 +58,7 @@ inline void push(Context& ctx, tcp::Tcb& tcb) {
 /// Enough for who waits for so much: no more can come before it reads (tcp_epollin_ready() of Linux).
 [[nodiscard]] inline bool has_low_water(const tcp::Tcb& tcb, std::size_t bytes, std::size_t low_water) {
   if (bytes >= low_water) return true;
-  if (tcb.has(tcp::kInNeed)) return bytes != 0;  // no more is taken before these have been read
+  if (tcb.has(tcp::kLowMemory)) return bytes != 0;  // no more is taken before these have been read
   return fastpath::FramedTcp::has(tcb) && fastpath::FramedTcp::is_full(tcb);
 }
 inline std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) {

@@ -107,19 +107,19 @@ void end_my_sleep() {
 }
 
 /// A sleep: its thread's links, and its watch over the wires. What it holds goes with it, also on cancellation.
-class Bed {
+class SleepScope {
  public:
-  explicit Bed(Waiter& waiter) : waiter_(waiter) {}
-  ~Bed() {
-    if (up()) return;
+  explicit SleepScope(Waiter& waiter) : waiter_(waiter) {}
+  ~SleepScope() {
+    if (ended()) return;
     const Guard guard(shard());
     end_my_sleep();
   }
-  Bed(const Bed&) = delete;
-  Bed& operator=(const Bed&) = delete;
+  SleepScope(const SleepScope&) = delete;
+  SleepScope& operator=(const SleepScope&) = delete;
 
   /// Links the waiter and looks a last time. kAgain with `quiet()`: sleep.
-  long lie_down(Condition& condition, Instant deadline) {
+  long enter(Condition& condition, Instant deadline) {
     Guard guard(shard());
     end_my_sleep();
     if (condition.changed()) {
@@ -136,7 +136,7 @@ class Bed {
     const bool come = my_sleep.counted && arm_local();
     if (condition.changed()) return condition.attempt(guard);
     if (!condition.needs_wire() || !shard().begin_watch(waiter_.target)) {
-      lie_still(!come);
+      stay_asleep(!come);
       return kAgain;
     }
     my_sleep.watching = true;
@@ -145,16 +145,16 @@ class Bed {
     dispatch_events(shard().stack());
     if (condition.changed()) return condition.attempt(guard);
     until_ = shard().watch_until(deadline);
-    lie_still(armed && received == 0 && !come && !shard().frames_left());
+    stay_asleep(armed && received == 0 && !come && !shard().frames_left());
     return kAgain;
   }
   /// Awake: one look at the wire and an attempt, then out of all lists. `kernels`: what the kernel says, where it was
   /// asked. `hears`: the kernel's side is to be looked at.
-  long get_up(Condition& condition, std::span<const pollfd> kernels, Instant now, bool& hears) {
+  long leave(Condition& condition, std::span<const pollfd> kernels, Instant now, bool& hears) {
     Guard guard(shard());
     hears = condition.on_slept(kernels, now);
     // In a child that a handler has forked on top of this sleep it is the parent's.
-    if (!up()) waiter_.looks = true;
+    if (!ended()) waiter_.looks = true;
     if (condition.needs_wire()) shard().poll_locked();
     dispatch_events(shard().stack());
     const long r = condition.changed() ? condition.attempt(guard) : kAgain;
@@ -162,14 +162,14 @@ class Bed {
     return r;
   }
   /// Out of all lists: before its time, where a handler has run.
-  [[nodiscard]] bool up() const { return my_sleep.waiter == nullptr; }
+  [[nodiscard]] bool ended() const { return my_sleep.waiter == nullptr; }
   [[nodiscard]] bool quiet() const { return quiet_; }
   [[nodiscard]] bool watching() const { return my_sleep.watching; }
   [[nodiscard]] Instant until(Instant deadline) const { return watching() ? until_ : deadline; }
 
  private:
   /// From here on it is woken, if nobody has called it by now.
-  void lie_still(bool quiet) {
+  void stay_asleep(bool quiet) {
     quiet_ = quiet && !waiter_.called;
     waiter_.looks = !quiet_;
   }
@@ -357,12 +357,12 @@ long Waiting::sleep() {
 }
 
 long Waiting::sleep_in(Waiter& waiter) {
-  Bed bed(waiter);
-  const long r = bed.lie_down(condition_, patience_.deadline);
-  if (r != kAgain || !bed.quiet()) return r;
+  SleepScope sleep(waiter);
+  const long r = sleep.enter(condition_, patience_.deadline);
+  if (r != kAgain || !sleep.quiet()) return r;
 
   std::array<int, Shard::kMostWaitDescriptors> wires;
-  const std::size_t wire_count = bed.watching() ? shard().wait_descriptors(wires) : 0;
+  const std::size_t wire_count = sleep.watching() ? shard().wait_descriptors(wires) : 0;
   const bool bell = waiter.doorbell_fd >= 0;
   const std::span<pollfd> set = condition_.sleep_set(1 + wire_count + (bell ? 1 : 0));
   if (set.empty()) {
@@ -373,16 +373,16 @@ long Waiting::sleep_in(Waiter& waiter) {
   for (std::size_t i = 0; i < wire_count; i++) set[1 + i] = {wires[i], POLLIN, 0};
   if (bell) set[1 + wire_count] = {waiter.doorbell_fd, POLLIN, 0};
 
-  Instant until = bed.until(patience_.deadline);
+  Instant until = sleep.until(patience_.deadline);
   now_ = shard().clock().now();
-  if (bed.watching() && wire_count < shard().watchable()) until = std::min(until, now_ + kBlindSleep);
+  if (sleep.watching() && wire_count < shard().watchable()) until = std::min(until, now_ + kBlindSleep);
   if (const Duration most = condition_.longest_sleep(); most >= Duration{}) until = std::min(until, now_ + most);
   const timespec limit = until == kNever ? timespec{} : to_timespec(until - now_);
   // A handler that runs from here on ends the sleep before it begins: end_sleep() spoils the set.
   my_sleep.set = set.data();
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (interrupted()) return kInterrupted;
-  if (bed.up()) return kAgain;  // a handler has run all the same, and the call is one that goes on
+  if (sleep.ended()) return kAgain;  // a handler has run all the same, and the call is one that goes on
   const unsigned seen = thread_signals.seen;
   const timespec* const most = until == kNever ? nullptr : &limit;
   int ready = kernel->ppoll(set.data(), set.size(), most, nullptr);
@@ -398,7 +398,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
   const auto kernels = set.subspan(1 + wire_count + (bell ? 1 : 0));
   if (asked) condition_.hear_kernel(kernels, now_);
-  const long awake = bed.get_up(condition_, asked ? kernels : std::span<pollfd>{}, now_, hears_);
+  const long awake = sleep.leave(condition_, asked ? kernels : std::span<pollfd>{}, now_, hears_);
   hears_ = hears_ || !asked;
   if (hears_ && awake != kAgain && condition_.hearing().all) note_watch_set_readable();
   return awake;

@@ -57,8 +57,8 @@ struct Wires {
   std::atomic<std::int64_t> polled;  // when the owner last did
   std::atomic<bool> frames_left;     // some ring holds something, or flows are noted that no device was told of
   std::atomic<std::uint32_t> told;   // a futex: changes when devices were told of flows; bit 0: somebody sleeps on it
-  std::atomic<std::uint32_t> guarded_by;  // whose Keepsakes the owner keeps its flows with; 0: nobody's
-  std::uint32_t keepsakes;                // how many were made
+  std::atomic<std::uint32_t> guarded_by;  // whose Handovers the owner keeps its flows with; 0: nobody's
+  std::uint32_t handovers;                // how many were made
   std::atomic<bool> lent;  // to a family of fewer rights (runtime/spare.h): nobody opens the ports here meanwhile
   // Of a family that ports are lent to: who makes a driver for it (runtime/driver.h), while it lives; 0: nobody
   std::atomic<std::uint32_t> keeper;

@@ -128,7 +128,7 @@ Packet* copy_to_arena(Memory& memory, const Packet& frame) {
 
 Packet* copy_to_kept_back(Memory& memory, const Packet& frame) {
   Packet* copy = copied(allocate_arena_packet(memory, 0, frame.frame_len), frame);
-  if (copy != nullptr) copy->flags |= kInKeptBack;
+  if (copy != nullptr) copy->flags |= kInReserve;
   return copy;
 }
 

@@ -22,7 +22,7 @@ namespace bypass {
 
 /// The whole frame (chain and external bytes) as one arena packet; metadata and scratch fields come along.
 [[nodiscard]] Packet* copy_to_arena(Memory& memory, const Packet& frame);
-/// The same in what bytes in bulk leave alone, to the last of it: kInKeptBack.
+/// The same in what bytes in bulk leave alone, to the last of it: kInReserve.
 [[nodiscard]] Packet* copy_to_kept_back(Memory& memory, const Packet& frame);
 
 /// The same for at least `bytes`, over as many blocks as it takes to waste little: a chain of empty packets.

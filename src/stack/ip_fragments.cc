@@ -137,11 +137,11 @@ bool IpFragments::drop(Context& ctx, Packet* frame, std::uint64_t& reason) {
 
 // The frame, or a copy of it when the port needs its buffers. Null: there is no memory for one, and it is dropped.
 Packet* IpFragments::keep(Context& ctx, Packet* frame) {
-  if ((frame->flags & kInKeptBack) != 0 && memory_.is_short()) {
+  if ((frame->flags & kInReserve) != 0 && memory_.is_short()) {
     drop(ctx, frame, counters_.drop_ip_fragment_memory);
     return nullptr;
   }
-  frame->flags &= static_cast<std::uint16_t>(~kInKeptBack);
+  frame->flags &= static_cast<std::uint16_t>(~kInReserve);
   if (in_arena(*frame)) return frame;
   if (held_frames_ + buffers_of(*frame) <= kMaxHeldFrames && !ctx.queue(frame->port).scarce()) return frame;
   Packet* copy = copy_to_arena(memory_, *frame);

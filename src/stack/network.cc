@@ -300,7 +300,7 @@ Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet,
     }
   }
   const bool large = (frame->flags & kTxTso) != 0;
-  frame->flags = kInArena | kRxIpChecksumGood | kRxL4ChecksumGood | (frame->flags & kInKeptBack);
+  frame->flags = kInArena | kRxIpChecksumGood | kRxL4ChecksumGood | (frame->flags & kInReserve);
   if (large) frame->flags |= kRxLro;
   frame->port = path.port;
   if (looped.empty()) looped_since = ctx.now;

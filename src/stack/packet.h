@@ -30,7 +30,7 @@ enum PacketFlag : std::uint16_t {
   // Received frames, again
   kRxArrival = 1 << 8,  // the port says when it arrived (arrival.h)
   // A copy in memory that bytes in bulk leave to all else (Memory::keep_back): whoever has nothing else may keep it.
-  kInKeptBack = 1 << 9,
+  kInReserve = 1 << 9,
 };
 
 struct Packet {

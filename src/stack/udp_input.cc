@@ -112,7 +112,7 @@ void Engine::Impl::deliver(Context& ctx, Binding& binding, const L4Input& input)
   const bool copying = !in_arena && (crowded || held_frames >= kMaxHeldFrames || ctx.queue(input.port).scarce());
   const std::size_t cost = copying ? arena_packet_size(frame->frame_len) : memory_of(*frame);
   Packet* kept = frame;
-  const bool in_kept_back = (frame->flags & kInKeptBack) != 0;
+  const bool in_kept_back = (frame->flags & kInReserve) != 0;
   const bool fits = binding.queue.empty() ? !in_kept_back || !memory.is_short()
                                           : !in_kept_back && binding.charged + cost <= binding.limit;
   if (fits && copying) kept = copy_to_arena(memory, *frame);
@@ -124,7 +124,7 @@ void Engine::Impl::deliver(Context& ctx, Binding& binding, const L4Input& input)
   }
   if (kept != frame) ctx.release(frame);
   if ((kept->flags & kInArena) == 0) held_frames++;
-  kept->flags &= static_cast<std::uint16_t>(~kInKeptBack);
+  kept->flags &= static_cast<std::uint16_t>(~kInReserve);
   kept->l4_len = sizeof(wire::Udp);
   kept->offset = static_cast<std::uint32_t>(input.l4_offset + sizeof(wire::Udp));
   kept->payload_len = static_cast<std::uint32_t>(input.l4_len - sizeof(wire::Udp));

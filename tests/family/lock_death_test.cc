@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "family/colony.h"
+#include "family/fork_tree.h"
 #include "family/stepper.h"
 
 namespace bypass::test {
@@ -22,18 +22,18 @@ std::size_t times(std::size_t short_form) {
   return std::getenv("BYPASS_TEST_LONG") != nullptr ? short_form * kLongFactor : short_form;
 }
 
-using Act = void (Colony::*)(std::mt19937&);
+using Act = void (ForkTree::*)(std::mt19937&);
 
 /// The life of a child; never returns. `at` is called in front of the work that it is to die in.
 template <typename F>
-void work_until_death(Colony& colony, Act act, std::mt19937& random, F&& at) {
-  if (!colony.household().family.on_fork_child()) _exit(1);
+void work_until_death(ForkTree& fork_tree, Act act, std::mt19937& random, F&& at) {
+  if (!fork_tree.household().family.on_fork_child()) _exit(1);
   const unsigned before = random() % 16;
   for (unsigned i = 0; i < 100'000; i++) {
     if (i == before) at();
-    if (!colony.lock().lock()) _exit(2);
-    (colony.*act)(random);
-    colony.lock().unlock();
+    if (!fork_tree.lock().lock()) _exit(2);
+    (fork_tree.*act)(random);
+    fork_tree.lock().unlock();
   }
   _exit(3);
 }
@@ -43,19 +43,19 @@ struct Tally {
 };
 
 /// After a death inside: all must be as if nothing had happened, one connection apart.
-void recover(Colony& colony, std::size_t clean, Tally& tally) {
-  const void* named = colony.rebuild();
-  ASSERT_EQ(colony.tcp().violated(), nullptr);
-  colony.settle();
-  ASSERT_EQ(colony.wrong(), 0U) << "bytes";
+void recover(ForkTree& fork_tree, std::size_t clean, Tally& tally) {
+  const void* named = fork_tree.rebuild();
+  ASSERT_EQ(fork_tree.tcp().violated(), nullptr);
+  fork_tree.settle();
+  ASSERT_EQ(fork_tree.wrong(), 0U) << "bytes";
   std::size_t lost = 0;
-  ASSERT_EQ(colony.replace_lost(named, lost), 0U) << "lost, and not the one that was being changed";
+  ASSERT_EQ(fork_tree.replace_lost(named, lost), 0U) << "lost, and not the one that was being changed";
   ASSERT_LE(lost, 1U);
-  if (lost != 0) colony.settle();
-  ASSERT_EQ(colony.tcp().violated(), nullptr);
-  ASSERT_TRUE(clean == 0 || colony.memory().stats().used_bytes == clean)
-      << colony.memory().stats().used_bytes - clean << " bytes leaked, lost " << lost << ", named " << named << "\n"
-      << colony.holders();
+  if (lost != 0) fork_tree.settle();
+  ASSERT_EQ(fork_tree.tcp().violated(), nullptr);
+  ASSERT_TRUE(clean == 0 || fork_tree.memory().stats().used_bytes == clean)
+      << fork_tree.memory().stats().used_bytes - clean << " bytes leaked, lost " << lost << ", named " << named << "\n"
+      << fork_tree.holders();
   tally.deaths++;
   tally.lost += lost;
   tally.nameless += named == nullptr ? 1 : 0;
@@ -67,9 +67,9 @@ void wait_for_death(socket::Child& child) {
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "status " << status;
 }
 
-void report(const Tally& tally, Colony& colony) {
+void report(const Tally& tally, ForkTree& fork_tree) {
   std::printf("%zu deaths inside the lock, %zu with no connection named; %zu connections lost; %llu bytes checked\n",
-              tally.deaths, tally.nameless, tally.lost, static_cast<unsigned long long>(colony.moved()));
+              tally.deaths, tally.nameless, tally.lost, static_cast<unsigned long long>(fork_tree.moved()));
 }
 
 void live_for(std::int64_t nanoseconds) {
@@ -81,7 +81,7 @@ void live_for(std::int64_t nanoseconds) {
 }
 
 /// `clean`: what Memory must have in use after each recovery; 0: that changes.
-void die_at_moments(Colony& colony, Act act, std::size_t deaths, std::size_t clean) {
+void die_at_moments(ForkTree& fork_tree, Act act, std::size_t deaths, std::size_t clean) {
   socket::Shared<std::atomic<bool>> ready;
   Tally tally;
   std::mt19937 random(1);
@@ -89,51 +89,51 @@ void die_at_moments(Colony& colony, Act act, std::size_t deaths, std::size_t cle
     SCOPED_TRACE("death " + std::to_string(tally.deaths));
     *ready = false;
     std::mt19937 childs(static_cast<std::uint32_t>(random()));
-    socket::Child child([&] { work_until_death(colony, act, childs, [&] { *ready = true; }); });
+    socket::Child child([&] { work_until_death(fork_tree, act, childs, [&] { *ready = true; }); });
     socket::spin_until([&] { return ready->load(); });
     live_for(static_cast<std::int64_t>(random() % kLongestLife));
     child.kill();
     wait_for_death(child);
-    const auto taken = colony.lock().take();
-    if (taken == socket::ShardLock::Taken::kRecovered) recover(colony, clean, tally);
-    colony.household().family.sweep([](std::uint32_t) {});
-    colony.lock().unlock();
+    const auto taken = fork_tree.lock().take();
+    if (taken == socket::ShardLock::Taken::kRecovered) recover(fork_tree, clean, tally);
+    fork_tree.household().family.sweep([](std::uint32_t) {});
+    fork_tree.lock().unlock();
   }
-  report(tally, colony);
+  report(tally, fork_tree);
 }
 
 TEST(LockDeath, AtRandomMoments_OtherConnectionsAreWhole) {
-  Colony colony;
-  die_at_moments(colony, &Colony::act, times(kMoments), colony.memory().stats().used_bytes);
+  ForkTree fork_tree;
+  die_at_moments(fork_tree, &ForkTree::act, times(kMoments), fork_tree.memory().stats().used_bytes);
 }
 
 TEST(LockDeath, AmongConnectionsThatComeAndGo_OthersAreWhole) {
-  Colony colony;
-  die_at_moments(colony, &Colony::act_in_a_crowd, times(kCrowdedMoments), 0);
+  ForkTree fork_tree;
+  die_at_moments(fork_tree, &ForkTree::act_in_a_crowd, times(kCrowdedMoments), 0);
 }
 
 socket::ShardLock* lock_of_child;
 
 TEST(LockDeath, AtRandomInstructions_OtherConnectionsAreWhole) {
-  Colony colony;
-  const std::size_t clean = colony.memory().stats().used_bytes;
+  ForkTree fork_tree;
+  const std::size_t clean = fork_tree.memory().stats().used_bytes;
   Tally tally;
   for (std::uint32_t seed = 1; seed <= times(kInstructions) && !HasFailure(); seed++) {
     SCOPED_TRACE("death " + std::to_string(seed));
     std::mt19937 random(seed);
     const std::uint64_t last = 1 + random() % kMostInstructions;
-    lock_of_child = &colony.lock();
+    lock_of_child = &fork_tree.lock();
     socket::Child child([&] {
-      work_until_death(colony, &Colony::act, random,
+      work_until_death(fork_tree, &ForkTree::act, random,
                        [&] { Stepper::die_after(last, [] { return lock_of_child->mine(); }); });
     });
     wait_for_death(child);
-    ASSERT_EQ(colony.lock().take(), socket::ShardLock::Taken::kRecovered);
-    recover(colony, clean, tally);
-    colony.household().family.sweep([](std::uint32_t) {});
-    colony.lock().unlock();
+    ASSERT_EQ(fork_tree.lock().take(), socket::ShardLock::Taken::kRecovered);
+    recover(fork_tree, clean, tally);
+    fork_tree.household().family.sweep([](std::uint32_t) {});
+    fork_tree.lock().unlock();
   }
-  report(tally, colony);
+  report(tally, fork_tree);
 }
 
 }  // namespace

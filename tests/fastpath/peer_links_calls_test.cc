@@ -219,7 +219,7 @@ TEST(PeerLinks, ShortReads_WhereTheRingWraps) {
   world.makes_short_calls = false;
   ASSERT_EQ(world.write(c, 0, bytes), 300U);
   ASSERT_TRUE(world.run_until([&] { return lane.parts().bytes() == 300; }));
-  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
   ASSERT_TRUE(usual);
   EXPECT_EQ(PeerLinks::readable_at_once(usual, 64)->size(), 64U);
   EXPECT_EQ(PeerLinks::readable_at_once(usual, 100)->size(), 100U);
@@ -248,7 +248,7 @@ TEST(PeerLinks, ShortReads_OthersHearOfTheirs) {
   world.run_for(100us);
   auto& ctx = world.host(1).ctx();
   (void)events_of(world, d);
-  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
   ASSERT_TRUE(usual);
   PeerLinks::Glance found = PeerLinks::Glance::kNothing;
   for (int i = 0; i < 4 && found != PeerLinks::Glance::kOther; i++) {
@@ -273,7 +273,7 @@ TEST(PeerLinks, ShortRead_OfAPart_IsToldOfTheRest) {
   world.run_for(100us);
   (void)events_of(world, c);
   auto& ctx = world.host(1).ctx();
-  const PeerLinks::Usual usual = world.links(1).usual(*c.tcb[1]);
+  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
   ASSERT_TRUE(usual);
   ASSERT_EQ(world.links(1).glance(usual), PeerLinks::Glance::kBytes);
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0);
@@ -293,7 +293,7 @@ TEST(PeerLinks, ShortWrites_CountNoMoreAsUnsent) {
   const std::vector<std::byte> bytes(2000, std::byte{1});
   auto& ctx = world.host(0).ctx();
   for (int i = 0; i < 20; i++) {
-    const PeerLinks::Usual usual = world.links(0).usual(*c.tcb[0]);
+    const PeerLinks::ShortPath path = world.links(0).short_path(*c.tcb[0]);
     ASSERT_TRUE(usual);
     ASSERT_TRUE(world.links(0).may_write_at_once(usual, bytes.size())) << i;
     const auto room = world.host(0).tcp().reserve(*c.tcb[0], bytes.size());

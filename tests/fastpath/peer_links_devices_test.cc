@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fastpath/peer_world.h"
-#include "fastpath/told.h"
+#include "fastpath/reported_once.h"
 
 namespace bypass::fastpath::test {
 namespace {
@@ -227,12 +227,12 @@ TEST(PeerLinksDevices, NeighbourWithAnotherRunDirectory_IsPlainTcpAndNotedOnce) 
                 {{}, Mover::kRc, Reason::kNotHere}});
 }
 
-TEST(Told, EachPeerOnce_ManyTogether) {
-  Told told;
+TEST(ReportedOnce, EachPeerOnce_ManyTogether) {
+  ReportedOnce told;
   const auto add = [&told](unsigned last, Mover mover = Mover::kRc, Reason why = Reason::kNotOffered) {
     return told.add({IpAddress::from_v4(0x0a090000 + last), 0, mover, why});
   };
-  for (unsigned i = 1; i <= Told::kMostPeers; i++) {
+  for (unsigned i = 1; i <= ReportedOnce::kMostPeers; i++) {
     EXPECT_EQ(add(i), IpAddress::from_v4(0x0a090000 + i));
     EXPECT_FALSE(add(i));
   }
@@ -243,8 +243,8 @@ TEST(Told, EachPeerOnce_ManyTogether) {
   EXPECT_TRUE(add(200, Mover::kRc, Reason::kNotThere)) << "of another reason";
 }
 
-TEST(Told, NobodyInParticular_IsToldOfEachPort) {
-  Told told;
+TEST(ReportedOnce, NobodyInParticular_IsToldOfEachPort) {
+  ReportedOnce told;
   for (std::uint16_t port = 0; port < 16; port++) {
     EXPECT_EQ(told.add({{}, port, Mover::kRc, Reason::kNotHere}), IpAddress());
     EXPECT_FALSE(told.add({{}, port, Mover::kRc, Reason::kNotHere}));

@@ -173,7 +173,7 @@ bool is_turn(std::size_t& calls) {
 
 std::string PeerWorld::short_read(tcp::Tcb& tcb, std::size_t side, std::size_t most) {
   PeerLinks& links = *links_[side];
-  const PeerLinks::Usual usual = links.usual(tcb);
+  const PeerLinks::ShortPath path = links.short_path(tcb);
   if (!usual) return {};
   auto& ctx = host(side).ctx();
   auto there = PeerLinks::readable_at_once(usual, most);
@@ -193,7 +193,7 @@ std::string PeerWorld::short_read(tcp::Tcb& tcb, std::size_t side, std::size_t m
 
 bool PeerWorld::short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std::byte> bytes) {
   PeerLinks& links = *links_[side];
-  const PeerLinks::Usual usual = links.usual(tcb);
+  const PeerLinks::ShortPath path = links.short_path(tcb);
   if (!usual || bytes.empty() || !links.may_write_at_once(usual, bytes.size())) return false;
   auto& ctx = host(side).ctx();
   const auto room = host(side).tcp().reserve(tcb, bytes.size());

@@ -103,7 +103,7 @@ class FlowGuardTest : public testing::Test {
     if (const std::string lacks = missing_capabilities(); !lacks.empty()) GTEST_SKIP() << "programs take " << lacks;
     std::array<int, 2> pair{};
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()), 0);
-    keepsake_ = {pair[0], pair[1]};
+    handover_ = {pair[0], pair[1]};
   }
   void TearDown() override { forget(); }
 
@@ -124,7 +124,7 @@ class FlowGuardTest : public testing::Test {
 
   [[nodiscard]] bool hold(FlowGuard& guard, const std::vector<FlowSpec>& flows, const MacAddress& mac = kNoMac) {
     std::string problem;
-    const bool held = guard.hold(keepsake_, kLoopback, mac, flows, problem);
+    const bool held = guard.hold(handover_, kLoopback, mac, flows, problem);
     if (problem.find("TCX") != std::string::npos) old_kernel_ = problem;
     EXPECT_TRUE(held || !old_kernel_.empty()) << problem;
     return held;
@@ -139,11 +139,11 @@ class FlowGuardTest : public testing::Test {
   }
 
   void forget() {
-    for (int* const fd : {&keepsake_.put, &keepsake_.look})
+    for (int* const fd : {&handover_.put, &handover_.look})
       if (*fd >= 0) close(std::exchange(*fd, -1));
   }
 
-  Keepsake keepsake_;
+  Handover handover_;
   std::string old_kernel_;  // what it has not
 };
 
@@ -163,7 +163,7 @@ TEST_F(FlowGuardTest, TcpFlowsAreKeptFromTheKernel_NoOthers) {
   });
 }
 
-TEST_F(FlowGuardTest, LivesOnInTheKeepsake_AndEndsWithIt) {
+TEST_F(FlowGuardTest, LivesOnInTheHandover_AndEndsWithIt) {
   inside([&] {
     {
       FlowGuard dead;
@@ -195,7 +195,7 @@ TEST_F(FlowGuardTest, TheNextOwnersFlowsTakeThePlaceOfTheLastOnes) {
   });
 }
 
-// What lies in a keepsake is told as new descriptors.
+// What lies in a handover is told as new descriptors.
 TEST_F(FlowGuardTest, WhoHasNoDescriptorsLeft_LeavesTheGuardAsItIs) {
   inside([&] {
     {
@@ -206,7 +206,7 @@ TEST_F(FlowGuardTest, WhoHasNoDescriptorsLeft_LeavesTheGuardAsItIs) {
       const OneDescriptorLeft shortage;
       FlowGuard next;
       std::string problem;
-      EXPECT_FALSE(next.hold(keepsake_, kLoopback, kNoMac, {}, problem));
+      EXPECT_FALSE(next.hold(handover_, kLoopback, kNoMac, {}, problem));
       EXPECT_NE(problem.find("no descriptor left"), std::string::npos) << problem;
     }
     EXPECT_FALSE(refuses(kOne));

@@ -18,7 +18,7 @@
 namespace bypass::packet {
 namespace {
 
-// As it lies in a keepsake, with the descriptors of the table and the link.
+// As it lies in a handover, with the descriptors of the table and the link.
 struct Kept {
   int interface = 0;
   MacAddress mac;
@@ -71,36 +71,36 @@ class Message {
 
 }  // namespace
 
-bool FlowGuard::hold(const Keepsake& keepsake, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
+bool FlowGuard::hold(const Handover& handover, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
                      std::string& problem) {
-  if (!take_over(keepsake, interface, mac)) {
+  if (!take_over(handover, interface, mac)) {
     if (errno == EMFILE) {
       problem = "this process has no descriptor left (ulimit -n)";
       return false;
     }
-    if (!make(keepsake, interface, mac, problem)) return false;
+    if (!make(handover, interface, mac, problem)) return false;
   }
   know(flows);
   return true;
 }
 
 // False with errno: EMFILE, there may be one.
-bool FlowGuard::take_over(const Keepsake& keepsake, int interface, const MacAddress& mac) {
+bool FlowGuard::take_over(const Handover& handover, int interface, const MacAddress& mac) {
   for (;;) {
     Message message;
     Descriptor table, link;
-    if (!message.look(keepsake.look, table, link)) return false;
+    if (!message.look(handover.look, table, link)) return false;
     if (message.kept.interface == interface && message.kept.mac == mac && link.is_open()) {
       table_ = FlowTable(std::move(table));
       link_ = std::move(link);
       return true;
     }
     char one = 0;  // another interface's, which had this one's name: it is nobody's any more
-    if (libc.recv(keepsake.look, &one, sizeof one, MSG_DONTWAIT) < 0) return false;
+    if (libc.recv(handover.look, &one, sizeof one, MSG_DONTWAIT) < 0) return false;
   }
 }
 
-bool FlowGuard::make(const Keepsake& keepsake, int interface, const MacAddress& mac, std::string& problem) {
+bool FlowGuard::make(const Handover& handover, int interface, const MacAddress& mac, std::string& problem) {
   FlowTable table;
   Descriptor program, link;
   if (table.create()) program = load_program(kIngress, ingress_filter({table.descriptor(), mac}));
@@ -112,7 +112,7 @@ bool FlowGuard::make(const Keepsake& keepsake, int interface, const MacAddress& 
   }
   Message message;
   message.kept = {interface, mac};
-  if (!message.send(keepsake.put, table.descriptor(), link.get())) {
+  if (!message.send(handover.put, table.descriptor(), link.get())) {
     problem = std::string("it cannot be passed on: ") + std::strerror(errno);
     return false;
   }

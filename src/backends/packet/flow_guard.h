@@ -3,7 +3,7 @@
 // their segments with RST (RFC 9293 §3.10.7.1). What is dropped meanwhile is sent again.
 //
 // It is an ingress filter with a FlowTable of its own, behind whatever steers (a card, XDP, packet sockets), where
-// nothing of these flows arrives as long as somebody gets them. Its link and table lie in the family's Keepsake, and
+// nothing of these flows arrives as long as somebody gets them. Its link and table lie in the family's Handover, and
 // go with the last of its processes.
 #pragma once
 
@@ -18,9 +18,9 @@ namespace bypass::packet {
 
 class FlowGuard {
  public:
-  /// Takes the one over that lies in `keepsake`, if it is the interface's, else makes one and lays it there; from now
+  /// Takes the one over that lies in `handover`, if it is the interface's, else makes one and lays it there; from now
   /// on it knows of `flows` and no others. False: `problem` says why not.
-  bool hold(const Keepsake& keepsake, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
+  bool hold(const Handover& handover, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
             std::string& problem);
   [[nodiscard]] bool is_open() const { return link_.is_open(); }
 
@@ -28,8 +28,8 @@ class FlowGuard {
   void keep(const FlowSpec& flow, bool add);
 
  private:
-  bool take_over(const Keepsake& keepsake, int interface, const MacAddress& mac);
-  bool make(const Keepsake& keepsake, int interface, const MacAddress& mac, std::string& problem);
+  bool take_over(const Handover& handover, int interface, const MacAddress& mac);
+  bool make(const Handover& handover, int interface, const MacAddress& mac, std::string& problem);
   void know(std::span<const FlowSpec> flows);
 
   FlowTable table_;

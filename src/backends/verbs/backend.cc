@@ -19,7 +19,7 @@ class VerbsBackend final : public Backend {
   bool check(const PortSpec&, std::string&) override { return true; }  // only an opened device tells
   Port* open(const PortSpec& spec, std::string& problem) override;
   void close(Port* port) override;
-  bool keep_flows(Port* port, const Keepsake& keepsake, std::string& problem) override;
+  bool keep_flows(Port* port, const Handover& handover, std::string& problem) override;
   fastpath::LinkDevice* open_links(const std::string& device, const fastpath::LinkDeviceSpec& spec,
                                    std::string& problem) override;
   void close_links(fastpath::LinkDevice* device) override;
@@ -47,8 +47,8 @@ void VerbsBackend::close(Port* port) {
   std::erase_if(ports_, [&](const auto& each) { return each.get() == port; });
 }
 
-bool VerbsBackend::keep_flows(Port* port, const Keepsake& keepsake, std::string& problem) {
-  return static_cast<VerbsPort*>(port)->keep_flows(keepsake, problem);
+bool VerbsBackend::keep_flows(Port* port, const Handover& handover, std::string& problem) {
+  return static_cast<VerbsPort*>(port)->keep_flows(handover, problem);
 }
 
 fastpath::LinkDevice* VerbsBackend::open_links(const std::string& device, const fastpath::LinkDeviceSpec& spec,

@@ -266,11 +266,11 @@ bool VerbsPort::steer(const FlowSpec& flow, bool add) {
   return done;
 }
 
-bool VerbsPort::keep_flows(const Keepsake& keepsake, std::string& problem) {
+bool VerbsPort::keep_flows(const Handover& handover, std::string& problem) {
   if (!caps_.steering) return true;
-  keepsake_ = keepsake;
+  handover_ = handover;
   const std::vector<FlowSpec> flows = device_.flows();
-  return guard_.hold(keepsake, kernel_.index(), mac_, flows, problem);
+  return guard_.hold(handover, kernel_.index(), mac_, flows, problem);
 }
 
 // What is asked by ARP the kernel knows; its connections are not ours to end.
@@ -376,7 +376,7 @@ void VerbsPort::follow_interface() {
 }
 
 bool VerbsPort::keep_flows_again(std::string& problem) {
-  return !keepsake_.is_there() || keep_flows(keepsake_, problem);
+  return !handover_.is_there() || keep_flows(handover_, problem);
 }
 
 void VerbsPort::repair() {

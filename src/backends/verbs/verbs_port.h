@@ -31,7 +31,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   bool steer(const FlowSpec& flow, bool add) override;
   void look() override {}  // the device's own thread tells
   /// As Backend::keep_flows has it.
-  bool keep_flows(const Keepsake& keepsake, std::string& problem);
+  bool keep_flows(const Handover& handover, std::string& problem);
   void drop_in_child() const { device_.drop_in_child(); }
 
  private:
@@ -79,7 +79,7 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   KernelSide kernel_;                 // of an interface that is shared with it
   std::string interface_;             // the name of that
   std::string follow_problem_;        // said last, when that was made anew
-  Keepsake keepsake_;                 // of a family
+  Handover handover_;                 // of a family
   packet::FlowGuard guard_;           // … over this port's flows
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
   std::uint64_t lost_ = 0;  // by the device, as counted up to now

@@ -15,10 +15,10 @@
 #include "stack/network.h"
 #include "stack/slab.h"
 #include "stack/tcp/engine.h"
-#include "stack/tcp/farewells.h"
 #include "stack/tcp/flow_table.h"
 #include "stack/tcp/isn.h"
 #include "stack/tcp/listener.h"
+#include "stack/tcp/recent_resets.h"
 #include "stack/tcp/rtt.h"
 #include "stack/tcp/tcb.h"
 #include "stack/tcp/time_wait.h"
@@ -57,7 +57,7 @@ struct Core {
   FlowTable flows;
   ListenerTable ports;
   TimerWheel<Tcb, &Tcb::wheel> wheel;
-  Farewells farewells;
+  RecentResets recent_resets;
 
   TcbList burst;                                    // touched by this burst, through burst_next
   std::array<TcbList, Context::kMaxPorts> blocked;  // output waits for room on that port, through blocked_next

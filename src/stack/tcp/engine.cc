@@ -92,7 +92,7 @@ void Engine::on_mtu(Context& ctx, std::uint16_t port, std::uint32_t before, std:
 
 Instant Engine::next_timeout() const {
   const TimeWait* oldest = impl_->time_waits.oldest;
-  const Instant first = std::min(impl_->wheel.next_deadline(), impl_->farewells.next_repeat());
+  const Instant first = std::min(impl_->wheel.next_deadline(), impl_->recent_resets.next_repeat());
   return std::min(first, oldest != nullptr ? oldest->expires : kNever);
 }
 
@@ -100,7 +100,7 @@ void Engine::resume_output(Context& ctx) {
   if (!output_pending()) return;
   const Changing changing(*impl_, nullptr);
   Env env{*impl_, ctx};
-  impl_->farewells.settle(ctx.now, [&env](const Farewell& each) { return send_farewell(env, each); });
+  impl_->recent_resets.settle(ctx.now, [&env](const RecentReset& each) { return send_farewell(env, each); });
   resume_blocked(env);
 }
 
@@ -113,7 +113,7 @@ void Engine::on_flushed(Context& ctx) {
 }
 
 bool Engine::output_pending() const {
-  return impl_->blocked_ports != 0 || impl_->farewells.owes();
+  return impl_->blocked_ports != 0 || impl_->recent_resets.owes();
 }
 
 // --- Opening

@@ -33,7 +33,7 @@ bool is_scarce(Env& env, const Packet& frame) {
 
 // Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
 bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
-  if (in_arena(frame)) return (frame.flags & kInKeptBack) != 0;
+  if (in_arena(frame)) return (frame.flags & kInReserve) != 0;
   const std::uint32_t size = truesize(frame);
   if (tcb.rx_truesize + size > 2 * tcb.rcv_limit) return true;
   const bool tiny = frame.payload_len < size / kTiny;
@@ -119,9 +119,9 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   tcb.clear(kHoles);
 }
 
-[[gnu::noinline, gnu::cold]] void end_need_if_over(Env& env, Tcb& tcb, const Packet& frame) {
+[[gnu::noinline, gnu::cold]] void end_low_memory_if_over(Env& env, Tcb& tcb, const Packet& frame) {
   const bool frames = !in_arena(frame) && env.core.held_frames < env.core.frame_budget / 2 && !is_scarce(env, frame);
-  frames ? end_need(env, tcb) : end_need_if_over(env, tcb);
+  frames ? end_need(env, tcb) : end_low_memory_if_over(env, tcb);
 }
 
 // There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:
@@ -130,8 +130,8 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
 //
 // What follows would be dropped, and come again one by one as its sender's timer runs out: it hears that there is room
 // for a segment, or none, although more was promised (RFC 9293 §3.8.6 advises against it; Linux does the same).
-[[gnu::noinline, gnu::cold]] Packet* keep_in_need(Env& env, Tcb& tcb, Packet* frame) {
-  tcb.set(kInNeed);
+[[gnu::noinline, gnu::cold]] Packet* keep_at_low_memory(Env& env, Tcb& tcb, Packet* frame) {
+  tcb.set(kLowMemory);
   ack_soon(env, tcb);
   if (tcb.rx_head != nullptr) return nullptr;
   const Memory& memory = env.core.memory;
@@ -150,9 +150,9 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
 bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
   if (append_to_tail(tcb, *frame)) return env.ctx.release(frame), true;
   Packet* kept = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
-  if (kept == nullptr) kept = keep_in_need(env, tcb, frame);
+  if (kept == nullptr) kept = keep_at_low_memory(env, tcb, frame);
   if (kept == nullptr) return false;
-  kept->flags &= static_cast<std::uint16_t>(~kInKeptBack);
+  kept->flags &= static_cast<std::uint16_t>(~kInReserve);
   hold(env, tcb, *kept);
   link_tail(tcb, kept);
   if (kept != frame) env.ctx.release(frame);
@@ -162,8 +162,8 @@ bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
 // Takes the frame over. False: no memory for a copy; the frame stays the caller's.
 bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
-  if (tcb.has(kInNeed)) [[unlikely]]
-    end_need_if_over(env, tcb, *frame);
+  if (tcb.has(kLowMemory)) [[unlikely]]
+    end_low_memory_if_over(env, tcb, *frame);
   if (should_copy(env, tcb, *frame)) [[unlikely]] {
     if (!enqueue_copy(env, tcb, frame)) return false;
   } else {
@@ -318,7 +318,7 @@ void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
 void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const SeqNum end = s.seq + s.payload;
   // Behind the right edge: neither text nor FIN (RFC 9293 §3.10.7.4: trimmed to fit the window).
-  if (after(end, tcb.rcv_adv) && tcb.has(kInNeed)) end_need_if_over(env, tcb, *s.packet);
+  if (after(end, tcb.rcv_adv) && tcb.has(kLowMemory)) end_low_memory_if_over(env, tcb, *s.packet);
   if (after(end, tcb.rcv_adv)) {
     env.count().drop_tcp_out_of_window++;
     ack_soon(env, tcb);

@@ -40,7 +40,7 @@ Verdict on_repeated_syn(Env& env, Tcb& tcb, Segment& s) {
 // The test of §3.10.7.4's table, wide enough for a probe of a closed window and for numbers that end the window. Of one
 // that was taken back, too: the peer has sent up to there, and its ACKs say so.
 bool acceptable(const Tcb& tcb, const Segment& s) {
-  const SeqNum edge = tcb.has(kInNeed) ? furthest_edge(tcb) : tcb.rcv_adv;
+  const SeqNum edge = tcb.has(kLowMemory) ? furthest_edge(tcb) : tcb.rcv_adv;
   if (s.length() == 0) return after_or_at(s.seq, tcb.rcv_nxt) && before_or_at(s.seq, edge);
   return after(s.end(), tcb.rcv_nxt) && (before(s.seq, edge) || s.seq == tcb.rcv_nxt);
 }
@@ -222,7 +222,7 @@ void challenge(Env& env, Tcb& tcb) {
 }
 
 void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment) {
-  if (tcb.has(kInNeed)) end_need_if_over(env, tcb);  // a probe of the closed window, say
+  if (tcb.has(kLowMemory)) end_low_memory_if_over(env, tcb);  // a probe of the closed window, say
   if (segment.payload != 0 || segment.has(kFin)) return ack_soon(env, tcb);
   challenge(env, tcb);
 }

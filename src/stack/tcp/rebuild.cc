@@ -195,7 +195,7 @@ void rejoin(Env& env, Tcb& tcb) {
 void tell_peer(Env& env, const Tcb& tcb) {
   const bool opening = tcb.state == State::kSynReceived;
   if (!tcb.has(kInFlowTable) || (!synchronized(tcb.state) && !opening)) return;
-  if (!repeat_farewell(env, note_farewell(env, tcb, opening))) env.core.farewells.owe();
+  if (!repeat_farewell(env, note_farewell(env, tcb, opening))) env.core.recent_resets.owe();
 }
 
 // Closed, and it lives for the frames alone that refer to its ring.
@@ -292,7 +292,7 @@ void Engine::rebuild(Context& ctx, void* broken) {
     if (listener.accept_count != 0) core.events.post(listener.event, kEventReadable);
   });
   // Also those that the dead one had noted: its frames may have died with it.
-  core.farewells.begin_repeats(env.now());
+  core.recent_resets.begin_repeats(env.now());
   core.current = nullptr;  // last: who rebuilds may die as well
 }
 

@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::uint32_t kUnscaled = 0xffff;
 
-// With memory used up only who has nothing to read is given more (keep_in_need()): the largest segment that may come,
-// in whole units as it is shown.
-[[gnu::noinline, gnu::cold]] SeqNum edge_in_need(const Tcb& tcb) {
+// With memory used up only who has nothing to read is given more (keep_at_low_memory()): the largest segment that may
+// come, in whole units as it is shown.
+[[gnu::noinline, gnu::cold]] SeqNum edge_at_low_memory(const Tcb& tcb) {
   if (tcb.rx_head != nullptr) return tcb.rcv_nxt;
   const std::uint32_t unit = 1U << tcb.rcv_scale;
   return tcb.rcv_nxt + std::min((tcb.own_mss + unit - 1) & ~(unit - 1), kUnscaled << tcb.rcv_scale);
@@ -20,13 +20,13 @@ constexpr std::uint32_t kUnscaled = 0xffff;
 
 // Where the right edge could be now: everything not taken up by unread bytes.
 SeqNum possible_edge(const Tcb& tcb) {
-  return tcb.has(kInNeed) ? edge_in_need(tcb) : furthest_edge(tcb);
+  return tcb.has(kLowMemory) ? edge_at_low_memory(tcb) : furthest_edge(tcb);
 }
 
 // The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it stays a segment away,
 // and every byte counts.
 std::uint32_t worth_moving(const Tcb& tcb) {
-  if (tcb.has(kInNeed)) return 1;
+  if (tcb.has(kLowMemory)) return 1;
   return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
 }
 
@@ -60,12 +60,12 @@ SeqNum furthest_edge(const Tcb& tcb) {
 }
 
 void end_need(Env& env, Tcb& tcb) {
-  tcb.clear(kInNeed);
+  tcb.clear(kLowMemory);
   tcb.rcv_adv = furthest_edge(tcb);
   ack_soon(env, tcb);
 }
 
-void end_need_if_over(Env& env, Tcb& tcb) {
+void end_low_memory_if_over(Env& env, Tcb& tcb) {
   constexpr std::size_t kFlight = std::size_t{64} << 10;
   if (env.core.memory.has(kFlight)) end_need(env, tcb);
 }
@@ -73,12 +73,12 @@ void end_need_if_over(Env& env, Tcb& tcb) {
 std::uint16_t advertise_window(Tcb& tcb) {
   const SeqNum edge = possible_edge(tcb);
   const std::int32_t gain = edge - tcb.rcv_adv;
-  if (gain >= static_cast<std::int32_t>(worth_moving(tcb)) || (gain < 0 && tcb.has(kInNeed))) tcb.rcv_adv = edge;
+  if (gain >= static_cast<std::int32_t>(worth_moving(tcb)) || (gain < 0 && tcb.has(kLowMemory))) tcb.rcv_adv = edge;
   return static_cast<std::uint16_t>(std::min(tcb.rcv_wnd() >> tcb.rcv_scale, kUnscaled));
 }
 
 bool update_due(const Tcb& tcb) {
-  if (tcb.has(kFinSeen) && !tcb.has(kInNeed)) return false;  // all of it was promised long ago
+  if (tcb.has(kFinSeen) && !tcb.has(kLowMemory)) return false;  // all of it was promised long ago
   const std::int32_t gain = possible_edge(tcb) - tcb.rcv_adv;
   if (gain < static_cast<std::int32_t>(worth_moving(tcb)) || gain <= 0) return false;
   // A peer that still has room for segments learns of more with their ACKs.

@@ -22,8 +22,8 @@ namespace bypass::tcp {
 [[nodiscard]] SeqNum furthest_edge(const Tcb& tcb);
 /// There is memory for what comes: what lies before that edge is taken from here on, and the peer hears of it.
 void end_need(Env& env, Tcb& tcb);
-/// If there is for a flight of segments; of a connection in need (kInNeed).
-void end_need_if_over(Env& env, Tcb& tcb);
+/// If there is for a flight of segments; of a connection in need (kLowMemory).
+void end_low_memory_if_over(Env& env, Tcb& tcb);
 /// The window field of the next segment; moves the promised edge if that is worth it.
 [[nodiscard]] std::uint16_t advertise_window(Tcb& tcb);
 /// Whether the reader has made so much room that the peer should hear of it at once.

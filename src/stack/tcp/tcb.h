@@ -10,7 +10,7 @@
 // A position is the send ring's offset of the same number, unless an overlay maps them.
 //
 // Receive side (RFC 9293 figure 4): rcv_nxt, and rcv_adv, the right edge that was promised and that never
-// moves back but with memory used up (kInNeed).
+// moves back but with memory used up (kLowMemory).
 #pragma once
 
 #include <array>
@@ -60,7 +60,7 @@ enum TcbFlag : std::uint32_t {
   kHoles = 1U << 29,        // frames wait in the reassembly queue
   kFinReceived = 1U << 14,  // … and everything before it
   kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
-  kInNeed = 1U << 31,       // there was no memory: a segment at a time
+  kLowMemory = 1U << 31,    // there was no memory: a segment at a time
   // Where it stands
   kPassive = 1U << 16,   // made by a listener
   kOrphan = 1U << 17,    // its socket is closed

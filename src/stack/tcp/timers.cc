@@ -255,8 +255,8 @@ void arm_idle(Env& env, Tcb& tcb) {
 }
 
 void resend_after_outage(Env& env) {
-  env.core.farewells.recent(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });
-  env.core.farewells.begin_repeats(env.now());
+  env.core.recent_resets.recent(env.now(), [&env](const RecentReset& each) { repeat_farewell(env, each); });
+  env.core.recent_resets.begin_repeats(env.now());
   env.core.tcbs.for_each([&env](Tcb& tcb) {
     tcb.challenged = {};  // that answer may be lost, too
     if (tcb.state == State::kClosed || deadline(tcb, Timer::kRetransmit) == kNever) return;
@@ -284,7 +284,7 @@ void ask_after_announcement(Env& env, std::span<const IpAddress> peers) {
 void run_timers(Env& env) {
   env.core.wheel.expire(env.now(), [&env](Tcb& tcb) { fire(env, tcb); });
   expire_time_waits(env);
-  env.core.farewells.repeat(env.now(), [&env](const Farewell& each) { repeat_farewell(env, each); });
+  env.core.recent_resets.repeat(env.now(), [&env](const RecentReset& each) { repeat_farewell(env, each); });
   end_burst(env);
 }
 

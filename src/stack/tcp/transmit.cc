@@ -329,16 +329,16 @@ bool send_syn(Env& env, Tcb& tcb) {
   return true;
 }
 
-Farewell note_farewell(Env& env, const Tcb& tcb, bool asks) {
-  const Farewell farewell{{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port},
-                          tcb.seq_of(tcb.snd_nxt),
-                          tcb.rcv_nxt,
-                          tcb.seq_of(tcb.snd_una) - 1,
-                          env.now(),
-                          false,
-                          asks};
-  if (env.core.farewells.note(farewell)) env.count().tcp_resets_forgotten++;
-  return farewell;
+RecentReset note_farewell(Env& env, const Tcb& tcb, bool asks) {
+  const RecentReset recent_reset{{tcb.path.local, tcb.path.remote, tcb.flow.local_port, tcb.flow.remote_port},
+                                 tcb.seq_of(tcb.snd_nxt),
+                                 tcb.rcv_nxt,
+                                 tcb.seq_of(tcb.snd_una) - 1,
+                                 env.now(),
+                                 false,
+                                 asks};
+  if (env.core.recent_resets.note(recent_reset)) env.count().tcp_resets_forgotten++;
+  return recent_reset;
 }
 
 void send_reset(Env& env, Tcb& tcb) {
@@ -346,7 +346,7 @@ void send_reset(Env& env, Tcb& tcb) {
   if (send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kRst | kAck))
     env.count().tcp_resets_out++;
   else
-    env.core.farewells.owe();
+    env.core.recent_resets.owe();
 }
 
 void block(Env& env, Tcb& tcb) {
@@ -408,25 +408,25 @@ bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segm
 
 namespace {
 
-bool send_for(Env& env, const Farewell& farewell, SeqNum seq, std::uint8_t flags) {
+bool send_for(Env& env, const RecentReset& recent_reset, SeqNum seq, std::uint8_t flags) {
   Detached segment;
-  segment.key = farewell.key;
+  segment.key = recent_reset.key;
   segment.seq = seq;
-  segment.ack = farewell.ack;
+  segment.ack = recent_reset.ack;
   segment.flags = flags;
   return send_detached(env, segment);
 }
 
 }  // namespace
 
-bool send_farewell(Env& env, const Farewell& farewell) {
-  if (farewell.asks) return send_for(env, farewell, farewell.before, kAck);
-  return send_for(env, farewell, farewell.seq, kRst | kAck);
+bool send_farewell(Env& env, const RecentReset& recent_reset) {
+  if (recent_reset.asks) return send_for(env, recent_reset, recent_reset.before, kAck);
+  return send_for(env, recent_reset, recent_reset.seq, kRst | kAck);
 }
 
-bool repeat_farewell(Env& env, const Farewell& farewell) {
-  const bool sent = send_farewell(env, farewell);
-  if (sent && !farewell.asks) send_for(env, farewell, farewell.before, kAck);
+bool repeat_farewell(Env& env, const RecentReset& recent_reset) {
+  const bool sent = send_farewell(env, recent_reset);
+  if (sent && !recent_reset.asks) send_for(env, recent_reset, recent_reset.before, kAck);
   return sent;
 }
 

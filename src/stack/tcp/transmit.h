@@ -38,11 +38,11 @@ inline bool send_ack(Env& env, Tcb& tcb) {
   return send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kAck);
 }
 /// RST with the next number the peer expects (RFC 9293 §3.10.5); the state is the caller's to change.
-/// Ends a connection at its peer; said again if the link comes up within Farewells::kLifetime, and later if the device
-/// has no room.
+/// Ends a connection at its peer; said again if the link comes up within RecentResets::kLifetime, and later if the
+/// device has no room.
 void send_reset(Env& env, Tcb& tcb);
-/// What send_reset() leaves to be said again; `asks`: Farewell::asks.
-Farewell note_farewell(Env& env, const Tcb& tcb, bool asks = false);
+/// What send_reset() leaves to be said again; `asks`: RecentReset::asks.
+RecentReset note_farewell(Env& env, const Tcb& tcb, bool asks = false);
 
 /// Output goes on when the device has room.
 void block(Env& env, Tcb& tcb);
@@ -64,10 +64,10 @@ bool send_detached(Env& env, const Detached& segment);
 /// carries no options of others.
 bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options);
 /// A connection's RST as it was; false as send_detached().
-bool send_farewell(Env& env, const Farewell& farewell);
+bool send_farewell(Env& env, const RecentReset& recent_reset);
 /// The same, and beside it the question that a peer with other numbers answers with its own.
 /// False: the RST was not sent, as send_detached().
-bool repeat_farewell(Env& env, const Farewell& farewell);
+bool repeat_farewell(Env& env, const RecentReset& recent_reset);
 /// RFC 9293 §3.10.7.1: the RST that answers a segment nobody wants; none for an RST or a broadcast.
 void answer_with_reset(Env& env, const Segment& segment);
 

@@ -222,25 +222,25 @@ TEST(DryPool, Reset_GoesLater) {
   EXPECT_FALSE(s.engine().output_pending());
 }
 
-TEST(Farewells, OwedForTooLong_IsGivenUp) {
-  tcp::Farewells farewells;
+TEST(RecentResets, OwedForTooLong_IsGivenUp) {
+  tcp::RecentResets recent_resets;
   for (std::uint16_t port = 1; port <= 2; port++) {
-    tcp::Farewell each;
+    tcp::RecentReset each;
     each.key.local_port = port;
     each.at = Instant{} + port * std::chrono::seconds(1);
-    farewells.note(each);
-    farewells.owe();
+    recent_resets.note(each);
+    recent_resets.owe();
   }
   std::vector<std::uint16_t> asked;
-  const auto refuse = [&](const tcp::Farewell& each) {
+  const auto refuse = [&](const tcp::RecentReset& each) {
     asked.push_back(each.key.local_port);
     return false;
   };
-  farewells.settle(Instant{} + tcp::Farewells::kLifetime + std::chrono::seconds(1), refuse);
+  recent_resets.settle(Instant{} + tcp::RecentResets::kLifetime + std::chrono::seconds(1), refuse);
   EXPECT_EQ(asked, std::vector<std::uint16_t>{2});
-  EXPECT_TRUE(farewells.owes());
-  farewells.settle(Instant{} + tcp::Farewells::kLifetime + std::chrono::seconds(2), refuse);
-  EXPECT_FALSE(farewells.owes());
+  EXPECT_TRUE(recent_resets.owes());
+  recent_resets.settle(Instant{} + tcp::RecentResets::kLifetime + std::chrono::seconds(2), refuse);
+  EXPECT_FALSE(recent_resets.owes());
 }
 
 TEST(Loop, ConnectToOurselves_Works) {

@@ -121,7 +121,7 @@ TEST(LinkUp, QuestionOfAHostThatHasForgotten_IsAnsweredAtOnce) {
 TEST(LinkUp, MoreResetsThanAreKept_AreCounted) {
   Script s;
   s.listen();
-  for (std::uint16_t port = 1000; port < 1000 + tcp::Farewells::kSlots + 3; port++) {
+  for (std::uint16_t port = 1000; port < 1000 + tcp::RecentResets::kSlots + 3; port++) {
     s.new_peer(port);
     s.inject(seg().syn().seq(0)).inject(seg().seq(1).ack(1).len(1)).accept().close();
   }

@@ -1,4 +1,4 @@
-// Keepsakes: one a port, which the processes of a family inherit from the one that forked first (backends/backend.h).
+// Handovers: one a port, which the processes of a family inherit from the one that forked first (backends/backend.h).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace bypass::runtime {
 
-class Keepsakes {
+class Handovers {
  public:
   /// For the ports that are `wanted`, by their places in the configuration, this process and what it forks from now on;
   /// `id` (not 0) is theirs. Where there are no descriptors for one, there is none for any: said in the log.
@@ -17,7 +17,7 @@ class Keepsakes {
   /// 0: there are none.
   [[nodiscard]] std::uint32_t id() const { return id_; }
   /// Of a port by its place in the configuration.
-  [[nodiscard]] Keepsake of(std::size_t port) const { return id_ == 0 ? Keepsake{} : each_[port]; }
+  [[nodiscard]] Handover of(std::size_t port) const { return id_ == 0 ? Handover{} : each_[port]; }
 
   /// What lies in them goes, for all who have them.
   void empty() const;
@@ -33,7 +33,7 @@ class Keepsakes {
  private:
   void own(bool ours) const;
 
-  std::vector<Keepsake> each_;
+  std::vector<Handover> each_;
   std::uint32_t id_ = 0;
   bool told_ = false;  // that there were no descriptors
 };

@@ -1,4 +1,4 @@
-// Told: what was noted already of links that there are not, so that it is not noted for each connection.
+// ReportedOnce: what was noted already of links that there are not, so that it is not noted for each connection.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace bypass::fastpath {
 
-class Told {
+class ReportedOnce {
  public:
   /// Of one mover and reason, by address. All others are noted once, under none.
   static constexpr std::size_t kMostPeers = 8;

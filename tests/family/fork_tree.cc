@@ -1,4 +1,4 @@
-#include "family/colony.h"
+#include "family/fork_tree.h"
 
 #include <utility>
 
@@ -10,7 +10,7 @@ const IpAddress kAddress = IpAddress::from_v4(0x0a090001);
 
 }  // namespace
 
-Colony::Colony()
+ForkTree::ForkTree()
     : memory_(Memory::create(shared_->region, kRegion, kRegion)), stack_(Stack::create(*memory_, StackConfig{})) {
   shared_->now = 1'000'000'000;
   context_.queues[0] = PortQueue{&wire_, 0, 0};
@@ -28,7 +28,7 @@ Colony::Colony()
   settle();
 }
 
-void Colony::open(Pair& pair) {
+void ForkTree::open(Pair& pair) {
   pair.life++;
   pair.end[0] = pair.end[1] = nullptr;
   turn(0ns);
@@ -40,13 +40,13 @@ void Colony::open(Pair& pair) {
   ASSERT_NE(pair.end[1], nullptr);
 }
 
-std::uint8_t Colony::byte_at(const Pair& pair, std::size_t pair_index, unsigned from, std::uint64_t offset) {
+std::uint8_t ForkTree::byte_at(const Pair& pair, std::size_t pair_index, unsigned from, std::uint64_t offset) {
   std::uint64_t x = (pair_index * 2 + from) * 0x9e3779b97f4a7c15U + pair.life * 0xbf58476d1ce4e5b9U + offset;
   x = (x ^ (x >> 29)) * 0x94d049bb133111ebU;
   return static_cast<std::uint8_t>(x >> 56);
 }
 
-void Colony::send(std::size_t index, unsigned from, std::size_t bytes) {
+void ForkTree::send(std::size_t index, unsigned from, std::size_t bytes) {
   Pair& pair = shared_->pairs[index];
   tcp::Tcb& tcb = *pair.end[from];
   if (auto room = tcp().reserve(tcb, bytes)) {
@@ -61,7 +61,7 @@ void Colony::send(std::size_t index, unsigned from, std::size_t bytes) {
   }
 }
 
-void Colony::receive(std::size_t index, unsigned at, std::size_t bytes) {
+void ForkTree::receive(std::size_t index, unsigned at, std::size_t bytes) {
   Pair& pair = shared_->pairs[index];
   tcp::Tcb& tcb = *pair.end[at];
   std::span<const std::byte> spans[4];
@@ -76,7 +76,7 @@ void Colony::receive(std::size_t index, unsigned at, std::size_t bytes) {
   tcp().consume(context_, tcb, taken);
 }
 
-void Colony::turn(Duration step) {
+void ForkTree::turn(Duration step) {
   shared_->now += step.count();
   context_.now = Instant{Duration{shared_->now}};
   stack_->resume_output(context_);
@@ -86,7 +86,7 @@ void Colony::turn(Duration step) {
   while (EventNode* node = stack_->events().take()) node->events = 0;
 }
 
-void Colony::act(std::mt19937& random) {
+void ForkTree::act(std::mt19937& random) {
   const std::size_t pair = random() % kPairs;
   const unsigned side = random() % 2;
   switch (random() % 4) {
@@ -101,13 +101,13 @@ void Colony::act(std::mt19937& random) {
   }
 }
 
-void Colony::act_in_a_crowd(std::mt19937& random) {
+void ForkTree::act_in_a_crowd(std::mt19937& random) {
   if (random() % 2 == 0) return act(random);
   come_and_go(random);
 }
 
 // A death between the engine's call and ours loses sight of a stranger; it stays open, which harms nobody.
-void Colony::come_and_go(std::mt19937& random) {
+void ForkTree::come_and_go(std::mt19937& random) {
   tcp::Tcb*& stranger = shared_->strangers[random() % kStrangers];
   if (stranger != nullptr) {
     tcp::Tcb* leaving = std::exchange(stranger, nullptr);
@@ -119,7 +119,7 @@ void Colony::come_and_go(std::mt19937& random) {
   if (made) stranger = *made;
 }
 
-const void* Colony::rebuild() {
+const void* ForkTree::rebuild() {
   const void* named = tcp().current();
   // One that the dead one was closing may be gone.
   for (tcp::Tcb*& stranger : shared_->strangers) stranger = stranger == named ? nullptr : stranger;
@@ -132,7 +132,7 @@ const void* Colony::rebuild() {
 }
 
 // A reservation of the dead one: nobody will commit it.
-void Colony::give_up_reservations() {
+void ForkTree::give_up_reservations() {
   for (Pair& pair : shared_->pairs) {
     for (tcp::Tcb* tcb : pair.end) {
       if (tcb->ring.reserved()) tcp().commit(context_, *tcb, 0, false);
@@ -140,13 +140,13 @@ void Colony::give_up_reservations() {
   }
 }
 
-bool Colony::lost(const Pair& pair) {
+bool ForkTree::lost(const Pair& pair) {
   return std::any_of(std::begin(pair.end), std::end(pair.end), [&](const tcp::Tcb* tcb) {
     return tcp().state(*tcb) != tcp::State::kEstablished || tcp().error(*tcb) != Error::kNone;
   });
 }
 
-void Colony::read_all() {
+void ForkTree::read_all() {
   for (std::size_t i = 0; i < kPairs; i++) {
     for (const unsigned at : {0U, 1U}) {
       while (tcp().readable(*shared_->pairs[i].end[at]) != 0) receive(i, at, ~std::size_t{0});
@@ -154,7 +154,7 @@ void Colony::read_all() {
   }
 }
 
-bool Colony::quiet() {
+bool ForkTree::quiet() {
   if (stack_->output_pending()) return false;
   return std::all_of(std::begin(shared_->pairs), std::end(shared_->pairs), [&](const Pair& pair) {
     return lost(pair) ||
@@ -163,7 +163,7 @@ bool Colony::quiet() {
   });
 }
 
-void Colony::settle() {
+void ForkTree::settle() {
   // Something new on each connection: an old one that no longer works must not look idle.
   for (std::size_t i = 0; i < kPairs; i++) {
     for (const unsigned from : {0U, 1U}) send(i, from, 10);
@@ -180,7 +180,7 @@ void Colony::settle() {
   ADD_FAILURE() << "never quiet";
 }
 
-std::string Colony::holders() {
+std::string ForkTree::holders() {
   std::string text;
   for (std::size_t i = 0; i < kPairs; i++) {
     for (const tcp::Tcb* tcb : shared_->pairs[i].end) {
@@ -194,7 +194,7 @@ std::string Colony::holders() {
   return text;
 }
 
-std::size_t Colony::replace_lost(const void* named, std::size_t& count) {
+std::size_t ForkTree::replace_lost(const void* named, std::size_t& count) {
   std::size_t strangers = 0;
   count = 0;
   for (Pair& pair : shared_->pairs) {

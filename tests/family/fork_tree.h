@@ -1,4 +1,4 @@
-// A Colony: one Stack in memory that forked processes share, talking to itself over many established
+// A ForkTree: one Stack in memory that forked processes share, talking to itself over many established
 // connections, so that everything a connection has lies in the arena. Time is virtual and shared, too.
 //
 // What a byte of a stream must be follows from the connection, the direction and the stream offset, and both
@@ -41,13 +41,13 @@ class NoWire final : public Port {
   PortCaps caps_;
 };
 
-class Colony {
+class ForkTree {
  public:
   static constexpr std::size_t kPairs = 48;
   static constexpr std::size_t kStrangers = 16;
   static constexpr std::size_t kRegion = std::size_t{64} << 20;
 
-  Colony();
+  ForkTree();
 
   socket::Household& household() { return household_; }
   socket::ShardLock& lock() { return household_.lock; }

@@ -1,4 +1,4 @@
-#include "runtime/keepsakes.h"
+#include "runtime/handovers.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,8 +14,8 @@
 
 namespace bypass::runtime {
 
-void Keepsakes::make(const std::vector<bool>& wanted, std::uint32_t id) {
-  each_.assign(wanted.size(), Keepsake{});
+void Handovers::make(const std::vector<bool>& wanted, std::uint32_t id) {
+  each_.assign(wanted.size(), Handover{});
   id_ = id;
   for (std::size_t i = 0; i < wanted.size(); i++) {
     if (!wanted[i]) continue;
@@ -33,30 +33,30 @@ void Keepsakes::make(const std::vector<bool>& wanted, std::uint32_t id) {
   }
 }
 
-void Keepsakes::empty() const {
+void Handovers::empty() const {
   for (std::size_t i = 0; i < each_.size(); i++) empty(i);
 }
 
-void Keepsakes::empty(std::size_t port) const {
-  const Keepsake keepsake = of(port);
-  for (char one = 0; keepsake.is_there() && socket::kernel->read(keepsake.look, &one, sizeof one) >= 0;) {
+void Handovers::empty(std::size_t port) const {
+  const Handover handover = of(port);
+  for (char one = 0; handover.is_there() && socket::kernel->read(handover.look, &one, sizeof one) >= 0;) {
   }
 }
 
-void Keepsakes::drop() {
+void Handovers::drop() {
   own(false);
-  for (const Keepsake& keepsake : each_)
-    for (const int fd : {keepsake.put, keepsake.look})
+  for (const Handover& handover : each_)
+    for (const int fd : {handover.put, handover.look})
       if (fd >= 0) socket::kernel->close(fd);
   each_.clear();
   id_ = 0;
 }
 
-void Keepsakes::own(bool ours) const {
-  for (const Keepsake& keepsake : each_) {
-    if (!keepsake.is_there()) continue;
-    own_descriptor(keepsake.put, ours);
-    own_descriptor(keepsake.look, ours);
+void Handovers::own(bool ours) const {
+  for (const Handover& handover : each_) {
+    if (!handover.is_there()) continue;
+    own_descriptor(handover.put, ours);
+    own_descriptor(handover.look, ours);
   }
 }
 

@@ -1,4 +1,4 @@
-// Farewells: the latest RSTs, for a wire that goes down just then.
+// RecentResets: the latest RSTs, for a wire that goes down just then.
 //
 // Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
 // ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
@@ -18,7 +18,7 @@
 
 namespace bypass::tcp {
 
-struct Farewell {
+struct RecentReset {
   FlowKey key;
   SeqNum seq{}, ack{};
   /// Below what we have sent, for a peer whose numbers ours may lag behind (RFC 9293 §3.10.7.4: what lies outside of
@@ -30,7 +30,7 @@ struct Farewell {
   bool asks = false;
 };
 
-class Farewells {
+class RecentResets {
  public:
   static constexpr std::uint32_t kSlots = 512;
   /// A wire that another process takes over is up again in some 10 ms, on a machine with too much to do in seconds.
@@ -40,11 +40,11 @@ class Farewells {
   static constexpr unsigned kRepeats = 4;
 
   /// The oldest one gives way. Returns whether that was one of these last seconds.
-  bool note(const Farewell& farewell) {
-    Farewell& slot = slots_[noted_++ % kSlots];
-    const bool lost = noted_ > kSlots && farewell.at - slot.at < kLifetime;
+  bool note(const RecentReset& recent_reset) {
+    RecentReset& slot = slots_[noted_++ % kSlots];
+    const bool lost = noted_ > kSlots && recent_reset.at - slot.at < kLifetime;
     if (slot.owed) owed_--;
-    slot = farewell;
+    slot = recent_reset;
     return lost;
   }
 
@@ -60,7 +60,7 @@ class Farewells {
   void settle(Instant now, Send&& send) {
     std::uint32_t left = 0;
     for (std::uint64_t i = first(); i < noted_ && owed_ != 0; i++) {
-      Farewell& slot = slots_[i % kSlots];
+      RecentReset& slot = slots_[i % kSlots];
       if (!slot.owed) continue;
       slot.owed = now - slot.at < kLifetime && !send(slot);
       left += slot.owed ? 1 : 0;
@@ -106,7 +106,7 @@ class Farewells {
   unsigned repeats_ = 0;  // done
   Instant repeat_at_ = kNever;
   std::uint32_t owed_ = 0;
-  std::array<Farewell, kSlots> slots_;
+  std::array<RecentReset, kSlots> slots_;
 };
 
 }  // namespace bypass::tcp
