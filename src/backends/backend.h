@@ -108,9 +108,9 @@ class Backend {
   virtual void close(Port* port) = 0;
 
   /// Of an interface that is shared with the kernel: should this process end, the kernel is to leave the flows that are
-  /// steered to `port`, now or later, to whoever of the family opens the port next. Milliseconds. False: `problem` says
-  /// why its connections are then the kernel's to refuse meanwhile. With what lies in `handover` from an earlier owner,
-  /// if there is such; not while the port's calls run.
+  /// steered to `port`, now or later, to the process of the family that opens the port next. Milliseconds. False:
+  /// `problem` says why its connections are then the kernel's to refuse meanwhile. With what lies in `handover` from an
+  /// earlier owner, if there is such; not while the port's calls run.
   virtual bool keep_flows(Port* /*port*/, const Handover& /*handover*/, std::string& /*problem*/) { return true; }
 
   /// Opens an RDMA device's port (NAME[:PORT]) as a maker of links to other hosts, beside whatever port of frames there

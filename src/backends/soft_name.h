@@ -1,4 +1,4 @@
-// Names of software RDMA devices (BYPASS_SOFT): soft0, soft1, … Whoever has to tell them from the kernel's asks here.
+// Names of software RDMA devices (BYPASS_SOFT): soft0, soft1, … Code that has to tell them from the kernel's asks here.
 #pragma once
 
 #include <charconv>

@@ -1,6 +1,6 @@
 // What follows "vhost:" and "virtio:": PATH or PATH,peer=USER. Both ends of such a wire share the port's memory, so the
-// other end has to be a process of one's own user, of root, or of the user who is named. Whoever has to tell the parts
-// apart asks here.
+// other end has to be a process of one's own user, of root, or of the user who is named. Code that has to tell the
+// parts apart asks here.
 #pragma once
 
 #include <sys/types.h>

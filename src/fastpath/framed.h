@@ -6,7 +6,7 @@
 //
 // A connection without the option has no overlay and never comes here. One with an overlay begins undecided and
 // becomes, each direction for itself, framed or plain. Found plain in both before anything was framed, it loses its
-// overlay and is TCP's alone: so whoever holds a Tcb asks FramedTcp::has() at each call, and hands the call to
+// overlay and is TCP's alone: so the one that holds a Tcb asks FramedTcp::has() at each call, and hands the call to
 // tcp::Engine or here. The calls here have the meaning, the results and the events (EventNode) of the Engine's calls
 // of the same name.
 //

@@ -19,7 +19,7 @@ constexpr std::uint8_t kStream = 8;
 /// So much, and nothing read in between, is no answer whose end somebody waits for (Lane::Gather::kAhead).
 constexpr std::uint32_t kStreamBytes = 512U << 10;
 
-/// How many there are with one more, one behind the other; 0: this is none.
+/// How many there are with one more, one behind the other; 0: this is not one.
 std::uint8_t small_writes_with(const Tcb& tcb, const Framed& framed, std::size_t bytes) {
   const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
   return small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : std::uint8_t{0};

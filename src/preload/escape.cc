@@ -33,7 +33,7 @@ namespace {
 std::atomic<const char*> io_uring_made{nullptr};  // by what
 std::atomic<bool> left_by_handler{false};
 
-// Of a connection that the kernel has beneath: it is the kernel's again, whoever gets the descriptor.
+// Of a connection that the kernel has beneath: it is the kernel's again, for any process that gets the descriptor.
 bool goes_back(int fd) {
   Use use(fd);
   if (!use) return false;

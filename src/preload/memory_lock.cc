@@ -34,7 +34,7 @@ std::string read_maps() {
   return text;
 }
 
-// As mlockall(2): only the limit is a failure, what cannot be filled is none.
+// As mlockall(2): only the limit is a failure, what cannot be filled is not.
 bool limit_matters() {
   rlimit limit{};
   return geteuid() != 0 && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

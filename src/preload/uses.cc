@@ -240,7 +240,7 @@ void release_entry(Entry entry, int fd) {
   // A full list keeps the object for good: better than one that a call still uses.
   if (!defer(entry.word())) return;
   deferred_count.fetch_add(1);
-  fence_for_closer();  // whoever leaves from here on sees the count; who left before is found out now
+  fence_for_closer();  // a call that leaves from here on sees the count; who left before is found out now
   release_deferred();
 }
 

@@ -121,8 +121,8 @@ const void* program_counter(const void* context) {
 
 namespace {
 
-// Several threads may fault of one cause. What follows the report may end the process: whoever comes second waits for
-// the end of the first one's, unless that takes too long.
+// Several threads may fault of one cause. What follows the report may end the process: the one that comes second waits
+// for the end of the first one's, unless that takes too long.
 void await_report(int reporter) {
   constexpr timespec kPause{0, 1'000'000};
   constexpr int kMostPauses = 2000;

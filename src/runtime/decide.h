@@ -1,7 +1,7 @@
 // Decider: kernel or bypass, for a stream at connect or listen and for each datagram's peer; with the reason.
 //
-// Looks at addresses, rules and routes only; whoever acts on "bypass" opens the ports. Any thread, also in a signal
-// handler.
+// Looks at addresses, rules and routes only; the one that acts on "bypass" opens the ports. Any thread, also in a
+// signal handler.
 #pragma once
 
 #include <optional>

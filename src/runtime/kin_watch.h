@@ -17,7 +17,7 @@ class KinWatch {
   KinWatch& operator=(const KinWatch&) = delete;
   ~KinWatch() { clear(); }
 
-  /// Watches whoever there is now, and nobody else. False: somebody has ended meanwhile.
+  /// Watches those that are there now, and no others. False: somebody has ended meanwhile.
   bool refresh(socket::Shard& shard);
   void clear();
   /// Appends one entry a process, readable when it has ended.

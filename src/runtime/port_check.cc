@@ -85,7 +85,7 @@ std::string check_pci(const std::string& address) {
   return access(path.c_str(), F_OK) == 0 ? "" : "no such device (see: lspci -D)";
 }
 
-// A software device (softN) is found by whoever makes it.
+// A software device (softN) is found by the one that makes it.
 std::string check_verbs(const std::string& target) {
   const std::string name = target.substr(0, target.find(':'));
   if (soft_index(target) || access(("/sys/class/infiniband/" + name).c_str(), F_OK) == 0) return "";

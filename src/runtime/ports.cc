@@ -33,13 +33,13 @@ namespace {
 
 using observe::Reason;
 
-// Process-private: whoever opens holds it, other callers wait for the outcome.
+// Private to the process: the thread that opens holds it, other callers wait for the outcome.
 pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
 
 // Of the thread that forks, which holds that: a handler of the program's may ask for the ports, too.
 std::optional<sigset_t> g_fork_mask;
 
-// Whoever asks the kernel for its network; taken last.
+// Held by the thread that asks the kernel for its network; taken last.
 pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
 constexpr int kLookShare = 16;  // of the time, at most one part in so many is spent on that
 
@@ -181,7 +181,7 @@ bool PortSet::claim(socket::Shard& shard) {
   return true;
 }
 
-// False: whoever was opening them has given up or is gone.
+// False: the one that was opening them has given up or is gone.
 bool PortSet::follow(socket::Shard& shard) {
   socket::Wires& wires = shard.wires();
   for (;;) {
@@ -218,7 +218,7 @@ void PortSet::attach_relays(socket::Shard& shard) {
 }
 
 // Whether somebody has to open them. That an owner has died is written down: who watches it would be told for ever.
-// Nobody's wire is left to whoever wants it next: the program, perhaps, that an owner has executed in its place.
+// Nobody's wire is left to the one that wants it next: the program, perhaps, that an owner has executed in its place.
 bool PortSet::is_missed(socket::Shard& shard) {
   if (lent(shard)) return false;
   socket::Guard guard(shard);

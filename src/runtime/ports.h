@@ -5,8 +5,8 @@
 // parent is not). Opening takes milliseconds and happens outside of the shard's lock.
 //
 // In a family one process owns the ports, by its name in the shard's Wires. The others follow: relays stand in the
-// ports' places. When the owner has gone, whoever notices first opens the ports afresh, in a fresh copy of the plugin
-// if this process has inherited one that was in use.
+// ports' places. When the owner has gone, the one that notices first opens the ports afresh, in a fresh copy of the
+// plugin if this process has inherited one that was in use.
 //
 // Of ports that share their interface with the kernel, it follows what the kernel changes there.
 #pragma once
@@ -56,7 +56,7 @@ class PortSet {
   /// arguments understood. Opens nothing; loads a plugin only for the arguments that nobody else can read.
   bool check(std::vector<Problem>& problems);
 
-  /// Called once, by whoever opened, when every port has been tried and before others see them open.
+  /// Called once, by the one that opened, when every port has been tried and before others see them open.
   void on_tried(void (*call)(const PortSet&)) { tried_ = call; }
 
   /// Opens the ports and gives them to the shard, or follows the process of the family that has; the first caller

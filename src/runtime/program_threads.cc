@@ -69,7 +69,7 @@ void* exit_by_itself(void*) {
 void ProgramThreads::begin() {
   first_ended_ = others_lived_ = false;
   tasks_fd_ = own_high(static_cast<int>(os::open("/proc/self/task", O_PATH | O_DIRECTORY | O_CLOEXEC)));
-  // This thread has the filters that whoever made it has.
+  // This thread has the filters that the thread that made it has.
   if (os::call(SYS_prctl, PR_GET_SECCOMP) > 0) expect(End::kByFilter);
 }
 

@@ -285,7 +285,7 @@ void Progress::open_step() {
   wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
   // What a forked process had of its parent's it has closed meanwhile, or a program its listener: the wire may be the
-  // next one's. Whoever needs it from now on says so again.
+  // next one's. The one that needs it from now on says so again.
   want_ports_.store(false, std::memory_order_release);
   if (!is_wire_needed()) return local_step();
   is_others_ = !ports_.open(shard_) && !ports_.failed();
@@ -330,7 +330,7 @@ void Progress::local_step() {
   sleep_hearing(pause);
 }
 
-// The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and whoever ends the
+// The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and the one that ends the
 // watch says so.
 bool Progress::doze(Instant polled) {
   same_looks_ = shard_.watched() && polled == seen_poll_ ? same_looks_ + 1 : 0;

@@ -57,7 +57,7 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   return record;
 }
 
-/// The pid of whoever has the family's ports; 0: nobody.
+/// The pid of the process with the family's ports; 0: nobody.
 pid_t port_owner(Process& p) {
   const std::uint32_t slot = p.shard.wires().owner_slot();
   return slot == socket::kNoSlot ? 0 : static_cast<pid_t>(p.shard.family().table().slots[slot].pid.load());
@@ -75,7 +75,7 @@ void do_drill(Process& p) {
   p.region.finish_drill(static_cast<std::uint32_t>(failed));
 }
 
-/// Of the family's memory, by whoever has its ports.
+/// Of the family's memory, by the process with its ports.
 void tell_shortage(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
   const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory + counters.drop_no_memory;

@@ -79,7 +79,7 @@ bool parse_address(std::string_view text, Rule& rule) {
   return rule.prefix.has_value();
 }
 
-// A peer is asked once for all its connections, whatever their ports, and whoever has begun them.
+// A peer is asked once for all its connections, whatever their ports, and whichever end has begun them.
 std::string beside_peers(const Rule& rule) {
   if (rule.proto == RuleProto::kTcp) return "'tcp' does not fit: only an address, and program=NAME, can follow";
   if (rule.proto == RuleProto::kUdp) return "'udp' does not fit: streams alone have such connections";

@@ -1,5 +1,5 @@
 // Signals for I/O (fcntl(2): O_ASYNC, F_SETOWN, F_SETSIG) of the stack's side. The kernel keeps who is told, with the
-// number's open file; what Socket::details has is a copy for whoever finds the event.
+// number's open file; what Socket::details has is a copy for the one that finds the event.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace bypass::socket {
 
 /// For a scope: the thread is not cancelled here. Around calls of the kernel's that are cancellation points
-/// (pthreads(7)) where the program's own call is none, or has begun what must end.
+/// (pthreads(7)) where the program's own call is not one, or has begun what must end.
 class CancellationOff {
  public:
   CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

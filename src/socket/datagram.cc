@@ -49,7 +49,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   return 0;
 }
 
-// A bypass address is none of the kernel's: see bind_to_bypass in socket.cc.
+// A bypass address is not one of the kernel's: see bind_to_bypass in socket.cc.
 bool wants_bypass(int fd, const Endpoint& local, int domain) {
   SocketName name;
   write_name(local, domain, name);

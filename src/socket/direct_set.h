@@ -1,6 +1,6 @@
 // DirectSet: the kernel's side of the few objects that a sleeper waits for, under numbers of their own.
 //
-// Whoever sleeps over the process's watch set (kernel_half.h) is woken by each event of any object: where every
+// The one that sleeps over the process's watch set (kernel_half.h) is woken by each event of any object: where every
 // connection has a thread that waits for it, each of them by every wake-up.
 #pragma once
 

@@ -45,7 +45,7 @@ void unlink_from_target(EpollItem& item) {
   }
 }
 
-// Out of its target's list; freed now, or by whoever takes it off the ready list.
+// Out of its target's list; freed now, or by the thread that takes it off the ready list.
 void remove_item(EpollItem& item) {
   unlink_from_target(item);
   Epoll& set = *item.set;
@@ -128,7 +128,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
   // Before it is asked who sleeps: KernelSleep does both the other way round.
   const bool first = set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0;
   const bool first_dual = has_kernel_half(target) && set.dual_items.fetch_add(1, std::memory_order_relaxed) == 0;
-  // Whoever sleeps in the set does not look at the wire, or at the kernel's halves.
+  // The one that sleeps in the set does not look at the wire, or at the kernel's halves.
   if (first || first_dual) signal_idle(set);
   if (first) called = call_kernel_sleepers(set, epoll_fd);
   report_present(*item);

@@ -31,7 +31,7 @@ struct EpollItem {
   // Of Readiness, modulo 2^16, when it was last put on the list: a rebuild sees edges that nobody has taken.
   std::uint16_t seen_in = 0, seen_out = 0, seen_hup = 0, seen_err = 0;
   bool ready = false;  // on the list
-  bool gone = false;   // removed while on the list: freed by whoever takes it off
+  bool gone = false;   // removed while on the list: freed by the thread that takes it off
 };
 static_assert(sizeof(EpollItem) <= 72, "an idle connection in a set costs one of these");
 

@@ -16,7 +16,7 @@ enum class Refusal : std::uint8_t {
   kLoop,           // epoll: sets that contain each other, or too deep
   kNoOption,       // no such option at this level
   kOutOfRange,     // an option's value or a count
-  kDomain,         // a time that is none
+  kDomain,         // a time that is not valid
   kFamily,         // an address of another family
   kNoDestination,  // a datagram without an address on an unconnected socket
   kNotPermitted,

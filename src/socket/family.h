@@ -27,7 +27,7 @@ struct Doorbell {
 };
 
 /// A slot is free while `pid` is 0; taken and given back by a compare-and-swap of it. The other fields are
-/// written by whoever holds the slot.
+/// written by the slot's holder.
 struct alignas(64) ProcessSlot {
   std::atomic<std::uint32_t> pid{0};
   std::atomic<std::uint32_t> incarnation{0};

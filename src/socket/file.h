@@ -28,7 +28,7 @@ struct File {
   std::atomic<FileKind> kind{FileKind::kStream};  // listen() makes a listener of a stream; read without the lock
   bool alive = true;
   bool ending = false;  // no number is left; the last call inside ends it
-  /// A vfork child has given the number to what it will exec: leave_shared_memory() by whoever comes first.
+  /// A vfork child has given the number to what it will exec: leave_shared_memory() by the one that comes first.
   /// Of one that is no connection yet: other processes have it, and it never comes to shared memory.
   std::atomic<bool> leave_asked{false};
   bool dual = false;             // its kernel half is watched, by each process that has a number of it

@@ -7,8 +7,9 @@
 
 namespace bypass::socket {
 
-/// For rare calls: it costs some 70 system calls, and a look at the whole stack above the caller. Whoever installed the
-/// handler, and before any of ours. A frame that a handler left behind on the stack may be taken for one that runs.
+/// For rare calls: it costs some 70 system calls, and a look at the whole stack above the caller. It does not matter
+/// who installed the handler, and before any of ours. A frame that a handler left behind on the stack may be taken for
+/// one that runs.
 [[nodiscard]] bool is_in_handler();
 
 }  // namespace bypass::socket

@@ -5,7 +5,7 @@
 // all. Its edges are kept as flags in the objects and mixed into their readiness, so that nobody else needs to
 // know. A flag is taken back *before* the kernel is asked and set again when the answer was "there was
 // something": an edge that comes in between is then never lost. While such a question is under way (`taking`)
-// the flags say nothing, and whoever wants to know asks the kernel.
+// the flags say nothing, and the one that wants to know asks the kernel.
 #pragma once
 
 #include <cstdint>

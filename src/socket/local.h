@@ -115,8 +115,8 @@ void local_leave(Guard& guard, Socket& socket);
 
 /// Before the shard's ports are polled: what has moved in the rings. Lock held. True: something has.
 bool poll_local();
-/// Before a sleep, when what it waits for has been linked: from here on the peers wake whoever sleeps. Lock held. True:
-/// something has come meanwhile, and was signalled.
+/// Before a sleep, when what it waits for has been linked: from here on the peers wake the one that sleeps. Lock held.
+/// True: something has come meanwhile, and was signalled.
 bool arm_local();
 /// Somebody who sleeps waits for it from now on, too. Lock held.
 void local_is_waited_for(Socket& socket);

@@ -28,7 +28,7 @@ thread_local constinit Wakes my_wakes{};
 std::atomic<int> wakes_under_way{0};
 }  // namespace
 
-// Whoever is about to wake needs no lock for it, but may have lost its processor.
+// The one that is about to wake needs no lock for it, but may have lost its processor.
 void await_wakes() {
   wake_peers();
   constexpr int kYields = 100, kSleeps = 20'000;

@@ -48,7 +48,7 @@ void take_timeouts(Socket& socket, int fd);
 /// A word on the channel. False: it could not be said.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
 /// Before this end's FIN, or reset, goes through the kernel. Its edge comes to the peer's process some time later;
-/// whoever asks there meanwhile asks the kernel, and sees it at once.
+/// the one that asks there meanwhile asks the kernel, and sees it at once.
 inline void say_shut(LocalLink& link, fastpath::shm::Shut how = fastpath::shm::Shut::kEnd) {
   link.out.own->shut.store(how, std::memory_order_seq_cst);
 }
@@ -84,8 +84,8 @@ void note_read_from_kernel(Socket& socket, std::uint64_t bytes);
 bool try_cut(Socket& socket, LocalLink& link, bool more);
 /// What is to go over the kernel from the ring goes there, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
-/// RESUME before the kernel is told that nothing more is written, so that whoever has the other end then finds all in
-/// the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
+/// RESUME before the kernel is told that nothing more is written, so that the one that has the other end then finds all
+/// in the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
 void return_ring_before_end(Socket& socket, LocalLink& link);
 /// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
 void end_local_link(Socket& socket, LocalLink& link);
@@ -142,8 +142,8 @@ bool look_at_rings(Socket& socket, LocalLink& link);
 /// Before a wake-up of this link is acted on: rings that nobody has armed, and that were written to earlier, come
 /// first.
 void hear_earlier_rings(const LocalLink& link);
-/// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: whoever sleeps there
-/// arms no link of ours.
+/// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: the one that sleeps
+/// there arms no link of ours.
 [[nodiscard]] bool is_to_be_armed(const Socket& socket);
 /// The peer wakes us from here on.
 void ask_for_wakes(Socket& socket, LocalLink& link);

@@ -287,8 +287,8 @@ bool LocalReceiving::is_at_urgent_mark() {
   return ask_kernel_at_once([](int number) -> long { return kernel_is_at_mark(number) ? 1 : 0; }) == 1;
 }
 
-// A read passes the urgent byte that it stands before, though there is nothing behind it. Whoever sends such a byte has
-// left the ring, so that no CUT comes. True: there was something behind it by then.
+// A read passes the urgent byte that it stands before, though there is nothing behind it. The one that sends such a
+// byte has left the ring, so that no CUT comes. True: there was something behind it by then.
 bool LocalReceiving::passes_urgent_byte(Guard& guard) {
   if (peeks() || total_ == done_ || !kernel_is_at_mark(kernel_half_state(socket_).number)) return false;
   const std::size_t before = done_;

@@ -162,7 +162,7 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
       Guard guard(shard());
       if (!socket.alive) return failure(Refusal::kBadDescriptor);
       local_count_call(guard, socket, fd);
-      // The kernel tells it to whoever comes first, and has told us.
+      // The kernel tells it to the one that comes first, and has told us.
       if (done == 0 && socket.pending_error != 0) return take_pending_error(socket);
       if (way_of(socket, fd, more) == Way::kRing)
         r = run(guard, socket, sending, flags, patience);

@@ -26,8 +26,8 @@ inline constexpr std::uint32_t kAlways = EPOLLERR | EPOLLHUP;
 
 /// Lock held. Wake-ups are collected and made after the unlock.
 void signal(File& file, std::uint32_t bits);
-/// Wakes whoever sleeps in a call or a poll set with it, and says nothing to epoll sets: another thread's long copy has
-/// ended, or a number under which the kernel is listened to (DirectSet) has become another one.
+/// Wakes those that sleep in a call or a poll set with it, and says nothing to epoll sets: another thread's long copy
+/// has ended, or a number under which the kernel is listened to (DirectSet) has become another one.
 void signal_idle(File& file);
 /// Whether a thread sleeps, in whichever process, that a change of the object may wake. Lock held.
 [[nodiscard]] bool is_waited_for(const File& file);

@@ -1,6 +1,6 @@
 // Shard: this process's hold on one shard: the arena's lock and stack, and the process's own ports and clock.
 //
-// Whoever holds the lock is the shard's only thread. A Guard takes the lock for one call; poll() looks at the
+// The lock's holder is the shard's only thread. A Guard takes the lock for one call; poll() looks at the
 // wire once. Run to completion: a caller that waits calls poll() until its object is ready.
 #pragma once
 

@@ -179,7 +179,7 @@ inline const Socket& socket_of(const File& file) {
 
 /// Decided for the kernel: items go to the sets' kernel halves; the caller's table drops the object next.
 void give_to_kernel(Guard& guard, Socket& socket);
-/// A bypass address is none of the kernel's, so its bind refuses it. IP_FREEBIND lets the kernel socket take it
+/// A bypass address is not one of the kernel's, so its bind refuses it. IP_FREEBIND lets the kernel socket take it
 /// all the same: the kernel then keeps the books of port numbers, as it does for addresses of its own.
 long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t length);
 /// The address that the kernel socket is bound to; port 0 when it is not.

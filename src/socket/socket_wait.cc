@@ -11,8 +11,8 @@ void SocketCondition::yield_to_copy(Guard& guard) {
   let_others_run();
   guard.resume();
   hold_end(socket_);
-  // Whoever was killed in the middle of it never says that it is done. Where a process of the family has the wires it
-  // sees to that.
+  // The one that was killed in the middle of it never says that it is done. Where a process of the family has the wires
+  // it sees to that.
   constexpr unsigned kLookEvery = 256;
   if (++yields_ % kLookEvery == 0 && has_kin() && shard().wires().owner_slot() == kNoSlot) sweep_family(guard);
 }

@@ -92,7 +92,7 @@ inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->state(tcb) : tcp_engine().state(tcb);
 }
-/// Linux's socket is closed from TIME-WAIT on, which is none of it any more.
+/// Linux's socket is closed from TIME-WAIT on, which is no longer one.
 [[nodiscard]] inline bool is_over(const tcp::Tcb& tcb) {
   const tcp::State now = state(tcb);
   return now == tcp::State::kClosed || now == tcp::State::kTimeWait;

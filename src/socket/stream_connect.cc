@@ -129,7 +129,7 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   environment.tell_on_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
-  // From "unconnected" (HUP) to "connecting" (nothing): whoever watches looks again.
+  // From "unconnected" (HUP) to "connecting" (nothing): the one that watches looks again.
   signal_idle(socket);
   return 0;
 }

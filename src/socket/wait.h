@@ -4,7 +4,7 @@
 // thread does so already, the wires (it is then the shard's watcher, and minds the timers, too).
 //
 // No wake-up is lost: a thread links itself to what it waits for and looks at it once more under the shard's
-// lock, and whoever changes the object signals it under the same lock. The eventfd is written after the
+// lock, and the one that changes the object signals it under the same lock. The eventfd is written after the
 // unlock, and only for a thread that is linked and not about to look itself; it stays readable until its owner has
 // read it.
 #pragma once
@@ -38,7 +38,7 @@ struct WaitLink {
   bool exclusive = false;  // one of those is woken a signal
 };
 
-/// A thread that sleeps (or did once). Lies in the arena: whoever holds the lock may find it.
+/// A thread that sleeps (or did once). Lies in the arena: the lock's holder may find it.
 struct Waiter {
   WakeTarget target;     // its eventfd is made at the first sleep
   int doorbell_fd = -1;  // of target.doorbell; made at the first sleep in a family

@@ -27,7 +27,7 @@ struct WakeTarget {
   std::int32_t event_fd = -1;
   Doorbell doorbell;
 
-  /// Whoever hears a process's doorbell: its progress thread.
+  /// The one that hears a process's doorbell: its progress thread.
   [[nodiscard]] static WakeTarget process(std::uint32_t slot) { return {slot, -1, {}}; }
 };
 
@@ -70,7 +70,8 @@ struct Wires {
   std::uint32_t opened;  // bit i: of the configuration's ports the ith is open
   std::array<PortCaps, Context::kMaxPorts> caps;
   std::array<MacAddress, Context::kMaxPorts> macs;
-  std::array<FrameRing*, Context::kMaxPorts> rings;  // a block of Memory each, made by whoever leaves the first frame
+  std::array<FrameRing*, Context::kMaxPorts>
+      rings;  // a block of Memory each, made by the one that leaves the first frame
 
   /// Who minds wires and timers in the owner: the watcher, and the progress thread while nobody watches. May be awake.
   [[nodiscard]] WireSleeper& sleeper() { return watcher.asleep ? watcher : progress; }

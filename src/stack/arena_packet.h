@@ -31,7 +31,7 @@ namespace bypass {
 /// Gives a packet back: it is one block that begins with its header, and so is each further segment. Null: nothing.
 void release_arena_packet(Memory& memory, Packet* packet);
 
-/// For Memory's rebuild: all blocks of a packet. False: one of them is none, or is somebody else's.
+/// For Memory's rebuild: all blocks of a packet. False: one of them is not a block, or is somebody else's.
 [[nodiscard]] bool mark_arena_packet(Memory& memory, const Packet& packet);
 
 /// What stands in a held frame's place from now on: its copy in the arena, the frame itself given back to its port.

@@ -157,7 +157,7 @@ struct Context {
     queues.fill({});
     ports = 0;
   }
-  /// Gives a frame back to whoever owns its memory.
+  /// Gives a frame back to the one that owns its memory.
   void release(Packet* frame);
   /// Ends a batch: one transmit burst a port, freed frames given back.
   void flush() {

@@ -5,7 +5,7 @@
 // `next_segment`; its first Packet is the frame's head and carries the frame's totals and metadata.
 // Headers (up to L4) always lie in the head; a port that cannot promise this copies them there.
 //
-// Ownership: whoever holds the head owns the frame, with all its segments. It is given back with
+// Ownership: the holder of the head owns the frame, with all its segments. It is given back with
 // Port::free (or, for packets made in the arena, to the arena), which `Context::release` tells apart.
 #pragma once
 
@@ -29,7 +29,8 @@ enum PacketFlag : std::uint16_t {
   kInArena = 1 << 7,  // the buffer is the arena's, not a port's
   // Received frames, again
   kRxArrival = 1 << 8,  // the port says when it arrived (arrival.h)
-  // A copy in memory that bytes in bulk leave to all else (Memory::keep_back): whoever has nothing else may keep it.
+  // A copy in memory that bytes in bulk leave to all else (Memory::keep_back): the one that has nothing else may keep
+  // it.
   kInReserve = 1 << 9,
 };
 
@@ -38,7 +39,7 @@ struct Packet {
   std::uint32_t len;        // valid bytes in this segment
   std::uint32_t frame_len;  // head only: valid bytes of the whole chain, and of `external`
   Packet* next_segment;     // further buffers of the same frame
-  Packet* queue_next;       // whoever owns the frame links it here
+  Packet* queue_next;       // the one that owns the frame links it here
   std::byte* buffer;        // start of the buffer; data - buffer is the headroom
   std::uint32_t capacity;   // bytes of the buffer from `buffer` on
   std::uint16_t flags;      // PacketFlag

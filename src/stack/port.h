@@ -1,6 +1,6 @@
 // Port: what the stack asks of a wire. A batch of frames in, a batch of frames out.
 //
-// Backends implement it (dpdk, verbs, sim). All calls of one queue come from whoever holds the shard's
+// Backends implement it (dpdk, verbs, sim). All calls of one queue come from the holder of the shard's
 // lock, never two at once; a backend that has to stop its queues (to open the device again) lets
 // receive() and send() see a flag and do nothing meanwhile. No call blocks. A virtual call is made once a
 // batch, never once a byte.

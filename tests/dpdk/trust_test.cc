@@ -46,7 +46,7 @@ class DpdkTrust : public testing::Test {
   const std::string path = folder / "wire.sock";
   Driver us;
   Driver stranger{[] {
-    umask(0);  // whoever likes may come to its sockets
+    umask(0);  // the one that likes may come to its sockets
     if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(126);
   }};
 };

@@ -92,7 +92,7 @@ TEST(ShardLock, OwnerKilledInside_NextLockerRecovers) {
   spin_until([&] { return inside->load(); });
   EXPECT_EQ(h.lock.try_take(), Taken::kBusy);
   child.kill();
-  child.wait_for_end();  // a zombie: it has ended, whoever waits for it or not
+  child.wait_for_end();  // a zombie: it has ended, the one that waits for it or not
   EXPECT_TRUE(h.lock.lock());
   EXPECT_EQ(recovery.times, 1);
   EXPECT_EQ(recovery.changing, &object);

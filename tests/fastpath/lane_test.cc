@@ -191,7 +191,7 @@ TEST_F(LaneTest, AbortedBehindItsEnd_ResetsAPeerThatHasNotEnded) {
   EXPECT_TRUE(b_.released());
 }
 
-// Whoever never used the lane may reset the connection until its very end: only the lane itself tells when not.
+// The one that never used the lane may reset the connection until its very end: only the lane itself tells when not.
 TEST_F(LaneTest, NeverUsed_IsReleasedWhenBothHaveSaidSo) {
   for (Lane* lane : {&a_, &b_}) lane->shutdown_send();
   records();

@@ -77,7 +77,7 @@ TEST(PeerLinks, OwnerDiesUnseen_NextOwnerSaysSo) {
   PeerWorld world;
   Connection& c = world.open();
   ASSERT_TRUE(world.reach_lane(c));
-  world.stopped[1] = true;  // whoever had the device is gone, and its memory of it with it
+  world.stopped[1] = true;  // the one that had the device is gone, and its memory of it with it
   EXPECT_NE(world.write(c, 0, std::vector<std::byte>(5000, std::byte{7})), 0U);
   world.run_for(5ms);
   world.yard.newest->kill();

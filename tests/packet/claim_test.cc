@@ -1,5 +1,5 @@
-// Claims of several processes, and names that somebody else has. Each case in a network namespace of its own: whoever
-// may not make one skips these.
+// Claims of several processes, and names that somebody else has. Each case in a network namespace of its own: the one
+// that may not make one skips these.
 #include "backends/packet/claim.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What a FlowGuard keeps from the kernel: connections over the loopback interface of a network namespace of the test's
-// own. Whoever may not make one, or load programs, skips these.
+// own. The one that may not make one, or load programs, skips these.
 #include "backends/packet/flow_guard.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The programs of a shared interface, run by the kernel on one frame at a time (BPF_PROG_TEST_RUN): no interface is
-// there. Whoever may not load programs skips these.
+// there. The one that may not load programs skips these.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -299,7 +299,7 @@ TEST_F(SteeringTest, WhatIsWaitedFor_IsOnesAlone) {
       PlainHost::said().find("(pid " + std::to_string(getpid()) + ") has UDP port 4791 of 10.9.0.1 steered to it"),
       std::string::npos)
       << PlainHost::said();
-  // A connection's: whoever chose the local port has it.
+  // A connection's: the one that chose the local port has it.
   EXPECT_TRUE(flows_.steer(flow(IPPROTO_TCP, kLocal4, kRemote4), true));
   EXPECT_TRUE(second.steer(flow(IPPROTO_TCP, kLocal4, kRemote4), true));
 }

@@ -1,5 +1,5 @@
-// An XdpPort at a tap interface in a network namespace of the test's own. Whoever may not make one, or load programs,
-// skips these.
+// An XdpPort at a tap interface in a network namespace of the test's own. The one that may not make one, or load
+// programs, skips these.
 #include "backends/packet/xdp_port.h"
 
 #include <fcntl.h>

@@ -164,7 +164,7 @@ TEST(ConfigPorts, ListsWithoutAPort_AreProblems) {
                  "BYPASS_ADDR=10.9.0.1/24 (environment): has no effect without BYPASS_PORT; accepted is vhost:PATH, ");
   for (const char* alone : {"BYPASS_GATEWAY=10.9.0.254", "BYPASS_MAC=02:00:00:00:00:01", "BYPASS_MTU=1500"})
     EXPECT_EQ(from_environment({alone}).problems.size(), 1U) << alone;
-  // Whoever turns the bypass off for one program need not take the rest of its settings away.
+  // The one that turns the bypass off for one program need not take the rest of its settings away.
   EXPECT_EQ(messages(from_environment({"BYPASS_PORT=none", "BYPASS_MTU=1500"})), "");
 }
 

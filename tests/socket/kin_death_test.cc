@@ -1,6 +1,6 @@
 // A child is killed between the stack's half of a change and the socket's, at an instruction counted by single steps.
-// Whoever lives then gives up what it had: every peer is told, and nothing is left behind. BYPASS_TEST_LONG=1: 20 times
-// as many places.
+// The one that lives then gives up what it had: every peer is told, and nothing is left behind. BYPASS_TEST_LONG=1: 20
+// times as many places.
 #include <cstdlib>
 #include <random>
 

@@ -327,7 +327,7 @@ TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
   close(late);
 }
 
-// Whoever hears from the child that it listens, or takes the number that it has given back, may be faster than the
+// The one that hears from the child that it listens, or takes the number that it has given back, may be faster than the
 // device.
 TEST_F(Kin, AChildsListener_ListensAndEndsOnceTheOwnerHasToldTheDevices) {
   FlowLog& flows = shard().stack().network().flows();

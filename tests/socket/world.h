@@ -23,7 +23,7 @@ class World {
   socket::Shard& shard() { return *shard_; }
   CablePort& port() { return port_; }
   CablePort& peer_port() { return peer_port_; }
-  /// The peer's stack, driven by `peer_step` from whoever calls run_peer_once(), or by a thread.
+  /// The peer's stack, driven by `peer_step` from the one that calls run_peer_once(), or by a thread.
   Stack& peer() { return *peer_stack_; }
   Context& peer_context() { return peer_context_; }
   /// After a case: what it may have set is as World made it.

@@ -1,5 +1,6 @@
-// FakeKernel: the kernel's side of an interface that it keeps, eth7, for whoever asks it by netlink: its neighbours,
-// its connections, its ICMP errors. libc's calls of the code under test end here; descriptors are real ones.
+// FakeKernel: the kernel's side of an interface that it keeps, eth7, for the one that asks it by netlink: its
+// neighbours, its connections, its ICMP errors. libc's calls of the code under test end here; descriptors are real
+// ones.
 #pragma once
 
 #include <linux/neighbour.h>

@@ -169,7 +169,7 @@ TEST_F(KernelSideTest, News_OfAnythingElseIsNoAnswer) {
   }
 }
 
-// A neighbour with another MAC address may have been told before, by whoever had the port then.
+// A neighbour with another MAC address may have been told before, by the one that had the port then.
 TEST_F(KernelSideTest, NewsNobodyAskedFor_IsAnnouncedOnce) {
   constexpr MacAddress kAnother{{2, 0, 0, 0, 0, 99}};
   open();

@@ -14,7 +14,7 @@
 namespace bypass::verbs {
 namespace {
 
-/// Whoever looks for an interface finds none.
+/// The one that looks for an interface finds none.
 class NoInterface {
  public:
   NoInterface() { packet::libc.ioctl = refuse; }

@@ -252,7 +252,7 @@ void run_bandwidth(const Options& options, Connection& c) {
   report(options, c, bypass::bench::rates(options, seconds));
 }
 
-// Until the client is done: what it asks for is answered by whoever polls.
+// Until the client is done: what it asks for is answered by the one that polls.
 void serve(Connection& c, const Line& line) {
   char end;
   while (recv(line.descriptor(), &end, 1, MSG_DONTWAIT) < 0)

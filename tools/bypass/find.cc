@@ -34,7 +34,7 @@ void tell_run_dir_problem() {
       fmt::print(stderr, "bypass: {}\n", problem.message());
 }
 
-/// Whoever has a name in /dev/shm or /run/user that is a user's number, perhaps with digits behind.
+/// The one that has a name in /dev/shm or /run/user that is a user's number, perhaps with digits behind.
 void add_users(const char* folder, std::string_view front, std::set<uid_t>& users) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -46,7 +46,7 @@ void add_users(const char* folder, std::string_view front, std::set<uid_t>& user
   }
 }
 
-// Root sees every user's default directories; whoever named a directory means that one.
+// Root sees every user's default directories; the one that named a directory means that one.
 std::vector<std::string> run_dirs() {
   const runtime::Config& config = configuration();
   if (!config.run_dir.empty()) return {config.run_dir};

@@ -45,7 +45,7 @@ bool DpdkBackend::check(const PortSpec& spec, std::string& problem) try {
 }
 
 Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
-  const socket::CancellationOff off;  // whoever ends here would leave its request to the control thread dangling
+  const socket::CancellationOff off;  // a thread that ended here would leave its request to the control thread dangling
   if (const int error = control_.start(); error != 0) {
     problem = "no thread for the ports: " + std::string(std::strerror(error));
     return nullptr;

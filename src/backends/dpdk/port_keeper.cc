@@ -21,8 +21,8 @@ constexpr milliseconds kMeetInterval{1};
 // … and after this many looks (a guest that has no driver may never do it).
 constexpr unsigned kQuickLooks = 1000;
 constexpr milliseconds kSlowMeetInterval{50};
-// How often a virtio end tries to connect; whoever starts a wire's two ends together has them both within the first
-// second.
+// How often a virtio end tries to connect; the one that starts a wire's two ends together has them both within the
+// first second.
 constexpr unsigned kQuickTries = 100, kTries = 200;
 constexpr milliseconds kQuickTry{10}, kTry{100}, kSlowTry{200};
 

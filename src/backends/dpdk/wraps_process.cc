@@ -72,7 +72,7 @@ bool node_is_there(unsigned long node) {
   return nodes[node] == kPresent;
 }
 
-// False: the path is of a NUMA node or a processor that there is none of.
+// False: the path is of a NUMA node or a processor that does not exist.
 bool is_there(const char* path) {
   static const unsigned long last = last_processor();
   char* end = nullptr;

@@ -3,7 +3,7 @@
 //
 // Each process has its own. Two that would take the same flow would both answer its peers, so what is waited for at an
 // address of ours (a rule without a remote end, or the one for every frame) is one process's, by a Claim. A rule of one
-// connection rests on whoever chose its local port: a claim would cost a descriptor a connection.
+// connection rests on the one that chose its local port: a claim would cost a descriptor a connection.
 #pragma once
 
 #include <map>

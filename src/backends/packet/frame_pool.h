@@ -1,5 +1,5 @@
-// FramePool: the buffers of one port, a plain LIFO that hands the warmest out first. Every access comes from whoever
-// holds the shard's lock.
+// FramePool: the buffers of one port, a plain LIFO that hands the warmest out first. Every access comes from the one
+// that holds the shard's lock.
 //
 // An element is  Packet (128 bytes) | headroom 128 | data room.  The whole budget is address space from the start; a
 // buffer costs memory once it has been used. The mapping is shared with forked children, which may read in it what was

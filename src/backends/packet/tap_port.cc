@@ -48,7 +48,7 @@ bool TapPort::make_device(std::string& problem) {
   return false;
 }
 
-// Whoever made the interface beforehand may have left this to us; without the right to do it, it stays as it is.
+// The one that made the interface beforehand may have left this to us; without the right to do it, it stays as it is.
 void TapPort::bring_up() {
   ifreq request{};
   std::strncpy(request.ifr_name, name_.c_str(), IFNAMSIZ - 1);

@@ -1,7 +1,7 @@
 // CompletionQueue: a device's completion queue: an extended one where the device has those (it reads only what is asked
 // for, and has the device's time stamps), a plain one elsewhere.
 //
-// Polled by whoever holds the shard's lock.
+// Polled by the holder of the shard's lock.
 #pragma once
 
 #include <cstddef>

@@ -104,7 +104,7 @@ class SocketTable {
   }
   [[nodiscard]] bool can_be_asked() const { return netlink_.is_open(); }
 
-  /// kNoSocketTable: no answer, or one that is none; kWrongConnection: there is no such socket.
+  /// kNoSocketTable: no answer, or one that is not valid; kWrongConnection: there is no such socket.
   Outcome<TableEntry> find(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
     const Question q = question(local, remote, interface);
     if (os::call(SYS_sendto, netlink_.get(), os::address(&q), sizeof q, 0, 0, 0) < 0) return Refusal::kNoSocketTable;

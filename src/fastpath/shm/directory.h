@@ -37,7 +37,7 @@ class Directory {
 
   void note_listener(std::uint16_t port, std::uint32_t network) const;
   [[nodiscard]] bool has_listener(std::uint16_t port, std::uint32_t network) const;
-  /// Before the connection is made, so that whoever accepts it can see it.
+  /// Before the connection is made, so that the one that accepts it can see it.
   void note_client(std::uint16_t port, std::uint32_t network) const;
   /// The same where there is a listener, which is returned.
   [[nodiscard]] bool note_client_of_listener(std::uint16_t port, std::uint32_t network) const;

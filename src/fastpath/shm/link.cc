@@ -78,7 +78,7 @@ void ShmLink::post(std::span<const Write> batch) {
 
 // --- Reading
 
-/// One write takes effect. False: it is none.
+/// One write takes effect. False: it is not one.
 bool ShmLink::take(const Parts<const std::byte>& there, std::uint64_t at, std::uint64_t limit, Header& header) {
   if (limit - at < sizeof header) return false;
   copy_out(there, at, reinterpret_cast<std::byte*>(&header), sizeof header);

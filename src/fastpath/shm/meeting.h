@@ -23,7 +23,7 @@ class Meeting {
 
   /// `folder` is a descriptor of the run directory, which outlives this. kNone, or why it could not be made.
   Reason open(int folder, const Nonce& name);
-  /// Whoever has come next, of our own user. Never waits.
+  /// The one that has come next, of our own user. Never waits.
   std::optional<Channel> accept();
   /// Nobody can come any more.
   void close() { listener_.close(); }

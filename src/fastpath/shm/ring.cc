@@ -24,7 +24,7 @@ bool Producer::hold(const RingView& view, std::size_t bytes, std::uint32_t segme
   const std::uint64_t before = published();
   produced_ += bytes;
   held_ += static_cast<std::uint32_t>(bytes);
-  // Release: whoever takes what a dead process held back reads it behind the bytes.
+  // Release: the one that takes what a dead process held back reads it behind the bytes.
   view.own->written.store(produced_, std::memory_order_release);
   if (held_ < segment) return false;
   if (ticks != 0) stamp(view, before, ticks);

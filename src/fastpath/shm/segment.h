@@ -6,9 +6,9 @@
 // file for good: no access raises SIGBUS. (Where the kernel promises no more memory than it has,
 // vm.overcommit_memory=2, a page can still be missing when it is first touched.)
 //
-// A mapping survives fork: the child is on the same side, at the same address, and whoever touches it must share the
-// counters (ring.h) or leave it alone. Exec and exit unmap. The memory is freed when no process maps it any more and no
-// descriptor of it is left, also in a message under way; however they died.
+// A mapping survives fork: the child is on the same side, at the same address, and the one that touches it must share
+// the counters (ring.h) or leave it alone. Exec and exit unmap. The memory is freed when no process maps it any more
+// and no descriptor of it is left, also in a message under way; however they died.
 #pragma once
 
 #include <cstddef>

@@ -5,11 +5,11 @@
 //   reading   kKernel ──CUT, and the kernel's bytes before it are read──► kRing
 //                 ▲──────RESUME, or stop_reading()─────────────────────────┘
 //
-// Whoever takes a direction back to the kernel, what was not read of the ring is sent over the kernel (kReturning)
-// before anything else. So nothing is left in the ring that only its reader's process could get at, and the connection
-// can be handed to anybody. What is still read of the ring after the writer has looked how far the reader is comes a
-// second time, and is skipped there. A writer whose kernel has no room for it says RESUME behind what the ring has:
-// that is read to there first.
+// Whichever end takes a direction back to the kernel, what was not read of the ring is sent over the kernel
+// (kReturning) before anything else. So nothing is left in the ring that only its reader's process could get at, and
+// the connection can be handed to anybody. What is still read of the ring after the writer has looked how far the
+// reader is comes a second time, and is skipped there. A writer whose kernel has no room for it says RESUME behind what
+// the ring has: that is read to there first.
 //
 // What is said on the channel is said before the first byte in the carrier that it announces, so a reader that finds a
 // byte, or an end, where none is due has something to hear first. A direction that has stopped (STOP was said or heard)
@@ -98,7 +98,7 @@ class Switch {
     tx_stopped_ = true;
     if (tx_ == Tx::kRing) give_back(producer.published(), producer.produced());
   }
-  /// Whether what is written from now on goes over the kernel, whoever writes it.
+  /// Whether what is written from now on goes over the kernel, from any writer.
   [[nodiscard]] bool has_stopped_writing() const { return tx_ == Tx::kKernel && tx_stopped_; }
   /// STOP has come, of a ring of so many bytes. False: it cannot be true.
   [[nodiscard]] bool on_stop(std::uint64_t read, const Producer& producer, std::uint64_t ring) {

@@ -238,7 +238,7 @@ void Adapter::after_fork_in_child() {
   g_table = PTHREAD_MUTEX_INITIALIZER;
 }
 
-// --- The turn of whoever holds the lock
+// --- The turn of the lock's holder
 
 std::size_t Adapter::poll(Instant now, rdma::Acks acks) {
   const std::size_t frames = engine_->poll(now, acks);
@@ -415,7 +415,7 @@ int Adapter::await_peer(const ibv_gid& gid) {
 void Adapter::progress(void* self) {
   auto& adapter = *static_cast<Adapter*>(self);
   for (;;) {
-    if (!adapter.lock_.try_lock()) {  // whoever has it looks after the wire
+    if (!adapter.lock_.try_lock()) {  // its holder looks after the wire
       adapter.passed_by_.store(true, std::memory_order_relaxed);
       adapter.sleep_until(adapter.clock_.now() + adapter.longer_absence(), -1);
       continue;

@@ -1,9 +1,9 @@
-// Adapter: a software device as it runs in this process: its wire, its engine, and whoever looks after both.
+// Adapter: a software device as it runs in this process: its wire, its engine, and the one that looks after both.
 //
 // It is opened by the first ibv_open_device of the device and closed with its last context. One lock; its holder is the
-// engine's only thread (Turn). Whoever calls a verb does the work: polls the wire, answers, sends. The progress thread
-// steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the program
-// is elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
+// engine's only thread (Turn). The thread that calls a verb does the work: polls the wire, answers, sends. The progress
+// thread steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the
+// program is elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
 //
 // It belongs to the process that opened it: a forked child's copy is dead (its calls answer EIO), and the child's next
 // ibv_open_device opens a new one.

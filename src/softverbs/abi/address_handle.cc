@@ -29,7 +29,7 @@ bool is_group(const ibv_gid& gid) {
   return gid.raw[0] == 0xff || (gid.raw[10] == 0xff && gid.raw[11] == 0xff && gid.raw[12] >> 4 == 0xe);
 }
 
-// The place of one of the device's own addresses; -1: it is none.
+// The place of one of the device's own addresses; -1: it is not one.
 int find_gid(Context& context, const ibv_gid& gid) {
   const Adapter::Turn turn(*context.adapter);
   if (!turn) return -1;

@@ -56,7 +56,7 @@ Step send_one(Engine& e, Qp& qp, const SendWqe& w, const Path& path) {
                      .payload = w.length,
                      .solicited = (w.flags & IBV_SEND_SOLICITED) != 0});
   Deth deth;
-  // The upper half of the keys is privileged: whoever names one means the queue pair's own (10.2.5).
+  // The upper half of the keys is privileged: the one that names one means the queue pair's own (10.2.5).
   deth.qkey = (w.remote_qkey & 0x80000000) != 0 ? qp.attr.qkey : w.remote_qkey;
   deth.source_qpn = qp.qpn;
   writer.header(deth);

@@ -1,7 +1,7 @@
 // Device: a software RDMA device. RoCE v2 (IB transport over UDP 4791) with queue pairs RC, UC, UD and RAW_PACKET on
 // any wire that is a Port.
 //
-// Pure: it makes no system call, reads no clock, starts no thread and takes no lock. Whoever calls it is its only
+// Pure: it makes no system call, reads no clock, starts no thread and takes no lock. Its caller is its only
 // thread; the time is an argument. Registered memory is memory of this process, and the engine copies between it and
 // frames. Every access of a peer is checked against keys, rights and bounds before a byte moves.
 //

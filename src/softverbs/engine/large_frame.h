@@ -16,7 +16,7 @@ class LargeFrame {
  public:
   /// `mtu`: of the link, bytes of the L3 packet; for frames that do not say how large their segments are.
   LargeFrame(const Packet& frame, std::uint32_t mtu);
-  /// Goes on to the next piece (at first: to the first one). False: there is none left; or the frame is none of TCP
+  /// Goes on to the next piece (at first: to the first one). False: there is none left; or the frame is not one of TCP
   /// over IPv4, and stays whole.
   bool next();
   [[nodiscard]] std::uint32_t length() const { return header_len_ + payload_; }

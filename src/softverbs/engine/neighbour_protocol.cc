@@ -127,7 +127,7 @@ void send_ndp(Engine& e, const NdpMessage& m) {
   send(e, &frame, sizeof frame);
 }
 
-// RFC 4291 §2.7.1: the group that whoever has this address listens to.
+// RFC 4291 §2.7.1: the group that the one that has this address listens to.
 IpAddress solicited_node(const IpAddress& target) {
   IpAddress group{{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0}};
   std::copy(target.bytes.begin() + 13, target.bytes.end(), group.bytes.begin() + 13);

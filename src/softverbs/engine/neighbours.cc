@@ -18,7 +18,7 @@ NeighbourEntry* Neighbours::find_or_add(const IpAddress& address) {
   if (used_ < kSize) {
     place = &entries_[used_++];
   } else {
-    // Whoever nobody rests on, in turn.
+    // One that nothing rests on, in turn.
     for (std::uint16_t i = 0; i < kSize && place == nullptr; i++) {
       NeighbourEntry& candidate = entries_[hint_++ % kSize];
       if (candidate.paths == 0 && !candidate.fixed) place = &candidate;

@@ -2,7 +2,7 @@
 //
 // Lies in the arena with the Engine. The parts are free functions by RFC-sized idea: input*.cc takes
 // segments, output.cc sends, timers.cc fires, listener.cc and time_wait.cc hold what is not a whole
-// connection. Whoever calls them holds the shard's lock.
+// connection. The caller holds the shard's lock.
 #pragma once
 
 #include <array>

@@ -177,7 +177,7 @@ class Engine {
   void steer_all(Context& ctx);
   /// See Stack::for_each_steered.
   void for_each_steered(void (*each)(void* argument, const FlowSpec&), void* argument) const;
-  /// Whether there is any connection, in use or on its way out; TIME-WAIT is none.
+  /// Whether there is any connection, in use or on its way out; TIME-WAIT does not count.
   [[nodiscard]] bool has_connections() const;
   /// Whether a local port is taken for a bind() with that `sharing`: by a listener, a connection or TIME-WAIT
   /// (inet_bind_conflict() of Linux).

@@ -137,7 +137,7 @@ std::uint32_t most_send_buffer(const Core& core, const Tcb& tcb) {
 
 std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
   const std::uint32_t most = most_send_buffer(core, tcb);
-  // What an overlay reads from grows no more: full is full, and whoever waits must not be told of room.
+  // What an overlay reads from grows no more: full is full, and the one that waits must not be told of room.
   if (tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0)
     return std::min(most, static_cast<std::uint32_t>(tcb.ring.capacity()));
   if (tcb.overlay != nullptr && tcb.overlay->roomy) return most;

@@ -232,7 +232,7 @@ void resume_one(Env& env, Tcb& tcb) {
 
 void resume_port(Env& env, std::uint16_t port) {
   TcbList& list = env.core.blocked[port];
-  // Whoever finds no room again links itself behind `last`: each gets one turn.
+  // The one that finds no room again links itself behind `last`: each gets one turn.
   const Tcb* last = list.tail;
   while (Tcb* tcb = list.head) {
     if (!tcb->has(kZombie) && !env.ctx.queue(port).can_transmit()) return;

@@ -128,7 +128,7 @@ void forget_links(Tcb& tcb) {
 }
 
 // The frames that refer to the ring may be those of a port's living owner, which unpins them once they are sent; a new
-// owner does at once. Whoever died between flag and pin was not changing this connection by name: the pin counts.
+// owner does at once. The one that died between flag and pin was not changing this connection by name: the pin counts.
 void keep_pinned(Env& env, Tcb& tcb) {
   tcb.clear(kPinned);
   const bool by_overlay = tcb.overlay != nullptr && tcb.overlay->pins_ring;

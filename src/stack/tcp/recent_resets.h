@@ -1,11 +1,11 @@
 // RecentResets: the latest RSTs, for a wire that goes down just then.
 //
-// Nothing repeats an RST: whoever sent it has forgotten the connection, and a peer that has nothing to send waits for
-// ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the wire
-// came up is said again, and some times more: in its first moments the wire may lose that, too, or the answer of a peer
-// that has other numbers, and Linux answers one such question in half a second (tcp_invalid_ratelimit). A peer that has
-// heard it has no such connection, and ignores it. One that found no room on the device is owed, and sent when there is
-// some.
+// Nothing repeats an RST: the one that sent it has forgotten the connection, and a peer that has nothing to send waits
+// for ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the
+// wire came up is said again, and some times more: in its first moments the wire may lose that, too, or the answer of a
+// peer that has other numbers, and Linux answers one such question in half a second (tcp_invalid_ratelimit). A peer
+// that has heard it has no such connection, and ignores it. One that found no room on the device is owed, and sent when
+// there is some.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ inline constexpr Duration kCookieLifetime = std::chrono::minutes(2);
 
 /// The SYN-ACK's number. `mss`: the peer's, rounded down to one of a table.
 [[nodiscard]] SeqNum make_cookie(const Secret& secret, const FlowKey& key, SeqNum peer, std::uint16_t mss, Instant now);
-/// The MSS that an acknowledged cookie holds; nullopt: it is none, or too old.
+/// The MSS that an acknowledged cookie holds; nullopt: it is not one, or too old.
 [[nodiscard]] std::optional<std::uint16_t> read_cookie(const Secret& secret, const FlowKey& key, SeqNum peer,
                                                        SeqNum cookie, Instant now);
 

@@ -75,7 +75,7 @@ enum TcbFlag : std::uint32_t {
   kBlocked = 1U << 22,    // output waits for room on the device
   kPinned = 1U << 23,     // frames that refer to the send ring are not yet known to be sent
   kAccepting = 1U << 24,  // in its listener's accept queue
-  kZombie = 1U << 25,     // to be freed by whoever unlinks it last
+  kZombie = 1U << 25,     // to be freed by the one that unlinks it last
 };
 
 /// One deadline a purpose; the wheel holds the Tcb once, at the earliest of them or sooner.

@@ -1,7 +1,7 @@
 // Putting one segment on the wire: a frame, its payload out of the send ring, the header in front.
 //
 // Every function says whether (or how much) went out. Nothing goes out when the device's ring is full or
-// its pool is dry; whoever has state then calls block(), and output goes on at a later poll. What has no
+// its pool is dry; the one that has state then calls block(), and output goes on at a later poll. What has no
 // state (RST, ACK of TIME_WAIT) is lost like any segment.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Links over shared memory: what one end writes the other has, in order, once, and nowhere else; whoever is at the
+// Links over shared memory: what one end writes the other has, in order, once, and nowhere else; the one that is at the
 // other end.
 #include "fastpath/shm/link.h"
 

@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(All, RendezvousFamilies, ::testing::Values(Family::kV4,
 
 class RendezvousTest : public LeakFree {
  protected:
-  /// The server's end is ours, and the host; the client's is whoever comes.
+  /// The server's end is ours, and the host; the client's is the one that comes.
   void host() { ASSERT_EQ(us.begin(meeting_folder(), connection->server.get(), kStart, kDeadline), State::kWaiting); }
 
   std::unique_ptr<Connection> connection = std::make_unique<Connection>();
@@ -140,7 +140,7 @@ TEST_F(RendezvousTest, HostDiesBeforeItSpeaks_TheGuestTakesItsPlace) {
   EXPECT_EQ(peer.state(), State::kProven);
 }
 
-// --- Whoever comes to our name
+// --- The one that comes to our name
 
 TEST_F(RendezvousTest, SilentStranger_MakesRoomForTheOtherEnd) {
   host();
@@ -279,7 +279,7 @@ TEST_P(RendezvousForgery, SaidBySomebodyWithTheName_IsRefused) {
 INSTANTIATE_TEST_SUITE_P(All, RendezvousForgery, ::testing::ValuesIn(forgeries()),
                          [](const auto& each) { return std::string(each.param.name); });
 
-// --- Whoever has our name
+// --- The one that has our name
 
 TEST_F(RendezvousTest, NameTaken_ByOneWhoDoesNotListenOrOfAnotherKind_EndsAtTheDeadline) {
   for (const int type : {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM}) {

@@ -90,7 +90,7 @@ TEST(Memory, TooSmallARegion_IsRefused) {
   EXPECT_EQ(Memory::create(page, sizeof page, sizeof page), nullptr);
 }
 
-/// Blocks with their contents, beside the allocator: whoever overlaps destroys a neighbour's bytes.
+/// Blocks with their contents, beside the allocator: the one that overlaps destroys a neighbour's bytes.
 class Model {
  public:
   Model(Memory& memory, std::uint64_t seed) : memory_(memory), dice_(seed) {}

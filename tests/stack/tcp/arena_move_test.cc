@@ -152,7 +152,7 @@ TEST(ArenaMove, OrphansFrames_MoveAndAreFreedWithIt) {
   EXPECT_EQ(used(s) - before, slabs);
 }
 
-// Whoever reads without the lock has spans of the frames themselves.
+// The one that reads without the lock has spans of the frames themselves.
 TEST(ArenaMove, BytesThatAThreadReads_StayWhereTheyAre) {
   Script s;
   s.establish().inject(seg().seq(1).ack(1).text("being read ")).inject(seg().seq(21).ack(1).text("later")).ignore_all();

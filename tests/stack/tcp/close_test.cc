@@ -122,7 +122,7 @@ TEST(Fin, Repeated_IsAcknowledgedAgain) {
   s.inject(seg().fin().seq(1).ack(1)).expect(seg().ack(2)).nothing_more();
 }
 
-// Whoever lingers in close() waits for exactly this.
+// The one that lingers in close() waits for exactly this.
 TEST(Fin, Acknowledged_IsTold) {
   Script s;
   s.establish().shutdown_send().ignore_all();

@@ -7,7 +7,7 @@ extern "C" int make_ring(void* params) {
   return ring;
 }
 
-// The same by a jump, so that it seems to be called by whoever has called this.
+// The same by a jump, so that it seems to be called by the one that has called this.
 extern "C" int make_ring_by_a_jump(void* params) {
   return io_uring_queue_init(8, params, 0);
 }

@@ -5,7 +5,7 @@
 //
 // --size: bytes a connection and direction; --count: links that die, at either end in turn. Everything but the sockets
 // is the product's own: plugin, setting up, link, link end, lanes, records. TCP is the kernel's, on this machine.
-// Whoever has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints one JSON object.
+// The one that has nothing to do sleeps, so a wake-up that is lost ends nowhere. Prints one JSON object.
 #include <poll.h>
 #include <sched.h>
 #include <unistd.h>

@@ -319,7 +319,7 @@ void RcDevice::run() {
   }
 }
 
-// A range that the device does not take now is none: links' writes that point there fail their link.
+// A range that the device does not take now does not count: links' writes that point there fail their link.
 void RcDevice::serve_again() {
   lost_ = false;
   std::erase_if(ranges_, [this](const auto& range) { return buffers_.add(range) != 0; });

@@ -119,7 +119,7 @@ int RcQueuePair::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   return context_.verbs->modify_qp(pair_, &to, kToRts);
 }
 
-// Older kernels are asked by write(2), a cancellation point; whoever ends it has the shard's lock.
+// Older kernels are asked by write(2), a cancellation point; the one that ends it has the shard's lock.
 int RcQueuePair::end() {
   const socket::CancellationOff off;
   if (pair_ == nullptr) return EINVAL;
