@@ -220,12 +220,12 @@ TEST(PeerLinks, ShortReads_WhereTheRingWraps) {
   ASSERT_EQ(world.write(c, 0, bytes), 300U);
   ASSERT_TRUE(world.run_until([&] { return lane.parts().bytes() == 300; }));
   const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
-  ASSERT_TRUE(usual);
-  EXPECT_EQ(PeerLinks::readable_at_once(usual, 64)->size(), 64U);
-  EXPECT_EQ(PeerLinks::readable_at_once(usual, 100)->size(), 100U);
-  EXPECT_EQ(PeerLinks::readable_at_once(usual, 101), std::nullopt) << "it would be told less than there is";
+  ASSERT_TRUE(path);
+  EXPECT_EQ(PeerLinks::readable_at_once(path, 64)->size(), 64U);
+  EXPECT_EQ(PeerLinks::readable_at_once(path, 100)->size(), 100U);
+  EXPECT_EQ(PeerLinks::readable_at_once(path, 101), std::nullopt) << "it would be told less than there is";
   ASSERT_FALSE(world.read(c, 1).empty());
-  EXPECT_TRUE(PeerLinks::readable_at_once(usual, 64)->empty());
+  EXPECT_TRUE(PeerLinks::readable_at_once(path, 64)->empty());
 }
 
 /// At host 1, since the last time.
@@ -249,11 +249,11 @@ TEST(PeerLinks, ShortReads_OthersHearOfTheirs) {
   auto& ctx = world.host(1).ctx();
   (void)events_of(world, d);
   const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
-  ASSERT_TRUE(usual);
+  ASSERT_TRUE(path);
   PeerLinks::Glance found = PeerLinks::Glance::kNothing;
   for (int i = 0; i < 4 && found != PeerLinks::Glance::kOther; i++) {
-    found = world.links(1).glance(usual);
-    if (found == PeerLinks::Glance::kOther) world.links(1).finish_glance(ctx, usual);
+    found = world.links(1).glance(path);
+    if (found == PeerLinks::Glance::kOther) world.links(1).finish_glance(ctx, path);
   }
   EXPECT_EQ(found, PeerLinks::Glance::kOther);
   EXPECT_NE(events_of(world, d) & kEventReadable, 0);
@@ -274,12 +274,12 @@ TEST(PeerLinks, ShortRead_OfAPart_IsToldOfTheRest) {
   (void)events_of(world, c);
   auto& ctx = world.host(1).ctx();
   const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
-  ASSERT_TRUE(usual);
-  ASSERT_EQ(world.links(1).glance(usual), PeerLinks::Glance::kBytes);
+  ASSERT_TRUE(path);
+  ASSERT_EQ(world.links(1).glance(path), PeerLinks::Glance::kBytes);
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0);
-  if (!world.links(1).consume_at_once(usual, 200)) world.links(1).take_turn(ctx, usual);
+  if (!world.links(1).consume_at_once(path, 200)) world.links(1).take_turn(ctx, path);
   EXPECT_NE(events_of(world, c) & kEventReadable, 0);
-  if (!world.links(1).consume_at_once(usual, 200)) world.links(1).take_turn(ctx, usual);
+  if (!world.links(1).consume_at_once(path, 200)) world.links(1).take_turn(ctx, path);
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0) << "no news";
 }
 
@@ -294,12 +294,12 @@ TEST(PeerLinks, ShortWrites_CountNoMoreAsUnsent) {
   auto& ctx = world.host(0).ctx();
   for (int i = 0; i < 20; i++) {
     const PeerLinks::ShortPath path = world.links(0).short_path(*c.tcb[0]);
-    ASSERT_TRUE(usual);
-    ASSERT_TRUE(world.links(0).may_write_at_once(usual, bytes.size())) << i;
+    ASSERT_TRUE(path);
+    ASSERT_TRUE(world.links(0).may_write_at_once(path, bytes.size())) << i;
     const auto room = world.host(0).tcp().reserve(*c.tcb[0], bytes.size());
     ASSERT_TRUE(room.ok() && room->size() >= bytes.size());
     world.host(0).tcp().commit(ctx, *c.tcb[0], bytes.size(), false);
-    world.links(0).write_at_once(usual, bytes.size());
+    world.links(0).write_at_once(path, bytes.size());
     EXPECT_NE(world.links(0).framed().send_room(*c.tcb[0]), 0U) << i;
   }
 }
