@@ -146,11 +146,16 @@ End serve(Process& p, int parent) {
   constexpr timespec kLinger{2, 0};
   constexpr std::int64_t kWhileDown = kSecond / 20;
   const std::atomic<std::uint32_t>& members = p.shard.wires().members;
+  Instant held = p.shard.clock().now();
   for (;;) {
     while (const std::uint32_t seen = members.load(std::memory_order_acquire)) {
       const std::int64_t longest = p.ports.any_link_is_up() ? kSecond : kWhileDown;
       os::futex_wait(reinterpret_cast<const std::uint32_t*>(&members), seen, longest);
       if (p.ports.any_is_forbidden()) return kAgain;
+      if (const Instant now = p.shard.clock().now(); now - held >= std::chrono::seconds(1)) {
+        socket::hold_listeners();
+        held = now;
+      }
     }
     pollfd item{parent, POLLIN, 0};
     os::call(SYS_ppoll, os::address(&item), 1, os::address(&kLinger), 0, 8);
@@ -185,6 +190,7 @@ End drive(Process& p, const Task& task) {
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
   if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
+  socket::hold_listeners();
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
   if (!p.progress.start()) return kFailed;

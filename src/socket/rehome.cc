@@ -1,5 +1,7 @@
 #include "socket/rehome.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "socket/doorbell.h"
@@ -112,6 +114,24 @@ void bring_listeners(void (*enter)(int fd, File* file)) {
     enter(one.fd, socket);
   }
   noted.clear();
+}
+
+void hold_listeners() {
+  static std::vector<const Socket*> left;  // at the last look
+  std::vector<const Socket*> now_left;
+  Guard guard(shard());
+  if (objects == nullptr) return;
+  const std::uint32_t slot = shard().family().slot();
+  objects->sockets.for_each([&](Socket& socket) {
+    if (!socket.alive || socket.ending || listener_of(socket) == nullptr) return;
+    if (socket.references.of(slot) == 0) return (void)socket.references.add(objects->memory, slot);
+    if (socket.references.total() != socket.references.of(slot)) return;
+    if (std::find(left.begin(), left.end(), &socket) == left.end()) return now_left.push_back(&socket);
+    (void)socket.references.drop(objects->memory, slot);
+    socket.ending = true;
+    end_if_unused(guard, socket);
+  });
+  left = std::move(now_left);
 }
 
 void forget_own_halves() {
