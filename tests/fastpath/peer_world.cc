@@ -174,19 +174,19 @@ bool is_turn(std::size_t& calls) {
 std::string PeerWorld::short_read(tcp::Tcb& tcb, std::size_t side, std::size_t most) {
   PeerLinks& links = *links_[side];
   const PeerLinks::ShortPath path = links.short_path(tcb);
-  if (!usual) return {};
+  if (!path) return {};
   auto& ctx = host(side).ctx();
-  auto there = PeerLinks::readable_at_once(usual, most);
+  auto there = PeerLinks::readable_at_once(path, most);
   if (there.has_value() && there->empty()) {
-    const PeerLinks::Glance found = links.glance(usual);
-    if (found == PeerLinks::Glance::kOther) links.finish_glance(ctx, usual);
+    const PeerLinks::Glance found = links.glance(path);
+    if (found == PeerLinks::Glance::kOther) links.finish_glance(ctx, path);
     if (found != PeerLinks::Glance::kBytes) return {};
-    there = PeerLinks::readable_at_once(usual, most);
-    if (!there.has_value() || there->empty()) return links.take_turn(ctx, usual), std::string();
+    there = PeerLinks::readable_at_once(path, most);
+    if (!there.has_value() || there->empty()) return links.take_turn(ctx, path), std::string();
   }
   if (!there.has_value()) return {};
   const std::string text(reinterpret_cast<const char*>(there->data()), there->size());
-  if (!links.consume_at_once(usual, text.size())) links.take_turn(ctx, usual);
+  if (!links.consume_at_once(path, text.size())) links.take_turn(ctx, path);
   short_reads++;
   return text;
 }
@@ -194,7 +194,7 @@ std::string PeerWorld::short_read(tcp::Tcb& tcb, std::size_t side, std::size_t m
 bool PeerWorld::short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std::byte> bytes) {
   PeerLinks& links = *links_[side];
   const PeerLinks::ShortPath path = links.short_path(tcb);
-  if (!usual || bytes.empty() || !links.may_write_at_once(usual, bytes.size())) return false;
+  if (!path || bytes.empty() || !links.may_write_at_once(path, bytes.size())) return false;
   auto& ctx = host(side).ctx();
   const auto room = host(side).tcp().reserve(tcb, bytes.size());
   const bool fits = room.ok() && room->size() >= bytes.size();
@@ -205,7 +205,7 @@ bool PeerWorld::short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std
   }
   if (room.ok()) host(side).tcp().commit(ctx, tcb, fits ? bytes.size() : 0, false);
   if (!fits) return false;
-  links.write_at_once(usual, bytes.size());
+  links.write_at_once(path, bytes.size());
   short_writes++;
   return true;
 }
