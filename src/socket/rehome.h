@@ -21,8 +21,8 @@ void note_listener(File& file, int fd);
 /// taken, and the number is the kernel's alone.
 void bring_listeners(void (*enter)(int fd, File* file));
 
-/// A driver's, once a second: refers to each listener of the family, as a master does. One that nobody else has had at two
-/// looks ends: its workers have closed it.
+/// A driver's, once a second: refers to each listener of the family, as a master does. One that nobody else has had at
+/// two looks ends: its workers have closed it.
 void hold_listeners();
 
 /// What this process has of its own beside the objects of an arena, it has no longer: as a forked child.

@@ -131,8 +131,8 @@ void Fuzzer::change_memory() {
   }
 }
 
-// A process died inside the lock, while it changed one of the connections, or nothing. The frames that are queued are the
-// living owner's of the port, and leave as they were.
+// A process died inside the lock, while it changed one of the connections, or nothing. The frames that are queued are
+// the living owner's of the port, and leave as they were.
 void Fuzzer::rebuild() {
   note("rebuild");
   ctx().now = now_;
