@@ -27,7 +27,7 @@ TEST(IdleMemory, OpenedConnection_HasDetailsBeside) {
 }
 
 TEST(IdleMemory, ConnectionWithinTheHost_HasItsEndAndNoTcb) {
-  EXPECT_LE(kTaken<Socket> + kTaken<Details> + kTaken<LocalEnd>, 560U);
+  EXPECT_LE(kTaken<Socket> + kTaken<Details> + kTaken<LocalEnd>, 576U);
 }
 
 }  // namespace
