@@ -620,6 +620,8 @@ bool adopt_number(socket::File& file, int fd) {
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
   if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_handovers();
+  // Here, not by the progress thread: a number that comes and goes there may be the one that the program expects.
+  g_process->progress.join_family();
   if (!g_process->config.ports.empty()) g_process->progress.want_ports();
 }
 

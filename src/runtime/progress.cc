@@ -484,7 +484,8 @@ bool Progress::may_sweep() {
 }
 
 void Progress::mind_family() {
-  if (doorbell_fd_.load(std::memory_order_relaxed) < 0) join_family();
+  // Nobody rings a process that is alone: it makes its doorbell before its first fork, in the program's own call.
+  if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   if (ports_.following()) {
     // A process that never waits for the wire (a master beside its workers) is the last to take the ports: what
     // comes in is for others.
