@@ -193,7 +193,7 @@ def one_edge_tells_of_the_end(side):
 def told_to_be_there_is_there(side):
     """What FIONREAD counts comes of one recv(), also where the kernel's bytes before the ring's have not all come."""
     with pair(side) as (server, client):
-        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)")
+        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)")
         client("s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19); s.setblocking(False); sent = 0")
         client("def fill():\n"
                "  global sent\n"

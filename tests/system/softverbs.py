@@ -1,5 +1,6 @@
 """Unmodified verbs programs on the software RDMA devices: two processes, one vhost/virtio link, no RDMA hardware or driver.
 softverbs.py CASE...   (no name: lists them)"""
+import contextlib
 import json
 import os
 import re
@@ -550,23 +551,24 @@ def moved(child):
 
 @case
 def idle_devices_use_no_cpu():
-    """Programs that sleep over devices whose link is up: one in ibv_get_async_event, one in ibv_get_cq_event."""
-    def idle(wire):
+    """Programs that sleep over devices whose link is up: one in ibv_get_async_event, one in ibv_get_cq_event. All are
+    measured at once."""
+    def sleepers(wire):
         watch = wire.start("server", "stdbuf", "-oL", "ibv_asyncwatch", "-d", "soft0", until="async event")
         sleeper = wire.start("client", VERBS_ABI, "sleeps_for_ever", until="sleeps")
         wire.until(lambda: is_idle(watch) and is_idle(sleeper), "both sleep")
-        before = [moved(child) for child in (watch, sleeper)]
+        return watch, sleeper
+
+    with contextlib.ExitStack() as wires:
+        idle = {}
+        for kind in ("vhost", "virtio", "af_packet", "af_xdp", "tap"):
+            idle[kind] = sleepers(wires.enter_context(Wire(kind) if kind in ("vhost", "virtio") else Interfaces(kind)))
+        before = {child: moved(child) for ends in idle.values() for child in ends}
         time.sleep(3)  # what is measured
-        used = [moved(child) - start for child, start in zip((watch, sleeper), before)]
-        check(all(seconds <= 0.03 for seconds in used), f"{wire.title}: in three seconds {used}")
-        check(watch.poll() is None and sleeper.poll() is None, "they have ended")
-    for server_port in ("vhost", "virtio"):
-        with Wire(server_port) as wire:
-            idle(wire)
-    for kind in ("af_packet", "af_xdp", "tap"):
-        with Interfaces(kind) as wire:
-            wire.title = kind
-            idle(wire)
+        for kind, ends in idle.items():
+            used = [moved(child) - before[child] for child in ends]
+            check(all(seconds <= 0.03 for seconds in used), f"{kind}: in three seconds {used}")
+            check(all(child.poll() is None for child in ends), f"{kind}: they have ended")
 
 
 @case

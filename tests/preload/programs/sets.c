@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "asleep.h"
 #include "connection.h"
 #include "say.h"
 
@@ -25,29 +26,6 @@ static int new_set(void) {
 static int add(int set, int fd, uint32_t events) {
   struct epoll_event event = {.events = events, .data.fd = fd};
   return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-}
-
-/* The system call in which a task sleeps; negative while it runs. */
-static long call_of(int process, int task) {
-  char name[64], text[256];
-  snprintf(name, sizeof(name), "/proc/%d/task/%d/syscall", process, task);
-  FILE* file = fopen(name, "r");
-  if (file == NULL) return -1;
-  const long call = fgets(text, sizeof(text), file) != NULL && text[0] != 'r' ? atol(text) : -1;
-  fclose(file);
-  return call;
-}
-
-static int waits_for_events(long call) {
-  return call == SYS_epoll_wait || call == SYS_epoll_pwait || call == SYS_epoll_pwait2 || call == SYS_poll ||
-         call == SYS_ppoll;
-}
-
-static long await_sleep(int process, int task) {
-  for (;; sched_yield()) {
-    const long call = call_of(process, task);
-    if (waits_for_events(call)) return call;
-  }
 }
 
 /* Of a task: how often it has slept. */
@@ -134,7 +112,7 @@ static void wakes_one(void) {
   const pid_t first = waitpid(-1, &status, 0);
   for (int i = 0; i < kSleepers; i++)
     undisturbed +=
-        child[i] != first && waits_for_events(call_of(child[i], child[i])) && sleeps_of(child[i]) == slept[i];
+        child[i] != first && waits_for_descriptors(call_of(child[i], child[i])) && sleeps_of(child[i]) == slept[i];
   printf("woken with %d event, undisturbed: %d\n", WEXITSTATUS(status), undisturbed);
   for (int i = 1; i < kSleepers; i++) {
     if (write(bytes[1], "x", 1) != 1) abort();

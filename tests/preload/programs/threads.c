@@ -11,24 +11,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "asleep.h"
 #include "connection.h"
 #include "say.h"
 
-static atomic_int waits; /* the thread that is about to wait */
+static atomic_int waits; /* the thread that is about to wait; 0: it has not begun */
 
-/* Until the kernel has it in a call that waits for descriptors, of its own or the library's. */
-static void await_sleep(void) {
-  static const long kCalls[] = {SYS_read,    SYS_poll,       SYS_ppoll,      SYS_recvfrom,
-                                SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait};
-  char name[64], text[256];
-  for (int asleep = 0; !asleep; sched_yield()) {
-    snprintf(name, sizeof(name), "/proc/self/task/%d/syscall", atomic_load(&waits));
-    FILE* file = fopen(name, "r");
-    if (file == NULL) continue;
-    const long call = fgets(text, sizeof(text), file) != NULL && text[0] != 'r' ? atol(text) : -1; /* "running" */
-    fclose(file);
-    for (size_t i = 0; i < sizeof(kCalls) / sizeof(kCalls[0]); i++) asleep = asleep || call == kCalls[i];
-  }
+static void await_waiter(void) {
+  while (atomic_load(&waits) == 0) sched_yield();
+  await_sleep(getpid(), atomic_load(&waits));
 }
 
 static void* reader(void* number) {
@@ -52,7 +43,7 @@ static void close_under(const char* name, void* (*body)(void*)) {
   connect_both(&a, &b);
   atomic_store(&waits, 0);
   pthread_create(&thread, NULL, body, (void*)(long)b);
-  await_sleep();
+  await_waiter();
   TRY(close(b));
   TRY(write(b, "x", 1));
   TRY(write(a, "late", 4));
@@ -84,7 +75,7 @@ static void cancel(void) {
   void* result;
   atomic_store(&waits, 0);
   pthread_create(&thread, NULL, cancelled, pair);
-  await_sleep();
+  await_waiter();
   pthread_cancel(thread);
   pthread_join(thread, &result);
   printf("cancelled %d cleaned %d\n", result == PTHREAD_CANCELED, pair[1]);

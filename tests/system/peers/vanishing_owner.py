@@ -53,4 +53,4 @@ signal.sigwait([signal.SIGUSR1])
 listener.close()
 say("nothing open")
 if signal.sigwait([signal.SIGTERM, signal.SIGHUP]) == signal.SIGHUP:
-    os.execv(sys.executable, [sys.executable, "-c", "import signal; print('executed', flush=True); signal.pause()"])
+    os.execv(sys.executable, [sys.executable, "-c", "import signal; print('executed', flush=True); signal.sigwait([signal.SIGTERM])"])
