@@ -472,7 +472,7 @@ def owner_killed(side):
         held = holders(side)
         return held.pop() if len(held) == 1 and held <= set(living) else None
 
-    for turn in range(500 if LONG else 50):
+    for turn in range(500 if LONG else 25):
         side.until(lambda: len(served()) == count, f"all connections transfer after {turn} deaths")
         living = [int(pid) for pid in re.findall(r"^worker (\d+)$", side.output(server), re.M) if int(pid) not in killed]
         victim = rng.choice(living)

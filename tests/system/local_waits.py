@@ -537,7 +537,7 @@ def woken_by_another_thread(side):
     """shutdown() by one thread ends what another waits for: to read, to write, in poll()."""
     result = []
     for how in ("SHUT_RD", "SHUT_WR", "SHUT_RDWR"):
-        for wait in ("s.recv(10)", "[e for _, e in p.poll(2000)]", "s.sendall(bytes(64 << 20))"):
+        for wait in ("s.recv(10)", "[e for _, e in p.poll(700)]", "s.sendall(bytes(64 << 20))"):
             if how == "SHUT_RD" and "send" in wait or how == "SHUT_WR" and "recv" in wait:
                 continue
             with pair(side) as (server, client):
