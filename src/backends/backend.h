@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/log_level.h"
 #include "stack/address.h"
 #include "stack/port.h"
 
@@ -26,8 +27,6 @@ struct LinkDeviceSpec;
 }  // namespace fastpath
 
 inline constexpr std::uint32_t kBackendAbi = 10;
-
-enum class LogLevel : std::uint8_t { kError, kWarn, kInfo, kDebug, kTrace };
 
 /// For the ports' memory: where there are enough, always (else the port does not open), or never.
 enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
