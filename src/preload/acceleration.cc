@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "preload/escape.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
 #include "preload/signals.h"
+#include "preload/straight.h"
 #include "runtime/process.h"
 #include "runtime/unwinder.h"
 #include "socket/in_handler.h"

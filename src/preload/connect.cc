@@ -6,9 +6,9 @@
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/restart.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "socket/program_memory.h"
 

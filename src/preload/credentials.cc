@@ -9,8 +9,8 @@
 
 #include "preload/acceleration.h"
 #include "preload/filter.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
 #include "runtime/privilege.h"

@@ -8,8 +8,8 @@
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
 #include "socket/kernel_sleep.h"

@@ -7,8 +7,8 @@
 #include <atomic>
 
 #include "preload/acceleration.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
 #include "runtime/process.h"

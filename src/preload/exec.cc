@@ -7,8 +7,8 @@
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/fd_table.h"
-#include "preload/inside.h"
 #include "preload/process.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {

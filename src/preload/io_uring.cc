@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 #include "preload/escape.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 
 struct io_uring;

@@ -9,10 +9,10 @@
 
 #include "preload/acceleration.h"
 #include "preload/escape.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/own_descriptors.h"
 #include "preload/raw_syscall.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "socket/cancellation.h"
 

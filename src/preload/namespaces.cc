@@ -6,7 +6,7 @@
 
 #include "preload/acceleration.h"
 #include "preload/credentials.h"
-#include "preload/inside.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
 #include "runtime/undisturbed.h"

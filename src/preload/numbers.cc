@@ -1,7 +1,7 @@
 #include "preload/numbers.h"
 
 #include "preload/acceleration.h"
-#include "preload/inside.h"
+#include "preload/straight.h"
 
 namespace bypass::preload {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "preload/acceleration.h"
-#include "preload/inside.h"
+#include "preload/straight.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {

@@ -18,9 +18,9 @@
 #include "preload/credentials.h"
 #include "preload/escape.h"
 #include "preload/filter.h"
-#include "preload/inside.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {

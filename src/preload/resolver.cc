@@ -1,7 +1,7 @@
 // The resolver's sockets are its own: name service modules open, poll and close them through our names.
 #include <netdb.h>
 
-#include "preload/inside.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "preload/inside.h"
 #include "preload/raw_syscall.h"
+#include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/crash.h"
 #include "socket/api.h"

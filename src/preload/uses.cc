@@ -9,8 +9,8 @@
 #include <array>
 #include <atomic>
 
-#include "preload/inside.h"
 #include "preload/raw_syscall.h"
+#include "preload/straight.h"
 #include "socket/in_handler.h"
 #include "socket/let_others_run.h"
 

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "preload/fd_table.h"
-#include "preload/inside.h"
+#include "preload/straight.h"
 
 namespace bypass::preload {
 

@@ -15,8 +15,8 @@
 #include <cstdlib>
 
 #include "runtime/high_numbers.h"
-#include "runtime/inside.h"
 #include "runtime/log.h"
+#include "runtime/own_work.h"
 #include "runtime/plugin.h"
 #include "runtime/uncancelled.h"
 #include "socket/kernel.h"
@@ -44,7 +44,7 @@ thread_local constinit bool g_is_own_thread = false;
 void* thread_main(void* raw) {
   ThreadStart start = *static_cast<ThreadStart*>(raw);
   delete static_cast<ThreadStart*>(raw);
-  preload::stay_inside();
+  stay_inside();
   g_is_own_thread = true;
   pthread_setname_np(pthread_self(), start.name);
   g_own_threads.fetch_add(1, std::memory_order_relaxed);

@@ -2,8 +2,8 @@
 
 #include <limits.h>
 
-#include "runtime/inside.h"
 #include "runtime/log.h"
+#include "runtime/own_work.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
 #include "runtime/spare.h"

@@ -20,10 +20,10 @@
 #include "runtime/crash.h"
 #include "runtime/decide.h"
 #include "runtime/host.h"
-#include "runtime/inside.h"
 #include "runtime/link_words.h"
 #include "runtime/log.h"
 #include "runtime/own_calls.h"
+#include "runtime/own_work.h"
 #include "runtime/place_number.h"
 #include "runtime/ports.h"
 #include "runtime/process_graph.h"
@@ -89,7 +89,7 @@ StackConfig stack_config(const Config& config) {
 // --- What the socket layer asks ---------------------------------------------------------------------------
 
 bool is_inside_library() {
-  return socket::thread_signals.in_lock > 0 || preload::thread_path.depth > 0;
+  return socket::thread_signals.in_lock > 0 || thread_path.depth > 0;
 }
 
 const char* what_is_done() {

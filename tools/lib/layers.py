@@ -32,7 +32,6 @@ POINT_UP = {
     ("backends/verbs", "socket"): {"socket/cancellation.h", "socket/poll_by_parts.h", "socket/os.h"},
     ("fastpath/shm", "socket"): {"socket/os.h"},
     ("observe", "runtime"): {"runtime/run_dir.h"},
-    ("runtime", "preload"): {"preload/inside.h"},
 }
 
 

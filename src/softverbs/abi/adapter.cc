@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "backends/wire_target.h"
-#include "runtime/inside.h"
 #include "runtime/kernel_network.h"
 #include "runtime/log.h"
+#include "runtime/own_work.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "runtime/unwinder.h"

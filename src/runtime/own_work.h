@@ -1,13 +1,14 @@
-// Whether this thread's calls are ours and go straight to the kernel.
+// Whether what this thread does is our own work or the program's: the libc calls of our own work go straight to the
+// kernel.
 //
-// Three cases: our own work (a backend that opens a socket, the resolver, a thread of ours) counts a depth;
-// a vfork child runs in its parent's memory on its parent's thread and must leave the parent's tables alone;
-// everything else is the program's. Header only, so that src/runtime can mark without linking src/preload.
+// Two cases are not the program's. Our own work (a backend that opens a socket, the resolver, a thread of ours) counts
+// a depth. A vfork child runs in its parent's memory on its parent's thread and must leave the parent's tables alone.
+// Header only, so that every room can mark its work; src/preload asks.
 #pragma once
 
 #include <sys/types.h>
 
-namespace bypass::preload {
+namespace bypass::runtime {
 
 struct ThreadPath {
   int depth = 0;           // > 0: our own work
@@ -36,13 +37,4 @@ inline void stay_outside() {
   thread_path.depth = thread_path.least = 1;
 }
 
-/// The rare part of goes_straight(): process.cc.
-bool is_straight_path();
-
-inline bool goes_straight() {
-  if ((thread_path.depth | thread_path.vfork_parent) == 0) [[likely]]
-    return false;
-  return is_straight_path();
-}
-
-}  // namespace bypass::preload
+}  // namespace bypass::runtime
