@@ -22,6 +22,7 @@
 
 #include "socket/clock.h"
 #include "socket/kernel.h"
+#include "socket/message.h"
 #include "stack/result.h"
 #include "stack/time.h"
 
@@ -121,23 +122,6 @@ long peer_name(File& file, int fd, sockaddr* address, socklen_t* length);
 
 // --- Bytes -----------------------------------------------------------------------------------------------
 
-/// One recvmsg/sendmsg: every transfer call becomes one of these. `name`, `control` may be null.
-struct Message {
-  std::span<const iovec> data;
-  sockaddr* name = nullptr;
-  socklen_t name_length = 0;  // in: room; out (receive): length
-  void* control = nullptr;
-  std::size_t control_length = 0;
-  int flags = 0;  // out (receive): MSG_TRUNC, MSG_CTRUNC …
-};
-/// Of a header as recvmsg(2) and sendmsg(2) take it. As in the kernel, the length of what is null says nothing.
-inline Message message_of(const msghdr& header) {
-  return {.data = {header.msg_iov, header.msg_iovlen},
-          .name = static_cast<sockaddr*>(header.msg_name),
-          .name_length = header.msg_name == nullptr ? 0 : header.msg_namelen,
-          .control = header.msg_control,
-          .control_length = header.msg_control == nullptr ? 0 : header.msg_controllen};
-}
 /// Before receive() and send(): a transfer that takes a copy and no more, of a connection within the host. A receive
 /// that may block looks for some microseconds, where the thread's waits are as short, and is -EINTR where a handler has
 /// run meanwhile. The count; nothing: call those, as if this had not been asked.

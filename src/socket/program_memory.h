@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "socket/api.h"
+#include "socket/message.h"
 
 namespace bypass::socket {
 
