@@ -17,6 +17,21 @@ namespace {
 
 namespace os = socket::os;
 
+std::uint32_t number_of(const rtattr* attribute) {
+  std::uint32_t value = 0;
+  if (attribute != nullptr && RTA_PAYLOAD(attribute) >= sizeof value)
+    std::memcpy(&value, RTA_DATA(attribute), sizeof value);
+  return value;
+}
+
+IpAddress address_of(const rtattr* attribute, int family) {
+  IpAddress address = family == AF_INET ? IpAddress::from_v4(0) : IpAddress{};
+  const std::size_t bytes = family == AF_INET ? 4 : 16;
+  if (attribute != nullptr && RTA_PAYLOAD(attribute) >= bytes)
+    std::memcpy(address.bytes.data() + 16 - bytes, RTA_DATA(attribute), bytes);
+  return address;
+}
+
 // The attributes behind a message's fixed part, by their number.
 template <std::size_t kMost>
 struct Attributes {
@@ -27,20 +42,8 @@ struct Attributes {
     for (const rtattr* each = first; RTA_OK(each, left); each = RTA_NEXT(each, left))
       if (each->rta_type <= kMost) all[each->rta_type] = each;
   }
-  [[nodiscard]] std::uint32_t number(std::size_t type) const {
-    std::uint32_t value = 0;
-    if (all[type] != nullptr && RTA_PAYLOAD(all[type]) >= sizeof value)
-      std::memcpy(&value, RTA_DATA(all[type]), sizeof value);
-    return value;
-  }
-  [[nodiscard]] IpAddress address(std::size_t type, int family) const {
-    const rtattr* const each = all[type];
-    IpAddress address = family == AF_INET ? IpAddress::from_v4(0) : IpAddress{};
-    const std::size_t bytes = family == AF_INET ? 4 : 16;
-    if (each != nullptr && RTA_PAYLOAD(each) >= bytes)
-      std::memcpy(address.bytes.data() + 16 - bytes, RTA_DATA(each), bytes);
-    return address;
-  }
+  [[nodiscard]] std::uint32_t number(std::size_t type) const { return number_of(all[type]); }
+  [[nodiscard]] IpAddress address(std::size_t type, int family) const { return address_of(all[type], family); }
 };
 
 template <typename Body>
