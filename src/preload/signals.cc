@@ -106,9 +106,9 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   thread.handlers = outer + 1;
   int depth = thread_path.depth;
   thread_path.depth = thread_path.least;  // the handler is the program's, whatever it interrupted; it may never return
-  void** const copying = std::exchange(thread.copying, nullptr);
+  void** const copying = std::exchange(socket::copy_resumes_at, nullptr);
   handler(signal, info, context);
-  thread.copying = copying;
+  socket::copy_resumes_at = copying;
   thread_path.depth = depth;
   thread.handler_frames[place] = shared;
   thread.handlers = outer;

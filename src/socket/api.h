@@ -181,13 +181,11 @@ long epoll_wait(File& epoll, int epoll_fd, epoll_event* events, int count, Durat
 /// handler ran, and holds back asynchronous handlers while the thread is inside the lock (`in_lock`), to be
 /// queued again by `leave_lock`'s caller, or ends the process (`ends`). All thread-local, initial-exec.
 struct ThreadSignals {
-  unsigned seen = 0;           // handlers that ran on this thread
-  unsigned restart_seen = 0;   // … of them those installed with SA_RESTART
-  volatile int in_lock = 0;    // depth of shard locks held
-  volatile int held_back = 0;  // signals waiting for the lock to be left
-  volatile bool ends = false;  // what the process's numbers name has ended, or is about to: no handler may use it
-  // Where a copy to or from the program's memory goes on when that is not there: program_memory.h.
-  void** copying = nullptr;
+  unsigned seen = 0;            // handlers that ran on this thread
+  unsigned restart_seen = 0;    // … of them those installed with SA_RESTART
+  volatile int in_lock = 0;     // depth of shard locks held
+  volatile int held_back = 0;   // signals waiting for the lock to be left
+  volatile bool ends = false;   // what the process's numbers name has ended, or is about to: no handler may use it
   bool serves_the_end = false;  // delivers what is left when the process ends; the others stop: Shard::end_for_others
   // The stack for handlers (sigaltstack(2)) that the thread had when the last one ran; 0: none.
   std::uintptr_t handlers_low = 0, handlers_high = 0;

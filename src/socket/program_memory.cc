@@ -21,13 +21,13 @@ constexpr std::size_t kMostParts = 1024;  // UIO_MAXIOV
 // nothing in registers across the call, as that may come back there.
 [[gnu::noinline]] bool run_copy(void (*copy)(const void*), const void* argument) {
   void* resume[5];
-  if (__builtin_setjmp(resume) != 0) return false;  // resume_copy() has cleared `copying`
-  ThreadSignals& thread = thread_signals;
-  thread.copying = resume;
+  if (__builtin_setjmp(resume) != 0) return false;  // resume_copy() has cleared `copy_resumes_at`
+  void**& place = copy_resumes_at;
+  place = resume;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   copy(argument);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  thread.copying = nullptr;
+  place = nullptr;
   return true;
 }
 
@@ -196,7 +196,7 @@ bool copy_short(void* to, const void* from, std::size_t bytes) {
 bool resume_copy(void* context) {
   mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
   if (fails_there(registers)) return true;
-  void** const resume = std::exchange(thread_signals.copying, nullptr);
+  void** const resume = std::exchange(copy_resumes_at, nullptr);
   if (resume != nullptr) go_on_at(registers, resume);
   return resume != nullptr;
 }

@@ -65,6 +65,9 @@ long tell_name(const sockaddr_storage& name, socklen_t length, sockaddr* to, soc
 /// One that the program gives (move_addr_to_kernel()). Likewise.
 long take_name(sockaddr_storage& name, const sockaddr* from, socklen_t length);
 
+/// Where this thread's copy goes on when the memory is not there; null: it makes none. A handler of the program's that
+/// interrupts a copy finds null, and the copy its place again after it.
+extern constinit thread_local void** copy_resumes_at;  // constinit: no call to see whether it is made
 /// In a handler of SIGSEGV or SIGBUS: whether the fault is one of these; what runs in `context` then goes on there.
 bool resume_copy(void* context);
 
