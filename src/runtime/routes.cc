@@ -32,7 +32,7 @@ bool Routes::is_the_kernels(const PortConfig& port, int length, const IpAddress&
 }
 
 std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
-  if (is_loopback(remote)) return owner_of(remote);
+  if (remote.is_loopback()) return owner_of(remote);
   std::optional<std::size_t> best;
   int best_length = -1;
   for (std::size_t i = 0; i < ports_.size(); i++) {
@@ -51,7 +51,7 @@ std::optional<std::size_t> Routes::port_to(const IpAddress& remote) const {
 
 bool Routes::on_link(const IpAddress& address) const {
   if (owner_of(address)) return true;
-  if (is_loopback(address)) return false;
+  if (address.is_loopback()) return false;
   for (const PortConfig& port : ports_)
     for (const Prefix& prefix : port.addresses)
       if (prefix.length > 0 && prefix.contains(address)) return true;

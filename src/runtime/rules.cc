@@ -128,13 +128,6 @@ bool matches(const Rule& rule, const RuleQuery& query) {
 
 }  // namespace
 
-bool is_loopback(const IpAddress& address) {
-  if (address.is_v4()) return (address.v4() >> 24) == 127;
-  IpAddress one;
-  one.bytes[15] = 1;
-  return address == one;
-}
-
 bool RuleSet::add(std::string_view text, std::string& problem) {
   for (const std::string_view part : split(text, ';')) {
     const std::string_view trimmed = trim(part);
@@ -168,7 +161,7 @@ RuleDecision RuleSet::decide(const RuleQuery& query) const {
   for (const Rule& rule : rules_)
     if (matches(rule, query)) return {rule.action, RuleSource::kUser, rule.text.c_str()};
   if (!query.port_owns_address) {
-    if (is_loopback(query.address.address))
+    if (query.address.address.is_loopback())
       return {RuleAction::kKernel, RuleSource::kLoopback, "loopback stays with the kernel"};
     if (query.role == RuleRole::kConnect && query.address.port == kDnsPort)
       return {RuleAction::kKernel, RuleSource::kDns, "DNS stays with the kernel"};

@@ -50,9 +50,6 @@ struct RuleDecision {
   const char* text = "";  // the rule's own words; lives as long as the RuleSet
 };
 
-/// 127.0.0.0/8 and ::1.
-bool is_loopback(const IpAddress& address);
-
 class RuleSet {
  public:
   /// Parses `text` and appends; false: `problem` says what is wrong with which rule.

@@ -43,11 +43,6 @@ constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
 std::atomic<bool> shared_memory_ended{false};
 std::atomic<bool> adoption_ended{false};  // note_timeout_below_zero()
 
-bool is_loopback(const IpAddress& address) {
-  if (address.is_v4()) return (address.v4() >> 24) == 127;
-  return address == IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
-}
-
 /// Whether who waits for it would hear of the kernel's side.
 bool can_be_watched(int fd) {
   if (can_watch_kernel_halves()) return true;
@@ -112,7 +107,7 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
   const std::optional<Endpoint> remote = endpoint_of(peer, length);
   if (!remote.has_value()) return nullptr;
   const Endpoint local = kernel_name(fd);
-  if (!is_loopback(remote->address) && remote->address != local.address) return nullptr;
+  if (!remote->address.is_loopback() && remote->address != local.address) return nullptr;
   if (!directory->has_clients(local.port, shm::network_tag(fd)) || !local_environment.may_be_local(peer))
     return nullptr;
   Guard guard(shard());

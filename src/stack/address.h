@@ -66,6 +66,12 @@ struct IpAddress {
     const Words w = words();
     return w[0] == 0 && (w[1] == 0 || w[1] == kMapped);
   }
+  /// 127.0.0.0/8 and ::1.
+  [[nodiscard]] constexpr bool is_loopback() const {
+    if (is_v4()) return v4() >> 24 == 127;
+    const Words w = words();
+    return w[0] == 0 && w[1] == std::uint64_t{1} << 56;
+  }
   /// An IPv6 one of a single link (RFC 4291 §2.5.6).
   [[nodiscard]] constexpr bool is_link_local() const { return bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80; }
   [[nodiscard]] constexpr bool is_multicast() const { return is_v4() ? (v4() >> 28) == 0xe : bytes[0] == 0xff; }

@@ -386,7 +386,7 @@ TEST(KernelNetwork, OfThisMachine_HasTheLoopback) {
   const int loopback = network.index_of("lo");
   ASSERT_NE(loopback, 0);
   EXPECT_EQ(network.index_of("bp-nosuch"), 0);
-  for (const Prefix& own : network.addresses_of(loopback)) EXPECT_TRUE(is_loopback(own.address));
+  for (const Prefix& own : network.addresses_of(loopback)) EXPECT_TRUE(own.address.is_loopback());
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "describe.h"
 #include "kernel_sockets.h"
 #include "observe/reasons.h"
-#include "runtime/rules.h"
 
 namespace bypass::tool {
 namespace {
@@ -63,7 +62,7 @@ bool has_reason(const Snapshot& process, const SocketRecord& s) {
 
 /// What a process says nothing of, because it has decided nothing: that is seen from what the socket is.
 Reason plain_reason(const Snapshot& process, const SocketRecord& s, const Users& users) {
-  const bool within = runtime::is_loopback(s.remote_address) || s.local_address == s.remote_address;
+  const bool within = s.remote_address.is_loopback() || s.local_address == s.remote_address;
   if (is_connected(s) && within && may_share_memory(process)) {
     const auto [local, remote] = ends_of(s);
     const auto is_of_user = [&](const Ends& ends) {
@@ -73,7 +72,7 @@ Reason plain_reason(const Snapshot& process, const SocketRecord& s, const Users&
     return is_of_user({local, remote}) && is_of_user({remote, local}) ? Reason::kLocalAfter : Reason::kPeerPlain;
   }
   if (process.ports.empty() && !names_port(process)) return Reason::kNoPortConfigured;
-  if (runtime::is_loopback(is_connected(s) ? s.remote_address : s.local_address)) return Reason::kLoopback;
+  if ((is_connected(s) ? s.remote_address : s.local_address).is_loopback()) return Reason::kLoopback;
   return process.ports.empty() ? Reason::kPortUnavailable : Reason::kNone;
 }
 

@@ -23,6 +23,17 @@ class Routes : public testing::Test {
   RouteTable table;
 };
 
+TEST(IpAddress, Loopback_IsTheWholeNetworkOfV4AndOneOfV6) {
+  EXPECT_TRUE(ip("127.0.0.1").is_loopback());
+  EXPECT_TRUE(ip("127.255.255.254").is_loopback());
+  EXPECT_FALSE(ip("126.255.255.255").is_loopback());
+  EXPECT_FALSE(ip("128.0.0.1").is_loopback());
+  EXPECT_TRUE((IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}).is_loopback());
+  EXPECT_FALSE((IpAddress{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}}).is_loopback());
+  EXPECT_FALSE((IpAddress{{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}).is_loopback());
+  EXPECT_FALSE(IpAddress{}.is_loopback());
+}
+
 TEST_F(Routes, OnLink_GoesStraight) {
   ASSERT_TRUE(set(0, {{ip("10.9.0.1"), 24}}));
   const Route* route = table.lookup(v4("10.9.0.77"));
