@@ -14,32 +14,13 @@
 #include <vector>
 
 #include "family/fixture.h"
+#include "stack/no_wire.h"
 #include "stack/stack.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::test {
 
 using namespace std::chrono_literals;
-
-/// A card with nothing behind it: the interface has to belong to something.
-class NoWire final : public Port {
- public:
-  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
-  [[nodiscard]] MacAddress mac() const override { return {{2, 0, 0, 0, 0, 1}}; }
-  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
-  std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
-  std::size_t send(std::uint16_t, std::span<Packet* const>) override { return 0; }
-  std::size_t alloc(std::uint16_t, std::span<Packet*>) override { return 0; }
-  void free(std::span<Packet* const>) override {}
-  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
-  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
-  bool arm(std::uint16_t) override { return true; }
-  void disarm(std::uint16_t) override {}
-  [[nodiscard]] PortStats stats() const override { return {}; }
-
- private:
-  PortCaps caps_;
-};
 
 class ForkTree {
  public:

@@ -17,6 +17,7 @@
 #include "socket/world.h"
 #include "stack/counters.h"
 #include "stack/flow_log.h"
+#include "stack/no_wire.h"
 
 namespace bypass::test {
 namespace {
@@ -184,25 +185,14 @@ TEST_F(SteeringTest, Close_NoRoomAboveTheProgramsDescriptors_KeepsNothingAndCoun
 }
 
 // A device that is told of flows and does nothing else.
-class ToldPort final : public Port {
+class ToldPort final : public NoWire {
  public:
-  ToldPort() { caps_.steering = true; }
+  ToldPort() : NoWire({.steering = true}) {}
   /// What is told of others (cases before this one have left connections) is not kept.
   std::set<std::uint16_t> about;
   /// "+80@1 -53@5": the local port, and the last but one number of the address; "<": of one remote end.
   std::string told() { return std::exchange(told_, {}); }
 
-  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
-  [[nodiscard]] MacAddress mac() const override { return {{2, 0, 0, 0, 0, 1}}; }
-  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
-  std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
-  std::size_t send(std::uint16_t, std::span<Packet* const>) override { return 0; }
-  std::size_t alloc(std::uint16_t, std::span<Packet*>) override { return 0; }
-  void free(std::span<Packet* const>) override {}
-  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
-  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
-  bool arm(std::uint16_t) override { return true; }
-  void disarm(std::uint16_t) override {}
   bool steer(const FlowSpec& flow, bool add) override {
     if (!about.contains(flow.local.port)) return true;
     if (!told_.empty()) told_ += ' ';
@@ -210,10 +200,8 @@ class ToldPort final : public Port {
              std::to_string(flow.local.address.v4() >> 8 & 255) + (flow.remote.port != 0 ? "<" : "");
     return true;
   }
-  [[nodiscard]] PortStats stats() const override { return {}; }
 
  private:
-  PortCaps caps_;
   std::string told_;
 };
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "softverbs/engine/device.h"
+#include "stack/no_wire.h"
 #include "stack/wire.h"
 #include "stack/world.h"
 
@@ -15,26 +16,12 @@ namespace {
 
 using bypass::test::ip;
 using bypass::test::mac;
+using bypass::test::NoWire;
 
 // A port without frames that keeps a list of its flows, and has none to give of those that are somebody else's.
-class SteeringPort final : public Port {
+class SteeringPort final : public NoWire {
  public:
-  SteeringPort() {
-    caps_.steering = true;
-    caps_.mtu = 1500;
-  }
-  [[nodiscard]] const PortCaps& caps() const override { return caps_; }
-  [[nodiscard]] MacAddress mac() const override { return bypass::test::mac(1); }
-  [[nodiscard]] LinkState link() const override { return LinkState::kUp; }
-  std::size_t receive(std::uint16_t, std::span<Packet*>) override { return 0; }
-  std::size_t send(std::uint16_t, std::span<Packet* const> frames) override { return frames.size(); }
-  std::size_t alloc(std::uint16_t, std::span<Packet*>) override { return 0; }
-  void free(std::span<Packet* const>) override {}
-  [[nodiscard]] int wait_descriptor(std::uint16_t) const override { return -1; }
-  [[nodiscard]] std::uint32_t wait_generation() const override { return 0; }
-  bool arm(std::uint16_t) override { return true; }
-  void disarm(std::uint16_t) override {}
-  [[nodiscard]] PortStats stats() const override { return {}; }
+  SteeringPort() : NoWire({.mtu = 1500, .steering = true}) {}
   bool steer(const FlowSpec& flow, bool add) override {
     if (std::ranges::find(taken, flow) != taken.end()) return false;
     if (add) {
@@ -47,9 +34,6 @@ class SteeringPort final : public Port {
   }
 
   std::vector<FlowSpec> flows, taken;
-
- private:
-  PortCaps caps_;
 };
 
 constexpr std::uint16_t kRoce = 4791;
