@@ -138,14 +138,29 @@ TEST(Rebuild, BlockedAndBurst_GetTheirTurn) {
   rebuild(s).wait(1ms).expect(seg().seq(1).ack(1).len(0));
 }
 
+// A connection whose card sends out of the ring: it has 2,000 bytes to send, and frames that refer to them.
+class PinnedRing : public Script {
+ public:
+  explicit PinnedRing(char letter = 'x') : Script(sending_from_memory()) {
+    establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
+    ctx().now = world().now();
+    auto room = engine().reserve(*tcb(), 2000);
+    bytes = room->part[0].data();
+    std::memset(bytes, letter, room->size());
+    engine().commit(ctx(), *tcb(), room->size(), false);
+  }
+  std::byte* bytes = nullptr;
+
+ private:
+  static Given sending_from_memory() {
+    Given given;
+    given.caps = offloading_caps();
+    return given;
+  }
+};
+
 TEST(Rebuild, PinnedRing_StaysWhileTheLivingOwnersFramesReferToIt) {
-  Given given;
-  given.caps = offloading_caps();
-  Script s(given);
-  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
-  s.ctx().now = s.world().now();
-  auto room = s.engine().reserve(*s.tcb(), 2000);
-  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  PinnedRing s;
   scramble(s);
   rebuild(s);
   EXPECT_TRUE(s.tcb()->ring.pinned());
@@ -154,13 +169,7 @@ TEST(Rebuild, PinnedRing_StaysWhileTheLivingOwnersFramesReferToIt) {
 }
 
 TEST(Rebuild, ClosedWithAPinnedRing_LivesUntilItsFramesHaveLeft) {
-  Given given;
-  given.caps = offloading_caps();
-  Script s(given);
-  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
-  s.ctx().now = s.world().now();
-  auto room = s.engine().reserve(*s.tcb(), 2000);
-  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  PinnedRing s;
   s.engine().abort(s.ctx(), *s.tcb());
   scramble(s);
   rebuild(s);
@@ -171,19 +180,12 @@ TEST(Rebuild, ClosedWithAPinnedRing_LivesUntilItsFramesHaveLeft) {
 
 // Of a port's living owner; whatever memory is taken meanwhile is other memory.
 TEST(Rebuild, FramesThatReferToTheRingOfTheBroken_LeaveAsTheyWere) {
-  Given given;
-  given.caps = offloading_caps();
-  Script s(given);
-  s.establish().write(100).ignore_all().inject(seg().seq(1).ack(101));
-  s.ctx().now = s.world().now();
-  auto room = s.engine().reserve(*s.tcb(), 2000);
-  const std::byte* const at = room->part[0].data();
-  std::memset(room->part[0].data(), 'a', room->size());
-  s.engine().commit(s.ctx(), *s.tcb(), room->size(), false);
+  PinnedRing s('a');
   scramble(s);
   rebuild(s, s.tcb());
   void* const next = s.host().memory().allocate(SendRing::kFirstBlock);
-  EXPECT_FALSE(at >= next && at < static_cast<std::byte*>(next) + SendRing::kFirstBlock) << "it is somebody else's";
+  EXPECT_FALSE(s.bytes >= next && s.bytes < static_cast<std::byte*>(next) + SendRing::kFirstBlock)
+      << "it is somebody else's";
   std::memset(next, 'b', SendRing::kFirstBlock);
   s.wait(1ms).expect(seg().seq(101).text(std::string(1000, 'a'))).ignore_all();
   EXPECT_FALSE(s.tcb()->ring.pinned()) << "they have left";
