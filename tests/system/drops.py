@@ -103,7 +103,7 @@ def workers_of_a_reload_join(side):
     for _ in range(2):
         before = nginx.workers()
         nginx.command("-s", "reload")
-        side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers, no old one")
+        nginx.wait_for_new_workers(before)
     lost = load.stop()["lost"]
     check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
     check_apart(side, nginx)
@@ -120,7 +120,7 @@ def all_workers_killed(side):
         before = nginx.workers()
         for worker in before:
             os.kill(worker, signal.SIGKILL)
-        side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers")
+        nginx.wait_for_new_workers(before)
         check_apart(side, nginx)
         serves_accelerated(side, nginx)
     nginx.quit()
@@ -167,7 +167,7 @@ def both_drivers_killed(side):
     side.until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in killed), "the drivers have ended")
     for worker in before:
         os.kill(worker, signal.SIGKILL)
-    side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers")
+    nginx.wait_for_new_workers(before)
     check_apart(side, nginx)
     serves_accelerated(side, nginx)
     nginx.quit()

@@ -66,6 +66,10 @@ class Nginx:
     def workers(self):
         return children_of(self.master)
 
+    def wait_for_new_workers(self, before):
+        """Two workers, none of them one of `before`."""
+        self.side.until(lambda: len(self.workers()) == 2 and not set(before) & set(self.workers()), "two new workers, no old one")
+
     def curl(self, name):
         self.side.run("client", "curl", "-sS", "-o", self.side.path("out"), f"http://{self.side.address}:{self.port}/{name}")
         check(sha256(self.side.path("out")) == self.sums[name], f"{name} came changed")
@@ -155,7 +159,7 @@ def nginx_reload(side):
     for _ in range(10 if LONG else 3):
         before = nginx.workers()
         nginx.command("-s", "reload")
-        side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers, no old one")
+        nginx.wait_for_new_workers(before)
     lost = load.stop()["lost"]
     nginx.curl("big")
     check(all(key.endswith("between answers") for key in lost), f"cut in the middle of an answer: {lost}")
