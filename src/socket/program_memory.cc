@@ -12,6 +12,8 @@
 
 namespace bypass::socket {
 
+constinit thread_local void** copy_resumes_at = nullptr;
+
 namespace {
 
 constexpr std::uintptr_t kPage = 4096;    // or a multiple
