@@ -19,10 +19,10 @@
 // Records are made when TCP has room for them: control at once, DATA when all that was handed to TCP before has left.
 // Until then bytes stay in the send ring alone, free to go over a lane.
 //
-// Who tells and who looks: FramedTcp does. What was placed in our ring, or read out of it, and is too little to be told
-// by itself, is told kQuiet later (Lane::tell), by the connection's own timer in the stack's wheel. The writer's block
-// is looked at whenever the program asks for room, and at each turn of the connection; nothing waits for it: who waits
-// for room says BLOCKED and is woken by a message.
+// FramedTcp both tells and looks. What was placed in our ring, or read out of it, and is too little to be told by
+// itself, is told kQuiet later (Lane::tell), by the connection's own timer in the stack's wheel. The writer's block is
+// looked at whenever the program asks for room, and at each turn of the connection; nothing waits for it: who waits for
+// room says BLOCKED and is woken by a message.
 //
 // FramedTcp is private to a process, as a Context is; Framed lies in the arena, in the overlay's block. Everything is
 // called with the shard's lock held.

@@ -19,8 +19,8 @@
 //      plain, nothing taken away. Fewer so far: from 8 on it waits for more, below that for 10 ms at most.
 //   R5 An armed client that finds the server's direction plain sends REVERT.
 //   R6 So does one that has used up the DATA window before the server's direction has said what it is: a server whose
-//      direction is plain can send no CREDIT, and may wait for the client's end before it says anything. Who gets
-//      REVERT, and is framed itself, sends REVERT.
+//      direction is plain can send no CREDIT, and may wait for the client's end before it says anything. An end that
+//      gets REVERT, and is framed itself, sends REVERT.
 //
 // The magic is keyed with both tags (and a secret, if the ends share one), not with addresses or sequence numbers,
 // which middleboxes rewrite. Without a secret it tells directions apart and authenticates nobody.

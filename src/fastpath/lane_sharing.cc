@@ -1,5 +1,5 @@
-// PeerLinks: a link has fewer lanes than a peer may have connections, and few large rings. Who is quiet gives back what
-// others lack.
+// PeerLinks: a link has fewer lanes than a peer may have connections, and few large rings. A quiet connection gives
+// back what others lack.
 //
 // Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
 // moved nothing since the last look; one that is busy with a small ring leaves it for a larger one, once there is one.

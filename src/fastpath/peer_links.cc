@@ -395,7 +395,7 @@ bool PeerLinks::flush(Context& ctx) {
     }
     Link& mover = own_[i].setup->link();
     write(ctx, link, mover);
-    // Who sleeps already may not have asked to be woken for it.
+    // A thread that sleeps already may not have asked to be woken for it.
     if (link.end.has_queue() && mover.room() == 0) wait_until(ctx.now + kRoomLook);
   });
   return all && (owner_ || !std::exchange(table_->owner_called, false));

@@ -2,9 +2,9 @@
 //
 //   name:128 secret:128 size:64 window:16 0:48
 //
-// Who asks names the Unix socket in its run directory where it waits; the answer's name is 0. The secrets are the
-// proof: the one that comes to that socket says the asker's, and gets the answerer's back, so that each end has it from
-// the other by two ways.
+// The end that asks names the Unix socket in its run directory where it waits; the answer's name is 0. The secrets are
+// the proof: the one that comes to that socket says the asker's, and gets the answerer's back, so that each end has it
+// from the other by two ways.
 #pragma once
 
 #include <array>

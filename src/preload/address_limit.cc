@@ -55,7 +55,7 @@ rlimit seen(const rlimit& kernels) {
 long set_limit(const rlimit& limit, const rlimit& kernels) {
   rlimit larger = limit;
   if (limit.rlim_cur <= limit.rlim_max) {
-    // Who may not raise the hard limit can still set what it was, or less.
+    // A process that may not raise the hard limit can still set what it was, or less.
     const rlimit before = seen(kernels);
     const rlim_t most = limit.rlim_max <= before.rlim_max ? kernels.rlim_max : RLIM_INFINITY;
     larger.rlim_max = limit.rlim_max == before.rlim_max ? kernels.rlim_max : with_ours(limit.rlim_max, most);

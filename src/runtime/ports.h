@@ -103,7 +103,7 @@ class PortSet {
 
   /// At the process's end: closes what is open, with the shard's lock free; another process may go on with it.
   void close(socket::Shard& shard);
-  /// Around a fork: nobody is opening or taking over meanwhile. Who forks first makes the handovers.
+  /// Around a fork: nobody is opening or taking over meanwhile. The first fork makes the handovers.
   void hold_for_fork(socket::Shard& shard);
   void let_go_after_fork();
   /// A forked child's first act: async-signal-safe, drops the inherited wire descriptors. It may open or follow anew.

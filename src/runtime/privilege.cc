@@ -267,7 +267,7 @@ bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socke
     socket::bring_listeners(enter);
   }
   spare::drop();
-  // Who of the family has no driver any more opens the ports itself, if it can.
+  // A member of the family that has no driver any more opens the ports itself, if it can.
   p.shard.family().own().cannot_own.store(driven, std::memory_order_relaxed);
   return true;
 }

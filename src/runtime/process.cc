@@ -616,7 +616,7 @@ bool adopt_number(socket::File& file, int fd) {
   return socket::adopt_number(fork_under_way, file, fd);
 }
 
-// Who has a socket on the wire from its parent may live longer than the one that owns the ports now.
+// A child with a socket on the wire may live longer than the process that owns the ports now.
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
   if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_handovers();

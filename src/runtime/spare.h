@@ -2,8 +2,8 @@
 // up.
 //
 // The first that does makes an arena of it, a copy of its own; the others of the same standing map that, so that they
-// stay one family (docs/trust.md). Who keeps the rights never maps it. A process without the rights of its parent has
-// no descriptor of it.
+// stay one family (docs/trust.md). A process that keeps the rights never maps it. A process without the rights of its
+// parent has no descriptor of it.
 //
 // A lock of the file (fcntl(2), F_OFD_SETLK) says that a driver serves that family (driver.h). The kernel gives it up
 // with the last of the driver's processes.

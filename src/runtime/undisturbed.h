@@ -10,7 +10,7 @@
 
 namespace bypass::runtime {
 
-/// Who holds it is not cancelled, and no handler of the program runs on top that might ask for the ports, too.
+/// A thread that holds it is not cancelled. No handler of the program, which might ask for the ports, too, runs on top.
 class Undisturbed {
  public:
   Undisturbed() {

@@ -1,3 +1,4 @@
+// ioctl(2) and the flags of fcntl(2) on sockets of the stack: what FIONREAD, SIOCOUTQ and their like answer.
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 

@@ -1,3 +1,4 @@
+// Datagrams out over the wire, and what MSG_MORE or UDP_CORK holds back of one (udp(7)).
 #include <netinet/in.h>
 
 #include <algorithm>

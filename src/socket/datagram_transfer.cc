@@ -1,3 +1,4 @@
+// Datagrams in, from the wire and from the kernel's half, and the choice of the way for each that goes out.
 #include <sys/syscall.h>
 
 #include <algorithm>

@@ -101,7 +101,7 @@ void hear_of_others(const Epoll& set, std::uint32_t events) {
   (void)poll_local();
 }
 
-// Who sleeps in a set, or in one around it, waits for something more from here on.
+// Threads that sleep in a set, or in one around it, wait for something more from here on.
 void arm_for_sleepers(File& target) {
   if (!is_waited_for(target)) return;
   if (is_local(target)) local_is_waited_for(static_cast<Socket&>(target));
@@ -179,7 +179,7 @@ long control_kernel(Epoll& set, int epoll_fd, int operation, int fd, epoll_event
 bool item_signalled(EpollItem& item) {
   note_seen(item);
   if (!item.ready) enqueue(item);
-  // Who has been called, and has not come yet, may take one event and no more.
+  // A thread that has been called, and has not come yet, may take one event and no more.
   bool somebody_sleeps = false;
   for (const WaitLink* link = item.set->waiters; link != nullptr; link = link->next)
     somebody_sleeps = somebody_sleeps || !link->waiter->called;

@@ -1,3 +1,4 @@
+// epoll_wait(2): events of our objects and of the kernel's, in turns. docs/waiting.md describes the wait.
 #include <algorithm>
 #include <utility>
 

@@ -1,8 +1,8 @@
 // KernelSleep: a thread that waits for an epoll set by the program's own call, because nothing of ours is in the set.
 //
 // It costs one system call, as without us, and the kernel chooses whom it wakes (EPOLLEXCLUSIVE). The thread says so in
-// its Waiter before it looks whether the set is still free of our objects. Who adds the first one looks for such
-// threads afterwards. A fence stands between the two steps of either, so one of the two sees the other.
+// its Waiter before it looks whether the set is still free of our objects. The thread that adds the first one looks for
+// such threads afterwards. A fence stands between the two steps of either, so one of the two sees the other.
 //
 // Sleepers are called by a descriptor of ours that is always readable. It enters the kernel's set, and leaves it
 // once nobody sleeps there any more. Its event is never told to the program.

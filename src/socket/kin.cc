@@ -159,7 +159,8 @@ void say_anew() {
   if (sleeper.asleep) collect_wake(sleeper.target);
 }
 
-// Who gave up what the dead referred to may have died itself: the last reference is gone, and the object is there.
+// The process that gave up what the dead referred to may have died itself: the last reference is gone, and the object
+// is there.
 void end_unreferenced(Guard& guard) {
   for_each_file([&](File& file) {
     if (!file.references.empty() || file.users != 0) return;

@@ -1,3 +1,4 @@
+// listen(2) and accept(2): on the wire, on the kernel, or on both where the address is a wildcard.
 #include <fcntl.h>
 
 #include "observe/reasons.h"

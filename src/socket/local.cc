@@ -423,7 +423,7 @@ void local_tick(Guard& guard) {
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage != Stage::kPaired) return;
     note_ring_traffic(end_of(socket), link, now);
-    // Who asked the kernel to tell of room may be another process, or may have had another number.
+    // The one that asked the kernel to tell of room may be another process, or may have had another number.
     if (is_returning(socket)) pump_return(socket, link);
     release_when_due(socket, link, now);
     relieve_full_ring(socket, link, now);

@@ -89,8 +89,8 @@ void pass_wake_on(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
-// More than the kernel queues on such a socket, and than an honest peer has to say: wake-ups answer what was armed. Who
-// says more while it is heard would hold the lock for ever.
+// More than the kernel queues on such a socket, and than an honest peer has to say: wake-ups answer what was armed. A
+// peer that says more while it is heard would hold the lock for ever.
 constexpr int kMostHeard = 1024;
 
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {

@@ -1,3 +1,4 @@
+// TCP_INFO (tcp(7)) of a connection within the host: what the rings carried is added to the kernel's own counts.
 #include <linux/tcp.h>
 
 #include <algorithm>

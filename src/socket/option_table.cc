@@ -1,3 +1,4 @@
+// The options of setsockopt(2) that the stack has: each with how it is read and set. option_kinds.cc lists all others.
 #include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,3 +1,4 @@
+// poll(2) and select(2) over our objects and the kernel's descriptors. docs/waiting.md describes the wait.
 #include <poll.h>
 #include <sys/mman.h>
 

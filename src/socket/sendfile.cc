@@ -1,3 +1,4 @@
+// sendfile(2) out of a file into a socket of the stack.
 #include <sys/syscall.h>
 
 #include <algorithm>

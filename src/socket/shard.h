@@ -100,8 +100,8 @@ class Shard {
   /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
   /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
   bool begin_watch(const WakeTarget& target);
-  /// Until when the watcher sleeps at most: `deadline` or the next timer. Who sets an earlier timer, or leaves a
-  /// frame, wakes it.
+  /// Until when the watcher sleeps at most: `deadline` or the next timer. A thread that sets an earlier timer, or
+  /// leaves a frame, wakes it.
   Instant watch_until(Instant deadline);
   void end_watch();
   /// The progress thread sleeps on the armed wires until `deadline`: who sets an earlier timer while nobody

@@ -34,7 +34,7 @@ thread_local constinit ShardLock::Identity ShardLock::identity;
   return true;
 }
 
-// Who only ever tries must find out, too, that the owner is dead.
+// A thread that only ever tries must find out, too, that the owner is dead.
 [[gnu::noinline]] ShardLock::Taken ShardLock::try_take_slowly(std::uint64_t own, std::uint64_t found) {
   if (own == 0) return family_.executing() ? Taken::kBusy : Taken::kNone;
   if ((found & ~kWaiters) == own) return Taken::kOwn;

@@ -1,9 +1,9 @@
 // ShardLock: the one lock of a shard, shared by all processes of a family, robust against their death.
 //
 // One word in the arena names the owner: its process's slot and incarnation, and its thread. Uncontended, taking it
-// is one compare-and-swap and letting go one exchange, no system call. Who finds it taken spins briefly, then
-// sleeps on the word's futex, looking now and then whether the owner still lives; when it does not (killed, also
-// as a zombie; its thread gone in another thread's exec) it takes the lock over and has the shard rebuilt. The
+// is one compare-and-swap and letting go one exchange, no system call. A thread that finds it taken spins briefly, then
+// sleeps on the word's futex. It looks now and then whether the owner still lives. A dead owner was killed, also as a
+// zombie, or its thread went in another thread's exec: the thread takes the lock over and has the shard rebuilt. The
 // state's `changing` names the object that the dead one was in the middle of.
 //
 // A signal handler on top of the holder is told kOwn: it never waits for itself. It leaves what it wants done with

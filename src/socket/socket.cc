@@ -301,7 +301,7 @@ int release_number(File& file, int fd) {
 
 }  // namespace
 
-// Who has the number next is not to find the device's rule for the one before.
+// The next socket of the number is not to find the device's rule for the one before.
 int release(File& file, int fd) {
   const bool steered_by_number = kind(file) == FileKind::kListener || kind(file) == FileKind::kDatagram;
   const int last = release_number(file, fd);

@@ -73,7 +73,7 @@ enum SocketFlag : std::uint32_t {
 /// A receive of a stream that has one of these does more than take a copy.
 inline constexpr std::uint32_t kNotAtOnce = kPeeksOn | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq;
 
-/// Who is told by signal of I/O (async.h).
+/// The process that is told by signal of I/O (async.h).
 struct AsyncOwner {
   std::int32_t pid = 0;     // of a process, its group or a thread; 0: nobody
   std::uint8_t type = 0;    // F_OWNER_PID …
@@ -206,7 +206,7 @@ void give_kernel_socket(Socket& socket, int fd);
 /// That error, once, of a socket that is undecided again; 0: none.
 [[nodiscard]] long take_left_error(Socket& socket);
 [[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
-/// Who filled room in the connection's send ring has died: nothing of it is data. Lock held.
+/// The process that filled room in the connection's send ring has died: nothing of it is data. Lock held.
 void give_room_back(Context& ctx, Socket& socket);
 /// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.
 void linger(Socket& socket);

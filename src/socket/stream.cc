@@ -1,3 +1,4 @@
+// What a TCP socket of the stack shows poll(2), and how it ends: shutdown(2), SO_LINGER, the error that is left.
 #include <netinet/in.h>
 
 #include "socket/socket_wait.h"

@@ -1,3 +1,4 @@
+// connect(2) of a TCP socket: which way it goes, the wait, and the bytes that sendto(2) with MSG_FASTOPEN gives along.
 #include <netinet/in.h>
 
 #include "observe/reasons.h"

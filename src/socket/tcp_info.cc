@@ -1,3 +1,4 @@
+// TCP_INFO (tcp(7)) of a connection of the stack, in the layout of the running kernel's size.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 

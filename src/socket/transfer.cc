@@ -1,3 +1,4 @@
+// The calls that transfer: each becomes one receive or send of the object's kind, recvmmsg(2) and sendmmsg(2) included.
 #include <algorithm>
 #include <cerrno>
 

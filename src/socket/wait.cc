@@ -335,7 +335,7 @@ long Waiting::look(bool always) {
 
 long Waiting::pause() {
   const Duration waited = now_ - started_;
-  // Who shares the processor with us cannot answer before it has it.
+  // A peer that shares the processor with us cannot answer before it has it.
   const bool give_way = neighbour == Neighbour::kPolite;
   if (!give_way && (spin_ < Duration{} || waited < spin_)) return kAgain;
   const bool greedy = neighbour == Neighbour::kGreedy && yield_ >= Duration{};

@@ -1,3 +1,4 @@
+// A thread's Waiter (wait.h): what it holds of objects, who wakes it, and how that is undone when the thread is gone.
 #include <pthread.h>
 #include <sys/eventfd.h>
 

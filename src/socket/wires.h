@@ -73,7 +73,8 @@ struct Wires {
   std::array<FrameRing*, Context::kMaxPorts>
       rings;  // a block of Memory each, made by the one that leaves the first frame
 
-  /// Who minds wires and timers in the owner: the watcher, and the progress thread while nobody watches. May be awake.
+  /// The thread that minds wires and timers in the owner: the watcher, or the progress thread while nobody watches. May
+  /// be awake.
   [[nodiscard]] WireSleeper& sleeper() { return watcher.asleep ? watcher : progress; }
 
   [[nodiscard]] static std::uint64_t name(std::uint32_t slot, std::uint32_t incarnation) {

@@ -62,7 +62,8 @@ int mode_of(int flags, va_list arguments) {
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, int) : 0;
 }
 
-/// Who has come to a vhost port. That somebody has no right to is told once: he may come again and again.
+/// Whether the process that has come to a vhost port may stay. A refusal is told once, as the same process may come
+/// again and again.
 bool is_let_in(int listener, int fd) {
   static std::atomic<bool> told{false};
   sockaddr_un address{};

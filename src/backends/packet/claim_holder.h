@@ -1,4 +1,4 @@
-// Who has an abstract Unix socket's name.
+// Which process has an abstract Unix socket's name.
 //
 // A connection to it would say so, too (SO_PEERCRED), but takes a place of the holder's queue, which nobody empties; a
 // queue that is full says nothing. So the kernel is asked for its list of such sockets.

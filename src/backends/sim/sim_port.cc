@@ -1,3 +1,4 @@
+// SimPort (sim_wire.h): one end of the simulated wire. Frames are cut, joined and checked as a card would.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -20,7 +20,7 @@ class NamedListener {
   /// `folder`: a descriptor of the run directory, which outlives this. 0, or the kernel's negative error: -EADDRINUSE
   /// when the name is taken. `unbound`: gets the socket then, for connect(), which saves the making of another.
   long open(int folder, std::string_view name, int backlog, Channel* unbound = nullptr);
-  /// Who has come next, of whatever user. A negative error number: nobody.
+  /// The next that has come, of any user. A negative error number: nobody.
   [[nodiscard]] long accept() const;
   /// Takes the name away, too.
   void close();

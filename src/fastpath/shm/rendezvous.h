@@ -2,7 +2,7 @@
 // other that they do.
 //
 // Both go to one Unix socket in the run directory (0700), whose name is the connection's network namespace and 4-tuple.
-// Who comes first binds it (the host); the other connects to it (the guest). A process of the same user may stand in
+// The first to come binds it (the host); the other connects to it (the guest). A process of the same user may stand in
 // either place and have fewer rights, so no descriptor is passed and nothing is believed that the kernel does not say:
 // SO_PEERCRED must name our own effective user and a process, and that process must have the connection's other end
 // under the number that it says (connection.h). What fails costs this connection its fast path, and us a bounded time

@@ -193,8 +193,8 @@ void Adapter::remove(Context& context) {
 // --- The process's end
 
 // The peer may not have taken our last frames yet, an acknowledgement it waits for among them, and they go with this
-// end of the wire. Who answers a question has taken what was sent before it. (A kernel that has been given frames keeps
-// them.)
+// end of the wire. A peer that answers a question has taken what was sent before it. (A kernel that has been given
+// frames keeps them.)
 void Adapter::say_farewell() {
   if (interface_ != 0) return;
   Patience patience(*this);

@@ -96,7 +96,7 @@ bool is_soft(const ibv_device* device) {
 
 namespace {
 
-// Who preloads this library and finds no device has forgotten something.
+// A user who preloads this library and finds no device has forgotten something.
 void say_what_is_missing() {
   static const bool said = [] {
     BYPASS_LOG_WARN(

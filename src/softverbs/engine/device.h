@@ -100,7 +100,7 @@ class Device {
   Resolution resolve(const ibv_gid& gid, Instant now);
   /// The MAC that packets to the address go to; false: not known (yet).
   bool neighbour(const ibv_gid& gid, MacAddress& mac) const;
-  /// Who has which MAC, known from elsewhere (the kernel's table); never asked for from then on.
+  /// The MAC of an address, known from elsewhere (the kernel's table); never asked for from then on.
   void set_neighbour(const IpAddress& address, const MacAddress& mac);
 
   /// Asks every neighbour that RoCE packets have gone to since it was last asked, once, at its own MAC, and returns how

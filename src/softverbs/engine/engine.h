@@ -143,7 +143,7 @@ int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsig
 
 // --- roce_writer.cc
 
-/// Who is asked for the MAC: the destination itself, or the gateway for what lies on no prefix of ours.
+/// The address whose MAC is asked for: the destination itself, or the gateway for what lies on no prefix of ours.
 IpAddress next_hop(const Engine& e, const IpAddress& destination);
 /// What packets to that address begin with. `qpn` chooses the source port. 0 or an errno.
 int make_path(Engine& e, const ibv_ah_attr& attr, std::uint32_t qpn, Path& path);

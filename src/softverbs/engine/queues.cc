@@ -1,3 +1,4 @@
+// The rare calls of a receive queue (objects.h): a request comes in, the queue gets another size.
 #include <cerrno>
 
 #include "softverbs/engine/objects.h"

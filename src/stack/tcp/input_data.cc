@@ -124,8 +124,8 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   frames ? end_need(env, tcb) : end_low_memory_if_over(env, tcb);
 }
 
-// There is no memory for a copy. Who has nothing else to read is given the segment all the same, by whatever is left:
-// it may be the one that a reader waits for, and what is sent with it, and by all that wait for an ACK at both ends, is
+// There is no memory for a copy. A program with nothing else to read is given the segment all the same, by what is
+// left. It may be the segment that a reader waits for. What it lets go, and what both ends have sent without an ACK, is
 // what holds the memory. The frame itself or what takes its place; null: nothing is left.
 //
 // What follows would be dropped, and come again one by one as its sender's timer runs out: it hears that there is room

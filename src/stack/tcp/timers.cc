@@ -76,8 +76,8 @@ void retry_syn(Env& env, Tcb& tcb) {
 
 // --- Data and FIN (RFC 6298 §5.4 to §5.7)
 
-// A peer that closed its window on data in flight is alive as long as it answers: then no R2. Who has set a user
-// timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux), and an orphan has nobody who waits.
+// A peer that closed its window on data in flight is alive as long as it answers: then no R2. A program that has set a
+// user timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux), and an orphan has nobody who waits.
 bool answers_with_closed_window(const Tcb& tcb) {
   if (tcb.orphan()) return false;
   return tcb.options.user_timeout_ms == 0 && tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
