@@ -56,8 +56,8 @@ struct PortSpec {
   bool follows_mtu = false;  // … whose MTU this is, and may become another one
 };
 
-/// A pair of datagram sockets (socketpair(2)) that a family's processes have in common: descriptors that lie in it live
-/// as long as one of them does, read or not.
+/// A pair of datagram sockets (socketpair(2)) that a family's processes have in common. Descriptors that lie in it live
+/// as long as one of these processes does, read or not.
 struct Handover {
   int put = -1, look = -1;
   [[nodiscard]] bool is_there() const { return put >= 0; }
@@ -106,10 +106,10 @@ class Backend {
   /// Closes a port that open() returned; frames that are still out stay readable until release_memory().
   virtual void close(Port* port) = 0;
 
-  /// Of an interface that is shared with the kernel: should this process end, the kernel is to leave the flows that are
-  /// steered to `port`, now or later, to the process of the family that opens the port next. Milliseconds. False:
-  /// `problem` says why its connections are then the kernel's to refuse meanwhile. With what lies in `handover` from an
-  /// earlier owner, if there is such; not while the port's calls run.
+  /// Of an interface that is shared with the kernel: what becomes of the flows that are steered to `port`, now or
+  /// later, should this process end. The kernel is to leave them to the process of the family that opens the port next.
+  /// `handover` may hold something from an earlier owner. Milliseconds; not while the port's calls run. False: the
+  /// kernel refuses the connections meanwhile, and `problem` says why.
   virtual bool keep_flows(Port* /*port*/, const Handover& /*handover*/, std::string& /*problem*/) { return true; }
 
   /// Opens an RDMA device's port (NAME[:PORT]) as a maker of links to other hosts, beside whatever port of frames there

@@ -1,5 +1,5 @@
-// A plugin's table of libc's functions: a list X(result, name, parameters) of those that it calls, made to members of a
-// struct and filled through Host::libc, so that no call of the plugin can meet the preload library's interposer of it.
+// A plugin's table of libc's functions. A list X(result, name, parameters) of those that it calls becomes the members
+// of a struct, filled through Host::libc. So no call of the plugin can meet the preload library's interposer.
 #pragma once
 
 #include "backends/backend.h"

@@ -1,4 +1,4 @@
-// What follows "vhost:" and "virtio:": PATH or PATH,peer=USER. Both ends of such a wire share the port's memory, so the
+// What follows "vhost:" and "virtio:": PATH or PATH,peer=USER. Both ends of such a wire share the port's memory. So the
 // other end has to be a process of one's own user, of root, or of the user who is named. Code that has to tell the
 // parts apart asks here.
 #pragma once

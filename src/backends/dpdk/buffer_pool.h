@@ -1,9 +1,9 @@
 // BufferPool: the mbufs of one port, a mempool with a driver of our own below it: a plain LIFO.
 //
-// Every access comes from the holder of the shard's lock (the stack's alloc and free, and the drivers' own
-// inside a burst), so the stack of free buffers needs no atomics and hands the warmest buffer out first.
-// The exception is the control thread while it opens or closes the device: for that time the pool is
-// `shared` and takes a spin lock. The holder of the shard's lock flips that (DpdkPort::settle).
+// Every access comes from the holder of the shard's lock: the stack's alloc and free, and the drivers' own inside a
+// burst. So the stack of free buffers needs no atomics. It hands the warmest buffer out first. The exception is the
+// control thread while it opens or closes the device: for that time the pool is `shared` and takes a spin lock. The
+// holder of the shard's lock flips that (DpdkPort::settle).
 //
 // An element is  mbuf (128 bytes) | Packet (128, the mbuf's private area) | headroom 128 | data room.
 // The pool starts small and grows in chunks up to its budget: the control thread makes a chunk aside

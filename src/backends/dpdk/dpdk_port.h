@@ -6,8 +6,8 @@
 //   kPaused ──resume()──▶ kResuming ──settle()──▶ kRunning ──request_pause()──▶ kPausing ──settle()──▶ kPaused
 //           (control)               (data path)             (control)                   (data path)
 //
-// settle() runs at the head of receive() and send(), so with the shard's lock held: after kPaused nobody is
-// inside the driver's queues, and the control thread may close and open them. In kRunning it costs one load.
+// settle() runs at the head of receive() and send(), so with the shard's lock held. After kPaused no thread is inside
+// the driver's queues, and the control thread may close and open them. In kRunning it costs one load.
 //
 // The wake-up descriptor is an epoll descriptor of our own that stays the same over every reopening. Inside
 // it, edge-triggered: the device's interrupt and an eventfd by which the control thread asks for receive().

@@ -18,9 +18,9 @@ enum class Peer {
 /// Connects, asks for the features, and hangs up. Waits `patience_ms` at most. `detail` explains kForbidden.
 Peer look_at_peer(const std::string& path, int patience_ms, std::string& detail);
 
-/// While it lives, no other libbypass process checks or creates sockets in the folder of `path`: between
-/// finding a path stale and binding it anew, nobody else may do the same. Best effort: after 100 ms it
-/// goes on without (a folder on a file system that cannot lock).
+/// While it lives, no other libbypass process checks or creates sockets in the folder of `path`. Between finding a path
+/// stale and binding it anew, no other process may do the same. Best effort: after 100 ms it goes on without (a folder
+/// on a file system that cannot lock).
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path);

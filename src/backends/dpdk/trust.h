@@ -1,6 +1,6 @@
 // Whom this process shares memory with over a vhost-user socket. The other end maps all of the port's buffers and sets
-// the indices of its rings: it is a process of the own user, of root, or of the user whom the port's setting names
-// (peer=USER, wire_target.h).
+// the indices of its rings. So it has to be a process of the own user, of root, or of the user whom the port's setting
+// names (peer=USER, wire_target.h).
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// Descriptor: one descriptor of this plugin: moved by Host::copy_high(), CLOEXEC, known to the host, and
-// closed at once in a forked child, whose copy would keep sockets and interfaces alive that their owner has let go of.
+// Descriptor: one descriptor of this plugin, moved by Host::copy_high(), CLOEXEC, and known to the host. A forked child
+// closes it at once: its copy would keep sockets and interfaces alive that their owner has let go of.
 #pragma once
 
 #include <utility>

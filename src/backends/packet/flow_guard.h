@@ -1,10 +1,10 @@
-// FlowGuard: keeps the TCP flows of a family from the kernel of an interface that it shares, while none of the family's
-// processes has them steered to itself: between an owner's death and the next one's rules the kernel would answer
-// their segments with RST (RFC 9293 §3.10.7.1). What is dropped meanwhile is sent again.
+// FlowGuard: keeps the TCP flows of a family from the kernel of an interface that it shares, while no process of the
+// family has them steered to itself. Between an owner's death and the next one's rules the kernel would answer their
+// segments with RST (RFC 9293 §3.10.7.1). What is dropped meanwhile is sent again.
 //
-// It is an ingress filter with a FlowTable of its own, behind whatever steers (a card, XDP, packet sockets), where
-// nothing of these flows arrives as long as somebody gets them. Its link and table lie in the family's Handover, and
-// go with the last of its processes.
+// It is an ingress filter with a FlowTable of its own, behind what steers (a card, XDP, packet sockets). As long as a
+// process gets these flows, nothing of them arrives there. Its link and table lie in the family's Handover, and go with
+// the last of its processes.
 #pragma once
 
 #include <span>

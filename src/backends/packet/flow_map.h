@@ -1,7 +1,7 @@
 // FlowMap: the flows that are steered to this process at a shared interface, in a FlowTable, where the programs of
 // steering_program.h look them up.
 //
-// Each process has its own. Two that would take the same flow would both answer its peers, so what is waited for at an
+// Each process has its own. Two that took the same flow would both answer its peers. So what is waited for at an
 // address of ours (a rule without a remote end, or the one for every frame) is one process's, by a Claim. A rule of one
 // connection rests on the one that chose its local port: a claim would cost a descriptor a connection.
 #pragma once

@@ -1,5 +1,5 @@
-// FrameMemory: where a port's frames lie: shared memory without a file, which forked children read, on huge pages if
-// wanted (a device that reads and writes it by itself translates fewer addresses then).
+// FrameMemory: where a port's frames lie. It is shared memory without a file, which forked children read. It may lie on
+// huge pages: a device that reads and writes it by itself translates fewer addresses then.
 #pragma once
 
 #include <cstddef>

@@ -30,8 +30,8 @@ bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& i
 /// What to say of an interface that is shared, and that was opened with another MAC address.
 std::string other_mac_problem(const MacAddress& now, const MacAddress& opened);
 
-/// A locally administered address that is the same in every run, and another one for another interface and other
-/// bypass addresses: containers call their interfaces alike, and several processes may share one.
+/// A locally administered address, the same in every run. Another interface or other bypass addresses give another one:
+/// containers call their interfaces alike, and several processes may share one.
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface);
 
 }  // namespace bypass::packet

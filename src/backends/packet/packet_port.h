@@ -1,8 +1,8 @@
 // PacketPort: an existing network interface, through packet sockets (af_packet:IFNAME).
 //
-// The interface stays as it is: no setting of its is changed. The virtio header in front of each frame says which
-// checksums are still to be made and how long the segments of a frame beyond the MTU are, in both directions, so what
-// a veth or a bridge passes within one machine, or what the kernel's receive offload joined, is taken as it comes.
+// The interface stays as it is: no setting of its is changed. In both directions a virtio header in front of each frame
+// says which checksums are still to be made, and how long the segments of a frame beyond the MTU are. So frames are
+// taken as a veth or a bridge passes them within one machine, or as the kernel's receive offload joined them.
 //
 // Receiving makes no system call. There are two rings, because a slot must hold the longest frame: many slots for
 // frames up to the MTU, few for those up to 64 KiB; the slots' time stamps tell which of two heads came first. Sending

@@ -1,5 +1,5 @@
 // A frame whose TCP or UDP checksum is still to be made (the kernel's CHECKSUM_PARTIAL), where nothing beside the frame
-// says so: the field holds the pseudo header's sum (RFC 9293 §3.1, RFC 768), not inverted.
+// says so. The field holds the pseudo header's sum (RFC 9293 §3.1, RFC 768), not inverted.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// RxRing: a packet socket that receives into a ring of slots shared with the kernel (TPACKET_V2 with PACKET_VNET_HDR):
-// frames are seen and taken without a system call, with their checksums' and segments' state.
+// RxRing: a packet socket that receives into a ring of slots shared with the kernel (TPACKET_V2 with PACKET_VNET_HDR).
+// Frames are seen and taken without a system call, with their checksums' and segments' state.
 //
 // V3 would pack frames of any length, but shows them only when a block is full or a millisecond has passed.
 #pragma once

@@ -1,5 +1,5 @@
-// SharedInterface: an interface that the kernel keeps, its MAC address and its IP addresses included, and of which this
-// process gets the flows that it steers to itself, as a card's steering would give them (Port::steer).
+// SharedInterface: an interface that the kernel keeps, with its MAC address and its IP addresses. This process gets the
+// flows that it steers to itself, as a card's steering would give them (Port::steer).
 #pragma once
 
 #include <memory>

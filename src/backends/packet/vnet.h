@@ -1,5 +1,5 @@
-// The virtio_net_hdr in front of a frame, by which the kernel and we tell one another what is not on the wire: a
-// checksum that is still to be made, or need not be looked at, and the segments' size of a frame longer than the MTU.
+// The virtio_net_hdr in front of a frame, by which the kernel and we tell one another what is not on the wire. That is
+// a checksum that is still to be made, or need not be looked at, and the segments' size of a frame longer than the MTU.
 // Both packet sockets (PACKET_VNET_HDR) and tap devices (IFF_VNET_HDR) have it.
 #pragma once
 

@@ -1,6 +1,6 @@
 // XdpProgram: the program at an interface's receive path that hands what is for us to our AF_XDP socket and leaves the
-// rest to the kernel: frames to our MAC address, and ARP requests for our addresses, which come as broadcasts; or, at
-// an interface that is shared, what is steered.
+// rest to the kernel. For us are frames to our MAC address, and ARP requests for our addresses, which come as
+// broadcasts. At an interface that is shared, what is steered is for us.
 //
 // It hangs on a link's descriptor (BPF_LINK_CREATE) and nothing is pinned: the kernel takes it off when the process is
 // gone, however it went.

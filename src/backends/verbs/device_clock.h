@@ -1,6 +1,6 @@
 // DeviceClock: what a device's time stamps are on the stack's clock (CLOCK_MONOTONIC).
 //
-// Both clocks are read side by side now and then, and what lies between is reckoned by the device's nominal rate: a
+// Both clocks are read side by side now and then, and what lies between is reckoned by the device's nominal rate. A
 // device's crystal is off by some tens of millionths, less than a microsecond in 10 ms. The time stamps themselves say
 // when the last reading is too old, so nothing is read while no frame comes.
 #pragma once

@@ -1,8 +1,8 @@
-// KernelSide: what the kernel knows of an interface that it keeps, and a port that shares it needs: who has which MAC
-// address (rtnetlink(7)), and ICMP errors about our packets (raw(7)). Neither can be steered to a queue pair: the
-// kernel needs them itself.
+// KernelSide: what the kernel knows of an interface that it keeps, and a port that shares it needs. That is who has
+// which MAC address (rtnetlink(7)), and ICMP errors about our packets (raw(7)). Neither can be steered to a queue pair:
+// the kernel needs them itself.
 //
-// The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel, and the kernel's
+// The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel. The kernel's
 // answers come back as ARP replies, so that above the port nothing is different. A neighbour whose MAC address the
 // kernel learns to be another one (ARP's requests and announcements reach the kernel alone) is announced, too.
 #pragma once
@@ -39,9 +39,8 @@ class KernelSide {
 
   /// An outgoing ARP frame, which goes no further: a question is put to the kernel.
   void take_arp(const Packet& frame);
-  /// An outgoing RST for a connection that is the kernel's: one that came about before the flow of its port was
-  /// steered, whose frames come here all the same (as copies, from a packet socket). A question to the kernel
-  /// (sock_diag(7)).
+  /// An outgoing RST for a connection that is the kernel's. It came about before the flow of its port was steered, and
+  /// its frames come here all the same (as copies, from a packet socket). A question to the kernel (sock_diag(7)).
   [[nodiscard]] bool is_wrong_reset(const Packet& frame) const;
   /// What the kernel has told since, as frames from `pool`, into `out`. System calls: to be called when the descriptor
   /// says so, while questions are open, and every now and then.

@@ -1,9 +1,9 @@
 // Overlay: a connection under another protocol, whose records TCP carries. The program's bytes lie in them: sent
 // positions are mapped (send_map.h), received bytes are looked through before they count as the program's.
 //
-// TCP knows nothing of the protocol. The one that offered an option in SYN or SYN-ACK and saw the peer's (Hooks)
-// creates the overlay; from then on its hooks are called, and it alone says what is sent, what is the program's, what
-// the program hears of, and when FIN follows. Segmenting, retransmission, SACK, timers and windows stay TCP's.
+// TCP knows nothing of the protocol. The protocol that offered an option in SYN or SYN-ACK and saw the peer's (Hooks)
+// creates the overlay. From then on its hooks are called. It alone says what is sent, what is the program's, what the
+// program hears of, and when FIN follows. Segmenting, retransmission, SACK, timers and windows stay TCP's.
 //
 //   receive queue   | ready: the program's | rx_bytes: not looked at, or of no records |
 //   TCP's window                            ^^^^^^^^^ counts these alone; how much may be ready is the protocol's
