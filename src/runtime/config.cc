@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "backends/soft_name.h"
 #include "runtime/config_draft.h"
+#include "runtime/environment_copy.h"
 #include "runtime/kernel_network.h"
 #include "runtime/rdma_devices.h"
 #include "runtime/settings.h"
@@ -203,14 +203,6 @@ void add_problem(Draft& draft, std::string_view env, std::string text) {
   const SettingValue& value = draft.values[setting_index(setting)];
   const std::string_view name = value.origin == Origin::kFile ? setting.key : setting.env;
   draft.problems.push_back({std::string(name), value.text, value.where, std::move(text)});
-}
-
-const char* find_variable(const char* const* environment, std::string_view name) {
-  for (; environment != nullptr && *environment != nullptr; environment++) {
-    const char* const entry = *environment;
-    if (std::strncmp(entry, name.data(), name.size()) == 0 && entry[name.size()] == '=') return entry + name.size() + 1;
-  }
-  return nullptr;
 }
 
 Config parse_config(const char* const* environment, const ConfigFile* file) {

@@ -174,7 +174,4 @@ Config load_config(const char* const* environment, TomlReader reader);
 /// Whether load_config() would read a file that BYPASS_CONFIG does not name. Allocates nothing.
 bool has_system_file();
 
-/// The value of `name` in an environment block; null when absent.
-const char* find_variable(const char* const* environment, std::string_view name);
-
 }  // namespace bypass::runtime

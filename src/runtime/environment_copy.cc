@@ -9,6 +9,14 @@ constexpr char kPrefix[] = "BYPASS_";
 
 }  // namespace
 
+const char* find_variable(const char* const* environment, std::string_view name) {
+  for (; environment != nullptr && *environment != nullptr; environment++) {
+    const char* const entry = *environment;
+    if (std::strncmp(entry, name.data(), name.size()) == 0 && entry[name.size()] == '=') return entry + name.size() + 1;
+  }
+  return nullptr;
+}
+
 void EnvironmentCopy::take(const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; environment++) {
     const char* const entry = *environment;

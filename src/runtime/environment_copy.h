@@ -6,8 +6,12 @@
 
 #include <array>
 #include <cstddef>
+#include <string_view>
 
 namespace bypass::runtime {
+
+/// The value of `name` in an environment block; null when absent.
+const char* find_variable(const char* const* environment, std::string_view name);
 
 class EnvironmentCopy {
  public:

@@ -19,6 +19,7 @@
 #include "runtime/config.h"
 #include "runtime/crash.h"
 #include "runtime/decide.h"
+#include "runtime/environment_copy.h"
 #include "runtime/host.h"
 #include "runtime/link_words.h"
 #include "runtime/log.h"

@@ -204,11 +204,5 @@ TEST(Config, RtoBounds_MustNotCross) {
   EXPECT_EQ(from_environment({"BYPASS_TCP_RTO_MIN_US=5000000", "BYPASS_TCP_RTO_MAX_MS=1000"}).problems.size(), 1U);
 }
 
-TEST(Config, FindVariable_NeedsTheWholeName) {
-  const char* const block[] = {"BYPASS_PORTS=1", "BYPASS_PORT=2", nullptr};
-  EXPECT_STREQ(find_variable(block, "BYPASS_PORT"), "2");
-  EXPECT_EQ(find_variable(block, "BYPASS"), nullptr);
-}
-
 }  // namespace
 }  // namespace bypass::runtime

@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/config.h"
-
 namespace bypass::runtime {
 namespace {
+
+TEST(EnvironmentCopy, FindVariable_NeedsTheWholeName) {
+  const char* const block[] = {"BYPASS_PORTS=1", "BYPASS_PORT=2", nullptr};
+  EXPECT_STREQ(find_variable(block, "BYPASS_PORT"), "2");
+  EXPECT_EQ(find_variable(block, "BYPASS"), nullptr);
+}
 
 TEST(EnvironmentCopy, ProgramThatWritesOverItsEnvironment_ChangesNothing) {
   char port[] = "BYPASS_PORT=tap:a", other[] = "PATH=/bin", address[] = "BYPASS_ADDR=10.9.0.1/24";
