@@ -92,11 +92,18 @@ void report_present(EpollItem& item) {
   if (bits_now(item) != 0) item_signalled(item);
 }
 
+// Whether it is known, without a call of the kernel's, that nothing has come yet.
+bool is_known_empty(File& target) {
+  if (is_local(target)) return local_is_quiet(static_cast<const Socket&>(target));
+  return !has_kernel_half(target) && (poll_bits(target) & kIn) == 0;
+}
+
 // What has come to others before, and nobody has heard of yet, stands in front of what an added item has. So both ways
 // are heard, rings and the kernel, while the item is not in the set: what it has itself may come by either. Not so
-// before MOD: programs make these calls for each request, and this look asks the kernel.
-void hear_of_others(const Epoll& set, std::uint32_t events) {
-  if ((events & kIn) == 0 || set.dual_items.load(std::memory_order_relaxed) == 0) return;
+// before MOD, and not where there is nothing yet: programs make these calls for each request, and this look asks the
+// kernel.
+void hear_of_others(const Epoll& set, File& target, std::uint32_t events) {
+  if ((events & kIn) == 0 || set.dual_items.load(std::memory_order_relaxed) == 0 || is_known_empty(target)) return;
   hear_kernel_halves();
   (void)poll_local();
 }
@@ -115,7 +122,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
     watch_kernel_half(target, fd);
   }
   if (target.kind == FileKind::kDatagram || is_local(target)) watch_kernel_half(target, fd);
-  hear_of_others(set, event.events);
+  hear_of_others(set, target, event.events);
   EpollItem* item = objects->items.allocate();
   if (item == nullptr) return failure(Error::kNoMemory);
   item->set = &set;

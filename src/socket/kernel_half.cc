@@ -89,6 +89,19 @@ void hear(const epoll_event& event) {
   if (bits != 0) signal(*file, bits);
 }
 
+// An edge is told once: it is taken with the lock held, or the thread that has taken it and waits for the lock would
+// keep it from those that have the lock and look for what came first. True: there were some.
+bool take_edges(int set) {
+  std::array<epoll_event, 32> events;
+  bool any = false;
+  for (;;) {
+    const long n = os::epoll_now(set, events.data(), static_cast<int>(events.size()));
+    for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)]);
+    any = any || n > 0;
+    if (n != static_cast<long>(events.size())) return any;
+  }
+}
+
 }  // namespace
 
 KernelHalf* kernel_half(File& file) {
@@ -218,21 +231,20 @@ void look_at_kernel_halves(Instant now, bool always) {
   looked.store(ns, std::memory_order_relaxed);
   looked_at_tick.store(Clock::ticks(), std::memory_order_relaxed);
   watch_set_readable.store(false, std::memory_order_relaxed);
-  if (!always && !os::readable(set)) return;
-  const Guard guard(shard());
-  hear_kernel_halves();
+  Guard guard(shard(), std::try_to_lock);
+  if (guard.held()) {
+    if (!take_edges(set)) guard.leave_untouched();
+    return;
+  }
+  // Most looks find nothing: for those nobody waits until the lock is free.
+  if (!os::readable(set)) return;
+  guard.resume();
+  (void)take_edges(set);
 }
 
-// An edge is told once: it is taken with the lock held, or who has taken it and waits for the lock would keep it from
-// those who have the lock and look for what came first.
 void hear_kernel_halves() {
   const int set = watch_set.load(std::memory_order_acquire);
-  std::array<epoll_event, 32> events;
-  long n = set < 0 ? 0 : static_cast<long>(events.size());
-  while (n == static_cast<long>(events.size())) {
-    n = os::epoll_now(set, events.data(), static_cast<int>(events.size()));
-    for (long i = 0; i < n; i++) hear(events[static_cast<std::size_t>(i)]);
-  }
+  if (set >= 0) (void)take_edges(set);
 }
 
 bool is_kernel_look_due(std::uint64_t ticks) {

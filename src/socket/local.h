@@ -94,6 +94,9 @@ long local_send(Socket& socket, int fd, const Message& message, int flags, bool&
 long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
 long local_shutdown(Socket& socket, int fd, int how);
 [[nodiscard]] std::uint32_t local_bits(const Socket& socket);
+/// Whether both directions lie in rings, and nothing has come that the program has not read: by the rings, which are
+/// asked, and by what was heard of the kernel, which is not. Lock held.
+[[nodiscard]] bool local_is_quiet(const Socket& socket);
 /// FIONREAD; nothing: the kernel's answer is the right one.
 std::optional<long> local_readable(Socket& socket, int fd);
 /// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the

@@ -88,6 +88,11 @@ bool local_is_before_mark(Socket& socket, int fd) {
   return is_paired(socket) && end.paths.rx() == Rx::kRing && unread_in_ring(end, *link) != 0;
 }
 
+bool local_is_quiet(const Socket& socket) {
+  const LocalLink* const link = quiet_link(socket);
+  return link != nullptr && !has_unread(socket, *link);
+}
+
 std::uint32_t local_bits(const Socket& constant) {
   auto& socket = const_cast<Socket&>(constant);
   if (LocalLink* const link = quiet_link(socket); link != nullptr && has_ring_room(socket, *link)) [[likely]]

@@ -460,6 +460,26 @@ def busy(count):
         check(sends < rounds // 10, f"{sends} wake-ups for {rounds} questions")
 
 
+@case
+def set_that_is_changed_for_each_request_asks_the_kernel_of_nothing():
+    """A client that takes its connection out of its set while it writes: as redis-benchmark does."""
+    with Side("local") as side:
+        with pair(side) as (server, client):
+            connected(server, client, name="other")
+            until_counted(client, 2)
+            client("ready = select.epoll(); ready.register(other, select.EPOLLIN); ready.register(s, select.EPOLLIN)")
+            out, rounds = side.path("calls.trace"), 1000
+            calls = "trace=epoll_ctl,epoll_wait,epoll_pwait,poll,ppoll"
+            tracer = side.start("tracer", "strace", "-qq", "-e", calls, "-p", client.pid, "-o", out, LD_PRELOAD="")
+            side.until(lambda: f"TracerPid:\t{tracer.pid}\n" in open(f"/proc/{client.pid}/status").read(), "it is traced")
+            client(f"[(ready.unregister(s), ready.register(s, select.EPOLLIN)) for _ in range({rounds})] and None", timeout=60)
+            server("s.sendall(b'x')")
+            check(client("[fd == s.fileno() for fd, _ in ready.poll(10)]") == [True], "what came is not told")
+            side.kill(tracer, signal.SIGINT)
+            made = open(out).read().splitlines()
+            check(len(made) < rounds // 10, f"{len(made)} calls for {rounds} changes: " + "\n".join(made[:10]))
+
+
 SLEEPER = """
 def sleeper(poll, until=lambda events: events):
     # A thread in a wait, and what has ended it.
