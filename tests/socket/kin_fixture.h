@@ -86,6 +86,7 @@ class Kin : public testing::Test {
     for (const Number& number : numbers_) share_with_child(fork, *number.file);
     child_ = ::fork();
     if (child_ == 0) {
+      ::alarm(60);  // a case that has failed leaves no child
       be_child(fork);
       body();
       _exit(testing::Test::HasFailure() ? 1 : 0);
@@ -122,9 +123,12 @@ class Kin : public testing::Test {
     return n;
   }
 
+  /// Patient: a process that dies takes frames with it, and an ARP request is repeated after a second.
   tcp::Tcb* connect_peer() {
     Context& ctx = world_.peer_context();
-    return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), port_}, {}, nullptr);
+    tcp::Options options;
+    options.syn_retries = 9;
+    return *world_.peer().tcp().connect(ctx, {}, {IpAddress::from_v4(kOurs), port_}, options, nullptr);
   }
   /// The peer's end, and the parent's.
   void connect_both(tcp::Tcb*& peer, Number& connection) {
@@ -139,7 +143,7 @@ class Kin : public testing::Test {
     ASSERT_TRUE(room.ok());
     ASSERT_EQ(room->part[0].size(), text.size());
     std::memcpy(room->part[0].data(), text.data(), text.size());
-    world_.peer().tcp().commit(world_.peer_context(), tcb, text.size(), true);
+    world_.peer().tcp().commit(world_.peer_context(), tcb, text.size(), false);
   }
   std::string peer_hears(tcp::Tcb& tcb) {
     std::array<std::span<const std::byte>, 8> spans;

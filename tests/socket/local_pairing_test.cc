@@ -69,8 +69,6 @@ class LocalPairing : public testing::Test {
     ::close(listener);
     file_ = adopt_accepted(accepted_, address, bytes, 0);
     ASSERT_NE(file_, nullptr);
-    Guard guard(world_.shard());
-    ASSERT_TRUE(ours().references.add(objects->memory, world_.shard().family().slot()));
   }
 
   [[nodiscard]] Socket& ours() const { return socket_of(*file_); }

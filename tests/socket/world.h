@@ -25,7 +25,11 @@ class World {
   CablePort& peer_port() { return peer_port_; }
   /// The peer's stack, driven by `peer_step` from the one that calls run_peer_once(), or by a thread.
   Stack& peer() { return *peer_stack_; }
-  Context& peer_context() { return peer_context_; }
+  /// At the time of the call.
+  Context& peer_context() {
+    peer_context_.now = clock_.now();
+    return peer_context_;
+  }
   /// After a case: what it may have set is as World made it.
   void put_back();
   /// One look at the peer's port, its timers, its transmit batch.
