@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import random
+import resource
 import signal
 import subprocess
 import time
@@ -257,6 +258,12 @@ def progress_while_computing():
         check(side.end(server) == 0 and "got b'xxx" in side.output(server), side.output(server))
 
 
+def children_cpu():
+    """Seconds of CPU time, of all that have ended."""
+    of = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return of.ru_utime + of.ru_stime
+
+
 @case
 def million_ping_pongs_without_system_calls():
     with Side("bypass", profile="latency") as side:
@@ -266,12 +273,16 @@ def million_ping_pongs_without_system_calls():
         trace = ["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=!sched_yield", "-o"]
         server = side.start("server", *trace, side.path("server.trace"), "-E", f"LD_PRELOAD={LIB}", NETBENCH, "pingpong", "server",
                             side.address, port, "--cpu", 0, *common, until="ready", LD_PRELOAD="")
+        began, used = time.monotonic(), children_cpu()
         side.run("client", *trace, side.path("client.trace"), "-E", f"LD_PRELOAD={LIB}", NETBENCH, "pingpong", "client", side.address,
                  port, "--cpu", 1, *common, timeout=250, LD_PRELOAD="")
         side.end(server)
+        # Both spin. One that waits for a processor looks like one that computes: the progress thread looks after its wire.
+        alone = (children_cpu() - used) / (time.monotonic() - began) > 1.8
+        most = count // (1000 if alone else 50)
         for name in ("server", "client"):
             calls = calls_between_marks(side.path(f"{name}.trace"))
-            check(len(calls) < count // 1000, f"{name}: {len(calls)} system calls: " + "\n".join(calls[:40]))
+            check(len(calls) < most, f"{name}: {len(calls)} system calls: " + "\n".join(calls[:40]))
 
 
 @case
