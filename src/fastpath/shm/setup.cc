@@ -24,7 +24,7 @@ std::uint64_t proof_of(const Nonce& secret) {
 }  // namespace
 
 ShmSetup::ShmSetup(int folder, std::uint16_t window, std::span<std::byte> memory, Instant now)
-    : folder_(folder), link_(memory), deadline_(now + kLimit) {
+    : SetupSteps(Mover::kShm, Step::kAnswered, now + kLimit), folder_(folder), link_(memory) {
   local_.window = window;
   local_.size = memory.size();
 }
@@ -53,28 +53,12 @@ void ShmSetup::answer(std::span<const std::byte> body, Reason refusal) {
   if (!introduce(-1)) end_with(Reason::kNoSharedMemory);
 }
 
-SetupState ShmSetup::state() const {
-  if (step_ == Step::kUp) return SetupState::kUp;
-  return is_over() ? SetupState::kFailed : SetupState::kUnderWay;
-}
-
 int ShmSetup::wait_descriptor() const {
   if (link_.is_open()) return link_.wait_descriptor();
   return channel_.is_open() ? channel_.descriptor() : meeting_.descriptor();
 }
 
 // --- Records
-
-void ShmSetup::on_record(RecordType type, std::span<const std::byte> body) {
-  if (is_over()) return;
-  LinkHead head;
-  if (const Reason why = decode(body, Mover::kShm, head); why != Reason::kNone) return fail(why);
-  if (head.link != id_) return fail(Reason::kLinkValue);
-  if (type == RecordType::kLinkAcc && step_ == Step::kAsked && !owes_.request && !accepted_)
-    return head.reason != Reason::kNone ? end_with(head.reason) : on_accepted(body);
-  if (type == RecordType::kLinkReady) return on_ready(head.reason);
-  fail(Reason::kBadState);
-}
 
 void ShmSetup::on_accepted(std::span<const std::byte> body) {
   Reason why = decode(body, false, remote_);
@@ -83,20 +67,8 @@ void ShmSetup::on_accepted(std::span<const std::byte> body) {
   accepted_ = true;
 }
 
-void ShmSetup::on_ready(Reason theirs) {
-  if (theirs != Reason::kNone) return end_with(theirs);
-  if (step_ == Step::kPonged)
-    step_ = Step::kUp;
-  else if (asks_ || step_ != Step::kUp)  // an offer may have said it before
-    fail(Reason::kBadState);
-}
-
-void ShmSetup::on_lane_offered() {
-  if (step_ == Step::kPonged) step_ = Step::kUp;
-}
-
 bool ShmSetup::next_record(Record& record, std::span<std::byte> body) {
-  return owes_.next({.link = id_, .reason = reason_, .mover = Mover::kShm}, local_, record, body);
+  return owes_.next(head(), local_, record, body);
 }
 
 // --- Over the Unix socket
@@ -169,23 +141,8 @@ void ShmSetup::send_proof(Op op) {
   link_.post({&write, 1});
 }
 
-void ShmSetup::look_at_link() {
-  Arrival arrival;
-  if (link_.poll({&arrival, 1}) != 0) return on_message(arrival);
-  if (link_.state() != LinkState::kUp) fail(Reason::kPeerLinkDown);
-}
-
-void ShmSetup::on_message(const Arrival& arrival) {
-  if (step_ == Step::kPonged) return fail(Reason::kBadState);
-  const Op expected = asks_ ? Op::kLinkPong : Op::kLinkPing;
-  if (!is_proof(arrival, expected, link_.memory(), proof_of(local_.secret))) return fail(Reason::kUnproven);
-  if (asks_) {
-    step_ = Step::kUp;
-    owes_.ready = true;
-    return;
-  }
-  step_ = Step::kPonged;
-  send_proof(Op::kLinkPong);
+std::uint64_t ShmSetup::own_proof() const {
+  return proof_of(local_.secret);
 }
 
 void ShmSetup::poll(Instant now) {
@@ -194,22 +151,12 @@ void ShmSetup::poll(Instant now) {
   if (step_ == Step::kAsked) meet();
   if (step_ == Step::kAnswered && !link_.is_open()) hear_host();
   if (!link_.is_open() || step_ >= Step::kUp) return;
-  look_at_link();
-  if (step_ < Step::kUp && link_.arm()) look_at_link();
+  look_for_proof(Reason::kPeerLinkDown);
 }
 
 // --- The end
 
-void ShmSetup::fail(Reason why) {
-  if (step_ == Step::kUp) return link_.fail();  // its end is LinkEnd's affair
-  owes_.fail();
-  end_with(why);
-}
-
-void ShmSetup::end_with(Reason why) {
-  if (step_ == Step::kUp) return link_.fail();
-  reason_ = why;
-  step_ = Step::kFailed;
+void ShmSetup::on_failed() {
   meeting_.close();
   channel_.close();
 }

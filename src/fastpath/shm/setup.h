@@ -13,8 +13,7 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/link_device.h"
-#include "fastpath/setup_parts.h"
+#include "fastpath/setup_steps.h"
 #include "fastpath/shm/link.h"
 #include "fastpath/shm/meeting.h"
 #include "fastpath/shm_record.h"
@@ -31,7 +30,7 @@ struct Introduction {
 };
 static_assert(sizeof(Introduction) == 32);
 
-class ShmSetup final : public LinkSetup {
+class ShmSetup final : public SetupSteps {
  public:
   /// From the first word to the link: two round trips and a descriptor.
   static constexpr Duration kLimit = std::chrono::seconds{5};
@@ -43,15 +42,9 @@ class ShmSetup final : public LinkSetup {
   void request(std::uint32_t id);
   void answer(std::span<const std::byte> body, Reason refusal);
 
-  [[nodiscard]] SetupState state() const override;
-  [[nodiscard]] Reason reason() const override { return reason_; }
-  [[nodiscard]] std::uint32_t id() const override { return id_; }
-  void on_record(RecordType type, std::span<const std::byte> body) override;
-  void on_lane_offered() override;
   bool next_record(Record& record, std::span<std::byte> body) override;
   void poll(Instant now) override;
   [[nodiscard]] int wait_descriptor() const override;
-  [[nodiscard]] Instant next_timeout() const override { return step_ < Step::kUp ? deadline_ : kNever; }
   [[nodiscard]] Link& link() override { return link_; }
   [[nodiscard]] std::uint32_t window() const override { return remote_.window; }
   [[nodiscard]] std::uint64_t peer_memory() const override { return remote_.size; }
@@ -64,10 +57,11 @@ class ShmSetup final : public LinkSetup {
   void abandon();
 
  private:
-  enum class Step : std::uint8_t { kAsked, kAnswered, kPinging, kPonged, kUp, kFailed };
-
-  void on_accepted(std::span<const std::byte> body);
-  void on_ready(Reason theirs);
+  void on_accepted(std::span<const std::byte> body) override;
+  [[nodiscard]] bool awaits_answer() const override { return SetupSteps::awaits_answer() && !accepted_; }
+  void send_proof(Op op) override;
+  [[nodiscard]] std::uint64_t own_proof() const override;
+  void on_failed() override;
   void meet();
   void hear_guest();
   void dismiss_guest();
@@ -75,28 +69,14 @@ class ShmSetup final : public LinkSetup {
   void hear_host();
   bool introduce(int passed);
   [[nodiscard]] bool is_introduction(std::span<const std::byte> packet, const Channel::Received& received) const;
-  void send_proof(Op op);
-  void look_at_link();
-  void on_message(const Arrival& arrival);
-  /// The peer is told.
-  void fail(Reason why);
-  /// The peer knows, or is told by what is owed already.
-  void end_with(Reason why);
-  [[nodiscard]] bool is_over() const { return step_ == Step::kFailed; }
 
   const int folder_;
   ShmLink link_;
-  const Instant deadline_;
   Meeting meeting_;
   Channel channel_;  // until the link has it
-  std::uint32_t id_ = 0;
   unsigned strangers_ = 0;
-  bool asks_ = false;
   bool guest_proven_ = false;
   bool accepted_ = false;  // LINK_ACC has come
-  Step step_ = Step::kAnswered;
-  Reason reason_ = Reason::kNone;
-  OwedRecords owes_;
   ShmEnd local_, remote_;
 };
 

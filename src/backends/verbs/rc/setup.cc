@@ -11,11 +11,8 @@
 namespace bypass::verbs {
 
 using fastpath::LinkHead;
-using fastpath::LinkState;
 using fastpath::Op;
 using fastpath::Reason;
-using fastpath::RecordType;
-using fastpath::SetupState;
 
 namespace {
 
@@ -37,7 +34,10 @@ Reason reason_of(int error) {
 }  // namespace
 
 RcSetup::RcSetup(const Common& common, std::span<std::byte> memory, const IpAddress& peer, Instant now)
-    : common_(common), link_(common.context, common.buffers, memory), peer_(peer), deadline_(now + kLimit) {
+    : SetupSteps(fastpath::Mover::kRc, Step::kMaking, now + kLimit),
+      common_(common),
+      link_(common.context, common.buffers, memory),
+      peer_(peer) {
   local_.gid = common.context.gid;
   local_.mtu = static_cast<std::uint8_t>(common.context.mtu);
   local_.window = common.window;
@@ -65,15 +65,6 @@ void RcSetup::answer(std::span<const std::byte> body, Reason refusal) {
   }
   local_.window = remote_.window = std::min(local_.window, remote_.window);
   start(Work::kMakeAndConnect);
-}
-
-SetupState RcSetup::state() const {
-  if (step_ == Step::kUp) return SetupState::kUp;
-  return is_over() ? SetupState::kFailed : SetupState::kUnderWay;
-}
-
-Instant RcSetup::next_timeout() const {
-  return step_ < Step::kUp ? deadline_ : kNever;
 }
 
 int RcSetup::wait_descriptor() const {
@@ -151,17 +142,6 @@ void RcSetup::after_work() {
 
 // --- Records
 
-void RcSetup::on_record(RecordType type, std::span<const std::byte> body) {
-  if (is_over()) return;
-  LinkHead head;
-  if (const Reason why = decode(body, fastpath::Mover::kRc, head); why != Reason::kNone) return fail(why);
-  if (head.link != id_) return fail(Reason::kLinkValue);
-  if (type == RecordType::kLinkAcc && step_ == Step::kAsked && !owes_.request)
-    return head.reason != Reason::kNone ? end_with(head.reason) : on_accepted(body);
-  if (type == RecordType::kLinkReady) return on_ready(head.reason);
-  fail(Reason::kBadState);
-}
-
 void RcSetup::on_accepted(std::span<const std::byte> body) {
   Reason why = decode(body, peer_, remote_);
   if (why == Reason::kNone && remote_.window > local_.window) why = Reason::kLinkValue;
@@ -170,21 +150,9 @@ void RcSetup::on_accepted(std::span<const std::byte> body) {
   start(Work::kConnect);
 }
 
-void RcSetup::on_ready(Reason theirs) {
-  if (theirs != Reason::kNone) return end_with(theirs);
-  if (step_ == Step::kPonged)
-    step_ = Step::kUp;
-  else if (asks_ || step_ != Step::kUp)  // an offer may have said it before
-    fail(Reason::kBadState);
-}
-
-void RcSetup::on_lane_offered() {
-  if (step_ == Step::kPonged) step_ = Step::kUp;
-}
-
 bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {
   if (step_ >= Step::kClosing) return false;
-  return owes_.next({.link = id_, .reason = reason_}, local_, record, body);
+  return owes_.next(head(), local_, record, body);
 }
 
 // --- The proof
@@ -196,48 +164,15 @@ void RcSetup::send_proof(Op op) {
   link_.post({&write, 1});
 }
 
-void RcSetup::look_at_link() {
-  fastpath::Arrival arrival;
-  if (link_.poll({&arrival, 1}) != 0) return on_message(arrival);
-  if (link_.state() != LinkState::kUp) fail(Reason::kUnreachable);
-}
-
-void RcSetup::on_message(const fastpath::Arrival& arrival) {
-  if (step_ == Step::kPonged) return fail(Reason::kBadState);
-  const Op expected = asks_ ? Op::kLinkPong : Op::kLinkPing;
-  if (!fastpath::is_proof(arrival, expected, link_.memory(), local_.nonce)) return fail(Reason::kUnproven);
-  if (asks_) {
-    step_ = Step::kUp;
-    owes_.ready = true;
-    return;
-  }
-  step_ = Step::kPonged;
-  send_proof(Op::kLinkPong);
-}
-
 void RcSetup::poll(Instant now) {
-  if (step_ == Step::kUp || is_over()) return;
+  if (step_ >= Step::kUp) return;
   if (now >= deadline_) return fail(is_connected() ? Reason::kUnproven : Reason::kTooSlow);
   if (!done()) return;
   after_work();
-  if (!is_connected()) return;
-  look_at_link();
-  if (is_connected() && link_.arm()) look_at_link();
+  if (is_connected()) look_for_proof(Reason::kUnreachable);
 }
 
 // --- The end
-
-void RcSetup::fail(Reason why) {
-  if (step_ == Step::kUp) return link_.fail();  // its end is LinkEnd's affair
-  owes_.fail();
-  end_with(why);
-}
-
-void RcSetup::end_with(Reason why) {
-  if (step_ == Step::kUp) return link_.fail();
-  reason_ = why;
-  step_ = Step::kFailed;
-}
 
 void RcSetup::on_device_failure(bool silent) {
   if (step_ == Step::kUp) return silent ? link_.give_up() : link_.fail();

@@ -12,13 +12,12 @@
 
 #include "backends/verbs/rc/link.h"
 #include "backends/verbs/rc/worker.h"
-#include "fastpath/link_device.h"
 #include "fastpath/rc_record.h"
-#include "fastpath/setup_parts.h"
+#include "fastpath/setup_steps.h"
 
 namespace bypass::verbs {
 
-class RcSetup final : public fastpath::LinkSetup, private RcTask {
+class RcSetup final : public fastpath::SetupSteps, private RcTask {
  public:
   /// From the first word to the link: more than a worker's look for the peer's address may take.
   static constexpr Duration kLimit = std::chrono::seconds{5};
@@ -36,15 +35,9 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   void request(std::uint32_t id);
   void answer(std::span<const std::byte> body, fastpath::Reason refusal);
 
-  [[nodiscard]] fastpath::SetupState state() const override;
-  [[nodiscard]] fastpath::Reason reason() const override { return reason_; }
-  [[nodiscard]] std::uint32_t id() const override { return id_; }
-  void on_record(fastpath::RecordType type, std::span<const std::byte> body) override;
-  void on_lane_offered() override;
   bool next_record(fastpath::Record& record, std::span<std::byte> body) override;
   void poll(Instant now) override;
   [[nodiscard]] int wait_descriptor() const override;
-  [[nodiscard]] Instant next_timeout() const override;
   [[nodiscard]] fastpath::Link& link() override { return link_; }
   [[nodiscard]] std::uint32_t window() const override { return remote_.window; }
   [[nodiscard]] std::uint64_t peer_memory() const override { return remote_.size; }
@@ -63,18 +56,6 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   [[nodiscard]] std::span<const std::byte> memory() const { return link_.memory(); }
 
  private:
-  enum class Step : std::uint8_t {
-    kMaking,
-    kAsked,
-    kConnecting,
-    kPinging,
-    kAnswered,
-    kPonged,
-    kUp,
-    kFailed,
-    kClosing,
-    kClosed
-  };
   enum class Work : std::uint8_t { kMake, kConnect, kMakeAndConnect, kDestroy };
 
   void run() override;
@@ -83,27 +64,14 @@ class RcSetup final : public fastpath::LinkSetup, private RcTask {
   [[nodiscard]] fastpath::Reason connect();
   void start(Work work);
   void after_work();
-  void on_accepted(std::span<const std::byte> body);
-  void on_ready(fastpath::Reason theirs);
-  void send_proof(fastpath::Op op);
-  void look_at_link();
-  void on_message(const fastpath::Arrival& arrival);
-  /// The peer is told.
-  void fail(fastpath::Reason why);
-  /// The peer knows, or is told by what is owed already.
-  void end_with(fastpath::Reason why);
+  void on_accepted(std::span<const std::byte> body) override;
+  void send_proof(fastpath::Op op) override;
+  [[nodiscard]] std::uint64_t own_proof() const override { return local_.nonce; }
   [[nodiscard]] bool is_connected() const { return step_ >= Step::kPinging && step_ < Step::kUp; }
-  [[nodiscard]] bool is_over() const { return step_ >= Step::kFailed; }
 
   const Common& common_;
   RcLink link_;
   const IpAddress peer_;
-  const Instant deadline_;
-  std::uint32_t id_ = 0;
-  bool asks_ = false;
-  Step step_ = Step::kMaking;
-  fastpath::Reason reason_ = fastpath::Reason::kNone;
-  fastpath::OwedRecords owes_;
   fastpath::RcEnd local_, remote_;
   // The worker's, while it is busy
   Work work_ = Work::kMake;
