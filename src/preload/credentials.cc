@@ -35,8 +35,14 @@ void give_numbers_back(const RightsChange& change) {
   }
 }
 
+void note_listeners() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++)
+    if (const Use use(fd, Use::kAny); use) runtime::note_listener(*use, fd);
+}
+
 RightsChange begin(const Standing& now, const Standing& then) {
   if (runtime::may_share(now, then)) return {};
+  note_listeners();
   RightsChange change = runtime::begin_change(then);
   if (!change.changes) return change;
   give_numbers_back(change);

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <string>
 
 #include "runtime/arena.h"
@@ -57,7 +56,6 @@ Signature* libc(const char* name) {
 struct Task {
   Standing then;  // what it gives the rights up for
   int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
-  int parent;     // that process's: a pidfd
 };
 
 // --- A process of our own, made of a copy of the program's
@@ -114,7 +112,7 @@ void leave_program(Process& p, const Task& task) {
   spare::hide();
   own_descriptor(task.pair, false);
   close_own_descriptors(log_descriptor());
-  close_programs({spare::descriptor(), task.pair, task.parent, log_descriptor()});
+  close_programs({spare::descriptor(), spare::sockets_descriptor(), task.pair, log_descriptor()});
   spare::show();
   if (!drives) os::call(SYS_exit_group, 1);
 }
@@ -140,26 +138,31 @@ bool await_arena(arena::Spare& spare) {
   return spare.changes.load(std::memory_order_acquire) != arena::Spare::kCopied;
 }
 
-/// kDone: nobody else of the family is left. While the process lives that forks its members (`parent`, a pidfd),
-/// another one may be on its way, for a while. kAgain: the wire takes rights.
-End serve(Process& p, int parent) {
-  constexpr timespec kLinger{2, 0};
-  constexpr std::int64_t kWhileDown = kSecond / 20;
-  const std::atomic<std::uint32_t>& members = p.shard.wires().members;
-  Instant held = p.shard.clock().now();
+/// Nobody else of the family is left, and no socket is open that a next one would bring. Who asks from here on whether
+/// there is a driver finds none. Who has asked before has noted his sockets, and comes.
+bool ends_with_last() {
+  if (socket::has_kin() || !spare::open_sockets().empty()) return false;
+  spare::take_members(false);
+  if (spare::open_sockets().empty()) return true;
+  return !spare::take_members(true);
+}
+
+/// kDone: the family has ended. kAgain: the wire takes rights. How long a listener is there depends on whether its
+/// socket is open. The kernel does not tell when the last process closes it, so that is looked at while no member has
+/// it.
+End serve(Process& p) {
+  constexpr std::int64_t kFirstLook = 1'000'000, kNextLooks = kSecond / 20;
+  const std::atomic<std::uint32_t>& departures = p.shard.wires().departures;
+  std::int64_t look = kFirstLook;
   for (;;) {
-    while (const std::uint32_t seen = members.load(std::memory_order_acquire)) {
-      const std::int64_t longest = p.ports.any_link_is_up() ? kSecond : kWhileDown;
-      os::futex_wait(reinterpret_cast<const std::uint32_t*>(&members), seen, longest);
-      if (p.ports.any_is_forbidden()) return kAgain;
-      if (const Instant now = p.shard.clock().now(); now - held >= std::chrono::seconds(1)) {
-        socket::hold_listeners();
-        held = now;
-      }
-    }
-    pollfd item{parent, POLLIN, 0};
-    os::call(SYS_ppoll, os::address(&item), 1, os::address(&kLinger), 0, 8);
-    if (members.load(std::memory_order_acquire) == 0) return kDone;
+    const std::uint32_t seen = departures.load(std::memory_order_acquire);
+    const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
+    if (ends_with_last()) return kDone;
+    if (p.ports.any_is_forbidden()) return kAgain;
+    look = asks ? std::min(2 * look, kNextLooks) : kSecond;
+    const std::int64_t longest = p.ports.any_link_is_up() ? look : std::min(look, kNextLooks);
+    const long told = os::futex_wait(reinterpret_cast<const std::uint32_t*>(&departures), seen, longest);
+    if (told != -ETIMEDOUT || !asks) look = kFirstLook;
   }
 }
 
@@ -179,9 +182,18 @@ bool await_founder(int pair) {
   return goes;
 }
 
+/// What its last member has written may still be on its way.
+void end_family(Process& p) {
+  {
+    socket::Guard guard(p.shard);
+    socket::leave_family(guard);
+  }
+  deliver_rest(p);
+}
+
 End drive(Process& p, const Task& task) {
   renew_region();
-  if (!p.ports.open_apart()) return kFailed;
+  if (!spare::open_list() || !p.ports.open_apart()) return kFailed;
   if (task.pair < 0) await_links(p.ports);
   if (task.pair >= 0 && !await_founder(task.pair)) return kFailed;
   arena::Spare& spare = p.arena.spare;
@@ -190,13 +202,15 @@ End drive(Process& p, const Task& task) {
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
   if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
-  socket::hold_listeners();
+  (void)socket::hold_listeners(spare::open_sockets);
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
+  if (!spare::take_members(true)) return kFailed;
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
   if (!p.progress.start()) return kFailed;
   p.progress.join_family();
   BYPASS_LOG_INFO("the ports are driven for a family that has given rights up");
-  const End end = serve(p, task.parent);
+  const End end = serve(p);
+  if (end == kDone) end_family(p);
   p.progress.stop();
   p.ports.close(p.shard);
   p.shard.family().detach();
@@ -267,14 +281,13 @@ Driver begin_driver(Process& process, const Standing& then, const char*& problem
   problem = "no process can be made that drives the ports";
   if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(pair.data())) != 0) return {};
   pair = {own_high(pair[0]), own_high(pair[1])};
-  const auto parent = static_cast<std::uint32_t>(os::call(SYS_getppid));
   const pid_t between = fork_plainly();
   if (between == 0) {  // its end makes the driver nobody's child
     const pid_t driver = fork_plainly();
     if (driver == 0) {
       own_descriptor(pair[0], false);
       os::close(pair[0]);
-      const Task task{then, pair[1], static_cast<int>(os::pidfd_open(parent))};
+      const Task task{then, pair[1]};
       leave_program(process, task);
       keep(process, task);
     }

@@ -3,9 +3,9 @@
 // The first process of the family that gives rights up makes it before (privilege.h). Of its two processes one keeps
 // the rights, has no arena and waits; the other opens the ports, gives the rights up as the program did, maps the
 // family's arena and owns the ports. When that one is killed, or the wire does not let it in again without the rights,
-// the first makes another. They end with the last other process of the family, or two seconds later where the process
-// lives that has made it. They are nobody's children, have none of the program's descriptors, and no signal but SIGKILL
-// ends them.
+// the first makes another. They end when the family has no other process and its listeners' sockets are closed
+// everywhere: as long as a master has one, what comes in waits for the next worker. They are nobody's children, have
+// none of the program's descriptors, and no signal but SIGKILL ends them.
 #pragma once
 
 #include <cstdint>

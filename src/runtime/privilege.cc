@@ -97,11 +97,17 @@ const char* why_not_move(const Standing& then) {
   return nullptr;
 }
 
-/// Of one whose founder has ended before it had an arena.
-bool await_end_of_driver() {
+enum class Driving : std::uint8_t { kServes, kNone, kNeither };
+
+/// Of a driver that is still on its way, or at its end: until it serves, or is none.
+Driving await_driving() {
   constexpr timespec kPause{0, 5'000'000};
-  for (int i = 0; i < 1000 && spare::is_driven(); i++) socket::os::call(SYS_nanosleep, socket::os::address(&kPause), 0);
-  return !spare::is_driven();
+  for (int i = 0; i < 1000; i++) {
+    if (spare::takes_members()) return Driving::kServes;
+    if (!spare::is_driven()) return Driving::kNone;
+    socket::os::call(SYS_nanosleep, socket::os::address(&kPause), 0);
+  }
+  return Driving::kNeither;
 }
 
 /// Null: all is there that the process needs to move, and the ports are the other arena's. With the turn.
@@ -110,8 +116,9 @@ const char* make_ready(Process& p, RightsChange& change) {
   if (spare.filled && !may_share(spare.standing, change.then))
     return "the process has sockets on a port, which others have that have given up other rights";
   change.founds = !spare.filled;
-  if (spare.filled && spare::is_driven()) return nullptr;
-  if (!await_end_of_driver()) return "the process has sockets on a port, whose driver does not end";
+  const Driving driving = await_driving();
+  if (spare.filled && driving == Driving::kServes) return nullptr;
+  if (driving != Driving::kNone) return "the process has sockets on a port, whose driver neither serves nor ends";
   const char* problem = "the process has sockets on a port, which another one does not close";
   if (borrow_ports(p)) change.driver = begin_driver(p, change.then, problem);
   if (change.driver.pair >= 0) return nullptr;
@@ -136,6 +143,10 @@ bool prepare_move(Process& p, RightsChange& change) {
 }
 
 }  // namespace
+
+void note_listener(const socket::File& file, int fd) {
+  if (file.kind == socket::FileKind::kListener) spare::note(fd);
+}
 
 RightsChange begin_change(const Standing& then) {
   RightsChange change;

@@ -30,6 +30,9 @@ struct RightsChange {
   Driver driver;            // … or one that has made a driver for it
   Standing then;            // what it will be
 };
+/// Before it, for each number of the process: a driver of those who have given up the same sees that the socket is
+/// open.
+void note_listener(const socket::File& file, int fd);
 [[nodiscard]] RightsChange begin_change(const Standing& then);
 /// A number's object: what of it lies in memory that another process has, too, goes back to the kernel.
 void give_back(socket::File& file, int fd, const RightsChange& change);

@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sys/epoll.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -20,18 +23,39 @@ namespace bypass::runtime::spare {
 namespace {
 
 int g_memory = -1;
+int g_sockets = -1;  // an epoll set on which nobody waits
+int g_list = -1;     // in a driver: what /proc says of it
 bool g_tried = false;
+
+constexpr off_t kPorts = 0, kMembers = 1;  // the bytes that a driver locks
 
 bool may_change_user(const Standing& standing) {
   return (standing.permitted >> CAP_SETUID & 1) != 0;
 }
 
-/// The whole file.
-struct flock lock_of(short type) {
+struct flock lock_of(short type, off_t byte) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
   return lock;
+}
+
+bool set_lock(short type, off_t byte) {
+  struct flock lock = lock_of(type, byte);
+  return socket::kernel->fcntl(g_memory, F_OFD_SETLK, &lock) == 0;
+}
+
+bool is_locked(off_t byte) {
+  struct flock lock = lock_of(F_WRLCK, byte);
+  return socket::kernel->fcntl(g_memory, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+void close_own(int& fd) {
+  if (fd < 0) return;
+  own_descriptor(fd, false);
+  socket::kernel->close(std::exchange(fd, -1));
 }
 
 }  // namespace
@@ -40,31 +64,42 @@ void make() {
   if (g_memory >= 0 || std::exchange(g_tried, true) || !may_change_user(Standing::now())) return;
   std::string problem;
   g_memory = own_high(arena::make_memory(problem));
-  if (g_memory < 0) BYPASS_LOG_INFO("no memory for processes that give rights up: %s", problem.c_str());
+  g_sockets = own_high(socket::kernel->epoll_create1(EPOLL_CLOEXEC));
+  if (g_memory >= 0 && g_sockets >= 0) return;
+  drop();
+  BYPASS_LOG_INFO("no memory for processes that give rights up: %s",
+                  problem.empty() ? "no epoll set can be made" : problem.c_str());
 }
 
 int descriptor() {
   return g_memory;
 }
 
+int sockets_descriptor() {
+  return g_sockets;
+}
+
 void hide() {
   own_descriptor(g_memory, false);
+  own_descriptor(g_sockets, false);
 }
 
 void show() {
   if (g_memory >= 0) own_descriptor(g_memory, true);
+  if (g_sockets >= 0) own_descriptor(g_sockets, true);
 }
 
 void drop() {
-  if (g_memory < 0) return;
-  hide();
-  socket::kernel->close(std::exchange(g_memory, -1));
+  close_own(g_memory);
+  close_own(g_sockets);
 }
 
 bool is_driven() {
-  struct flock lock = lock_of(F_WRLCK);
-  if (g_memory < 0) return true;
-  return socket::kernel->fcntl(g_memory, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  return g_memory < 0 || is_locked(kPorts);
+}
+
+bool takes_members() {
+  return is_locked(kMembers);
 }
 
 bool begin_driving() {
@@ -72,10 +107,41 @@ bool begin_driving() {
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", g_memory);
   const long opened = socket::os::open(path, O_RDWR | O_CLOEXEC);
   if (opened < 0) return false;
-  drop();
+  close_own(g_memory);
   g_memory = own_high(static_cast<int>(opened));
-  struct flock lock = lock_of(F_WRLCK);
-  return g_memory >= 0 && socket::kernel->fcntl(g_memory, F_OFD_SETLK, &lock) == 0;
+  return g_memory >= 0 && set_lock(F_WRLCK, kPorts);
+}
+
+bool take_members(bool on) {
+  return set_lock(on ? F_WRLCK : F_UNLCK, kMembers);
+}
+
+void note(int fd) {
+  epoll_event event{};
+  event.data.u64 = socket::os::inode_of(fd);
+  if (g_sockets >= 0) socket::kernel->epoll_ctl(g_sockets, EPOLL_CTL_ADD, fd, &event);  // perhaps it is there already
+}
+
+bool open_list() {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", g_sockets);
+  g_list = static_cast<int>(socket::os::open(path, O_RDONLY | O_CLOEXEC));
+  return g_list >= 0;
+}
+
+std::vector<std::uint64_t> open_sockets() {
+  static constexpr const char kData[] = "data:";  // before it the number, behind it what only newer kernels tell
+  std::string text;
+  char part[4096];
+  for (long n = 0; (n = socket::os::call(SYS_pread64, g_list, socket::os::address(part), sizeof part,
+                                         static_cast<long>(text.size()))) > 0;)
+    text.append(part, static_cast<std::size_t>(n));
+  std::vector<std::uint64_t> inodes;
+  for (std::size_t at = 0; (at = text.find(kData, at)) != std::string::npos;) {
+    at += sizeof kData - 1;
+    inodes.push_back(std::strtoull(text.c_str() + at, nullptr, 16));
+  }
+  return inodes;
 }
 
 }  // namespace bypass::runtime::spare

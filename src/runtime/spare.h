@@ -5,27 +5,46 @@
 // stay one family (docs/trust.md). A process that keeps the rights never maps it. A process without the rights of its
 // parent has no descriptor of it.
 //
-// A lock of the file (fcntl(2), F_OFD_SETLK) says that a driver serves that family (driver.h). The kernel gives it up
-// with the last of the driver's processes.
+// Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that it has the ports,
+// one that it lets others in. The kernel gives them up with the last of the driver's processes.
+//
+// Beside the memory there is an epoll set on which nobody waits. Whoever gives rights up puts his listeners into it.
+// The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver, which has
+// none of them, reads in /proc/self/fdinfo which of them are open (proc(5), epoll(7)).
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 namespace bypass::runtime::spare {
 
 /// Before a fork, where the process may give rights up that matter and has none yet: a memfd and some system calls,
 /// once. A child of a process without one has none.
 void make();
-/// Its descriptor; -1: there is none.
+/// Its descriptors: of the memory and of the set; -1: there is none.
 int descriptor();
+int sockets_descriptor();
 /// Around the closing of all that was the parent's own, in a child.
 void hide();
 void show();
 /// This process has it no longer.
 void drop();
 
-/// Whether the family of fewer rights has a driver, or that is not to be seen from here. A system call.
+/// Whether a driver has the ports, or that is not to be seen from here. A system call.
 bool is_driven();
-/// In a driver: takes the lock, under a descriptor of its own, which takes the place of the inherited one. False: it is
-/// another's.
+/// Whether it serves, and lets others in. A system call.
+bool takes_members();
+/// In a driver: takes the lock of the ports, under a descriptor of its own, which takes the place of the inherited one.
+/// False: it is another's.
 bool begin_driving();
+/// In a driver: whether it lets others in. False: another one does.
+bool take_members(bool on);
+
+/// Puts a socket into the set, before its process asks whether there is a driver.
+void note(int fd);
+/// In a driver, while it has rights: what open_sockets() reads.
+[[nodiscard]] bool open_list();
+/// The inodes of those sockets that are open in any process. Some system calls.
+[[nodiscard]] std::vector<std::uint64_t> open_sockets();
 
 }  // namespace bypass::runtime::spare

@@ -93,7 +93,9 @@ class Family {
     std::size_t swept = 0;
     for (std::uint32_t i = 0; i < table_->high.load(std::memory_order_acquire); i++) {
       ProcessSlot& s = table_->slots[i];
-      if (i == slot() || s.pid.load(std::memory_order_acquire) == 0 || alive(i, s.incarnation.load())) continue;
+      const std::uint32_t incarnation = s.incarnation.load(std::memory_order_acquire);
+      if (i == slot() || s.pid.load(std::memory_order_acquire) == 0 || alive(i, incarnation)) continue;
+      if (s.incarnation.load(std::memory_order_acquire) != incarnation) continue;  // somebody moves in
       gone(i);
       free_slot(s);
       swept++;

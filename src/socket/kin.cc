@@ -16,12 +16,17 @@ namespace bypass::socket {
 
 namespace {
 
+// Who joins a family that a driver serves comes by himself, not by a fork that its owner could prepare: what waits for
+// him must lie in the arena already.
+std::uint32_t expected_members(const Wires& wires) {
+  return wires.keeper.load(std::memory_order_acquire) != 0 ? 1 : 0;
+}
+
 void count_members() {
-  const std::uint32_t count = shard().family().count(), others = count > 0 ? count - 1 : 0;
-  std::atomic<std::uint32_t>& members = shard().wires().members;
-  const bool alone = others == 0 && members.load(std::memory_order_relaxed) != 0;
-  members.store(others, std::memory_order_relaxed);
-  if (alone) os::futex_wake(reinterpret_cast<const std::uint32_t*>(&members), INT_MAX);  // a driver's first thread
+  Wires& wires = shard().wires();
+  const std::uint32_t count = shard().family().count();
+  const std::uint32_t members = (count > 0 ? count - 1 : 0) + expected_members(wires);
+  if (wires.members.exchange(members, std::memory_order_relaxed) > members) tell_departure();
 }
 
 template <typename F>
@@ -40,13 +45,18 @@ void leave_nothing_unread(Guard& guard, File& file) {
   if (tcb != nullptr) stream::consume(guard.context(), *tcb, stream::readable(*tcb));
 }
 
+/// One process has it no longer, and others have.
+void tell_if_listener_goes(const File& file) {
+  if (file.kind == FileKind::kListener) tell_departure();
+}
+
 enum class Cause : std::uint8_t { kLeaves, kDied };
 
 /// All of a slot's references; what nobody else refers to ends.
 void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
   for_each_file([&](File& file) {
     if (!file.alive || file.references.of(slot) == 0) return;
-    if (!file.references.drop(objects->memory, slot)) return;
+    if (!file.references.drop(objects->memory, slot)) return tell_if_listener_goes(file);
     file.ending = true;
     if (cause == Cause::kDied) leave_nothing_unread(guard, file);
     end_if_unused(guard, file);
@@ -245,7 +255,16 @@ bool is_wire_needed(const Guard& /*guard*/) {
 }
 
 bool has_kin() {
-  return shard().wires().members.load(std::memory_order_relaxed) != 0;
+  const Wires& wires = shard().wires();
+  const std::uint32_t members = wires.members.load(std::memory_order_relaxed);
+  return members != 0 && members != expected_members(wires);
+}
+
+void tell_departure() {
+  Wires& wires = shard().wires();
+  if (expected_members(wires) == 0) return;
+  wires.departures.fetch_add(1, std::memory_order_acq_rel);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.departures), INT_MAX);
 }
 
 }  // namespace bypass::socket

@@ -79,6 +79,14 @@ Socket* make(const Noted& from) {
   return socket;
 }
 
+/// The driver refers to it from the first moment on: what waits in its queue does not depend on the one that brings it.
+Socket* make_held(const Noted& from) {
+  const std::uint32_t driver = shard().wires().owner_slot();
+  Socket* const socket = make(from);
+  if (socket != nullptr && driver != kNoSlot) (void)socket->references.add(objects->memory, driver);
+  return socket;
+}
+
 }  // namespace
 
 bool has_listeners_alone() {
@@ -86,8 +94,9 @@ bool has_listeners_alone() {
   const std::uint32_t slot = shard().family().slot();
   if (objects == nullptr || objects->epolls.any_of([=](const Epoll& set) { return set.references.of(slot) != 0; }))
     return false;
-  return !objects->sockets.any_of(
-      [](const Socket& socket) { return is_on_wire(socket) && socket.kind != FileKind::kListener; });
+  return !objects->sockets.any_of([](const Socket& socket) {
+    return is_on_wire(socket) && (socket.kind != FileKind::kListener || socket.items != nullptr);
+  });
 }
 
 void note_listener(File& file, int fd) {
@@ -107,7 +116,7 @@ void bring_listeners(void (*enter)(int fd, File* file)) {
     {
       const Guard guard(shard());
       socket = objects == nullptr ? nullptr : find(one);
-      if (socket == nullptr && objects != nullptr) socket = make(one);
+      if (socket == nullptr && objects != nullptr) socket = make_held(one);
       if (socket != nullptr && !socket->references.add(objects->memory, shard().family().slot())) socket = nullptr;
       if (socket != nullptr && one.path == Path::kDual) watch_kernel_half(*socket, one.fd);
     }
@@ -116,22 +125,23 @@ void bring_listeners(void (*enter)(int fd, File* file)) {
   noted.clear();
 }
 
-void hold_listeners() {
-  static std::vector<const Socket*> left;  // at the last look
-  std::vector<const Socket*> now_left;
+bool hold_listeners(std::vector<std::uint64_t> (*open_sockets)()) {
+  bool holds_alone = false;
+  std::vector<std::uint64_t> open;  // read after a listener is seen to be nobody else's, and while nobody brings one
   Guard guard(shard());
-  if (objects == nullptr) return;
+  if (objects == nullptr) return false;
   const std::uint32_t slot = shard().family().slot();
   objects->sockets.for_each([&](Socket& socket) {
-    if (!socket.alive || socket.ending || listener_of(socket) == nullptr) return;
-    if (socket.references.of(slot) == 0) return (void)socket.references.add(objects->memory, slot);
+    if (!socket.alive || socket.ending || listener_of(socket) == nullptr || socket.details == nullptr) return;
+    if (socket.references.of(slot) == 0) (void)socket.references.add(objects->memory, slot);
     if (socket.references.total() != socket.references.of(slot)) return;
-    if (std::find(left.begin(), left.end(), &socket) == left.end()) return now_left.push_back(&socket);
+    if (open.empty()) open = open_sockets();
+    if (std::ranges::find(open, socket.details->kernel_inode) != open.end()) return (void)(holds_alone = true);
     (void)socket.references.drop(objects->memory, slot);
     socket.ending = true;
     end_if_unused(guard, socket);
   });
-  left = std::move(now_left);
+  return holds_alone;
 }
 
 void forget_own_halves() {

@@ -5,13 +5,17 @@
 // has neither arena, so what is needed is noted in its own memory.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "socket/api.h"
 #include "socket/shard.h"
 
 namespace bypass::socket {
 
-/// Whether this process, and its family, have nothing on the wire but listeners; of this process also no epoll set,
-/// whose items would stay behind. Takes the lock.
+/// Whether this process, and its family, have nothing on the wire but listeners, which nobody has put into an epoll set
+/// (a master that is told there of connections makes workers for them); of this process also no epoll set, whose items
+/// would stay behind. Takes the lock.
 [[nodiscard]] bool has_listeners_alone();
 
 /// Of a number, in the arena that is about to be left: notes its listener. Others are forgotten.
@@ -21,9 +25,10 @@ void note_listener(File& file, int fd);
 /// taken, and the number is the kernel's alone.
 void bring_listeners(void (*enter)(int fd, File* file));
 
-/// A driver's, once a second: refers to each listener of the family, as a master does. One that nobody else has had at
-/// two looks ends: its workers have closed it.
-void hold_listeners();
+/// A driver's: refers to each listener of the family, as a master does. One that nobody else of the family has ends as
+/// soon as the kernel's socket beneath it is closed everywhere: its inode is not among `open_sockets`. True: there are
+/// some that nobody else of the family has, and that are open elsewhere. Takes the lock.
+bool hold_listeners(std::vector<std::uint64_t> (*open_sockets)());
 
 /// What this process has of its own beside the objects of an arena, it has no longer: as a forked child.
 void forget_own_halves();

@@ -8,6 +8,7 @@
 #include "socket/async.h"
 #include "socket/epoll.h"
 #include "socket/errno_map.h"
+#include "socket/kin.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/socket_wait.h"
@@ -189,6 +190,7 @@ void number_goes_away(File& file, int fd) {
 void drop_number(File& file, int fd) {
   drop_reference(file);
   if (file.references.of(shard().family().slot()) == 0) {
+    if (file.kind == FileKind::kListener) tell_departure();
     if (file.kind != FileKind::kEpoll) local_forget(socket_of(file));
     return forget_kernel_half(file);
   }

@@ -52,22 +52,23 @@ struct Wires {
   std::atomic<std::uint32_t> openings;  // a futex: counts what happens to `owner` and `open`
   std::atomic<bool> open;               // the owner's ports are open, and `caps` and `macs` are theirs
   std::atomic<bool> leaving;            // the owner ends, and delivers nothing of what is written from here on
-  std::atomic<std::uint32_t>
-      members;                       // processes beside the first; above 0 payload must lie in the arena. A futex at 0
-  std::atomic<std::int64_t> polled;  // when the owner last did
-  std::atomic<bool> frames_left;     // some ring holds something, or flows are noted that no device was told of
-  std::atomic<std::uint32_t> told;   // a futex: changes when devices were told of flows; bit 0: somebody sleeps on it
+  std::atomic<std::uint32_t> members;   // processes beside the first, and one more where a driver lets others in by
+                                        // themselves; above 0 payload must lie in the arena
+  std::atomic<std::int64_t> polled;     // when the owner last did
+  std::atomic<bool> frames_left;        // some ring holds something, or flows are noted that no device was told of
+  std::atomic<std::uint32_t> told;  // a futex: changes when devices were told of flows; bit 0: somebody sleeps on it
   std::atomic<std::uint32_t> guarded_by;  // whose Handovers the owner keeps its flows with; 0: nobody's
   std::uint32_t handovers;                // how many were made
   std::atomic<bool> lent;  // to a family of fewer rights (runtime/spare.h): nobody opens the ports here meanwhile
   // Of a family that ports are lent to: who makes a driver for it (runtime/driver.h), while it lives; 0: nobody
   std::atomic<std::uint32_t> keeper;
   std::atomic<std::uint64_t> keeper_start_time;
-  bool rung;             // the owner's progress thread has been called, and has not polled since
-  WireSleeper watcher;   // the owner's thread that watches in a call of the program's …
-  WireSleeper progress;  // … and its progress thread
-  bool known;            // caps and macs have been, and the stack has its interfaces
-  std::uint32_t opened;  // bit i: of the configuration's ports the ith is open
+  std::atomic<std::uint32_t> departures;  // … a futex: changes when a member goes, or lets a listener go
+  bool rung;                              // the owner's progress thread has been called, and has not polled since
+  WireSleeper watcher;                    // the owner's thread that watches in a call of the program's …
+  WireSleeper progress;                   // … and its progress thread
+  bool known;                             // caps and macs have been, and the stack has its interfaces
+  std::uint32_t opened;                   // bit i: of the configuration's ports the ith is open
   std::array<PortCaps, Context::kMaxPorts> caps;
   std::array<MacAddress, Context::kMaxPorts> macs;
   std::array<FrameRing*, Context::kMaxPorts>

@@ -3,12 +3,17 @@
 
 #include <poll.h>
 
+#include <array>
 #include <memory>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "socket/doorbell.h"
 #include "socket/kin_fixture.h"
+#include "socket/os.h"
 #include "socket/readiness.h"
+#include "socket/rehome.h"
 #include "stack/arena_packet.h"
 #include "stack/flow_log.h"
 
@@ -325,6 +330,57 @@ TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
   end_fork_in_parent(fork, child_);
   end_child(0);
   close(late);
+}
+
+/// Who holds listeners for others, as a driver does, has the last word of the kernel's.
+TEST_F(Kin, AListenerThatOneHolds_EndsWhenItsSocketIsClosedEverywhere) {
+  Socket& listener = socket_of(*listener_.file);
+  static std::vector<std::uint64_t> open;  // in any process
+  const auto open_sockets = [] { return open; };
+  open = {1};
+  Flag end;
+  fork_child([&] {
+    while (*end == 0) sched_yield();
+  });
+  EXPECT_FALSE(hold_listeners(open_sockets)) << "a worker has it";
+  tcp::Tcb* const peer = connect_peer();
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
+  *end = 1;
+  end_child(0);
+  open.push_back(listener.details->kernel_inode);
+  for (int look = 0; look < 3; look++) EXPECT_TRUE(hold_listeners(open_sockets)) << "a master has it";
+  EXPECT_TRUE(listener.alive);
+  EXPECT_EQ(world_.peer().tcp().state(*peer), tcp::State::kEstablished) << "it waits for the next worker";
+  numbers_.clear();  // a driver has no number
+  open.pop_back();
+  EXPECT_FALSE(hold_listeners(open_sockets));
+  EXPECT_FALSE(listener.alive) << "nobody has it";
+  ::close(listener_.fd);
+  EXPECT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kClosed; }));
+}
+
+/// Nobody prepares for one that joins by himself: what has come before him is in the arena.
+TEST_F(Kin, WhereADriverServes_BytesLieInTheArenaThoughItIsAlone) {
+  tcp::Tcb* peer = nullptr;
+  Number connection{};
+  ASSERT_NO_FATAL_FAILURE(connect_both(peer, connection));
+  const tcp::Tcb& tcb = *socket_of(*connection.file).tcb;
+  tcp::Engine& engine = world_.shard().stack().tcp();
+  std::array<std::span<const std::byte>, 2> spans;
+  peer_says(*peer, "alone");
+  ASSERT_TRUE(run_until([&] { return engine.readable(tcb) == 5; }));
+  ASSERT_EQ(engine.peek(tcb, spans, 10), 1U);
+  EXPECT_FALSE(objects->memory.contains(spans[0].data())) << "it lies where the port has it";
+  shard().wires().keeper = os::getpid();
+  enter_arena();
+  EXPECT_FALSE(has_kin());
+  peer_says(*peer, "early");
+  ASSERT_TRUE(run_until([&] { return engine.readable(tcb) == 10; }));
+  ASSERT_EQ(engine.peek(tcb, spans, 10), 2U);
+  EXPECT_TRUE(objects->memory.contains(spans[1].data()));
+  shard().wires().keeper = 0;
+  enter_arena();
+  world_.peer().tcp().close(world_.peer_context(), *peer);
 }
 
 // The one that hears from the child that it listens, or takes the number that it has given back, may be faster than the

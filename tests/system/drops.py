@@ -3,6 +3,7 @@ serves, and root's is out of their reach.   drops.py NAME...   (no name: lists t
 import os
 import re
 import signal
+import time
 
 from families import Load, Nginx
 from harness import Skip, alive, check, free_port, run_named
@@ -171,6 +172,42 @@ def both_drivers_killed(side):
     check_apart(side, nginx)
     serves_accelerated(side, nginx)
     nginx.quit()
+
+
+@case("vhost", "veth")
+def listener_waits_for_workers(side):
+    """Connections and requests that come while no worker lives wait for the next one, as long as the master has the listener.
+    When it has closed it, they are refused, and the driver ends."""
+    port = free_port()
+
+    def tell(name):
+        open(side.path(name), "w").close()
+
+    def ask(count):
+        return side.start_python("client", "asks_once.py", side.address, port, count, until="asked")
+
+    master = side.start_python("server", "drops_one_by_one.py", side.address, port, side.dir, until="listening")
+    tell("worker1")
+    side.wait_for(master, "works")
+    first = ask(1)
+    check(side.end(first) == 0, side.output(first))
+    side.wait_for(master, "ended 1")
+    waiting, began = ask(2), time.monotonic()
+    side.until(lambda: time.monotonic() - began > 4, "a time that is longer than any patience of the library's")
+    check(drivers(side) and waiting.poll() is None, f"the driver has ended, or a connection: {side.output(waiting)}")
+    for number in (2, 3):
+        tell(f"worker{number}")
+        side.wait_for(master, f"ended {number}")
+    check(side.end(waiting) == 0, side.output(waiting))
+    check(side.count("tcp_passive_opens") > 0, f"the kernel has served: {side.why()}")
+    tell("close")
+    side.wait_for(master, "closed")
+    side.until(lambda: not drivers(side), "the drivers end")
+    check(alive(master.pid), "the master has ended")
+    late = side.start_python("client", "asks_once.py", side.address, port, 1)
+    check(side.end(late) != 0, side.output(late))
+    check("ConnectionRefused" in side.output(late) or "timed out" in side.output(late), side.output(late))
+    tell("end")
 
 
 @case("vhost", "veth")
