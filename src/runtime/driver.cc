@@ -17,7 +17,6 @@
 #include <string>
 
 #include "runtime/arena.h"
-#include "runtime/crash.h"
 #include "runtime/host.h"
 #include "runtime/log.h"
 #include "runtime/own_descriptors.h"
@@ -95,18 +94,9 @@ void ignore_signals() {
 void leave_program(Process& p, const Task& task) {
   name_process();
   ignore_signals();
-  p.ports.drop_in_child();
+  forget_parents(p);
   p.ports.drop_handovers();
-  p.region.abandon();
-  p.region_is_parents = true;
-  p.socket_slots.clear();
-  p.told = {};
-  p.ending = 0;
-  p.progress.forget();
-  forget_own_threads();
-  p.local_ports.abandon();
   socket::forget_own_halves();
-  crash::on_fork_child();
   arena::drop();
   const bool drives = spare::begin_driving();
   spare::hide();

@@ -582,11 +582,7 @@ void after_fork_parent(int child) {
   g_process->region.why(Reason::kForkedChild, -1, 0, Endpoint{}, "in the child, until it execs");
 }
 
-// The child's copies of our descriptors go at once: a wire that a child holds hides the owner's death from the peer.
-bool after_fork_child() {
-  if (g_process == nullptr || g_forked_child) return false;
-  Process& p = *g_process;
-  holds_ports = false;
+void forget_parents(Process& p) {
   p.ports.drop_in_child();
   p.region.abandon();
   p.region_is_parents = true;
@@ -594,7 +590,17 @@ bool after_fork_child() {
   p.told = {};
   p.ending = 0;
   p.progress.forget();
+  p.local_ports.abandon();
   forget_own_threads();
+  crash::on_fork_child();
+}
+
+// The child's copies of our descriptors go at once: a wire that a child holds hides the owner's death from the peer.
+bool after_fork_child() {
+  if (g_process == nullptr || g_forked_child) return false;
+  Process& p = *g_process;
+  holds_ports = false;
+  forget_parents(p);
   socket::local_save_channels();
   p.ports.hide_handovers();
   spare::hide();
@@ -602,9 +608,7 @@ bool after_fork_child() {
   spare::show();
   p.ports.show_handovers();
   socket::local_restore_channels();
-  p.local_ports.abandon();
   if (!socket::is_in_handler()) open_local_ports(p);  // else the child shares no memory with others
-  crash::on_fork_child();
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) {
     socket::environment.shard = nullptr;

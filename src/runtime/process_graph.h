@@ -65,6 +65,8 @@ Process* process();
 bool open_ports(Process& p);
 /// Which ports of this user's processes libbypass serves: another one's directory after a change of user.
 void open_local_ports(Process& p);
+/// In a forked child: what is its parent's own, and no copy of it may be used. Its descriptors stay open.
+void forget_parents(Process& p);
 /// The process has no arena any more: from here on all of its sockets are the kernel's, for good.
 void end_sharing();
 
