@@ -142,22 +142,22 @@ bool ends_with_last() {
 /// it.
 End serve(Process& p) {
   constexpr std::int64_t kFirstLook = 1'000'000, kNextLooks = kSecond / 20;
-  const std::atomic<std::uint32_t>& departures = p.shard.wires().departures;
+  const std::atomic<std::uint32_t>& driver_calls = p.shard.wires().driver_calls;
   std::int64_t look = kFirstLook;
   for (;;) {
-    const std::uint32_t seen = departures.load(std::memory_order_acquire);
+    const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
     const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
     if (ends_with_last()) return kDone;
     if (p.ports.any_is_forbidden()) return kAgain;
     look = asks ? std::min(2 * look, kNextLooks) : kSecond;
     const std::int64_t longest = p.ports.any_link_is_up() ? look : std::min(look, kNextLooks);
-    const long told = os::futex_wait(reinterpret_cast<const std::uint32_t*>(&departures), seen, longest);
+    const long told = os::futex_wait(reinterpret_cast<const std::uint32_t*>(&driver_calls), seen, longest);
     if (told != -ETIMEDOUT || !asks) look = kFirstLook;
   }
 }
 
 /// The wire lets the process in while it has rights.
-void await_links(const PortSet& ports) {
+void await_links(PortSet& ports) {
   constexpr timespec kLook{0, 5'000'000};
   for (int i = 0; i < 400 && !ports.is_linked_apart(); i++) os::call(SYS_nanosleep, os::address(&kLook), 0);
 }

@@ -252,7 +252,11 @@ void PortSet::look_after_owner(socket::Shard& shard) {
 }
 
 void PortSet::leave_forbidden(socket::Shard& shard) {
-  if (following() || !any_is_forbidden() || !shard.family().somebody_may_own()) return;
+  if (following() || !any_is_forbidden()) return;
+  if (!shard.family().somebody_may_own()) {
+    const socket::Guard guard(shard);
+    return socket::call_driver();
+  }
   const Inside inside;
   const Undisturbed undisturbed;
   pthread_mutex_lock(&g_opening);
@@ -307,9 +311,13 @@ bool PortSet::open_apart() {
   return try_all(apart_) != 0;
 }
 
-bool PortSet::is_linked_apart() const {
-  return std::all_of(apart_.begin(), apart_.end(),
-                     [](const Entry& entry) { return entry.port == nullptr || entry.port->link() == LinkState::kUp; });
+// A port takes note of a link inside receive(), which nobody else calls yet.
+bool PortSet::is_linked_apart() {
+  return std::all_of(apart_.begin(), apart_.end(), [](const Entry& entry) {
+    if (entry.port == nullptr) return true;
+    (void)entry.port->receive(0, {});
+    return entry.port->link() == LinkState::kUp;
+  });
 }
 
 bool PortSet::serve_apart(socket::Shard& shard) {

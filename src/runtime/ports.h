@@ -97,7 +97,7 @@ class PortSet {
   /// A driver's (driver.h), before it has an arena: opens the ports. False: none of them.
   bool open_apart();
   /// … whose other end is there.
-  [[nodiscard]] bool is_linked_apart() const;
+  [[nodiscard]] bool is_linked_apart();
   /// … and then serves the family of the arena with them. False: a process of it has ports.
   bool serve_apart(socket::Shard& shard);
 

@@ -26,7 +26,7 @@ void count_members() {
   Wires& wires = shard().wires();
   const std::uint32_t count = shard().family().count();
   const std::uint32_t members = (count > 0 ? count - 1 : 0) + expected_members(wires);
-  if (wires.members.exchange(members, std::memory_order_relaxed) > members) tell_departure();
+  if (wires.members.exchange(members, std::memory_order_relaxed) > members) call_driver();
 }
 
 template <typename F>
@@ -47,7 +47,7 @@ void leave_nothing_unread(Guard& guard, File& file) {
 
 /// One process has it no longer, and others have.
 void tell_if_listener_goes(const File& file) {
-  if (file.kind == FileKind::kListener) tell_departure();
+  if (file.kind == FileKind::kListener) call_driver();
 }
 
 enum class Cause : std::uint8_t { kLeaves, kDied };
@@ -260,11 +260,11 @@ bool has_kin() {
   return members != 0 && members != expected_members(wires);
 }
 
-void tell_departure() {
+void call_driver() {
   Wires& wires = shard().wires();
   if (expected_members(wires) == 0) return;
-  wires.departures.fetch_add(1, std::memory_order_acq_rel);
-  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.departures), INT_MAX);
+  wires.driver_calls.fetch_add(1, std::memory_order_acq_rel);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.driver_calls), INT_MAX);
 }
 
 }  // namespace bypass::socket

@@ -54,9 +54,9 @@ void call_kin();
 [[nodiscard]] bool is_wire_needed(const Guard& guard);
 /// Whether other processes share the shard.
 [[nodiscard]] bool has_kin();
-/// To the driver of the family, if it has one (runtime/driver.h): a member has gone, or has let a listener go. Lock
-/// held.
-void tell_departure();
+/// To the driver of the family, if it has one (runtime/driver.h): a member has gone, or has let a listener go, or a
+/// wire asks for rights. Lock held.
+void call_driver();
 /// After a death inside the lock (ShardLock::Handlers).
 void rebuild_after_death(Shard& shard);
 

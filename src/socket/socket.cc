@@ -190,7 +190,7 @@ void number_goes_away(File& file, int fd) {
 void drop_number(File& file, int fd) {
   drop_reference(file);
   if (file.references.of(shard().family().slot()) == 0) {
-    if (file.kind == FileKind::kListener) tell_departure();
+    if (file.kind == FileKind::kListener) call_driver();
     if (file.kind != FileKind::kEpoll) local_forget(socket_of(file));
     return forget_kernel_half(file);
   }

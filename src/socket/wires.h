@@ -63,12 +63,12 @@ struct Wires {
   // Of a family that ports are lent to: who makes a driver for it (runtime/driver.h), while it lives; 0: nobody
   std::atomic<std::uint32_t> keeper;
   std::atomic<std::uint64_t> keeper_start_time;
-  std::atomic<std::uint32_t> departures;  // … a futex: changes when a member goes, or lets a listener go
-  bool rung;                              // the owner's progress thread has been called, and has not polled since
-  WireSleeper watcher;                    // the owner's thread that watches in a call of the program's …
-  WireSleeper progress;                   // … and its progress thread
-  bool known;                             // caps and macs have been, and the stack has its interfaces
-  std::uint32_t opened;                   // bit i: of the configuration's ports the ith is open
+  std::atomic<std::uint32_t> driver_calls;  // … a futex: changes when it has something to look at
+  bool rung;                                // the owner's progress thread has been called, and has not polled since
+  WireSleeper watcher;                      // the owner's thread that watches in a call of the program's …
+  WireSleeper progress;                     // … and its progress thread
+  bool known;                               // caps and macs have been, and the stack has its interfaces
+  std::uint32_t opened;                     // bit i: of the configuration's ports the ith is open
   std::array<PortCaps, Context::kMaxPorts> caps;
   std::array<MacAddress, Context::kMaxPorts> macs;
   std::array<FrameRing*, Context::kMaxPorts>
