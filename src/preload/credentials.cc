@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 
@@ -64,12 +65,28 @@ void end(const RightsChange& change, const Standing& before) {
   if (const Standing now = Standing::now(); !runtime::may_share(before, now)) end(begin(before, now));
 }
 
+/// A change takes the process out of its arena, and nobody else of it may be on the way out or in meanwhile. (The
+/// kernel's call is libc's, by which every thread makes it, also one that waits here.)
+pthread_mutex_t g_changing = PTHREAD_MUTEX_INITIALIZER;
+
+/// Held with all handlers of the program off.
+class Turn {
+ public:
+  Turn() { pthread_mutex_lock(&g_changing); }
+  ~Turn() { pthread_mutex_unlock(&g_changing); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  const runtime::Undisturbed undisturbed_;  // meanwhile the process may have no arena
+};
+
 /// `then`: what the process will be. The call's errno stays.
 template <typename Call>
 auto change_rights(Standing (*then)(const Standing&, const void*), const void* arguments, Call call) {
   if (!has_started() || goes_straight() || is_filtered()) return call();
-  const runtime::Undisturbed undisturbed;  // meanwhile the process may have no arena
   const int saved = errno;
+  const Turn turn;
   const Standing before = Standing::now();
   const RightsChange change = begin(before, then(before, arguments));
   errno = saved;
@@ -176,6 +193,10 @@ Standing after_number(const Standing& now, long number, const long (&words)[6]) 
 }
 
 }  // namespace
+
+void forget_changes_after_fork() {
+  pthread_mutex_init(&g_changing, nullptr);  // another thread of the parent's may have been at it
+}
 
 bool changes_rights(long number) {
   switch (number) {

@@ -9,6 +9,9 @@ namespace bypass::preload {
 /// they keep their rights, and what the process shares stays as it is.
 long change_rights_by_number(long number, const long (&words)[6]);
 
+/// In a forked child, whose parent's threads it does not have.
+void forget_changes_after_fork();
+
 /// Around `call`, which puts the process into another user namespace.
 int change_user_namespace(int (*call)(const void* argument), const void* argument);
 

@@ -11,6 +11,7 @@
 
 #include "preload/acceleration.h"
 #include "preload/address_limit.h"
+#include "preload/credentials.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
@@ -70,6 +71,7 @@ void after_fork_in_child() {
   if (!has_started()) return;
   KeepErrno keep;
   forget_uses_after_fork();
+  forget_changes_after_fork();
   if (runtime::after_fork_child()) return adopt_numbers();
   // What the parent has of ours is, in the child, the kernel socket that stands under each number.
   end_acceleration();

@@ -85,6 +85,15 @@ def worker_that_stays_root(): goes_on("os.setgid(65534); os.setegid(0)")
 
 
 @case
+def root_given_up_by_threads_at_once():
+    need_root()
+    with Side("local") as side:
+        parent = side.start_python("server", "threads_give_root_up.py", side.address, free_port(), until="done")
+        ends = side.output(parent)
+        check(f"done {[0] * 10}" in ends, ends)
+
+
+@case
 def family_that_trusts_its_members():
     """BYPASS_TRUST=family: they share as before, and it is said."""
     need_root()
