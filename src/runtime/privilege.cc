@@ -131,7 +131,7 @@ bool prepare_move(Process& p, RightsChange& change) {
   const char* problem = why_not_move(change.then);
   if (problem == nullptr) {
     change.progressed = p.progress.runs();
-    p.progress.stop();
+    p.progress.vanish();
     take_turn(p);
     problem = make_ready(p, change);
     if (problem != nullptr) end_turn(p);
@@ -294,7 +294,7 @@ bool leave_arena(RightsChange& change) {
     return go_out(p, change);
   }
   change.progressed = p.progress.runs();
-  p.progress.stop();
+  p.progress.vanish();  // a user namespace of its own the kernel gives to a process of one thread
   p.local_ports = {};
   if (!change.leaves) return true;
   spare::drop();

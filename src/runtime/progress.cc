@@ -145,13 +145,18 @@ bool Progress::is_only_other() const {
 bool Progress::pause() {
   if (!running_.load(std::memory_order_acquire) || want_ports_.load(std::memory_order_acquire)) return false;
   if (!is_only_other()) return false;  // else nobody but the caller calls start(), stop() or wake() meanwhile
+  vanish();
+  return true;
+}
+
+// Joined is before gone: the kernel wakes the joiner on the thread's way out. A tracer may keep it for longer.
+void Progress::vanish() {
+  if (!running_.load(std::memory_order_acquire)) return;
   stop();
-  // Joined is before gone: the kernel wakes the joiner on the thread's way out. A tracer may keep it for longer.
   constexpr timespec kLook{0, 50'000};
   const auto process = static_cast<long>(getpid());
   for (int i = 0; i < 2000 && socket::os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
     socket::os::call(SYS_nanosleep, socket::os::address(&kLook), 0);
-  return true;
 }
 
 void Progress::want_ports() {

@@ -28,11 +28,13 @@ class Progress {
   /// Starts the thread if it does not run in this process. False: no thread could be had.
   bool start();
   void stop();
+  /// stop(), and the kernel counts the thread no more when it returns (100 ms at most): some calls it allows to a
+  /// process of one thread alone.
+  void vanish();
   /// stop() for a handler, which may join nothing: the thread calls `last` and ends by itself. That is waited for,
   /// though not for ever: the thread may need a lock of libc's that the handler has interrupted.
   void end_in_handler(void (*last)(void*), void* argument);
-  /// The same, where the process has no third thread, and the kernel knows of none but the caller's when it returns.
-  /// False: it was not stopped. start() goes on.
+  /// vanish(), where the process has no third thread. False: it was not stopped. start() goes on.
   bool pause();
   [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
   /// Whether the process has the caller's thread and this one alone.
