@@ -83,6 +83,10 @@ void hear(const epoll_event& event) {
   if ((event.events & EPOLLOUT) != 0) half->out = true, bits |= kOut;
   if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
   if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
+  const bool is_urgent = file->kind == FileKind::kStream && (event.events & EPOLLPRI) != 0;
+  // A read passes an urgent byte, behind which there may be nothing: one that has looked elsewhere looks there.
+  if (is_urgent && !half->in) half->in = half->unsure = true;
+  if (is_urgent) bits |= kIn;
   if (file->kind == FileKind::kStream) local_on_kernel(socket_of(*file));
   const bool ends = (event.events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
   if (file->kind == FileKind::kStream) bits = ends ? kEverything : bits | (event.events & EPOLLPRI);

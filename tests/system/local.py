@@ -387,6 +387,21 @@ def urgent_data(side):
 
 
 @same
+def read_that_finds_an_urgent_byte_alone_passes_it(side):
+    """It is unread no more, so that the close sends the peer an end and no reset."""
+    result = []
+    for _ in range(8):
+        with pair(side) as (server, client):
+            server.begin("s.recv(1)")  # it sleeps, and makes no call behind that
+            time.sleep(0.02)
+            client("s.send(b'1')")
+            server.end()
+            client("s.send(b'!', socket.MSG_OOB)")
+            result.append([server("s.recv(9, socket.MSG_DONTWAIT)"), server("s.close()"), client("s.recv(1)")])
+    return result
+
+
+@same
 def reads_end_at_the_urgent_mark(side):
     """Whatever lies in the ring before it and in the kernel behind it."""
     def mark(agent):
