@@ -80,10 +80,10 @@ long refuse(const Epoll& set, int operation, const File& target, const epoll_eve
 
 void note_seen(EpollItem& item) {
   const Readiness& r = item.target->readiness;
-  item.seen_in = static_cast<std::uint16_t>(r.in);
-  item.seen_out = static_cast<std::uint16_t>(r.out);
-  item.seen_hup = static_cast<std::uint16_t>(r.hup);
-  item.seen_err = static_cast<std::uint16_t>(r.err);
+  item.seen_in = r.in;
+  item.seen_out = r.out;
+  item.seen_hup = r.hup;
+  item.seen_err = r.err;
 }
 
 // As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.

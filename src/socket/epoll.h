@@ -28,7 +28,7 @@ struct EpollItem {
   epoll_data_t data{};
   std::uint32_t events = 0;
   int fd = -1;
-  // Of Readiness, modulo 2^16, when it was last put on the list: a rebuild sees edges that nobody has taken.
+  // Of Readiness when it was last put on the list: a rebuild sees edges that nobody has taken.
   std::uint16_t seen_in = 0, seen_out = 0, seen_hup = 0, seen_err = 0;
   bool ready = false;  // on the list
   bool gone = false;   // removed while on the list: freed by the thread that takes it off

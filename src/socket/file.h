@@ -21,7 +21,7 @@ struct WaitLink;   // wait.h
 /// spinning thread reads without the lock.
 struct Readiness {
   std::atomic<std::uint32_t> version{0};
-  std::uint32_t in = 0, out = 0, hup = 0, err = 0;
+  std::uint16_t in = 0, out = 0, hup = 0, err = 0;
 };
 
 struct File {

@@ -29,10 +29,10 @@ void wake(const WakeTarget& target) {
 }
 
 void count_up(Readiness& readiness, std::uint32_t bits) {
-  readiness.in += (bits & kIn) != 0;
-  readiness.out += (bits & kOut) != 0;
-  readiness.hup += (bits & (kHangUp | kPeerShut)) != 0;
-  readiness.err += (bits & kError) != 0;
+  if ((bits & kIn) != 0) readiness.in++;
+  if ((bits & kOut) != 0) readiness.out++;
+  if ((bits & (kHangUp | kPeerShut)) != 0) readiness.hup++;
+  if ((bits & kError) != 0) readiness.err++;
   // Release pairs with the spinner's acquire: it then takes the lock anyway, so this only has to be seen.
   readiness.version.store(readiness.version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }

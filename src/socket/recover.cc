@@ -52,8 +52,7 @@ void refill_ready_lists() {
   objects->items.for_each([](EpollItem& item) {
     const Readiness& r = item.target->readiness;
     const bool missed =
-        item.seen_in != static_cast<std::uint16_t>(r.in) || item.seen_out != static_cast<std::uint16_t>(r.out) ||
-        item.seen_hup != static_cast<std::uint16_t>(r.hup) || item.seen_err != static_cast<std::uint16_t>(r.err);
+        item.seen_in != r.in || item.seen_out != r.out || item.seen_hup != r.hup || item.seen_err != r.err;
     if (missed || (item.events & EPOLLET) == 0) item_signalled(item);
   });
 }

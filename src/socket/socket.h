@@ -118,6 +118,7 @@ struct Socket : File {
   std::uint8_t domain = AF_INET;
   std::uint8_t pending_error = 0;  // the errno that a batch of receives ended with, or dissolve(): the next call's
   std::uint32_t flags = 0;
+  std::uint32_t low_water = 1;  // SO_RCVLOWAT
   union {
     tcp::Tcb* tcb = nullptr;
     tcp::Listener* listener;
@@ -126,14 +127,13 @@ struct Socket : File {
   Details* details = nullptr;
   std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever; or kNoTimeAtAll
   std::int32_t linger_s = -1;                                 // negative: off, -1 - the time set last
-  std::uint32_t low_water = 1;                                // SO_RCVLOWAT
 
   [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
   void set(std::uint32_t f) { flags |= f; }
   void clear(std::uint32_t f) { flags &= ~f; }
   void set(std::uint32_t f, bool on) { flags = on ? flags | f : flags & ~f; }
 };
-static_assert(sizeof(Socket) <= 128, "an accepted connection costs this beside its Tcb");
+static_assert(sizeof(Socket) <= 120, "an accepted connection costs this beside its Tcb");
 
 // --- Shorthands of the socket layer's files
 inline Shard& shard() {

@@ -31,4 +31,9 @@ inline constexpr Instant kNever = Instant::max();
   return static_cast<std::uint32_t>(std::chrono::floor<std::chrono::milliseconds>(at.time_since_epoch()).count());
 }
 
+/// The same in units of 1.024 us, which are a shift.
+[[nodiscard]] inline std::uint32_t microseconds_of(Instant at) {
+  return static_cast<std::uint32_t>(at.time_since_epoch().count() >> 10);
+}
+
 }  // namespace bypass

@@ -7,7 +7,7 @@
 // early, nothing later than the first expire() after it is due.
 //
 // Lies in the arena with its objects, which embed a TimerNode; all with the shard's lock held. An index: after a
-// death, clear(), then a fresh TimerNode and schedule() for each object.
+// death, clear(), then TimerNode::forget() and schedule() for each object.
 #pragma once
 
 #include <array>
@@ -23,6 +23,12 @@ class TimerNode {
   [[nodiscard]] bool scheduled() const { return link_ != nullptr; }
   /// Valid while scheduled.
   [[nodiscard]] Instant expires() const { return expires_; }
+
+  /// Of a wheel that has forgotten it. What lies in its padding is another's.
+  void forget() {
+    next_ = nullptr;
+    link_ = nullptr;
+  }
 
  private:
   friend class TimerWheelBase;

@@ -19,15 +19,15 @@ template <typename T>
 constexpr std::size_t kTaken = sizeof(T) + kSlot;
 
 TEST(IdleMemory, AcceptedConnection_IsTcbAndSocket) {
-  EXPECT_LE(kTaken<tcp::Tcb> + kTaken<Socket> + kBuckets, 928U);
+  EXPECT_LE(kTaken<tcp::Tcb> + kTaken<Socket> + kBuckets, 856U);
 }
 
 TEST(IdleMemory, OpenedConnection_HasDetailsBeside) {
-  EXPECT_LE(kTaken<tcp::Tcb> + kTaken<Socket> + kTaken<Details> + kBuckets, 1128U);
+  EXPECT_LE(kTaken<tcp::Tcb> + kTaken<Socket> + kTaken<Details> + kBuckets, 1056U);
 }
 
 TEST(IdleMemory, ConnectionWithinTheHost_HasItsEndAndNoTcb) {
-  EXPECT_LE(kTaken<Socket> + kTaken<Details> + kTaken<LocalEnd>, 576U);
+  EXPECT_LE(kTaken<Socket> + kTaken<Details> + kTaken<LocalEnd>, 568U);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "stack/tcp/congestion.h"
 
+#include <utility>
+
 namespace bypass::tcp {
 namespace {
 
@@ -24,10 +26,18 @@ void CongestionControl::change(Congestion algorithm) {
   if (algorithm == algorithm_) return;
   algorithm_ = algorithm;
   window_.counted = 0;
-  if (algorithm == Congestion::kCubic)
+  if (!first_) begin_algorithm();
+}
+
+void CongestionControl::begin_algorithm() {
+  if (algorithm_ == Congestion::kCubic)
     cubic_ = Cubic{};
   else
     newreno_ = NewReno{};
+}
+
+void CongestionControl::end_first_slow_start() {
+  if (std::exchange(first_, false)) begin_algorithm();
 }
 
 void CongestionControl::set_mss(std::uint32_t mss) {
@@ -42,19 +52,22 @@ void CongestionControl::on_syn_lost() {
 
 void CongestionControl::on_ack(const AckEvent& ack) {
   if (ack.in_recovery || ack.acked == 0) return;
-  if (in_slow_start())
+  if (in_slow_start()) {
     slow_start(ack);
-  else if (algorithm_ == Congestion::kCubic)
-    cubic_.on_ack(window_, ack);
-  else if (!ack.app_limited)
-    newreno_.on_ack(window_, ack);
+  } else {
+    end_first_slow_start();
+    if (algorithm_ == Congestion::kCubic)
+      cubic_.on_ack(window_, ack);
+    else if (!ack.app_limited)
+      newreno_.on_ack(window_, ack);
+  }
   most_cwnd_ = std::max(most_cwnd_, window_.cwnd);
 }
 
 void CongestionControl::slow_start(const AckEvent& ack) {
   if (ack.app_limited) return;
   // HyStart++ is for the first slow start only (RFC 9406 §4.3).
-  const unsigned divisor = window_.ssthresh == kMaxCwnd ? hystart_.on_ack(ack) : 1;
+  const unsigned divisor = first_ ? hystart_.on_ack(ack) : 1;
   if (divisor == 0) {
     window_.ssthresh = window_.cwnd;
     return;
@@ -66,6 +79,7 @@ void CongestionControl::slow_start(const AckEvent& ack) {
 }
 
 void CongestionControl::reduce(std::uint32_t flight) {
+  end_first_slow_start();
   window_.prior_cwnd = window_.cwnd;
   window_.prior_ssthresh = window_.ssthresh;
   window_.counted = 0;
@@ -90,7 +104,7 @@ void CongestionControl::on_rto(Instant /*now*/, std::uint32_t flight, bool again
 void CongestionControl::on_idle_restart(Instant /*now*/, Duration idle, Duration rto) {
   if (idle <= rto || rto <= Duration{}) return;
   window_.ssthresh = std::max(window_.ssthresh, window_.cwnd / 4 * 3);
-  if (algorithm_ == Congestion::kCubic) cubic_.on_idle(idle);
+  if (!first_ && algorithm_ == Congestion::kCubic) cubic_.on_idle(idle);
   const std::uint32_t restart = std::min(window_.initial, window_.cwnd);  // RFC 5681 §4.1's RW
   for (; idle > rto && window_.cwnd > restart; idle -= rto) window_.cwnd /= 2;
   window_.cwnd = std::max(window_.cwnd, restart);
@@ -102,7 +116,12 @@ void CongestionControl::undo() {
   window_.cwnd = std::max(window_.cwnd, window_.prior_cwnd);
   window_.ssthresh = std::max(window_.ssthresh, window_.prior_ssthresh);
   window_.prior_cwnd = 0;
-  if (algorithm_ == Congestion::kCubic) cubic_.undo();
+  if (window_.ssthresh == kMaxCwnd) {  // it was the first slow start that was cut short
+    first_ = true;
+    hystart_ = HyStart{};
+  } else if (algorithm_ == Congestion::kCubic) {
+    cubic_.undo();
+  }
 }
 
 }  // namespace bypass::tcp

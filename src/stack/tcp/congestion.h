@@ -25,6 +25,7 @@ namespace bypass::tcp {
 
 class CongestionControl {
  public:
+  CongestionControl() : hystart_{} {}
   /// Once the MSS is known. `initial_segments`: RFC 6928's 10.
   void start(Congestion algorithm, std::uint32_t mss, std::uint32_t initial_segments);
   /// The program set TCP_CONGESTION: the window is kept.
@@ -58,16 +59,19 @@ class CongestionControl {
  private:
   void slow_start(const AckEvent& ack);
   void reduce(std::uint32_t flight);
+  void end_first_slow_start();
+  void begin_algorithm();
 
   Window window_;
-  Congestion algorithm_ = Congestion::kCubic;
-  HyStart hystart_;
   std::uint32_t most_cwnd_ = 0;
-  union {
-    Cubic cubic_{};
+  union {  // by `first_` and `algorithm_`
+    HyStart hystart_;
+    Cubic cubic_;
     NewReno newreno_;
   };
+  bool first_ = true;  // the first slow start goes on
+  Congestion algorithm_ = Congestion::kCubic;
 };
-static_assert(sizeof(CongestionControl) <= 104);
+static_assert(sizeof(CongestionControl) <= 80);
 
 }  // namespace bypass::tcp

@@ -31,7 +31,6 @@ std::uint32_t cube_root(std::uint64_t n) {
 
 // §4.2: K = cbrt((W_max - cwnd_epoch) / C) seconds with windows in segments and C = 0.4.
 void Cubic::begin_epoch(const Window& window, const AckEvent& ack) {
-  in_epoch = true;
   epoch_start = last_ack = ack.now;
   w_est = window.cwnd;
   est_counted = 0;
@@ -64,7 +63,7 @@ void Cubic::grow_estimate(const Window& window, std::uint32_t acked) {
 }
 
 void Cubic::on_ack(Window& window, const AckEvent& ack) {
-  if (!in_epoch) begin_epoch(window, ack);
+  if (!in_epoch()) begin_epoch(window, ack);
   if (ack.app_limited) epoch_start += ack.now - last_ack;
   last_ack = ack.now;
   if (ack.app_limited) return;
@@ -90,19 +89,20 @@ std::uint32_t Cubic::reduced(const Window& window, std::uint32_t flight) {
   // §4.7: below the last plateau somebody else wants a share; 0.85 = (1 + beta) / 2.
   w_max = window.cwnd < w_max ? static_cast<std::uint32_t>(std::uint64_t{window.cwnd} * 17 / 20) : window.cwnd;
   cwnd_prior = window.cwnd;
-  in_epoch = false;
+  epoch_start = kNever;
   const std::uint64_t seven_tenths = std::uint64_t{std::min(flight, window.cwnd)} * 7 / 10;
   return std::max(static_cast<std::uint32_t>(seven_tenths), 2 * window.mss);
 }
 
 void Cubic::on_idle(Duration idle) {
+  if (!in_epoch()) return;
   epoch_start += idle;
   last_ack += idle;
 }
 
 void Cubic::undo() {
   w_max = prior_w_max;
-  in_epoch = false;
+  epoch_start = kNever;
 }
 
 }  // namespace bypass::tcp

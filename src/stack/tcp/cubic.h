@@ -26,7 +26,7 @@ struct Cubic {
   /// The last reduced() was wrong (§4.9).
   void undo();
 
-  Instant epoch_start{};  // of this congestion avoidance, limited periods left out
+  Instant epoch_start = kNever;  // of this congestion avoidance, limited periods left out; kNever: none has begun
   Instant last_ack{};
   std::uint32_t w_max = 0;  // bytes; where the plateau lies
   std::uint32_t prior_w_max = 0;
@@ -34,9 +34,8 @@ struct Cubic {
   std::uint32_t w_est = 0;        // bytes; what Reno would have
   std::uint32_t est_counted = 0;  // bytes acknowledged towards its next segment
   std::uint32_t cwnd_prior = 0;   // bytes; cwnd before the last reduction
-  bool in_epoch = false;
-
  private:
+  [[nodiscard]] bool in_epoch() const { return epoch_start != kNever; }
   void begin_epoch(const Window& window, const AckEvent& ack);
   void grow_estimate(const Window& window, std::uint32_t acked);
   [[nodiscard]] std::uint32_t w_cubic(Duration t, std::uint32_t mss) const;

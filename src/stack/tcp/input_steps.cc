@@ -215,8 +215,9 @@ Verdict check_fin(Env& env, Tcb& tcb, Segment& s) {
 }  // namespace
 
 void challenge(Env& env, Tcb& tcb) {
-  if (env.now() - tcb.challenged < kChallengeInterval && tcb.challenged != Instant{}) return;
-  tcb.challenged = env.now();
+  const std::uint32_t now = milliseconds_of(env.now()) + 1;
+  if (std::chrono::milliseconds(now - tcb.challenged) < kChallengeInterval && tcb.challenged != 0) return;
+  tcb.challenged = now;
   env.count().tcp_challenge_acks++;
   ack_soon(env, tcb);
 }

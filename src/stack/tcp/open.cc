@@ -127,7 +127,8 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   const Endpoint local{path.local, local_port}, remote{path.remote, remote_port};
   tcb->seq_base = initial_sequence(env.core.secret, local, remote, env.now()) + 1;
   tcb->ts_offset = timestamp_offset(env.core.secret, local, remote);
-  tcb->progress = tcb->last_received = tcb->last_sent = tcb->rcv_round = env.now();
+  tcb->progress = tcb->last_received = tcb->last_sent = env.now();
+  tcb->rcv_round = microseconds_of(env.now());
   env.core.flows.insert(env.core.memory, tcb->flow, {path.local, path.remote, local_port, remote_port});
   tcb->set(kInFlowTable);
   steer_connection(env, *tcb);
@@ -154,7 +155,8 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   tcb.quick_acks = kQuickAcks;
   tcb.attempts = 0;
   tcb.soft_error = Error::kNone;
-  tcb.progress = tcb.last_sent = tcb.rcv_round = env.now();
+  tcb.progress = tcb.last_sent = env.now();
+  tcb.rcv_round = microseconds_of(env.now());
   tcb.last_data_ms = milliseconds_of(env.now());
   disarm(tcb, Timer::kRetransmit);
   arm_idle(env, tcb);

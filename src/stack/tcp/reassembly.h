@@ -27,7 +27,7 @@ namespace bypass::tcp {
 
 class Reassembly {
  public:
-  static constexpr std::size_t kMaxIslands = 128;
+  static constexpr std::size_t kMaxIslands = 127;
 
   struct Limits {
     std::uint32_t bytes = 0;   // of payload
@@ -54,10 +54,10 @@ class Reassembly {
     Packet* release = nullptr;  // overtaken frames to give back
   };
 
-  [[nodiscard]] bool empty() const { return count_ == 0; }
-  [[nodiscard]] std::uint32_t bytes() const { return bytes_; }
-  [[nodiscard]] std::uint32_t frames() const { return frames_; }
-  [[nodiscard]] std::size_t islands() const { return count_; }
+  [[nodiscard]] bool empty() const { return islands_ == nullptr; }
+  [[nodiscard]] std::uint32_t bytes() const { return islands_ == nullptr ? 0 : head().bytes; }
+  [[nodiscard]] std::uint32_t frames() const { return islands_ == nullptr ? 0 : head().frames; }
+  [[nodiscard]] std::size_t islands() const { return count(); }
 
   /// Queues a frame with payload that begins after rcv_nxt (the caller trims to the window first).
   Inserted insert(Memory& memory, Packet* frame, const Limits& limits);
@@ -68,7 +68,7 @@ class Reassembly {
 
   /// A segment brought bytes that were taken before (below rcv_nxt): to be reported by DSACK once.
   void note_duplicate(SeqNum begin, SeqNum end) { duplicate_ = {begin, end}; }
-  [[nodiscard]] bool has_sack() const { return count_ != 0 || !duplicate_.empty(); }
+  [[nodiscard]] bool has_sack() const { return islands_ != nullptr || !duplicate_.empty(); }
   /// Fills in the blocks for the next ACK and returns how many: the duplicate first, if one is noted (it
   /// is then forgotten: RFC 2883 §4 reports it once), then islands, last changed first (RFC 2018 §4).
   std::size_t take_sack_blocks(std::span<SackBlock> out);
@@ -84,7 +84,7 @@ class Reassembly {
   Packet* clear(Memory& memory);
 
   /// For Memory's rebuild: the block owned, null if none.
-  [[nodiscard]] const void* block() const { return islands_; }
+  [[nodiscard]] const void* block() const { return islands_ == nullptr ? nullptr : islands_ - 1; }
   /// For invariants: frames that are not the arena's. Walks all frames.
   [[nodiscard]] std::uint32_t port_frames() const;
   /// For invariants: what does not hold, or null. Walks all frames.
@@ -99,9 +99,22 @@ class Reassembly {
     std::uint32_t stamp;  // when it last changed
   };
   static_assert(sizeof(Island) == 32);
+  /// In the block, in the place of one island in front of them.
+  struct Head {
+    std::uint32_t bytes = 0;
+    std::uint32_t frames = 0;
+    std::uint32_t stamp = 0;  // the latest
+    std::uint16_t count = 0;
+    std::uint16_t capacity = 0;
+  };
+  static_assert(sizeof(Head) <= sizeof(Island));
 
   struct Place;
 
+  [[nodiscard]] Head& head() { return *reinterpret_cast<Head*>(islands_ - 1); }
+  [[nodiscard]] const Head& head() const { return *reinterpret_cast<const Head*>(islands_ - 1); }
+  [[nodiscard]] std::size_t count() const { return islands_ == nullptr ? 0 : head().count; }
+  [[nodiscard]] std::span<Island> all() const { return {islands_, count()}; }
   [[nodiscard]] std::size_t find(SeqNum begin) const;
   [[nodiscard]] Place locate(const SackBlock& all) const;
   [[nodiscard]] bool make_room(Memory& memory);
@@ -112,25 +125,20 @@ class Reassembly {
   void erase(std::size_t first, std::size_t last);
   void release_if_empty(Memory& memory);
 
-  Island* islands_ = nullptr;
-  std::uint16_t count_ = 0;
-  std::uint16_t capacity_ = 0;
-  std::uint32_t bytes_ = 0;
-  std::uint32_t frames_ = 0;
-  std::uint32_t stamp_ = 0;
+  Island* islands_ = nullptr;  // behind the head of their block; null: there are none
   SackBlock duplicate_{};
 };
-static_assert(sizeof(Reassembly) <= 40);
+static_assert(sizeof(Reassembly) <= 16);
 
 template <typename F>
 void Reassembly::exchange_frames(F&& exchange) {
-  for (Island* i = islands_; i != islands_ + count_; i++) {
-    Packet** link = &i->first;
-    for (std::uint32_t left = i->frames; left != 0; left--) {
+  for (Island& island : all()) {
+    Packet** link = &island.first;
+    for (std::uint32_t left = island.frames; left != 0; left--) {
       Packet* next = (*link)->queue_next;
-      i->last = *link = exchange(*link);
-      i->last->queue_next = next;
-      link = &i->last->queue_next;
+      island.last = *link = exchange(*link);
+      island.last->queue_next = next;
+      link = &island.last->queue_next;
     }
   }
 }

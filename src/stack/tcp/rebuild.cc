@@ -121,7 +121,7 @@ void give_up(Env& env, Tcb& tcb) {
 void forget_links(Tcb& tcb) {
   tcb.event.linked = false;
   tcb.event.next = nullptr;
-  new (&tcb.wheel) TimerNode{};
+  tcb.wheel.forget();
   tcb.flow.next = nullptr;
   tcb.burst_next = tcb.accept_next = tcb.blocked_next = tcb.pinned_next = nullptr;
   tcb.starved = false;  // post_state() has it try again

@@ -88,12 +88,13 @@ bool update_due(const Tcb& tcb) {
 
 void tune_receive_limit(Env& env, Tcb& tcb, std::uint32_t bytes) {
   tcb.rcv_copied += bytes;
-  if (env.now() - tcb.rcv_round < tcb.rtt.srtt()) return;
+  const std::uint32_t now = microseconds_of(env.now());
+  if (Duration{std::int64_t{now - tcb.rcv_round} << 10} < tcb.rtt.srtt()) return;
   const std::uint32_t most = receive_limit(env, tcb);
   if (tcb.rcv_copied > tcb.rcv_limit / 2 && tcb.rcv_limit < most)
     tcb.rcv_limit = std::min(most, std::max(tcb.rcv_limit, 2 * tcb.rcv_copied));
   tcb.rcv_copied = 0;
-  tcb.rcv_round = env.now();
+  tcb.rcv_round = now;
 }
 
 }  // namespace bypass::tcp

@@ -48,10 +48,12 @@ Duration RttEstimator::min_rtt() const {
 void RttEstimator::remember_minimum(Instant now, Duration rtt) {
   constexpr Duration::rep kLargest = std::numeric_limits<std::uint32_t>::max();
   const auto ns = static_cast<std::uint32_t>(std::min(rtt.count(), kLargest));
-  if (min_now_ns_ == 0 || now - window_began_ >= kMinWindow) {
-    min_before_ns_ = now - window_began_ < 2 * kMinWindow ? min_now_ns_ : 0;
+  const std::uint32_t now_ms = milliseconds_of(now);
+  const std::chrono::milliseconds age(now_ms - window_began_ms_);
+  if (min_now_ns_ == 0 || age >= kMinWindow) {
+    min_before_ns_ = age < 2 * kMinWindow ? min_now_ns_ : 0;
     min_now_ns_ = ns;
-    window_began_ = now;
+    window_began_ms_ = now_ms;
   }
   min_now_ns_ = std::min(min_now_ns_, ns);
 }

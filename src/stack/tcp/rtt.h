@@ -49,12 +49,12 @@ class RttEstimator {
 
   Duration srtt_{};
   Duration rttvar_{};
-  Instant window_began_{};
   std::uint32_t min_now_ns_ = 0, min_before_ns_ = 0;  // saturate at 4.29 s
+  std::uint32_t window_began_ms_ = 0;                 // milliseconds_of()
   std::uint8_t backoff_ = 0;
   bool fallback_ = false;
 };
-static_assert(sizeof(RttEstimator) <= 40);
+static_assert(sizeof(RttEstimator) <= 32);
 
 /// Times one segment at a time, from its first transmission to the ACK that covers it.
 class RttProbe {

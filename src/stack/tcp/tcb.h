@@ -95,6 +95,9 @@ struct alignas(64) Tcb {
   State state = State::kClosed;
   std::uint8_t rcv_scale = 0, snd_scale = 0;
   std::uint8_t quick_acks = 0;  // ACKs to send at once before delaying begins
+  std::uint8_t probes = 0;      // unanswered keep-alives or window probes
+  std::uint8_t attempts = 0;    // of SYN, SYN-ACK
+  std::uint8_t why = 0;         // Why of the last change of state
   Overlay* overlay = nullptr;   // the bytes are another protocol's (overlay.h)
   Tcb* burst_next = nullptr;
 
@@ -124,26 +127,23 @@ struct alignas(64) Tcb {
   [[no_unique_address]] SendRing ring;
   std::uint32_t max_snd_wnd = 0;  // largest window the peer has offered
   Scoreboard scoreboard;
-  RttProbe probe;
+  [[no_unique_address]] RttProbe probe;
+  bool starved : 1 = false;    // among those that wait for memory
+  bool counted : 1 = false;    // an orphan, in Core::orphans
+  bool usage_limited = false;  // cwnd was the limit of usage_flight
+  std::uint8_t peer_said = 0;  // in an option of its SYN, as Hooks know it; 0: nothing
   [[no_unique_address]] RttEstimator rtt;
-  std::uint16_t peer_mss = 536;  // the peer's MSS option
-  std::uint16_t own_mss = 536;   // ours
-  CongestionControl congestion;
-  SeqNum usage_end{};              // what was noted of cwnd's usage holds until this is acknowledged
-  std::uint32_t usage_flight = 0;  // the most that was in flight meanwhile
-  std::uint64_t small_end = 0;     // behind the last partial segment (Minshall's variant of Nagle)
-  Instant progress{};              // the oldest unanswered transmission, or the last answer (RFC 5482)
-  std::uint8_t probes = 0;         // unanswered keep-alives or window probes
-  std::uint8_t attempts = 0;       // of SYN, SYN-ACK
-  std::uint8_t why = 0;            // Why of the last change of state
-  bool starved : 1 = false;        // among those that wait for memory
-  bool counted : 1 = false;        // an orphan, in Core::orphans
-  bool usage_limited = false;      // cwnd was the limit of that flight
-  std::uint8_t peer_said = 0;      // in an option of its SYN, as Hooks know it; 0: nothing
-
-  // --- Cold
+  std::uint16_t peer_mss = 536;    // the peer's MSS option
+  std::uint16_t own_mss = 536;     // ours
+  std::uint32_t usage_flight = 0;  // the most that was in flight until usage_end
+  [[no_unique_address]] CongestionControl congestion;
   Error error = Error::kNone;
   Error soft_error = Error::kNone;  // what ICMP said, should the connection time out (RFC 5461)
+  SeqNum usage_end{};               // what was noted of cwnd's usage holds until this is acknowledged
+  std::uint64_t small_end = 0;      // behind the last partial segment (Minshall's variant of Nagle)
+  Instant progress{};               // the oldest unanswered transmission, or the last answer (RFC 5482)
+
+  // --- Cold
   Reassembly reassembly;
   SeqNum rcv_fin{};              // the number of the peer's FIN
   std::uint32_t rcv_limit = 0;   // receive buffer now, bytes of payload
@@ -152,14 +152,15 @@ struct alignas(64) Tcb {
     std::uint32_t accept_order = 0;  // in the accept queue
     std::uint32_t last_data_ms;      // later: when data arrived last (milliseconds_of), for TCP_INFO
   };
-  Instant rcv_round{};   // when it began
-  Instant challenged{};  // last answer to a segment that may be forged
-  TimerNode wheel;
+  std::uint32_t rcv_round = 0;   // when it began: microseconds_of()
+  std::uint32_t challenged = 0;  // last answer to what may be forged: milliseconds_of() and 1; 0: none
+  [[no_unique_address]] TimerNode wheel;
+  std::uint32_t segments_out = 0;  // modulo 2^32, for TCP_INFO, as segments_in and retransmits
   Tcb* accept_next = nullptr;  // of the accept queue; later of those that wait for memory
   Tcb* blocked_next = nullptr;
   Tcb* pinned_next = nullptr;
-  SlotId listener;                                                   // whose child it is
-  std::uint32_t segments_out = 0, segments_in = 0, retransmits = 0;  // modulo 2^32, for TCP_INFO
+  SlotId listener;  // whose child it is
+  std::uint32_t segments_in = 0, retransmits = 0;
   Options options;
 
   [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
@@ -193,6 +194,6 @@ static_assert(offsetof(Tcb, event) == 0);
 static_assert(offsetof(Tcb, rcv_nxt) == 64, "what finds a connection fills line 0");
 static_assert(offsetof(Tcb, received) == 128, "header prediction reads line 1");
 static_assert(offsetof(Tcb, path) <= 200, "every segment's bookkeeping ends with line 2");
-static_assert(sizeof(Tcb) <= 768, "an idle connection costs this and nothing else of TCP's");
+static_assert(sizeof(Tcb) <= 704, "an idle connection costs this and nothing else of TCP's");
 
 }  // namespace bypass::tcp

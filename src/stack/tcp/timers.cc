@@ -258,7 +258,7 @@ void resend_after_outage(Env& env) {
   env.core.recent_resets.recent(env.now(), [&env](const RecentReset& each) { repeat_farewell(env, each); });
   env.core.recent_resets.begin_repeats(env.now());
   env.core.tcbs.for_each([&env](Tcb& tcb) {
-    tcb.challenged = {};  // that answer may be lost, too
+    tcb.challenged = 0;  // that answer may be lost, too
     if (tcb.state == State::kClosed || deadline(tcb, Timer::kRetransmit) == kNever) return;
     env.core.current = &tcb;
     touch(env, tcb);

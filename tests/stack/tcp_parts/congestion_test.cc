@@ -277,5 +277,34 @@ TEST(HyStart, RiseWasSpurious_SlowStartGoesOn) {
   EXPECT_TRUE(flow.cc.in_slow_start());
 }
 
+TEST(HyStart, LossInTheFirstSlowStart_WasSpurious_RoundTripsAreWatchedAgain) {
+  Flow flow{started(Congestion::kCubic)};
+  flow.rtt = 20ms;
+  flow.round();
+  flow.cc.on_loss_event(flow.now, flow.cc.cwnd());
+  EXPECT_FALSE(flow.cc.in_slow_start());
+  flow.cc.undo();
+  EXPECT_TRUE(flow.cc.in_slow_start());
+  for (int i = 0; i < 3; i++) flow.round();
+  EXPECT_TRUE(flow.cc.in_slow_start());
+  flow.rtt = 30ms;
+  for (int i = 0; i < 7; i++) flow.round();
+  EXPECT_FALSE(flow.cc.in_slow_start());
+}
+
+TEST(HyStart, AlgorithmChangesInTheFirstSlowStart_RoundTripsAreWatchedOn) {
+  Flow flow{started(Congestion::kNewReno)};
+  flow.rtt = 20ms;
+  for (int i = 0; i < 3; i++) flow.round();
+  flow.cc.change(Congestion::kCubic);
+  flow.rtt = 30ms;
+  for (int i = 0; i < 7; i++) flow.round();
+  EXPECT_FALSE(flow.cc.in_slow_start());
+  const std::uint32_t before = flow.cc.cwnd();
+  flow.round();
+  EXPECT_GE(flow.cc.cwnd(), before);
+  EXPECT_LT(flow.cc.cwnd(), before + before / 2) << "cubic begins with a new epoch";
+}
+
 }  // namespace
 }  // namespace bypass::tcp
