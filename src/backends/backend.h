@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/log_level.h"
+#include "os/log_level.h"
 #include "stack/address.h"
 #include "stack/port.h"
 

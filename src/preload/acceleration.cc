@@ -7,15 +7,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "os/in_handler.h"
+#include "os/os.h"
+#include "os/unwinder.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
 #include "preload/signals.h"
 #include "preload/straight.h"
 #include "runtime/process.h"
-#include "runtime/unwinder.h"
-#include "socket/in_handler.h"
-#include "socket/os.h"
 
 namespace bypass::preload {
 

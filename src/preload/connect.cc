@@ -4,13 +4,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/restart.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

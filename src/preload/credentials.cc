@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <sys/types.h>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/filter.h"
 #include "preload/numbers.h"
@@ -18,7 +19,6 @@
 #include "runtime/process.h"
 #include "runtime/standing.h"
 #include "runtime/undisturbed.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
@@ -13,7 +14,6 @@
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
 #include "socket/kernel_sleep.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

@@ -6,13 +6,13 @@
 
 #include <atomic>
 
+#include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
 #include "runtime/process.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 

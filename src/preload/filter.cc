@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <span>
 
+#include "os/own_calls.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/filter_program.h"
@@ -27,7 +28,6 @@
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
-#include "runtime/own_calls.h"
 #include "runtime/process.h"
 #include "socket/api.h"
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "os/cancellation.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
@@ -14,7 +15,6 @@
 #include "preload/raw_syscall.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
-#include "socket/cancellation.h"
 
 namespace bypass::preload {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "os/program_memory.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

@@ -9,6 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "os/cancellation.h"
+#include "os/in_handler.h"
+#include "os/os.h"
 #include "preload/acceleration.h"
 #include "preload/address_limit.h"
 #include "preload/credentials.h"
@@ -21,9 +24,6 @@
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
-#include "socket/cancellation.h"
-#include "socket/in_handler.h"
-#include "socket/os.h"
 
 namespace bypass::preload {
 

@@ -11,12 +11,12 @@
 #include <cstdint>
 #include <utility>
 
+#include "os/program_memory.h"
 #include "preload/raw_syscall.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/crash.h"
 #include "socket/api.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

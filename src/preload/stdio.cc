@@ -10,9 +10,9 @@
 #include <atomic>
 #include <memory>
 
+#include "os/cancellation.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
-#include "socket/cancellation.h"
 
 namespace bypass::preload {
 namespace {

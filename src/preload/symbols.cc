@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cstddef>
 
+#include "os/kernel.h"
 #include "preload/raw_syscall.h"
-#include "socket/kernel.h"
 
 namespace bypass::preload {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "socket/program_memory.h"
+#include "os/program_memory.h"
 #include "stack/time.h"
 
 namespace bypass::preload {

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "os/cancellation.h"
+#include "os/program_memory.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/raw_syscall.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
-#include "socket/cancellation.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

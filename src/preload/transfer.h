@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "os/io_cursor.h"
 #include "preload/uses.h"
-#include "socket/io_cursor.h"
 
 namespace bypass::preload {
 

@@ -9,10 +9,10 @@
 #include <array>
 #include <atomic>
 
+#include "os/in_handler.h"
+#include "os/let_others_run.h"
 #include "preload/raw_syscall.h"
 #include "preload/straight.h"
-#include "socket/in_handler.h"
-#include "socket/let_others_run.h"
 
 namespace bypass::preload {
 

@@ -13,11 +13,11 @@
 #include <optional>
 #include <span>
 
+#include "os/program_memory.h"
 #include "preload/numbers.h"
 #include "preload/raw_syscall.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
-#include "socket/program_memory.h"
 
 namespace bypass::preload {
 namespace {

@@ -9,9 +9,9 @@
 #include <array>
 #include <new>
 
+#include "os/kernel.h"
+#include "os/os.h"
 #include "runtime/host.h"
-#include "socket/kernel.h"
-#include "socket/os.h"
 
 namespace bypass::runtime::arena {
 

@@ -10,9 +10,9 @@
 #include <cerrno>
 
 #include "backends/soft_name.h"
+#include "os/environment_copy.h"
+#include "os/kernel_network.h"
 #include "runtime/config_draft.h"
-#include "runtime/environment_copy.h"
-#include "runtime/kernel_network.h"
 #include "runtime/rdma_devices.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"

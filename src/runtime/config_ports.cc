@@ -8,7 +8,7 @@
 
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/config_draft.h"
 #include "runtime/settings.h"
 #include "runtime/settings_text.h"

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/let_others_run.h"
 #include "runtime/crash_report.h"
 #include "runtime/crash_table.h"
 #include "runtime/plugin.h"
-#include "socket/let_others_run.h"
 
 namespace bypass::runtime::crash {
 namespace {

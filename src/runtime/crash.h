@@ -1,5 +1,5 @@
 // The library's handler of faults. From the first socket on, SIGSEGV and SIGBUS: a copy to or from memory of the
-// program's that is not there goes on as a failed one (socket/program_memory.h). From the first port on, all five, for
+// program's that is not there goes on as a failed one (os/program_memory.h). From the first port on, all five, for
 // crash reports: when the process dies of a fault inside the library, say what the library was doing and where. Then
 // the program's own handler, or the default action, has the signal.
 //

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "os/log.h"
 #include "runtime/crash.h"
-#include "runtime/log.h"
 
 namespace bypass::runtime::crash {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "socket/let_others_run.h"
+#include "os/let_others_run.h"
 
 namespace bypass::runtime::crash {
 

@@ -6,13 +6,13 @@
 #include <cerrno>
 #include <span>
 
-#include "runtime/log.h"
+#include "os/kernel.h"
+#include "os/log.h"
+#include "os/poll_by_parts.h"
 #include "runtime/process_graph.h"
 #include "socket/api.h"
-#include "socket/kernel.h"
 #include "socket/kin.h"
 #include "socket/objects.h"
-#include "socket/poll_by_parts.h"
 
 namespace bypass::runtime {
 

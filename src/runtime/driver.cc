@@ -16,15 +16,15 @@
 #include <array>
 #include <string>
 
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_descriptors.h"
 #include "runtime/arena.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
-#include "runtime/own_descriptors.h"
 #include "runtime/process_graph.h"
 #include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "socket/kin.h"
-#include "socket/os.h"
 #include "socket/rehome.h"
 
 namespace bypass::runtime {

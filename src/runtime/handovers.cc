@@ -6,11 +6,11 @@
 #include <cstring>
 #include <utility>
 
+#include "os/kernel.h"
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_descriptors.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
-#include "runtime/own_descriptors.h"
-#include "socket/kernel.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

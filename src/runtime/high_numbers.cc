@@ -12,9 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "os/in_handler.h"
+#include "os/os.h"
 #include "runtime/host.h"
-#include "socket/in_handler.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

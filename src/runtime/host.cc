@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "os/kernel.h"
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_work.h"
+#include "os/uncancelled.h"
 #include "runtime/high_numbers.h"
-#include "runtime/log.h"
-#include "runtime/own_work.h"
 #include "runtime/plugin.h"
-#include "runtime/uncancelled.h"
-#include "socket/kernel.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <span>
 
+#include "os/kernel_network.h"
+#include "os/os.h"
+#include "os/own_descriptors.h"
 #include "runtime/host.h"
-#include "runtime/kernel_network.h"
-#include "runtime/own_descriptors.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "runtime/kernel_network.h"
+#include "os/kernel_network.h"
 
 namespace bypass::runtime {
 

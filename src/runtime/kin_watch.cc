@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/os.h"
 #include "runtime/host.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

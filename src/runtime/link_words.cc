@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 
 namespace bypass::runtime {
 

@@ -10,7 +10,7 @@
 
 #include "fastpath/peer_links.h"
 #include "fastpath/sha256.h"
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 namespace {

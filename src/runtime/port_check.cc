@@ -14,7 +14,7 @@
 
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/settings.h"
 
 namespace bypass::runtime {

@@ -12,19 +12,19 @@
 #include <utility>
 
 #include "fastpath/peer_links.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
+#include "os/cancellation.h"
+#include "os/in_handler.h"
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_work.h"
+#include "os/run_dir.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
-#include "runtime/own_work.h"
 #include "runtime/plugin.h"
 #include "runtime/port_check.h"
 #include "runtime/rdma_devices.h"
-#include "runtime/run_dir.h"
 #include "runtime/undisturbed.h"
-#include "socket/cancellation.h"
-#include "socket/in_handler.h"
 #include "socket/kin.h"
-#include "socket/os.h"
 #include "socket/steering.h"
 
 namespace bypass::runtime {

@@ -2,16 +2,16 @@
 
 #include <limits.h>
 
-#include "runtime/log.h"
-#include "runtime/own_work.h"
+#include "os/in_handler.h"
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_work.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
 #include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "runtime/undisturbed.h"
-#include "socket/in_handler.h"
 #include "socket/kin.h"
-#include "socket/os.h"
 #include "socket/rehome.h"
 #include "socket/socket.h"
 

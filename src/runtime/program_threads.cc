@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "os/os.h"
 #include "runtime/host.h"
-#include "socket/os.h"
 
 namespace bypass::runtime {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "backends/soft_name.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/port_check.h"
 #include "runtime/settings.h"
 #include "stack/context.h"

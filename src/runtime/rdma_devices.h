@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "os/kernel_network.h"
 #include "runtime/config.h"
-#include "runtime/kernel_network.h"
 
 namespace bypass::runtime {
 

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/settings_text.h"
 
 namespace bypass::runtime {

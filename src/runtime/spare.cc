@@ -10,13 +10,13 @@
 #include <string>
 #include <utility>
 
+#include "os/kernel.h"
+#include "os/log.h"
+#include "os/os.h"
+#include "os/own_descriptors.h"
 #include "runtime/arena.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
-#include "runtime/own_descriptors.h"
 #include "runtime/standing.h"
-#include "socket/kernel.h"
-#include "socket/os.h"
 
 namespace bypass::runtime::spare {
 

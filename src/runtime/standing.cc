@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/environment_copy.h"
+#include "os/environment_copy.h"
+#include "os/log.h"
+#include "os/own_work.h"
+#include "os/run_dir.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
-#include "runtime/own_work.h"
 #include "runtime/plugin.h"
-#include "runtime/run_dir.h"
 #include "runtime/settings.h"
 #include "stack/stack.h"
 

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "os/cancellation.h"
 #include "runtime/host.h"
 #include "socket/api.h"
-#include "socket/cancellation.h"
 
 namespace bypass::runtime {
 

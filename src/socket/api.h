@@ -20,9 +20,9 @@
 #include <optional>
 #include <span>
 
-#include "socket/clock.h"
-#include "socket/kernel.h"
-#include "socket/message.h"
+#include "os/clock.h"
+#include "os/kernel.h"
+#include "os/message.h"
 #include "stack/result.h"
 #include "stack/time.h"
 

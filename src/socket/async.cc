@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "observe/reasons.h"
-#include "socket/os.h"
+#include "os/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 

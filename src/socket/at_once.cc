@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "socket/io_cursor.h"
+#include "os/io_cursor.h"
 #include "socket/socket_wait.h"
 #include "socket/wait.h"
 

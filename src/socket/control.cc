@@ -2,10 +2,10 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
+#include "os/program_memory.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
-#include "socket/program_memory.h"
 #include "socket/socket.h"
 #include "socket/stream_calls.h"
 

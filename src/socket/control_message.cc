@@ -10,8 +10,8 @@
 #include <cstring>
 #include <limits>
 
-#include "socket/errno_map.h"
-#include "socket/program_memory.h"
+#include "os/errno_map.h"
+#include "os/program_memory.h"
 
 namespace bypass::socket {
 

@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "observe/reasons.h"
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
+#include "os/program_memory.h"
 #include "socket/options.h"
-#include "socket/program_memory.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 
+#include "os/errno_map.h"
+#include "os/io_cursor.h"
+#include "os/let_others_run.h"
 #include "socket/control_message.h"
 #include "socket/datagram.h"
-#include "socket/errno_map.h"
-#include "socket/io_cursor.h"
-#include "socket/let_others_run.h"
 #include "socket/objects.h"
 #include "socket/socket_wait.h"
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 
+#include "os/io_cursor.h"
+#include "os/os.h"
 #include "socket/control_message.h"
 #include "socket/datagram.h"
-#include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
-#include "socket/os.h"
 #include "socket/socket_wait.h"
 #include "socket/stream_send.h"
 

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstring>
 
-#include "socket/kernel.h"
+#include "os/kernel.h"
+#include "os/os.h"
 #include "socket/kernel_half.h"
-#include "socket/os.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
+#include "os/os.h"
+#include "os/program_memory.h"
 #include "socket/kernel_sleep.h"
 #include "socket/local.h"
 #include "socket/objects.h"
-#include "socket/os.h"
-#include "socket/program_memory.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 

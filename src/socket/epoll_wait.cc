@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "os/errno_map.h"
 #include "socket/epoll.h"
-#include "socket/errno_map.h"
 #include "socket/kernel_half.h"
 #include "socket/kernel_sleep.h"
 #include "socket/readiness.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 namespace {

@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <utility>
 
-#include "socket/chunk_table.h"
+#include "os/chunk_table.h"
+#include "os/os.h"
 #include "socket/epoll.h"
 #include "socket/local.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 

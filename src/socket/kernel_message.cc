@@ -2,7 +2,7 @@
 
 #include <limits.h>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
 
 namespace bypass::socket {
 

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
+#include "os/os.h"
 #include "socket/epoll.h"
 #include "socket/kernel_half.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {

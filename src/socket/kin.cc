@@ -2,12 +2,12 @@
 
 #include <limits.h>
 
+#include "os/let_others_run.h"
+#include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/kernel_sleep.h"
-#include "socket/let_others_run.h"
 #include "socket/local_link.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/rehome.h"
 #include "socket/stream_calls.h"

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "fastpath/peer_links.h"
-#include "socket/kernel.h"
+#include "os/kernel.h"
 #include "socket/shard.h"
 
 namespace bypass::socket {

@@ -2,9 +2,9 @@
 #include <fcntl.h>
 
 #include "observe/reasons.h"
+#include "os/os.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/os.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

@@ -13,13 +13,13 @@
 #include <optional>
 
 #include "observe/reasons.h"
+#include "os/os.h"
 #include "socket/epoll.h"
 #include "socket/kernel_half.h"
 #include "socket/local_kernel.h"
 #include "socket/local_link.h"
 #include "socket/local_path.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 

@@ -4,8 +4,8 @@
 // Everything else is local_receive.cc's and local_send.cc's.
 #include <algorithm>
 
+#include "os/io_cursor.h"
 #include "socket/at_once.h"
-#include "socket/io_cursor.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/local_path.h"

@@ -3,9 +3,9 @@
 #include <cerrno>
 
 #include "fastpath/shm/message.h"
+#include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/local_path.h"
-#include "socket/os.h"
 
 namespace bypass::socket {
 

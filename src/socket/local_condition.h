@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 
+#include "os/os.h"
 #include "socket/local_path.h"
-#include "socket/os.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
+#include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/local_path.h"
-#include "socket/os.h"
 
 namespace bypass::socket {
 

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 

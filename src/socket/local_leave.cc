@@ -3,11 +3,11 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+#include "os/let_others_run.h"
+#include "os/os.h"
 #include "socket/kernel_half.h"
-#include "socket/let_others_run.h"
 #include "socket/local_kernel.h"
 #include "socket/local_path.h"
-#include "socket/os.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {

@@ -7,9 +7,9 @@
 #include <new>
 #include <utility>
 
+#include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 
 namespace bypass::socket {
 

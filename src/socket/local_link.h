@@ -9,7 +9,7 @@
 #include <span>
 
 #include "fastpath/shm/pairing.h"
-#include "socket/chunk_table.h"
+#include "os/chunk_table.h"
 
 namespace bypass::socket {
 

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "observe/reasons.h"
+#include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/local_kernel.h"
 #include "socket/local_path.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/wait.h"
 

@@ -1,7 +1,7 @@
 // Receiving on a connection within the host: from the ring, from the kernel, and across from one to the other.
 #include <poll.h>
 
-#include "socket/io_cursor.h"
+#include "os/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/local_condition.h"
 #include "socket/readiness.h"

@@ -1,5 +1,5 @@
 // Sending on a connection within the host, and the end of it: into the ring, or by a call that waits in the kernel.
-#include "socket/io_cursor.h"
+#include "os/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/local_condition.h"
 #include "socket/readiness.h"

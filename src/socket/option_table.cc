@@ -11,9 +11,9 @@
 #include <limits>
 #include <string_view>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
+#include "os/os.h"
 #include "socket/options.h"
-#include "socket/os.h"
 #include "socket/stream_calls.h"
 #include "stack/tcp/listener.h"
 

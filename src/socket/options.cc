@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "observe/reasons.h"
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
 #include "socket/kernel_half.h"
 #include "socket/option_kinds.h"
 #include "socket/socket_wait.h"

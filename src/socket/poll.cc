@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 
+#include "os/errno_map.h"
+#include "os/os.h"
 #include "socket/datagram.h"
 #include "socket/direct_set.h"
 #include "socket/epoll.h"
-#include "socket/errno_map.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/wait.h"

@@ -4,11 +4,11 @@
 
 #include <array>
 
+#include "os/os.h"
 #include "socket/async.h"
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
 #include "socket/local_link.h"
-#include "socket/os.h"
 #include "socket/shard.h"
 #include "socket/socket.h"
 #include "socket/wait.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/os.h"
 #include "socket/datagram.h"
-#include "socket/os.h"
 #include "socket/stream_send.h"
 
 namespace bypass::socket {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "fastpath/peer_links.h"
+#include "os/cancellation.h"
+#include "os/os.h"
 #include "socket/api.h"
-#include "socket/cancellation.h"
 #include "socket/local.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/steering.h"
 #include "stack/arena_packet.h"

@@ -14,8 +14,8 @@
 #include <optional>
 #include <span>
 
+#include "os/clock.h"
 #include "socket/api.h"
-#include "socket/clock.h"
 #include "socket/link_watch.h"
 #include "socket/shard_lock.h"
 #include "socket/wires.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "socket/cancellation.h"
-#include "socket/os.h"
+#include "os/cancellation.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 namespace {

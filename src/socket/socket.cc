@@ -4,10 +4,10 @@
 
 #include <optional>
 
+#include "os/errno_map.h"
 #include "socket/api.h"
 #include "socket/async.h"
 #include "socket/epoll.h"
-#include "socket/errno_map.h"
 #include "socket/kin.h"
 #include "socket/objects.h"
 #include "socket/options.h"

@@ -15,7 +15,7 @@
 #include <span>
 #include <utility>
 
-#include "socket/address.h"
+#include "os/address.h"
 #include "socket/file.h"
 #include "socket/kernel_half.h"
 #include "socket/local.h"

@@ -1,7 +1,7 @@
 #include "socket/socket_wait.h"
 
+#include "os/let_others_run.h"
 #include "socket/kin.h"
-#include "socket/let_others_run.h"
 
 namespace bypass::socket {
 

@@ -5,9 +5,9 @@
 
 #include <atomic>
 
-#include "socket/cancellation.h"
+#include "os/cancellation.h"
+#include "os/errno_map.h"
 #include "socket/direct_set.h"
-#include "socket/errno_map.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 

@@ -11,8 +11,8 @@
 #include <array>
 #include <cerrno>
 
-#include "socket/errno_map.h"
-#include "socket/os.h"
+#include "os/errno_map.h"
+#include "os/os.h"
 #include "socket/stream_receive.h"
 #include "socket/stream_send.h"
 

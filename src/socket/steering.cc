@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cerrno>
 
-#include "socket/errno_map.h"
-#include "socket/kernel.h"
+#include "os/errno_map.h"
+#include "os/kernel.h"
+#include "os/os.h"
 #include "socket/objects.h"
-#include "socket/os.h"
 #include "socket/socket.h"
 #include "stack/flow_log.h"
 #include "stack/route.h"

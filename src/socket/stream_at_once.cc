@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "fastpath/peer_links.h"
+#include "os/io_cursor.h"
 #include "socket/at_once.h"
-#include "socket/io_cursor.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

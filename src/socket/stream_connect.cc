@@ -2,10 +2,10 @@
 #include <netinet/in.h>
 
 #include "observe/reasons.h"
+#include "os/os.h"
 #include "socket/kernel_message.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/os.h"
 #include "socket/socket_wait.h"
 #include "socket/steering.h"
 #include "socket/stream_calls.h"

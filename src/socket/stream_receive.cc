@@ -4,8 +4,8 @@
 #include <array>
 #include <optional>
 
+#include "os/io_cursor.h"
 #include "socket/control_message.h"
-#include "socket/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/stream_calls.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "socket/io_cursor.h"
+#include "os/io_cursor.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
+#include "os/os.h"
 #include "socket/options.h"
-#include "socket/os.h"
 #include "socket/stream_calls.h"
 #include "stack/tcp/window.h"
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/errno_map.h"
+#include "os/io_cursor.h"
+#include "os/program_memory.h"
 #include "socket/datagram.h"
-#include "socket/errno_map.h"
-#include "socket/io_cursor.h"
-#include "socket/program_memory.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 

@@ -9,12 +9,12 @@
 #include <array>
 #include <utility>
 
+#include "os/errno_map.h"
+#include "os/let_others_run.h"
+#include "os/poll_by_parts.h"
 #include "socket/doorbell.h"
-#include "socket/errno_map.h"
 #include "socket/kernel_half.h"
-#include "socket/let_others_run.h"
 #include "socket/local_link.h"
-#include "socket/poll_by_parts.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"
 #include "socket/spin_habit.h"

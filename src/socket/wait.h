@@ -18,8 +18,8 @@
 #include <cstdint>
 #include <span>
 
+#include "os/errno_map.h"
 #include "socket/direct_set.h"
-#include "socket/errno_map.h"
 #include "socket/file.h"
 #include "socket/shard.h"
 #include "socket/wires.h"

@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "os/in_handler.h"
 #include "socket/doorbell.h"
-#include "socket/in_handler.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/socket.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "family/fixture.h"
-#include "socket/kernel.h"
+#include "os/kernel.h"
 
 namespace bypass::runtime {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "family/fixture.h"
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 namespace {

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdint>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::test {
 

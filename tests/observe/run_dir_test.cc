@@ -1,5 +1,5 @@
 // The run directory is the user's own, or it is not used.
-#include "runtime/run_dir.h"
+#include "os/run_dir.h"
 
 #include <sched.h>
 #include <sys/mount.h>

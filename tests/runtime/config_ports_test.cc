@@ -1,7 +1,7 @@
 // Ports, addresses, gateways, MACs and MTUs, and whether they fit each other.
 #include <gtest/gtest.h>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/environment.h"
 
 namespace bypass::runtime {

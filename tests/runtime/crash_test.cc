@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/log.h"
+#include "os/log.h"
 
 namespace bypass::runtime {
 namespace {

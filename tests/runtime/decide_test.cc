@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/environment.h"
 
 namespace bypass::runtime {

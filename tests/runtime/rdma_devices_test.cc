@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "backends/soft_name.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/environment.h"
 #include "runtime/live_network.h"
 #include "runtime/routes.h"

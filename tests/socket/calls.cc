@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-#include "socket/program_memory.h"
+#include "os/program_memory.h"
 #include "socket/world.h"
 
 namespace bypass::test {

@@ -1,7 +1,7 @@
 // KernelTable: for a scope, a copy of the table of libc's functions in which a test puts its own.
 #pragma once
 
-#include "socket/kernel.h"
+#include "os/kernel.h"
 
 namespace bypass::test {
 

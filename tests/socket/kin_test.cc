@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "os/os.h"
 #include "socket/doorbell.h"
 #include "socket/kin_fixture.h"
-#include "socket/os.h"
 #include "socket/readiness.h"
 #include "socket/rehome.h"
 #include "stack/arena_packet.h"

@@ -10,7 +10,7 @@
 
 #include <cstdlib>
 
-#include "socket/address.h"
+#include "os/address.h"
 
 namespace bypass::test {
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <thread>
 
+#include "os/kernel.h"
 #include "socket/api.h"
 #include "socket/cable.h"
-#include "socket/kernel.h"
 #include "socket/shard.h"
 
 namespace bypass::test {

@@ -21,7 +21,8 @@ def main():
     checker = sys.argv[1]
     down = {"socket/wait.cc": "stack/stack.h", "preload/poll.cc": "socket/api.h", "backends/verbs/port.cc": "fastpath/link.h"}
     assert verdict(checker, down)[0] == 0, verdict(checker, down)
-    for path, header in (("stack/stack.cc", "socket/api.h"), ("fastpath/lane.h", "socket/os.h"),
+    for path, header in (("os/clock.cc", "socket/api.h"), ("os/clock.cc", "stack/stack.h"),
+                         ("stack/stack.cc", "socket/api.h"), ("fastpath/lane.h", "os/os.h"),
                          ("backends/sim/wire.cc", "backends/backend.h"), ("softverbs/engine/raw.cc", "softverbs/abi/setup.h")):
         code, said = verdict(checker, down | {path: header})
         assert code == 1 and f"src/{path} includes {header}" in said, (path, header, code, said)

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "command.h"
+#include "os/run_dir.h"
 #include "runtime/config.h"
 #include "runtime/config_toml.h"
-#include "runtime/run_dir.h"
 #include "runtime/settings_text.h"
 
 namespace bypass::tool {

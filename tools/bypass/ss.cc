@@ -11,7 +11,7 @@
 #include "command.h"
 #include "describe.h"
 #include "kernel_sockets.h"
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/settings_text.h"
 #include "ss_filter.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 #include "runtime/settings_text.h"
 
 namespace bypass::tool {

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/run_dir.h"
 #include "runtime/port_check.h"
-#include "runtime/run_dir.h"
 #include "runtime/settings.h"
 
 namespace bypass::tool {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "backends/dpdk/libc.h"
-#include "socket/poll_by_parts.h"
+#include "os/poll_by_parts.h"
 
 namespace bypass::dpdk {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backends/packet/libc.h"
-#include "socket/poll_by_parts.h"
+#include "os/poll_by_parts.h"
 
 namespace bypass::verbs {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
-#include "socket/cancellation.h"
+#include "os/cancellation.h"
 #include "stack/arrival.h"
 #include "stack/wire.h"
 

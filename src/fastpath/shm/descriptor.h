@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::fastpath::shm {
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "socket/clock.h"
+#include "os/clock.h"
 #include "softverbs/abi/event_queue.h"
 #include "softverbs/abi/turn_lock.h"
 #include "softverbs/engine/device.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/address_text.h"
-#include "runtime/log.h"
+#include "os/address_text.h"
+#include "os/log.h"
 #include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"

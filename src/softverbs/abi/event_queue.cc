@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
-#include "socket/cancellation.h"
-#include "socket/os.h"
+#include "os/cancellation.h"
+#include "os/os.h"
 #include "softverbs/abi/setup.h"
 
 namespace bypass::softverbs {

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "os/cancellation.h"
+#include "os/log.h"
+#include "os/os.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
-#include "runtime/log.h"
 #include "runtime/plugin.h"
-#include "socket/cancellation.h"
-#include "socket/os.h"
 
 namespace bypass::softverbs {
 namespace {

@@ -11,9 +11,9 @@
 #include <atomic>
 #include <memory>
 
+#include "os/program_memory.h"
 #include "preload/stub/stub.h"
 #include "socket/api.h"
-#include "socket/program_memory.h"
 
 namespace bypass::socket {
 

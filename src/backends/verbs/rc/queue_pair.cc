@@ -10,7 +10,7 @@
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
-#include "socket/cancellation.h"
+#include "os/cancellation.h"
 
 namespace bypass::verbs {
 namespace {

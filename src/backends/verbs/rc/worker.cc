@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "backends/packet/libc.h"
-#include "socket/poll_by_parts.h"
+#include "os/poll_by_parts.h"
 
 namespace bypass::verbs {
 

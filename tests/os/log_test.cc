@@ -1,4 +1,4 @@
-#include "runtime/log.h"
+#include "os/log.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

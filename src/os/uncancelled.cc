@@ -1,4 +1,4 @@
-#include "runtime/uncancelled.h"
+#include "os/uncancelled.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <cstdarg>
 #include <cstring>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 namespace {

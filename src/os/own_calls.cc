@@ -1,4 +1,4 @@
-#include "runtime/own_calls.h"
+#include "os/own_calls.h"
 
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
@@ -10,7 +10,7 @@
 #include <array>
 #include <cerrno>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 

@@ -1,4 +1,4 @@
-#include "socket/in_handler.h"
+#include "os/in_handler.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

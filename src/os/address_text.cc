@@ -1,4 +1,4 @@
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 
 #include <arpa/inet.h>
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <new>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 

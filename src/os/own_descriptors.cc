@@ -1,12 +1,12 @@
-#include "runtime/own_descriptors.h"
+#include "os/own_descriptors.h"
 
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstdint>
 
-#include "runtime/log.h"
-#include "socket/os.h"
+#include "os/log.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 namespace {

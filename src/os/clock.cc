@@ -1,4 +1,4 @@
-#include "socket/clock.h"
+#include "os/clock.h"
 
 #include <time.h>
 

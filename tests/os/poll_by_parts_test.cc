@@ -1,4 +1,4 @@
-#include "socket/poll_by_parts.h"
+#include "os/poll_by_parts.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

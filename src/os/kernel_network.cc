@@ -1,4 +1,4 @@
-#include "runtime/kernel_network.h"
+#include "os/kernel_network.h"
 
 #include <linux/if_addr.h>
 #include <linux/netlink.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/environment_copy.h"
+#include "os/environment_copy.h"
 
 #include <cstring>
 

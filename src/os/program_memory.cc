@@ -1,4 +1,4 @@
-#include "socket/program_memory.h"
+#include "os/program_memory.h"
 
 #include <ucontext.h>
 
@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
 #include "stack/copy.h"
 
 namespace bypass::socket {

@@ -1,4 +1,4 @@
-#include "socket/os.h"
+#include "os/os.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "socket/in_handler.h"
+#include "os/in_handler.h"
 
 #include <pthread.h>
 #include <ucontext.h>
@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 extern "C" {
 [[gnu::weak]] extern void* __libc_stack_end;  // ld.so's: where the stack of the first thread begins

@@ -1,5 +1,5 @@
 // rtnetlink's messages: what a dump says, and which messages tell of a change.
-#include "runtime/kernel_network.h"
+#include "os/kernel_network.h"
 
 #include <gtest/gtest.h>
 #include <linux/rtnetlink.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/address_text.h"
+#include "os/address_text.h"
 
 namespace bypass::runtime {
 namespace {

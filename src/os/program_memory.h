@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "socket/message.h"
+#include "os/message.h"
 
 namespace bypass::socket {
 

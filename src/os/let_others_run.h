@@ -4,7 +4,7 @@
 // runs only while this one sleeps, though: a wait that yields must end in a sleep.
 #pragma once
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 

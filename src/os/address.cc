@@ -1,11 +1,11 @@
-#include "socket/address.h"
+#include "os/address.h"
 
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "runtime/run_dir.h"
+#include "os/run_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::runtime {
 namespace {

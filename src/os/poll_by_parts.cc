@@ -1,4 +1,4 @@
-#include "socket/poll_by_parts.h"
+#include "os/poll_by_parts.h"
 
 #include <sys/resource.h>
 
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "socket/os.h"
+#include "os/os.h"
 
 namespace bypass::socket {
 

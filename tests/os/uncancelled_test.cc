@@ -1,4 +1,4 @@
-#include "runtime/uncancelled.h"
+#include "os/uncancelled.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "socket/program_memory.h"
+#include "os/program_memory.h"
 
 namespace bypass::socket {
 

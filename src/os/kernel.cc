@@ -1,4 +1,4 @@
-#include "socket/kernel.h"
+#include "os/kernel.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "socket/errno_map.h"
+#include "os/errno_map.h"
 
 #include <cerrno>
 

@@ -1,4 +1,4 @@
-#include "runtime/log.h"
+#include "os/log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "socket/cancellation.h"
+#include "os/cancellation.h"
 
 namespace bypass::runtime {
 
