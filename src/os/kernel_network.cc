@@ -15,8 +15,6 @@
 namespace bypass::runtime {
 namespace {
 
-namespace os = socket::os;
-
 std::uint32_t number_of(const rtattr* attribute) {
   std::uint32_t value = 0;
   if (attribute != nullptr && RTA_PAYLOAD(attribute) >= sizeof value)

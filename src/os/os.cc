@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace bypass::socket::os {
+namespace bypass::os {
 namespace {
 
 // snprintf may take locks and allocate: not in a signal handler, not after fork.
@@ -75,4 +75,4 @@ std::uint64_t pid_namespace() {
   return r == 0 ? status.st_ino : 0;
 }
 
-}  // namespace bypass::socket::os
+}  // namespace bypass::os

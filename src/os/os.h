@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace bypass::socket::os {
+namespace bypass::os {
 
 inline long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
 #if defined(__x86_64__)
@@ -120,4 +120,4 @@ inline void futex_wake(const std::uint32_t* word, int count) {
 /// The inode of this process's pid namespace; 0 when it cannot be read.
 [[nodiscard]] std::uint64_t pid_namespace();
 
-}  // namespace bypass::socket::os
+}  // namespace bypass::os

@@ -41,7 +41,7 @@ constexpr auto kCalls = std::to_array<OwnCall>({
 /// No descriptor, address or set of flags is -1: nothing comes of it, and no kernel answers so.
 bool is_refused(const OwnCall& call) {
   const long second = call.second != 0 ? call.second : -1;
-  const long r = socket::os::call(call.number, -1, second, -1, -1, -1, -1);
+  const long r = os::call(call.number, -1, second, -1, -1, -1, -1);
   return r == -EPERM || r == -ENOSYS || r == -EACCES;
 }
 
@@ -52,7 +52,7 @@ std::span<const OwnCall> own_calls() {
 }
 
 const OwnCall* find_refused_call() {
-  if (socket::os::call(SYS_prctl, PR_GET_SECCOMP) == SECCOMP_MODE_DISABLED) return nullptr;
+  if (os::call(SYS_prctl, PR_GET_SECCOMP) == SECCOMP_MODE_DISABLED) return nullptr;
   const auto* const found = std::find_if(kCalls.begin(), kCalls.end(), is_refused);
   return found == kCalls.end() ? nullptr : found;
 }

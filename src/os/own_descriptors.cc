@@ -54,7 +54,7 @@ void close_own_descriptors(int kept) {
     std::uint64_t word = g_own[i].exchange(0, std::memory_order_acq_rel);
     for (; word != 0; word &= word - 1) {
       const int fd = static_cast<int>(i * kWordBits) + std::countr_zero(word);
-      if (fd != kept) socket::os::close(fd);
+      if (fd != kept) os::close(fd);
     }
   }
 }

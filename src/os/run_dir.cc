@@ -72,7 +72,7 @@ std::string dir_with_digits(uid_t user) {
     // Looked for again behind the making: another process may have made one meanwhile.
     if (const auto found = dirs_with_digits(user); !found.empty()) return found.front();
     std::uint64_t number = 0;
-    if (!socket::os::fill_random(&number, sizeof number)) return "";
+    if (!os::fill_random(&number, sizeof number)) return "";
     char digits[kDigits + 1];
     std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
     if (mkdir((run_dir_path_of(user) + "-" + digits).c_str(), 0700) != 0) return "";

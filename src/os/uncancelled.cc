@@ -18,8 +18,6 @@
 namespace bypass::runtime {
 namespace {
 
-namespace os = socket::os;
-
 template <typename T>
 long as_argument(T value) {
   if constexpr (std::is_pointer_v<T>)

@@ -38,7 +38,7 @@ State await_decision() {
     if (i < kYields)
       sched_yield();
     else
-      socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), static_cast<std::uint32_t>(seen), kLook);
+      os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), static_cast<std::uint32_t>(seen), kLook);
   }
   return seen;
 }
@@ -79,7 +79,7 @@ State decide(Asks asks) {
   deciding_here = true;
   const State seen = decide(asks);
   state.store(seen);
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&state), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&state), INT_MAX);
   deciding_here = false;
   return seen;
 }

@@ -11,8 +11,9 @@
 #include <atomic>
 #include <cerrno>
 
-#include "preload/raw_syscall.h"
+#include "os/os.h"
 #include "preload/symbols.h"
+#include "preload/with_errno.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {
@@ -38,7 +39,7 @@ bool is_same(const rlimit& one, const rlimit& other) {
 }
 
 long ask_kernel(const rlimit* set, rlimit* old) {
-  return raw_syscall(SYS_prlimit64, 0, RLIMIT_AS, reinterpret_cast<long>(set), reinterpret_cast<long>(old));
+  return os::call(SYS_prlimit64, 0, RLIMIT_AS, reinterpret_cast<long>(set), reinterpret_cast<long>(old));
 }
 
 rlim_t with_ours(rlim_t limit, rlim_t most) {
@@ -76,7 +77,7 @@ bool is_ours(pid_t pid, int resource) {
 /// prlimit(2).
 int change(pid_t pid, int resource, const rlimit* limit, rlimit* old) {
   const auto straight = [&] {
-    return raw_syscall(SYS_prlimit64, pid, resource, reinterpret_cast<long>(limit), reinterpret_cast<long>(old));
+    return os::call(SYS_prlimit64, pid, resource, reinterpret_cast<long>(limit), reinterpret_cast<long>(old));
   };
   if (!is_ours(pid, resource)) return static_cast<int>(with_errno(straight()));
   rlimit kernels{};

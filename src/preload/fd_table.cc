@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "preload/raw_syscall.h"
+#include "os/os.h"
 
 namespace bypass::preload {
 
@@ -11,13 +11,13 @@ constinit FdTable fd_table;
 
 FdTable::Word* FdTable::make_word(unsigned number) {
   if (Word* place = word(number); place != nullptr || number >= kNumbers) return place;
-  long made = raw_syscall(SYS_mmap, 0, kChunk * sizeof(Word), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  long made = os::call(SYS_mmap, 0, kChunk * sizeof(Word), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made < 0) return nullptr;
   Word* expected = nullptr;
   auto* chunk = reinterpret_cast<Word*>(made);
   if (!chunks_[number >> kChunkBits].compare_exchange_strong(expected, chunk)) {
-    raw_syscall(SYS_munmap, made, kChunk * sizeof(Word));
+    os::call(SYS_munmap, made, kChunk * sizeof(Word));
   }
   return word(number);
 }

@@ -18,16 +18,17 @@
 #include <cstddef>
 #include <span>
 
+#include "os/os.h"
 #include "os/own_calls.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/filter_program.h"
 #include "preload/numbers.h"
-#include "preload/raw_syscall.h"
 #include "preload/signals.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
+#include "preload/with_errno.h"
 #include "runtime/process.h"
 #include "socket/api.h"
 
@@ -37,8 +38,8 @@ namespace {
 /// Of the program's memory: it may have given a wrong address. False: it has, or nobody may look.
 bool copy_in(void* to, const void* from, std::size_t bytes) {
   const iovec here{to, bytes}, there{const_cast<void*>(from), bytes};
-  return raw_syscall(SYS_process_vm_readv, raw_syscall(SYS_getpid), reinterpret_cast<long>(&here), 1,
-                     reinterpret_cast<long>(&there), 1, 0) == static_cast<long>(bytes);
+  return os::call(SYS_process_vm_readv, os::call(SYS_getpid), reinterpret_cast<long>(&here), 1,
+                  reinterpret_cast<long>(&there), 1, 0) == static_cast<long>(bytes);
 }
 
 bool may_end_somebody(const sock_filter& line) {
@@ -121,7 +122,7 @@ BYPASS_EXPORT(int, prctl, (int option, unsigned long a, unsigned long b, unsigne
   const auto first = static_cast<long>(a), second = static_cast<long>(b);
   before_filter_call(SYS_prctl, option, first, second);
   return static_cast<int>(
-      with_errno(raw_syscall(SYS_prctl, option, first, second, static_cast<long>(c), static_cast<long>(d))));
+      with_errno(os::call(SYS_prctl, option, first, second, static_cast<long>(c), static_cast<long>(d))));
 }
 
 }  // namespace bypass::preload

@@ -12,7 +12,6 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/own_descriptors.h"
-#include "preload/raw_syscall.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 

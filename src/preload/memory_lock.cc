@@ -12,25 +12,26 @@
 #include <string>
 #include <string_view>
 
-#include "preload/raw_syscall.h"
+#include "os/os.h"
 #include "preload/symbols.h"
+#include "preload/with_errno.h"
 #include "runtime/process.h"
 
 namespace bypass::preload {
 namespace {
 
 int lock_all(int flags) {
-  return static_cast<int>(with_errno(raw_syscall(SYS_mlockall, flags)));
+  return static_cast<int>(with_errno(os::call(SYS_mlockall, flags)));
 }
 
 std::string read_maps() {
   std::string text;
-  const long fd = raw_syscall(SYS_openat, AT_FDCWD, reinterpret_cast<long>("/proc/self/maps"), O_RDONLY | O_CLOEXEC);
+  const long fd = os::call(SYS_openat, AT_FDCWD, reinterpret_cast<long>("/proc/self/maps"), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return text;
   char part[4096];
-  for (long n = 0; (n = raw_syscall(SYS_read, fd, reinterpret_cast<long>(part), sizeof part)) > 0;)
+  for (long n = 0; (n = os::call(SYS_read, fd, reinterpret_cast<long>(part), sizeof part)) > 0;)
     text.append(part, static_cast<std::size_t>(n));
-  raw_syscall(SYS_close, fd);
+  os::call(SYS_close, fd);
   return text;
 }
 
@@ -54,7 +55,7 @@ int lock_current(std::uintptr_t arena, std::uintptr_t arena_end) {
     const auto second = std::from_chars(first.ptr + 1, line.data() + line.size(), to, 16);
     const bool readable = second.ptr + 1 < line.data() + line.size() && second.ptr[1] == 'r';
     if (second.ec != std::errc() || !readable || (from < arena_end && arena < to)) continue;
-    const long error = raw_syscall(SYS_mlock, static_cast<long>(from), static_cast<long>(to - from));
+    const long error = os::call(SYS_mlock, static_cast<long>(from), static_cast<long>(to - from));
     if (error == -EPERM || (error == -ENOMEM && limited)) return static_cast<int>(with_errno(error));
   }
   return 0;
@@ -68,7 +69,7 @@ BYPASS_EXPORT(int, mlockall, (int flags)) {
   const bool fills = (flags & MCL_CURRENT) != 0 && (flags & MCL_ONFAULT) == 0;
   if (!fills || arena.empty() || (flags & ~kKnown) != 0) return lock_all(flags);
   const auto begin = reinterpret_cast<std::uintptr_t>(arena.data());
-  if ((flags & MCL_FUTURE) == 0) raw_syscall(SYS_mlockall, MCL_CURRENT | MCL_ONFAULT);  // takes an earlier one back
+  if ((flags & MCL_FUTURE) == 0) os::call(SYS_mlockall, MCL_CURRENT | MCL_ONFAULT);  // takes an earlier one back
   if (const int r = lock_current(begin, begin + arena.size()); r != 0) return r;
   return (flags & MCL_FUTURE) != 0 ? lock_all(MCL_FUTURE) : 0;
 }

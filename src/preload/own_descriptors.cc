@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "preload/raw_syscall.h"
+#include "os/os.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {
@@ -33,18 +33,18 @@ int number_of(const char* name) {
 // Calls `visit` for every open descriptor. False when /proc is not there.
 template <typename Visit>
 bool visit_open_descriptors(Visit visit) {
-  long directory = raw_syscall(SYS_open, reinterpret_cast<long>("/proc/self/fd"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  long directory = os::call(SYS_open, reinterpret_cast<long>("/proc/self/fd"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return false;
   alignas(DirectoryEntry) char buffer[2048] = {};
   long length;
-  while ((length = raw_syscall(SYS_getdents64, directory, reinterpret_cast<long>(buffer), sizeof(buffer))) > 0) {
+  while ((length = os::call(SYS_getdents64, directory, reinterpret_cast<long>(buffer), sizeof(buffer))) > 0) {
     for (long at = 0; at < length;) {
       auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
       if (int fd = number_of(entry->name); entry->name[0] != '.' && fd != directory) visit(fd);
       at += entry->length;
     }
   }
-  raw_syscall(SYS_close, directory);
+  os::call(SYS_close, directory);
   return true;
 }
 

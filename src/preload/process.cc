@@ -18,7 +18,6 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/process.h"
-#include "preload/raw_syscall.h"
 #include "preload/signals.h"
 #include "preload/stdio.h"
 #include "preload/straight.h"
@@ -29,7 +28,7 @@ namespace bypass::preload {
 
 bool is_straight_path() {
   if (thread_path.depth > 0) return true;
-  if (raw_syscall(SYS_getpid) != thread_path.vfork_parent) return true;
+  if (os::call(SYS_getpid) != thread_path.vfork_parent) return true;
   thread_path.vfork_parent = 0;  // the parent again: its child has gone its way
   return false;
 }
@@ -79,7 +78,7 @@ void after_fork_in_child() {
 
 void note_vfork() {
   if (thread_path.vfork_parent == 0 || !goes_straight()) {
-    thread_path.vfork_parent = static_cast<pid_t>(raw_syscall(SYS_getpid));
+    thread_path.vfork_parent = static_cast<pid_t>(os::call(SYS_getpid));
   }
 }
 
@@ -216,8 +215,7 @@ BYPASS_EXPORT(int, daemon, (int keep_directory, int keep_streams)) {
 }  // namespace
 
 void before_thread_ends() {
-  if (has_started() && !goes_straight() && socket::os::gettid() == socket::os::getpid())
-    runtime::expect_end_of_first_thread(true);
+  if (has_started() && !goes_straight() && os::gettid() == os::getpid()) runtime::expect_end_of_first_thread(true);
 }
 
 void prepare_quick_exit() {

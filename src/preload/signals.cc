@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "os/os.h"
 #include "os/program_memory.h"
-#include "preload/raw_syscall.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/crash.h"
@@ -39,15 +39,15 @@ constexpr std::uint64_t bit_of(int signal) {
 }
 
 long change_mask(int how, std::uint64_t set) {
-  return raw_syscall(SYS_rt_sigprocmask, how, reinterpret_cast<long>(&set), 0, sizeof(set));
+  return os::call(SYS_rt_sigprocmask, how, reinterpret_cast<long>(&set), 0, sizeof(set));
 }
 
 // Back to the same thread, blocked now and after this handler's return: the kernel keeps it for us.
 void hold_back(int signal, siginfo_t* info, ucontext_t* context) {
   change_mask(SIG_BLOCK, bit_of(signal));
-  long pid = raw_syscall(SYS_getpid), tid = raw_syscall(SYS_gettid);
-  if (raw_syscall(SYS_rt_tgsigqueueinfo, pid, tid, signal, reinterpret_cast<long>(info)) < 0) {
-    raw_syscall(SYS_tgkill, pid, tid, signal);
+  long pid = os::call(SYS_getpid), tid = os::call(SYS_gettid);
+  if (os::call(SYS_rt_tgsigqueueinfo, pid, tid, signal, reinterpret_cast<long>(info)) < 0) {
+    os::call(SYS_tgkill, pid, tid, signal);
   }
   sigaddset(&context->uc_sigmask, signal);
   held_back |= bit_of(signal);

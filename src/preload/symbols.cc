@@ -9,7 +9,8 @@
 #include <cstddef>
 
 #include "os/kernel.h"
-#include "preload/raw_syscall.h"
+#include "os/os.h"
+#include "preload/with_errno.h"
 
 namespace bypass::preload {
 namespace {
@@ -31,7 +32,7 @@ template <long kNumber, typename Function>
 struct Early;
 template <long kNumber, typename R, typename... A>
 struct Early<kNumber, R(A...)> {
-  static R call(A... arguments) { return static_cast<R>(with_errno(raw_syscall(kNumber, word(arguments)...))); }
+  static R call(A... arguments) { return static_cast<R>(with_errno(os::call(kNumber, word(arguments)...))); }
 };
 
 int early_fcntl(int fd, int command, ...) {
@@ -39,7 +40,7 @@ int early_fcntl(int fd, int command, ...) {
   va_start(arguments, command);
   long argument = va_arg(arguments, long);
   va_end(arguments);
-  return static_cast<int>(with_errno(raw_syscall(SYS_fcntl, fd, command, argument)));
+  return static_cast<int>(with_errno(os::call(SYS_fcntl, fd, command, argument)));
 }
 constexpr auto early_fcntl64 = early_fcntl;
 
@@ -48,7 +49,7 @@ int early_ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   long argument = va_arg(arguments, long);
   va_end(arguments);
-  return static_cast<int>(with_errno(raw_syscall(SYS_ioctl, fd, static_cast<long>(request), argument)));
+  return static_cast<int>(with_errno(os::call(SYS_ioctl, fd, static_cast<long>(request), argument)));
 }
 
 long early_syscall(long number, ...) {
@@ -57,7 +58,7 @@ long early_syscall(long number, ...) {
   long a[6];
   for (long& argument : a) argument = va_arg(arguments, long);
   va_end(arguments);
-  return with_errno(raw_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+  return with_errno(os::call(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
 // An entry's first life, for all others. Still here after resolution: libc has no such function.

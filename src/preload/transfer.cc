@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "os/cancellation.h"
+#include "os/os.h"
 #include "os/program_memory.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
-#include "preload/raw_syscall.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 // As the kernel does: to the thread that wrote.
 [[gnu::cold]] void raise_sigpipe() {
-  raw_syscall(SYS_tgkill, raw_syscall(SYS_getpid), raw_syscall(SYS_gettid), SIGPIPE);
+  os::call(SYS_tgkill, os::call(SYS_getpid), os::call(SYS_gettid), SIGPIPE);
 }
 
 // errno of a check that has failed.

@@ -11,7 +11,7 @@
 
 #include "os/in_handler.h"
 #include "os/let_others_run.h"
-#include "preload/raw_syscall.h"
+#include "os/os.h"
 #include "preload/straight.h"
 
 namespace bypass::preload {
@@ -37,7 +37,7 @@ constexpr pthread_key_t kKeysWithoutMemory = 32;
 constinit std::array<std::atomic<std::uintptr_t>, 1024> deferred{};
 
 long membarrier(int command) {
-  return raw_syscall(SYS_membarrier, command, 0, 0);
+  return os::call(SYS_membarrier, command, 0, 0);
 }
 
 // The call's half: its mark is stored before the table is read again (see fence_for_closer).
@@ -68,11 +68,11 @@ void drop_stale(Marks& marks, std::uintptr_t frame) {
 }
 
 Chunk* more_marks(Chunk& last) {
-  long made = raw_syscall(SYS_mmap, 0, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  long made = os::call(SYS_mmap, 0, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (made < 0) return nullptr;
   Chunk* expected = nullptr;
   if (last.next.compare_exchange_strong(expected, reinterpret_cast<Chunk*>(made))) return last.next.load();
-  raw_syscall(SYS_munmap, made, sizeof(Chunk));
+  os::call(SYS_munmap, made, sizeof(Chunk));
   return expected;
 }
 

@@ -13,9 +13,9 @@
 #include <optional>
 #include <span>
 
+#include "os/os.h"
 #include "os/program_memory.h"
 #include "preload/numbers.h"
-#include "preload/raw_syscall.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
 
@@ -29,12 +29,12 @@ class Items {
  public:
   explicit Items(std::size_t count) : count_(count) {
     if (count <= kNear) return;
-    long made = raw_syscall(SYS_mmap, 0, static_cast<long>(bytes()), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    long made = os::call(SYS_mmap, 0, static_cast<long>(bytes()), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     far_ = made < 0 ? nullptr : reinterpret_cast<PollItem*>(made);
   }
   ~Items() {
-    if (far_ != nullptr) raw_syscall(SYS_munmap, reinterpret_cast<long>(far_), static_cast<long>(bytes()));
+    if (far_ != nullptr) os::call(SYS_munmap, reinterpret_cast<long>(far_), static_cast<long>(bytes()));
   }
   Items(const Items&) = delete;
   Items& operator=(const Items&) = delete;
@@ -104,8 +104,8 @@ constexpr nfds_t kFew = 64;
 
 rlim_t descriptor_limit() {
   rlimit limit{};
-  return raw_syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, reinterpret_cast<long>(&limit)) == 0 ? limit.rlim_cur
-                                                                                              : RLIM_INFINITY;
+  return os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, reinterpret_cast<long>(&limit)) == 0 ? limit.rlim_cur
+                                                                                           : RLIM_INFINITY;
 }
 
 bool tell(pollfd& entry, const PollItem& item) {

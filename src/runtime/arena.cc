@@ -77,7 +77,7 @@ bool fit_file_size(std::size_t budget, std::string& problem) {
 /// Without random numbers the kernel chooses, as it does where something lies there already.
 void* drawn_address() {
   std::uint64_t number = 0;
-  if (!socket::os::fill_random(&number, sizeof number)) return nullptr;
+  if (!os::fill_random(&number, sizeof number)) return nullptr;
   return reinterpret_cast<void*>(kLeastAddress + number % kPlaces * kPage);
 }
 
@@ -105,8 +105,7 @@ bool map_memory(int fd, std::string& problem) {
 bool copy_run(int fd, const std::byte* from, std::size_t bytes) {
   auto offset = static_cast<off_t>(from - static_cast<const std::byte*>(g_base));
   while (bytes != 0) {
-    const long written =
-        socket::os::call(SYS_pwrite64, fd, socket::os::address(from), static_cast<long>(bytes), offset);
+    const long written = os::call(SYS_pwrite64, fd, os::address(from), static_cast<long>(bytes), offset);
     if (written == -EINTR) continue;
     if (written < 0) errno = static_cast<int>(-written);
     if (written <= 0) return false;

@@ -31,8 +31,6 @@ namespace bypass::runtime {
 
 namespace {
 
-namespace os = socket::os;
-
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr timespec kPatience{10, 0};  // with ports that open: DPDK takes some tenths of a second
 constexpr char kGo = 'g';

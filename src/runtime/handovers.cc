@@ -21,7 +21,7 @@ void Handovers::make(const std::vector<bool>& wanted, std::uint32_t id) {
     if (!wanted[i]) continue;
     int pair[2] = {-1, -1};
     constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-    const long made = socket::os::call(SYS_socketpair, AF_UNIX, kType, 0, socket::os::address(pair));
+    const long made = os::call(SYS_socketpair, AF_UNIX, kType, 0, os::address(pair));
     if (made < 0) {
       if (!std::exchange(told_, true))
         BYPASS_LOG_WARN(

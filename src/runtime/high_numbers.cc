@@ -20,8 +20,6 @@ namespace bypass::runtime {
 
 namespace {
 
-namespace os = socket::os;
-
 /// The kernel's table has a place for each number up to the highest: 4,096 cost 32 KiB, and a copy of them a fork.
 constexpr rlim_t kHighest = 4096;
 /// More than ours are.

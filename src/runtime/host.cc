@@ -143,7 +143,7 @@ std::uint32_t own_threads() {
 std::uint64_t all_threads() {
   constexpr std::uint64_t kNotTasks = 2;  // the folder's links beside those of its folders
   struct stat tasks {};
-  const long failed = socket::os::call(SYS_stat, socket::os::address("/proc/self/task"), socket::os::address(&tasks));
+  const long failed = os::call(SYS_stat, os::address("/proc/self/task"), os::address(&tasks));
   return failed == 0 ? tasks.st_nlink - kNotTasks : 0;
 }
 

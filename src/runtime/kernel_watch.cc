@@ -15,8 +15,6 @@
 
 namespace bypass::runtime {
 
-namespace os = socket::os;
-
 namespace {
 
 void close_one(int fd) {

@@ -12,7 +12,7 @@ namespace {
 
 void close_watched(int fd) {
   own_descriptor(fd, false);
-  socket::os::close(fd);
+  os::close(fd);
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ void close_watched(int fd) {
 bool KinWatch::wanted(socket::Shard& shard, std::uint32_t slot) {
   const socket::ProcessSlot& process = shard.family().table().slots[slot];
   const std::uint32_t pid = process.pid.load(std::memory_order_acquire);
-  if (pid == 0 || pid == socket::os::getpid()) return false;
+  if (pid == 0 || pid == os::getpid()) return false;
   if (shard.owns_wires()) return true;
   return shard.wires().owner_slot() == slot;
 }
@@ -40,7 +40,7 @@ bool KinWatch::refresh(socket::Shard& shard) {
     if (std::any_of(watched_.begin(), watched_.end(), [slot](const Watched& w) { return w.slot == slot; })) continue;
     const std::uint32_t incarnation = family.incarnation_of(slot);
     const std::uint32_t pid = family.table().slots[slot].pid.load(std::memory_order_acquire);
-    const long fd = socket::os::pidfd_open(pid);
+    const long fd = os::pidfd_open(pid);
     if (fd >= 0) watched_.push_back({slot, incarnation, own_high(static_cast<int>(fd))});
     all = all && fd != -ESRCH;
   }

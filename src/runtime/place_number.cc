@@ -15,7 +15,6 @@
 namespace bypass::runtime {
 namespace {
 
-namespace os = socket::os;
 using fastpath::PeerLinks;
 
 /// Of a hash, which tells nobody what was hashed: other software takes boot_id for the host's own.

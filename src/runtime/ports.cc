@@ -51,7 +51,7 @@ Duration monotonic_now() {
 
 void tell_openings(socket::Wires& wires) {
   wires.openings.fetch_add(1, std::memory_order_acq_rel);
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.openings), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.openings), INT_MAX);
 }
 
 /// Lock held.
@@ -122,7 +122,7 @@ bool PortSet::is_refused(socket::Shard& shard) {
 bool PortSet::somebody_may_open(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
   const std::uint32_t keeper = wires.keeper.load(std::memory_order_acquire);
-  const bool is_kept = keeper != 0 && socket::os::start_time_of(keeper) == wires.keeper_start_time.load();
+  const bool is_kept = keeper != 0 && os::start_time_of(keeper) == wires.keeper_start_time.load();
   return is_kept || shard.family().somebody_may_own();
 }
 
@@ -191,7 +191,7 @@ bool PortSet::follow(socket::Shard& shard) {
     if (owner == 0 || shard.family().own().cannot_own.load()) return false;
     constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
     const auto* const openings = reinterpret_cast<const std::uint32_t*>(&wires.openings);
-    if (socket::os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
+    if (os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
   }
   attach_relays(shard);
   return true;

@@ -32,7 +32,7 @@ constexpr int kLooks = 250;                 // 5 s of them
 
 void tell(arena::Spare& spare) {
   spare.changes.fetch_add(1, std::memory_order_acq_rel);
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
 }
 
 std::uint64_t own_name(Process& p) {
@@ -52,7 +52,7 @@ void take_turn(Process& p) {
       if (!taken) spare.founder = own_name(p);
       if (!taken) return;
     }
-    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&spare.changes), seen, kLook);
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&spare.changes), seen, kLook);
   }
 }
 
@@ -76,7 +76,7 @@ bool borrow_ports(Process& p) {
       const socket::Guard guard(p.shard);
       socket::call_kin();
     }
-    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
   }
   return false;
 }
@@ -105,7 +105,7 @@ Driving await_driving() {
   for (int i = 0; i < 1000; i++) {
     if (spare::takes_members()) return Driving::kServes;
     if (!spare::is_driven()) return Driving::kNone;
-    socket::os::call(SYS_nanosleep, socket::os::address(&kPause), 0);
+    os::call(SYS_nanosleep, os::address(&kPause), 0);
   }
   return Driving::kNeither;
 }
@@ -225,7 +225,7 @@ void settle(Process& p) {
   p.arena.spare.filled = false;
   p.arena.spare.founder = 0;
   p.arena.spare.changes.store(arena::Spare::kSettled, std::memory_order_release);
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.changes), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.arena.spare.changes), INT_MAX);
 }
 
 /// What is the process's own beside the objects of the arena that it has left.
@@ -242,7 +242,7 @@ void forget_own(Process& p) {
 /// To the others of the new family, before any of them looks for the ports.
 void introduce(Process& p, const Driver& driver) {
   socket::Wires& wires = p.shard.wires();
-  wires.keeper_start_time.store(socket::os::start_time_of(driver.keeper), std::memory_order_relaxed);
+  wires.keeper_start_time.store(os::start_time_of(driver.keeper), std::memory_order_relaxed);
   wires.keeper.store(driver.keeper, std::memory_order_release);
   let_drive(driver);
 }
@@ -253,7 +253,7 @@ bool await_driver(Process& p) {
   for (int i = 0; i < kLooks; i++) {
     const std::uint32_t seen = state.load(std::memory_order_acquire);
     if (seen == arena::Spare::kDriven) return true;
-    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), seen, kLook);
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&state), seen, kLook);
   }
   return false;
 }

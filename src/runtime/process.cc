@@ -314,7 +314,7 @@ bool check_ports(PortSet& ports) {
 
 std::uint64_t random_number() {
   std::uint64_t value = 0;
-  return socket::os::fill_random(&value, sizeof value) ? value : 0;
+  return os::fill_random(&value, sizeof value) ? value : 0;
 }
 
 /// With the shard's lock held, at most some times a second.
@@ -383,13 +383,13 @@ bool begin_end(Process& p) {
   std::uint32_t by = 0;
   if (p.ending.compare_exchange_strong(by, self)) return true;
   for (; by != Process::kEnded && by != self; by = p.ending.load())
-    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&p.ending), by, 1'000'000'000);
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&p.ending), by, 1'000'000'000);
   return false;
 }
 
 void finish_end(Process& p) {
   p.ending = Process::kEnded;
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.ending), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.ending), INT_MAX);
 }
 
 /// The kernel's name of a descriptor, where the program has given it one.
@@ -453,7 +453,7 @@ bool start() {
   std::string problem;
   if (!memory_fits(config, problem)) return cannot_start(Reason::kConfigProblem, problem);
   StackConfig stack_settings = stack_config(config);
-  if (!socket::os::fill_random(stack_settings.tcp.secret, sizeof stack_settings.tcp.secret))
+  if (!os::fill_random(stack_settings.tcp.secret, sizeof stack_settings.tcp.secret))
     return cannot_start(Reason::kSyscallFilter, "getrandom gives no key for TCP's sequence numbers");
   arena::Mapped* mapped = arena::take(config.memory, problem);
   if (mapped == nullptr) return cannot_start(Reason::kArenaUnavailable, problem);

@@ -18,8 +18,6 @@ namespace bypass::runtime {
 
 namespace {
 
-namespace os = socket::os;
-
 constexpr Duration kLookAtLeast = std::chrono::seconds(30);
 constexpr Duration kLookUnderFilter = std::chrono::seconds(1);
 /// Also at the others, once it has ended.

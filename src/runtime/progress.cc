@@ -135,7 +135,7 @@ void Progress::end_in_handler(void (*last)(void*), void* argument) {
   stopping_.store(true, std::memory_order_release);
   wake();
   for (int i = 0; i < kLooks && ended_.load(std::memory_order_acquire) == 0; i++)
-    socket::os::futex_wait(reinterpret_cast<const std::uint32_t*>(&ended_), 0, kLook);
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&ended_), 0, kLook);
 }
 
 bool Progress::is_only_other() const {
@@ -155,8 +155,8 @@ void Progress::vanish() {
   stop();
   constexpr timespec kLook{0, 50'000};
   const auto process = static_cast<long>(getpid());
-  for (int i = 0; i < 2000 && socket::os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
-    socket::os::call(SYS_nanosleep, socket::os::address(&kLook), 0);
+  for (int i = 0; i < 2000 && os::call(SYS_tgkill, process, task_.load(), 0) == 0; i++)
+    os::call(SYS_nanosleep, os::address(&kLook), 0);
 }
 
 void Progress::want_ports() {
@@ -171,16 +171,16 @@ void Progress::wake() {
 void Progress::run(void* argument) {
   auto& self = *static_cast<Progress*>(argument);
   socket::thread_signals.serves_the_end = true;
-  self.task_.store(static_cast<int>(socket::os::call(SYS_gettid)));
+  self.task_.store(static_cast<int>(os::call(SYS_gettid)));
   self.loop();
   self.program_.end();
   if (self.last_call_ != nullptr) self.last_call_(self.last_argument_);
   self.ended_.store(1, std::memory_order_release);
-  socket::os::futex_wake(reinterpret_cast<const std::uint32_t*>(&self.ended_), INT_MAX);
+  os::futex_wake(reinterpret_cast<const std::uint32_t*>(&self.ended_), INT_MAX);
 }
 
 bool Progress::is_this_thread() const {
-  return task_.load(std::memory_order_relaxed) == static_cast<int>(socket::os::gettid());
+  return task_.load(std::memory_order_relaxed) == static_cast<int>(os::gettid());
 }
 
 void Progress::loop() {

@@ -105,7 +105,7 @@ bool takes_members() {
 bool begin_driving() {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", g_memory);
-  const long opened = socket::os::open(path, O_RDWR | O_CLOEXEC);
+  const long opened = os::open(path, O_RDWR | O_CLOEXEC);
   if (opened < 0) return false;
   close_own(g_memory);
   g_memory = own_high(static_cast<int>(opened));
@@ -118,14 +118,14 @@ bool take_members(bool on) {
 
 void note(int fd) {
   epoll_event event{};
-  event.data.u64 = socket::os::inode_of(fd);
+  event.data.u64 = os::inode_of(fd);
   if (g_sockets >= 0) socket::kernel->epoll_ctl(g_sockets, EPOLL_CTL_ADD, fd, &event);  // perhaps it is there already
 }
 
 bool open_list() {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", g_sockets);
-  g_list = static_cast<int>(socket::os::open(path, O_RDONLY | O_CLOEXEC));
+  g_list = static_cast<int>(os::open(path, O_RDONLY | O_CLOEXEC));
   return g_list >= 0;
 }
 
@@ -133,8 +133,8 @@ std::vector<std::uint64_t> open_sockets() {
   static constexpr const char kData[] = "data:";  // before it the number, behind it what only newer kernels tell
   std::string text;
   char part[4096];
-  for (long n = 0; (n = socket::os::call(SYS_pread64, g_list, socket::os::address(part), sizeof part,
-                                         static_cast<long>(text.size()))) > 0;)
+  for (long n = 0;
+       (n = os::call(SYS_pread64, g_list, os::address(part), sizeof part, static_cast<long>(text.size()))) > 0;)
     text.append(part, static_cast<std::size_t>(n));
   std::vector<std::uint64_t> inodes;
   for (std::size_t at = 0; (at = text.find(kData, at)) != std::string::npos;) {

@@ -14,8 +14,6 @@ namespace bypass::runtime {
 
 namespace {
 
-namespace os = socket::os;
-
 constexpr std::uint64_t bit(int capability) {
   return std::uint64_t{1} << capability;
 }

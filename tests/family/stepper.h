@@ -45,7 +45,7 @@ class Stepper {
   }
   static void on_step(int) {
     if (!predicate()() || --left() != 0) return;
-    socket::os::kill(socket::os::getpid(), SIGKILL);
+    os::kill(os::getpid(), SIGKILL);
   }
 };
 

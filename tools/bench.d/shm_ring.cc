@@ -31,8 +31,6 @@ using namespace bypass;
 using namespace bypass::bench;
 using namespace std::chrono_literals;
 namespace shm = fastpath::shm;
-namespace os = socket::os;
-
 constexpr std::size_t kMessage = 64;
 constexpr shm::RingSizes kSizes{65536, 65536};
 

@@ -15,8 +15,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 constexpr std::byte kWakeUp{0x77};
 
 // As long as one descriptor's control message, padding not counted: a second one would fit into the padding.

@@ -26,8 +26,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 template <typename T>
 std::optional<T> socket_option(int fd, int name) {
   T value{};

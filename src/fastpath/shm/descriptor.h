@@ -48,7 +48,7 @@ class Descriptor {
   void reset() {
     if (fd_ < 0) return;
     if (owned_ && descriptor_keeper.disown != nullptr) descriptor_keeper.disown(fd_);
-    socket::os::close(fd_);
+    os::close(fd_);
     fd_ = -1;
     owned_ = false;
   }

@@ -17,8 +17,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 constexpr const char* kName = "local-ports";
 constexpr std::uint64_t kBytes = 65536 * 8;
 /// What killed processes have left of their rendezvous; in seconds, longer than one lasts.

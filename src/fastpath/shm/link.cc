@@ -126,8 +126,7 @@ bool ShmLink::arm() {
 
 /// A wake-up stays where it is: somebody may be about to see it.
 void ShmLink::look() {
-  if (channel_.is_open() && (socket::os::poll_now(channel_.descriptor(), POLLRDHUP) & (POLLRDHUP | POLLHUP)) != 0)
-    end(true);
+  if (channel_.is_open() && (os::poll_now(channel_.descriptor(), POLLRDHUP) & (POLLRDHUP | POLLHUP)) != 0) end(true);
 }
 
 void ShmLink::take_wakes() {

@@ -15,8 +15,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 /// By way of the descriptor: a run directory's path may be longer than such a name can be, and is not for others to
 /// exchange. Without allocation: the caller may be in a signal handler.
 struct UnixName {

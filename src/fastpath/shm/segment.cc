@@ -17,8 +17,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 constexpr long kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 bool is_ring_size(std::uint64_t bytes) {

@@ -8,8 +8,6 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-namespace os = socket::os;
-
 bool make_random(Nonce& out) {
   return os::fill_random(out.data(), sizeof out);
 }

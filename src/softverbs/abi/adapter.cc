@@ -77,7 +77,7 @@ constexpr Duration kFirstFullPause = std::chrono::microseconds{5};
 
 // What keys follow from. False: there are no random numbers to be had.
 bool make_secret(tcp::Secret& secret) {
-  return socket::os::fill_random(&secret, sizeof secret);
+  return os::fill_random(&secret, sizeof secret);
 }
 
 timespec to_timespec(Duration duration) {
@@ -511,7 +511,7 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
   const timespec timeout = to_timespec(left);
   const timespec* const most = when == kNever ? nullptr : &timeout;
   if (ppoll(items, 2, most, nullptr) < 0 && errno != EINTR && socket::poll_by_parts(items, most) < 0)
-    socket::os::eventfd_take(wake_fd_);                           // who calls is not heard
+    os::eventfd_take(wake_fd_);                                   // who calls is not heard
   if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {  // the program has closed all that it did not know
     static std::atomic<bool> told{false};
     if (!told.exchange(true, std::memory_order_relaxed))
@@ -521,13 +521,13 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
     ppoll(nullptr, 0, &tick, nullptr);
     return;
   }
-  if (items[0].revents != 0) socket::os::eventfd_take(wake_fd_);
+  if (items[0].revents != 0) os::eventfd_take(wake_fd_);
 }
 
 void Adapter::wake_progress() {
   if (woken_) return;
   woken_ = true;
-  socket::os::eventfd_add(wake_fd_, 1);
+  os::eventfd_add(wake_fd_, 1);
 }
 
 }  // namespace bypass::softverbs

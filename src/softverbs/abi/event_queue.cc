@@ -29,18 +29,18 @@ bool EventSignal::open() {
 }
 
 void EventSignal::raise() const {
-  socket::os::eventfd_add(own_fd_, 1);
+  os::eventfd_add(own_fd_, 1);
 }
 
 // Never blocks: raise() has been called, and nobody else reads.
 void EventSignal::lower() const {
-  socket::os::eventfd_take(own_fd_);
+  os::eventfd_take(own_fd_);
 }
 
 void EventSignal::wake_sleeper() {
   if (sleepers_ == 0) return;
   sleepers_--;
-  socket::os::eventfd_add(sleep_fd_, 1);
+  os::eventfd_add(sleep_fd_, 1);
 }
 
 bool EventSignal::is_blocking() const {
@@ -66,7 +66,7 @@ void EventSignal::abandon_wait() {
     sleepers_--;
     return;
   }
-  socket::os::eventfd_take(sleep_fd_);
+  os::eventfd_take(sleep_fd_);
 }
 
 }  // namespace bypass::softverbs

@@ -80,7 +80,7 @@ bool is_hosted() {
 int own_high(int fd) {
   if (fd < 0) return fd;
   if (const int high = host().copy_high(fd); high >= 0) {
-    socket::os::close(fd);
+    os::close(fd);
     fd = high;
   }
   host().own_descriptor(fd, true);
@@ -90,7 +90,7 @@ int own_high(int fd) {
 void close_own(int fd) {
   if (fd < 0) return;
   host().own_descriptor(fd, false);
-  socket::os::close(fd);
+  os::close(fd);
 }
 
 }  // namespace bypass::softverbs

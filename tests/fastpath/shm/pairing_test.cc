@@ -118,7 +118,7 @@ TEST_F(PairingTest, FullChannel_IsAWakeUpThatWaitsAlready) {
   }
   EXPECT_EQ(other.send(bytes_of(message)), shm::Channel::Sent::kFull);
   other.wake();  // does not wait
-  EXPECT_TRUE(socket::os::readable(mine.descriptor()));
+  EXPECT_TRUE(os::readable(mine.descriptor()));
 }
 
 TEST(Segment, Sizes_ArePowersOfTwoWithinBounds) {

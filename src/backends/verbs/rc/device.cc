@@ -25,7 +25,7 @@ using packet::libc;
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
-  return socket::os::fill_random(&number, sizeof number) ? number : 0;
+  return os::fill_random(&number, sizeof number) ? number : 0;
 }
 
 std::string text(const IpAddress& address) {
