@@ -6,8 +6,8 @@
 
 #include <optional>
 
+#include "config/config.h"
 #include "observe/reasons.h"
-#include "runtime/config.h"
 #include "runtime/live_network.h"
 #include "runtime/routes.h"
 #include "stack/address.h"

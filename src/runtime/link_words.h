@@ -3,9 +3,9 @@
 
 #include <array>
 
+#include "config/config.h"
 #include "fastpath/peer_link.h"
 #include "observe/reasons.h"
-#include "runtime/config.h"
 #include "runtime/ports.h"
 
 namespace bypass::runtime {

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "runtime/rdma_devices.h"
+#include "config/rdma_devices.h"
 
 namespace bypass::runtime {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::runtime {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::runtime {
 

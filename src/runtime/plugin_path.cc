@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace bypass::runtime {
 namespace {

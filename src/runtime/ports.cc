@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "config/port_check.h"
+#include "config/rdma_devices.h"
 #include "fastpath/peer_links.h"
 #include "os/address_text.h"
 #include "os/cancellation.h"
@@ -21,8 +23,6 @@
 #include "os/run_dir.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"
-#include "runtime/port_check.h"
-#include "runtime/rdma_devices.h"
 #include "runtime/undisturbed.h"
 #include "socket/kin.h"
 #include "socket/steering.h"

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "config/config.h"
 #include "fastpath/link_device.h"
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
-#include "runtime/config.h"
 #include "runtime/handovers.h"
 #include "runtime/kernel_watch.h"
 #include "runtime/live_network.h"

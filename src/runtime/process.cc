@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "config/config.h"
+#include "config/settings.h"
 #include "fastpath/peer_links.h"
 #include "observe/region.h"
 #include "os/address.h"
@@ -25,7 +27,6 @@
 #include "os/own_work.h"
 #include "os/run_dir.h"
 #include "runtime/arena.h"
-#include "runtime/config.h"
 #include "runtime/crash.h"
 #include "runtime/decide.h"
 #include "runtime/host.h"
@@ -35,7 +36,6 @@
 #include "runtime/process_graph.h"
 #include "runtime/progress.h"
 #include "runtime/publish.h"
-#include "runtime/settings.h"
 #include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "socket/api.h"

@@ -8,13 +8,13 @@
 #include <memory>
 #include <vector>
 
+#include "config/config.h"
 #include "fastpath/peer_links.h"
 #include "fastpath/reported_once.h"
 #include "fastpath/shm/directory.h"
 #include "observe/region.h"
 #include "os/clock.h"
 #include "runtime/arena.h"
-#include "runtime/config.h"
 #include "runtime/decide.h"
 #include "runtime/ports.h"
 #include "runtime/progress.h"

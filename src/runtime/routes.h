@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/config.h"
+#include "config/config.h"
 #include "stack/address.h"
 
 namespace bypass::runtime {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/settings.h"
 #include "os/environment_copy.h"
 #include "os/log.h"
 #include "os/own_work.h"
@@ -14,7 +15,6 @@
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"
-#include "runtime/settings.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {

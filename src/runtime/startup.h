@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "config/config.h"
 #include "observe/region.h"
-#include "runtime/config.h"
 
 namespace bypass::runtime {
 

@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "cli/command.h"
-#include "runtime/config_toml.h"
-#include "runtime/settings.h"
+#include "config/config_toml.h"
+#include "config/settings.h"
 
 namespace bypass::tool {
 namespace {

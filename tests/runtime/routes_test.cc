@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "config/environment.h"
 #include "os/address_text.h"
-#include "runtime/environment.h"
 
 namespace bypass::runtime {
 namespace {

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "config/config_toml.h"
+#include "config/settings.h"
 #include "describe.h"
 #include "reference.h"
-#include "runtime/config_toml.h"
-#include "runtime/settings.h"
 #include "start_problems.h"
 
 namespace bypass::tool {

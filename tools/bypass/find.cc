@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "command.h"
+#include "config/config.h"
+#include "config/config_toml.h"
+#include "config/settings_text.h"
 #include "os/run_dir.h"
-#include "runtime/config.h"
-#include "runtime/config_toml.h"
-#include "runtime/settings_text.h"
 
 namespace bypass::tool {
 namespace {

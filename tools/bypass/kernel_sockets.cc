@@ -14,7 +14,7 @@
 #include <set>
 #include <string>
 
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace bypass::tool {
 namespace {

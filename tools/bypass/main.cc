@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "command.h"
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace bypass::tool {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace bypass::tool {
 namespace {
@@ -49,7 +49,7 @@ std::string setting_row(const Setting& setting) {
 }
 
 constexpr std::string_view kMarkdownHead =
-    R"(<!-- Made by `bypass config --markdown` from the table in src/runtime/settings.cc; change that, not this. -->
+    R"(<!-- Made by `bypass config --markdown` from the table in src/config/settings.cc; change that, not this. -->
 # Settings
 
 Every setting has one variable and one key in the configuration file (`BYPASS_CONFIG`, else

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/settings.h"
+#include "config/settings.h"
 
 namespace bypass::tool {
 

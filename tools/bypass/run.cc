@@ -10,11 +10,11 @@
 #include <string_view>
 
 #include "command.h"
+#include "config/config.h"
+#include "config/config_toml.h"
+#include "config/settings.h"
+#include "config/settings_text.h"
 #include "program_file.h"
-#include "runtime/config.h"
-#include "runtime/config_toml.h"
-#include "runtime/settings.h"
-#include "runtime/settings_text.h"
 #include "start_problems.h"
 
 namespace bypass::tool {

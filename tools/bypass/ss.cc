@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "command.h"
+#include "config/settings_text.h"
 #include "describe.h"
 #include "kernel_sockets.h"
 #include "os/address_text.h"
-#include "runtime/settings_text.h"
 #include "ss_filter.h"
 
 namespace bypass::tool {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "config/settings_text.h"
 #include "os/address_text.h"
-#include "runtime/settings_text.h"
 
 namespace bypass::tool {
 namespace {

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "config/port_check.h"
+#include "config/settings.h"
 #include "os/run_dir.h"
-#include "runtime/port_check.h"
-#include "runtime/settings.h"
 
 namespace bypass::tool {
 namespace {

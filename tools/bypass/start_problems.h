@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::tool {
 

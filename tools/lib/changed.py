@@ -22,7 +22,7 @@ AREAS = [
     (r"^src/(backends/verbs|softverbs)/", r"^verbs_|^steering_|_verbs|_rc|^rc_|^endings_over"),
     (r"^src/fastpath/shm/", r"^local_|_local|_shm|^shm_|^endings_|^preload_|^trust_"),
     (r"^src/fastpath/", r"_rc|^rc_|_shm|^shm_|^endings_|^local_|_local"),
-    (r"^src/(os|stack|socket|preload|runtime|backends)/", r"."),
+    (r"^src/(os|config|stack|socket|preload|runtime|backends)/", r"."),
     (r"^tests/foreign/", r"^foreign_"),
     (r"^tests/preload/", r"^preload_"),
     (r"^tests/system/(harness|agents|sides|transfers)\.py", r"."),

@@ -11,8 +11,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # A room, and the rooms below it.
 ALLOWED = {
     "preload": ["runtime", "socket", "os", "stack", "observe"],
-    "runtime": ["socket", "fastpath", "fastpath/shm", "backends", "os", "stack", "observe"],
-    "softverbs/abi": ["softverbs/engine", "runtime", "backends", "os", "stack"],
+    "runtime": ["socket", "fastpath", "fastpath/shm", "config", "backends", "os", "stack", "observe"],
+    "softverbs/abi": ["softverbs/engine", "runtime", "config", "backends", "os", "stack"],
     "softverbs/engine": ["stack"],
     "socket": ["fastpath", "fastpath/shm", "os", "stack", "observe"],
     "fastpath/shm": ["fastpath", "os", "stack"],
@@ -24,6 +24,7 @@ ALLOWED = {
     "backends/sim": ["stack"],
     "backends": ["os", "stack"],
     "observe": ["os", "stack"],
+    "config": ["backends", "os", "stack"],
     "os": ["stack"],
     "stack": [],
 }

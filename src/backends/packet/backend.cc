@@ -58,7 +58,7 @@ std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem)
   return nullptr;
 }
 
-// What can be known without opening anything, the process knows by itself (runtime/port_check).
+// What can be known without opening anything, the process knows by itself (config/port_check).
 bool PacketBackend::check(const PortSpec&, std::string&) {
   return true;
 }

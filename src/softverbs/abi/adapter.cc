@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends/wire_target.h"
+#include "config/port_check.h"
 #include "os/cancellation.h"
 #include "os/kernel_network.h"
 #include "os/log.h"
@@ -24,7 +25,6 @@
 #include "os/poll_by_parts.h"
 #include "os/unwinder.h"
 #include "runtime/plugin.h"
-#include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/setup.h"
 #include "stack/context.h"

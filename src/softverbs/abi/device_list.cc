@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "config/port_check.h"
 #include "os/address_text.h"
 #include "os/log.h"
-#include "runtime/port_check.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
 #include "softverbs/abi/setup.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "backends/backend.h"
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::softverbs {
 

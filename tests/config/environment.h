@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/config.h"
-#include "runtime/config_toml.h"
+#include "config/config.h"
+#include "config/config_toml.h"
 
 namespace bypass::runtime {
 

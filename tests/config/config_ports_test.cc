@@ -1,8 +1,8 @@
 // Ports, addresses, gateways, MACs and MTUs, and whether they fit each other.
 #include <gtest/gtest.h>
 
+#include "config/environment.h"
 #include "os/address_text.h"
-#include "runtime/environment.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/port_check.h"
+#include "config/port_check.h"
 
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -14,8 +14,8 @@
 
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
+#include "config/settings.h"
 #include "os/address_text.h"
-#include "runtime/settings.h"
 
 namespace bypass::runtime {
 namespace {

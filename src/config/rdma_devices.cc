@@ -1,4 +1,4 @@
-#include "runtime/rdma_devices.h"
+#include "config/rdma_devices.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "backends/soft_name.h"
+#include "config/port_check.h"
+#include "config/settings.h"
 #include "os/address_text.h"
-#include "runtime/port_check.h"
-#include "runtime/settings.h"
 #include "stack/context.h"
 #include "stack/route.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/settings.h"
+#include "config/settings.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,9 +1,9 @@
-#include "runtime/settings.h"
+#include "config/settings.h"
 
 #include <algorithm>
 #include <array>
 
-#include "runtime/settings_apply.h"
+#include "config/settings_apply.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/rdma_devices.h"
+#include "config/rdma_devices.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "backends/soft_name.h"
+#include "config/environment.h"
 #include "os/address_text.h"
-#include "runtime/environment.h"
 #include "runtime/live_network.h"
 #include "runtime/routes.h"
 

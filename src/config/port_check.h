@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::runtime {
 

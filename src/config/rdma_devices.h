@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "config/config.h"
 #include "os/kernel_network.h"
-#include "runtime/config.h"
 
 namespace bypass::runtime {
 

@@ -1,6 +1,6 @@
 // Which value a setting has: environment, else file, else profile, else default; then one pass of parsing
 // over the table.
-#include "runtime/config.h"
+#include "config/config.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,12 +10,12 @@
 #include <cerrno>
 
 #include "backends/soft_name.h"
+#include "config/config_draft.h"
+#include "config/rdma_devices.h"
+#include "config/settings.h"
+#include "config/settings_text.h"
 #include "os/environment_copy.h"
 #include "os/kernel_network.h"
-#include "runtime/config_draft.h"
-#include "runtime/rdma_devices.h"
-#include "runtime/settings.h"
-#include "runtime/settings_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/rules.h"
+#include "config/rules.h"
 
 #include <gtest/gtest.h>
 

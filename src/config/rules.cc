@@ -1,11 +1,11 @@
-#include "runtime/rules.h"
+#include "config/rules.h"
 
 #include <fnmatch.h>
 
 #include <charconv>
 
+#include "config/settings_text.h"
 #include "os/address_text.h"
-#include "runtime/settings_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "runtime/config.h"
+#include "config/config.h"
 
 namespace bypass::runtime {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "runtime/rules.h"
+#include "config/rules.h"
 #include "stack/address.h"
 #include "stack/network.h"
 #include "stack/time.h"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <type_traits>
 
-#include "runtime/config_draft.h"
-#include "runtime/settings.h"
-#include "runtime/settings_text.h"
+#include "config/config_draft.h"
+#include "config/settings.h"
+#include "config/settings_text.h"
 
 namespace bypass::runtime::apply {
 

@@ -1,12 +1,12 @@
 // The table itself: names follow the rule, defaults parse, profiles name settings that exist.
-#include "runtime/settings.h"
+#include "config/settings.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "runtime/environment.h"
-#include "runtime/settings_text.h"
+#include "config/environment.h"
+#include "config/settings_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,10 +1,10 @@
 // Where a value comes from, what a bad one says, and what each kind of value accepts.
-#include "runtime/config.h"
+#include "config/config.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/environment.h"
-#include "runtime/settings.h"
+#include "config/environment.h"
+#include "config/settings.h"
 
 namespace bypass::runtime {
 namespace {

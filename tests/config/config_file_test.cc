@@ -1,7 +1,7 @@
 // The TOML form: the same settings, lists, [[rule]] tables, and what a mistake says.
 #include <gtest/gtest.h>
 
-#include "runtime/environment.h"
+#include "config/environment.h"
 
 namespace bypass::runtime {
 namespace {

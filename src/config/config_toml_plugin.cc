@@ -1,5 +1,5 @@
 // libbypass-toml.so's one symbol.
-#include "runtime/config_toml.h"
+#include "config/config_toml.h"
 
 extern "C" [[gnu::visibility("default")]] void bypass_read_toml(std::string_view text,
                                                                 bypass::runtime::ConfigFile& file) {

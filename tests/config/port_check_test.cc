@@ -1,4 +1,4 @@
-#include "runtime/port_check.h"
+#include "config/port_check.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "runtime/environment.h"
+#include "config/environment.h"
 
 namespace bypass::runtime {
 namespace {

@@ -3,7 +3,7 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
-#include "runtime/config_toml.h"
+#include "config/config_toml.h"
 
 #include <toml++/toml.h>
 
@@ -11,7 +11,7 @@
 #include <array>
 #include <charconv>
 
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 namespace bypass::runtime {
 namespace {

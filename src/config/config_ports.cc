@@ -8,10 +8,10 @@
 
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
+#include "config/config_draft.h"
+#include "config/settings.h"
+#include "config/settings_text.h"
 #include "os/address_text.h"
-#include "runtime/config_draft.h"
-#include "runtime/settings.h"
-#include "runtime/settings_text.h"
 #include "stack/context.h"
 
 namespace bypass::runtime {

@@ -1,4 +1,4 @@
-#include "runtime/settings_text.h"
+#include "config/settings_text.h"
 
 #include <algorithm>
 #include <charconv>
