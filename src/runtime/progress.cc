@@ -25,7 +25,7 @@
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
-#include "socket/local.h"
+#include "socket/shared/local.h"
 #include "socket/steering.h"
 #include "socket/wait.h"
 

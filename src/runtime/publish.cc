@@ -13,7 +13,7 @@
 #include "runtime/process_graph.h"
 #include "runtime/startup.h"
 #include "socket/at_once.h"
-#include "socket/local.h"
+#include "socket/shared/local.h"
 #include "stack/counters.h"
 #include "stack/network.h"
 

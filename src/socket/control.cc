@@ -5,7 +5,7 @@
 #include "os/errno_map.h"
 #include "os/program_memory.h"
 #include "socket/kernel_half.h"
-#include "socket/local_kernel.h"
+#include "socket/shared/local_kernel.h"
 #include "socket/socket.h"
 #include "socket/stream_calls.h"
 

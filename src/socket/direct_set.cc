@@ -2,9 +2,9 @@
 
 #include "socket/epoll.h"
 #include "socket/kernel_half.h"
-#include "socket/local.h"
-#include "socket/local_link.h"
-#include "socket/local_path.h"
+#include "socket/shared/local.h"
+#include "socket/shared/local_link.h"
+#include "socket/shared/local_path.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

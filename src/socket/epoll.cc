@@ -8,9 +8,9 @@
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "socket/kernel_sleep.h"
-#include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
+#include "socket/shared/local.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

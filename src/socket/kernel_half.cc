@@ -11,9 +11,9 @@
 #include "os/chunk_table.h"
 #include "os/os.h"
 #include "socket/epoll.h"
-#include "socket/local.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
+#include "socket/shared/local.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

@@ -6,10 +6,10 @@
 #include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/kernel_sleep.h"
-#include "socket/local_link.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
 #include "socket/rehome.h"
+#include "socket/shared/local_link.h"
 #include "socket/stream_calls.h"
 
 namespace bypass::socket {

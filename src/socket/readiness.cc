@@ -8,8 +8,8 @@
 #include "socket/async.h"
 #include "socket/doorbell.h"
 #include "socket/epoll.h"
-#include "socket/local_link.h"
 #include "socket/shard.h"
+#include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 

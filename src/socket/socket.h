@@ -18,9 +18,9 @@
 #include "os/address.h"
 #include "socket/file.h"
 #include "socket/kernel_half.h"
-#include "socket/local.h"
 #include "socket/readiness.h"
 #include "socket/shard.h"
+#include "socket/shared/local.h"
 #include "stack/tcp/engine.h"
 #include "stack/udp.h"
 

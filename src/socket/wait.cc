@@ -14,8 +14,8 @@
 #include "os/poll_by_parts.h"
 #include "socket/doorbell.h"
 #include "socket/kernel_half.h"
-#include "socket/local_link.h"
 #include "socket/readiness.h"
+#include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/spin_habit.h"
 

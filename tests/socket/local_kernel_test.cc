@@ -1,5 +1,5 @@
 // The kernel's own counts of a connection's bytes, by which a stream is cut: on real loopback connections.
-#include "socket/local_kernel.h"
+#include "socket/shared/local_kernel.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -12,8 +12,8 @@
 
 #include "fastpath/shm/message.h"
 #include "fastpath/shm/pairing.h"
-#include "socket/local.h"
 #include "socket/objects.h"
+#include "socket/shared/local.h"
 #include "socket/socket.h"
 #include "socket/world.h"
 

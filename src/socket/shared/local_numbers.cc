@@ -2,8 +2,8 @@
 // many.
 #include <atomic>
 
-#include "socket/local_path.h"
 #include "socket/readiness.h"
+#include "socket/shared/local_path.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

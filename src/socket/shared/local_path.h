@@ -2,9 +2,9 @@
 // the rings. All with the shard's lock held.
 #pragma once
 
-#include "socket/local.h"
-#include "socket/local_link.h"
 #include "socket/readiness.h"
+#include "socket/shared/local.h"
+#include "socket/shared/local_link.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

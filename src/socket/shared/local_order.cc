@@ -7,7 +7,7 @@
 #include <limits>
 #include <span>
 
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

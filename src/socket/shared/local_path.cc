@@ -14,9 +14,9 @@
 #include "os/os.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
-#include "socket/local_kernel.h"
-#include "socket/local_path.h"
 #include "socket/readiness.h"
+#include "socket/shared/local_kernel.h"
+#include "socket/shared/local_path.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {

@@ -5,7 +5,7 @@
 #include "fastpath/shm/message.h"
 #include "os/os.h"
 #include "socket/kernel_half.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

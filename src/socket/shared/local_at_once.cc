@@ -8,7 +8,7 @@
 #include "socket/at_once.h"
 #include "socket/kernel_half.h"
 #include "socket/kin.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

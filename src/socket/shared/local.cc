@@ -1,4 +1,4 @@
-#include "socket/local.h"
+#include "socket/shared/local.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -16,11 +16,11 @@
 #include "os/os.h"
 #include "socket/epoll.h"
 #include "socket/kernel_half.h"
-#include "socket/local_kernel.h"
-#include "socket/local_link.h"
-#include "socket/local_path.h"
 #include "socket/objects.h"
 #include "socket/readiness.h"
+#include "socket/shared/local_kernel.h"
+#include "socket/shared/local_link.h"
+#include "socket/shared/local_path.h"
 #include "socket/socket.h"
 
 namespace bypass::socket {

@@ -10,7 +10,7 @@
 
 #include "os/os.h"
 #include "socket/kernel_half.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

@@ -9,7 +9,7 @@
 #include <array>
 
 #include "os/os.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 #include "socket/socket_wait.h"
 
 namespace bypass::socket {

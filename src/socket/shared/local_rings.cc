@@ -2,7 +2,7 @@
 // when the peer wakes us.
 #include "socket/epoll.h"
 #include "socket/kin.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "socket/local_kernel.h"
+#include "socket/shared/local_kernel.h"
 
 #include <asm/ioctls.h>
 #include <linux/sock_diag.h>

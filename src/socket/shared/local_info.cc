@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "socket/local_path.h"
 #include "socket/options.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

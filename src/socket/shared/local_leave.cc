@@ -6,8 +6,8 @@
 #include "os/let_others_run.h"
 #include "os/os.h"
 #include "socket/kernel_half.h"
-#include "socket/local_kernel.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_kernel.h"
+#include "socket/shared/local_path.h"
 #include "socket/wait.h"
 
 namespace bypass::socket {

@@ -4,8 +4,8 @@
 // least, so the ring's bound is at the upper end. Without either option the kernel takes more than a ring.
 #include <algorithm>
 
-#include "socket/local_kernel.h"
-#include "socket/local_path.h"
+#include "socket/shared/local_kernel.h"
+#include "socket/shared/local_path.h"
 
 namespace bypass::socket {
 

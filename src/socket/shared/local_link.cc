@@ -1,4 +1,4 @@
-#include "socket/local_link.h"
+#include "socket/shared/local_link.h"
 
 #include <sched.h>
 #include <time.h>
