@@ -7,7 +7,7 @@
 #include "socket/kernel_half.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/socket.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 
 namespace bypass::socket {
 

@@ -10,7 +10,7 @@
 #include "socket/datagram.h"
 #include "socket/kernel_message.h"
 #include "socket/socket_wait.h"
-#include "socket/stream_send.h"
+#include "socket/stream/stream_send.h"
 
 namespace bypass::socket {
 

@@ -10,7 +10,7 @@
 #include "socket/readiness.h"
 #include "socket/rehome.h"
 #include "socket/shared/local_link.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 
 namespace bypass::socket {
 

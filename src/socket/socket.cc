@@ -13,7 +13,7 @@
 #include "socket/options.h"
 #include "socket/socket_wait.h"
 #include "socket/steering.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 
 namespace bypass::socket {
 

@@ -16,7 +16,7 @@
 
 #include "socket/calls.h"
 #include "socket/kernel_table.h"
-#include "socket/stream_receive.h"
+#include "socket/stream/stream_receive.h"
 #include "socket/world.h"
 
 namespace bypass::test {

@@ -3,7 +3,7 @@
 #include "socket/kernel_message.h"
 #include "socket/readiness.h"
 #include "socket/shared/local_condition.h"
-#include "socket/stream_send.h"
+#include "socket/stream/stream_send.h"
 
 namespace bypass::socket {
 

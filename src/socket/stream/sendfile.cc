@@ -6,7 +6,7 @@
 
 #include "os/os.h"
 #include "socket/datagram.h"
-#include "socket/stream_send.h"
+#include "socket/stream/stream_send.h"
 
 namespace bypass::socket {
 

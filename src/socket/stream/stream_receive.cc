@@ -1,4 +1,4 @@
-#include "socket/stream_receive.h"
+#include "socket/stream/stream_receive.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include "os/io_cursor.h"
 #include "socket/control_message.h"
 #include "socket/kernel_message.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 
 namespace bypass::socket {
 

@@ -13,8 +13,8 @@
 
 #include "os/errno_map.h"
 #include "os/os.h"
-#include "socket/stream_receive.h"
-#include "socket/stream_send.h"
+#include "socket/stream/stream_receive.h"
+#include "socket/stream/stream_send.h"
 
 namespace bypass::socket {
 

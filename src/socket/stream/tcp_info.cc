@@ -8,7 +8,7 @@
 
 #include "os/os.h"
 #include "socket/options.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 #include "stack/tcp/window.h"
 
 namespace bypass::socket {

@@ -1,11 +1,11 @@
-#include "socket/stream_send.h"
+#include "socket/stream/stream_send.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "socket/control_message.h"
 #include "socket/kernel_message.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 
 namespace bypass::socket {
 

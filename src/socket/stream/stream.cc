@@ -2,7 +2,7 @@
 #include <netinet/in.h>
 
 #include "socket/socket_wait.h"
-#include "socket/stream_calls.h"
+#include "socket/stream/stream_calls.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::socket {
