@@ -7,7 +7,7 @@
 
 #include "os/errno_map.h"
 #include "os/os.h"
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 #include "socket/direct_set.h"
 #include "socket/epoll.h"
 #include "socket/readiness.h"

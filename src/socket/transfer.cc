@@ -5,7 +5,7 @@
 #include "os/errno_map.h"
 #include "os/io_cursor.h"
 #include "os/program_memory.h"
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 #include "socket/socket.h"
 #include "socket/wait.h"
 

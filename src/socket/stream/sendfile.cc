@@ -5,7 +5,7 @@
 #include <cerrno>
 
 #include "os/os.h"
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 #include "socket/stream/stream_send.h"
 
 namespace bypass::socket {

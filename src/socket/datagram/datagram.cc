@@ -1,4 +1,4 @@
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 
 #include <netinet/in.h>
 #include <netinet/udp.h>

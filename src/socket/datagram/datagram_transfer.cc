@@ -7,7 +7,7 @@
 #include "os/io_cursor.h"
 #include "os/os.h"
 #include "socket/control_message.h"
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 #include "socket/kernel_message.h"
 #include "socket/socket_wait.h"
 #include "socket/stream/stream_send.h"

@@ -8,7 +8,7 @@
 #include "os/io_cursor.h"
 #include "os/let_others_run.h"
 #include "socket/control_message.h"
-#include "socket/datagram.h"
+#include "socket/datagram/datagram.h"
 #include "socket/objects.h"
 #include "socket/socket_wait.h"
 
