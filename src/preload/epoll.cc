@@ -13,7 +13,7 @@
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
-#include "socket/kernel_sleep.h"
+#include "socket/wait/kernel_sleep.h"
 
 namespace bypass::preload {
 namespace {

@@ -43,7 +43,7 @@
 #include "socket/shard.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/wait.h"
 #include "stack/stack.h"
 
 namespace bypass::runtime {

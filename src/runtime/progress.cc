@@ -23,11 +23,11 @@
 #include "runtime/spare.h"
 #include "socket/api.h"
 #include "socket/doorbell.h"
-#include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/shared/local.h"
 #include "socket/steering.h"
-#include "socket/wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::runtime {
 

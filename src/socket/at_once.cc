@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "os/io_cursor.h"
-#include "socket/socket_wait.h"
-#include "socket/wait.h"
+#include "socket/wait/socket_wait.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

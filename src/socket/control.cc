@@ -4,10 +4,10 @@
 
 #include "os/errno_map.h"
 #include "os/program_memory.h"
-#include "socket/kernel_half.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/socket.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

@@ -10,8 +10,8 @@
 
 #include "os/kernel.h"
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/socket.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

@@ -4,13 +4,13 @@
 
 #include "os/let_others_run.h"
 #include "os/os.h"
-#include "socket/kernel_half.h"
-#include "socket/kernel_sleep.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
 #include "socket/rehome.h"
 #include "socket/shared/local_link.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/kernel_sleep.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

@@ -1,9 +1,9 @@
 // Objects: the slabs of everything that the socket layer keeps in the arena. One a shard; lock held.
 #pragma once
 
-#include "socket/epoll.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/wait.h"
 #include "stack/slab.h"
 
 namespace bypass::socket {

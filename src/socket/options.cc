@@ -12,9 +12,9 @@
 
 #include "observe/reasons.h"
 #include "os/errno_map.h"
-#include "socket/kernel_half.h"
 #include "socket/option_kinds.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -2,7 +2,7 @@
 // anew.
 #include "fastpath/peer_links.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

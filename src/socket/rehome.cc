@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "socket/doorbell.h"
-#include "socket/kernel_half.h"
-#include "socket/kernel_sleep.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/steering.h"
-#include "socket/wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/kernel_sleep.h"
+#include "socket/wait/wait.h"
 #include "stack/tcp/listener.h"
 
 namespace bypass::socket {

@@ -12,9 +12,9 @@
 #include "os/cancellation.h"
 #include "os/os.h"
 #include "socket/api.h"
-#include "socket/readiness.h"
 #include "socket/shared/local.h"
 #include "socket/steering.h"
+#include "socket/wait/readiness.h"
 #include "stack/arena_packet.h"
 #include "stack/flow_log.h"
 

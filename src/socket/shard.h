@@ -16,8 +16,8 @@
 
 #include "os/clock.h"
 #include "socket/api.h"
-#include "socket/link_watch.h"
 #include "socket/shard_lock.h"
+#include "socket/wait/link_watch.h"
 #include "socket/wires.h"
 #include "stack/context.h"
 #include "stack/stack.h"
@@ -28,7 +28,7 @@ class PeerLinks;
 
 namespace bypass::socket {
 
-/// Turns the stack's events into readiness; src/socket/readiness.cc. Called with the lock held, before it is
+/// Turns the stack's events into readiness; src/socket/wait/readiness.cc. Called with the lock held, before it is
 /// let go of. Wakes nobody itself: it collects waiters, and `wake_collected` wakes them after the unlock.
 void dispatch_events(Stack& stack);
 void wake_collected();

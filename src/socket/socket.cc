@@ -6,14 +6,14 @@
 
 #include "os/errno_map.h"
 #include "socket/api.h"
-#include "socket/async.h"
-#include "socket/epoll.h"
 #include "socket/kin.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/socket_wait.h"
 #include "socket/steering.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/wait/async.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -17,10 +17,10 @@
 
 #include "os/address.h"
 #include "socket/file.h"
-#include "socket/kernel_half.h"
-#include "socket/readiness.h"
 #include "socket/shard.h"
 #include "socket/shared/local.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/readiness.h"
 #include "stack/tcp/engine.h"
 #include "stack/udp.h"
 

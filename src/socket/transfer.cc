@@ -7,7 +7,7 @@
 #include "os/program_memory.h"
 #include "socket/datagram/datagram.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -12,8 +12,8 @@
 #include "os/os.h"
 #include "socket/doorbell.h"
 #include "socket/kin_fixture.h"
-#include "socket/readiness.h"
 #include "socket/rehome.h"
+#include "socket/wait/readiness.h"
 #include "stack/arena_packet.h"
 #include "stack/flow_log.h"
 

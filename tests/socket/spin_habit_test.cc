@@ -1,4 +1,4 @@
-#include "socket/spin_habit.h"
+#include "socket/wait/spin_habit.h"
 
 #include <gtest/gtest.h>
 

@@ -73,7 +73,7 @@ def source_words():
 
 
 def check_names(name, words, paths):
-    """Paths (`stack/tcp/`, `socket/wait.cc`), calls (`end_sleep()`), members (`Stack::rebuild`) and constants (`kLowMemory`)."""
+    """Paths (`stack/tcp/`, `socket/wait/wait.cc`), calls (`end_sleep()`), members (`Stack::rebuild`) and constants (`kLowMemory`)."""
     problems = []
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text(name), flags=re.S | re.M))
     for span in spans:

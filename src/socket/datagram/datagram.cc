@@ -11,7 +11,7 @@
 #include "os/errno_map.h"
 #include "os/program_memory.h"
 #include "socket/options.h"
-#include "socket/wait.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

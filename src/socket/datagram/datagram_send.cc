@@ -10,7 +10,7 @@
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
 #include "socket/objects.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -9,8 +9,8 @@
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
 #include "socket/kernel_message.h"
-#include "socket/socket_wait.h"
 #include "socket/stream/stream_send.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

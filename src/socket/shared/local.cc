@@ -14,14 +14,14 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
-#include "socket/epoll.h"
-#include "socket/kernel_half.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_link.h"
 #include "socket/shared/local_path.h"
 #include "socket/socket.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

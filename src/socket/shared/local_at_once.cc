@@ -6,10 +6,10 @@
 
 #include "os/io_cursor.h"
 #include "socket/at_once.h"
-#include "socket/kernel_half.h"
 #include "socket/kin.h"
 #include "socket/shared/local_path.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -1,6 +1,6 @@
 // What poll(), FIONREAD and SIOCATMARK say of a connection within the host.
-#include "socket/readiness.h"
 #include "socket/shared/local_condition.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

@@ -4,8 +4,8 @@
 
 #include "fastpath/shm/message.h"
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/shared/local_path.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

@@ -10,7 +10,7 @@
 
 #include "os/os.h"
 #include "socket/shared/local_path.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/shared/local_path.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

@@ -5,10 +5,10 @@
 
 #include "os/let_others_run.h"
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_path.h"
-#include "socket/wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/objects.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

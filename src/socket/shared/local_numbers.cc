@@ -2,9 +2,9 @@
 // many.
 #include <atomic>
 
-#include "socket/readiness.h"
 #include "socket/shared/local_path.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -12,12 +12,12 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
-#include "socket/kernel_half.h"
 #include "socket/kin.h"
-#include "socket/readiness.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_path.h"
-#include "socket/wait.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -2,10 +2,10 @@
 // the rings. All with the shard's lock held.
 #pragma once
 
-#include "socket/readiness.h"
 #include "socket/shared/local.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

@@ -3,8 +3,8 @@
 
 #include "os/io_cursor.h"
 #include "socket/kernel_message.h"
-#include "socket/readiness.h"
 #include "socket/shared/local_condition.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

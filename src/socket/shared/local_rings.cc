@@ -1,8 +1,8 @@
 // The rings of a connection within the host as polls and sleepers see them: what has moved, whether there is room, and
 // when the peer wakes us.
-#include "socket/epoll.h"
 #include "socket/kin.h"
 #include "socket/shared/local_path.h"
+#include "socket/wait/epoll.h"
 
 namespace bypass::socket {
 

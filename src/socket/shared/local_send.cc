@@ -1,9 +1,9 @@
 // Sending on a connection within the host, and the end of it: into the ring, or by a call that waits in the kernel.
 #include "os/io_cursor.h"
 #include "socket/kernel_message.h"
-#include "socket/readiness.h"
 #include "socket/shared/local_condition.h"
 #include "socket/stream/stream_send.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

@@ -5,7 +5,7 @@
 #include "os/os.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

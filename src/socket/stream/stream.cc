@@ -1,8 +1,8 @@
 // What a TCP socket of the stack shows poll(2), and how it ends: shutdown(2), SO_LINGER, the error that is left.
 #include <netinet/in.h>
 
-#include "socket/socket_wait.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/wait/socket_wait.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::socket {

@@ -8,7 +8,7 @@
 #include "fastpath/peer_links.h"
 #include "os/io_cursor.h"
 #include "socket/at_once.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 namespace {

@@ -6,9 +6,9 @@
 #include "socket/kernel_message.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/socket_wait.h"
 #include "socket/steering.h"
 #include "socket/stream/stream_calls.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "os/io_cursor.h"
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
 

@@ -8,11 +8,11 @@
 #include "os/errno_map.h"
 #include "os/os.h"
 #include "socket/datagram/datagram.h"
-#include "socket/direct_set.h"
-#include "socket/epoll.h"
-#include "socket/readiness.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/direct_set.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

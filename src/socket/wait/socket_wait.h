@@ -7,9 +7,9 @@
 
 #include "os/cancellation.h"
 #include "os/errno_map.h"
-#include "socket/direct_set.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/direct_set.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

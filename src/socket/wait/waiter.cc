@@ -8,9 +8,9 @@
 #include "os/in_handler.h"
 #include "socket/doorbell.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "socket/wait.h"
+#include "socket/wait/wait.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,11 +13,11 @@
 #include "os/let_others_run.h"
 #include "os/poll_by_parts.h"
 #include "socket/doorbell.h"
-#include "socket/kernel_half.h"
-#include "socket/readiness.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
-#include "socket/spin_habit.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/spin_habit.h"
 
 namespace bypass::socket {
 

@@ -1,11 +1,11 @@
-#include "socket/direct_set.h"
+#include "socket/wait/direct_set.h"
 
-#include "socket/epoll.h"
-#include "socket/kernel_half.h"
 #include "socket/shared/local.h"
 #include "socket/shared/local_link.h"
 #include "socket/shared/local_path.h"
 #include "socket/socket.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/kernel_half.h"
 
 namespace bypass::socket {
 

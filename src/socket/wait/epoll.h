@@ -12,7 +12,7 @@
 #include <span>
 
 #include "socket/file.h"
-#include "socket/kernel_half.h"
+#include "socket/wait/kernel_half.h"
 #include "stack/time.h"
 
 namespace bypass::socket {

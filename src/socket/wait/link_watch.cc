@@ -1,4 +1,4 @@
-#include "socket/link_watch.h"
+#include "socket/wait/link_watch.h"
 
 #include <sys/epoll.h>
 

@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "os/errno_map.h"
-#include "socket/epoll.h"
-#include "socket/kernel_half.h"
-#include "socket/kernel_sleep.h"
-#include "socket/readiness.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/kernel_sleep.h"
+#include "socket/wait/readiness.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "socket/kernel_sleep.h"
+#include "socket/wait/kernel_sleep.h"
 
 #include <linux/membarrier.h>
 #include <sys/eventfd.h>
@@ -7,10 +7,10 @@
 #include <algorithm>
 
 #include "os/os.h"
-#include "socket/epoll.h"
-#include "socket/kernel_half.h"
 #include "socket/objects.h"
-#include "socket/wait.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/kernel_half.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

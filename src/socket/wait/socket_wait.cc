@@ -1,4 +1,4 @@
-#include "socket/socket_wait.h"
+#include "socket/wait/socket_wait.h"
 
 #include "os/let_others_run.h"
 #include "socket/kin.h"

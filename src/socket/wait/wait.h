@@ -19,9 +19,9 @@
 #include <span>
 
 #include "os/errno_map.h"
-#include "socket/direct_set.h"
 #include "socket/file.h"
 #include "socket/shard.h"
+#include "socket/wait/direct_set.h"
 #include "socket/wires.h"
 #include "stack/time.h"
 

@@ -1,4 +1,4 @@
-#include "socket/async.h"
+#include "socket/wait/async.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -7,8 +7,8 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
-#include "socket/readiness.h"
 #include "socket/socket.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

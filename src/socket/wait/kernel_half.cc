@@ -1,4 +1,4 @@
-#include "socket/kernel_half.h"
+#include "socket/wait/kernel_half.h"
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -10,11 +10,11 @@
 
 #include "os/chunk_table.h"
 #include "os/os.h"
-#include "socket/epoll.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 

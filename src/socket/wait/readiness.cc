@@ -1,17 +1,17 @@
-#include "socket/readiness.h"
+#include "socket/wait/readiness.h"
 
 #include <fcntl.h>
 
 #include <array>
 
 #include "os/os.h"
-#include "socket/async.h"
 #include "socket/doorbell.h"
-#include "socket/epoll.h"
 #include "socket/shard.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
-#include "socket/wait.h"
+#include "socket/wait/async.h"
+#include "socket/wait/epoll.h"
+#include "socket/wait/wait.h"
 
 namespace bypass::socket {
 

@@ -1,4 +1,4 @@
-#include "socket/epoll.h"
+#include "socket/wait/epoll.h"
 
 #include <sys/stat.h>
 
@@ -7,11 +7,11 @@
 #include "os/errno_map.h"
 #include "os/os.h"
 #include "os/program_memory.h"
-#include "socket/kernel_sleep.h"
 #include "socket/objects.h"
-#include "socket/readiness.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
+#include "socket/wait/kernel_sleep.h"
+#include "socket/wait/readiness.h"
 
 namespace bypass::socket {
 
