@@ -15,7 +15,7 @@
 #include <string>
 
 #include "runtime/standing.h"
-#include "socket/family.h"
+#include "socket/family/family.h"
 #include "socket/shard_lock.h"
 #include "stack/memory.h"
 

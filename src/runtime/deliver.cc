@@ -11,7 +11,7 @@
 #include "os/poll_by_parts.h"
 #include "runtime/process_graph.h"
 #include "socket/api.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/objects.h"
 
 namespace bypass::runtime {

@@ -24,8 +24,8 @@
 #include "runtime/process_graph.h"
 #include "runtime/spare.h"
 #include "runtime/startup.h"
-#include "socket/kin.h"
-#include "socket/rehome.h"
+#include "socket/family/kin.h"
+#include "socket/family/rehome.h"
 
 namespace bypass::runtime {
 

@@ -24,8 +24,8 @@
 #include "runtime/host.h"
 #include "runtime/plugin.h"
 #include "runtime/undisturbed.h"
-#include "socket/kin.h"
-#include "socket/steering.h"
+#include "socket/family/kin.h"
+#include "socket/family/steering.h"
 
 namespace bypass::runtime {
 

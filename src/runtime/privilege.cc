@@ -11,8 +11,8 @@
 #include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "runtime/undisturbed.h"
-#include "socket/kin.h"
-#include "socket/rehome.h"
+#include "socket/family/kin.h"
+#include "socket/family/rehome.h"
 #include "socket/socket.h"
 
 namespace bypass::runtime {

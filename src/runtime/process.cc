@@ -39,7 +39,7 @@
 #include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "socket/api.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/shard.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"

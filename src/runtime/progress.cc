@@ -22,10 +22,10 @@
 #include "runtime/host.h"
 #include "runtime/spare.h"
 #include "socket/api.h"
-#include "socket/doorbell.h"
-#include "socket/kin.h"
+#include "socket/family/doorbell.h"
+#include "socket/family/kin.h"
+#include "socket/family/steering.h"
 #include "socket/shared/local.h"
-#include "socket/steering.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/wait.h"
 

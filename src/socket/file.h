@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "socket/api.h"
-#include "socket/family.h"
+#include "socket/family/family.h"
 
 namespace bypass::socket {
 

@@ -16,9 +16,9 @@
 
 #include "os/clock.h"
 #include "socket/api.h"
+#include "socket/family/wires.h"
 #include "socket/shard_lock.h"
 #include "socket/wait/link_watch.h"
-#include "socket/wires.h"
 #include "stack/context.h"
 #include "stack/stack.h"
 

@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "socket/deferred.h"
-#include "socket/family.h"
+#include "socket/family/family.h"
 
 namespace bypass::socket {
 

@@ -6,10 +6,10 @@
 
 #include "os/errno_map.h"
 #include "socket/api.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
+#include "socket/family/steering.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/steering.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/async.h"
 #include "socket/wait/epoll.h"

@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "socket/family.h"
+#include "socket/family/family.h"
 #include "socket/shard_lock.h"
 
 namespace bypass::socket {

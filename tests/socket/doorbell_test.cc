@@ -1,5 +1,5 @@
 // A doorbell's name is known to everybody in the network namespace; its family alone rings it.
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

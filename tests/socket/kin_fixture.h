@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "family/fixture.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/objects.h"
 #include "socket/world.h"
 #include "stack/tcp/core.h"

@@ -1,5 +1,5 @@
 // A family over one shard: what a forked child shares with its parent, who drives the port.
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 
 #include <poll.h>
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "os/os.h"
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
+#include "socket/family/rehome.h"
 #include "socket/kin_fixture.h"
-#include "socket/rehome.h"
 #include "socket/wait/readiness.h"
 #include "stack/arena_packet.h"
 #include "stack/flow_log.h"

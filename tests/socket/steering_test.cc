@@ -1,6 +1,6 @@
 // Numbers of connections on an interface that the kernel keeps: bound by the kernel, and kept after close() until
 // nothing is left of the connection.
-#include "socket/steering.h"
+#include "socket/family/steering.h"
 
 #include <fcntl.h>
 #include <unistd.h>

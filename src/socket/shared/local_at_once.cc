@@ -6,7 +6,7 @@
 
 #include "os/io_cursor.h"
 #include "socket/at_once.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/socket_wait.h"

@@ -12,7 +12,7 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/kernel_half.h"

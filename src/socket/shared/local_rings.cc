@@ -1,6 +1,6 @@
 // The rings of a connection within the host as polls and sleepers see them: what has moved, whether there is room, and
 // when the peer wakes us.
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/epoll.h"
 

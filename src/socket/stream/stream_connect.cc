@@ -3,10 +3,10 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
+#include "socket/family/steering.h"
 #include "socket/kernel_message.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/steering.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/socket_wait.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "os/os.h"
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
 #include "socket/shard.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
+#include "socket/family/wires.h"
 #include "socket/file.h"
-#include "socket/wires.h"
 
 namespace bypass::socket {
 

@@ -1,7 +1,7 @@
 #include "socket/wait/socket_wait.h"
 
 #include "os/let_others_run.h"
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 
 namespace bypass::socket {
 

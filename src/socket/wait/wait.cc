@@ -12,7 +12,7 @@
 #include "os/errno_map.h"
 #include "os/let_others_run.h"
 #include "os/poll_by_parts.h"
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/wait/kernel_half.h"

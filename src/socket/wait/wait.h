@@ -19,10 +19,10 @@
 #include <span>
 
 #include "os/errno_map.h"
+#include "socket/family/wires.h"
 #include "socket/file.h"
 #include "socket/shard.h"
 #include "socket/wait/direct_set.h"
-#include "socket/wires.h"
 #include "stack/time.h"
 
 namespace bypass::socket {

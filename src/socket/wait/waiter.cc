@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "os/in_handler.h"
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
 #include "socket/objects.h"
 #include "socket/socket.h"
 #include "socket/wait/readiness.h"

@@ -8,7 +8,7 @@
 // when a stranger has taken the name of a doorbell that is gone, he learns nothing that is of use.
 #pragma once
 
-#include "socket/wires.h"
+#include "socket/family/wires.h"
 
 namespace bypass::socket {
 

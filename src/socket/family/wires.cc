@@ -1,4 +1,4 @@
-#include "socket/wires.h"
+#include "socket/family/wires.h"
 
 #include <algorithm>
 #include <atomic>

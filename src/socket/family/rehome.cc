@@ -1,13 +1,13 @@
-#include "socket/rehome.h"
+#include "socket/family/rehome.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
+#include "socket/family/steering.h"
 #include "socket/objects.h"
 #include "socket/options.h"
-#include "socket/steering.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/kernel_sleep.h"
 #include "socket/wait/wait.h"

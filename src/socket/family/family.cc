@@ -1,4 +1,4 @@
-#include "socket/family.h"
+#include "socket/family/family.h"
 
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-#include "socket/doorbell.h"
+#include "socket/family/doorbell.h"
 
 #include <linux/filter.h>
 #include <sys/socket.h>

@@ -1,11 +1,11 @@
-#include "socket/kin.h"
+#include "socket/family/kin.h"
 
 #include <limits.h>
 
 #include "os/let_others_run.h"
 #include "os/os.h"
+#include "socket/family/rehome.h"
 #include "socket/objects.h"
-#include "socket/rehome.h"
 #include "socket/shared/local_link.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/kernel_half.h"

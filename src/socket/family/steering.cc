@@ -1,4 +1,4 @@
-#include "socket/steering.h"
+#include "socket/family/steering.h"
 
 #include <algorithm>
 #include <array>

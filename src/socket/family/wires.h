@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "socket/family.h"
+#include "socket/family/family.h"
 #include "stack/context.h"
 #include "stack/memory.h"
 #include "stack/port.h"
