@@ -1,5 +1,5 @@
 // setuid() and its kin, capset(): before a process gives rights up it leaves the memory that it shares with processes
-// which keep them (runtime/privilege.h).
+// which keep them (runtime/family/privilege.h).
 #include "preload/credentials.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
-#include "runtime/privilege.h"
+#include "runtime/family/privilege.h"
+#include "runtime/family/standing.h"
 #include "runtime/process.h"
-#include "runtime/standing.h"
 #include "runtime/undisturbed.h"
 
 namespace bypass::preload {

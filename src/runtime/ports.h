@@ -23,7 +23,7 @@
 #include "fastpath/link_device.h"
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
-#include "runtime/handovers.h"
+#include "runtime/family/handovers.h"
 #include "runtime/kernel_watch.h"
 #include "runtime/live_network.h"
 #include "runtime/plugin.h"

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/arena.h"
-#include "runtime/kin_watch.h"
+#include "runtime/family/arena.h"
+#include "runtime/family/kin_watch.h"
 #include "runtime/ports.h"
 #include "runtime/program_threads.h"
 #include "runtime/progress_pace.h"

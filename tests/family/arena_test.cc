@@ -1,5 +1,5 @@
 // The arena is the process's own and taken once: each case lives in a process of its own.
-#include "runtime/arena.h"
+#include "runtime/family/arena.h"
 
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
 // What a call makes of a process's standing, and who may share memory with whom.
-#include "runtime/standing.h"
+#include "runtime/family/standing.h"
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>

@@ -35,10 +35,10 @@ void end_fork_in_child(const Fork& fork);
 /// Before exec, and at the end: this process refers to nothing any more. Lock held. Objects that nobody else refers to
 /// end as by close().
 void leave_family(Guard& guard);
-/// In a copy of the arena that is this process's alone (runtime/privilege.h): what only others referred to is gone, and
-/// nobody is told. Lock held.
+/// In a copy of the arena that is this process's alone (runtime/family/privilege.h): what only others referred to is
+/// gone, and nobody is told. Lock held.
 void forget_kin(Guard& guard);
-/// In an arena that others have gone on to before, with a slot of its own there (runtime/driver.h).
+/// In an arena that others have gone on to before, with a slot of its own there (runtime/family/driver.h).
 void enter_arena();
 /// Before that, in the arena that is left: whether others have it, too.
 [[nodiscard]] bool is_shared_with_kin(const File& file);
@@ -54,8 +54,8 @@ void call_kin();
 [[nodiscard]] bool is_wire_needed(const Guard& guard);
 /// Whether other processes share the shard.
 [[nodiscard]] bool has_kin();
-/// To the driver of the family, if it has one (runtime/driver.h): a member has gone, or has let a listener go, or a
-/// wire asks for rights. Lock held.
+/// To the driver of the family, if it has one (runtime/family/driver.h): a member has gone, or has let a listener go,
+/// or a wire asks for rights. Lock held.
 void call_driver();
 /// After a death inside the lock (ShardLock::Handlers).
 void rebuild_after_death(Shard& shard);

@@ -1,5 +1,5 @@
 // Rehome: listeners on the wire that a process takes from the arena that it leaves to one that others of its rights
-// have (runtime/privilege.h).
+// have (runtime/family/privilege.h).
 //
 // What a listener is known by in both arenas is the kernel's socket beneath its numbers. Between the two the process
 // has neither arena, so what is needed is noted in its own memory.

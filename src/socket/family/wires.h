@@ -59,8 +59,9 @@ struct Wires {
   std::atomic<std::uint32_t> told;  // a futex: changes when devices were told of flows; bit 0: somebody sleeps on it
   std::atomic<std::uint32_t> guarded_by;  // whose Handovers the owner keeps its flows with; 0: nobody's
   std::uint32_t handovers;                // how many were made
-  std::atomic<bool> lent;  // to a family of fewer rights (runtime/spare.h): nobody opens the ports here meanwhile
-  // Of a family that ports are lent to: who makes a driver for it (runtime/driver.h), while it lives; 0: nobody
+  std::atomic<bool>
+      lent;  // to a family of fewer rights (runtime/family/spare.h): nobody opens the ports here meanwhile
+  // Of a family that ports are lent to: who makes a driver for it (runtime/family/driver.h), while it lives; 0: nobody
   std::atomic<std::uint32_t> keeper;
   std::atomic<std::uint64_t> keeper_start_time;
   std::atomic<std::uint32_t> driver_calls;  // … a futex: changes when it has something to look at

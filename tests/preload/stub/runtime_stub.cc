@@ -11,7 +11,7 @@
 #include "observe/reasons.h"
 #include "preload/stub/stub.h"
 #include "runtime/crash.h"
-#include "runtime/privilege.h"
+#include "runtime/family/privilege.h"
 #include "runtime/process.h"
 
 namespace bypass::runtime {

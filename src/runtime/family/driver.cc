@@ -1,4 +1,4 @@
-#include "runtime/driver.h"
+#include "runtime/family/driver.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +19,10 @@
 #include "os/log.h"
 #include "os/os.h"
 #include "os/own_descriptors.h"
-#include "runtime/arena.h"
+#include "runtime/family/arena.h"
+#include "runtime/family/spare.h"
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
-#include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "socket/family/kin.h"
 #include "socket/family/rehome.h"

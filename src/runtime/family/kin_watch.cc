@@ -1,4 +1,4 @@
-#include "runtime/kin_watch.h"
+#include "runtime/family/kin_watch.h"
 
 #include <algorithm>
 #include <cerrno>

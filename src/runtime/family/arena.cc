@@ -1,4 +1,4 @@
-#include "runtime/arena.h"
+#include "runtime/family/arena.h"
 
 #include <errno.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/standing.h"
+#include "runtime/family/standing.h"
 
 namespace bypass::runtime {
 

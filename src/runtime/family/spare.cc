@@ -1,4 +1,4 @@
-#include "runtime/spare.h"
+#include "runtime/family/spare.h"
 
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -14,9 +14,9 @@
 #include "os/log.h"
 #include "os/os.h"
 #include "os/own_descriptors.h"
-#include "runtime/arena.h"
+#include "runtime/family/arena.h"
+#include "runtime/family/standing.h"
 #include "runtime/host.h"
-#include "runtime/standing.h"
 
 namespace bypass::runtime::spare {
 

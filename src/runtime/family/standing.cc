@@ -1,4 +1,4 @@
-#include "runtime/standing.h"
+#include "runtime/family/standing.h"
 
 #include <linux/capability.h>
 #include <linux/securebits.h>

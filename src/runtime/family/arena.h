@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/standing.h"
+#include "runtime/family/standing.h"
 #include "socket/family/family.h"
 #include "socket/shard_lock.h"
 #include "stack/memory.h"

@@ -1,17 +1,17 @@
 // Privilege: what a process does with the memory that it shares with others when it gives rights up.
 //
 // An arena is of processes that could do to each other by the kernel's leave what they can do by the memory
-// (runtime/standing.h). A process that is about to have fewer rights than the others of its family leaves their arena
-// before the kernel's call is made: it goes on with a copy of its own, at the same addresses, in which it is alone.
-// What it shares with others over other memory goes back to the kernel before. Of a family on a port those of the same
-// new rights share one copy, with a driver for the ports (spare.h, driver.h). docs/trust.md says what stays and what
-// goes.
+// (runtime/family/standing.h). A process that is about to have fewer rights than the others of its family leaves their
+// arena before the kernel's call is made: it goes on with a copy of its own, at the same addresses, in which it is
+// alone. What it shares with others over other memory goes back to the kernel before. Of a family on a port those of
+// the same new rights share one copy, with a driver for the ports (spare.h, driver.h). docs/trust.md says what stays
+// and what goes.
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/driver.h"
-#include "runtime/standing.h"
+#include "runtime/family/driver.h"
+#include "runtime/family/standing.h"
 
 namespace bypass::socket {
 struct File;

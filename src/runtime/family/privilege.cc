@@ -1,4 +1,4 @@
-#include "runtime/privilege.h"
+#include "runtime/family/privilege.h"
 
 #include <limits.h>
 
@@ -6,9 +6,9 @@
 #include "os/log.h"
 #include "os/os.h"
 #include "os/own_work.h"
+#include "runtime/family/spare.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
-#include "runtime/spare.h"
 #include "runtime/startup.h"
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"

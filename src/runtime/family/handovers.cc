@@ -1,4 +1,4 @@
-#include "runtime/handovers.h"
+#include "runtime/family/handovers.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
