@@ -1,8 +1,8 @@
 // The program's memory as its calls name it: it may not be there, and then the call is EFAULT, as in the kernel.
 //
 // What touches it is a few instructions that stand in a section of their own, and copies by libc inside run_copy(). A
-// fault there comes to the library's handler of SIGSEGV and SIGBUS (runtime/crash.h), which lets the copy fail instead:
-// resume_copy(). A copy of the usual length costs what libc's would.
+// fault there comes to the library's handler of SIGSEGV and SIGBUS (runtime/crash/crash.h), which lets the copy fail
+// instead: resume_copy(). A copy of the usual length costs what libc's would.
 //
 // Small things that a call reads by hand (a header, a set) are looked at first: is_readable(), is_writable(). Only a
 // program that unmaps them while the call runs could make those wrong.

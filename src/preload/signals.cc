@@ -15,7 +15,7 @@
 #include "os/program_memory.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 #include "socket/api.h"
 
 namespace bypass::preload {

@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 #include "runtime/plugin_path.h"
 
 #ifndef MFD_EXEC

@@ -26,7 +26,7 @@
 #include "os/own_calls.h"
 #include "os/own_work.h"
 #include "os/run_dir.h"
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 #include "runtime/decide.h"
 #include "runtime/family/arena.h"
 #include "runtime/family/spare.h"

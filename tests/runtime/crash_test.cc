@@ -1,5 +1,5 @@
 // A crash inside the library is reported, and the program's signals behave as without us.
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

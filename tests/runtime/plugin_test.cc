@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/crash_report.h"
+#include "runtime/crash/crash_report.h"
 #include "runtime/plugin_path.h"
 
 namespace bypass::runtime {

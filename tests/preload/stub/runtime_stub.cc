@@ -10,7 +10,7 @@
 
 #include "observe/reasons.h"
 #include "preload/stub/stub.h"
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 #include "runtime/family/privilege.h"
 #include "runtime/process.h"
 

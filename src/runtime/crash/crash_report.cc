@@ -1,4 +1,4 @@
-#include "runtime/crash_report.h"
+#include "runtime/crash/crash_report.h"
 
 #include <link.h>
 #include <sys/syscall.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "os/log.h"
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 
 namespace bypass::runtime::crash {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/crash.h"
+#include "runtime/crash/crash.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "os/let_others_run.h"
-#include "runtime/crash_report.h"
-#include "runtime/crash_table.h"
+#include "runtime/crash/crash_report.h"
+#include "runtime/crash/crash_table.h"
 #include "runtime/plugin.h"
 
 namespace bypass::runtime::crash {
