@@ -24,9 +24,9 @@
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/family/handovers.h"
-#include "runtime/kernel_watch.h"
-#include "runtime/live_network.h"
 #include "runtime/plugin.h"
+#include "runtime/routing/kernel_watch.h"
+#include "runtime/routing/live_network.h"
 #include "socket/shard.h"
 
 namespace bypass::runtime {

@@ -12,8 +12,8 @@
 #include "backends/soft_name.h"
 #include "config/environment.h"
 #include "os/address_text.h"
-#include "runtime/live_network.h"
-#include "runtime/routes.h"
+#include "runtime/routing/live_network.h"
+#include "runtime/routing/routes.h"
 
 namespace bypass::runtime {
 namespace {

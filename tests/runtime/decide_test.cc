@@ -1,4 +1,4 @@
-#include "runtime/decide.h"
+#include "runtime/routing/decide.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/routes.h"
+#include "runtime/routing/routes.h"
 
 #include <gtest/gtest.h>
 

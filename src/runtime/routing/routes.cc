@@ -1,4 +1,4 @@
-#include "runtime/routes.h"
+#include "runtime/routing/routes.h"
 
 #include <algorithm>
 #include <vector>

@@ -8,8 +8,8 @@
 
 #include "config/config.h"
 #include "observe/reasons.h"
-#include "runtime/live_network.h"
-#include "runtime/routes.h"
+#include "runtime/routing/live_network.h"
+#include "runtime/routing/routes.h"
 #include "stack/address.h"
 
 namespace bypass::runtime {

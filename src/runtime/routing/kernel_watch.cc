@@ -1,4 +1,4 @@
-#include "runtime/kernel_watch.h"
+#include "runtime/routing/kernel_watch.h"
 
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>

@@ -1,4 +1,4 @@
-#include "runtime/live_network.h"
+#include "runtime/routing/live_network.h"
 
 #include <algorithm>
 #include <new>
