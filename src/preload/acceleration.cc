@@ -10,10 +10,10 @@
 #include "os/in_handler.h"
 #include "os/os.h"
 #include "os/unwinder.h"
+#include "preload/calls/process.h"
+#include "preload/calls/signals.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
-#include "preload/process.h"
-#include "preload/signals.h"
 #include "preload/straight.h"
 #include "runtime/process.h"
 

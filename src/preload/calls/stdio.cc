@@ -1,6 +1,6 @@
 // fdopen and dprintf. libc's streams read, write and close their descriptor inside libc, where no interposer
 // is called; a stream over a socket of ours is therefore one with functions of its own.
-#include "preload/stdio.h"
+#include "preload/calls/stdio.h"
 
 #include <stdarg.h>
 #include <stdio.h>

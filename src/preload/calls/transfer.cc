@@ -1,5 +1,5 @@
 // read, write, recv*, send*, their vector, batch and fortified forms.
-#include "preload/transfer.h"
+#include "preload/calls/transfer.h"
 
 #include <fcntl.h>
 #include <pthread.h>

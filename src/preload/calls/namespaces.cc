@@ -5,7 +5,7 @@
 #include <sched.h>
 
 #include "preload/acceleration.h"
-#include "preload/credentials.h"
+#include "preload/calls/credentials.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"

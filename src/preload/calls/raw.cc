@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
-#include "preload/credentials.h"
+#include "preload/calls/credentials.h"
+#include "preload/calls/filter.h"
+#include "preload/calls/process.h"
 #include "preload/escape.h"
-#include "preload/filter.h"
 #include "preload/numbers.h"
-#include "preload/process.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 

@@ -1,6 +1,6 @@
 // setuid() and its kin, capset(): before a process gives rights up it leaves the memory that it shares with processes
 // which keep them (runtime/family/privilege.h).
-#include "preload/credentials.h"
+#include "preload/calls/credentials.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -10,7 +10,7 @@
 
 #include "os/program_memory.h"
 #include "preload/acceleration.h"
-#include "preload/filter.h"
+#include "preload/calls/filter.h"
 #include "preload/numbers.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"

@@ -1,4 +1,4 @@
-#include "preload/filter_program.h"
+#include "preload/calls/filter_program.h"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The arena's reservation counts where a program limits its address space while it runs (vsftpd, Java launchers, judges
 // of programs): under a limit below that, each mmap() of the program's would fail. So the kernel is told of a limit
 // that is larger by what the library takes, and the program is told of its own.
-#include "preload/address_limit.h"
+#include "preload/calls/address_limit.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -2,7 +2,7 @@
 // ends one thread the library's own would keep the process. So before such a filter everything is the kernel's, for
 // good; and before one that answers a call of ours with an errno, which nobody here could mend. Other filters change
 // nothing.
-#include "preload/filter.h"
+#include "preload/calls/filter.h"
 
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -21,10 +21,10 @@
 #include "os/os.h"
 #include "os/own_calls.h"
 #include "preload/acceleration.h"
+#include "preload/calls/filter_program.h"
+#include "preload/calls/signals.h"
 #include "preload/escape.h"
-#include "preload/filter_program.h"
 #include "preload/numbers.h"
-#include "preload/signals.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"

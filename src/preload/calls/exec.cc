@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "preload/acceleration.h"
+#include "preload/calls/process.h"
 #include "preload/escape.h"
 #include "preload/fd_table.h"
-#include "preload/process.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 
