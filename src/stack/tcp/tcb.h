@@ -156,7 +156,7 @@ struct alignas(64) Tcb {
   std::uint32_t challenged = 0;  // last answer to what may be forged: milliseconds_of() and 1; 0: none
   [[no_unique_address]] TimerNode wheel;
   std::uint32_t segments_out = 0;  // modulo 2^32, for TCP_INFO, as segments_in and retransmits
-  Tcb* accept_next = nullptr;  // of the accept queue; later of those that wait for memory
+  Tcb* accept_next = nullptr;      // of the accept queue; later of those that wait for memory
   Tcb* blocked_next = nullptr;
   Tcb* pinned_next = nullptr;
   SlotId listener;  // whose child it is
