@@ -211,6 +211,31 @@ def listener_waits_for_workers(side):
 
 
 @case("vhost", "veth")
+def listener_that_a_reload_closes(side):
+    """Workers of the new configuration, and the driver, live on; the address that nobody has open any more refuses."""
+    second = free_port()
+    nginx = Nginx(side, options=f"; listen {side.address}:{second}")
+
+    def curl_exit():
+        told = side.run("client", "curl", "-sS", "-m", 30, "-o", side.path("got"), "-w", "%{exitcode}", f"http://{side.address}:{second}/small", expect=None)
+        return int(told)
+
+    serves = driver(side, nginx)
+    check(curl_exit() == 0, "the second address does not serve")
+    with open(side.path("nginx.conf")) as file:
+        text = file.read()
+    with open(side.path("nginx.conf"), "w") as file:
+        file.write(text.replace(f"; listen {side.address}:{second}", ""))
+    before = nginx.workers()
+    nginx.command("-s", "reload")
+    side.until(lambda: len(nginx.workers()) == 2 and not set(before) & set(nginx.workers()), "two new workers, no old one")
+    side.until(lambda: curl_exit() == 7, "the address that the reload has taken away refuses")  # CURLE_COULDNT_CONNECT
+    serves_accelerated(side, nginx)
+    check(driver(side, nginx) == serves, "there is another driver")
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("vhost", "veth")
 def one_process_drops_before_the_port_is_open(side):
     """The port is opened with the rights that it takes, though the process has them no longer when it first waits."""
     port = free_port()
