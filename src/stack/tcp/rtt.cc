@@ -48,12 +48,14 @@ Duration RttEstimator::min_rtt() const {
 void RttEstimator::remember_minimum(Instant now, Duration rtt) {
   constexpr Duration::rep kLargest = std::numeric_limits<std::uint32_t>::max();
   const auto ns = static_cast<std::uint32_t>(std::min(rtt.count(), kLargest));
-  const std::uint32_t now_ms = milliseconds_of(now);
-  const std::chrono::milliseconds age(now_ms - window_began_ms_);
-  if (min_now_ns_ == 0 || age >= kMinWindow) {
-    min_before_ns_ = age < 2 * kMinWindow ? min_now_ns_ : 0;
+  constexpr int kShift = 20;  // of nanoseconds, as each sample asks
+  constexpr std::uint32_t kWindow = kMinWindow.count() >> kShift;
+  const auto at = static_cast<std::uint32_t>(now.time_since_epoch().count() >> kShift);
+  const std::uint32_t age = at - window_began_;
+  if (min_now_ns_ == 0 || age >= kWindow) {
+    min_before_ns_ = age < 2 * kWindow ? min_now_ns_ : 0;
     min_now_ns_ = ns;
-    window_began_ms_ = now_ms;
+    window_began_ = at;
   }
   min_now_ns_ = std::min(min_now_ns_, ns);
 }

@@ -50,7 +50,7 @@ class RttEstimator {
   Duration srtt_{};
   Duration rttvar_{};
   std::uint32_t min_now_ns_ = 0, min_before_ns_ = 0;  // saturate at 4.29 s
-  std::uint32_t window_began_ms_ = 0;                 // milliseconds_of()
+  std::uint32_t window_began_ = 0;                    // in 1.05 ms: remember_minimum()
   std::uint8_t backoff_ = 0;
   bool fallback_ = false;
 };
