@@ -87,6 +87,30 @@ TEST_F(KernelHalfTest, Epoll_ErrorTakenBySend_IsNotReportedAnyMore) {
   EXPECT_EQ(calls.poll_one(fd, POLLIN), 0);
 }
 
+// ip(7), IP_RECVERR: the error queue is told of until it has been read, whatever else a read finds.
+TEST_F(KernelHalfTest, Epoll_QueueOfErrorsIsUnread_IsReportedThoughAReadFindsNothing) {
+  const int gone = kernel_calls.socket(AF_INET, SOCK_DGRAM);
+  kernel_calls.bind(gone, kernel_calls.address(0));
+  const sockaddr_in nobody = kernel_calls.local_name(gone);
+  kernel_calls.close(gone);
+  std::uint16_t port = 0;
+  const int fd = datagram_socket(INADDR_ANY, port);
+  ASSERT_EQ(calls.set_option(fd, IPPROTO_IP, IP_RECVERR, 1), 0);
+  const int set = watch(fd, EPOLLIN);
+  ASSERT_EQ(calls.send_to(fd, "x", nobody), 1);
+  ASSERT_EQ(calls.epoll_wait(set, 1000).size(), 1U);
+  std::string got;
+  EXPECT_EQ(calls.receive(fd, got), -ECONNREFUSED);
+  EXPECT_EQ(calls.receive(fd, got), -EAGAIN);
+  EXPECT_EQ(calls.poll_one(fd, POLLIN), POLLERR);
+  const auto events = calls.epoll_wait(set, 0);
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].events, EPOLLERR);
+  EXPECT_EQ(calls.receive(fd, got, 65536, MSG_ERRQUEUE), 1);
+  EXPECT_EQ(calls.poll_one(fd, POLLIN), 0);
+  EXPECT_TRUE(calls.epoll_wait(set, 0).empty());
+}
+
 TEST_F(KernelHalfTest, Poll_OthersTakeWhatAKernelDescriptorHad_IsNoneThatIsReady) {
   std::uint16_t port = 0;
   const int fd = datagram_socket(INADDR_ANY, port);

@@ -130,10 +130,11 @@ const KernelHalf& kernel_half_state(const File& file) {
 std::uint32_t kernel_half_bits(const File& file) {
   auto* half = const_cast<KernelHalf*>(kernel_half(file));
   if (half == nullptr) return 0;
-  if (half->taking != 0 || half->error || (half->in && half->unsure)) {
+  if (half->taking != 0 || half->error || half->had_error || (half->in && half->unsure)) {
     const short now = os::poll_now(half->number, POLLIN);
     half->in = (now & (POLLIN | POLLHUP)) != 0;
     half->error = (now & POLLERR) != 0;
+    half->had_error = false;
     half->unsure = half->taking != 0;
   }
   return (half->in ? kIn : 0U) | (half->error ? kError : 0U);
@@ -141,6 +142,11 @@ std::uint32_t kernel_half_bits(const File& file) {
 
 void doubt_kernel_half(KernelHalf& half) {
   half.unsure = true;
+}
+
+void take_back_news(KernelHalf& half) {
+  half.had_error = half.had_error || half.error;
+  half.in = half.error = false;
 }
 
 bool can_watch_kernel_halves() {

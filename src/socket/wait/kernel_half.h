@@ -19,6 +19,7 @@ struct KernelHalf {
   std::uint32_t generation = 0;  // of the object's slot that this is about
   bool in = false, out = true, error = false, hung_up = false;
   bool unsure = false;  // `in` is a guess: something was just taken, there may be more. `error` always is one
+  bool had_error = false;  // `error` was taken back by a question that says nothing about it: it may have stayed
   bool watched = false;
   bool owned = false;        // `number` is a duplicate of ours
   std::uint16_t taking = 0;  // calls that ask the kernel now, without the lock
@@ -48,6 +49,9 @@ struct KernelHalf {
 [[nodiscard]] std::uint32_t kernel_half_bits(const File& file);
 /// Something may have been taken there: `in` is a guess from here on. Lock held.
 void doubt_kernel_half(KernelHalf& half);
+/// Before the kernel is asked: what is said meanwhile stays said. A read that finds nothing leaves IP_RECVERR's queue
+/// as it is. Lock held.
+void take_back_news(KernelHalf& half);
 
 /// Lock held. False: the kernel gives the process nothing to watch with (EMFILE, EPERM of a filter of system calls).
 [[nodiscard]] bool can_watch_kernel_halves();

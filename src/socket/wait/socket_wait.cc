@@ -21,7 +21,7 @@ int DualCondition::begin_asking(Guard& guard) {
   KernelHalf& half = *kernel_half(socket_);  // it has said that there is something
   // Not the program's number: that may be closed, and another's, while this call goes on.
   const int number = half.number;
-  half.in = half.error = false;
+  take_back_news(half);
   half.taking++;
   guard.pause();
   return number;

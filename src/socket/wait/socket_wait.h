@@ -175,7 +175,7 @@ class DualCondition : public SocketCondition {
   template <typename Ask>
   long ask_kernel_at_once(Ask ask) {
     KernelHalf& half = *kernel_half(socket_);
-    half.in = half.error = false;
+    take_back_news(half);
     const long r = ask(half.number);
     note_answer(half, r);
     return r;
