@@ -194,6 +194,16 @@ def held_back_by_one_that_is_killed_is_there_to_be_polled(side):
 
 
 @same
+def held_back_by_one_that_is_killed_for_a_reader_that_has_shut(side):
+    """What comes behind its shutdown() is read all the same."""
+    with pair(side) as (server, client):
+        client("s.shutdown(socket.SHUT_RD)")
+        server("s.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1); s.send(b'the last')")
+        kill(server)
+        return [client("s.recv(3, socket.MSG_PEEK)"), client("take(s, 8)"), client("s.recv(1)")]
+
+
+@same
 def held_back_when_it_goes_back_to_the_kernel(side):
     """By an urgent byte of the reader's; in order and all of it."""
     with pair(side) as (server, client):

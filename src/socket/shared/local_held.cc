@@ -153,9 +153,11 @@ bool is_held_by_peer(const LocalLink& link) {
 
 }  // namespace
 
-// A peer that closes or shuts has released it before. After a reset the kernel, too, has thrown it away.
+// A peer that closes or shuts has released it before. After a reset the kernel, too, has thrown it away. What comes
+// behind a shutdown() of this end's is read all the same; there POLLRDHUP says nothing of the peer.
 bool take_held_of_dead(Socket& socket, LocalLink& link) {
-  if (!is_held_by_peer(link) || socket.has(kShutReceive) || has_peer_shut(link, shm::Shut::kReset)) return false;
+  if (!is_held_by_peer(link) || has_peer_shut(link, shm::Shut::kReset)) return false;
+  if (socket.has(kShutReceive) && !end_of(socket).peer_gone) return false;
   const int bits = os::poll_now(kernel_half_state(socket).number, POLLRDHUP);
   const bool reset = (bits & POLLERR) != 0 || ((bits & POLLHUP) != 0 && !socket.has(kShutSend));
   if ((bits & POLLRDHUP) == 0 || reset) return false;
