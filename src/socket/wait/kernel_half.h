@@ -18,7 +18,7 @@ namespace bypass::socket {
 struct KernelHalf {
   std::uint32_t generation = 0;  // of the object's slot that this is about
   bool in = false, out = true, error = false, hung_up = false;
-  bool unsure = false;  // `in` is a guess: something was just taken, there may be more. `error` always is one
+  bool unsure = false;     // `in` is a guess: something was just taken, there may be more. `error` always is one
   bool had_error = false;  // `error` was taken back by a question that says nothing about it: it may have stayed
   bool watched = false;
   bool owned = false;        // `number` is a duplicate of ours
