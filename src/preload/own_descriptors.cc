@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -58,6 +59,14 @@ void visit_possible_descriptors(Visit visit) {
 }
 
 }  // namespace
+
+int end_of_programs_table() {
+  int highest = 0;
+  const auto look = [&](int fd) {
+    if (!runtime::owns_descriptor(fd)) highest = std::max(highest, fd);
+  };
+  return visit_open_descriptors(look) ? (highest / 64 + 1) * 64 : FD_SETSIZE;
+}
 
 int close_around_own(unsigned first, unsigned last, int flags) {
   unsigned own_lowest = UINT32_MAX, own_highest = 0;

@@ -12,6 +12,10 @@ inline bool is_own_descriptor(int fd) {
   return has_started() && !goes_straight() && runtime::owns_descriptor(fd);
 }
 
+/// Where the kernel's table of descriptors would end without ours: behind the program's highest open number, in words
+/// of 64 bits. Without /proc it is FD_SETSIZE.
+int end_of_programs_table();
+
 /// close_range over what lies between our own.
 int close_around_own(unsigned first, unsigned last, int flags);
 

@@ -16,6 +16,7 @@
 #include "os/os.h"
 #include "os/program_memory.h"
 #include "preload/numbers.h"
+#include "preload/own_descriptors.h"
 #include "preload/symbols.h"
 #include "preload/timeouts.h"
 
@@ -197,12 +198,12 @@ struct SelectSets {
   [[nodiscard]] bool writable() const {
     return std::ranges::all_of(sets, [&](fd_set* set) { return set == nullptr || socket::is_writable(set, bytes()); });
   }
-  /// The kernel looks no further than the process's table of descriptors is large, which the limit bounds.
+  /// The kernel looks no further than the process's table of descriptors is large (fs/select.c, core_sys_select), and
+  /// programs that ask for all that the limit allows rely on that. Ours make the table larger than the program's sets.
   void shorten() {
-    if (count <= FD_SETSIZE) return;
-    const auto most = std::max<rlim_t>(descriptor_limit(), static_cast<rlim_t>(fd_table.end()));
-    count = static_cast<int>(std::min<rlim_t>(static_cast<rlim_t>(count), most));
-    if (!readable()) count = std::min(count, fd_table.end());
+    if (count <= FD_SETSIZE || !has_started()) return;
+    const bool is_highest = os::call(SYS_fcntl, count - 1, F_GETFD) >= 0 && !is_own_descriptor(count - 1);
+    if (!is_highest) count = std::min(count, end_of_programs_table());
   }
   [[nodiscard]] unsigned long asked(int word) const {
     unsigned long bits = 0;
@@ -280,13 +281,13 @@ BYPASS_EXPORT(int, select, (int count, fd_set* read, fd_set* write, fd_set* exce
   SelectSets sets{count, {read, write, except}};
   const timeval* limit = timeout;
   Taken<timeval> taken;
-  if (fd_table.end() != 0) sets.shorten();
+  sets.shorten();
   const bool ours = any_tracked(sets) && taken.take(limit) && is_valid(limit);
   if (!ours) [[likely]]
-    return real.select(count, read, write, except, timeout);
+    return real.select(sets.count, read, write, except, timeout);
   const Remaining remaining(timeout, limit);
   std::optional<int> result = select_mixed(sets, from_timeval(limit), nullptr);
-  if (!result.has_value()) return real.select(count, read, write, except, timeout);
+  if (!result.has_value()) return real.select(sets.count, read, write, except, timeout);
   remaining.write_back(from_timeval(limit));
   return *result;
 }
@@ -296,14 +297,14 @@ BYPASS_EXPORT(int, pselect,
   SelectSets sets{count, {read, write, except}};
   const timespec* limit = timeout;
   Taken<timespec> taken;
-  if (fd_table.end() != 0) sets.shorten();
+  sets.shorten();
   const bool ours = any_tracked(sets) && taken.take(limit) && is_valid(limit);
   if (!ours) [[likely]]
-    return real.pselect(count, read, write, except, timeout, mask);
+    return real.pselect(sets.count, read, write, except, timeout, mask);
   const Mask masked(mask);
-  if (!masked) return real.pselect(count, read, write, except, timeout, mask);
+  if (!masked) return real.pselect(sets.count, read, write, except, timeout, mask);
   std::optional<int> result = select_mixed(sets, from_timespec(limit), masked.get());
-  return result.has_value() ? *result : real.pselect(count, read, write, except, timeout, mask);
+  return result.has_value() ? *result : real.pselect(sets.count, read, write, except, timeout, mask);
 }
 
 }  // namespace

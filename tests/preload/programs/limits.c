@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -169,8 +170,36 @@ static void behind_an_urgent_byte(int inline_) {
   }
 }
 
+/* As old servers do it that ask for all the numbers which the limit allows: the kernel looks at as many as it has. */
+static void all_numbers(int count) {
+  struct {
+    fd_set set;
+    char behind[4096];
+  } asked;
+  int a, b, changed = 0;
+  pair(&a, &b, 0);
+  memset(&asked, 0xff, sizeof asked);
+  FD_ZERO(&asked.set);
+  FD_SET(b, &asked.set);
+  send(a, "x", 1, 0);
+  TRY(select(count, &asked.set, NULL, NULL, &(struct timeval){5, 0}));
+  printf("it is the one: %d\n", FD_ISSET(b, &asked.set) != 0);
+  FD_SET(b, &asked.set);
+  TRY(pselect(count, NULL, &asked.set, NULL, &(struct timespec){5, 0}, NULL));
+  const int plain = open("/dev/null", O_RDONLY);
+  FD_CLR(b, &asked.set);
+  FD_SET(plain, &asked.set);
+  TRY(select(count, &asked.set, NULL, NULL, &(struct timeval){5, 0}));
+  for (size_t i = 0; i < sizeof asked.behind; i++) changed += asked.behind[i] != (char)0xff;
+  printf("changed behind the set: %d\n", changed);
+  close(a), close(b), close(plain);
+}
+
 int main(void) {
   setvbuf(stdout, NULL, _IOLBF, 0);
+  printf("== all numbers\n");
+  all_numbers(getdtablesize());
+  all_numbers(__INT_MAX__);
   below_zero("connected, early", 1, 0, 0);
   below_zero("connected, late", 0, 0, 0);
   below_zero("accepted, early", 1, 1, 0);
