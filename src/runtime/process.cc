@@ -577,6 +577,7 @@ void after_fork_parent(int child) {
   if (g_process == nullptr || g_forked_child) return;
   if (std::exchange(holds_ports, false)) g_process->ports.let_go_after_fork();
   socket::end_fork_in_parent(fork_under_way, child);
+  g_process->progress.expect_child(child);
   static bool told = false;
   if (fork_under_way.reserved != socket::kNoSlot || std::exchange(told, true)) return;
   g_process->region.why(Reason::kForkedChild, -1, 0, Endpoint{}, "in the child, until it execs");

@@ -72,6 +72,7 @@ bool Progress::start() {
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   // Not by the thread: when it first runs, the program may be in its cell already, without /proc and descriptors.
   program_.begin();
+  if (socket::has_kin()) (void)kin_.refresh(shard_);  // at a number that the program sees inside its call alone
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
   program_.end();
   close_wake();
@@ -107,6 +108,10 @@ void Progress::join_family() {
     if (doorbell_fd_.compare_exchange_strong(expected, fd)) shard_.family().own().doorbell = bell;
   }
   expected == -1 ? wake() : socket::close_own(fd);
+}
+
+void Progress::expect_child(int pid) {
+  if (pid > 0 && runs() && ports_.opened() && shard_.owns_wires()) kin_.offer(static_cast<std::uint32_t>(pid));
 }
 
 void Progress::close_wake() {

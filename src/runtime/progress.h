@@ -43,6 +43,8 @@ class Progress {
   void forget();
   /// Before a fork: other processes can call this thread from then on.
   void join_family();
+  /// After a fork, in the parent. Any thread.
+  void expect_child(int pid);
   /// A socket waits for its port: open it soon, or take it over where the one who had it has left it.
   void want_ports();
   /// A look at what there is to watch, where it runs.

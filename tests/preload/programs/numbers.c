@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -76,6 +77,34 @@ static void count_in_image(const char* program, const char* limit) {
   say(limit, status);
 }
 
+/* Beside a child that the library watches: the lowest free number is always the program's next one. */
+static void fork_beside_numbers(void) {
+  enum { kForks = 30, kNumbers = 300 };
+  struct connection c;
+  open_listener(&c);
+  connect_to_it(&c);
+  const int first = dup(STDIN_FILENO);
+  close(first);
+  fflush(stdout);
+  int others = 0;
+  for (int i = 0; i < kForks; i++) {
+    const pid_t child = fork();
+    if (child == 0) {
+      pause();
+      _exit(1);
+    }
+    for (int k = 0; k < kNumbers; k++) {
+      const int made = dup(STDIN_FILENO);
+      others += made != first;
+      close(made);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+  }
+  say("numbers that are not the lowest", others);
+  close(c.client), close(c.server), close(c.listener);
+}
+
 int main(int arguments, char** words) {
   if (arguments > 1) return count_sockets((rlim_t)atoi(words[1]));
   count_in_image(words[0], "12");
@@ -83,6 +112,7 @@ int main(int arguments, char** words) {
   count_in_image(words[0], "64");
   count_in_image(words[0], "100");
   count_in_image(words[0], "300");
+  fork_beside_numbers();
   if (skips("no room above")) return 0;
   alarm(20);
   close(socket(AF_INET, SOCK_STREAM, 0)); /* what the library keeps for good is above the limits that follow */
