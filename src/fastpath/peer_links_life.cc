@@ -23,7 +23,7 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(200), kLongestPause =
 /// Links of one peer that have memory here: it has one of its own making, and the last ones may be ending.
 constexpr std::uint32_t kMostLinksOfAPeer = 4;
 /// Links that peers have asked for and that carry nothing yet: of one address, and of all. The tag in the request is
-/// the asker's to choose, his address is not: TCP has answered it. Behind the first kAtEase the memory is the least.
+/// the asker's to choose, the address is not: TCP has answered it. Behind the first kAtEase the memory is the least.
 constexpr std::uint32_t kMostAskedByAddress = 4, kMostAsked = 16, kAtEase = 2;
 /// Links of one address that have memory here, whatever their tags: half of the table stays for others.
 constexpr std::uint32_t kMostOfAddress = PeerTable::kLinks / 2;

@@ -2,7 +2,7 @@
 //
 // Both indices count bytes from the beginning and are never reduced; a position follows from an index of our own. What
 // the peer writes is read once and compared with what he can say at most, so a peer that writes anything anywhere
-// breaks his own connection, with a reason, and nothing else.
+// breaks its own connection, with a reason, and nothing else.
 //
 // A producer may hold bytes back for more (TCP_CORK): they lie in the ring, and only `written` counts them. Should its
 // process die they are to be delivered all the same, as the kernel delivers what it holds: the consumer publishes them.

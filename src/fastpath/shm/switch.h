@@ -54,7 +54,7 @@ inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> pack
 
 // RESUME and STOP exclude each other: a reader that leaves for good must know what comes over the kernel, and where it
 // begins. Each side says first in the memory what it will say on the channel, and looks for the other's word; where
-// both have spoken at once it is the writer who takes his back.
+// both have spoken at once, the writer takes its own back.
 
 /// The writer's, before RESUME; `said` so far. False: STOP is on its way, and RESUME must not be said.
 [[nodiscard]] bool claim_resume(const RingView& out, std::uint32_t said);

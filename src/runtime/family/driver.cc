@@ -126,8 +126,8 @@ bool await_arena(arena::Spare& spare) {
   return spare.changes.load(std::memory_order_acquire) != arena::Spare::kCopied;
 }
 
-/// Nobody else of the family is left, and no socket is open that a next one would bring. Who asks from here on whether
-/// there is a driver finds none. Who has asked before has noted his sockets, and comes.
+/// Nobody else of the family is left, and no socket is open that a next one would bring. A process that asks from here
+/// on whether there is a driver finds none. A process that has asked before has noted its sockets, and comes.
 bool ends_with_last() {
   if (socket::has_kin() || !spare::open_sockets().empty()) return false;
   spare::take_members(false);

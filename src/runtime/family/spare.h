@@ -8,9 +8,9 @@
 // Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that it has the ports,
 // one that it lets others in. The kernel gives them up with the last of the driver's processes.
 //
-// Beside the memory there is an epoll set on which nobody waits. Whoever gives rights up puts his listeners into it.
-// The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver, which has
-// none of them, reads in /proc/self/fdinfo which of them are open (proc(5), epoll(7)).
+// Beside the memory there is an epoll set on which nobody waits. A process that gives rights up puts its listeners
+// there. The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver,
+// which has none of them, reads in /proc/self/fdinfo which of them are open (proc(5), epoll(7)).
 #pragma once
 
 #include <cstdint>

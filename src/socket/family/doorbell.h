@@ -3,9 +3,9 @@
 //
 // Anybody in the network namespace may send to that name. So the socket has a filter (SO_ATTACH_FILTER) that takes a
 // datagram which is the doorbell's token and nothing else. The kernel asks it within the sender's call: what a
-// stranger sends is dropped there, never lies in the queue, and a descriptor that he sent along is closed by his own
-// thread, which may take as long as he likes (SO_LINGER). The token is a random number in the arena, one a doorbell:
-// when a stranger has taken the name of a doorbell that is gone, he learns nothing that is of use.
+// stranger sends is dropped there, never lies in the queue, and a descriptor that came along is closed by the sender's
+// own thread, which may take as long as it likes (SO_LINGER). The token is a random number in the arena, one a
+// doorbell: when a stranger has taken the name of a doorbell that is gone, that stranger learns nothing.
 #pragma once
 
 #include "socket/family/wires.h"

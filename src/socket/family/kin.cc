@@ -16,8 +16,8 @@ namespace bypass::socket {
 
 namespace {
 
-// Who joins a family that a driver serves comes by himself, not by a fork that its owner could prepare: what waits for
-// him must lie in the arena already.
+// A process that joins a family with a driver comes by itself, not by a fork that its owner could prepare: what waits
+// for it must lie in the arena already.
 std::uint32_t expected_members(const Wires& wires) {
   return wires.keeper.load(std::memory_order_acquire) != 0 ? 1 : 0;
 }
