@@ -118,11 +118,11 @@ bool limit_forbids(std::uint64_t bytes) {
 
 }  // namespace
 
-bool Region::map_file(int directory, const std::string& name, std::string& problem) {
+Header* Region::map_file(int directory, const std::string& name, std::string& problem) {
   const auto failed = [&](const char* what) {
     problem = "stats file " + name + ": " + what + ": " + strerrordesc_np(errno);
     unlinkat(directory, name.c_str(), 0);
-    return false;
+    return nullptr;
   };
   unlinkat(directory, name.c_str(), 0);  // our own name: left by an image that exec replaced
   const int fd = openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -138,8 +138,7 @@ bool Region::map_file(int directory, const std::string& name, std::string& probl
   errno = saved;
   if (memory == MAP_FAILED) return failed("cannot be mapped");
   madvise(memory, kFileBytes, MADV_DONTDUMP);
-  header_.store(static_cast<Header*>(memory), std::memory_order_release);
-  return true;
+  return static_cast<Header*>(memory);
 }
 
 void Region::take_from_replaced(int directory, const std::string& name) {
@@ -181,13 +180,13 @@ bool Region::create(const RegionStart& start, std::string& problem) {
   const ProcessIdentity self = self_identity();
   const std::string name = file_name(self.pid, self.start_time);
   take_from_replaced(directory, name);
-  const bool mapped = map_file(directory, name, problem);
+  Header* const mapped = map_file(directory, name, problem);
   close(directory);
-  if (!mapped) return false;
+  if (mapped == nullptr) return false;
   path_ = start.run_dir + "/" + name;
   owner_ = self.pid;
-  fill_header(header(), start, self);
-  show_kept(header());
+  fill_header(mapped, start, self);
+  begin_showing(mapped);
   return true;
 }
 
@@ -372,7 +371,8 @@ void Region::keep(const Kept& news) {
 }
 
 // Of a region that is new.
-void Region::show_kept(Header* h) {
+// From here on other threads show what they tell: not before the file has its sections, and behind what was kept.
+void Region::begin_showing(Header* h) {
   while (!lock_whys()) {
   }
   why_used_ = why_next_ = 0;
@@ -380,6 +380,7 @@ void Region::show_kept(Header* h) {
   h->whys_lost.fetch_add(kept_lost_, std::memory_order_relaxed);
   kept_used_ = 0;
   kept_lost_ = 0;
+  header_.store(h, std::memory_order_release);
   why_lock_.clear(std::memory_order_release);
 }
 

@@ -77,13 +77,13 @@ class Region {
     WhyRecord record;
   };
 
-  void show_kept(Header* header);
+  void begin_showing(Header* header);
   void keep(const Kept& news);
   void show(Header* header, const Kept& news);
   bool lock_whys();
   [[nodiscard]] Header* header() const { return header_.load(std::memory_order_acquire); }
   void take_from_replaced(int directory, const std::string& name);
-  bool map_file(int directory, const std::string& name, std::string& problem);
+  Header* map_file(int directory, const std::string& name, std::string& problem);
   bool grow_sockets(Header* header, std::uint32_t have);
 
   std::atomic<Header*> header_{nullptr};
