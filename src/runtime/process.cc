@@ -490,18 +490,35 @@ void end_threads_and_ports(Process& p) {
 
 }  // namespace
 
-void before_exit() {
-  if (g_forked_child || g_left) return;
+namespace {
+
+/// `handed_on`: another image follows, which is to tell what this one has told of its sockets. That is taken out of the
+/// region when the progress thread, which may be about to make the region, has ended.
+void end_image(bool handed_on) {
+  const auto keep = [handed_on] {
+    if (handed_on) region().keep_for_exec();
+  };
+  if (g_forked_child || g_left) return keep();
   Process* p = g_process;
   // A handler that ends the process on top of our own work finds the stack in the middle of a change.
-  if (p == nullptr || socket::thread_signals.in_lock > 0) return remove_region();
+  if (p == nullptr || socket::thread_signals.in_lock > 0) {
+    keep();
+    return remove_region();
+  }
   Inside inside;
-  if (!begin_end(*p)) return;
+  if (!begin_end(*p)) return keep();
   socket::thread_signals.ends = true;
   deliver_rest(*p);
   end_threads_and_ports(*p);
+  keep();
   remove_region();
   finish_end(*p);
+}
+
+}  // namespace
+
+void before_exit() {
+  end_image(false);
 }
 
 namespace {
@@ -553,8 +570,7 @@ void resume_threads() {
 }
 
 void before_exec(bool handed_on) {
-  if (handed_on) region().keep_for_exec();
-  before_exit();
+  end_image(handed_on);
   if (handed_on) renew_region();
   Process* const p = g_process;
   if (p != nullptr && !g_forked_child && socket::has_kin()) p->shard.family().detach();
