@@ -68,6 +68,7 @@ void VerbsBackend::close_links(fastpath::LinkDevice* device) {
 void VerbsBackend::drop_in_child() {
   for (const auto& device : link_devices_) device->drop_in_child();
   for (const auto& port : ports_) port->drop_in_child();
+  drop_soft_in_child();
   packet::drop_descriptors();
 }
 

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "backends/packet/libc.h"
@@ -11,6 +12,7 @@ namespace bypass::verbs {
 namespace {
 
 constexpr const char* kReal = "libibverbs.so.1";
+std::atomic<void (*)()> drop_soft{nullptr};
 
 // Never closed: devices' libraries have threads and handlers of their own.
 bool resolve(const char* path, Verbs& verbs, std::string& problem) {
@@ -22,6 +24,8 @@ bool resolve(const char* path, Verbs& verbs, std::string& problem) {
   // The software devices' threads and descriptors are this process's own, too.
   const auto use_host = reinterpret_cast<void (*)(const Host*)>(dlsym(library, "bypass_softverbs_use_host"));
   if (use_host != nullptr) use_host(packet::host);
+  const auto drop = reinterpret_cast<void (*)()>(dlsym(library, "bypass_softverbs_drop_in_child"));
+  if (drop != nullptr) drop_soft.store(drop, std::memory_order_release);
   verbs.wire_mtu = reinterpret_cast<decltype(verbs.wire_mtu)>(dlsym(library, "bypass_softverbs_mtu"));
   verbs.lost = reinterpret_cast<decltype(verbs.lost)>(dlsym(library, "bypass_softverbs_lost"));
   verbs.problem = reinterpret_cast<decltype(verbs.problem)>(dlsym(library, "bypass_softverbs_problem"));
@@ -52,6 +56,10 @@ int Verbs::look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr
   const verbs_context* const extended = verbs_get_ctx_op(context, query_port);
   if (extended != nullptr) return extended->query_port(context, number, &out, sizeof out);
   return query_port(context, number, reinterpret_cast<_compat_ibv_port_attr*>(&out));
+}
+
+void drop_soft_in_child() {
+  if (void (*const drop)() = drop_soft.load(std::memory_order_acquire); drop != nullptr) drop();
 }
 
 bool is_soft(const std::string& device) {

@@ -67,6 +67,9 @@ struct Verbs {
 /// `problem` says what to install.
 const Verbs* verbs_for(const std::string& device, std::string& problem);
 
+/// A forked child: the software devices' library lets go of what it has inherited. Async-signal-safe.
+void drop_soft_in_child();
+
 /// A device of the software library (BYPASS_SOFT).
 bool is_soft(const std::string& device);
 

@@ -101,8 +101,9 @@ Adapter* Adapter::attach(std::size_t index) {
   const socket::CancellationOff uncancelled;
   const runtime::Inside inside;
   const TableLock lock;
+  // libbypass calls us in a forked child: pthread_atfork() would, when libbypass has made descriptors there already.
   static const int hooks =
-      pthread_atfork(nullptr, nullptr, after_fork_in_child) | (is_hosted() ? 0 : atexit(before_exit));
+      is_hosted() ? 0 : pthread_atfork(nullptr, nullptr, after_fork_in_child) | atexit(before_exit);
   (void)hooks;
   if (g_plugins == nullptr) g_plugins = new runtime::PluginSet;
   Adapter*& place = g_adapters[index];
@@ -531,3 +532,7 @@ void Adapter::wake_progress() {
 }
 
 }  // namespace bypass::softverbs
+
+void bypass_softverbs_drop_in_child() {
+  bypass::softverbs::Adapter::after_fork_in_child();
+}

@@ -32,6 +32,8 @@ struct Context;
 
 class Adapter {
  public:
+  /// All devices are the parent's, and what was inherited of them is closed by its number. Async-signal-safe.
+  static void after_fork_in_child();
   /// Device `index` of BYPASS_SOFT. Null: the reason has been said, and errno is set.
   static Adapter* attach(std::size_t index);
   /// The last one closes the wire.
@@ -64,7 +66,6 @@ class Adapter {
   void close();
   void say_farewell();
   static void before_exit();
-  static void after_fork_in_child();
 
   std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();

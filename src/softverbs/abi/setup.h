@@ -33,6 +33,9 @@ void close_own(int fd);
 
 /// For libbypass, before its first ibv_get_device_list.
 extern "C" void bypass_softverbs_use_host(const bypass::Host* host);
+/// … and in a forked child, before libbypass makes descriptors there: lets go of what the child has inherited, which is
+/// closed by its number.
+extern "C" void bypass_softverbs_drop_in_child();
 /// … where a device of ours could not be opened: why, ended by a zero; empty: nobody has said anything since this was
 /// last asked.
 extern "C" void bypass_softverbs_problem(char* out, std::size_t room);
