@@ -72,7 +72,6 @@ bool Progress::start() {
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   // Not by the thread: when it first runs, the program may be in its cell already, without /proc and descriptors.
   program_.begin();
-  if (socket::has_kin()) (void)kin_.refresh(shard_);  // at a number that the program sees inside its call alone
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
   program_.end();
   close_wake();

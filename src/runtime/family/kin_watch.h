@@ -1,8 +1,8 @@
 // KinWatch: the processes of the family that this one watches, by pidfd: the owner of the ports watches all, the others
 // watch it. Used by the progress thread alone, but for offer().
 //
-// A descriptor is made at the lowest free number, which a program may expect for its own next one: close(0), then
-// open(). So those that a fork brings are made inside fork(), and not a moment later by the progress thread.
+// A descriptor is made at the lowest free number, which a program may expect for its own next one: close(b), then
+// eventfd(). So the one that watches a new child is made inside fork(), and not a moment later by the progress thread.
 #pragma once
 
 #include <poll.h>
