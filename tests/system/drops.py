@@ -200,7 +200,7 @@ def listener_waits_for_workers(side):
         tell(f"worker{number}")
         side.wait_for(master, f"ended {number}")
     check(side.end(waiting) == 0, side.output(waiting))
-    check(side.count("tcp_passive_opens") > 0, f"the kernel has served: {side.why()}")
+    check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
     tell("close")
     side.wait_for(master, "closed")
     side.until(lambda: not drivers(side), "the drivers end")
