@@ -155,8 +155,10 @@ class Side:
 
     def wait_for(self, child, word, timeout=20):
         deadline = time.monotonic() + timeout
-        # Asked in this order: one that has ended may have said it as the last thing.
-        while (ended := child.poll(), word in self.output(child))[1] is False:
+        while True:
+            ended = child.poll()  # before its output is read: the word may be the last thing that it says
+            if word in self.output(child):
+                return
             check(ended is None, f"{child.args[0]} ended with {ended} before it said '{word}'")
             check(time.monotonic() < deadline, f"{child.args[0]} did not say '{word}' within {timeout} s")
             time.sleep(0.01)
