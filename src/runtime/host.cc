@@ -112,6 +112,15 @@ int own_passing(int fd) {
   return own(fd, copy_within_limit);
 }
 
+int own_copy(int fd) {
+  const int copy = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  const int high = own_passing(copy);
+  if (copy < 0 || high != copy) return high;
+  own_descriptor(copy, false);
+  os::close(copy);
+  return -1;
+}
+
 int run_thread(const char* name, void (*body)(void*), void* argument, std::uint64_t* id) {
   auto* start = new ThreadStart{body, argument, {}};
   __builtin_strncpy(start->name, name, sizeof start->name - 1);

@@ -19,6 +19,8 @@ void use_environment(const char* const* entries);
 int own_high(int fd);
 /// The same for what comes and goes with the program's connections, and is given up when it has no number left.
 int own_passing(int fd);
+/// A copy of `fd`, kept as own_passing() keeps one. Negative: it finds no room above the program's numbers.
+int own_copy(int fd);
 /// How many of them may come and go with the program's connections, so that the program finds numbers, too.
 std::uint32_t most_own_descriptors();
 

@@ -26,6 +26,7 @@
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
 #include "socket/family/steering.h"
+#include "socket/policy.h"
 
 namespace bypass::runtime {
 
@@ -130,8 +131,7 @@ bool PortSet::somebody_may_open(socket::Shard& shard) {
 void PortSet::tell_loss() const {
   const std::string text = "the process that had the wire has ended, and this one cannot open it: " + refused_;
   BYPASS_LOG_ERROR("%s", text.c_str());
-  if (socket::environment.record_why != nullptr)
-    socket::environment.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
+  socket::policy.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
 }
 
 // Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
@@ -623,8 +623,7 @@ void PortSet::record_unguarded(const std::string& interface, const std::string& 
   if (std::exchange(unguarded_told_, true)) return;
   const std::string text = interface + ": " + why;
   BYPASS_LOG_INFO("%s, so that a process's end may cost connections of others of its family", text.c_str());
-  if (socket::environment.record_why != nullptr)
-    socket::environment.record_why(-1, static_cast<unsigned>(Reason::kUnguarded), text.c_str());
+  socket::policy.record_why(-1, static_cast<unsigned>(Reason::kUnguarded), text.c_str());
 }
 
 /// A follower's.

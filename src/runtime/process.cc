@@ -40,6 +40,7 @@
 #include "runtime/startup.h"
 #include "socket/api.h"
 #include "socket/family/kin.h"
+#include "socket/policy.h"
 #include "socket/shard.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
@@ -262,45 +263,50 @@ void open_local_ports(Process& p) {
   if (folder >= 0) p.region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, problem.c_str());
 }
 
+socket::Budgets budgets_of(const Config& config) {
+  const auto bound = [](Duration time) { return time == kForever ? Duration(-1) : time; };
+  socket::Budgets budgets;
+  budgets.spin = bound(config.spin);
+  budgets.yield = bound(config.yield);
+  budgets.kernel_poll = config.kernel_poll;
+  budgets.send_buffer = static_cast<std::uint32_t>(config.tcp.send_buffer);
+  budgets.receive_buffer = static_cast<std::uint32_t>(config.tcp.receive_buffer);
+  budgets.local_after = static_cast<std::uint32_t>(config.local_after);
+  return budgets;
+}
+
 void end_sharing() {
   g_forked_child = true;
-  socket::environment.shard = nullptr;
+  socket::process_shard = nullptr;
 }
 
 namespace {
 
-void fill_local_environment(Process& p) {
+void fill_local_policy(Process& p) {
   fastpath::shm::descriptor_keeper = {own_high, own_passing, [](int fd) { own_descriptor(fd, false); }};
   open_local_ports(p);
   if (!p.local_ports.is_open()) return;
-  socket::LocalEnvironment& e = socket::local_environment;
-  e.directory = &p.local_ports;
-  e.may_be_local = may_be_local;
-  e.after = static_cast<std::uint32_t>(p.config.local_after);
-  e.most_links = most_own_descriptors;
-  e.need_progress = [] { return g_process->progress.start_or_wake(); };
-  e.call_progress = [] { g_process->progress.look_now(); };
+  socket::LocalPolicy& policy = socket::local_policy;
+  policy.directory = &p.local_ports;
+  policy.may_be_local = may_be_local;
+  policy.most_links = most_own_descriptors;
+  policy.need_progress = [] { return g_process->progress.start_or_wake(); };
+  policy.call_progress = [] { g_process->progress.look_now(); };
 }
 
-void fill_environment(Process& p) {
-  socket::Environment& e = socket::environment;
-  e.shard = &p.shard;
-  e.decide_connect = decide_connect;
-  e.decide_listen = decide_listen;
-  e.address_is_taken = address_is_taken;
-  e.need_wire = need_wire;
-  if (!p.config.ports.empty()) e.want_wire = want_wire;
-  e.routes_to = routes_to;
-  e.record_why = record_why;
-  e.record_why_at = record_why;
-  e.spin = p.config.spin == kForever ? Duration(-1) : p.config.spin;
-  e.yield = p.config.yield == kForever ? Duration(-1) : p.config.yield;
-  e.kernel_poll = p.config.kernel_poll;
-  e.send_buffer = static_cast<std::uint32_t>(p.config.tcp.send_buffer);
-  e.receive_buffer = static_cast<std::uint32_t>(p.config.tcp.receive_buffer);
-  e.own_descriptor = own_high;
-  e.own_passing = own_passing;
-  e.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
+void fill_policy(const Config& config) {
+  socket::Policy& policy = socket::policy;
+  policy.decide_connect = decide_connect;
+  policy.decide_listen = decide_listen;
+  policy.routes_to = routes_to;
+  policy.is_taken = address_is_taken;
+  policy.need_wire = need_wire;
+  if (!config.ports.empty()) policy.tell_on_wire = want_wire;
+  policy.record_why = record_why;
+  policy.record_why_at = record_why;
+  policy.own_descriptor = own_high;
+  policy.own_copy = own_copy;
+  policy.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
 }
 
 /// False: the process stays with the kernel's sockets, as each problem says.
@@ -463,8 +469,9 @@ bool start() {
                         "BYPASS_MEMORY: too small for the stack's own tables; 16M and more is accepted");
   auto* p = new Process(config, region(), *ports, *mapped, *stack);
   g_process = p;
-  fill_environment(*p);
-  fill_local_environment(*p);
+  fill_policy(config);
+  socket::process_shard = &p->shard;
+  fill_local_policy(*p);
   prepare_links(*p, *stack, *mapped->memory);
   mapped->lock.set_handlers({p, recover, nullptr});
   ports->on_tried(after_opening);
@@ -628,7 +635,7 @@ bool after_fork_child() {
   if (!socket::is_in_handler()) open_local_ports(p);  // else the child shares no memory with others
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) {
-    socket::environment.shard = nullptr;
+    socket::process_shard = nullptr;
     p.ports.drop_handovers();
   }
   return !g_forked_child;

@@ -24,13 +24,16 @@
 
 namespace bypass::runtime {
 
+/// What the settings say of waits and buffers; "forever" is a negative time.
+socket::Budgets budgets_of(const Config& config);
+
 struct Process {
   Process(const Config& c, observe::Region& r, PortSet& p, arena::Mapped& mapped, Stack& stack)
       : config(c),
         region(r),
         arena(mapped),
         ports(p),
-        shard(mapped.lock, stack, *mapped.memory, clock),
+        shard(mapped.lock, stack, *mapped.memory, clock, budgets),
         progress(shard, ports, mapped.spare, c.tick) {}
 
   const Config& config;
@@ -39,6 +42,7 @@ struct Process {
   PortSet& ports;
   Decider decider{config, ports.network()};
   socket::Clock clock;
+  const socket::Budgets budgets = budgets_of(config);
   socket::Shard shard;
   Progress progress;
   fastpath::shm::Directory local_ports;

@@ -365,7 +365,7 @@ bool Progress::doze(Instant polled) {
 bool Progress::poll_until_quiet() {
   constexpr int kBatches = 64;  // then look at the program and stopping_ again
   const bool kin = socket::has_kin();
-  const Duration patience = kin ? bounded(socket::environment.spin) + bounded(socket::environment.yield) : Duration{};
+  const Duration patience = kin ? bounded(shard_.budgets().spin) + bounded(shard_.budgets().yield) : Duration{};
   Instant busy = shard_.clock().now();
   Instant seen = shard_.last_poll();
   for (int i = 0; i < kBatches;) {

@@ -142,7 +142,7 @@ template <std::uint32_t tcp::Options::*Member>
 std::int64_t buffer_size(Socket& socket) {
   const std::uint32_t set = tcp_options(socket).*Member;
   const std::uint32_t preset =
-      Member == &tcp::Options::send_buffer ? environment.send_buffer : environment.receive_buffer;
+      Member == &tcp::Options::send_buffer ? shard().budgets().send_buffer : shard().budgets().receive_buffer;
   return set != 0 ? std::int64_t{set} * 2 : preset;
 }
 template <std::uint32_t tcp::Options::*Member>

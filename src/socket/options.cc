@@ -13,6 +13,7 @@
 #include "observe/reasons.h"
 #include "os/errno_map.h"
 #include "socket/option_kinds.h"
+#include "socket/policy.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/socket_wait.h"
 
@@ -178,14 +179,13 @@ void KernelOptions::set(int fd) const {
 }
 
 void tell_option(int fd, int level, int name) {
-  if (environment.record_why == nullptr) return;
   std::array<char, 64> text{};
   const OptionName* const known = find_option_name(level, name);
   if (known != nullptr)
     std::snprintf(text.data(), text.size(), "setsockopt %s", known->text);
   else
     std::snprintf(text.data(), text.size(), "setsockopt level %d option %d", level, name);
-  environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), text.data());
+  policy.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), text.data());
 }
 
 void tell_kernel_option(const Socket& socket, int fd) {

@@ -20,7 +20,8 @@
 
 namespace bypass::socket {
 
-Environment environment;
+constinit Policy policy;
+Shard* process_shard = nullptr;
 
 namespace {
 /// Frames of one look at one port. As many as a transmit batch: what they bring about goes out in one burst.
@@ -34,8 +35,8 @@ constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
 constexpr Duration kSteeringLook = std::chrono::milliseconds(1);
 }  // namespace
 
-Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock)
-    : lock_(lock), stack_(stack), clock_(clock) {
+Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets)
+    : lock_(lock), stack_(stack), clock_(clock), budgets_(budgets) {
   context_.memory = &memory;
   void* const place = memory.allocate(sizeof(Wires));
   sharable_ = place != nullptr;

@@ -4,8 +4,6 @@
 // wire once. Run to completion: a caller that waits calls poll() until its object is ready.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -17,6 +15,7 @@
 #include "os/clock.h"
 #include "socket/api.h"
 #include "socket/family/wires.h"
+#include "socket/policy.h"
 #include "socket/shard_lock.h"
 #include "socket/wait/link_watch.h"
 #include "stack/context.h"
@@ -38,11 +37,12 @@ class ShortHold;
 class Shard {
  public:
   /// `ports` may still be empty: they are opened late.
-  Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock);
+  Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets);
 
   [[nodiscard]] Stack& stack() { return stack_; }
   [[nodiscard]] Context& context() { return context_; }
   [[nodiscard]] const Clock& clock() const { return clock_; }
+  [[nodiscard]] const Budgets& budgets() const { return budgets_; }
   [[nodiscard]] ShardLock& lock() { return lock_; }
 
   /// One look at every port, if nobody else is inside: receives a batch each, delivers it, runs due timers,
@@ -159,6 +159,7 @@ class Shard {
   ShardLock& lock_;
   Stack& stack_;
   const Clock& clock_;
+  const Budgets& budgets_;
   Context context_;
   std::atomic<std::int64_t> next_timeout_{0};
   std::atomic<std::int64_t> last_poll_{0};
@@ -273,45 +274,10 @@ class Guard {
   int cancel_state_ = 0;  // the thread's own
 };
 
-/// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).
-enum class Decision : std::uint8_t { kKernel, kBypass, kFail };
-
-/// The process's environment as src/socket needs it; src/runtime fills it in before the first object.
-struct Environment {
-  Shard* shard = nullptr;  // null until the arena is taken
-  /// Routes and rules: bypass (true) or kernel, with the reason recorded for `bypass why`. Opens the ports
-  /// when the answer is bypass and they are not open yet (milliseconds, once).
-  Decision (*decide_connect)(int fd, int type, const sockaddr* local, const sockaddr* remote) = nullptr;
-  Decision (*decide_listen)(int fd, int type, const sockaddr* local) = nullptr;
-  /// Whether this address of ours cannot be had because another process has the wire: as good as in use. Null: no.
-  bool (*address_is_taken)(const sockaddr* local) = nullptr;
-  [[nodiscard]] bool is_taken(const sockaddr* local) const {
-    return address_is_taken != nullptr && address_is_taken(local);
-  }
-  /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …).
-  bool (*need_wire)() = nullptr;
-  /// A socket has come onto the wire: somebody of the family is to have the ports, soon. Lock held, under which
-  /// others find that nobody needs them (is_wire_needed). Null: they are there.
-  void (*want_wire)() = nullptr;
-  void tell_on_wire() const {
-    if (want_wire != nullptr) want_wire();
-  }
-  /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.
-  Decision (*routes_to)(const sockaddr* remote) = nullptr;
-  /// Why something was left to the kernel, for `bypass why`.
-  void (*record_why)(int fd, unsigned reason, const char* detail) = nullptr;
-  void (*record_why_at)(int fd, unsigned reason, const Endpoint& address, const char* detail) = nullptr;
-  Duration spin{};                                    // how long a wait polls without yielding
-  Duration yield{};                                   // then with sched_yield between polls; negative: for ever
-  Duration kernel_poll{};                             // how often kernel descriptors of a busy mixed set are looked at
-  std::uint32_t send_buffer = 0, receive_buffer = 0;  // defaults that getsockopt reports
-  /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Null: it stays where it is.
-  int (*own_descriptor)(int fd) = nullptr;
-  /// The same for one that comes and goes with a connection.
-  int (*own_passing)(int fd) = nullptr;
-  /// Such a descriptor is about to be closed.
-  void (*disown_descriptor)(int fd) = nullptr;
-};
-extern Environment environment;
+/// This process's shard. Null until the arena is taken, and in a forked child that has no part of it.
+extern Shard* process_shard;
+[[nodiscard]] inline bool has_shard() {
+  return process_shard != nullptr;
+}
 
 }  // namespace bypass::socket

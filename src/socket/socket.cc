@@ -10,6 +10,7 @@
 #include "socket/family/steering.h"
 #include "socket/objects.h"
 #include "socket/options.h"
+#include "socket/policy.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/async.h"
 #include "socket/wait/epoll.h"
@@ -62,9 +63,9 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
   if (is_taken_on_wire(socket, fd, address, length)) return failure(Error::kAddressInUse);
   long r = kernel_result(kernel->bind(fd, address, length));
   if (r == failure(Error::kAddressNotAvailable) && endpoint_of(address, length).has_value() &&
-      environment.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
+      policy.decide_listen(fd, SOCK_STREAM, address) == Decision::kBypass)
     r = bind_to_bypass(socket, fd, address, length);
-  if (r == failure(Error::kAddressNotAvailable) && environment.is_taken(address)) return failure(Error::kAddressInUse);
+  if (r == failure(Error::kAddressNotAvailable) && policy.is_taken(address)) return failure(Error::kAddressInUse);
   if (r != 0 || socket.path == Path::kKernel) return r;
   const Endpoint bound = kernel_name(fd);
   Guard guard(shard());
@@ -217,7 +218,7 @@ void end_keeping_number(Guard& guard, File& file, int fd) {
 }  // namespace
 
 bool is_our_kind(int domain, int type, int protocol) {
-  return environment.shard != nullptr && is_ours(domain, type, protocol);
+  return has_shard() && is_ours(domain, type, protocol);
 }
 
 File* open_socket(int fd, int domain, int type, int protocol) {
@@ -243,7 +244,7 @@ File* open_socket(int fd, int domain, int type, int protocol) {
 }
 
 File* open_epoll(int fd) {
-  if (environment.shard == nullptr) return nullptr;
+  if (!has_shard()) return nullptr;
   Guard guard(shard());
   if (!prepare_objects(shard())) return nullptr;
   Epoll* epoll = objects->epolls.allocate();
@@ -375,7 +376,7 @@ int shadow_placeholder(int domain) {
   int fd = place.load(std::memory_order_acquire);
   if (fd >= 0) return fd;
   fd = kernel->socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  fd = policy.own_descriptor(fd);
   if (fd < 0) return fd;
   int expected = -1;
   if (place.compare_exchange_strong(expected, fd)) return fd;

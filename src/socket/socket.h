@@ -137,13 +137,13 @@ static_assert(sizeof(Socket) <= 120, "an accepted connection costs this beside i
 
 // --- Shorthands of the socket layer's files
 inline Shard& shard() {
-  return *environment.shard;
+  return *process_shard;
 }
 inline tcp::Engine& tcp_engine() {
-  return environment.shard->stack().tcp();
+  return process_shard->stack().tcp();
 }
 inline udp::Engine& udp_engine() {
-  return environment.shard->stack().udp();
+  return process_shard->stack().udp();
 }
 inline Socket& socket_of(File& file) {
   return static_cast<Socket&>(file);

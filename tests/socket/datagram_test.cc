@@ -443,21 +443,21 @@ class DatagramRouteTest : public ::testing::Test {
   DatagramRouteTest() {
     World::get();
     told = 0;
-    socket::environment.record_why = [](int, unsigned, const char*) { told++; };
+    socket::policy.record_why = [](int, unsigned, const char*) { told++; };
   }
   static inline int told = 0;
   Calls calls{true}, kernel_calls{false};
 };
 
 TEST_F(DatagramRouteTest, Send_RuleForbidsIt_IsDenied) {
-  socket::environment.routes_to = [](const sockaddr*) { return socket::Decision::kFail; };
+  socket::policy.routes_to = [](const sockaddr*) { return socket::Decision::kFail; };
   const int fd = calls.socket(AF_INET, SOCK_DGRAM);
   EXPECT_EQ(calls.send_to(fd, "x", calls.address(9)), -EACCES);
 }
 
 TEST_F(DatagramRouteTest, Send_NoWire_GoesByTheKernelAndSaysSoOnce) {
-  socket::environment.routes_to = [](const sockaddr*) { return socket::Decision::kBypass; };
-  socket::environment.need_wire = [] { return false; };
+  socket::policy.routes_to = [](const sockaddr*) { return socket::Decision::kBypass; };
+  socket::policy.need_wire = [] { return false; };
   const int server = kernel_calls.socket(AF_INET, SOCK_DGRAM);
   ASSERT_EQ(kernel_calls.bind(server, kernel_calls.address(0)), 0);
   const sockaddr_in to = kernel_calls.local_name(server);

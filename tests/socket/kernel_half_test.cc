@@ -123,13 +123,13 @@ TEST_F(KernelHalfTest, Poll_OthersTakeWhatAKernelDescriptorHad_IsNoneThatIsReady
     if (ready == 1) eventfd_read(event, &taken);  // by another thread, before it is asked for again
     return ready;
   };
-  const Duration looks = std::exchange(socket::environment.kernel_poll, {});
+  const Duration looks = std::exchange(World::get().budgets().kernel_poll, {});
   for (const int timeout_ms : {0, 20}) {
     eventfd_write(event, 1);
     std::vector<pollfd> items{{fd, POLLIN, 0}, {event, POLLIN, 0}};
     EXPECT_EQ(calls.poll(items, timeout_ms), items[1].revents != 0 ? 1 : 0) << timeout_ms;
   }
-  socket::environment.kernel_poll = looks;
+  World::get().budgets().kernel_poll = looks;
   ::close(event);
 }
 
@@ -162,7 +162,7 @@ TEST_F(KernelHalfTest, Accept_SpinnerFoundItTaken_HearsOfTheRest) {
     ASSERT_EQ(kernel_calls.connect(client, kernel_calls.address(port)), 0);
   }
   ASSERT_EQ(calls.poll_one(listener, POLLIN, 1000), POLLIN);
-  socket::environment.yield = std::chrono::seconds(10);  // the second thread never sleeps
+  World::get().budgets().yield = std::chrono::seconds(10);  // the second thread never sleeps
   KernelTable table;
   table->accept4 = [](int fd, sockaddr* name, socklen_t* length, int flags) {
     run_meanwhile();

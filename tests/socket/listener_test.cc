@@ -212,7 +212,7 @@ TEST(ReusePortListenerTest, Listen_WhereOneSharesNoMore_FailsAndSaysWhy) {
   Calls calls(true);
   static int told;
   told = 0;
-  socket::environment.record_why = [](int, unsigned, const char*) { told++; };
+  socket::policy.record_why = [](int, unsigned, const char*) { told++; };
   int listeners[2];
   std::uint16_t port = 0;
   for (int& fd : listeners) {
@@ -272,7 +272,7 @@ TEST_F(DualListenerTest, Accept_PeersOfBothPaths_AreServed) {
 }
 
 TEST_F(DualListenerTest, Accept_BothQueuesFull_TakesTurns) {
-  socket::environment.kernel_poll = {};
+  World::get().budgets().kernel_poll = {};
   for (int i = 0; i < 3; i++) connect_kernel(), connect_bypass();
   calls.set_non_blocking(listener, true);
   ASSERT_NE(calls.poll_one(listener, POLLIN, 5000), 0);
@@ -322,11 +322,11 @@ TEST_F(DualListenerTest, Accept_KernelPeersNameWithoutItsLength_EndsTheConnectio
 TEST_F(DualListenerTest, Close_OwnDuplicateOfTheWatch_IsOursNoMore) {
   static int own;
   own = 0;
-  socket::environment.own_descriptor = [](int fd) {
+  socket::policy.own_descriptor = [](int fd) {
     own++;
     return fd;
   };
-  socket::environment.disown_descriptor = [](int) { own--; };
+  socket::policy.disown_descriptor = [](int) { own--; };
   const int other = calls.dup(listener);
   calls.close(listener);
   listener = other;

@@ -29,14 +29,14 @@ constexpr std::uint32_t kChild = kMaxProcesses - 1;
 
 class LocalPairing : public testing::Test {
  protected:
-  LocalPairing() : before_(local_environment) {
+  LocalPairing() : before_(local_policy) {
     if (::mkdtemp(folder_.data()) == nullptr) std::abort();
     const int number = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     directory_ = std::move(shm::Directory::open(number).value);
     ::close(number);
-    local_environment = {};
-    local_environment.directory = &directory_;
-    local_environment.may_be_local = [](const sockaddr*) { return true; };
+    local_policy = {};
+    local_policy.directory = &directory_;
+    local_policy.may_be_local = [](const sockaddr*) { return true; };
     connect_both();
   }
   ~LocalPairing() override {
@@ -47,7 +47,7 @@ class LocalPairing : public testing::Test {
     release(*file_, accepted_);
     ::close(accepted_);
     ::close(peers_);
-    local_environment = before_;
+    local_policy = before_;
     const std::string remove = "rm -r '" + folder_ + "'";
     EXPECT_EQ(std::system(remove.c_str()), 0);
   }
@@ -96,7 +96,7 @@ class LocalPairing : public testing::Test {
   }
 
   test::World& world_ = test::World::get();
-  LocalEnvironment before_;
+  LocalPolicy before_;
   std::string folder_ = testing::TempDir() + "local_pairing_XXXXXX";
   shm::Directory directory_;
   shm::Pairing peer_;

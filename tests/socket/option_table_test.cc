@@ -183,7 +183,7 @@ TEST(OptionTable, OptionOfNoManualPage_IsRefusedAndNamed) {
   Calls calls(true);
   static std::string told;
   told.clear();
-  socket::environment.record_why = [](int, unsigned, const char* detail) { told = detail; };
+  socket::policy.record_why = [](int, unsigned, const char* detail) { told = detail; };
   const auto [client, server] = calls.connected();
   EXPECT_EQ(calls.set_option(client, SOL_SOCKET, 9999, 1), -ENOPROTOOPT);
   EXPECT_EQ(told, "setsockopt level 1 option 9999");

@@ -67,7 +67,8 @@ struct Opened {
   socket::ShardLock lock{lock_state, family};
   socket::Clock clock;
   CablePort port{21}, other{22};
-  socket::Shard shard{lock, stack, memory, clock};
+  socket::Budgets budgets;
+  socket::Shard shard{lock, stack, memory, clock, budgets};
 };
 
 std::uint64_t repeated_syns(Opened& opened) {

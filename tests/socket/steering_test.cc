@@ -41,9 +41,14 @@ struct Above {
   static inline std::set<int> owned;
   static inline bool full = false;
   static int own(int fd) {
-    const int high = full ? fd : ::fcntl(fd, F_DUPFD_CLOEXEC, kBase);
-    if (high != fd) ::close(fd);
-    owned.insert(high);
+    const int high = own_copy(fd);
+    if (high < 0) return fd;
+    ::close(fd);
+    return high;
+  }
+  static int own_copy(int fd) {
+    const int high = full ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, kBase);
+    if (high >= 0) owned.insert(high);
     return high;
   }
   static void disown(int fd) { owned.erase(fd); }
@@ -60,8 +65,9 @@ class SteeringTest : public testing::Test {
     kernel->bind = Binds::bind;
     Above::owned.clear();
     Above::full = false;
-    socket::environment.own_descriptor = socket::environment.own_passing = Above::own;
-    socket::environment.disown_descriptor = Above::disown;
+    socket::policy.own_descriptor = Above::own;
+    socket::policy.own_copy = Above::own_copy;
+    socket::policy.disown_descriptor = Above::disown;
     const auto made = world.peer().tcp().listen({{}, kPeersPort}, 512, {}, nullptr);
     ASSERT_TRUE(made.ok());
     listener = *made;

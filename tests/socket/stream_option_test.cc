@@ -158,7 +158,7 @@ TEST(KernelsOptionTest, SetOnAConnection_IsToldByItsName) {
   Calls calls(true);
   static std::vector<std::string> told;
   told.clear();
-  socket::environment.record_why = [](int, unsigned, const char* detail) { told.emplace_back(detail); };
+  socket::policy.record_why = [](int, unsigned, const char* detail) { told.emplace_back(detail); };
   const auto [client, server] = calls.connected();
   EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
   EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_PRIORITY, 3), 0);

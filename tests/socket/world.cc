@@ -102,9 +102,18 @@ World& World::get() {
 }
 
 void World::put_back() {
-  socket::environment = environment_;
+  socket::policy = policy_;
+  budgets_ = plain_budgets();
   socket::kernel = kernel_;
   peer_port_.room = ~std::size_t{0};
+}
+
+socket::Budgets World::plain_budgets() {
+  socket::Budgets budgets;
+  budgets.spin = budgets.yield = budgets.kernel_poll = std::chrono::microseconds(20);
+  budgets.send_buffer = 16384;
+  budgets.receive_buffer = 131072;
+  return budgets;
 }
 
 World::World() {
@@ -121,7 +130,7 @@ World::World() {
   Memory* memory = Memory::create(arena(), kArena, kArena);
   Stack* stack = Stack::create(*memory, stack_config());
   set_address(*stack, port_, kOurs);
-  shard_ = new socket::Shard(*lock, *stack, *memory, clock_);
+  shard_ = new socket::Shard(*lock, *stack, *memory, clock_, budgets_);
   shard_->add_port(&port_, 0);
 
   Memory* peer_memory = Memory::create(arena(), kArena, kArena);
@@ -131,24 +140,18 @@ World::World() {
   peer_context_.queues[0] = PortQueue(&peer_port_, 0, 0);
   peer_context_.ports = 1;
 
-  socket::Environment& env = socket::environment;
-  env.shard = shard_;
-  env.decide_connect = [](int, int, const sockaddr*, const sockaddr* remote) {
+  socket::process_shard = shard_;
+  socket::Policy& policy = socket::policy;
+  policy.decide_connect = [](int, int, const sockaddr*, const sockaddr* remote) {
     return is_bypass(remote) ? socket::Decision::kBypass : socket::Decision::kKernel;
   };
-  env.decide_listen = [](int, int, const sockaddr* local) {
+  policy.decide_listen = [](int, int, const sockaddr* local) {
     return is_bypass(local) || is_any(local) ? socket::Decision::kBypass : socket::Decision::kKernel;
   };
-  env.need_wire = [] { return true; };
-  env.routes_to = [](const sockaddr* remote) {
+  policy.routes_to = [](const sockaddr* remote) {
     return is_bypass(remote) ? socket::Decision::kBypass : socket::Decision::kKernel;
   };
-  env.spin = std::chrono::microseconds(20);
-  env.yield = std::chrono::microseconds(20);
-  env.kernel_poll = std::chrono::microseconds(20);
-  env.send_buffer = 16384;
-  env.receive_buffer = 131072;
-  environment_ = env;
+  policy_ = policy;
   kernel_ = socket::kernel;
   std::thread(&World::look_after_sleepers, this).detach();  // the World lives as long as the process
 }

@@ -10,6 +10,7 @@
 #include "os/kernel.h"
 #include "socket/api.h"
 #include "socket/cable.h"
+#include "socket/policy.h"
 #include "socket/shard.h"
 
 namespace bypass::test {
@@ -21,6 +22,8 @@ class World {
   static World& get();
 
   socket::Shard& shard() { return *shard_; }
+  /// What the settings say; a case may change it.
+  socket::Budgets& budgets() { return budgets_; }
   CablePort& port() { return port_; }
   CablePort& peer_port() { return peer_port_; }
   /// The peer's stack, driven by `peer_step` from the one that calls run_peer_once(), or by a thread.
@@ -47,6 +50,7 @@ class World {
 
  private:
   World();
+  static socket::Budgets plain_budgets();
   /// The progress thread's part in a real process: sleepers count on it when the one who watched the wires gets up and
   /// does not come back.
   void look_after_sleepers();
@@ -56,7 +60,8 @@ class World {
   socket::Shard* shard_ = nullptr;
   Stack* peer_stack_ = nullptr;
   Context peer_context_;
-  socket::Environment environment_;
+  socket::Policy policy_;
+  socket::Budgets budgets_ = plain_budgets();
   const socket::Kernel* kernel_ = nullptr;
 };
 

@@ -11,11 +11,11 @@
 namespace bypass::fastpath::shm {
 
 /// How descriptors that stay are kept from the program's: moved above its numbers and protected from its closes. Set
-/// once, before the first use; null: they stay where they are.
+/// once, before the first use; until then they stay where they are. No member is ever null.
 struct DescriptorKeeper {
-  int (*own)(int fd) = nullptr;          // for as long as the process lives
-  int (*own_passing)(int fd) = nullptr;  // with a connection
-  void (*disown)(int fd) = nullptr;
+  int (*own)(int fd) = [](int fd) { return fd; };          // for as long as the process lives
+  int (*own_passing)(int fd) = [](int fd) { return fd; };  // with a connection
+  void (*disown)(int fd) = [](int) {};
 };
 inline DescriptorKeeper descriptor_keeper;
 
@@ -47,7 +47,7 @@ class Descriptor {
   }
   void reset() {
     if (fd_ < 0) return;
-    if (owned_ && descriptor_keeper.disown != nullptr) descriptor_keeper.disown(fd_);
+    if (owned_) descriptor_keeper.disown(fd_);
     os::close(fd_);
     fd_ = -1;
     owned_ = false;
@@ -56,7 +56,7 @@ class Descriptor {
  private:
   static Descriptor kept_by(int (*own)(int fd), long fd) {
     Descriptor made(fd);
-    if (!made.is_open() || own == nullptr) return made;
+    if (!made.is_open()) return made;
     made.fd_ = own(made.fd_);
     made.owned_ = true;
     return made;

@@ -11,6 +11,7 @@
 #include "os/errno_map.h"
 #include "os/program_memory.h"
 #include "socket/options.h"
+#include "socket/policy.h"
 #include "socket/wait/wait.h"
 
 namespace bypass::socket {
@@ -21,7 +22,7 @@ namespace {
 constexpr std::uint32_t kReceiveBytes = 212992;
 
 void tell_why(int fd, observe::Reason reason, const char* detail) {
-  if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), detail);
+  policy.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
 // The kernel keeps the books of ports for both halves.
@@ -43,7 +44,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   socket.binding = *made;
   udp_engine().want_errors(**made, socket.has(kWantErrors));
   socket.path = Path::kDual;
-  environment.tell_on_wire();
+  policy.tell_on_wire();
   watch_kernel_half(socket, fd);
   signal_idle(socket);  // who waits looks at the wire from now on
   return 0;
@@ -53,7 +54,7 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
 bool wants_bypass(int fd, const Endpoint& local, int domain) {
   SocketName name;
   write_name(local, domain, name);
-  return environment.decide_listen(fd, SOCK_DGRAM, &name.base) == Decision::kBypass;
+  return policy.decide_listen(fd, SOCK_DGRAM, &name.base) == Decision::kBypass;
 }
 
 // A port that the program has not asked for goes with the association (udp_disconnect); the next send finds
@@ -129,13 +130,13 @@ long pending_error_of(Socket& socket) {
 }
 
 Decision way_to(const Endpoint& remote, const sockaddr* name) {
-  return remote.address.is_v4() ? environment.routes_to(name) : Decision::kKernel;
+  return remote.address.is_v4() ? policy.routes_to(name) : Decision::kKernel;
 }
 
 bool ensure_binding(Socket& socket, int fd) {
   if (has_binding(socket)) return true;
   observe::Reason reason = observe::Reason::kPortNotOpen;
-  if (environment.need_wire == nullptr || environment.need_wire()) {
+  if (policy.need_wire()) {
     Endpoint local = bind_kernel_half(socket, fd);
     // A peer of the kernel's has given its half an address that the other half cannot have.
     local.address = socket.has(kBound) ? socket.details->bound.address : Endpoint{}.address;
@@ -163,7 +164,7 @@ long datagram_bind(Socket& socket, int fd, const sockaddr* address, socklen_t le
   if (socket.has(kV6Only) || !wants_bypass(fd, local, socket.domain)) return 0;
   if (socket.has(kForceKernel)) return tell_kernel_option(socket, fd), 0;
   const bool own_address = !local.address.is_any();
-  if (own_address && environment.need_wire != nullptr) environment.need_wire();
+  if (own_address) policy.need_wire();
   r = open_binding(socket, fd, local);
   if (r == 0 || own_address) return r;
   tell_why(fd, observe::Reason::kAddressNotOurs, "the bypass half of the datagram socket");
@@ -179,7 +180,7 @@ long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t
   SocketName local;
   const bool bound = socket.has(kBound);
   if (bound) write_name(socket.details->bound, socket.domain, local);
-  switch (environment.decide_connect(fd, SOCK_DGRAM, bound ? &local.base : nullptr, address)) {
+  switch (policy.decide_connect(fd, SOCK_DGRAM, bound ? &local.base : nullptr, address)) {
     case Decision::kFail:
       return failure(Error::kAccess);
     case Decision::kKernel:

@@ -9,6 +9,7 @@
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
 #include "socket/kernel_message.h"
+#include "socket/policy.h"
 #include "socket/stream/stream_send.h"
 #include "socket/wait/socket_wait.h"
 
@@ -162,7 +163,7 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
   // However many come in on the wire, the kernel's are heard.
   if (has_binding(socket) && !connected_to_bypass(socket)) look_at_kernel_halves(shard().clock().now(), false);
-  if (has_binding(socket) && environment.need_wire != nullptr) environment.need_wire();
+  if (has_binding(socket)) policy.need_wire();
   ReceivingDatagram receiving(socket, message, flags);
   Patience patience;
   {

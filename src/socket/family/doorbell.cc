@@ -10,6 +10,7 @@
 
 #include "os/kernel.h"
 #include "os/os.h"
+#include "socket/policy.h"
 #include "socket/socket.h"
 #include "socket/wait/kernel_half.h"
 
@@ -20,8 +21,7 @@ namespace {
 constexpr std::size_t kNameBytes = 5;
 
 int open_datagram() {
-  const int fd = kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  return fd >= 0 && environment.own_descriptor != nullptr ? environment.own_descriptor(fd) : fd;
+  return policy.own_descriptor(kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 /// From here on the kernel delivers to the socket what is these bytes alone (bpf(2)'s classic form; socket(7)).

@@ -49,7 +49,7 @@ void call_kin();
 /// Whether this process has a number of a socket that the stack serves. Takes the lock.
 [[nodiscard]] bool refers_to_wire();
 /// Whether the family needs somebody to have the wires: a process of it refers to a socket there, has died with one, or
-/// has left a connection that is not at its end. The process that makes it so says it (Environment::want_wire). Lock
+/// has left a connection that is not at its end. The process that makes it so says it (Policy::tell_on_wire). Lock
 /// held.
 [[nodiscard]] bool is_wire_needed(const Guard& guard);
 /// Whether other processes share the shard.

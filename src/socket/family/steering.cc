@@ -9,6 +9,7 @@
 #include "os/kernel.h"
 #include "os/os.h"
 #include "socket/objects.h"
+#include "socket/policy.h"
 #include "socket/socket.h"
 #include "stack/flow_log.h"
 #include "stack/route.h"
@@ -37,7 +38,7 @@ KeptNumbers g_kept;  // of this process
 
 void drop_oldest() {
   const Kept& oldest = g_kept.all[g_kept.first];
-  if (environment.disown_descriptor != nullptr) environment.disown_descriptor(oldest.fd);
+  policy.disown_descriptor(oldest.fd);
   os::close(oldest.fd);
   g_kept.first = (g_kept.first + 1) % KeptNumbers::kMost;
   g_kept.count--;
@@ -143,21 +144,6 @@ Result<Endpoint> reserve_endpoint(Guard& guard, const Socket& socket, int fd, co
   }
 }
 
-namespace {
-
-// Above the program's own, which are for the program. -1: there is no room.
-int copy_above(int fd) {
-  const int copy = kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0 || environment.own_passing == nullptr) return copy;
-  const int high = environment.own_passing(copy);
-  if (high != copy) return high;
-  environment.disown_descriptor(copy);
-  os::close(copy);
-  return -1;
-}
-
-}  // namespace
-
 NumberKeeper::NumberKeeper(const Socket& socket) {
   if (connection_of(socket) == nullptr || !socket.tcb->has(tcp::kSteered)) return;
   steered_ = true;
@@ -172,7 +158,7 @@ void NumberKeeper::keep(int fd) const {
     drop_oldest();
     shard().stack().counters().numbers_lost++;
   }
-  const int high = copy_above(fd);
+  const int high = policy.own_copy(fd);
   if (high < 0) {
     shard().stack().counters().numbers_lost++;
     return;

@@ -15,6 +15,7 @@
 #include "observe/reasons.h"
 #include "os/os.h"
 #include "socket/objects.h"
+#include "socket/policy.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_link.h"
 #include "socket/shared/local_path.h"
@@ -28,7 +29,7 @@ namespace bypass::socket {
 namespace shm = fastpath::shm;
 using Stage = LocalEnd::Stage;
 
-LocalEnvironment local_environment;
+constinit LocalPolicy local_policy;
 LocalCounts local_counts;
 
 namespace {
@@ -46,9 +47,7 @@ std::atomic<bool> adoption_ended{false};  // note_timeout_below_zero()
 /// Whether who waits for it would hear of the kernel's side.
 bool can_be_watched(int fd) {
   if (can_watch_kernel_halves()) return true;
-  if (environment.record_why != nullptr)
-    environment.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
-                           "the kernel gives it no epoll set");
+  policy.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), "the kernel gives it no epoll set");
   return false;
 }
 
@@ -57,18 +56,18 @@ bool can_be_watched(int fd) {
 // --- Where connections begin
 
 void local_note_listener(int fd) {
-  const shm::Directory* const directory = local_environment.directory;
+  const shm::Directory* const directory = local_policy.directory;
   if (directory == nullptr) return;
   const std::uint16_t port = kernel_name(fd).port;
   if (port != 0) directory->note_listener(port, shm::network_tag(fd));
 }
 
 bool local_before_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
-  const shm::Directory* const directory = local_environment.directory;
+  const shm::Directory* const directory = local_policy.directory;
   if (!adopts_accepted() || socket.details == nullptr || socket.has(kForceKernel | kShutReceive | kShutSend))
     return false;
   const std::optional<Endpoint> remote = endpoint_of(address, length);
-  if (!remote.has_value() || remote->port == 0 || !local_environment.may_be_local(address)) return false;
+  if (!remote.has_value() || remote->port == 0 || !local_policy.may_be_local(address)) return false;
   const std::uint32_t network = shm::network_tag(fd);
   if (!directory->note_client_of_listener(remote->port, network)) return false;
   Guard guard(shard());
@@ -92,24 +91,23 @@ void local_after_connect(Socket& socket, int fd) {
 }
 
 void note_timeout_below_zero() {
-  if (adoption_ended.exchange(true) || environment.record_why == nullptr) return;
-  environment.record_why(-1, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
-                         "accepted connections have a timeout below zero");
+  if (adoption_ended.exchange(true)) return;
+  policy.record_why(-1, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
+                    "accepted connections have a timeout below zero");
 }
 
 bool adopts_accepted() {
-  return local_environment.directory != nullptr && environment.shard != nullptr && !shared_memory_ended.load();
+  return local_policy.directory != nullptr && has_shard() && !shared_memory_ended.load();
 }
 
 File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) {
-  const shm::Directory* const directory = local_environment.directory;
+  const shm::Directory* const directory = local_policy.directory;
   if (!adopts_accepted() || adoption_ended.load(std::memory_order_relaxed)) return nullptr;
   const std::optional<Endpoint> remote = endpoint_of(peer, length);
   if (!remote.has_value()) return nullptr;
   const Endpoint local = kernel_name(fd);
   if (!remote->address.is_loopback() && remote->address != local.address) return nullptr;
-  if (!directory->has_clients(local.port, shm::network_tag(fd)) || !local_environment.may_be_local(peer))
-    return nullptr;
+  if (!directory->has_clients(local.port, shm::network_tag(fd)) || !local_policy.may_be_local(peer)) return nullptr;
   Guard guard(shard());
   if (!can_be_watched(fd) || !prepare_objects(shard())) return nullptr;
   Socket* const socket = objects->sockets.allocate();
@@ -181,7 +179,7 @@ void end_leaving(Guard& guard, Socket& socket) {
 void ask_to_leave_shared_memory(File& file) {
   if (!is_local(file) && !may_become_local(file)) return;
   file.leave_asked.store(true);
-  if (is_local(file) && local_environment.call_progress != nullptr) local_environment.call_progress();
+  if (is_local(file)) local_policy.call_progress();
 }
 
 void local_answer(Guard& guard, Socket& socket) {
@@ -214,14 +212,14 @@ namespace {
 void ask_all_to_leave() {
   shared_memory_ended.store(true);
   for_each_local_link([](LocalLink& link) { link.socket->leave_asked.store(true); });
-  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+  local_policy.call_progress();
 }
 
 }  // namespace
 
 void end_shared_memory() {
   shared_memory_ended.store(true);
-  if (environment.shard == nullptr || !has_local_links()) return;
+  if (!has_shard() || !has_local_links()) return;
   Guard guard(shard());
   ask_all_to_leave();
   for_each_local_link([&](LocalLink& link) {
@@ -247,9 +245,8 @@ namespace {
 
 /// Under the listener's address: the other one is each connection's own.
 void tell(int fd, bool client, observe::Reason reason, const char* detail) {
-  if (environment.record_why_at == nullptr) return;
   const Endpoint address = client ? kernel_peer(fd) : kernel_name(fd);
-  environment.record_why_at(fd, static_cast<unsigned>(reason), address, detail);
+  policy.record_why_at(fd, static_cast<unsigned>(reason), address, detail);
 }
 
 void tell_refusal(int fd, bool client, const char* detail) {
@@ -309,7 +306,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "the process may not call sendmsg() and recvmsg()");
   }
-  if (local_environment.need_progress != nullptr && !local_environment.need_progress()) {
+  if (!local_policy.need_progress()) {
     drop_local_link(*link);
     end.stage = Stage::kOver;
     return tell_refusal(fd, end.client, "the kernel refuses the process a progress thread");
@@ -317,7 +314,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   link->tcp = fd;
   if (!end.client) take_timeouts(socket, fd);  // its listener's, until now the kernel's affair
   end.stage = Stage::kPairing;
-  link->pairing.begin(local_environment.directory->folder(), fd, {kRing, kRing}, now, now + kAttempt);
+  link->pairing.begin(local_policy.directory->folder(), fd, {kRing, kRing}, now, now + kAttempt);
   step_pairing(socket, *link, now);
 }
 
@@ -373,7 +370,8 @@ namespace {
 bool is_due(const LocalEnd& end) {
   // The accepting side comes a little later: it finds the other's name then.
   constexpr std::uint32_t kBehind = 2;
-  std::uint32_t calls = local_environment.after + (end.client ? 0 : std::min(local_environment.after / 2, kBehind));
+  const std::uint32_t after = shard().budgets().local_after;
+  std::uint32_t calls = after + (end.client ? 0 : std::min(after / 2, kBehind));
   for (std::uint8_t i = 0; i < end.attempts; i++) calls *= kLater;
   return end.calls >= calls;
 }

@@ -56,21 +56,20 @@ struct LocalEnd {
   fastpath::shm::Consumer consumer;
 };
 
-/// What connections of this host need of the process; null members: nothing is local here.
-struct LocalEnvironment {
+/// What connections within the host ask the process. No function is ever null.
+struct LocalPolicy {
+  /// Null: nothing is local in this process.
   const fastpath::shm::Directory* directory = nullptr;
   /// Whether rules leave a connection with this peer the choice. `remote`: of the side that connected.
-  bool (*may_be_local)(const sockaddr* address) = nullptr;
-  /// Calls before the connecting side looks for the other; the accepting side waits a few more.
-  std::uint32_t after = 0;
-  /// As many connections as the process has numbers for, beside the program's; null: any number.
-  std::uint32_t (*most_links)() = nullptr;
+  bool (*may_be_local)(const sockaddr* address) = [](const sockaddr*) { return true; };
+  /// As many connections as the process has numbers for, beside the program's.
+  std::uint32_t (*most_links)() = [] { return UINT32_MAX; };
   /// There is something that wants the progress thread. False: none can be had.
-  bool (*need_progress)() = nullptr;
+  bool (*need_progress)() = [] { return true; };
   /// It has something to do at once, if there is one. For vfork children, too.
-  void (*call_progress)() = nullptr;
+  void (*call_progress)() = [] {};
 };
-extern LocalEnvironment local_environment;
+extern LocalPolicy local_policy;
 
 /// What became of this process's connections within the host; written with the shard's lock, read without.
 struct LocalCounts {

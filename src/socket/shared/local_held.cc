@@ -38,7 +38,7 @@ bool is_corked(const Socket& socket) {
 void expect_tick(Instant held_until) {
   if (held_until <= ticks_until) return;
   ticks_until = held_until + kTicks;
-  if (local_environment.call_progress != nullptr) local_environment.call_progress();
+  local_policy.call_progress();
 }
 
 void note_held(Socket& socket, LocalLink& link) {

@@ -30,14 +30,14 @@ LocalLink* link_to_spare() {
 
 bool has_numbers_for_link(Instant now) {
   if (now.time_since_epoch().count() < no_more_until.load(std::memory_order_relaxed)) return false;
-  return local_environment.most_links == nullptr || local_link_count() < local_environment.most_links();
+  return local_link_count() < local_policy.most_links();
 }
 
 // A few at once: the program's next files want numbers, too, in calls that are not ours to answer.
 bool spare_numbers() {
   constexpr int kAtOnce = 8;
   constexpr Duration kForAWhile = std::chrono::seconds(10);
-  if (environment.shard == nullptr || !has_local_links()) return false;
+  if (!has_shard() || !has_local_links()) return false;
   Guard guard(shard());
   no_more_until.store((guard.context().now + kForAWhile).time_since_epoch().count(), std::memory_order_relaxed);
   const std::uint32_t before = local_link_count();

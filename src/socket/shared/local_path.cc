@@ -13,6 +13,7 @@
 #include "observe/reasons.h"
 #include "os/os.h"
 #include "socket/family/kin.h"
+#include "socket/policy.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/kernel_half.h"
@@ -123,8 +124,7 @@ void local_told_error(Socket& socket, int error) {
 
 void break_link(Socket& socket, const char* what) {
   LocalEnd& end = end_of(socket);
-  if (environment.record_why != nullptr)
-    environment.record_why(kernel_number(socket), static_cast<unsigned>(observe::Reason::kSharedMemoryLost), what);
+  policy.record_why(kernel_number(socket), static_cast<unsigned>(observe::Reason::kSharedMemoryLost), what);
   if (LocalLink* const link = local_link(socket)) end_local_link(socket, *link);
   end.paths.abandon_writing();
   end.paths.stop_reading();

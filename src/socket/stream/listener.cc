@@ -5,6 +5,7 @@
 #include "os/os.h"
 #include "socket/objects.h"
 #include "socket/options.h"
+#include "socket/policy.h"
 #include "socket/wait/socket_wait.h"
 
 namespace bypass::socket {
@@ -21,7 +22,7 @@ std::uint32_t clamp_backlog(int backlog) {
 }
 
 void tell_why(int fd, observe::Reason reason, const char* detail) {
-  if (environment.record_why != nullptr) environment.record_why(fd, static_cast<unsigned>(reason), detail);
+  policy.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
 Decision decide(const Socket& socket, int fd) {
@@ -36,7 +37,7 @@ Decision decide(const Socket& socket, int fd) {
   SocketName name;
   const Endpoint local = socket.has(kBound) ? socket.details->bound : Endpoint{};
   write_name(local, socket.domain, name);
-  return environment.decide_listen(fd, SOCK_STREAM, &name.base);
+  return policy.decide_listen(fd, SOCK_STREAM, &name.base);
 }
 
 // Refused, it changes nothing: the socket may be a connection in shared memory.
@@ -66,13 +67,13 @@ void tell_failure(int fd, Error error) {
 bool is_taken(const Socket& socket, const Endpoint& local) {
   SocketName name;
   write_name(local, socket.domain, name);
-  return environment.is_taken(&name.base);
+  return policy.is_taken(&name.base);
 }
 
 // The bypass half. Where the stack refuses what the kernel has let pass, the port stays the kernel's alone.
 long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, bool dual) {
   // An address of its own is known to the stack once its port is open; a wildcard can wait for that.
-  if (!local.address.is_any() && environment.need_wire != nullptr) environment.need_wire();
+  if (!local.address.is_any()) policy.need_wire();
   (void)shadow_placeholder(socket.domain);  // while there are descriptors to be had
   Guard guard(shard());
   const auto made =
@@ -85,7 +86,7 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   }
   socket.listener = *made;
   socket.path = dual ? Path::kDual : Path::kBypass;
-  environment.tell_on_wire();
+  policy.tell_on_wire();
   socket.kind = FileKind::kListener;
   socket.details->backlog = clamp_backlog(backlog);
   socket.details->kernel_inode = static_cast<std::uint32_t>(os::inode_of(fd));  // of sockets they have 32 bits

@@ -7,6 +7,7 @@
 #include "socket/kernel_message.h"
 #include "socket/objects.h"
 #include "socket/options.h"
+#include "socket/policy.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/socket_wait.h"
 
@@ -113,11 +114,11 @@ Decision decide(Socket& socket, int fd, const sockaddr* address) {
   SocketName local;
   const bool bound = socket.has(kBound);
   if (bound) write_name(socket.details->bound, socket.domain, local);
-  return environment.decide_connect(fd, SOCK_STREAM, bound ? &local.base : nullptr, address);
+  return policy.decide_connect(fd, SOCK_STREAM, bound ? &local.base : nullptr, address);
 }
 
 long begin(Socket& socket, int fd, const Endpoint& remote) {
-  if (environment.need_wire != nullptr) environment.need_wire();
+  policy.need_wire();
   Guard guard(shard());
   if (socket.path != Path::kUndecided) return failure(Error::kAlready);  // another thread was faster
   const auto local =
@@ -127,7 +128,7 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   if (!made.ok()) return failure(made.error());
   socket.tcb = *made;
   socket.path = Path::kBypass;
-  environment.tell_on_wire();
+  policy.tell_on_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
   // From "unconnected" (HUP) to "connecting" (nothing): the one that watches looks again.

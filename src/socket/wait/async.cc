@@ -7,6 +7,7 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
+#include "socket/policy.h"
 #include "socket/socket.h"
 #include "socket/wait/readiness.h"
 
@@ -56,8 +57,7 @@ void note_async(File& file, int fd) {
   Socket& socket = socket_of(file);
   if (socket.details == nullptr) give_kernel_socket(socket, fd);  // the placeholder's file is others', too
   if (socket.details == nullptr) {
-    if (environment.record_why != nullptr)
-      environment.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), "fcntl O_ASYNC");
+    policy.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), "fcntl O_ASYNC");
     return;
   }
   f_owner_ex owner{};

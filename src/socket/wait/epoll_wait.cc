@@ -73,7 +73,8 @@ class EpollCondition final : public Condition {
   }
   [[nodiscard]] bool look_is_due(Instant now, Duration later = {}) const {
     const std::int64_t ns = now.time_since_epoch().count();
-    const Duration apart = is_known_filled() ? environment.kernel_poll : std::max(environment.kernel_poll, kUnfilled);
+    const Duration set = shard().budgets().kernel_poll;
+    const Duration apart = is_known_filled() ? set : std::max(set, kUnfilled);
     return ns - set_.kernel_looked.load(std::memory_order_relaxed) >= (apart + later).count();
   }
 

@@ -11,6 +11,7 @@
 #include "os/chunk_table.h"
 #include "os/os.h"
 #include "socket/objects.h"
+#include "socket/policy.h"
 #include "socket/shared/local.h"
 #include "socket/socket.h"
 #include "socket/wait/epoll.h"
@@ -55,7 +56,7 @@ int the_watch_set() {
   int fd = watch_set.load(std::memory_order_acquire);
   if (fd >= 0) return fd;
   fd = kernel->epoll_create1(EPOLL_CLOEXEC);
-  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  fd = policy.own_descriptor(fd);
   watch_set.store(fd, std::memory_order_release);
   return fd;
 }
@@ -194,7 +195,7 @@ void number_goes(File& file, int fd) {
   KernelHalf* half = kernel_half(file);
   if (half == nullptr || !half->watched || half->owned || half->number != fd) return;
   int own = kernel->dup(fd);
-  if (own >= 0 && environment.own_descriptor != nullptr) own = environment.own_descriptor(own);
+  own = policy.own_descriptor(own);
   // Without one the kernel's side is lost to the object; better than the next owner's of the number.
   if (own < 0) return unwatch_kernel_half(file);
   epoll_event unused{};
@@ -235,7 +236,7 @@ void look_at_kernel_halves(Instant now, bool always) {
   const int set = watch_set.load(std::memory_order_acquire);
   if (set < 0) return;
   const std::int64_t ns = now.time_since_epoch().count();
-  if (!always && ns - looked.load(std::memory_order_relaxed) < environment.kernel_poll.count() &&
+  if (!always && ns - looked.load(std::memory_order_relaxed) < shard().budgets().kernel_poll.count() &&
       ns >= active_until.load(std::memory_order_relaxed))
     return;
   looked.store(ns, std::memory_order_relaxed);
@@ -275,7 +276,7 @@ bool is_watch_set_readable() {
 }
 
 void close_own(int fd) {
-  if (environment.disown_descriptor != nullptr) environment.disown_descriptor(fd);
+  policy.disown_descriptor(fd);
   os::close(fd);
 }
 

@@ -86,7 +86,7 @@ void note_kernel_activity();
 /// A sleeper has found it readable, and has not looked there.
 void note_watch_set_readable();
 [[nodiscard]] bool is_watch_set_readable();
-/// Closes a descriptor that was given to environment.own_descriptor(). No cancellation point.
+/// Closes a descriptor that was given to policy.own_descriptor(). No cancellation point.
 void close_own(int fd);
 /// For a sleeper's poll set; -1 while nothing has been watched.
 [[nodiscard]] int kernel_halves_descriptor();

@@ -8,6 +8,7 @@
 
 #include "os/os.h"
 #include "socket/objects.h"
+#include "socket/policy.h"
 #include "socket/wait/epoll.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/wait.h"
@@ -33,7 +34,7 @@ int the_call_descriptor() {
   int fd = call_descriptor.load(std::memory_order_acquire);
   if (fd >= 0) return fd;
   fd = kernel->eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  fd = policy.own_descriptor(fd);
   call_descriptor.store(fd, std::memory_order_release);
   return fd;
 }

@@ -6,6 +6,7 @@
 
 #include "fastpath/peer_links.h"
 #include "os/kernel.h"
+#include "socket/policy.h"
 #include "socket/shard.h"
 
 namespace bypass::socket {
@@ -14,7 +15,7 @@ int LinkWatch::descriptor(const fastpath::PeerLinks& links) {
   if (links.changes() == seen_) return fd_;
   if (fd_ < 0) {
     fd_ = kernel->epoll_create1(EPOLL_CLOEXEC);
-    if (fd_ >= 0 && environment.own_descriptor != nullptr) fd_ = environment.own_descriptor(fd_);
+    fd_ = policy.own_descriptor(fd_);
     if (fd_ < 0) return -1;
   }
   seen_ = links.changes();

@@ -133,7 +133,7 @@ class PollCondition final : public Condition {
   [[nodiscard]] long kernel_ready() const { return kernel_ready_; }
   long look_at_kernel(Instant now, bool always) override {
     if (duals_ && !direct_.hear()) look_at_kernel_halves(now, always);
-    if (kernel_set_.count() == 0 || (!always && now - looked_ < environment.kernel_poll)) return kAgain;
+    if (kernel_set_.count() == 0 || (!always && now - looked_ < shard().budgets().kernel_poll)) return kAgain;
     looked_ = now;
     const timespec no_time{};
     const long n = kernel_set_.ask(&no_time, nullptr);
@@ -180,7 +180,7 @@ std::atomic<std::int64_t> last_look{0};
 
 bool look_is_due() {
   const std::int64_t now = shard().clock().now().time_since_epoch().count();
-  if (now - last_look.load(std::memory_order_relaxed) < environment.kernel_poll.count()) return false;
+  if (now - last_look.load(std::memory_order_relaxed) < shard().budgets().kernel_poll.count()) return false;
   last_look.store(now, std::memory_order_relaxed);
   return true;
 }

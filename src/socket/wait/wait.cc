@@ -13,6 +13,7 @@
 #include "os/let_others_run.h"
 #include "os/poll_by_parts.h"
 #include "socket/family/doorbell.h"
+#include "socket/policy.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/wait/kernel_half.h"
@@ -214,7 +215,7 @@ class Waiting {
   long sleep_in(Waiter& waiter);
   bool interrupted();
   void learn(bool at_once);
-  [[nodiscard]] static Duration budget() { return environment.spin + environment.yield; }
+  [[nodiscard]] static Duration budget() { return shard().budgets().spin + shard().budgets().yield; }
   [[nodiscard]] static Duration most_work() { return kMostWork * budget(); }
 
   Condition& condition_;
@@ -237,7 +238,7 @@ long Waiting::attempt() {
 
 long Waiting::begin() {
   const bool wire = condition_.needs_wire();
-  if (wire && environment.need_wire != nullptr) environment.need_wire();
+  if (wire) policy.need_wire();
   Guard guard(shard());
   if (wire && condition_.polls_first()) {
     shard().poll_locked();
@@ -253,12 +254,13 @@ long Waiting::begin() {
 
 long Waiting::go_on() {
   begun_ = started_ = now_ = shard().clock().now();
-  const bool bounded = environment.yield >= Duration{} && environment.spin >= Duration{};
+  const Budgets& budgets = shard().budgets();
+  const bool bounded = budgets.yield >= Duration{} && budgets.spin >= Duration{};
   const bool learns = bounded && budget() != Duration{} && condition_.needs_wire();
   const bool at_once = learns && !spin_habit.spins();
   if (condition_.needs_wire() && !at_once) {
-    spin_ = environment.spin;
-    yield_ = environment.yield;
+    spin_ = budgets.spin;
+    yield_ = budgets.yield;
   }
   // A sleep asks the kernel for all of it.
   const bool sleeps = spin_ == Duration{} && yield_ == Duration{};
@@ -462,11 +464,12 @@ bool are_links_heard() {
 }
 
 bool spinning_pays() {
-  return spin_habit.spins() && neighbour == Neighbour::kNone && environment.spin != Duration{};
+  return spin_habit.spins() && neighbour == Neighbour::kNone && shard().budgets().spin != Duration{};
 }
 
 bool sleeps_at_once() {
-  return !spin_habit.spins() || (environment.spin == Duration{} && environment.yield == Duration{});
+  const Budgets& budgets = shard().budgets();
+  return !spin_habit.spins() || (budgets.spin == Duration{} && budgets.yield == Duration{});
 }
 
 Instant deadline_after(Duration timeout) {

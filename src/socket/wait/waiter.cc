@@ -8,6 +8,7 @@
 #include "os/in_handler.h"
 #include "socket/family/doorbell.h"
 #include "socket/objects.h"
+#include "socket/policy.h"
 #include "socket/socket.h"
 #include "socket/wait/readiness.h"
 #include "socket/wait/wait.h"
@@ -42,7 +43,7 @@ bool is_forked = false;
 void give_waiter_back(void*) {
   Waiter* const waiter = std::exchange(thread_waiter, nullptr);
   thread_signals.kernel_set = nullptr;
-  if (waiter == nullptr || environment.shard == nullptr || shard().ended()) return;
+  if (waiter == nullptr || !has_shard() || shard().ended()) return;
   Guard guard(shard());
   if (waiter->target.slot != shard().family().slot()) return;  // a parent's
   unlink_waiter(*waiter);
@@ -84,7 +85,7 @@ void unlink_one(WaitLink& link) {
 
 int make_event_fd() {
   int fd = kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd >= 0 && environment.own_descriptor != nullptr) fd = environment.own_descriptor(fd);
+  fd = policy.own_descriptor(fd);
   return fd;
 }
 
@@ -164,7 +165,7 @@ void hold_end(File& file, std::uint32_t flag) {
 
 void drop_left(std::uintptr_t bound) {
   Waiter* const waiter = thread_waiter;
-  if (waiter == nullptr || environment.shard == nullptr || thread_signals.in_lock != 0) return;
+  if (waiter == nullptr || !has_shard() || thread_signals.in_lock != 0) return;
   Guard guard(shard());
   drop_holds(guard, *waiter, bound);
 }
