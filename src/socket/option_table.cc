@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "os/errno_map.h"
 #include "os/os.h"
@@ -295,10 +296,13 @@ constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKin
 constexpr auto read_cpu = [](Socket&) -> long { return sched_getcpu(); };
 constexpr auto read_low_water = [](Socket& s) -> long { return s.low_water; };
 constexpr auto read_tos = [](Socket& s) -> long { return tcp_options(s).tos; };
-// The two lowest bits are ECN's and TCP's own (ip_sock_set_tos).
+// The two lowest bits are ECN's and TCP's own. Another value drops the route that the socket keeps, until it sends again
+// (ip_sock_set_tos).
 constexpr auto write_tos = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
-  options.tos = static_cast<std::uint8_t>(v & ~3);
+  const std::uint8_t before = std::exchange(options.tos, static_cast<std::uint8_t>(v & ~3));
+  if (options.tos != before && connection_of(s) != nullptr)
+    s.route_dropped = static_cast<std::uint32_t>(tcp_engine().info(*s.tcb).segments_sent);
   set_tcp_options(g, s, options);
   return 0;
 };
@@ -310,8 +314,10 @@ constexpr auto write_ttl = [](Guard& g, Socket& s, int v) -> long {
   return 0;
 };
 long get_mtu(Socket& socket, Bytes out) {
-  const bool has_path = connection_of(socket) != nullptr && !stream::is_over(*socket.tcb);
-  return has_path ? put_int(out, tcp_engine().info(*socket.tcb).path_mtu) : failure(Error::kNotConnected);
+  if (connection_of(socket) == nullptr || stream::is_over(*socket.tcb)) return failure(Error::kNotConnected);
+  const tcp::Info info = tcp_engine().info(*socket.tcb);
+  const bool is_routed = socket.route_dropped == 0 || socket.route_dropped != static_cast<std::uint32_t>(info.segments_sent);
+  return is_routed ? put_int(out, info.path_mtu) : failure(Error::kNotConnected);
 }
 constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
   s.set(kV6Only, v != 0);

@@ -127,6 +127,9 @@ struct Socket : File {
   Details* details = nullptr;
   std::uint32_t receive_timeout_ms = 0, send_timeout_ms = 0;  // 0: for ever; or kNoTimeAtAll
   std::int32_t linger_s = -1;                                 // negative: off, -1 - the time set last
+  /// IP_TOS was changed, and nothing sent since: no route, which IP_MTU asks for (ip(7)). Of a stream the segments that
+  /// it had sent by then; of others 1. 0: the route stands.
+  std::uint32_t route_dropped = 0;
 
   [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
   void set(std::uint32_t f) { flags |= f; }

@@ -125,6 +125,29 @@ TEST_P(DatagramTest, Mtu_IsTheConnectedPathsAlone) {
   EXPECT_EQ(value, 65535) << "to ourselves";
 }
 
+// ip_sock_set_tos() of Linux drops the route, and IP_MTU asks for it.
+TEST_P(DatagramTest, TypeOfService_Changed_LeavesNoMtuUntilItSends) {
+  std::uint16_t port = 0;
+  bound(port);
+  const int client = calls.socket(AF_INET, SOCK_DGRAM);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  const auto mtu = [&] {
+    int value = -1;
+    return calls.get_option(client, IPPROTO_IP, IP_MTU, value);
+  };
+  EXPECT_EQ(calls.set_option(client, IPPROTO_IP, IP_TOS, 1), 0);
+  EXPECT_EQ(mtu(), -ENOTCONN);
+  EXPECT_EQ(calls.send_to(client, "elsewhere", calls.address(port)), 9);
+  EXPECT_EQ(mtu(), -ENOTCONN) << "it went by a route of its own";
+  EXPECT_EQ(calls.send(client, "x"), 1);
+  EXPECT_EQ(mtu(), 0);
+  EXPECT_EQ(calls.set_option(client, IPPROTO_IP, IP_TOS, 1), 0) << "it is that already";
+  EXPECT_EQ(mtu(), 0);
+  EXPECT_EQ(calls.set_option(client, IPPROTO_IP, IP_TOS, 0), 0);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  EXPECT_EQ(mtu(), 0) << "connect() looks for one";
+}
+
 TEST_P(DatagramTest, LargestDatagram_Arrives) {
   std::uint16_t port = 0;
   const int server = bound(port);

@@ -212,6 +212,35 @@ TEST_P(OptionTest, OneByte_OfTosAndTtl_IsTaken) {
   EXPECT_EQ(calls.set_option(client, IPPROTO_IP, IP_TTL, &ttl, 0), -EINVAL) << "nothing is 0";
 }
 
+// ip_sock_set_tos() of Linux drops the route, and IP_MTU asks for it.
+TEST_P(OptionTest, TypeOfService_Changed_LeavesNoMtuUntilItSends) {
+  const auto [client, server] = calls.connected();
+  for (const int fd : {client, server}) {
+    int mtu = 0;
+    EXPECT_EQ(calls.set_option(fd, IPPROTO_IP, IP_TOS, 1), 0) << "the lowest bits are ECN's";
+    EXPECT_EQ(calls.get_option(fd, IPPROTO_IP, IP_MTU, mtu), 0);
+    EXPECT_EQ(calls.set_option(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
+    EXPECT_EQ(calls.get_option(fd, IPPROTO_IP, IP_MTU, mtu), -ENOTCONN);
+    EXPECT_EQ(calls.set_option(fd, IPPROTO_IP, IP_TOS, 0x10), 0);
+    EXPECT_EQ(calls.get_option(fd, IPPROTO_IP, IP_MTU, mtu), -ENOTCONN);
+    ASSERT_EQ(calls.send(fd, "x"), 1);
+    EXPECT_EQ(calls.get_option(fd, IPPROTO_IP, IP_MTU, mtu), 0);
+    EXPECT_EQ(calls.set_option(fd, IPPROTO_IP, IP_TOS, 0x10), 0) << "it is that already";
+    EXPECT_EQ(calls.get_option(fd, IPPROTO_IP, IP_MTU, mtu), 0);
+  }
+}
+
+TEST_P(OptionTest, TypeOfService_SetBeforeConnect_LeavesTheMtu) {
+  std::uint16_t port = 0;
+  calls.server(port);
+  const int client = calls.socket(AF_INET, SOCK_STREAM);
+  int mtu = 0;
+  EXPECT_EQ(calls.set_option(client, IPPROTO_IP, IP_TOS, 0x10), 0);
+  EXPECT_EQ(calls.get_option(client, IPPROTO_IP, IP_MTU, mtu), -ENOTCONN);
+  ASSERT_EQ(calls.connect(client, calls.address(port)), 0);
+  EXPECT_EQ(calls.get_option(client, IPPROTO_IP, IP_MTU, mtu), 0);
+}
+
 TEST_P(OptionTest, PeerName_IsWhatGetpeernameSays) {
   const auto [client, server] = calls.connected();
   sockaddr_in peer{}, got{};

@@ -116,6 +116,7 @@ long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
   udp_engine().connect(*socket.binding, remote);
   socket.details->peer = remote;
   socket.details->peer_is_kernel = false;
+  socket.route_dropped = 0;
   // A connected socket hears its peer alone, and that is on the wire: the kernel need not be asked any more.
   unwatch_kernel_half(socket);
   return 0;
@@ -239,6 +240,17 @@ std::uint32_t datagram_bits(const Socket& socket) {
   return bits;
 }
 
+namespace {
+
+// Another value drops the route that a connected socket keeps, until it sends again (ip_sock_set_tos).
+void set_tos(Socket& socket, int value) {
+  const auto tos = static_cast<std::uint8_t>(value);
+  if (socket.details->tos != tos) socket.route_dropped = 1;
+  socket.details->tos = tos;
+}
+
+}  // namespace
+
 void datagram_option(Guard&, Socket& socket, int level, int name, std::span<const std::byte> value) {
   int v = 0;
   if (!value.empty()) std::memcpy(&v, value.data(), std::min(value.size(), sizeof v));
@@ -262,7 +274,7 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
         socket.set(kWantTtl, v != 0);
         break;
       case IP_TOS:
-        details.tos = static_cast<std::uint8_t>(v);
+        set_tos(socket, v);
         break;
       case IP_TTL:
         details.ttl = static_cast<std::uint8_t>(v < 0 ? 64 : v);
@@ -278,7 +290,7 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
     }
   } else if (level == IPPROTO_IPV6) {
     if (name == IPV6_RECVPKTINFO) socket.set(kWantPacketInfo6, v != 0);
-    if (name == IPV6_TCLASS) details.tos = static_cast<std::uint8_t>(v < 0 ? 0 : v);
+    if (name == IPV6_TCLASS) set_tos(socket, v < 0 ? 0 : v);
     if (name == IPV6_UNICAST_HOPS) details.ttl = static_cast<std::uint8_t>(v < 0 ? 64 : v);
   } else if (level == IPPROTO_UDP) {
     if (name == UDP_SEGMENT) details.segment_bytes = static_cast<std::uint16_t>(v);
@@ -294,6 +306,7 @@ long datagram_mtu(Socket& socket, void* value, socklen_t* length) {
   if (socket.binding == nullptr || !connected_to_bypass(socket)) return kAgain;
   if (value == nullptr || length == nullptr) return failure(Refusal::kBadPointer);
   if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
+  if (socket.route_dropped != 0) return failure(Error::kNotConnected);
   const auto mtu = udp_engine().path_mtu(guard.context(), *socket.binding, socket.details->peer.address);
   if (!mtu.ok()) return failure(mtu.error());
   const int number = static_cast<int>(*mtu);

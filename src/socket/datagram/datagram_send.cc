@@ -164,6 +164,7 @@ long send_on_wire(Socket& socket, int fd, const Message& message, int flags, con
       Guard guard(shard());
       if (!socket.alive || socket.binding == nullptr) return failure(Refusal::kBadDescriptor);
       if (const long r = pending_error_of(socket); r != 0) return r;
+      if (message.name == nullptr) socket.route_dropped = 0;
       Error error = sending.go_on(guard);
       if (error == Error::kWouldBlock) {
         guard.shard().poll_locked();
