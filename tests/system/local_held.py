@@ -93,6 +93,29 @@ def held_back_but_for_full_segments(side):
 
 
 @same
+def held_back_by_nagle_until_the_peer_answers(side):
+    """What a small write waits for comes with the peer's next bytes, in whichever call these leave the kernel."""
+    agent = Agent(side, "server", BYPASS_LOCAL_AFTER="1")
+    agent("""
+l = socket.create_server(('127.0.0.1', 0))
+
+def found_behind_an_answer(rounds):
+    a = bounded(socket.create_connection(l.getsockname())); b = bounded(l.accept()[0])
+    for _ in range(rounds):
+        for s, t in ((a, b), (b, a)):
+            s.sendall(b'x')
+            take(t, 1)
+    b.send(b'held')
+    a.send(b'answer')
+    try:
+        return a.recv(9, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+""")
+    return [agent(f"[found_behind_an_answer({rounds}) for _ in range(10)]") for rounds in range(1, 7)]
+
+
+@same
 def held_back_no_longer_than_for_a_moment(side):
     """The writer makes no further call."""
     results = []

@@ -106,21 +106,34 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
   }
 }
 
-// TCP_NODELAY sends at once what waits, also where it is on already: tcp(7).
+namespace {
+
+// True, too, where it cannot be asked about.
+bool has_tcp_option(int fd, int name) {
+  int value = 0;
+  socklen_t bytes = sizeof value;
+  const long r = os::call(SYS_getsockopt, fd, IPPROTO_TCP, name, os::address(&value), os::address(&bytes));
+  return r != 0 || value != 0;
+}
+
+// Each of these options acts at once when it is set, also where it is on already: tcp(7).
+void set_once(int fd, int name) {
+  const auto set = [fd, name](int value) {
+    os::call(SYS_setsockopt, fd, IPPROTO_TCP, name, os::address(&value), sizeof value);
+  };
+  const bool stays = has_tcp_option(fd, name);
+  set(1);
+  if (!stays) set(0);
+}
+
+}  // namespace
+
 void push_held_bytes(int fd) {
-  const auto option = [fd](int name) {
-    int value = 0;
-    socklen_t bytes = sizeof value;
-    const long r = os::call(SYS_getsockopt, fd, IPPROTO_TCP, name, os::address(&value), os::address(&bytes));
-    return r != 0 || value != 0;
-  };
-  const auto set_no_delay = [fd](int value) {
-    os::call(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, os::address(&value), sizeof value);
-  };
-  if (option(TCP_CORK)) return;
-  const bool stays = option(TCP_NODELAY);
-  set_no_delay(1);
-  if (!stays) set_no_delay(0);
+  if (!has_tcp_option(fd, TCP_CORK)) set_once(fd, TCP_NODELAY);
+}
+
+void send_held_acknowledgement(int fd) {
+  set_once(fd, TCP_QUICKACK);
 }
 
 bool is_closed_in_kernel(int fd) {

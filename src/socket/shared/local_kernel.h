@@ -37,6 +37,9 @@ struct KernelBuffers {
 /// Sends what Nagle's algorithm holds (RFC 9293 section 3.7.4), or MSG_MORE. It waits for an acknowledgement that the
 /// peer's bytes would bring along, were they to go over the kernel. What the program holds back by TCP_CORK stays.
 void push_held_bytes(int fd);
+/// Sends the acknowledgement that the kernel holds back, as a segment with data would bring it along (RFC 1122 section
+/// 4.2.3.2). What Nagle's algorithm holds at the peer's end may wait for it.
+void send_held_acknowledgement(int fd);
 
 /// Its connection is over, or there has been none.
 bool is_closed_in_kernel(int fd);

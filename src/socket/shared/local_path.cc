@@ -269,6 +269,8 @@ bool try_cut(Socket& socket, LocalLink& link, bool more) {
   end.segment = written->segment;
   end.more_in_kernel = false;
   end.paths.cut();
+  // The peer's bytes that wait for it come before it hears CUT, as behind a segment with these bytes.
+  if (!holds) send_held_acknowledgement(kernel_number(socket));
   return true;
 }
 
