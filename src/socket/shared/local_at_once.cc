@@ -115,7 +115,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
     return kSlowPath;  // it may have died
   shm::Producer& producer = end_of(socket).producer;
   const shm::Parts<std::byte> room = producer.room(link->out, total);
-  if (room.size() < total) return kSlowPath;
+  if (room.size() < total || has_other_buffer(*link)) return kSlowPath;
   if (!copy_in(data, room, total)) return kSlowPath;
   if (producer.publish(link->out, total, ticks)) wake_after(hold, *link);
   end_of(socket).seen_at_send = end_of(socket).consumer.seen();

@@ -14,6 +14,8 @@ namespace {
 /// What the kernel takes beyond the reader's window, however little was asked for: a large segment, and what it begins
 /// of the next.
 constexpr std::uint64_t kLeastUnsent = std::uint64_t{52} << 10;
+/// Of the kernel's, within a host.
+constexpr std::uint64_t kLargestSegment = std::uint64_t{32} << 10;
 /// tcp_rmem's default (tcp(7)), where the peer's kernel has not said how much it holds.
 constexpr std::uint64_t kUsualReceiveBuffer = std::uint64_t{128} << 10;
 /// Of a ring of kRing (local.cc), what Producer::bound() can do.
@@ -29,15 +31,21 @@ std::uint64_t buffer_behind(std::uint64_t window) {
   return window != 0 ? 2 * window : kUsualReceiveBuffer;
 }
 
+/// What the peer's kernel holds for a reader with a buffer of so many bytes; 0: not known. A window that was told is
+/// not taken back, though the buffer be made smaller behind it; what it lets come is taken until the buffer is full, and
+/// of that the last segment whole.
+std::uint64_t held_for_reader(std::uint64_t window, std::uint64_t buffer) {
+  if (buffer == 0) return buffer_behind(window);
+  return std::min(std::max(buffer, window), buffer + std::min(window / 2, kLargestSegment));
+}
+
 }  // namespace
 
-// A window that was told is not taken back, though the buffer be made smaller behind it.
 void bound_ring(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if (end.most_unsent == 0) return end.producer.bound(link.out, link.out.size);
-  const std::uint32_t peers = link.out.peer->receive_buffer.load(std::memory_order_relaxed);
-  const std::uint64_t holds = peers != 0 ? std::max(peers, end.window) : buffer_behind(end.window);
-  end.producer.bound(link.out, bound_of(end.most_unsent, holds));
+  link.peers_buffer = link.out.peer->receive_buffer.load(std::memory_order_relaxed);
+  const std::uint64_t holds = held_for_reader(end.window, link.peers_buffer);
+  end.producer.bound(link.out, end.most_unsent == 0 ? link.out.size : bound_of(end.most_unsent, holds));
 }
 
 void take_buffers(Socket& socket, LocalLink& link, int fd) {
@@ -49,20 +57,25 @@ void take_buffers(Socket& socket, LocalLink& link, int fd) {
   bound_ring(socket, link);
 }
 
-bool is_bound_below_ring(int fd) {
+bool is_bound_below_ring(int fd, std::uint32_t peers_buffer) {
   const KernelBuffers buffers = kernel_buffers(fd);
-  return buffers.most_unsent != 0 && bound_of(buffers.most_unsent, buffer_behind(buffers.window)) < kLeastBound;
+  if (buffers.most_unsent == 0) return false;
+  return bound_of(buffers.most_unsent, held_for_reader(buffers.window, peers_buffer)) < kLeastBound;
+}
+
+bool bound_anew(Socket& socket, LocalLink& link, int fd) {
+  take_buffers(socket, link, fd);  // the peer is to know, also where this end leaves
+  return !is_bound_below_ring(fd, link.peers_buffer);
 }
 
 void local_note_buffers(Guard& guard, Socket& socket, int fd) {
   LocalLink* const link = paired_link(socket);
   if (link == nullptr) return;
-  if (is_bound_below_ring(fd)) {
+  const std::uint64_t before = end_of(socket).producer.most(link->out);
+  if (!bound_anew(socket, *link, fd)) {
     local_leave(guard, socket);
     return end_leaving(guard, socket);
   }
-  const std::uint64_t before = end_of(socket).producer.most(link->out);
-  take_buffers(socket, *link, fd);
   if (end_of(socket).producer.most(link->out) > before) signal(socket, kOut);
 }
 

@@ -26,6 +26,7 @@ struct LocalLink {
   bool armed_out = false;         // … for room
   int tcp = -1;                   // the number under which the attempt was begun
   int watched_fd = -1;
+  std::uint32_t peers_buffer = 0;  // its SO_RCVBUF by which the ring is bounded (local_bound.cc)
   Socket* socket = nullptr;
   const KernelHalf* half = nullptr;  // of the socket
   fastpath::shm::Pairing pairing;

@@ -129,8 +129,14 @@ void begin_holding(Socket& socket, int fd);
 void take_buffers(Socket& socket, LocalLink& link, int fd);
 /// By what take_buffers() found, and the peer's.
 void bound_ring(Socket& socket, LocalLink& link);
-/// Whether the kernel would take less of `fd` than a ring can be bounded to.
-[[nodiscard]] bool is_bound_below_ring(int fd);
+/// Whether the peer's SO_RCVBUF has been changed since.
+[[nodiscard]] inline bool has_other_buffer(const LocalLink& link) {
+  return link.peers_buffer != link.out.peer->receive_buffer.load(std::memory_order_relaxed);
+}
+/// By what is set at both ends now. False: a ring cannot be bounded to so little.
+[[nodiscard]] bool bound_anew(Socket& socket, LocalLink& link, int fd);
+/// Whether the kernel would take less of `fd` than a ring can be bounded to. `peers_buffer`: its SO_RCVBUF; 0: not known.
+[[nodiscard]] bool is_bound_below_ring(int fd, std::uint32_t peers_buffer = 0);
 
 /// When bytes went last, as TCP_INFO has it; to the time between two looks.
 void note_ring_traffic(const LocalEnd& end, LocalLink& link, Instant now);

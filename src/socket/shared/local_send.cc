@@ -120,10 +120,16 @@ class SendingFile final : public LocalSending {
   off_t* offset_;
 };
 
+// The reader's buffer is another one: a writer that has asked for little may be bounded by it.
+void note_other_buffer(Guard& guard, Socket& socket, LocalLink& link, int fd) {
+  if (end_of(socket).most_unsent == 0) return bound_ring(socket, link);
+  if (!bound_anew(socket, link, fd)) local_leave(guard, socket);
+}
+
 enum class Way : std::uint8_t { kKernel, kRing };
 
 /// Lock held.
-Way way_of(Socket& socket, int fd, bool more) {
+Way way_of(Guard& guard, Socket& socket, int fd, bool more) {
   LocalEnd& end = end_of(socket);
   if (end.stage != Stage::kPaired) return Way::kKernel;
   LocalLink* const link = local_link(socket);
@@ -131,6 +137,7 @@ Way way_of(Socket& socket, int fd, bool more) {
   watch_kernel_half(socket, fd);
   if (kernel_has_news(socket)) hear_channel(socket, *link);  // the peer may have died
   if (is_paired(socket)) settle(socket, *link);
+  if (is_paired(socket) && has_other_buffer(*link)) note_other_buffer(guard, socket, *link, fd);
   if (!is_paired(socket)) return Way::kKernel;
   if (end.paths.tx() == Tx::kReturning) return Way::kRing;
   return try_cut(socket, *link, more) ? Way::kRing : Way::kKernel;
@@ -164,7 +171,7 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
       local_count_call(guard, socket, fd);
       // The kernel tells it to the one that comes first, and has told us.
       if (done == 0 && socket.pending_error != 0) return take_pending_error(socket);
-      if (way_of(socket, fd, more) == Way::kRing)
+      if (way_of(guard, socket, fd, more) == Way::kRing)
         r = run(guard, socket, sending, flags, patience);
       else
         (void)local_give_up(guard, socket);
