@@ -62,6 +62,12 @@ void leave_to_nobody(socket::Wires& wires) {
   tell_openings(wires);
 }
 
+bool lives(const socket::Maker& maker) {
+  const std::uint32_t pid = maker.pid.load(std::memory_order_acquire);
+  const std::uint64_t start_time = maker.start_time.load(std::memory_order_relaxed);
+  return pid != 0 && start_time != 0 && os::start_time_of(pid) == start_time;
+}
+
 /// The owner goes: the others are told, and one of them takes its place.
 void hand_over(socket::Shard& shard) {
   socket::Guard guard(shard);
@@ -122,9 +128,7 @@ bool PortSet::is_refused(socket::Shard& shard) {
 // A driver, too, that is still to be made.
 bool PortSet::somebody_may_open(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
-  const std::uint32_t keeper = wires.keeper.load(std::memory_order_acquire);
-  const bool is_kept = keeper != 0 && os::start_time_of(keeper) == wires.keeper_start_time.load();
-  return is_kept || shard.family().somebody_may_own();
+  return lives(wires.keeper) || lives(wires.heir) || shard.family().somebody_may_own();
 }
 
 // Connections and listeners go silent, and nobody else of the family says so.

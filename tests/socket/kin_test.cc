@@ -371,14 +371,14 @@ TEST_F(Kin, WhereADriverServes_BytesLieInTheArenaThoughItIsAlone) {
   ASSERT_TRUE(run_until([&] { return engine.readable(tcb) == 5; }));
   ASSERT_EQ(engine.peek(tcb, spans, 10), 1U);
   EXPECT_FALSE(objects->memory.contains(spans[0].data())) << "it lies where the port has it";
-  shard().wires().keeper = os::getpid();
+  shard().wires().keeper.pid = os::getpid();
   enter_arena();
   EXPECT_FALSE(has_kin());
   peer_says(*peer, "early");
   ASSERT_TRUE(run_until([&] { return engine.readable(tcb) == 10; }));
   ASSERT_EQ(engine.peek(tcb, spans, 10), 2U);
   EXPECT_TRUE(objects->memory.contains(spans[1].data()));
-  shard().wires().keeper = 0;
+  shard().wires().keeper.pid = 0;
   enter_arena();
   world_.peer().tcp().close(world_.peer_context(), *peer);
 }

@@ -43,14 +43,30 @@ def user_of(pid):
         return int(re.search(r"Uid:\s+(\d+)", status.read())[1])
 
 
-def drivers(side):
-    """By the user: the one that keeps root's rights, and the one that serves."""
+def named(side, name):
+    """By the user: a family's processes of ours."""
     found = {}
     for pid in side.inhabitants():
-        with open(f"/proc/{pid}/comm") as name:
-            if name.read().strip() == "bypass-driver" and alive(pid):
+        with open(f"/proc/{pid}/comm") as comm:
+            if comm.read().strip() == name and alive(pid):
                 found[user_of(pid)] = pid
     return found
+
+
+def drivers(side):
+    """The one that keeps root's rights, and the one that serves."""
+    return named(side, "bypass-driver")
+
+
+def heir(side, but=None):
+    """The one that waits for the place of both."""
+    return side.until(lambda: [pid for pid in named(side, "bypass-heir").values() if pid != but], "an heir waits")[0]
+
+
+def kill_all(side, pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    side.until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "those that were killed have ended")
 
 
 def driver(side, nginx, but=None):
@@ -157,16 +173,45 @@ def driver_killed(side):
     check(nginx.quit() == [], nginx.log())
 
 
-@case("veth")
+@case("vhost", "veth")
 def both_drivers_killed(side):
+    """The heir makes another at once, which has its own. The same workers serve on, and connections go on."""
+    nginx = Nginx(side)
+    workers = nginx.workers()
+    for _ in range(2):
+        serves, waits = driver(side, nginx), heir(side)
+        load = Load(nginx)
+        kill_all(side, drivers(side).values())
+        driver(side, nginx, but=serves)
+        heir(side, but=waits)
+        check(load.stop()["lost"] == {}, "connections ended with the drivers")
+        check(nginx.workers() == workers, "a worker has ended with the drivers")
+        check_apart(side, nginx)
+        serves_accelerated(side, nginx)
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("veth")
+def heir_killed(side):
+    """The keeper makes another. One that has outlived the keeper ends with the family, too."""
+    nginx = Nginx(side)
+    serves, killed = driver(side, nginx), heir(side)
+    os.kill(killed, signal.SIGKILL)
+    heir(side, but=killed)
+    check(driver(side, nginx) == serves, "there is another driver")
+    kill_all(side, [drivers(side)[0]])
+    serves_accelerated(side, nginx)
+    check(driver(side, nginx) == serves and heir(side), "the one that serves, or the heir, has ended with the keeper")
+    check(nginx.quit() == [], nginx.log())
+
+
+@case("veth")
+def all_that_drive_killed(side):
     """Root's family has its port again once the last worker is gone, and lends it anew."""
     nginx = Nginx(side)
     driver(side, nginx)
     before = nginx.workers()
-    killed = drivers(side).values()
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-    side.until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in killed), "the drivers have ended")
+    kill_all(side, [heir(side), *drivers(side).values()])
     for worker in before:
         os.kill(worker, signal.SIGKILL)
     nginx.wait_for_new_workers(before)

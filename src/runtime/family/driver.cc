@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 
 #include "os/log.h"
 #include "os/os.h"
@@ -33,7 +34,9 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr timespec kPatience{10, 0};  // with ports that open: DPDK takes some tenths of a second
-constexpr char kGo = 'g';
+constexpr char kReady = 'r', kGo = 'g';
+constexpr const char* kDriverName = "bypass-driver";
+constexpr const char* kHeirName = "bypass-heir";
 enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // of the one that serves, as the other one sees it
 
 /// Neither libc's nor ours are told of the fork: the process has one thread, so no lock is another's.
@@ -51,8 +54,9 @@ Signature* libc(const char* name) {
 
 /// What the driver is made for.
 struct Task {
-  Standing then;  // what it gives the rights up for
-  int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
+  Standing then;       // what it gives the rights up for
+  int pair;            // to the process that founds the family; -1: the arena is there, another driver has been killed
+  pid_t keeper, heir;  // 0: none yet; -1: there can be none
 };
 
 // --- A process of our own, made of a copy of the program's
@@ -74,9 +78,8 @@ void close_programs(std::array<int, 4> kept) {
 }
 
 /// As ps(1) shows it.
-void name_process() {
-  static constexpr const char* kName = "bypass-driver";
-  os::call(SYS_prctl, PR_SET_NAME, os::address(kName));
+void name_process(const char* name) {
+  os::call(SYS_prctl, PR_SET_NAME, os::address(name));
 }
 
 void ignore_signals() {
@@ -90,7 +93,7 @@ void ignore_signals() {
 
 /// What a forked child lets go of, and the arena.
 void leave_program(Process& p, const Task& task) {
-  name_process();
+  name_process(kDriverName);
   ignore_signals();
   forget_parents(p);
   p.ports.drop_handovers();
@@ -162,12 +165,17 @@ void await_links(PortSet& ports) {
 
 /// The founder has made the arena. False: it has ended.
 bool await_founder(int pair) {
-  const auto keeper = static_cast<std::uint32_t>(os::call(SYS_getppid));
   char word = 0;
-  const bool goes =
-      os::call(SYS_write, pair, os::address(&keeper), sizeof keeper) == sizeof keeper && os::read(pair, &word, 1) == 1;
+  const bool goes = os::call(SYS_write, pair, os::address(&kReady), 1) == 1 && os::read(pair, &word, 1) == 1;
   os::close(pair);
   return goes;
+}
+
+/// To the members, which rest as long as somebody makes drivers for them.
+void introduce(socket::Maker& maker, pid_t pid) {
+  if (pid <= 0) return;
+  maker.start_time.store(os::start_time_of(static_cast<std::uint32_t>(pid)), std::memory_order_relaxed);
+  maker.pid.store(static_cast<std::uint32_t>(pid), std::memory_order_release);
 }
 
 /// What its last member has written may still be on its way.
@@ -187,6 +195,8 @@ End drive(Process& p, const Task& task) {
   arena::Spare& spare = p.arena.spare;
   std::string problem;
   if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
+  introduce(p.shard.wires().keeper, task.keeper);  // enter_arena() asks whether there is one
+  introduce(p.shard.wires().heir, task.heir);
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
   if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
@@ -224,19 +234,44 @@ void remove_sockets(const Config& config) {
   for (const PortConfig& wire : config.soft) remove_socket(wire);
 }
 
+/// One that waits for the place of the caller; in it, when it has that, true. It knows nothing of the caller's
+/// children.
+bool make_heir(Task& task) {
+  task.heir = fork_plainly();
+  if (task.heir != 0) return false;
+  if (task.pair >= 0) os::close(std::exchange(task.pair, -1));
+  name_process(kHeirName);
+  if (!spare::inherit_driving()) os::call(SYS_exit_group, kFailed);
+  name_process(kDriverName);
+  return true;
+}
+
+/// Makes the one that serves, again and again, until there is nothing more to serve.
+void keep_serving(Process& p, Task& task) {
+  constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
+  pid_t server = 0;
+  for (int status = 0;;) {
+    while (task.heir == 0)
+      if (make_heir(task)) server = 0;
+    task.keeper = static_cast<pid_t>(os::getpid());
+    if (server == 0) server = fork_plainly();
+    if (server == 0) os::call(SYS_exit_group, drive(p, task));
+    if (server < 0) return;
+    if (task.pair >= 0) os::close(std::exchange(task.pair, -1));
+    const long ended = os::call(SYS_wait4, -1, os::address(&status), __WALL, 0);
+    if (ended < 0 && ended != -EINTR) return;
+    const bool killed = ended > 0 && WIFSIGNALED(status);
+    if (ended == server && !killed && WEXITSTATUS(status) != kAgain) return;
+    if (ended == server) server = 0;
+    if (ended == task.heir) task.heir = killed ? 0 : -1;
+    if (killed) os::call(SYS_nanosleep, os::address(&kPause), 0);
+  }
+}
+
 /// The one that keeps the rights.
 [[noreturn]] void keep(Process& p, Task task) {
-  constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
-  for (int status = 0;;) {
-    const pid_t child = fork_plainly();
-    if (child == 0) os::call(SYS_exit_group, drive(p, task));
-    if (task.pair >= 0) os::close(task.pair);
-    task.pair = -1;
-    while (os::call(SYS_wait4, child, os::address(&status), __WALL, 0) == -EINTR) {
-    }
-    if (child < 0 || (!WIFSIGNALED(status) && WEXITSTATUS(status) != kAgain)) break;
-    if (WIFSIGNALED(status)) os::call(SYS_nanosleep, os::address(&kPause), 0);
-  }
+  keep_serving(p, task);
+  if (task.heir > 0) os::kill(static_cast<std::uint32_t>(task.heir), SIGKILL);
   remove_sockets(p.config);
   for (;;) os::call(SYS_exit_group, 0);
 }
@@ -254,12 +289,12 @@ void reap(pid_t child) {
   if (!others) os::call(SYS_rt_sigtimedwait, os::address(&chld), 0, os::address(&now), 8);
 }
 
-/// The keeper of a driver that has opened the ports; 0: it has not.
-std::uint32_t await_open(int pair) {
+/// False: the driver has not opened the ports.
+bool await_open(int pair) {
   pollfd item{pair, POLLIN, 0};
-  std::uint32_t keeper = 0;
-  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return 0;
-  return os::read(pair, &keeper, sizeof keeper) == sizeof keeper ? keeper : 0;
+  char word = 0;
+  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return false;
+  return os::read(pair, &word, 1) == 1;
 }
 
 }  // namespace
@@ -275,7 +310,7 @@ Driver begin_driver(Process& process, const Standing& then, const char*& problem
     if (driver == 0) {
       own_descriptor(pair[0], false);
       os::close(pair[0]);
-      const Task task{then, pair[1]};
+      const Task task{then, pair[1], 0, 0};
       leave_program(process, task);
       keep(process, task);
     }
@@ -285,8 +320,7 @@ Driver begin_driver(Process& process, const Standing& then, const char*& problem
   os::close(pair[1]);
   if (between > 0) reap(between);
   if (between > 0) problem = "the ports do not open beside it";
-  const std::uint32_t keeper = between > 0 ? await_open(pair[0]) : 0;
-  if (keeper != 0) return {pair[0], keeper};
+  if (between > 0 && await_open(pair[0])) return {pair[0]};
   own_descriptor(pair[0], false);
   os::close(pair[0]);
   return {};

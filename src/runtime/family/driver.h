@@ -1,14 +1,15 @@
 // The driver: processes of ours that serve a family whose members have not the rights that its ports take.
 //
-// The first process of the family that gives rights up makes it before (privilege.h). Of its two processes one keeps
-// the rights, has no arena and waits; the other opens the ports, gives the rights up as the program did, maps the
+// The first process of the family that gives rights up makes it before (privilege.h). Of its processes the keeper keeps
+// the rights, has no arena and waits; the server opens the ports, gives the rights up as the program did, maps the
 // family's arena and owns the ports. When that one is killed, or the wire does not let it in again without the rights,
-// the first makes another. They end when the family has no other process and its listeners' sockets are closed
-// everywhere: as long as a master has one, what comes in waits for the next worker. They are nobody's children, have
-// none of the program's descriptors, and no signal but SIGKILL ends them.
+// the keeper makes another. A third, the heir, waits as the keeper does, for the lock that both of the others hold
+// (spare.h): when neither is left, it is the keeper. The keeper makes another heir when that is killed.
+//
+// They end when the family has no other process and its listeners' sockets are closed everywhere: as long as a master
+// has one, what comes in waits for the next worker. They are nobody's children, have none of the program's descriptors,
+// and no signal but SIGKILL ends them.
 #pragma once
-
-#include <cstdint>
 
 #include "runtime/family/standing.h"
 
@@ -17,11 +18,10 @@ namespace bypass::runtime {
 struct Process;
 
 struct Driver {
-  int pair = -1;             // the founder's end of a pair of sockets; -1: there is no driver
-  std::uint32_t keeper = 0;  // the one that keeps the rights
+  int pair = -1;  // the founder's end of a pair of sockets; -1: there is no driver
 };
 
-/// In a process of one thread, with rights: makes both and waits until the ports are open. `then`: what they give the
+/// In a process of one thread, with rights: makes it and waits until the ports are open. `then`: what they give the
 /// rights up for. Without one `problem` says why.
 Driver begin_driver(Process& process, const Standing& then, const char*& problem);
 /// The arena is there: the driver serves it.

@@ -239,14 +239,6 @@ void forget_own(Process& p) {
   socket::forget_own_halves();
 }
 
-/// To the others of the new family, before any of them looks for the ports.
-void introduce(Process& p, const Driver& driver) {
-  socket::Wires& wires = p.shard.wires();
-  wires.keeper_start_time.store(os::start_time_of(driver.keeper), std::memory_order_relaxed);
-  wires.keeper.store(driver.keeper, std::memory_order_release);
-  let_drive(driver);
-}
-
 /// Until the driver serves. False: it does not come.
 bool await_driver(Process& p) {
   const std::atomic<std::uint32_t>& state = p.arena.spare.changes;
@@ -266,7 +258,7 @@ bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socke
     return false;
   }
   if (change.founds) settle(p);
-  if (change.driver.pair >= 0) introduce(p, change.driver);
+  if (change.driver.pair >= 0) let_drive(change.driver);
   const bool driven = await_driver(p);
   if (!change.founds) {
     forget_own(p);

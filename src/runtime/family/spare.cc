@@ -1,5 +1,6 @@
 #include "runtime/family/spare.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/epoll.h>
@@ -27,18 +28,19 @@ int g_sockets = -1;  // an epoll set on which nobody waits
 int g_list = -1;     // in a driver: what /proc says of it
 bool g_tried = false;
 
-constexpr off_t kPorts = 0, kMembers = 1;  // the bytes that a driver locks
+// The bytes that a driver and its heir lock. One question asks for the first two.
+constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2;
 
 bool may_change_user(const Standing& standing) {
   return (standing.permitted >> CAP_SETUID & 1) != 0;
 }
 
-struct flock lock_of(short type, off_t byte) {
+struct flock lock_of(short type, off_t byte, off_t bytes = 1) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
-  lock.l_len = 1;
+  lock.l_len = bytes;
   return lock;
 }
 
@@ -47,8 +49,17 @@ bool set_lock(short type, off_t byte) {
   return socket::kernel->fcntl(g_memory, F_OFD_SETLK, &lock) == 0;
 }
 
-bool is_locked(off_t byte) {
+/// However long another process has it.
+bool await_lock(off_t byte) {
   struct flock lock = lock_of(F_WRLCK, byte);
+  int result = -1;
+  do result = socket::kernel->fcntl(g_memory, F_OFD_SETLKW, &lock);
+  while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
+bool is_locked(off_t byte, off_t bytes = 1) {
+  struct flock lock = lock_of(F_WRLCK, byte, bytes);
   return socket::kernel->fcntl(g_memory, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
@@ -56,6 +67,18 @@ void close_own(int& fd) {
   if (fd < 0) return;
   own_descriptor(fd, false);
   socket::kernel->close(std::exchange(fd, -1));
+}
+
+/// What is locked by the inherited descriptor is locked for its other processes. A descriptor of this one's own takes
+/// its place.
+bool open_anew() {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", g_memory);
+  const long opened = os::open(path, O_RDWR | O_CLOEXEC);
+  if (opened < 0) return false;
+  close_own(g_memory);
+  g_memory = own_high(static_cast<int>(opened));
+  return g_memory >= 0;
 }
 
 }  // namespace
@@ -95,7 +118,7 @@ void drop() {
 }
 
 bool is_driven() {
-  return g_memory < 0 || is_locked(kPorts);
+  return g_memory < 0 || is_locked(kPorts, kHeir - kPorts + 1);
 }
 
 bool takes_members() {
@@ -103,13 +126,12 @@ bool takes_members() {
 }
 
 bool begin_driving() {
-  char path[40];
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", g_memory);
-  const long opened = os::open(path, O_RDWR | O_CLOEXEC);
-  if (opened < 0) return false;
-  close_own(g_memory);
-  g_memory = own_high(static_cast<int>(opened));
-  return g_memory >= 0 && set_lock(F_WRLCK, kPorts);
+  return open_anew() && set_lock(F_WRLCK, kPorts);
+}
+
+// Whoever asks in between whether there is a driver finds one of the two locks taken.
+bool inherit_driving() {
+  return open_anew() && await_lock(kHeir) && await_lock(kPorts) && set_lock(F_UNLCK, kHeir);
 }
 
 bool take_members(bool on) {

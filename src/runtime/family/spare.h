@@ -6,7 +6,8 @@
 // parent has no descriptor of it.
 //
 // Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that it has the ports,
-// one that it lets others in. The kernel gives them up with the last of the driver's processes.
+// one that an heir waits for that one, one that it lets others in. The kernel gives each up with the last of the
+// processes that have it.
 //
 // Beside the memory there is an epoll set on which nobody waits. A process that gives rights up puts its listeners
 // there. The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver,
@@ -30,13 +31,16 @@ void show();
 /// This process has it no longer.
 void drop();
 
-/// Whether a driver has the ports, or that is not to be seen from here. A system call.
+/// Whether a driver or an heir has the ports, or that is not to be seen from here. A system call.
 bool is_driven();
 /// Whether it serves, and lets others in. A system call.
 bool takes_members();
 /// In a driver: takes the lock of the ports, under a descriptor of its own, which takes the place of the inherited one.
 /// False: it is another's.
 bool begin_driving();
+/// In an heir, a process of one thread: waits until no process of the driver is left and the lock of the ports is its
+/// own. False: that cannot be waited for.
+bool inherit_driving();
 /// In a driver: whether it lets others in. False: another one does.
 bool take_members(bool on);
 

@@ -19,7 +19,7 @@ namespace {
 // A process that joins a family with a driver comes by itself, not by a fork that its owner could prepare: what waits
 // for it must lie in the arena already.
 std::uint32_t expected_members(const Wires& wires) {
-  return wires.keeper.load(std::memory_order_acquire) != 0 ? 1 : 0;
+  return wires.keeper.pid.load(std::memory_order_acquire) != 0 ? 1 : 0;
 }
 
 void count_members() {

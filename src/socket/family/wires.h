@@ -47,6 +47,12 @@ struct FrameRing {
   [[nodiscard]] std::uint32_t size() const { return tail - head; }
 };
 
+/// A process that has no slot, as it has no arena.
+struct Maker {
+  std::atomic<std::uint32_t> pid;  // 0: nobody
+  std::atomic<std::uint64_t> start_time;
+};
+
 struct Wires {
   std::atomic<std::uint64_t> owner;     // slot + 1 and incarnation; 0: nobody's
   std::atomic<std::uint32_t> openings;  // a futex: counts what happens to `owner` and `open`
@@ -61,9 +67,8 @@ struct Wires {
   std::uint32_t handovers;                // how many were made
   std::atomic<bool>
       lent;  // to a family of fewer rights (runtime/family/spare.h): nobody opens the ports here meanwhile
-  // Of a family that ports are lent to: who makes a driver for it (runtime/family/driver.h), while it lives; 0: nobody
-  std::atomic<std::uint32_t> keeper;
-  std::atomic<std::uint64_t> keeper_start_time;
+  // Of a family that ports are lent to: who make a driver for it (runtime/family/driver.h), while one of them lives
+  Maker keeper, heir;
   std::atomic<std::uint32_t> driver_calls;  // … a futex: changes when it has something to look at
   bool rung;                                // the owner's progress thread has been called, and has not polled since
   WireSleeper watcher;                      // the owner's thread that watches in a call of the program's …
