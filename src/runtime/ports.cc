@@ -21,6 +21,7 @@
 #include "os/os.h"
 #include "os/own_work.h"
 #include "os/run_dir.h"
+#include "runtime/family/standing.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"
 #include "runtime/undisturbed.h"
@@ -272,6 +273,7 @@ void PortSet::leave_forbidden(socket::Shard& shard) {
 }
 
 std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
+  const PermittedRights rights;
   if (network_.changes()) {
     pthread_mutex_lock(&g_looking);
     look_at_kernel(true);
@@ -588,6 +590,7 @@ void PortSet::lend(socket::Shard& shard) {
 }
 
 void PortSet::close_ports(socket::Shard& shard) {
+  const PermittedRights rights;
   {
     socket::Guard guard(shard);
     Context& context = shard.context();

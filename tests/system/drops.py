@@ -290,4 +290,25 @@ def one_process_drops_before_the_port_is_open(side):
     check(side.stat(server)["counters"]["tcp_passive_opens"] > 0, side.why(server))
 
 
+def serves_after(side, how, *options):
+    """Its first socket is made when it has given rights up."""
+    port = free_port()
+    server = side.start_python("server", "drops_first.py", side.address, port, how, *options, until="listening")
+    side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+    check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
+    return server
+
+
+@case("veth", "shared_server")
+def first_socket_by_rights_that_are_permitted(side):
+    """seteuid(): what is put aside for a while opens the port."""
+    serves_after(side, "os.seteuid(65534)")
+
+
+@case("veth")
+def first_socket_by_rights_that_are_not_effective(side):
+    """As squid -N does it, which keeps root's identity saved."""
+    serves_after(side, "os.setresuid(65534, 65534, 0); effective(1 << CAP_NET_BIND_SERVICE)")
+
+
 run_named(CASES, "shown")

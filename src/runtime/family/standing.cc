@@ -28,10 +28,17 @@ Standing::Ids ids_by(long number) {
   return ids;
 }
 
-void read_capabilities(Standing& standing) {
+using CapabilityWords = std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3>;
+
+/// SYS_capget or SYS_capset, of the calling thread alone. False: refused.
+bool capabilities(long number, CapabilityWords& data) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> data{};
-  os::call(SYS_capget, os::address(&header), os::address(data.data()));
+  return os::call(number, os::address(&header), os::address(data.data())) == 0;
+}
+
+void read_capabilities(Standing& standing) {
+  CapabilityWords data{};
+  (void)capabilities(SYS_capget, data);
   standing.permitted = std::uint64_t{data[1].permitted} << 32 | data[0].permitted;
   standing.capable = std::uint64_t{data[1].effective} << 32 | data[0].effective;
 }
@@ -77,7 +84,26 @@ Standing::Ids both(const Standing::Ids& ids, std::uint32_t real, std::uint32_t e
   return {real, effective, saves ? after : kSameId};
 }
 
+void change_effective(std::uint64_t changed) {
+  CapabilityWords data{};
+  if (!capabilities(SYS_capget, data)) return;
+  data[0].effective ^= static_cast<std::uint32_t>(changed);
+  data[1].effective ^= static_cast<std::uint32_t>(changed >> 32);
+  (void)capabilities(SYS_capset, data);
+}
+
 }  // namespace
+
+PermittedRights::PermittedRights() {
+  Standing now;
+  read_capabilities(now);
+  aside_ = now.permitted & ~now.capable;
+  if (aside_ != 0) change_effective(aside_);
+}
+
+PermittedRights::~PermittedRights() {
+  if (aside_ != 0) change_effective(aside_);
+}
 
 Standing Standing::now() {
   Standing standing;

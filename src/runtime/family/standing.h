@@ -41,4 +41,17 @@ inline constexpr std::uint32_t kSameId = UINT32_MAX;
 /// In a user namespace of its own, or another's.
 [[nodiscard]] Standing after_new_user_namespace(Standing standing);
 
+/// While it lives, all capabilities that the thread is permitted are effective: a program that has put them aside for
+/// a while, by seteuid() or capset(), has a port opened as before. Two system calls, and two more where some were not.
+class PermittedRights {
+ public:
+  PermittedRights();
+  ~PermittedRights();
+  PermittedRights(const PermittedRights&) = delete;
+  PermittedRights& operator=(const PermittedRights&) = delete;
+
+ private:
+  std::uint64_t aside_ = 0;  // what was permitted and not effective
+};
+
 }  // namespace bypass::runtime
