@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "os/io_cursor.h"
+#include "socket/shared/local_path.h"
 #include "socket/wait/socket_wait.h"
 #include "socket/wait/wait.h"
 

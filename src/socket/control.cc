@@ -4,8 +4,8 @@
 
 #include "os/errno_map.h"
 #include "os/program_memory.h"
-#include "socket/shared/local_kernel.h"
 #include "socket/socket.h"
+#include "socket/stream/path_streams.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/kernel_half.h"
 
@@ -13,7 +13,7 @@ namespace bypass::socket {
 
 namespace {
 
-long answer(void* argument, std::size_t value) {
+long answer(void* argument, long value) {
   const bool told = argument != nullptr && copy_to_program(static_cast<int*>(argument), static_cast<int>(value));
   return told ? 0 : failure(Refusal::kBadPointer);
 }
@@ -27,7 +27,9 @@ long set_status_bit(File& file, int fd, int bit, const void* argument) {
   return set_status_flags(file, fd, static_cast<int>(on ? now | bit : now & ~bit));
 }
 
-std::optional<long> control_connection(Socket& socket, unsigned long request, void* argument) {
+}  // namespace
+
+std::optional<long> number_on_wire(Socket& socket, int, unsigned long request) {
   Guard guard(shard());
   if (connection_of(socket) == nullptr) return std::nullopt;
   switch (request) {
@@ -37,19 +39,17 @@ std::optional<long> control_connection(Socket& socket, unsigned long request, vo
         dispatch_events(shard().stack());
         if (connection_of(socket) == nullptr) return std::nullopt;
       }
-      return answer(argument, stream::readable(*socket.tcb));
+      return static_cast<long>(stream::readable(*socket.tcb));
     case SIOCOUTQ:
-      return answer(argument, stream::unacknowledged(guard.context(), *socket.tcb));
+      return static_cast<long>(stream::unacknowledged(guard.context(), *socket.tcb));
     case SIOCOUTQNSD:
-      return answer(argument, tcp_engine().info(*socket.tcb).unsent);
+      return static_cast<long>(tcp_engine().info(*socket.tcb).unsent);
     case SIOCATMARK:
-      return answer(argument, 0);
+      return 0;
     default:
       return std::nullopt;
   }
 }
-
-}  // namespace
 
 std::optional<long> control(File& file, int fd, unsigned long request, void* argument) {
   if (request == FIONBIO) return set_status_bit(file, fd, O_NONBLOCK, argument);
@@ -58,18 +58,10 @@ std::optional<long> control(File& file, int fd, unsigned long request, void* arg
     return set_async(file, fd, F_SETOWN,
                      reinterpret_cast<void*>(static_cast<long>(*static_cast<const int*>(argument))));
   switch (kind(file)) {
-    case FileKind::kStream:
-      if (socket_of(file).path == Path::kLocal && request == FIONREAD) {
-        const std::optional<long> bytes = local_readable(socket_of(file), fd);
-        return bytes.has_value() ? std::optional(answer(argument, static_cast<std::size_t>(*bytes))) : std::nullopt;
-      }
-      if (socket_of(file).path == Path::kLocal && request == SIOCATMARK && local_is_before_mark(socket_of(file), fd))
-        return answer(argument, 0);
-      // What reset_in_kernel() leaves is counted as if it were unacknowledged.
-      if (socket_of(file).path == Path::kLocal && request == SIOCOUTQ && is_closed_in_kernel(fd))
-        return answer(argument, 0);
-      if (socket_of(file).path != Path::kBypass) return std::nullopt;
-      return control_connection(socket_of(file), request, argument);
+    case FileKind::kStream: {
+      const std::optional<long> number = calls_of(file).number(socket_of(file), fd, request);
+      return number.has_value() ? std::optional(answer(argument, *number)) : std::nullopt;
+    }
     case FileKind::kListener: {
       const bool connections_only = request == FIONREAD || request == SIOCOUTQ || request == SIOCOUTQNSD;
       if (connections_only) return failure(Error::kInvalid);

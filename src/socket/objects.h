@@ -1,6 +1,7 @@
 // Objects: the slabs of everything that the socket layer keeps in the arena. One a shard; lock held.
 #pragma once
 
+#include "socket/shared/local.h"
 #include "socket/socket.h"
 #include "socket/wait/epoll.h"
 #include "socket/wait/wait.h"

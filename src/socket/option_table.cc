@@ -112,9 +112,7 @@ constexpr auto write_tcp_bool = [](Guard& g, Socket& s, int v) -> long {
 template <auto Member, bool Pushes>
 constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
   write_tcp_bool<Member>(g, s, v);
-  if ((v != 0) == Pushes && s.kind == FileKind::kStream && connection_of(s) != nullptr)
-    stream::push(g.context(), *s.tcb);
-  if (is_local(s)) local_note_cork(s, (v != 0) == Pushes);
+  calls_of(s).note_cork(g, s, (v != 0) == Pushes);
   return 0;
 };
 

@@ -205,16 +205,16 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
   if (socket.details == nullptr) return failure(Refusal::kNoOption);
   if (is_decided(socket) && static_cast<int>(length) >= 0 && is_refused(socket, level, name, bytes))
     return refuse(fd, level, name);
-  if (socket.path == Path::kLocal && only_kernel_has(level, name)) {
+  if (calls_of(socket).in_kernel && only_kernel_has(level, name)) {
     Guard guard(shard());
-    local_leave(guard, socket);
+    calls_of(socket).leave(guard, socket);
   }
   const long r = kernel_result(kernel->setsockopt(fd, level, name, value, length));
   if (r != 0 || socket.path == Path::kKernel) return r;
   take_over(socket, fd, level, name, bytes);
-  if (socket.path == Path::kLocal && bounds_buffers(level, name)) {
+  if (calls_of(socket).in_kernel && bounds_buffers(level, name)) {
     Guard guard(shard());
-    local_note_buffers(guard, socket, fd);
+    calls_of(socket).note_buffers(guard, socket, fd);
   }
   if (kind(file) == FileKind::kDatagram && level == IPPROTO_UDP && name == UDP_CORK) datagram_uncork(socket, fd);
   return r;
@@ -257,16 +257,16 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
     const long r = datagram_mtu(socket, value, length);
     if (r != kAgain) return r;
   }
-  const bool error_of_local = is_local(socket) && level == SOL_SOCKET && name == SO_ERROR;
-  if (error_of_local) look_at_kernel_halves(shard().clock().now(), true);  // the peer may have died
+  const bool error_of_kernel = calls_of(socket).in_kernel && level == SOL_SOCKET && name == SO_ERROR;
+  if (error_of_kernel) look_at_kernel_halves(shard().clock().now(), true);  // the peer may have died
   const bool listener_info = kind(file) == FileKind::kListener && level == IPPROTO_TCP && name == TCP_INFO;
   const bool accepts = kind(file) == FileKind::kListener && level == SOL_SOCKET && name == SO_ACCEPTCONN;
   const bool hidden = listener_info || accepts || (level == SOL_SOCKET && name == SO_ERROR && has_kept_error(socket));
   if (!is_connection(socket) && !hidden) {
     const long r = kernel_result(kernel->getsockopt(fd, level, name, value, length));
-    if (r != 0 || level != IPPROTO_TCP || name != TCP_INFO || !is_local(socket)) return r;
+    if (r != 0 || level != IPPROTO_TCP || name != TCP_INFO || !calls_of(socket).in_kernel) return r;
     Guard guard(shard());
-    if (is_local(socket)) add_ring_to_tcp_info(socket, {static_cast<std::byte*>(value), *length});
+    calls_of(socket).add_to_tcp_info(socket, {static_cast<std::byte*>(value), *length});
     return r;
   }
   const OptionRow* row = find_option(socket, level, name);

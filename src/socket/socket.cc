@@ -137,7 +137,7 @@ void give_to_kernel(Guard&, Socket& socket) {
 }
 
 void end_socket(Guard& guard, Socket& socket) {
-  socket.path == Path::kLocal ? local_end(guard, socket) : local_forget(socket);
+  calls_of(socket).end(guard, socket);
   unwatch_kernel_half(socket);
   Context& ctx = guard.context();
   if (socket.kind == FileKind::kListener) {
@@ -183,7 +183,7 @@ bool drop_reference(File& file) {
 }
 
 void number_goes_away(File& file, int fd) {
-  if (is_local(file)) local_number_goes(socket_of(file), fd);
+  if (file.kind != FileKind::kEpoll) calls_of(file).number_goes(socket_of(file), fd);
   number_goes(file, fd);
 }
 
@@ -192,7 +192,7 @@ void drop_number(File& file, int fd) {
   drop_reference(file);
   if (file.references.of(shard().family().slot()) == 0) {
     if (file.kind == FileKind::kListener) call_driver();
-    if (file.kind != FileKind::kEpoll) local_forget(socket_of(file));
+    if (file.kind != FileKind::kEpoll) calls_of(file).forget(socket_of(file));
     return forget_kernel_half(file);
   }
   if (fd >= 0) number_goes_away(file, fd);
@@ -203,7 +203,7 @@ void drop_number(File& file, int fd) {
 void leave_items_here(Guard& guard, File& file, int fd) {
   if (!is_watched_here(file)) return;
   // What the kernel is to tell of must be there; a local connection that others go on with never leaves it again.
-  if (is_local(file)) local_leave(guard, socket_of(file));
+  if (file.kind != FileKind::kEpoll) calls_of(file).leave(guard, socket_of(file));
   if (file.alive && !file.ending) keep_items_in_kernel(file, fd);
 }
 
@@ -388,7 +388,7 @@ long shutdown(File& file, int fd, int how) {
   if (how < SHUT_RD || how > SHUT_RDWR) return failure(Error::kInvalid);
   switch (kind(file)) {
     case FileKind::kStream:
-      return stream_shutdown(socket_of(file), fd, how);
+      return calls_of(file).shutdown(socket_of(file), fd, how);
     case FileKind::kListener:
       return listener_shutdown(socket_of(file), fd, how);
     case FileKind::kDatagram:
@@ -456,7 +456,7 @@ long set_status_flags(File& file, int fd, int flags) {
   file.status = static_cast<std::uint16_t>(flags & kSettable);
   if ((flags & O_ASYNC) == 0 || kind(file) == FileKind::kEpoll) return 0;
   Socket& socket = socket_of(file);
-  if (socket.path == Path::kLocal) local_leave(guard, socket);
+  calls_of(socket).leave(guard, socket);
   return 0;
 }
 

@@ -17,8 +17,8 @@
 
 #include "os/address.h"
 #include "socket/file.h"
+#include "socket/path_calls.h"
 #include "socket/shard.h"
-#include "socket/shared/local.h"
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/readiness.h"
 #include "stack/tcp/engine.h"
@@ -26,13 +26,7 @@
 
 namespace bypass::socket {
 
-enum class Path : std::uint8_t {
-  kUndecided,  // stream: the kernel socket answers everything
-  kBypass,     // the stack's
-  kDual,       // both: wildcard listeners, datagrams
-  kLocal,      // stream: the kernel's connection, whose bytes may move to memory that both ends share
-  kKernel,     // decided for the kernel; the caller drops the object
-};
+struct LocalEnd;
 
 enum class Progress : std::uint8_t {
   kNone,
@@ -54,7 +48,7 @@ enum SocketFlag : std::uint32_t {
   kKernelTurn = 1U << 10,  // of two sources that both have something, the kernel's is next
   kBroadcast = 1U << 12,
   kOptionsSet = 1U << 13,  // TCP options differ from the engine's defaults
-  kHoldsBack = 1U << 14,   // of path kLocal: TCP_CORK is on, or the ring holds bytes back (local_held.cc)
+  kHoldsBack = 1U << 14,   // in shared memory: TCP_CORK is on, or the ring holds bytes back (local_held.cc)
   // What receive reports beside the bytes
   kWantTimestamp = 1U << 16,    // SO_TIMESTAMP
   kWantTimestampNs = 1U << 17,  // SO_TIMESTAMPNS
@@ -98,7 +92,7 @@ struct Details {
   std::uint32_t kernel_inode = 0;  // of a listener on the wire: of the kernel's socket beneath; 0: not to be had
   Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
-  LocalEnd* local = nullptr;                        // of one that is or was of path kLocal
+  LocalEnd* local = nullptr;                        // of one whose bytes may go, or went, by shared memory
   AsyncOwner async;
   std::uint32_t timestamping = 0;  // SO_TIMESTAMPING, as set
   std::uint32_t peek_offset = 0;   // SO_PEEK_OFF, with kPeeksOn
@@ -164,9 +158,17 @@ inline const Socket& socket_of(const File& file) {
   return socket.kind == FileKind::kListener ? socket.listener : nullptr;
 }
 
-/// Whether its bytes may go through memory that the other end shares: local.h.
-[[nodiscard]] inline bool is_local(const File& file) {
-  return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
+/// What its path makes of calls.
+[[nodiscard]] inline const PathCalls& calls_of(const Socket& socket) {
+  return path_calls[static_cast<std::size_t>(socket.path.load())];
+}
+/// An epoll set has no path, and is as undecided.
+[[nodiscard]] inline const PathCalls& calls_of(const File& file) {
+  return file.kind == FileKind::kEpoll ? path_calls[0] : calls_of(socket_of(file));
+}
+/// Whether it counts among what needs the ports. Lock held.
+[[nodiscard]] inline bool is_on_wire(const Socket& socket) {
+  return socket.alive && calls_of(socket).on_wire;
 }
 
 [[nodiscard]] inline bool non_blocking(const File& file, int flags) {
@@ -176,7 +178,7 @@ inline const Socket& socket_of(const File& file) {
 /// pending_error as a failure, once; 0: none. Lock held.
 [[nodiscard]] inline long take_pending_error(Socket& socket) {
   const int error = std::exchange(socket.pending_error, std::uint8_t{0});
-  if (error != 0 && socket.path == Path::kLocal) local_told_error(socket, error);
+  if (error != 0) calls_of(socket).told_error(socket, error);
   return -static_cast<long>(error);
 }
 
@@ -194,11 +196,9 @@ void end_socket(Guard& guard, Socket& socket);
 
 // --- One file a kind
 long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t length);
-long stream_receive(Socket& socket, int fd, Message& message, int flags);
 long stream_send(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
 /// MSG_FASTOPEN: connects as connect() does. Nothing: the connection stands, the bytes are to be sent.
 std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags);
-long stream_shutdown(Socket& socket, int fd, int how);
 /// tcp_disconnect() of Linux: the connection is gone at once, and leaves an error. Lock held.
 void dissolve(Context& ctx, Socket& socket);
 /// An accepted connection's number names the placeholder: it gets a kernel socket of its own. Not where it has more
@@ -208,7 +208,9 @@ void give_kernel_socket(Socket& socket, int fd);
 [[nodiscard]] bool has_left_error(const Socket& socket);
 /// That error, once, of a socket that is undecided again; 0: none.
 [[nodiscard]] long take_left_error(Socket& socket);
-[[nodiscard]] std::uint32_t stream_bits(const Socket& socket);
+[[nodiscard]] inline std::uint32_t stream_bits(const Socket& socket) {
+  return calls_of(socket).bits(socket);
+}
 /// The process that filled room in the connection's send ring has died: nothing of it is data. Lock held.
 void give_room_back(Context& ctx, Socket& socket);
 /// The last number is about to go and SO_LINGER asks to wait for the bytes. Not holding the lock.

@@ -37,7 +37,7 @@ long receive(File& file, int fd, Message& message, int flags) {
   if (busy_here()) return kAgain;
   switch (kind(file)) {
     case FileKind::kStream:
-      return stream_receive(socket_of(file), fd, message, flags);
+      return calls_of(file).receive(socket_of(file), fd, message, flags);
     case FileKind::kDatagram:
       return datagram_receive(socket_of(file), fd, message, flags);
     case FileKind::kListener:

@@ -176,7 +176,7 @@ RightsChange begin_change(const Standing& then) {
 
 void give_back(socket::File& file, int fd, const RightsChange& change) {
   const bool is_shared = change.leaves && (change.moves || socket::is_shared_with_kin(file));
-  const bool was_local = socket::is_local(file);
+  const bool was_local = socket::calls_of(file).in_kernel;
   if (!is_shared && !was_local) return;
   socket::leave_shared_memory(file);
   if (change.moves && !change.founds) socket::note_listener(file, fd);

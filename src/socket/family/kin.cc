@@ -130,7 +130,7 @@ bool adopt_number(const Fork& fork, File& file, int fd) {
   if (!file.references.add(objects->memory, shard().family().slot())) return false;
   if (file.kind == FileKind::kEpoll) note_set_number(file, fd);
   if (file.dual) watch_kernel_half(file, fd);
-  if (is_local(file)) local_adopt(socket_of(file));
+  if (file.kind != FileKind::kEpoll) calls_of(file).adopt(socket_of(file));
   return true;
 }
 
@@ -233,14 +233,6 @@ void call_kin() {
       collect_wake(WakeTarget::process(i));
   }
 }
-
-namespace {
-
-bool is_on_wire(const Socket& socket) {
-  return socket.alive && socket.path != Path::kUndecided && socket.path != Path::kLocal;
-}
-
-}  // namespace
 
 bool refers_to_wire() {
   const Guard guard(shard());

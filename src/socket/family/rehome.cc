@@ -30,10 +30,6 @@ struct Noted {
 };
 std::vector<Noted> noted;
 
-bool is_on_wire(const Socket& socket) {
-  return socket.alive && socket.path != Path::kUndecided && socket.path != Path::kLocal;
-}
-
 bool is_same(const Socket& socket, const Noted& wanted) {
   if (!socket.alive || socket.ending || listener_of(socket) == nullptr || socket.details == nullptr) return false;
   return socket.details->kernel_inode == wanted.details.kernel_inode && socket.listener->local == wanted.local;

@@ -96,11 +96,8 @@ long local_shutdown(Socket& socket, int fd, int how);
 /// Whether both directions lie in rings, and nothing has come that the program has not read: by the rings, which are
 /// asked, and by what was heard of the kernel, which is not. Lock held.
 [[nodiscard]] bool local_is_quiet(const Socket& socket);
-/// FIONREAD; nothing: the kernel's answer is the right one.
-std::optional<long> local_readable(Socket& socket, int fd);
-/// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the
-/// ring.
-[[nodiscard]] bool local_is_before_mark(Socket& socket, int fd);
+/// FIONREAD, SIOCATMARK and SIOCOUTQ; nothing: the kernel's answer is the right one.
+std::optional<long> local_number(Socket& socket, int fd, unsigned long request);
 /// The program has been told `error`, an errno that was kept here: the kernel, where the same end may be known, too,
 /// tells of it no more. Lock held.
 void local_told_error(Socket& socket, int error);

@@ -1,5 +1,6 @@
 // What poll(), FIONREAD and SIOCATMARK say of a connection within the host.
 #include "socket/shared/local_condition.h"
+#include "socket/shared/local_kernel.h"
 #include "socket/wait/readiness.h"
 
 namespace bypass::socket {
@@ -61,7 +62,10 @@ bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
 
 }  // namespace
 
-std::optional<long> local_readable(Socket& socket, int fd) {
+namespace {
+
+/// FIONREAD.
+std::optional<long> readable(Socket& socket, int fd) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);
   LocalLink* const link = settled_link(socket, kernel_has_news(socket) || end.paths.rx() == Rx::kKernel);
@@ -78,7 +82,9 @@ std::optional<long> local_readable(Socket& socket, int fd) {
   return (both ? in_kernel : 0) + in_ring;
 }
 
-bool local_is_before_mark(Socket& socket, int fd) {
+/// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the
+/// ring.
+bool is_before_mark(Socket& socket, int fd) {
   if (!kernel_is_at_mark(fd)) return false;
   Guard guard(shard());
   LocalLink* const link = local_link(socket);
@@ -86,6 +92,22 @@ bool local_is_before_mark(Socket& socket, int fd) {
   if (link == nullptr || end.stage != Stage::kPaired) return false;
   settle(socket, *link);
   return is_paired(socket) && end.paths.rx() == Rx::kRing && unread_in_ring(end, *link) != 0;
+}
+
+}  // namespace
+
+std::optional<long> local_number(Socket& socket, int fd, unsigned long request) {
+  constexpr auto kZero = std::optional(0L);
+  switch (request) {
+    case FIONREAD:
+      return readable(socket, fd);
+    case SIOCATMARK:
+      return is_before_mark(socket, fd) ? kZero : std::nullopt;
+    case SIOCOUTQ:  // what reset_in_kernel() leaves is counted as if it were unacknowledged
+      return is_closed_in_kernel(fd) ? kZero : std::nullopt;
+    default:
+      return std::nullopt;
+  }
 }
 
 bool local_is_quiet(const Socket& socket) {

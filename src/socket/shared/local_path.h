@@ -9,6 +9,14 @@
 
 namespace bypass::socket {
 
+/// Whether its bytes may go through memory that the other end shares.
+[[nodiscard]] inline bool is_local(const File& file) {
+  return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
+}
+/// This process's link of it; null: it has none here, or is another thing.
+[[nodiscard]] inline LocalLink* local_link_of(File& file) {
+  return is_local(file) ? local_link(socket_of(file)) : nullptr;
+}
 /// Of a socket of path kLocal, or one that was.
 [[nodiscard]] inline LocalEnd& end_of(const Socket& socket) {
   return *socket.details->local;

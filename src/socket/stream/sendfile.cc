@@ -6,6 +6,7 @@
 
 #include "os/os.h"
 #include "socket/datagram/datagram.h"
+#include "socket/stream/path_streams.h"
 #include "socket/stream/stream_send.h"
 
 namespace bypass::socket {
@@ -69,19 +70,24 @@ long send_file(File& file, int fd, int in_fd, off_t* offset, std::size_t count, 
   }
   Socket& socket = socket_of(file);
   if (const long refusal = refusal_of_kernel(fd, in_fd, offset, count); refusal < 0) return refusal;
-  if (socket.path == Path::kLocal)
-    return local_send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
-  if (socket.path == Path::kKernel)  // given up by an earlier call, and its number still known
-    return os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(std::min(count, kMostOfACall)));
-  if (const long left = take_left_error(socket); left != 0) return left;
-  if (socket.path != Path::kBypass) {
-    sigpipe = true;
-    return failure(Error::kBrokenPipe);
-  }
-  SendingFile sending(socket, in_fd, offset, std::min(count, kMostOfACall));
+  return calls_of(socket).send_file(socket, fd, in_fd, offset, std::min(count, kMostOfACall), sigpipe);
+}
+
+long send_file_on_wire(Socket& socket, int, int in_fd, off_t* offset, std::size_t count, bool& sigpipe) {
+  SendingFile sending(socket, in_fd, offset, count);
   const long r = run_sending(socket, sending, 0);
   sigpipe = sending.is_pipe() && r < 0;
   return r;
+}
+
+long send_file_unconnected(Socket& socket, int, int, off_t*, std::size_t, bool& sigpipe) {
+  if (const long left = take_left_error(socket); left != 0) return left;
+  sigpipe = true;
+  return failure(Error::kBrokenPipe);
+}
+
+long send_file_in_kernel(Socket&, int fd, int in_fd, off_t* offset, std::size_t count, bool&) {
+  return os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(count));
 }
 
 }  // namespace bypass::socket

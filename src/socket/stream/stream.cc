@@ -1,6 +1,7 @@
 // What a TCP socket of the stack shows poll(2), and how it ends: shutdown(2), SO_LINGER, the error that is left.
 #include <netinet/in.h>
 
+#include "socket/stream/path_streams.h"
 #include "socket/stream/stream_calls.h"
 #include "socket/wait/socket_wait.h"
 #include "stack/tcp/tcb.h"
@@ -35,8 +36,7 @@ class Flushing final : public SocketCondition {
 }  // namespace
 
 // tcp_poll() of Linux, line by line.
-std::uint32_t stream_bits(const Socket& socket) {
-  if (socket.path == Path::kLocal) return local_bits(socket);
+std::uint32_t bits_on_wire(const Socket& socket) {
   if (connection_of(socket) == nullptr)
     return kOut | kHangUp | (socket.has(kShutReceive) ? kIn | kPeerShut : 0U) |
            (socket.pending_error != 0 ? kError : 0U);
@@ -79,10 +79,8 @@ long take_left_error(Socket& socket) {
   return take_pending_error(socket);
 }
 
-namespace {
-
 // ENOTCONN, and marked all the same: who waits hears of it (inet_shutdown).
-long shut_unconnected(Socket& socket, int fd, int how) {
+long shutdown_unconnected(Socket& socket, int fd, int how) {
   const long r = kernel_result(kernel->shutdown(fd, how));
   Guard guard(shard());
   if (socket.path != Path::kUndecided || socket.kind != FileKind::kStream) return r;
@@ -92,12 +90,11 @@ long shut_unconnected(Socket& socket, int fd, int how) {
   return r;
 }
 
-}  // namespace
+long shutdown_in_kernel(Socket&, int fd, int how) {
+  return kernel_result(kernel->shutdown(fd, how));
+}
 
-long stream_shutdown(Socket& socket, int fd, int how) {
-  if (socket.path == Path::kUndecided) return shut_unconnected(socket, fd, how);
-  if (socket.path == Path::kKernel) return kernel_result(kernel->shutdown(fd, how));
-  if (socket.path == Path::kLocal) return local_shutdown(socket, fd, how);
+long shutdown_on_wire(Socket& socket, int, int how) {
   Guard guard(shard());
   if (connection_of(socket) == nullptr) return failure(Error::kNotConnected);
   Context& ctx = guard.context();

@@ -197,12 +197,12 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   const std::optional<Endpoint> remote = endpoint_of(address, length);
   // What the kernel refuses or dissolves is its business, and changes nothing here.
   const bool refused = !remote.has_value() || address->sa_family != socket.domain;
-  if (socket.path == Path::kLocal && unspecified) {  // the connection is dissolved
+  if (calls_of(socket).in_kernel && unspecified) {  // the connection is dissolved
     Guard guard(shard());
-    local_leave(guard, socket);
+    calls_of(socket).leave(guard, socket);
     socket.disconnects++;
   }
-  if (socket.path == Path::kLocal) return connect_local(socket, fd, address, length, true);
+  if (calls_of(socket).in_kernel) return connect_local(socket, fd, address, length, true);
   if (refused || socket.path == Path::kKernel) return kernel_result(kernel->connect(fd, address, length));
   switch (decide(socket, fd, address)) {
     case Decision::kFail:

@@ -188,12 +188,12 @@ std::size_t left_to_read(const Socket& socket) {
 
 }  // namespace
 
-long stream_receive(Socket& socket, int fd, Message& message, int flags) {
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) {
-    const long left = (flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 ? take_left_error(socket) : 0;
-    return left != 0 ? left : kernel_read(fd, message, flags);
-  }
-  if (socket.path == Path::kLocal) return local_receive(socket, fd, message, flags);
+long receive_unconnected(Socket& socket, int fd, Message& message, int flags) {
+  const long left = (flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 ? take_left_error(socket) : 0;
+  return left != 0 ? left : kernel_read(fd, message, flags);
+}
+
+long receive_on_wire(Socket& socket, int, Message& message, int flags) {
   message.name_length = 0;
   message.flags = 0;
   if ((flags & MSG_ERRQUEUE) != 0) return kAgain;

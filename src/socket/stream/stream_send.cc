@@ -138,11 +138,15 @@ long stream_send(Socket& socket, int fd, const Message& message, int flags, bool
     const std::optional<long> r = stream_fast_open(socket, fd, message, flags);
     if (r.has_value()) return *r;
   }
-  if (socket.path == Path::kUndecided || socket.path == Path::kKernel) {
-    const long left = take_left_error(socket);
-    return left != 0 ? left : kernel_write(fd, message, flags);
-  }
-  if (socket.path == Path::kLocal) return local_send(socket, fd, message, flags, sigpipe);
+  return calls_of(socket).send(socket, fd, message, flags, sigpipe);
+}
+
+long send_unconnected(Socket& socket, int fd, const Message& message, int flags, bool&) {
+  const long left = take_left_error(socket);
+  return left != 0 ? left : kernel_write(fd, message, flags);
+}
+
+long send_on_wire(Socket& socket, int, const Message& message, int flags, bool& sigpipe) {
   if ((flags & MSG_OOB) != 0) return failure(Error::kNotSupported);
   if (message.control_length != 0) [[unlikely]]
     if (const long refusal = stream_control_refusal(message); refusal != 0) return refusal;

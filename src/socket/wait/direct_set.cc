@@ -17,12 +17,8 @@ int channel_of(const Socket& socket, const LocalLink& link) {
   return link.watched ? link.watched_fd : -1;
 }
 
-LocalLink* link_of(File& file) {
-  return is_local(file) ? local_link(socket_of(file)) : nullptr;
-}
-
 void read_channel(File& file) {
-  const LocalLink* const link = link_of(file);
+  const LocalLink* const link = local_link_of(file);
   if (link != nullptr && link->channel_readable) local_on_channel(socket_of(file));
 }
 
@@ -60,7 +56,7 @@ void DirectSet::add(File& file) {
   files_[file_count_++] = &file;
   constexpr short kNews = POLLIN | POLLPRI | POLLRDHUP;
   entries_[count_++] = {half->number, static_cast<short>(half->out ? kNews : kNews | POLLOUT), 0};
-  const LocalLink* const link = link_of(file);
+  const LocalLink* const link = local_link_of(file);
   const int channel = link != nullptr ? channel_of(socket_of(file), *link) : -1;
   entries_[count_++] = {channel, POLLIN, 0};
   if (channel >= 0 && file.waiters == nullptr) links_++;
@@ -77,7 +73,7 @@ void DirectSet::on_slept(std::span<const pollfd> entries) {
     if (entries[i].revents == 0) continue;
     if (i % 2 == 0) {
       misled_ = true;
-    } else if (LocalLink* const link = link_of(*files_[i / 2]); link != nullptr) {
+    } else if (LocalLink* const link = local_link_of(*files_[i / 2]); link != nullptr) {
       link->channel_readable = by_channel_ = true;
     }
   }

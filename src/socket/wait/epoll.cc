@@ -94,8 +94,7 @@ void report_present(EpollItem& item) {
 
 // Whether it is known, without a call of the kernel's, that nothing has come yet.
 bool is_known_empty(File& target) {
-  if (is_local(target)) return local_is_quiet(static_cast<const Socket&>(target));
-  return !has_kernel_half(target) && (poll_bits(target) & kIn) == 0;
+  return calls_of(target).is_known_empty(target);
 }
 
 // What has come to others before, and nobody has heard of yet, stands in front of what an added item has. So both ways
@@ -111,8 +110,10 @@ void hear_of_others(const Epoll& set, File& target, std::uint32_t events) {
 // Threads that sleep in a set, or in one around it, wait for something more from here on.
 void arm_for_sleepers(File& target) {
   if (!is_waited_for(target)) return;
-  if (is_local(target)) local_is_waited_for(static_cast<Socket&>(target));
-  if (target.kind == FileKind::kEpoll) (void)arm_local();
+  if (target.kind == FileKind::kEpoll)
+    (void)arm_local();
+  else
+    calls_of(target).add_sleeper(socket_of(target));
 }
 
 long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event& event, bool& called) {
@@ -121,7 +122,7 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
     if (const long r = nest_in_kernel(epoll_fd, fd); r < 0) return r;
     watch_kernel_half(target, fd);
   }
-  if (target.kind == FileKind::kDatagram || is_local(target)) watch_kernel_half(target, fd);
+  if (target.kind == FileKind::kDatagram || calls_of(target).in_kernel) watch_kernel_half(target, fd);
   hear_of_others(set, target, event.events);
   EpollItem* item = objects->items.allocate();
   if (item == nullptr) return failure(Error::kNoMemory);
@@ -239,7 +240,7 @@ bool is_watched_here(const File& target) {
 }
 
 void keep_items_in_kernel(File& target, int fd) {
-  const bool has_more = !is_local(target);  // than the kernel's side: the wire's
+  const bool has_more = !calls_of(target).in_kernel;  // than the kernel's side: the wire's
   if (has_more && !has_kernel_half(target)) return;
   for (EpollItem* item = target.items; item != nullptr;) {
     EpollItem& here = *item;

@@ -159,9 +159,7 @@ class PollCondition final : public Condition {
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)
       return static_cast<const Epoll&>(file).bypass_items.load(std::memory_order_relaxed) != 0;
-    const Socket& socket = socket_of(file);
-    if (socket.path == Path::kLocal) return socket.details->local->stage == LocalEnd::Stage::kPaired;
-    return socket.path != Path::kUndecided;
+    return calls_of(file).is_looked_at(socket_of(file));
   }
 
   std::span<PollItem> items_;
@@ -192,7 +190,7 @@ void watch_halves(std::span<PollItem> items) {
     if (is_kernel(item) || !item.file->alive) continue;
     if (kind(*item.file) == FileKind::kDatagram && !connected_to_bypass(socket_of(*item.file)))
       watch_kernel_half(*item.file, item.fd);
-    if (is_local(*item.file)) watch_kernel_half(*item.file, item.fd);
+    if (calls_of(*item.file).in_kernel) watch_kernel_half(*item.file, item.fd);
     if (kind(*item.file) != FileKind::kEpoll) continue;
     static_cast<Epoll&>(*item.file).number = item.fd;
     watch_kernel_half(*item.file, item.fd);
@@ -201,7 +199,7 @@ void watch_halves(std::span<PollItem> items) {
 
 bool may_have_half(const File& file) {
   const FileKind what = kind(file);
-  if (what == FileKind::kStream) return is_local(file);
+  if (what == FileKind::kStream) return calls_of(file).in_kernel;
   return what == FileKind::kDatagram || what == FileKind::kEpoll;
 }
 

@@ -14,6 +14,7 @@
 #include "os/poll_by_parts.h"
 #include "socket/family/doorbell.h"
 #include "socket/policy.h"
+#include "socket/shared/local.h"
 #include "socket/shared/local_link.h"
 #include "socket/socket.h"
 #include "socket/wait/kernel_half.h"
