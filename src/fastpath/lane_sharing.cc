@@ -1,4 +1,4 @@
-// PeerLinks: a link has fewer lanes than a peer may have connections, and few large rings. A quiet connection gives
+// LinkLanes: a link has fewer lanes than a peer may have connections, and few large rings. A quiet connection gives
 // back what others lack.
 //
 // Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
@@ -10,7 +10,7 @@
 #include <array>
 #include <utility>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link_lanes.h"
 
 namespace bypass::fastpath {
 namespace {
@@ -29,13 +29,12 @@ std::uint32_t low(std::uint64_t offset) {
 
 }  // namespace
 
-/// The first time at once; later when it has something to say, and not more than once a round where there is none.
-bool PeerLinks::may_look(const PeerLink& link, const Framed& framed) {
+bool LinkLanes::may_look(const PeerLink& link, const Framed& framed) {
   if (link.full_round == link.round || link.is_dry()) return false;
   return framed.tried != link.id || (framed.tried_round != link.round && framed.tried_at != framed.activity());
 }
 
-void PeerLinks::note_detached(PeerLink& link, Framed& framed) {
+void LinkLanes::note_detached(PeerLink& link, Framed& framed) {
   const bool declined = framed.lane.opens() && framed.lane.declined() == Reason::kNoMemory;
   if (declined) link.full_round = link.round;
   framed.tried = link.id;
@@ -43,7 +42,7 @@ void PeerLinks::note_detached(PeerLink& link, Framed& framed) {
   framed.tried_at = framed.activity();
 }
 
-void PeerLinks::share_lanes(Context& ctx, PeerLink& link) {
+void LinkLanes::share(Context& ctx, PeerLink& link) {
   if (ctx.now - link.shared < kRound) return;
   link.shared = ctx.now;
   link.round++;

@@ -8,14 +8,14 @@
 #include <cstring>
 #include <span>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/links_config.h"
 #include "fastpath/sha256.h"
 #include "os/os.h"
 
 namespace bypass::runtime {
 namespace {
 
-using fastpath::PeerLinks;
+using fastpath::LinksConfig;
 
 /// Of a hash, which tells nobody what was hashed: other software takes boot_id for the host's own.
 std::uint32_t hash_bits(std::span<const std::byte> bytes, unsigned bits) {
@@ -36,8 +36,8 @@ std::uint32_t place_number(int folder) {
   struct stat about {};
   if (got <= 0 || fstat(folder, &about) != 0) return 0;
   const std::array<std::uint64_t, 3> directory{about.st_dev, about.st_ino, geteuid()};
-  constexpr unsigned kDirectoryBits = PeerLinks::kPlaceBits - PeerLinks::kHostBits;
-  const std::uint32_t host = hash_bits(std::span(boot).first(static_cast<std::size_t>(got)), PeerLinks::kHostBits);
+  constexpr unsigned kDirectoryBits = LinksConfig::kPlaceBits - LinksConfig::kHostBits;
+  const std::uint32_t host = hash_bits(std::span(boot).first(static_cast<std::size_t>(got)), LinksConfig::kHostBits);
   const std::uint32_t number = host << kDirectoryBits | hash_bits(std::as_bytes(std::span(directory)), kDirectoryBits);
   return number != 0 ? number : 1;
 }

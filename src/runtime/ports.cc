@@ -390,11 +390,11 @@ void PortSet::open_shm_links() {
 void PortSet::add_link_devices(socket::Shard& shard) {
   fastpath::PeerLinks* const links = shard.links();
   if (links == nullptr) return;
-  links->begin_ownership(shard.context());
+  links->owner().begin_ownership(shard.context());
   for (const Entry& entry : entries_) {
     if (entry.port == nullptr) continue;
-    if (shm_links_ != nullptr) links->add_device(entry.index, *shm_links_);
-    if (entry.links != nullptr) links->add_device(entry.index, *entry.links);
+    if (shm_links_ != nullptr) links->owner().add_device(entry.index, *shm_links_);
+    if (entry.links != nullptr) links->owner().add_device(entry.index, *entry.links);
   }
 }
 
@@ -594,7 +594,7 @@ void PortSet::close_ports(socket::Shard& shard) {
   {
     socket::Guard guard(shard);
     Context& context = shard.context();
-    if (shard.links() != nullptr) shard.links()->drop_devices(context);
+    if (shard.links() != nullptr) shard.links()->owner().drop_devices(context);
     context.flush();
     for (std::size_t i = 0; i < context.ports; i++) context.queue(static_cast<std::uint16_t>(i)).drain();
     context.forget_ports();

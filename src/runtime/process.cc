@@ -349,7 +349,7 @@ void prepare_links(Process& p, Stack& stack, Memory& memory) {
     p.shard.context().hooks = &kNoLinks;
     return;
   }
-  fastpath::PeerLinks::Config config;
+  fastpath::LinksConfig config;
   config.capabilities = static_cast<std::uint8_t>((rdma ? fastpath::kCapRoce : 0) | (shm ? fastpath::kCapShm : 0));
   config.place = shm ? p.place : 0;
   config.random = random_number;

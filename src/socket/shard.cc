@@ -123,13 +123,13 @@ Instant Shard::due() const {
   bool waiting = stack_.output_pending();
   for (std::size_t i = 0; i < context_.ports; i++) waiting = waiting || context_.queues[i].pending() != 0;
   const Instant next =
-      links_ == nullptr ? stack_.next_timeout() : std::min(stack_.next_timeout(), links_->next_timeout());
+      links_ == nullptr ? stack_.next_timeout() : std::min(stack_.next_timeout(), links_->owner().next_timeout());
   return waiting ? std::min(next, context_.now + kOutputRetry) : next;
 }
 
 void Shard::leave() {
   steer();
-  const bool links_wait = links_ != nullptr && !links_->flush(context_);
+  const bool links_wait = links_ != nullptr && !links_->owner().flush(context_);
   context_.flush();
   stack_.on_flushed(context_);
   dispatch_events(stack_);
@@ -190,7 +190,7 @@ std::size_t Shard::poll_locked() {
   for (std::size_t i = 0; i < context_.ports; i++) received += receive(static_cast<std::uint16_t>(i));
   const bool due = stack_.next_timeout() <= context_.now;
   if (due) stack_.on_timers(context_);
-  bool moved = links_ != nullptr && links_->poll(context_) != 0;
+  bool moved = links_ != nullptr && links_->owner().poll(context_) != 0;
   if (received != 0 || moved) note_arrival();
   moved = (has_active_local() && poll_local()) || moved;
   idle_ = !output && received == 0 && !due && !served_ && !moved;
@@ -277,7 +277,7 @@ bool Shard::arm_locked() {
     PortQueue& queue = context_.queues[i];
     quiet = queue.port()->arm(queue.queue()) && quiet;
   }
-  if (links_ != nullptr) quiet = links_->arm() && quiet;
+  if (links_ != nullptr) quiet = links_->owner().arm() && quiet;
   return quiet;
 }
 
@@ -302,13 +302,13 @@ std::size_t Shard::wait_descriptors(std::span<int> out) {
     if (fd >= 0) out[n++] = fd;
   }
   if (links_ == nullptr) return n;
-  const int links = link_watch_.descriptor(*links_);
+  const int links = link_watch_.descriptor(links_->owner());
   if (links >= 0 && n < out.size()) out[n++] = links;
   return n;
 }
 
 std::size_t Shard::watchable() const {
-  return context_.ports + (links_ != nullptr && links_->changes() != 0 ? 1 : 0);
+  return context_.ports + (links_ != nullptr && links_->owner().changes() != 0 ? 1 : 0);
 }
 
 bool Shard::begin_watch(const WakeTarget& target) {
@@ -362,7 +362,7 @@ void Shard::use_links(fastpath::PeerLinks& links) {
 }
 
 void Shard::forget_threads() {
-  if (links_ != nullptr) links_->forget_devices();
+  if (links_ != nullptr) links_->owner().forget_devices();
   link_watch_.forget();
   context_.forget_ports();
   owns_wires_ = false;

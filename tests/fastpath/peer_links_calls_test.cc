@@ -109,7 +109,7 @@ TEST(PeerLinks, WriterThatPolls_GoesOnBeforeItIsCalled) {
 
   credit(before + (std::uint64_t{1} << 40));  // more than there was
   EXPECT_TRUE(c.tcb[0] == nullptr || c.tcb[0]->error == Error::kReset);
-  EXPECT_EQ(world.links(0).poll(world.host(0).ctx()), 0U);  // no news for ever
+  EXPECT_EQ(world.links(0).owner().poll(world.host(0).ctx()), 0U);  // no news for ever
 }
 
 // A link that takes few writes at a time lets a lane wait for its turn; room for its program may come meanwhile.
@@ -219,13 +219,13 @@ TEST(PeerLinks, ShortReads_WhereTheRingWraps) {
   world.makes_short_calls = false;
   ASSERT_EQ(world.write(c, 0, bytes), 300U);
   ASSERT_TRUE(world.run_until([&] { return lane.parts().bytes() == 300; }));
-  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
+  const ShortPath path = world.links(1).short_calls().path_of(*c.tcb[1]);
   ASSERT_TRUE(path);
-  EXPECT_EQ(PeerLinks::readable_at_once(path, 64)->size(), 64U);
-  EXPECT_EQ(PeerLinks::readable_at_once(path, 100)->size(), 100U);
-  EXPECT_EQ(PeerLinks::readable_at_once(path, 101), std::nullopt) << "it would be told less than there is";
+  EXPECT_EQ(ShortCalls::readable(path, 64)->size(), 64U);
+  EXPECT_EQ(ShortCalls::readable(path, 100)->size(), 100U);
+  EXPECT_EQ(ShortCalls::readable(path, 101), std::nullopt) << "it would be told less than there is";
   ASSERT_FALSE(world.read(c, 1).empty());
-  EXPECT_TRUE(PeerLinks::readable_at_once(path, 64)->empty());
+  EXPECT_TRUE(ShortCalls::readable(path, 64)->empty());
 }
 
 /// At host 1, since the last time.
@@ -248,14 +248,14 @@ TEST(PeerLinks, ShortReads_OthersHearOfTheirs) {
   world.run_for(100us);
   auto& ctx = world.host(1).ctx();
   (void)events_of(world, d);
-  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
+  const ShortPath path = world.links(1).short_calls().path_of(*c.tcb[1]);
   ASSERT_TRUE(path);
-  PeerLinks::Glance found = PeerLinks::Glance::kNothing;
-  for (int i = 0; i < 4 && found != PeerLinks::Glance::kOther; i++) {
-    found = world.links(1).glance(path);
-    if (found == PeerLinks::Glance::kOther) world.links(1).finish_glance(ctx, path);
+  ShortCalls::Glance found = ShortCalls::Glance::kNothing;
+  for (int i = 0; i < 4 && found != ShortCalls::Glance::kOther; i++) {
+    found = world.links(1).short_calls().glance(path);
+    if (found == ShortCalls::Glance::kOther) world.links(1).short_calls().finish_glance(ctx, path);
   }
-  EXPECT_EQ(found, PeerLinks::Glance::kOther);
+  EXPECT_EQ(found, ShortCalls::Glance::kOther);
   EXPECT_NE(events_of(world, d) & kEventReadable, 0);
   EXPECT_EQ(world.framed(d, 1)->lane.parts().bytes(), 500U);
   EXPECT_EQ(world.framed(c, 1)->lane.parts().bytes(), 500U);
@@ -273,13 +273,13 @@ TEST(PeerLinks, ShortRead_OfAPart_IsToldOfTheRest) {
   world.run_for(100us);
   (void)events_of(world, c);
   auto& ctx = world.host(1).ctx();
-  const PeerLinks::ShortPath path = world.links(1).short_path(*c.tcb[1]);
+  const ShortPath path = world.links(1).short_calls().path_of(*c.tcb[1]);
   ASSERT_TRUE(path);
-  ASSERT_EQ(world.links(1).glance(path), PeerLinks::Glance::kBytes);
+  ASSERT_EQ(world.links(1).short_calls().glance(path), ShortCalls::Glance::kBytes);
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0);
-  if (!world.links(1).consume_at_once(path, 200)) world.links(1).take_turn(ctx, path);
+  if (!world.links(1).short_calls().consume(path, 200)) world.links(1).short_calls().take_turn(ctx, path);
   EXPECT_NE(events_of(world, c) & kEventReadable, 0);
-  if (!world.links(1).consume_at_once(path, 200)) world.links(1).take_turn(ctx, path);
+  if (!world.links(1).short_calls().consume(path, 200)) world.links(1).short_calls().take_turn(ctx, path);
   EXPECT_EQ(events_of(world, c) & kEventReadable, 0) << "no news";
 }
 
@@ -293,13 +293,13 @@ TEST(PeerLinks, ShortWrites_CountNoMoreAsUnsent) {
   const std::vector<std::byte> bytes(2000, std::byte{1});
   auto& ctx = world.host(0).ctx();
   for (int i = 0; i < 20; i++) {
-    const PeerLinks::ShortPath path = world.links(0).short_path(*c.tcb[0]);
+    const ShortPath path = world.links(0).short_calls().path_of(*c.tcb[0]);
     ASSERT_TRUE(path);
-    ASSERT_TRUE(world.links(0).may_write_at_once(path, bytes.size())) << i;
+    ASSERT_TRUE(world.links(0).short_calls().may_write(path, bytes.size())) << i;
     const auto room = world.host(0).tcp().reserve(*c.tcb[0], bytes.size());
     ASSERT_TRUE(room.ok() && room->size() >= bytes.size());
     world.host(0).tcp().commit(ctx, *c.tcb[0], bytes.size(), false);
-    world.links(0).write_at_once(path, bytes.size());
+    world.links(0).short_calls().write(path, bytes.size());
     EXPECT_NE(world.links(0).framed().send_room(*c.tcb[0]), 0U) << i;
   }
 }

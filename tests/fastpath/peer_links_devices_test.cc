@@ -64,7 +64,7 @@ void expect_notes(std::vector<std::tuple<IpAddress, Mover, Reason>> expected) {
 void open_some(PeerWorld& world, std::array<std::uint8_t, 2> capabilities) {
   for (std::size_t i = 0; i < 2; i++) {
     world.has_cables[i] = (capabilities[i] & kCapRoce) != 0;
-    world.links(i).drop_devices(world.host(i).ctx()), world.begin_ownership(i);
+    world.links(i).owner().drop_devices(world.host(i).ctx()), world.begin_ownership(i);
   }
   for (int i = 0; i < 3; i++) EXPECT_FALSE(FramedTcp::has(*world.open().tcb[0]));
   world.run_for(1ms);

@@ -21,7 +21,7 @@ TEST(PeerLinks, PeerThatKnowsTheLinkNoMore_IsAskedForAnother) {
   world.close(c, 0);
   world.close(c, 1);
   ASSERT_TRUE(world.run_until([&] { return world.link(1)->listed == 0; }, 1s));
-  world.links(1).drop_devices(world.host(1).ctx());
+  world.links(1).owner().drop_devices(world.host(1).ctx());
   world.begin_ownership(1);
   ASSERT_EQ(world.link(0)->stage, Stage::kUp);
   Connection& d = world.open();
@@ -65,7 +65,7 @@ TEST(PeerLinks, OwnerGoes_ConnectionsGoOnOverTcp) {
   Connection& c = world.open();
   ASSERT_TRUE(world.reach_lane(c));
   EXPECT_NE(world.write(c, 0, std::vector<std::byte>(5000, std::byte{7})), 0U);
-  world.links(1).drop_devices(world.host(1).ctx());
+  world.links(1).owner().drop_devices(world.host(1).ctx());
   std::string got;
   EXPECT_TRUE(world.run_until([&] { return (got += world.read(c, 1)).size() == 5000; }, 5s));
   EXPECT_TRUE(world.transfer(c, 0, 40'000));
@@ -81,7 +81,7 @@ TEST(PeerLinks, OwnerDiesUnseen_NextOwnerSaysSo) {
   EXPECT_NE(world.write(c, 0, std::vector<std::byte>(5000, std::byte{7})), 0U);
   world.run_for(5ms);
   world.yard.newest->kill();
-  world.links(1).forget_devices();
+  world.links(1).owner().forget_devices();
   world.begin_ownership(1);
   world.stopped[1] = false;
   std::string got;

@@ -122,7 +122,7 @@ TEST(PeerLinks, PeerWithoutLinks_IsPlain) {
 
 TEST(PeerLinks, ProcessWithoutDevice_IsPlain) {
   PeerWorld world;
-  world.links(0).drop_devices(world.host(0).ctx());
+  world.links(0).owner().drop_devices(world.host(0).ctx());
   Connection& c = world.open();
   EXPECT_FALSE(FramedTcp::has(*c.tcb[0]));
   EXPECT_FALSE(FramedTcp::has(*c.tcb[1]));
@@ -262,11 +262,11 @@ TEST(PeerLinks, AnotherProcessWrites_OwnerIsToBeCalled) {
   // What a forked child has: the same objects, and no device.
   auto& table = const_cast<PeerTable&>(world.links(0).table());
   LaneTable lanes{table.links[0]};
-  EXPECT_TRUE(world.links(0).flush(world.host(0).ctx()));
+  EXPECT_TRUE(world.links(0).owner().flush(world.host(0).ctx()));
   table.links[0].end.enqueue(FramedTcp::of(*c.tcb[0]).place, lanes);
   EXPECT_TRUE(table.links[0].end.has_queue());
-  world.links(0).forget_devices();
-  EXPECT_FALSE(world.links(0).flush(world.host(0).ctx()));
+  world.links(0).owner().forget_devices();
+  EXPECT_FALSE(world.links(0).owner().flush(world.host(0).ctx()));
 }
 
 // Between what the send ring has and what the lane knows of.

@@ -122,8 +122,8 @@ void PeerWorld::turn() {
   for (std::size_t i = 0; i < 2; i++) {
     if (stopped[i]) continue;
     host(i).ctx().now = world_.now();
-    links_[i]->poll(host(i).ctx());
-    (void)links_[i]->flush(host(i).ctx());
+    links_[i]->owner().poll(host(i).ctx());
+    (void)links_[i]->owner().flush(host(i).ctx());
     host(i).ctx().flush();
   }
 }
@@ -133,7 +133,7 @@ bool PeerWorld::run_until(const std::function<bool()>& done, Duration limit) {
   bool finished = done();
   while (!finished && world_.now() < end) {
     Instant next = yard.next_event();
-    for (const auto& links : links_) next = std::min(next, links->next_timeout());
+    for (const auto& links : links_) next = std::min(next, links->owner().next_timeout());
     const Duration step = std::max<Duration>(std::min(next, end) - world_.now(), Duration{1});
     finished = world_.run_until(
         [&] {
@@ -173,28 +173,28 @@ bool is_turn(std::size_t& calls) {
 
 std::string PeerWorld::short_read(tcp::Tcb& tcb, std::size_t side, std::size_t most) {
   PeerLinks& links = *links_[side];
-  const PeerLinks::ShortPath path = links.short_path(tcb);
+  const ShortPath path = links.short_calls().path_of(tcb);
   if (!path) return {};
   auto& ctx = host(side).ctx();
-  auto there = PeerLinks::readable_at_once(path, most);
+  auto there = ShortCalls::readable(path, most);
   if (there.has_value() && there->empty()) {
-    const PeerLinks::Glance found = links.glance(path);
-    if (found == PeerLinks::Glance::kOther) links.finish_glance(ctx, path);
-    if (found != PeerLinks::Glance::kBytes) return {};
-    there = PeerLinks::readable_at_once(path, most);
-    if (!there.has_value() || there->empty()) return links.take_turn(ctx, path), std::string();
+    const ShortCalls::Glance found = links.short_calls().glance(path);
+    if (found == ShortCalls::Glance::kOther) links.short_calls().finish_glance(ctx, path);
+    if (found != ShortCalls::Glance::kBytes) return {};
+    there = ShortCalls::readable(path, most);
+    if (!there.has_value() || there->empty()) return links.short_calls().take_turn(ctx, path), std::string();
   }
   if (!there.has_value()) return {};
   const std::string text(reinterpret_cast<const char*>(there->data()), there->size());
-  if (!links.consume_at_once(path, text.size())) links.take_turn(ctx, path);
+  if (!links.short_calls().consume(path, text.size())) links.short_calls().take_turn(ctx, path);
   short_reads++;
   return text;
 }
 
 bool PeerWorld::short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std::byte> bytes) {
   PeerLinks& links = *links_[side];
-  const PeerLinks::ShortPath path = links.short_path(tcb);
-  if (!path || bytes.empty() || !links.may_write_at_once(path, bytes.size())) return false;
+  const ShortPath path = links.short_calls().path_of(tcb);
+  if (!path || bytes.empty() || !links.short_calls().may_write(path, bytes.size())) return false;
   auto& ctx = host(side).ctx();
   const auto room = host(side).tcp().reserve(tcb, bytes.size());
   const bool fits = room.ok() && room->size() >= bytes.size();
@@ -205,7 +205,7 @@ bool PeerWorld::short_write(tcp::Tcb& tcb, std::size_t side, std::span<const std
   }
   if (room.ok()) host(side).tcp().commit(ctx, tcb, fits ? bytes.size() : 0, false);
   if (!fits) return false;
-  links.write_at_once(path, bytes.size());
+  links.short_calls().write(path, bytes.size());
   short_writes++;
   return true;
 }
@@ -219,7 +219,7 @@ std::string PeerWorld::read(Connection& c, std::size_t side) {
   if (makes_short_calls && is_turn(reads_) && FramedTcp::has(tcb)) {
     text = short_read(tcb, side, 1 + reads_ * 37 % 5000);
     if (!text.empty() && reads_ % 4 != 0) {
-      (void)links_[side]->flush(ctx);  // of what a turn has brought about; the rest waits for the next call
+      (void)links_[side]->owner().flush(ctx);  // of what a turn has brought about; the rest waits for the next call
       ctx.flush();
       return text;
     }
@@ -236,7 +236,7 @@ std::string PeerWorld::read(Connection& c, std::size_t side) {
     if (taken == 0) break;
     has ? framed.consume(ctx, tcb, taken) : host(side).tcp().consume(ctx, tcb, taken);
   }
-  (void)links_[side]->flush(ctx);
+  (void)links_[side]->owner().flush(ctx);
   ctx.flush();
   return text;
 }
@@ -258,7 +258,7 @@ std::size_t PeerWorld::write(Connection& c, std::size_t side, std::span<const st
     }
     has ? framed.commit(ctx, tcb, written, false) : host(side).tcp().commit(ctx, tcb, written, false);
   }
-  (void)links_[side]->flush(ctx);
+  (void)links_[side]->owner().flush(ctx);
   ctx.flush();
   return written;
 }

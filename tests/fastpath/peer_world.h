@@ -128,14 +128,14 @@ class PeerWorld {
 
   /// The device of host `i` is a new owner's.
   void begin_ownership(std::size_t i) {
-    links_[i]->begin_ownership(host(i).ctx());
-    if (preferred[i] != nullptr) links_[i]->add_device(0, *preferred[i]);
-    if (has_cables[i]) links_[i]->add_device(0, *devices_[i]);
+    links_[i]->owner().begin_ownership(host(i).ctx());
+    if (preferred[i] != nullptr) links_[i]->owner().add_device(0, *preferred[i]);
+    if (has_cables[i]) links_[i]->owner().add_device(0, *devices_[i]);
   }
   /// In front of what a host has, before its first connection.
   void prefer(std::size_t i, LinkDevice& device) {
     preferred[i] = &device;
-    links_[i]->drop_devices(host(i).ctx());
+    links_[i]->owner().drop_devices(host(i).ctx());
     begin_ownership(i);
   }
   /// Host 0 connects to host 1.

@@ -14,7 +14,8 @@ namespace bypass::socket {
 namespace {
 
 using fastpath::FramedTcp;
-using fastpath::PeerLinks;
+using fastpath::ShortCalls;
+using fastpath::ShortPath;
 
 /// Spans of one look into the receive queue.
 constexpr std::size_t kSpans = 12;
@@ -104,39 +105,39 @@ long send_segments(ShortHold& hold, tcp::Tcb& tcb, std::span<const iovec> data, 
 // --- By a lane
 
 long receive_messages(ShortHold& hold, Socket& socket, std::span<const iovec> data, std::size_t total, int flags) {
-  PeerLinks& links = *shard().links();
-  const PeerLinks::ShortPath lane = links.short_path(*socket.tcb);
+  ShortCalls& links = shard().links()->short_calls();
+  const ShortPath lane = links.path_of(*socket.tcb);
   if (!lane) return kSlowPath;
-  auto there = PeerLinks::readable_at_once(lane, total);
+  auto there = ShortCalls::readable(lane, total);
   if (there.has_value() && there->empty()) {
     if (non_blocking(socket, flags)) return kSlowPath;
     has_waited = true;
-    const PeerLinks::Glance found = links.glance(lane);
-    if (found == PeerLinks::Glance::kNothing) return kWouldWait;
-    if (found == PeerLinks::Glance::kOther) return links.finish_glance(hold.work(), lane), kSlowPath;
-    there = PeerLinks::readable_at_once(lane, total);
+    const ShortCalls::Glance found = links.glance(lane);
+    if (found == ShortCalls::Glance::kNothing) return kWouldWait;
+    if (found == ShortCalls::Glance::kOther) return links.finish_glance(hold.work(), lane), kSlowPath;
+    there = ShortCalls::readable(lane, total);
     if (!there.has_value() || there->empty()) return links.take_turn(hold.work(), lane), kSlowPath;
   } else if (!there.has_value() || is_stale()) {
     return kSlowPath;
   }
   std::size_t bytes = there->size() <= kCopyInLock ? there->size() : 0;
   if (!IoCursor(data).write(there->data(), bytes)) bytes = 0;
-  if (!links.consume_at_once(lane, bytes)) links.take_turn(hold.work(), lane);
+  if (!ShortCalls::consume(lane, bytes)) links.take_turn(hold.work(), lane);
   return bytes != 0 ? static_cast<long>(bytes) : kSlowPath;
 }
 
 long send_message(tcp::Tcb& tcb, std::span<const iovec> data, std::size_t total, int flags) {
-  PeerLinks& links = *shard().links();
-  const PeerLinks::ShortPath lane = links.short_path(tcb);
+  ShortCalls& links = shard().links()->short_calls();
+  const ShortPath lane = links.path_of(tcb);
   if ((flags & MSG_MORE) != 0) return kSlowPath;
-  if (!lane || !links.may_write_at_once(lane, total)) return kSlowPath;
+  if (!lane || !links.may_write(lane, total)) return kSlowPath;
   if (!std::exchange(has_waited, false) && is_stale()) return kSlowPath;
   const auto room = tcp_engine().reserve(tcb, total);
   if (!room.ok()) return kSlowPath;
   const bool filled = fill(*room, data, total);
   tcp_engine().commit(shard().context(), tcb, filled ? total : 0, false);
   if (!filled) return kSlowPath;
-  links.write_at_once(lane, total);
+  links.write(lane, total);
   return static_cast<long>(total);
 }
 

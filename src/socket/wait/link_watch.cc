@@ -4,14 +4,14 @@
 
 #include <array>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link_owner.h"
 #include "os/kernel.h"
 #include "socket/policy.h"
 #include "socket/shard.h"
 
 namespace bypass::socket {
 
-int LinkWatch::descriptor(const fastpath::PeerLinks& links) {
+int LinkWatch::descriptor(const fastpath::LinkOwner& links) {
   if (links.changes() == seen_) return fd_;
   if (fd_ < 0) {
     fd_ = kernel->epoll_create1(EPOLL_CLOEXEC);
@@ -19,7 +19,7 @@ int LinkWatch::descriptor(const fastpath::PeerLinks& links) {
     if (fd_ < 0) return -1;
   }
   seen_ = links.changes();
-  std::array<int, fastpath::PeerLinks::kMostDescriptors> descriptors{};
+  std::array<int, fastpath::LinkOwner::kMostDescriptors> descriptors{};
   const std::size_t count = links.wait_descriptors(descriptors);
   for (std::size_t i = 0; i < count; i++) {
     epoll_event event{};

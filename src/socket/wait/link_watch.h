@@ -4,7 +4,7 @@
 #include <cstdint>
 
 namespace bypass::fastpath {
-class PeerLinks;
+class LinkOwner;
 }
 
 namespace bypass::socket {
@@ -16,7 +16,7 @@ class LinkWatch {
   LinkWatch& operator=(const LinkWatch&) = delete;
 
   /// -1: there is nothing to watch, or no descriptor to be had. A system call only when links have come since.
-  int descriptor(const fastpath::PeerLinks& links);
+  int descriptor(const fastpath::LinkOwner& links);
   /// A forked child's, whose copy of the descriptor has been closed with all of ours.
   void forget();
 

@@ -1,7 +1,7 @@
-// PeerLinks: short calls, of connections whose two directions are on a lane and have nothing to say over TCP.
+#include "fastpath/short_calls.h"
+
 #include <algorithm>
 
-#include "fastpath/peer_links.h"
 #include "stack/tcp/overlay.h"
 #include "stack/tcp/tcb.h"
 
@@ -9,16 +9,16 @@ namespace bypass::fastpath {
 
 using tcp::Tcb;
 
-PeerLinks::ShortPath PeerLinks::short_path(Tcb& tcb) {
+ShortPath ShortCalls::path_of(Tcb& tcb) {
   Framed& framed = FramedTcp::of(tcb);
-  if (!owner_ || table_->torn || !FramedTcp::is_steady(tcb, framed)) return {};
-  PeerLink* const link = find(framed.link);
-  if (link == nullptr || link->stage != Stage::kUp || link->end.state() != LinkState::kUp) return {};
-  LinkSetup* const setup = own_[index_of(*link)].setup;
-  return setup != nullptr ? ShortPath{&tcb, &framed, link, &setup->link()} : ShortPath{};
+  if (!owner_.is_owner() || table_.shared().torn || !FramedTcp::is_steady(tcb, framed)) return {};
+  PeerLink* const link = table_.find(framed.link);
+  if (link == nullptr || link->stage != PeerLink::Stage::kUp || link->end.state() != LinkState::kUp) return {};
+  Link* const mover = owner_.mover_of(*link);
+  return mover != nullptr ? ShortPath{&tcb, &framed, link, mover} : ShortPath{};
 }
 
-PeerLinks::Glance PeerLinks::glance(const ShortPath& u) {
+ShortCalls::Glance ShortCalls::glance(const ShortPath& u) {
   found_count_ = u.mover->poll(found_);
   if (found_count_ == 0) return u.mover->state() == LinkState::kUp ? Glance::kNothing : Glance::kOther;
   LaneTable lanes{*u.link};
@@ -35,12 +35,12 @@ PeerLinks::Glance PeerLinks::glance(const ShortPath& u) {
   return sound ? Glance::kBytes : Glance::kOther;
 }
 
-void PeerLinks::finish_glance(Context& ctx, const ShortPath& u) {
-  take_messages(ctx, *u.link, std::span(found_).first(std::exchange(found_count_, 0)));
+void ShortCalls::finish_glance(Context& ctx, const ShortPath& u) {
+  owner_.take_messages(ctx, *u.link, std::span(found_).first(std::exchange(found_count_, 0)));
   take_turn(ctx, u);
 }
 
-std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const ShortPath& u, std::size_t most) {
+std::optional<std::span<const std::byte>> ShortCalls::readable(const ShortPath& u, std::size_t most) {
   const Lane& lane = u.framed->lane;
   const Lane::Readable next = lane.readable();
   if (next.from == Lane::From::kNothing) return std::span<const std::byte>{};
@@ -51,7 +51,7 @@ std::optional<std::span<const std::byte>> PeerLinks::readable_at_once(const Shor
   return std::span(u.link->memory + lane.local().ring + next.position, bytes);
 }
 
-bool PeerLinks::consume_at_once(const ShortPath& u, std::size_t bytes) {
+bool ShortCalls::consume(const ShortPath& u, std::size_t bytes) {
   Framed& framed = *u.framed;
   Lane& lane = framed.lane;
   lane.consume(bytes);
@@ -64,23 +64,23 @@ bool PeerLinks::consume_at_once(const ShortPath& u, std::size_t bytes) {
   return !untold && !untimed && !u.link->end.has_own_write() && !lane.has_writes({u.link->memory, u.link->bytes});
 }
 
-bool PeerLinks::may_write_at_once(const ShortPath& u, std::size_t bytes) {
+bool ShortCalls::may_write(const ShortPath& u, std::size_t bytes) const {
   const Lane& lane = u.framed->lane;
   if (!lane.may_write_whole(bytes)) return false;
   return framed_.may_write_at_once(*u.tcb, bytes) && u.link->end.may_write_now() && u.mover->room() != 0;
 }
 
-void PeerLinks::write_at_once(const ShortPath& u, std::size_t bytes) {
+void ShortCalls::write(const ShortPath& u, std::size_t bytes) {
   LaneTable lanes{*u.link};
   framed_.note_write(*u.tcb, bytes);
-  if (u.framed->lane.is_gathering()) return hold();
+  if (u.framed->lane.is_gathering()) return lanes_.note_held();
   u.link->latest = u.framed->place;
   u.link->end.write_now(*u.mover, u.framed->place, lanes);
   // What has left counts no more as unsent (TCP_NOTSENT_LOWAT).
   u.tcb->overlay->taken = std::max(u.tcb->overlay->taken, u.framed->lane.next_offset());
 }
 
-void PeerLinks::take_turn(Context& ctx, const ShortPath& u) {
+void ShortCalls::take_turn(Context& ctx, const ShortPath& u) {
   LaneTable lanes{*u.link};
   if (u.framed->link == u.link->id) u.link->end.enqueue(u.framed->place, lanes);
   framed_.run_lane(ctx, *u.tcb);
