@@ -100,18 +100,34 @@ constexpr auto write_tcp = [](Guard& g, Socket& s, int v) -> long {
 template <auto Member, int Least, int Most>
 constexpr auto write_tcp_clamped =
     [](Guard& g, Socket& s, int v) -> long { return write_tcp<Member, Least, Most>(g, s, std::clamp(v, Least, Most)); };
-template <auto Member>
-constexpr auto write_tcp_bool = [](Guard& g, Socket& s, int v) -> long {
+
+// Those that are bits.
+struct TcpFlag {
+  bool (*read)(const tcp::Options&);
+  void (*write)(tcp::Options&, bool);
+};
+constexpr TcpFlag kNoDelay{[](const tcp::Options& o) -> bool { return o.no_delay; },
+                           [](tcp::Options& o, bool on) { o.no_delay = on; }};
+constexpr TcpFlag kCork{[](const tcp::Options& o) -> bool { return o.cork; },
+                        [](tcp::Options& o, bool on) { o.cork = on; }};
+constexpr TcpFlag kQuickAck{[](const tcp::Options& o) -> bool { return o.quick_ack; },
+                            [](tcp::Options& o, bool on) { o.quick_ack = on; }};
+constexpr TcpFlag kKeepAlive{[](const tcp::Options& o) -> bool { return o.keep_alive; },
+                             [](tcp::Options& o, bool on) { o.keep_alive = on; }};
+template <const TcpFlag& Flag>
+constexpr auto read_tcp_flag = [](Socket& s) -> long { return Flag.read(tcp_options(s)) ? 1 : 0; };
+template <const TcpFlag& Flag>
+constexpr auto write_tcp_flag = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
-  options.*Member = v != 0;
+  Flag.write(options, v != 0);
   set_tcp_options(g, s, options);
   return 0;
 };
 
 // TCP_NODELAY's 1 and TCP_CORK's 0 send what waits, also where they change nothing (tcp(7)).
-template <auto Member, bool Pushes>
+template <const TcpFlag& Flag, bool Pushes>
 constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
-  write_tcp_bool<Member>(g, s, v);
+  write_tcp_flag<Flag>(g, s, v);
   calls_of(s).note_cork(g, s, (v != 0) == Pushes);
   return 0;
 };
@@ -121,7 +137,8 @@ template <std::uint32_t Flag, std::uint8_t Sharing>
 constexpr auto write_sharing = [](Guard& g, Socket& s, int v) -> long {
   s.set(Flag, v != 0);
   tcp::Options options = tcp_options(s);
-  options.sharing = static_cast<std::uint8_t>(v != 0 ? options.sharing | Sharing : options.sharing & ~Sharing);
+  constexpr unsigned kAll = tcp::kShareAddress | tcp::kSharePort;
+  options.sharing = v != 0 ? options.sharing | Sharing : options.sharing & kAll & ~Sharing;
   set_tcp_options(g, s, options);
   return 0;
 };
@@ -269,7 +286,6 @@ constexpr auto write_defer_accept = [](Guard& g, Socket& s, int v) -> long {
   }
   return write_tcp<&tcp::Options::defer_accept_s, 0, 0xffff>(g, s, all);
 };
-constexpr auto read_cork = [](Socket& s) -> long { return tcp_options(s).cork ? 1 : 0; };
 // 0 is the system's default, which is no bound.
 constexpr auto read_not_sent = [](Socket& s) -> long { return static_cast<long>(tcp_options(s).not_sent_low_water); };
 constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
@@ -288,7 +304,6 @@ constexpr auto read_linger2 = [](Socket& s) -> long {
   const std::int16_t set = tcp_options(s).linger2_s;
   return set == 0 ? 60 : std::max<long>(set, -1);
 };
-constexpr auto read_quick_ack = [](Socket& s) -> long { return tcp_options(s).quick_ack ? 1 : 0; };
 constexpr auto read_domain = [](Socket& s) -> long { return s.domain; };
 constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKind::kListener ? 1 : 0; };
 constexpr auto read_cpu = [](Socket&) -> long { return sched_getcpu(); };
@@ -381,7 +396,7 @@ constexpr OptionRow kTable[] = {
      set_int<write_buffer<&O::receive_buffer, kMinReceiveBuffer, true>>},
     {SOL_SOCKET, SO_SNDBUFFORCE, nullptr, set_int<write_buffer<&O::send_buffer, kMinSendBuffer, false>>},
     {SOL_SOCKET, SO_RCVBUFFORCE, nullptr, set_int<write_buffer<&O::receive_buffer, kMinReceiveBuffer, false>>},
-    {SOL_SOCKET, SO_KEEPALIVE, get_int<read_tcp<&O::keep_alive>>, set_int<write_tcp_bool<&O::keep_alive>>},
+    {SOL_SOCKET, SO_KEEPALIVE, get_int<read_tcp_flag<kKeepAlive>>, set_int<write_tcp_flag<kKeepAlive>>},
     {SOL_SOCKET, SO_LINGER, get_linger, set_linger},
     {SOL_SOCKET, SO_RCVTIMEO, get_timeout<&Socket::receive_timeout_ms>, set_timeout<&Socket::receive_timeout_ms>},
     {SOL_SOCKET, SO_SNDTIMEO, get_timeout<&Socket::send_timeout_ms>, set_timeout<&Socket::send_timeout_ms>},
@@ -394,9 +409,9 @@ constexpr OptionRow kTable[] = {
     {SOL_SOCKET, SO_TIMESTAMPING, get_timestamping, set_timestamping, true},
     {SOL_SOCKET, SO_PEEK_OFF, get_int<read_peek_offset>, set_int<write_peek_offset>, true},
 
-    {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp<&O::no_delay>>, set_int<write_pushing<&O::no_delay, true>>},
-    {IPPROTO_TCP, TCP_CORK, get_int<read_cork>, set_int<write_pushing<&O::cork, false>>},
-    {IPPROTO_TCP, TCP_QUICKACK, get_int<read_quick_ack>, set_int<write_tcp_bool<&O::quick_ack>>},
+    {IPPROTO_TCP, TCP_NODELAY, get_int<read_tcp_flag<kNoDelay>>, set_int<write_pushing<kNoDelay, true>>},
+    {IPPROTO_TCP, TCP_CORK, get_int<read_tcp_flag<kCork>>, set_int<write_pushing<kCork, false>>},
+    {IPPROTO_TCP, TCP_QUICKACK, get_int<read_tcp_flag<kQuickAck>>, set_int<write_tcp_flag<kQuickAck>>},
     {IPPROTO_TCP, TCP_MAXSEG, get_max_segment, set_int<write_max_segment>},
     {IPPROTO_TCP, TCP_KEEPIDLE, get_int<read_tcp<&O::keep_idle_s>>, set_int<write_tcp<&O::keep_idle_s, 1, 32767>>},
     {IPPROTO_TCP, TCP_KEEPINTVL, get_int<read_tcp<&O::keep_interval_s>>,

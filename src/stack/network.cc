@@ -145,7 +145,8 @@ Result<bool> Network::Impl::resolve(const IpAddress& local, const IpAddress& rem
     path.local = IpAddress::from_v4(route != nullptr ? route->source : to);
   path.remote = remote;
   path.next_hop = route != nullptr && route->gateway != 0 ? IpAddress::from_v4(route->gateway) : remote;
-  path.mtu = routes.interface(path.port).mtu;
+  const std::uint32_t mtu = routes.interface(path.port).mtu;
+  path.mtu = static_cast<std::uint16_t>(std::min(mtu, 0xffffU));  // IPv4 has no larger packet
   path.generation = arp.generation();
   path.header_len = 0;
   return true;

@@ -37,13 +37,13 @@ struct L4Input {
 struct Path {
   IpAddress local, remote, next_hop;
   std::uint16_t port = 0;
-  std::uint16_t neighbour = 0;   // index in the neighbour table + 1; 0: unknown; kLooped, kGroup
-  std::uint32_t generation = 0;  // changes when routes or neighbours do
-  std::uint32_t mtu = 0;         // of the L3 packet
-  std::uint8_t tos = 0, ttl = 64;
-  std::uint8_t header_len = 0;      // bytes of `header`; 0 until resolved
+  std::uint16_t neighbour = 0;      // index in the neighbour table + 1; 0: unknown; kLooped, kGroup
+  std::uint32_t generation = 0;     // changes when routes or neighbours do
+  std::uint16_t mtu = 0;            // of the L3 packet
   std::uint16_t fragment = 0x4000;  // IPv4's flags and fragment offset: DF, unless set_fragment() (ipv4.h) changed it
-  std::byte header[38]{};           // Ethernet and IPv4 prefix (34), then the sum of its words that never change
+  std::uint8_t tos = 0, ttl = 64;
+  std::byte header[38]{};       // Ethernet and IPv4 prefix (34), then the sum of its words that never change
+  std::uint8_t header_len = 0;  // bytes of `header`; 0 until resolved
 
   // `tos` and `ttl` may be changed at any time: they are not part of the cached prefix.
   static constexpr std::uint16_t kLooped = 0xffff;  // to an address of ours: never reaches the port

@@ -127,7 +127,7 @@ Result<bool> Engine::Impl::route(Context& ctx, Binding& binding, const IpAddress
     }
     binding.path_source = local;
     if (binding.narrow_remote == remote && ctx.now < binding.narrow_until)
-      path.mtu = std::min(path.mtu, binding.narrow_mtu);
+      path.mtu = static_cast<std::uint16_t>(std::min<std::uint32_t>(path.mtu, binding.narrow_mtu));
   }
   if (path.neighbour == Path::kGroup && !remote.is_multicast() && !options.broadcast) return Error::kAccess;
   path.tos = options.tos;

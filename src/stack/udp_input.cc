@@ -173,7 +173,7 @@ void Engine::Impl::narrow(Context& ctx, Binding& binding, const IcmpError& error
   binding.narrow_remote = error.remote.address;
   binding.narrow_mtu = std::max(error.mtu, kMinPathMtu);
   binding.narrow_until = ctx.now + kPathMtuLife;
-  binding.path.mtu = std::min(binding.path.mtu, binding.narrow_mtu);
+  binding.path.mtu = static_cast<std::uint16_t>(std::min<std::uint32_t>(binding.path.mtu, binding.narrow_mtu));
 }
 
 // As on Linux (__udp4_lib_err): only a connected endpoint hears of errors, and only of the fatal ones, unless it wants

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 
+from agents import Agent
 from harness import BUILD, check, free_port, is_idle, make_file, run_named, sha256
 from veth_wire import AMOUNT, KERNELS, OURS, Tap, Veth, ip, transfer
 
@@ -46,6 +47,59 @@ def af_packet_and_kernel_without_offloads():
 @case
 def af_packet_with_loss_and_reordering():
     both_ways("af_packet:veth-a", AMOUNT // 2, offloads=False, faults=FAULTS)
+
+
+# struct tcp_info: its length, and by place busy, rwnd limited, sndbuf limited; acked, received; sent, sent again.
+INFO = """info = lambda: s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+at = lambda place, how: struct.unpack_from(how, info(), place)
+times = lambda: list(at(168, '3Q'))
+until = lambda holds: next(x for x in (time.sleep(0.01) or holds() for _ in range(2000)) if x)
+total = 0
+def fill():
+    global total
+    s.setblocking(False)
+    try:
+        while True: total += s.send(bytes(65536))
+    except BlockingIOError:
+        return total
+def read(most):
+    got = 0
+    while got < most: got += len(s.recv(1 << 20))
+    return got"""
+
+
+def held_back(side, writer, reader):
+    """What a writer sees of its times whose peer does not read, and then does."""
+    here, there = (Agent(side, role, under=side.inside(role)) for role in (writer, reader))
+    there(f"l = socket.create_server(({side.address_of(reader)!r}, 0))")
+    port = there("l.getsockname()[1]")
+    here(f"s = socket.create_connection(({side.address_of(reader)!r}, {port}))")
+    there("s = l.accept()[0]")
+    for agent in (here, there):
+        agent(INFO)
+    seen = [here("times()")]
+    here("until(lambda: fill() and times()[1] > 0)")  # the program's buffer is full as well, but the peer's window counts
+    total = here("total")
+    here("t = times()")
+    seen.append(here("t[0] >= t[1] + t[2]"))
+    there(f"read({total})")
+    here("until(lambda: at(24, 'I')[0] == 0 and at(144, 'I')[0] == 0)")  # unacknowledged segments, bytes not sent
+    here("t = times(); time.sleep(0.05)")
+    seen.append(here("times() == t"))
+    acked, sent, again = here("[*at(120, 'Q'), *at(200, '2Q')]")
+    seen += [acked - total, sent - again - total, there("at(128, 'Q')[0]") - total]
+    return seen + [here("[at(8, 'I')[0] > 0, at(148, 'I')[0] < 2**32 - 1, 0 < at(104, 'Q')[0] < 2**64 - 1, at(112, 'Q')[0]]")]
+
+
+@case
+def tcp_info_says_what_holds_a_writer_back():
+    seen = []
+    for roles in (("ours", "kernel"), ("kernel", "ours")):
+        with Veth("af_packet:veth-a") as side:
+            seen.append(held_back(side, *roles))
+            bypassed(side)
+    check(seen[0] == seen[1], f"ours {seen[0]}, the kernel's {seen[1]}")
+    check(seen[1][1:3] == [True, True], f"the kernel's {seen[1]}")
 
 
 def redis(side):

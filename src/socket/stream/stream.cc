@@ -19,7 +19,7 @@ bool handshaking(State state) {
 // When there is too little, the engine is to say so once there is enough.
 bool has_send_room(tcp::Tcb& tcb) {
   if (tcp::is_writeable(stream::send_room(tcb), tcp_engine().unacknowledged(tcb))) return true;
-  tcp_engine().want_room(tcb);
+  tcp_engine().want_room(shard().context(), tcb);
   auto* const f = stream::framed(tcb);
   return f != nullptr && f->want_room(shard().context(), tcb);
 }

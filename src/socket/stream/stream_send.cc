@@ -17,7 +17,7 @@ long Sending::attempt(Guard& guard) {
   do {
     if (done_ == total_) return static_cast<long>(done_);
     const auto room = stream::reserve(guard.context(), *socket_.tcb, stream::piece_of(*socket_.tcb, total_ - done_));
-    if (!room.ok()) return room.error() == Error::kWouldBlock ? again() : broken(room.error());
+    if (!room.ok()) return room.error() == Error::kWouldBlock ? full(guard.context()) : broken(room.error());
     const long n = fill(guard, *room);
     if (n < 0) return done_ != 0 ? static_cast<long>(done_) : n;
     done_ += static_cast<std::size_t>(n);
@@ -42,6 +42,11 @@ long Sending::refusal() {
     default:
       return pipe();
   }
+}
+
+long Sending::full(Context& ctx) {
+  tcp_engine().want_room(ctx, *socket_.tcb);
+  return again();
 }
 
 long Sending::broken(Error error) {

@@ -27,6 +27,7 @@ class Sending : public SocketCondition {
 
  private:
   long refusal();
+  long full(Context& ctx);
   long broken(Error error);
   long pipe();
   long fill(Guard& guard, const tcp::Room& room);

@@ -56,6 +56,22 @@ std::uint32_t segments(std::uint32_t bytes, std::uint32_t mss) {
 
 /// TCP_INFINITE_SSTHRESH of Linux.
 constexpr std::uint32_t kInfiniteThreshold = 0x7fffffff;
+/// Of a connection that is not to be paced, and of one whose rate is not known yet.
+constexpr std::uint64_t kNoRate = ~std::uint64_t{0};
+/// What nothing measures here: sysctl tcp_reordering's default.
+constexpr std::uint32_t kDuplicateThreshold = 3;
+/// Segments, which a listener shows (TCP_INIT_CWND of Linux).
+constexpr std::uint32_t kInitialWindow = 10;
+
+// Bytes a second: tcp_update_pacing_rate() of Linux, which says so also where nobody paces.
+std::uint64_t pacing_rate(const tcp::Info& in) {
+  const std::uint64_t srtt = microseconds(in.srtt);
+  if (srtt == 0) return kNoRate;
+  const std::uint64_t window = std::max(in.cwnd, in.in_flight);
+  const std::uint64_t percent = in.cwnd < in.ssthresh / 2 ? 200 : 120;
+  constexpr std::uint64_t kSecond = 1'000'000;
+  return window * percent * (kSecond / 100) / srtt;
+}
 
 // More than any kernel's struct tcp_info. What the headers that the library is built with have is the front of it.
 using Newest = std::array<std::byte, 512>;
@@ -86,6 +102,11 @@ void fill_times(tcp_info& out, const tcp::Info& in) {
   out.tcpi_last_data_sent = now - in.last_sent_ms;
   out.tcpi_last_data_recv = now - in.last_data_ms;
   out.tcpi_last_ack_recv = now - in.last_received_ms;
+  const tcp::Spent spent = in.busy_times.at(in.limit, now);
+  constexpr std::uint64_t kMicroseconds = 1000;
+  out.tcpi_busy_time = kMicroseconds * spent.busy;
+  out.tcpi_rwnd_limited = kMicroseconds * spent.window;
+  out.tcpi_sndbuf_limited = kMicroseconds * spent.buffer;
 }
 
 void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
@@ -100,6 +121,7 @@ void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
   out.tcpi_snd_wscale = in.snd_scale & 0xf;
   out.tcpi_rcv_wscale = in.rcv_scale & 0xf;
   out.tcpi_rto = microseconds(in.rto);
+  out.tcpi_ato = microseconds(in.delayed_ack);
   out.tcpi_snd_mss = in.mss;
   out.tcpi_rcv_mss = in.rcv_mss;
   out.tcpi_advmss = options.max_segment != 0 ? options.max_segment : in.own_mss;
@@ -107,16 +129,22 @@ void fill(tcp_info& out, const tcp::Info& in, const tcp::Options& options) {
   out.tcpi_unacked = segments(in.in_flight, in.mss);
   out.tcpi_sacked = segments(in.sacked, in.mss);
   out.tcpi_lost = segments(in.lost, in.mss);
+  out.tcpi_retrans = segments(in.sent_again, in.mss);
   out.tcpi_rtt = microseconds(in.srtt);
   out.tcpi_rttvar = microseconds(in.rttvar);
+  out.tcpi_min_rtt = in.min_rtt != Duration{} ? microseconds(in.min_rtt) : ~0U;
+  out.tcpi_pacing_rate = pacing_rate(in);
+  out.tcpi_max_pacing_rate = kNoRate;
   out.tcpi_snd_ssthresh = in.ssthresh == tcp::kMaxCwnd ? kInfiniteThreshold : segments(in.ssthresh, in.mss);
   out.tcpi_snd_cwnd = segments(in.cwnd, in.mss);
-  out.tcpi_reordering = in.reordering;
+  out.tcpi_reordering = kDuplicateThreshold;
   out.tcpi_rcv_space = in.rcv_wnd;
+  out.tcpi_rcv_ssthresh = in.rcv_limit;
   out.tcpi_total_retrans = in.retransmits;
   out.tcpi_bytes_acked = in.bytes_acked;
   out.tcpi_bytes_received = in.bytes_received;
   out.tcpi_bytes_sent = in.bytes_sent;
+  out.tcpi_bytes_retrans = in.bytes_retransmitted;
   out.tcpi_segs_out = static_cast<std::uint32_t>(in.segments_sent);
   out.tcpi_segs_in = static_cast<std::uint32_t>(in.segments_received);
   out.tcpi_notsent_bytes = in.unsent;
@@ -130,6 +158,9 @@ long get_tcp_info(Socket& socket, std::span<std::byte> out) {
   Newer newer{};
   if (socket.kind == FileKind::kListener) {
     info.tcpi_state = linux_state(State::kListen);
+    info.tcpi_snd_cwnd = kInitialWindow;
+    info.tcpi_reordering = kDuplicateThreshold;
+    info.tcpi_pacing_rate = info.tcpi_max_pacing_rate = kNoRate;
     if (socket.listener != nullptr)
       info.tcpi_unacked = static_cast<std::uint32_t>(tcp_engine().accept_queue_length(*socket.listener));
     info.tcpi_sacked = socket.details->backlog;

@@ -245,10 +245,12 @@ bool Engine::waits_for_memory() const {
   return impl_->starved.head != nullptr;
 }
 
-void Engine::want_room(Tcb& tcb) {
+void Engine::want_room(Context& ctx, Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
   tcb.set(kWantWritable);
   if (!tcb.has(kInFlowTable)) return;  // it has ended: there is nothing to wait for
+  Env env{*impl_, ctx};
+  note_refused(env, tcb);
   // Else an acknowledgement is to come.
   if (tcb.ring.empty() && !SendRing::may_begin(impl_->memory)) wait_for_memory(*impl_, tcb);
 }
@@ -498,19 +500,22 @@ CongestionState congestion_state(const Tcb& tcb) {
 Info Engine::info(const Tcb& tcb) const {
   Info i;
   i.congestion_state = congestion_state(tcb);
-  i.last_sent_ms = milliseconds_of(tcb.last_sent);
+  i.last_sent_ms = tcb.last_sent_ms;
   i.last_received_ms = milliseconds_of(tcb.last_received);
   i.last_data_ms = tcb.last_data_ms;
   i.state = tcb.state;
   i.srtt = tcb.rtt.srtt();
   i.rttvar = tcb.rtt.rttvar();
   i.rto = tcb.rtt.rto(impl_->rto_bounds);
+  i.min_rtt = tcb.rtt.min_rtt();
+  i.delayed_ack = tcb.received != 0 ? impl_->config.delayed_ack : Duration{};
   i.cwnd = tcb.congestion.cwnd();
   i.ssthresh = tcb.congestion.ssthresh();
   i.snd_wnd = tcb.snd_wnd;
   i.rcv_wnd = tcb.rcv_wnd();
   i.mss = tcb.mss;
   i.rcv_mss = tcb.rcv_mss;
+  i.rcv_limit = tcb.rcv_limit;
   i.own_mss = tcb.own_mss;
   i.path_mtu = tcb.path.mtu;
   i.snd_scale = tcb.snd_scale;
@@ -520,16 +525,20 @@ Info Engine::info(const Tcb& tcb) const {
   i.unsent = static_cast<std::uint32_t>(tcb.unsent());
   i.in_flight = tcb.in_flight();
   i.readable = tcb.rx_bytes;
-  i.bytes_sent = tcb.snd_nxt;
-  i.bytes_acked = tcb.snd_una;
-  i.bytes_received = tcb.received;
+  i.bytes_retransmitted = tcb.bytes_retransmitted;
+  i.bytes_sent = tcb.snd_nxt - (tcb.has(kFinSent) ? 1 : 0) + tcb.bytes_retransmitted;
+  i.bytes_acked = tcb.snd_una + (synchronized(tcb.state) && !tcb.has(kPassive) ? 1 : 0);
+  i.bytes_received = tcb.received + (tcb.has(kFinReceived) ? 1 : 0);
   i.segments_sent = tcb.segments_out;
   i.segments_received = tcb.segments_in;
   i.retransmits = tcb.retransmits;
   i.backoff = tcb.rtt.backoff();
   i.probes = tcb.probes;
-  i.lost = tcb.scoreboard.lost_bytes();
+  i.lost = tcb.scoreboard.presumed_lost();
+  i.sent_again = tcb.scoreboard.sent_again();
   i.sacked = tcb.scoreboard.sacked_bytes();
+  i.limit = tcb.limit;
+  i.busy_times = tcb.busy_times;
   return i;
 }
 

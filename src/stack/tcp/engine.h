@@ -20,6 +20,7 @@
 #include "stack/memory.h"
 #include "stack/network.h"
 #include "stack/result.h"
+#include "stack/tcp/busy_times.h"
 #include "stack/time.h"
 
 namespace bypass {
@@ -81,8 +82,8 @@ inline constexpr std::uint8_t kSharePort = 2;     // SO_REUSEPORT
 
 /// The options a socket may set before or after the connection exists.
 struct Options {
-  bool no_delay = false, cork = false, quick_ack = false, keep_alive = false;
-  std::uint8_t sharing = 0;  // kShareAddress, kSharePort
+  bool no_delay : 1 = false, cork : 1 = false, quick_ack : 1 = false, keep_alive : 1 = false;
+  std::uint8_t sharing : 2 = 0;  // kShareAddress, kSharePort
   Congestion congestion = Congestion::kCubic;
   std::uint8_t tos = 0, ttl = 64, syn_retries = 0;
   std::uint8_t keep_count = 9;
@@ -103,19 +104,25 @@ enum class CongestionState : std::uint8_t { kOpen = 0, kDisorder = 1, kRecovery 
 /// TCP_INFO's source, and what `bypass stat` shows.
 struct Info {
   State state = State::kClosed;
-  Duration srtt{}, rttvar{}, rto{};
+  Duration srtt{}, rttvar{}, rto{}, min_rtt{}, delayed_ack{};
   std::uint32_t cwnd = 0, ssthresh = 0;  // bytes; kMaxCwnd (window.h): no threshold yet
   CongestionState congestion_state = CongestionState::kOpen;
   // milliseconds_of() a moment: data that was sent, an acceptable segment, data that has come
   std::uint32_t last_sent_ms = 0, last_received_ms = 0, last_data_ms = 0;
-  std::uint32_t snd_wnd = 0, rcv_wnd = 0, mss = 0, rcv_mss = 0, own_mss = 0;
+  std::uint32_t snd_wnd = 0, rcv_wnd = 0, rcv_limit = 0, mss = 0, rcv_mss = 0, own_mss = 0;
   std::uint32_t path_mtu = 0;
   std::uint8_t snd_scale = 0, rcv_scale = 0;
   bool timestamps = false, sack = false;
   std::uint32_t unsent = 0, in_flight = 0, readable = 0;  // bytes
+  // As Linux counts: each time that a byte is sent; with the SYN of a connection that we opened, and with FIN; with the
+  // peer's FIN.
   std::uint64_t bytes_sent = 0, bytes_acked = 0, bytes_received = 0;
+  std::uint64_t bytes_retransmitted = 0;
   std::uint64_t segments_sent = 0, segments_received = 0;
-  std::uint32_t retransmits = 0, backoff = 0, probes = 0, lost = 0, sacked = 0, reordering = 0;
+  std::uint32_t retransmits = 0, backoff = 0, probes = 0, lost = 0, sacked = 0,
+                sent_again = 0;  // the last three: bytes
+  Limit limit = Limit::kIdle;
+  BusyTimes busy_times;  // at(limit, milliseconds_of() the moment of asking)
 };
 
 /// Places in the send ring for bytes not yet committed (two when it wraps).
@@ -191,8 +198,8 @@ class Engine {
   /// Writers that found no memory so far, and whether some wait for it now.
   [[nodiscard]] std::uint64_t memory_waits() const;
   [[nodiscard]] bool waits_for_memory() const;
-  /// There is too little (is_writeable()): kEventWritable is to come when there is more.
-  void want_room(Tcb& tcb);
+  /// There is too little (is_writeable()), or none for a write: kEventWritable is to come when there is more.
+  void want_room(Context& ctx, Tcb& tcb);
   /// Up to `want` bytes of the ring, growing it within the limit. kWouldBlock when full (kEventWritable
   /// comes when a third is free again) or without memory (when there is some), kBrokenPipe, kNotConnected, the
   /// connection's pending error.

@@ -25,7 +25,7 @@ bool in_flight_now(const Tcb& tcb, std::uint32_t sequence) {
 void shrink_path(Env& env, Tcb& tcb, std::uint32_t mtu) {
   mtu = std::max(mtu, kLeastMtu);
   if (mtu >= tcb.path.mtu) return;
-  tcb.path.mtu = mtu;
+  tcb.path.mtu = static_cast<std::uint16_t>(mtu);
   tcb.own_mss = static_cast<std::uint16_t>(std::min<std::uint32_t>(tcb.own_mss, mtu - 40));
   const std::uint16_t before_mss = tcb.mss;
   update_mss(tcb);

@@ -5,6 +5,7 @@
 #include "stack/tcp/input.h"
 #include "stack/tcp/output.h"
 #include "stack/tcp/overlay.h"
+#include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 #include "stack/tcp/transmit.h"
 
@@ -109,11 +110,12 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.acked = update.delivered;  // what was told of before has counted then
   event.in_recovery = tcb.scoreboard.in_recovery();
   tcb.congestion.on_ack(event);
-  tcb.progress = env.now();
+  tcb.progress_ms = milliseconds_of(env.now());
   tcb.rtt.reset_backoff();
   after_scoreboard(env, tcb);
   // RFC 6298 §5.2, §5.3.
   if (tcb.in_flight() == 0) {
+    if (tcb.send_end() == tcb.snd_una) turn_limit(env, tcb, Limit::kIdle);
     if (!tcb.has(kPersist)) disarm(tcb, Timer::kRetransmit);
   } else {
     arm_retransmit(env, tcb);
@@ -169,6 +171,8 @@ void wake_writer(Env& env, Tcb& tcb) {
   if (tcb.ring.room(limit) < limit / 3) return;
   if (!may_tell_of_room(tcb)) return;
   tcb.clear(kWantWritable);
+  tcb.refused = false;
+  if (tcb.limit == Limit::kBuffer) turn_limit(env, tcb, tcb.send_end() == tcb.snd_una ? Limit::kIdle : Limit::kNone);
   env.core.events.post(tcb.event, kEventWritable);
 }
 

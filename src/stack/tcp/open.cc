@@ -91,7 +91,8 @@ void follow_mtu(Env& env, std::uint16_t port, std::uint32_t before, std::uint32_
     const std::uint16_t fits = own_mss(mtu, tcb.options);
     const bool narrower = tcb.own_mss < own_mss(before, tcb.options);
     tcb.own_mss = narrower ? std::min(tcb.own_mss, fits) : fits;
-    tcb.path.mtu = narrower ? std::min(tcb.path.mtu, mtu) : mtu;
+    const auto of_packet = static_cast<std::uint16_t>(std::min<std::uint32_t>(mtu, 0xffff));
+    tcb.path.mtu = narrower ? std::min(tcb.path.mtu, of_packet) : of_packet;
     if (!synchronized(tcb.state)) return;
     update_mss(tcb);
     tcb.congestion.set_mss(tcb.mss);
@@ -127,7 +128,8 @@ Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::
   const Endpoint local{path.local, local_port}, remote{path.remote, remote_port};
   tcb->seq_base = initial_sequence(env.core.secret, local, remote, env.now()) + 1;
   tcb->ts_offset = timestamp_offset(env.core.secret, local, remote);
-  tcb->progress = tcb->last_received = tcb->last_sent = env.now();
+  tcb->last_received = env.now();
+  tcb->progress_ms = tcb->last_sent_ms = milliseconds_of(env.now());
   tcb->rcv_round = microseconds_of(env.now());
   env.core.flows.insert(env.core.memory, tcb->flow, {path.local, path.remote, local_port, remote_port});
   tcb->set(kInFlowTable);
@@ -146,7 +148,7 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   (void)take_sample(env, tcb, s);
   tcb.rtt.reset_backoff();
   tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));
-  tcb.usage_end = tcb.seq_of(0);
+  tcb.usage_end = tcb.small_end = tcb.seq_of(0);
   tcb.congestion.start(tcb.options.congestion, tcb.mss, env.core.config.initial_window);
   if (tcb.has(kSynLost)) {
     tcb.congestion.on_syn_lost();
@@ -155,9 +157,8 @@ void establish(Env& env, Tcb& tcb, const Segment& s) {
   tcb.quick_acks = kQuickAcks;
   tcb.attempts = 0;
   tcb.soft_error = Error::kNone;
-  tcb.progress = tcb.last_sent = env.now();
   tcb.rcv_round = microseconds_of(env.now());
-  tcb.last_data_ms = milliseconds_of(env.now());
+  tcb.progress_ms = tcb.last_sent_ms = tcb.last_data_ms = milliseconds_of(env.now());
   disarm(tcb, Timer::kRetransmit);
   arm_idle(env, tcb);
   if (!tcb.has(kFinQueued)) return;

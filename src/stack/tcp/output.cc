@@ -40,7 +40,8 @@ std::uint32_t usable_window(const Tcb& tcb) {
 bool hold_small(const Tcb& tcb) {
   if (tcb.has(kForceOutput)) return false;
   if (tcb.has(kHoldMore) || tcb.options.cork) return true;
-  return !tcb.options.no_delay && tcb.small_end > tcb.snd_una;
+  if (tcb.options.no_delay || !after(tcb.small_end, tcb.seq_of(tcb.snd_una))) return false;
+  return !after(tcb.small_end, tcb.seq_of(tcb.snd_nxt));  // else 2^31 bytes have been sent since
 }
 
 std::uint32_t whole_segments(std::uint32_t length, std::uint32_t mss) {
@@ -92,11 +93,11 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   const std::uint32_t numbers = *sent + (fin ? 1 : 0);
   // What an overlay says for itself is nothing for Nagle's algorithm to wait for, and no answer to anything.
   const bool text = tcb.overlay == nullptr || has_program_bytes(tcb, tcb.snd_nxt, *sent);
-  if (tcb.in_flight() == 0) tcb.progress = env.now();
+  if (tcb.in_flight() == 0) tcb.progress_ms = milliseconds_of(env.now());
   tcb.scoreboard.on_sent(tcb.seq_of(tcb.snd_nxt), numbers);
   tcb.snd_nxt += numbers;
   if (fin) tcb.set(kFinSent);
-  if (*sent < mss && text) tcb.small_end = tcb.snd_nxt;
+  if (*sent < mss && text) tcb.small_end = tcb.seq_of(tcb.snd_nxt);
   if (!tcb.probe.running()) tcb.probe.start(tcb.seq_of(tcb.snd_nxt), env.now());
   if (tcb.received != 0 && text) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
   return true;
@@ -151,6 +152,7 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   tcb.scoreboard.on_retransmitted(segment);
   tcb.probe.cancel();
   tcb.retransmits++;
+  tcb.bytes_retransmitted += *sent;
   env.count().tcp_retransmits++;
   return true;
 }
@@ -188,7 +190,7 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
   const bool armed = tcb.has(kPersist) && deadline(tcb, Timer::kRetransmit) != kNever;
   if (hold == Hold::kWindow) {
     if (armed) return;
-    tcb.progress = env.now();  // what waits begins to wait now (RFC 5482)
+    tcb.progress_ms = milliseconds_of(env.now());  // what waits begins to wait now (RFC 5482)
     arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
   } else if (hold == Hold::kSmall) {
     // Linux's probe timer sends it (tcp_probe0_base()).
@@ -201,7 +203,7 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
 
 // RFC 5681 §4.1: after a pause cwnd says nothing about the path any more.
 void restart_after_idle(Env& env, Tcb& tcb) {
-  const Duration idle = env.now() - tcb.last_sent;
+  const Duration idle = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.last_sent_ms);
   if (idle <= env.core.config.rto_min || tcb.unsent() == 0) return;
   tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
 }
@@ -214,6 +216,19 @@ void note_usage(Tcb& tcb, bool limited) {
   tcb.usage_limited = limited;
   tcb.usage_flight = flight;
   tcb.usage_end = tcb.seq_of(tcb.snd_nxt);
+}
+
+bool is_cwnd_limited(const Tcb& tcb) {
+  return tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd();
+}
+
+// tcp_write_xmit() and tcp_cwnd_validate() of Linux. A full buffer stays the limit until its writer hears of room.
+Limit limit_by(const Tcb& tcb, Hold hold, bool cwnd_limited) {
+  if (tcb.send_end() == tcb.snd_una) return Limit::kIdle;
+  if (tcb.limit == Limit::kBuffer) return Limit::kBuffer;
+  if (cwnd_limited) return Limit::kNone;
+  if (hold == Hold::kWindow) return Limit::kWindow;
+  return hold == Hold::kNothing && tcb.refused ? Limit::kBuffer : Limit::kNone;
 }
 
 // An overlay makes records when there is room for them.
@@ -260,10 +275,16 @@ void output(Env& env, Tcb& tcb) {
     } while (tcb.overlay != nullptr && refill(env, tcb, hold));
   }
   if (hold == Hold::kDevice) block(env, tcb);
-  const bool limited = hold == Hold::kCwnd || tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd();
+  const bool limited = hold == Hold::kCwnd || is_cwnd_limited(tcb);
   if (limited || tcb.snd_nxt != before) note_usage(tcb, limited);
+  turn_limit(env, tcb, limit_by(tcb, hold, limited));
   if (hold != Hold::kCwnd) tcb.clear(kForceOutput);
   settle_timers(env, tcb, hold);
+}
+
+void note_refused(Env& env, Tcb& tcb) {
+  tcb.refused = true;
+  if (tcb.unsent() == 0) turn_limit(env, tcb, limit_by(tcb, Hold::kNothing, is_cwnd_limited(tcb)));
 }
 
 // __tcp_sock_set_nodelay() and __tcp_sock_set_cork() of Linux: TCP_NODELAY is for what is there, even past a cork.

@@ -10,6 +10,8 @@ namespace bypass::tcp {
 void output(Env& env, Tcb& tcb);
 /// TCP_NODELAY was set, or TCP_CORK ended: what was written goes, as Nagle's algorithm allows.
 void push_written(Env& env, Tcb& tcb);
+/// A writer found no room. Until wake_writer() the buffer is the limit, once everything in it is sent.
+void note_refused(Env& env, Tcb& tcb);
 /// An ACK without data, now; at the next poll if the device has no room.
 void acknowledge(Env& env, Tcb& tcb);
 /// SYN or SYN-ACK; at the next poll if the device has no room.

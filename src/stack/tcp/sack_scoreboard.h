@@ -92,8 +92,14 @@ class Scoreboard {
   [[nodiscard]] bool is_lost(SeqNum s) const;
   [[nodiscard]] bool is_sacked(SeqNum s) const;
   [[nodiscard]] std::uint32_t sacked_bytes() const { return sacked_bytes_; }
-  /// Bytes presumed lost and not sent again since, for TCP_INFO.
+  /// Bytes presumed lost and not sent again since.
   [[nodiscard]] std::uint32_t lost_bytes() const;
+  /// For TCP_INFO, which counts as lost also what was sent again (lost_out and retrans_out of Linux): bytes presumed
+  /// lost, and bytes sent again that the peer has not acknowledged.
+  [[nodiscard]] std::uint32_t presumed_lost() const { return clean() ? 0 : unsacked(una_, lost_edge_); }
+  [[nodiscard]] std::uint32_t sent_again() const {
+    return clean() || phase_ == Phase::kOpen ? 0 : unsacked(una_, high_rxt_);
+  }
   [[nodiscard]] unsigned duplicate_acks() const { return duplicate_acks_; }
 
   /// NextSeg(): what to send now that pipe < cwnd, at most `max_bytes` of it. Outside of loss kNewData.

@@ -59,7 +59,8 @@ void release_receive_queue(Env& env, Tcb& tcb) {
 
 // tcp_out_of_resources() of Linux. Bytes that wait are what takes memory.
 bool is_one_too_many(const Env& env, const Tcb& tcb) {
-  const bool stuck = env.now() - tcb.progress > 2 * env.core.rto_bounds.max;
+  const auto since_progress = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.progress_ms);
+  const bool stuck = since_progress > 2 * env.core.rto_bounds.max;
   if ((std::uint64_t{env.core.orphans} << (stuck ? 1 : 0)) > env.core.config.max_orphans) return true;
   return !tcb.ring.empty() && env.core.memory.refuses_connections();
 }
@@ -101,6 +102,7 @@ void detach(Env& env, Tcb& tcb) {
   if (tcb.has(kHalfOpen | kDeferred)) leave_listener(env.core, tcb);
   tcb.clear(kInFlowTable | kSynOwed);
   stop_timers(env, tcb);
+  turn_limit(env, tcb, Limit::kIdle);
   tcb.ring.clear(env.core.memory);
   tcb.scoreboard.clear(env.core.memory);
   if (tcb.overlay != nullptr) tcb.overlay->map.clear(env.core.memory);

@@ -45,4 +45,11 @@ void drop_orphan(Env& env, Tcb& tcb);
 /// After unlinking from a list: frees a Tcb that waited only for that.
 void reap(Env& env, Tcb& tcb);
 
+/// What holds the connection back from now on, for TCP_INFO.
+inline void turn_limit(Env& env, Tcb& tcb, Limit limit) {
+  if (limit == tcb.limit) return;
+  tcb.busy_times.turn(tcb.limit, milliseconds_of(env.now()));
+  tcb.limit = limit;
+}
+
 }  // namespace bypass::tcp

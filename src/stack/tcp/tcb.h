@@ -22,6 +22,7 @@
 #include "stack/memory.h"
 #include "stack/network.h"
 #include "stack/packet.h"
+#include "stack/tcp/busy_times.h"
 #include "stack/tcp/congestion.h"
 #include "stack/tcp/engine.h"
 #include "stack/tcp/flow_table.h"
@@ -113,9 +114,10 @@ struct alignas(64) Tcb {
   std::uint32_t rx_truesize = 0;  // buffers that they and those in `reassembly` hold
 
   // --- Line 2: bookkeeping of every segment
-  std::uint64_t received = 0;  // stream offset of rcv_nxt
-  Instant last_received{};     // arrival of the last acceptable segment
-  Instant last_sent{};         // of data
+  std::uint64_t received = 0;      // stream offset of rcv_nxt
+  Instant last_received{};         // arrival of the last acceptable segment
+  std::uint32_t last_sent_ms = 0;  // of data: milliseconds_of()
+  std::uint32_t segments_in = 0;   // modulo 2^32, for TCP_INFO, as segments_out and retransmits
   std::array<Instant, kTimers> deadline{kNever, kNever, kNever};
   std::uint32_t ts_offset = 0;
   std::uint16_t mss = 536;      // payload bytes of our full segment, timestamps deducted
@@ -123,29 +125,31 @@ struct alignas(64) Tcb {
   SeqNum snd_wl1{}, snd_wl2{};
 
   // --- Sending
-  Path path;
+  [[no_unique_address]] Path path;
+  std::uint16_t peer_mss = 536;  // the peer's MSS option
   [[no_unique_address]] SendRing ring;
   std::uint32_t max_snd_wnd = 0;  // largest window the peer has offered
   Scoreboard scoreboard;
   [[no_unique_address]] RttProbe probe;
-  bool starved : 1 = false;    // among those that wait for memory
-  bool counted : 1 = false;    // an orphan, in Core::orphans
+  bool starved : 1 = false;  // among those that wait for memory
+  bool counted : 1 = false;  // an orphan, in Core::orphans
+  bool refused : 1 = false;  // a writer found no room, and has not been told of any since
+  Limit limit : 2 = Limit::kIdle;
   bool usage_limited = false;  // cwnd was the limit of usage_flight
   std::uint8_t peer_said = 0;  // in an option of its SYN, as Hooks know it; 0: nothing
   [[no_unique_address]] RttEstimator rtt;
-  std::uint16_t peer_mss = 536;    // the peer's MSS option
-  std::uint16_t own_mss = 536;     // ours
+  std::uint16_t own_mss = 536;     // the MSS option of ours
   std::uint32_t usage_flight = 0;  // the most that was in flight until usage_end
+  SeqNum small_end{};              // behind the last partial segment (Minshall's variant of Nagle)
   [[no_unique_address]] CongestionControl congestion;
   Error error = Error::kNone;
   Error soft_error = Error::kNone;  // what ICMP said, should the connection time out (RFC 5461)
   SeqNum usage_end{};               // what was noted of cwnd's usage holds until this is acknowledged
-  std::uint64_t small_end = 0;      // behind the last partial segment (Minshall's variant of Nagle)
-  Instant progress{};               // the oldest unanswered transmission, or the last answer (RFC 5482)
+  std::uint32_t progress_ms = 0;    // the oldest unanswered transmission, or the last answer (RFC 5482)
+  SeqNum rcv_fin{};                 // the number of the peer's FIN
 
   // --- Cold
   Reassembly reassembly;
-  SeqNum rcv_fin{};              // the number of the peer's FIN
   std::uint32_t rcv_limit = 0;   // receive buffer now, bytes of payload
   std::uint32_t rcv_copied = 0;  // consumed in this round of the window's tuning
   union {
@@ -154,14 +158,16 @@ struct alignas(64) Tcb {
   };
   std::uint32_t rcv_round = 0;   // when it began: microseconds_of()
   std::uint32_t challenged = 0;  // last answer to what may be forged: milliseconds_of() and 1; 0: none
+  std::uint32_t retransmits = 0;
   [[no_unique_address]] TimerNode wheel;
-  std::uint32_t segments_out = 0;  // modulo 2^32, for TCP_INFO, as segments_in and retransmits
-  Tcb* accept_next = nullptr;      // of the accept queue; later of those that wait for memory
+  std::uint32_t segments_out = 0;
+  Tcb* accept_next = nullptr;  // of the accept queue; later of those that wait for memory
   Tcb* blocked_next = nullptr;
   Tcb* pinned_next = nullptr;
   SlotId listener;  // whose child it is
-  std::uint32_t segments_in = 0, retransmits = 0;
   Options options;
+  BusyTimes busy_times;
+  std::uint64_t bytes_retransmitted = 0;
 
   [[nodiscard]] bool has(std::uint32_t f) const { return (flags & f) != 0; }
   void set(std::uint32_t f) { flags |= f; }

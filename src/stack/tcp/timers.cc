@@ -25,9 +25,11 @@ bool is_idle_beneath(const Tcb& tcb) {
   return tcb.overlay != nullptr && !tcb.orphan() && !awaits_ack(tcb);
 }
 
-Instant user_deadline(const Tcb& tcb) {
+Instant user_deadline(const Env& env, const Tcb& tcb) {
   if (tcb.options.user_timeout_ms == 0 || is_idle_beneath(tcb)) return kNever;
-  return tcb.progress + std::chrono::milliseconds(tcb.options.user_timeout_ms);
+  const auto since_progress = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.progress_ms);
+  const auto timeout = std::chrono::milliseconds(tcb.options.user_timeout_ms);
+  return std::chrono::floor<std::chrono::milliseconds>(env.now()) - since_progress + timeout;
 }
 
 unsigned retries(const Env& env, const Tcb& tcb) {
@@ -38,7 +40,7 @@ unsigned retries(const Env& env, const Tcb& tcb) {
 // RFC 9293 §3.8.3 (R2), RFC 5482.
 bool exhausted(Env& env, const Tcb& tcb, unsigned attempts) {
   if (is_idle_beneath(tcb)) return false;
-  if (tcb.options.user_timeout_ms != 0) return env.now() >= user_deadline(tcb);
+  if (tcb.options.user_timeout_ms != 0) return env.now() >= user_deadline(env, tcb);
   return attempts >= retries(env, tcb);
 }
 
@@ -64,7 +66,7 @@ unsigned syn_retries(const Env& env, const Tcb& tcb) {
 
 void retry_syn(Env& env, Tcb& tcb) {
   if (tcb.attempts >= syn_retries(env, tcb)) return time_out(env, tcb);
-  if (env.now() >= user_deadline(tcb)) return time_out(env, tcb);
+  if (env.now() >= user_deadline(env, tcb)) return time_out(env, tcb);
   tcb.attempts++;
   tcb.set(kSynLost);
   tcb.rtt.on_timeout();
@@ -80,7 +82,8 @@ void retry_syn(Env& env, Tcb& tcb) {
 // user timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux), and an orphan has nobody who waits.
 bool answers_with_closed_window(const Tcb& tcb) {
   if (tcb.orphan()) return false;
-  return tcb.options.user_timeout_ms == 0 && tcb.snd_wnd == 0 && tcb.last_received > tcb.last_sent;
+  const auto after_sending = static_cast<std::int32_t>(milliseconds_of(tcb.last_received) - tcb.last_sent_ms);
+  return tcb.options.user_timeout_ms == 0 && tcb.snd_wnd == 0 && after_sending >= 0;
 }
 
 void retransmission_timeout(Env& env, Tcb& tcb) {
@@ -111,7 +114,7 @@ void persist_timeout(Env& env, Tcb& tcb) {
     return output(env, tcb);
   }
   // As Linux: the user timeout counts answered probes too, and does not stand in for R2 as it does for data.
-  if (env.now() >= user_deadline(tcb) || has_probed_enough(env, tcb)) return time_out(env, tcb);
+  if (env.now() >= user_deadline(env, tcb) || has_probed_enough(env, tcb)) return time_out(env, tcb);
   tcb.probes++;
   tcb.rtt.on_timeout();
   env.count().tcp_zero_window_probes++;
@@ -231,12 +234,12 @@ void stop_timers(Env& env, Tcb& tcb) {
 void arm_retransmit(Env& env, Tcb& tcb) {
   tcb.clear(kPersist);
   const Instant at = env.now() + tcb.rtt.rto(env.core.rto_bounds);
-  arm(env, tcb, Timer::kRetransmit, std::min(at, std::max(user_deadline(tcb), env.now())));
+  arm(env, tcb, Timer::kRetransmit, std::min(at, std::max(user_deadline(env, tcb), env.now())));
 }
 
 void arm_persist(Env& env, Tcb& tcb, Duration after) {
   tcb.set(kPersist);
-  arm(env, tcb, Timer::kRetransmit, std::min(env.now() + after, std::max(user_deadline(tcb), env.now())));
+  arm(env, tcb, Timer::kRetransmit, std::min(env.now() + after, std::max(user_deadline(env, tcb), env.now())));
 }
 
 void arm_idle(Env& env, Tcb& tcb) {

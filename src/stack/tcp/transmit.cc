@@ -234,12 +234,15 @@ struct Launch {
 [[gnu::always_inline]] inline std::optional<std::uint32_t> launch_data(Env& env, Tcb& tcb, const Payload& payload,
                                                                        std::uint32_t length, const Launch& how) {
   if (how.refer) pin(env, tcb);
+  std::uint32_t more_segments = 0;
   if (length > how.room) {
     payload.frame->flags = static_cast<std::uint16_t>(payload.frame->flags | kTxTso);
     payload.frame->tso_mss = static_cast<std::uint16_t>(how.room);
+    more_segments = (length - 1) / how.room;
   }
   if (!send_frame(env, tcb, payload, how.checksum_offload, tcb.seq_of(how.position), how.flags)) return std::nullopt;
-  tcb.last_sent = env.now();
+  tcb.segments_out += more_segments;  // TCP_INFO's are those of the wire
+  tcb.last_sent_ms = milliseconds_of(env.now());
   return length;
 }
 

@@ -168,7 +168,7 @@ void Fuzzer::call_of_socket(Socket& socket) {
     engine().take_error(tcb);
   } else {
     note("look");
-    engine().want_room(tcb);
+    engine().want_room(ctx(), tcb);
     (void)engine().info(tcb);
     (void)engine().send_room(tcb);
     (void)engine().writable_room(tcb);

@@ -50,7 +50,7 @@ TEST(NoMemory, WhoAsksForRoomAfterTheEnd_WaitsForNothing) {
   Script s;
   s.establish().inject(seg().rst().seq(1));
   leave(s, 0);
-  s.engine().want_room(*s.tcb());
+  s.engine().want_room(s.ctx(), *s.tcb());
   EXPECT_FALSE(s.engine().waits_for_memory());
   s.close();
   leave(s, tcp::SendRing::kFirstBlock);
@@ -63,7 +63,7 @@ TEST(NoMemory, WhoOnlyAsksForRoom_IsToldToo) {
   s.establish();
   (void)s.events();
   leave(s, 0);
-  s.engine().want_room(*s.tcb());
+  s.engine().want_room(s.ctx(), *s.tcb());
   leave(s, tcp::SendRing::kFirstBlock - 1);
   EXPECT_EQ(s.wait(1s).events() & kEventWritable, 0) << "less is no room";
   leave(s, tcp::SendRing::kFirstBlock);

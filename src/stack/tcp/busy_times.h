@@ -1,0 +1,49 @@
+// BusyTimes: how long a connection had something to deliver, and how long of that it was held back. TCP_INFO shows it
+// as tcpi_busy_time, tcpi_rwnd_limited and tcpi_sndbuf_limited; tcp_chrono_start() and tcp_chrono_stop() of Linux say
+// what counts. In milliseconds, as a kernel of 1000 Hz has them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace bypass::tcp {
+
+/// Of two that hold at once, the later one here counts.
+enum class Limit : std::uint8_t {
+  kIdle,    // the peer has acknowledged everything
+  kNone,    // busy, and nothing below
+  kWindow,  // the peer's window alone keeps back what waits
+  kBuffer,  // everything is sent, and a writer has found the send buffer full
+};
+
+/// Milliseconds; each modulo 2^32.
+struct Spent {
+  std::uint32_t busy = 0;  // the other two included
+  std::uint32_t window = 0, buffer = 0;
+};
+
+class BusyTimes {
+ public:
+  /// `before` ends at `now_ms`, and another limit begins.
+  void turn(Limit before, std::uint32_t now_ms) {
+    if (before != Limit::kIdle) spent_ms_[index_of(before)] += now_ms - since_ms_;
+    since_ms_ = now_ms;
+  }
+  /// Until `now_ms`, `limit` being the one that holds.
+  [[nodiscard]] Spent at(Limit limit, std::uint32_t now_ms) const {
+    BusyTimes ended = *this;
+    ended.turn(limit, now_ms);
+    const auto [none, window, buffer] = ended.spent_ms_;
+    return {none + window + buffer, window, buffer};
+  }
+
+ private:
+  static constexpr std::size_t index_of(Limit limit) { return static_cast<std::size_t>(limit) - 1; }
+
+  std::uint32_t since_ms_ = 0;                  // when the present one began
+  std::array<std::uint32_t, 3> spent_ms_ = {};  // in those that have ended, without kIdle
+};
+static_assert(sizeof(BusyTimes) == 16);
+
+}  // namespace bypass::tcp
