@@ -45,5 +45,45 @@ TEST(ProgressPace, ShorterPauseAndShorterTick_StaySo) {
   EXPECT_EQ(quick.patience(40ms, true), 500us);
 }
 
+struct Looks {
+  int looks = 0, away = 0;  // in a second
+  Duration longest{};       // that a frame may have waited: from a poll to the look that found the program away
+};
+
+// Progress::step() beside a program that polls for `polls` and then is away for `computes`, again and again, while
+// frames come.
+Looks look_for_a_second(Duration polls, Duration computes) {
+  ProgressPace pace(10ms);
+  Looks seen;
+  for (Duration now = 0ms; now < 1s;) {
+    const Duration turn = now % (polls + computes);
+    const Duration quiet = std::max(turn - polls, Duration{});
+    const Duration left = pace.patience(10ms, true);
+    seen.looks++;
+    if (quiet < left) {
+      pace.on_present();
+      now += left - quiet;
+    } else {
+      pace.on_away();
+      seen.away++;
+      seen.longest = std::max(seen.longest, quiet);
+      now += polls + computes - turn;  // until it is back
+    }
+  }
+  return seen;
+}
+
+TEST(ProgressPace, FrameWaitsForATickAtMost_ForFewLooks) {
+  const Looks always = look_for_a_second(1s, 0ms);
+  EXPECT_EQ(always.looks, 100) << "a tick apart";
+  EXPECT_EQ(always.away, 0);
+  const Looks long_turns = look_for_a_second(5ms, 45ms);
+  EXPECT_EQ(long_turns.away, 20) << "each turn";
+  EXPECT_LE(long_turns.longest, 10ms);
+  const Looks short_turns = look_for_a_second(30ms, 3ms);
+  EXPECT_LE(short_turns.longest, 3ms);
+  EXPECT_LE(short_turns.looks, 300);
+}
+
 }  // namespace
 }  // namespace bypass::runtime
