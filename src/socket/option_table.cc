@@ -309,8 +309,8 @@ constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKin
 constexpr auto read_cpu = [](Socket&) -> long { return sched_getcpu(); };
 constexpr auto read_low_water = [](Socket& s) -> long { return s.low_water; };
 constexpr auto read_tos = [](Socket& s) -> long { return tcp_options(s).tos; };
-// The two lowest bits are ECN's and TCP's own. Another value drops the route that the socket keeps, until it sends again
-// (ip_sock_set_tos).
+// The two lowest bits are ECN's and TCP's own. Another value drops the route that the socket keeps, until it sends
+// again (ip_sock_set_tos).
 constexpr auto write_tos = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
   const std::uint8_t before = std::exchange(options.tos, static_cast<std::uint8_t>(v & ~3));
@@ -329,7 +329,8 @@ constexpr auto write_ttl = [](Guard& g, Socket& s, int v) -> long {
 long get_mtu(Socket& socket, Bytes out) {
   if (connection_of(socket) == nullptr || stream::is_over(*socket.tcb)) return failure(Error::kNotConnected);
   const tcp::Info info = tcp_engine().info(*socket.tcb);
-  const bool is_routed = socket.route_dropped == 0 || socket.route_dropped != static_cast<std::uint32_t>(info.segments_sent);
+  const bool is_routed =
+      socket.route_dropped == 0 || socket.route_dropped != static_cast<std::uint32_t>(info.segments_sent);
   return is_routed ? put_int(out, info.path_mtu) : failure(Error::kNotConnected);
 }
 constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
