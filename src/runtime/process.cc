@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "config/config.h"
+#include "config/port_check.h"
+#include "config/port_use.h"
 #include "config/settings.h"
 #include "fastpath/peer_links.h"
 #include "observe/region.h"
@@ -190,14 +192,31 @@ socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, con
   return act_on(g_process->decider.connect(proto_of(type), *endpoint), fd, number_of(type), *endpoint, true);
 }
 
+/// A process that has no relative with the port finds it another one's only when it opens it, in the call that fails by
+/// that: it is said as soon as an address of the port's is bound.
+void tell_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protocol, const Endpoint& address) {
+  const bool is_tried = p.ports.opened() || p.ports.failed() || PortSet::owner_lives(p.shard) || PortSet::lent(p.shard);
+  if (is_tried || index >= p.config.ports.size() || socket::is_in_handler() || p.told_in_use.exchange(true)) return;
+  const PortConfig& port = p.config.ports[index];
+  const std::string use = port_in_use(p.config, port);
+  if (use.empty()) return;
+  const std::string text =
+      named_problem(p.config, port, use) +
+      ", and no fork of this one's; while it is there this process has no connections by that port";
+  BYPASS_LOG_WARN("%s", text.c_str());
+  p.region.why(Reason::kPortUnavailable, fd, protocol, address, text.c_str());
+}
+
 // A listener does not open the ports by itself: a daemon listens, forks, and its parent is gone. The
 // progress thread does a little later, or the first accept or wait.
 socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   const auto endpoint = socket::endpoint_of(local, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
   hear_kernel();
-  const auto decision =
-      act_on(g_process->decider.listen(proto_of(type), *endpoint), fd, number_of(type), *endpoint, false);
+  const Verdict verdict = g_process->decider.listen(proto_of(type), *endpoint);
+  if (verdict.action == RuleAction::kBypass && !endpoint->address.is_any())
+    tell_if_in_use(*g_process, verdict.port, fd, number_of(type), *endpoint);
+  const auto decision = act_on(verdict, fd, number_of(type), *endpoint, false);
   if (decision == socket::Decision::kBypass) g_process->progress.start();
   return decision;
 }

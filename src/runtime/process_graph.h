@@ -56,6 +56,7 @@ struct Process {
   std::uint64_t cookies_told = 0;    // SYN cookies, there
   std::array<bool, Context::kMaxPorts> conflicts_told{};
   fastpath::ReportedOnce told;                 // where there can be no links
+  std::atomic<bool> told_in_use{false};        // a port of another process's, before it is opened
   std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
   /// The thread that ends the process, 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};

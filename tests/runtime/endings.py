@@ -1,5 +1,6 @@
 """A process from its first socket to its end, with the library itself: what it was started with, what it says when
 something is not as asked for, a crash inside, and its exit.   endings.py NAME...   (no name: lists them)"""
+import contextlib
 import hashlib
 import json
 import os
@@ -20,9 +21,9 @@ def case(function):
     return function
 
 
-def asked(side, what):
-    """What `bypass` says of the one process of this side."""
-    done = subprocess.run([os.path.join(BUILD, "bypass"), what, "--json"], env=side.environment("server", LD_PRELOAD=""),
+def asked(side, what, *pid):
+    """What `bypass` says of the one process of this side, or that of this number."""
+    done = subprocess.run([os.path.join(BUILD, "bypass"), what, "--json", *map(str, pid)], env=side.environment("server", LD_PRELOAD=""),
                           capture_output=True, text=True)
     processes = json.loads(done.stdout)["processes"]
     check(len(processes) == 1, f"bypass {what}: {done.stdout} {done.stderr}")
@@ -49,6 +50,11 @@ class Asked:
 
     def __exit__(self, *_):
         _, self.errors = self.child.communicate(timeout=20)
+
+
+def is_connected(path):
+    """Whether somebody is, to the Unix socket of that path: its accepted end has the path's name, too."""
+    return any(line.split()[5] == "03" for line in open("/proc/net/unix") if line.rstrip().endswith(f" {path}"))
 
 
 SOCKET = "import socket; s = socket.socket()"  # the import alone makes an epoll set
@@ -80,6 +86,29 @@ def first_socket_finds_problems_and_why_tells_them():
                 check(whys[0]["detail"].startswith(start), f"{variables}: {whys}")
             check(f": {start}" in program.errors, f"{variables}: {program.errors}")
             check(os.listdir(side.path("run")) == [], f"{variables}: the stats file stays")
+
+
+@case
+def port_of_another_process_is_told_before_a_call_fails():
+    """Two that have no ancestor in common with a socket: when the second one binds, which succeeds, and not only in the
+    call that opens the port."""
+    bind = f"{SOCKET}; s.bind(('10.9.0.1', 0))"
+    taken = {"vhost": "another process serves this path", "virtio": "another client is connected there"}
+    for kind, text in taken.items():
+        with Side("bypass") as side, contextlib.ExitStack() as others:
+            wire = side.path("wire")
+            if kind == "virtio":
+                others.enter_context(Asked(side, f"{bind}; s.listen()".replace("0.1", "0.2"), BYPASS_ADDR="10.9.0.2/24"))
+            one = {"BYPASS_PORT": f"{kind}:{wire}", "BYPASS_ADDR": "10.9.0.1/24"}
+            others.enter_context(Asked(side, f"{bind}; s.listen()", **one))
+            side.until(lambda: os.path.exists(wire), "the first one has the port")
+            if kind == "virtio":
+                side.until(lambda: is_connected(wire), "the first one is connected")
+            with Asked(side, bind, **one) as second:
+                whys = asked(side, "why", second.child.pid)["whys"]
+                check([why["reason"] for why in whys] == ["port_unavailable"], f"{kind}: {whys}")
+                check(whys[0]["detail"].startswith(f"BYPASS_PORT={kind}:{wire}: {text}, and no fork"), f"{kind}: {whys}")
+            check(f"{text}, and no fork" in second.errors, f"{kind}: {second.errors}")
 
 
 @case

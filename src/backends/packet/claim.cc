@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "backends/claim_name.h"
 #include "backends/packet/claim_holder.h"
 #include "backends/packet/libc.h"
 
@@ -24,7 +25,7 @@ struct Name {
 Name name_of(const std::string& interface, const std::string& what) {
   Name name;
   name.address.sun_family = AF_UNIX;
-  const std::string text = "libbypass/" + interface + "/" + what;  // behind a zero byte: abstract
+  const std::string text = claim_name(interface, what);
   std::memcpy(name.address.sun_path + 1, text.data(), text.size());
   name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return name;
