@@ -143,7 +143,8 @@ void bound_ring(Socket& socket, LocalLink& link);
 }
 /// By what is set at both ends now. False: a ring cannot be bounded to so little.
 [[nodiscard]] bool bound_anew(Socket& socket, LocalLink& link, int fd);
-/// Whether the kernel would take less of `fd` than a ring can be bounded to. `peers_buffer`: its SO_RCVBUF; 0: not known.
+/// Whether the kernel would take less of `fd` than a ring can be bounded to. `peers_buffer`: its SO_RCVBUF; 0: not
+/// known.
 [[nodiscard]] bool is_bound_below_ring(int fd, std::uint32_t peers_buffer = 0);
 
 /// When bytes went last, as TCP_INFO has it; to the time between two looks.
