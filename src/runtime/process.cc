@@ -31,6 +31,7 @@
 #include "runtime/crash/crash.h"
 #include "runtime/family/arena.h"
 #include "runtime/family/spare.h"
+#include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/link_words.h"
 #include "runtime/place_number.h"
@@ -261,6 +262,17 @@ bool may_be_local(const sockaddr* address) {
 
 }  // namespace
 
+namespace {
+
+/// What is kept for connections within the host lies among the program's numbers, which are few: it would miss each.
+bool takes_scarce_numbers(const fastpath::shm::Directory& directory) {
+  constexpr rlim_t kFew = 512;
+  const rlim_t limit = soft_limit();
+  return limit <= kFew && static_cast<rlim_t>(directory.folder()) < limit;
+}
+
+}  // namespace
+
 /// Without a run directory nothing is local: each process would be alone in its view.
 void open_local_ports(Process& p) {
   if (!p.config.local) return;
@@ -274,6 +286,12 @@ void open_local_ports(Process& p) {
     if (opened.ok()) p.local_ports = std::move(opened.value);
     if (!opened.ok()) problem = run_dir_path(p.config.run_dir) + "/local-ports cannot be used: " + why;
     if (!opened.ok() && !p.config.run_dir.empty() && !may_write(folder)) quiet = false;
+    if (p.local_ports.is_open() && takes_scarce_numbers(p.local_ports)) {
+      p.local_ports = {};
+      problem =
+          "descriptors of its own would be among the few of the program's (RLIMIT_NOFILE); raise the hard limit "
+          "(ulimit -Hn) above the soft one";
+    }
     p.place = place_number(folder);
     socket::kernel->close(folder);
   }
