@@ -127,6 +127,38 @@ bool parse_address(std::string_view text, Prefix& out, std::string& problem) {
   return true;
 }
 
+// One router of each family for one port.
+bool parse_gateway(std::string_view text, std::vector<IpAddress>& list, std::string& problem) {
+  const auto address = parse_ip(text);
+  if (!address || address->is_any() || address->is_multicast()) {
+    problem = "has " + quoted(text) + ", which is no router's address";
+    return false;
+  }
+  if (std::any_of(list.begin(), list.end(), [&](const IpAddress& a) { return a.is_v4() == address->is_v4(); })) {
+    problem = "has two gateways of one family for one port";
+    return false;
+  }
+  list.push_back(*address);
+  return true;
+}
+
+// Calls `take` with each part of a list that is not empty, without the blanks around it, until it returns false.
+template <typename Take>
+bool each_part(std::string_view list, char separator, Take take) {
+  return std::ranges::all_of(split(list, separator), [&](std::string_view part) {
+    const std::string_view trimmed = trim(part);
+    return trimmed.empty() || take(trimmed);
+  });
+}
+
+// The same with each port's entry, which may be empty, and its place in `out`.
+template <typename T, typename Take>
+bool each_port(std::string_view value, std::vector<T>& out, Take take) {
+  out.clear();
+  return std::ranges::all_of(split(value, ';'),
+                             [&](std::string_view entry) { return take(trim(entry), out.emplace_back()); });
+}
+
 // More entries than ports is a mistake; fewer say nothing about the rest.
 template <typename T>
 bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::size_t ports) {
@@ -318,81 +350,50 @@ const char* plugin_of_kind(std::string_view kind) {
 bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem) {
   out.clear();
   if (trim(value) == "none") return true;
-  for (const auto part : split(value, ';')) {
-    const auto trimmed = trim(part);
-    if (trimmed.empty()) continue;
+  return each_part(value, ';', [&](auto part) {
     PortName name;
-    if (!parse_port_name(trimmed, name, problem)) return false;
+    if (!parse_port_name(part, name, problem)) return false;
     out.push_back(std::move(name));
-  }
-  return true;
+    return true;
+  });
 }
 
 bool parse_address_lists(std::string_view value, std::vector<std::vector<Prefix>>& out, std::string& problem) {
-  out.clear();
-  for (const auto entry : split(value, ';')) {
-    auto& list = out.emplace_back();
-    for (const auto part : split(entry, ',')) {
-      const auto trimmed = trim(part);
-      if (trimmed.empty()) continue;
-      if (!parse_address(trimmed, list.emplace_back(), problem)) return false;
-    }
-  }
-  return true;
+  return each_port(value, out, [&](auto entry, auto& list) {
+    return each_part(entry, ',', [&](auto part) { return parse_address(part, list.emplace_back(), problem); });
+  });
 }
 
 bool parse_gateways(std::string_view value, std::vector<std::vector<IpAddress>>& out, std::string& problem) {
-  out.clear();
-  for (const auto entry : split(value, ';')) {
-    auto& list = out.emplace_back();
-    for (const auto part : split(entry, ',')) {
-      const auto trimmed = trim(part);
-      if (trimmed.empty()) continue;
-      const auto address = parse_ip(trimmed);
-      if (!address || address->is_any() || address->is_multicast()) {
-        problem = "has " + quoted(trimmed) + ", which is no router's address";
-        return false;
-      }
-      if (std::any_of(list.begin(), list.end(), [&](const IpAddress& a) { return a.is_v4() == address->is_v4(); })) {
-        problem = "has two gateways of one family for one port";
-        return false;
-      }
-      list.push_back(*address);
-    }
-  }
-  return true;
+  return each_port(value, out, [&](auto entry, auto& list) {
+    return each_part(entry, ',', [&](auto part) { return parse_gateway(part, list, problem); });
+  });
 }
 
 bool parse_macs(std::string_view value, std::vector<MacAddress>& out, std::string& problem) {
-  out.clear();
-  for (const auto entry : split(value, ';')) {
-    const auto trimmed = trim(entry);
-    auto& mac = out.emplace_back();
-    if (trimmed.empty()) continue;
-    const auto parsed = parse_mac(trimmed);
+  return each_port(value, out, [&](auto entry, MacAddress& mac) {
+    if (entry.empty()) return true;
+    const auto parsed = parse_mac(entry);
     if (!parsed || parsed->is_multicast() || parsed->is_zero()) {
-      problem = "has " + quoted(trimmed) + ", which is no unicast MAC address";
+      problem = "has " + quoted(entry) + ", which is no unicast MAC address";
       return false;
     }
     mac = *parsed;
-  }
-  return true;
+    return true;
+  });
 }
 
 bool parse_mtus(std::string_view value, std::vector<std::uint32_t>& out, std::string& problem) {
-  out.clear();
-  for (const auto entry : split(value, ';')) {
-    const auto trimmed = trim(entry);
-    auto& mtu = out.emplace_back();
-    if (trimmed.empty()) continue;
-    const auto parsed = parse_number(trimmed);
+  return each_port(value, out, [&](auto entry, std::uint32_t& mtu) {
+    if (entry.empty()) return true;
+    const auto parsed = parse_number(entry);
     if (!parsed || *parsed < kLeastMtu || *parsed > kMostMtu) {
-      problem = "has " + quoted(trimmed) + ", which is no possible MTU";
+      problem = "has " + quoted(entry) + ", which is no possible MTU";
       return false;
     }
     mtu = static_cast<std::uint32_t>(*parsed);
-  }
-  return true;
+    return true;
+  });
 }
 
 void join_ports(Draft& draft) {
