@@ -1,158 +1,14 @@
-"""Shared memory within a host: threads and processes that share a connection, how much it holds, and who is woken.
+"""Shared memory within a host: who is woken, by what, and at which price.
 local_waits.py NAME...   (no name: lists them)"""
-import errno
 import random
 import signal
 import time
 
 from agents import Agent
-from harness import LIB, LONG, NETBENCH, Side, calls_between_marks, check, free_port, run_named
-from local_pairs import cases, connected, listener, memory_mapped, moved, pair, shared_ever, until_counted
+from harness import LIB, NETBENCH, Side, calls_between_marks, check, free_port, run_named
+from local_pairs import cases, connected, listener, moved, pair, until_counted
 
 CASES, case, same = cases()
-
-
-# --- Who shares it, and how much it holds
-
-@same
-def forked_child_uses_it_too(side):
-    """Parent and child read and write one connection in turn."""
-    result = []
-    with pair(side) as (server, client):
-        client("""
-r, w = os.pipe(); r2, w2 = os.pipe()
-if os.fork() == 0:
-    while True:
-        told = os.read(r, 1)
-        if told == b's': s.sendall(b'child')
-        if told == b'r': os.write(w2, take(s, 6))
-        if told in (b'', b'q'): os._exit(0)
-""")
-        for i in range(30):
-            server("s.sendall(b'second')")
-            client("os.write(w, b'r')")
-            result.append(client("os.read(r2, 6)"))
-            client("os.write(w, b's')")
-            result.append(server("take(s, 5)"))
-            server("s.sendall(b'first')")
-            result.append(client("take(s, 5)"))
-            client("s.sendall(b'parent')")
-            result.append(server("take(s, 6)"))
-        server("s.sendall(pattern(0, 1000000))", timeout=40)
-        client("os.write(w, b'r')")
-        result.append(client("os.read(r2, 6)"))
-        result.append(client("take(s, 1000000 - 6)"))
-        client("s.close(); os.write(w, b's')")
-        result.append(server("take(s, 5)"))
-        client("os.write(w, b'q'); os.wait()")
-        result.append(server("s.recv(1)"))
-    return result
-
-
-@same
-def threads_of_one_socket(side):
-    """Eight write and eight read one connection: every record arrives once, and whole where the kernel's is."""
-    with pair(side) as (server, client):
-        for agent in (server, client):
-            agent("""
-def writer(n):
-    for i in range(400):
-        s.sendall(bytes([n]) * 64)
-got = [0] * 256; lock = threading.Lock()
-def reader():
-    while True:
-        part = s.recv(640)
-        if not part: return
-        with lock:
-            for n in range(8): got[n] += part.count(bytes([n]))
-threads = [threading.Thread(target=writer, args=(n,)) for n in range(8)] + [threading.Thread(target=reader) for _ in range(8)]
-[t.start() for t in threads]
-""")
-        for agent in (server, client):
-            agent("[t.join() for t in threads[:8]]")
-        for agent in (server, client):
-            agent("s.shutdown(socket.SHUT_WR)")
-        for agent in (server, client):
-            agent("[t.join() for t in threads]")
-        return [a("got[:8]") for a in (server, client)]
-
-
-def filled(side, chunk):
-    """How much a writer finds room for when nobody reads; one way, and then the other."""
-    with pair(side) as (server, client):
-        for agent in (server, client):
-            agent(f"""
-def fill():
-    total, p, data = 0, select.poll(), b'x' * {chunk}
-    p.register(s, select.POLLOUT); s.setblocking(False)
-    while p.poll(1500):
-        try: total += s.send(data)
-        except BlockingIOError: pass
-    return total
-""")
-        return [agent("fill()") for agent in (client, server)]
-
-
-@case
-def holds_what_the_kernel_holds():
-    """Two programs that send to each other before either reads get as far as with the kernel's buffers."""
-    found = {}
-    for name in ("kernel", "local"):
-        with Side(name) as side:
-            found[name] = [filled(side, chunk) for chunk in ((1000, 65536, 1 << 20) if LONG else (65536,))]
-    check(all(l >= k for ours, kernels in zip(found["local"], found["kernel"]) for l, k in zip(ours, kernels)),
-          f"bytes that find room without a reader: {found}")
-
-
-@same
-def refilled_after_a_full_ring(side):
-    """A writer that waits for room, by poll, epoll and in send(), goes on when the reader has made some."""
-    result = []
-    for wait in ("select.select([], [s], [], 20)", "(lambda p: (p.register(s, select.POLLOUT), p.poll(20000)))(select.poll())",
-                 "(lambda e: (e.register(s, select.EPOLLOUT | select.EPOLLET), e.poll(20), e.close()))(select.epoll())",
-                 None):
-        with pair(side) as (server, client):
-            client(f"""
-def write():
-    if {wait is None}:
-        return s.sendall(pattern(0, 20 << 20))
-    data = memoryview(pattern(0, 20 << 20)); s.setblocking(False)
-    while data:
-        try: data = data[s.send(data):]
-        except BlockingIOError: {wait}
-t = threading.Thread(target=write); t.start()
-""")
-            time.sleep(0.1)
-            result += [server("take(s, 20 << 20)"), client("(t.join(20), t.is_alive())[1]")]
-    return result
-
-
-@same
-def readers_that_stay_away(side):
-    """Both ends write without a pause, and read with many: a full ring is left and taken again, often, both ways."""
-    result = []
-    with pair(side) as (server, client):
-        for agent in (server, client):
-            agent("""
-heard = []
-def write():
-    at = 0
-    while at < 40 << 20:
-        n = random.choice((1, 5000, 70000, 900000)); s.sendall(pattern(at, n)); at += n
-    s.shutdown(socket.SHUT_WR)
-def read():
-    at = 0
-    while part := s.recv(random.choice((100, 5000, 300000))):
-        if part != pattern(at, len(part)): heard.append(f'other bytes at {at}'); break
-        at += len(part)
-        if random.random() < 0.02: time.sleep(random.random() * 0.05)
-    heard.append(at >= 40 << 20)
-threads = [threading.Thread(target=t) for t in (read, write)]
-[t.start() for t in threads]
-""")
-        for agent in (server, client):
-            result.append(agent("([t.join(100) for t in threads], heard)[1]", timeout=110))
-    return result
 
 
 @same
@@ -190,31 +46,6 @@ def one_edge_tells_of_the_end(side):
 
 
 @same
-def told_to_be_there_is_there(side):
-    """What FIONREAD counts comes of one recv(), also where the kernel's bytes before the ring's have not all come."""
-    with pair(side) as (server, client):
-        server("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)")
-        client("s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19); s.setblocking(False); sent = 0")
-        client("def fill():\n"
-               "  global sent\n"
-               "  p = select.poll(); p.register(s, select.POLLOUT)\n"
-               "  while p.poll(200):\n"  # a full ring's writer goes on over the kernel after 10 ms
-               "    try: sent += s.send(pattern(sent, 65536))\n"
-               "    except BlockingIOError: pass")
-        client("fill()")
-        server("took = len(take(s, 1 << 18))")  # the ring's, and the direction may move there again
-        client("fill()")
-        server("def look():\n"
-               "  global took\n"
-               "  there = queued(s); got = s.recv(max(there, 1)); took += len(got)\n"
-               "  return there in (0, len(got))")
-        result = []
-        while server("took") < client("sent"):
-            result.append(server("look()"))
-        return [set(result) == {True}, server("took") == client("sent")]
-
-
-@same
 def polls_that_always_find_something(side):
     """A poll that never waits, for another of its sockets is writable all the time, sees what comes, whichever way."""
     server, client = Agent(side, "server"), Agent(side, "client")
@@ -247,56 +78,6 @@ def reads(n):
     return [all(result[:-1]), result[-1], len(result) < 100]
 
 
-@same
-def both_send_first(side):
-    """Each writes 300 KB in one blocking call before it reads."""
-    with pair(side) as (server, client):
-        for agent in (server, client):
-            agent.begin("s.sendall(pattern(0, 300000))")
-        return [agent.end() for agent in (server, client)] + [a("take(s, 300000)") for a in (server, client)]
-
-
-@same
-def many_at_once(side):
-    """1,000 connections: all are used, read by epoll, and closed."""
-    server, client = Agent(side, "server"), Agent(side, "client")
-    for agent in (server, client):
-        agent("resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)")
-    port = listener(server, backlog=2000)
-    client(f"many = [socket.create_connection(('127.0.0.1', {port})) for _ in range(1000)]", timeout=100)
-    server("many = [bounded(l.accept()[0]) for _ in range(1000)]", timeout=100)
-    client("[bounded(m) for m in many]")
-    for agent in (server, client):
-        agent("e = select.epoll(); [e.register(m, select.EPOLLIN) for m in many]")
-        agent("""
-def answered():
-    left = {m.fileno(): m for m in many}
-    while left:
-        ready = e.poll(20)
-        if not ready: return len(left)
-        for fd, _ in ready:
-            m = left.pop(fd, None)
-            if m is None: continue
-            if m.recv(100) != b'x' * 100: return 'other bytes'
-    return 0
-""")
-    result = []
-    for _ in range(5):
-        for one, other in ((client, server), (server, client)):
-            one("[m.sendall(b'x' * 100) for m in many]", timeout=60)
-            result.append(other("answered()", timeout=60))
-    if side.name == "local":
-        until_counted(server, 500)
-    client("[m.close() for m in many]", timeout=60)
-    result.append(server("sum(m.recv(1) == b'' for m in many)", timeout=60))
-    server("[m.close() for m in many]", timeout=60)
-    result += [memory_mapped(a) for a in (server, client)]
-    return result
-
-
-# --- Waiting
-
-WAITS = ("recv", "poll", "select", "level", "edge", "wait all")
 WAITERS = r"""
 level, edge = select.epoll(), select.epoll()
 level.register(s, select.EPOLLIN); edge.register(s, select.EPOLLIN | select.EPOLLET)
@@ -322,43 +103,6 @@ def play(seed, first):
             if got != i.to_bytes(8, 'little'): return f'{how}: {got} in round {i}'
     return 'all heard'
 """
-
-
-@case
-def numbers_are_the_programs():
-    """A connection's channel has a number of the process's, which the program gets when it has none left (EMFILE): all but
-    what the library needs anyway. Connections that were in shared memory before go on."""
-    limit, librarys = 200, 8
-    with Side("local") as side:
-        server, client = Agent(side, "server"), Agent(side, "client")
-        port = listener(server)
-        server("""
-def echo(c):
-    while part := c.recv(100): c.sendall(part)
-def serve():
-    while True: threading.Thread(target=echo, args=(l.accept()[0],), daemon=True).start()
-threading.Thread(target=serve, daemon=True).start()
-""")
-        client(f"""
-import resource
-before = len(os.listdir('/proc/self/fd'))
-resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-many = []
-def echoed(c):
-    c.sendall(b'x')
-    return c.recv(9) == b'x'
-def fill():
-    try:
-        while True:
-            many.append(bounded(socket.create_connection(('127.0.0.1', {port}))))
-            if not all(echoed(many[-1]) for _ in range(6)): return 'not echoed'
-    except OSError as error:
-        return error.errno, len(many) + before
-""")
-        end = client("fill()", timeout=60)
-        check(end[0] == errno.EMFILE and end[1] >= limit - librarys, end)
-        check(shared_ever(client), "none was in shared memory")
-        check(client("all(map(echoed, many))"), "not all go on")
 
 
 @case
@@ -391,6 +135,8 @@ def serve(count):
     for i in range(count):
         threading.Thread(target=echo, args=(l.accept()[0], i), daemon=True).start()
 """
+
+
 SLEEPS = """
 def slept(): return {t: int(open(f'/proc/self/task/{t}/status').read().split('voluntary_ctxt_switches:')[1].split()[0])
                      for _, t in ends}
@@ -597,109 +343,6 @@ def interrupted(call):
         result += [client("take(s, 30 << 20)"), client("s.sendall(pattern(5, 200000))"), server("take(s, 200000)")]
         client("signal.setitimer(signal.ITIMER_REAL, 0)")
         return [*result, client("count > 0")]
-
-
-@same
-def both_ends_in_one_process(side):
-    agent = Agent(side, "server")
-    port = listener(agent)
-    agent(f"a = bounded(socket.create_connection(('127.0.0.1', {port}))); b = bounded(l.accept()[0])")
-    result = []
-    for i in range(40):
-        agent("a.sendall(pattern(0, 5000)); b.sendall(pattern(1, 3000))")
-        result.append([agent("take(b, 5000)"), agent("take(a, 3000)")])
-        time.sleep(0.005)
-    agent("t = threading.Thread(target=lambda: (a.sendall(pattern(0, 20 << 20)), a.close())); t.start()")
-    return [*result, agent("take(b, 30 << 20)"), agent("b.send(b'x')")]
-
-
-@same
-def connected_to_itself(side):
-    agent = Agent(side, "client")
-    port = free_port()
-    agent(f"s = bounded(socket.socket()); s.bind(('127.0.0.1', {port})); s.connect(('127.0.0.1', {port}))")
-    result = []
-    for i in range(20):
-        agent("s.sendall(pattern(0, 5000))")
-        result.append(agent("take(s, 5000)"))
-    return result
-
-
-@same
-def exits_behind_the_last_byte(side):
-    """The sender ends, in one way or another, before the other has read anything."""
-    result = []
-    for end in ("os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)",
-                "os.abort()"):
-        with pair(side) as (server, client):
-            client("resource.setrlimit(resource.RLIMIT_CORE, (0, 0))")
-            client("s.sendall(pattern(0, 200000))")
-            client.begin(end)
-            client.child.wait(20)
-            result.append([server("take(s, 300000)"), server("s.recv(1)")])
-    return result
-
-
-@same
-def forks_while_it_moves(side):
-    """A fork at any moment of the first calls; parent and child both go on."""
-    result = []
-    for i in range(12):
-        server, client = Agent(side, "server"), Agent(side, "client")
-        port = listener(server)
-        client(f"s = bounded(socket.create_connection(('127.0.0.1', {port}))); r, w = os.pipe()")
-        server("s = bounded(l.accept()[0])")
-        forker = (client, server)[i % 2]
-        for n in range(i // 2):
-            client("s.sendall(b'x' * 1000)")
-            server("take(s, 1000)")
-            server("s.sendall(b'y' * 1000)")
-            client("take(s, 1000)")
-        other = server if forker is client else client
-        forker("""
-r, w = os.pipe()
-child = os.fork()
-if child == 0:
-    while os.read(r, 1): s.sendall(take(s, 100) + b'child')
-    os._exit(0)
-""")
-        got = []
-        for n in range(10):
-            other(f"s.sendall(pattern({n}, 100))")
-            forker("os.write(w, b'x')")
-            got.append(other("take(s, 105)"))
-            other(f"s.sendall(pattern({n} + 100, 100))")
-            got.append(forker("take(s, 100)"))
-            forker("s.sendall(b'parent')")
-            got.append(other("take(s, 6)"))
-        forker("os.close(w); os.kill(child, 9); os.waitpid(child, 0); s.close()")
-        result.append([got, other("s.recv(1)")])
-        for agent in (server, client):
-            side.kill(agent.child, signal.SIGKILL)
-    return result
-
-
-@same
-def duplicates(side):
-    """The number under which it moved is closed, or becomes something else; a duplicate goes on."""
-    result = []
-    for how in ("d = s.dup(); s.close(); s = d", "d = s.dup(); os.dup2(r, s.fileno()); s.detach(); s = d",
-                "os.dup2(s.fileno(), 50); s.close(); s = socket.socket(fileno=50)"):
-        with pair(side) as (server, client):
-            for agent in (server, client):
-                agent("r, w = os.pipe()")
-            client("s.sendall(pattern(0, 9000))")
-            server("s.sendall(pattern(1, 8000))")
-            for agent in (client, server):
-                agent(how)
-            result += [server("take(s, 9000)"), client("take(s, 8000)")]
-            for i in range(10):
-                client("s.sendall(b'ping')")
-                server("s.sendall(take(s, 4))")
-                result.append(client("take(s, 4)"))
-            client("s.close()")
-            result.append(server("s.recv(1)"))
-    return result
 
 
 if __name__ == "__main__":
