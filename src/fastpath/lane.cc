@@ -1,6 +1,7 @@
 #include "fastpath/lane.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "fastpath/lane_impl.h"
 #include "fastpath/lane_link_impl.h"
@@ -15,5 +16,6 @@ void ByteSource::spans(std::uint64_t offset, std::uint64_t length, std::span<con
 }
 
 template class BasicLane<LaneRules>;
+static_assert(std::has_unique_object_representations_v<Lane>, "tests compare ends byte by byte");
 
 }  // namespace bypass::fastpath
