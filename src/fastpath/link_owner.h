@@ -73,7 +73,10 @@ class LinkOwner {
 
   // --- Short calls
   /// What carries the link's messages; null: it is another process's.
-  [[nodiscard]] Link* mover_of(const PeerLink& link) const;
+  [[nodiscard]] Link* mover_of(const PeerLink& link) const {
+    LinkSetup* const setup = own_of(link).setup;
+    return setup != nullptr ? &setup->link() : nullptr;
+  }
   void take_messages(Context& ctx, PeerLink& link, std::span<const Arrival> arrivals);
 
  private:

@@ -32,11 +32,6 @@ struct Touched {
 
 // --- One of them
 
-Link* LinkOwner::mover_of(const PeerLink& link) const {
-  LinkSetup* const setup = own_of(link).setup;
-  return setup != nullptr ? &setup->link() : nullptr;
-}
-
 std::size_t LinkOwner::take_messages(Context& ctx, PeerLink& link) {
   Touched touched;
   LaneTable lanes{link};
