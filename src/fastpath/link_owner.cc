@@ -12,8 +12,6 @@ using tcp::Tcb;
 
 namespace {
 
-/// Between looks at what is being set up.
-constexpr Duration kLook = std::chrono::milliseconds(10);
 /// Before a link that failed, or was refused, is asked for again; doubled each time that none
 /// was of use.
 constexpr Duration kFirstPause = std::chrono::milliseconds(200), kLongestPause = std::chrono::seconds(60);

@@ -82,6 +82,8 @@ class LinkOwner {
  private:
   using Stage = PeerLink::Stage;
   using Devices = std::array<LinkDevice*, kMovers>;
+  /// Between looks at devices and at what is being set up.
+  static constexpr Duration kLook = std::chrono::milliseconds(10);
   /// The owner's part of a link.
   struct Own {
     LinkSetup* setup = nullptr;

@@ -9,8 +9,8 @@ namespace bypass::fastpath {
 
 namespace {
 
-/// Between looks at devices and at what is being set up.
-constexpr Duration kLookUnderWay = std::chrono::microseconds(100), kLook = std::chrono::milliseconds(10);
+/// As kLook, while something is being set up.
+constexpr Duration kLookUnderWay = std::chrono::microseconds(100);
 /// While lanes wait for room on a link.
 constexpr Duration kRoomLook = std::chrono::milliseconds(1);
 /// A failed link's device has this long to say what has become of what was posted.
