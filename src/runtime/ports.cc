@@ -21,6 +21,7 @@
 #include "os/os.h"
 #include "os/own_work.h"
 #include "os/run_dir.h"
+#include "runtime/family/spare.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"
@@ -71,6 +72,7 @@ bool lives(const socket::Maker& maker) {
 
 /// The owner goes: the others are told, and one of them takes its place.
 void hand_over(socket::Shard& shard) {
+  spare::leave_ports();
   socket::Guard guard(shard);
   leave_to_nobody(shard.wires());
   socket::call_kin();
@@ -139,6 +141,20 @@ void PortSet::tell_loss() const {
   socket::policy.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
 }
 
+// False: none has waited for that. The one that has opens them, or has ended.
+bool PortSet::call_driver(socket::Shard& shard) {
+  constexpr std::int64_t kLook = 20'000'000;  // ns
+  constexpr int kLooks = 500;                 // 10 s of them: DPDK takes some tenths of a second
+  const socket::Wires& wires = shard.wires();
+  if (!spare::call_driver()) return false;
+  for (int i = 0; i < kLooks; i++) {
+    const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
+    if (wires.open.load(std::memory_order_acquire) || !lives(wires.keeper)) break;
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
+  }
+  return true;
+}
+
 // Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
   const socket::ProcessSlot& self = shard.family().own();
@@ -147,6 +163,8 @@ void PortSet::open_or_follow(socket::Shard& shard) {
     const bool refused = is_refused(shard);
     const bool open = !refused && claim(shard) ? open_all(shard) : follow(shard);
     if (open) return state_.store(State::kOpen, std::memory_order_release);
+    if (lent(shard)) return state_.store(State::kClosed, std::memory_order_release);
+    if (call_driver(shard)) continue;
     if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // who was opening them has given up
     const bool may_come = somebody_may_open(shard);
     return state_.store(may_come ? State::kClosed : State::kFailed, std::memory_order_release);
@@ -179,6 +197,10 @@ bool PortSet::claim(socket::Shard& shard) {
   socket::Wires& wires = shard.wires();
   socket::Family& family = shard.family();
   if (owner_lives(shard)) return false;  // what the dead referred to is given up when there is a wire to say so on
+  if (!spare::claim_ports()) {
+    wires.lent.store(true, std::memory_order_release);
+    return false;
+  }
   wires.leaving.store(false, std::memory_order_relaxed);
   wires.owner.store(socket::Wires::name(family.slot(), family.incarnation()), std::memory_order_relaxed);
   wires.open.store(false, std::memory_order_relaxed);

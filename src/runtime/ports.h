@@ -132,6 +132,7 @@ class PortSet {
  private:
   enum class State : std::uint8_t { kClosed, kOpening, kOpen, kFailed };
   void open_or_follow(socket::Shard& shard);
+  bool call_driver(socket::Shard& shard);
   void tell_loss() const;
   static bool is_refused(socket::Shard& shard);
   static bool somebody_may_open(socket::Shard& shard);

@@ -622,7 +622,10 @@ void before_exec(bool handed_on) {
 
 void prepare_fork() {
   if (g_process == nullptr || g_forked_child) return;
-  if (!g_process->config.ports.empty() && g_process->config.trust == Trust::kCredentials) spare::make();
+  if (!g_process->config.ports.empty() && g_process->config.trust == Trust::kCredentials) {
+    spare::make();
+    if (g_process->ports.opened() && g_process->shard.owns_wires()) (void)spare::claim_ports();
+  }
   g_process->progress.join_family();
   g_process->ports.hold_for_fork(g_process->shard);
   holds_ports = true;

@@ -47,14 +47,18 @@ long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t l
 
 namespace {
 
-// The kernel's books do not have the stack's listeners, connections and TIME-WAITs.
+bool is_in_use(const Socket& socket, const Endpoint& wanted) {
+  const Guard guard(shard());
+  return tcp_engine().port_in_use(wanted, tcp_options(socket).sharing);
+}
+
+// The kernel's books do not have the stack's listeners, connections and TIME-WAITs. A driver refers to listeners that
+// nobody has any more until it looks.
 bool is_taken_on_wire(const Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const std::optional<Endpoint> wanted = endpoint_of(address, length);
   if (!wanted.has_value() || wanted->port == 0 || socket.has(kV6Only)) return false;
-  {
-    const Guard guard(shard());
-    if (!tcp_engine().port_in_use(*wanted, tcp_options(socket).sharing)) return false;
-  }
+  if (!is_in_use(socket, *wanted)) return false;
+  if (await_drivers_look() && !is_in_use(socket, *wanted)) return false;
   return kernel_name(fd).port == 0;  // of one that is bound already the kernel says EINVAL
 }
 

@@ -311,4 +311,51 @@ def first_socket_by_rights_that_are_not_effective(side):
     serves_after(side, "os.setresuid(65534, 65534, 0); effective(1 << CAP_NET_BIND_SERVICE)")
 
 
+def serves_beside_a_master(side, workers):
+    """Root's master has nothing on the port. A driver opens it when the worker needs it, and ends with the last worker."""
+    port, before = free_port(), 0
+    master = side.start_python("server", "drops_first.py", side.address, port, "os.setgid(65534); os.setuid(65534)", workers)
+    for number in range(workers):
+        started = side.until(lambda: re.findall(r"listening (\d+)", side.output(master))[number:], f"worker {number + 1} listens")
+        side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+        check(side.soon(lambda: side.count("tcp_passive_opens") > before, 5), f"the kernel has served: {side.why()}")
+        worker, by_user = int(started[0]), drivers(side)
+        check(user_of(worker) == 65534 and user_of(master.pid) == 0, "no worker that has given root up")
+        check(set(by_user) == {0, 65534} and arenas(worker) == arenas(by_user[65534]), f"the worker has {arenas(worker)}")
+        check(not arenas(worker) & arenas(master.pid), "the worker has its master's memory")
+        before = side.count("tcp_passive_opens")
+        os.kill(worker, signal.SIGKILL)
+    side.until(lambda: side.inhabitants() == [master.pid], "the drivers end")
+
+
+@case("vhost", "veth", "shared_server")
+def first_socket_of_a_worker(side):
+    serves_beside_a_master(side, 1)
+
+
+@case("veth", "shared_server")
+def first_socket_of_the_next_worker(side):
+    """Which finds the driver of the one before, or has another."""
+    serves_beside_a_master(side, 2)
+
+
+@case("veth")
+def program_executed_after_the_drop(side):
+    """The driver that waits ends, and has not opened the port."""
+    how = "os.setgid(65534); os.setuid(65534); print('drops', flush=True); os.execv('/bin/sleep', ['sleep', '60'])"
+    master = side.start_python("server", "drops_first.py", side.address, free_port(), how, 1, until="drops")
+    executed = side.until(lambda: [pid for pid in side.inhabitants() if open(f"/proc/{pid}/comm").read().strip() == "sleep"], "the program runs")
+    side.until(lambda: sorted(side.inhabitants()) == sorted([master.pid, *executed]), "the driver ends")
+    check(side.count("rx_frames") == 0, "the port has been open")
+
+
+@case("veth")
+def address_of_a_listener_that_has_ended(side):
+    """It is free at once, though the driver has known of it."""
+    how = "os.setgid(65534); os.setuid(65534)\nfor _ in range(20): socket.create_server((address, port)).close()"
+    port = free_port()
+    side.start_python("server", "drops_first.py", side.address, port, how, 1, until="listening")
+    side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+
+
 run_named(CASES, "shown")

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,6 +15,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -34,7 +37,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr timespec kPatience{10, 0};  // with ports that open: DPDK takes some tenths of a second
-constexpr char kReady = 'r', kGo = 'g';
+constexpr char kGo = 'g';
 constexpr const char* kDriverName = "bypass-driver";
 constexpr const char* kHeirName = "bypass-heir";
 enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // of the one that serves, as the other one sees it
@@ -52,11 +55,19 @@ Signature* libc(const char* name) {
   return reinterpret_cast<Signature*>(backend_host().libc(name));
 }
 
+/// The one that serves, in memory that only the keeper and its heirs have.
+struct Server {
+  std::atomic<std::uint32_t> pid;
+  std::atomic<std::uint64_t> start_time;
+};
+
 /// What the driver is made for.
 struct Task {
-  Standing then;       // what it gives the rights up for
-  int pair;            // to the process that founds the family; -1: the arena is there, another driver has been killed
-  pid_t keeper, heir;  // 0: none yet; -1: there can be none
+  Standing then;  // what it gives the rights up for
+  int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
+  Opens opens;
+  Server* server = nullptr;
+  pid_t keeper = 0, heir = 0;  // 0: none yet; -1: there can be none
 };
 
 // --- A process of our own, made of a copy of the program's
@@ -99,7 +110,7 @@ void leave_program(Process& p, const Task& task) {
   p.ports.drop_handovers();
   socket::forget_own_halves();
   arena::drop();
-  const bool drives = spare::begin_driving();
+  const bool drives = task.opens == Opens::kWhenCalled || spare::begin_driving();
   spare::hide();
   own_descriptor(task.pair, false);
   close_own_descriptors(log_descriptor());
@@ -138,16 +149,27 @@ bool ends_with_last() {
   return !spare::take_members(true);
 }
 
+/// The dead have their listeners no longer. What their connections end with would be lost where no link is up.
+void sweep_where_heard(Process& p) {
+  if (!p.ports.any_link_is_up()) return;
+  socket::Guard guard(p.shard);
+  socket::sweep_family(guard);
+}
+
 /// kDone: the family has ended. kAgain: the wire takes rights. How long a listener is there depends on whether its
 /// socket is open. The kernel does not tell when the last process closes it, so that is looked at while no member has
 /// it.
 End serve(Process& p) {
   constexpr std::int64_t kFirstLook = 1'000'000, kNextLooks = kSecond / 20;
   const std::atomic<std::uint32_t>& driver_calls = p.shard.wires().driver_calls;
+  std::atomic<std::uint32_t>& looked = p.shard.wires().driver_looked;
   std::int64_t look = kFirstLook;
   for (;;) {
     const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
+    sweep_where_heard(p);
     const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
+    looked.store(seen, std::memory_order_release);
+    os::futex_wake(reinterpret_cast<const std::uint32_t*>(&looked), INT_MAX);
     if (ends_with_last()) return kDone;
     if (p.ports.any_is_forbidden()) return kAgain;
     look = asks ? std::min(2 * look, kNextLooks) : kSecond;
@@ -163,10 +185,11 @@ void await_links(PortSet& ports) {
   for (int i = 0; i < 400 && !ports.is_linked_apart(); i++) os::call(SYS_nanosleep, os::address(&kLook), 0);
 }
 
-/// The founder has made the arena. False: it has ended.
-bool await_founder(int pair) {
+/// The founder has made the arena, or has called. False: it has ended.
+bool await_founder(int pair, pid_t keeper) {
   char word = 0;
-  const bool goes = os::call(SYS_write, pair, os::address(&kReady), 1) == 1 && os::read(pair, &word, 1) == 1;
+  const bool goes =
+      os::call(SYS_write, pair, os::address(&keeper), sizeof keeper) == sizeof keeper && os::read(pair, &word, 1) == 1;
   os::close(pair);
   return goes;
 }
@@ -187,11 +210,35 @@ void end_family(Process& p) {
   deliver_rest(p);
 }
 
+/// While it has rights: those who follow wait for its end.
+void introduce_to_heirs(Server* server) {
+  if (server == nullptr) return;
+  server->start_time.store(os::start_time_of(os::getpid()));
+  server->pid.store(os::getpid());
+  os::call(SYS_munmap, os::address(server), sizeof *server);
+}
+
+/// Its locks are free before all else is that it had open: a port, for instance.
+void await_end(const Server& server) {
+  const std::uint32_t pid = server.pid.load();
+  const long fd = pid == 0 ? -1 : os::pidfd_open(pid);
+  pollfd item{static_cast<int>(fd), POLLIN, 0};
+  if (fd >= 0 && os::start_time_of(pid) == server.start_time.load())
+    os::call(SYS_ppoll, os::address(&item), 1, 0, 0, 8);
+  if (fd >= 0) os::close(static_cast<int>(fd));
+}
+
+Server* make_server_page() {
+  const long page = os::call(SYS_mmap, 0, sizeof(Server), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return page < 0 && page > -4096 ? nullptr : new (reinterpret_cast<void*>(page)) Server;
+}
+
 End drive(Process& p, const Task& task) {
+  introduce_to_heirs(task.server);
   renew_region();
   if (!spare::open_list() || !p.ports.open_apart()) return kFailed;
   if (task.pair < 0) await_links(p.ports);
-  if (task.pair >= 0 && !await_founder(task.pair)) return kFailed;
+  if (task.pair >= 0 && !await_founder(task.pair, task.keeper)) return kFailed;
   arena::Spare& spare = p.arena.spare;
   std::string problem;
   if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
@@ -242,6 +289,7 @@ bool make_heir(Task& task) {
   if (task.pair >= 0) os::close(std::exchange(task.pair, -1));
   name_process(kHeirName);
   if (!spare::inherit_driving()) os::call(SYS_exit_group, kFailed);
+  await_end(*task.server);
   name_process(kDriverName);
   return true;
 }
@@ -250,6 +298,8 @@ bool make_heir(Task& task) {
 void keep_serving(Process& p, Task& task) {
   constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
   pid_t server = 0;
+  task.server = make_server_page();
+  if (task.server == nullptr) task.heir = -1;
   for (int status = 0;;) {
     while (task.heir == 0)
       if (make_heir(task)) server = 0;
@@ -268,8 +318,15 @@ void keep_serving(Process& p, Task& task) {
   }
 }
 
+/// False: nobody has called it, or the ports are another process's.
+bool await_call(Task& task) {
+  const bool called = await_founder(std::exchange(task.pair, -1), static_cast<pid_t>(os::getpid()));
+  return called && spare::begin_driving() && !spare::are_ports_claimed();
+}
+
 /// The one that keeps the rights.
 [[noreturn]] void keep(Process& p, Task task) {
+  if (task.opens == Opens::kWhenCalled && !await_call(task)) os::call(SYS_exit_group, kFailed);
   keep_serving(p, task);
   if (task.heir > 0) os::kill(static_cast<std::uint32_t>(task.heir), SIGKILL);
   remove_sockets(p.config);
@@ -289,17 +346,17 @@ void reap(pid_t child) {
   if (!others) os::call(SYS_rt_sigtimedwait, os::address(&chld), 0, os::address(&now), 8);
 }
 
-/// False: the driver has not opened the ports.
-bool await_open(int pair) {
+/// The keeper of a driver that has opened the ports, or waits to be called; 0: it has not.
+std::uint32_t await_open(int pair) {
   pollfd item{pair, POLLIN, 0};
-  char word = 0;
-  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return false;
-  return os::read(pair, &word, 1) == 1;
+  std::uint32_t keeper = 0;
+  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return 0;
+  return os::read(pair, &keeper, sizeof keeper) == sizeof keeper ? keeper : 0;
 }
 
 }  // namespace
 
-Driver begin_driver(Process& process, const Standing& then, const char*& problem) {
+Driver begin_driver(Process& process, const Standing& then, Opens opens, const char*& problem) {
   std::array<int, 2> pair{-1, -1};
   problem = "no process can be made that drives the ports";
   if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(pair.data())) != 0) return {};
@@ -310,7 +367,7 @@ Driver begin_driver(Process& process, const Standing& then, const char*& problem
     if (driver == 0) {
       own_descriptor(pair[0], false);
       os::close(pair[0]);
-      const Task task{then, pair[1], 0, 0};
+      const Task task{then, pair[1], opens};
       leave_program(process, task);
       keep(process, task);
     }
@@ -320,7 +377,8 @@ Driver begin_driver(Process& process, const Standing& then, const char*& problem
   os::close(pair[1]);
   if (between > 0) reap(between);
   if (between > 0) problem = "the ports do not open beside it";
-  if (between > 0 && await_open(pair[0])) return {pair[0]};
+  const std::uint32_t keeper = between > 0 ? await_open(pair[0]) : 0;
+  if (keeper != 0) return {pair[0], keeper};
   own_descriptor(pair[0], false);
   os::close(pair[0]);
   return {};
@@ -330,6 +388,11 @@ void let_drive(const Driver& driver) {
   os::call(SYS_write, driver.pair, os::address(&kGo), 1);
   own_descriptor(driver.pair, false);
   os::close(driver.pair);
+}
+
+void let_wait(Process& process, const Driver& driver) {
+  introduce(process.shard.wires().keeper, static_cast<pid_t>(driver.keeper));
+  spare::keep_call(driver.pair);
 }
 
 }  // namespace bypass::runtime

@@ -11,6 +11,8 @@
 // and no signal but SIGKILL ends them.
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/family/standing.h"
 
 namespace bypass::runtime {
@@ -18,13 +20,19 @@ namespace bypass::runtime {
 struct Process;
 
 struct Driver {
-  int pair = -1;  // the founder's end of a pair of sockets; -1: there is no driver
+  int pair = -1;             // the founder's end of a pair of sockets; -1: there is no driver
+  std::uint32_t keeper = 0;  // the one that keeps the rights
 };
 
-/// In a process of one thread, with rights: makes it and waits until the ports are open. `then`: what they give the
-/// rights up for. Without one `problem` says why.
-Driver begin_driver(Process& process, const Standing& then, const char*& problem);
+/// A process that may be about to execute another program, which takes the ports, has them opened when it needs them.
+enum class Opens : std::uint8_t { kNow, kWhenCalled };
+
+/// In a process of one thread, with rights: makes it and waits until the ports are open, or until it waits itself.
+/// `then`: what it gives the rights up for. Without one `problem` says why.
+Driver begin_driver(Process& process, const Standing& then, Opens opens, const char*& problem);
 /// The arena is there: the driver serves it.
 void let_drive(const Driver& driver);
+/// The arena is there: the driver serves it once it is called (spare.h). It ends with the last process that could.
+void let_wait(Process& process, const Driver& driver);
 
 }  // namespace bypass::runtime

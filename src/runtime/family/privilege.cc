@@ -1,8 +1,10 @@
 #include "runtime/family/privilege.h"
 
 #include <limits.h>
+#include <sys/socket.h>
 
 #include "os/in_handler.h"
+#include "os/kernel.h"
 #include "os/log.h"
 #include "os/os.h"
 #include "os/own_work.h"
@@ -120,10 +122,47 @@ const char* make_ready(Process& p, RightsChange& change) {
   if (spare.filled && driving == Driving::kServes) return nullptr;
   if (driving != Driving::kNone) return "the process has sockets on a port, whose driver neither serves nor ends";
   const char* problem = "the process has sockets on a port, which another one does not close";
-  if (borrow_ports(p)) change.driver = begin_driver(p, change.then, problem);
+  if (borrow_ports(p)) change.driver = begin_driver(p, change.then, Opens::kNow, problem);
   if (change.driver.pair >= 0) return nullptr;
   give_ports_back(p);
   return problem;
+}
+
+/// The same for a process that has nothing on the port yet: with what it has now a driver can open the ports later.
+/// False: the ports are, or may become, another process's.
+bool make_ready_for_later(Process& p, RightsChange& change) {
+  const arena::Spare& spare = p.arena.spare;
+  if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_listeners_alone())) return false;
+  const Driving driving = await_driving();
+  change.founds = !spare.filled;
+  if (spare.filled && driving == Driving::kServes) return true;
+  if (driving != Driving::kNone || spare::are_ports_claimed()) return false;
+  const char* problem = nullptr;
+  change.driver = begin_driver(p, change.then, Opens::kWhenCalled, problem);
+  return change.later = change.driver.pair >= 0;
+}
+
+void let_go(const RightsChange& change) {
+  if (change.noted >= 0) socket::kernel->close(change.noted);
+}
+
+bool can_need_driver(const Process& p, const Standing& then) {
+  return !p.config.ports.empty() && spare::descriptor() >= 0 && then.permitted == 0 &&
+         then.user_namespace == Standing::now().user_namespace && has_one_thread();
+}
+
+/// Where it is to move, from here on to leave_arena() this process has the turn.
+void prepare_for_later(Process& p, RightsChange& change) {
+  if (!can_need_driver(p, change.then)) return;
+  change.progressed = p.progress.runs();
+  p.progress.vanish();
+  take_turn(p);
+  change.noted = socket::kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  spare::note(change.noted);
+  change.moves = change.noted >= 0 && make_ready_for_later(p, change);
+  if (change.moves) return;
+  let_go(change);
+  end_turn(p);
 }
 
 /// From here on to leave_arena() this process has the turn.
@@ -171,6 +210,7 @@ RightsChange begin_change(const Standing& then) {
   // What the ports take is still there. The progress thread would open them some tens of milliseconds later.
   if (on_wire && !change.leaves) (void)open_ports(*p);
   if (on_wire && change.leaves && !prepare_move(*p, change)) return {};
+  if (!on_wire && change.leaves) prepare_for_later(*p, change);
   return change;
 }
 
@@ -250,6 +290,12 @@ bool await_driver(Process& p) {
   return false;
 }
 
+/// Nobody else does, where nobody has the ports.
+void sweep(Process& p) {
+  socket::Guard guard(p.shard);
+  socket::sweep_family(guard);
+}
+
 /// False: the process has no arena.
 bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
@@ -258,8 +304,11 @@ bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socke
     return false;
   }
   if (change.founds) settle(p);
-  if (change.driver.pair >= 0) let_drive(change.driver);
-  const bool driven = await_driver(p);
+  if (change.later)
+    let_wait(p, change.driver);
+  else if (change.driver.pair >= 0)
+    let_drive(change.driver);
+  const bool driven = change.later || await_driver(p);
   if (!change.founds) {
     forget_own(p);
     if (!driven || !p.shard.family().on_fork_child()) {
@@ -267,6 +316,7 @@ bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socke
       return false;
     }
     socket::enter_arena();
+    if (change.later) sweep(p);
     socket::bring_listeners(enter);
   }
   spare::drop();
@@ -285,7 +335,7 @@ bool leave_arena(RightsChange& change) {
     p.local_ports = {};
     return go_out(p, change);
   }
-  change.progressed = p.progress.runs();
+  change.progressed = change.progressed || p.progress.runs();
   p.progress.vanish();  // a user namespace of its own the kernel gives to a process of one thread
   p.local_ports = {};
   if (!change.leaves) return true;
@@ -313,7 +363,9 @@ bool end_change(const RightsChange& change, void (*enter)(int fd, socket::File* 
   if (!change.changes || !accelerates()) return true;
   const Inside inside;
   const Undisturbed undisturbed;
-  if (change.moves && !come_in(*p, change, enter)) return false;
+  const bool is_in = !change.moves || come_in(*p, change, enter);
+  let_go(change);
+  if (!is_in) return false;
   open_local_ports(*p);
   if (change.leaves) p->region.why(Reason::kGaveUpRights, -1, 0, {}, "its family keeps the memory that they shared");
   if (change.progressed) resume_threads();

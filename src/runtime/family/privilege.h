@@ -28,6 +28,8 @@ struct RightsChange {
   bool moves = false;       // to the arena of those who have given up the same, on a port
   bool founds = false;      // … as the first of them: it makes it
   Driver driver;            // … or one that has made a driver for it
+  bool later = false;       // … which opens the ports when the process needs them
+  int noted = -1;           // a socket that keeps a driver until the process is there, where it has no listener
   Standing then;            // what it will be
 };
 /// Before it, for each number of the process: a driver of those who have given up the same sees that the socket is

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -26,10 +27,12 @@ namespace {
 int g_memory = -1;
 int g_sockets = -1;  // an epoll set on which nobody waits
 int g_list = -1;     // in a driver: what /proc says of it
+int g_call = -1;     // to a driver that waits
+bool g_drives = false;
 bool g_tried = false;
 
-// The bytes that a driver and its heir lock. One question asks for the first two.
-constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2;
+// The bytes that are locked. One question asks for the first two.
+constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3;
 
 bool may_change_user(const Standing& standing) {
   return (standing.permitted >> CAP_SETUID & 1) != 0;
@@ -47,6 +50,11 @@ struct flock lock_of(short type, off_t byte, off_t bytes = 1) {
 bool set_lock(short type, off_t byte) {
   struct flock lock = lock_of(type, byte);
   return socket::kernel->fcntl(g_memory, F_OFD_SETLK, &lock) == 0;
+}
+
+bool set_own_lock(short type, off_t byte) {
+  struct flock lock = lock_of(type, byte);
+  return socket::kernel->fcntl(g_memory, F_SETLK, &lock) == 0;
 }
 
 /// However long another process has it.
@@ -105,9 +113,11 @@ int sockets_descriptor() {
 void hide() {
   own_descriptor(g_memory, false);
   own_descriptor(g_sockets, false);
+  own_descriptor(g_call, false);
 }
 
 void show() {
+  if (g_call >= 0) own_descriptor(g_call, true);
   if (g_memory >= 0) own_descriptor(g_memory, true);
   if (g_sockets >= 0) own_descriptor(g_sockets, true);
 }
@@ -126,12 +136,42 @@ bool takes_members() {
 }
 
 bool begin_driving() {
-  return open_anew() && set_lock(F_WRLCK, kPorts);
+  return g_drives = open_anew() && set_lock(F_WRLCK, kPorts);
 }
 
 // Whoever asks in between whether there is a driver finds one of the two locks taken.
 bool inherit_driving() {
   return open_anew() && await_lock(kHeir) && await_lock(kPorts) && set_lock(F_UNLCK, kHeir);
+}
+
+// Who drives asks the other question after it has the lock, so of two at once one at least goes back.
+bool claim_ports() {
+  if (g_memory < 0 || g_drives) return true;
+  (void)set_own_lock(F_WRLCK, kClaim);
+  if (!is_driven()) return true;
+  leave_ports();
+  return false;
+}
+
+void leave_ports() {
+  if (g_memory >= 0 && !g_drives) (void)set_own_lock(F_UNLCK, kClaim);
+}
+
+bool are_ports_claimed() {
+  return is_locked(kClaim);
+}
+
+void keep_call(int fd) {
+  g_call = fd;
+}
+
+// One that another process has called reads no more.
+bool call_driver() {
+  if (g_call < 0) return false;
+  static constexpr char kCall = 'c';
+  os::call(SYS_sendto, g_call, os::address(&kCall), 1, MSG_NOSIGNAL, 0, 0);
+  close_own(g_call);
+  return true;
 }
 
 bool take_members(bool on) {

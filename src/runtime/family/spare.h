@@ -6,8 +6,9 @@
 // parent has no descriptor of it.
 //
 // Locks of the file (fcntl(2), F_OFD_SETLK) say that a driver serves that family (driver.h): one that it has the ports,
-// one that an heir waits for that one, one that it lets others in. The kernel gives each up with the last of the
-// processes that have it.
+// one that an heir waits for that one, one that it lets others in. Another one, of a process (F_SETLK), says that a
+// member of the family that keeps the rights has the ports. The kernel gives each up with the last of the processes
+// that have it.
 //
 // Beside the memory there is an epoll set on which nobody waits. A process that gives rights up puts its listeners
 // there. The kernel takes a socket out when the last descriptor of it is closed, in whatever process. So the driver,
@@ -43,6 +44,19 @@ bool begin_driving();
 bool inherit_driving();
 /// In a driver: whether it lets others in. False: another one does.
 bool take_members(bool on);
+
+/// Before a member opens the ports, or has them where there has been no spare. False: a driver has them. System calls,
+/// where there is a spare.
+bool claim_ports();
+/// It has them no longer.
+void leave_ports();
+/// In a driver: whether a member of the family that keeps the rights has the ports. A system call.
+bool are_ports_claimed();
+
+/// Of a process for which a driver waits: by this descriptor it is called. Its forked children have it, too.
+void keep_call(int fd);
+/// Calls it. False: none waits, or it has been called from here.
+bool call_driver();
 
 /// Puts a socket into the set, before its process asks whether there is a driver.
 void note(int fd);

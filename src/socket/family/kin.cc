@@ -259,4 +259,19 @@ void call_driver() {
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires.driver_calls), INT_MAX);
 }
 
+bool await_drivers_look() {
+  constexpr std::int64_t kLook = 20'000'000;  // ns
+  constexpr int kLooks = 50;
+  Wires& wires = shard().wires();
+  call_driver();
+  const std::uint32_t called = wires.driver_calls.load(std::memory_order_acquire);
+  const auto has_looked = [&](std::uint32_t seen) { return static_cast<std::int32_t>(seen - called) >= 0; };
+  for (int i = 0; i < kLooks && wires.open.load(std::memory_order_acquire); i++) {
+    const std::uint32_t seen = wires.driver_looked.load(std::memory_order_acquire);
+    if (has_looked(seen)) break;
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.driver_looked), seen, kLook);
+  }
+  return expected_members(wires) != 0;
+}
+
 }  // namespace bypass::socket

@@ -69,12 +69,13 @@ struct Wires {
       lent;  // to a family of fewer rights (runtime/family/spare.h): nobody opens the ports here meanwhile
   // Of a family that ports are lent to: who make a driver for it (runtime/family/driver.h), while one of them lives
   Maker keeper, heir;
-  std::atomic<std::uint32_t> driver_calls;  // … a futex: changes when it has something to look at
-  bool rung;                                // the owner's progress thread has been called, and has not polled since
-  WireSleeper watcher;                      // the owner's thread that watches in a call of the program's …
-  WireSleeper progress;                     // … and its progress thread
-  bool known;                               // caps and macs have been, and the stack has its interfaces
-  std::uint32_t opened;                     // bit i: of the configuration's ports the ith is open
+  std::atomic<std::uint32_t> driver_calls;   // … a futex: changes when it has something to look at
+  std::atomic<std::uint32_t> driver_looked;  // … a futex: what the other one was before its last look
+  bool rung;                                 // the owner's progress thread has been called, and has not polled since
+  WireSleeper watcher;                       // the owner's thread that watches in a call of the program's …
+  WireSleeper progress;                      // … and its progress thread
+  bool known;                                // caps and macs have been, and the stack has its interfaces
+  std::uint32_t opened;                      // bit i: of the configuration's ports the ith is open
   std::array<PortCaps, Context::kMaxPorts> caps;
   std::array<MacAddress, Context::kMaxPorts> macs;
   std::array<FrameRing*, Context::kMaxPorts>

@@ -1,6 +1,8 @@
-"""drops_first.py ADDRESS PORT HOW: gives rights up by HOW, and only then makes its first socket, a listener that answers."""
+"""drops_first.py ADDRESS PORT HOW [WORKERS]: gives rights up by HOW, and only then makes its first socket, a listener that
+answers. With WORKERS that many children do, one after another: the next one when the one before is killed."""
 import ctypes
 import os
+import signal
 import socket
 import struct
 import sys
@@ -20,9 +22,17 @@ def effective(wanted):
 
 
 address, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+for _ in range(int(sys.argv[4]) if len(sys.argv) > 4 else 0):
+    child = os.fork()
+    if child == 0:
+        break
+    os.waitpid(child, 0)
+else:
+    if len(sys.argv) > 4:
+        signal.pause()
 exec(how)
 with socket.create_server((address, port), backlog=16) as listener:
-    print("listening", flush=True)
+    print("listening", os.getpid(), flush=True)
     while True:
         connection, _ = listener.accept()
         with connection:
