@@ -92,7 +92,7 @@ struct Options {
   std::int16_t linger2_s = 0;         // TCP_LINGER2; 0: the engine's fin_wait2, negative: none
   std::uint16_t max_segment = 0;      // TCP_MAXSEG; 0: from the path
   std::uint32_t user_timeout_ms = 0;  // RFC 5482; 0: retries2 decides
-  std::uint32_t send_buffer = 0;      // 0: the engine's, tuned; else SO_SNDBUF as the program set it
+  std::uint32_t send_buffer = 0;  // 0: the engine's, tuned; else SO_SNDBUF as the program set it, half of what may wait
   std::uint32_t receive_buffer = 0;
   std::uint32_t not_sent_low_water = 0;  // TCP_NOTSENT_LOWAT; 0: no bound
   [[nodiscard]] std::uint32_t most_unsent() const { return not_sent_low_water != 0 ? not_sent_low_water : ~0U; }
