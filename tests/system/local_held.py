@@ -116,6 +116,15 @@ def found_behind_an_answer(rounds):
 
 
 @same
+def held_back_for_one_that_has_shut_both_ways_and_closes(side):
+    """It is the writer's kernel that has the bytes: nothing is unread, and no reset comes before they do."""
+    agent = both_ends(side)
+    agent("cork(1); a.send(bytes(5000)); b.shutdown(socket.SHUT_RDWR); a.send(bytes(1000)); b.close()")
+    agent("p = select.poll(); p.register(a, select.POLLIN | select.POLLRDHUP)")
+    return [agent("a.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)"), agent("p.poll(0)[0][1]"), agent("now(a)")]
+
+
+@same
 def held_back_no_longer_than_for_a_moment(side):
     """The writer makes no further call."""
     results = []

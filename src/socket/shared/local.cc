@@ -465,11 +465,19 @@ void await_skipped(Socket& socket, LocalLink& link) {
   }
 }
 
+/// Whether the ring has bytes that come from nowhere else. What lies there behind STOP or RESUME the peer sends over
+/// the kernel, or holds back there.
+bool is_unread_in_ring(const Socket& socket, LocalLink& link) {
+  LocalEnd& end = end_of(socket);
+  const std::size_t there = end.consumer.peek(link.in).size();
+  return !end.paths.has_stopped_reading() && end.paths.from_ring(there, end.consumer) != 0;
+}
+
 /// How close() would end it in the kernel, had all bytes gone there: by a reset where some are unread, or where
 /// SO_LINGER says so.
 bool ends_by_reset(Socket& socket, LocalLink& link) {
   const int number = kernel_half_state(socket).number;
-  if (end_of(socket).consumer.peek(link.in).size() != 0) return true;
+  if (is_unread_in_ring(socket, link)) return true;
   int unread = 0;
   if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return true;
   struct linger how {};
