@@ -15,6 +15,7 @@ void ByteSource::spans(std::uint64_t offset, std::uint64_t length, std::span<con
   out[1] = {block, static_cast<std::size_t>(length - first)};
 }
 
+template class LaneWriter<LaneRules>;
 template class BasicLane<LaneRules>;
 static_assert(std::has_unique_object_representations_v<Lane>, "tests compare ends byte by byte");
 
