@@ -64,3 +64,14 @@ endif()
 add_library(bypass_pure_flags INTERFACE)
 target_link_libraries(bypass_pure_flags INTERFACE bypass_flags)
 target_compile_options(bypass_pure_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
+
+# Half of what compiling a source takes is parsing the standard library: bypass_std_headers(TARGET) does that once for each
+# target. Sources go on including what they use: clang-tidy and the fuzz build read them without it.
+option(BYPASS_PRECOMPILE "Precompile the standard library's headers" ON)
+function(bypass_std_headers target)
+  if(BYPASS_PRECOMPILE AND NOT BYPASS_FUZZ)
+    target_precompile_headers(${target} PRIVATE
+      <algorithm> <array> <atomic> <bit> <cerrno> <charconv> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <functional>
+      <memory> <mutex> <new> <optional> <span> <string> <string_view> <utility> <vector>)
+  endif()
+endfunction()

@@ -83,7 +83,9 @@ std::string dir_with_digits(uid_t user) {
 }  // namespace
 
 std::string run_dir_path_of(uid_t user) {
-  return std::string(kShared) + "/bypass-" + std::to_string(user);
+  std::string path(kShared);
+  path += "/bypass-";
+  return path += std::to_string(user);
 }
 
 std::string run_dir_problem() {

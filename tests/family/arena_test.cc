@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "family/fixture.h"
+#include "long_form.h"
 #include "os/kernel.h"
 
 namespace bypass::runtime {
@@ -66,14 +67,8 @@ TEST(Arena, Taken_IsSeenByAChildAtTheSameAddress) {
             0);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // takes terabytes of address space for itself
-#else
-constexpr bool kSanitized = false;
-#endif
-
 TEST(Arena, Reserved_TouchesNothingAndTakenNearlyNothing) {
-  if (kSanitized) GTEST_SKIP();  // a sanitizer maps shadow pages for what it sees mapped
+  if (test::is_sanitized()) GTEST_SKIP();  // a sanitizer maps shadow pages for what it sees mapped
   EXPECT_EQ(in_a_child([] {
               const std::size_t before = resident_pages();
               arena::reserve();
@@ -86,7 +81,7 @@ TEST(Arena, Reserved_TouchesNothingAndTakenNearlyNothing) {
 }
 
 TEST(Arena, AddressSpaceLimited_IsSmaller) {
-  if (kSanitized) GTEST_SKIP();
+  if (test::is_sanitized()) GTEST_SKIP();
   EXPECT_EQ(in_a_child([] {
               limit(RLIMIT_AS, std::size_t{4} << 30);
               arena::reserve();
@@ -99,7 +94,7 @@ TEST(Arena, AddressSpaceLimited_IsSmaller) {
 }
 
 TEST(Arena, AddressSpaceTooSmall_SaysWhy) {
-  if (kSanitized) GTEST_SKIP();
+  if (test::is_sanitized()) GTEST_SKIP();
   EXPECT_EQ(in_a_child([] {
               limit(RLIMIT_AS, std::size_t{256} << 20);
               arena::reserve();

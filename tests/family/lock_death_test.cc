@@ -10,6 +10,7 @@
 
 #include "family/fork_tree.h"
 #include "family/stepper.h"
+#include "long_form.h"
 
 namespace bypass::test {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::int64_t kLongestLife = 150'000;     // ns
 constexpr std::uint64_t kMostInstructions = 4000;  // some calls
 
 std::size_t times(std::size_t short_form) {
-  return std::getenv("BYPASS_TEST_LONG") != nullptr ? short_form * kLongFactor : short_form;
+  return long_form() ? short_form * kLongFactor : short_form;
 }
 
 using Act = void (ForkTree::*)(std::mt19937&);

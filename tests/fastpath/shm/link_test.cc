@@ -8,6 +8,7 @@
 #include <random>
 
 #include "fastpath/shm/link_world.h"
+#include "long_form.h"
 
 namespace bypass::test {
 namespace {
@@ -302,7 +303,7 @@ TEST_F(ShmHostileTest, ManyWakeUps_CostABoundedTime) {
 
 // Whatever lies in the shared memory, what it may not write stays as it is. (Runs under AddressSanitizer as well.)
 TEST_F(ShmHostileTest, ScribblesOverEverything_ReachesNothingElse) {
-  const int rounds = std::getenv("BYPASS_TEST_LONG") != nullptr ? 20'000 : 300;
+  const int rounds = bypass::test::long_form() ? 20'000 : 300;
   std::size_t failed = 0;
   for (int round = 0; round < rounds; round++) {
     SCOPED_TRACE(round);

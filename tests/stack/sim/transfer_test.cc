@@ -6,16 +6,13 @@
 
 #include <cstdlib>
 
+#include "long_form.h"
+
 namespace bypass::test {
 namespace {
 
 constexpr std::size_t kShort = 10'000'000, kLong = 100'000'000;
-constexpr std::uint64_t kShortSeeds = 20, kLongSeeds = 200;
-
-bool long_form() {
-  const char* text = std::getenv("BYPASS_TEST_LONG");
-  return text != nullptr && *text == '1';
-}
+constexpr std::uint64_t kShortSeeds = tries(20, 1, false), kLongSeeds = 200;
 
 void run_seed(std::uint64_t seed, std::size_t bytes) {
   const TransferConfig config = transfer_of(seed, bytes);

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "hosts.h"
+#include "long_form.h"
 
 namespace bypass::verbs {
 namespace {
@@ -21,8 +22,7 @@ using fastpath::test::expect_sane;
 using fastpath::test::Hostile;
 
 std::uint64_t seeds(std::uint64_t count) {
-  const char* const long_form = std::getenv("BYPASS_TEST_LONG");
-  return long_form != nullptr && *long_form != '0' ? 20 * count : count;
+  return bypass::test::tries(count, 20);
 }
 
 // --- What a link's own key reaches
