@@ -48,8 +48,9 @@ long bind_to_bypass(Socket& socket, int fd, const sockaddr* address, socklen_t l
 namespace {
 
 bool is_in_use(const Socket& socket, const Endpoint& wanted) {
-  const Guard guard(shard());
-  return tcp_engine().port_in_use(wanted, tcp_options(socket).sharing);
+  Guard guard(shard());
+  const auto in_use = [&] { return tcp_engine().port_in_use(wanted, tcp_options(socket).sharing); };
+  return in_use() && (sweep_family(guard) == 0 || in_use());
 }
 
 // The kernel's books do not have the stack's listeners, connections and TIME-WAITs. A driver refers to listeners that

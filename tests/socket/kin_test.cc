@@ -318,6 +318,32 @@ TEST_F(Kin, AChildThatDiesBeforeItsFirstWord_LeavesNothing) {
   EXPECT_FALSE(has_kin());
 }
 
+// As the kernel closes what a process has when it dies. Nobody has looked for the dead yet.
+TEST_F(Kin, PortsOfAChildThatHasDied_AreFreeAtOnce) {
+  const auto bind_one = [](int type, std::uint16_t port) {
+    const int fd = ::socket(AF_INET, type, 0);
+    const Number number{open_socket(fd, AF_INET, type, 0), fd};
+    const sockaddr_in local = address_of(kOurs, port);
+    const long bound = bind(*number.file, fd, reinterpret_cast<const sockaddr*>(&local), sizeof local);
+    EXPECT_EQ(bound, 0) << "port " << port;
+    if (type == SOCK_STREAM && bound == 0) {
+      EXPECT_EQ(socket::listen(*number.file, fd, 8), 0) << "port " << port;
+    }
+    return number;
+  };
+  Flag stream, datagram;
+  fork_child([&] {
+    *stream = kernel_name(bind_one(SOCK_STREAM, 0).fd).port;
+    *datagram = kernel_name(bind_one(SOCK_DGRAM, 0).fd).port;
+    pause();
+  });
+  while (*datagram == 0) sched_yield();
+  ::kill(child_, SIGKILL);
+  waitpid(std::exchange(child_, 0), nullptr, 0);
+  numbers_.push_back(bind_one(SOCK_STREAM, static_cast<std::uint16_t>(*stream)));
+  numbers_.push_back(bind_one(SOCK_DGRAM, static_cast<std::uint16_t>(*datagram)));
+}
+
 TEST_F(Kin, ANumberMadeDuringTheFork_IsTheKernelsInTheChild) {
   const Fork fork = begin_fork();
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);

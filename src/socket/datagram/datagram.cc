@@ -10,6 +10,7 @@
 #include "observe/reasons.h"
 #include "os/errno_map.h"
 #include "os/program_memory.h"
+#include "socket/family/kin.h"
 #include "socket/options.h"
 #include "socket/policy.h"
 #include "socket/wait/wait.h"
@@ -39,7 +40,9 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   Guard guard(shard());
   if (socket.binding != nullptr) return 0;
   const std::uint32_t room = socket.details->receive_bytes != 0 ? socket.details->receive_bytes : kReceiveBytes;
-  const auto made = udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
+  const auto made = open_beside_dead(guard, [&] {
+    return udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
+  });
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
   udp_engine().want_errors(**made, socket.has(kWantErrors));

@@ -44,6 +44,14 @@ void enter_arena();
 [[nodiscard]] bool is_shared_with_kin(const File& file);
 /// Gives up what dead processes referred to, as the kernel closes their descriptors. Lock held. How many were dead.
 std::size_t sweep_family(Guard& guard);
+/// `open()`, which makes what has a port of the stack's. Where that is in use, perhaps by a process that has died and
+/// that nobody has looked for yet, the dead are swept and it is tried once more. Lock held.
+template <typename Open>
+auto open_beside_dead(Guard& guard, const Open& open) {
+  auto made = open();
+  if (!made.ok() && made.error() == Error::kAddressInUse && sweep_family(guard) != 0) made = open();
+  return made;
+}
 /// Wakes the progress threads of all others. Lock held.
 void call_kin();
 /// Whether this process has a number of a socket that the stack serves. Takes the lock.

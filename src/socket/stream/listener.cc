@@ -3,6 +3,7 @@
 
 #include "observe/reasons.h"
 #include "os/os.h"
+#include "socket/family/kin.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/policy.h"
@@ -76,8 +77,9 @@ long listen_on_wire(Socket& socket, int fd, int backlog, const Endpoint& local, 
   if (!local.address.is_any()) policy.need_wire();
   (void)shadow_placeholder(socket.domain);  // while there are descriptors to be had
   Guard guard(shard());
-  const auto made =
-      tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket, socket.has(kReusePort));
+  const auto made = open_beside_dead(guard, [&] {
+    return tcp_engine().listen(local, clamp_backlog(backlog), socket.details->tcp, &socket, socket.has(kReusePort));
+  });
   if (!made.ok()) {
     tell_failure(fd, made.error());
     if (!dual) return failure(is_taken(socket, local) ? Error::kAddressInUse : made.error());
