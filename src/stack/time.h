@@ -30,6 +30,13 @@ inline constexpr Instant kNever = Instant::max();
 [[nodiscard]] inline std::uint32_t milliseconds_of(Instant at) {
   return static_cast<std::uint32_t>(std::chrono::floor<std::chrono::milliseconds>(at.time_since_epoch()).count());
 }
+/// From `then` to `now`, both milliseconds_of(), less than 49 days apart. Nothing where `then` is up to a minute later:
+/// clocks of a family's processes differ by some microseconds.
+[[nodiscard]] inline std::chrono::milliseconds milliseconds_since(std::uint32_t then, std::uint32_t now) {
+  constexpr std::uint32_t kMinute = 60'000;
+  const std::uint32_t passed = now - then;
+  return std::chrono::milliseconds(then - now <= kMinute ? 0 : passed);
+}
 
 /// The same in units of 1.024 us, which are a shift.
 [[nodiscard]] inline std::uint32_t microseconds_of(Instant at) {

@@ -84,12 +84,19 @@ Standing::Ids both(const Standing::Ids& ids, std::uint32_t real, std::uint32_t e
   return {real, effective, saves ? after : kSameId};
 }
 
-void change_effective(std::uint64_t changed) {
+/// Of this thread: `raised` effective, or not.
+void set_effective(std::uint64_t raised, bool on) {
   CapabilityWords data{};
   if (!capabilities(SYS_capget, data)) return;
-  data[0].effective ^= static_cast<std::uint32_t>(changed);
-  data[1].effective ^= static_cast<std::uint32_t>(changed >> 32);
+  const std::array<std::uint32_t, 2> words{static_cast<std::uint32_t>(raised),
+                                           static_cast<std::uint32_t>(raised >> 32)};
+  for (std::size_t i = 0; i < words.size(); i++)
+    data[i].effective = on ? data[i].effective | words[i] : data[i].effective & ~words[i];
   (void)capabilities(SYS_capset, data);
+}
+
+bool is_root_effectively() {
+  return os::call(SYS_geteuid) == 0;
 }
 
 }  // namespace
@@ -98,11 +105,15 @@ PermittedRights::PermittedRights() {
   Standing now;
   read_capabilities(now);
   aside_ = now.permitted & ~now.capable;
-  if (aside_ != 0) change_effective(aside_);
+  was_root_ = is_root_effectively();
+  if (aside_ != 0) set_effective(aside_, true);
 }
 
+// Another thread may have called seteuid() meanwhile, which libc does in each thread. The kernel has then made nothing
+// effective, or all, where root came in between: that stays. Nothing is raised here.
 PermittedRights::~PermittedRights() {
-  if (aside_ != 0) change_effective(aside_);
+  const bool became_root = !was_root_ && is_root_effectively();
+  if (aside_ != 0 && !became_root) set_effective(aside_, false);
 }
 
 Standing Standing::now() {

@@ -52,6 +52,7 @@ class PermittedRights {
 
  private:
   std::uint64_t aside_ = 0;  // what was permitted and not effective
+  bool was_root_ = false;    // by the effective user
 };
 
 }  // namespace bypass::runtime

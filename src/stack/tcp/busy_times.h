@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "stack/time.h"
+
 namespace bypass::tcp {
 
 /// Of two that hold at once, the later one here counts.
@@ -27,7 +29,8 @@ class BusyTimes {
  public:
   /// `before` ends at `now_ms`, and another limit begins.
   void turn(Limit before, std::uint32_t now_ms) {
-    if (before != Limit::kIdle) spent_ms_[index_of(before)] += now_ms - since_ms_;
+    if (before != Limit::kIdle)
+      spent_ms_[index_of(before)] += static_cast<std::uint32_t>(milliseconds_since(since_ms_, now_ms).count());
     since_ms_ = now_ms;
   }
   /// Until `now_ms`, `limit` being the one that holds.

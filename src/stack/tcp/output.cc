@@ -203,7 +203,7 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
 
 // RFC 5681 §4.1: after a pause cwnd says nothing about the path any more.
 void restart_after_idle(Env& env, Tcb& tcb) {
-  const Duration idle = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.last_sent_ms);
+  const Duration idle = milliseconds_since(tcb.last_sent_ms, milliseconds_of(env.now()));
   if (idle <= env.core.config.rto_min || tcb.unsent() == 0) return;
   tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
 }

@@ -59,7 +59,7 @@ void release_receive_queue(Env& env, Tcb& tcb) {
 
 // tcp_out_of_resources() of Linux. Bytes that wait are what takes memory.
 bool is_one_too_many(const Env& env, const Tcb& tcb) {
-  const auto since_progress = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.progress_ms);
+  const auto since_progress = milliseconds_since(tcb.progress_ms, milliseconds_of(env.now()));
   const bool stuck = since_progress > 2 * env.core.rto_bounds.max;
   if ((std::uint64_t{env.core.orphans} << (stuck ? 1 : 0)) > env.core.config.max_orphans) return true;
   return !tcb.ring.empty() && env.core.memory.refuses_connections();

@@ -27,7 +27,7 @@ bool is_idle_beneath(const Tcb& tcb) {
 
 Instant user_deadline(const Env& env, const Tcb& tcb) {
   if (tcb.options.user_timeout_ms == 0 || is_idle_beneath(tcb)) return kNever;
-  const auto since_progress = std::chrono::milliseconds(milliseconds_of(env.now()) - tcb.progress_ms);
+  const auto since_progress = milliseconds_since(tcb.progress_ms, milliseconds_of(env.now()));
   const auto timeout = std::chrono::milliseconds(tcb.options.user_timeout_ms);
   return std::chrono::floor<std::chrono::milliseconds>(env.now()) - since_progress + timeout;
 }

@@ -147,5 +147,16 @@ TEST(InfoBytes, LargeFrame_IsAsManySegmentsAsTheWireSees) {
   EXPECT_EQ(s.info().segments_sent - before, 5U);
 }
 
+// Processes of a family write these moments, each by its own clock.
+TEST(Milliseconds, ClockThatIsALittleAhead_MakesNoLongTime) {
+  EXPECT_EQ(milliseconds_since(1000, 999), 0ms);
+  EXPECT_EQ(milliseconds_since(0, 0xffffffff), 0ms);
+  EXPECT_EQ(milliseconds_since(1000, 1250), 250ms);
+  EXPECT_EQ(milliseconds_since(0xffffff00, 0x100), 512ms);
+  tcp::BusyTimes times;
+  times.turn(tcp::Limit::kIdle, 1000);
+  EXPECT_EQ(times.at(tcp::Limit::kNone, 999).busy, 0U);
+}
+
 }  // namespace
 }  // namespace bypass::test
