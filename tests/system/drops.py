@@ -349,6 +349,36 @@ def program_executed_after_the_drop(side):
     check(side.count("rx_frames") == 0, "the port has been open")
 
 
+def start_family(side, port, *children, until, listens=False):
+    """Of a root master: drops_in_turn.py says what they do."""
+    os.chmod(side.dir, 0o755)
+    return side.start_python("server", "drops_in_turn.py", side.address, port, side.dir, int(listens), *children, until=until)
+
+
+@case("vhost", "veth")
+def helper_of_another_user_comes_first(side):
+    """It has nothing on the port, and does not take the place of the workers, whose user is another."""
+    port = free_port()
+    start_family(side, port, "listener.close(); drop(1)", "drop(65534)|serve(listener)", listens=True, until="ready 2")
+    open(side.path("go"), "w").close()
+    side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+    check(65534 in drivers(side), f"no driver serves the workers: {side.why()}")
+    check("shares_with_less" not in side.why(), side.why())
+    check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
+
+
+@case("veth")
+def no_memory_for_what_a_worker_shares(side):
+    """It has no descriptor of memory that others of its user may share, and no driver waits for it."""
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))"
+    master = start_family(side, free_port(), f"{limit}; drop(65534); print('worker', os.getpid(), flush=True)", until="ready 1")
+    worker = int(re.search(r"worker (\d+)", side.output(master))[1])
+    check(user_of(worker) == 65534, "the worker has given no root up")
+    check(not arenas(worker), f"there has been memory: {side.why()}")
+    check(not arena_descriptors(worker), f"the worker has {arena_descriptors(worker)}")
+    side.until(lambda: not drivers(side), "the driver ends")
+
+
 @case("veth")
 def address_of_a_listener_that_has_ended(side):
     """It is free at once, though the driver has known of it."""

@@ -192,7 +192,19 @@ Mapped* take(std::size_t budget, std::string& problem) {
   return new Mapped{memory, *family, *new socket::ShardLock(header->lock, *family), header->spare};
 }
 
+namespace {
+
+/// What goes beyond the limit sends SIGXFSZ to the program.
+bool copy_fits(std::string& problem) {
+  const bool fits = soft_limit(RLIMIT_FSIZE, g_bytes) >= g_bytes;
+  if (!fits) problem = "RLIMIT_FSIZE forbids it";
+  return fits;
+}
+
+}  // namespace
+
 bool copy_into(const Mapped& mapped, int memory, std::string& problem) {
+  if (!copy_fits(problem)) return false;
   const std::span<const std::byte> header{static_cast<const std::byte*>(g_base), kHeaderBytes};
   const auto parts = {header, mapped.memory->tables(), mapped.memory->blocks()};
   if (std::all_of(parts.begin(), parts.end(), [memory](const auto& part) { return copy_touched(memory, part); }))
@@ -205,11 +217,7 @@ namespace {
 
 /// A memfd with what has been touched; -1: `problem` says why there is none.
 int copy_arena(const Mapped& mapped, std::string& problem) {
-  if (soft_limit(RLIMIT_FSIZE, g_bytes) < g_bytes) {
-    problem = "RLIMIT_FSIZE forbids it";
-    return -1;
-  }
-  const int fd = make_memory(problem);
+  const int fd = copy_fits(problem) ? make_memory(problem) : -1;
   if (fd < 0 || copy_into(mapped, fd, problem)) return fd;
   socket::kernel->close(fd);
   return -1;

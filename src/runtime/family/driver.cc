@@ -384,15 +384,21 @@ Driver begin_driver(Process& process, const Standing& then, Opens opens, const c
   return {};
 }
 
-void let_drive(const Driver& driver) {
-  os::call(SYS_write, driver.pair, os::address(&kGo), 1);
-  own_descriptor(driver.pair, false);
-  os::close(driver.pair);
+void let_drive(Driver& driver) {
+  // A driver that has been killed reads no more, and the program is to have no signal for that.
+  os::call(SYS_sendto, driver.pair, os::address(&kGo), 1, MSG_NOSIGNAL, 0, 0);
+  drop_driver(driver);
 }
 
-void let_wait(Process& process, const Driver& driver) {
+void drop_driver(Driver& driver) {
+  if (driver.pair < 0) return;
+  own_descriptor(driver.pair, false);
+  os::close(std::exchange(driver.pair, -1));
+}
+
+void let_wait(Process& process, Driver& driver) {
   introduce(process.shard.wires().keeper, static_cast<pid_t>(driver.keeper));
-  spare::keep_call(driver.pair);
+  spare::keep_call(std::exchange(driver.pair, -1));
 }
 
 }  // namespace bypass::runtime

@@ -31,8 +31,10 @@ enum class Opens : std::uint8_t { kNow, kWhenCalled };
 /// `then`: what it gives the rights up for. Without one `problem` says why.
 Driver begin_driver(Process& process, const Standing& then, Opens opens, const char*& problem);
 /// The arena is there: the driver serves it.
-void let_drive(const Driver& driver);
+void let_drive(Driver& driver);
 /// The arena is there: the driver serves it once it is called (spare.h). It ends with the last process that could.
-void let_wait(Process& process, const Driver& driver);
+void let_wait(Process& process, Driver& driver);
+/// There is no arena for it: the driver ends. Nothing, where it has been told of one.
+void drop_driver(Driver& driver);
 
 }  // namespace bypass::runtime

@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 #include "os/in_handler.h"
 #include "os/kernel.h"
 #include "os/log.h"
@@ -128,22 +130,32 @@ const char* make_ready(Process& p, RightsChange& change) {
   return problem;
 }
 
+/// Those with a socket on the port, who may give up other rights, need the spare. Their ports may not be open yet.
+bool is_spare_wanted(Process& p) {
+  const socket::Guard guard(p.shard);
+  return socket::is_wire_needed(guard);
+}
+
 /// The same for a process that has nothing on the port yet: with what it has now a driver can open the ports later.
 /// False: the ports are, or may become, another process's.
 bool make_ready_for_later(Process& p, RightsChange& change) {
   const arena::Spare& spare = p.arena.spare;
+  if (!spare.filled && is_spare_wanted(p)) return false;
   if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_listeners_alone())) return false;
   const Driving driving = await_driving();
   change.founds = !spare.filled;
   if (spare.filled && driving == Driving::kServes) return true;
-  if (driving != Driving::kNone || spare::are_ports_claimed()) return false;
+  // One that has given rights up and stays has closed the spare, and its lock went with that.
+  if (driving != Driving::kNone || spare::are_ports_claimed() || PortSet::owner_lives(p.shard)) return false;
   const char* problem = nullptr;
   change.driver = begin_driver(p, change.then, Opens::kWhenCalled, problem);
   return change.later = change.driver.pair >= 0;
 }
 
-void let_go(const RightsChange& change) {
-  if (change.noted >= 0) socket::kernel->close(change.noted);
+/// A driver ends that waits for a process which does not come.
+void let_go(RightsChange& change) {
+  if (change.noted >= 0) socket::kernel->close(std::exchange(change.noted, -1));
+  drop_driver(change.driver);
 }
 
 bool can_need_driver(const Process& p, const Standing& then) {
@@ -230,6 +242,7 @@ void cannot_leave(Process& p, const std::string& problem) {
       "rights are given up, and there is no memory for an arena of the process's own (%s): its sockets are "
       "the kernel's from here on",
       problem.c_str());
+  spare::drop();
   p.region.why(Reason::kArenaUnavailable, -1, 0, {}, problem.c_str());
   end_sharing();
 }
@@ -297,7 +310,7 @@ void sweep(Process& p) {
 }
 
 /// False: the process has no arena.
-bool come_in(Process& p, const RightsChange& change, void (*enter)(int fd, socket::File* file)) {
+bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
   if (!may_share(Standing::now(), change.then) || !arena::map(spare::descriptor(), problem)) {
     cannot_leave(p, problem);
@@ -358,11 +371,15 @@ bool leave_arena(RightsChange& change) {
   return false;
 }
 
-bool end_change(const RightsChange& change, void (*enter)(int fd, socket::File* file)) {
+bool end_change(RightsChange change, void (*enter)(int fd, socket::File* file)) {
   Process* const p = process();
-  if (!change.changes || !accelerates()) return true;
+  if (!change.changes) return true;
   const Inside inside;
   const Undisturbed undisturbed;
+  if (!accelerates()) {  // it could not leave the arena
+    let_go(change);
+    return true;
+  }
   const bool is_in = !change.moves || come_in(*p, change, enter);
   let_go(change);
   if (!is_in) return false;

@@ -44,6 +44,6 @@ void give_back(socket::File& file, int fd, const RightsChange& change);
 /// After the call, whatever it has answered. Where the process has moved to an arena that others have made, `enter` is
 /// told of the objects there that its numbers name (null: the number is the kernel's); all other numbers are the
 /// kernel's. False: it has no arena, as of leave_arena().
-[[nodiscard]] bool end_change(const RightsChange& change, void (*enter)(int fd, socket::File* file));
+[[nodiscard]] bool end_change(RightsChange change, void (*enter)(int fd, socket::File* file));
 
 }  // namespace bypass::runtime
