@@ -64,12 +64,6 @@ void leave_to_nobody(socket::Wires& wires) {
   tell_openings(wires);
 }
 
-bool lives(const socket::Maker& maker) {
-  const std::uint32_t pid = maker.pid.load(std::memory_order_acquire);
-  const std::uint64_t start_time = maker.start_time.load(std::memory_order_relaxed);
-  return pid != 0 && start_time != 0 && os::start_time_of(pid) == start_time;
-}
-
 /// The owner goes: the others are told, and one of them takes its place.
 void hand_over(socket::Shard& shard) {
   spare::leave_ports();
@@ -131,7 +125,7 @@ bool PortSet::is_refused(socket::Shard& shard) {
 // A driver, too, that is still to be made.
 bool PortSet::somebody_may_open(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
-  return lives(wires.keeper) || lives(wires.heir) || shard.family().somebody_may_own();
+  return wires.keeper.lives() || wires.heir.lives() || shard.family().somebody_may_own();
 }
 
 // Connections and listeners go silent, and nobody else of the family says so.
@@ -149,7 +143,7 @@ bool PortSet::call_driver(socket::Shard& shard) {
   if (!spare::call_driver()) return false;
   for (int i = 0; i < kLooks; i++) {
     const std::uint32_t seen = wires.openings.load(std::memory_order_acquire);
-    if (wires.open.load(std::memory_order_acquire) || !lives(wires.keeper)) break;
+    if (wires.open.load(std::memory_order_acquire) || !spare::called_lives()) break;
     os::futex_wait(reinterpret_cast<const std::uint32_t*>(&wires.openings), seen, kLook);
   }
   return true;

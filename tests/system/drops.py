@@ -367,6 +367,23 @@ def helper_of_another_user_comes_first(side):
     check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
 
 
+def keepers(side):
+    return [pid for pid in side.inhabitants() if open(f"/proc/{pid}/comm").read().strip() == "bypass-driver"]
+
+
+@case("veth")
+def each_worker_calls_its_own_driver(side):
+    """The one that another worker has made since, and that has ended with it, is not waited for."""
+    port = free_port()
+    start_family(side, port, "drop(65534)|serve()", "drop(65534)|os._exit(0)", until="ready 2")
+    side.until(lambda: len(keepers(side)) == 2, "two drivers wait")
+    open(side.path("go2"), "w").close()
+    side.until(lambda: len(keepers(side)) == 1, "the one of the worker that has ended ends")
+    open(side.path("go"), "w").close()
+    side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
+    check(side.soon(lambda: side.count("tcp_passive_opens") > 0, 5), f"the kernel has served: {side.why()}")
+
+
 @case("veth")
 def no_memory_for_what_a_worker_shares(side):
     """It has no descriptor of memory that others of its user may share, and no driver waits for it."""

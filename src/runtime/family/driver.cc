@@ -194,11 +194,21 @@ bool await_founder(int pair, pid_t keeper) {
   return goes;
 }
 
+/// One that makes drivers, as it is seen with rights: /proc may show nobody of root's without (proc(5), hidepid).
+struct Seen {
+  std::uint32_t pid;  // 0: nobody
+  std::uint64_t start_time;
+};
+
+Seen see(pid_t pid) {
+  if (pid <= 0) return {};
+  const auto its_pid = static_cast<std::uint32_t>(pid);
+  return {its_pid, os::start_time_of(its_pid)};
+}
+
 /// To the members, which rest as long as somebody makes drivers for them.
-void introduce(socket::Maker& maker, pid_t pid) {
-  if (pid <= 0) return;
-  maker.start_time.store(os::start_time_of(static_cast<std::uint32_t>(pid)), std::memory_order_relaxed);
-  maker.pid.store(static_cast<std::uint32_t>(pid), std::memory_order_release);
+void introduce(socket::Maker& maker, const Seen& seen) {
+  if (seen.pid != 0) maker.set(seen.pid, seen.start_time);
 }
 
 /// What its last member has written may still be on its way.
@@ -240,10 +250,11 @@ End drive(Process& p, const Task& task) {
   if (task.pair < 0) await_links(p.ports);
   if (task.pair >= 0 && !await_founder(task.pair, task.keeper)) return kFailed;
   arena::Spare& spare = p.arena.spare;
+  const Seen keeper = see(task.keeper), heir = see(task.heir);
   std::string problem;
   if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
-  introduce(p.shard.wires().keeper, task.keeper);  // enter_arena() asks whether there is one
-  introduce(p.shard.wires().heir, task.heir);
+  introduce(p.shard.wires().keeper, keeper);  // enter_arena() asks whether there is one
+  introduce(p.shard.wires().heir, heir);
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
   if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
@@ -378,7 +389,7 @@ Driver begin_driver(Process& process, const Standing& then, Opens opens, const c
   if (between > 0) reap(between);
   if (between > 0) problem = "the ports do not open beside it";
   const std::uint32_t keeper = between > 0 ? await_open(pair[0]) : 0;
-  if (keeper != 0) return {pair[0], keeper};
+  if (keeper != 0) return {pair[0], keeper, os::start_time_of(keeper)};
   own_descriptor(pair[0], false);
   os::close(pair[0]);
   return {};
@@ -397,8 +408,8 @@ void drop_driver(Driver& driver) {
 }
 
 void let_wait(Process& process, Driver& driver) {
-  introduce(process.shard.wires().keeper, static_cast<pid_t>(driver.keeper));
-  spare::keep_call(std::exchange(driver.pair, -1));
+  process.shard.wires().keeper.set(driver.keeper, driver.keeper_start_time);
+  spare::keep_call(std::exchange(driver.pair, -1), driver.keeper, driver.keeper_start_time);
 }
 
 }  // namespace bypass::runtime

@@ -20,8 +20,9 @@ namespace bypass::runtime {
 struct Process;
 
 struct Driver {
-  int pair = -1;             // the founder's end of a pair of sockets; -1: there is no driver
-  std::uint32_t keeper = 0;  // the one that keeps the rights
+  int pair = -1;                        // the founder's end of a pair of sockets; -1: there is no driver
+  std::uint32_t keeper = 0;             // the one that keeps the rights
+  std::uint64_t keeper_start_time = 0;  // os::start_time_of, which may not see it once rights are given up
 };
 
 /// A process that may be about to execute another program, which takes the ports, has them opened when it needs them.

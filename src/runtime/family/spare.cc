@@ -19,6 +19,7 @@
 #include "runtime/family/arena.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
+#include "socket/family/wires.h"
 
 namespace bypass::runtime::spare {
 
@@ -28,6 +29,7 @@ int g_memory = -1;
 int g_sockets = -1;  // an epoll set on which nobody waits
 int g_list = -1;     // in a driver: what /proc says of it
 int g_call = -1;     // to a driver that waits
+socket::Maker g_called{};
 bool g_drives = false;
 bool g_tried = false;
 
@@ -161,8 +163,14 @@ bool are_ports_claimed() {
   return is_locked(kClaim);
 }
 
-void keep_call(int fd) {
+void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time) {
+  close_own(g_call);
   g_call = fd;
+  g_called.set(keeper, start_time);
+}
+
+bool called_lives() {
+  return g_called.lives();
 }
 
 // One that another process has called reads no more.

@@ -53,10 +53,13 @@ void leave_ports();
 /// In a driver: whether a member of the family that keeps the rights has the ports. A system call.
 bool are_ports_claimed();
 
-/// Of a process for which a driver waits: by this descriptor it is called. Its forked children have it, too.
-void keep_call(int fd);
+/// Of a process for which a driver waits: by this descriptor it is called. Its forked children have it, too. The keeper
+/// is that driver's, and may not be the one that the family knows of: each process may have one that waits for it.
+void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time);
 /// Calls it. False: none waits, or it has been called from here.
 bool call_driver();
+/// Whether the one that was to be called lives. Some system calls.
+bool called_lives();
 
 /// Puts a socket into the set, before its process asks whether there is a driver.
 void note(int fd);

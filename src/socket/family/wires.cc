@@ -1,9 +1,12 @@
 #include "socket/family/wires.h"
 
+#include <errno.h>
+
 #include <algorithm>
 #include <atomic>
 #include <new>
 
+#include "os/os.h"
 #include "stack/arena_packet.h"
 
 namespace bypass::socket {
@@ -14,6 +17,21 @@ namespace {
 constexpr std::size_t kFrameBytes = 2048 - kTxHeadroom - sizeof(Packet);
 
 }  // namespace
+
+void Maker::set(std::uint32_t its_pid, std::uint64_t its_start_time) {
+  if (pid.load(std::memory_order_relaxed) == its_pid && start_time.load(std::memory_order_relaxed) == its_start_time)
+    return;
+  pid.store(0, std::memory_order_release);  // who asks meanwhile takes no other process for it
+  start_time.store(its_start_time, std::memory_order_release);
+  pid.store(its_pid, std::memory_order_release);
+}
+
+bool Maker::lives() const {
+  const std::uint32_t its_pid = pid.load(std::memory_order_acquire);
+  if (its_pid == 0) return false;
+  const std::uint64_t start = start_time.load(std::memory_order_acquire), now = os::start_time_of(its_pid);
+  return start != 0 && now != 0 ? start == now : os::kill(its_pid, 0) != -ESRCH;
+}
 
 FrameRing* RelayPort::ring() {
   FrameRing*& place = wires_.rings[index_];

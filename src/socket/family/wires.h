@@ -49,8 +49,13 @@ struct FrameRing {
 
 /// A process that has no slot, as it has no arena.
 struct Maker {
-  std::atomic<std::uint32_t> pid;  // 0: nobody
-  std::atomic<std::uint64_t> start_time;
+  std::atomic<std::uint32_t> pid;         // 0: nobody
+  std::atomic<std::uint64_t> start_time;  // 0: not known
+
+  /// As it was seen by a process that /proc shows it to (os::start_time_of).
+  void set(std::uint32_t its_pid, std::uint64_t its_start_time);
+  /// Also where /proc does not show it (proc(5), hidepid). Some system calls.
+  [[nodiscard]] bool lives() const;
 };
 
 struct Wires {
@@ -71,6 +76,7 @@ struct Wires {
   Maker keeper, heir;
   std::atomic<std::uint32_t> driver_calls;   // … a futex: changes when it has something to look at
   std::atomic<std::uint32_t> driver_looked;  // … a futex: what the other one was before its last look
+  std::atomic<std::uint64_t> driver;         // … the one that looks, as `owner` names it; 0: none has yet
   bool rung;                                 // the owner's progress thread has been called, and has not polled since
   WireSleeper watcher;                       // the owner's thread that watches in a call of the program's …
   WireSleeper progress;                      // … and its progress thread
