@@ -205,6 +205,41 @@ def heir_killed(side):
     check(nginx.quit() == [], nginx.log())
 
 
+@case("vhost", "veth")
+def keeper_killed(side):
+    """When the family ends, the heir opens the port for nobody."""
+    nginx = Nginx(side, environment={"BYPASS_LOG": "info", "BYPASS_LOG_FILE": side.path("said")})
+
+    def drivers_made():
+        with open(side.path("said"), errors="replace") as said:
+            return said.read().count("the ports are driven")
+
+    serves = driver(side, nginx)
+    heir(side)
+    kill_all(side, [drivers(side)[0]])
+    check(driver(side, nginx) == serves, "there is another driver")
+    made = drivers_made()
+    check(nginx.quit() == [], nginx.log())
+    check(made == drivers_made() == 1, f"{made} and then {drivers_made()} drivers have served")
+
+
+@case("veth")
+def next_heir_is_known(side):
+    """To the workers, which leave the port to it when keeper and server are killed."""
+    nginx = Nginx(side)
+    killed = heir(side)
+    serves = driver(side, nginx)
+    os.kill(killed, signal.SIGKILL)
+    heir(side, but=killed)
+    began = time.monotonic()
+    side.until(lambda: time.monotonic() - began > 2, "a time in which the server looks")
+    kill_all(side, drivers(side).values())
+    driver(side, nginx, but=serves)
+    serves_accelerated(side, nginx)
+    check("port_unavailable" not in side.why(), side.why())
+    check(nginx.quit() == [], nginx.log())
+
+
 @case("veth")
 def all_that_drive_killed(side):
     """Root's family has its port again once the last worker is gone, and lends it anew."""

@@ -48,8 +48,8 @@ http {{
 class Nginx:
     """A daemon: master and two workers, which are another user's when we are root."""
 
-    def __init__(self, side, options=""):
-        self.side, self.port = side, free_port()
+    def __init__(self, side, options="", environment=None):
+        self.side, self.port, self.environment = side, free_port(), environment or {}
         os.chmod(side.dir, 0o755)
         os.mkdir(side.path("www"))
         self.sums = {name: make_file(side.path(f"www/{name}"), size, size) for name, size in (("small", 3000), ("big", 3 << 20), ("page", 200_000))}
@@ -61,7 +61,7 @@ class Nginx:
         side.until(lambda: len(self.workers()) == 2, "nginx has two workers")
 
     def command(self, *arguments):
-        self.side.run("server", "/usr/sbin/nginx", "-e", self.side.path("error.log"), "-c", self.side.path("nginx.conf"), *arguments)
+        self.side.run("server", "/usr/sbin/nginx", "-e", self.side.path("error.log"), "-c", self.side.path("nginx.conf"), *arguments, **self.environment)
 
     def workers(self):
         return children_of(self.master)

@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -16,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -24,6 +22,7 @@
 #include "os/os.h"
 #include "os/own_descriptors.h"
 #include "runtime/family/arena.h"
+#include "runtime/family/heirs.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
@@ -55,18 +54,13 @@ Signature* libc(const char* name) {
   return reinterpret_cast<Signature*>(backend_host().libc(name));
 }
 
-/// The one that serves, in memory that only the keeper and its heirs have.
-struct Server {
-  std::atomic<std::uint32_t> pid;
-  std::atomic<std::uint64_t> start_time;
-};
-
 /// What the driver is made for.
 struct Task {
   Standing then;  // what it gives the rights up for
   int pair;       // to the process that founds the family; -1: the arena is there, another driver has been killed
   Opens opens;
-  Server* server = nullptr;
+  LastServer* server = nullptr;
+  Words words{};
   pid_t keeper = 0, heir = 0;  // 0: none yet; -1: there can be none
 };
 
@@ -159,7 +153,7 @@ void sweep_where_heard(Process& p) {
 /// kDone: the family has ended. kAgain: the wire takes rights. How long a listener is there depends on whether its
 /// socket is open. The kernel does not tell when the last process closes it, so that is looked at while no member has
 /// it.
-End serve(Process& p) {
+End serve(Process& p, const Words& words) {
   constexpr std::int64_t kFirstLook = 1'000'000, kNextLooks = kSecond / 20;
   const std::atomic<std::uint32_t>& driver_calls = p.shard.wires().driver_calls;
   std::atomic<std::uint32_t>& looked = p.shard.wires().driver_looked;
@@ -167,6 +161,7 @@ End serve(Process& p) {
   for (;;) {
     const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
     sweep_where_heard(p);
+    hear_of_heirs(words, p.shard.wires().heir);
     const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
     looked.store(seen, std::memory_order_release);
     os::futex_wake(reinterpret_cast<const std::uint32_t*>(&looked), INT_MAX);
@@ -194,23 +189,6 @@ bool await_founder(int pair, pid_t keeper) {
   return goes;
 }
 
-/// One that makes drivers, as it is seen with rights: /proc may show nobody of root's without (proc(5), hidepid).
-struct Seen {
-  std::uint32_t pid;  // 0: nobody
-  std::uint64_t start_time;
-};
-
-Seen see(pid_t pid) {
-  if (pid <= 0) return {};
-  const auto its_pid = static_cast<std::uint32_t>(pid);
-  return {its_pid, os::start_time_of(its_pid)};
-}
-
-/// To the members, which rest as long as somebody makes drivers for them.
-void introduce(socket::Maker& maker, const Seen& seen) {
-  if (seen.pid != 0) maker.set(seen.pid, seen.start_time);
-}
-
 /// What its last member has written may still be on its way.
 void end_family(Process& p) {
   {
@@ -220,27 +198,18 @@ void end_family(Process& p) {
   deliver_rest(p);
 }
 
-/// While it has rights: those who follow wait for its end.
-void introduce_to_heirs(Server* server) {
-  if (server == nullptr) return;
-  server->start_time.store(os::start_time_of(os::getpid()));
-  server->pid.store(os::getpid());
-  os::call(SYS_munmap, os::address(server), sizeof *server);
-}
-
-/// Its locks are free before all else is that it had open: a port, for instance.
-void await_end(const Server& server) {
-  const std::uint32_t pid = server.pid.load();
-  const long fd = pid == 0 ? -1 : os::pidfd_open(pid);
-  pollfd item{static_cast<int>(fd), POLLIN, 0};
-  if (fd >= 0 && os::start_time_of(pid) == server.start_time.load())
-    os::call(SYS_ppoll, os::address(&item), 1, 0, 0, 8);
-  if (fd >= 0) os::close(static_cast<int>(fd));
-}
-
-Server* make_server_page() {
-  const long page = os::call(SYS_mmap, 0, sizeof(Server), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return page < 0 && page > -4096 ? nullptr : new (reinterpret_cast<void*>(page)) Server;
+/// A member that finds nobody who makes drivers tries to open the ports itself, and gives up soon where it cannot.
+bool serve_apart(Process& p) {
+  constexpr std::int64_t kLook = 20'000'000;  // ns
+  constexpr int kLooks = 250;                 // 5 s of them: DPDK takes some tenths of a second
+  const std::atomic<std::uint32_t>& openings = p.shard.wires().openings;
+  for (int i = 0; i < kLooks; i++) {
+    const std::uint32_t seen = openings.load(std::memory_order_acquire);
+    if (p.ports.serve_apart(p.shard)) return true;
+    if (p.shard.wires().open.load(std::memory_order_acquire)) return false;
+    os::futex_wait(reinterpret_cast<const std::uint32_t*>(&openings), seen, kLook);
+  }
+  return false;
 }
 
 End drive(Process& p, const Task& task) {
@@ -250,14 +219,14 @@ End drive(Process& p, const Task& task) {
   if (task.pair < 0) await_links(p.ports);
   if (task.pair >= 0 && !await_founder(task.pair, task.keeper)) return kFailed;
   arena::Spare& spare = p.arena.spare;
-  const Seen keeper = see(task.keeper), heir = see(task.heir);
+  const Seen keeper = see(task.keeper);
   std::string problem;
   if (!give_rights_up(task.then) || !arena::map(spare::descriptor(), problem) || !await_arena(spare)) return kFailed;
-  introduce(p.shard.wires().keeper, keeper);  // enter_arena() asks whether there is one
-  introduce(p.shard.wires().heir, heir);
+  p.shard.wires().keeper.set(keeper.pid, keeper.start_time);  // enter_arena() asks whether there is one
+  hear_of_heirs(task.words, p.shard.wires().heir);
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
-  if (!p.ports.serve_apart(p.shard)) return kDone;  // a process of the family has them
+  if (!serve_apart(p)) return kDone;  // a process of the family has them
   (void)socket::hold_listeners(spare::open_sockets);
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
   if (!spare::take_members(true)) return kFailed;
@@ -265,7 +234,7 @@ End drive(Process& p, const Task& task) {
   if (!p.progress.start()) return kFailed;
   p.progress.join_family();
   BYPASS_LOG_INFO("the ports are driven for a family that has given rights up");
-  const End end = serve(p);
+  const End end = serve(p, task.words);
   if (end == kDone) end_family(p);
   p.progress.stop();
   p.ports.close(p.shard);
@@ -305,18 +274,29 @@ bool make_heir(Task& task) {
   return true;
 }
 
+/// In the one that serves: with it, all that wait end but where the wire takes rights.
+[[noreturn]] void drive_and_end(Process& p, const Task& task) {
+  const End end = drive(p, task);
+  if (end != kAgain) tell_done(task.words);
+  for (;;) os::call(SYS_exit_group, end);
+}
+
 /// Makes the one that serves, again and again, until there is nothing more to serve.
 void keep_serving(Process& p, Task& task) {
   constexpr timespec kPause{0, 100'000'000};  // where each is killed at once
   pid_t server = 0;
-  task.server = make_server_page();
-  if (task.server == nullptr) task.heir = -1;
+  task.server = make_last_server();
+  task.words = make_words();
+  if (task.server == nullptr || task.words.heirs[1] < 0) task.heir = -1;
   for (int status = 0;;) {
-    while (task.heir == 0)
+    while (task.heir == 0) {
       if (make_heir(task)) server = 0;
+      if (is_done(task.words)) return;
+    }
     task.keeper = static_cast<pid_t>(os::getpid());
+    tell_of_heir(task.words, task.heir);
     if (server == 0) server = fork_plainly();
-    if (server == 0) os::call(SYS_exit_group, drive(p, task));
+    if (server == 0) drive_and_end(p, task);
     if (server < 0) return;
     if (task.pair >= 0) os::close(std::exchange(task.pair, -1));
     const long ended = os::call(SYS_wait4, -1, os::address(&status), __WALL, 0);
