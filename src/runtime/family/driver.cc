@@ -227,6 +227,7 @@ End drive(Process& p, const Task& task) {
   if (!p.shard.family().on_fork_child()) return kFailed;
   socket::enter_arena();
   if (!serve_apart(p)) return kDone;  // a process of the family has them
+  p.shard.wires().driver.store(p.shard.wires().owner.load());
   (void)socket::hold_listeners(spare::open_sockets);
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
   if (!spare::take_members(true)) return kFailed;

@@ -65,8 +65,8 @@ void call_kin();
 /// To the driver of the family, if it has one (runtime/family/driver.h): a member has gone, or has let a listener go,
 /// or a wire asks for rights. Lock held.
 void call_driver();
-/// … and waits until it has looked, a second at most: what no process has any more has ended then. False: the family
-/// has no driver. Without the lock.
+/// … and waits until it has looked, a second at most: what no process has any more has ended then. False: no driver
+/// serves the family. Without the lock.
 bool await_drivers_look();
 /// After a death inside the lock (ShardLock::Handlers).
 void rebuild_after_death(Shard& shard);
