@@ -187,8 +187,8 @@ bool is_default(const Draft& draft, std::string_view env) {
   return draft.values[setting_index(*setting_by_env(env))].origin == Origin::kDefault;
 }
 
-// What speaks of ports where there are none was meant for something. `none` says that it was not, and a setting that
-// has a problem already is not reported twice.
+// A setting of ports without a port is probably a mistake, so it is reported. `none` says that it is meant, and a
+// setting that has a problem already is not reported twice.
 bool lacks_ports(const Draft& draft) {
   return draft.ok() && draft.port_names.empty() && is_default(draft, "BYPASS_PORT");
 }

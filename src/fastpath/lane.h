@@ -2,7 +2,7 @@
 //
 // A direction's bytes travel as DATA records over TCP, or as messages over a lane of a link. It changes from one to the
 // other at stream offsets: CUT, when a lane is open; RESUME, when the link has died or the lane is left. TCP stays
-// established beneath and carries the control records, in order and for certain; of it this needs nothing else.
+// established beneath and carries the control records, in order and for certain; the lane needs nothing else of TCP.
 //
 // LaneWriter is the direction from the program, LaneReader the one to it, LaneAttachment the place on the link. What
 // joins them is here: what is said next, over TCP and over the link, and what a word of the peer's means for all three.

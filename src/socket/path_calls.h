@@ -1,5 +1,5 @@
-// PathCalls: what each path of a socket makes of a call. The socket layer asks the row of a socket's path, and knows no
-// path by its name.
+// PathCalls: what each path of a socket makes of a call. Calls, readiness and options ask the row of a socket's path.
+// The code that changes a path names it.
 //
 // The rows are constant and each process has its own: no pointer to a function lies in the arena, which processes share
 // at one address while their code lies at several. Short calls (at_once.h) keep a branch of their own.

@@ -103,7 +103,7 @@ const char* why_not_move(const Standing& then) {
 
 enum class Driving : std::uint8_t { kServes, kNone, kNeither };
 
-/// Of a driver that is still on its way, or at its end: until it serves, or is none.
+/// Of a driver that is still on its way, or at its end: until the driver serves or has gone.
 Driving await_driving() {
   constexpr timespec kPause{0, 5'000'000};
   for (int i = 0; i < 1000; i++) {

@@ -100,8 +100,8 @@ std::size_t take_ours(Epoll& set, const EpollCondition& condition, std::span<epo
   return harvest(set, out);
 }
 
-// All the room is for whose turn it is, what is left of it for the other: bypass items that are always ready must not
-// starve the kernel's, nor the other way round.
+// The side whose turn it is may fill all the room; the other side gets the rest: bypass items that are always ready
+// must not starve the kernel's, nor the other way round.
 long take_turns(Epoll& set, EpollCondition& condition, std::span<epoll_event> out, bool blocks) {
   const Instant now = shard().clock().now();
   if (condition.has_duals()) look_at_kernel_halves(now, false);
