@@ -224,23 +224,6 @@ def keeper_killed(side):
 
 
 @case("veth")
-def next_heir_is_known(side):
-    """To the workers, which leave the port to it when keeper and server are killed."""
-    nginx = Nginx(side)
-    killed = heir(side)
-    serves = driver(side, nginx)
-    os.kill(killed, signal.SIGKILL)
-    heir(side, but=killed)
-    began = time.monotonic()
-    side.until(lambda: time.monotonic() - began > 2, "a time in which the server looks")
-    kill_all(side, drivers(side).values())
-    driver(side, nginx, but=serves)
-    serves_accelerated(side, nginx)
-    check("port_unavailable" not in side.why(), side.why())
-    check(nginx.quit() == [], nginx.log())
-
-
-@case("veth")
 def all_that_drive_killed(side):
     """Root's family has its port again once the last worker is gone, and lends it anew."""
     nginx = Nginx(side)

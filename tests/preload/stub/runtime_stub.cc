@@ -78,7 +78,7 @@ void give_back(socket::File&, int, const RightsChange&) {}
 bool leave_arena(RightsChange&) {
   return true;
 }
-bool end_change(const RightsChange&, void (*)(int, socket::File*)) {
+bool end_change(RightsChange, void (*)(int, socket::File*)) {
   return true;
 }
 
