@@ -1,5 +1,4 @@
-"""tidy.py BUILD [--quick]: clang-tidy over every source of src/ and tools/ that the build compiles; --quick: without the
-analyzer's checks, which take four fifths of the time.
+"""tidy.py BUILD: clang-tidy over every source of src/ and tools/ that the build compiles.
 
 A source is known good while clang-tidy, its checks, the source's compile command and every file that the compiler
 read for it are what they were when it passed: their digest names a file in BUILD/tidy-cache."""
@@ -73,8 +72,6 @@ class Digests:
 
 # The compile commands are GCC's: clang knows neither -ffat-lto-objects nor that this does not matter here.
 COMMAND = ["clang-tidy", "-p", DATABASE, "--quiet", "--warnings-as-errors=*", "--extra-arg=-Wno-ignored-optimization-argument"]
-if "--quick" in sys.argv[2:]:
-    COMMAND.append("--checks=-clang-analyzer-*")
 
 
 def tidy(source):
