@@ -26,8 +26,8 @@ class LinkLanes {
   void write(Context& ctx, PeerLink& link, Link& mover);
 
   // --- Sharing (lane_sharing.cc)
-  /// Whether the connection is to look for a lane: the first time at once; later when it has something to say, and not
-  /// more than once a round where there is none.
+  /// Whether the connection is to look for a lane. The first time it looks at once. Later it looks when it has
+  /// something to say, and once a round at most while there is no lane.
   [[nodiscard]] static bool may_look(const PeerLink& link, const Framed& framed);
   /// It is off the lane, or was declined one.
   static void note_detached(PeerLink& link, Framed& framed);

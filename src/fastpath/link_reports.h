@@ -1,5 +1,5 @@
-// LinkReports: what is said of links that are up, were not made or have failed, and why there is none: for the log and
-// `bypass why`. Process's own. With the shard's lock held.
+// LinkReports: what the log and `bypass why` say of links. A link is up, was not made, or has failed. Where a peer has
+// no link, the report says why. Process's own. With the shard's lock held.
 #pragma once
 
 #include <optional>

@@ -13,6 +13,10 @@ void push(Guard& guard, Socket& socket, bool pushes) {
   if (pushes && connection_of(socket) != nullptr) stream::push(guard.context(), *socket.tcb);
 }
 
+std::optional<long> ask_kernel(Socket&, int, unsigned long) {
+  return std::nullopt;
+}
+
 bool has_nothing(File& file) {
   return !has_kernel_half(file) && (poll_bits(file) & kIn) == 0;
 }
@@ -47,7 +51,7 @@ constexpr PathCalls undecided() {
   calls.send = send_unconnected;
   calls.send_file = send_file_unconnected;
   calls.shutdown = shutdown_unconnected;
-  calls.number = [](Socket&, int, unsigned long) { return std::optional<long>(); };
+  calls.number = ask_kernel;
   calls.is_looked_at = [](const Socket&) { return false; };
   return calls;
 }
@@ -55,7 +59,7 @@ constexpr PathCalls undecided() {
 constexpr PathCalls dual() {
   PathCalls calls = kWire;
   calls.send_file = send_file_unconnected;
-  calls.number = [](Socket&, int, unsigned long) { return std::optional<long>(); };
+  calls.number = ask_kernel;
   return calls;
 }
 

@@ -43,14 +43,16 @@ def user_of(pid):
         return int(re.search(r"Uid:\s+(\d+)", status.read())[1])
 
 
+def processes_named(side, name):
+    def name_of(pid):
+        with open(f"/proc/{pid}/comm") as comm:
+            return comm.read().strip()
+    return [pid for pid in side.inhabitants() if name_of(pid) == name]
+
+
 def named(side, name):
     """By the user: a family's processes of ours."""
-    found = {}
-    for pid in side.inhabitants():
-        with open(f"/proc/{pid}/comm") as comm:
-            if comm.read().strip() == name and alive(pid):
-                found[user_of(pid)] = pid
-    return found
+    return {user_of(pid): pid for pid in processes_named(side, name) if alive(pid)}
 
 
 def drivers(side):
@@ -362,7 +364,7 @@ def program_executed_after_the_drop(side):
     """The driver that waits ends, and has not opened the port."""
     how = "os.setgid(65534); os.setuid(65534); print('drops', flush=True); os.execv('/bin/sleep', ['sleep', '60'])"
     master = side.start_python("server", "drops_first.py", side.address, free_port(), how, 1, until="drops")
-    executed = side.until(lambda: [pid for pid in side.inhabitants() if open(f"/proc/{pid}/comm").read().strip() == "sleep"], "the program runs")
+    executed = side.until(lambda: processes_named(side, "sleep"), "the program runs")
     side.until(lambda: sorted(side.inhabitants()) == sorted([master.pid, *executed]), "the driver ends")
     check(side.count("rx_frames") == 0, "the port has been open")
 
@@ -386,7 +388,7 @@ def helper_of_another_user_comes_first(side):
 
 
 def keepers(side):
-    return [pid for pid in side.inhabitants() if open(f"/proc/{pid}/comm").read().strip() == "bypass-driver"]
+    return processes_named(side, "bypass-driver")
 
 
 @case("veth")

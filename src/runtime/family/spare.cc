@@ -141,12 +141,12 @@ bool begin_driving() {
   return g_drives = open_anew() && set_lock(F_WRLCK, kPorts);
 }
 
-// Whoever asks in between whether there is a driver finds one of the two locks taken.
+// A process that asks meanwhile whether there is a driver finds one of the two locks taken.
 bool inherit_driving() {
   return open_anew() && await_lock(kHeir) && await_lock(kPorts) && set_lock(F_UNLCK, kHeir);
 }
 
-// Who drives asks the other question after it has the lock, so of two at once one at least goes back.
+// A driver asks for this lock after it has taken its own. So of two at once at least one gives way.
 bool claim_ports() {
   if (g_memory < 0 || g_drives) return true;
   (void)set_own_lock(F_WRLCK, kClaim);

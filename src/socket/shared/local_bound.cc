@@ -31,9 +31,9 @@ std::uint64_t buffer_behind(std::uint64_t window) {
   return window != 0 ? 2 * window : kUsualReceiveBuffer;
 }
 
-/// What the peer's kernel holds for a reader with a buffer of so many bytes; 0: not known. A window that was told is
-/// not taken back, though the buffer be made smaller behind it; what it lets come is taken until the buffer is full,
-/// and of that the last segment whole.
+/// What the peer's kernel holds for a reader with a buffer of so many bytes; 0: not known. A kernel that
+/// has told a window does not take it back when the buffer is made smaller. It takes what the window lets come until
+/// the buffer is full, and the last segment whole.
 std::uint64_t held_for_reader(std::uint64_t window, std::uint64_t buffer) {
   if (buffer == 0) return buffer_behind(window);
   return std::min(std::max(buffer, window), buffer + std::min(window / 2, kLargestSegment));
