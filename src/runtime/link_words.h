@@ -4,7 +4,7 @@
 #include <array>
 
 #include "config/config.h"
-#include "fastpath/peer_link.h"
+#include "fastpath/link/peer_link.h"
 #include "observe/reasons.h"
 #include "runtime/ports.h"
 

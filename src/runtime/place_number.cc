@@ -8,8 +8,8 @@
 #include <cstring>
 #include <span>
 
-#include "fastpath/links_config.h"
-#include "fastpath/sha256.h"
+#include "fastpath/link/links_config.h"
+#include "fastpath/setup/sha256.h"
 #include "os/os.h"
 
 namespace bypass::runtime {

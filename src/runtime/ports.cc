@@ -13,7 +13,7 @@
 
 #include "config/port_check.h"
 #include "config/rdma_devices.h"
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "os/address_text.h"
 #include "os/cancellation.h"
 #include "os/in_handler.h"

@@ -20,7 +20,7 @@
 
 #include "backends/backend.h"
 #include "config/config.h"
-#include "fastpath/link_device.h"
+#include "fastpath/link/link_device.h"
 #include "fastpath/shm/device.h"
 #include "observe/reasons.h"
 #include "runtime/family/handovers.h"

@@ -16,7 +16,7 @@
 #include "config/port_check.h"
 #include "config/port_use.h"
 #include "config/settings.h"
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "observe/region.h"
 #include "os/address.h"
 #include "os/address_text.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "config/config.h"
-#include "fastpath/peer_links.h"
-#include "fastpath/reported_once.h"
+#include "fastpath/link/peer_links.h"
+#include "fastpath/link/reported_once.h"
 #include "fastpath/shm/directory.h"
 #include "observe/region.h"
 #include "os/clock.h"

@@ -12,7 +12,7 @@
 #include <new>
 #include <utility>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "os/in_handler.h"
 #include "os/kernel.h"
 #include "os/let_others_run.h"

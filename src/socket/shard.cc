@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "os/cancellation.h"
 #include "os/os.h"
 #include "socket/api.h"

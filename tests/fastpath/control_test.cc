@@ -1,5 +1,5 @@
 // The framed stream's records: what is written is read, in any pieces; what cannot be is refused at its header.
-#include "fastpath/control.h"
+#include "fastpath/framed/control.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
-#include "fastpath/sha256.h"
+#include "fastpath/setup/sha256.h"
 
 namespace bypass::fastpath {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "fastpath/framed/wire.h"
 #include "fastpath/framed_world.h"
-#include "fastpath/wire.h"
 #include "stack/checksum.h"
 #include "stack/tcp/segment.h"
 

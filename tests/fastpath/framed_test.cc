@@ -1,5 +1,5 @@
 // Framed connections between two whole stacks: what is said over TCP, lanes, ends, and peers that are not accelerated.
-#include "fastpath/framed.h"
+#include "fastpath/framed/framed.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "fastpath/framed.h"
-#include "fastpath/link_end.h"
+#include "fastpath/framed/framed.h"
+#include "fastpath/link/link_end.h"
 #include "fastpath/sim/sim_link.h"
 #include "stack/world.h"
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "fastpath/lane.h"
-#include "fastpath/link_end.h"
+#include "fastpath/lane/lane.h"
+#include "fastpath/link/link_end.h"
 #include "fastpath/peer_world.h"
 #include "fastpath/sim/sim_link.h"
 

@@ -1,12 +1,12 @@
 // The handshake: the option on the wire, rules R1 to R5, and all that a path can do to it.
-#include "fastpath/handshake.h"
+#include "fastpath/framed/handshake.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "fastpath/control.h"
+#include "fastpath/framed/control.h"
 
 namespace bypass::fastpath {
 namespace {

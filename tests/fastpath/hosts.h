@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
-#include "fastpath/control.h"
+#include "fastpath/framed/control.h"
 #include "fastpath/joint.h"
-#include "fastpath/lane.h"
-#include "fastpath/link_end.h"
+#include "fastpath/lane/lane.h"
+#include "fastpath/link/link_end.h"
 
 namespace bypass::fastpath::test {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/link.h"
+#include "fastpath/link/link.h"
 #include "fastpath/sim/sim_link.h"
 
 namespace bypass::fastpath::test {

@@ -1,12 +1,12 @@
 // A lane's single behaviours that the model leaves out: urgent bytes, ping, sequence numbers, hostile records.
-#include "fastpath/lane.h"
+#include "fastpath/lane/lane.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "fastpath/ring.h"
+#include "fastpath/lane/ring.h"
 
 namespace bypass::fastpath {
 namespace {

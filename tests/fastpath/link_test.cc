@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "fastpath/lane.h"
-#include "fastpath/link_end.h"
+#include "fastpath/lane/lane.h"
+#include "fastpath/link/link_end.h"
 #include "fastpath/sim/sim_link.h"
 
 namespace bypass::fastpath {

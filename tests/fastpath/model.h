@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "fastpath/checker.h"
-#include "fastpath/lane_impl.h"
-#include "fastpath/lane_link_impl.h"
-#include "fastpath/link_end.h"
+#include "fastpath/lane/lane_impl.h"
+#include "fastpath/lane/lane_link_impl.h"
+#include "fastpath/link/link_end.h"
 
 namespace bypass::fastpath::test {
 

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <vector>
 
+#include "fastpath/link/reported_once.h"
 #include "fastpath/peer_world.h"
-#include "fastpath/reported_once.h"
 
 namespace bypass::fastpath::test {
 namespace {

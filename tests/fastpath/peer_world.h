@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "fastpath/peer_links.h"
-#include "fastpath/rc_record.h"
+#include "fastpath/link/peer_links.h"
+#include "fastpath/setup/rc_record.h"
 #include "fastpath/sim/sim_link.h"
 #include "stack/world.h"
 

@@ -1,9 +1,9 @@
 // Counters of rings and messages: what a peer may say, and what it may not.
-#include "fastpath/ring.h"
+#include "fastpath/lane/ring.h"
 
 #include <gtest/gtest.h>
 
-#include "fastpath/message.h"
+#include "fastpath/lane/message.h"
 
 namespace bypass::fastpath {
 namespace {

@@ -1,7 +1,7 @@
 // The framed stream beneath lanes: whole, and cut anywhere, it says the same.
 #include <vector>
 
-#include "fastpath/control.h"
+#include "fastpath/framed/control.h"
 #include "fuzz/check.h"
 #include "fuzz/exact.h"
 

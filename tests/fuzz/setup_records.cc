@@ -1,7 +1,7 @@
 // What two ends tell each other before they have a link: the SYN's option, and the bodies of LINK_* records.
-#include "fastpath/handshake.h"
-#include "fastpath/rc_record.h"
-#include "fastpath/shm_record.h"
+#include "fastpath/framed/handshake.h"
+#include "fastpath/setup/rc_record.h"
+#include "fastpath/setup/shm_record.h"
 #include "fuzz/check.h"
 #include "fuzz/exact.h"
 

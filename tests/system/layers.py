@@ -19,10 +19,10 @@ def verdict(checker, includes):
 
 def main():
     checker = sys.argv[1]
-    down = {"socket/wait/wait.cc": "stack/stack.h", "preload/poll.cc": "socket/api.h", "backends/verbs/port.cc": "fastpath/link.h"}
+    down = {"socket/wait/wait.cc": "stack/stack.h", "preload/poll.cc": "socket/api.h", "backends/verbs/port.cc": "fastpath/link/link.h"}
     assert verdict(checker, down)[0] == 0, verdict(checker, down)
     for path, header in (("os/clock.cc", "socket/api.h"), ("os/clock.cc", "stack/stack.h"),
-                         ("stack/stack.cc", "socket/api.h"), ("fastpath/lane.h", "os/os.h"),
+                         ("stack/stack.cc", "socket/api.h"), ("fastpath/lane/lane.h", "os/os.h"),
                          ("backends/sim/wire.cc", "backends/backend.h"), ("softverbs/engine/raw.cc", "softverbs/abi/setup.h")):
         code, said = verdict(checker, down | {path: header})
         assert code == 1 and f"src/{path} includes {header}" in said, (path, header, code, said)

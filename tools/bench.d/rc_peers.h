@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "fastpath/control.h"
+#include "fastpath/framed/control.h"
 #include "stack/address.h"
 #include "two_ends.h"
 

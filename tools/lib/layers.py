@@ -33,9 +33,10 @@ ONLY = {("os", "stack"): {"stack/address.h", "stack/copy.h", "stack/result.h", "
 
 
 def room(path):
+    """The table's entry that `path` lies in: a folder that the table does not name is a part of its parent."""
     parts = path.split("/")
-    deep = parts[0] in ("backends", "fastpath", "softverbs") and len(parts) > 2
-    return "/".join(parts[:2]) if deep else parts[0]
+    folder = "/".join(parts[:2])
+    return folder if folder in ALLOWED else parts[0]
 
 
 def includes(source):

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "fastpath/link_device.h"
+#include "fastpath/link/link_device.h"
 #include "fastpath/shm/setup.h"
 
 namespace bypass::fastpath::shm {

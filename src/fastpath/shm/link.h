@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/link.h"
-#include "fastpath/link_end.h"
+#include "fastpath/link/link.h"
+#include "fastpath/link/link_end.h"
 #include "fastpath/shm/channel.h"
 #include "fastpath/shm/ring.h"
 #include "fastpath/shm/segment.h"

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "fastpath/reason.h"
+#include "fastpath/setup/shm_record.h"
 #include "fastpath/shm/named_listener.h"
-#include "fastpath/shm_record.h"
 #include "stack/time.h"
 
 namespace bypass::fastpath::shm {

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <span>
 
-#include "fastpath/setup_steps.h"
+#include "fastpath/setup/setup_steps.h"
+#include "fastpath/setup/shm_record.h"
 #include "fastpath/shm/link.h"
 #include "fastpath/shm/meeting.h"
-#include "fastpath/shm_record.h"
 
 namespace bypass::fastpath::shm {
 

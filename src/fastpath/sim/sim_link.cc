@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fastpath/message.h"
-#include "fastpath/ring.h"
+#include "fastpath/lane/message.h"
+#include "fastpath/lane/ring.h"
 
 namespace bypass::fastpath::sim {
 namespace {

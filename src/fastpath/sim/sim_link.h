@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
-#include "fastpath/link.h"
+#include "fastpath/link/link.h"
 #include "stack/time.h"
 
 namespace bypass::fastpath::sim {

@@ -1,6 +1,6 @@
 // After a death inside the lock: what the arena's slabs hold is the truth, everything that links them is made
 // anew.
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "socket/objects.h"
 #include "socket/wait/readiness.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "os/io_cursor.h"
 #include "socket/at_once.h"
 #include "socket/wait/socket_wait.h"

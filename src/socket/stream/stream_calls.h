@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <span>
 
-#include "fastpath/peer_links.h"
+#include "fastpath/link/peer_links.h"
 #include "socket/socket.h"
 #include "stack/tcp/overlay.h"
 

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "fastpath/link_owner.h"
+#include "fastpath/link/link_owner.h"
 #include "os/kernel.h"
 #include "socket/policy.h"
 #include "socket/shard.h"

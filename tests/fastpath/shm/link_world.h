@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "fastpath/message.h"
+#include "fastpath/lane/message.h"
 #include "fastpath/shm/device.h"
 #include "fastpath/shm/world.h"
 

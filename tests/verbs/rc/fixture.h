@@ -15,7 +15,7 @@
 #include "backends/plain_host.h"
 #include "backends/verbs/rc/device.h"
 #include "engine_verbs.h"
-#include "fastpath/message.h"
+#include "fastpath/lane/message.h"
 
 namespace bypass::verbs {
 

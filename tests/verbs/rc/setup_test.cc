@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "fastpath/rc_record.h"
+#include "fastpath/setup/rc_record.h"
 #include "fixture.h"
 
 namespace bypass::verbs {

@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
-#include "fastpath/lane.h"
-#include "fastpath/link_device.h"
-#include "fastpath/link_end.h"
+#include "fastpath/lane/lane.h"
+#include "fastpath/link/link_device.h"
+#include "fastpath/link/link_end.h"
 #include "rc_peers.h"
 #include "two_ends.h"
 

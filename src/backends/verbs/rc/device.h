@@ -17,7 +17,7 @@
 #include "backends/verbs/rc/send_memory.h"
 #include "backends/verbs/rc/setup.h"
 #include "backends/verbs/rc/worker.h"
-#include "fastpath/link_device.h"
+#include "fastpath/link/link_device.h"
 
 namespace bypass::verbs {
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fastpath/ring.h"
+#include "fastpath/lane/ring.h"
 
 namespace bypass::verbs {
 

@@ -17,7 +17,7 @@
 
 #include "backends/verbs/rc/queue_pair.h"
 #include "backends/verbs/rc/send_memory.h"
-#include "fastpath/link.h"
+#include "fastpath/link/link.h"
 
 namespace bypass::verbs {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "backends/verbs/verbs.h"
-#include "fastpath/rc_record.h"
+#include "fastpath/setup/rc_record.h"
 
 namespace bypass::verbs {
 

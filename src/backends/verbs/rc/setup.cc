@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "fastpath/message.h"
+#include "fastpath/lane/message.h"
 
 namespace bypass::verbs {
 

@@ -12,8 +12,8 @@
 
 #include "backends/verbs/rc/link.h"
 #include "backends/verbs/rc/worker.h"
-#include "fastpath/rc_record.h"
-#include "fastpath/setup_steps.h"
+#include "fastpath/setup/rc_record.h"
+#include "fastpath/setup/setup_steps.h"
 
 namespace bypass::verbs {
 
