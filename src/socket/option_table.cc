@@ -16,7 +16,7 @@
 #include "os/os.h"
 #include "socket/options.h"
 #include "socket/stream/stream_calls.h"
-#include "stack/tcp/listener.h"
+#include "stack/tcp/open/listener.h"
 
 namespace bypass::socket {
 

@@ -30,7 +30,7 @@ struct Hooks {
   std::size_t (*add_syn_options)(void* self, tcp::Tcb& tcb, bool syn_ack, unsigned attempt,
                                  std::span<std::byte> room) = nullptr;
   /// Each option of a received SYN or SYN-ACK that the stack itself does not know. May put the connection under an
-  /// overlay (tcp/overlay.h).
+  /// overlay (tcp/output/overlay.h).
   void (*see_syn_option)(void* self, Context& ctx, tcp::Tcb& tcb, bool syn_ack, std::uint8_t kind,
                          std::span<const std::byte> body) = nullptr;
   /// The handshake is over, and the connection is under no overlay.

@@ -27,7 +27,7 @@
 #include "stack/packet.h"
 #include "stack/packet_list.h"
 #include "stack/slab.h"
-#include "stack/tcp/isn.h"
+#include "stack/tcp/open/isn.h"
 #include "stack/time.h"
 
 namespace bypass {

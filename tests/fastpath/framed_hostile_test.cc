@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "fastpath/framed_world.h"
-#include "stack/tcp/segment.h"
+#include "stack/tcp/input/segment.h"
 
 namespace bypass::fastpath::test {
 namespace {

@@ -1,5 +1,5 @@
 // TCP's options, as a segment has them.
-#include "stack/tcp/options.h"
+#include "stack/tcp/input/options.h"
 
 #include "fuzz/check.h"
 #include "fuzz/exact.h"

@@ -11,12 +11,12 @@
 
 #include "stack/checksum.h"
 #include "stack/memory.h"
-#include "stack/tcp/congestion.h"
-#include "stack/tcp/isn.h"
-#include "stack/tcp/options.h"
-#include "stack/tcp/reassembly.h"
-#include "stack/tcp/sack_scoreboard.h"
-#include "stack/tcp/send_ring.h"
+#include "stack/tcp/congestion/congestion.h"
+#include "stack/tcp/input/options.h"
+#include "stack/tcp/input/reassembly.h"
+#include "stack/tcp/open/isn.h"
+#include "stack/tcp/output/sack_scoreboard.h"
+#include "stack/tcp/output/send_ring.h"
 
 namespace bypass::tcp {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stack/tcp/core.h"
-#include "stack/tcp/segment.h"
+#include "stack/tcp/input/segment.h"
 #include "stack/wire.h"
 #include "stack/world.h"
 

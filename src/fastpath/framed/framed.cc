@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "stack/tcp/input.h"
+#include "stack/tcp/input/input.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 

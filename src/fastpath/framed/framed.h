@@ -38,7 +38,7 @@
 #include "fastpath/framed/handshake.h"
 #include "fastpath/lane/lane.h"
 #include "stack/context.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/overlay.h"
 
 namespace bypass::fastpath {
 

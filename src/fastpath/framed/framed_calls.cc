@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "fastpath/framed/framed.h"
-#include "stack/tcp/input.h"
+#include "stack/tcp/input/input.h"
 #include "stack/tcp/state.h"
 
 namespace bypass::fastpath {

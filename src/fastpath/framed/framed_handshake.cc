@@ -3,7 +3,7 @@
 #include <new>
 
 #include "fastpath/framed/framed.h"
-#include "stack/tcp/options.h"
+#include "stack/tcp/input/options.h"
 #include "stack/tcp/state.h"
 
 namespace bypass::fastpath {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "stack/tcp/core.h"
-#include "stack/tcp/input.h"
+#include "stack/tcp/input/input.h"
 
 namespace bypass::fastpath {
 

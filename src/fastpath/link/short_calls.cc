@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/overlay.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::fastpath {

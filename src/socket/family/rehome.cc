@@ -11,7 +11,7 @@
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/kernel_sleep.h"
 #include "socket/wait/wait.h"
-#include "stack/tcp/listener.h"
+#include "stack/tcp/open/listener.h"
 
 namespace bypass::socket {
 

@@ -8,7 +8,7 @@
 
 #include "fastpath/link/peer_links.h"
 #include "socket/socket.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/overlay.h"
 
 namespace bypass::socket::stream {
 

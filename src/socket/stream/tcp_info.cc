@@ -9,7 +9,7 @@
 #include "os/os.h"
 #include "socket/options.h"
 #include "socket/stream/stream_calls.h"
-#include "stack/tcp/window.h"
+#include "stack/tcp/congestion/window.h"
 
 namespace bypass::socket {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stack/address.h"
-#include "stack/tcp/isn.h"
+#include "stack/tcp/open/isn.h"
 #include "stack/time.h"
 
 namespace bypass::rdma {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "stack/tcp/isn.h"
+#include "stack/tcp/open/isn.h"
 
 namespace bypass::rdma {
 

@@ -16,12 +16,12 @@
 #include "stack/slab.h"
 #include "stack/tcp/engine.h"
 #include "stack/tcp/flow_table.h"
-#include "stack/tcp/isn.h"
-#include "stack/tcp/listener.h"
+#include "stack/tcp/open/isn.h"
+#include "stack/tcp/open/listener.h"
+#include "stack/tcp/open/time_wait.h"
 #include "stack/tcp/recent_resets.h"
 #include "stack/tcp/rtt.h"
 #include "stack/tcp/tcb.h"
-#include "stack/tcp/time_wait.h"
 #include "stack/timer_wheel.h"
 
 namespace bypass::tcp {

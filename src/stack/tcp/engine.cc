@@ -5,19 +5,19 @@
 #include <new>
 
 #include "stack/arrival.h"
-#include "stack/tcp/accept.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/icmp.h"
-#include "stack/tcp/input.h"
-#include "stack/tcp/memory_wait.h"
-#include "stack/tcp/open.h"
-#include "stack/tcp/output.h"
-#include "stack/tcp/overlay.h"
-#include "stack/tcp/receive_window.h"
+#include "stack/tcp/input/input.h"
+#include "stack/tcp/input/receive_window.h"
+#include "stack/tcp/open/accept.h"
+#include "stack/tcp/open/open.h"
+#include "stack/tcp/output/memory_wait.h"
+#include "stack/tcp/output/output.h"
+#include "stack/tcp/output/overlay.h"
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
-#include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
 namespace {

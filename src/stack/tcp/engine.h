@@ -20,7 +20,7 @@
 #include "stack/memory.h"
 #include "stack/network.h"
 #include "stack/result.h"
-#include "stack/tcp/busy_times.h"
+#include "stack/tcp/output/busy_times.h"
 #include "stack/time.h"
 
 namespace bypass {

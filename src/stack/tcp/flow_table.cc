@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "stack/tcp/open/time_wait.h"
 #include "stack/tcp/tcb.h"
-#include "stack/tcp/time_wait.h"
 
 namespace bypass::tcp {
 namespace {

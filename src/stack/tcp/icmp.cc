@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "stack/tcp/open.h"
-#include "stack/tcp/output.h"
+#include "stack/tcp/open/open.h"
+#include "stack/tcp/output/output.h"
 #include "stack/tcp/state.h"
 #include "stack/wire.h"
 

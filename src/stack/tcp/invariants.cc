@@ -1,7 +1,7 @@
 #include "stack/tcp/invariants.h"
 
 #include "stack/tcp/core.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/overlay.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/timers.h"
 

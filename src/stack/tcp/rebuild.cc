@@ -9,14 +9,14 @@
 
 #include "stack/arena_packet.h"
 #include "stack/tcp/core.h"
-#include "stack/tcp/input.h"
+#include "stack/tcp/input/input.h"
 #include "stack/tcp/invariants.h"
-#include "stack/tcp/output.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/output.h"
+#include "stack/tcp/output/overlay.h"
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
-#include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
 namespace {

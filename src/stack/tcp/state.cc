@@ -3,13 +3,13 @@
 #include <atomic>
 #include <utility>
 
-#include "stack/tcp/accept.h"
-#include "stack/tcp/input.h"
-#include "stack/tcp/memory_wait.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/input/input.h"
+#include "stack/tcp/open/accept.h"
+#include "stack/tcp/output/memory_wait.h"
+#include "stack/tcp/output/overlay.h"
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/steering.h"
 #include "stack/tcp/timers.h"
-#include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "stack/tcp/accept.h"
-#include "stack/tcp/output.h"
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/open/accept.h"
+#include "stack/tcp/output/output.h"
+#include "stack/tcp/output/overlay.h"
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
-#include "stack/tcp/transmit.h"
 
 namespace bypass::tcp {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "stack/tcp/core.h"
-#include "stack/tcp/segment.h"
+#include "stack/tcp/input/segment.h"
 #include "stack/world.h"
 
 namespace bypass::test {

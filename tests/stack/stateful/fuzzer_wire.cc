@@ -4,8 +4,8 @@
 
 #include "stack/checksum.h"
 #include "stack/stateful/fuzzer.h"
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
-#include "stack/tcp/transmit.h"
 #include "stack/wire.h"
 
 namespace bypass::test {

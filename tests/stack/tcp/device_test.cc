@@ -1,7 +1,7 @@
 // What the port can do and what it cannot: offloads, gather, rings that are full, pools that are dry.
+#include "stack/tcp/output/transmit.h"
 #include "stack/tcp/script.h"
 #include "stack/tcp/state.h"
-#include "stack/tcp/transmit.h"
 
 namespace bypass::test {
 namespace {

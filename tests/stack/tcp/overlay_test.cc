@@ -1,6 +1,6 @@
 // A connection under a toy protocol: what is sent is mapped, what is received is looked through. Upper-case letters and
 // digits are the protocol's records, everything else is the program's.
-#include "stack/tcp/overlay.h"
+#include "stack/tcp/output/overlay.h"
 
 #include <cctype>
 

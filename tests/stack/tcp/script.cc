@@ -1,7 +1,7 @@
 #include "stack/tcp/script.h"
 
 #include "stack/checksum.h"
-#include "stack/tcp/options.h"
+#include "stack/tcp/input/options.h"
 #include "stack/wire.h"
 
 namespace bypass::test {

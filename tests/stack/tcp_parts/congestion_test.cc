@@ -1,4 +1,4 @@
-#include "stack/tcp/congestion.h"
+#include "stack/tcp/congestion/congestion.h"
 
 #include <gtest/gtest.h>
 

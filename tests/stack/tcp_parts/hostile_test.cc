@@ -4,9 +4,9 @@
 #include <array>
 #include <vector>
 
-#include "stack/tcp/options.h"
-#include "stack/tcp/reassembly.h"
-#include "stack/tcp/sack_scoreboard.h"
+#include "stack/tcp/input/options.h"
+#include "stack/tcp/input/reassembly.h"
+#include "stack/tcp/output/sack_scoreboard.h"
 #include "stack/tcp_parts/fixture.h"
 
 namespace bypass::tcp {

@@ -1,4 +1,4 @@
-#include "stack/tcp/isn.h"
+#include "stack/tcp/open/isn.h"
 
 #include <gtest/gtest.h>
 

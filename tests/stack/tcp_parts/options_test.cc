@@ -1,4 +1,4 @@
-#include "stack/tcp/options.h"
+#include "stack/tcp/input/options.h"
 
 #include <gtest/gtest.h>
 

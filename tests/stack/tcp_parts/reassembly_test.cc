@@ -1,4 +1,4 @@
-#include "stack/tcp/reassembly.h"
+#include "stack/tcp/input/reassembly.h"
 
 #include <algorithm>
 #include <array>

@@ -4,8 +4,8 @@
 #include <deque>
 #include <vector>
 
-#include "stack/tcp/reassembly.h"
-#include "stack/tcp/sack_scoreboard.h"
+#include "stack/tcp/input/reassembly.h"
+#include "stack/tcp/output/sack_scoreboard.h"
 #include "stack/tcp_parts/fixture.h"
 
 namespace bypass::tcp {

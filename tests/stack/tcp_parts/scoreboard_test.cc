@@ -1,4 +1,4 @@
-#include "stack/tcp/sack_scoreboard.h"
+#include "stack/tcp/output/sack_scoreboard.h"
 
 #include <array>
 #include <vector>

@@ -1,5 +1,5 @@
 // SendMap against a model: a string of what each position holds.
-#include "stack/tcp/send_map.h"
+#include "stack/tcp/output/send_map.h"
 
 #include <string>
 

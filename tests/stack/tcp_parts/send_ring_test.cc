@@ -1,4 +1,4 @@
-#include "stack/tcp/send_ring.h"
+#include "stack/tcp/output/send_ring.h"
 
 #include <algorithm>
 #include <cstring>
