@@ -17,7 +17,7 @@
 
 #include "os/log_level.h"
 #include "stack/address.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass {
 

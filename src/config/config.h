@@ -16,7 +16,7 @@
 #include "backends/backend.h"
 #include "config/rules.h"
 #include "stack/address.h"
-#include "stack/network.h"
+#include "stack/ip/network.h"
 #include "stack/time.h"
 
 namespace bypass::runtime {

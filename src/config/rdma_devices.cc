@@ -13,7 +13,7 @@
 #include "config/settings.h"
 #include "os/address_text.h"
 #include "stack/context.h"
-#include "stack/route.h"
+#include "stack/ip/route.h"
 
 namespace bypass::runtime {
 namespace {

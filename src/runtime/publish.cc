@@ -15,7 +15,7 @@
 #include "socket/at_once.h"
 #include "socket/shared/local.h"
 #include "stack/counters.h"
-#include "stack/network.h"
+#include "stack/ip/network.h"
 
 namespace bypass::runtime {
 

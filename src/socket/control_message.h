@@ -9,7 +9,7 @@
 
 #include "socket/api.h"
 #include "socket/socket.h"
-#include "stack/udp.h"
+#include "stack/udp/udp.h"
 
 namespace bypass::socket {
 

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::socket {
 

@@ -5,7 +5,7 @@
 #include "socket/socket.h"
 #include "socket/wait/epoll.h"
 #include "socket/wait/wait.h"
-#include "stack/slab.h"
+#include "stack/memory/slab.h"
 
 namespace bypass::socket {
 

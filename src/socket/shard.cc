@@ -15,8 +15,8 @@
 #include "socket/family/steering.h"
 #include "socket/shared/local.h"
 #include "socket/wait/readiness.h"
-#include "stack/arena_packet.h"
-#include "stack/flow_log.h"
+#include "stack/frame/flow_log.h"
+#include "stack/memory/arena_packet.h"
 
 namespace bypass::socket {
 

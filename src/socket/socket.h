@@ -22,7 +22,7 @@
 #include "socket/wait/kernel_half.h"
 #include "socket/wait/readiness.h"
 #include "stack/tcp/engine.h"
-#include "stack/udp.h"
+#include "stack/udp/udp.h"
 
 namespace bypass::socket {
 

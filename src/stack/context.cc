@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stack/arena_packet.h"
+#include "stack/memory/arena_packet.h"
 
 namespace bypass {
 

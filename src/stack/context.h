@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/packet.h"
-#include "stack/port.h"
+#include "stack/frame/packet.h"
+#include "stack/frame/port.h"
 #include "stack/time.h"
 
 namespace bypass {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <new>
 
-#include "stack/checksum.h"
-#include "stack/icmp.h"
-#include "stack/network_impl.h"
-#include "stack/wire.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
+#include "stack/ip/icmp.h"
+#include "stack/ip/network_impl.h"
 
 namespace bypass {
 namespace {

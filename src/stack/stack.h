@@ -15,12 +15,12 @@
 #include "stack/context.h"
 #include "stack/counters.h"
 #include "stack/events.h"
-#include "stack/memory.h"
-#include "stack/network.h"
+#include "stack/ip/network.h"
+#include "stack/memory/memory.h"
 #include "stack/result.h"
 #include "stack/tcp/engine.h"
 #include "stack/time.h"
-#include "stack/udp.h"
+#include "stack/udp/udp.h"
 
 namespace bypass {
 

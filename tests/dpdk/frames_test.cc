@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "driver.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "fastpath/framed/wire.h"
 #include "fastpath/framed_world.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 #include "stack/tcp/input/segment.h"
 
 namespace bypass::fastpath::test {

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <vector>
 
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::test {
 

@@ -14,8 +14,8 @@
 #include "socket/family/rehome.h"
 #include "socket/kin_fixture.h"
 #include "socket/wait/readiness.h"
-#include "stack/arena_packet.h"
-#include "stack/flow_log.h"
+#include "stack/frame/flow_log.h"
+#include "stack/memory/arena_packet.h"
 
 namespace bypass::socket {
 namespace {

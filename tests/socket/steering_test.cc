@@ -16,7 +16,7 @@
 #include "socket/socket.h"
 #include "socket/world.h"
 #include "stack/counters.h"
-#include "stack/flow_log.h"
+#include "stack/frame/flow_log.h"
 #include "stack/no_wire.h"
 
 namespace bypass::test {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <cerrno>
 
 #include "softverbs/engine/device.h"
+#include "stack/frame/wire.h"
 #include "stack/no_wire.h"
-#include "stack/wire.h"
 #include "stack/world.h"
 
 namespace bypass::rdma::test {

@@ -3,7 +3,7 @@
 
 #include "softverbs/engine/roce.h"
 #include "softverbs/fabric.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma::test {
 namespace {

@@ -7,7 +7,7 @@
 #include "softverbs/fabric.h"
 #include "softverbs/on_the_wire.h"
 #include "softverbs/roce_frame.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma::test {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "stack/checksum.h"
-#include "stack/memory.h"
+#include "stack/frame/checksum.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/congestion/congestion.h"
 #include "stack/tcp/input/options.h"
 #include "stack/tcp/input/reassembly.h"

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "stack/frame/wire.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/input/segment.h"
-#include "stack/wire.h"
 #include "stack/world.h"
 
 namespace bypass::test {

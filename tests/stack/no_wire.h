@@ -1,7 +1,7 @@
 // NoWire: a port with nothing behind it, for tests of what a port is told, and of hosts that need one.
 #pragma once
 
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::test {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "backends/sim/offload.h"
-#include "stack/checksum.h"
-#include "stack/wire.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::test {
 

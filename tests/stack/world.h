@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/stack.h"
 
 namespace bypass::test {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::verbs {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "backends/plain_host.h"
 #include "fake_kernel.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::verbs {
 namespace {

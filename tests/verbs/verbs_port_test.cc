@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fixture.h"
-#include "stack/arrival.h"
+#include "stack/frame/arrival.h"
 
 namespace bypass::verbs {
 namespace {

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::dpdk {
 

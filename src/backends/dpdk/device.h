@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 struct rte_mempool;
 

@@ -23,7 +23,7 @@
 
 #include "backends/counter.h"
 #include "backends/dpdk/buffer_pool.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::dpdk {
 

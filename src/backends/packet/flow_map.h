@@ -11,7 +11,7 @@
 
 #include "backends/packet/claim.h"
 #include "backends/packet/flow_table.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::packet {
 

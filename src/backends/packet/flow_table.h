@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/packet/descriptor.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::packet {
 

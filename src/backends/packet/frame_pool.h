@@ -14,7 +14,7 @@
 #include <string>
 
 #include "backends/packet/frame_memory.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::packet {
 

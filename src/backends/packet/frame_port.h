@@ -14,7 +14,7 @@
 #include "backends/packet/frame_pool.h"
 #include "backends/packet/shared_interface.h"
 #include "backends/packet/wakeup.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::packet {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "backends/packet/vnet.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::packet {
 

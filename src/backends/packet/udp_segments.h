@@ -8,7 +8,7 @@
 
 #include "backends/packet/frame_pool.h"
 #include "backends/packet/vnet.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::packet {
 

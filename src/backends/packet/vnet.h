@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::packet {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stack/checksum.h"
-#include "stack/wire.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::sim {
 namespace {

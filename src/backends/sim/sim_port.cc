@@ -7,7 +7,7 @@
 
 #include "backends/sim/offload.h"
 #include "backends/sim/sim_wire.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/sim/offload.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::sim {
 

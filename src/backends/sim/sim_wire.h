@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/sim/pcap.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 #include "stack/time.h"
 
 namespace bypass::sim {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::verbs {
 namespace {

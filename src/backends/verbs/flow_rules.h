@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "stack/address.h"
-#include "stack/flow_order.h"
-#include "stack/port.h"
+#include "stack/frame/flow_order.h"
+#include "stack/frame/port.h"
 
 namespace bypass::verbs {
 

@@ -14,7 +14,7 @@
 
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::verbs {
 namespace {

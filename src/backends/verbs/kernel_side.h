@@ -16,7 +16,7 @@
 #include "backends/packet/interface.h"
 #include "backends/packet/wakeup.h"
 #include "stack/address.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::verbs {
 

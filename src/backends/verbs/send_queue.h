@@ -9,7 +9,7 @@
 #include <span>
 
 #include "backends/verbs/verbs.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::verbs {
 

@@ -9,8 +9,8 @@
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
 #include "os/cancellation.h"
-#include "stack/arrival.h"
-#include "stack/wire.h"
+#include "stack/frame/arrival.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::verbs {
 

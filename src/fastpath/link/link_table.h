@@ -11,7 +11,7 @@
 #include "fastpath/framed/framed.h"
 #include "fastpath/link/links_config.h"
 #include "fastpath/link/peer_link.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/engine.h"
 
 namespace bypass::fastpath {

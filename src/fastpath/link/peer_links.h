@@ -29,7 +29,7 @@
 #include "fastpath/link/links_config.h"
 #include "fastpath/link/peer_link.h"
 #include "fastpath/link/short_calls.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::fastpath {
 

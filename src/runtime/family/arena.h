@@ -17,7 +17,7 @@
 #include "runtime/family/standing.h"
 #include "socket/family/family.h"
 #include "socket/shard_lock.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::runtime::arena {
 

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::socket {
 

@@ -11,8 +11,8 @@
 #include "socket/objects.h"
 #include "socket/policy.h"
 #include "socket/socket.h"
-#include "stack/flow_log.h"
-#include "stack/route.h"
+#include "stack/frame/flow_log.h"
+#include "stack/ip/route.h"
 #include "stack/tcp/tcb.h"
 
 namespace bypass::socket {

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "os/os.h"
-#include "stack/arena_packet.h"
+#include "stack/memory/arena_packet.h"
 
 namespace bypass::socket {
 

@@ -14,8 +14,8 @@
 
 #include "socket/family/family.h"
 #include "stack/context.h"
-#include "stack/memory.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
+#include "stack/memory/memory.h"
 #include "stack/time.h"
 
 namespace bypass::socket {

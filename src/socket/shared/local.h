@@ -19,7 +19,7 @@
 #include "fastpath/shm/directory.h"
 #include "fastpath/shm/switch.h"
 #include "socket/api.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::socket {
 

@@ -8,7 +8,7 @@
 
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::softverbs {
 namespace {

@@ -24,7 +24,7 @@
 #include "softverbs/engine/config.h"
 #include "softverbs/engine/counters.h"
 #include "softverbs/engine/requests.h"
-#include "stack/port.h"
+#include "stack/frame/port.h"
 #include "stack/time.h"
 
 namespace bypass::rdma {

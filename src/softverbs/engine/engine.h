@@ -31,8 +31,8 @@
 #include "softverbs/engine/roce.h"
 #include "softverbs/engine/steering.h"
 #include "softverbs/engine/transmit.h"
-#include "stack/packet_list.h"
-#include "stack/port.h"
+#include "stack/frame/packet_list.h"
+#include "stack/frame/port.h"
 #include "stack/timer_wheel.h"
 
 namespace bypass::rdma {

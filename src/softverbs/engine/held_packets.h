@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "softverbs/engine/psn.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::rdma {
 

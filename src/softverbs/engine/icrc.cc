@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "softverbs/engine/crc32.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::rdma {
 namespace {

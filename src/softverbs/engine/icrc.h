@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
 
 namespace bypass::rdma {
 

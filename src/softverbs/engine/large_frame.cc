@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma {
 namespace {

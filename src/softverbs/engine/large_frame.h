@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "softverbs/engine/roce.h"
-#include "stack/packet.h"
-#include "stack/wire.h"
+#include "stack/frame/packet.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::rdma {
 

@@ -15,7 +15,7 @@
 #include "softverbs/engine/memory_table.h"
 #include "softverbs/engine/requests.h"
 #include "stack/address.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma {
 

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "softverbs/engine/engine.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::rdma {
 namespace {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "softverbs/engine/requests.h"
-#include "stack/flow_order.h"
-#include "stack/port.h"
+#include "stack/frame/flow_order.h"
+#include "stack/frame/port.h"
 
 namespace bypass::rdma {
 

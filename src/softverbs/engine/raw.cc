@@ -8,7 +8,7 @@
 
 #include "softverbs/engine/engine.h"
 #include "softverbs/engine/large_frame.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma {
 namespace {

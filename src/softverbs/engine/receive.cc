@@ -1,6 +1,6 @@
 // A frame's way in: whether it is RoCE for this device, whole and unharmed, and which queue pair it is for.
 #include "softverbs/engine/engine.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma {
 namespace {

@@ -11,8 +11,8 @@
 #include "softverbs/engine/psn.h"
 #include "stack/address.h"
 #include "stack/copy.h"
-#include "stack/packet.h"
-#include "stack/wire.h"
+#include "stack/frame/packet.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::rdma {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 namespace bypass::rdma {
 namespace {

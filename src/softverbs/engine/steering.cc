@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "softverbs/engine/roce.h"
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 
 namespace bypass::rdma {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "softverbs/engine/requests.h"
-#include "stack/packet.h"
-#include "stack/port.h"
+#include "stack/frame/packet.h"
+#include "stack/frame/port.h"
 
 namespace bypass::rdma {
 

@@ -11,8 +11,8 @@
 #include "softverbs/engine/neighbours.h"
 #include "softverbs/engine/objects.h"
 #include "softverbs/engine/roce.h"
-#include "stack/packet_list.h"
-#include "stack/port.h"
+#include "stack/frame/packet_list.h"
+#include "stack/frame/port.h"
 
 namespace bypass::rdma {
 

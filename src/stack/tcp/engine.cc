@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <new>
 
-#include "stack/arrival.h"
+#include "stack/frame/arrival.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/icmp.h"
 #include "stack/tcp/input/input.h"

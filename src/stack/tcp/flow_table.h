@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "stack/address.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass::tcp {
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "stack/frame/wire.h"
 #include "stack/tcp/open/open.h"
 #include "stack/tcp/output/output.h"
 #include "stack/tcp/state.h"
-#include "stack/wire.h"
 
 namespace bypass::tcp {
 namespace {

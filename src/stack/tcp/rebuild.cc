@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "stack/arena_packet.h"
+#include "stack/memory/arena_packet.h"
 #include "stack/tcp/core.h"
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/invariants.h"

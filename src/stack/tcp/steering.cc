@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "stack/flow_log.h"
+#include "stack/frame/flow_log.h"
+#include "stack/frame/wire.h"
 #include "stack/tcp/core.h"
-#include "stack/wire.h"
 
 namespace bypass::tcp {
 namespace {

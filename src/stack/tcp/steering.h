@@ -4,7 +4,7 @@
 // and those whose listener has gone.
 #pragma once
 
-#include "stack/port.h"
+#include "stack/frame/port.h"
 
 namespace bypass::tcp {
 

@@ -19,9 +19,9 @@
 
 #include "stack/address.h"
 #include "stack/events.h"
-#include "stack/memory.h"
-#include "stack/network.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
+#include "stack/ip/network.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/congestion/congestion.h"
 #include "stack/tcp/engine.h"
 #include "stack/tcp/flow_table.h"

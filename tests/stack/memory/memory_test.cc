@@ -1,4 +1,4 @@
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 #include <cstring>
 #include <map>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <random>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 
 namespace bypass {
 

@@ -1,4 +1,4 @@
-#include "stack/slab.h"
+#include "stack/memory/slab.h"
 
 #include <cstring>
 #include <map>

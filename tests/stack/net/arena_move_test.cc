@@ -1,7 +1,7 @@
 // What the network and UDP hold, moved to the arena, where every process of a family can read it.
 #include "backends/sim/offload.h"
 #include "stack/net/one_host.h"
-#include "stack/udp_impl.h"
+#include "stack/udp/udp_impl.h"
 
 namespace bypass::test {
 namespace {

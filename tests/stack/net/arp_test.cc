@@ -1,4 +1,4 @@
-#include "stack/arp.h"
+#include "stack/ip/arp.h"
 
 #include "stack/net/one_host.h"
 

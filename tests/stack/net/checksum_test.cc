@@ -1,4 +1,4 @@
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "stack/arena_packet.h"
-#include "stack/packet_list.h"
-#include "stack/rate_limit.h"
+#include "stack/frame/packet_list.h"
+#include "stack/ip/rate_limit.h"
+#include "stack/memory/arena_packet.h"
 #include "stack/world.h"
 
 namespace bypass::test {

@@ -1,4 +1,4 @@
-#include "stack/icmp.h"
+#include "stack/ip/icmp.h"
 
 #include "stack/net/one_host.h"
 

@@ -1,5 +1,5 @@
 // IPv4 reassembly, fragment by fragment, and what a hostile sender can make it hold.
-#include "stack/ip_fragments.h"
+#include "stack/ip/ip_fragments.h"
 
 #include <algorithm>
 #include <numeric>

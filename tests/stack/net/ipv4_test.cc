@@ -1,5 +1,5 @@
 // Ethernet and IPv4 input: what is taken, and that each reason to drop is counted under its own name.
-#include "stack/ipv4.h"
+#include "stack/ip/ipv4.h"
 
 #include "stack/net/one_host.h"
 

@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "stack/checksum.h"
-#include "stack/network_impl.h"
-#include "stack/wire.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
+#include "stack/ip/network_impl.h"
 #include "stack/world.h"
 
 namespace bypass::test {

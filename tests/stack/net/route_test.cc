@@ -1,4 +1,4 @@
-#include "stack/route.h"
+#include "stack/ip/route.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 
 #include "backends/sim/offload.h"
 #include "backends/sim/pcap.h"
-#include "stack/checksum.h"
-#include "stack/wire.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 #include "stack/world.h"
 
 namespace bypass::test {

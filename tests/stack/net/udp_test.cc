@@ -1,9 +1,9 @@
-#include "stack/udp.h"
-#include "stack/arrival.h"
+#include "stack/udp/udp.h"
+#include "stack/frame/arrival.h"
 
 #include <gtest/gtest.h>
 
-#include "stack/wire.h"
+#include "stack/frame/wire.h"
 #include "stack/world.h"
 
 namespace bypass::test {

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 #include "stack/stateful/fuzzer.h"
 #include "stack/tcp/output/transmit.h"
 #include "stack/tcp/state.h"
-#include "stack/wire.h"
 
 namespace bypass::test {
 namespace {

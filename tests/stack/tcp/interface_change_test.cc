@@ -1,7 +1,7 @@
 // An interface whose addresses and MTU change while connections are there (Stack::change_interface).
-#include "stack/route.h"
+#include "stack/frame/wire.h"
+#include "stack/ip/route.h"
 #include "stack/tcp/script.h"
-#include "stack/wire.h"
 
 namespace bypass::test {
 namespace {

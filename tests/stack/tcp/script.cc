@@ -1,8 +1,8 @@
 #include "stack/tcp/script.h"
 
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 #include "stack/tcp/input/options.h"
-#include "stack/wire.h"
 
 namespace bypass::test {
 namespace {

@@ -1,6 +1,6 @@
 // What a device that steers is told: FlowLog, and which of the stack's flows have a rule of their own.
-#include "stack/flow_log.h"
-#include "stack/route.h"
+#include "stack/frame/flow_log.h"
+#include "stack/ip/route.h"
 #include "stack/tcp/script.h"
 
 namespace bypass::test {

@@ -1,9 +1,9 @@
 // A listener whose SYN queue is full: SYN cookies (RFC 4987 §3.6), fewer repeats, and real clients among forged SYNs.
-#include "stack/checksum.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/wire.h"
 #include "stack/tcp/open/isn.h"
 #include "stack/tcp/open/syn_cookie.h"
 #include "stack/tcp/script.h"
-#include "stack/wire.h"
 
 namespace bypass::test {
 namespace {

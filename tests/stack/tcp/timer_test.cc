@@ -1,5 +1,5 @@
 // Time: RFC 6298, RFC 5482, keep-alive (RFC 9293 §3.8.4), timestamps and PAWS (RFC 7323).
-#include "stack/arp.h"
+#include "stack/ip/arp.h"
 #include "stack/tcp/script.h"
 
 namespace bypass::test {

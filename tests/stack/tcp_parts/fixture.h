@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "stack/memory.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/seq.h"
 
 namespace bypass::tcp {

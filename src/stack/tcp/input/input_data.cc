@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "stack/arena_packet.h"
-#include "stack/arrival.h"
 #include "stack/copy.h"
+#include "stack/frame/arrival.h"
+#include "stack/memory/arena_packet.h"
 #include "stack/tcp/input/input.h"
 #include "stack/tcp/input/receive_window.h"
 #include "stack/tcp/open/accept.h"

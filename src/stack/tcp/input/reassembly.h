@@ -19,8 +19,8 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/memory.h"
-#include "stack/packet.h"
+#include "stack/frame/packet.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/seq.h"
 
 namespace bypass::tcp {

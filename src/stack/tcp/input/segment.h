@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/network.h"
+#include "stack/frame/wire.h"
+#include "stack/ip/network.h"
 #include "stack/tcp/input/options.h"
 #include "stack/tcp/seq.h"
-#include "stack/wire.h"
 
 namespace bypass::tcp {
 

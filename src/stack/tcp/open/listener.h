@@ -12,7 +12,7 @@
 
 #include "stack/address.h"
 #include "stack/events.h"
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/engine.h"
 
 namespace bypass::tcp {

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "stack/address.h"
-#include "stack/memory.h"
-#include "stack/slab.h"
+#include "stack/memory/memory.h"
+#include "stack/memory/slab.h"
 #include "stack/tcp/flow_table.h"
 #include "stack/tcp/seq.h"
 #include "stack/time.h"

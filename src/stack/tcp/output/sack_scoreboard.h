@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/seq.h"
 
 namespace bypass::tcp {

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/tcp/output/send_ring.h"
 
 namespace bypass::tcp {

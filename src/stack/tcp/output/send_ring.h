@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <span>
 
-#include "stack/memory.h"
+#include "stack/memory/memory.h"
 #include "stack/result.h"
 #include "stack/tcp/engine.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stack/checksum.h"
 #include "stack/copy.h"
-#include "stack/frame_writer.h"
+#include "stack/frame/checksum.h"
+#include "stack/frame/frame_writer.h"
 #include "stack/tcp/input/receive_window.h"
 #include "stack/tcp/open/open.h"
 #include "stack/tcp/open/syn_cookie.h"
