@@ -1,5 +1,5 @@
-// The abstract Unix socket by which a process shows that something of an interface's is its own (packet/claim.h): the
-// one that claims it and the one that only looks have to name it alike.
+// The abstract Unix socket by which a process shows that something of an interface's is its own (packet/flows/claim.h):
+// the one that claims it and the one that only looks have to name it alike.
 #pragma once
 
 #include <string>

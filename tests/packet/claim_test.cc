@@ -1,6 +1,6 @@
 // Claims of several processes, and names that somebody else has. Each case in a network namespace of its own: the one
 // that may not make one skips these.
-#include "backends/packet/claim.h"
+#include "backends/packet/flows/claim.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

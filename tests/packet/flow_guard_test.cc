@@ -1,6 +1,6 @@
 // What a FlowGuard keeps from the kernel: connections over the loopback interface of a network namespace of the test's
 // own. The one that may not make one, or load programs, skips these.
-#include "backends/packet/flow_guard.h"
+#include "backends/packet/flows/flow_guard.h"
 
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 #include "backends/packet/libc.h"
 #include "backends/plain_host.h"
 #include "network_namespace.h"

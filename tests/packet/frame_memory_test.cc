@@ -1,4 +1,4 @@
-#include "backends/packet/frame_memory.h"
+#include "backends/packet/frames/frame_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

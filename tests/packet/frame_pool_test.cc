@@ -1,4 +1,4 @@
-#include "backends/packet/frame_pool.h"
+#include "backends/packet/frames/frame_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backends/packet/partial_checksum.h"
+#include "backends/packet/frames/partial_checksum.h"
 
 #include <gtest/gtest.h>
 

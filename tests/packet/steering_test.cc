@@ -6,11 +6,11 @@
 
 #include <string>
 
-#include "backends/packet/bpf.h"
-#include "backends/packet/flow_map.h"
+#include "backends/packet/flows/bpf.h"
+#include "backends/packet/flows/flow_map.h"
+#include "backends/packet/flows/shared_interface.h"
+#include "backends/packet/flows/steering_program.h"
 #include "backends/packet/libc.h"
-#include "backends/packet/shared_interface.h"
-#include "backends/packet/steering_program.h"
 #include "backends/plain_host.h"
 #include "packet/frames.h"
 

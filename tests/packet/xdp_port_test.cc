@@ -1,6 +1,6 @@
 // An XdpPort at a tap interface in a network namespace of the test's own. The one that may not make one, or load
 // programs, skips these.
-#include "backends/packet/xdp_port.h"
+#include "backends/packet/xdp/xdp_port.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include <optional>
 #include <string>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 #include "backends/packet/libc.h"
 #include "backends/plain_host.h"
 #include "network_namespace.h"

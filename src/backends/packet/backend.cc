@@ -8,13 +8,13 @@
 #include <mutex>
 #include <vector>
 
-#include "backends/packet/claim.h"
 #include "backends/packet/descriptor.h"
+#include "backends/packet/flows/claim.h"
 #include "backends/packet/libc.h"
 #include "backends/packet/link_watch.h"
 #include "backends/packet/packet_port.h"
 #include "backends/packet/tap_port.h"
-#include "backends/packet/xdp_port.h"
+#include "backends/packet/xdp/xdp_port.h"
 
 namespace bypass::packet {
 namespace {

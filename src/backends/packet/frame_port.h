@@ -11,8 +11,8 @@
 
 #include "backends/backend.h"
 #include "backends/counter.h"
-#include "backends/packet/frame_pool.h"
-#include "backends/packet/shared_interface.h"
+#include "backends/packet/flows/shared_interface.h"
+#include "backends/packet/frames/frame_pool.h"
 #include "backends/packet/wakeup.h"
 #include "stack/frame/port.h"
 

@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "backends/packet/frames/udp_segments.h"
 #include "backends/packet/libc.h"
-#include "backends/packet/udp_segments.h"
 
 namespace bypass::packet {
 namespace {

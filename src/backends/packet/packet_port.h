@@ -19,9 +19,9 @@
 #include <string>
 
 #include "backends/packet/frame_port.h"
+#include "backends/packet/frames/rx_ring.h"
+#include "backends/packet/frames/sender.h"
 #include "backends/packet/interface.h"
-#include "backends/packet/rx_ring.h"
-#include "backends/packet/sender.h"
 
 namespace bypass::packet {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "backends/packet/frame_port.h"
-#include "backends/packet/vnet.h"
+#include "backends/packet/frames/vnet.h"
 
 namespace bypass::packet {
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "backends/packet/descriptor.h"
-#include "backends/packet/frame_pool.h"
+#include "backends/packet/frames/frame_pool.h"
 #include "backends/packet/interface.h"
 #include "backends/packet/wakeup.h"
 #include "stack/address.h"

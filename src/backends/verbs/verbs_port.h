@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/packet/flow_guard.h"
+#include "backends/packet/flows/flow_guard.h"
 #include "backends/packet/frame_port.h"
 #include "backends/verbs/device.h"
 #include "backends/verbs/device_watch.h"

@@ -1,4 +1,4 @@
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 
 #include <linux/capability.h>
 #include <sys/syscall.h>

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "backends/backend.h"
-#include "backends/packet/flow_map.h"
+#include "backends/packet/flows/flow_map.h"
+#include "backends/packet/flows/steering_program.h"
 #include "backends/packet/interface.h"
-#include "backends/packet/steering_program.h"
 
 namespace bypass::packet {
 

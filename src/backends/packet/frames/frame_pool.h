@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 
-#include "backends/packet/frame_memory.h"
+#include "backends/packet/frames/frame_memory.h"
 #include "stack/frame/packet.h"
 
 namespace bypass::packet {

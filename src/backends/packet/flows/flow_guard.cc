@@ -1,4 +1,4 @@
-#include "backends/packet/flow_guard.h"
+#include "backends/packet/flows/flow_guard.h"
 
 #include <netinet/in.h>
 
@@ -10,10 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
+#include "backends/packet/flows/shared_interface.h"
+#include "backends/packet/flows/steering_program.h"
 #include "backends/packet/libc.h"
-#include "backends/packet/shared_interface.h"
-#include "backends/packet/steering_program.h"
 
 namespace bypass::packet {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/packet/steering_program.h"
+#include "backends/packet/flows/steering_program.h"
 
 #include <linux/if_ether.h>
 #include <netinet/icmp6.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backends/packet/flow_map.h"
+#include "backends/packet/flows/flow_map.h"
 
 namespace bypass::packet {
 namespace {

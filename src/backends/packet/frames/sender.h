@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "backends/packet/vnet.h"
+#include "backends/packet/frames/vnet.h"
 #include "stack/frame/packet.h"
 
 namespace bypass::packet {

@@ -1,4 +1,4 @@
-#include "backends/packet/vnet.h"
+#include "backends/packet/frames/vnet.h"
 
 namespace bypass::packet {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/packet/xdp_program.h"
+#include "backends/packet/xdp/xdp_program.h"
 
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 
 namespace bypass::packet {
 namespace {

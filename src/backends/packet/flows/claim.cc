@@ -1,4 +1,4 @@
-#include "backends/packet/claim.h"
+#include "backends/packet/flows/claim.h"
 
 #include <arpa/inet.h>
 #include <sys/un.h>
@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "backends/claim_name.h"
-#include "backends/packet/claim_holder.h"
+#include "backends/packet/flows/claim_holder.h"
 #include "backends/packet/libc.h"
 
 namespace bypass::packet {

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "backends/packet/bpf_assembler.h"
+#include "backends/packet/flows/bpf_assembler.h"
 #include "stack/address.h"
 
 namespace bypass::packet {

@@ -1,4 +1,4 @@
-#include "backends/packet/claim_holder.h"
+#include "backends/packet/flows/claim_holder.h"
 
 #include <dirent.h>
 #include <linux/netlink.h>

@@ -9,8 +9,8 @@
 #include <map>
 #include <string>
 
-#include "backends/packet/claim.h"
-#include "backends/packet/flow_table.h"
+#include "backends/packet/flows/claim.h"
+#include "backends/packet/flows/flow_table.h"
 #include "stack/frame/port.h"
 
 namespace bypass::packet {

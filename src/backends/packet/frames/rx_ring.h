@@ -12,7 +12,7 @@
 #include <string>
 
 #include "backends/packet/descriptor.h"
-#include "backends/packet/vnet.h"
+#include "backends/packet/frames/vnet.h"
 #include "stack/address.h"
 
 namespace bypass::packet {

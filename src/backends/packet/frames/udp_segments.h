@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "backends/packet/frame_pool.h"
-#include "backends/packet/vnet.h"
+#include "backends/packet/frames/frame_pool.h"
+#include "backends/packet/frames/vnet.h"
 #include "stack/frame/packet.h"
 
 namespace bypass::packet {

@@ -1,4 +1,4 @@
-#include "backends/packet/xdp_ring.h"
+#include "backends/packet/xdp/xdp_ring.h"
 
 #include <sys/mman.h>
 

@@ -15,10 +15,10 @@
 #include <string>
 
 #include "backends/packet/frame_port.h"
+#include "backends/packet/frames/rx_ring.h"
 #include "backends/packet/interface.h"
-#include "backends/packet/rx_ring.h"
-#include "backends/packet/xdp_program.h"
-#include "backends/packet/xdp_ring.h"
+#include "backends/packet/xdp/xdp_program.h"
+#include "backends/packet/xdp/xdp_ring.h"
 
 namespace bypass::packet {
 

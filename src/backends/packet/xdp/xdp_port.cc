@@ -1,4 +1,4 @@
-#include "backends/packet/xdp_port.h"
+#include "backends/packet/xdp/xdp_port.h"
 
 #include <linux/ethtool.h>
 #include <linux/if_ether.h>
@@ -13,8 +13,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "backends/packet/frames/partial_checksum.h"
 #include "backends/packet/libc.h"
-#include "backends/packet/partial_checksum.h"
 
 namespace bypass::packet {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/packet/sender.h"
+#include "backends/packet/frames/sender.h"
 
 #include <cerrno>
 

@@ -1,4 +1,4 @@
-#include "backends/packet/flow_map.h"
+#include "backends/packet/flows/flow_map.h"
 
 #include <netinet/in.h>
 

@@ -1,8 +1,8 @@
-#include "backends/packet/flow_table.h"
+#include "backends/packet/flows/flow_table.h"
 
 #include <netinet/in.h>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 
 namespace bypass::packet {
 namespace {

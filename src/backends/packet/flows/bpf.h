@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/packet/bpf_assembler.h"
 #include "backends/packet/descriptor.h"
+#include "backends/packet/flows/bpf_assembler.h"
 
 namespace bypass::packet {
 

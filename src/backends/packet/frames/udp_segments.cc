@@ -1,4 +1,4 @@
-#include "backends/packet/udp_segments.h"
+#include "backends/packet/frames/udp_segments.h"
 
 #include <linux/if_ether.h>
 #include <netinet/ip.h>

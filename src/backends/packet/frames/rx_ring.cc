@@ -1,4 +1,4 @@
-#include "backends/packet/rx_ring.h"
+#include "backends/packet/frames/rx_ring.h"
 
 #include <linux/filter.h>
 #include <linux/if_ether.h>

@@ -1,9 +1,9 @@
-#include "backends/packet/shared_interface.h"
+#include "backends/packet/flows/shared_interface.h"
 
 #include <cerrno>
 #include <cstring>
 
-#include "backends/packet/bpf.h"
+#include "backends/packet/flows/bpf.h"
 
 namespace bypass::packet {
 

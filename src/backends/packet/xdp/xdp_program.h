@@ -9,7 +9,7 @@
 #include <span>
 
 #include "backends/packet/descriptor.h"
-#include "backends/packet/steering_program.h"
+#include "backends/packet/flows/steering_program.h"
 #include "stack/address.h"
 
 namespace bypass::packet {

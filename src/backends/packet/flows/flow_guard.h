@@ -12,7 +12,7 @@
 
 #include "backends/backend.h"
 #include "backends/packet/descriptor.h"
-#include "backends/packet/flow_table.h"
+#include "backends/packet/flows/flow_table.h"
 
 namespace bypass::packet {
 
