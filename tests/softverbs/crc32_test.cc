@@ -1,5 +1,5 @@
 // The CRC-32, by each unit that this processor has, against its check value and a computation bit by bit.
-#include "softverbs/engine/crc32.h"
+#include "softverbs/engine/wire/crc32.h"
 
 #include <gtest/gtest.h>
 

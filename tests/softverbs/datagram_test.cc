@@ -1,7 +1,7 @@
 // The unreliable services: datagrams, and connections that acknowledge nothing.
 #include <gtest/gtest.h>
 
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 #include "softverbs/fabric.h"
 
 namespace bypass::rdma::test {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "softverbs/engine/held_packets.h"
+#include "softverbs/engine/qp/held_packets.h"
 #include "softverbs/fabric.h"
 #include "softverbs/roce_frame.h"
 

@@ -1,5 +1,5 @@
 // The ICRC, against vectors made with a plain CRC-32 and the masking rules of annex A17.
-#include "softverbs/engine/icrc.h"
+#include "softverbs/engine/wire/icrc.h"
 
 #include <gtest/gtest.h>
 

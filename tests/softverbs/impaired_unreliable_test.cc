@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 #include "softverbs/fabric.h"
 #include "softverbs/impaired_wires.h"
 

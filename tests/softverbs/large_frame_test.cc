@@ -1,5 +1,5 @@
 // A frame beyond the MTU in the pieces of a card.
-#include "softverbs/engine/large_frame.h"
+#include "softverbs/engine/wire/large_frame.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Raw-packet queue pairs and steering, beside RoCE on the same wire.
 #include <gtest/gtest.h>
 
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 #include "softverbs/fabric.h"
 #include "stack/frame/checksum.h"
 

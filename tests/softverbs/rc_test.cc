@@ -1,7 +1,7 @@
 // Reliable connections: every operation, on a wire that loses nothing.
 #include <gtest/gtest.h>
 
-#include "softverbs/engine/qp.h"
+#include "softverbs/engine/qp/qp.h"
 #include "softverbs/fabric.h"
 
 namespace bypass::rdma::test {

@@ -1,6 +1,6 @@
 #include "softverbs/roce_frame.h"
 
-#include "softverbs/engine/icrc.h"
+#include "softverbs/engine/wire/icrc.h"
 #include "stack/world.h"
 
 namespace bypass::rdma::test {

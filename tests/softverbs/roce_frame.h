@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/sim/sim_wire.h"
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 
 namespace bypass::rdma::test {
 

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "backends/plain_host.h"
-#include "softverbs/engine/crc32.h"
+#include "softverbs/engine/wire/crc32.h"
 #include "stack/copy.h"
 
 namespace {

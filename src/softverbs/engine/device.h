@@ -23,7 +23,7 @@
 
 #include "softverbs/engine/config.h"
 #include "softverbs/engine/counters.h"
-#include "softverbs/engine/requests.h"
+#include "softverbs/engine/qp/requests.h"
 #include "stack/frame/port.h"
 #include "stack/time.h"
 

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "softverbs/engine/requests.h"
+#include "softverbs/engine/qp/requests.h"
 #include "stack/frame/flow_order.h"
 #include "stack/frame/port.h"
 

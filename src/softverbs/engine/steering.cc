@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 #include "stack/frame/wire.h"
 
 namespace bypass::rdma {

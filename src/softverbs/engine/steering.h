@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "softverbs/engine/requests.h"
+#include "softverbs/engine/qp/requests.h"
 #include "stack/frame/packet.h"
 #include "stack/frame/port.h"
 

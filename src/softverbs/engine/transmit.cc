@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "softverbs/engine/crc32.h"
+#include "softverbs/engine/wire/crc32.h"
 #include "stack/copy.h"
 
 namespace bypass::rdma {

@@ -8,9 +8,9 @@
 #include <span>
 #include <utility>
 
-#include "softverbs/engine/neighbours.h"
-#include "softverbs/engine/objects.h"
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/qp/objects.h"
+#include "softverbs/engine/wire/neighbours.h"
+#include "softverbs/engine/wire/roce.h"
 #include "stack/frame/packet_list.h"
 #include "stack/frame/port.h"
 

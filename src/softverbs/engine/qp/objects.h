@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "softverbs/engine/memory_table.h"
-#include "softverbs/engine/requests.h"
+#include "softverbs/engine/qp/requests.h"
 #include "stack/address.h"
 #include "stack/frame/checksum.h"
 

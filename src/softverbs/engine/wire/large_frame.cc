@@ -1,4 +1,4 @@
-#include "softverbs/engine/large_frame.h"
+#include "softverbs/engine/wire/large_frame.h"
 
 #include <algorithm>
 #include <cstring>

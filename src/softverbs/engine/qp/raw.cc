@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
-#include "softverbs/engine/large_frame.h"
+#include "softverbs/engine/wire/large_frame.h"
 #include "stack/frame/checksum.h"
 
 namespace bypass::rdma {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "softverbs/engine/psn.h"
+#include "softverbs/engine/wire/psn.h"
 #include "stack/frame/packet.h"
 
 namespace bypass::rdma {

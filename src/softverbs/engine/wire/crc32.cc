@@ -1,4 +1,4 @@
-#include "softverbs/engine/crc32.h"
+#include "softverbs/engine/wire/crc32.h"
 
 #include <array>
 #include <cstring>

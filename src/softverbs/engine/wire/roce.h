@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "softverbs/engine/icrc.h"
-#include "softverbs/engine/psn.h"
+#include "softverbs/engine/wire/icrc.h"
+#include "softverbs/engine/wire/psn.h"
 #include "stack/address.h"
 #include "stack/copy.h"
 #include "stack/frame/packet.h"

@@ -1,4 +1,4 @@
-#include "softverbs/engine/neighbours.h"
+#include "softverbs/engine/wire/neighbours.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // The rare calls of a receive queue (objects.h): a request comes in, the queue gets another size.
 #include <cerrno>
 
-#include "softverbs/engine/objects.h"
+#include "softverbs/engine/qp/objects.h"
 
 namespace bypass::rdma {
 

@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "softverbs/engine/held_packets.h"
-#include "softverbs/engine/objects.h"
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/qp/held_packets.h"
+#include "softverbs/engine/qp/objects.h"
+#include "softverbs/engine/wire/roce.h"
 #include "stack/timer_wheel.h"
 
 namespace bypass::rdma {

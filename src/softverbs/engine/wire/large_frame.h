@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "softverbs/engine/roce.h"
+#include "softverbs/engine/wire/roce.h"
 #include "stack/frame/packet.h"
 #include "stack/frame/wire.h"
 

@@ -1,10 +1,10 @@
-#include "softverbs/engine/icrc.h"
+#include "softverbs/engine/wire/icrc.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "softverbs/engine/crc32.h"
+#include "softverbs/engine/wire/crc32.h"
 #include "stack/frame/wire.h"
 
 namespace bypass::rdma {
