@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "os/log_level.h"
+#include "os/log/log_level.h"
 #include "stack/address.h"
 #include "stack/frame/port.h"
 

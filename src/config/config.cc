@@ -14,8 +14,8 @@
 #include "config/rdma_devices.h"
 #include "config/settings.h"
 #include "config/settings_text.h"
-#include "os/environment_copy.h"
-#include "os/kernel_network.h"
+#include "os/log/environment_copy.h"
+#include "os/net/kernel_network.h"
 
 namespace bypass::runtime {
 namespace {

@@ -11,7 +11,7 @@
 #include "config/config_draft.h"
 #include "config/settings.h"
 #include "config/settings_text.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 #include "stack/context.h"
 
 namespace bypass::runtime {

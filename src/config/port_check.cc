@@ -15,7 +15,7 @@
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
 #include "config/settings.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -12,7 +12,7 @@
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
 #include "config/port_check.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 #include "os/os.h"
 
 namespace bypass::runtime {

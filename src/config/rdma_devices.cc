@@ -11,7 +11,7 @@
 #include "backends/soft_name.h"
 #include "config/port_check.h"
 #include "config/settings.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 #include "stack/context.h"
 #include "stack/ip/route.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "config/config.h"
-#include "os/kernel_network.h"
+#include "os/net/kernel_network.h"
 
 namespace bypass::runtime {
 

@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "config/settings_text.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -11,7 +11,7 @@
 #include "observe/process_identity.h"
 #include "observe/region.h"
 #include "observe/stats_file.h"
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 namespace bypass::observe {
 namespace {

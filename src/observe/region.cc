@@ -14,7 +14,7 @@
 
 #include "observe/process_identity.h"
 #include "observe/stats_file.h"
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 namespace bypass::observe {
 namespace {

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "os/in_handler.h"
 #include "os/os.h"
-#include "os/unwinder.h"
+#include "os/own/in_handler.h"
+#include "os/own/unwinder.h"
 #include "preload/calls/process.h"
 #include "preload/calls/signals.h"
 #include "preload/escape.h"

@@ -1,7 +1,7 @@
 // Whether a call goes straight to the kernel: this thread's work is ours, or it is a vfork child (own_work.h).
 #pragma once
 
-#include "os/own_work.h"
+#include "os/own/own_work.h"
 
 namespace bypass::preload {
 

@@ -9,9 +9,9 @@
 #include <array>
 #include <atomic>
 
-#include "os/in_handler.h"
-#include "os/let_others_run.h"
 #include "os/os.h"
+#include "os/own/in_handler.h"
+#include "os/own/let_others_run.h"
 #include "preload/straight.h"
 
 namespace bypass::preload {

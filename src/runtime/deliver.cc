@@ -7,7 +7,7 @@
 #include <span>
 
 #include "os/kernel.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/poll_by_parts.h"
 #include "runtime/process_graph.h"
 #include "socket/api.h"

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "os/in_handler.h"
 #include "os/os.h"
+#include "os/own/in_handler.h"
 #include "runtime/host.h"
 
 namespace bypass::runtime {

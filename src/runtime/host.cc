@@ -15,10 +15,10 @@
 #include <cstdlib>
 
 #include "os/kernel.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
-#include "os/own_work.h"
-#include "os/uncancelled.h"
+#include "os/own/own_work.h"
+#include "os/own/uncancelled.h"
 #include "runtime/high_numbers.h"
 #include "runtime/plugin.h"
 

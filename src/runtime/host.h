@@ -4,7 +4,7 @@
 #include <signal.h>
 
 #include "backends/backend.h"
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 
 namespace bypass::runtime {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::runtime {
 

@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "fastpath/link/peer_links.h"
-#include "os/in_handler.h"
 #include "os/kernel.h"
-#include "os/let_others_run.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
+#include "os/own/in_handler.h"
+#include "os/own/let_others_run.h"
 #include "os/poll_by_parts.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "observe/layout.h"
-#include "os/address_text.h"
-#include "os/log.h"
+#include "os/log/log.h"
+#include "os/net/address_text.h"
 #include "runtime/process_graph.h"
 #include "runtime/startup.h"
 #include "socket/at_once.h"

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "config/settings.h"
-#include "os/environment_copy.h"
-#include "os/log.h"
-#include "os/own_work.h"
-#include "os/run_dir.h"
+#include "os/log/environment_copy.h"
+#include "os/log/log.h"
+#include "os/log/run_dir.h"
+#include "os/own/own_work.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"

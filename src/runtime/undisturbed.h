@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 #include "runtime/host.h"
 #include "socket/api.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "fastpath/link/peer_links.h"
-#include "os/cancellation.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 #include "socket/api.h"
 #include "socket/family/steering.h"
 #include "socket/shared/local.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "os/cancellation.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 
 namespace bypass::socket {
 namespace {

@@ -15,7 +15,7 @@
 #include <span>
 #include <utility>
 
-#include "os/address.h"
+#include "os/net/address.h"
 #include "socket/file.h"
 #include "socket/path_calls.h"
 #include "socket/shard.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "config/environment.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "backends/soft_name.h"
 #include "config/environment.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 #include "runtime/routing/live_network.h"
 #include "runtime/routing/routes.h"
 

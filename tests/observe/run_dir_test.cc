@@ -1,5 +1,5 @@
 // The run directory is the user's own, or it is not used.
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 #include <sched.h>
 #include <sys/mount.h>

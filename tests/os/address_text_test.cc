@@ -1,4 +1,4 @@
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 #include <gtest/gtest.h>
 

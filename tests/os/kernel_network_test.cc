@@ -1,5 +1,5 @@
 // rtnetlink's messages: what a dump says, and which messages tell of a change.
-#include "os/kernel_network.h"
+#include "os/net/kernel_network.h"
 
 #include <gtest/gtest.h>
 #include <linux/rtnetlink.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "os/log.h"
+#include "os/log/log.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

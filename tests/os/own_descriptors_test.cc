@@ -1,4 +1,4 @@
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "os/log.h"
+#include "os/log/log.h"
 
 namespace bypass::runtime {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <cstdlib>
 
-#include "os/address.h"
+#include "os/net/address.h"
 
 namespace bypass::test {
 

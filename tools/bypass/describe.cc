@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "observe/reasons.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::tool {
 namespace {

@@ -14,7 +14,7 @@
 #include "config/config.h"
 #include "config/config_toml.h"
 #include "config/settings_text.h"
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 namespace bypass::tool {
 namespace {

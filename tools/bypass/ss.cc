@@ -12,7 +12,7 @@
 #include "config/settings_text.h"
 #include "describe.h"
 #include "kernel_sockets.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 #include "ss_filter.h"
 
 namespace bypass::tool {

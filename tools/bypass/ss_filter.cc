@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "config/settings_text.h"
-#include "os/address_text.h"
+#include "os/net/address_text.h"
 
 namespace bypass::tool {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "config/port_check.h"
 #include "config/settings.h"
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 namespace bypass::tool {
 namespace {

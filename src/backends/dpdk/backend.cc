@@ -14,7 +14,7 @@
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/port_keeper.h"
 #include "backends/dpdk/port_plan.h"
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 
 namespace bypass::dpdk {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "backends/packet/interface.h"
 #include "backends/packet/libc.h"
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 #include "stack/frame/arrival.h"
 #include "stack/frame/wire.h"
 

@@ -19,7 +19,7 @@
 #include <span>
 
 #include "os/os.h"
-#include "os/own_calls.h"
+#include "os/own/own_calls.h"
 #include "preload/acceleration.h"
 #include "preload/calls/filter_program.h"
 #include "preload/calls/signals.h"

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"

@@ -9,9 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "os/cancellation.h"
-#include "os/in_handler.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
+#include "os/own/in_handler.h"
 #include "preload/acceleration.h"
 #include "preload/calls/address_limit.h"
 #include "preload/calls/credentials.h"

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <memory>
 
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 #include "preload/numbers.h"
 #include "preload/symbols.h"
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "os/cancellation.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 #include "os/program_memory.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "os/let_others_run.h"
+#include "os/own/let_others_run.h"
 #include "runtime/crash/crash_report.h"
 #include "runtime/crash/crash_table.h"
 #include "runtime/plugin.h"

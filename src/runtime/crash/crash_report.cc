@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "os/log.h"
+#include "os/log/log.h"
 #include "runtime/crash/crash.h"
 
 namespace bypass::runtime::crash {

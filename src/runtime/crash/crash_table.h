@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "os/let_others_run.h"
+#include "os/own/let_others_run.h"
 
 namespace bypass::runtime::crash {
 

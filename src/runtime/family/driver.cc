@@ -18,9 +18,9 @@
 #include <string>
 #include <utility>
 
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 #include "runtime/family/arena.h"
 #include "runtime/family/heirs.h"
 #include "runtime/family/spare.h"

@@ -5,11 +5,11 @@
 
 #include <utility>
 
-#include "os/in_handler.h"
 #include "os/kernel.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
-#include "os/own_work.h"
+#include "os/own/in_handler.h"
+#include "os/own/own_work.h"
 #include "runtime/family/spare.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"

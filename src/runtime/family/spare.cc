@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "os/kernel.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 #include "runtime/family/arena.h"
 #include "runtime/family/standing.h"
 #include "runtime/host.h"

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <span>
 
-#include "os/kernel_network.h"
+#include "os/net/kernel_network.h"
 #include "os/os.h"
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 #include "runtime/host.h"
 
 namespace bypass::runtime {

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "os/kernel_network.h"
+#include "os/net/kernel_network.h"
 
 namespace bypass::runtime {
 

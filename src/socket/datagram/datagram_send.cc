@@ -6,7 +6,7 @@
 
 #include "os/errno_map.h"
 #include "os/io_cursor.h"
-#include "os/let_others_run.h"
+#include "os/own/let_others_run.h"
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
 #include "socket/objects.h"

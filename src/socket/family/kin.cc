@@ -2,8 +2,8 @@
 
 #include <limits.h>
 
-#include "os/let_others_run.h"
 #include "os/os.h"
+#include "os/own/let_others_run.h"
 #include "socket/family/rehome.h"
 #include "socket/objects.h"
 #include "socket/shared/local_link.h"

@@ -3,8 +3,8 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-#include "os/let_others_run.h"
 #include "os/os.h"
+#include "os/own/let_others_run.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/kernel_half.h"

@@ -1,6 +1,6 @@
 #include "socket/wait/socket_wait.h"
 
-#include "os/let_others_run.h"
+#include "os/own/let_others_run.h"
 #include "socket/family/kin.h"
 
 namespace bypass::socket {

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "os/cancellation.h"
 #include "os/errno_map.h"
+#include "os/own/cancellation.h"
 #include "socket/socket.h"
 #include "socket/wait/direct_set.h"
 #include "socket/wait/wait.h"

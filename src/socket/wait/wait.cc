@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "os/errno_map.h"
-#include "os/let_others_run.h"
+#include "os/own/let_others_run.h"
 #include "os/poll_by_parts.h"
 #include "socket/family/doorbell.h"
 #include "socket/policy.h"

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "os/in_handler.h"
+#include "os/own/in_handler.h"
 #include "socket/family/doorbell.h"
 #include "socket/objects.h"
 #include "socket/policy.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "config/port_check.h"
-#include "os/address_text.h"
-#include "os/log.h"
+#include "os/log/log.h"
+#include "os/net/address_text.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/real.h"
 #include "softverbs/abi/setup.h"

@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
-#include "os/cancellation.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 #include "softverbs/abi/setup.h"
 
 namespace bypass::softverbs {

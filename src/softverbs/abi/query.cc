@@ -2,7 +2,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "os/log.h"
+#include "os/log/log.h"
 #include "softverbs/abi/device_list.h"
 #include "softverbs/abi/objects.h"
 #include "softverbs/abi/operations.h"

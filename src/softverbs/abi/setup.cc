@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "os/cancellation.h"
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 #include "runtime/high_numbers.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"

@@ -13,8 +13,8 @@
 #include "backends/verbs/fork.h"
 #include "backends/verbs/open_device.h"
 #include "backends/verbs/problem.h"
-#include "os/cancellation.h"
 #include "os/os.h"
+#include "os/own/cancellation.h"
 
 namespace bypass::verbs {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "backends/packet/libc.h"
 #include "backends/verbs/fork.h"
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 
 namespace bypass::verbs {
 namespace {

@@ -1,4 +1,4 @@
-#include "os/in_handler.h"
+#include "os/own/in_handler.h"
 
 #include <pthread.h>
 #include <ucontext.h>

@@ -1,4 +1,4 @@
-#include "os/kernel_network.h"
+#include "os/net/kernel_network.h"
 
 #include <linux/if_addr.h>
 #include <linux/netlink.h>

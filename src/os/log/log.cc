@@ -1,4 +1,4 @@
-#include "os/log.h"
+#include "os/log/log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "os/cancellation.h"
+#include "os/own/cancellation.h"
 
 namespace bypass::runtime {
 

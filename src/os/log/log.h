@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "os/log_level.h"
+#include "os/log/log_level.h"
 
 namespace bypass::runtime {
 

@@ -1,4 +1,4 @@
-#include "os/run_dir.h"
+#include "os/log/run_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "os/uncancelled.h"
+#include "os/own/uncancelled.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,11 +1,11 @@
-#include "os/own_descriptors.h"
+#include "os/own/own_descriptors.h"
 
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstdint>
 
-#include "os/log.h"
+#include "os/log/log.h"
 #include "os/os.h"
 
 namespace bypass::runtime {

@@ -1,4 +1,4 @@
-#include "os/address.h"
+#include "os/net/address.h"
 
 #include <netinet/in.h>
 

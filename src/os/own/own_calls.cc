@@ -1,4 +1,4 @@
-#include "os/own_calls.h"
+#include "os/own/own_calls.h"
 
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>

@@ -1,4 +1,4 @@
-#include "os/environment_copy.h"
+#include "os/log/environment_copy.h"
 
 #include <cstring>
 
