@@ -25,6 +25,7 @@
 #include "runtime/family/standing.h"
 #include "runtime/host.h"
 #include "runtime/plugin.h"
+#include "runtime/port_addresses.h"
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
 #include "socket/family/steering.h"
@@ -290,6 +291,7 @@ void PortSet::leave_forbidden(socket::Shard& shard) {
 
 std::uint16_t PortSet::try_all(std::vector<Entry>& made) {
   const PermittedRights rights;
+  const PortAddresses addresses;
   if (network_.changes()) {
     pthread_mutex_lock(&g_looking);
     look_at_kernel(true);

@@ -35,6 +35,7 @@
 #include "runtime/host.h"
 #include "runtime/link_words.h"
 #include "runtime/place_number.h"
+#include "runtime/port_addresses.h"
 #include "runtime/ports.h"
 #include "runtime/process_graph.h"
 #include "runtime/progress.h"
@@ -471,11 +472,11 @@ std::span<const std::byte> arena_range() {
 
 std::size_t address_bytes() {
   constexpr std::size_t kBeside = std::size_t{128} << 20;  // the library's code, its threads with their heaps, rings
-  constexpr std::size_t kPorts = std::size_t{1} << 30;     // DPDK's heap, tables and threads are some 400 MiB of it
+  constexpr std::size_t kPorts = std::size_t{1} << 30;     // without huge pages DPDK takes some 400 MiB
   const std::size_t arena = arena::range().size();
   if (arena == 0) return 0;
   const bool ports = g_process != nullptr ? !g_process->config.ports.empty() : may_name_ports();
-  return arena + kBeside + (ports ? kPorts : 0);
+  return arena + kBeside + (ports ? kPorts + PortAddresses::bytes() : 0);
 }
 
 bool accelerates() {

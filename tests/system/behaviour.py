@@ -289,16 +289,19 @@ def million_ping_pongs_without_system_calls():
 def idle_ends_use_no_cpu():
     """5 ms in 5 s, where a wake-up costs 0.15 ms. Beside a build one costs up to 0.8 ms: then they are what is counted."""
     with contextlib.ExitStack() as sides:
-        pids = {}
+        pids, ends = {}, []
         for profile in ("balanced", "cpu"):
             side = sides.enter_context(Side("bypass", profile=profile))
             server, port = echo_server(side, "server", side.address)
             side.python("client", "flood.py", side.address, port, 5)
-            client = side.start("client", NETBENCH, "idle", "client", side.address, port, "--count", 1, until="connected")
+            client = side.start("client", NETBENCH, "idle", "client", side.address, port, "--count", 1, until="connected",
+                                stdin=subprocess.PIPE)
             pids |= {f"profile {profile}, vhost": server.pid, f"profile {profile}, virtio": client.pid}
+            ends += [server, client]
         time.sleep(1)  # the quiet before the measurement; nothing is waited for
         before = {end: cpu_use(pid) for end, pid in pids.items()}
         time.sleep(5)
+        check(all(child.poll() is None for child in ends), "an end is gone")
         for end, pid in pids.items():
             used, turns = (after - was for after, was in zip(cpu_use(pid), before[end]))
             check(used <= 5 or (turns <= 35 and used <= 28), f"{end}: {used} ms in 5 s, in {turns} turns")

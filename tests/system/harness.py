@@ -137,13 +137,14 @@ class Side:
         env.update(extra)
         return env
 
-    def start(self, role, *command, until=None, timeout=20, **extra):
-        """Starts a program in the background; `until` is a word its output must show first."""
+    def start(self, role, *command, until=None, timeout=20, stdin=subprocess.DEVNULL, **extra):
+        """Starts a program in the background; `until` is a word its output must show first. stdin=subprocess.PIPE: the
+        program's input does not end while the test runs."""
         self.serial += 1
         log = self.path(f"log{self.serial}")
         with open(log, "wb") as out:
             child = subprocess.Popen([str(c) for c in command], env=self.environment(role, **extra), cwd=self.dir,
-                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+                                     stdin=stdin, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         child.log = log
         self.children.append(child)
         if until:

@@ -16,6 +16,7 @@ class OpeningTest : public PortFixture {
   std::string refusal(const std::string& target = FakeDevice::kName) {
     PortSpec spec;
     spec.target = target;
+    spec.hugepages = Hugepages::kOff;  // which the size of the frames depends on
     try_to_open(spec);
     EXPECT_EQ(port, nullptr);
     EXPECT_EQ(device.alive(), 0);
