@@ -237,6 +237,13 @@ bool need_wire() {
   return open_ports(*g_process);
 }
 
+void await_wire() {
+  if (need_wire() || !PortSet::lent(g_process->shard)) [[likely]]
+    return;
+  spare::recall();
+  g_process->progress.look_now();
+}
+
 /// The ports that an owner has left are nobody's while nobody needs them.
 void want_wire() {
   Process& p = *g_process;
@@ -339,6 +346,7 @@ void fill_policy(const Config& config) {
   policy.routes_to = routes_to;
   policy.is_taken = address_is_taken;
   policy.need_wire = need_wire;
+  policy.await_wire = await_wire;
   if (!config.ports.empty()) policy.tell_on_wire = want_wire;
   policy.record_why = record_why;
   policy.record_why_at = record_why;

@@ -46,6 +46,7 @@ constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
 /// The same where no wire waits, and while a family's wires are nobody's though somebody needs them.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
 constexpr Duration kPauseWhileLent = std::chrono::seconds(1);
+constexpr Duration kPauseWhileRecalled = std::chrono::milliseconds(20);
 constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
 /// A follower has nothing to do between calls but to write down what `bypass` shows of it.
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
@@ -278,7 +279,7 @@ void Progress::lent_step() {
   }
   called_ = false;
   (void)tick();
-  mind_local() ? sleep_for(tick_) : sleep_hearing(kPauseWhileLent);
+  mind_local() ? sleep_for(tick_) : sleep_hearing(spare::is_recalling() ? kPauseWhileRecalled : kPauseWhileLent);
 }
 
 // A listener's ports are opened a little later; those that another process has to open, when that calls.

@@ -36,6 +36,9 @@ struct Policy {
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …). False: they cannot be
   /// opened.
   bool (*need_wire)() = [] { return true; };
+  /// A call begins to wait for the wire: need_wire(), and ports that are lent to a family of fewer rights are asked
+  /// for.
+  void (*await_wire)() = [] {};
   /// A socket has come onto the wire: somebody of the family is to have the ports, soon. Lock held, under which
   /// others find that nobody needs them (is_wire_needed).
   void (*tell_on_wire)() = [] {};

@@ -90,6 +90,7 @@ struct Details {
   std::byte* corked = nullptr;      // what the datagram has so far, to `corked_to`; a block of kMostPayload
   std::uint32_t corked_bytes = 0;
   std::uint32_t kernel_inode = 0;  // of a listener on the wire: of the kernel's socket beneath; 0: not to be had
+  std::uint32_t taken_by = 0, polled_by = 0;  // of a listener: processes that use it (family/takers.h); 0: none
   Endpoint corked_to;
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
   LocalEnd* local = nullptr;                        // of one whose bytes may go, or went, by shared memory

@@ -22,6 +22,7 @@
 #include "os/os.h"
 #include "os/own/own_descriptors.h"
 #include "runtime/family/arena.h"
+#include "runtime/family/hand_back.h"
 #include "runtime/family/heirs.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"
@@ -67,7 +68,7 @@ struct Task {
 // --- A process of our own, made of a copy of the program's
 
 /// All descriptors but ours: what the program's end is to tell its peers would wait for this process.
-void close_programs(std::array<int, 4> kept) {
+void close_programs(std::array<int, 5> kept) {
   std::sort(kept.begin(), kept.end());
   unsigned from = 3;
   for (const int fd : kept) {
@@ -108,7 +109,8 @@ void leave_program(Process& p, const Task& task) {
   spare::hide();
   own_descriptor(task.pair, false);
   close_own_descriptors(log_descriptor());
-  close_programs({spare::descriptor(), spare::sockets_descriptor(), task.pair, log_descriptor()});
+  close_programs(
+      {spare::descriptor(), spare::sockets_descriptor(), spare::recall_descriptor(), task.pair, log_descriptor()});
   spare::show();
   if (!drives) os::call(SYS_exit_group, 1);
 }
@@ -165,7 +167,7 @@ End serve(Process& p, const Words& words) {
     const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
     looked.store(seen, std::memory_order_release);
     os::futex_wake(reinterpret_cast<const std::uint32_t*>(&looked), INT_MAX);
-    if (ends_with_last()) return kDone;
+    if (ends_with_last() || hand_back_if_recalled(p)) return kDone;
     if (p.ports.any_is_forbidden()) return kAgain;
     look = asks ? std::min(2 * look, kNextLooks) : kSecond;
     const std::int64_t longest = p.ports.any_link_is_up() ? look : std::min(look, kNextLooks);
@@ -234,6 +236,7 @@ End drive(Process& p, const Task& task) {
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);
   if (!p.progress.start()) return kFailed;
   p.progress.join_family();
+  hear_recalls(p);
   BYPASS_LOG_INFO("the ports are driven for a family that has given rights up");
   const End end = serve(p, task.words);
   if (end == kDone) end_family(p);

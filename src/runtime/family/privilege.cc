@@ -17,6 +17,7 @@
 #include "runtime/undisturbed.h"
 #include "socket/family/kin.h"
 #include "socket/family/rehome.h"
+#include "socket/family/takers.h"
 #include "socket/socket.h"
 
 namespace bypass::runtime {
@@ -218,7 +219,8 @@ RightsChange begin_change(const Standing& then) {
   }
   change.then = then;
   const Undisturbed undisturbed;
-  const bool on_wire = socket::refers_to_wire();
+  // A helper beside a master that accepts leaves the listeners to it: in its copy they are the kernel's.
+  const bool on_wire = change.leaves ? socket::has_use_of_wire() : socket::refers_to_wire();
   // What the ports take is still there. The progress thread would open them some tens of milliseconds later.
   if (on_wire && !change.leaves) (void)open_ports(*p);
   if (on_wire && change.leaves && !prepare_move(*p, change)) return {};
@@ -273,6 +275,7 @@ void settle(Process& p) {
   {
     socket::Guard guard(p.shard);
     socket::forget_kin(guard);
+    socket::forget_takers();
   }
   p.shard.wires().lent.store(false, std::memory_order_relaxed);
   p.arena.spare.filled = false;

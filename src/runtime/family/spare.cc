@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,11 +29,13 @@ namespace {
 
 int g_memory = -1;
 int g_sockets = -1;  // an epoll set on which nobody waits
+int g_recall = -1;   // an eventfd
 int g_list = -1;     // in a driver: what /proc says of it
 int g_call = -1;     // to a driver that waits
 socket::Maker g_called{};
 bool g_drives = false;
 bool g_tried = false;
+std::atomic<int> g_recalling{0};
 
 // The bytes that are locked. One question asks for the first two.
 constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3;
@@ -98,10 +102,11 @@ void make() {
   std::string problem;
   g_memory = own_high(arena::make_memory(problem));
   g_sockets = own_high(socket::kernel->epoll_create1(EPOLL_CLOEXEC));
-  if (g_memory >= 0 && g_sockets >= 0) return;
+  g_recall = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC));
+  if (g_memory >= 0 && g_sockets >= 0 && g_recall >= 0) return;
   drop();
   BYPASS_LOG_INFO("no memory for processes that give rights up: %s",
-                  problem.empty() ? "no epoll set can be made" : problem.c_str());
+                  problem.empty() ? "no epoll set or no eventfd can be made" : problem.c_str());
 }
 
 int descriptor() {
@@ -112,9 +117,14 @@ int sockets_descriptor() {
   return g_sockets;
 }
 
+int recall_descriptor() {
+  return g_recall;
+}
+
 void hide() {
   own_descriptor(g_memory, false);
   own_descriptor(g_sockets, false);
+  own_descriptor(g_recall, false);
   own_descriptor(g_call, false);
 }
 
@@ -122,11 +132,13 @@ void show() {
   if (g_call >= 0) own_descriptor(g_call, true);
   if (g_memory >= 0) own_descriptor(g_memory, true);
   if (g_sockets >= 0) own_descriptor(g_sockets, true);
+  if (g_recall >= 0) own_descriptor(g_recall, true);
 }
 
 void drop() {
   close_own(g_memory);
   close_own(g_sockets);
+  close_own(g_recall);
 }
 
 bool is_driven() {
@@ -180,6 +192,28 @@ bool call_driver() {
   os::call(SYS_sendto, g_call, os::address(&kCall), 1, MSG_NOSIGNAL, 0, 0);
   close_own(g_call);
   return true;
+}
+
+void recall() {
+  constexpr int kLooks = 100;
+  constexpr std::uint64_t kOne = 1;
+  if (g_recall < 0) return;
+  g_recalling.store(kLooks, std::memory_order_relaxed);
+  os::call(SYS_write, g_recall, os::address(&kOne), sizeof kOne);
+}
+
+bool is_recalling() {
+  const int left = g_recalling.load(std::memory_order_relaxed);
+  if (left > 0) g_recalling.store(left - 1, std::memory_order_relaxed);
+  return left > 0;
+}
+
+bool await_recall() {
+  std::uint64_t asked = 0;
+  long n = 0;
+  do n = os::read(g_recall, &asked, sizeof asked);
+  while (n == -EINTR);
+  return n == sizeof asked;
 }
 
 bool take_members(bool on) {

@@ -23,9 +23,10 @@ namespace bypass::runtime::spare {
 /// Before a fork, where the process may give rights up that matter and has none yet: a memfd and some system calls,
 /// once. A child of a process without one has none.
 void make();
-/// Its descriptors: of the memory and of the set; -1: there is none.
+/// Its descriptors: of the memory, of the set and of what recall() writes to; -1: there is none.
 int descriptor();
 int sockets_descriptor();
+int recall_descriptor();
 /// Around the closing of all that was the parent's own, in a child.
 void hide();
 void show();
@@ -60,6 +61,14 @@ void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time);
 bool call_driver();
 /// Whether the one that was to be called lives. Some system calls.
 bool called_lives();
+
+/// A process that keeps the rights waits for what the driver's family has the ports for: asks that one for them
+/// (hand_back.h). Nothing, where there is no spare. A system call.
+void recall();
+/// Whether it has asked a moment ago: for the next 100 calls.
+[[nodiscard]] bool is_recalling();
+/// In a driver: until somebody asks. False: that cannot be waited for.
+[[nodiscard]] bool await_recall();
 
 /// Puts a socket into the set, before its process asks whether there is a driver.
 void note(int fd);

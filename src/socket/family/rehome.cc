@@ -6,6 +6,7 @@
 
 #include "socket/family/doorbell.h"
 #include "socket/family/steering.h"
+#include "socket/family/takers.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/wait/kernel_half.h"
@@ -91,7 +92,8 @@ bool has_listeners_alone() {
   if (objects == nullptr || objects->epolls.any_of([=](const Epoll& set) { return set.references.of(slot) != 0; }))
     return false;
   return !objects->sockets.any_of([](const Socket& socket) {
-    return is_on_wire(socket) && (socket.kind != FileKind::kListener || socket.items != nullptr);
+    if (!is_on_wire(socket)) return false;
+    return socket.kind != FileKind::kListener || socket.items != nullptr || is_polled_by_another(socket);
   });
 }
 
@@ -102,6 +104,7 @@ void note_listener(File& file, int fd) {
   noted.push_back({fd, socket.path, socket.listener->local, socket.domain, socket.status, socket.flags,
                    socket.receive_timeout_ms, socket.send_timeout_ms, socket.low_water, socket.linger_s,
                    *socket.details});
+  noted.back().details.taken_by = noted.back().details.polled_by = 0;
   noted.back().details.local = nullptr;
   noted.back().details.corked = nullptr;
 }

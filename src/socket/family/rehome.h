@@ -13,9 +13,9 @@
 
 namespace bypass::socket {
 
-/// Whether this process and its family have nothing on the wire but listeners. No listener may be in an epoll set: a
-/// master that is told there of connections makes workers for them. This process may have no epoll set, either: its
-/// items would stay behind. Takes the lock.
+/// Whether this process and its family have nothing on the wire but listeners. No listener may be in an epoll set, or
+/// polled by another process: a master that is told there of connections makes workers for them. This process may have
+/// no epoll set, either: its items would stay behind. Takes the lock.
 [[nodiscard]] bool has_listeners_alone();
 
 /// Of a number, in the arena that is about to be left: notes its listener. Others are forgotten.

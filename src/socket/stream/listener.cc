@@ -4,6 +4,7 @@
 #include "observe/reasons.h"
 #include "os/os.h"
 #include "socket/family/kin.h"
+#include "socket/family/takers.h"
 #include "socket/objects.h"
 #include "socket/options.h"
 #include "socket/policy.h"
@@ -232,6 +233,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
   {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
+    if (socket.details != nullptr) note_taker(socket);
     const long r = accepting.attempt(guard);
     if (r != kAgain) return r;
     patience = socket_patience(guard, socket.receive_timeout_ms);

@@ -8,6 +8,7 @@
 #include "os/errno_map.h"
 #include "os/os.h"
 #include "socket/datagram/datagram.h"
+#include "socket/family/takers.h"
 #include "socket/socket.h"
 #include "socket/wait/direct_set.h"
 #include "socket/wait/epoll.h"
@@ -103,9 +104,11 @@ class PollCondition final : public Condition {
       versions_ += item.file->readiness.version.load(std::memory_order_relaxed);
       wire_ = wire_ || wants_wire(*item.file);
       hear_new_half(item);
+      note_use(item);
       item.revents = item.file->alive ? bits_of(item) : short{POLLNVAL};
       ready += item.revents != 0;
     }
+    noted_ = true;
     return ready == 0 ? kAgain : ready + kernel_ready_;
   }
   [[nodiscard]] bool changed() const override {
@@ -156,6 +159,10 @@ class PollCondition final : public Condition {
       watch_kernel_half(*item.file, item.fd);
     duals_ = duals_ || DirectSet::concerns(*item.file);
   }
+  void note_use(const PollItem& item) const {
+    if (noted_ || kind(*item.file) != FileKind::kListener || !item.file->alive) return;
+    if (Socket& socket = socket_of(*item.file); socket.details != nullptr) note_poller(socket);
+  }
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)
       return static_cast<const Epoll&>(file).bypass_items.load(std::memory_order_relaxed) != 0;
@@ -166,7 +173,7 @@ class PollCondition final : public Condition {
   KernelSet& kernel_set_;
   std::uint64_t versions_ = 0;
   std::size_t files_ = 0;
-  bool duals_ = false, wire_ = false;
+  bool duals_ = false, wire_ = false, noted_ = false;
   DirectSet direct_;
   long kernel_ready_ = 0;
   Instant looked_{};

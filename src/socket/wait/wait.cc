@@ -239,7 +239,7 @@ long Waiting::attempt() {
 
 long Waiting::begin() {
   const bool wire = condition_.needs_wire();
-  if (wire) policy.need_wire();
+  if (wire) policy.await_wire();
   Guard guard(shard());
   if (wire && condition_.polls_first()) {
     shard().poll_locked();

@@ -1,0 +1,89 @@
+#include "socket/family/takers.h"
+
+#include "socket/objects.h"
+
+namespace bypass::socket {
+
+namespace {
+
+constexpr unsigned kSlotBits = 11;
+constexpr std::uint32_t kSlotMask = (1U << kSlotBits) - 1;
+static_assert(kMaxProcesses <= kSlotMask);
+
+/// A process in 32 bits: of its slot's incarnation the low ones.
+std::uint32_t name_of(std::uint32_t slot, std::uint32_t incarnation) {
+  return incarnation << kSlotBits | (slot + 1);
+}
+
+std::uint32_t slot_in(std::uint32_t name) {
+  return (name & kSlotMask) - 1;
+}
+
+bool has_listener(const Socket& listener, std::uint32_t user) {
+  const std::uint32_t slot = slot_in(user);
+  return user != 0 && listener.references.of(slot) != 0 && user == name_of(slot, shard().family().incarnation_of(slot));
+}
+
+void note(const Socket& listener, std::uint32_t& user) {
+  const Family& family = shard().family();
+  if (!has_listener(listener, user)) user = name_of(family.slot(), family.incarnation());
+}
+
+bool is_another(const Socket& listener, std::uint32_t user) {
+  const Family& family = shard().family();
+  const std::uint32_t slot = slot_in(user);
+  return has_listener(listener, user) && slot != family.slot() && family.alive(slot, family.incarnation_of(slot));
+}
+
+}  // namespace
+
+void note_taker(Socket& listener) {
+  note(listener, listener.details->taken_by);
+}
+
+void note_poller(Socket& listener) {
+  note(listener, listener.details->polled_by);
+}
+
+bool is_taken_by_another(const Socket& listener) {
+  return listener.details != nullptr && is_another(listener, listener.details->taken_by);
+}
+
+bool is_polled_by_another(const Socket& listener) {
+  return listener.details != nullptr && is_another(listener, listener.details->polled_by);
+}
+
+bool has_use_of_wire() {
+  const Guard guard(shard());
+  if (objects == nullptr) return false;
+  const std::uint32_t slot = shard().family().slot();
+  return objects->sockets.any_of([slot](const Socket& socket) {
+    if (!is_on_wire(socket) || socket.references.of(slot) == 0) return false;
+    return socket.kind != FileKind::kListener || !is_taken_by_another(socket);
+  });
+}
+
+void forget_takers() {
+  if (objects != nullptr) objects->details.for_each([](Details& details) { details.taken_by = details.polled_by = 0; });
+}
+
+bool is_any_listener_used(const Guard& /*guard*/) {
+  return objects != nullptr && objects->sockets.any_of([](const Socket& socket) {
+    if (!socket.alive || listener_of(socket) == nullptr || socket.details == nullptr) return false;
+    return socket.items != nullptr || socket.details->taken_by != 0 || socket.details->polled_by != 0;
+  });
+}
+
+void reset_waiting(Guard& guard) {
+  if (objects == nullptr) return;
+  objects->sockets.for_each([&](Socket& socket) {
+    tcp::Listener* const listener = socket.alive ? listener_of(socket) : nullptr;
+    while (listener != nullptr && tcp_engine().accept_queue_length(*listener) != 0) {
+      const auto waiting = tcp_engine().accept(guard.context(), *listener, nullptr);
+      if (!waiting.ok()) break;
+      tcp_engine().abort(guard.context(), **waiting);
+    }
+  });
+}
+
+}  // namespace bypass::socket

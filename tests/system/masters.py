@@ -1,0 +1,94 @@
+"""Masters of root's that serve by themselves, on a port, beside children that have given root up.
+masters.py NAME...   (no name: lists them)"""
+from harness import check, children_of, free_port, run_named
+from rights import arena_descriptors, arenas, cases, drivers, user_of
+
+CASES = {}
+case = cases(CASES)
+
+
+def ask(side, port):
+    client = side.start_python("client", "asks_once.py", side.address, port, 1)
+    check(side.end(client, 60) == 0, side.output(client))
+
+
+def check_apart(side, master):
+    """Whatever a child can write to, the master does not map."""
+    check(user_of(master.pid) == 0, "the master has given root up")
+    for child in children_of(master.pid):
+        check(user_of(child) != 0 and arenas(child), f"{child} has {arenas(child)}")
+        check(not arenas(child) & arenas(master.pid), "a child has its master's memory")
+        check(side.soon(lambda: arena_descriptors(child) == [], 5), f"a child has an arena's {arena_descriptors(child)}")
+    check("shares_with_less" not in side.why(), side.why())
+
+
+def check_serves_on(side, master, port, count):
+    """By the port, with the master's own descriptors and arena."""
+    for _ in range(count):
+        ask(side, port)
+    check(side.soon(lambda: side.stat(master)["counters"]["tcp_passive_opens"] >= count, 5), f"not by the master: {side.why()}")
+    check(not drivers(side), f"the ports have a driver: {drivers(side)}")
+    check_apart(side, master)
+
+
+def helper_comes_first(side, how):
+    """It has taken the port with it. The master has it back when it waits for its listener."""
+    port = free_port()
+    master = side.start_python("server", "serves_beside.py", side.address, port, how, 0, until="waits")
+    side.until(lambda: not drivers(side), "the port is the master's again")
+    check_serves_on(side, master, port, 3)
+
+
+def helper_comes_later(side, how):
+    """The master has accepted, and keeps its port."""
+    port = free_port()
+    master = side.start_python("server", "serves_beside.py", side.address, port, how, 1, until="waits")
+    ask(side, port)
+    side.wait_for(master, "waits 1")
+    check_serves_on(side, master, port, 3)
+
+
+@case("vhost", "veth")
+def helper_beside_one_that_accepts(side):
+    helper_comes_first(side, "accept")
+
+
+@case("vhost", "veth")
+def helper_beside_one_that_polls(side):
+    helper_comes_first(side, "poll")
+
+
+@case("veth")
+def helper_beside_one_that_selects(side):
+    helper_comes_first(side, "select")
+
+
+@case("vhost", "veth")
+def helper_of_one_that_has_accepted(side):
+    helper_comes_later(side, "accept")
+
+
+@case("veth")
+def helper_of_one_that_has_polled(side):
+    helper_comes_later(side, "poll")
+
+
+@case("veth")
+def helper_of_one_with_an_epoll_set(side):
+    helper_comes_later(side, "epoll")
+
+
+@case("vhost", "veth")
+def worker_beside_one_that_accepts(side):
+    """It has accepted first: the port stays with it, and it serves on beside its master, which asks for the port."""
+    port = free_port()
+    master = side.start_python("server", "serves_beside.py", side.address, port, "accept", 0, "works", until="works")
+    ask(side, port)
+    side.wait_for(master, "waits")
+    for _ in range(3):
+        ask(side, port)
+    check(65534 in drivers(side), f"no driver serves the worker: {side.why()}")
+    check_apart(side, master)
+
+
+run_named(CASES, "shown")

@@ -1,0 +1,67 @@
+"""serves_beside.py ADDRESS PORT HOW FIRST [CHILD]: root's master answers connections itself, beside a child that gives root
+up. HOW the master waits: accept, poll, select or epoll. The child is made when the master has answered FIRST connections.
+It never uses the listener that it has inherited; but where CHILD is `works` it answers, too, and the master goes on once
+it has answered one."""
+import os
+import select
+import signal
+import socket
+import sys
+
+address, port, how, first = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+works = sys.argv[5:] == ["works"]
+listener = socket.create_server((address, port), backlog=16)
+
+
+def make_helper():
+    told, tells = os.pipe()
+    if os.fork() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        if works:
+            print("works", flush=True)
+            answer(listener.accept()[0])
+        os.write(tells, b"d")
+        while works:
+            answer(listener.accept()[0])
+        while True:
+            signal.pause()
+    os.close(tells)
+    print("dropped" if os.read(told, 1) else "ended", flush=True)
+
+
+def answer(connection):
+    with connection:
+        while data := connection.recv(65536):
+            connection.sendall(data)
+
+
+def wait():
+    if how == "poll":
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        poll.poll()
+    elif how == "select":
+        select.select([listener], [], [])
+    elif how == "epoll":
+        waits.poll()
+    if how != "accept":
+        listener.setblocking(False)
+
+
+if how == "epoll":
+    waits = select.epoll()
+    waits.register(listener, select.EPOLLIN)
+answered = 0
+while True:
+    if answered == first:
+        make_helper()
+    print("waits", answered, flush=True)
+    wait()
+    try:
+        connection, _ = listener.accept()
+    except BlockingIOError:
+        continue
+    connection.setblocking(True)
+    answer(connection)
+    answered += 1

@@ -1,0 +1,62 @@
+"""What processes that give rights up have in common with others: users, arenas, drivers."""
+import os
+import re
+
+from harness import Skip, alive
+from sides import WIRES
+
+
+def cases(registry):
+    """A decorator of scenarios: one case for each wire."""
+    def case(*wires):
+        def register(function):
+            for wire in wires:
+                registry[f"{function.__name__}_{wire}"] = lambda wire=wire: on_wire(function, wire)
+            return function
+        return register
+    return case
+
+
+def on_wire(function, wire):
+    if os.geteuid() != 0:
+        raise Skip("only root gives root up")
+    with WIRES[wire][0]() as side:
+        function(side)
+
+
+def arenas(pid):
+    """The inodes of the arenas that a process has mapped."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return {found[1] for found in re.finditer(r"rw.s \w+ \S+ (\d+) +/memfd:bypass-arena", maps.read())}
+
+
+def arena_descriptors(pid):
+    folder = f"/proc/{pid}/fd"
+    return [fd for fd in os.listdir(folder) if "memfd:bypass-arena" in os.readlink(f"{folder}/{fd}")]
+
+
+def user_of(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"Uid:\s+(\d+)", status.read())[1])
+
+
+def processes_named(side, name):
+    def name_of(pid):
+        with open(f"/proc/{pid}/comm") as comm:
+            return comm.read().strip()
+    return [pid for pid in side.inhabitants() if name_of(pid) == name]
+
+
+def named(side, name):
+    """By the user: a family's processes of ours."""
+    return {user_of(pid): pid for pid in processes_named(side, name) if alive(pid)}
+
+
+def drivers(side):
+    """The one that keeps root's rights, and the one that serves."""
+    return named(side, "bypass-driver")
+
+
+def heir(side, but=None):
+    """The one that waits for the place of both."""
+    return side.until(lambda: [pid for pid in named(side, "bypass-heir").values() if pid != but], "an heir waits")[0]
