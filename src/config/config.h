@@ -59,8 +59,12 @@ struct PortNetwork {
 std::string port_text(const PortConfig& port);
 /// What is wrong with that gateway of a port that has addresses, as a setting's problem says it; empty: nothing.
 std::string gateway_problem(const PortConfig& port, const IpAddress& gateway);
+struct Config;
 /// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
 const char* plugin_of_kind(std::string_view kind);
+/// … of a port among the others: where one of them needs the cards' drivers, all of DPDK's kinds are that plugin's, so
+/// that DPDK starts once.
+const char* plugin_of_port(const Config& config, const PortConfig& port);
 
 struct TcpConfig {
   Duration rto_min{};

@@ -26,6 +26,9 @@ struct KindInfo {
   bool needs_address;
 };
 
+// The second of these has the first one's drivers, too.
+constexpr std::string_view kWires = "dpdk", kCards = "cards";
+
 // RDMA devices bring the addresses of their network interface with them.
 constexpr KindInfo kKinds[] = {
     {"vhost", "dpdk", Target::kPath, true},
@@ -34,8 +37,8 @@ constexpr KindInfo kKinds[] = {
     {"af_xdp", "packet", Target::kInterface, true},
     {"af_packet", "packet", Target::kInterface, true},
     {"tap", "packet", Target::kInterface, true},
-    {"pci", "dpdk", Target::kPci, true},
-    {"dpdk", "dpdk", Target::kDevargs, true},
+    {"pci", "cards", Target::kPci, true},
+    {"dpdk", "cards", Target::kDevargs, true},
     {"verbs", "verbs", Target::kDevice, false},
     {"auto", "verbs", Target::kNone, false},
 };
@@ -345,6 +348,12 @@ std::string gateway_problem(const PortConfig& port, const IpAddress& gateway) {
 const char* plugin_of_kind(std::string_view kind) {
   const KindInfo* const info = find_kind(kind);
   return info == nullptr ? nullptr : info->plugin;
+}
+
+const char* plugin_of_port(const Config& config, const PortConfig& port) {
+  const char* const own = plugin_of_kind(port.kind);
+  const auto is_cards = [](const PortConfig& each) { return plugin_of_kind(each.kind) == kCards; };
+  return own == kWires && std::any_of(config.ports.begin(), config.ports.end(), is_cards) ? kCards.data() : own;
 }
 
 bool parse_port_names(std::string_view value, std::vector<PortName>& out, std::string& problem) {

@@ -7,11 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 
+#include "backends/pci_answers.h"
+#include "backends/pci_card.h"
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
 #include "config/settings.h"
@@ -79,10 +80,17 @@ std::string check_tap(const PortConfig& port) {
   return std::string("/dev/net/tun: ") + strerrordesc_np(errno);
 }
 
-std::string check_pci(const std::string& address) {
-  const bool short_form = std::count(address.begin(), address.end(), ':') == 1;
-  const std::string path = "/sys/bus/pci/devices/" + (short_form ? "0000:" + address : address);
-  return access(path.c_str(), F_OK) == 0 ? "" : "no such device (see: lspci -D)";
+std::string check_pci(const std::string& target) {
+  const auto address = full_pci_address(target);
+  return address ? card_problem(read_pci_card(*address)) : "no PCI address such as 0000:03:00.0";
+}
+
+// The card has all ports' memory, and DPDK's own.
+std::string check_pci_memory(const Config& config, const PortConfig& port) {
+  const auto address = full_pci_address(port.target);
+  if (!address) return "";
+  return lock_problem(read_pci_card(*address), kDpdkOverhead + config.port_memory * config.ports.size(),
+                      lock_limit_of_process());
 }
 
 // A software device (softN) is found by the one that makes it.
@@ -110,7 +118,10 @@ std::string quick_check(const PortConfig& port) {
 
 std::string quick_check(const Config& config, const PortConfig& port) {
   const auto soft = port.kind == "verbs" ? soft_index(port.target) : std::nullopt;
-  if (!soft || *soft >= config.soft.size()) return quick_check(port);
+  if (!soft || *soft >= config.soft.size()) {
+    std::string problem = quick_check(port);
+    return problem.empty() && port.kind == "pci" ? check_pci_memory(config, port) : problem;
+  }
   const PortConfig& wire = config.soft[*soft];
   const std::string problem = quick_check(wire);
   return problem.empty() ? "" : soft_problem(wire, problem);

@@ -76,7 +76,7 @@ void hand_over(socket::Shard& shard) {
 }  // namespace
 
 Backend* PortSet::backend_for(std::size_t index, std::string& problem) {
-  return plugins_.get(plugin_of_kind(config_.ports[index].kind), backend_host(), problem);
+  return plugins_.get(plugin_of_port(config_, config_.ports[index]), backend_host(), problem);
 }
 
 // Reason kNone: nothing wrong that can be seen.
@@ -84,7 +84,7 @@ PortSet::Problem PortSet::check_one(std::size_t index) {
   const PortConfig& port = config_.ports[index];
   std::string problem = quick_check(config_, port);
   if (!problem.empty()) return {Reason::kPortUnavailable, problem};
-  if (!plugin_present(plugin_of_kind(port.kind), problem)) return {Reason::kPluginMissing, problem};
+  if (!plugin_present(plugin_of_port(config_, port), problem)) return {Reason::kPluginMissing, problem};
   if (port.kind != "dpdk") return {Reason::kNone, ""};
   Backend* const backend = backend_for(index, problem);
   if (backend != nullptr && backend->check(port_spec(config_, index), problem)) return {Reason::kNone, ""};

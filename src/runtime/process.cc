@@ -113,8 +113,9 @@ void install_crash_reports() {
 /// Every port has been tried, by whichever thread came first, the progress thread among them.
 void after_opening(const PortSet& ports) {
   const auto is_there = [](const PortSet::Entry& entry) { return entry.port != nullptr; };
-  const bool all = std::all_of(ports.entries().begin(), ports.entries().end(), is_there);
-  const bool any = std::any_of(ports.entries().begin(), ports.entries().end(), is_there);
+  const auto there = std::count_if(ports.entries().begin(), ports.entries().end(), is_there);
+  const bool all = static_cast<std::size_t>(there) == ports.entries().size(), any = there != 0;
+  BYPASS_LOG_INFO("open: %td of %zu port(s)", there, ports.entries().size());
   for (const PortSet::Entry& entry : ports.entries())
     if (entry.port == nullptr)
       report_problem(Reason::kPortUnavailable, entry.problem,
@@ -523,7 +524,7 @@ bool start() {
   ports->on_tried(after_opening);
   p->progress.on_tick(publish, p);
   p->progress.on_end(before_exit);
-  BYPASS_LOG_INFO("started: %zu port(s), profile %s", p->config.ports.size(), profile_name(p->config.profile));
+  BYPASS_LOG_INFO("started: profile %s", profile_name(p->config.profile));
   return true;
 }
 

@@ -314,6 +314,16 @@ TEST(ShowConfig, WhatIsNotThere_IsNamed) {
   EXPECT_NE(ran.err.find("go without what is named"), std::string::npos) << ran.err;
 }
 
+TEST(ShowConfig, APortOnACard_ShowsWhatWouldBe) {
+  const std::vector<std::string> variables = {"BYPASS_PORT=pci:7F:1f.7", "BYPASS_ADDR=10.9.0.1/24"};
+  const std::string problem = "no such device (see: lspci -D)";
+  const Ran ran = run_command({"config"}, variables);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.out.find("\npci:7F:1f.7\n  opens  no: " + problem + "\n"), std::string::npos) << ran.out;
+  const json plans = json::parse(run_command({"config", "--json"}, variables).out).at("plans");
+  EXPECT_EQ(plans, (json::array({{{"port", "pci:7F:1f.7"}, {"opens", "no: " + problem}}})));
+}
+
 TEST(ShowConfig, EveryKindOfPort_IsBuilt) {
   for (const char* port : {"BYPASS_PORT=tap:a;auto", "BYPASS_PORT=verbs:mlx5_0", "BYPASS_PORT=af_packet:lo"}) {
     const std::string out = run_command({"config"}, {port, "BYPASS_ADDR=10.9.0.1/24"}).out;

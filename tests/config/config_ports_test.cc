@@ -51,9 +51,21 @@ TEST(ConfigPorts, EveryKind_Parses) {
 
 TEST(ConfigPorts, Kinds_NameTheirPlugin) {
   EXPECT_STREQ(plugin_of_kind("vhost"), "dpdk");
+  for (const char* kind : {"pci", "dpdk"}) EXPECT_STREQ(plugin_of_kind(kind), "cards");
   for (const char* kind : {"af_packet", "af_xdp", "netdev", "tap"}) EXPECT_STREQ(plugin_of_kind(kind), "packet");
   EXPECT_STREQ(plugin_of_kind("verbs"), "verbs");
   EXPECT_EQ(plugin_of_kind("nonsense"), nullptr);
+}
+
+// DPDK starts once a process, with the drivers of all its ports.
+TEST(ConfigPorts, AWireBesideACard_HasItsPlugin) {
+  const Config wires = from_environment({"BYPASS_PORT=vhost:/tmp/x", "BYPASS_ADDR=10.9.0.1/24"});
+  EXPECT_STREQ(plugin_of_port(wires, wires.ports.at(0)), "dpdk");
+  const Config both = from_environment(
+      {"BYPASS_PORT=vhost:/tmp/x;tap:bp0;pci:03:00.0", "BYPASS_ADDR=10.9.0.1/24;10.8.0.1/24;10.7.0.1/24"});
+  EXPECT_STREQ(plugin_of_port(both, both.ports.at(0)), "cards");
+  EXPECT_STREQ(plugin_of_port(both, both.ports.at(1)), "packet");
+  EXPECT_STREQ(plugin_of_port(both, both.ports.at(2)), "cards");
 }
 
 TEST(ConfigPorts, BadPort_IsNamed) {

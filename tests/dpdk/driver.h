@@ -37,7 +37,7 @@ class Folder {
 class Driver {
  public:
   /// `before` runs in the new process before it becomes the driver (limits, another user).
-  explicit Driver(const std::function<void()>& before = {}) {
+  explicit Driver(const std::function<void()>& before = {}, const char* plugin = PLUGIN) {
     ::signal(SIGPIPE, SIG_IGN);  // a driver that died is a failed expectation
     int to[2], from[2], errors[2];
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 || pipe2(errors, O_CLOEXEC) != 0) abort();
@@ -49,7 +49,7 @@ class Driver {
       dup2(from[1], 1);
       dup2(errors[1], 2);
       if (before) before();
-      execl(WIRE_DRIVER, WIRE_DRIVER, PLUGIN, nullptr);
+      execl(WIRE_DRIVER, WIRE_DRIVER, plugin, nullptr);
       _exit(127);
     }
     close(to[0]);

@@ -12,18 +12,51 @@ void expect_error(const std::string& answer, const std::string& part) {
   EXPECT_NE(answer.find(part), std::string::npos) << answer;
 }
 
+// What a driver does when it is loaded counts, too: the variables are counted here.
+void open_and_close(const std::string& kind, const char* plugin) {
+  Folder folder;
+  Driver driver({}, plugin);
+  const std::string before = driver.ask("process");
+  int variables = 0;
+  for (char** each = environ; *each != nullptr; each++) variables++;
+  EXPECT_EQ(before.rfind("ok variables=" + std::to_string(variables) + " ", 0), 0U) << before;
+  ASSERT_OK(driver.ask("open " + kind + " " + (folder / "w")));
+  EXPECT_EQ(driver.ask("process"), before);
+  EXPECT_OK(driver.ask("close"));
+  EXPECT_EQ(driver.ask("process"), before);
+  EXPECT_EQ(driver.ask("getopt"), "ok 98");  // 'b', behind the 'a' that was taken before
+  srand(7);
+  EXPECT_EQ(driver.ask("rand"), "ok " + std::to_string(rand()));  // nobody has drawn, nor sown anew
+  EXPECT_EQ(driver.errors(), "");
+}
+
 TEST(DpdkProcess, OpeningChangesNothing) {
-  for (const char* kind : {"vhost", "virtio"}) {
-    Folder folder;
-    Driver driver;
-    const std::string before = driver.ask("process");
-    ASSERT_OK(driver.ask(std::string("open ") + kind + " " + (folder / "w")));
-    EXPECT_EQ(driver.ask("process"), before);
-    EXPECT_OK(driver.ask("close"));
-    EXPECT_EQ(driver.ask("process"), before);
-    EXPECT_EQ(driver.ask("getopt"), "ok 98");  // 'b', behind the 'a' that was taken before
-    EXPECT_EQ(driver.errors(), "");
-  }
+  for (const char* kind : {"vhost", "virtio"}) open_and_close(kind, PLUGIN);
+}
+
+TEST(DpdkProcess, OpeningWithTheCardsDriversChangesNothing) {
+  for (const char* kind : {"vhost", "virtio"}) open_and_close(kind, CARDS_PLUGIN);
+}
+
+// What only a card needs costs a wire nothing: no driver of one, and no library that one needs.
+TEST(DpdkProcess, AWireLoadsNothingOfACards) {
+  Folder folder;
+  Driver driver;
+  ASSERT_OK(driver.ask("open vhost " + (folder / "w")));
+  const std::string libraries = driver.ask("libraries");
+  EXPECT_NE(libraries.find("libbypass-dpdk.so"), std::string::npos) << libraries;
+  for (const char* part : {"cards", "ibverbs", "mlx", "xdp", "bpf", "elf", "libz", "pcap"})
+    EXPECT_EQ(libraries.find(part), std::string::npos) << part << " in " << libraries;
+}
+
+// mlx5's driver is linked, and libibverbs is opened with the first card that needs it.
+TEST(DpdkProcess, TheCardsPluginLoadsNoLibraryOfOneCards) {
+  Driver driver({}, CARDS_PLUGIN);
+  ASSERT_OK(driver.ask("open dpdk net_null0"));
+  const std::string libraries = driver.ask("libraries");
+  EXPECT_NE(libraries.find("libbypass-cards.so"), std::string::npos) << libraries;
+  for (const char* part : {"ibverbs", "mlx"})
+    EXPECT_EQ(libraries.find(part), std::string::npos) << part << " in " << libraries;
 }
 
 TEST(DpdkProcess, ThroughAWholeConnection) {
@@ -115,22 +148,28 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("check virtio " + (folder / "a,b")), "cannot take a path");
   expect_error(driver.ask("check vhost " + (folder / std::string(120, 'x').c_str())), "at most 107");
   expect_error(driver.ask("check pci 1234"), "not a PCI address");
-  expect_error(driver.ask("check dpdk net_mlx5"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");
-  expect_error(driver.ask("check dpdk net_bonding0"), "net_memif");
-  expect_error(driver.ask("check dpdk net_ixgbe0"), "by their PCI address, those of e1000 ixgbe vmxnet3 ena virtio");
+  expect_error(driver.ask("check pci 0000:7f:1f.7"), "pci:0000:7f:1f.7: no such device (see: lspci -D)");
   expect_error(driver.ask("check carrier pigeon"), "accepted are");
   std::filesystem::create_directory(folder / "w");
   expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");
 }
 
+TEST(DpdkProcess, DriversThatAreNotThereAreNamed) {
+  Driver driver({}, CARDS_PLUGIN);
+  expect_error(driver.ask("check dpdk net_nosuch"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");
+  expect_error(driver.ask("check dpdk net_bonding0"), "net_memif");
+  expect_error(driver.ask("check dpdk net_ixgbe0"), "by their PCI address, those of virtio ");
+  expect_error(driver.ask("check dpdk 0000:7f:1f.7,iova=1"), "no such device (see: lspci -D)");
+}
+
 // Without huge pages DPDK's memory has the size it was given with the first port.
 TEST(DpdkProcess, TheLastPortHasItsMemoryToo) {
-  Driver driver;
+  Driver driver({}, CARDS_PLUGIN);
   EXPECT_OK(driver.ask("fill 3 50331648"));
 }
 
 TEST(DpdkProcess, OtherDriversOpen) {
-  Driver driver;
+  Driver driver({}, CARDS_PLUGIN);
   EXPECT_OK(driver.ask("open dpdk net_null0"));
   EXPECT_EQ(driver.ask("identity"), "ok 1500 with a MAC address");
   EXPECT_OK(driver.ask("close"));

@@ -18,7 +18,8 @@
 //   stats                -> ok RX TX REOPENED UP DOWN FREE TOTAL
 //   poll                 one receive
 //   said                 -> ok TEXT  warnings of the plugin's
-//   process, resident, getopt   what opening a port must not change or may cost
+//   libraries           -> ok NAMES  of the files that are mapped executable
+//   process, resident, getopt, rand   what opening a port must not change or may cost
 //   hold-in-child        -> ok PID   a forked child drops the descriptors and lives on
 #include <dirent.h>
 #include <fcntl.h>
@@ -371,7 +372,7 @@ std::string stats() {
 }
 
 // What of the process a program could notice: descriptors below the host's base, affinity, signal state,
-// getopt in the middle of an argument, resident memory.
+// how many variables its environment has, getopt in the middle of an argument, resident memory.
 std::string process() {
   std::ostringstream out;
   std::string low, loose;
@@ -396,9 +397,24 @@ std::string process() {
     blocked += sigismember(&mask, s);
     handled += action.sa_handler != SIG_DFL ? 1 : 0;
   }
-  out << "ok low=" << low << " loose=" << loose << " cpus=" << CPU_COUNT(&cpus) << " blocked=" << blocked
-      << " handled=" << handled << " optind=" << optind;
+  int variables = 0;
+  for (char** each = environ; *each != nullptr; each++) variables++;
+  out << "ok variables=" << variables << " low=" << low << " loose=" << loose << " cpus=" << CPU_COUNT(&cpus)
+      << " blocked=" << blocked << " handled=" << handled << " optind=" << optind;
   return out.str();
+}
+
+std::string libraries() {
+  FILE* file = fopen("/proc/self/maps", "r");
+  char line[512];
+  std::string names = "ok";
+  while (fgets(line, sizeof line, file) != nullptr) {
+    line[strcspn(line, "\n")] = '\0';
+    const char* slash = std::strrchr(line, '/');
+    if (slash != nullptr && std::strstr(line, " r-xp ") != nullptr) names += std::string(" ") + (slash + 1);
+  }
+  fclose(file);
+  return names;
 }
 
 std::string resident_kib() {
@@ -494,6 +510,8 @@ std::string run(const std::string& line) {
   if (verb == "check") return open_port(a, b, true);
   if (verb == "process") return process();
   if (verb == "resident") return resident_kib();
+  if (verb == "libraries") return libraries();
+  if (verb == "rand") return "ok " + std::to_string(rand());
   if (verb == "said") {
     std::string text = bypass::PlainHost::said();
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -531,6 +549,7 @@ std::string run(const std::string& line) {
 
 int main(int argc, char** argv) {
   std::string problem;
+  srand(7);
   backend = argc > 1 ? bypass::PlainHost::load(argv[1], problem) : nullptr;
   if (backend == nullptr) {
     std::fprintf(stderr, "wire_driver PLUGIN: %s\n", problem.c_str());

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "backends/pci_answers.h"
+#include "backends/pci_card.h"
 #include "command.h"
 #include "config/config_toml.h"
 #include "config/settings.h"
@@ -44,6 +46,46 @@ Json setting_json(const Setting& setting, const runtime::SettingValue& value) {
   return json;
 }
 
+void print_text(const Config& config) {
+  std::vector<std::vector<std::string>> rows = {{"SETTING", "VALUE", "FROM", ""}};
+  for (const Setting& setting : runtime::settings()) {
+    const auto& value = config.values[runtime::setting_index(setting)];
+    const std::string from = value.origin == runtime::Origin::kEnvironment ? std::string(setting.env) : value.where;
+    rows.push_back({std::string(setting.key), shown_value(setting, value), from, not_built(setting)});
+  }
+  print_table(rows, "");
+}
+
+struct PortPlan {
+  std::string port;
+  CardPlan card;
+};
+
+/// Of ports on cards. It also asks whether this user may have the card now, which is too much for `bypass run`.
+std::vector<PortPlan> port_plans(const Config& config) {
+  std::vector<PortPlan> plans;
+  for (const runtime::PortConfig& port : config.ports) {
+    const auto address = port.kind == "pci" ? full_pci_address(port.target) : std::nullopt;
+    if (!address) continue;
+    const PciCard card = read_pci_card(*address);
+    bool busy = false;
+    std::string further =
+        lock_problem(card, kDpdkOverhead + config.port_memory * config.ports.size(), lock_limit_of_process());
+    if (further.empty()) further = group_problem(card, busy);
+    plans.push_back({runtime::port_text(port), card_plan(card, further)});
+  }
+  return plans;
+}
+
+void print_plans(const Config& config) {
+  for (const PortPlan& plan : port_plans(config)) {
+    fmt::print("\n{}\n", plan.port);
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [word, text] : plan.card) rows.push_back({word, text});
+    print_table(rows, "  ");
+  }
+}
+
 void print_as_json(const Config& config) {
   Json settings = Json::array();
   for (const Setting& setting : runtime::settings())
@@ -55,17 +97,12 @@ void print_as_json(const Config& config) {
                         {"where", problem.where},
                         {"text", problem.text},
                         {"message", problem.message()}});
-  print_json(Json{{"settings", settings}, {"problems", problems}});
-}
-
-void print_text(const Config& config) {
-  std::vector<std::vector<std::string>> rows = {{"SETTING", "VALUE", "FROM", ""}};
-  for (const Setting& setting : runtime::settings()) {
-    const auto& value = config.values[runtime::setting_index(setting)];
-    const std::string from = value.origin == runtime::Origin::kEnvironment ? std::string(setting.env) : value.where;
-    rows.push_back({std::string(setting.key), shown_value(setting, value), from, not_built(setting)});
+  Json plans = Json::array();
+  for (const PortPlan& plan : port_plans(config)) {
+    plans.push_back({{"port", plan.port}});
+    for (const auto& [word, text] : plan.card) plans.back()[word] = text;
   }
-  print_table(rows, "");
+  print_json(Json{{"settings", settings}, {"plans", plans}, {"problems", problems}});
 }
 
 /// `right`: in itself it is, and names what is not there.
@@ -142,6 +179,7 @@ int run_config(const ConfigOptions& options) {
     print_as_json(config);
   } else {
     print_text(config);
+    print_plans(config);
     print_problems(config, right);
   }
   return config.ok() ? kOk : kNothing;

@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/card_drivers.h"
 #include "backends/dpdk/control.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
 #include "backends/dpdk/port_keeper.h"
 #include "backends/dpdk/port_plan.h"
+#include "backends/dpdk/verbs_calls.h"
+#include "backends/pci_answers.h"
 #include "os/own/cancellation.h"
 
 namespace bypass::dpdk {
@@ -35,6 +38,17 @@ class DpdkBackend final : public Backend {
   Control control_;
   std::vector<std::unique_ptr<PortKeeper>> keepers_;  // control thread only
 };
+
+// What the kernel would refuse, in its words and ours, while DPDK has not been asked yet: it can be asked once only.
+bool may_have_card(const PortPlan& plan, std::string& problem, bool& taken) {
+  const PciCard card = read_pci_card(plan.pci_address);
+  std::string text = lock_problem(card, kDpdkOverhead + plan.all_buffer_bytes, lock_limit_of_process());
+  if (text.empty()) text = group_problem(card, taken);
+  const CardDriver* const driver = driver_of_card(card);
+  if (text.empty() && driver != nullptr && works_beside_kernel(*driver)) bind_verbs(text);
+  if (!text.empty()) problem = "pci:" + plan.pci_address + ": " + text;
+  return text.empty();
+}
 
 bool DpdkBackend::check(const PortSpec& spec, std::string& problem) try {
   PortPlan plan;
@@ -63,6 +77,7 @@ Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
 Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem, bool& taken) try {
   PortPlan plan;
   if (!make_plan(spec, plan, problem)) return nullptr;
+  if (!plan.pci_address.empty() && !may_have_card(plan, problem, taken)) return nullptr;
   auto keeper = std::make_unique<PortKeeper>(control_, std::move(plan), spec.index);
   if (!keeper->open(problem)) {
     taken = keeper->taken();

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -16,8 +15,11 @@
 #include <optional>
 #include <string_view>
 
+#include "backends/dpdk/drivers.h"
 #include "backends/dpdk/peer.h"
 #include "backends/dpdk/trust.h"
+#include "backends/pci_answers.h"
+#include "backends/pci_card.h"
 #include "backends/wire_target.h"
 
 namespace bypass::dpdk {
@@ -27,14 +29,6 @@ constexpr std::uint32_t kDefaultBuffers = 64u << 20;
 // A 64 KB frame crosses shared memory in 8 KiB buffers 1.3 to 1.8 times as fast as in 2 KiB ones: every buffer costs
 // a descriptor's cache lines. Larger ones gain little more. A small frame touches only a buffer's first page.
 constexpr std::uint32_t kSharedMemoryRoom = 8192;
-
-// The drivers of this build that `dpdk:` may name.
-constexpr std::array<std::string_view, 9> kVirtualDrivers{"net_vhost",  "net_virtio_user", "net_af_packet",
-                                                          "net_af_xdp", "net_tap",         "net_ring",
-                                                          "net_null",   "net_memif",       "virtio_user"};
-
-// … and those that find a card by its PCI address: they have no names there. Both are CMakeLists.txt's list.
-constexpr std::string_view kCardDrivers = "e1000 ixgbe vmxnet3 ena virtio";
 
 // Device names are unique in a process.
 std::string next_name(std::string_view driver) {
@@ -123,26 +117,19 @@ void share_memory_with_peer(PortPlan& plan) {
   plan.expected.tso_max_bytes = kLargestTsoPayload;
 }
 
-bool is_pci_address(std::string_view text) {
-  unsigned domain, bus, slot, function;
-  char rest;
-  const std::string copy(text);
-  return std::sscanf(copy.c_str(), "%x:%x:%x.%x%c", &domain, &bus, &slot, &function, &rest) == 4 ||
-         std::sscanf(copy.c_str(), "%x:%x.%x%c", &bus, &slot, &function, &rest) == 3;
-}
-
-bool plan_pci(const std::string& address, const std::string& arguments, PortPlan& plan, std::string& problem) {
-  if (!is_pci_address(address)) {
-    problem = "pci:" + address + ": not a PCI address (as in pci:0000:3b:00.0)";
+bool plan_pci(const std::string& target, const std::string& arguments, PortPlan& plan, std::string& problem) {
+  const auto address = full_pci_address(target);
+  if (!address) {
+    problem = "pci:" + target + ": not a PCI address (as in pci:0000:3b:00.0)";
     return false;
   }
-  const std::string full = std::count(address.begin(), address.end(), ':') == 1 ? "0000:" + address : address;
-  if (::access(("/sys/bus/pci/devices/" + full).c_str(), F_OK) != 0) {
-    problem = "pci:" + address + ": no such device (see: lspci -D)";
+  const PciCard card = read_pci_card(*address);
+  if (problem = card_problem(card); !problem.empty()) {
+    problem = "pci:" + target + ": " + problem;
     return false;
   }
   plan.device.bus = "pci";
-  plan.device.name = plan.pci_address = full;
+  plan.device.name = plan.pci_address = *address;
   plan.device.arguments = arguments;
   plan.prepare = true;
   return true;
@@ -152,17 +139,16 @@ bool plan_devargs(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   const std::size_t comma = spec.target.find(',');
   const std::string name = spec.target.substr(0, comma);
   const std::string arguments = comma == std::string::npos ? "" : spec.target.substr(comma + 1);
-  if (is_pci_address(name)) return plan_pci(name, arguments, plan, problem);
+  if (full_pci_address(name)) return plan_pci(name, arguments, plan, problem);
   const std::string driver = name.substr(0, name.find_last_not_of("0123456789") + 1);
-#ifndef BYPASS_DPDK_EXTRA_PMDS  // … whose drivers' names are known to DPDK only
-  if (std::find(kVirtualDrivers.begin(), kVirtualDrivers.end(), driver) == kVirtualDrivers.end()) {
+  const auto known = virtual_drivers();
+  if (std::find(known.begin(), known.end(), driver) == known.end()) {
     problem = "dpdk:" + spec.target + ": this build has no driver " + driver + "; it has";
-    for (const std::string_view each : kVirtualDrivers) problem += " " + std::string(each);
-    problem += ", and for cards, by their PCI address, those of " + std::string(kCardDrivers) +
+    for (const std::string_view each : known) problem += " " + std::string(each);
+    problem += ", and for cards, by their PCI address, those of " + std::string(card_drivers()) +
                ". Build with -DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE to add one, as in net_bond for librte_net_bond.a";
     return false;
   }
-#endif
   plan.device.name = name;
   plan.device.arguments = arguments;
   plan.prepare = true;

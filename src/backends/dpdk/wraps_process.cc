@@ -140,6 +140,25 @@ int __wrap_mkdir(const char* path, mode_t mode) {
   return strstr(path, "/dpdk") != nullptr ? 0 : libc.mkdir(path, mode);
 }
 
+// --- The program's environment, its random numbers, and programs that a driver would start
+int __wrap_setenv(const char*, const char*, int) {
+  return 0;
+}
+int __wrap_unsetenv(const char*) {
+  return 0;
+}
+void __wrap_srand(unsigned) {}
+// Drivers draw by it what need not be secret, as the seed of a hash.
+int __wrap_rand() {
+  static std::uint32_t state = 0x9e3779b9;
+  state = state * 1664525 + 1013904223;
+  return static_cast<int>(state >> 1);
+}
+FILE* __wrap_popen(const char*, const char*) {
+  errno = ENOSYS;
+  return nullptr;
+}
+
 // --- Output: none of it is the program's
 int __wrap_printf(const char* format, ...) {
   va_list arguments;

@@ -1,0 +1,42 @@
+// What stands in the way of a `pci:` port, told before DPDK is asked: which driver has the card, the command that binds
+// it, and what of the machine is missing. Every text says what is wrong and what is accepted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/pci_card.h"
+
+namespace bypass {
+
+/// What a process may lock of its memory: vfio pins all that a card may write to (RLIMIT_MEMLOCK, capabilities(7)).
+struct LockLimit {
+  std::uint64_t bytes = UINT64_MAX;
+  bool is_exempt = true;  // has CAP_IPC_LOCK
+};
+LockLimit lock_limit_of_process();
+
+/// Empty: a port can be had of the card, as far as can be told without asking for it. `root` as in read_pci_card().
+std::string card_problem(const PciCard& card, const std::string& root = "");
+
+/// Empty: the limit suffices for so many bytes. Of a card on vfio-pci, or one that works beside its kernel driver.
+std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLimit& limit);
+
+/// Empty: this process may have the card's group now. It opens the group's file for a moment (`open_file`: open(2) but
+/// in tests), so it is for who is about to have the card. `busy`: another process has it.
+std::string group_problem(const PciCard& card, bool& busy, int (*open_file)(const char* path, int flags) = nullptr);
+
+/// "the process 812 (redis-server)", one other than this that has the file open; empty: none that can be seen.
+std::string other_holder(const std::string& file);
+
+/// What a port of the card will be, for people: pairs of a word and a text, in the order to show them. `further`: what
+/// stands in its way beside card_problem().
+using CardPlan = std::vector<std::pair<std::string, std::string>>;
+CardPlan card_plan(const PciCard& card, const std::string& further = "", const std::string& root = "");
+
+/// What DPDK locks beside the ports' frames: its own tables, queues and rings.
+inline constexpr std::uint64_t kDpdkOverhead = std::uint64_t{48} << 20;
+
+}  // namespace bypass

@@ -1,0 +1,368 @@
+// What is said of a card before DPDK is asked: each state in which a card cannot be had, as /sys has it.
+#include "backends/pci_answers.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "backends/card_drivers.h"
+#include "config/pci_tree.h"
+
+namespace bypass {
+namespace {
+
+using test::PciTree;
+
+constexpr const char* kCard = "0000:3b:00.0";
+constexpr const char* kEthernet = "020000";
+constexpr const char* kName = "Intel Corporation 82574L Gigabit Network Connection (8086:10d3)";
+
+std::string problem_in(const PciTree& tree, const char* address = kCard) {
+  return card_problem(read_pci_card(address, tree.root()), tree.root());
+}
+
+/// An e1000e in an IOMMU group of its own, on `driver`.
+void add_card(const PciTree& tree, const std::string& driver) {
+  tree.add(kCard, "8086:10d3", kEthernet, driver);
+  tree.set_group(kCard, "14");
+}
+
+std::string bind_text(const std::string& before = "") {
+  return "; this binds it, as root: " + before + "modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci 0000:3b:00.0";
+}
+std::string back_text(const std::string& driver) {
+  return "; and this gives it back: dpdk-devbind.py --bind=" + driver + " 0000:3b:00.0";
+}
+
+TEST(PciAddress, IsMadeFull) {
+  EXPECT_EQ(full_pci_address("3B:00.0"), "0000:3b:00.0");
+  EXPECT_EQ(full_pci_address("0001:3b:1f.7"), "0001:3b:1f.7");
+  for (const char* wrong : {"", "eth0", "3b:00", "3b:00.8", "0000:3b:00.0 ", "0000:3g:00.0", "1234"})
+    EXPECT_EQ(full_pci_address(wrong), std::nullopt) << wrong;
+}
+
+TEST(PciAnswers, ACardOnVfioCanBeHad) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  EXPECT_EQ(problem_in(tree), "");
+}
+
+TEST(PciAnswers, NoSuchDevice) {
+  const PciTree tree;
+  EXPECT_EQ(problem_in(tree), "no such device (see: lspci -D)");
+}
+
+TEST(PciAnswers, NoSysfs) {
+  const PciTree tree;
+  EXPECT_EQ(card_problem(read_pci_card(kCard, tree.root() + "/empty")),
+            "/sys/bus/pci is not there, by which cards are found (a container without /sys?)");
+}
+
+TEST(PciAnswers, NoNetworkCard) {
+  const PciTree tree;
+  tree.add(kCard, "144d:a808", "010802", "nvme");
+  EXPECT_EQ(problem_in(tree),
+            "no network card, but Samsung NVMe SSD (144d:a808), of the class 0108; accepted is one of class 02 (see: "
+            "lspci -D)");
+}
+
+TEST(PciAnswers, TheKernelsDriverHasIt) {
+  const PciTree tree;
+  add_card(tree, "e1000e");
+  tree.set_interface(kCard, "eth1");
+  tree.set_default_route("eth0");
+  EXPECT_EQ(problem_in(tree), "the kernel's driver e1000e has " + std::string(kName) + ", as the interface eth1" +
+                                  bind_text("ip link set eth1 down && ") + back_text("e1000e"));
+}
+
+// The interface of a virtio card lies below a device of its own.
+TEST(PciAnswers, TheKernelsVirtioDriverHasIt) {
+  const PciTree tree;
+  tree.add(kCard, "1af4:1041", kEthernet, "virtio-pci");
+  tree.folder("/sys/bus/pci/devices/0000:3b:00.0/virtio2/net/eth0");
+  tree.set_default_route("eth0");
+  const std::string problem = problem_in(tree);
+  EXPECT_NE(problem.find("virtio-pci has the card 1af4:1041, as the interface eth0"), std::string::npos) << problem;
+  EXPECT_NE(problem.find("WARNING: eth0 carries"), std::string::npos) << problem;
+}
+
+TEST(PciAnswers, TheDefaultRouteWouldBeCutOff) {
+  const std::string warning = "; WARNING: eth1 carries this machine's default route";
+  {
+    const PciTree tree;
+    add_card(tree, "e1000e");
+    tree.set_interface(kCard, "eth1");
+    tree.set_default_route("eth1");
+    EXPECT_NE(problem_in(tree).find(warning + ", which would be cut off" + "; this binds it"), std::string::npos)
+        << problem_in(tree);
+  }
+  {
+    const PciTree tree;
+    add_card(tree, "e1000e");
+    tree.set_interface(kCard, "eth1");
+    tree.write("/proc/net/ipv6_route",
+               std::string(32, '0') + " 00 " + std::string(32, '0') + " 00 fe80 1 2 3 4     eth1\n");
+    EXPECT_NE(problem_in(tree).find(warning + ", which would be cut off" + "; this binds it"), std::string::npos)
+        << problem_in(tree);
+  }
+  const PciTree tree;  // a VLAN of the bridge that the interface is in
+  add_card(tree, "e1000e");
+  tree.set_interface(kCard, "eth1");
+  tree.link("../br0", "/sys/class/net/eth1/upper_br0");
+  tree.link("../br0.5", "/sys/class/net/br0/upper_br0.5");
+  tree.set_default_route("br0.5");
+  EXPECT_NE(problem_in(tree).find(warning + " (through br0.5), which would be cut off" + "; this binds it"),
+            std::string::npos)
+      << problem_in(tree);
+}
+
+TEST(PciAnswers, ItsInterfaceIsInAnotherNetworkNamespace) {
+  const PciTree tree;
+  add_card(tree, "e1000e");
+  EXPECT_EQ(problem_in(tree), "the kernel's driver e1000e has " + std::string(kName) +
+                                  ", and no interface of it is in this network namespace (another one may have it: ip "
+                                  "netns)" +
+                                  bind_text() + back_text("e1000e"));
+}
+
+TEST(PciAnswers, NoDriverHasIt) {
+  const PciTree tree;
+  add_card(tree, "");
+  EXPECT_EQ(problem_in(tree), "no driver has " + std::string(kName) + bind_text());
+}
+
+TEST(PciAnswers, AStubHasIt) {
+  const PciTree tree;
+  add_card(tree, "pci-stub");
+  EXPECT_EQ(problem_in(tree),
+            "the kernel's driver pci-stub has " + std::string(kName) + bind_text() + back_text("pci-stub"));
+}
+
+constexpr const char* kNoIommu =
+    "this machine has no IOMMU that is switched on (intel_iommu=on or amd_iommu=on on the kernel's command line; in a "
+    "virtual machine its host's setting)";
+
+TEST(PciAnswers, WithoutAnIommuItIsUio) {
+  const PciTree tree;
+  tree.add(kCard, "8086:10d3", kEthernet, "");
+  EXPECT_EQ(problem_in(tree), "no driver has " + std::string(kName) + "; " + kNoIommu +
+                                  ", so vfio-pci does not do; this binds it, as root: modprobe uio_pci_generic && "
+                                  "dpdk-devbind.py --bind=uio_pci_generic 0000:3b:00.0");
+  const PciTree bound;
+  bound.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  EXPECT_EQ(problem_in(bound), "");
+}
+
+constexpr const char* kLockdown =
+    "the kernel's lockdown (integrity, of Secure Boot) lets no process reach a card without an IOMMU; accepted is "
+    "vfio-pci with one, or Secure Boot switched off";
+
+TEST(PciAnswers, SecureBootForbidsUio) {
+  const PciTree tree;
+  tree.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  tree.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+  EXPECT_EQ(problem_in(tree), kLockdown);
+  const PciTree unbound;
+  unbound.add(kCard, "8086:10d3", kEthernet, "");
+  unbound.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+  EXPECT_EQ(problem_in(unbound), "no driver has " + std::string(kName) + "; " + kNoIommu + ", and " + kLockdown);
+}
+
+TEST(PciAnswers, SecureBootAllowsVfio) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+  EXPECT_EQ(problem_in(tree), "");
+}
+
+TEST(PciAnswers, TheGroupIsShared) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.add("0000:3a:00.0", "8086:2030", "060400", "pcieport");
+  tree.add("0000:3b:00.1", "8086:10d3", kEthernet, "e1000e");
+  tree.add("0000:3b:00.2", "144d:a808", "010802", "nvme");
+  tree.add("0000:3b:00.3", "8086:10d3", kEthernet, "vfio-pci");
+  tree.add("0000:3b:00.4", "8086:10d3", kEthernet, "");
+  for (const char* address : {"0000:3a:00.0", "0000:3b:00.1", "0000:3b:00.2", "0000:3b:00.3", "0000:3b:00.4"})
+    tree.set_group(address, "14");
+  EXPECT_EQ(problem_in(tree),
+            "the card shares its IOMMU group 14 with 0000:3b:00.1 (" + std::string(kName) +
+                ", on e1000e), 0000:3b:00.2 (Samsung NVMe SSD (144d:a808), on nvme); vfio gives a group to one process "
+                "as a whole, so each of these has to be on vfio-pci, or on no driver (dpdk-devbind.py --unbind "
+                "ADDRESS), or the card in another slot");
+}
+
+TEST(PciAnswers, NoDriverOfDpdkKnowsIt) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const PciTree tree;
+  tree.add(kCard, "1414:00ba", kEthernet, "mana");  // of Azure: net_mana is not in Debian's DPDK 22.11
+  tree.set_interface(kCard, "eth1");
+  EXPECT_EQ(problem_in(tree), "the card 1414:00ba: DPDK " + std::string(dpdk_version()) +
+                                  ", which this build has, has no driver for it; needed is a DPDK that has one, or "
+                                  "af_packet:eth1 over the kernel's driver mana");
+}
+
+TEST(PciAnswers, ItsDriverIsNotInThisBuild) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const PciTree tree;
+  tree.add(kCard, "14e4:168e", kEthernet, "bnx2x");
+  const CardDriver* driver = driver_of_card(read_pci_card(kCard, tree.root()));
+  if (driver == nullptr || driver->is_linked) GTEST_SKIP() << "this build has it, or no DPDK has";
+  EXPECT_EQ(problem_in(tree),
+            "the card 14e4:168e: its driver net_bnx2x is not in this build; accepted is a build with "
+            "-DBYPASS_DPDK_EXTRA_PMDS=net_bnx2x");
+}
+
+TEST(PciAnswers, EachCardOfTheCloudsHasItsDriver) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const std::pair<const char*, const char*> cards[] = {
+      {"1d0f:ec20", "net_ena"},       {"1ae0:0042", "net_gve"},     {"15b3:1016", "mlx5_eth"},
+      {"15b3:1004", "net_mlx4"},      {"15ad:07b0", "net_vmxnet3"}, {"1af4:1000", "net_virtio"},
+      {"1af4:1041", "net_virtio"},    {"8086:1572", "net_i40e"},    {"8086:1592", "net_ice"},
+      {"8086:1889", "net_iavf"},      {"8086:15f2", "net_igc"},     {"8086:10fb", "net_ixgbe"},
+      {"8086:1521", "net_e1000_igb"}, {"14e4:16d7", "net_bnxt"},    {"8086:10d3", "net_e1000_em"}};
+  for (const auto& [numbers, name] : cards) {
+    const PciTree tree;
+    tree.add(kCard, numbers, kEthernet, "");
+    const CardDriver* driver = driver_of_card(read_pci_card(kCard, tree.root()));
+    ASSERT_NE(driver, nullptr) << numbers;
+    EXPECT_EQ(driver->name, name) << numbers;
+    EXPECT_TRUE(driver->is_linked) << numbers;
+  }
+}
+
+// --- Cards whose kernel driver stays
+
+TEST(PciAnswers, AnMlx5CardStaysWithItsKernelDriver) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const auto with_driver = [](const PciTree& tree, const char* driver) {
+    tree.add(kCard, "15b3:1016", kEthernet, driver);
+    return problem_in(tree);
+  };
+  EXPECT_EQ(with_driver(PciTree(), "vfio-pci"),
+            "the card 15b3:1016 works beside its kernel driver mlx5_core, and vfio-pci has it; this binds it, as root: "
+            "dpdk-devbind.py --bind=mlx5_core 0000:3b:00.0");
+  EXPECT_EQ(with_driver(PciTree(), "mlx5_core"),
+            "the card 15b3:1016: the RDMA half of its kernel driver is not there; as root: modprobe -a ib_uverbs "
+            "mlx5_ib");
+  const PciTree tree;
+  tree.folder("/sys/bus/pci/devices/0000:3b:00.0/infiniband_verbs/uverbs0");
+  EXPECT_EQ(with_driver(tree, "mlx5_core"),
+            "no interface of the card 15b3:1016 is in this network namespace (another one may have it: ip netns); "
+            "accepted is a process in that one");
+  tree.set_interface(kCard, "eth1");
+  EXPECT_EQ(problem_in(tree), "");
+}
+
+// --- What the process may have
+
+TEST(PciAnswers, TooLittleMayBeLocked) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  const PciCard card = read_pci_card(kCard, tree.root());
+  EXPECT_EQ(
+      lock_problem(card, 112 * kMiB, {8 * kMiB, false}),
+      "this process may lock 8 MiB of memory (RLIMIT_MEMLOCK, ulimit -l), and the card's ports need 112; accepted "
+      "is a higher limit (LimitMEMLOCK=infinity in a unit of systemd's, memlock in limits.conf), or a smaller "
+      "BYPASS_PORT_MEMORY");
+  EXPECT_EQ(lock_problem(card, 112 * kMiB, {8 * kMiB, true}), "");
+  EXPECT_EQ(lock_problem(card, 112 * kMiB, {112 * kMiB, false}), "");
+  const PciTree uio;
+  uio.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  EXPECT_EQ(lock_problem(read_pci_card(kCard, uio.root()), 112 * kMiB, {0, false}), "") << "nothing is pinned there";
+}
+
+std::string group_text(int (*open_file)(const char*, int), bool& busy) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  return group_problem(read_pci_card(kCard, tree.root()), busy, open_file);
+}
+
+template <int Error>
+int refuse(const char*, int) {
+  errno = Error;
+  return -1;
+}
+
+TEST(PciGroup, OfOneThatOpensNothingIsSaid) {
+  bool busy = false;
+  EXPECT_EQ(group_text([](const char*, int) { return open("/dev/null", O_RDWR | O_CLOEXEC); }, busy), "");
+  EXPECT_FALSE(busy);
+}
+
+TEST(PciGroup, AnotherProcessHasIt) {
+  bool busy = false;
+  EXPECT_EQ(group_text(refuse<EBUSY>, busy),
+            "another process has the card (/dev/vfio/14); accepted is another card, or that process ended");
+  EXPECT_TRUE(busy);
+}
+
+TEST(PciGroup, TheUserMayNot) {
+  bool busy = false;
+  EXPECT_EQ(group_text(refuse<EACCES>, busy),
+            "/dev/vfio/14: Permission denied; as root: chown USER /dev/vfio/14, until the next boot");
+  EXPECT_FALSE(busy);
+}
+
+TEST(PciGroup, AContainerHasNoFileOfIt) {
+  bool busy = false;
+  EXPECT_EQ(group_text(refuse<ENOENT>, busy),
+            "/dev/vfio/14 is not there; a container needs it and /dev/vfio/vfio (docker run --device /dev/vfio/14 "
+            "--device /dev/vfio/vfio)");
+}
+
+TEST(PciGroup, TheHolderIsNamed) {
+  char path[] = "/tmp/bypass-pci-group-XXXXXX";
+  const int file = mkostemp(path, O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  EXPECT_EQ(other_holder(path), "") << "this process itself is none";
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (write(ready[1], &byte, 1) == 1) pause();
+    _exit(1);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(other_holder(path), "the process " + std::to_string(child) + " (config_test)");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(other_holder(path), "");
+  unlink(path);
+  for (const int fd : {file, ready[0], ready[1]}) close(fd);
+}
+
+// --- The plan
+
+TEST(PciPlan, SaysWhatWillBe) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  EXPECT_EQ(card_plan(read_pci_card(kCard, tree.root()), "", tree.root()),
+            (CardPlan{{"card", kName},
+                      {"kernel's driver", "vfio-pci"},
+                      {"IOMMU group", "14"},
+                      {"DPDK's driver", "net_e1000_em"},
+                      {"opens", "yes, through vfio-pci (/dev/vfio/14)"}}));
+  EXPECT_EQ(card_plan(read_pci_card(kCard, tree.root()), "busy", tree.root()).back().second, "no: busy");
+  const PciTree kernels;
+  add_card(kernels, "e1000e");
+  kernels.set_interface(kCard, "eth1");
+  kernels.set_default_route("eth1");
+  const CardPlan plan = card_plan(read_pci_card(kCard, kernels.root()), "", kernels.root());
+  ASSERT_EQ(plan.size(), 6U);
+  EXPECT_EQ(plan[2], CardPlan::value_type("interface", "eth1, carries the default route"));
+  EXPECT_TRUE(plan[5].second.starts_with("no: the kernel's driver e1000e has")) << plan[5].second;
+  EXPECT_EQ(card_plan(read_pci_card("0000:3c:00.0", tree.root())),
+            (CardPlan{{"opens", "no: no such device (see: lspci -D)"}}));
+}
+
+}  // namespace
+}  // namespace bypass
