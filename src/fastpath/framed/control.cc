@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kVariable = 0xffffffff;
 
-/// Length of a type's body; kVariable where the header decides. False: there is no such type.
+/// The length of a type's body; kVariable if the header decides. False: there is no such type.
 bool body_of(RecordType type, std::uint32_t& length) {
   switch (type) {
     case RecordType::kRevert:
@@ -93,7 +93,7 @@ void put_body(const Record& r, std::byte* at) {
   }
 }
 
-/// False: a field says what none may say.
+/// Fills `r` from a record's body. False: a field has a value that the protocol does not allow.
 bool get_body(Record& r, const std::byte* at) {
   switch (r.type) {
     case RecordType::kCredit:
@@ -180,7 +180,7 @@ Decoder::Step Decoder::take_data(std::span<const std::byte> input) {
   return {.event = raw ? Event::kRaw : Event::kData, .taken = taken, .data = taken};
 }
 
-/// Copies from the input until `upto` bytes are held; false when it does not reach.
+/// Copies input until `upto` bytes are held. False: the input is too short.
 bool Decoder::fill(std::span<const std::byte> input, std::size_t upto, std::size_t& taken) {
   if (have_ >= upto) return true;
   const std::size_t n = std::min(upto - have_, input.size() - taken);

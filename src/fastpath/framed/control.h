@@ -9,9 +9,8 @@
 //   CUT       link:32 lane:16 0:16 offset:64 bytes from `offset` on travel on the lane (the reader's number for it)
 //   RESUME    link:32 0:32 offset:64         bytes from `offset` on are DATA again
 //   RXSTATE   link:32 lane:16 0:16 count:64  the link is dead here; `count` bytes were placed in this lane's ring, and
-//   no
-//                                            more will ever be. Counted since the lane was opened: where the CUT lies,
-//                                            the sender of this may not know yet
+//                                            no more will be. The count begins when the lane was opened: the sender
+//                                            may not know yet where the CUT lies
 //   LINKDOWN  link:32                        the link has failed here; RXSTATE follows once its count is final
 //   LANE_OPEN link:32 lane:16 log2:8 0:8 ring:64 credit:64
 //                                            a lane on a link: the sender's number for it, where its ring lies in the
@@ -58,63 +57,63 @@ enum class RecordType : std::uint8_t {
 };
 
 inline constexpr std::size_t kRecordHeader = 8;
-inline constexpr std::uint32_t kMaxData = 64U << 10;  // bytes of one DATA record
-inline constexpr std::uint32_t kMaxLinkBody = 256;    // of one LINK_* record
+inline constexpr std::uint32_t kMaxData = 64U << 10;  // bytes of one DATA record at most
+inline constexpr std::uint32_t kMaxLinkBody = 256;    // bytes of the body of one LINK_* record at most
 inline constexpr std::size_t kMaxControl = kRecordHeader + kMaxLinkBody;
 inline constexpr std::uint8_t kMinRingLog2 = 12, kMaxRingLog2 = 25;
 
-/// Where an end has put a lane's memory: what LANE_OPEN and LANE_OK say.
+/// Where an end has put a lane's memory, as LANE_OPEN and LANE_OK report it.
 struct LaneAddress {
   std::uint64_t ring = 0;    // offset in the link's memory of the ring's first byte
-  std::uint64_t credit = 0;  // and of the credit block
+  std::uint64_t credit = 0;  // the same for the credit block
   std::uint16_t lane = 0;    // the number that messages to it carry
   std::uint8_t ring_log2 = 0;
   std::uint8_t reserved[5] = {};  // no padding: lanes are compared byte by byte in tests
   friend bool operator==(const LaneAddress&, const LaneAddress&) = default;
 };
 
-/// One record. Which fields mean something is the type's affair (above).
+/// One record. The type decides which fields have a meaning (see above).
 struct Record {
   RecordType type = RecordType::kData;
   std::uint8_t epoch = 0;
   std::uint16_t lane = 0;
-  std::uint32_t length = 0;  // of DATA and LINK_*: bytes of the body
+  std::uint32_t length = 0;  // bytes of the body of DATA and LINK_*
   std::uint32_t link = 0;
   std::uint32_t reason = 0;
-  std::uint64_t value = 0;  // offset, count or token; for DATA to be sent: the stream offset of its first byte
+  std::uint64_t value = 0;  // offset, count or token; for DATA that is to be sent, the stream offset of its first byte
   LaneAddress address{};
   friend bool operator==(const Record&, const Record&) = default;
 };
 
-/// Bytes of a record's body; of DATA and LINK_* record.length.
+/// Bytes of a record's body: for DATA and LINK_*, record.length.
 [[nodiscard]] std::uint32_t body_length(const Record& record);
 
-/// Writes a record; of DATA the header alone, of LINK_* `link_body` (record.length bytes) behind it. `room` holds
-/// kMaxControl. Returns how many bytes were written.
+/// Writes a record. For DATA it writes the header alone; for LINK_* it adds `link_body` (record.length bytes). `room`
+/// holds kMaxControl. Returns how many bytes were written.
 std::size_t encode(const Record& record, std::span<std::byte> room, std::span<const std::byte> link_body = {});
 
-/// Takes the stream apart, in whatever pieces it comes. Holds at most one control record; DATA's bytes are never
-/// copied. Whatever the peer sends, a length is checked before it is believed.
+/// Splits the stream into records, in whatever pieces the stream comes. Holds at most one control record; DATA's bytes
+/// are never copied. Whatever the peer sends, a length is checked before it is used.
 class Decoder {
  public:
   enum class Event : std::uint8_t {
     kMore,    // all of the input is taken, and no record is complete
-    kRecord,  // `record`; a LINK_* record's body is link_body() until the next call
+    kRecord,  // `record` is complete; a LINK_* record's body is link_body() until the next call
     kData,    // the next `data` bytes of the stream, which are the last ones taken, are the program's
-    kRaw,     // after REVERT: likewise
-    kBad,     // the stream is no framed stream. Nothing more is taken
+    kRaw,     // as kData, but after REVERT
+    kBad,     // this is no framed stream; nothing more is taken
   };
   struct Step {
     Event event = Event::kMore;
-    std::size_t taken = 0;  // bytes of the input that are done with
+    std::size_t taken = 0;  // how many bytes of the input are done with
     std::uint32_t data = 0;
     Record record{};
   };
 
-  /// Looks at the input's beginning, up to the first event. To be called again with what is left of it.
+  /// Takes the input's beginning, up to the first event. Call it again with the rest of the input.
   Step next(std::span<const std::byte> input);
   [[nodiscard]] std::span<const std::byte> link_body() const { return std::span(held_).subspan(kRecordHeader, body_); }
-  /// In the middle of a record: a stream that ends here was cut off.
+  /// True in the middle of a record: a stream that ends here was cut off.
   [[nodiscard]] bool mid_record() const { return have_ != 0 || data_left_ != 0; }
 
  private:
@@ -125,7 +124,7 @@ class Decoder {
   Step bad(Step step);
 
   std::array<std::byte, kMaxControl> held_{};
-  std::uint32_t have_ = 0;  // bytes of held_ that are there
+  std::uint32_t have_ = 0;  // bytes of held_ that are filled
   std::uint32_t data_left_ = 0;
   std::uint32_t body_ = 0;
   Mode mode_ = Mode::kRecords;

@@ -1,4 +1,4 @@
-// Framed: a connection's turn, and what comes and goes in it.
+// Framed: a connection's turn: what it receives, decides and sends.
 #include "fastpath/framed/framed.h"
 
 #include <algorithm>
@@ -17,16 +17,16 @@ using Mode = Framed::Mode;
 namespace {
 
 constexpr Duration kQuiet = std::chrono::milliseconds(10);
-/// So long a writer waits on a lane of which nothing is placed.
+/// How long a writer waits on a lane whose peer places nothing.
 constexpr Duration kStuck = std::chrono::milliseconds(50);
-/// A record that found no memory is tried again after.
+/// The pause before a record that found no memory is tried again.
 constexpr Duration kDryRetry = std::chrono::milliseconds(2);
 
 FramedTcp& self_of(void* self) {
   return *static_cast<FramedTcp*>(self);
 }
 
-/// Bytes for the program, read or not.
+/// How many bytes have come for the program, read or not.
 std::uint64_t arrived(const FramedTcp& tcp, const Tcb& tcb) {
   const Framed& framed = FramedTcp::of(tcb);
   return framed.lane.consumed() + framed.raw_read + tcp.readable(tcb);
@@ -79,7 +79,7 @@ void FramedTcp::progress(Context& ctx, Tcb& tcb) {
     tcp::fail(engine_, ctx, tcb, framed.closed ? Error::kNone : Error::kReset);
     return over(ctx, tcb, framed);
   }
-  if (tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued)) {  // nothing follows FIN
+  if (tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued)) {  // no record follows FIN
     if (framed.sending == Mode::kFramed) send_control(tcb, framed);
     if (framed.sending == Mode::kRaw) send_raw(tcb, framed);
     send_end(ctx, tcb, framed);
@@ -93,8 +93,8 @@ bool FramedTcp::may_speak(const Tcb& tcb) {
   return has(tcb) && of(tcb).both_framed() && tcp::sends(tcb.state) && !tcb.has(tcp::kFinQueued);
 }
 
-/// TCP is over. In order, both ways: then everything has arrived, and what is owed on the link may still be said there.
-/// Or the link must hear of it.
+/// TCP is over. If both directions ended in order, everything has arrived, and messages that are still owed may be sent
+/// on the link. Otherwise the lane is aborted, so that the link's peer is told.
 void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
   const bool both = tcb.has(tcp::kFinReceived) && tcb.has(tcp::kFinSent) && tcb.snd_una == tcb.send_end();
   if (!both || tcb.error != Error::kNone) return framed.lane.abort();
@@ -105,9 +105,9 @@ void FramedTcp::end_lane(const Tcb& tcb, Framed& framed) {
 void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
   const bool was_reset = tcb.error == Error::kReset || tcb.error == Error::kBrokenPipe;
   if (was_reset && peer_has_ended(tcb) && !framed.refused) {
-    // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message that nobody was told of
-    // yet. With both directions over, as in TIME-WAIT, a reset of the connection beneath says nothing: a process that
-    // ends sends one.
+    // As in TCP's CLOSE-WAIT: the peer had finished, and its end may have come by a message for which no event was
+    // posted yet. If both directions are over, as in TIME-WAIT, a reset of the connection beneath means nothing: a
+    // process that exits causes one.
     tcb.error = framed.shut && delivered(tcb) ? Error::kNone : Error::kBrokenPipe;
   }
   end_lane(tcb, framed);
@@ -116,10 +116,10 @@ void FramedTcp::over(Context& ctx, Tcb& tcb, Framed& framed) {
 
 void FramedTcp::gone(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
-  // Records that came along with TCP's FIN: others than this connection may wait for what they say of a link.
+  // Takes the records that came along with TCP's FIN: other connections may wait for what these say about a link.
   if (framed.receiving == Mode::kFramed && !framed.lane.aborted()) receive(ctx, tcb, framed);
   end_lane(tcb, framed);
-  // Nobody will read what is there.
+  // The program will not read what is left.
   Lane& lane = framed.lane;
   for (Lane::Readable rest = lane.readable(); rest.from != Lane::From::kNothing; rest = lane.readable())
     lane.consume(rest.bytes);
@@ -133,12 +133,13 @@ void FramedTcp::arm(Context& ctx, Tcb& tcb, Framed& framed) {
   look_at_writer(ctx, tcb, framed);
   Instant at = std::min({framed.quiet, framed.patience, framed.corked, leaves_at(framed), times_out_at(tcb, framed)});
   if (framed.receiving == Mode::kUndecided) at = std::min(at, std::visit(reader, framed.handshake));
-  // Where nothing is under way no ACK will call it again.
+  // If nothing is under way, no ACK will bring the next turn.
   if (std::exchange(framed.dry, false)) at = std::min(at, ctx.now + kDryRetry);
   tcp::set_deadline(engine_, ctx, tcb, at);
 }
 
-/// What a cork holds is held for so long at most, as by Linux's timer. What the lane has no room for is not held by it.
+/// A cork holds bytes for at most tcp::kCorkLimit, as with Linux's timer. Bytes that the lane has no room for are not
+/// held by the cork.
 void FramedTcp::look_at_cork(const Context& ctx, Framed& framed) {
   Lane& lane = framed.lane;
   if (!lane.is_corked()) [[likely]] {
@@ -166,14 +167,16 @@ void FramedTcp::look_at_writer(const Context& ctx, const Tcb& tcb, Framed& frame
   }
 }
 
-/// A lane holds what its ring and the pinned send ring do, which may be some KiB: less than TCP, and two ends that
-/// write all before they read would wait for each other for ever. So a writer whose peer places nothing leaves for TCP.
+/// When a writer leaves the lane because its peer places nothing. A lane holds what its ring and the pinned send ring
+/// hold: perhaps some KiB, less than TCP. Two ends that write everything before they read would wait for each other for
+/// ever.
 Instant FramedTcp::leaves_at(const Framed& framed) {
   const bool waits = framed.waits_since != kNever && framed.lane.tx_path() == TxPath::kLane && framed.lane.may_leave();
   return waits ? framed.waits_since + kStuck : kNever;
 }
 
-/// TCP_USER_TIMEOUT of a writer whose peer lives and does not read: TCP beneath has nothing that waits for an answer.
+/// When TCP_USER_TIMEOUT ends the connection of a writer whose peer lives and does not read. TCP beneath has nothing
+/// that waits for an answer, so its own timeout does not run.
 Instant FramedTcp::times_out_at(const Tcb& tcb, const Framed& framed) {
   const bool waits = framed.waits_since != kNever && tcb.options.user_timeout_ms != 0;
   return waits ? framed.waits_since + std::chrono::milliseconds(tcb.options.user_timeout_ms) : kNever;
@@ -186,7 +189,7 @@ struct FramedTcp::Sifting {
   Context& ctx;
   Tcb& tcb;
   Framed& framed;
-  std::uint32_t data = 0;  // of the DATA record whose header was the last thing seen
+  std::uint32_t data = 0;  // bytes of the DATA record whose header came last
 
   tcp::Sifted next(std::span<const std::byte> bytes);
   tcp::Sifted on_record(const Record& record, std::size_t taken);
@@ -269,7 +272,7 @@ void FramedTcp::tell_program(Context& ctx, Tcb& tcb, Framed& framed) {
   tcp::post_events(engine_, tcb, static_cast<std::uint16_t>(events));
 }
 
-/// Credits that are too few to be told by themselves are told when nothing else has happened for a while.
+/// Credits that are too few to be sent at once are sent when nothing else has happened for a while.
 void FramedTcp::tell_peer(Context& ctx, Framed& framed) {
   if (!framed.lane.has_news()) {
     framed.quiet = kNever;
@@ -300,7 +303,7 @@ bool FramedTcp::send_record(Tcb& tcb, Framed& framed, std::uint32_t most_data) {
   return true;
 }
 
-/// What must not wait for DATA in front of it to leave.
+/// Sends records that must not wait until DATA before them has left.
 void FramedTcp::send_control(Tcb& tcb, Framed& framed) {
   Lane& lane = framed.lane;
   while (lane.has_control() && prepare(tcb, framed, kMaxControl) && send_record(tcb, framed, 0)) {
@@ -338,7 +341,7 @@ void FramedTcp::send_raw(Tcb& tcb, Framed& framed) {
   framed.raw_next = end;
 }
 
-/// TCP's FIN. Of two framed ends it is the first one's to begin; where both have ended at once, both do.
+/// Sends TCP's FIN. The end whose direction ended first begins; if both have ended at once, both send it.
 void FramedTcp::send_end(Context& ctx, Tcb& tcb, Framed& framed) {
   if (!framed.shut) return;
   const bool raw = framed.sending == Mode::kRaw && framed.raw_next == tcb.ring.end();
@@ -347,7 +350,8 @@ void FramedTcp::send_end(Context& ctx, Tcb& tcb, Framed& framed) {
   if (raw || done) tcp::send_fin(engine_, ctx, tcb);
 }
 
-/// TCP could send more: DATA, once all that it was given has left, or fills a segment together with what has not.
+/// TCP could send more. Makes DATA records once everything given to TCP has left, or if they fill a segment together
+/// with the rest.
 bool FramedTcp::refill(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   if (framed.sending != Mode::kFramed || framed.revert_owed) return false;
@@ -358,7 +362,7 @@ bool FramedTcp::refill(Context& ctx, Tcb& tcb) {
   return false;
 }
 
-/// What the peer has, over whichever path, is forgotten.
+/// Forgets the bytes that the peer has, whichever path they took.
 void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
   if (!tcp::sends(tcb.state) && tcb.state != tcp::State::kFinWait2) return;
   Lane& lane = framed.lane;
@@ -374,12 +378,13 @@ void FramedTcp::release(Context& ctx, Tcb& tcb, Framed& framed) {
   if (framed.wants_room) ask_for_room(tcb, framed);
   if (!framed.pinned || !lane.source_idle()) return;
   framed.pinned = false;
-  // TCP has carried little, and its congestion window says nothing of what two ends that write may have to hold.
+  // TCP has carried little here. Its congestion window says nothing about how much two ends that write may have to
+  // hold.
   tcb.overlay->roomy = framed.wants_room;
   tcp::unpin_ring(engine_, ctx, tcb);
 }
 
-/// Of the peer: no ACK will say when there is.
+/// Asks the peer to report room, as no ACK will report it.
 void FramedTcp::ask_for_room(const Tcb& tcb, Framed& framed) {
   framed.wants_room = !tcp::is_writeable(engine_.writable_room(tcb), engine_.unacknowledged(tcb));
   if (framed.wants_room && framed.lane.tx_path() == TxPath::kLane) framed.lane.wait_for_buffer();
@@ -399,7 +404,7 @@ void FramedTcp::run_lane(Context& ctx, Tcb& tcb) {
   Framed& framed = of(tcb);
   if (!is_steady(tcb, framed)) return run(ctx, tcb);
   release(ctx, tcb, framed);
-  const bool told = framed.quiet != kNever;  // then it is known when what is news will be told
+  const bool told = framed.quiet != kNever;  // then it is settled when the news will be sent
   if (!told) tell_peer(ctx, framed);
   tell_program(ctx, tcb, framed);
   if (!told) arm(ctx, tcb, framed);
@@ -407,10 +412,11 @@ void FramedTcp::run_lane(Context& ctx, Tcb& tcb) {
 
 // --- The end
 
-/// A closed end waits for the peer's only so long, and reads nothing any more; nor does one that is shut both ways.
+/// Whether the connection is to be reset. A closed end waits for the peer's end only until its limit, and reads no
+/// bytes any more. An end that is shut in both directions reads no bytes either.
 bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
   if (framed.closed && readable(tcb) != 0) return true;
-  // As TCP in FIN-WAIT-1 and -2: what came before stays to be read.
+  // As TCP in FIN-WAIT-1 and -2: what came before stays readable.
   framed.refused = framed.shut && framed.shut_receive && arrived(*this, tcb) > framed.heard;
   if (framed.refused) return true;
   const bool before = std::exchange(tcb.overlay->delivered, delivered(tcb));
@@ -418,7 +424,7 @@ bool FramedTcp::given_up(Context& ctx, Tcb& tcb, Framed& framed) {
   if (!framed.closed || !tcb.overlay->delivered || tcb.has(tcp::kFinQueued)) {
     framed.patience = kNever;
   } else if (framed.patience == kNever) {
-    const int wanted = tcb.options.linger2_s;  // below 0: no end of the peer's is waited for
+    const int wanted = tcb.options.linger2_s;  // below 0: does not wait for the peer's end
     const bool usual = wanted == 0 || (wanted < 0 && peer_has_ended(tcb));
     framed.patience = ctx.now + (usual ? config_.fin_wait : Duration(std::chrono::seconds(std::max(wanted, 0))));
   }

@@ -1,31 +1,31 @@
-// Framed: TCP connections whose peer may be accelerated, too. It joins the handshake (handshake.h), the records
+// Framed: TCP connections whose peer may be accelerated, too. It adds the handshake (handshake.h), the records
 // (control.h) and the lane (lane.h) to a TCP connection of stack/tcp, as its overlay.
 //
 //   FramedTcp framed(stack.tcp(), config, links);
 //   ctx.hooks = &framed.hooks();      // from then on SYNs carry the option where links.wanted() says so
 //
-// A connection without the option has no overlay and never comes here. One with an overlay begins undecided and
-// becomes, each direction for itself, framed or plain. Found plain in both before anything was framed, it loses its
-// overlay and is TCP's alone: so the one that holds a Tcb asks FramedTcp::has() at each call, and hands the call to
-// tcp::Engine or here. The calls here have the meaning, the results and the events (EventNode) of the Engine's calls
-// of the same name.
+// A connection without the option has no overlay and never comes here. A connection with an overlay begins undecided.
+// Then each direction becomes framed or plain by itself. If both turn out plain before anything was framed, the
+// connection loses its overlay and is TCP's alone. So the holder of a Tcb asks FramedTcp::has() at each call, and
+// passes the call to tcp::Engine or to this class. The calls here have the meaning, results and events (EventNode) of
+// the Engine's calls of the same name.
 //
 //   sending     kUndecided ──client armed, magic_c seen──► kFramed ──REVERT──► kRaw      kUndecided ──► no overlay
 //   receiving   kUndecided ──magic──► kFramed ──REVERT──► kRaw;   kUndecided ──other bytes──► kRaw
 //
-// FIN and half-close are records while a direction is framed. TCP's FIN follows when both directions are over: first
-// from the end that has ended first, whose TIME-WAIT it is, as if there were no records.
+// While a direction is framed, FIN and half-close are records. TCP's FIN follows when both directions are over. The end
+// that ended first sends it first and gets TIME-WAIT, as without records.
 //
-// Records are made when TCP has room for them: control at once, DATA when all that was handed to TCP before has left.
-// Until then bytes stay in the send ring alone, free to go over a lane.
+// Records are made when TCP has room for them: control at once, DATA when everything handed to TCP before has left.
+// Until then the bytes are in the send ring alone, and may still go over a lane.
 //
-// FramedTcp both tells and looks. What was placed in our ring, or read out of it, and is too little to be told by
-// itself, is told kQuiet later (Lane::tell), by the connection's own timer in the stack's wheel. The writer's block is
-// looked at whenever the program asks for room, and at each turn of the connection; nothing waits for it: who waits for
-// room says BLOCKED and is woken by a message.
+// A small amount that was placed in our ring, or read from it, is reported kQuiet later (Lane::tell), by the
+// connection's own timer in the stack's wheel. The writer's credit block is read whenever the program asks for room,
+// and at each turn of the connection. Nothing waits for the block: a writer that waits for room sends BLOCKED and is
+// woken by a message.
 //
-// FramedTcp is private to a process, as a Context is; Framed lies in the arena, in the overlay's block. Everything is
-// called with the shard's lock held.
+// FramedTcp is private to a process, as a Context is. Framed lies in the arena, in the overlay's block. The caller of
+// every function holds the shard's lock.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ namespace bypass::fastpath {
 
 struct Framed;
 
-/// The process's links, and what it decides about lanes.
+/// The process's links, and its decisions about lanes.
 class Links {
  public:
   Links() = default;
@@ -52,30 +52,30 @@ class Links {
   Links& operator=(const Links&) = delete;
   virtual ~Links() = default;
 
-  /// Whether a connection may be framed: policy, the peer's address, and what the peer's SYN or SYN-ACK says (null: our
-  /// own SYN is to be sent).
+  /// Whether a connection may be framed. It depends on policy, the peer's address, and the option in the peer's SYN or
+  /// SYN-ACK (null: our own SYN is about to be sent).
   [[nodiscard]] virtual bool wanted(const tcp::Tcb& tcb, const SynOption* theirs) = 0;
-  /// The handshake is over, and nothing came of it: the peer has not answered, or not asked.
+  /// The handshake is over and the connection is plain: the peer has not answered the option, or not sent it.
   virtual void on_plain(const tcp::Tcb&) {}
-  /// What on_plain() is to know of the peer's option (Tcb::peer_said); not 0.
+  /// The note about the peer's option that on_plain() will find in Tcb::peer_said; not 0.
   [[nodiscard]] virtual std::uint8_t note_of(const SynOption&) const { return 1; }
-  /// The memory that the peer of that link writes; empty: it is not known here.
+  /// The memory that the peer of that link writes; empty: this process does not know the link.
   [[nodiscard]] virtual std::span<const std::byte> memory(std::uint32_t link) = 0;
-  /// Whether the link of the connection's lane can read its send ring where it lies.
+  /// Whether the link of the connection's lane can read the send ring where it lies.
   [[nodiscard]] virtual bool reads_ring(const tcp::Tcb&, const Framed&) { return true; }
-  /// The connection was written to or read, or something has come for it. Here an offer is made, answered
-  /// (Lane::offer, accept, decline), a lane that is open is used (FramedTcp::cut) or left (Lane::leave), a link that is
-  /// suspect failed, a lane that is detached taken out of its LinkEnd's table, and one that is open enqueued there.
+  /// Called when the program has written or read, or something has come for the connection. This call makes or answers
+  /// an offer (Lane::offer, accept, decline), and uses an open lane (FramedTcp::cut) or leaves it (Lane::leave). It
+  /// fails a link that is suspect. It takes a detached lane out of its LinkEnd's table, and enqueues an open lane
+  /// there.
   virtual void on_change(Context& ctx, tcp::Tcb& tcb, Framed& framed) = 0;
-  /// A LINK_* record: its body is valid for the call.
+  /// Takes a LINK_* record; its body is valid during the call.
   virtual void on_link_record(Context&, tcp::Tcb&, Framed&, const Record&, std::span<const std::byte>) {}
-  /// Whether there is a LINK_* record to be sent on this connection; and the next one, its body into `body`
-  /// (kMaxLinkBody).
+  /// Whether a LINK_* record is to be sent on this connection. next_link_record() returns it and writes its body into
+  /// `body` (kMaxLinkBody).
   [[nodiscard]] virtual bool has_link_record(const tcp::Tcb&, const Framed&) { return false; }
   virtual Record next_link_record(tcp::Tcb&, Framed&, std::span<std::byte>) { return {}; }
-  /// The connection goes. What the link still needs of the lane (RESET to be said, an answer that is awaited) is to be
-  /// copied. True: writes that were posted may still read from the send ring: its block stays until
-  /// tcp::unpin_ring().
+  /// The connection goes. The implementation copies what the link still needs of the lane (a RESET to send, an answer
+  /// to wait for). True: posted writes may still read from the send ring, so its block stays until tcp::unpin_ring().
   virtual bool on_gone(Context& ctx, tcp::Tcb& tcb, Framed& framed) = 0;
 };
 
@@ -85,20 +85,20 @@ struct FramedConfig {
   Duration fin_wait = std::chrono::seconds(60);  // how long a closed end waits for the peer's end
 };
 
-/// One connection's state.
+/// The state of one connection.
 struct Framed {
   enum class Mode : std::uint8_t { kUndecided, kFramed, kRaw };
 
   explicit Framed(const LaneConfig& config) : lane(config) {}
-  /// Lanes may be offered, and LINK_* records sent.
+  /// True if lanes may be offered and LINK_* records sent.
   [[nodiscard]] bool both_framed() const {
     return sending == Mode::kFramed && receiving == Mode::kFramed && !revert_owed;
   }
 
-  /// Bytes of one direction at least travel on a lane.
+  /// True if at least one direction uses a lane.
   [[nodiscard]] bool on_lane() const { return lane.tx_path() == TxPath::kLane || lane.rx_path() == RxPath::kLane; }
 
-  /// Changes with every byte of the stream, sent or taken by the program.
+  /// A number that changes with every byte sent or taken by the program.
   [[nodiscard]] std::uint32_t activity() const {
     return static_cast<std::uint32_t>(lane.next_offset() + lane.consumed());
   }
@@ -113,36 +113,36 @@ struct Framed {
   Lane lane;
   Decoder decoder;
   std::variant<ClientHandshake, ServerHandshake> handshake{ClientHandshake{{}}};
-  std::uint64_t raw_next = 0;    // kRaw: the next byte of the send ring that the map has not got
-  std::uint64_t heard = 0;       // bytes that the program has been told of
+  std::uint64_t raw_next = 0;    // kRaw: the next byte of the send ring that TCP's map does not have
+  std::uint64_t heard = 0;       // bytes for which the program had an event
   std::uint64_t raw_read = 0;    // kRaw: bytes read that no record carried
-  Instant quiet = kNever;        // when news are to be told
-  Instant patience = kNever;     // when a closed connection gives its peer up
-  Instant corked = kNever;       // when what a cork holds leaves all the same
-  Instant waits_since = kNever;  // a writer has waited for room, and nothing was placed …
+  Instant quiet = kNever;        // when the peer is told of small progress
+  Instant patience = kNever;     // when a closed connection stops waiting for its peer
+  Instant corked = kNever;       // when bytes that a cork holds leave anyway
+  Instant waits_since = kNever;  // since when a writer waits for room while nothing is placed …
   Mode sending = Mode::kUndecided, receiving = Mode::kUndecided;
-  std::uint8_t magic_left = 0;  // bytes of the peer's magic still in front
-  // What has happened
+  std::uint8_t magic_left = 0;  // bytes of the peer's magic that are not skipped yet
+  // Events so far
   bool revert_owed = false;
-  bool shut = false;          // the program ends its direction
-  bool shut_receive = false;  // and reads no more
-  bool refused = false;       // bytes that came after both: they are not to be read, and the connection was reset
+  bool shut = false;          // the program has ended its direction
+  bool shut_receive = false;  // the program reads no more
+  bool refused = false;       // bytes came after both; they are not to be read, and the connection was reset
   bool ended_first = false;
-  bool closed = false;  // there is no socket any more
+  bool closed = false;  // the socket is closed
   bool tcp_end_seen = false;
-  bool pinned = false;            // the send ring, for the lane's writes
+  bool pinned = false;            // the send ring is pinned for the lane's writes
   bool wants_room = false;        // somebody waits for room in the send buffer
   bool dry = false;               // a record found no memory; it is tried again soon
-  std::uint8_t small_writes = 0;  // one behind the other, nothing read in between
-  bool wrote_much = false;        // the last write was no less than what is gathered
-  std::uint32_t written = 0;      // Lane::end() when the program last read: its low half
-  std::uint32_t waits_at = 0;     // … behind this place in the send ring (its low half), on whichever path
+  std::uint8_t small_writes = 0;  // small writes in a row, with no read between
+  bool wrote_much = false;        // the last write was at least as large as what is gathered
+  std::uint32_t written = 0;      // low half of Lane::end() when the program last read
+  std::uint32_t waits_at = 0;     // … after this place in the send ring (low half), on whichever path
   // For Links
   std::uint16_t place = kNoLane;  // the lane's number on …
-  std::uint32_t link = 0;         // … this link; 0: it is on none
-  std::uint32_t tried = 0;        // the last link that a lane was looked for on; it is looked for again …
-  std::uint32_t tried_round = 0;  // … after that round of the link's,
-  std::uint32_t tried_at = 0;     // and once activity() is another
+  std::uint32_t link = 0;         // … this link; 0: on no link
+  std::uint32_t tried = 0;        // the last link on which a lane was looked for; the next look comes …
+  std::uint32_t tried_round = 0;  // … after that round of the link
+  std::uint32_t tried_at = 0;     // and once activity() has changed
 };
 
 static_assert(std::is_trivially_destructible_v<Framed>, "it goes with its block");
@@ -150,15 +150,15 @@ static_assert(sizeof(tcp::Overlay) + sizeof(Framed) <= 1024, "what a framed conn
 
 class FramedTcp {
  public:
-  /// `links` outlives it.
+  /// `links` must outlive this object.
   FramedTcp(tcp::Engine& engine, const FramedConfig& config, Links& links);
   FramedTcp(const FramedTcp&) = delete;
   FramedTcp& operator=(const FramedTcp&) = delete;
 
-  /// For Context::hooks; `self` is taken.
+  /// The hooks for Context::hooks; hooks_.self is set.
   [[nodiscard]] const Hooks& hooks() const { return hooks_; }
   [[nodiscard]] static bool has(const tcp::Tcb& tcb) { return tcb.overlay != nullptr; }
-  /// Both ends are in framed mode, and ours may still send records: no FIN ends it.
+  /// True if both ends are framed and ours may still send records: TCP's FIN was not sent.
   [[nodiscard]] static bool may_speak(const tcp::Tcb& tcb);
   [[nodiscard]] static Framed& of(tcp::Tcb& tcb) { return *reinterpret_cast<Framed*>(tcb.overlay->state()); }
   [[nodiscard]] static const Framed& of(const tcp::Tcb& tcb) {
@@ -167,24 +167,24 @@ class FramedTcp {
 
   // --- Sending: see tcp::Engine
   [[nodiscard]] std::size_t send_room(tcp::Tcb& tcb);
-  /// Somebody waits until a third of the send buffer is free (sk_stream_is_writeable), or finds that it is: true.
+  /// Asks for an event once a third of the send buffer is free (sk_stream_is_writeable). True: it is free already.
   bool want_room(Context& ctx, tcp::Tcb& tcb);
   Result<tcp::Room> reserve(Context& ctx, tcp::Tcb& tcb, std::size_t want);
-  /// `urgent`: the last byte is (MSG_OOB).
+  /// `urgent`: the last byte is urgent (MSG_OOB).
   void commit(Context& ctx, tcp::Tcb& tcb, std::size_t bytes, bool more, bool urgent = false);
   void set_options(Context& ctx, tcp::Tcb& tcb, const tcp::Options& options);
   void push(Context& ctx, tcp::Tcb& tcb);
   [[nodiscard]] std::size_t unacknowledged(Context& ctx, tcp::Tcb& tcb);
-  /// For PeerLinks: a write of so many bytes, of a steady connection, needs no look for room and is none of little ones
-  /// that are gathered; such a write has been committed to tcp::Engine, and may be gathered as one of many.
+  /// For PeerLinks, on a steady connection. may_write_at_once(): a write of so many bytes needs no check for room, and
+  /// is not one of the small writes that are gathered. note_write(): such a write was committed to tcp::Engine.
   [[nodiscard]] bool may_write_at_once(const tcp::Tcb& tcb, std::size_t bytes) const;
   static void note_write(tcp::Tcb& tcb, std::size_t bytes);
-  /// What the send ring holds at least once it is pinned for the lane, where there is memory: as much as the peer's.
+  /// The least size of the send ring once it is pinned for the lane, if there is memory: as much as the peer's ring.
   [[nodiscard]] std::size_t ring_bytes(const tcp::Tcb& tcb, const Framed& framed) const;
 
   // --- Receiving
   [[nodiscard]] std::size_t readable(const tcp::Tcb& tcb) const;
-  /// More than is readable can not come before the program reads.
+  /// True if no more can come than is readable before the program reads.
   [[nodiscard]] static bool is_full(const tcp::Tcb& tcb) {
     const Framed& framed = of(tcb);
     return framed.receiving == Framed::Mode::kFramed && framed.lane.is_full();
@@ -192,14 +192,15 @@ class FramedTcp {
   std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes = SIZE_MAX) const;
   void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes);
   [[nodiscard]] bool at_eof(const tcp::Tcb& tcb) const;
-  /// The peer will send no more (poll's RDHUP): what tcp::Engine::state() says of a plain connection.
+  /// True if the peer will send no more (poll's RDHUP): what tcp::Engine::state() tells of a plain connection.
   [[nodiscard]] bool peer_has_ended(const tcp::Tcb& tcb) const;
-  /// Our direction is shut, and the peer has all of it (SO_LINGER).
+  /// True if our direction is shut, and the peer has everything (SO_LINGER).
   [[nodiscard]] bool delivered(const tcp::Tcb& tcb) const;
-  /// Bytes that can be read up to and with the last urgent one (SIOCATMARK); 0: there is none in front.
+  /// How many bytes can be read up to and including the last urgent byte (SIOCATMARK); 0: no urgent byte is ahead.
   [[nodiscard]] std::uint64_t before_urgent_mark(const tcp::Tcb& tcb) const;
 
-  /// Of TCP without records: what our end and the peer's make of it, whichever way they went.
+  /// The state that TCP would have without records: it follows from our end and the peer's, on whichever path they
+  /// came.
   [[nodiscard]] tcp::State state(const tcp::Tcb& tcb) const;
 
   // --- Ending
@@ -209,16 +210,17 @@ class FramedTcp {
   void abort(Context& ctx, tcp::Tcb& tcb);
 
   // --- The links' side
-  /// The lane carries what the program writes from now on; Lane::can_cut() must hold. From on_change() or outside.
+  /// From now on the lane carries what the program writes. Lane::can_cut() must hold. May be called from on_change() or
+  /// outside it.
   void cut(tcp::Tcb& tcb);
-  /// The connection's turn: after the link has failed or is final.
+  /// Gives the connection its turn after the link has failed or is final.
   void run(Context& ctx, tcp::Tcb& tcb) { tcp::run_overlay(engine_, ctx, tcb); }
-  /// Its turn after LinkEnd has taken messages for its lane, or has written some.
+  /// Gives the connection its turn after LinkEnd has taken messages for its lane, or written some.
   void run_lane(Context& ctx, tcp::Tcb& tcb);
-  /// Both directions are on the lane and none has anything to say over TCP: a call or a message changes nothing but the
-  /// lane.
+  /// True if both directions are on the lane and neither has anything to send over TCP: a call or a message then
+  /// changes nothing but the lane.
   [[nodiscard]] static bool is_steady(const tcp::Tcb& tcb, const Framed& framed);
-  /// For LinkEnd's table.
+  /// The send buffer, for LinkEnd's table.
   [[nodiscard]] static ByteSource source(const tcp::Tcb& tcb);
 
  private:
@@ -232,7 +234,7 @@ class FramedTcp {
   bool refill(Context& ctx, tcp::Tcb& tcb);
   void gone(Context& ctx, tcp::Tcb& tcb);
 
-  // --- A turn's steps
+  // --- The steps of a turn
   [[nodiscard]] bool decide(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void decide_sending(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void receive(Context& ctx, tcp::Tcb& tcb, Framed& framed);
@@ -254,7 +256,8 @@ class FramedTcp {
   static void look_at_writer(const Context& ctx, const tcp::Tcb& tcb, Framed& framed);
   [[nodiscard]] static Instant leaves_at(const Framed& framed);
   [[nodiscard]] static Instant times_out_at(const tcp::Tcb& tcb, const Framed& framed);
-  /// Room for a record with `own` bytes of its own. False: there is no memory now; the connection has a turn soon.
+  /// Makes room for a record that adds `own` bytes. False: there is no memory now; the connection has another turn
+  /// soon.
   bool prepare(tcp::Tcb& tcb, Framed& framed, std::uint32_t own);
   bool send_record(tcp::Tcb& tcb, Framed& framed, std::uint32_t most_data);
   static void end_lane(const tcp::Tcb& tcb, Framed& framed);

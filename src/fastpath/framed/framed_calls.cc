@@ -13,20 +13,22 @@ using Mode = Framed::Mode;
 
 namespace {
 
-/// Writes of fewer bytes are gathered (Lane::Gather::kLittle), once so many of them have come that it is no dialogue.
+/// Writes of fewer bytes are gathered (Lane::Gather::kLittle), once kStream of them have come in a row and so are no
+/// dialogue.
 constexpr std::size_t kSmallWrite = 1024;
 constexpr std::uint8_t kStream = 8;
-/// So much, and nothing read in between, is no answer whose end somebody waits for (Lane::Gather::kAhead).
+/// A program that has written so much without reading sends no short answer that somebody waits for
+/// (Lane::Gather::kAhead).
 constexpr std::uint32_t kStreamBytes = 512U << 10;
 
-/// How many there are with one more, one behind the other; 0: this is not one.
+/// The number of small writes in a row, including this one; 0: this write is not small.
 std::uint8_t small_writes_with(const Tcb& tcb, const Framed& framed, std::size_t bytes) {
   const bool small = bytes < kSmallWrite && !tcb.options.no_delay;
   return small ? static_cast<std::uint8_t>(std::min(framed.small_writes + 1, int{kStream})) : std::uint8_t{0};
 }
 
-/// Of a write that was just added to the lane. Not where the program has asked for no delay, nor what is left of a
-/// large write; and what is held counts as not sent, of which it may have asked for little.
+/// How the write that was just added to the lane is gathered. It is not gathered if the program asked for no delay, or
+/// if it is the rest of a large write. Bytes that are held count as unsent, and the program may have limited those.
 Lane::Gather gather_of(const Tcb& tcb, Framed& framed, std::size_t bytes) {
   if (framed.small_writes == kStream) return Lane::Gather::kLittle;
   const bool after_much = std::exchange(framed.wrote_much, bytes >= Lane::kGatheredAhead);
@@ -60,7 +62,7 @@ Result<tcp::Room> FramedTcp::reserve(Context& ctx, Tcb& tcb, std::size_t want) {
   auto room = engine_.reserve(tcb, want);
   if (room.ok() || room.error() != Error::kWouldBlock) return room;
   framed.wants_room = true;
-  framed.lane.uncork();  // nothing that a writer waits for is held
+  framed.lane.uncork();  // bytes that a writer waits for must not be held
   if (framed.lane.tx_path() != TxPath::kTcp) framed.lane.wait_for_buffer();
   wait_for_room(ctx, tcb, framed);
   return room;
@@ -70,7 +72,7 @@ void FramedTcp::wait_for_room(Context& ctx, Tcb& tcb, Framed& framed) {
   const bool by_tcp = framed.lane.tx_path() == TxPath::kTcp;
   if (!by_tcp) links_.on_change(ctx, tcb, framed);
   if (by_tcp && tcb.options.user_timeout_ms == 0) return;
-  // A bulk writer comes here often: the timer that runs for an earlier wait will see to this one.
+  // A bulk writer comes here often: the timer of an earlier wait will handle this wait, too.
   if (tcb.overlay->deadline == kNever) arm(ctx, tcb, framed);
 }
 
@@ -81,7 +83,7 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
   engine_.commit(ctx, tcb, bytes, more);
   Framed& framed = of(tcb);
   Lane& lane = framed.lane;
-  // What was reserved may have been so before the lane was cut.
+  // The room may have been reserved before the lane was cut.
   pin(tcb, framed);
   lane.write(tcb.ring.end() - before);
   framed.small_writes = small_writes_with(tcb, framed, bytes);
@@ -97,7 +99,7 @@ void FramedTcp::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more, boo
 
 void FramedTcp::set_options(Context& ctx, Tcb& tcb, const tcp::Options& options) {
   const bool uncorks = tcb.options.cork && !options.cork;
-  const bool pushes = !tcb.options.no_delay && options.no_delay;  // past a cork, too
+  const bool pushes = !tcb.options.no_delay && options.no_delay;  // this also sends what a cork holds
   engine_.set_options(ctx, tcb, options);
   if (uncorks || pushes) push(ctx, tcb);
 }
@@ -135,20 +137,21 @@ std::size_t FramedTcp::ring_bytes(const Tcb& tcb, const Framed& framed) const {
   return std::min<std::size_t>(ring, tcp::most_send_buffer(engine_.impl(), tcb));
 }
 
-/// For a lane's writes: the send ring cannot grow while they refer to it. Where the link cannot read it, the bytes go
-/// over TCP, and so where there was little memory for it.
+/// Pins the send ring for a lane's writes, as it cannot grow while they refer to it. If the link cannot read the ring,
+/// or the ring got little memory, the bytes go over TCP.
 void FramedTcp::pin(Tcb& tcb, Framed& framed) {
   if (framed.pinned || framed.lane.tx_path() != TxPath::kLane) return;
   tcb.ring.widen(engine_.impl().memory, ring_bytes(tcb, framed));
-  if (tcb.ring.block() == nullptr) return;  // without memory: commit() pins what reserve() gets
+  if (tcb.ring.block() == nullptr) return;  // without memory: commit() pins the ring that reserve() gets
   tcp::pin_ring(tcb);
   tcb.overlay->roomy = false;
   framed.pinned = true;
-  const bool tiny = tcb.ring.capacity() < tcp::SendRing::kFirstBlock;  // and would be for as long as it is pinned
+  // and it would stay small for as long as it is pinned
+  const bool tiny = tcb.ring.capacity() < tcp::SendRing::kFirstBlock;
   if (tiny || !links_.reads_ring(tcb, framed)) framed.lane.leave();
 }
 
-// A connection that has said nothing yet needs no send ring: the first byte pins it.
+// A connection that has sent nothing yet needs no send ring: the first byte pins it.
 void FramedTcp::cut(Tcb& tcb) {
   Framed& framed = of(tcb);
   framed.lane.cut();
@@ -204,7 +207,7 @@ void FramedTcp::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
   }
   framed.note_read();
   if (framed.receiving != Mode::kFramed) return;
-  // What the peer is to know is little, and the timer that will tell it runs.
+  // There is little for the peer to learn, and the timer that will tell it runs.
   const bool quiet =
       framed.quiet != kNever && is_steady(tcb, framed) && !framed.lane.has_writes(links_.memory(framed.lane.link()));
   if (!quiet) run(ctx, tcb);

@@ -1,4 +1,4 @@
-// Framed: the option in SYN and SYN-ACK, and what each direction turns out to be.
+// Framed: the option in SYN and SYN-ACK, and how each direction is found to be framed or plain.
 #include <array>
 #include <new>
 
@@ -10,7 +10,8 @@ namespace bypass::fastpath {
 
 using tcp::Tcb;
 
-// The client's SYN and the SYN-ACK that answers one with the option, no other.
+// The option goes into the client's SYN, and into a SYN-ACK that answers a SYN with the option, and into no other
+// segment.
 std::size_t FramedTcp::add_option(Tcb& tcb, bool syn_ack, unsigned attempt, std::span<std::byte> room) {
   const bool passive = tcb.has(tcp::kPassive);
   if (passive != syn_ack || attempt >= kSynAttempts) return 0;
@@ -29,7 +30,7 @@ void FramedTcp::see_option(Tcb& tcb, bool syn_ack, const SynOption& option) {
   ClientHandshake client(config_.handshake);
   ServerHandshake server(config_.handshake);
   if (syn_ack) {
-    client.write_syn(0, scratch);  // as add_option() has
+    client.write_syn(0, scratch);  // as add_option() has sent it
     client.on_syn_ack(option);
     if (!client.armed()) return;
   } else {
@@ -37,7 +38,7 @@ void FramedTcp::see_option(Tcb& tcb, bool syn_ack, const SynOption& option) {
     if (server.write_syn_ack(scratch) == 0) return;
   }
   void* place = tcp::create_overlay(engine_, tcb, sizeof(Framed));
-  if (place == nullptr) return;  // plain TCP
+  if (place == nullptr) return;  // no memory: the connection is plain TCP
   auto* framed = new (place) Framed({.opens = syn_ack, .tcp_window = config_.tcp_window});
   if (syn_ack) {
     framed->handshake = client;
@@ -62,7 +63,7 @@ void FramedTcp::established(Context& ctx, Tcb& tcb, bool bare) {
   framed.sending = Framed::Mode::kRaw;
 }
 
-/// What the peer's direction begins with. False: there is no overlay any more.
+/// Decides by the first bytes of the peer's direction. False: the overlay is gone.
 bool FramedTcp::decide(Context& ctx, Tcb& tcb, Framed& framed) {
   if (framed.receiving == Framed::Mode::kUndecided) {
     auto* client = std::get_if<ClientHandshake>(&framed.handshake);
@@ -73,7 +74,7 @@ bool FramedTcp::decide(Context& ctx, Tcb& tcb, Framed& framed) {
     reader.look(ctx.now, bytes);
     reader.on_timeout(ctx.now);
     if (tcp::peer_has_ended(tcb)) reader.on_end();
-    if (server != nullptr) server->on_timeout(ctx.now);  // its own direction follows
+    if (server != nullptr) server->on_timeout(ctx.now);  // the server's own direction follows
     if (reader.framing() == Framing::kFramed) {
       framed.receiving = Framed::Mode::kFramed;
       framed.magic_left = sizeof(Magic);
@@ -99,7 +100,7 @@ bool FramedTcp::decide(Context& ctx, Tcb& tcb, Framed& framed) {
   return false;
 }
 
-/// The server's, where it had to wait for the client's first bytes.
+/// Decides the server's own direction, if it had to wait for the client's first bytes.
 void FramedTcp::decide_sending(Context&, Tcb& tcb, Framed& framed) {
   const auto& server = std::get<ServerHandshake>(framed.handshake);
   if (server.writer() == Framing::kPlain) {

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kBody = kSynOptionBytes - 2, kAnswerBody = kSynAckOptionBytes - 2;
 constexpr std::uint8_t kR = 0x08, kF = 0x04;
 
-// Without a shared secret the key is a name, no secret.
+// Without a shared secret the key is this public text.
 constexpr char kNoSecret[] = "libbypass framed stream";
 
 }  // namespace

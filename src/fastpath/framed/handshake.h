@@ -1,33 +1,35 @@
-// How two accelerated ends recognise each other: one option in SYN and SYN-ACK, and from then on each direction of the
-// TCP stream says itself whether it is framed. A path that strips, echoes or splits changes nothing but the speed.
+// How two accelerated ends recognise each other. SYN and SYN-ACK carry one option, and after that each direction of the
+// TCP stream says itself whether it is framed. A path that strips, echoes or splits segments changes only the speed.
 //
 //   kind=254 length=12 | ExID:32 (RFC 6994) | version:4 R:1 F:1 0:2 | capabilities:8 | tag:32         in a SYN
 //   kind=254 length=16 | the same, with R                                           | tag:32 proof:32 in a SYN-ACK
 //
-// R is set in the SYN-ACK only, so that an echo is no answer; F asks for the framed stream. The proof is a hash of both
-// tags as the server knows them, keyed as the magic is: ends whose secrets differ, or whose tags something on the path
-// has changed, would not know each other's magic, and what one frames the other would hand to its program.
+// R is set in the SYN-ACK only, so that an echo is no answer. F asks for the framed stream. The proof is a hash of both
+// tags as the server knows them, keyed as the magic is. It is needed because ends with different secrets, or with tags
+// that the path has changed, would not recognise each other's magic: what one end frames, the other would pass to its
+// program.
 //
 //   R1 A client is armed if it sent the option and the SYN-ACK carries it with R and the right proof.
 //   R2 An armed client's first bytes are magic_c, on the handshake's last ACK itself, whether the program has written
 //      or not; until they are acknowledged it sends no bare segment at their sequence number.
-//   R3 A server that sent the option looks at the segment that establishes the connection. It begins with magic_c: the
-//      server's direction begins with magic_s. It lies at the stream's beginning and carries nothing: the server's
-//      direction is plain, for good and at once. (It lies behind the beginning, because what was in front of it is lost
-//      or late: the first bytes decide when they come.)
-//   R4 Who sent R, or is armed, compares what comes in with the other's magic: all 16 bytes, framed; one that differs,
-//      plain, nothing taken away. Fewer so far: from 8 on it waits for more, below that for 10 ms at most.
+//   R3 A server that sent the option looks at the segment that establishes the connection. If it begins with magic_c,
+//      the server's direction begins with magic_s. If it lies at the stream's beginning and carries nothing, the
+//      server's direction is plain at once and for good. If it lies after the beginning, the bytes before it are lost
+//      or late, and the first bytes decide when they come.
+//   R4 An end that sent R, or is armed, compares the incoming bytes with the other's magic. All 16 bytes equal: framed.
+//      One byte differs: plain, and nothing is taken away. With fewer bytes so far it waits: from 8 bytes on without
+//      limit, below that for at most 10 ms.
 //   R5 An armed client that finds the server's direction plain sends REVERT.
-//   R6 So does one that has used up the DATA window before the server's direction has said what it is: a server whose
-//      direction is plain can send no CREDIT, and may wait for the client's end before it says anything. An end that
-//      gets REVERT, and is framed itself, sends REVERT.
+//   R6 So does an armed client that has used up the DATA window before the server's direction has said what it is. A
+//      server whose direction is plain can send no CREDIT, and may wait for the client's end before it sends anything.
+//      An end that gets REVERT, and is framed itself, sends REVERT.
 //
-// The magic is keyed with both tags (and a secret, if the ends share one), not with addresses or sequence numbers,
-// which middleboxes rewrite. Without a secret it tells directions apart and authenticates nobody.
+// The magic is keyed with both tags (and a secret, if the ends share one). It does not use addresses or sequence
+// numbers, which middleboxes rewrite. Without a secret it tells directions apart and authenticates nobody.
 //
-// Once a client is armed, or a server has answered, its object holds no pointer and may lie in the arena.
+// Once a client is armed, or a server has answered, the object holds no pointer and may lie in the arena.
 //
-// The classes are templates over their rules, so that a test can show what each rule is for.
+// The classes are templates over their rules, so that a test can show why each rule is needed.
 #pragma once
 
 #include <algorithm>
@@ -57,23 +59,24 @@ struct SynOption {
   bool response = false;  // R
   bool framed = true;     // F
   std::uint8_t capabilities = 0;
-  std::uint32_t tag = 0;    // of the stack: its upper bits say where it is (PeerLinks::Config::place)
-  std::uint32_t proof = 0;  // with R
+  std::uint32_t tag = 0;    // the stack's tag: its upper bits say where the stack is (PeerLinks::Config::place)
+  std::uint32_t proof = 0;  // valid with R
   friend bool operator==(const SynOption&, const SynOption&) = default;
 };
 
-/// 12 bytes, 16 with R; 0 when they do not fit.
+/// Writes the option: 12 bytes, or 16 with R. Returns 0 when it does not fit.
 std::size_t write_syn_option(std::span<std::byte> room, const SynOption& option);
-/// From an option's body (what follows kind and length), as Hooks::see_syn_option has it. Nothing when it is another
-/// experiment's, of a length that ours has not, or of version 0. A later version's first fields are this one's.
+/// Reads an option's body (the bytes after kind and length), as Hooks::see_syn_option gets it. Nullopt if it is another
+/// experiment's, has a length that ours cannot have, or is of version 0. A later version begins with the fields of this
+/// one.
 std::optional<SynOption> parse_syn_option(std::span<const std::byte> body);
 
-/// What the server's answer says of both tags.
+/// The proof in the server's answer, made of both tags.
 std::uint32_t answer_proof(std::uint32_t client_tag, std::uint32_t server_tag, std::span<const std::byte> secret);
 
 using Magic = std::array<std::byte, 16>;
 enum class Role : std::uint8_t { kClient = 1, kServer = 2, kAnswer = 3 };
-/// What `role`'s direction begins with. `secret` may be empty.
+/// The bytes with which `role`'s direction begins. `secret` may be empty.
 Magic magic(std::uint32_t client_tag, std::uint32_t server_tag, Role role, std::span<const std::byte> secret);
 
 enum class Framing : std::uint8_t { kUnknown, kPlain, kFramed };
@@ -81,21 +84,21 @@ enum class Framing : std::uint8_t { kUnknown, kPlain, kFramed };
 /// R4: the reader's side of one direction.
 class Sniffer {
  public:
-  static constexpr std::size_t kEnough = 8;  // matching bytes that are no accident
+  static constexpr std::size_t kEnough = 8;  // so many matching bytes are no accident
   static constexpr Duration kPatience = std::chrono::milliseconds(10);
 
   void expect(const Magic& magic) { magic_ = magic, framing_ = Framing::kUnknown; }
   void assume(Framing framing) { framing_ = framing; }
   [[nodiscard]] Framing framing() const { return framing_; }
 
-  /// The direction's first bytes, all that have come so far. kFramed: the first 16 are not the program's.
+  /// Takes the direction's first bytes, all that have come so far. kFramed: the first 16 are not the program's.
   Framing look(Instant now, std::span<const std::byte> first);
-  /// When a short match stops being waited for; kNever.
+  /// When look() stops waiting for the rest of a short match; kNever if it does not wait.
   [[nodiscard]] Instant deadline() const { return framing_ == Framing::kUnknown ? deadline_ : kNever; }
   void on_timeout(Instant now) {
     if (now >= deadline()) framing_ = Framing::kPlain;
   }
-  /// The direction ended before it said what it is.
+  /// The direction ended before it showed what it is.
   void on_end() {
     if (framing_ == Framing::kUnknown) framing_ = Framing::kPlain;
   }
@@ -106,7 +109,7 @@ class Sniffer {
   Framing framing_ = Framing::kPlain;
 };
 
-/// The rules as they are. A test that leaves one out shows that it is needed.
+/// The complete rules. A test that leaves one out shows that it is needed.
 struct HandshakeRules {
   static constexpr bool kClientAsksForR = true;         // R1
   static constexpr bool kClientAsksForProof = true;     // R1
@@ -125,14 +128,14 @@ class BasicClientHandshake {
  public:
   explicit BasicClientHandshake(const HandshakeConfig& config) : config_(config) {}
 
-  /// For SYN number `attempt` (0 is the first). Bytes written.
+  /// Writes the option for SYN number `attempt` (0 is the first). Returns the number of bytes.
   std::size_t write_syn(unsigned attempt, std::span<std::byte> room) {
     if (attempt >= kSynAttempts) return 0;
     const std::size_t used = write_syn_option(room, {.capabilities = config_.capabilities, .tag = config_.tag});
     sent_ = sent_ || used != 0;
     return used;
   }
-  /// Our option in the SYN-ACK, if there is one.
+  /// Takes our option from the SYN-ACK, if there is one.
   void on_syn_ack(const std::optional<SynOption>& option) {
     if (!sent_ || !option || (Rules::kClientAsksForR && !option->response) || !option->framed) return;
     const std::uint32_t proof = answer_proof(config_.tag, option->tag, config_.secret);
@@ -146,7 +149,7 @@ class BasicClientHandshake {
   }
   [[nodiscard]] bool armed() const { return armed_; }
   [[nodiscard]] const SynOption& peer() const { return peer_; }
-  /// R2: what the client's direction begins with.
+  /// R2: the bytes with which the client's direction begins.
   [[nodiscard]] std::optional<Magic> first_bytes() const { return armed_ ? std::optional(first_) : std::nullopt; }
   [[nodiscard]] Sniffer& reader() { return reader_; }
   /// R5.
@@ -165,14 +168,15 @@ class BasicServerHandshake {
  public:
   explicit BasicServerHandshake(const HandshakeConfig& config) : config_(config) {}
 
-  /// The SYN's option. One with R is an echo of somebody's answer.
+  /// Takes the SYN's option. An option with R is an echo of somebody's answer.
   void on_syn(const std::optional<SynOption>& option) {
     offered_ = option && !option->response && option->framed;
     if (!offered_) return;
     peer_ = *option;
     proof_ = answer_proof(peer_.tag, config_.tag, config_.secret);
   }
-  /// For the SYN-ACK; not to be called where a SYN cookie must do (it cannot remember). Bytes written.
+  /// Writes the option for the SYN-ACK. Not to be called for a SYN cookie, which cannot remember the answer. Returns
+  /// the number of bytes.
   std::size_t write_syn_ack(std::span<std::byte> room) {
     if (!offered_) return 0;
     const SynOption answer{.response = true, .capabilities = config_.capabilities, .tag = config_.tag, .proof = proof_};
@@ -180,7 +184,7 @@ class BasicServerHandshake {
     if (used != 0) answered();
     return used;
   }
-  /// R3: the payload of the segment that makes the connection established.
+  /// R3: takes the payload of the segment that establishes the connection.
   void on_established(Instant now, std::span<const std::byte> payload) {
     if (!answered_ || writer_ != Framing::kUnknown) return;
     if (payload.empty()) {
@@ -189,7 +193,7 @@ class BasicServerHandshake {
     }
     on_first_bytes(now, payload);
   }
-  /// The client's first bytes, all that have come so far, while reader() is undecided.
+  /// Takes the client's first bytes, all that have come so far, while reader() is undecided.
   void on_first_bytes(Instant now, std::span<const std::byte> first) {
     reader_.look(now, first);
     settle();
@@ -203,16 +207,17 @@ class BasicServerHandshake {
     settle();
   }
 
-  /// What the server's direction is; kUnknown: its program's bytes wait (for the rest of a magic that has begun).
+  /// Whether the server's direction is framed; kUnknown: its program's bytes wait until a magic that has begun is
+  /// complete.
   [[nodiscard]] Framing writer() const { return writer_; }
-  /// What its direction begins with if writer() is kFramed.
+  /// The bytes with which its direction begins if writer() is kFramed.
   [[nodiscard]] const Magic& first_bytes() const { return first_; }
   [[nodiscard]] Sniffer& reader() { return reader_; }
   [[nodiscard]] const SynOption& peer() const { return peer_; }
 
  private:
   void answered() {
-    if (answered_) return;  // said once more
+    if (answered_) return;  // a repeated SYN-ACK changes nothing
     answered_ = true;
     first_ = magic(peer_.tag, config_.tag, Role::kServer, config_.secret);
     writer_ = Rules::kServerWaitsForTheAck ? Framing::kUnknown : Framing::kFramed;

@@ -1,17 +1,20 @@
 // Lane: one end of a connection in framed mode, and its place on a link.
 //
-// A direction's bytes travel as DATA records over TCP, or as messages over a lane of a link. It changes from one to the
-// other at stream offsets: CUT, when a lane is open; RESUME, when the link has died or the lane is left. TCP stays
-// established beneath and carries the control records, in order and for certain; the lane needs nothing else of TCP.
+// A direction's bytes travel as DATA records over TCP, or as messages over a lane of a link. A direction changes its
+// path at a stream offset: CUT takes it to an open lane, RESUME takes it back when the link has died or the lane is
+// left. TCP stays established beneath. It carries the control records reliably and in order; the lane needs nothing
+// else of TCP.
 //
-// LaneWriter is the direction from the program, LaneReader the one to it, LaneAttachment the place on the link. What
-// joins them is here: what is said next, over TCP and over the link, and what a word of the peer's means for all three.
+// LaneWriter is the direction from the program, LaneReader the direction to the program, LaneAttachment the place on
+// the link. This class joins the three: it decides what is sent next, over TCP and over the link, and applies what the
+// peer says to all three.
 //
 // What must hold, whatever a link or its end does (tests/fastpath/model_test.cc explores it):
-//   * The bytes that are read are the bytes that were written, in order, none twice.
-//   * una() covers no byte that may have to be sent again: the reader has said that it is placed, or TCP has it.
-//   * Once an end has said RXSTATE, no message of that link counts: the number in it is final.
-//   * A direction uses a lane once. To come back, both ends open another one.
+//   * The program reads the bytes that the peer's program wrote, in order, each once.
+//   * una() covers no byte that may have to be sent again: the reader has said that the byte is placed, or TCP has
+//     acknowledged it.
+//   * Once an end has sent RXSTATE, it counts no further message of that link: the number in RXSTATE is final.
+//   * A direction uses a lane once. To move to a lane again, both ends open a new one.
 //
 // It owns no bytes. The send buffer is the connection's own, numbered by stream offsets: records and writes are ranges
 // of it, and a change of path copies nothing. Received bytes lie in TCP's queue or in the ring.
@@ -49,21 +52,21 @@ class BasicLane {
   static constexpr std::uint64_t kGatheredAhead = LaneWriter<Rules>::kGatheredAhead;
   void gather(Gather what) { tx_.gather(what); }
   [[nodiscard]] bool is_gathering() const { return tx_.is_gathering(); }
-  /// TCP_CORK, MSG_MORE: what is less than `segment` bytes waits for uncork(), or for the end of the stream. No word
-  /// of the peer's ends that.
+  /// TCP_CORK, MSG_MORE: a rest of fewer than `segment` bytes waits for uncork() or for the end of the stream. Nothing
+  /// that the peer says lets it go earlier.
   void cork(std::uint16_t segment) { tx_.cork(segment); }
   void uncork() { tx_.uncork(); }
   [[nodiscard]] bool is_corked() const { return tx_.is_corked(); }
   /// The last byte written is urgent.
   void mark_urgent() { tx_.mark_urgent(); }
   void shutdown_send() { tx_.shutdown(); }
-  /// The program waits for room in the send buffer. Where all that the lane took is placed, TCP's ACK will bring it;
-  /// who has ended its direction writes no more.
+  /// The program waits for room in the send buffer. If the reader has placed everything that the lane took, TCP's ACK
+  /// will bring the room. A direction that was shut down needs no room.
   void wait_for_buffer() { tx_.wait_for_buffer(); }
-  /// True, once: the program waits for room and the peer was not told, but meanwhile everything has been placed. No
-  /// message will say so: the connection is to have its turn.
+  /// True, once: the program waits for room, the peer was not told, and meanwhile everything has been placed. No
+  /// message will report this, so the caller gives the connection its turn.
   [[nodiscard]] bool take_room_for_waiter() { return tx_.take_room_for_waiter(); }
-  /// Everything before it may be forgotten.
+  /// The program's bytes below this offset may be forgotten.
   [[nodiscard]] std::uint64_t una() const { return tx_.una(); }
   [[nodiscard]] std::uint64_t end() const { return tx_.end(); }
   [[nodiscard]] std::uint64_t next_offset() const { return tx_.next_offset(); }
@@ -76,66 +79,70 @@ class BasicLane {
   /// All that can be read, in the stream's order.
   [[nodiscard]] Parts parts() const { return rx_.parts(); }
   [[nodiscard]] const RingReader& ring() const { return rx_.ring(); }
-  /// The program has taken them: at most readable().bytes.
+  /// The program has taken `bytes`, at most readable().bytes.
   void consume(std::uint64_t bytes) {
     rx_.take(bytes, readable().from);
     settle();
   }
   [[nodiscard]] std::uint64_t consumed() const { return rx_.consumed(); }
   [[nodiscard]] bool at_eof() const { return rx_.at_eof(); }
-  /// The peer can send no more before the program reads: a ring, or the window that DATA records have, is full.
+  /// The peer can send no more before the program reads: the ring is full, or the window that DATA records have.
   [[nodiscard]] bool is_full() const { return rx_.is_full(tcp_window_); }
-  /// The peer's direction has its end, read or not.
+  /// True if the end of the peer's direction has arrived, whether the program has read up to it or not.
   [[nodiscard]] bool peer_ended() const { return rx_.has(LaneReader::kFin); }
   /// The stream offset behind the last urgent byte; 0 if there was none.
   [[nodiscard]] std::uint64_t urgent_mark() const { return rx_.urgent_mark(); }
 
-  /// The connection ends here, at once: the link hears of it, TCP's RST is the caller's affair.
+  /// Ends the connection at once. The link's peer is told by RESET; the caller sends TCP's RST.
   void abort(Reason why = Reason::kNone) { at_.abort(why); }
   /// The peer broke the rules; the connection has been aborted.
   [[nodiscard]] bool broken() const { return at_.reason() != Reason::kNone; }
   [[nodiscard]] Reason reason() const { return at_.reason(); }
-  /// Aborted here, or reset by the peer's message.
+  /// True if the connection was aborted here, or reset by the peer's message.
   [[nodiscard]] bool aborted() const { return at_.aborted(); }
 
   // --- TCP beneath
-  /// Whether next_record() has one that carries no bytes.
+  /// Whether next_record() has a record that carries no bytes.
   [[nodiscard]] bool has_control() const {
     if (aborted()) return false;
     return at_.owes_any() || rx_.tcp_credit_due(tcp_window_) || tx_.has_tcp_word();
   }
-  /// Bytes that DATA records could carry now.
+  /// Bytes that could leave in DATA records now.
   [[nodiscard]] std::uint64_t data_ready() const { return aborted() ? 0 : tx_.data_ready(tcp_window_); }
-  /// Bytes wait for a CREDIT record.
+  /// True if bytes wait for a CREDIT record.
   [[nodiscard]] bool window_closed() const {
     return tx_.path() == TxPath::kTcp && !tx_.all_sent() && data_ready() == 0;
   }
-  /// The next record due; of DATA the header, whose body are the buffer's bytes from record.value on.
+  /// The next record that is due. Of a DATA record, this is the header; its body is the send buffer's bytes from
+  /// record.value on.
   bool next_record(Record& out, std::uint32_t most_data = kMaxData);
-  /// A record that has come; of DATA its bytes are in TCP's queue.
+  /// Takes a record that has arrived. The bytes of a DATA record stay in TCP's queue.
   Reason on_record(const Record& record);
-  /// TCP's peer has every DATA byte below `offset` (a stream offset).
+  /// The peer's TCP has acknowledged every DATA byte below the stream offset `offset`.
   void on_tcp_acked(std::uint64_t offset) { tx_.on_tcp_acked(offset); }
-  /// Both directions are over and this end has said all it had to say: TCP's FIN may be sent.
+  /// True if both directions are over and this end has sent everything it owed: TCP's FIN may be sent.
   [[nodiscard]] bool finished() const;
-  /// Of our direction: the peer has said so, or it is for TCP's ACK to say.
+  /// Our direction has ended, and the peer has acknowledged that end. If the end went over TCP (end_sent_over_tcp()),
+  /// TCP's ACK tells.
   [[nodiscard]] bool end_acked() const { return tx_.has(Tx::kFinAcked); }
   [[nodiscard]] bool end_sent_over_tcp() const { return tx_.path() == TxPath::kTcp && tx_.has(Tx::kFinSent); }
-  /// The peer's TCP has ended in order, which it does only once it has everything.
+  /// The peer's TCP has ended in order. A peer ends TCP only after it has received everything.
   Reason on_tcp_end();
-  /// TCP is over, in order and both ways: no record can be said any more, and none need be.
+  /// Both directions of TCP have ended in order: no record can be sent any more, and none is needed.
   void on_tcp_over() { at_.forget_all(); }
 
   // --- The lane
   [[nodiscard]] bool opens() const { return at_.has(At::kOpens); }
-  /// A lane may be opened: none is, and nothing of the last one is left.
+  /// True if a lane may be opened: none is open, and nothing is left of the last one.
   [[nodiscard]] bool detached() const { return at_.is(Attachment::kNone); }
-  /// Offers a lane on `link`, with our part of it; the peer's will have to lie in its first `peer_memory` bytes.
+  /// Offers a lane on `link` with our ring and credit block (`local`). The peer's must lie in the first `peer_memory`
+  /// bytes of the memory that we may write.
   void offer(std::uint32_t link, const LaneAddress& local, std::uint64_t peer_memory);
   /// The peer's offer waits for accept() or decline().
   [[nodiscard]] bool offered() const { return at_.is(Attachment::kOffered); }
   [[nodiscard]] std::uint32_t link() const { return at_.link(); }
-  /// The link must be up. A peer whose part does not lie in its memory is broken.
+  /// Accepts the peer's offer. The link must be up. A peer whose ring or credit block lies outside its memory is
+  /// broken().
   void accept(const LaneAddress& local, std::uint64_t peer_memory);
   void decline(Reason why) { at_.decline(why); }
   [[nodiscard]] const LaneAddress& local() const { return at_.local(); }
@@ -144,36 +151,39 @@ class BasicLane {
   [[nodiscard]] Reason declined() const { return at_.declined(); }
 
   [[nodiscard]] bool can_cut() const;
-  /// From the next byte on, this direction is on the lane.
+  /// From the next byte on, this direction uses the lane.
   void cut();
-  /// Both directions leave the lane for TCP, if may_leave().
+  /// Both directions return from the lane to TCP, if may_leave().
   void leave();
   /// The lane is open, its link up, and neither end has begun to leave it.
   [[nodiscard]] bool may_leave() const { return at_.on_link() && !at_.has(At::kCloseSent | At::kPeerClose); }
   [[nodiscard]] TxPath tx_path() const { return tx_.path(); }
   [[nodiscard]] RxPath rx_path() const { return rx_.path(); }
   [[nodiscard]] std::uint8_t epoch() const { return tx_.epoch(); }
-  /// A record says that the link is dead; the caller fails it.
+  /// The peer's record says that the link is dead, while it is still up here. The caller then fails the link.
   [[nodiscard]] bool link_suspect() const { return at_.has(At::kSuspect) && at_.link_state() == LaneLink::kUp; }
-  /// The lane's place may be given to another connection: its ring is read, and neither end will write to the other's
-  /// part, or say anything to it, again.
+  /// The lane's number and ring may be given to another connection: the ring is read, and neither end will write to the
+  /// other's part, or send a message on the lane, again.
   [[nodiscard]] bool released() const;
 
-  /// No write of this lane can read from the send buffer any more.
+  /// True if no write of this lane can read from the send buffer any more.
   [[nodiscard]] bool source_idle() const;
-  /// The writer does not know yet what was placed or read: see tell().
+  /// True if the writer does not know yet what was placed or read here: see tell().
   [[nodiscard]] bool has_news() const { return at_.on_link() && rx_.has_news() && !aborted(); }
 
   // --- The link beneath (LinkEnd calls these)
   [[nodiscard]] bool has_writes(std::span<const std::byte> memory);
-  /// The next write of this lane; false when none may be made now. `starved`: for want of message credits.
+  /// The next write of this lane; false when none may be made now. `starved` is set if only message credits are
+  /// missing.
   bool next_write(const LaneTurn& turn, Write& out, bool& starved);
-  /// As it usually is between two calls: !has_writes(), known by few looks. (False says nothing.)
+  /// True if the lane is in its usual state and certainly has no writes: a cheap form of !has_writes(). False says
+  /// nothing.
   [[nodiscard]] bool is_quiet() const {
     return !tx_.has(Tx::kUnquiet) && !rx_.has(LaneReader::kUnquiet) && !aborted() && is_usual() && tx_.all_sent();
   }
-  /// Of a lane that LinkEnd has no reason to look at: were the program to write `bytes` now, they would be all there is
-  /// to write, and with what was gathered one message. Then write(), and, unless they are gathered too, write_whole().
+  /// For a lane that is not in LinkEnd's queue: whether `bytes` that the program writes now could leave in one message,
+  /// together with what was gathered. If so, the caller calls write(), and then write_whole() unless the bytes are
+  /// gathered too.
   [[nodiscard]] bool may_write_whole(std::uint64_t bytes) const {
     return tx_.fits_whole(bytes) && !rx_.has(LaneReader::kUnquiet) && !aborted() && is_usual() &&
            !rx_.ring().has_some_news();
@@ -182,16 +192,16 @@ class BasicLane {
     return tx_.bytes_message(source, tx_.end() - tx_.next_offset(), at_.remote());
   }
   void on_message(const Message& message, std::uint32_t length);
-  /// The link has done the write that was the `last_of` this lane: it reads the send buffer no more.
+  /// The link has completed the write whose `last_of` names this lane: it reads the send buffer no more.
   void on_writes_done();
   void on_link_failed();
   void on_link_final();
-  /// Looks whether the reader has placed or taken more.
+  /// Reads the credit block: the reader may have placed or taken more.
   void look(std::span<const std::byte> memory);
-  /// The writer waits, and has said so, and the block says more by now than it has looked at. The message that calls it
-  /// is still to come: who polls need not wait for that.
+  /// True if the writer has told the peer that it waits, and the credit block shows more than the writer has seen. The
+  /// message that wakes the writer is still to come; a thread that polls need not wait for it.
   [[nodiscard]] bool sees_credit(std::span<const std::byte> memory) const;
-  /// What the writer does not know yet is to be told, though it is little: after a while without traffic.
+  /// Called after a while without traffic: tells the writer what was placed and read, although it is little.
   void tell() { rx_.tell_soon(); }
 
   std::uint16_t next_ready = kNoLane;  // LinkEnd's list
@@ -212,14 +222,14 @@ class BasicLane {
   [[nodiscard]] bool is_usual() const {
     return tx_.path() == TxPath::kLane && at_.on_link() && !tx_.urgent_waits() && !rx_.ring().has_much_news();
   }
-  /// After QUIESCE_ACK the block is the peer's.
+  /// False after QUIESCE_ACK: the credit block belongs to the peer then.
   [[nodiscard]] bool news_due() const {
     if (!rx_.has_news() || aborted()) return false;
     return rx_.is_news_due() || (tx_.data_due() && rx_.ring().has_some_news());
   }
   [[nodiscard]] bool reset_due() const;
   [[nodiscard]] bool end_due() const;
-  /// Both ends have said their last word on the lane, and have been answered.
+  /// True if each end has sent its last message on the lane, and each was answered.
   [[nodiscard]] bool is_silent() const;
   [[nodiscard]] Op next_control_op() const;
   Write credit_write();

@@ -70,7 +70,7 @@ void LaneAttachment::detach() {
   state_ = Attachment::kNone;
   link_state_ = LaneLink::kUp;
   flags_ = static_cast<std::uint8_t>(flags_ & ~kOfOneLane);
-  forget(kOweLinkDown | kOweRxState);  // of a link that nothing depends on
+  forget(kOweLinkDown | kOweRxState);  // nothing depends on that link
   if (!has(kOfferWaits)) return;
   flags_ = static_cast<std::uint8_t>(flags_ & ~unsigned{kOfferWaits});
   state_ = Attachment::kOffered;

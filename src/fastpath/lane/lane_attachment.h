@@ -1,7 +1,8 @@
-// LaneAttachment: a connection's place on a link: offered, agreed on and left, and what is to be said of it over TCP.
+// LaneAttachment: a connection's place on a link: how it is offered, agreed on and left, and which records about it are
+// owed to the peer over TCP.
 //
-// It knows no byte of the stream. Lane (lane.h) says what an end of the link means for the two directions. It lies in
-// the arena: no pointer, no padding.
+// It knows nothing of the stream's bytes. Lane (lane.h) says what the end of a link means for the two directions. It
+// lies in the arena: no pointer, no padding.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ class LaneAttachment {
     kRxStateSent = 1U << 4,
     kCloseSent = 1U << 5,
     kPeerClose = 1U << 6,
-    kAborted = 1U << 7,  // the connection is: abort()
+    kAborted = 1U << 7,  // the connection was aborted: abort()
   };
   enum Owed : std::uint16_t {  // records, in the order in which they must leave
     kOweOpen = 1U << 0,
@@ -46,13 +47,13 @@ class LaneAttachment {
   void owe(unsigned what) { owed_ = static_cast<std::uint16_t>(owed_ | what); }
   void forget(unsigned what) { owed_ = static_cast<std::uint16_t>(owed_ & ~what); }
   void forget_all() { owed_ = 0; }
-  /// Once for each time that it is owed.
+  /// True once for each time that `what` became owed; then it is owed no more.
   [[nodiscard]] bool take_owed(Owed what) {
     if ((owed_ & what) == 0) return false;
     forget(what);
     return true;
   }
-  /// CUT is owed, with the epoch that begins with it.
+  /// The record CUT is owed, with the epoch that begins at the cut.
   void owe_cut(std::uint8_t epoch) {
     cut_epoch_ = epoch;
     owe(kOweCut);
@@ -67,7 +68,8 @@ class LaneAttachment {
   [[nodiscard]] const LaneAddress& local() const { return local_; }
   [[nodiscard]] const LaneAddress& remote() const { return remote_; }
   [[nodiscard]] Reason declined() const { return declined_; }
-  /// Whether the connection has been aborted here, or reset by the peer's message, and which rule the peer broke.
+  /// True if the connection was aborted here, or reset by the peer's message. reason() names the rule that the peer
+  /// broke.
   [[nodiscard]] bool aborted() const { return has(kAborted); }
   [[nodiscard]] Reason reason() const { return reason_; }
   void abort(Reason why) {
@@ -78,21 +80,21 @@ class LaneAttachment {
 
   // --- Opening
   void offer(std::uint32_t link, const LaneAddress& local, std::uint64_t peer_memory);
-  /// kBadRecord: the peer's part does not lie in its memory.
+  /// kBadRecord: the peer's ring or credit block lies outside its memory.
   [[nodiscard]] Reason accept(const LaneAddress& local, std::uint64_t peer_memory);
   void decline(Reason why);
   [[nodiscard]] Reason on_open(const Record& record);
-  /// LANE_OK, of the offer that is there: from here on it is open.
+  /// LANE_OK for our offer has come: the lane is open from here on.
   [[nodiscard]] Reason on_ok(const Record& record);
   [[nodiscard]] bool is_answer(const Record& record) const { return is(Attachment::kOffering) && record.link == link_; }
   void note_declined(Reason why) { declined_ = why; }
 
   // --- The end
-  /// LANE_CLOSE is owed. False: nothing is open, or it was said.
+  /// Makes LANE_CLOSE owed. False: no lane is open, or LANE_CLOSE was sent already.
   bool leave();
-  /// An offer that has waited for this is the next one.
+  /// Ends the attachment. An offer that came too early is considered next.
   void detach();
-  /// False: it was known, or nothing is attached.
+  /// False if the failure was known already, or no lane is attached.
   bool link_failed();
   bool link_final();
 

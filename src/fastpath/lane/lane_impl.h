@@ -1,5 +1,5 @@
-// The definitions of lane.h's template: what both directions share, and TCP's records. lane_link_impl.h has the
-// messages.
+// The definitions of lane.h's template: what both directions share, and TCP's records. The messages are in
+// lane_link_impl.h.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ void BasicLane<Rules>::resume_at(std::uint64_t offset) {
   at_.owe(At::kOweResume);
 }
 
-/// What follows from what has become true: a direction's end on the lane, the lane's own end.
+/// Takes the steps that have become possible: a direction leaves its path, or the lane is detached.
 template <typename Rules>
 void BasicLane<Rules>::settle() {
   rx_.settle();
@@ -86,8 +86,8 @@ bool BasicLane<Rules>::next_record(Record& out, std::uint32_t most_data) {
   return true;
 }
 
-// What opens a lane goes in front of what is said of it. CUT goes in front of RXSTATE: who has had RXSTATE knows that
-// no CUT will come.
+// The records that open a lane go before those that speak about it. CUT goes before RXSTATE: an end that has received
+// RXSTATE knows that no CUT will come.
 template <typename Rules>
 bool BasicLane<Rules>::next_control(Record& out) {
   out.link = at_.link();
@@ -145,7 +145,7 @@ Reason BasicLane<Rules>::take_record(const Record& record) {
       return rx_.on_cut(record, at_.local().lane);
     case RecordType::kResume:
       return rx_.on_resume(record, record.link == at_.link(), at_.has(At::kRxStateSent));
-    case RecordType::kRxState:  // of a lane that this end has left already, it is no news
+    case RecordType::kRxState:  // for a lane that this end has left already, this says nothing new
       return of_this_link ? on_rx_state(record) : Reason::kNone;
     case RecordType::kLinkDown:
       if (of_this_link && (tx_.path() != TxPath::kTcp || Rules::kForeignStateEndsLink)) at_.set(At::kSuspect);
@@ -172,7 +172,7 @@ Reason BasicLane<Rules>::take_record(const Record& record) {
     case RecordType::kRevert:  // before the first lane, and for good
       return detached() && rx_.has_no_epoch() ? Reason::kNone : Reason::kBadState;
     case RecordType::kPong:
-    case RecordType::kLinkHello:  // of the link, not of the lane
+    case RecordType::kLinkHello:  // about the link, not about the lane
     case RecordType::kLinkReq:
     case RecordType::kLinkAcc:
     case RecordType::kLinkReady:
@@ -185,7 +185,7 @@ template <typename Rules>
 Reason BasicLane<Rules>::on_rx_state(const Record& record) {
   if (at_.has(At::kPeerRxState) || record.lane != at_.remote().lane) return Reason::kBadState;
   const bool on_it = tx_.path() != TxPath::kTcp;
-  // Also where this direction is not on the link: a CUT to it would never be answered.
+  // This holds also if this direction is not on the link: a later CUT to the lane would never be answered.
   if (on_it || Rules::kForeignStateEndsLink) at_.set(At::kPeerRxState | At::kSuspect);
   if (!on_it) return Reason::kNone;
   const std::uint64_t resume = Rules::kCountIsOfTheLane ? tx_.cut_offset() + record.value : record.value;
@@ -212,7 +212,7 @@ Reason BasicLane<Rules>::on_lane_answer(const Record& record) {
 
 template <typename Rules>
 bool BasicLane<Rules>::finished() const {
-  // Before LANE_OK nothing can be said on the lane, and a peer whose TCP has ended says no LANE_OK.
+  // Before LANE_OK no message can be sent on the lane, and a peer whose TCP has ended sends no LANE_OK.
   const bool owes_answer = rx_.has(LaneReader::kAckOwed) && at_.is_open();
   if (aborted() || !peer_ended() || owes_answer || at_.owes_any()) return false;
   return end_acked() || end_sent_over_tcp();

@@ -10,7 +10,7 @@ namespace bypass::fastpath {
 
 // --- Writes
 
-/// Not behind our end and our answer to the peer's: with them the peer may give the lane's place away.
+/// No RESET follows our end and our answer to the peer's end: after those the peer may give the lane's place away.
 template <typename Rules>
 bool BasicLane<Rules>::reset_due() const {
   if (!aborted() || tx_.has(Tx::kResetSent)) return false;
@@ -18,7 +18,7 @@ bool BasicLane<Rules>::reset_due() const {
   return Rules::kNothingBehindTheEnd ? !(answered && tx_.has(Tx::kLastWritten)) : !(tx_.has(Tx::kOver) && rx_over);
 }
 
-/// The direction needs the lane no more, and has not said so on it.
+/// True if this direction no longer needs the lane, and has not told the peer so on the lane.
 template <typename Rules>
 bool BasicLane<Rules>::end_due() const {
   return Rules::kBothSayTheirEnd && tx_.path() == TxPath::kTcp && !tx_.has(Tx::kLastWritten) &&
@@ -65,7 +65,7 @@ bool BasicLane<Rules>::next_write(const LaneTurn& turn, Write& out, bool& starve
     out = credit_write();
     return true;
   }
-  // Bytes before the message that says that there is no room for more of them; the end behind them.
+  // Bytes go before the message that says that there is no room for more; the end goes after them.
   if (const Op op = next_control_op(); op != Op::kNone) {
     starved = !turn.may_send_control;
     if (!starved) out = control_message(op);
@@ -157,7 +157,7 @@ Reason BasicLane<Rules>::take_message(const Message& message, std::uint32_t leng
       end_of_ring();
       return Reason::kNone;
     case Op::kReset:
-      if (!over) end_of_ring();  // else FIN or QUIESCE has its answer
+      if (!over) end_of_ring();  // otherwise FIN or QUIESCE has ended the ring already and is answered
       abort();
       return Reason::kNone;
     case Op::kQuiesceAck:
@@ -187,7 +187,8 @@ void BasicLane<Rules>::on_writes_done() {
 template <typename Rules>
 void BasicLane<Rules>::writing_is_over() {
   tx_.set(Tx::kOver);
-  // It may still come when the link has failed here, and even when RXSTATE has already brought the direction back.
+  // The acknowledgement may still come after the link has failed here, and even after RXSTATE has brought the direction
+  // back.
   if (aborted() || tx_.path() == TxPath::kTcp) return;
   tx_.all_placed();
   if (tx_.has(Tx::kQuiesceSent)) return resume_at(tx_.next_offset());
@@ -197,7 +198,7 @@ void BasicLane<Rules>::writing_is_over() {
 template <typename Rules>
 void BasicLane<Rules>::on_link_failed() {
   if (!at_.link_failed()) return;
-  rx_.clear(LaneReader::kAckOwed);  // it cannot be said any more: RXSTATE, or TCP's end, will do
+  rx_.clear(LaneReader::kAckOwed);  // no message can be sent any more; RXSTATE, or TCP's end, takes its place
   tx_.stop();
 }
 

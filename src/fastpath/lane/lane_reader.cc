@@ -34,10 +34,10 @@ Reason LaneReader::on_cut(const Record& record, std::uint16_t lane) {
 Reason LaneReader::on_resume(const Record& record, bool of_link, bool is_final) {
   if (record.epoch != static_cast<std::uint8_t>(epoch_ + 1)) return Reason::kBadEpoch;
   epoch_++;
-  // FIN came over the lane and was read, and the answer was lost: the direction is over.
+  // FIN came over the lane and was read, and our answer was lost: the direction is over.
   if (path_ == RxPath::kTcp && has(kFin)) return record.value == fin_off_ ? Reason::kNone : Reason::kBadOffset;
   if (path_ != RxPath::kLane || !of_link) return Reason::kBadState;
-  // Only of a count that can change no more may the peer say where it ends.
+  // The peer may say where a count ends only if that count can change no more.
   if (!is_final && !has(kOver)) return Reason::kBadState;
   if (record.value != cut_off_ + ring_.placed()) return Reason::kBadOffset;
   resume_off_ = in_off_ = record.value;

@@ -3,8 +3,8 @@
 //
 //   kTcp ──CUT──► kLane ──RESUME──► kBack ──the ring's bytes are read──► kTcp
 //
-// What came as a message has its place in the stream once CUT says where the lane's part begins. It lies in the arena:
-// no pointer, no padding.
+// A message's bytes have their place in the stream once CUT says where the lane's part begins. The object lies in the
+// arena: no pointer, no padding.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class LaneReader {
  public:
   enum Flag : std::uint16_t {
     kFin = 1U << 0,         // fin_off_ is known
-    kLaneFin = 1U << 1,     // FIN came as a message; CUT has not come yet, or it has
+    kLaneFin = 1U << 1,     // FIN came as a message, before or after its CUT
     kOver = 1U << 2,        // FIN, QUIESCE or RESET has come: the peer leaves our ring alone
     kLaneUrgent = 1U << 3,  // urgent_count_ waits for CUT
     kPeerBlocked = 1U << 4,
@@ -30,19 +30,19 @@ class LaneReader {
     kCut = 1U << 7,      // this lane has had its CUT
     kAckOwed = 1U << 8,  // QUIESCE_ACK
   };
-  /// With one of these there is something to write.
+  /// If one of these is set, there is something to write.
   static constexpr unsigned kUnquiet = kPeerBlocked | kTellNow | kCreditWritten | kAckOwed;
 
   enum class From : std::uint8_t { kNothing, kTcp, kRing };
   struct Readable {
     From from = From::kNothing;
-    std::uint64_t bytes = 0;     // in one piece (of the ring; TCP's queue may have several)
-    std::uint64_t position = 0;  // in the ring
+    std::uint64_t bytes = 0;     // in one piece of the ring; TCP's queue may have several pieces
+    std::uint64_t position = 0;  // offset in the ring
   };
-  /// All that can be read, in the stream's order: of TCP's queue, of the ring, of TCP's queue again.
+  /// All that can be read, in the stream's order: first TCP's queue, then the ring, then the rest of TCP's queue.
   struct Parts {
     std::uint64_t tcp = 0;
-    std::uint64_t ring = 0, ring_at = 0;  // from the byte with that count on
+    std::uint64_t ring = 0, ring_at = 0;  // ring bytes, from the byte with count ring_at on
     std::uint64_t tcp_behind = 0;
     [[nodiscard]] std::uint64_t bytes() const { return tcp + ring + tcp_behind; }
   };
@@ -54,48 +54,48 @@ class LaneReader {
   [[nodiscard]] const RingReader& ring() const { return ring_; }
 
   // --- The program's side
-  /// The next bytes of the stream. `ring_first`: LaneRules::kRingBeforeTcp.
+  /// The next bytes of the stream. `ring_first`: see LaneRules::kRingBeforeTcp.
   [[nodiscard]] Readable readable(bool ring_first) const;
   [[nodiscard]] Parts parts() const;
   void take(std::uint64_t bytes, From from);
   [[nodiscard]] std::uint64_t consumed() const { return rcv_; }
   [[nodiscard]] bool at_eof() const { return has(kFin) && rcv_ == fin_off_; }
   [[nodiscard]] std::uint64_t urgent_mark() const { return urgent_off_; }
-  /// `window`: bytes of DATA records that are taken ahead of the program.
+  /// `window`: how many bytes of DATA records are taken before the program reads them.
   [[nodiscard]] bool is_full(std::uint64_t window) const;
 
   // --- Records
   [[nodiscard]] bool tcp_credit_due(std::uint64_t window) const {
     return !has(kFin) && tcp_taken_ != tcp_told_ && 4 * (tcp_taken_ - tcp_told_) >= window;
   }
-  /// What CREDIT says.
+  /// The number that CREDIT carries.
   [[nodiscard]] std::uint64_t tell_tcp_credit() { return tcp_told_ = tcp_taken_; }
-  /// Where the lane's part begins, as far as it is known.
+  /// The stream offset at which the lane's part begins, as far as it is known.
   [[nodiscard]] std::uint64_t before_lane() const { return has(kCut) ? cut_off_ : in_off_; }
   [[nodiscard]] Reason on_data(std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Reason on_cut(const Record& record, std::uint16_t lane);
-  /// `of_link`: it names the lane's. `is_final`: this end has said RXSTATE.
+  /// `of_link`: the record names this lane's link. `is_final`: this end has sent RXSTATE.
   [[nodiscard]] Reason on_resume(const Record& record, bool of_link, bool is_final);
   [[nodiscard]] Reason on_fin(const Record& record);
   void on_urgent(std::uint64_t offset);
-  /// Before the first lane.
+  /// True before the first lane.
   [[nodiscard]] bool has_no_epoch() const { return epoch_ == 0; }
 
   // --- Messages
   void open(std::uint8_t ring_log2);
-  /// The message's number, and its bytes.
+  /// Takes the message's sequence number and its bytes.
   [[nodiscard]] Reason take_message(const Message& message, std::uint32_t length);
   void on_urgent_message();
   void on_fin_message();
-  /// `answers`: QUIESCE_ACK can be said.
+  /// Nothing more is placed in our ring. `answers`: QUIESCE_ACK can be sent.
   void end_of_ring(bool answers);
 
   // --- What the writer is to be told
-  /// The writer waits, and there is something to wake it for: news, or old news that it has not looked at.
+  /// The writer waits, and there is a reason to wake it: news, or earlier news that it has not looked at.
   [[nodiscard]] bool credit_due() const {
     return has(kPeerBlocked) && !has(kOver) && (ring_.worth_waking() || ring_.told_room());
   }
-  /// After QUIESCE_ACK the block is the peer's.
+  /// False after the peer's end: the credit block belongs to the peer then.
   [[nodiscard]] bool has_news() const { return ring_.has_news() && !has(kOver); }
   [[nodiscard]] bool is_news_due() const { return has(kTellNow) || ring_.has_much_news() || credit_due(); }
   void tell_soon() {
@@ -103,7 +103,7 @@ class LaneReader {
   }
   [[nodiscard]] CreditBlock tell();
 
-  /// What follows from what has become true: the end of the lane's part.
+  /// Leaves the ring if the lane's part has ended and was read.
   void settle();
   void detach() { clear(kOver | kLaneUrgent | kPeerBlocked | kTellNow | kCreditWritten | kCut | kAckOwed); }
 
@@ -114,10 +114,10 @@ class LaneReader {
   std::uint64_t rcv_ = 0;                       // the next byte for the program
   std::uint64_t in_off_ = 0;                    // the next DATA byte's offset
   std::uint64_t tcp_ready_ = 0;                 // DATA bytes not read yet
-  std::uint64_t tcp_taken_ = 0, tcp_told_ = 0;  // DATA bytes read, and told by CREDIT
+  std::uint64_t tcp_taken_ = 0, tcp_told_ = 0;  // DATA bytes read, and those reported by CREDIT
   std::uint64_t cut_off_ = 0, resume_off_ = 0;
   std::uint64_t fin_off_ = 0, urgent_off_ = 0;
-  std::uint64_t urgent_count_ = 0;  // since the lane was opened
+  std::uint64_t urgent_count_ = 0;  // ring bytes up to the last urgent one, counted since the lane was opened
   RingReader ring_;
   std::uint16_t flags_ = 0;
   std::uint16_t sequence_ = 0;

@@ -1,4 +1,4 @@
-// What a lane's classes speak of: the rules of the protocol, where each direction is, and what one turn may use.
+// What a lane's classes share: the rules of the protocol, the path of each direction, and the limits of one turn.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,11 @@
 
 namespace bypass::fastpath {
 
-/// The protocol's rules that the model's test leaves out one by one, to show that each is needed and that it would
-/// notice.
+/// The protocol's rules. The model's test leaves them out one by one: this shows that each is needed, and that the test
+/// notices.
 struct LaneRules {
-  static constexpr bool kCountIsOfTheLane = true;  // RXSTATE counts since the lane was opened, not since the stream was
+  // RXSTATE's count begins when the lane was opened, not when the stream began
+  static constexpr bool kCountIsOfTheLane = true;
   static constexpr bool kForeignStateEndsLink =
       true;  // RXSTATE, LINKDOWN end the link also where this direction is not on it
   static constexpr bool kFinalCountIsFrozen = true;  // a message after RXSTATE does not count
@@ -19,9 +20,10 @@ struct LaneRules {
   static constexpr bool kKeepsUntilPlaced = true;    // I3
   static constexpr bool kRingBeforeTcp = true;       // bytes of the ring are read before those behind RESUME
   static constexpr bool kWaitsForDevice = true;      // the peer's word alone does not free what a device may send again
-  static constexpr bool kBothSayTheirEnd = true;     // FIN, QUIESCE or RESET, also who has never cut to the lane
-  static constexpr bool kNothingBehindTheEnd = true;  // no RESET behind an end and the answer to the peer's
-  /// Bytes that the peer has not placed from which on it is far behind: Gather::kAhead.
+  // FIN, QUIESCE or RESET, also from an end that has never cut to the lane
+  static constexpr bool kBothSayTheirEnd = true;
+  static constexpr bool kNothingBehindTheEnd = true;  // no RESET after an end and the answer to the peer's end
+  /// From so many bytes that the peer has not placed, it is far behind: Gather::kAhead.
   static constexpr std::uint64_t kAhead = 64U << 10;
 };
 
@@ -44,11 +46,11 @@ struct LaneConfig {
   std::uint32_t tcp_window = 256U << 10;  // DATA bytes that a reader takes ahead of its program; both ends use the same
 };
 
-/// What one turn may use: see LinkEnd.
+/// What one turn of a lane may use: see LinkEnd.
 struct LaneTurn {
-  std::span<const std::byte> memory;  // the link's: the credit block is read from it
+  std::span<const std::byte> memory;  // the link's memory: the credit block is read from it
   ByteSource source;
-  std::uint64_t most = 0;  // bytes
+  std::uint64_t most = 0;  // bytes that one write may carry at most
   bool may_send_data = true, may_send_control = true;
 };
 

@@ -1,5 +1,5 @@
 // LaneWriter: a connection's direction from the program: which bytes of the send buffer go by DATA records and which by
-// messages, and from where on they may be forgotten.
+// messages, and from which offset on the buffer must keep them.
 //
 //   kTcp ──cut()──► kLane ──leave(), LANE_CLOSE──► kQuiescing ──QUIESCE_ACK──► kTcp, RESUME{what was sent}
 //                     └──the link fails──► kStopped ──RXSTATE──► kTcp, RESUME{what was placed}
@@ -20,13 +20,14 @@
 
 namespace bypass::fastpath {
 
-/// What of the program's bytes waits for more, and for how long: until the peer says that it has placed what was sent
+/// Which of the program's bytes wait for more bytes. They wait until the peer says that it has placed everything sent
 /// before them.
 enum class LaneGather : std::uint8_t {
   kNothing,
   kLittle,  // less than kGathered bytes, as for an ACK under Nagle's algorithm (RFC 9293, 3.7.4)
-  kAhead,   // less than kGatheredAhead, while the peer has Rules::kAhead bytes to place, and has been asked to say so:
-            // a reader pays for each message, and gains nothing from one that comes long before it is read
+  // less than kGatheredAhead bytes, while the peer has Rules::kAhead bytes to place and was asked to report when it
+  // has. A reader pays for each message, and gains nothing from one that comes long before it is read
+  kAhead,
 };
 
 template <typename Rules>
@@ -40,16 +41,16 @@ class LaneWriter {
     kBufferBlocked = 1U << 4,
     kBlockedTold = 1U << 5,
     kQuiesceSent = 1U << 6,
-    kOver = 1U << 7,  // QUIESCE_ACK has come, and our writes are done: the peer leaves our credit block alone
+    kOver = 1U << 7,  // QUIESCE_ACK has come and our writes are done: the peer writes our credit block no more
     kCut = 1U << 8,
     kGatherLittle = 1U << 9,
     kGatherAhead = 1U << 10,
-    kLastWritten = 1U << 11,  // no write behind it carries bytes
-    kWritesDone = 1U << 12,   // nor does the link read any
-    kAckCame = 1U << 13,      // QUIESCE_ACK waits for that
+    kLastWritten = 1U << 11,  // no later write carries bytes
+    kWritesDone = 1U << 12,   // the link has read the bytes of all writes
+    kAckCame = 1U << 13,      // QUIESCE_ACK has come and waits for kWritesDone
     kResetSent = 1U << 14,
   };
-  /// With one of these there may be something to write, or a write is not what it usually is.
+  /// If one of these is set, there may be something to write, or a write is not the usual one.
   static constexpr unsigned kUnquiet = kFinQueued | kBufferBlocked | kQuiesceSent | kGatherLittle;
   static constexpr std::uint64_t kGathered = 2048, kGatheredAhead = 32U << 10;
 
@@ -102,18 +103,18 @@ class LaneWriter {
   [[nodiscard]] std::uint64_t una() const;
 
   // --- Over TCP
-  /// URGENT or FIN is to be said.
+  /// True if URGENT or FIN is to be sent over TCP.
   [[nodiscard]] bool has_tcp_word() const {
     return path_ == TxPath::kTcp && ((urgent_waits() && !has(kUrgentSent)) || fin_due());
   }
-  /// `window`: bytes of DATA records that the peer takes ahead of its program.
+  /// `window`: how many bytes of DATA records the peer takes before its program reads them.
   [[nodiscard]] std::uint64_t data_ready(std::uint64_t window) const {
     return path_ == TxPath::kTcp ? std::min(end_ - off_, window - (tcp_sent_ - tcp_credit_)) : 0;
   }
   [[nodiscard]] bool next_data(Record& out, std::uint64_t most);
   void on_tcp_acked(std::uint64_t offset) { tcp_una_ = std::max(tcp_una_, std::min(offset, tcp_end_)); }
   [[nodiscard]] Reason on_tcp_credit(std::uint64_t taken);
-  /// The peer's TCP has ended in order: it has everything.
+  /// The peer's TCP has ended in order: the peer has received everything.
   void all_acked() {
     set(kFinSent);
     end_is_acked();
@@ -124,30 +125,31 @@ class LaneWriter {
     ring_.open(ring_log2);
     sequence_ = 0;
   }
-  /// From the next byte on, this direction is on the lane. Returns the epoch that begins.
+  /// From the next byte on, this direction uses the lane. Returns the epoch that begins here.
   std::uint8_t cut() {
     set(kCut);
     cut_off_ = off_;
     path_ = TxPath::kLane;
     return ++epoch_;
   }
-  /// Where FIN is under way on the lane, its answer ends this direction.
+  /// Ends the use of the lane by QUIESCE. If FIN is under way on the lane already, the answer to FIN ends this
+  /// direction.
   void quiesce() {
     if (path_ == TxPath::kLane && !has(kFinSent)) path_ = TxPath::kQuiescing;
   }
   void stop() {
     if (path_ != TxPath::kTcp) path_ = TxPath::kStopped;
   }
-  /// From `offset` on, this direction is TCP's. What the buffer has from there on is sent again.
+  /// From `offset` on, this direction uses TCP. The buffer's bytes from there on are sent again.
   void resume_at(std::uint64_t offset);
-  /// The peer has everything, the end included: nothing of this direction is left.
+  /// The peer has received everything including the end: this direction is over.
   void end_is_acked() {
     set(kFinAcked);
     lane_una_ = end_;
     path_ = TxPath::kTcp;
   }
   void all_placed() { ring_.all_placed(); }
-  /// The reader has placed or taken more.
+  /// Reads what the reader has placed and taken.
   [[nodiscard]] Reason on_credit(const CreditBlock& block) { return ring_.on_credit(block); }
   void detach() {
     clear(kBlockedTold | kQuiesceSent | kOver | kCut | kLastWritten | kWritesDone | kAckCame | kResetSent);
@@ -158,26 +160,26 @@ class LaneWriter {
     return path_ == TxPath::kLane && off_ < end_ && ring_.room() != 0 && !is_gathering();
   }
   [[nodiscard]] bool fin_due() const { return has(kFinQueued) && !has(kFinSent) && off_ == end_; }
-  /// Nothing can be sent, or written, before the reader has placed or taken more.
+  /// True if nothing can be sent, or written by the program, before the reader has placed or taken more.
   [[nodiscard]] bool waits_for_credit() const;
-  /// That is to be said.
+  /// True if that is to be told to the peer.
   [[nodiscard]] bool blocked() const { return Rules::kSaysBlocked && waits_for_credit() && !has(kBlockedTold); }
-  /// Were the program to write `bytes` now, all that there is would fit into one message.
+  /// Whether `bytes` that the program writes now would fit into one message, together with all that waits.
   [[nodiscard]] bool fits_whole(std::uint64_t bytes) const {
     const std::uint64_t all = end_ - off_ + bytes;
-    if (all > kGatheredAhead) return false;  // LinkEnd::kQuantum: the next one's turn
-    // That somebody waits for room is nothing to be said again.
+    if (all > kGatheredAhead) return false;  // LinkEnd::kQuantum: more than one turn carries
+    // That the program waits for room need not be sent again.
     const unsigned told = has(kBlockedTold) ? unsigned{kBufferBlocked} : 0;
     return !has(kUnquiet & ~told) && ring_.room() >= all && ring_.before_wrap() >= all;
   }
-  /// One that carries no bytes. `to`: the peer's lane.
+  /// A message that carries no bytes. `to`: the peer's lane.
   [[nodiscard]] Write notify(Op op, const LaneAddress& to);
   [[nodiscard]] Write data_message(const LaneTurn& turn, const LaneAddress& to);
   [[nodiscard]] Write bytes_message(const ByteSource& source, std::uint64_t bytes, const LaneAddress& to);
 
  private:
   [[nodiscard]] bool is_ahead() const { return ring_.sent() - ring_.placed() >= Rules::kAhead; }
-  /// The next little will be gathered: the peer is to say when it need not be.
+  /// Whether the next few bytes will be gathered. The peer is then asked to say when this is no longer needed.
   [[nodiscard]] bool will_gather() const {
     if (!has(kGatherLittle | kGatherAhead)) [[likely]]
       return false;
@@ -185,17 +187,17 @@ class LaneWriter {
   }
 
   std::uint64_t off_ = 0;       // the next byte to be sent
-  std::uint64_t end_ = 0;       // behind the last byte written
-  std::uint64_t tcp_una_ = 0;   // below it, TCP's peer has what went over TCP
-  std::uint64_t tcp_end_ = 0;   // behind the last byte that went over TCP
-  std::uint64_t cut_off_ = 0;   // where the lane's part begins
-  std::uint64_t lane_una_ = 0;  // below it, what went over the last lane is placed
+  std::uint64_t end_ = 0;       // after the last byte written
+  std::uint64_t tcp_una_ = 0;   // TCP has acknowledged what went over it below this offset
+  std::uint64_t tcp_end_ = 0;   // after the last byte that went over TCP
+  std::uint64_t cut_off_ = 0;   // offset at which the lane's part begins
+  std::uint64_t lane_una_ = 0;  // what went over the last lane is placed below this offset
   std::uint64_t urgent_off_ = 0;
-  std::uint64_t tcp_sent_ = 0, tcp_credit_ = 0;  // DATA bytes: sent, taken by the peer's program
+  std::uint64_t tcp_sent_ = 0, tcp_credit_ = 0;  // DATA bytes: sent, and taken by the peer's program
   RingWriter ring_;
   std::uint16_t flags_ = 0;
   std::uint16_t sequence_ = 0;
-  std::uint16_t cork_ = 0;  // bytes of a segment; 0: nothing is corked
+  std::uint16_t cork_ = 0;  // size of a segment in bytes; 0: not corked
   TxPath path_ = TxPath::kTcp;
   std::uint8_t epoch_ = 0;
 };

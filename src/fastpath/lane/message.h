@@ -12,14 +12,15 @@ namespace bypass::fastpath {
 enum class Op : std::uint8_t {
   kNone = 0,
   kData = 1,     // bytes
-  kDataBlocked,  // bytes or none; the sender waits for room, or for its buffer
+  kDataBlocked,  // bytes or none; the sender waits for room in the ring, or in its own buffer
   kUrgent,       // bytes, the last of which is urgent
   kCredit,       // the credit block was written
-  kFin,          // the direction ends here
-  kReset,        // the connection does
+  kFin,          // this direction ends here
+  kReset,        // the connection ends here
   kQuiesce,      // nothing more is written into this ring
-  kQuiesceAck,   // answers the three above: all was placed, and nothing more is written into that credit block
-  // Of the link itself; not counted against its window
+  // answers FIN, RESET and QUIESCE: everything was placed, and nothing more is written into that credit block
+  kQuiesceAck,
+  // Messages about the link itself; they are not counted against its window
   kLinkBlocked,  // the sender is out of message credits
   kLinkCredit,   // the link's block was written
   kLinkPing,

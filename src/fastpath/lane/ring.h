@@ -1,8 +1,9 @@
-// A lane's byte ring: it lies at the reader, and the writer places bytes into it. Each end keeps cumulative counters of
-// its own; what the other end must know of them comes as messages (bytes placed) and in a credit block (bytes taken).
+// A lane's byte ring. The ring lies in the reader's memory, and the writer places bytes into it. Each end keeps
+// cumulative counters of its own. It learns the other end's counters from messages (bytes placed) and from a credit
+// block (bytes taken).
 //
-// Nothing that the peer writes is an index: positions follow from counters that only this end writes. What the peer
-// says is read once, and compared with what it can say at most.
+// Nothing that the peer writes is used as an index: positions follow from counters that only this end writes. What the
+// peer says is read once, and compared with the greatest value that it can have.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +13,19 @@
 
 namespace bypass::fastpath {
 
-/// What the reader writes into the writer's memory, without waking it. Counted since the lane was opened.
+/// What the reader writes into the writer's memory, without waking the writer. Both count from the opening of the lane.
 struct CreditBlock {
-  std::uint64_t placed = 0;    // the reader will honour these, whatever becomes of the link: the writer may forget them
+  std::uint64_t placed = 0;    // the reader keeps these even if the link dies: the writer may forget them
   std::uint64_t consumed = 0;  // the reader's program has taken these: their room is free
 };
 static_assert(sizeof(CreditBlock) == 16);
 
-/// One look at a block that the peer may be writing. `consumed` is read first: what a mover writes in the order of
-/// addresses, or shm by two stores, never shows more consumed than placed.
+/// Reads a block once, while the peer may be writing it. `consumed` is read first. A mover writes in the order of
+/// addresses, and shm by two stores, so the result never shows more consumed than placed.
 CreditBlock read_credit(const std::byte* at);
-/// One look at a counter of the peer's.
+/// Reads once a counter that the peer writes.
 std::uint64_t read_counter(const std::byte* at);
-/// The store for movers within one memory; pairs with read_credit.
+/// Writes a block within one memory; pairs with read_credit().
 void write_credit(std::byte* at, const CreditBlock& block);
 
 /// The writer's counters.
@@ -35,16 +36,16 @@ class RingWriter {
   [[nodiscard]] std::uint64_t sent() const { return sent_; }
   [[nodiscard]] std::uint64_t placed() const { return placed_; }
   [[nodiscard]] std::uint64_t room() const { return capacity() - (sent_ - consumed_); }
-  /// Where the next byte goes, and how many may follow before the ring wraps.
+  /// The ring offset of the next byte, and how many may follow before the ring wraps.
   [[nodiscard]] std::uint64_t position() const { return sent_ & (capacity() - 1); }
   [[nodiscard]] std::uint64_t before_wrap() const { return capacity() - position(); }
   void advance(std::uint64_t bytes) { sent_ += bytes; }
-  /// An older block than the last one is no news; one that says more than was sent is a lie.
+  /// An older block than the last one changes nothing. A block that says more than was sent breaks the protocol.
   [[nodiscard]] Reason on_credit(const CreditBlock& block);
   [[nodiscard]] bool is_news(const CreditBlock& block) const {
     return block.placed > placed_ || block.consumed > consumed_;
   }
-  /// The reader has said that all is placed.
+  /// The reader has said that everything is placed.
   void all_placed() { placed_ = sent_; }
 
  private:
@@ -61,41 +62,42 @@ class RingReader {
   [[nodiscard]] std::uint64_t capacity() const { return std::uint64_t{1} << log2_; }
   [[nodiscard]] std::uint64_t placed() const { return placed_; }
   [[nodiscard]] std::uint64_t consumed() const { return consumed_; }
-  /// Where the byte with this count lies, and how many follow it before the ring wraps.
+  /// The ring offset of the byte with this count, and how many follow it before the ring wraps.
   [[nodiscard]] std::uint64_t position(std::uint64_t count) const { return count & (capacity() - 1); }
   [[nodiscard]] std::uint64_t before_wrap(std::uint64_t count) const { return capacity() - position(count); }
 
-  /// A message says that `bytes` more are there.
+  /// A message says that `bytes` more are in the ring.
   [[nodiscard]] Reason place(std::uint64_t bytes);
   void consume(std::uint64_t bytes) { consumed_ += bytes; }
 
-  /// Something the writer does not know.
+  /// True if there is something the writer does not know.
   [[nodiscard]] bool has_news() const { return placed_ != told_placed_ || offered() != told_consumed_; }
-  /// Enough of it to be told unasked.
+  /// True if there is enough news to send it by itself.
   [[nodiscard]] bool has_much_news() const {
     return 4 * (placed_ - told_placed_) >= capacity() || 4 * (consumed_ - told_consumed_) >= capacity();
   }
-  /// Enough of it to go along with bytes of our own: a write costs as much as they do where a device is software.
+  /// True if there is enough news to go along with bytes of our own. Where the device is software, a write for the news
+  /// costs as much as one for the bytes.
   [[nodiscard]] bool has_some_news() const {
     return 16 * (placed_ - told_placed_) >= capacity() || 16 * (consumed_ - told_consumed_) >= capacity();
   }
-  /// Enough to wake a writer that waits: it can forget bytes, or a good part of the ring is free.
+  /// True if there is enough to wake a writer that waits: it can forget bytes, or a good part of the ring is free.
   [[nodiscard]] bool worth_waking() const {
     return placed_ != told_placed_ || (consumed_ != told_consumed_ && consumed_ == placed_) ||
            4 * (consumed_ - told_consumed_) >= capacity();
   }
-  /// By what it was told, the writer has room. If it says that it has none, it has not looked.
+  /// True if the writer has room by what was reported to it. A writer that says it has none has not looked.
   [[nodiscard]] bool told_room() const { return placed_ - told_consumed_ < capacity(); }
-  /// The writer has no room, nor will it hear of any before the program reads.
+  /// True if the writer has no room, and will be told of none before the program reads.
   [[nodiscard]] bool is_full() const { return placed_ - offered() >= capacity(); }
-  /// What to write into the writer's block; from now on it counts as told.
+  /// The block to write into the writer's memory; from now on its counts are taken as reported.
   CreditBlock tell();
 
  private:
-  /// Room worth a write of its own (RFC 9293, 3.8.6.2.2): of less than that a writer behind a full ring would make ever
-  /// smaller messages, one for each of the reader's reads.
+  /// Room that is worth a write of its own (RFC 9293, 3.8.6.2.2). For less room a writer behind a full ring would make
+  /// ever smaller messages, one for each read of the reader.
   static constexpr std::uint64_t kWorthAWrite = 32U << 10;
-  /// Bytes whose room the writer may know to be free: what was taken, once that is much, or all there was.
+  /// Bytes whose room is reported as free: what the program took, once it is much, or when it took all there was.
   [[nodiscard]] std::uint64_t offered() const {
     const std::uint64_t taken = consumed_ - told_consumed_;
     return consumed_ == placed_ || taken >= kWorthAWrite || 8 * taken >= capacity() ? consumed_ : told_consumed_;
@@ -108,13 +110,14 @@ class RingReader {
   std::uint64_t log2_ = 0;
 };
 
-/// Messages on a link, both ways. Each takes a receive at the peer, which has posted `window` (and kUncounted for those
-/// that are not counted). Credits come back as a count in the link's block.
+/// Credits for messages on a link, both ways. Each message uses one receive that the peer has posted. The peer posts
+/// `window` receives, and kUncounted more for messages that are not counted. Credits return as a count in the link's
+/// block.
 class MessageCredits {
  public:
-  /// Of the window, for what must get through when data has used up the rest.
+  /// The part of the window that is kept for control messages when data has used up the rest.
   static constexpr std::uint32_t kControlReserve = 8;
-  /// Receives to be posted beyond the window: for BLOCKED and CREDIT of the link itself, one of each under way.
+  /// Receives posted beyond the window: for the link's own BLOCKED and CREDIT, one of each under way.
   static constexpr std::uint32_t kUncounted = 4;
 
   void open(std::uint32_t window, std::uint32_t reserve = kControlReserve) {
@@ -125,7 +128,7 @@ class MessageCredits {
   [[nodiscard]] bool may_send_control() const { return sent_ - returned_ < window_; }
   [[nodiscard]] bool may_send_data() const { return sent_ - returned_ + reserve_ < window_; }
   void on_sent() { sent_++; }
-  /// What the peer's count says; kMessageOverrun: more than were sent.
+  /// Takes the count that the peer returned. kMessageOverrun: it exceeds what was sent.
   [[nodiscard]] Reason on_returned(std::uint64_t count);
 
   /// A counted message has come. kMessageOverrun: the peer had no receive left for it.

@@ -1,11 +1,11 @@
-// LinkLanes: a link has fewer lanes than a peer may have connections, and few large rings. A quiet connection gives
+// LinkLanes: a link has fewer lanes than a peer may have connections, and few large rings. So quiet connections give
 // back what others lack.
 //
-// Twice a second the owner looks at every lane. While a connection has found none free, those go back to TCP that have
-// moved nothing since the last look; one that is busy with a small ring leaves it for a larger one, once there is one.
-// Changing costs records and a moment without a lane: so only a part of all lanes changes at a time, and a connection
-// that is neither quiet nor cramped keeps what it has. While writers wait for memory, all who are quiet go back, for
-// their send rings, and nobody gets a lane.
+// Twice a second the owner looks at every lane. If a connection has found no lane free, connections that moved nothing
+// since the last look go back to TCP. A connection that is busy with a small ring leaves it for a larger ring, once one
+// is free. A change costs records and a moment without a lane. So only a part of all lanes changes at a time, and a
+// connection that is neither quiet nor cramped keeps its lane. While writers wait for memory, all quiet connections go
+// back to TCP to free their send rings, and none gets a lane.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -16,11 +16,12 @@ namespace bypass::fastpath {
 namespace {
 
 constexpr Duration kRound = std::chrono::milliseconds(500);
-/// Of all lanes, the part that may be taken from quiet connections in a round.
+/// At most one lane in so many is taken from quiet connections in a round.
 constexpr std::uint32_t kTurnover = 8;
-/// So many at least, where that part allows it: a peer that is told of one without a lane has more of them.
+/// At least so many are taken, if that part allows it: where one connection was reported without a lane, the peer has
+/// more.
 constexpr std::uint32_t kFew = 16;
-/// Fillings of its ring that a connection takes in a round when the ring is too small for it.
+/// A ring is too small for a connection that takes its capacity so many times in a round.
 constexpr std::uint64_t kBusy = 32;
 
 std::uint32_t low(std::uint64_t offset) {
@@ -38,7 +39,8 @@ void LinkLanes::note_detached(PeerLink& link, Framed& framed) {
   const bool declined = framed.lane.opens() && framed.lane.declined() == Reason::kNoMemory;
   if (declined) link.full_round = link.round;
   framed.tried = link.id;
-  framed.tried_round = link.round - (declined ? 0 : 1);  // whose lane was taken looks for one when it speaks again
+  // a connection whose lane was taken looks for one when it sends again
+  framed.tried_round = link.round - (declined ? 0 : 1);
   framed.tried_at = framed.activity();
 }
 
@@ -51,7 +53,7 @@ void LinkLanes::share(Context& ctx, PeerLink& link) {
   const std::uint64_t waits = engine_.memory_waits();
   if (waits != std::exchange(link.memory_waits, waits) || engine_.waits_for_memory()) link.dry_round = link.round;
   std::uint32_t any_wanted = link.unmet == 0 ? 0 : std::min(std::max(link.unmet, kFew), most);
-  if (link.is_dry()) any_wanted = link.lanes;  // for the rings that they hold
+  if (link.is_dry()) any_wanted = link.lanes;  // all quiet ones, for their send rings
   std::uint32_t large_wanted = std::min(link.cramped, most);
   const std::size_t too_small = std::exchange(link.cramped_size, std::uint32_t{0});
   link.unmet = link.cramped = 0;

@@ -9,7 +9,7 @@ Write LinkEnd::own_message(Op op) {
   return write;
 }
 
-/// Credits that are due go in front of everything: they cost none.
+/// Credits that are due go before everything else: they use no credit.
 bool LinkEnd::next_own_write(Write& out) {
   if (credits_.has_much_news() || (owes_credit_ && credits_.has_news())) {
     const std::uint64_t returned = credits_.tell();

@@ -1,14 +1,14 @@
-// LinkEnd: one end of a link, and what its lanes share: whose turn it is to write, and credits for messages.
+// LinkEnd: one end of a link. It decides which lane writes next, and keeps the credits for messages.
 //
-// It lies in the arena; the Link beneath is a process's own and handed in. Lanes are found by number through `lanes`,
-// which the caller brings along:
+// It lies in the arena. The Link beneath is private to a process and is passed in. Lanes are found by number through
+// `lanes`, which the caller passes along:
 //
 //   Lane* find(std::uint16_t number);           null: no lane of that number is open
 //   ByteSource source(std::uint16_t number);    its connection's send buffer
 //   void for_each(f);                           f(Lane&) for every lane of this link
 //
-// A lane's turn is one write of at most kQuantum bytes, then the next lane's. A message that the peer sends to a lane
-// that is not there, or without a credit, ends the link; one that breaks its lane's rules ends that lane.
+// A lane's turn is one write of at most kQuantum bytes; then the next lane has its turn. A message to a lane that does
+// not exist, or without a credit, ends the link. A message that breaks its lane's rules ends that lane.
 #pragma once
 
 #include <algorithm>
@@ -38,60 +38,60 @@ class LinkEnd {
   }
 
   [[nodiscard]] LinkState state() const { return state_; }
-  /// Why it is not up.
+  /// Why the link is not up.
   [[nodiscard]] Reason reason() const { return reason_; }
   /// flush() has lanes to look at.
   [[nodiscard]] bool has_queue() const { return first_ != kNoLane; }
 
   // --- With a Link beneath
-  /// Takes what has come, and notices when the link has failed. `touched(number)` is called for each message to a lane.
-  /// Returns how many have come.
+  /// Takes the messages that have come, and notices when the link has failed. `touched(number)` is called for each
+  /// message to a lane. Returns the number of messages.
   template <typename Lanes, typename F>
   std::size_t poll(Link& link, Lanes& lanes, F&& touched);
   template <typename Lanes>
   void poll(Link& link, Lanes& lanes) {
     poll(link, lanes, [](std::uint16_t) {});
   }
-  /// The same of messages that were polled already.
+  /// Does the same with messages that were polled already.
   template <typename Lanes, typename F>
   void take(std::span<const Arrival> arrivals, Lanes& lanes, F&& touched);
-  /// Messages of one poll() at most.
+  /// The largest number of messages that one poll() takes.
   static constexpr std::size_t kMostArrivals = 2 * kBatch;
-  /// Writes what is due and has room. `said(number)` is called for each message of a lane that carries no bytes: with
-  /// it, the lane may be over. And for each lane whose program waits for room that was found here.
+  /// Writes what is due, as far as there is room. `said(number)` is called for each message that carries no bytes, as
+  /// the lane may be over with it. It is also called for each lane whose program waits for room that was found here.
   template <typename Lanes, typename F>
   void flush(Link& link, Lanes& lanes, F&& said);
   template <typename Lanes>
   void flush(Link& link, Lanes& lanes) {
     flush(link, lanes, [](std::uint16_t) {});
   }
-  /// Has a lane looked at by flush(): its program has written or read, or a record or message has come.
+  /// Puts a lane into the queue of flush(): its program has written or read, or a record or message has come.
   template <typename Lanes>
   void enqueue(std::uint16_t number, Lanes& lanes);
-  /// Before a lane's number leaves `lanes`.
+  /// To be called before a lane's number leaves `lanes`.
   template <typename Lanes>
   void dequeue(std::uint16_t number, Lanes& lanes);
 
-  // --- For who deals with one lane alone
-  /// A message that brings bytes to that lane, or asks for credit: taken as by poll(), but that the caller sees whether
-  /// there is something to be written for it (Lane::has_writes, has_own_write), and enqueues the lane if there is.
-  /// False: it is something else, and on_arrival()'s.
+  // --- For callers that deal with one lane alone
+  /// Takes a message that brings bytes to that lane, or asks for credit, as poll() does. The caller then checks whether
+  /// there is something to write (Lane::has_writes, has_own_write), and enqueues the lane if so. False: the message is
+  /// another one, and on_arrival() must take it.
   template <typename Lanes>
   bool take_bytes(const Arrival& arrival, std::uint16_t number, Lanes& lanes);
-  /// Something is due that is no lane's.
+  /// True if the link itself has something to write.
   [[nodiscard]] bool has_own_write() const { return credits_.has_much_news() || owes_credit_ || owes_pong_; }
-  /// A lane would have its turn at once, and may make a message of its bytes.
+  /// True if a lane would have its turn at once, and may make a message of its bytes.
   [[nodiscard]] bool may_write_now() const {
     return state_ == LinkState::kUp && !has_queue() && !has_own_write() && credits_.may_send_data();
   }
-  /// Then: what that lane, whose link has room, may write whole.
+  /// Then writes what that lane, whose link has room, may write whole.
   template <typename Lanes>
   void write_now(Link& link, std::uint16_t number, Lanes& lanes);
 
   // --- The steps of these
   template <typename Lanes>
   void on_arrival(const Arrival& arrival, Lanes& lanes);
-  /// The next write, if one is due. `memory` is the link's; `said` as for flush().
+  /// The next write, if one is due. `memory` is the link's; `said` is as for flush().
   template <typename Lanes, typename F>
   bool next_write(std::span<const std::byte> memory, Lanes& lanes, Write& out, F&& said);
   template <typename Lanes>
@@ -100,7 +100,7 @@ class LinkEnd {
   }
   template <typename Lanes>
   void fail(Reason why, Lanes& lanes);
-  /// Counts are final.
+  /// The link is drained: its counts are final.
   template <typename Lanes>
   void on_drained(Lanes& lanes);
 
@@ -121,10 +121,10 @@ class LinkEnd {
   LinkState state_ = LinkState::kUp;
   Reason reason_ = Reason::kNone;
   bool blocked_told_ = false;  // the peer knows that we are out of credits
-  bool owes_credit_ = false;   // the peer is
+  bool owes_credit_ = false;   // the peer is out of credits, and asks for them
   bool owes_pong_ = false;
   std::uint8_t reserved_ = 0;
-  std::uint16_t turn_ = kNoLane;  // whose the last write was
+  std::uint16_t turn_ = kNoLane;  // the lane of the last write
   std::uint8_t reserved2_[4] = {};
 };
 
@@ -238,7 +238,7 @@ void LinkEnd::post(Link& link, Lanes& lanes, std::span<const Write> batch) {
 
 template <typename Lanes, typename F>
 void LinkEnd::flush(Link& link, Lanes& lanes, F&& said) {
-  // Not filled with zeros first: most turns make no write, or one.
+  // The array is not zeroed first: most turns make no write, or one.
   union Batch {
     Batch() {}
     std::array<Write, kBatch> writes;
@@ -308,7 +308,7 @@ void LinkEnd::take(std::span<const Arrival> arrivals, Lanes& lanes, F&& touched)
 
 template <typename Lanes, typename F>
 std::size_t LinkEnd::poll(Link& link, Lanes& lanes, F&& touched) {
-  // Not filled with zeros first: most looks find nothing.
+  // The array is not zeroed first: most looks find nothing.
   union Found {
     Found() {}
     std::array<Arrival, kMostArrivals> arrivals;

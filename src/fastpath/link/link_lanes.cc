@@ -13,9 +13,9 @@ using tcp::Tcb;
 
 namespace {
 
-/// A peer that lives has said all that a lane waits for by then.
+/// By then a peer that lives has sent everything that a lane waits for.
 constexpr Duration kMostHaunted = std::chrono::seconds(5);
-/// So many ghosts are many, of however many lanes: each poll looks at them.
+/// So many ghosts are too many, whatever the number of lanes: each poll looks at them.
 constexpr std::uint32_t kManyGhosts = 256;
 
 }  // namespace
@@ -74,7 +74,7 @@ void LinkLanes::sweep_ghosts(Context& ctx, PeerLink& link) {
     const std::uint16_t number = *before;
     LanePlace& place = link.places[number];
     const Lane& ghost = link.ghosts[number];
-    const bool over = ghost.released();  // then its writes have been read, too
+    const bool over = ghost.released();  // then the peer has read its writes, too
     if (place.tcb != nullptr && (over || ghost.source_idle()))
       tcp::unpin_ring(engine_, ctx, *std::exchange(place.tcb, nullptr));
     if (!over) {

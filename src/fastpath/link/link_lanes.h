@@ -1,8 +1,8 @@
-// LinkLanes: the lanes of a link and their connections' turns: what is written, which lane goes to whom, and what is
-// left of connections that have gone.
+// LinkLanes: the lanes of a link and the turns of their connections: it writes what is due, gives lanes to connections
+// and takes them back, and cleans up after connections that have gone.
 //
-// A link has fewer lanes than a peer may have connections, and few large rings: share() (lane_sharing.cc).
-// With the shard's lock held.
+// A link has fewer lanes than a peer may have connections, and few large rings: see share() (lane_sharing.cc). The
+// caller holds the shard's lock.
 #pragma once
 
 #include <atomic>
@@ -22,32 +22,33 @@ class LinkLanes {
   // --- Turns
   void run_lane(Context& ctx, PeerLink& link, std::uint16_t number);
   void run_all(Context& ctx, PeerLink& link);
-  /// Writes what is due. What is said on the link may be the last that a connection has waited for: it has its turn.
+  /// Writes what is due. A message sent here may be the last thing that a connection waited for, so the connection has
+  /// its turn.
   void write(Context& ctx, PeerLink& link, Link& mover);
 
   // --- Sharing (lane_sharing.cc)
-  /// Whether the connection is to look for a lane. The first time it looks at once. Later it looks when it has
-  /// something to say, and once a round at most while there is no lane.
+  /// Whether the connection should look for a lane now. It looks at once the first time. Later it looks when it has
+  /// something to send, and at most once a round while no lane is free.
   [[nodiscard]] static bool may_look(const PeerLink& link, const Framed& framed);
-  /// It is off the lane, or was declined one.
+  /// Notes that the connection has left its lane, or was declined a lane.
   static void note_detached(PeerLink& link, Framed& framed);
-  /// The owner's, often: once a round lanes go from connections that are quiet to those that lack one.
+  /// The owner calls it often. Once a round it takes lanes from quiet connections for those that lack one.
   void share(Context& ctx, PeerLink& link);
 
   // --- Connections that have gone
-  /// Its lane stays as a ghost, until the peer has said its last word on it. True: its send ring stays pinned.
+  /// Keeps the lane as a ghost until the peer has sent its last message on it. True: the send ring stays pinned.
   bool keep_ghost(PeerLink& link, Framed& framed);
-  /// Those whose peers have nothing more to say go. One whose connection was reset between an offer and its answer
-  /// never does, as neither end can say to the other what it waits for: too many of them end the link, and the next one
-  /// is empty.
+  /// Removes the ghosts whose peers have nothing more to send. One kind never goes by itself: the connection was reset
+  /// between an offer and its answer, so neither end can send what the other waits for. Too many of these end the link,
+  /// and the next link has none.
   void sweep_ghosts(Context& ctx, PeerLink& link);
 
-  // --- Bytes that are held back (Lane::is_gathering). What lets them go comes over the link, so that is to be looked
-  // at soon though the program may call no more.
+  // --- Bytes that are held back (Lane::is_gathering). What releases them comes over the link. The link must be polled
+  // soon, although the program may make no more calls.
   void note_held() {
     if (!held_.load(std::memory_order_relaxed)) held_.store(true, std::memory_order_relaxed);
   }
-  /// Whether there have been any since the last call. By any thread, without the lock.
+  /// Whether bytes were held back since the last call. Any thread may call it, without the lock.
   [[nodiscard]] bool take_held() { return held_.exchange(false, std::memory_order_relaxed); }
 
  private:

@@ -1,8 +1,9 @@
-// LinkLayout: what lies where in a link's memory, which the peer writes: LinkBlock, a credit block a lane, and rings.
+// LinkLayout: what lies where in a link's memory, which the peer writes: LinkBlock, one credit block for each lane, and
+// rings.
 //
 // A lane's number says which ring is its own. There are four sizes, so that few connections have large rings and many
-// still have one. Of eight parts of the memory each of the three larger sizes has one, and the smallest five, of which
-// the largest link has 10,000.
+// still have one. The memory has eight parts: each of the three larger sizes has one, and the smallest size has five.
+// The largest link has 10,000 rings of the smallest size.
 #pragma once
 
 #include <array>
@@ -18,10 +19,10 @@ namespace bypass::fastpath {
 class LinkLayout {
  public:
   static constexpr std::size_t kSizes = 4;
-  /// The largest holds some 100 us of a fast stream: what its two ends have under way in pieces of 64 to 128 KiB, and
-  /// what one does while the other is off its processor.
+  /// The largest ring holds about 100 µs of a fast stream: what the two ends have under way in pieces of 64 to 128 KiB,
+  /// and what one end sends while the other is off its processor.
   static constexpr std::array<std::uint8_t, kSizes> kRingLog2{20, 18, 15, 12};
-  /// Of a link's memory: powers of two.
+  /// Sizes of a link's memory in bytes: powers of two.
   static constexpr std::uint32_t kLeast = 1U << 21, kMost = 1U << 26;
   static_assert(kLeast / 8 >= 1U << kRingLog2[1], "the least memory has a ring of each size but the largest");
 
@@ -30,11 +31,11 @@ class LinkLayout {
     for (std::size_t size = 0; size < kSizes; size++) {
       part += size + 1 < kSizes ? bytes / 8 : bytes / 8 * 5;
       count_[size] = part >> kRingLog2[size];
-      if (count_[size] == 0) continue;  // the next size has its part, too
+      if (count_[size] == 0) continue;  // the next size gets this part, too
       begin_[size] = end -= part;
       part = 0;
     }
-    // In front of the smallest rings lie the blocks.
+    // The blocks lie before the smallest rings.
     const std::uint32_t blocks = kCredits + lanes() * kCreditBytes, ring = 1U << kRingLog2.back();
     const std::uint32_t less = (blocks + ring - 1) / ring;
     count_.back() -= less;
@@ -42,7 +43,7 @@ class LinkLayout {
   }
 
   [[nodiscard]] std::uint32_t lanes() const { return first(kSizes); }
-  /// Of one ring size, the largest first: [first, first + count).
+  /// The rings of one size, the largest size first: [first, first + count).
   [[nodiscard]] std::uint32_t first(std::size_t size) const {
     return std::accumulate(count_.begin(), count_.begin() + static_cast<std::ptrdiff_t>(size), 0U);
   }
@@ -65,9 +66,9 @@ class LinkLayout {
   }
 
  private:
-  static constexpr std::uint32_t kCredits = sizeof(LinkBlock), kCreditBytes = 64;  // no two in one cache line
+  static constexpr std::uint32_t kCredits = sizeof(LinkBlock), kCreditBytes = 64;  // a cache line each
 
-  std::array<std::uint32_t, kSizes> count_{}, begin_{};  // rings; where the first of them lies
+  std::array<std::uint32_t, kSizes> count_{}, begin_{};  // number of rings, and the offset of the first one
 };
 
 }  // namespace bypass::fastpath

@@ -12,15 +12,16 @@ using tcp::Tcb;
 
 namespace {
 
-/// Before a link that failed, or was refused, is asked for again; doubled each time that none
-/// was of use.
+/// The pause before a link that failed, or was refused, is asked for again. It doubles each time that no link was of
+/// use.
 constexpr Duration kFirstPause = std::chrono::milliseconds(200), kLongestPause = std::chrono::seconds(60);
-/// Links of one peer that have memory here: it has one of its own making, and the last ones may be ending.
+/// Links of one peer that have memory here: one is of the peer's own making, and the last ones may be ending.
 constexpr std::uint32_t kMostLinksOfAPeer = 4;
-/// Links that peers have asked for and that carry nothing yet: of one address, and of all. The tag in the request is
-/// the asker's to choose, the address is not: TCP has answered it. Behind the first kAtEase the memory is the least.
+/// Links that peers have asked for and that carry nothing yet: of one address, and of all. The asker chooses the tag in
+/// the request, but not its address, because TCP has answered that address. After the first kAtEase links each gets the
+/// least memory.
 constexpr std::uint32_t kMostAskedByAddress = 4, kMostAsked = 16, kAtEase = 2;
-/// Links of one address that have memory here, whatever their tags: half of the table stays for others.
+/// Links of one address that have memory here, whatever their tags: half of the table stays for other addresses.
 constexpr std::uint32_t kMostOfAddress = PeerTable::kLinks / 2;
 
 Duration pause_after(unsigned failures) {
@@ -29,11 +30,11 @@ Duration pause_after(unsigned failures) {
   return std::min(pause, kLongestPause);
 }
 
-/// What is so now will be so in a moment.
+/// True for reasons that will hold for the next attempt, too.
 bool is_lasting(Reason why) {
   return why == Reason::kElsewhere || why == Reason::kOtherUser;
 }
-constexpr std::uint8_t kManyFailures = 10;  // after which the pause is the longest
+constexpr std::uint8_t kManyFailures = 10;  // after so many the pause is the longest
 
 }  // namespace
 
@@ -128,7 +129,7 @@ void LinkOwner::want(Context& ctx, Tcb& tcb, Framed& framed) {
   link->id = 0;
   link->carrier = &tcb;
   table_.shared().owner_called = true;
-  looked_ = {};  // the next poll begins
+  looked_ = {};  // the next poll begins the set-up
 }
 
 void LinkOwner::begin(Context& ctx, PeerLink& link) {
@@ -151,7 +152,7 @@ void LinkOwner::begin(Context& ctx, PeerLink& link) {
 
 void LinkOwner::on_link_record(Context& ctx, Tcb& tcb, Framed& framed, const Record& record,
                                std::span<const std::byte> body) {
-  if (!owner_) return;  // frames come to the owner; it asks again when nobody answers
+  if (!owner_) return;  // frames come to the owner; the peer asks again when nobody answers
   if (record.type == RecordType::kLinkReq) return on_request(ctx, tcb, framed, body);
   LinkHead head;
   PeerLink* const link = decode(body, head) == Reason::kNone ? table_.find(head.link) : nullptr;
@@ -174,7 +175,7 @@ void LinkOwner::on_request(Context& ctx, Tcb& tcb, Framed& framed, std::span<con
   if (link == nullptr) return;
   if (!table_.allocate(*link, held.asked < kAtEase)) return table_.free_entry(*link);
   Own& own = own_of(*link);
-  device->attend();  // what has befallen the device before befalls no link that is made now
+  device->attend();  // what happened to the device earlier must not end a link that is made now
   own.setup = device->answer(body, Reason::kNone, {link->memory, link->bytes}, link->peer, ctx.now);
   if (own.setup == nullptr) {
     table_.release_memory(*link);
@@ -261,7 +262,7 @@ void LinkOwner::poll_setup(Context& ctx, PeerLink& link) {
   link.end = LinkEnd(setup.window());
   table_.shared().count(link).links_made++;
   reports_.note(link);
-  if (link.carrier != nullptr) framed_.run(ctx, *link.carrier);  // the first to have a lane
+  if (link.carrier != nullptr) framed_.run(ctx, *link.carrier);  // it is the first to get a lane
 }
 
 void LinkOwner::back_off(PeerLink& link, Reason why, Instant now) {
@@ -274,7 +275,7 @@ void LinkOwner::back_off(PeerLink& link, Reason why, Instant now) {
 void LinkOwner::refuse(PeerLink& link, Reason why, Instant now) {
   link.stage = Stage::kRefused;
   back_off(link, why, now);
-  // Where the connection that it was for has ended meanwhile, nobody misses it.
+  // If the connection that wanted the link has ended meanwhile, nobody misses the link.
   if (link.carrier != nullptr || is_lasting(why)) reports_.note(link);
 }
 

@@ -1,4 +1,4 @@
-// LinkOwner: links that are up are polled and written to; what has failed is ended, and its memory given back.
+// LinkOwner: polls and writes to the links that are up. Ends those that have failed, and gives back their memory.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,16 +9,16 @@ namespace bypass::fastpath {
 
 namespace {
 
-/// As kLook, while something is being set up.
+/// As kLook, but while something is being set up.
 constexpr Duration kLookUnderWay = std::chrono::microseconds(100);
-/// While lanes wait for room on a link.
+/// The interval of looks while lanes wait for room on a link.
 constexpr Duration kRoomLook = std::chrono::milliseconds(1);
-/// A failed link's device has this long to say what has become of what was posted.
+/// How long a failed link's device has to report what became of the posted writes.
 constexpr Duration kPatience = std::chrono::milliseconds(50);
-/// Of the arena, registered at a time: no send ring is larger.
+/// How much of the arena is registered at a time: no send ring is larger.
 constexpr std::size_t kChunk = kMaxBlock;
 
-/// Lanes that messages have come for, each once.
+/// The lanes for which messages have come, each once.
 struct Touched {
   std::array<std::uint16_t, LinkEnd::kMostArrivals> numbers;
   std::size_t count = 0;
@@ -30,7 +30,7 @@ struct Touched {
 
 }  // namespace
 
-// --- One of them
+// --- One link
 
 std::size_t LinkOwner::take_messages(Context& ctx, PeerLink& link) {
   Touched touched;
@@ -47,8 +47,8 @@ void LinkOwner::take_messages(Context& ctx, PeerLink& link, std::span<const Arri
   for (std::size_t i = 0; i < touched.count; i++) lanes_.run_lane(ctx, link, touched.numbers[i]);
 }
 
-/// A writer that waits is called by a message, which its peer sends behind all that it had to take first. One that
-/// polls goes on as soon as its block says so: the two work side by side, not in turns.
+/// A writer that waits is woken by a message. The peer sends that message after all that it had to take first. A writer
+/// that polls goes on as soon as its credit block allows: so the two work side by side, not in turns.
 std::size_t LinkOwner::look_for_credit(Context& ctx, PeerLink& link) {
   LaneTable lanes{link};
   Lane* const lane = lanes.find(link.latest);
@@ -64,7 +64,7 @@ std::size_t LinkOwner::poll_link(Context& ctx, PeerLink& link) {
   if (link.first_ghost != kNoLane) lanes_.sweep_ghosts(ctx, link);
   Own& own = own_of(link);
   if (link.end.state() == LinkState::kUp) [[likely]] {
-    // Room for the lanes that wait in its queue brings no message: flush() is to look.
+    // Room that becomes free brings no message to the lanes that wait in the queue: flush() has to look.
     if (n == 0 && link.end.has_queue() && own.setup->link().room() != 0) return 1;
     return n;
   }
@@ -79,7 +79,7 @@ std::size_t LinkOwner::poll_link(Context& ctx, PeerLink& link) {
   return n;
 }
 
-/// It has failed: its connections say so.
+/// The link has failed: its connections report it.
 void LinkOwner::end(Context& ctx, PeerLink& link) {
   const bool missed = LinkTable::is_missed(link);
   if (link.used) link.failures = 0;
@@ -92,7 +92,7 @@ void LinkOwner::end(Context& ctx, PeerLink& link) {
   lanes_.run_all(ctx, link);
 }
 
-/// Counts are final.
+/// The link's counts are final.
 void LinkOwner::close(Context& ctx, PeerLink& link) {
   Own& own = own_of(link);
   link.stage = Stage::kClosing;
@@ -101,7 +101,7 @@ void LinkOwner::close(Context& ctx, PeerLink& link) {
   lanes_.sweep_ghosts(ctx, link);
 }
 
-// --- All of them
+// --- All links
 
 std::size_t LinkOwner::poll(Context& ctx) {
   if (!owner_) return 0;
@@ -131,13 +131,13 @@ bool LinkOwner::flush(Context& ctx) {
     }
     Link& mover = own_[i].setup->link();
     lanes_.write(ctx, link, mover);
-    // A thread that sleeps already may not have asked to be woken for it.
+    // A thread that sleeps already may not have asked to be woken for this.
     if (link.end.has_queue() && mover.room() == 0) wait_until(ctx.now + kRoomLook);
   });
   return all && (owner_ || !std::exchange(table_.shared().owner_called, false));
 }
 
-/// What need not be looked at each time.
+/// Takes care of what need not be looked at each time.
 void LinkOwner::look_after(Context& ctx) {
   looked_ = ctx.now;
   table_.shared().owner_called = false;
@@ -148,7 +148,7 @@ void LinkOwner::look_after(Context& ctx) {
     if (link.stage == Stage::kUp) lanes_.share(ctx, link);
     if (link.stage == Stage::kWanted) begin(ctx, link);
     if (link.stage == Stage::kSettingUp) poll_setup(ctx, link);
-    if (link.stage == Stage::kRefused && own.setup != nullptr) {  // the peer is told
+    if (link.stage == Stage::kRefused && own.setup != nullptr) {  // the peer is told of the refusal
       offer_record(ctx, link);
       const bool told = !own.has_record || link.carrier == nullptr || ctx.now >= link.retry;
       if (told) device_of(link)->close(std::exchange(own.setup, nullptr));
@@ -162,8 +162,8 @@ void LinkOwner::look_after(Context& ctx) {
   });
 }
 
-/// Always a chunk more than has been touched, so that a connection's ring lies within. Nothing, where no device reads
-/// it.
+/// Registers always one chunk more than has been touched, so that a connection's ring lies within. Registers nothing if
+/// no device reads the arena.
 void LinkOwner::register_arena() {
   bool any = false;
   for_each_device([&any](const LinkDevice& device) { any = any || device.reads_memory(); });
@@ -182,7 +182,7 @@ void LinkOwner::register_arena() {
   }
 }
 
-/// Whatever was not counted by now does not count.
+/// What the devices did not report by now does not count.
 void LinkOwner::end_all(Context& ctx) {
   table_.shared().for_each([&](std::size_t i, PeerLink& link) {
     Own& own = own_[i];

@@ -1,5 +1,5 @@
-// LinkReports: what the log and `bypass why` say of links. A link is up, was not made, or has failed. Where a peer has
-// no link, the report says why. Process's own. With the shard's lock held.
+// LinkReports: what the log and `bypass why` say about links: a link is up, was not made, or has failed. If a peer has
+// no link, the report says why. Private to the process; the caller holds the shard's lock.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ class LinkReports {
   void note(const PeerLink& link) const {
     if (note_ != nullptr) note_(link);
   }
-  /// Notes why there is no link to somebody (or to nobody in particular), as if it had been refused: once, and not for
-  /// each connection.
+  /// Notes why there is no link to a peer (or to nobody in particular), as if it had been refused. It notes this once,
+  /// not for each connection.
   void tell(Mover mover, const Path& path, const IpAddress& whom, Reason why) {
     const std::optional<IpAddress> news = reported_.add({whom, path.port, mover, why});
     if (!news) return;
     note(refused_link(mover, *news, path.port, why));
   }
-  /// In a forked child: it was the parent that said so.
+  /// In a forked child: the parent made these reports.
   void forget() { reported_ = {}; }
 
  private:

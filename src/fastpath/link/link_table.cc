@@ -13,7 +13,7 @@ using tcp::Tcb;
 
 namespace {
 
-/// A number of this stack's, whose upper bits say where it is, if that is known.
+/// The tag of this stack. Its upper bits say where the stack is, if that is known.
 std::uint32_t make_tag(const LinksConfig& config) {
   const auto random = static_cast<std::uint32_t>(config.random());
   if (config.place == 0) return random;
@@ -56,7 +56,7 @@ PeerLink* LinkTable::link_to(const Tcb& tcb, const Framed& framed) {
 
 PeerLink* LinkTable::take_entry_from(PeerLink* idle, const IpAddress& peer, std::uint32_t tag, std::uint16_t port) {
   if (idle == nullptr) return nullptr;
-  const IpAddress address = peer;  // it may be that entry's
+  const IpAddress address = peer;  // a copy: `peer` may be a part of that entry
   *idle = PeerLink{};
   idle->peer = address;
   idle->tag = tag;
@@ -101,7 +101,7 @@ std::size_t LinkTable::fail_all() {
 
 // --- Their memory
 
-// Links have half of the arena's budget, and each a quarter of what the others have left of that.
+// Links have half of the arena's budget, and each gets a quarter of what the others have left.
 std::uint32_t LinkTable::next_link_bytes() const {
   if (link_memory_ != 0) return link_memory_;
   std::size_t left = memory_.stats().budget_bytes / 2;
@@ -170,14 +170,16 @@ bool LinkTable::list(PeerLink& link, Tcb& tcb, Framed& framed, LaneAddress& addr
   place = {.tcb = &tcb,
            .listed = true,
            .sent = ~static_cast<std::uint32_t>(framed.lane.next_offset()),
-           .taken = static_cast<std::uint32_t>(framed.lane.consumed())};  // not quiet yet
+           // its count begins here, so it is not quiet yet
+           .taken = static_cast<std::uint32_t>(framed.lane.consumed())};
   link.listed++;
   table_->count(link).lanes++;
   framed.link = link.id;
   framed.place = number;
   framed.lane.queued = 0;
   address = link.layout().address(number);
-  std::fill_n(link.memory + address.credit, sizeof(CreditBlock), std::byte{});  // the last lane's counters
+  // the counters of the last lane lie there
+  std::fill_n(link.memory + address.credit, sizeof(CreditBlock), std::byte{});
   return true;
 }
 
@@ -224,7 +226,8 @@ void LinkTable::rebuild(tcp::Engine& engine) {
     link.memory = nullptr, link.places = nullptr, link.ghosts = nullptr;
     link.lanes = link.bytes = 0;
   });
-  // The queue may be torn, and places may name what has gone: connections say where they are.
+  // The queue may be torn, and places may name connections that have gone. So the table is rebuilt from the
+  // connections.
   table_->torn = true;
   table_->for_each([&](std::size_t, PeerLink& link) {
     link.listed = 0;
@@ -237,7 +240,7 @@ void LinkTable::rebuild(tcp::Engine& engine) {
     if (!FramedTcp::has(tcb)) return;
     Framed& framed = FramedTcp::of(tcb);
     framed.lane.queued = 0;
-    // A death between the two: what lies in the send ring is written.
+    // A death may have come between the two stores: what lies in the send ring counts as written.
     if (tcb.ring.end() > framed.lane.end()) framed.lane.write(tcb.ring.end() - framed.lane.end());
     PeerLink* const link = find(framed.link);
     if (link == nullptr || framed.place >= link->lanes) {

@@ -1,7 +1,7 @@
-// LinkTable: a family's links in the arena: found, given memory, and their lanes' places handed out.
+// LinkTable: a family's links in the arena. It finds them, gives them memory, and hands out the places of their lanes.
 //
-// It is the part that every process of the family does, the owner of the ports or not. What only the owner does is
-// LinkOwner's. With the shard's lock held.
+// Every process of the family uses it, whether it owns the ports or not. LinkOwner does what only the owner may do. The
+// caller holds the shard's lock.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class LinkTable {
  public:
   using Stage = PeerLink::Stage;
 
-  /// Without memory for it there is none: valid().
+  /// If there is no memory for the table, valid() is false.
   LinkTable(Memory& memory, const LinksConfig& config);
   [[nodiscard]] bool valid() const { return table_ != nullptr; }
   [[nodiscard]] PeerTable& shared() { return *table_; }
@@ -31,48 +31,50 @@ class LinkTable {
 
   // --- Links
   [[nodiscard]] PeerLink* find(std::uint32_t id);
-  /// The one that is there or under way; else the one that says when to try again; null: there has been none.
+  /// The link to that peer that is up or under way; if there is none, the entry that says when to try again; null if
+  /// there has been no link.
   [[nodiscard]] PeerLink* link_to(const tcp::Tcb& tcb, const Framed& framed);
-  /// A free entry, else the oldest of those that `idle` says only tell when to try again. Null: there is none.
+  /// A free entry, or the oldest entry for which `idle` is true (it only says when to try again). Null if neither
+  /// exists.
   template <typename Idle>
   PeerLink* take_entry(const IpAddress& peer, std::uint32_t tag, std::uint16_t port, Idle idle);
   void free_entry(PeerLink& link);
-  /// Links that have memory here, and of those the ones that peers have asked for and that are not up.
+  /// How many links have memory here, and how many of these were asked for by peers and are not up yet.
   struct Held {
     std::uint32_t of_peer = 0, of_address = 0, asked = 0, asked_by_address = 0;
   };
   [[nodiscard]] Held held_by(const IpAddress& peer, std::uint32_t tag) const;
-  /// Nothing more goes over it. The owner ends it at its next look.
+  /// Stops the use of the link. The owner ends it at its next look.
   void fail(PeerLink& link, Reason why);
-  /// Every link that is up, as a device's error would: for drills. Returns how many.
+  /// Fails every link that is up, as a device's error would: for drills. Returns how many.
   std::size_t fail_all();
 
   // --- Their memory
-  /// `at_ease`: the link's share; else the least that a link can have. A smaller one where the arena has no such block
-  /// left. False: it has none.
+  /// Gives a link its memory. `at_ease`: the link's share; otherwise the least that a link can have. If the arena has
+  /// no such block left, a smaller one. False: no block is left.
   bool allocate(PeerLink& link, bool at_ease);
   void release_memory(PeerLink& link);
-  /// What devices may come to read of the arena.
+  /// The ranges of the arena that devices may read.
   [[nodiscard]] std::span<const std::byte> blocks() const { return memory_.blocks(); }
   [[nodiscard]] std::size_t most_block_bytes() const { return memory_.most_block_bytes(); }
-  /// Whether devices can read a send ring of so many bytes, wherever it may come to lie before it is pinned.
+  /// Whether devices can read a send ring of so many bytes, wherever it lies until it is pinned.
   [[nodiscard]] bool may_read(std::size_t ring_bytes) const;
-  /// Whether devices can read this one, as far as they need to.
+  /// Whether the link's device can read this connection's send ring, as far as it needs to.
   [[nodiscard]] bool reads_ring(const PeerLink& link, const tcp::Tcb& tcb) const;
 
   // --- Places of lanes
-  /// Gives the connection a number and a ring: the largest that is free. False: none is.
+  /// Gives the connection a number and the largest free ring. False: no ring is free.
   bool list(PeerLink& link, tcp::Tcb& tcb, Framed& framed, LaneAddress& address);
   void unlist(PeerLink& link, Framed& framed);
   void free_place(PeerLink& link, std::uint16_t number);
-  /// Null: it has gone, or nobody has this number.
+  /// Null: the connection has gone, or no lane has this number.
   [[nodiscard]] static tcp::Tcb* connection_of(const PeerLink& link, std::uint16_t number);
-  /// Whether a connection still has something to come over it. A peer that has ended all of them, and then itself, has
-  /// taken nothing away.
+  /// Whether a connection still expects something over the link. If the peer has ended all its connections and then
+  /// itself, nothing was lost.
   [[nodiscard]] static bool is_missed(PeerLink& link);
 
-  /// After a death inside the lock, between Memory's begin_rebuild() and finish_rebuild(), the connections being made
-  /// anew already: links are over, and the owner's next poll() ends them.
+  /// To be called after a death inside the lock, between Memory's begin_rebuild() and finish_rebuild(). The connections
+  /// are rebuilt already. All links are over, and the owner's next poll() ends them.
   void rebuild(tcp::Engine& engine);
 
  private:

@@ -35,18 +35,18 @@ const PeerLink* PeerLinks::link_of(const Tcb& tcb) const {
   const Framed& framed = FramedTcp::of(tcb);
   if (!framed.on_lane()) return nullptr;
   const PeerLink* const link = const_cast<PeerLinks*>(this)->table_.find(framed.link);
-  // One that has failed carries nothing, even while it is not agreed on how much it has.
+  // A link that has failed carries nothing, even while the two ends have not agreed yet how much it carried.
   return link != nullptr && link->stage == Stage::kUp ? link : nullptr;
 }
 
-// --- What FramedTcp asks
+// --- What FramedTcp asks for
 
 namespace {
 
 // Tcb::peer_said
 constexpr std::uint8_t kSpoke = 0x80, kHasRoce = 1, kHasShm = 2, kHasOurs = 4;  // the last: of our own place
 
-/// Ours and the peer's port are on one link: IANA's terms for experimental options allow no more unasked.
+/// True if both ports are on one link: IANA's terms for experimental options allow them unasked nowhere else.
 bool is_neighbour(const Path& path) {
   return path.next_hop == path.remote;
 }
@@ -59,7 +59,7 @@ bool PeerLinks::may_ask(const Path& path) const {
   return is_neighbour(path) || std::any_of(config_.routed_peers.begin(), config_.routed_peers.end(), names);
 }
 
-/// Of a peer that may be asked, and there is a device for it at both ends, as far as they have said.
+/// True if the peer may be asked, and both ends have a device for it, as far as they have said.
 bool PeerLinks::wanted(const Tcb& tcb, const SynOption* theirs) {
   const Path& path = tcb.path;
   if (!may_ask(path)) return false;
@@ -83,7 +83,7 @@ void PeerLinks::tell_place(const Tcb& tcb, std::uint32_t tag) {
     reports_.tell(Mover::kShm, tcb.path, tcb.path.remote, Reason::kElsewhere);
 }
 
-/// What there is not at either end, as far as it is known.
+/// Reports what is missing at either end, as far as it is known.
 void PeerLinks::on_plain(const Tcb& tcb) {
   const Path& path = tcb.path;
   if (path.neighbour == Path::kLooped) return reports_.tell(Mover::kShm, path, path.remote, Reason::kOneFamily);
@@ -142,7 +142,7 @@ void PeerLinks::on_change(Context& ctx, Tcb& tcb, Framed& framed) {
     table_.shared().count(*link).returns++;
     table_.unlist(*link, framed);
     LinkLanes::note_detached(*link, framed);
-    // The peer knows no such link any more.
+    // The peer does not know the link any more.
     if (lane.declined() == Reason::kLinkError && lane.opens()) table_.fail(*link, Reason::kPeerLinkDown);
     if (lane.declined() == Reason::kNoMemory && lane.opens())
       reports_.tell(link->mover, tcb.path, link->peer, Reason::kLanesTaken);
@@ -187,7 +187,7 @@ void PeerLinks::answer_offer(Tcb& tcb, Framed& framed) {
   Lane& lane = framed.lane;
   PeerLink* const link = table_.find(lane.link());
   const bool known = link != nullptr && link->peer == tcb.path.remote && link->tag == tag_of_peer(framed);
-  if (known && link->stage == Stage::kSettingUp) {  // answered at this connection's next turn
+  if (known && link->stage == Stage::kSettingUp) {  // the answer goes out at this connection's next turn
     owner_.offer_to_carry(*link, tcb);
     owner_.on_lane_offered(*link);
     return;

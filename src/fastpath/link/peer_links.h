@@ -1,21 +1,23 @@
-// PeerLinks: who of a family's connections goes over which link, and the links' own life: asked for, set up, used,
+// PeerLinks: which of a family's connections goes over which link, and how links come and go: asked for, set up, used,
 // lost.
 //
 //   a framed connection to a peer without a link ──► LINK_REQ … on that connection, in the background
 //   link up ──► each framed connection to that peer is offered a lane, and cuts to it
 //   link fails ──► its connections go on over TCP; after a pause the next one asks again
 //
-// A peer is an address and the tag of its stack, so that two stacks behind one address are two peers. A link's number
-// is chosen at random by who asks for it and told to nobody else: to know it is the right to open lanes on it.
+// A peer is an address and the tag of its stack, so two stacks behind one address are two peers. The end that asks for
+// a link chooses its number at random and tells it to nobody else. To know the number is the right to open lanes on the
+// link.
 //
-// A port may have several devices, in their order: when the first makes no link to a peer, the next is tried at once.
-// Shared memory is asked for only where both tags name the same place, and a connection that no device of both ends can
-// carry is plain TCP from its first byte.
+// A port may have several devices, in order: when the first makes no link to a peer, the next is tried at once. Shared
+// memory is asked for only if both tags name the same place. A connection that no device of both ends can carry is
+// plain TCP from its first byte.
 //
-// What all processes of a family need lies in the arena (PeerTable); queue pairs and devices are the owner's of the
-// ports, who takes messages and writes. Another process leaves its lane in the link's queue and has the owner called.
+// What all processes of a family need lies in the arena (PeerTable). Queue pairs and devices belong to the process that
+// owns the ports, which takes messages and writes. Another process puts its lane into the link's queue and wakes the
+// owner.
 //
-// Everything is called with the shard's lock held.
+// The caller of every function holds the shard's lock.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +39,22 @@ class PeerLinks final : public Links {
  public:
   using Config = LinksConfig;
 
-  /// Before the first connection. Without memory it makes no links: valid().
+  /// To be made before the first connection. Without memory it makes no links: valid().
   PeerLinks(tcp::Engine& engine, Memory& memory, const Config& config);
   [[nodiscard]] bool valid() const { return table_.valid(); }
   [[nodiscard]] FramedTcp& framed() { return framed_; }
   [[nodiscard]] const Hooks& hooks() const { return framed_.hooks(); }
   [[nodiscard]] const PeerTable& table() const { return table_.shared(); }
-  /// The part of the owner of the ports; of another process what its connections ask for.
+  /// The owner's part. Another process uses it to ask for what its connections need.
   [[nodiscard]] LinkOwner& owner() { return owner_; }
   [[nodiscard]] const LinkOwner& owner() const { return owner_; }
   [[nodiscard]] ShortCalls& short_calls() { return short_calls_; }
 
-  /// After a death inside the lock: LinkTable::rebuild().
+  /// To be called after a death inside the lock: LinkTable::rebuild().
   void rebuild() { table_.rebuild(engine_); }
-  /// Whether a program's bytes have been held back since the last call. By any thread, without the lock.
+  /// Whether a program's bytes were held back since the last call. Any thread may call it, without the lock.
   [[nodiscard]] bool take_held() { return lanes_.take_held(); }
-  /// The link that carries a connection's bytes now, or null: for who shows it.
+  /// The link that carries a connection's bytes now, or null: for displays.
   [[nodiscard]] const PeerLink* link_of(const tcp::Tcb& tcb) const;
   /// Fails every link that is up, as a device's error would: for drills. Returns how many.
   std::size_t fail_all() { return table_.fail_all(); }
@@ -75,11 +77,11 @@ class PeerLinks final : public Links {
 
   /// Whether this peer may be asked for links.
   [[nodiscard]] bool may_ask(const Path& path) const;
-  /// That another host shares no memory needs no word.
+  /// Reports why no memory is shared with a peer of that tag. A peer on another host is not reported.
   void tell_place(const tcp::Tcb& tcb, std::uint32_t tag);
   void look_for_lane(Context& ctx, tcp::Tcb& tcb, Framed& framed);
   void answer_offer(tcp::Tcb& tcb, Framed& framed);
-  /// LinkTable::list(); that there is no lane is said.
+  /// LinkTable::list(), which also reports a lack of lanes.
   bool list_place(PeerLink& link, tcp::Tcb& tcb, Framed& framed, LaneAddress& address);
 
   tcp::Engine& engine_;

@@ -1,4 +1,4 @@
-// ReportedOnce: what was noted already of links that there are not, so that it is not noted for each connection.
+// ReportedOnce: which missing links were reported already, so that each is reported once and not for each connection.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +15,19 @@ namespace bypass::fastpath {
 
 class ReportedOnce {
  public:
-  /// Of one mover and reason, by address. All others are noted once, under none.
+  /// How many peers of one mover and reason are reported by address. All further peers are reported once, without an
+  /// address.
   static constexpr std::size_t kMostPeers = 8;
 
   struct Word {
-    IpAddress peer;          // any: nobody in particular …
+    IpAddress peer;          // unset: nobody in particular …
     std::uint16_t port = 0;  // … over this port
     Mover mover{};
     Reason why{};
     friend bool operator==(const Word&, const Word&) = default;
   };
 
-  /// Under which address it is to be noted. Nullopt: that has been done.
+  /// The address under which the word is to be reported. Nullopt: it was reported already.
   std::optional<IpAddress> add(Word word) {
     if (!word.peer.is_any()) word.port = 0;
     if (has(word)) return std::nullopt;
@@ -44,7 +45,7 @@ class ReportedOnce {
   }
 
  private:
-  static constexpr std::ptrdiff_t kMost = 256;  // more than reasons times peers come to
+  static constexpr std::ptrdiff_t kMost = 256;  // more than all combinations of reasons and peers
 
   [[nodiscard]] bool has(const Word& word) const {
     const auto end = words_.begin() + used_;

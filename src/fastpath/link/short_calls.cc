@@ -56,7 +56,7 @@ bool ShortCalls::consume(const ShortPath& u, std::size_t bytes) {
   Lane& lane = framed.lane;
   lane.consume(bytes);
   framed.note_read();
-  // Bytes that came and were read at once are nothing that anybody need be told of.
+  // Bytes that came and were read at once need no event.
   const std::uint64_t left = lane.parts().bytes(), all = lane.consumed() + framed.raw_read + left;
   const bool untold = left != 0 && all > framed.heard;
   if (left == 0) framed.heard = all;
@@ -76,7 +76,7 @@ void ShortCalls::write(const ShortPath& u, std::size_t bytes) {
   if (u.framed->lane.is_gathering()) return lanes_.note_held();
   u.link->latest = u.framed->place;
   u.link->end.write_now(*u.mover, u.framed->place, lanes);
-  // What has left counts no more as unsent (TCP_NOTSENT_LOWAT).
+  // Bytes that have left no longer count as unsent (TCP_NOTSENT_LOWAT).
   u.tcb->overlay->taken = std::max(u.tcb->overlay->taken, u.framed->lane.next_offset());
 }
 

@@ -1,7 +1,7 @@
-// ShortCalls: of a connection whose two directions are on a lane, and that has nothing to say over TCP. They need no
-// time and bring about no event; where they come to more than that, take_turn() follows.
+// ShortCalls: short reads and writes of a connection whose two directions are on a lane, and that has nothing to send
+// over TCP. They need no time and post no event. If more has to be done, take_turn() follows.
 //
-// With the shard's lock held, by the process that has the ports.
+// The caller holds the shard's lock, and its process owns the ports.
 #pragma once
 
 #include <array>
@@ -29,25 +29,25 @@ class ShortCalls {
   ShortCalls(FramedTcp& framed, LinkTable& table, LinkLanes& lanes, LinkOwner& owner)
       : framed_(framed), table_(table), lanes_(lanes), owner_(owner) {}
 
-  /// Empty: it is not so, or the link is another process's.
+  /// Empty: the connection is in another state, or its link belongs to another process.
   [[nodiscard]] ShortPath path_of(tcp::Tcb& tcb);
 
   enum class Glance : std::uint8_t {
     kNothing,
-    kBytes,  // this connection has bytes; nobody has been told of them yet
-    kOther,  // something else, which finish_glance() is for
+    kBytes,  // this connection has bytes; no event was posted for them yet
+    kOther,  // something else has come: finish_glance() takes it
   };
-  /// One look at the link alone.
+  /// Polls the link once.
   Glance glance(const ShortPath& path);
   void finish_glance(Context& ctx, const ShortPath& path);
 
-  /// What the connection has to be read, up to `most`; empty: nothing. Nullopt: it is not in one piece of the ring.
+  /// What the connection can read, up to `most`; empty: nothing. Nullopt: the bytes are not in one piece of the ring.
   [[nodiscard]] static std::optional<std::span<const std::byte>> readable(const ShortPath& path, std::size_t most);
-  /// False: take_turn() is to follow.
+  /// The program has taken `bytes`. False: call take_turn().
   [[nodiscard]] static bool consume(const ShortPath& path, std::size_t bytes);
-  /// So many bytes would go at once, in one message, and there is room for them.
+  /// Whether so many bytes would leave at once in one message, and there is room for them.
   [[nodiscard]] bool may_write(const ShortPath& path, std::size_t bytes) const;
-  /// Then, once they are committed to tcp::Engine.
+  /// Writes them, once they are committed to tcp::Engine.
   void write(const ShortPath& path, std::size_t bytes);
   void take_turn(Context& ctx, const ShortPath& path);
 
@@ -56,7 +56,7 @@ class ShortCalls {
   LinkTable& table_;
   LinkLanes& lanes_;
   LinkOwner& owner_;
-  // Of a glance()
+  // What the last glance() found
   std::array<Arrival, LinkEnd::kMostArrivals> found_{};
   std::size_t found_count_ = 0;
 };

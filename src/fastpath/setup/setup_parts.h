@@ -1,5 +1,5 @@
-// What every kind of link's set-up (LinkSetup) does alike: the records that it owes the peer, and the first write each
-// way over the link, which proves that it leads where the records say.
+// What the set-up (LinkSetup) of every kind of link does alike: it keeps the records that it owes the peer, and makes
+// the first write each way, which proves that the link leads where the records say.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ namespace bypass::fastpath {
 /// LINK_REQ, LINK_ACC and LINK_READY, each due once.
 struct OwedRecords {
   bool request = false, answer = false, ready = false;
-  bool told = false;  // the peer has heard of the link
+  bool told = false;  // the peer knows of the link
 
-  /// The one that is due; False: none is. `local` describes our end, and goes along where there is no reason against
-  /// the link.
+  /// Fills in the record that is due. False: no record is due. `local` describes our end, and is sent unless there is a
+  /// reason against the link.
   template <typename End>
   bool next(const LinkHead& head, const End& local, Record& record, std::span<std::byte> body) {
     const bool whole = head.reason == Reason::kNone && (request || answer);
@@ -37,7 +37,7 @@ struct OwedRecords {
     record.length = static_cast<std::uint32_t>(whole ? encode(head, local, body) : encode(head, body));
     return true;
   }
-  /// The link will not be made, by our word: who knows of it has to hear so.
+  /// We decide that the link will not be made. A peer that knows of it has to be told.
   void fail() {
     ready = told && !answer;
     request = false;
@@ -51,9 +51,9 @@ struct OwedRecords {
   }
 };
 
-/// The write that says `proof`, which the peer has chosen, in its memory.
+/// The write that puts `proof`, which the peer has chosen, into the peer's memory.
 [[nodiscard]] Write proof_write(Op op, std::uint64_t proof);
-/// Whether what has come is the peer's, and says ours.
+/// Whether the peer's message has come, with our `proof` in our memory.
 [[nodiscard]] bool is_proof(const Arrival& arrival, Op op, std::span<const std::byte> memory, std::uint64_t proof);
 
 }  // namespace bypass::fastpath

@@ -24,7 +24,7 @@ void SetupSteps::on_ready(Reason theirs) {
   if (theirs != Reason::kNone) return end_with(theirs);
   if (step_ == Step::kPonged)
     step_ = Step::kUp;
-  else if (asks_ || step_ != Step::kUp)  // an offer may have said it before
+  else if (asks_ || step_ != Step::kUp)  // an offer may have said so before
     fail(Reason::kBadState);
 }
 
@@ -61,7 +61,7 @@ void SetupSteps::on_message(const Arrival& arrival) {
 // --- The end
 
 void SetupSteps::fail(Reason why) {
-  if (step_ == Step::kUp) return link().fail();  // its end is LinkEnd's affair
+  if (step_ == Step::kUp) return link().fail();  // LinkEnd handles its end
   owes_.fail();
   end_with(why);
 }

@@ -1,8 +1,8 @@
-// SetupSteps: what every kind of link does alike while it comes into being (link_device.h has the exchange): the
-// records that come, the first write each way that proves the link (setup_parts.h), and how it fails.
+// SetupSteps: what every kind of link does alike while it is set up (link_device.h shows the exchange): taking records,
+// the first write each way that proves the link (setup_parts.h), and failing.
 //
-// A mover derives from it. It says what its records hold, makes and connects the link, and sends the proof. It calls
-// look_for_proof() once bytes can come over the link.
+// A mover derives from it. The mover says what its records hold, makes and connects the link, and sends the proof. It
+// calls look_for_proof() once bytes can come over the link.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class SetupSteps : public LinkSetup {
   [[nodiscard]] Instant next_timeout() const final { return step_ < Step::kUp ? deadline_ : kNever; }
 
  protected:
-  // In this order; a mover leaves out what it does not need. From kClosing on nothing is said any more.
+  // The steps in order; a mover leaves out what it does not need. From kClosing on nothing is sent any more.
   enum class Step : std::uint8_t {
     kMaking,
     kAsked,
@@ -39,22 +39,22 @@ class SetupSteps : public LinkSetup {
 
   SetupSteps(Mover mover, Step first, Instant deadline) : mover_(mover), step_(first), deadline_(deadline) {}
 
-  /// LINK_ACC that agrees: `body` describes the other end.
+  /// A LINK_ACC that agrees has come: `body` describes the other end.
   virtual void on_accepted(std::span<const std::byte> body) = 0;
   /// Whether LINK_ACC may come now.
   [[nodiscard]] virtual bool awaits_answer() const { return step_ == Step::kAsked && !owes_.request; }
-  /// The number that the peer has chosen, into its memory.
+  /// Writes the number that the peer has chosen into the peer's memory.
   virtual void send_proof(Op op) = 0;
-  /// What the peer is to write into ours.
+  /// The number that the peer must write into our memory.
   [[nodiscard]] virtual std::uint64_t own_proof() const = 0;
-  /// kFailed has just been set.
+  /// Called just after the step has become kFailed.
   virtual void on_failed() {}
 
-  /// Looks at the link for the peer's proof, and arms it. `when_lost`: the reason if the link has gone meanwhile.
+  /// Looks at the link for the peer's proof, and arms the link. `when_lost`: the reason if the link has gone meanwhile.
   void look_for_proof(Reason when_lost);
-  /// The peer is told.
+  /// Fails the set-up and makes a record owed that tells the peer.
   void fail(Reason why);
-  /// The peer knows, or is told by what is owed already.
+  /// Fails the set-up. The peer knows already, or learns it from a record that is owed.
   void end_with(Reason why);
   [[nodiscard]] bool is_over() const { return step_ >= Step::kFailed; }
   [[nodiscard]] LinkHead head() const { return {.link = id_, .reason = reason_, .mover = mover_}; }

@@ -1,5 +1,5 @@
-// HMAC-SHA-256 (FIPS 180-4, RFC 2104) for the handshake's magic and a link's proof: a few hundred bytes a connection,
-// so it is short rather than fast.
+// HMAC-SHA-256 (FIPS 180-4, RFC 2104) for the handshake's magic and a link's proof. It hashes a few hundred bytes for
+// each connection, so the code is short rather than fast.
 #pragma once
 
 #include <array>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::byte kWakeUp{0x77};
 
-// As long as one descriptor's control message, padding not counted: a second one would fit into the padding.
+// Room for exactly one descriptor's control message, without padding: a second descriptor would fit into the padding.
 constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
 
 union Control {
@@ -32,7 +32,7 @@ Channel::Sent send_header(int fd, const msghdr& header) {
                                                                                   : Channel::Sent::kGone;
 }
 
-// What came along, out of reach of a peer that sends anything else than one descriptor.
+// Takes the control data. At most one descriptor is kept, whatever the peer sends.
 void take_control(msghdr& header, Channel::Received& received) {
   for (const cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr;
        each = CMSG_NXTHDR(&header, const_cast<cmsghdr*>(each))) {
@@ -93,11 +93,12 @@ Channel::Received Channel::receive(std::span<std::byte> room) {
     return os::call(SYS_recvmsg, socket_.get(), os::address(&header), MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   };
   long got = ask();
-  // Of a peer that closed it with packets unread the kernel tells once, before the packets that it has sent.
+  // If the peer closed the socket with packets unread, the kernel reports that once, before the packets that the peer
+  // has sent.
   if (got == -ECONNRESET) got = ask();
   if (got == -EAGAIN || got == -EINTR) return received;
   if (got >= 0) take_control(header, received);
-  // An empty packet and the end look alike; we send none.
+  // An empty packet looks like the peer's end. This library sends no empty packets.
   received.kind = got <= 0 ? Received::Kind::kGone : Received::Kind::kPacket;
   if (got <= 0) return received;
   received.bytes = static_cast<std::size_t>(got);

@@ -1,9 +1,9 @@
-// Channel: a Unix socket (SOCK_SEQPACKET) to the process at the other end: packets, at most one descriptor with each,
-// and the wake-up of one that sleeps in poll().
+// Channel: a Unix socket (SOCK_SEQPACKET) to the process at the other end. It carries packets with at most one
+// descriptor each, and it wakes a peer that sleeps in poll().
 //
-// It wakes because an eventfd must not: O_NONBLOCK is the open file's, which a peer that shares it can clear and then
-// fill the counter, so that our write sleeps. On a socket MSG_DONTWAIT is the call's. One descriptor a connection tells
-// of wake-ups, records and the peer's end.
+// The wake-up goes over a socket, because an eventfd is not safe. O_NONBLOCK belongs to the open file: a peer that
+// shares an eventfd can clear the flag and then fill the counter, and our write would sleep. On a socket, MSG_DONTWAIT
+// belongs to the call. One descriptor for each connection reports wake-ups, records and the peer's end.
 #pragma once
 
 #include <cstddef>
@@ -21,42 +21,43 @@ class Channel {
   struct Received {
     enum class Kind : std::uint8_t { kNothing, kPacket, kWake, kGone } kind = Kind::kNothing;
     std::size_t bytes = 0;
-    bool cut = false;   // a longer packet than there was room for
-    bool many = false;  // more descriptors than one, or one that found no number free: all of them are closed
+    bool cut = false;   // the packet was longer than the room
+    bool many = false;  // more descriptors than one, or no free descriptor number; all of them are closed
     Descriptor descriptor;
   };
 
   Channel() = default;
   explicit Channel(Descriptor socket) : socket_(std::move(socket)) {}
-  /// A new one, neither bound nor connected. It takes no descriptors until it is known who sends them; what a listener
-  /// accepts inherits that.
+  /// A new socket, neither bound nor connected. It takes no descriptors until the sender is known; accepted sockets
+  /// inherit that from a listener.
   static Channel make();
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool is_open() const { return socket_.is_open(); }
   void close() { socket_.reset(); }
-  /// In a forked child whose copy is closed already: forgets the number.
+  /// In a forked child whose copy is closed already: forgets the descriptor's number.
   void abandon() { socket_.abandon(); }
 
-  /// At least two bytes: one is a wake-up. Never waits. `passed`: a descriptor that goes along, and stays ours.
+  /// Sends at least two bytes, as one byte is a wake-up. Never waits. `passed`: a descriptor that is sent along, and
+  /// stays ours.
   Sent send(std::span<const std::byte> packet, int passed = -1);
-  /// The next packet. Never waits.
+  /// Receives the next packet. Never waits.
   Received receive(std::span<std::byte> room);
-  /// Makes the peer's descriptor readable. One that is full is readable already.
+  /// Makes the peer's descriptor readable. If its queue is full, it is readable already.
   void wake() { wake(descriptor()); }
-  /// The same by the number alone.
+  /// The same, given only the descriptor's number.
   static void wake(int descriptor);
 
-  /// The effective user of the process that connected, or listened (SO_PEERCRED).
+  /// The effective user of the process that connected or listened (SO_PEERCRED).
   [[nodiscard]] std::optional<std::uint32_t> peer_user() const;
-  /// Its pid as it is known here; 0: it is of another pid namespace.
+  /// That process's pid in our pid namespace; 0: it is in another pid namespace.
   [[nodiscard]] std::int32_t peer_process() const;
-  /// Whether that process has ended, so that its pid may be another's (SO_PEERPIDFD, Linux 6.5; false before).
+  /// Whether that process has ended, so that another process may have its pid (SO_PEERPIDFD, Linux 6.5; false before).
   [[nodiscard]] bool has_peer_ended() const;
-  /// Whether that is our own.
+  /// Whether that process has our effective user.
   [[nodiscard]] bool is_of_our_user() const;
-  /// From Linux 6.16 on (SO_PASSRIGHTS) a socket takes no descriptor until asked to: what a stranger sent would be
-  /// closed by us, and closing can take as long as he likes (SO_LINGER).
+  /// Since Linux 6.16 (SO_PASSRIGHTS) a socket takes no descriptor until it is asked to. We would have to close what a
+  /// stranger sends, and he decides how long closing takes (SO_LINGER).
   void take_descriptors(bool on);
 
  private:

@@ -72,7 +72,7 @@ void put_address(std::uint32_t (&out)[4], const IpAddress& address) {
   }
 }
 
-// For exactly one socket: no dump. A v4-mapped connection lies in the table like an IPv4 one.
+// The netlink request for exactly one socket, not for a dump. A v4-mapped connection is in the table like an IPv4 one.
 Question question(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
   Question q;
   q.head.nlmsg_len = sizeof q;
@@ -90,8 +90,8 @@ Question question(const Endpoint& local, const Endpoint& remote, std::uint32_t i
   return q;
 }
 
-// The kernel's table of TCP sockets in one network namespace, the caller's. The answer lies there when the question has
-// been sent, so nothing waits.
+// The kernel's table of TCP sockets in the caller's network namespace. The answer is queued before the request's send
+// call returns, so nothing waits.
 class SocketTable {
  public:
   SocketTable()
@@ -102,11 +102,11 @@ class SocketTable {
   }
   [[nodiscard]] bool can_be_asked() const { return netlink_.is_open(); }
 
-  /// kNoSocketTable: no answer, or one that is not valid; kWrongConnection: there is no such socket.
+  /// kNoSocketTable: no answer, or an invalid one. kWrongConnection: there is no such socket.
   Outcome<TableEntry> find(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
     const Question q = question(local, remote, interface);
     if (os::call(SYS_sendto, netlink_.get(), os::address(&q), sizeof q, 0, 0, 0) < 0) return Refusal::kNoSocketTable;
-    alignas(nlmsghdr) char answer[1024];  // attributes follow the part that counts; cut off, they are not missed
+    alignas(nlmsghdr) char answer[1024];  // the attributes after the fixed part may be cut off; they are not needed
     const long got = os::call(SYS_recvfrom, netlink_.get(), os::address(answer), sizeof answer, MSG_DONTWAIT, 0, 0);
     return got < 0 ? Outcome<TableEntry>(Refusal::kNoSocketTable) : parse(answer, static_cast<std::size_t>(got));
   }
@@ -132,14 +132,15 @@ class SocketTable {
   Descriptor netlink_;
 };
 
-/// The inode of the socket that a process has under that number; 0: none. proc_pid_fd(5): "socket:[4711]".
+/// The inode of the socket that a process has under that descriptor number; 0: no socket. proc_pid_fd(5):
+/// "socket:[4711]".
 Outcome<std::uint32_t> socket_of(const ClaimedEnd& claimed) {
   if (claimed.pid <= 0) return Refusal::kOtherRights;
   const std::string place = "/proc/" + std::to_string(claimed.pid) + "/fd/" + std::to_string(claimed.number);
   std::array<char, 64> target{};
   const long bytes =
       os::call(SYS_readlinkat, AT_FDCWD, os::address(place.c_str()), os::address(target.data()), target.size());
-  // ENOENT is a number that is not open, or a process that has gone.
+  // ENOENT: the number is not open, or the process has gone.
   if (bytes < 0) return bytes == -ENOENT ? Refusal::kWrongConnection : Refusal::kOtherRights;
   std::string_view text(target.data(), static_cast<std::size_t>(bytes));
   constexpr std::string_view kFront = "socket:[";

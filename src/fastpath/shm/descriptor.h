@@ -1,7 +1,7 @@
-// Descriptor: one file descriptor, closed with its owner by a straight system call.
+// Descriptor: one file descriptor, which its owner closes by a direct system call.
 //
-// It is a process's own, as descriptors are. A forked child has a copy, which keeps a name bound, a channel open and a
-// peer from seeing the end: it closes its copies (or goes on in its parent's place).
+// It belongs to one process, as descriptors do. A forked child has a copy. The copy keeps a name bound and a channel
+// open, and it hides the end from the peer. So the child closes its copies (or goes on in its parent's place).
 #pragma once
 
 #include <utility>
@@ -10,11 +10,11 @@
 
 namespace bypass::fastpath::shm {
 
-/// How descriptors that stay are kept from the program's: moved above its numbers and protected from its closes. Set
-/// once, before the first use; until then they stay where they are. No member is ever null.
+/// Keeps lasting descriptors apart from the program's: moves them above the program's numbers and protects them from
+/// its closes. Set once, before the first use; until then descriptors stay where they are. No member is ever null.
 struct DescriptorKeeper {
-  int (*own)(int fd) = [](int fd) { return fd; };          // for as long as the process lives
-  int (*own_passing)(int fd) = [](int fd) { return fd; };  // with a connection
+  int (*own)(int fd) = [](int fd) { return fd; };          // keeps `fd` for as long as the process lives
+  int (*own_passing)(int fd) = [](int fd) { return fd; };  // keeps `fd` for as long as a connection
   void (*disown)(int fd) = [](int) {};
 };
 inline DescriptorKeeper descriptor_keeper;
@@ -22,9 +22,10 @@ inline DescriptorKeeper descriptor_keeper;
 class Descriptor {
  public:
   Descriptor() = default;
-  /// `fd` may be a system call's negative result: none.
+  /// `fd` may be the negative result of a system call: then there is no descriptor.
   explicit Descriptor(long fd) : fd_(fd < 0 ? -1 : static_cast<int>(fd)) {}
-  /// One of ours that stays for longer than a call: as long as a connection, or as the process.
+  /// Makes a descriptor of ours that stays longer than a call: as long as a connection. kept_for_good(): as long as the
+  /// process.
   static Descriptor kept(long fd) { return kept_by(descriptor_keeper.own_passing, fd); }
   static Descriptor kept_for_good(long fd) { return kept_by(descriptor_keeper.own, fd); }
   ~Descriptor() { reset(); }
@@ -40,7 +41,7 @@ class Descriptor {
 
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] bool is_open() const { return fd_ >= 0; }
-  /// Forgets the number, which somebody else has closed.
+  /// Forgets the number; other code has closed it.
   void abandon() {
     fd_ = -1;
     owned_ = false;

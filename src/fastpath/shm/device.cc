@@ -5,7 +5,7 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-/// A name that is older belongs to no set-up: they are given up by then.
+/// An older name belongs to no set-up: every set-up has been given up by then.
 constexpr int kOldName = 60;
 static_assert(std::chrono::seconds(kOldName) > 2 * ShmSetup::kLimit);
 
@@ -38,7 +38,7 @@ void ShmDevice::close(LinkSetup* setup) {
   std::erase_if(setups_, [setup](const auto& each) { return each.get() == setup; });
 }
 
-/// A peer that dies while both ends poll would not be missed otherwise.
+/// If both ends poll, only this look finds out that the peer has died.
 void ShmDevice::attend() {
   for (const auto& setup : setups_) setup->look();
 }

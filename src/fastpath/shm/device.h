@@ -1,7 +1,7 @@
-// ShmDevice: a run directory as a maker of links over shared memory, to processes of the same user on this host in
-// whatever network namespace, whose stack's addresses the own stack's meet over a port.
+// ShmDevice: makes links over shared memory, in a run directory, to processes of the same user on this host. Their
+// network namespace may be another one, if their stack's addresses reach our stack over a port.
 //
-// It has no thread, and waits for nothing: a set-up is a handful of system calls that the kernel answers at once.
+// It has no thread, and never waits: a set-up is a few system calls that the kernel answers at once.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class ShmDevice final : public LinkDevice {
  public:
   static constexpr std::size_t kMostLinks = 64;
 
-  /// `folder`: a descriptor of the run directory, the device's from now on. Takes away what dead processes left there.
+  /// `folder`: a descriptor of the run directory, which the device takes over. Removes what dead processes left there.
   explicit ShmDevice(Descriptor folder, std::uint16_t window = 512);
 
   [[nodiscard]] Mover mover() const override { return Mover::kShm; }
@@ -27,15 +27,15 @@ class ShmDevice final : public LinkDevice {
   LinkSetup* answer(std::span<const std::byte> body, Reason refusal, std::span<std::byte> memory, const IpAddress& peer,
                     Instant now) override;
   void close(LinkSetup* setup) override;
-  /// With its setup the link is gone.
+  /// A link is gone as soon as its setup is.
   bool gone(std::span<const std::byte>) override { return true; }
-  /// Setups have descriptors of their own.
+  /// Each setup has a descriptor of its own.
   [[nodiscard]] int descriptor() const override { return -1; }
   void attend() override;
   [[nodiscard]] bool lost() const override { return false; }
 
-  /// In a forked child, whose copies of the descriptors are closed by somebody else: it keeps nothing of the links, and
-  /// the device is of no use any more. Async-signal-safe.
+  /// In a forked child, where other code closes the copies of the descriptors: forgets all links. The device must not
+  /// be used afterwards. Async-signal-safe.
   void abandon();
 
  private:

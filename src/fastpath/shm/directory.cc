@@ -19,10 +19,10 @@ namespace {
 
 constexpr const char* kName = "local-ports";
 constexpr std::uint64_t kBytes = 65536 * 8;
-/// What killed processes have left of their rendezvous; in seconds, longer than one lasts.
+/// Age in seconds after which a rendezvous' name is removed: longer than a rendezvous lasts, so its process was killed.
 constexpr int kOldName = 60;
 
-/// A write beyond it would send the program SIGXFSZ.
+/// A write beyond the limit would send the program SIGXFSZ.
 bool is_below_file_limit() {
   rlimit limit{};
   return os::call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, os::address(&limit)) == 0 && limit.rlim_cur >= kBytes;
@@ -61,7 +61,7 @@ Outcome<Directory> Directory::open(int folder, const char** why) {
   return directory;
 }
 
-// What lies behind the file's end reads as nothing.
+// Beyond the file's end a place reads as empty.
 Directory::Place Directory::read(std::uint16_t port) const {
   Place place;
   const long at = static_cast<long>(port) * static_cast<long>(sizeof place);

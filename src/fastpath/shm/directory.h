@@ -1,10 +1,10 @@
-// Directory: which ports of one user's processes on this host libbypass serves, so that a connection to anybody else
-// costs no attempt to find a libbypass at its other end.
+// Directory: which ports of one user's processes on this host libbypass serves. A connection to any other process costs
+// no attempt to find a libbypass at its other end.
 //
-// A file in the run directory with a place for each port: who listens there, and whether a libbypass client has ever
-// connected to it. Hints, no more: one that is wrong, or stale, costs an attempt or the fast path of a connection. So
-// it is never cleaned up, processes write over each other's places, and it is read by system calls: a file that
-// somebody cuts short is no SIGBUS.
+// It is a file in the run directory, with a place for each port: who listens there, and whether a libbypass client has
+// ever connected to it. The entries are only hints: a wrong or stale one costs an attempt, or the fast path of one
+// connection. So the file is never cleaned up, and processes overwrite each other's places. It is read by system calls,
+// so that a file which is cut short causes no SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,21 @@
 
 namespace bypass::fastpath::shm {
 
-/// Of a socket's network namespace (SO_NETNS_COOKIE): ports of two are different ones. Never 0; 0: it cannot be asked.
+/// The network namespace of a socket (SO_NETNS_COOKIE), as a number: two namespaces have different ports. 0: it cannot
+/// be asked.
 [[nodiscard]] std::uint32_t network_tag(int fd);
 
 class Directory {
  public:
   Directory() = default;
 
-  /// In the directory that `folder` is a descriptor of; made when it is not there. kNoResources: it could not be
-  /// opened, is not a file of our own, or RLIMIT_FSIZE forbids it. `why`: "Permission denied", as people read it.
+  /// Opens the file in the directory of the descriptor `folder`, and makes it if needed. kNoResources: it could not be
+  /// opened, is not a file of our user, or RLIMIT_FSIZE forbids it. `why`: the reason as text, e.g. "Permission
+  /// denied".
   static Outcome<Directory> open(int folder, const char** why = nullptr);
 
   [[nodiscard]] bool is_open() const { return file_.is_open(); }
-  /// The directory that it lies in.
+  /// The directory that the file lies in.
   [[nodiscard]] int folder() const { return folder_.get(); }
   /// In a forked child whose copies of the descriptors are closed already.
   void abandon() {
@@ -37,15 +39,16 @@ class Directory {
 
   void note_listener(std::uint16_t port, std::uint32_t network) const;
   [[nodiscard]] bool has_listener(std::uint16_t port, std::uint32_t network) const;
-  /// Before the connection is made, so that the one that accepts it can see it.
+  /// Notes that a client connects to `port`. To be called before the connection is made, so that the accepting process
+  /// sees it.
   void note_client(std::uint16_t port, std::uint32_t network) const;
-  /// The same where there is a listener, which is returned.
+  /// The same, but only if a listener is noted. Returns whether there is one.
   [[nodiscard]] bool note_client_of_listener(std::uint16_t port, std::uint32_t network) const;
   [[nodiscard]] bool has_clients(std::uint16_t port, std::uint32_t network) const;
 
  private:
   struct Place {
-    std::uint32_t listener = 0;  // its network's tag
+    std::uint32_t listener = 0;  // the tag of its network namespace
     std::uint32_t client = 0;
   };
   Directory(Descriptor folder, Descriptor file) : folder_(std::move(folder)), file_(std::move(file)) {}

@@ -8,10 +8,10 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-/// Wake-ups that are taken at a time: an honest peer sends one a sleep.
+/// Wake-ups taken at a time: an honest peer sends one for each sleep.
 constexpr int kMostWakes = 64;
 
-/// Copies into a ring's free part, from its beginning on.
+/// Copies bytes into the free part of a ring, from its beginning on.
 class Cursor {
  public:
   explicit Cursor(const Parts<std::byte>& room) : room_(room) {}
@@ -78,7 +78,7 @@ void ShmLink::post(std::span<const Write> batch) {
 
 // --- Reading
 
-/// One write takes effect. False: it is not one.
+/// Copies one write into our memory. False: the bytes are no valid write.
 bool ShmLink::take(const Parts<const std::byte>& there, std::uint64_t at, std::uint64_t limit, Header& header) {
   if (limit - at < sizeof header) return false;
   copy_out(there, at, reinterpret_cast<std::byte*>(&header), sizeof header);
@@ -113,8 +113,8 @@ std::size_t ShmLink::poll(std::span<Arrival> out) {
 
 // --- Waiting
 
-/// It stays armed also where something is there already: another thread may sleep, by an arm() of its own whose wake-up
-/// was taken here.
+/// The ring stays armed even if something is there already. Another thread may sleep after an arm() of its own, whose
+/// wake-up was taken here.
 bool ShmLink::arm() {
   const LinkState before = state();
   take_wakes();
@@ -124,7 +124,7 @@ bool ShmLink::arm() {
   return short_ && producer_.arm(out_, kPlenty);
 }
 
-/// A wake-up stays where it is: somebody may be about to see it.
+/// Leaves a wake-up in the channel: another thread may be about to see it.
 void ShmLink::look() {
   if (channel_.is_open() && (os::poll_now(channel_.descriptor(), POLLRDHUP) & (POLLRDHUP | POLLHUP)) != 0) end(true);
 }
@@ -145,7 +145,7 @@ LinkState ShmLink::state() const {
   return rest_ == 0 ? LinkState::kDrained : LinkState::kFailed;
 }
 
-/// `take_rest`: what has come counts still, once; what the peer writes from now on does not.
+/// `take_rest`: what has come until now still counts, once; what the peer writes from now on does not.
 void ShmLink::end(bool take_rest) {
   if (!failed_ && take_rest) rest_ = consumer_.peek(in_, SIZE_MAX).size();
   if (!take_rest) rest_ = 0;

@@ -1,15 +1,15 @@
-// ShmLink: a link over memory that two processes of one host share: a ring a direction (ring.h), in which writes lie
-// one behind the other, each with what a device would be told of it.
+// ShmLink: a link over memory that two processes of one host share. Each direction is a ring (ring.h). In the ring,
+// writes follow each other, each with the data that a device would be given.
 //
-//   to:64 length:31 notify:1 immediate:32, then the bytes, then as many as make a multiple of 16
+//   to:64 length:31 notify:1 immediate:32, then the bytes, then padding to a multiple of 16
 //
-// post() copies a write into the ring, poll() copies it out into the memory that the peer may write, and to nowhere
-// else: the offset and the length are read once and held against that memory as a device holds them against a key. So
-// the peer can scribble over all that is shared, and reaches nothing beyond what it may write anyway; what breaks the
+// post() copies a write into the ring. poll() copies it out into the memory that the peer may write, and nowhere else.
+// The offset and length are read once and checked against that memory, as a device checks them against a key. So a peer
+// can overwrite all that is shared, and still reaches nothing beyond what it may write anyway. A peer that breaks the
 // ring ends the link.
 //
-// A batch is one store that the peer looks for, and costs a system call only where the peer has said that it sleeps.
-// The channel beside it wakes, and its end is the peer's.
+// A batch is published by one store that the peer looks for. It costs a system call only if the peer has said that it
+// sleeps. The channel beside the ring carries the wake-up; the channel's end is the peer's end.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +27,12 @@ namespace bypass::fastpath::shm {
 class ShmLink final : public Link {
  public:
   static constexpr std::uint64_t kMostWrite = LinkEnd::kQuantum;
-  /// Of each direction. A full batch of the largest writes takes half of it.
+  /// Bytes of each direction's ring. A full batch of the largest writes takes half of it.
   static constexpr std::uint64_t kRing = std::uint64_t{1} << 20;
 
   /// `memory` is what the peer writes.
   explicit ShmLink(std::span<std::byte> memory) : memory_(memory) {}
-  /// Once, when the peer has the segment, or is sent it.
+  /// To be called once, when the peer has the segment, or is sent it.
   void open(Segment segment, Channel channel);
   [[nodiscard]] bool is_open() const { return segment_.is_mapped(); }
 
@@ -46,7 +46,7 @@ class ShmLink final : public Link {
   void fail() override;
   [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
 
-  /// Whether the peer has gone: one system call. While both ends poll nothing else tells.
+  /// Checks whether the peer has gone, by one system call. While both ends poll, nothing else reports that.
   void look();
   /// What was not polled until now does not count.
   void give_up();
@@ -54,7 +54,7 @@ class ShmLink final : public Link {
   void abandon();
 
  private:
-  /// Of a write in the ring.
+  /// The head of a write in the ring.
   struct Header {
     std::uint64_t to = 0;
     std::uint32_t length = 0;  // its highest bit: notify
@@ -65,7 +65,7 @@ class ShmLink final : public Link {
   static constexpr std::uint64_t slot_bytes(std::uint64_t length) {
     return sizeof(Header) + (length + kAlign - 1) / kAlign * kAlign;
   }
-  /// Until so much is free a batch may find no room.
+  /// A batch may find no room until so much is free.
   static constexpr std::uint64_t kPlenty = LinkEnd::kBatch * (sizeof(Header) + kMostWrite);
   static_assert(kPlenty <= kRing / 4 * 3, "what Producer::arm() may ask for");
   static_assert(sizeof(Header) == 16 && kMostWrite % kAlign == 0 && kMostWrite < kNotify);
@@ -78,10 +78,10 @@ class ShmLink final : public Link {
   Segment segment_;
   Channel channel_;
   RingView out_, in_;
-  mutable Producer producer_;  // room() looks at the peer's index
+  mutable Producer producer_;  // mutable because room() reads the peer's index
   Consumer consumer_;
-  std::uint64_t rest_ = 0;      // once it has failed: bytes that came before
-  mutable bool short_ = false;  // of room, when last asked
+  std::uint64_t rest_ = 0;      // after the link has failed: bytes that came before
+  mutable bool short_ = false;  // the last room() found too little
   bool failed_ = false;
 };
 

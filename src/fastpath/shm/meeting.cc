@@ -6,7 +6,7 @@ namespace bypass::fastpath::shm {
 namespace {
 
 constexpr char kPrefix[] = "link-";
-/// The peer, and strangers of our user that are looked at after each other.
+/// For the peer, and for strangers of our user that are checked one after the other.
 constexpr int kBacklog = 4;
 
 }  // namespace
@@ -40,7 +40,7 @@ Reason Meeting::come(int folder, const Nonce& name, Channel& out) {
     case 0:
       break;
     case -ENOENT:
-    case -ECONNREFUSED:  // it was left there
+    case -ECONNREFUSED:  // the process that had it is dead
       return Reason::kElsewhere;
     case -EACCES:
     case -EPERM:

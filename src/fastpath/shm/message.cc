@@ -10,7 +10,7 @@ namespace bypass::fastpath::shm {
 
 namespace {
 
-// Every version's begin with these.
+// The messages of every version begin with these fields.
 constexpr std::size_t kPrefix = offsetof(Message, kind);
 
 bool has_sense(const Message& message) {

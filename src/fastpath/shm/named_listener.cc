@@ -15,8 +15,9 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-/// By way of the descriptor: a run directory's path may be longer than such a name can be, and is not for others to
-/// exchange. Without allocation: the caller may be in a signal handler.
+/// The name of a socket by way of the folder's descriptor. A run directory's path may be longer than such a name can
+/// be, and this way nobody can exchange the directory meanwhile. It allocates nothing: the caller may be in a signal
+/// handler.
 struct UnixName {
   sockaddr_un name{};
   long bytes = 0;
@@ -62,7 +63,7 @@ long NamedListener::open(int folder, std::string_view name, int backlog, Channel
   if (name.size() > kMostName) return -ENAMETOOLONG;
   Channel made = Channel::make();
   if (!made.is_open()) return -EMFILE;
-  // A socket's file has its mode from the socket: so it is never open to others, whatever the umask.
+  // The socket's file takes its mode from the socket, so it is never open to others, whatever the umask.
   os::call(SYS_fchmod, made.descriptor(), 0600);
   const UnixName at(folder, name);
   if (const long r = os::call(SYS_bind, made.descriptor(), os::address(&at.name), at.bytes); r != 0) {
@@ -106,7 +107,7 @@ bool NamedListener::sweep_one(int folder, std::string_view name, int age) {
 }
 
 void NamedListener::sweep(int folder, std::string_view beginning, int age) {
-  // A copy with a position of its own.
+  // A copy of the folder's descriptor with a position of its own.
   const long copy = os::call(SYS_openat, folder, os::address("."), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const list = copy < 0 ? nullptr : fdopendir(static_cast<int>(copy));
   if (list == nullptr) {

@@ -1,5 +1,5 @@
-// NamedListener: a Unix socket that listens under a name in the run directory (0700), which goes with it. Of a process
-// that was killed the name stays; sweep() takes it away later.
+// NamedListener: a Unix socket that listens under a name in the run directory (0700). Its name is removed when it ends.
+// If the process was killed, the name stays, and sweep() removes it later.
 #pragma once
 
 #include <array>
@@ -17,22 +17,22 @@ class NamedListener {
   NamedListener& operator=(NamedListener&& other) noexcept;
   ~NamedListener() { close(); }
 
-  /// `folder`: a descriptor of the run directory, which outlives this. 0, or the kernel's negative error: -EADDRINUSE
-  /// when the name is taken. `unbound`: gets the socket then, for connect(), which saves the making of another.
+  /// `folder` is a descriptor of the run directory, which must outlive this object. Returns 0 or the kernel's negative
+  /// error: -EADDRINUSE if the name is taken. `unbound` then gets the socket, so that connect() need not make another.
   long open(int folder, std::string_view name, int backlog, Channel* unbound = nullptr);
-  /// The next that has come, of any user. A negative error number: nobody.
+  /// The next process that has come, of any user. A negative error number: nobody has come.
   [[nodiscard]] long accept() const;
-  /// Takes the name away, too.
+  /// Also removes the name.
   void close();
-  /// In a forked child whose copy is closed already: the name stays, it is the parent's.
+  /// In a forked child whose copy is closed already: the name stays, as it is the parent's.
   void abandon() { channel_.abandon(); }
   [[nodiscard]] bool is_open() const { return channel_.is_open(); }
   [[nodiscard]] int descriptor() const { return channel_.descriptor(); }
 
-  /// Connects to the name, with `out` where that is a socket already. 0 or a negative error number: -ECONNREFUSED when
-  /// who had it is gone, or does not listen yet.
+  /// Connects to the name, with `out` if that is a socket already. Returns 0 or a negative error number: -ECONNREFUSED
+  /// if the listener has gone, or does not listen yet.
   static long connect(int folder, std::string_view name, Channel& out);
-  /// Takes the names of that beginning away at which nobody answers, and which are older than `age`, in seconds of the
+  /// Removes the names with that beginning at which nobody answers, and which are older than `age` seconds, by the
   /// file's own clock.
   static void sweep(int folder, std::string_view beginning, int age);
   /// The same for one name. True: it is gone.
@@ -42,7 +42,7 @@ class NamedListener {
   static constexpr std::size_t kMostName = 80;
 
   int folder_ = -1;
-  std::uint32_t maker_ = 0;  // the process: of a forked child's copy the name is the parent's
+  std::uint32_t maker_ = 0;  // the process that made the name: in a forked child, the name is the parent's
   std::array<char, kMostName + 1> name_{};
   Channel channel_;
 };

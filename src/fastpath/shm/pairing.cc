@@ -44,7 +44,7 @@ void Pairing::on_proven() {
     return refuse(Refusal::kPeerGone);
   segment_ = std::move(made.value);
   segment_.close_descriptor();
-  // No other descriptor is to come.
+  // No other descriptor is expected.
   channel_.take_descriptors(false);
 }
 

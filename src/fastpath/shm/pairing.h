@@ -1,8 +1,8 @@
-// Pairing: from the kernel's connection to memory that both ends share. A Rendezvous, and then over its channel: the
-// host makes the segment and passes it, the guest checks and maps it and says that it is ready.
+// Pairing: from the kernel's connection to memory that both ends share. First comes a Rendezvous. Then, over its
+// channel, the host makes the segment and passes it; the guest checks and maps it and says that it is ready.
 //
-// A state machine as Rendezvous is. What comes out: the segment, and the channel, on which both sides go on to wake
-// each other and to agree where in the stream each direction moves.
+// It is a state machine, as Rendezvous is. Its results are the segment and the channel. Over the channel both sides
+// then wake each other, and agree where in the stream each direction moves.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ class Pairing {
  public:
   enum class State : std::uint8_t { kWaiting, kPaired, kRefused };
 
-  /// As Rendezvous::begin; `sizes` count where this side turns out to be the host.
+  /// As Rendezvous::begin(). `sizes` is used if this side becomes the host.
   State begin(int folder, int tcp, const RingSizes& sizes, Instant now, Instant deadline);
   State step(Instant now);
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] Refusal refusal() const { return refusal_; }
-  /// To be polled for POLLIN; -1: time alone brings it on.
+  /// To be polled for POLLIN; -1: only next_timeout() brings progress.
   [[nodiscard]] int descriptor() const;
   [[nodiscard]] Instant next_timeout() const;
 
-  /// Where it is kWaiting it is kRefused, and the peer hears why, as far as one has been found.
+  /// If the state is kWaiting, it becomes kRefused, and a peer that was found is told why.
   void give_up(Refusal why) {
     if (state_ == State::kWaiting) refuse(why);
   }
@@ -36,7 +36,7 @@ class Pairing {
     channel_.abandon();
   }
 
-  /// When it is kPaired, once.
+  /// Valid when the state is kPaired. take_segment() and take_channel() may be called once.
   [[nodiscard]] Role role() const { return rendezvous_.role(); }
   [[nodiscard]] Segment take_segment() { return std::move(segment_); }
   [[nodiscard]] Channel take_channel() { return std::move(channel_); }

@@ -13,35 +13,35 @@ enum class Refusal : std::uint8_t {
   kNotConnected = 1,      // the descriptor is no established TCP connection
   kSelfConnected = 2,     // both ends are one socket
   kNoResources = 3,       // no descriptor, memory, or room below RLIMIT_FSIZE
-  kTimedOut = 4,          // the other end did not come by the deadline
-  kTooManyStrangers = 5,  // so many came to our name without being the other end
+  kTimedOut = 4,          // the other end did not come before the deadline
+  kTooManyStrangers = 5,  // too many came to our name that were not the other end
   // Proof
   kOtherUser = 6,            // SO_PEERCRED names another user
-  kPeerGone = 7,             // it closed the channel
-  kBadMessage = 8,           // a message of the wrong length, with a field out of range, or out of turn
+  kPeerGone = 7,             // the peer closed the channel
+  kBadMessage = 8,           // a message of the wrong length, with a field out of range, or at the wrong time
   kOtherVersion = 9,         // another version of libbypass
-  kNoProof = 10,             // no number or descriptor came where one must
-  kTooManyDescriptors = 11,  // a descriptor came where none may
-  kWrongConnection = 12,     // a number, but not of this connection's other end
-  kOtherNamespace = 13,      // of a socket in another network namespace
+  kNoProof = 10,             // no descriptor number or descriptor came where one is required
+  kTooManyDescriptors = 11,  // a descriptor came where none is allowed
+  kWrongConnection = 12,     // the number names another socket than this connection's other end
+  kOtherNamespace = 13,      // the socket is in another network namespace
   kNoSocketTable = 14,       // the kernel's table of sockets cannot be asked here (NETLINK_SOCK_DIAG)
   // The segment
-  kNotSealed = 15,  // its size may still change
-  kNotMemory = 16,  // no memfd of ordinary pages
-  kBadSize = 17,    // of the file, or of a ring
+  kNotSealed = 15,  // the memfd's size may still change
+  kNotMemory = 16,  // the file is no memfd of ordinary pages
+  kBadSize = 17,    // the size of the file, or of a ring
   kBadHeader = 18,
   kNotMapped = 19,  // mmap failed
   // Its rings
-  kIndexAhead = 20,      // the peer's index says more than the ring holds
+  kIndexAhead = 20,      // the peer's index counts more bytes than the ring holds
   kIndexBackwards = 21,  // the peer's index went back
   // Proof, again
-  kOtherRights = 22,  // the peer's descriptors cannot be looked at: ptrace(2) is not for this process to do
+  kOtherRights = 22,  // this process may not look at the peer's descriptors (ptrace(2) forbids it)
 };
 inline constexpr std::uint8_t kMostRefusal = 22;
 
 const char* to_string(Refusal refusal);
 
-/// A value, or why there is none.
+/// A value, or why there is no value.
 template <typename T>
 struct [[nodiscard]] Outcome {
   T value{};

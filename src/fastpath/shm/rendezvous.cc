@@ -13,18 +13,18 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Between bind and listen the host can be neither found nor replaced; it is over in microseconds, unless it was
+// Between bind and listen the host can neither be reached nor replaced. This takes microseconds, unless the host was
 // stopped.
 constexpr Duration kFirstPause = 50us, kMostPause = 20ms;
-// More than one waits while another is looked at.
+// Others may wait while one guest is checked.
 constexpr int kBacklog = 4;
-// Hosts that went away before they had said who they were; then that is the answer.
+// Hosts that may go away before they have said who they are; after that the connection is refused.
 constexpr unsigned kMostHosts = 8;
 
-// Older than any attempt: who had the name has been killed.
+// In seconds; longer than any attempt takes, so the process that had the name was killed.
 constexpr int kOldName = 2;
 
-// snprintf may take locks and allocate, and may be called from where neither is possible.
+// snprintf may take locks and allocate. This code runs where neither is possible.
 class Digits {
  public:
   explicit Digits(char* at) : at_(at) {}
@@ -139,9 +139,10 @@ bool Rendezvous::find(Instant now) {
   const long bound = listener_.open(folder_, name.view(), kBacklog, &host);
   if (bound == 0) {
     stage_ = Stage::kListening;
-    return false;  // poll() tells when somebody has come: to ask in vain costs a microsecond, and most peers are plain
+    return false;  // poll() reports a guest; to look in vain costs a microsecond, and most peers are plain
   }
-  if (bound == -EACCES) return refuse(Refusal::kOtherUser);  // the directory is that of whom this process was
+  // the directory belongs to the user that this process had before
+  if (bound == -EACCES) return refuse(Refusal::kOtherUser);
   if (bound != -EADDRINUSE) return refuse(Refusal::kNoResources);
   if (const long r = NamedListener::connect(folder_, name.view(), host); r != 0) return on_taken(r, now);
   return greet(std::move(host));
@@ -161,7 +162,7 @@ bool Rendezvous::greet(Channel host) {
   return true;
 }
 
-/// The name is taken, and nobody answers, or not yet: it may be free by then.
+/// The name is taken, and nobody answers yet. Later the name may be free.
 bool Rendezvous::pause(Instant now) {
   turn_ends_ = now + pause_;
   pause_ = std::min(2 * pause_, kMostPause);
@@ -217,7 +218,7 @@ bool Rendezvous::hear_host(Instant now) {
   const Outcome<Message> message = message_in(room, received);
   if (!message.ok()) return refuse(message.refusal);
   if (message.value.kind == MessageKind::kRefused) {
-    // This end was too late with its proof: the host waits for others now, and for this end again.
+    // This end sent its proof too late. The host now waits for others, and for this end again.
     if (message.value.reason == Refusal::kTimedOut) return start_over(now);
     channel_.close();
     return refuse(message.value.reason);
@@ -236,13 +237,13 @@ bool Rendezvous::hear_welcome(const Message& message, const Channel::Received& r
   return true;
 }
 
-/// That it has the other end is known from its first word.
+/// The host's first message has proven already that it has the other end.
 bool Rendezvous::hear_answer(const Message& message, const Channel::Received& received) {
   if (received.many || received.descriptor.is_open()) return refuse(Refusal::kTooManyDescriptors);
   return message.kind == MessageKind::kProof ? finish(Role::kGuest) : refuse(Refusal::kBadMessage);
 }
 
-/// The host went away: it died, or did not wait so long.
+/// The host went away: it died, or did not wait long enough.
 bool Rendezvous::start_over(Instant now) {
   channel_.close();
   if (++hosts_ >= kMostHosts) return refuse(Refusal::kPeerGone);
@@ -255,7 +256,7 @@ bool Rendezvous::start_over(Instant now) {
 Refusal Rendezvous::check_proof(const Message& message, const Channel::Received& received) const {
   if (received.many || received.descriptor.is_open()) return Refusal::kTooManyDescriptors;
   const Refusal why = check_other_end({channel_.peer_process(), message.number, message.interface}, end_);
-  // Asked last: until then the pid was the peer's.
+  // This is asked last: until the answer, the pid was certainly the peer's.
   return channel_.has_peer_ended() ? Refusal::kPeerGone : why;
 }
 

@@ -1,18 +1,18 @@
-// Rendezvous: how two processes that have the two ends of one kernel TCP connection find each other, and prove to each
-// other that they do.
+// Rendezvous: how two processes, each with one end of a kernel TCP connection, find each other and prove to each other
+// that they have its ends.
 //
-// Both go to one Unix socket in the run directory (0700), whose name is the connection's network namespace and 4-tuple.
-// The first to come binds it (the host); the other connects to it (the guest). A process of the same user may stand in
-// either place and have fewer rights, so no descriptor is passed and nothing is believed that the kernel does not say:
-// SO_PEERCRED must name our own effective user and a process, and that process must have the connection's other end
-// under the number that it says (connection.h). What fails costs this connection its fast path, and us a bounded time
-// and count.
+// Both processes use one Unix socket in the run directory (0700). Its name is made of the connection's network
+// namespace and 4-tuple. The first process binds it (the host); the other connects to it (the guest). A process of the
+// same user may take either place and have fewer rights. So no descriptor is passed, and only what the kernel says is
+// believed. SO_PEERCRED must name our own effective user and a process. That process must have the connection's other
+// end under the number that it sends (connection.h). A failure costs this connection its fast path, and us a bounded
+// time and number of attempts.
 //
-// A state machine that never waits: step() goes as far as it can, again when descriptor() is readable or
-// next_timeout() is due; other calls are harmless. It belongs to one thread at a time. Two threads of one process may
-// have the two ends.
+// It is a state machine that never waits. step() goes as far as it can. Call it again when descriptor() is readable or
+// next_timeout() is due; other calls are harmless. One thread at a time may use it. Two threads of one process may have
+// the two ends.
 //
-// What a process of the same user can do: be in the name's way (no fast path).
+// A process of the same user can block the name, so that the connection gets no fast path. It can do nothing more.
 #pragma once
 
 #include <array>
@@ -36,29 +36,29 @@ struct RendezvousName {
   std::array<char, 64> text{};
   [[nodiscard]] std::string_view view() const { return {text.data(), text.size()}; }
 };
-/// The same for both ends: "meet-", and network namespace, the lower endpoint and the higher one as 59 digits of base
-/// 64 (RFC 4648 §5).
+/// The file's name, the same for both ends: "meet-", then the network namespace, the lower endpoint and the higher one
+/// as 59 digits of base 64 (RFC 4648 §5).
 [[nodiscard]] RendezvousName rendezvous_name(const ConnectionEnd& end);
 
 class Rendezvous {
  public:
   enum class State : std::uint8_t { kWaiting, kProven, kRefused };
 
-  /// A guest that says nothing for so long makes room for the next one. A process with a thousand connections looks at
+  /// A guest that sends nothing for so long makes room for the next one. A process with a thousand connections checks
   /// as many proofs before it answers the last.
   static constexpr Duration kGuestPatience = std::chrono::milliseconds(100);
-  /// Guests that were not the other end, then no more are listened to.
+  /// After so many guests that were not the other end, no more are accepted.
   static constexpr unsigned kMostGuests = 8;
 
-  /// For the connection that `tcp` is an end of, until `deadline`. `tcp` stays the caller's, and open; `folder` is a
-  /// descriptor of the run directory, which outlives this.
+  /// Begins for the connection that `tcp` is an end of, and lasts until `deadline`. `tcp` stays the caller's and must
+  /// stay open. `folder` is a descriptor of the run directory, which must outlive this object.
   State begin(int folder, int tcp, Instant now, Instant deadline);
   State step(Instant now);
 
   [[nodiscard]] State state() const;
-  /// Why it is kRefused. By the peer or by us: the reason is the same table's.
+  /// Why the state is kRefused. The peer and this process use the same reasons.
   [[nodiscard]] Refusal refusal() const { return refusal_; }
-  /// To be polled for POLLIN; -1: time alone brings it on.
+  /// To be polled for POLLIN; -1: only next_timeout() brings progress.
   [[nodiscard]] int descriptor() const;
   [[nodiscard]] Instant next_timeout() const;
 
@@ -68,22 +68,22 @@ class Rendezvous {
     channel_.abandon();
   }
 
-  /// When it is kProven: who makes the segment (the host), and the channel, once.
+  /// Valid when the state is kProven: the role (the host makes the segment), and the channel, which may be taken once.
   [[nodiscard]] Role role() const { return role_; }
   [[nodiscard]] Channel take_channel() { return std::move(channel_); }
 
  private:
   enum class Stage : std::uint8_t {
     kFinding,    // neither bound nor connected
-    kListening,  // host: the name is ours
-    kHosting,    // host: a guest of our user, whose proof is to come
-    kWelcome,    // guest: connected, nothing heard yet
-    kAnswer,     // guest: the host has proven itself, our proof is sent
+    kListening,  // host: the name is bound
+    kHosting,    // host: a guest of our user has come, and its proof is awaited
+    kWelcome,    // guest: connected, nothing received yet
+    kAnswer,     // guest: the host has proven itself, and our proof was sent
     kProven,
     kRefused,
   };
 
-  // The steps. True: go on, something has changed.
+  // The steps. True: something has changed, so the next step may follow.
   bool find(Instant now);
   bool greet(Channel host);
   bool pause(Instant now);
@@ -105,7 +105,7 @@ class Rendezvous {
   int tcp_ = -1;
   ConnectionEnd end_;
   Instant deadline_ = kNever;
-  Instant turn_ends_ = kNever;  // kHosting: the guest's; kFinding: when to try again
+  Instant turn_ends_ = kNever;  // kHosting: when the guest's time ends; kFinding: when to try again
   Duration pause_{};
   Stage stage_ = Stage::kRefused;
   Role role_ = Role::kHost;

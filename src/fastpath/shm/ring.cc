@@ -5,7 +5,7 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-/// A sleep of its own number, also where the last one was not ended.
+/// Each sleep has a number of its own, even if the last sleep was not ended.
 void begin_sleep(std::atomic<std::uint32_t>& word, std::uint32_t& sleeps) {
   sleeps = (sleeps + 1) | 1;
   word.store(sleeps, std::memory_order_seq_cst);
@@ -24,7 +24,7 @@ bool Producer::hold(const RingView& view, std::size_t bytes, std::uint32_t segme
   const std::uint64_t before = published();
   produced_ += bytes;
   held_ += static_cast<std::uint32_t>(bytes);
-  // Release: the one that takes what a dead process held back reads it behind the bytes.
+  // Release: a reader that takes what a dead process held back must see the bytes before this count.
   view.own->written.store(produced_, std::memory_order_release);
   if (held_ < segment) return false;
   if (ticks != 0) stamp(view, before, ticks);
@@ -58,7 +58,7 @@ void Producer::disarm(const RingView& view) {
 // --- Consumer
 
 std::uint64_t first_stamp(const RingView& view, std::uint64_t from) {
-  constexpr unsigned kAbove = 40;  // of an index's low bits in 64
+  constexpr unsigned kAbove = 40;  // the low bits of an index, at the top of 64 bits
   std::uint64_t first = 0;
   for (const std::atomic<std::uint64_t>& each : view.peer->stamps) {
     const std::uint64_t stamp = each.load(std::memory_order_relaxed);
@@ -68,7 +68,7 @@ std::uint64_t first_stamp(const RingView& view, std::uint64_t from) {
   return first;
 }
 
-// Its block is written by nobody else any more.
+// The dead side's block has no other writer any more.
 bool Consumer::take_held(const RingView& view) {
   look(view);
   const std::uint64_t written = view.peer->written.load(std::memory_order_acquire);

@@ -27,7 +27,7 @@ constexpr std::uint64_t total_bytes(const RingSizes& sizes) {
   return kFrontBytes + sizes.to_guest + sizes.to_host;
 }
 
-/// ftruncate beyond it would send the program SIGXFSZ.
+/// ftruncate beyond the limit would send the program SIGXFSZ.
 bool is_below_file_limit(std::uint64_t bytes) {
   rlimit limit{};
   return os::call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, os::address(&limit)) == 0 && bytes <= limit.rlim_cur;
@@ -36,12 +36,12 @@ bool is_below_file_limit(std::uint64_t bytes) {
 Descriptor make_file() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const char* const name = "bypass-connection";
-  // Before Linux 6.3 there is no such flag.
+  // Linux before 6.3 does not know MFD_NOEXEC_SEAL.
   const long fd = os::call(SYS_memfd_create, os::address(name), kFlags | MFD_NOEXEC_SEAL);
   return Descriptor::kept(fd != -EINVAL ? fd : os::call(SYS_memfd_create, os::address(name), kFlags));
 }
 
-/// Seals first: afterwards the size is what it is.
+/// The seals are checked first: after that the size cannot change.
 Refusal check_file(int fd, std::uint64_t& bytes) {
   const long seals = os::call(SYS_fcntl, fd, F_GET_SEALS);
   if (seals < 0) return Refusal::kNotMemory;
@@ -50,7 +50,7 @@ Refusal check_file(int fd, std::uint64_t& bytes) {
   struct statfs system {};
   if (os::call(SYS_fstat, fd, os::address(&status)) != 0 || os::call(SYS_fstatfs, fd, os::address(&system)) != 0)
     return Refusal::kNotMemory;
-  // Huge pages can run out when one is touched.
+  // A file of huge pages is refused: they can run out when one is touched.
   if (!S_ISREG(status.st_mode) || system.f_type != TMPFS_MAGIC) return Refusal::kNotMemory;
   bytes = static_cast<std::uint64_t>(status.st_size);
   return Refusal::kNone;
@@ -84,7 +84,7 @@ Outcome<Segment> Segment::create(const RingSizes& sizes) {
 Outcome<Segment> Segment::open(int fd) {
   std::uint64_t bytes = 0;
   if (const Refusal why = check_file(fd, bytes); why != Refusal::kNone) return why;
-  SegmentHeader header;  // a copy: what is checked is what is used
+  SegmentHeader header;  // a copy: the checked values are the used ones
   if (os::call(SYS_pread64, fd, os::address(&header), sizeof header, 0) != sizeof header) return Refusal::kBadSize;
   if (const Refusal why = check_header(header, bytes); why != Refusal::kNone) return why;
   return map(fd, header.rings, Role::kGuest);

@@ -1,14 +1,14 @@
-// Segment: the memory that the two ends of one connection share, a sealed memfd: a page with each side's indices, and a
-// byte ring a direction.
+// Segment: the memory that the two ends of one connection share. It is a sealed memfd: a page with each side's indices,
+// and a byte ring for each direction.
 //
-// The host makes it and passes its descriptor; the guest believes nothing but the kernel (seals, kind and size of the
-// file) and a header that is copied out once and then checked. With its size sealed, what is mapped lies within the
-// file for good: no access raises SIGBUS. (Where the kernel promises no more memory than it has,
-// vm.overcommit_memory=2, a page can still be missing when it is first touched.)
+// The host makes it and passes its descriptor. The guest trusts only the kernel (seals, kind and size of the file) and
+// a header that is copied out once and then checked. The size is sealed, so what is mapped always lies within the file
+// and no access raises SIGBUS. (One exception: with vm.overcommit_memory=2 a page can still be missing when it is first
+// touched.)
 //
-// A mapping survives fork: the child is on the same side, at the same address, and the one that touches it must share
-// the counters (ring.h) or leave it alone. Exec and exit unmap. The memory is freed when no process maps it any more
-// and no descriptor of it is left, also in a message under way; however they died.
+// A mapping survives fork: the child is on the same side, at the same address. A child that uses it must share the
+// counters (ring.h). Exec and exit unmap it. The memory is freed when no process maps it any more and no descriptor
+// refers to it, including one in a message under way. This holds however the processes died.
 #pragma once
 
 #include <cstddef>
@@ -35,17 +35,18 @@ class Segment {
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;
 
-  /// The host's: new, zeroed, sealed, mapped.
+  /// Makes the host's segment: new, zeroed, sealed, mapped.
   static Outcome<Segment> create(const RingSizes& sizes);
-  /// The guest's: checks what `fd` is, then maps it. `fd` stays the caller's and may be closed afterwards.
+  /// Opens the guest's segment: checks what `fd` is, then maps it. `fd` stays the caller's and may be closed
+  /// afterwards.
   static Outcome<Segment> open(int fd);
 
   [[nodiscard]] bool is_mapped() const { return at_ != nullptr; }
-  /// The host's, until the guest has it.
+  /// The host's descriptor, which is kept until the guest has the memory.
   [[nodiscard]] int descriptor() const { return file_.get(); }
   void close_descriptor() { file_.reset(); }
 
-  /// The ring that this side writes, and the one that it reads.
+  /// The ring that this side writes. incoming(): the ring that it reads.
   [[nodiscard]] RingView outgoing() const;
   [[nodiscard]] RingView incoming() const;
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
@@ -62,7 +63,7 @@ class Segment {
   Descriptor file_;
 };
 
-/// What the file begins with.
+/// The beginning of the file.
 struct SegmentHeader {
   static constexpr std::uint64_t kMagic = 0x316d'6873'7079'6221U;  // "!bypshm1"
   static constexpr std::uint32_t kVersion = 3;

@@ -12,7 +12,7 @@ bool make_random(Nonce& out) {
   return os::fill_random(out.data(), sizeof out);
 }
 
-/// What is written into the memory of who has chosen the secret.
+/// The number that is written into the memory of the end that chose the secret.
 std::uint64_t proof_of(const Nonce& secret) {
   std::uint64_t proof;
   std::memcpy(&proof, secret.data(), sizeof proof);
@@ -71,7 +71,7 @@ bool ShmSetup::next_record(Record& record, std::span<std::byte> body) {
 
 // --- Over the Unix socket
 
-/// The peer's secret; a full socket buffer at one's first word is no honest peer's.
+/// Sends the peer's secret. If the socket's buffer is full at the first packet, the peer is not honest.
 bool ShmSetup::introduce(int passed) {
   const Introduction words{.link = id_, .secret = remote_.secret};
   return channel_.send(std::as_bytes(std::span(&words, 1)), passed) == Channel::Sent::kSent;
@@ -101,13 +101,13 @@ void ShmSetup::hear_guest() {
   meeting_.close();
 }
 
-/// The next poll() looks for another one.
+/// The next poll() looks for another guest.
 void ShmSetup::dismiss_guest() {
   channel_.close();
   if (++strangers_ >= kMostStrangers) fail(Reason::kUnproven);
 }
 
-/// Both ends know each other: the memory goes over, and the first write lies in it.
+/// Each end knows the other now. The memory is sent over, and the first write lies in it.
 void ShmSetup::share() {
   Outcome<Segment> made = Segment::create({.to_guest = ShmLink::kRing, .to_host = ShmLink::kRing});
   if (!made.ok()) return fail(Reason::kNoSharedMemory);

@@ -1,13 +1,14 @@
-// ShmSetup: how a link over shared memory comes into being (link_device.h has the exchange), and what it is afterwards.
+// ShmSetup: how a link over shared memory is set up (link_device.h shows the exchange), and its handle afterwards.
 //
-//   asks      kAsked (LINK_REQ; waits at its meeting) ──guest's introduction, LINK_ACC──► kPinging ──pong──► kUp
-//   (LINK_READY) answers   comes to the meeting, kAnswered (LINK_ACC) ──introduction, memfd, ping──► kPonged
-//   ──LINK_READY──► kUp
+//   asks      kAsked (LINK_REQ; waits at its meeting) ──guest's introduction, LINK_ACC──► kPinging
+//             ──pong──► kUp (LINK_READY)
+//   answers   comes to the meeting, kAnswered (LINK_ACC) ──introduction, memfd, ping──► kPonged
+//             ──LINK_READY──► kUp
 //
-// Over the Unix socket each end says one thing, the secret that it has from the other's record: the guest the asker's,
-// the host the answerer's, with the memory. So who has come is who reads that TCP connection, and who has received it
-// is who wrote to it; and SO_PEERCRED names our own user, before a byte is read. Nobody waits: the guest's connect() is
-// answered by the kernel.
+// Over the Unix socket each end sends one thing: the secret that it has from the other's record. The guest sends the
+// asker's secret. The host sends the answerer's secret, with the memory. So the process that comes to the socket is the
+// reader of that TCP connection, and the process that received it is its writer. SO_PEERCRED must name our own user
+// before a byte is read. Nobody waits: the kernel answers the guest's connect().
 #pragma once
 
 #include <cstdint>
@@ -20,24 +21,24 @@
 
 namespace bypass::fastpath::shm {
 
-/// What one end says to the other over the Unix socket, each once.
+/// What each end sends to the other over the Unix socket, once.
 struct Introduction {
   static constexpr std::uint64_t kMagic = 0x316b'6e69'6c73'7962U;  // "byslink1"
   std::uint64_t magic = kMagic;
   std::uint32_t link = 0;
   std::uint32_t reserved = 0;
-  Nonce secret{};  // the receiver's
+  Nonce secret{};  // the receiver's secret
 };
 static_assert(sizeof(Introduction) == 32);
 
 class ShmSetup final : public SetupSteps {
  public:
-  /// From the first word to the link: two round trips and a descriptor.
+  /// The time from the first record to the link: two round trips and a descriptor.
   static constexpr Duration kLimit = std::chrono::seconds{5};
-  /// Of those who came to the meeting and did not know the secret; then nobody is listened to.
+  /// After so many processes that came to the meeting without the secret, no more are accepted.
   static constexpr unsigned kMostStrangers = 8;
 
-  /// `folder` is a descriptor of the run directory, which outlives this.
+  /// `folder` is a descriptor of the run directory, which must outlive this object.
   ShmSetup(int folder, std::uint16_t window, std::span<std::byte> memory, Instant now);
   void request(std::uint32_t id);
   void answer(std::span<const std::byte> body, Reason refusal);
@@ -73,7 +74,7 @@ class ShmSetup final : public SetupSteps {
   const int folder_;
   ShmLink link_;
   Meeting meeting_;
-  Channel channel_;  // until the link has it
+  Channel channel_;  // it moves into the link when that opens
   unsigned strangers_ = 0;
   bool guest_proven_ = false;
   bool accepted_ = false;  // LINK_ACC has come

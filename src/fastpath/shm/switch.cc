@@ -3,7 +3,7 @@
 namespace bypass::fastpath::shm {
 namespace {
 
-/// SideBlock::resumed: how many were said, and whether one more is being asked for.
+/// The value of SideBlock::resumed: how many RESUMEs were sent, and in the low bit whether one more is being asked for.
 constexpr std::uint32_t said_word(std::uint32_t said) {
   return said << 1;
 }
@@ -29,7 +29,8 @@ void take_back_stop(const RingView& in) {
 }
 
 bool claim_stop(const RingView& in, std::uint32_t heard) {
-  // A writer asks for the time of two stores. One that is off the processor between them, or lies, is not waited for.
+  // A writer asks only for the time of two stores. If it is off the processor between them, or lies, this end does not
+  // wait.
   constexpr int kLooks = 10'000;
   in.own->stopped.store(1, std::memory_order_seq_cst);
   for (int i = 0; i < kLooks; i++) {

@@ -1,19 +1,19 @@
-// Switch: in which of its two carriers, the kernel's connection and the ring, each byte of one end's two directions
-// lies. Counters and rules, no bytes and no system calls; it lies in memory that a family shares.
+// Switch: which of its two carriers, the kernel's connection or the ring, has each byte of one end's two directions. It
+// has counters and rules, no bytes and no system calls. It lies in memory that a family shares.
 //
 //   writing   kKernel ──cut()──► kRing ──resume(), or the reader says STOP──► kReturning ──sent──► kKernel
 //   reading   kKernel ──CUT, and the kernel's bytes before it are read──► kRing
 //                 ▲──────RESUME, or stop_reading()─────────────────────────┘
 //
-// Whichever end takes a direction back to the kernel, what was not read of the ring is sent over the kernel
-// (kReturning) before anything else. So nothing is left in the ring that only its reader's process could get at, and
-// the connection can be handed to anybody. What is still read of the ring after the writer has looked how far the
-// reader is comes a second time, and is skipped there. A writer whose kernel has no room for it says RESUME behind what
-// the ring has: that is read to there first.
+// Either end may take a direction back to the kernel. Then the unread bytes of the ring are sent over the kernel
+// (kReturning) before anything else. So the ring holds nothing that only its reader's process could reach, and the
+// connection can be handed to any process. The reader may still read some of these bytes from the ring after the writer
+// has looked at its index. Such bytes come a second time over the kernel and are skipped there. If the writer's kernel
+// has no room for the bytes, RESUME names the end of the ring's bytes: the reader reads up to there first.
 //
-// What is said on the channel is said before the first byte in the carrier that it announces, so a reader that finds a
-// byte, or an end, where none is due has something to hear first. A direction that has stopped (STOP was said or heard)
-// stays with the kernel.
+// A message on the channel is sent before the first byte in the carrier that it announces. So a reader that finds an
+// unexpected byte, or an unexpected end, has a message to read first. A direction that has stopped (STOP was sent or
+// received) stays with the kernel.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +29,13 @@
 namespace bypass::fastpath::shm {
 
 enum class SwitchKind : std::uint64_t {
-  // The host's, once it knows that the guest has the memory: from now on the guest may CUT. And a reader's that has
-  // read what a RESUME has sent again: the writer may CUT again.
+  // From the host, once it knows that the guest has the memory: from now on the guest may CUT. Also from a reader that
+  // has read what a RESUME has sent again: the writer may CUT again.
   kOpen = 0x316e706f'73737962U,
-  kCut = 0x31747563'73737962U,  // `count` bytes have been written to the kernel's connection; the rest lies in the ring
-  kResume = 0x316d7573'73737962U,  // what the ring has behind `count` bytes, and all later, goes over the kernel
-  kStop = 0x31707473'73737962U,  // of the ring, `count` bytes were read, and no more will be: the rest over the kernel
+  kCut = 0x31747563'73737962U,     // `count` bytes were written to the kernel's connection; the rest lies in the ring
+  kResume = 0x316d7573'73737962U,  // the ring's bytes after `count`, and all later ones, go over the kernel
+  // `count` bytes of the ring were read, and no more will be; the rest goes over the kernel
+  kStop = 0x31707473'73737962U,
 };
 
 struct SwitchMessage {
@@ -53,20 +54,21 @@ inline std::optional<SwitchMessage> parse_switch(std::span<const std::byte> pack
 }
 
 // RESUME and STOP exclude each other: a reader that leaves for good must know what comes over the kernel, and where it
-// begins. Each side says first in the memory what it will say on the channel, and looks for the other's word; where
-// both have spoken at once, the writer takes its own back.
+// begins. Each side stores in the memory what it is about to send on the channel, and then reads the other's word. If
+// both ask at once, the writer withdraws.
 
-/// The writer's, before RESUME; `said` so far. False: STOP is on its way, and RESUME must not be said.
+/// For the writer, before RESUME; `said` RESUMEs were sent so far. False: STOP is on its way, and RESUME must not be
+/// sent.
 [[nodiscard]] bool claim_resume(const RingView& out, std::uint32_t said);
-/// It could not be said.
+/// The RESUME could not be sent.
 void take_back_resume(const RingView& out, std::uint32_t said);
-/// Whether the reader has said STOP, or is about to: there is something to hear.
+/// Whether the reader has sent STOP, or is about to: then there is a message to read.
 [[nodiscard]] inline bool is_reader_stopping(const RingView& out) {
   return out.peer->stopped.load(std::memory_order_relaxed) != 0;  // beside the word that publish() looks at
 }
-/// The reader's, before STOP; `heard` so many RESUMEs. False: another one is on its way, and is to be heard first.
+/// For the reader, before STOP; `heard` RESUMEs have come. False: another RESUME is on its way, and must be read first.
 [[nodiscard]] bool claim_stop(const RingView& in, std::uint32_t heard);
-/// It could not be said.
+/// The STOP could not be sent.
 void take_back_stop(const RingView& in);
 
 class Switch {
@@ -76,31 +78,31 @@ class Switch {
 
   // --- Writing
   [[nodiscard]] Tx tx() const { return tx_; }
-  /// Whether a direction that lies with the kernel may move: to be said by CUT{bytes written to the kernel}.
+  /// Whether a direction that lies with the kernel may move. The move is announced by CUT{bytes written to the kernel}.
   [[nodiscard]] bool may_cut() const { return tx_ == Tx::kKernel && !tx_stopped_; }
   void cut() { tx_ = Tx::kRing; }
-  /// Back. To be said before: RESUME{at}; what the ring has behind that is returned. It may move again once that has
-  /// been read.
+  /// Takes the direction back. RESUME{at} must be sent before. The ring's bytes after `at` are sent over the kernel.
+  /// The direction may move again once the reader has read them.
   void resume(std::uint64_t at, const Producer& producer) {
     resumes_said_++;
     give_back(at, producer.produced());
   }
   [[nodiscard]] std::uint32_t resumes_said() const { return resumes_said_; }
-  /// It does not move again.
+  /// The direction will not move again.
   void stop_writing() { tx_stopped_ = true; }
-  /// The reader is gone, and with it what it has not read.
+  /// The reader is gone, and the bytes that it has not read are lost.
   void abandon_writing() {
     tx_stopped_ = true;
     if (tx_ == Tx::kRing) tx_ = Tx::kKernel;
   }
-  /// The same, of a ring in which bytes are held back: they go where those go that are written from now on.
+  /// The same for a ring in which bytes are held back: these go where later writes go.
   void abandon_writing_but_held(const Producer& producer) {
     tx_stopped_ = true;
     if (tx_ == Tx::kRing) give_back(producer.published(), producer.produced());
   }
-  /// Whether what is written from now on goes over the kernel, from any writer.
+  /// Whether all later bytes, from any writer, go over the kernel.
   [[nodiscard]] bool has_stopped_writing() const { return tx_ == Tx::kKernel && tx_stopped_; }
-  /// STOP has come, of a ring of so many bytes. False: it cannot be true.
+  /// STOP has come, for a ring of `ring` bytes. False: its number is impossible.
   [[nodiscard]] bool on_stop(std::uint64_t read, const Producer& producer, std::uint64_t ring) {
     if (stop_heard_ || (tx_ == Tx::kRing && producer.produced() - read > ring)) return false;
     stop_heard_ = tx_stopped_ = true;
@@ -108,10 +110,10 @@ class Switch {
     give_back(read, producer.produced());
     return true;
   }
-  /// Of the ring, [return_at(), return_end()) is to be written to the kernel before anything else.
+  /// The ring's bytes [return_at(), return_end()) must be written to the kernel before anything else.
   [[nodiscard]] std::uint64_t return_at() const { return return_at_; }
   [[nodiscard]] std::uint64_t return_end() const { return return_end_; }
-  /// Of the bytes that were ever put into the ring, those that the kernel has, too.
+  /// How many of all bytes put into the ring were also given to the kernel.
   [[nodiscard]] std::uint64_t returned() const { return returned_; }
   void on_returned(std::uint64_t bytes) {
     return_at_ += bytes;
@@ -120,7 +122,7 @@ class Switch {
 
   // --- Reading
   [[nodiscard]] Rx rx() const { return rx_; }
-  /// CUT has come, and of the bytes before it `left` are still to be read from the kernel. False: out of turn.
+  /// CUT has come; `left` bytes before it are still to be read from the kernel. False: it came at the wrong time.
   [[nodiscard]] bool on_cut(std::uint64_t left) {
     if (rx_stopped_) return true;
     if (rx_ == Rx::kRing || bounded_ || returned_left_ != 0) return false;
@@ -129,11 +131,11 @@ class Switch {
     settle();
     return true;
   }
-  /// RESUME has come, of a ring of so many bytes, of which `produced` were written and `read` were read. False: it
-  /// cannot be true.
+  /// RESUME has come, for a ring of `ring` bytes of which `produced` were written and `read` were read. False: its
+  /// number is impossible.
   [[nodiscard]] bool on_resume(std::uint64_t at, std::uint64_t read, std::uint64_t produced, std::uint64_t ring) {
     if (rx_stopped_ || ends_ || (rx_ != Rx::kRing && !bounded_) || produced - at > ring) return false;
-    const bool ahead = at - read <= ring;  // some of the ring is to be read yet
+    const bool ahead = at - read <= ring;  // some of the ring must still be read
     if (!ahead && (bounded_ || read - at > ring)) return false;
     resumes_heard_++;
     ends_ = true;
@@ -145,42 +147,42 @@ class Switch {
     return true;
   }
   [[nodiscard]] std::uint32_t resumes_heard() const { return resumes_heard_; }
-  /// Of the kernel's, so many bytes come first that were read from the ring.
+  /// So many of the kernel's next bytes were read from the ring already.
   [[nodiscard]] std::uint64_t to_skip() const { return skip_; }
-  /// Beside on_read_from_kernel().
+  /// So many of them were read from the kernel and skipped; on_read_from_kernel() counts them as well.
   void on_skipped(std::uint64_t bytes) { skip_ -= bytes; }
-  /// They do not come: the connection has ended before.
+  /// The bytes to skip do not come: the connection has ended before.
   void skip_none() { skip_ = 0; }
-  /// Of the bytes that were ever read from the ring or dropped there, those that the kernel has brought, too.
+  /// How many bytes, of all that were read from the ring or dropped there, the kernel has also brought.
   [[nodiscard]] std::uint64_t twice() const { return twice_; }
-  /// Back for good, by our own wish: to be said by STOP{consumed}.
+  /// Takes the direction back for good, by this end's own decision, which STOP{consumed} announces.
   void stop_reading() {
     rx_ = Rx::kKernel;
     rx_stopped_ = true;
     bounded_ = ends_ = false;
   }
-  /// The same, and the ring is read to `at` first: said by STOP{at}, of all that it had.
+  /// The same, but the ring is first read up to `at`. STOP{at} announces it for the whole ring.
   void stop_reading_behind(std::uint64_t at) {
     rx_stopped_ = ends_ = true;
     ring_end_ = at;
   }
-  /// Whether it was said, and what is read now is the kernel's.
+  /// Whether STOP was sent and the next bytes come from the kernel.
   [[nodiscard]] bool has_stopped_reading() const { return rx_stopped_ && rx_ == Rx::kKernel && !bounded_; }
-  /// Whether the ring is still read to where the kernel's connection goes on.
+  /// Whether the ring is still read, up to the place where the kernel's connection goes on.
   [[nodiscard]] bool is_ending() const { return ends_; }
-  /// Whether STOP was said.
+  /// Whether STOP was sent.
   [[nodiscard]] bool is_stopping_reading() const { return rx_stopped_; }
-  /// Of `wanted` bytes, how many the kernel may be asked for.
+  /// How many of `wanted` bytes may be read from the kernel.
   [[nodiscard]] std::uint64_t from_kernel(std::uint64_t wanted) const {
     return bounded_ && kernel_left_ < wanted ? kernel_left_ : wanted;
   }
-  /// The kernel's bytes before a CUT that has come are not all read.
+  /// True if not all of the kernel's bytes before a CUT that has come were read.
   [[nodiscard]] bool is_bounded() const { return bounded_; }
-  /// Whether a CUT may come, and bytes in the kernel be behind it.
+  /// Whether a CUT may come, so that bytes in the kernel may lie after it.
   [[nodiscard]] bool may_be_cut() const {
     return rx_ == Rx::kKernel && !rx_stopped_ && !bounded_ && returned_left_ == 0;
   }
-  /// Whether a RESUME has come, and what it has sent again is not read: no CUT comes before that is said by OPEN.
+  /// Whether a RESUME has come and its bytes are not all read. No CUT comes before OPEN reports that they are read.
   [[nodiscard]] bool is_returning() const { return returned_left_ != 0; }
   void on_read_from_kernel(std::uint64_t bytes) {
     if (!bounded_) {
@@ -190,11 +192,12 @@ class Switch {
     kernel_left_ -= bytes;
     settle();
   }
-  /// Of the ring, so many bytes behind what is read there come over the kernel: to be dropped with on_read_from_ring().
+  /// So many bytes of the ring, after what is read there, come over the kernel. They are dropped at
+  /// on_read_from_ring().
   [[nodiscard]] std::uint64_t to_drop() const { return drop_; }
-  /// Whether bytes of the kernel's, that come next, were read from the ring already.
+  /// Whether the kernel's next bytes were read from the ring already.
   [[nodiscard]] bool is_skipping() const { return skip_ != 0 && rx_ == Rx::kKernel && !bounded_; }
-  /// After the ring has been read: whether the kernel's connection goes on now.
+  /// To be called after the ring was read. True: the kernel's connection goes on now.
   bool on_read_from_ring(const Consumer& consumer) {
     if (rx_ != Rx::kRing || !ends_ || consumer.consumed() != ring_end_) return false;
     rx_ = Rx::kKernel;
@@ -202,13 +205,13 @@ class Switch {
     drop_ = 0;
     return true;
   }
-  /// With `bytes` more, all that the kernel has before a CUT that has come.
+  /// Whether `bytes` more are all that the kernel has before a CUT that has come.
   [[nodiscard]] bool is_all_of_kernel(std::uint64_t bytes) const { return bounded_ && bytes == kernel_left_; }
-  /// With `bytes` more, all that is read of the ring.
+  /// Whether `bytes` more are all that is read from the ring.
   [[nodiscard]] bool is_all_of_ring(std::uint64_t bytes, const Consumer& consumer) const {
     return ends_ && consumer.consumed() + bytes == ring_end_;
   }
-  /// Of `wanted` bytes, how many may be taken from the ring.
+  /// How many of `wanted` bytes may be taken from the ring.
   [[nodiscard]] std::uint64_t from_ring(std::uint64_t wanted, const Consumer& consumer) const {
     const std::uint64_t left = ring_end_ - consumer.consumed();
     return ends_ && left < wanted ? left : wanted;
@@ -231,12 +234,12 @@ class Switch {
   Rx rx_ = Rx::kKernel;
   bool tx_stopped_ = false, rx_stopped_ = false;
   bool stop_heard_ = false;
-  bool bounded_ = false;  // kernel_left_ counts
-  bool ends_ = false;     // ring_end_ counts
+  bool bounded_ = false;  // kernel_left_ is valid
+  bool ends_ = false;     // ring_end_ is valid
   std::uint32_t resumes_said_ = 0, resumes_heard_ = 0;
   std::uint64_t kernel_left_ = 0, ring_end_ = 0;
   std::uint64_t skip_ = 0, drop_ = 0, twice_ = 0;
-  std::uint64_t returned_left_ = 0;  // to be read from the kernel before the direction may move again
+  std::uint64_t returned_left_ = 0;  // bytes to be read from the kernel before the direction may move again
   std::uint64_t return_at_ = 0, return_end_ = 0, returned_ = 0;
 };
 

@@ -27,7 +27,7 @@ void Cable::advance(Instant now) {
     while (!flights_[to].empty() && flights_[to].front().at <= now) {
       const Flight flight = std::move(flights_[to].front());
       flights_[to].pop_front();
-      deliver(to, flight, true);  // which may end the link, and what is under way
+      deliver(to, flight, true);  // may end the link, and drop what is under way
     }
   }
 }
@@ -53,7 +53,7 @@ void Cable::kill() {
   }
 }
 
-/// Of what is under way to `to`: a first part arrives, the next only changes memory, the rest is gone.
+/// Of the writes under way to `to`, the first ones arrive, the next only change memory, and the rest is lost.
 void Cable::lose(std::size_t to) {
   auto& flights = flights_[to];
   const std::uint64_t arrive = random_.below(flights.size() + 1);
@@ -79,7 +79,7 @@ void Cable::take(std::size_t from, const Write& write) {
   if (writes_left_ != UINT64_MAX && writes_left_-- == 0) kill();
 }
 
-// A device checks keys and bounds; a write that has none is an error of the queue pair.
+// A device checks keys and bounds; a write outside them is an error of the queue pair.
 void Cable::deliver(std::size_t to, const Flight& flight, bool with_message) {
   SimLink& end = *ends_[to];
   if (flight.to > end.memory_.size() || flight.bytes.size() > end.memory_.size() - flight.to) {
@@ -130,7 +130,7 @@ void SimLink::hold_completions(bool on) {
   held_.clear();
 }
 
-/// In front of messages of other lanes, if that is allowed; never in front of one of its own.
+/// An arrival may overtake messages of other lanes, if that is allowed, but never one of its own lane.
 void SimLink::add_arrival(const Arrival& arrival) {
   auto at = arrivals_.end();
   if (cable_.config_.reorder_lanes && !is_of_link(to_message(arrival.immediate).op)) {

@@ -1,9 +1,9 @@
-// The simulated link: two ends joined in memory, in virtual time and from one seed, with faults.
+// The simulated link: two ends joined in memory, in virtual time and from one seed, with injected faults.
 //
-// What an RC queue pair may do, it does: writes arrive in order after a delay; bytes may lie in memory long before
-// their message is polled; when it dies, a random number of the last writes is lost, some of those that arrived have
-// changed memory without a message, and each end notices at its own time. With `reorder_lanes`, messages of different
-// lanes overtake each other, as they do where completions of several queues are gathered.
+// It does everything that an RC queue pair may do. Writes arrive in order after a delay. Bytes may lie in memory long
+// before their message is polled. When the link dies, a random number of the last writes is lost. Some that arrived
+// have changed memory without a message, and each end notices at its own time. With `reorder_lanes`, messages of
+// different lanes overtake each other, as they do where completions of several queues are gathered.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ struct LinkConfig {
   std::size_t memory_bytes = std::size_t{1} << 20;  // of each end
   std::size_t queue = 64;                           // writes under way that an end takes
   Duration delay = Duration{2'000}, jitter{};
-  Duration notice = Duration{100'000};  // an end learns of a death 0 … this later
-  Duration drain = Duration{20'000};    // and has drained 0 … this after that
+  Duration notice = Duration{100'000};  // the longest time until an end learns of a death
+  Duration drain = Duration{20'000};    // the longest time after that until the end is drained
   bool reorder_lanes = false;
 };
 
 class SimLink;
 
-/// Both ends, and what is between them.
+/// Both ends, and what is under way between them.
 class Cable {
  public:
   Cable(std::uint64_t seed, const LinkConfig& config);
@@ -37,17 +37,17 @@ class Cable {
 
   [[nodiscard]] SimLink& end(std::size_t i) { return *ends_[i]; }
   [[nodiscard]] Instant now() const { return now_; }
-  /// Writes that are due take effect.
+  /// Lets the writes that are due take effect.
   void advance(Instant now);
   /// The next time at which advance() does something; kNever.
   [[nodiscard]] Instant next_event() const;
 
-  /// The link dies now, with what is under way.
+  /// Kills the link now, and loses what is under way.
   void kill();
-  /// It dies when `writes` more have been posted (at either end, in the middle of a batch).
+  /// Kills the link when `writes` more have been posted (at either end, in the middle of a batch).
   void kill_after(std::uint64_t writes) { writes_left_ = writes; }
   [[nodiscard]] bool dead() const { return dead_; }
-  /// Writes so far, of both ends.
+  /// Number of writes so far, of both ends.
   [[nodiscard]] std::uint64_t posted() const { return posted_; }
 
  private:
@@ -86,12 +86,12 @@ class SimLink final : public Link {
   void fail() override;
   [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
 
-  /// Before the first write: the peer writes that memory, the caller's, and no longer the link's own.
+  /// To be called before the first write: the peer then writes the caller's memory instead of the link's own.
   void use_memory(std::span<std::byte> memory) { memory_ = memory; }
-  /// For a hostile peer: what it may write, whenever it likes.
+  /// For a hostile peer: the memory that it may write at any time.
   [[nodiscard]] std::span<std::byte> writable_memory() { return memory_; }
   void inject(const Arrival& arrival) { arrivals_.push_back(arrival); }
-  /// Its device waits for acknowledgements that the peer keeps back, until it is told otherwise.
+  /// The device waits for acknowledgements that the peer keeps back, until told otherwise.
   void hold_completions(bool on);
 
  private:
