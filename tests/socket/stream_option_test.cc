@@ -1,5 +1,7 @@
 // Options of streams, beside the kernel's: what they read as, and what they do.
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -163,8 +165,42 @@ TEST(KernelsOptionTest, SetOnAConnection_IsToldByItsName) {
   EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
   EXPECT_EQ(calls.set_option(client, SOL_SOCKET, SO_PRIORITY, 3), 0);
   EXPECT_TRUE(told.empty());
+  if (geteuid() != 0) GTEST_SKIP() << "SO_MARK wants CAP_NET_ADMIN";
   EXPECT_EQ(calls.set_option(server, SOL_SOCKET, SO_MARK, 7), 0);
   EXPECT_EQ(told, std::vector<std::string>{"setsockopt SO_MARK"});
+}
+
+/// Lives while this thread's effective rights are without CAP_NET_ADMIN.
+class WithoutNetAdmin {
+ public:
+  WithoutNetAdmin() {
+    syscall(SYS_capget, &header_, before_);
+    __user_cap_data_struct less[2] = {before_[0], before_[1]};
+    less[0].effective &= ~(1U << CAP_NET_ADMIN);
+    syscall(SYS_capset, &header_, less);
+  }
+  ~WithoutNetAdmin() { syscall(SYS_capset, &header_, before_); }
+  WithoutNetAdmin(const WithoutNetAdmin&) = delete;
+  WithoutNetAdmin& operator=(const WithoutNetAdmin&) = delete;
+
+ private:
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct before_[2]{};
+};
+
+// SO_SNDBUFFORCE passes net.core.wmem_max, which takes CAP_NET_ADMIN (socket(7)).
+TEST(ForcedBufferTest, WithoutTheRight_IsRefusedAndChangesNothing) {
+  World::get();
+  Calls calls(true);
+  const auto [client, server] = calls.connected();
+  const WithoutNetAdmin less;
+  for (const auto [force, plain] : {std::pair{SO_SNDBUFFORCE, SO_SNDBUF}, std::pair{SO_RCVBUFFORCE, SO_RCVBUF}}) {
+    int before = 0, after = 0;
+    ASSERT_EQ(calls.get_option(client, SOL_SOCKET, plain, before), 0);
+    EXPECT_EQ(calls.set_option(client, SOL_SOCKET, force, 1 << 26), -EPERM);
+    ASSERT_EQ(calls.get_option(client, SOL_SOCKET, plain, after), 0);
+    EXPECT_EQ(after, before);
+  }
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "os/log.h"
+#include "os/log/log.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
