@@ -19,8 +19,6 @@ set(BYPASS_CARD_DRIVERS ${BYPASS_WIRE_DRIVERS}
   net_atlantic net_avp net_axgbe net_bnxt net_cxgbe net_e1000 net_ena net_enic net_fm10k net_gve net_hinic net_hns3
   net_i40e net_iavf net_ice net_idpf net_igc net_ionic net_ixgbe net_mlx4 net_mlx5 net_netvsc net_nfp net_ngbe net_qede
   net_sfc net_txgbe net_vmxnet3)
-list(APPEND BYPASS_CARD_DRIVERS ${BYPASS_DPDK_EXTRA_PMDS})
-list(REMOVE_DUPLICATES BYPASS_CARD_DRIVERS)
 # Registered by constructors, so every object of these is needed, too.
 set(BYPASS_DPDK_REGISTERED mempool_ring bus_vdev bus_pci)
 set(BYPASS_CARD_REGISTERED ${BYPASS_DPDK_REGISTERED} bus_auxiliary bus_vmbus)
@@ -30,18 +28,38 @@ set(BYPASS_DRIVER_NEEDS
   "net_pcap pcap libpcap-dev" "net_softnic pcap libpcap-dev" "net_bnx2x z zlib1g-dev" "net_af_xdp xdp libxdp-dev"
   "net_af_xdp bpf libbpf-dev")
 
-# Sets OUT to the text of librte_ARCHIVE.a's PMD_INFO_STRINGs, a list of JSON objects.
-function(bypass_driver_infos archive out)
-  file(STRINGS ${BYPASS_DPDK_ARCHIVES}/librte_${archive}.a infos REGEX "^PMD_INFO_STRING= ")
-  list(TRANSFORM infos REPLACE "^PMD_INFO_STRING= " "")
-  set(${out} "${infos}" PARENT_SCOPE)
-endfunction()
-
 # The archives' names of all drivers of network cards that are installed.
 function(bypass_installed_drivers out)
   file(GLOB all RELATIVE ${BYPASS_DPDK_ARCHIVES} ${BYPASS_DPDK_ARCHIVES}/librte_net_*.a)
   list(TRANSFORM all REPLACE "^librte_(.+)\\.a$" "\\1")
   set(${out} "${all}" PARENT_SCOPE)
+endfunction()
+
+# What this DPDK has of the drivers above, and those that were asked for by name, which it must have.
+if(BYPASS_DPDK_ARCHIVES)
+  bypass_installed_drivers(installed)
+  foreach(driver IN LISTS BYPASS_DPDK_EXTRA_PMDS)
+    if(NOT driver IN_LIST installed)
+      list(JOIN installed " " names)
+      message(FATAL_ERROR "BYPASS_DPDK_EXTRA_PMDS: there is no ${BYPASS_DPDK_ARCHIVES}/librte_${driver}.a; "
+        "DPDK ${DPDK_VERSION} has here: ${names}")
+    endif()
+  endforeach()
+  foreach(driver IN LISTS BYPASS_CARD_DRIVERS)
+    if(NOT driver IN_LIST installed)
+      message(STATUS "DPDK ${DPDK_VERSION} has no ${driver} here: libbypass-cards.so goes without")
+      list(REMOVE_ITEM BYPASS_CARD_DRIVERS ${driver})
+    endif()
+  endforeach()
+  list(APPEND BYPASS_CARD_DRIVERS ${BYPASS_DPDK_EXTRA_PMDS})
+  list(REMOVE_DUPLICATES BYPASS_CARD_DRIVERS)
+endif()
+
+# Sets OUT to the text of librte_ARCHIVE.a's PMD_INFO_STRINGs, a list of JSON objects.
+function(bypass_driver_infos archive out)
+  file(STRINGS ${BYPASS_DPDK_ARCHIVES}/librte_${archive}.a infos REGEX "^PMD_INFO_STRING= ")
+  list(TRANSFORM infos REPLACE "^PMD_INFO_STRING= " "")
+  set(${out} "${infos}" PARENT_SCOPE)
 endfunction()
 
 # card_drivers.inc: which driver is made for which card, of every archive that is installed.
@@ -84,8 +102,21 @@ function(bypass_write_card_table file)
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
 endfunction()
 
-# The names of the drivers in `archives` that a port names itself (dpdk:net_ring0), and of those that find a card.
+# A source for the plugin of these drivers (backends/dpdk/drivers.h): the names of those that a port names itself (dpdk:net_ring0), and of those that find a card.
 function(bypass_write_driver_names file archives)
+  set(buses "")
+  set(closed "")
+  # No device of them is asked for, and their scans would try drivers on the machine's own.
+  if("net_mlx5" IN_LIST archives)
+    string(APPEND closed "\"auxiliary:\", ")
+  endif()
+  if("net_netvsc" IN_LIST archives)
+    string(APPEND closed "\"vmbus:00000000-0000-0000-0000-000000000000\"")
+  endif()
+  if(closed)
+    set(buses "constexpr std::string_view kClosed[] = {${closed}};\n")
+    set(closed kClosed)
+  endif()
   set(virtual "")
   set(cards "")
   foreach(archive IN LISTS archives)
@@ -111,7 +142,7 @@ namespace bypass::dpdk {
 namespace {
 
 constexpr std::string_view kVirtual[] = {${virtual}};
-
+${buses}
 }  // namespace
 
 std::span<const std::string_view> virtual_drivers() {
@@ -120,6 +151,10 @@ std::span<const std::string_view> virtual_drivers() {
 
 std::string_view card_drivers() {
   return \"${cards}\";
+}
+
+std::span<const std::string_view> closed_buses() {
+  return {${closed}};
 }
 
 }  // namespace bypass::dpdk

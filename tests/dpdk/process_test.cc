@@ -154,6 +154,15 @@ TEST(DpdkProcess, WrongTargetsAreExplained) {
   expect_error(driver.ask("open vhost " + (folder / "w")), "not a socket");
 }
 
+// What -DBYPASS_DPDK_EXTRA_PMDS=… may add: the plugin has every driver of the DPDK that is installed.
+TEST(DpdkProcess, EveryInstalledDriverLinksAndLoads) {
+  Driver driver({}, EVERY_CARD_PLUGIN);
+  expect_error(driver.ask("check dpdk net_nosuch"), "net_bonding");
+  ASSERT_OK(driver.ask("open dpdk net_null0"));
+  EXPECT_OK(driver.ask("close"));
+  EXPECT_EQ(driver.errors(), "");
+}
+
 TEST(DpdkProcess, DriversThatAreNotThereAreNamed) {
   Driver driver({}, CARDS_PLUGIN);
   expect_error(driver.ask("check dpdk net_nosuch"), "-DBYPASS_DPDK_EXTRA_PMDS=ARCHIVE");

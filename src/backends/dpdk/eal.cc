@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/dpdk/drivers.h"
 #include "backends/dpdk/guard.h"
 #include "backends/dpdk/libc.h"
 
@@ -192,6 +193,7 @@ std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes)
   std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--iova-mode=va", "--log-level=error"};
   // Without an address PCI stays closed: a scan would try drivers on the machine's own cards.
   words.push_back(request.pci_address.empty() ? "--no-pci" : "--allow=" + request.pci_address);
+  for (const std::string_view bus : closed_buses()) words.push_back("--allow=" + std::string(bus));
   if (huge_pages) {
     words.insert(words.end(), {"--in-memory", "--single-file-segments"});
   } else {
