@@ -38,12 +38,17 @@ std::string bind_command(const PciCard& card, std::string_view driver) {
   return text + " && dpdk-devbind.py --bind=" + std::string(driver) + " " + card.address;
 }
 
-// Which driver to bind: vfio-pci if the machine translates addresses, else one of uio's. Empty: neither can be had.
+// Which driver to bind: vfio-pci if the machine translates addresses, else one of uio's that DPDK's driver works with.
+// Empty: none can be had.
 std::string_view wanted_driver(const PciCard& card, const CardDriver* driver) {
-  const bool knows_vfio =
-      driver == nullptr || driver->kernel.empty() || driver->kernel.find(kVfio) != std::string::npos;
-  if (!card.group.empty() && !card.is_without_iommu && knows_vfio) return kVfio;
-  return is_locked_down(card) ? std::string_view() : std::string_view("uio_pci_generic");
+  const auto works_with = [&](std::string_view kernel) {
+    return driver == nullptr || driver->kernel.empty() || driver->kernel.find(kernel) != std::string_view::npos;
+  };
+  if (!card.group.empty() && !card.is_without_iommu && works_with("vfio")) return kVfio;
+  if (is_locked_down(card)) return "";
+  for (const std::string_view uio : {"uio_pci_generic", "igb_uio"})
+    if (works_with(uio)) return uio;
+  return "";
 }
 
 constexpr std::string_view kNoIommu =
@@ -58,9 +63,11 @@ std::string lockdown_text(const PciCard& card) {
 
 std::string how_to_bind(const PciCard& card, const CardDriver* driver) {
   const std::string_view wanted = wanted_driver(card, driver);
-  if (wanted.empty()) return joined({"; ", kNoIommu, ", and ", lockdown_text(card)});
+  if (wanted.empty() && is_locked_down(card)) return joined({"; ", kNoIommu, ", and ", lockdown_text(card)});
+  if (wanted.empty()) return joined({"; ", kNoIommu, ", and DPDK's driver for the card works with vfio-pci alone"});
   std::string text;
   if (wanted != kVfio && card.group.empty()) text = joined({"; ", kNoIommu, ", so vfio-pci does not do"});
+  if (wanted == "igb_uio") text += "; the module igb_uio is built from https://git.dpdk.org/dpdk-kmods";
   text += "; this binds it, as root: " + bind_command(card, wanted);
   if (!card.driver.empty() && card.driver != kVfio)
     text += joined({"; and this gives it back: dpdk-devbind.py --bind=", card.driver, " ", card.address});

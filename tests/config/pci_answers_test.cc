@@ -157,6 +157,17 @@ TEST(PciAnswers, WithoutAnIommuItIsUio) {
   EXPECT_EQ(problem_in(bound), "");
 }
 
+// A card that has no INTx, as a virtual function, works with the other module of uio's.
+TEST(PciAnswers, WithoutAnIommuItIsTheUioThatTheDriverWorksWith) {
+  if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";
+  const PciTree tree;
+  tree.add(kCard, "1ae0:0042", kEthernet, "");  // Google's gVNIC
+  EXPECT_EQ(problem_in(tree), std::string("no driver has the card 1ae0:0042; ") + kNoIommu +
+                                  ", so vfio-pci does not do; the module igb_uio is built from "
+                                  "https://git.dpdk.org/dpdk-kmods; this binds it, as root: modprobe igb_uio && "
+                                  "dpdk-devbind.py --bind=igb_uio 0000:3b:00.0");
+}
+
 constexpr const char* kLockdown =
     "the kernel's lockdown (integrity, of Secure Boot) lets no process reach a card without an IOMMU; accepted is "
     "vfio-pci with one, or Secure Boot switched off";
