@@ -148,7 +148,7 @@ std::string outcome(const PciCard& card, const std::string& further, const std::
   if (!problem.empty()) return "no: " + problem;
   const CardDriver* driver = driver_of_card(card);
   if (driver != nullptr && works_beside_kernel(*driver)) return "yes, beside " + card.driver;
-  return "yes, through " + card.driver + (card.driver == kVfio ? " (" + vfio_file(card) + ")" : "");
+  return "yes, through " + card.driver + (card.driver == kVfio ? " (" + device_file(card) + ")" : "");
 }
 
 }  // namespace

@@ -24,9 +24,16 @@ std::string card_problem(const PciCard& card, const std::string& root = "");
 /// Empty: the limit suffices for so many bytes. Of a card on vfio-pci, or one that works beside its kernel driver.
 std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLimit& limit);
 
-/// Empty: this process may have the card's group now. It opens the group's file for a moment (`open_file`: open(2) but
-/// in tests), so it is for who is about to have the card. `busy`: another process has it.
-std::string group_problem(const PciCard& card, bool& busy, int (*open_file)(const char* path, int flags) = nullptr);
+/// The process other than this that has the card now, "the process 812 (redis-server)", as far as it can be seen.
+/// Empty: nobody. It opens the card's device file for a moment, as the next one does.
+std::string card_holder(const PciCard& card, const std::string& root = "");
+
+/// Empty: this process may have the card now. `busy`: another process has it.
+std::string access_problem(const PciCard& card, bool& busy, const std::string& root = "");
+
+/// open(2), whose failures a test cannot have of a file.
+using OpenFile = int (*)(const char* path, int flags);
+void set_open_file(OpenFile open_file);
 
 /// "the process 812 (redis-server)", one other than this that has the file open; empty: none that can be seen.
 std::string other_holder(const std::string& file);

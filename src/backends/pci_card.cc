@@ -183,14 +183,17 @@ PciCard read_pci_card(const std::string& address, const std::string& root) {
   static_cast<PciDevice&>(card) = read_device(address, root);
   card.interfaces = read_interfaces(folder);
   card.has_uverbs = !names_in(folder + "/infiniband_verbs").empty();
+  const std::vector<std::string> uio = names_in(folder + "/uio");
+  card.uio = uio.empty() ? "" : uio.front();
   card.lockdown = read_lockdown(root);
   read_routes(card, root);
   read_group(card, root);
   return card;
 }
 
-std::string vfio_file(const PciCard& card) {
-  if (card.group.empty()) return "";
+std::string device_file(const PciCard& card) {
+  if (!card.uio.empty()) return "/dev/" + card.uio;
+  if (card.driver != "vfio-pci" || card.group.empty()) return "";
   return "/dev/vfio/" + std::string(card.is_without_iommu ? "noiommu-" : "") + card.group;
 }
 

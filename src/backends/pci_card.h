@@ -26,6 +26,7 @@ struct PciCard : PciDevice {
   std::string group;                    // the number of its IOMMU group; empty: the machine translates no addresses
   bool is_without_iommu = false;        // … a group of vfio's mode without an IOMMU
   std::vector<PciDevice> neighbours;    // the other devices of that group, bridges left out
+  std::string uio;                      // its device of uio's: uio0; empty: none
   std::string lockdown;                 // lockdown(7): none, integrity, confidentiality; empty: not known
   bool has_uverbs = false;              // the RDMA half of its kernel driver is there
 };
@@ -36,8 +37,9 @@ std::optional<std::string> full_pci_address(std::string_view text);
 /// `root` is put in front of /sys and /proc: empty but in tests.
 PciCard read_pci_card(const std::string& address, const std::string& root = "");
 
-/// The device file by which one process at a time has the card's group; empty: vfio has none.
-std::string vfio_file(const PciCard& card);
+/// The device file by which a process has the card: /dev/vfio/14, which the kernel gives to one at a time, or
+/// /dev/uio0, which it gives to any number. Empty: there is none, as on the kernel's drivers.
+std::string device_file(const PciCard& card);
 
 /// Vendor and model as pci.ids(5) has them, followed by the numbers: "Intel Corporation 82574L (8086:10d3)". Without
 /// that file the numbers alone.

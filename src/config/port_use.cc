@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "backends/claim_name.h"
+#include "backends/pci_answers.h"
+#include "backends/pci_card.h"
 #include "backends/soft_name.h"
 #include "backends/wire_target.h"
 #include "config/port_check.h"
@@ -61,11 +63,18 @@ bool is_there(std::string_view sockets, std::string_view name, Use wanted) {
   return false;
 }
 
+std::string card_in_use(const std::string& target) {
+  const auto address = full_pci_address(target);
+  const std::string holder = address ? card_holder(read_pci_card(*address)) : "";
+  return holder.empty() ? "" : holder + " has the card";
+}
+
 std::string wire_in_use(const PortConfig& port) {
   if (port.kind == "vhost" && is_there(unix_sockets(), wire_target(port.target).path, Use::kListening))
     return "another process serves this path";
   if (port.kind == "virtio" && is_there(unix_sockets(), wire_target(port.target).path, Use::kConnected))
     return "another client is connected there";
+  if (port.kind == "pci") return card_in_use(port.target);
   if (!is_interface_kind(port.kind) || port.shared) return "";
   const std::string sockets = unix_sockets();
   for (const Prefix& prefix : port.addresses) {

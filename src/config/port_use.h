@@ -1,5 +1,6 @@
 // Whether another process has a port that only one can have: before this one opens it, so that it can be said before a
-// call fails by it. It is the kernel's list of Unix sockets (/proc/net/unix) that tells, of this network namespace.
+// call fails by it. The kernel's list of Unix sockets (/proc/net/unix) tells it of this network
+// namespace; of a card, its device file.
 #pragma once
 
 #include <string>

@@ -288,66 +288,113 @@ TEST(PciAnswers, TooLittleMayBeLocked) {
   EXPECT_EQ(lock_problem(read_pci_card(kCard, uio.root()), 112 * kMiB, {0, false}), "") << "nothing is pinned there";
 }
 
-std::string group_text(int (*open_file)(const char*, int), bool& busy) {
-  const PciTree tree;
-  add_card(tree, "vfio-pci");
-  return group_problem(read_pci_card(kCard, tree.root()), busy, open_file);
-}
-
 template <int Error>
 int refuse(const char*, int) {
   errno = Error;
   return -1;
 }
 
-TEST(PciGroup, OfOneThatOpensNothingIsSaid) {
+/// access_problem() of a card on vfio-pci, with the error that its file is opened with.
+std::string access_text(OpenFile open_file, bool& busy) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  set_open_file(open_file);
+  std::string text = access_problem(read_pci_card(kCard, tree.root()), busy, tree.root());
+  set_open_file(nullptr);
+  return text;
+}
+
+TEST(PciAccess, OfACardThatNobodyHasNothingIsSaid) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/dev/vfio/14", "");
   bool busy = false;
-  EXPECT_EQ(group_text([](const char*, int) { return open("/dev/null", O_RDWR | O_CLOEXEC); }, busy), "");
+  EXPECT_EQ(access_problem(read_pci_card(kCard, tree.root()), busy, tree.root()), "");
   EXPECT_FALSE(busy);
 }
 
-TEST(PciGroup, AnotherProcessHasIt) {
+TEST(PciAccess, AnotherProcessHasIt) {
   bool busy = false;
-  EXPECT_EQ(group_text(refuse<EBUSY>, busy),
+  EXPECT_EQ(access_text(refuse<EBUSY>, busy),
             "another process has the card (/dev/vfio/14); accepted is another card, or that process ended");
   EXPECT_TRUE(busy);
 }
 
-TEST(PciGroup, TheUserMayNot) {
+TEST(PciAccess, TheUserMayNot) {
   bool busy = false;
-  EXPECT_EQ(group_text(refuse<EACCES>, busy),
+  EXPECT_EQ(access_text(refuse<EACCES>, busy),
             "/dev/vfio/14: Permission denied; as root: chown USER /dev/vfio/14, until the next boot");
   EXPECT_FALSE(busy);
 }
 
-TEST(PciGroup, AContainerHasNoFileOfIt) {
+TEST(PciAccess, AContainerHasNoFileOfIt) {
   bool busy = false;
-  EXPECT_EQ(group_text(refuse<ENOENT>, busy),
+  EXPECT_EQ(access_text(nullptr, busy),
             "/dev/vfio/14 is not there; a container needs it and /dev/vfio/vfio (docker run --device /dev/vfio/14 "
             "--device /dev/vfio/vfio)");
 }
 
-TEST(PciGroup, TheHolderIsNamed) {
-  char path[] = "/tmp/bypass-pci-group-XXXXXX";
-  const int file = mkostemp(path, O_CLOEXEC);
-  ASSERT_GE(file, 0);
-  EXPECT_EQ(other_holder(path), "") << "this process itself is none";
-  int ready[2];
-  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    char byte = 0;
-    if (write(ready[1], &byte, 1) == 1) pause();
-    _exit(1);
+/// A child that has `path` open until the end of the block.
+class Holder {
+ public:
+  explicit Holder(const std::string& path) {
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) != 0) return;
+    pid_ = fork();
+    if (pid_ == 0) {
+      const char byte = 0;
+      if (open(path.c_str(), O_RDWR | O_CLOEXEC) >= 0 && write(ready[1], &byte, 1) == 1) pause();
+      _exit(1);
+    }
+    close(ready[1]);
+    char byte;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
   }
-  char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  EXPECT_EQ(other_holder(path), "the process " + std::to_string(child) + " (config_test)");
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  EXPECT_EQ(other_holder(path), "");
-  unlink(path);
-  for (const int fd : {file, ready[0], ready[1]}) close(fd);
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  ~Holder() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  [[nodiscard]] std::string name() const { return "the process " + std::to_string(pid_) + " (config_test)"; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(PciAccess, TheHolderIsNamed) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/dev/vfio/14", "");
+  const PciCard card = read_pci_card(kCard, tree.root());
+  set_open_file(refuse<EBUSY>);
+  {
+    const Holder holder(tree.root() + "/dev/vfio/14");
+    EXPECT_EQ(card_holder(card, tree.root()), holder.name());
+  }
+  EXPECT_EQ(card_holder(card, tree.root()), "another process") << "one that this user may not look into";
+  const int own = open((tree.root() + "/dev/vfio/14").c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(card_holder(card, tree.root()), "") << "this process itself";
+  close(own);
+  set_open_file(nullptr);
+  EXPECT_EQ(card_holder(card, tree.root()), "");
+}
+
+// The kernel gives a card on uio to any number of processes at once, which would all program it.
+TEST(PciAccess, OfACardOnUioTheHolderIsLookedFor) {
+  const PciTree tree;
+  tree.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  tree.folder("/sys/bus/pci/devices/0000:3b:00.0/uio/uio3");
+  tree.write("/dev/uio3", "");
+  const PciCard card = read_pci_card(kCard, tree.root());
+  bool busy = true;
+  EXPECT_EQ(access_problem(card, busy, tree.root()), "");
+  EXPECT_FALSE(busy);
+  const Holder holder(tree.root() + "/dev/uio3");
+  EXPECT_EQ(access_problem(card, busy, tree.root()),
+            holder.name() + " has the card (/dev/uio3); accepted is another card, or that process ended");
+  EXPECT_TRUE(busy);
 }
 
 // --- The plan

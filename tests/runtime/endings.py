@@ -67,6 +67,7 @@ def problems():
         ({"BYPASS_PROT": "x"}, "config_problem", "BYPASS_PROT=x (environment): "),
         ({"BYPASS_PORT": "dpdk:net_nosuch0"}, "port_unavailable", "BYPASS_PORT=dpdk:net_nosuch0: "),
         ({"BYPASS_PORT": "vhost:/proc/nowhere/wire"}, "port_unavailable", "BYPASS_PORT=vhost:/proc/nowhere/wire: "),
+        ({"BYPASS_PORT": "pci:0000:7f:1f.7"}, "port_unavailable", "BYPASS_PORT=pci:0000:7f:1f.7: no such device (see: lspci -D)"),
         ({"BYPASS_PORT": "af_packet:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=af_packet:bp-nosuch: "),
         ({"BYPASS_PORT": "verbs:bp-nosuch"}, "port_unavailable", "BYPASS_PORT=verbs:bp-nosuch: no RDMA device of that name"),
         ({"BYPASS_PORT": "virtio:/dev/null"}, "port_unavailable", "BYPASS_PORT=virtio:/dev/null: is no socket"),
@@ -244,16 +245,18 @@ print('opened')"""
 
 @case
 def huge_pages_that_are_not_there_are_told():
+    """How many ports are open is said when they have been tried, and of no port that fails then."""
     if open("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read().strip() != "0":
         print("this machine has free huge pages: not shown")
         return
     with Side("bypass") as side:
         script = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('10.9.0.2', 9))"
         for value, status in (("on", 78), ("auto", 0), ("off", 0)):
-            done = subprocess.run([PYTHON, "-c", script], env=side.environment("server", BYPASS_HUGEPAGES=value, BYPASS_STRICT="1"),
+            done = subprocess.run([PYTHON, "-c", script], env=side.environment("server", BYPASS_HUGEPAGES=value, BYPASS_STRICT="1", BYPASS_LOG="info"),
                                   capture_output=True, text=True, timeout=60)
             check(done.returncode == status, f"{value}: {done}")
             check((": BYPASS_HUGEPAGES=on: " in done.stderr) == (value == "on"), f"{value}: {done}")
+            check(f"open: {int(value != 'on')} of 1 port(s)" in done.stderr and done.stderr.count("port(s)") == 1, f"{value}: {done}")
 
 
 @case

@@ -71,7 +71,7 @@ std::vector<PortPlan> port_plans(const Config& config) {
     bool busy = false;
     std::string further =
         lock_problem(card, kDpdkOverhead + config.port_memory * config.ports.size(), lock_limit_of_process());
-    if (further.empty()) further = group_problem(card, busy);
+    if (further.empty()) further = access_problem(card, busy);
     plans.push_back({runtime::port_text(port), card_plan(card, further)});
   }
   return plans;

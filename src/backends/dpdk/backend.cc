@@ -41,12 +41,12 @@ class DpdkBackend final : public Backend {
 
 // What the kernel would refuse, in its words and ours, while DPDK has not been asked yet: it can be asked once only.
 bool may_have_card(const PortPlan& plan, std::string& problem, bool& taken) {
-  const PciCard card = read_pci_card(plan.pci_address);
+  const PciCard card = read_pci_card(plan.device.name);
   std::string text = lock_problem(card, kDpdkOverhead + plan.all_buffer_bytes, lock_limit_of_process());
-  if (text.empty()) text = group_problem(card, taken);
+  if (text.empty()) text = access_problem(card, taken);
   const CardDriver* const driver = driver_of_card(card);
   if (text.empty() && driver != nullptr && works_beside_kernel(*driver)) bind_verbs(text);
-  if (!text.empty()) problem = "pci:" + plan.pci_address + ": " + text;
+  if (!text.empty()) problem = "pci:" + plan.device.name + ": " + text;
   return text.empty();
 }
 
@@ -77,7 +77,7 @@ Port* DpdkBackend::open(const PortSpec& spec, std::string& problem) try {
 Port* DpdkBackend::open_on_control(const PortSpec& spec, std::string& problem, bool& taken) try {
   PortPlan plan;
   if (!make_plan(spec, plan, problem)) return nullptr;
-  if (!plan.pci_address.empty() && !may_have_card(plan, problem, taken)) return nullptr;
+  if (plan.device.bus == "pci" && !may_have_card(plan, problem, taken)) return nullptr;
   auto keeper = std::make_unique<PortKeeper>(control_, std::move(plan), spec.index);
   if (!keeper->open(problem)) {
     taken = keeper->taken();

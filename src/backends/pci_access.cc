@@ -1,4 +1,4 @@
-// Who has a card's IOMMU group, and what this process may have: the questions that are put to the kernel itself.
+// Who has a card, and what this process may have: the questions that are put to the kernel itself.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -39,11 +39,18 @@ bool has_open(const std::string& process, const std::string& file) {
   return found;
 }
 
-std::string busy_text(const std::string& file) {
-  if (has_open("self", file)) return "";  // a port of this process's, which is about to close or has another card
-  const std::string holder = other_holder(file);
-  return (holder.empty() ? "another process" : holder) + " has the card (" + file +
-         "); accepted is another card, or that process ended";
+int open_for_real(const char* path, int flags) {
+  return open(path, flags);
+}
+
+OpenFile open_file = open_for_real;
+
+// 0: it can be opened.
+int error_of_opening(const std::string& file) {
+  const int fd = open_file(file.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return errno;
+  close(fd);
+  return 0;
 }
 
 }  // namespace
@@ -72,22 +79,32 @@ std::string other_holder(const std::string& file) {
   return found;
 }
 
-std::string group_problem(const PciCard& card, bool& busy, int (*open_file)(const char* path, int flags)) {
-  const std::string file = card.driver == "vfio-pci" ? vfio_file(card) : "";
+void set_open_file(OpenFile replacement) {
+  open_file = replacement == nullptr ? open_for_real : replacement;
+}
+
+std::string card_holder(const PciCard& card, const std::string& root) {
+  const std::string file = device_file(card);
+  if (file.empty() || has_open("self", root + file))
+    return "";  // a port of this process's has it, or is about to close
+  if (card.uio.empty() && error_of_opening(root + file) != EBUSY) return "";
+  std::string holder = other_holder(root + file);
+  if (!card.uio.empty()) return holder;
+  return holder.empty() ? "another process" : holder;
+}
+
+std::string access_problem(const PciCard& card, bool& busy, const std::string& root) {
+  const std::string file = device_file(card);
   if (file.empty()) return "";
-  const int flags = O_RDWR | O_CLOEXEC;
-  const int fd = open_file != nullptr ? open_file(file.c_str(), flags) : open(file.c_str(), flags);
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (fd >= 0) return "";
-  if (error == EBUSY) {
-    std::string problem = busy_text(file);
-    busy = !problem.empty();
-    return problem;
-  }
-  if (error == ENOENT)
+  const std::string holder = card_holder(card, root);
+  busy = !holder.empty();
+  if (busy) return holder + " has the card (" + file + "); accepted is another card, or that process ended";
+  const int error = error_of_opening(root + file);
+  if (error == 0 || error == EBUSY) return "";
+  if (error == ENOENT && card.uio.empty())
     return file + " is not there; a container needs it and /dev/vfio/vfio (docker run --device " + file +
            " --device /dev/vfio/vfio)";
+  if (error == ENOENT) return file + " is not there; a container needs it (docker run --device " + file + ")";
   return file + ": " + strerrordesc_np(error) +
          (error == EACCES || error == EPERM ? "; as root: chown USER " + file + ", until the next boot" : "");
 }
