@@ -1,6 +1,6 @@
-// Context: what a process brings along when it enters the stack with the shard's lock held: the time, its
-// ports with their transmit batches, and the hooks. It is private to the process; the Stack that it is
-// handed to lies in the arena and keeps nothing of it.
+// Context: what a process passes in when it enters the stack with the shard's lock held: the time, its ports with their
+// transmit batches, and the hooks. It is private to the process. The Stack lies in the arena and keeps nothing of the
+// Context.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace tcp {
 struct Tcb;
 }
 
-/// What others may add to TCP without TCP knowing them (the fast path's handshake, source-port steering).
-/// Every member may be null.
+/// Extensions of TCP that TCP does not know (the fast path's handshake, source-port steering). Every member may be
+/// null.
 struct Hooks {
   void* self = nullptr;
   /// Called while a SYN or SYN-ACK is built, the first time and on each retransmission (`attempt` counts
@@ -39,19 +39,20 @@ struct Hooks {
   /// The handshake is over. What the client's hook appends rides on its last ACK. `bare`: the segment that established
   /// a server's connection lies at the stream's beginning and carries nothing.
   void (*established)(void* self, Context& ctx, tcp::Tcb& tcb, bool bare) = nullptr;
-  /// Bytes, an ACK, FIN, an end or the timer have come: once a burst, before output; see run_overlay().
+  /// Called once a burst, before output, after bytes, an ACK, FIN, an end or the timer have come; see run_overlay().
   void (*progress)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
-  /// TCP has room for more: whether something was appended. Nothing else may be done here.
+  /// TCP has room for more bytes. Returns whether something was appended. The hook may do nothing else.
   bool (*refill)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
-  /// How much the peer has sent, and placed of what was sent to it, by whatever way: changes with each byte.
+  /// How much the peer has sent, and placed of what was sent to it, on every path together: the number changes with
+  /// each byte.
   std::uint64_t (*heard)(void* self, const tcp::Tcb& tcb) = nullptr;
-  /// The connection goes, and its overlay with it.
+  /// The connection goes away, and its overlay with it.
   void (*gone)(void* self, Context& ctx, tcp::Tcb& tcb) = nullptr;
   /// Picks the source port of a connect (0: let the stack choose). RSS, fast paths.
   std::uint16_t (*choose_source_port)(void* self, const Endpoint& local, const Endpoint& remote) = nullptr;
 };
 
-/// One port's side of a Context: transmit batch, a few empty frames at hand, frames to give back.
+/// One port's side of a Context: the transmit batch, a few empty frames in reserve, and frames to give back.
 class PortQueue {
  public:
   static constexpr std::size_t kBatch = 64;
@@ -68,7 +69,7 @@ class PortQueue {
 
   [[nodiscard]] Port* port() const { return port_; }
   [[nodiscard]] std::uint16_t queue() const { return queue_; }
-  /// Of a port that is not there: nothing.
+  /// The capabilities of the port; of a missing port, no capability.
   [[nodiscard]] const PortCaps& caps() const { return *caps_; }
 
   /// An empty frame, or null when the port has none left.
@@ -89,8 +90,8 @@ class PortQueue {
     push();
     return pending_ + frames <= limit_;
   }
-  /// Of a port that knows its room, which others may have changed since the lock was last held: no more is queued than
-  /// it takes.
+  /// Reads the room of a port that knows its room, because other processes may have changed it since the lock was last
+  /// held. No more is queued than the port takes.
   void renew_limit() {
     if (bounded_) limit_ = static_cast<std::uint16_t>(std::min(kBatch, port_->tx_room(queue_)));
   }
@@ -98,16 +99,16 @@ class PortQueue {
     if (frees_ == kBatch) give_back();
     free_[frees_++] = frame;
   }
-  /// One send() for all that is queued; what the device does not take stays queued.
+  /// Makes one send() of all that is queued. What the device does not take stays queued.
   void flush() {
     if (pending_ != 0) push();
     if (frees_ != 0) give_back();
   }
   [[nodiscard]] std::size_t pending() const { return pending_; }
-  /// The port has few frames left, or gave fewer than asked for when last asked: who holds received ones should copy
-  /// them to the arena and give them back.
+  /// The port has few frames left, or gave fewer than were last asked for. A holder of received frames should copy them
+  /// to the arena and give them back.
   [[nodiscard]] bool scarce() const { return scarce_ || (port_ != nullptr && port_->scarce()); }
-  /// Gives every frame back to the port: before it is closed.
+  /// Gives every frame back to the port. To be called before the port is closed.
   void drain();
 
  private:
@@ -140,26 +141,26 @@ struct Context {
   std::size_t ports = 0;
   Memory* memory = nullptr;
   const Hooks* hooks = nullptr;
-  /// Other processes use the stack, too: a packet that stays in it beyond the call must lie in the arena.
+  /// Other processes use the stack, too: a packet that stays in the stack beyond the call must lie in the arena.
   bool shared = false;
 
   [[nodiscard]] PortQueue& queue(std::uint16_t port) { return queues[port]; }
-  /// Whether this process has a port open: frames of a port can be read only there.
+  /// Whether this process has a port open: a port's frames can be read only in such a process.
   [[nodiscard]] bool has_ports() const;
-  /// After a death: whether a frame that is not in the arena can be one of ours at all.
+  /// After a death: whether a frame outside the arena can be one of ours at all.
   [[nodiscard]] bool sees_frames() const { return has_ports() && !shared; }
   /// Whether the port that a frame belongs to is open here, so that release() reaches it.
   [[nodiscard]] bool has_port_of(const Packet& frame) const {
     return frame.port < ports && queues[frame.port].port() != nullptr;
   }
-  /// Every port is gone, and nothing of theirs is touched again: they are closed, or another process's.
+  /// Every port is gone: closed, or another process's. Nothing of the ports is touched again.
   void forget_ports() {
     queues.fill({});
     ports = 0;
   }
-  /// Gives a frame back to the one that owns its memory.
+  /// Gives a frame back to the owner of its memory.
   void release(Packet* frame);
-  /// Ends a batch: one transmit burst a port, freed frames given back.
+  /// Ends a batch: one transmit burst for each port; freed frames are given back.
   void flush() {
     for (std::size_t i = 0; i < ports; i++) queues[i].flush();
   }

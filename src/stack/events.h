@@ -1,9 +1,9 @@
 // Events: how the stack tells the socket layer that something changed, without knowing it.
 //
 // Everything a socket can stand on (connection, listener, UDP endpoint) begins with an EventNode. The stack
-// ORs bits into it and links it once; after a batch the owner of the lock takes the whole list and turns bits
-// into readiness. No function pointer, nothing private to a process: the list lies in the arena and can be
-// made anew from the nodes' bits.
+// ORs bits into it and links it once. After a batch the owner of the lock takes the whole list and turns bits into
+// readiness. It has no function pointer and nothing private to a process: the list lies in the arena and can be rebuilt
+// from the nodes' bits.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ class EventList {
     node->next = nullptr;
     return node;
   }
-  /// For an object that goes away while it is linked: O(length), rare.
+  /// Removes an object that goes away while it is linked: O(length), rare.
   void remove(EventNode& node) {
     if (!node.linked) return;
     EventNode* before = nullptr;

@@ -1,4 +1,4 @@
-// Result<T>: a value or the cause why there is none. No exception, no allocation, [[nodiscard]].
+// Result<T>: a value, or the cause why there is no value. No exception, no allocation, [[nodiscard]].
 //
 // Causes are what went wrong, not errnos: the one table that turns a cause into an errno is
 // src/os/errno_map.cc. A dropped segment is not an error but a counted reason (counters.h).

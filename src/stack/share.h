@@ -1,12 +1,12 @@
-// Sockets that share a port (socket(7), SO_REUSEPORT): which of them a flow belongs to.
+// Sockets that share a port (socket(7), SO_REUSEPORT): which socket a flow belongs to.
 #pragma once
 
 #include <cstdint>
 
 namespace bypass {
 
-/// Of the list from `one` on, through `next`, the one among those that `joins` picks which has this flow's share; `one`
-/// is of them. As long as nobody comes or goes, a flow's choice stays the same.
+/// Chooses the socket for a flow among those in the list from `one` on (through `next`) for which `joins` is true; this
+/// holds for `one`. While no socket comes or goes, a flow's choice stays the same.
 template <auto next, typename Socket, typename Joins>
 Socket* choose_by_flow(Socket& one, std::uint32_t flow_hash, const Joins& joins) {
   std::uint64_t sharing = 0;

@@ -14,10 +14,10 @@ namespace {
 constexpr std::size_t kBurst = 64;
 constexpr std::size_t kPrefetchAhead = 4;
 
-// L4 packets of one burst, a protocol each. Not initialised: a burst is often one frame.
+// The L4 packets of one burst, for one protocol. Not initialised: a burst is often one frame.
 class Batch {
  public:
-  /// A place for the next one, which is part of the batch only after keep().
+  /// A place for the next packet; it becomes part of the batch only by keep().
   L4Input& place() { return *new (storage_ + sizeof(L4Input) * count_) L4Input; }
   void keep() { count_++; }
   void add(const L4Input& input) {
@@ -121,7 +121,7 @@ void Stack::Impl::on_burst(Context& ctx, std::uint16_t port, std::span<Packet* c
   if (!segments.items().empty()) tcp.on_segments(ctx, segments.items());
   if (!datagrams.items().empty()) udp.on_datagrams(ctx, datagrams.items());
   Arp::Announced announced;
-  // One walk over the connections for all of a burst: announcements are cheap to forge.
+  // One walk over the connections for the whole burst: announcements are cheap to forge.
   if (const std::size_t n = network.impl().arp.take_announced(announced); n != 0) [[unlikely]]
     tcp.on_announced(ctx, std::span(announced).first(n));
 }
@@ -146,7 +146,7 @@ void Stack::Impl::take_tcp(Context& ctx, L4Input& input, Batch& segments) {
   if (!tcp_header_is_whole(input)) return drop(ctx, input, counters.drop_tcp_malformed);
   if (!sums_well(input)) return drop(ctx, input, counters.drop_tcp_checksum);
   input.checksum_good = true;
-  segments.keep();  // on_burst() made it there
+  segments.keep();  // on_burst() has put it there
 }
 
 void Stack::Impl::take_udp(Context& ctx, L4Input& input, Batch& datagrams) {
@@ -156,7 +156,7 @@ void Stack::Impl::take_udp(Context& ctx, L4Input& input, Batch& datagrams) {
   const std::uint32_t len = udp_header.length;
   if (len < sizeof(wire::Udp) || len > input.l4_len) return drop(ctx, input, counters.drop_udp_malformed);
   input.l4_len = len;
-  const bool unsummed = udp_header.checksum == 0;  // RFC 768: the sender made none
+  const bool unsummed = udp_header.checksum == 0;  // RFC 768: the sender has made no checksum
   if (!unsummed && !sums_well(input)) return drop(ctx, input, counters.drop_udp_malformed);
   input.checksum_good = true;
   datagrams.add(input);
@@ -167,7 +167,7 @@ void Stack::Impl::report(Context& ctx, const IcmpError& error) {
   if (error.protocol == wire::kProtocolUdp) udp.on_icmp(ctx, error);
 }
 
-// What was on its way to ourselves when this began; answers to it wait for the next poll.
+// Delivers what was under way to ourselves when this began. Answers to it wait for the next poll.
 void Stack::Impl::deliver_looped(Context& ctx) {
   std::uint32_t left = network.impl().looped.count();
   while (left != 0) {
@@ -278,7 +278,7 @@ Memory& Stack::memory() {
   return impl_->memory;
 }
 
-// The object being changed belongs to whichever engine names one.
+// The object being changed belongs to the engine that names one.
 void Stack::rebuild(Context& ctx) {
   (void)impl_->memory.mark_in_use(this);
   (void)impl_->memory.mark_in_use(impl_);

@@ -61,12 +61,12 @@ void TimerWheelBase::all_due(unsigned slot) {
   }
 }
 
-/// The slots [first, last) lie in the past.
+/// Makes the slots [first, last) due: they lie in the past.
 void TimerWheelBase::all_due(unsigned first, unsigned last) {
   for (unsigned slot = next_occupied(first, last); slot < last; slot = next_occupied(slot + 1, last)) all_due(slot);
 }
 
-/// Puts each entry of a slot that time has entered where it belongs now.
+/// Moves each entry of a slot that time has entered to its place in a lower level.
 void TimerWheelBase::spread(unsigned slot, Instant now) {
   TimerNode* list = std::exchange(heads_[slot], nullptr);
   if (slot < kSlots) occupied_[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
@@ -76,8 +76,8 @@ void TimerWheelBase::spread(unsigned slot, Instant now) {
   }
 }
 
-// In a level whose block is still the same, the slots in front of the new tick are due and the one that holds it
-// is spread; a level whose block has been left is due altogether.
+// In a level whose block is unchanged, the slots before the new tick are due, and the slot that holds the tick is
+// spread. A level whose block was left is due as a whole.
 void TimerWheelBase::advance(Instant now) {
   const std::uint64_t from = tick_;
   tick_ = std::max(tick_, tick_of(now));
@@ -109,7 +109,7 @@ unsigned TimerWheelBase::next_occupied(unsigned first, unsigned last) const {
   return last;
 }
 
-/// kNever when the slot holds more than `look` entries.
+/// Returns kNever if the slot holds more than `look` entries.
 Instant TimerWheelBase::earliest_in(unsigned slot, unsigned look) const {
   Instant earliest = kNever;
   for (const TimerNode* node = heads_[slot]; node != nullptr; node = node->next_) {
@@ -125,7 +125,7 @@ Instant TimerWheelBase::start_of(unsigned level, unsigned index) const {
   return Instant{Duration{static_cast<std::int64_t>(tick << kTickShift)}};
 }
 
-// A level's entries all come before those of the level above it.
+// All entries of a level come before those of the level above.
 void TimerWheelBase::settle() {
   for (unsigned level = 0; level <= kUpper; level++) {
     const unsigned base = base_of(level), last = base + width_of(level);
@@ -133,7 +133,7 @@ void TimerWheelBase::settle() {
     if (slot == last) continue;
     const bool current = level == 0 && slot == index_in(0, tick_);
     next_ = earliest_in(slot, current ? ~0U : kExactLook);
-    // A crowded slot: its beginning will do, and time will tell.
+    // In a crowded slot the slot's beginning is used; the next expire() finds the exact time.
     if (next_ == kNever) next_ = start_of(level, slot - base);
     return;
   }

@@ -1,13 +1,13 @@
 // TimerWheel: deadlines of many objects, O(1) each (Varghese and Lauck's hierarchical wheel).
 //
-// Level 0 has 256 slots of 2^16 ns (66 us), each level above 64 slots that are as wide as everything below:
-// 16.8 ms, 1.07 s, 69 s, 73 min, 78 h. Where a deadline goes is decided by the highest bit in which its tick
-// differs from the current one, so that a level's slots all lie ahead of it and never wrap. A slot that time
-// enters is spread over the levels below. Within the current slot deadlines are compared exactly: nothing fires
-// early, nothing later than the first expire() after it is due.
+// Level 0 has 256 slots of 2^16 ns (66 us). Each level above has 64 slots that are as wide as everything below: 16.8
+// ms, 1.07 s, 69 s, 73 min, 78 h. The highest bit in which a deadline's tick differs from the current tick decides its
+// level. So a level's slots all lie ahead and never wrap. A slot that time enters is spread over the levels below.
+// Within the current slot deadlines are compared exactly. Nothing fires early, and nothing fires later than the first
+// expire() after it is due.
 //
-// Lies in the arena with its objects, which embed a TimerNode; all with the shard's lock held. An index: after a
-// death, clear(), then TimerNode::forget() and schedule() for each object.
+// It lies in the arena with its objects, which embed a TimerNode. The caller holds the shard's lock. It is an index:
+// after a death, call clear(), then TimerNode::forget() and schedule() for each object.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class TimerNode {
   /// Valid while scheduled.
   [[nodiscard]] Instant expires() const { return expires_; }
 
-  /// Of a wheel that has forgotten it. What lies in its padding is another's.
+  /// For a node whose wheel has forgotten it. The node's padding may belong to another object.
   void forget() {
     next_ = nullptr;
     link_ = nullptr;
@@ -33,17 +33,17 @@ class TimerNode {
  private:
   friend class TimerWheelBase;
   TimerNode* next_ = nullptr;
-  TimerNode** link_ = nullptr;  // what points here: a slot's head or another's next_
+  TimerNode** link_ = nullptr;  // the pointer that points here: a slot's head or another node's next_
   Instant expires_{};
   std::uint32_t slot_ = 0;
 };
 
 class TimerWheelBase {
  public:
-  /// Never later than the earliest deadline; earlier when that one was cancelled or is far away (an expire()
-  /// then finds nothing due and moves it on). kNever when nothing is scheduled.
+  /// Never later than the earliest deadline. It is earlier if that deadline was cancelled or is far away (an expire()
+  /// then finds nothing due and moves on). kNever if nothing is scheduled.
   [[nodiscard]] Instant next_deadline() const { return next_; }
-  /// Forgets everything, whatever state it is in; the nodes are stale from then on.
+  /// Forgets everything, in whatever state the wheel is; the nodes are stale from then on.
   void clear();
 
  protected:
@@ -52,7 +52,7 @@ class TimerWheelBase {
   /// Moves what is due to the list that take_due() empties.
   void advance(Instant now);
   TimerNode* take_due();
-  /// After the due ones have fired: looks for the earliest deadline.
+  /// To be called after the due nodes have fired: finds the earliest deadline.
   void settle();
 
  private:
@@ -81,7 +81,7 @@ class TimerWheelBase {
   [[nodiscard]] Instant earliest_in(unsigned slot, unsigned look) const;
   [[nodiscard]] Instant start_of(unsigned level, unsigned index) const;
 
-  std::uint64_t tick_ = 0;  // the current one: all before it has fired
+  std::uint64_t tick_ = 0;  // the current tick: everything before it has fired
   Instant next_ = kNever;
   std::array<std::uint64_t, kSlots / 64> occupied_{};
   std::array<TimerNode*, kSlots + 2> heads_{};
@@ -91,12 +91,13 @@ class TimerWheelBase {
 template <typename T, TimerNode T::*Node>
 class TimerWheel : public TimerWheelBase {
  public:
-  /// Puts it at `at`, wherever it was before. A deadline that has passed fires at the next expire().
+  /// Schedules the object at `at`, wherever it was before. A deadline that has passed fires at the next expire().
   void schedule(T& object, Instant at) { schedule_node(object.*Node, at); }
   void cancel(T& object) { cancel_node(object.*Node); }
 
-  /// Calls fire(T&) once for each object whose deadline is not after `now`, in no particular order, unscheduled
-  /// already. It may schedule and cancel any object; what it schedules fires at a later expire().
+  /// Calls fire(T&) once for each object whose deadline is not after `now`, in no particular order. The object is
+  /// unscheduled before the call. fire() may schedule and cancel any object; what it schedules fires at a later
+  /// expire().
   template <typename F>
   void expire(Instant now, F&& fire) {
     if (now < next_deadline()) return;

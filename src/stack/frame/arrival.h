@@ -1,5 +1,5 @@
-// When a frame arrived: in the Packet's scratch words, for as long as nobody needs them for something else. A port that
-// knows it better than the batch's time (its device has time stamps) says so with kRxArrival.
+// When a frame arrived. The time is kept in the Packet's scratch words until they are needed for something else. A port
+// that knows the time better than the batch's time (its device has time stamps) sets kRxArrival.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ inline void set_arrival(Packet& frame, Instant at) {
   return Instant{Duration{ns}};
 }
 
-/// Of a frame that has just come: the port's word, where it has one; a device's clock is not trusted with the future.
+/// Sets the arrival of a frame that has just come: the port's time if it has one. A device's clock is not trusted with
+/// a time in the future.
 inline void settle_arrival(Packet& frame, Instant now) {
   const bool told = (frame.flags & kRxArrival) != 0;
   set_arrival(frame, told ? std::min(arrival(frame), now) : now);

@@ -6,7 +6,7 @@
 namespace bypass {
 namespace {
 
-// One word of a piece; every word begins at an even offset of it, the last byte being half a word.
+// One word of a piece. Every word begins at an even offset; the last byte is half a word.
 template <typename Word, bool kCopy>
 void add_word(PartialSum& sum, std::byte* to, const std::byte* from, std::size_t& at) {
   Word v;
@@ -16,7 +16,7 @@ void add_word(PartialSum& sum, std::byte* to, const std::byte* from, std::size_t
   at += sizeof v;
 }
 
-// Two 64-bit lanes: SSE2, NEON, or whatever the compiler makes of it.
+// Two 64-bit lanes: SSE2, NEON, or whatever the compiler uses for them.
 using Lanes = std::uint64_t __attribute__((vector_size(16)));
 
 // Sums, and with kCopy copies, the whole 32-byte steps of `len`; returns their sum. 32-bit halves are added into
@@ -50,7 +50,7 @@ PartialSum sum_bytes(std::byte* to, const std::byte* from, std::size_t len) {
   return sum;
 }
 
-// Adds pieces one after the other, minding which begin at an odd offset.
+// Adds pieces one after the other, and swaps the sums of those that begin at an odd offset.
 class ChainSum {
  public:
   explicit ChainSum(std::size_t skip, std::size_t len) : skip_(skip), left_(len) {}

@@ -41,7 +41,7 @@ constexpr std::uint16_t checksum_finish(PartialSum sum) {
 constexpr PartialSum checksum_odd(PartialSum sum) {
   return {__builtin_bswap16(checksum_fold(sum))};
 }
-/// Over bytes with a correct checksum inside. (A sum of all zero bytes is 0, not 0xffff: also wrong.)
+/// Whether bytes that contain their checksum are correct. (The sum of all zero bytes is 0, not 0xffff: also wrong.)
 constexpr bool checksum_is_good(PartialSum sum) {
   return checksum_fold(sum) == 0xffff;
 }
@@ -50,8 +50,8 @@ constexpr bool checksum_is_good(PartialSum sum) {
 /// Copies and sums in one pass.
 PartialSum copy_checksum(void* to, const void* from, std::size_t len);
 
-/// `len` bytes of a frame from `offset` on, over its chain and then its `external` bytes. Stops at the frame's
-/// end; what is missing counts as zero.
+/// The sum of `len` bytes of a frame from `offset` on, over its chain and then its `external` bytes. Stops at the
+/// frame's end; missing bytes count as zero.
 [[nodiscard]] PartialSum checksum_frame(const Packet& head, std::size_t offset, std::size_t len);
 
 /// The pseudo header of TCP and UDP over IPv4 (RFC 9293 §3.1). `l4_len` may be that of a large receive.

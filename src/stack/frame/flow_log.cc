@@ -34,7 +34,7 @@ bool FlowLog::grow() {
 
 void FlowLog::rebuild() {
   if (changes_ == nullptr || memory_.mark_in_use(changes_)) return;
-  changes_ = nullptr;  // the block went with the one who died while it was made
+  changes_ = nullptr;  // the block was being made when the process died, so it is lost
   count_ = room_ = 0;
 }
 

@@ -1,8 +1,7 @@
-// FlowLog: what steering devices are still to be told (Port::steer): flows that this stack has begun to serve, or
-// ceased to. Lies in the arena, because only the ports' owner can tell the devices, and any process of the family makes
-// flows.
+// FlowLog: what steering devices must still be told (Port::steer): flows that this stack has begun or ceased to serve.
+// It lies in the arena: any process of the family makes flows, but only the ports' owner can tell the devices.
 //
-// Without an interface that steers nothing is noted.
+// Without a steering interface nothing is noted.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@
 namespace bypass {
 
 struct FlowChange {
-  FlowSpec flow;  // local address any: every address of the steered interfaces
+  FlowSpec flow;  // a local address of "any" means every address of the steered interfaces
   bool add = false;
 };
 
@@ -27,16 +26,17 @@ class FlowLog {
   [[nodiscard]] bool active() const { return active_; }
   void set_active(bool active) { active_ = active; }
 
-  /// A change that takes the one before it back leaves nothing to tell. False: nothing is noted of it, nobody steers or
-  /// the arena has no room, which is counted (steer_lost): the kernel keeps that flow, and its end is not to be noted.
+  /// Notes a change. If it cancels the change before it, nothing is left to tell. False: nothing was noted. Then nobody
+  /// steers, or the arena has no room, which is counted (steer_lost): the kernel keeps that flow, and the flow's end
+  /// must not be noted.
   [[nodiscard]] bool note(const FlowSpec& flow, bool add);
   /// The end of a flow whose beginning was noted.
   void note_end(const FlowSpec& flow) { (void)note(flow, false); }
-  /// In their order; until clear().
+  /// The changes in order, valid until clear().
   [[nodiscard]] std::span<const FlowChange> pending() const { return {changes_, count_}; }
   void clear() { count_ = 0; }
 
-  /// After a death, between Memory's begin_rebuild() and finish_rebuild(): what was noted stays.
+  /// To be called after a death, between Memory's begin_rebuild() and finish_rebuild(): keeps what was noted.
   void rebuild();
 
  private:

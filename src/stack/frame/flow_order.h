@@ -1,4 +1,4 @@
-// An order of flows, for tables of what has been steered.
+// An order of flows, for tables of steered flows.
 #pragma once
 
 #include <tuple>

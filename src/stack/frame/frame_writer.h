@@ -1,4 +1,5 @@
-// FrameWriter: fills one outgoing L4 packet from pieces, over as many buffers as it takes, summing as it copies.
+// FrameWriter: fills one outgoing L4 packet from pieces, over as many buffers as needed, and sums the bytes as it
+// copies them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace bypass {
 
 class FrameWriter {
  public:
-  /// Begins with the L4 header's `header_len` bytes, left to the caller and not part of the sum. `summing` off: the
-  /// port makes the checksum.
+  /// Begins with the L4 header's `header_len` bytes, which the caller fills in and which are not part of the sum.
+  /// `summing` off: the port makes the checksum.
   FrameWriter(Network& network, Context& ctx, const Path& path, std::size_t header_len, bool summing = true)
       : network_(network), ctx_(ctx), path_(path), head_(network.alloc(ctx, path)), last_(head_), summing_(summing) {
     if (head_ != nullptr) head_->len = head_->frame_len = static_cast<std::uint32_t>(header_len);
@@ -27,7 +28,7 @@ class FrameWriter {
   FrameWriter(const FrameWriter&) = delete;
   FrameWriter& operator=(const FrameWriter&) = delete;
 
-  /// False when the port (or the arena) has no frame left; the frame is then given back at the end.
+  /// False if the port (or the arena) has no frame left; the destructor then gives the frame back.
   [[nodiscard]] bool append(std::span<const std::byte> bytes) {
     if (head_ == nullptr || bytes.size() > last_->tailroom()) return append_growing(bytes);
     put(bytes);

@@ -1,5 +1,5 @@
-// A first-in-first-out list of frames, linked through Packet::queue_next. Lies in the arena; its owner owns the
-// frames.
+// A first-in-first-out list of frames, linked through Packet::queue_next. It lies in the arena; the list's owner owns
+// the frames.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class PacketList {
     count_--;
     return packet;
   }
-  /// Moves the other list's frames behind this one's.
+  /// Moves the other list's frames to the end of this one.
   void take_all(PacketList& other) {
     while (Packet* packet = other.pop()) push(packet);
   }

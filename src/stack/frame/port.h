@@ -32,7 +32,7 @@ struct PortCaps {
   bool rss = false;
   bool arena_frames = false;  // its frames lie in the arena: a stand-in for a port of another process
   bool steering = false;      // steer() works; the kernel keeps what is not steered
-  bool keeps_sent = false;    // a frame that the other end has not taken yet when the port is closed is lost
+  bool keeps_sent = false;    // a frame that the other end has not taken when the port is closed is lost
 };
 
 enum class LinkState : std::uint8_t { kDown, kUp };
@@ -80,42 +80,44 @@ class Port {
   /// Empty frames of one buffer each, reset() to kTxHeadroom. Fewer than asked when the pool runs dry.
   virtual std::size_t alloc(std::uint16_t queue, std::span<Packet*> out) = 0;
 
-  /// Takes back whole frames (heads with their segments) that came from this port's receive or alloc.
+  /// Takes back whole frames (heads with their segments) that came from this port's receive() or alloc().
   virtual void free(std::span<Packet* const> frames) = 0;
 
-  /// A descriptor that becomes readable when frames arrive while the queue is armed, or when the port wants
-  /// receive() called for its own reasons; -1 when the port has none (it must then be polled by timer).
-  /// It may change when the device is opened again: `wait_generation` counts.
+  /// A descriptor that becomes readable when frames arrive while the queue is armed, or when the port wants receive()
+  /// called for its own reasons. -1: the port has no descriptor and must be polled by a timer. It may change when the
+  /// device is opened again: `wait_generation` counts that.
   [[nodiscard]] virtual int wait_descriptor(std::uint16_t queue) const = 0;
   [[nodiscard]] virtual std::uint32_t wait_generation() const = 0;
 
-  /// Asks for the wake-up. Returns false when frames may already be waiting: look again before sleeping.
-  /// The order is arm, receive once more, sleep, disarm.
+  /// Asks for the wake-up. False: frames may already be waiting, so look again before sleeping. The order is: arm,
+  /// receive once more, sleep, disarm.
   virtual bool arm(std::uint16_t queue) = 0;
   virtual void disarm(std::uint16_t queue) = 0;
 
-  /// Steers a flow to (add) or away from this port. Ports without steering see everything and return true. The one call
-  /// that may take a while: until the device has made the rule, or has none any more.
+  /// Steers a flow to this port (add) or away from it. Ports without steering see every frame and return true. Only
+  /// this call may take a while: until the device has made or removed the rule.
   virtual bool steer(const FlowSpec& /*flow*/, bool /*add*/) { return true; }
 
   [[nodiscard]] virtual PortStats stats() const = 0;
 
-  /// How often the link has come up: from then on what was lost meanwhile may be sent again. Any thread.
+  /// How often the link has come up. After each time, what was lost meanwhile may be sent again. Any thread may call
+  /// it.
   [[nodiscard]] std::uint32_t link_ups() const { return link_ups_.load(std::memory_order_acquire); }
 
-  /// The link is down, and the other end is there: the link comes up as soon as both ends are ready. Any thread.
+  /// The link is down, but the other end exists: the link comes up as soon as both ends are ready. Any thread may call
+  /// it.
   [[nodiscard]] bool expects_link() const { return expects_link_.load(std::memory_order_acquire); }
 
-  /// Flows that steer() took, while the device was lost, and that it refused when it was back; since this was last
-  /// asked.
+  /// How many flows steer() accepted while the device was lost, and the device refused when it was back, since the last
+  /// call.
   [[nodiscard]] std::uint64_t take_steer_lost() { return steer_lost_.exchange(0, std::memory_order_acq_rel); }
 
-  /// The wire is there and lets this process not in (another user's): perhaps another process of the family. Any
-  /// thread.
+  /// The wire exists but does not admit this process, as it is another user's. Another process of the family may be
+  /// admitted. Any thread may call it.
   [[nodiscard]] bool forbidden() const { return forbidden_.load(std::memory_order_acquire); }
 
-  /// Few buffers are left: who holds received frames should copy them to the arena and give them back. With the shard's
-  /// lock.
+  /// Few buffers are left: a holder of received frames should copy them to the arena and give them back. The caller
+  /// holds the shard's lock.
   [[nodiscard]] bool scarce() const { return scarce_; }
 
  protected:

@@ -14,9 +14,9 @@ constexpr std::uint16_t kHardwareEthernet = 1;
 constexpr std::uint8_t kAnnouncements = 2;                       // RFC 5227 §1.1 ANNOUNCE_NUM
 constexpr Duration kAnnounceInterval = std::chrono::seconds(2);  // ANNOUNCE_INTERVAL
 constexpr Duration kDefendInterval = std::chrono::seconds(10);   // DEFEND_INTERVAL
-constexpr Duration kHearInterval = std::chrono::seconds(1);      // between two announcements that count
-constexpr std::int64_t kStaleLifetimes = 10;                     // a stale entry nobody uses goes after so many
-constexpr std::uint32_t kMinFrame = 60;                          // IEEE 802.3 without the check sequence
+constexpr Duration kHearInterval = std::chrono::seconds(1);  // between two announcements of one host that are reported
+constexpr std::int64_t kStaleLifetimes = 10;  // a stale entry that nobody uses is removed after so many lifetimes
+constexpr std::uint32_t kMinFrame = 60;       // IEEE 802.3 without the check sequence
 
 bool parses(const Packet& frame) {
   if (!wire::fits<wire::Arp>(frame, sizeof(wire::Ethernet))) return false;
@@ -47,7 +47,7 @@ void Arp::on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadc
   ctx.release(frame);
   const Interface& interface = routes_.interface(port);
   const std::uint32_t sender_ip = arp.sender_ip, target_ip = arp.target_ip;
-  if (arp.sender_mac == interface.mac) {  // our own frame, sent back by a loop in the network
+  if (arp.sender_mac == interface.mac) {  // our own frame, which a loop in the network has sent back
     counters_.drop_arp_ignored++;
   } else if (interface.owns(sender_ip)) {
     on_conflict(ctx, port, arp.sender_mac, sender_ip);
@@ -57,7 +57,7 @@ void Arp::on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadc
   } else if (arp.operation == wire::kArpRequest) {
     on_request(ctx, port, arp.sender_mac, sender_ip, target_ip);
   } else {
-    // Only answers to questions of ours, and only those sent to us alone, are believed.
+    // Believes only answers to our own requests that were sent to this host alone.
     const std::uint16_t name = broadcast ? std::uint16_t{0} : table_.find(port, sender_ip);
     if (name != 0 && table_[name].state != NeighbourState::kFailed) return resolved(ctx, name, arp.sender_mac);
     counters_.drop_arp_ignored++;
@@ -104,8 +104,8 @@ void Arp::on_request(Context& ctx, std::uint16_t port, const MacAddress& sender,
   if (send(ctx, port, {wire::kArpReply, target_ip, sender_ip, sender, sender})) counters_.arp_replies++;
 }
 
-// Somebody tells the world about an address (after a fail-over, say). What was not addressed to us is never
-// believed; but if it contradicts what we use, we ask.
+// A host announces its address to everybody (after a fail-over, for example). A frame that was not addressed to us is
+// never believed. If it contradicts the known MAC, the neighbour is asked again.
 void Arp::doubt(Context& ctx, std::uint16_t port, const MacAddress& sender, std::uint32_t sender_ip) {
   counters_.drop_arp_ignored++;
   const std::uint16_t name = table_.find(port, sender_ip);
@@ -295,7 +295,7 @@ void Arp::expire(Context& ctx, std::uint16_t name) {
       return grow_stale(ctx, name);
     case NeighbourState::kProbe:
       if (n.attempts < max_attempts_) return ask(ctx, name);
-      // Perhaps its MAC has changed: forget the old one and ask everybody.
+      // The neighbour's MAC may have changed: forget the old one and ask by broadcast.
       if (n.used) table_.bump_generation();
       n.used = false;
       n.state = NeighbourState::kIncomplete;
@@ -347,7 +347,7 @@ void Arp::announce_due(Context& ctx) {
   }
 }
 
-// RFC 5227 §2.3: a request whose sender and target are the address announced.
+// RFC 5227 §2.3: a request whose sender and target are the announced address.
 void Arp::announce(Context& ctx, std::uint16_t port) {
   for (const InterfaceAddress& own : routes_.interface(port).all())
     (void)send(ctx, port, {wire::kArpRequest, own.address, own.address, {}, MacAddress::broadcast()});

@@ -1,4 +1,5 @@
-// ARP (RFC 826, with RFC 1122 §2.3.2 and RFC 5227): who has an address, and telling others that we have ours.
+// ARP (RFC 826, with RFC 1122 §2.3.2 and RFC 5227): finds the owners of addresses, and tells other hosts which
+// addresses are ours.
 #pragma once
 
 #include <algorithm>
@@ -21,57 +22,58 @@ class Arp {
  public:
   Arp(const StackConfig& config, const RouteTable& routes, StackCounters& counters);
 
-  /// A received ARP frame; takes it over. `broadcast`: it came to a group address.
+  /// Takes over a received ARP frame. `broadcast`: it came to a group address.
   void on_packet(Context& ctx, std::uint16_t port, Packet* frame, bool broadcast);
   void on_timers(Context& ctx);
-  /// What was asked on that port's dead link is asked once more, from the beginning; what was known is asked again by
-  /// who uses it.
+  /// The port's link has come up. Requests that were sent on the dead link are repeated from the beginning. Known
+  /// neighbours are asked again at their next use.
   void on_link_up(Context& ctx, std::uint16_t port);
   [[nodiscard]] Instant next_timeout() const { return std::min(table_.next_deadline(), next_announcement_); }
 
-  /// The entry of a neighbour that somebody wants to send to: made and asked for where there is none, asked
-  /// again where it is stale. 0 when the table is full of unanswered questions.
+  /// Returns the entry of a neighbour that packets are to be sent to. If there is no entry, one is made and the
+  /// neighbour is asked; a stale one is asked again. 0: the table is full of unanswered requests.
   [[nodiscard]] std::uint16_t use(Context& ctx, std::uint16_t port, std::uint32_t address);
   [[nodiscard]] const Neighbour& entry(std::uint16_t name) const { return table_[name]; }
-  /// Keeps a whole frame (destination MAC still zero) until the neighbour answers. The oldest one gives way. One in
-  /// the arena leaves as a frame of the port's.
+  /// Keeps a whole frame (destination MAC still zero) until the neighbour answers. The oldest frame gives way to a new
+  /// one. A frame in the arena later leaves as a frame of the port.
   void wait(Context& ctx, std::uint16_t name, Packet* frame);
-  /// The upper layer has heard from the neighbour (RFC 4861 §7.3.1).
+  /// The upper layer has received something from the neighbour (RFC 4861 §7.3.1).
   void confirm(Instant now, std::uint16_t name);
-  /// On each port that keeps what was sent, the neighbour heard of last is asked once more: its answer comes behind
-  /// what was sent before, which has been taken by then.
+  /// On each port that keeps sent frames, asks the neighbour that was last heard once more. Its answer shows that what
+  /// was sent before has been taken.
   void ask_behind(Context& ctx);
-  /// Addresses on a link of ours that hosts have announced (RFC 5227 §2.3, or by an unasked reply) since the last call;
-  /// how many were written. Such a host may have begun anew and know no connection. An address counts once a second,
-  /// and kHeard addresses a second count: a storm beyond that is not heard. (Hosts announce twice, two seconds apart.)
+  /// Writes the addresses on our links that hosts have announced since the last call (RFC 5227 §2.3, or by an unasked
+  /// reply); returns how many. Such a host may have restarted and know no connection. Each address counts once a
+  /// second, and at most kHeard addresses a second; beyond that a storm is ignored. (Hosts announce twice, two seconds
+  /// apart.)
   static constexpr std::size_t kHeard = 64;
   using Announced = std::array<IpAddress, kHeard>;
   [[nodiscard]] std::size_t take_announced(Announced& addresses);
 
-  /// The address of ours that another host has claimed at that port last, and that host; 0: none has.
+  /// The last of our addresses that another host has claimed at that port, and that host; 0: no address was claimed.
   [[nodiscard]] std::uint32_t claimed(std::uint16_t port) const { return announcements_[port].claimed; }
   [[nodiscard]] const MacAddress& claimant(std::uint16_t port) const { return announcements_[port].claimant; }
 
-  /// Neighbours with a known MAC that have not answered yet.
+  /// How many neighbours with a known MAC were asked and have not answered yet.
   [[nodiscard]] std::size_t asked() const;
-  /// Moves the frames that wait to the arena. Returns how many of them are still a port's.
+  /// Moves the waiting frames to the arena. Returns how many of them still belong to a port.
   std::size_t move_waiting_to_arena(Context& ctx);
-  /// Frames whose neighbour did not answer; they become the caller's.
+  /// Frames whose neighbour did not answer. The caller takes them over.
   [[nodiscard]] PacketList take_failed();
 
-  /// The port's addresses are new or its device has been opened afresh: what was known may be wrong, and others
-  /// are told (at the next on_timers). Frames that waited are handed out by take_stranded().
+  /// The port's addresses are new, or its device was opened again. Known neighbours may be wrong and are forgotten, and
+  /// our addresses are announced at the next on_timers(). take_stranded() returns the frames that waited.
   void interface_changed(std::uint16_t port);
   [[nodiscard]] PacketList take_stranded();
 
   [[nodiscard]] std::uint32_t generation() const { return table_.generation(); }
   void bump_generation() { table_.bump_generation(); }
-  /// After a death: frames that wait become the caller's (who can see them only where their port is open) …
+  /// After a death: the caller takes over the waiting frames (which can be read only where their port is open) …
   [[nodiscard]] PacketList take_waiting();
   /// … and everything is forgotten.
   void clear();
-  /// Packets that wait for an answer, without TCP's: its connections know what is not delivered, and what one that has
-  /// been closed has asked for is nobody's.
+  /// How many packets wait for a neighbour's answer, not counting TCP's. TCP's connections know what is not delivered,
+  /// and nobody needs the packets of closed ones.
   [[nodiscard]] std::uint32_t waiting_datagrams() const;
 
  private:
@@ -79,13 +81,13 @@ class Arp {
     std::uint8_t left = 0;
     Instant at = kNever;
     Instant defended = Instant::min();
-    std::uint32_t claimed = 0;  // an address of ours, by another host, last
+    std::uint32_t claimed = 0;  // the last of our addresses that another host has claimed
     MacAddress claimant;
   };
 
   struct Heard {
     std::uint32_t address = 0;
-    bool due = false;  // to be taken
+    bool due = false;  // take_announced() has not returned it yet
     Instant at = Instant::min();
   };
 
@@ -107,8 +109,8 @@ class Arp {
   struct Message {
     std::uint16_t operation = 0;
     std::uint32_t sender_ip = 0, target_ip = 0;
-    MacAddress target_mac;                    // in the ARP body
-    MacAddress to = MacAddress::broadcast();  // of the frame
+    MacAddress target_mac;                    // the target MAC in the ARP body
+    MacAddress to = MacAddress::broadcast();  // the destination MAC of the frame
   };
   bool send(Context& ctx, std::uint16_t port, const Message& message);
 

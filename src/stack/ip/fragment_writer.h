@@ -16,7 +16,8 @@
 
 namespace bypass {
 
-/// Whether an L4 packet of so many bytes goes in one IP packet on this path. To ourselves everything does.
+/// Whether an L4 packet of so many bytes fits into one IP packet on this path. On the path to ourselves every packet
+/// does.
 [[nodiscard]] inline bool fits_one_packet(const Path& path, std::size_t l4_bytes) {
   return l4_bytes + sizeof(wire::Ipv4) <= path.mtu || path.neighbour == Path::kLooped;
 }
@@ -29,14 +30,14 @@ class FragmentWriter {
   FragmentWriter(const FragmentWriter&) = delete;
   FragmentWriter& operator=(const FragmentWriter&) = delete;
 
-  /// False when the port has no frame left; all are then given back at the end.
+  /// False if the port has no frame left; the destructor then gives all fragments back.
   [[nodiscard]] bool append(std::span<const std::byte> bytes);
   /// `len` bytes of a received frame from `offset` on.
   [[nodiscard]] bool append(const Packet& frame, std::size_t offset, std::size_t len);
 
-  /// Of the bytes appended. Every fragment but the last one has an even length.
+  /// The sum of the appended bytes. Every fragment but the last one has an even length.
   [[nodiscard]] PartialSum sum() const { return sum_ + current_->sum(); }
-  /// The first fragment, whose L4 header the caller fills in. Then the fragments become the caller's.
+  /// The first fragment, whose L4 header the caller fills in. After that the caller takes over the fragments.
   [[nodiscard]] Packet* first() { return done_.empty() ? current_->frame() : done_.front(); }
   PacketList take();
 
@@ -46,7 +47,7 @@ class FragmentWriter {
   Network& network_;
   Context& ctx_;
   const Path& path_;
-  std::size_t most_;  // bytes of a fragment
+  std::size_t most_;  // payload bytes of a fragment at most
   PacketList done_;
   PartialSum sum_;
   std::optional<FrameWriter> current_;

@@ -74,8 +74,8 @@ bool read_quote(std::span<const std::byte> quote, IcmpError& error) {
   return true;
 }
 
-// A connection attempt ends at any unreachable but "fragmentation needed", as on Linux; a datagram socket hears
-// of the fatal ones only.
+// Any "unreachable" but "fragmentation needed" ends a connection attempt, as on Linux. A datagram socket sees only the
+// fatal ones.
 bool is_hard(const IcmpError& error, bool fatal) {
   if (error.protocol != wire::kProtocolTcp) return fatal;
   return !(error.type == wire::kIcmpUnreachable && error.code == kCodeFragmentationNeeded);
@@ -101,7 +101,7 @@ std::optional<IcmpError> read_error(const Network& network, const Packet& packet
 
 struct Reply {
   wire::Icmp header;
-  std::size_t offset, len;  // of the body, in the frame that is answered
+  std::size_t offset, len;  // the body in the frame that is answered
 };
 
 void fill_header(Packet& frame, wire::Icmp header, PartialSum body) {
@@ -137,7 +137,8 @@ bool reply(Network& network, Context& ctx, const L4Input& input, const Reply& wh
 
 void answer_echo(Network& network, Context& ctx, const L4Input& input, wire::Icmp icmp) {
   Network::Impl& impl = network.impl();
-  // RFC 1122 §3.2.2.6: an echo request to a broadcast address may be discarded; it is what smurf attacks need.
+  // RFC 1122 §3.2.2.6: an echo request to a broadcast address may be discarded, because smurf attacks use such
+  // requests.
   if (input.broadcast) {
     impl.counters.drop_icmp_ignored++;
   } else if (!impl.echo_limit.allow(ctx.now)) {
@@ -149,7 +150,7 @@ void answer_echo(Network& network, Context& ctx, const L4Input& input, wire::Icm
   }
 }
 
-// About a packet to us: quotes as much of it as fits.
+// Sends an error about a packet to us, and quotes as much of the packet as fits.
 void send_error(Network& network, Context& ctx, const L4Input& input, std::uint8_t type, std::uint8_t code) {
   Network::Impl& impl = network.impl();
   if (!impl.error_limit.allow(ctx.now)) {
@@ -200,7 +201,7 @@ std::optional<IcmpError> neighbour_unreachable(const Packet& frame) {
   return error;
 }
 
-// RFC 1122 §3.2.2: never about a broadcast, never about an ICMP error.
+// RFC 1122 §3.2.2: no error about a broadcast, and none about an ICMP error.
 void Network::send_port_unreachable(Context& ctx, const L4Input& input) {
   if (!input.broadcast) send_error(*this, ctx, input, wire::kIcmpUnreachable, kCodePortUnreachable);
 }

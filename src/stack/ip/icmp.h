@@ -1,5 +1,5 @@
-// ICMP (RFC 792, RFC 1122 §3.2.2): answering echo requests, reporting ports nobody has and packets that were never
-// whole, and turning the errors that others report into IcmpError for the protocol whose packet they quote.
+// ICMP (RFC 792, RFC 1122 §3.2.2). It answers echo requests, and reports unused ports and packets of which fragments
+// were missing. It turns received errors into IcmpError for the protocol whose packet they quote.
 #pragma once
 
 #include <optional>
@@ -10,15 +10,15 @@
 
 namespace bypass {
 
-/// One received ICMP message; takes the packet over. An error that quotes a packet of ours is returned for the
-/// protocol to judge.
+/// Takes over a received ICMP message. Returns an error that quotes a packet of ours; the quoted protocol decides about
+/// it.
 std::optional<IcmpError> on_icmp(Network& network, Context& ctx, const L4Input& input);
 
-/// What a frame of ours that never left reports to its sender: its neighbour did not answer.
+/// The error that the sender of a frame gets if the frame never left because its neighbour did not answer.
 std::optional<IcmpError> neighbour_unreachable(const Packet& frame);
 
-/// A datagram whose first fragment this is was not whole in time: tells its sender (rate-limited). Takes the frame
-/// over.
+/// `first` is the first fragment of a datagram that was not complete in time. Tells its sender (rate-limited), and
+/// takes the frame over.
 void report_reassembly_timeout(Network& network, Context& ctx, Packet* first);
 
 }  // namespace bypass

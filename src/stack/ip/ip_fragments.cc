@@ -14,11 +14,11 @@ namespace {
 
 constexpr std::uint32_t kMaxPacket = 65535;
 constexpr std::uint32_t kTcpFlagsEnd = 16;        // RFC 1858 §3.2.1: the shortest first fragment of TCP
-constexpr std::uint32_t kTcpOverlapOffset = 8;    // RFC 3128 §2.1: a second one that would write over the flags
+constexpr std::uint32_t kTcpOverlapOffset = 8;    // RFC 3128 §2.1: a second fragment that would overwrite the flags
 constexpr unsigned kNotEct = 0, kCongestion = 3;  // codepoints of RFC 3168 §5
 
-// While it waits here a fragment's scratch fields hold its place: seq and payload_len its range, offset where it lies
-// in the frame, and the first one of a run knows the run's last one.
+// While a fragment waits here, the packet's scratch fields hold its place: seq and payload_len are its range, offset is
+// where it lies in the frame. The first fragment of a run also knows the run's last one.
 std::uint32_t end_of(const Packet& fragment) {
   return fragment.seq + fragment.payload_len;
 }
@@ -71,8 +71,8 @@ class ChainCursor {
   Packet* at_;
 };
 
-// RFC 3168 §5.3: congestion that one fragment met is the datagram's; one that is not ECN-capable among others that
-// are is nobody's honest work. False: drop it.
+// RFC 3168 §5.3: congestion that one fragment met holds for the datagram. A datagram in which only some fragments are
+// ECN-capable comes from no honest sender. False: drop it.
 bool merge_codepoints(std::uint8_t seen, wire::Ipv4& ip) {
   const bool not_capable = (seen & 1U << kNotEct) != 0;
   if (not_capable && seen != 1U << kNotEct) return false;
@@ -135,7 +135,8 @@ bool IpFragments::drop(Context& ctx, Packet* frame, std::uint64_t& reason) {
   return false;
 }
 
-// The frame, or a copy of it when the port needs its buffers. Null: there is no memory for one, and it is dropped.
+// Keeps the frame, or a copy if the port needs its buffers. Null: there is no memory for a copy, and the frame was
+// dropped.
 Packet* IpFragments::keep(Context& ctx, Packet* frame) {
   if ((frame->flags & kInReserve) != 0 && memory_.is_short()) {
     drop(ctx, frame, counters_.drop_ip_fragment_memory);
@@ -152,7 +153,7 @@ Packet* IpFragments::keep(Context& ctx, Packet* frame) {
 
 // --- A datagram's list
 
-// Never beyond the end that the last fragment has named, and only one such end.
+// A fragment may not reach beyond the end that the last fragment gave, and there may be only one such end.
 bool IpFragments::agrees_about_end(const Datagram& datagram, const Range& range) {
   if (datagram.end != 0 && (range.last ? range.end != datagram.end : range.end > datagram.end)) return false;
   return !range.last || datagram.last_run == nullptr || end_of(*run_tail(*datagram.last_run)) <= range.end;
@@ -162,7 +163,7 @@ IpFragments::Fit IpFragments::link(Datagram& datagram, Packet* frame) {
   const std::uint32_t begin = frame->seq, end = end_of(*frame);
   Packet* before = nullptr;          // the run below
   Packet* after = datagram.first;    // the run above
-  Packet* last = datagram.last_run;  // most fragments come in order, and belong behind it
+  Packet* last = datagram.last_run;  // most fragments come in order and belong after it
   if (last != nullptr && begin >= end_of(*run_tail(*last))) {
     before = last;
     after = nullptr;
@@ -191,7 +192,7 @@ bool IpFragments::is_whole(const Datagram& datagram) {
          end_of(*run_tail(*datagram.first)) == datagram.end;
 }
 
-// The header is the first fragment's.
+// The datagram gets the header of its first fragment.
 bool IpFragments::finish(Context& ctx, Datagram& datagram, L4Input& input) {
   const std::uint32_t header = datagram.first->offset;
   const std::uint32_t packet_len = header - static_cast<std::uint32_t>(sizeof(wire::Ethernet)) + datagram.end;
@@ -220,7 +221,7 @@ bool IpFragments::finish(Context& ctx, Datagram& datagram, L4Input& input) {
   const std::uint16_t port = input.port;
   std::uint64_t spent = 0;
   discard(ctx, datagram, spent);
-  (void)parse_ipv4(*whole, input);  // a header that has been parsed before
+  (void)parse_ipv4(*whole, input);  // this header was parsed before
   input.port = port;
   input.broadcast = broadcast;
   input.checksum_good = false;
@@ -261,7 +262,7 @@ void IpFragments::remove(Datagram& datagram) {
   slab_.free(&datagram);
 }
 
-// The source that holds most gives up its oldest. False: there never will be room for that much.
+// Takes the oldest datagram from the source that holds most. False: there will never be room for so much.
 bool IpFragments::make_room(Context& ctx, std::uint32_t cost) {
   if (cost > limit_) return false;
   while (bytes_ + cost > limit_ || slab_.size() >= kMaxDatagrams) {
@@ -304,7 +305,7 @@ std::size_t IpFragments::move_frames_to_arena(Context& ctx) {
   return stayed;
 }
 
-// The runs' ends are found anew on the way.
+// Finds the ends of the runs again on the way.
 std::size_t IpFragments::move_to_arena(Context& ctx, Datagram& datagram) {
   std::size_t stayed = 0;
   Packet* run = nullptr;
@@ -365,7 +366,7 @@ void IpFragments::rebuild(Context& ctx) {
   slab_.for_each([&](Datagram& datagram) {
     Packet* frame = datagram.first;
     for (std::uint32_t left = datagram.fragments; frame != nullptr && left != 0; left--) {
-      const bool ours = memory_.contains(frame);  // free by not being marked
+      const bool ours = memory_.contains(frame);  // it becomes free because it is not marked
       if (!ours && !sees_frames) break;
       Packet* next = frame->queue_next;
       if (!ours) ctx.release(frame);

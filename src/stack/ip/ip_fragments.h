@@ -1,19 +1,19 @@
 // IPv4 reassembly (RFC 791 §3.2, RFC 1122 §3.3.2): fragments wait here until their datagram is whole.
 //
-// A datagram's fragments are one list sorted by offset, in runs without a hole (RFC 815's holes, seen from the other
-// side). Fragments that overlap others end their datagram, as RFC 5722 rules for IPv6 and Linux does for both: honest
-// senders make none. A fragment that lies whole in a run is a duplicate and is dropped alone. The first TCP fragment
-// must hold the flags, and none may begin behind the first 8 bytes (RFC 1858, RFC 3128).
+// A datagram's fragments are one list, sorted by offset, in runs without a hole (the complement of RFC 815's holes).
+// Fragments that overlap others end their datagram, as RFC 5722 rules for IPv6 and Linux does for both: honest senders
+// make no overlaps. A fragment that lies completely inside a run is a duplicate, and only it is dropped. The first TCP
+// fragment must hold the flags, and no TCP fragment may begin at offset 8 (RFC 1858, RFC 3128).
 //
-// Fragments stay in the frames they came in, as long as those are few and the port has enough of them; otherwise they
-// are copied to the arena. A whole datagram is copied into packets of the arena: no port has verified a checksum that
-// spans frames, so its bytes are read once anyway, and however many frames it had, it holds none.
+// Fragments stay in the frames in which they came while those are few and the port has enough; otherwise they are
+// copied to the arena. A complete datagram is copied into packets of the arena. No port has verified a checksum that
+// spans frames, so its bytes are read once anyway. After the copy it holds no frame.
 //
-// Cost against hostile senders: the memory of all fragments is bounded by `limit`; what exceeds it costs the source
-// that holds most its oldest datagram (sources share 64 classes by a keyed hash). A fragment costs a scan of at most
-// kMaxRuns entries and one look-up by a keyed hash; a datagram lives for kTimeout.
+// Limits against hostile senders: `limit` bounds the memory of all fragments. If it is exceeded, the source that holds
+// most loses its oldest datagram (sources share 64 classes by a keyed hash). A fragment costs a scan of at most
+// kMaxRuns entries and one look-up by a keyed hash. A datagram lives for kTimeout.
 //
-// Lies in the arena as a part of Network; all calls with the shard's lock held.
+// It lies in the arena as a part of Network. The caller of every function holds the shard's lock.
 #pragma once
 
 #include <array>
@@ -39,23 +39,24 @@ class IpFragments {
   static constexpr std::uint32_t kMaxHeldFrames = 256;  // ports' buffers
   static constexpr std::uint32_t kMaxDatagrams = 1024;
 
-  /// `limit`: bytes of memory that fragments may hold, the room around them included. 0: none is taken.
+  /// `limit`: bytes of memory that fragments may hold, including the unused part of their buffers. 0: no fragment is
+  /// taken.
   IpFragments(Memory& memory, StackCounters& counters, const tcp::Secret& secret, std::uint32_t limit)
       : memory_(memory), counters_(counters), secret_(secret), limit_(limit) {}
 
-  /// One fragment of a packet to us, header checked, `input` filled; takes the frame over. True: it was the last one
-  /// missing, and `input` is the whole datagram, in the arena.
+  /// Takes over one fragment of a packet to us; its header is checked and `input` filled. True: it was the last missing
+  /// one, and `input` is now the complete datagram, in the arena.
   bool take(Context& ctx, L4Input& input);
-  /// Gives up the datagrams whose time is over.
+  /// Drops the datagrams whose time is over.
   void on_timers(Context& ctx);
   [[nodiscard]] Instant next_timeout() const { return next_; }
-  /// The first fragments of those whose sender may be told (RFC 1122 §3.3.2), as they came in; the caller's from now
-  /// on.
+  /// The first fragments of expired datagrams whose sender may be told (RFC 1122 §3.3.2), as they came in. The caller
+  /// takes them over.
   [[nodiscard]] PacketList take_expired();
 
-  /// Stack::move_frames_to_arena's part. Returns how many fragments are still a port's.
+  /// The part of Stack::move_frames_to_arena() for fragments. Returns how many still belong to a port.
   std::size_t move_frames_to_arena(Context& ctx);
-  /// After a death inside the lock: everything is given up, frames go back to the ports this process has.
+  /// After a death inside the lock: drops everything; frames go back to the ports that this process has.
   void rebuild(Context& ctx);
 
   [[nodiscard]] std::uint32_t datagrams() const { return static_cast<std::uint32_t>(slab_.size()); }
@@ -66,7 +67,7 @@ class IpFragments {
 
   struct Key {
     std::uint32_t source, destination;
-    std::uint16_t id, port;  // frames of two ports make no one packet
+    std::uint16_t id, port;  // frames of two ports never make one packet
     std::uint8_t protocol, unused[3];
     bool operator==(const Key&) const = default;
   };
@@ -77,15 +78,15 @@ class IpFragments {
   struct Datagram {
     Key key;
     std::uint16_t bucket = 0, source = 0;
-    Datagram* next = nullptr;  // of the bucket
+    Datagram* next = nullptr;  // next in the hash bucket
     Datagram* older = nullptr;
-    Datagram* newer = nullptr;  // of the source's
+    Datagram* newer = nullptr;  // next datagram of the same source
     Instant created{};
     Packet* first = nullptr;     // sorted, through queue_next
-    Packet* last_run = nullptr;  // its first fragment
+    Packet* last_run = nullptr;  // the first fragment of the last run
     std::uint32_t runs = 0, fragments = 0;
     std::uint32_t end = 0;        // where the last fragment ends; 0: it has not come
-    std::uint8_t codepoints = 0;  // of ECN, that fragments carried: a bit each
+    std::uint8_t codepoints = 0;  // the ECN codepoints of its fragments, a bit each
     bool broadcast = false;
   };
   struct Source {

@@ -1,4 +1,4 @@
-// IPv4 (RFC 791, RFC 1122 §3.2): checking what arrives, and the 34 bytes in front of what is sent.
+// IPv4 (RFC 791, RFC 1122 §3.2): checks what arrives, and writes the 34 bytes before what is sent.
 //
 // A path caches its Ethernet and IPv4 header; sending copies it and fills in what differs from packet to packet.
 // The checksum is the cached sum of the words that never change, plus those.
@@ -18,18 +18,18 @@ namespace bypass {
 
 enum class Ipv4Check : std::uint8_t { kGood, kMalformed, kFragment };
 
-/// Checks the IPv4 header of a received frame and fills `input` (port and broadcast left to the caller), also from a
-/// fragment's. Trims the frame to the IP packet: Ethernet pads short ones.
+/// Checks the IPv4 header of a received frame or fragment and fills `input`; the caller sets port and broadcast. Trims
+/// the frame to the IP packet, as Ethernet pads short ones.
 Ipv4Check parse_ipv4(Packet& frame, L4Input& input);
 
 /// Cuts the frame's bytes to `len`, over its chain; the chain keeps its (then empty) segments.
 void trim_frame(Packet& frame, std::uint32_t len);
 
-/// Fills path.header for its addresses; header_len is set, `generation` is not.
+/// Fills path.header for its addresses. Sets header_len; does not set `generation`.
 void build_prefix(Path& path, const MacAddress& from, const MacAddress& to);
 
-/// Changes the word of flags and fragment offset, also in a cached header. With DF (RFC 1191 §6.1) the identification
-/// means nothing (RFC 6864 §4.1).
+/// Changes the word of flags and fragment offset, including the one in a cached header. With DF (RFC 1191 §6.1) the
+/// identification has no meaning (RFC 6864 §4.1).
 void set_fragment(Path& path, std::uint16_t fragment);
 
 /// Puts the path's prefix in front of an L4 packet.
@@ -54,7 +54,7 @@ inline void prepend_prefix(Packet& packet, const Path& path, std::uint8_t protoc
   ip.checksum.set_raw(checksum_finish({std::uint64_t{constant} + first + fifth + ip.total_len.raw() + ip.id.raw()}));
 }
 
-/// A port that cuts large frames fills the pieces' IP checksums too, where it can: it wants the field zero then.
+/// A port that cuts large frames can also fill in the pieces' IP checksums. It then needs the field to be zero.
 inline void leave_ip_checksum(Packet& packet, const PortCaps& caps) {
   if ((packet.flags & kTxTso) == 0 || !caps.tx_ip_checksum) return;
   packet.flags |= kTxIpChecksum;

@@ -5,7 +5,7 @@
 namespace bypass {
 namespace {
 
-// How dear an entry is; those being asked for are never taken.
+// How valuable an entry is. Entries whose neighbour is being asked are never replaced.
 enum Rank : unsigned { kFreeRank, kFailedRank, kUnusedRank, kStaleRank, kReachableRank, kAskedRank };
 
 Rank rank(const Neighbour& n) {
@@ -60,7 +60,7 @@ std::uint16_t NeighbourTable::add(std::uint16_t name, std::uint16_t port, std::u
   n = Neighbour{};
   n.address = address;
   n.port = port;
-  n.state = NeighbourState::kFailed;  // until the caller says what it knows
+  n.state = NeighbourState::kFailed;  // until the caller sets what it knows
   std::uint16_t& head = buckets_[bucket(port, address)];
   n.next = head;
   head = name;

@@ -1,12 +1,12 @@
-// Neighbours: the cache of who has which MAC address, bounded, with the packets that wait for an answer.
+// Neighbours: the cache of MAC addresses, of limited size, with the packets that wait for an answer.
 //
 // States follow RFC 4861 §7.3.2 (RFC 1122 §2.3.2.1 asks as much of ARP): an entry is reachable for a while,
 // then stale; the first use of a stale one asks again while it goes on being used. This file holds the
 // table; when to ask is arp.cc's.
 //
-// A path that holds a copy of an entry's MAC is valid as long as the generation stands still. It moves when a MAC
-// that may have been copied changes or goes, and when an entry becomes stale: its users then come by once more,
-// which is how use is noticed without a write for each packet sent.
+// A path that holds a copy of an entry's MAC is valid while the generation stays the same. The generation changes when
+// a MAC that may have been copied changes or is removed, and when an entry becomes stale. Then the entry's users look
+// it up once more. So use is noticed without a write for each packet sent.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ struct Neighbour {
   std::uint8_t attempts = 0;
   MacAddress mac;
   bool used = false;       // a path may hold a copy of the MAC
-  bool wanted = false;     // we have sent there: hosts that only talk to us do not take its place
-  std::uint16_t next = 0;  // of the hash chain, index + 1
+  bool wanted = false;     // we have sent there: hosts that only send to us do not replace it
+  std::uint16_t next = 0;  // index + 1 of the next entry in the hash chain
   Instant confirmed{};
   PacketList waiting;
 
@@ -48,16 +48,16 @@ struct Neighbour {
 class NeighbourTable {
  public:
   static constexpr std::size_t kSize = 512;
-  /// Frames that wait for neighbours, all of them together: they are the port's.
+  /// The most frames that wait for all neighbours together, as they belong to the port.
   static constexpr std::uint32_t kMaxWaiting = 256;
 
-  /// Places in the table are named by index + 1; 0 is none.
+  /// Entries are named by index + 1; 0 means no entry.
   [[nodiscard]] std::uint16_t find(std::uint16_t port, std::uint32_t address) const;
-  /// A new entry for somebody we want to talk to; takes the place of the least useful one if need be. 0 when all
-  /// are being asked.
+  /// A new entry for a host that packets are to be sent to. It replaces the least useful entry if needed. 0 if all are
+  /// being asked.
   [[nodiscard]] std::uint16_t add_wanted(std::uint16_t port, std::uint32_t address);
-  /// A new entry for somebody who talked to us; never takes the place of one that we send to
-  /// (floods of forged senders).
+  /// A new entry for a host that has sent to us. It never replaces an entry that we send to (there may be floods of
+  /// forged senders).
   [[nodiscard]] std::uint16_t add_learned(std::uint16_t port, std::uint32_t address);
   /// Frees the entry. Its list of waiting packets must be empty.
   void remove(std::uint16_t name);
@@ -69,7 +69,7 @@ class NeighbourTable {
   [[nodiscard]] Instant deadline(std::uint16_t name) const { return deadlines_[name - 1U]; }
   /// Not later than the earliest deadline.
   [[nodiscard]] Instant next_deadline() const { return next_deadline_; }
-  /// Looks the earliest one up again: after those that were due have been dealt with.
+  /// Finds the earliest deadline again, after the entries that were due have been handled.
   void refresh_next_deadline();
 
   [[nodiscard]] std::uint32_t generation() const { return generation_; }
@@ -77,14 +77,14 @@ class NeighbourTable {
 
   std::uint32_t total_waiting = 0;
 
-  /// After a death inside the lock: empty again. Waiting frames are their ports' to take back.
+  /// After a death inside the lock: empties the table. The ports take back the waiting frames.
   void clear();
 
  private:
   static constexpr std::size_t kBuckets = 256;
   static std::size_t bucket(std::uint16_t port, std::uint32_t address);
   std::uint16_t add(std::uint16_t name, std::uint16_t port, std::uint32_t address);
-  // Of the entries with rank up to `worst`, the least useful, longest unconfirmed.
+  // Among the entries with rank up to `worst`, the least useful one that was unconfirmed longest.
   [[nodiscard]] std::uint16_t victim(unsigned worst) const;
 
   std::array<std::uint16_t, kBuckets> buckets_{};

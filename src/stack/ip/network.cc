@@ -14,7 +14,7 @@ namespace bypass {
 namespace {
 
 constexpr std::uint32_t kLimitedBroadcast = 0xffffffffU;
-// What a host may have on its way to itself before its senders have to wait.
+// How many frames a host may have under way to itself before its senders have to wait.
 constexpr std::uint32_t kMaxLoopedFrames = 256;
 constexpr std::size_t kMaxLoopedBytes = std::size_t{4} << 20;
 
@@ -122,7 +122,7 @@ Result<bool> Network::Impl::resolve(const IpAddress& local, const IpAddress& rem
   const std::uint32_t to = remote.v4();
   const std::uint32_t from = local.is_any() ? 0 : local.v4();
   const std::uint16_t from_port = from == 0 ? RouteTable::kNone : routes.owner(from);
-  // An address that was ours leads nowhere any more, as in Linux.
+  // An address that is no longer ours leads nowhere, as in Linux.
   if (to == 0 || (from != 0 && from_port == RouteTable::kNone)) return Error::kNoRoute;
 
   const std::uint16_t own_port = routes.owner(to);
@@ -173,7 +173,8 @@ Network::Offloads Network::offloads(Context& ctx, const Path& path) const {
 }
 
 Result<bool> Network::send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol) {
-  // RFC 6864 §4.1: of a datagram that nobody may fragment the identification means nothing. 0 tells a peer nothing.
+  // RFC 6864 §4.1: in a datagram that must not be fragmented, the identification has no meaning. 0 reveals nothing to a
+  // peer.
   const bool whole = path.fragment == wire::kDontFragment;
   return impl_->send(ctx, path, packet, protocol, whole ? std::uint16_t{0} : impl_->identification(path, protocol));
 }
@@ -221,8 +222,8 @@ Result<bool> Network::Impl::send_fragments(Context& ctx, Path& path, PacketList&
   return sent.ok() || sent.error() == Error::kWouldBlock ? Result<bool>(true) : sent;
 }
 
-// RFC 7739 §5.3: without the secret nobody can tell which identification the next datagram to somebody else will have.
-// Each pair of hosts sees its own count up.
+// RFC 7739 §5.3: without the secret nobody can predict the identification of the next datagram to another host. Each
+// pair of hosts sees its own count rise.
 std::uint16_t Network::Impl::identification(const Path& path, std::uint8_t protocol) {
   const std::uint32_t pair[3] = {path.local.v4(), path.remote.v4(), protocol};
   const std::uint64_t hash = tcp::siphash24(fragment_secret, std::as_bytes(std::span{pair}));
@@ -234,7 +235,7 @@ std::uint16_t Network::Impl::identification(const Path& path, std::uint8_t proto
                                                         std::uint16_t id) {
   if (path.generation != arp.generation()) {
     Result<bool> found = resolve(path.local, path.remote, path);
-    // A frame of one port (or of the arena) cannot leave by another; what must get there is sent again.
+    // A frame of one port (or of the arena) cannot leave by another port; the packet is sent again there.
     const bool arenas = (packet->flags & kInArena) != 0;
     const bool from_port = arenas == ctx.queue(path.port).caps().arena_frames && packet->port == path.port;
     const bool fits = path.neighbour == Path::kLooped || from_port;
@@ -275,14 +276,14 @@ Result<bool> Network::Impl::send_unresolved(Context& ctx, Path& path, Packet* pa
   return true;
 }
 
-// With memory used up, what it is used up by may wait for this very segment. A large one is lost: it comes again in
-// small ones.
+// When memory is used up, its holder may wait for this very segment. A large segment is lost and comes again in small
+// ones.
 Packet* Network::Impl::copy_in_need(const Packet& packet) {
   const bool small = (packet.flags & kTxTso) == 0;
   return small && memory.has_kept(arena_packet_size(packet.frame_len)) ? copy_to_kept_back(memory, packet) : nullptr;
 }
 
-// To an address of ours: turned into a received frame that the port would have vouched for.
+// Turns a packet to an address of ours into a received frame whose checksums count as verified.
 Result<bool> Network::Impl::loop(Context& ctx, const Path& path, Packet* packet, std::uint8_t protocol,
                                  std::uint16_t id) {
   if (looped.count() >= kMaxLoopedFrames || looped_bytes >= kMaxLoopedBytes) return Error::kWouldBlock;
@@ -350,13 +351,14 @@ bool Network::Impl::receive_ipv4(Context& ctx, std::uint16_t port, Packet* frame
   if (check != Ipv4Check::kMalformed) [[likely]] {
     const std::uint32_t from = input.source.v4(), to = input.destination.v4();
     const bool to_broadcast = to == kLimitedBroadcast || routes.interface(port).is_broadcast(to);
-    // RFC 1122 §3.2.1.3: such sources are nobody's; our own would let strangers have us answer ourselves.
+    // RFC 1122 §3.2.1.3: no host has such a source address. If it is our own address, a stranger could have us answer
+    // ourselves.
     const bool nobody =
         from == 0 || from >> 24 == 127 || from >> 28 >= 0xe || routes.interface(port).is_broadcast(from);
     if (nobody || routes.owner(from) != RouteTable::kNone)
       drop = &counters.drop_ip_source;
     else if (!to_broadcast && (group || routes.owner(to) == RouteTable::kNone))
-      drop = &counters.drop_ip_not_ours;  // RFC 1122 §3.3.6: a unicast packet in a broadcast frame, too
+      drop = &counters.drop_ip_not_ours;  // RFC 1122 §3.3.6: this includes a unicast packet in a broadcast frame
     input.broadcast = to_broadcast;
   } else {
     drop = &counters.drop_ip_malformed;

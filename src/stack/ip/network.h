@@ -1,8 +1,8 @@
 // Network: interfaces, routes, neighbours (ARP) and IPv4, below TCP, UDP and ICMP.
 //
-// Lies in the arena as a part of Stack; all calls with the shard's lock held. Inbound it turns a burst of
-// frames into L4Input views; outbound it puts Ethernet and IP headers in front of an L4 packet, whose
-// prefix a connection caches in its Path.
+// It lies in the arena as a part of Stack. The caller of every function holds the shard's lock. Inbound it turns a
+// burst of frames into L4Input views. Outbound it puts Ethernet and IP headers before an L4 packet; a connection caches
+// this prefix in its Path.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ struct L4Input {
   bool broadcast = false;      // to a broadcast or multicast address
 };
 
-/// Where packets to one remote address go: a route, and the header prefix once the neighbour is known.
-/// Kept by a connection; stays valid while `generation` is the network's.
+/// The way to one remote address: a route, and the header prefix once the neighbour is known. A connection keeps it. It
+/// is valid while `generation` equals the network's.
 struct Path {
   IpAddress local, remote, next_hop;
   std::uint16_t port = 0;
@@ -46,8 +46,8 @@ struct Path {
   std::uint8_t header_len = 0;  // bytes of `header`; 0 until resolved
 
   // `tos` and `ttl` may be changed at any time: they are not part of the cached prefix.
-  static constexpr std::uint16_t kLooped = 0xffff;  // to an address of ours: never reaches the port
-  static constexpr std::uint16_t kGroup = 0xfffe;   // broadcast or multicast: no neighbour to ask
+  static constexpr std::uint16_t kLooped = 0xffff;  // to an address of ours: never sent to the port
+  static constexpr std::uint16_t kGroup = 0xfffe;   // broadcast or multicast: no neighbour is asked
 };
 
 /// A route through a router on the link.
@@ -60,29 +60,30 @@ struct InterfaceConfig {
   MacAddress mac;
   std::uint32_t mtu = 1500;
   std::span<const Prefix> addresses;   // host address with its prefix length
-  IpAddress gateway{};                 // any: none
-  std::span<const RouteVia> routes{};  // beside the gateway's
-  std::uint32_t kernel_index = 0;      // of the interface that the kernel keeps; 0: the port is not its
-  bool steered = false;                // the kernel keeps the interface: what comes here is steered (FlowLog)
+  IpAddress gateway{};                 // unset: no gateway
+  std::span<const RouteVia> routes{};  // routes beside the gateway's
+  // the kernel's number of the interface that it keeps; 0: the kernel has no interface for the port
+  std::uint32_t kernel_index = 0;
+  bool steered = false;  // the kernel keeps the interface, and our flows are steered to the port (FlowLog)
 };
 
 struct IcmpError {
   Error error = Error::kNone;  // kRefused, kHostUnreachable, kNetUnreachable, kMessageTooLarge, …
   bool hard = false;           // RFC 5461: a hard error aborts a connection attempt
   std::uint8_t type = 0, code = 0;
-  std::uint32_t mtu = 0;       // with "fragmentation needed"
-  std::uint8_t protocol = 0;   // of the quoted packet
-  Endpoint local, remote;      // of the quoted packet: local is its source
+  std::uint32_t mtu = 0;       // the next hop's, with "fragmentation needed"
+  std::uint8_t protocol = 0;   // the quoted packet's protocol
+  Endpoint local, remote;      // the quoted packet's ends: local is its source
   std::uint32_t sequence = 0;  // the quoted TCP sequence number (RFC 5927: check it)
-  IpAddress offender;          // who says so
-  // What was quoted behind 8 bytes of the protocol's header: of UDP the payload.
+  IpAddress offender;          // the sender of the error
+  // The quoted bytes after the first 8 of the protocol's header: for UDP, the payload.
   std::uint16_t quoted_length = 0;
-  std::array<std::byte, 520> quoted;  // RFC 1812 §4.3.2.3: what a message of 576 bytes has room for
+  std::array<std::byte, 520> quoted;  // RFC 1812 §4.3.2.3: as much as a message of 576 bytes can hold
 };
 
-/// A host that says that an address of ours is its.
+/// A host that claims an address of ours.
 struct AddressConflict {
-  IpAddress address;  // any: there has been none
+  IpAddress address;  // unset: no conflict was seen
   MacAddress mac;
 };
 
@@ -104,26 +105,27 @@ class Network {
 
   // --- Interfaces and routes
   Result<bool> set_interface(std::uint16_t port, const InterfaceConfig& config);
-  /// Other addresses, routes or another MTU for an interface that stays: neighbours stay known, and nobody is told.
+  /// Changes addresses, routes or the MTU of an interface that stays: known neighbours are kept, and nothing is
+  /// announced.
   Result<bool> change_interface(std::uint16_t port, const InterfaceConfig& config);
-  /// One of our addresses (on any port), or its subnet's broadcast.
+  /// True for each of our addresses (on any port), and for the broadcast address of its subnet.
   [[nodiscard]] bool is_local(const IpAddress& address) const;
-  /// Fills a path to `remote`; `local` any: the route's own address is chosen. kNoRoute.
+  /// Fills a path to `remote`. If `local` is unset, the route's own address is chosen. kNoRoute.
   Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
-  /// The last one at that port.
+  /// The last conflict at that port.
   [[nodiscard]] AddressConflict address_conflict(std::uint16_t port) const;
-  /// Moves when paths may have become stale.
+  /// A number that changes when paths may have become stale.
   [[nodiscard]] std::uint32_t generation() const;
-  /// Whether a port routes to the address (the socket layer's decision), and which.
+  /// Whether a port routes to the address, and which port. The socket layer decides by this.
   [[nodiscard]] bool routes(const IpAddress& remote, std::uint16_t* port = nullptr) const;
 
   // --- Steering
   /// Whether the port's frames have to be steered to it.
   [[nodiscard]] bool is_steered(std::uint16_t port) const;
-  /// Our addresses of a port.
+  /// Our addresses at a port.
   [[nodiscard]] std::span<const InterfaceAddress> addresses(std::uint16_t port) const;
   [[nodiscard]] std::uint32_t mtu(std::uint16_t port) const;
-  /// The kernel's number of the interface that has this address of ours; 0: it knows none.
+  /// The kernel's number of the interface that has this address of ours; 0: the kernel has no such interface.
   [[nodiscard]] std::uint32_t kernel_index(const IpAddress& own) const;
   [[nodiscard]] FlowLog& flows();
 
@@ -133,19 +135,20 @@ class Network {
   /// is being resolved the packet waits (bounded) or, when its memory must not be held (`external`), is
   /// dropped. Takes the packet over in any case but kWouldBlock (device full; the caller keeps it).
   Result<bool> send(Context& ctx, Path& path, Packet* packet, std::uint8_t protocol);
-  /// Sends the fragments of one L4 packet (FragmentWriter), which share an identification. Takes them over in any case
-  /// but kWouldBlock, which comes before the first one; those behind the first that finds the device full are dropped.
+  /// Sends the fragments of one L4 packet (FragmentWriter), which share an identification. Takes them over unless it
+  /// returns kWouldBlock, which it decides before the first fragment. If the device is full later, the rest of the
+  /// fragments is dropped.
   Result<bool> send_fragments(Context& ctx, Path& path, PacketList& fragments, std::uint8_t protocol);
-  /// A frame for an L4 packet to that path, headroom reserved; null when none is left.
+  /// Allocates a frame for an L4 packet on that path, with headroom; null if no frame is left.
   Packet* alloc(Context& ctx, const Path& path);
-  /// What the sender of a packet on this path may leave to the port: its capabilities, as far as the stack's
-  /// configuration lets them be used. To ourselves: everything.
+  /// The work that the sender of a packet on this path may leave to the port: the port's capabilities, as far as the
+  /// configuration allows them. On the path to ourselves: everything.
   struct Offloads {
     bool l4_checksum = false, gather = false;
     std::uint32_t tso_max_bytes = 0;  // payload bytes of one large TCP frame; 0: no TSO
   };
   [[nodiscard]] Offloads offloads(Context& ctx, const Path& path) const;
-  /// Sends ICMP port unreachable for a datagram nobody took (rate-limited).
+  /// Sends ICMP "port unreachable" for a datagram without a receiver (rate-limited).
   void send_port_unreachable(Context& ctx, const L4Input& input);
   /// TCP made progress on this path: its neighbour is reachable (RFC 4861 §7.3.1's hint, used for ARP too).
   void confirm(Context& ctx, const Path& path);

@@ -1,4 +1,4 @@
-// Network::Impl: the tables below Network, and what only Stack asks of it.
+// Network::Impl: the tables below Network, and the functions that only Stack calls.
 #pragma once
 
 #include <array>
@@ -20,17 +20,17 @@ struct Network::Impl {
   Impl(Memory& memory_in, StackCounters& counters_in, const StackConfig& config);
 
   // --- Input
-  /// Link layer and IP of one received frame. True: `input` is an L4 packet for us, unverified above IP. False:
-  /// the frame is dealt with.
+  /// Handles link layer and IP of one received frame. True: `input` is an L4 packet for us, unverified above IP. False:
+  /// the frame was handled completely.
   bool receive(Context& ctx, std::uint16_t port, Packet* frame, L4Input& input);
-  /// The same for a frame of our own out of `looped`.
+  /// Does the same for a frame of our own from `looped`.
   bool receive_looped(Context& ctx, Packet* frame, L4Input& input);
   void on_timers(Context& ctx);
   [[nodiscard]] Instant next_timeout() const;
-  /// Moves frames that wait for a neighbour, or for the others of a packet, to the arena (`looped` ones lie there).
+  /// Moves frames to the arena that wait for a neighbour or for other fragments (frames in `looped` lie there already).
   /// Returns how many could not be moved.
   std::size_t move_frames_to_arena(Context& ctx);
-  /// Marks the tables' memory and forgets neighbours and frames on their way.
+  /// Marks the tables' memory, and forgets neighbours and frames under way.
   void rebuild(Context& ctx);
 
   // --- Output
@@ -39,7 +39,7 @@ struct Network::Impl {
   Result<bool> send_fragments(Context& ctx, Path& path, PacketList& list, std::uint8_t protocol);
   [[nodiscard]] Result<bool> resolve(const IpAddress& local, const IpAddress& remote, Path& path) const;
 
-  /// IPv4's identification of the next datagram on the path that may be fragmented.
+  /// IPv4's identification for the next datagram on the path that may be fragmented.
   [[nodiscard]] std::uint16_t identification(const Path& path, std::uint8_t protocol);
 
   Memory& memory;
@@ -49,10 +49,10 @@ struct Network::Impl {
   Arp arp;
   IpFragments fragments;
   tcp::Secret fragment_secret;
-  /// Identifications given so far, by a keyed hash of addresses and protocol: what one peer sees tells nothing of the
-  /// datagrams to another, unless both fall into one place.
+  /// Identifications given so far, by a keyed hash of addresses and protocol. What one peer sees reveals nothing about
+  /// the datagrams to another, unless both fall into one place.
   std::array<std::uint16_t, 256> identifications{};
-  PacketList looped;  // to ourselves, delivered at the next poll
+  PacketList looped;  // frames to ourselves, delivered at the next poll
   std::size_t looped_bytes = 0;
   Instant looped_since{};
   RateLimit echo_limit;

@@ -99,7 +99,7 @@ void RouteTable::rebuild_routes() {
   }
 }
 
-// Behind all routes of the same or a longer prefix.
+// The new route goes after all routes of the same or a longer prefix.
 void RouteTable::add_route(const Route& route) {
   const auto begin = routes_.begin(), end = begin + static_cast<std::ptrdiff_t>(route_count_);
   const auto place = std::find_if(begin, end, [&](const Route& other) { return other.mask < route.mask; });

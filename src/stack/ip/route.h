@@ -1,7 +1,7 @@
-// Interfaces and routes: which port, which next hop, which source address. IPv4 in host order; the IPv6 wire will
-// bring its own table beside this one.
+// Interfaces and routes: which port, which next hop, which source address. IPv4 in host order. IPv6 will get a table of
+// its own.
 //
-// An interface's prefixes are its on-link routes, its gateway a default route; others may lie beside it. The longest
+// An interface's prefixes are its on-link routes, and its gateway is a default route; there may be others. The longest
 // prefix wins, then the lower port.
 #pragma once
 
@@ -27,7 +27,7 @@ struct Interface {
   static constexpr std::size_t kMaxAddresses = 8;
   static constexpr std::size_t kMaxRoutes = 24;
 
-  /// Through a router on the link.
+  /// A route through a router on the link.
   struct Via {
     std::uint32_t network = 0, mask = 0, gateway = 0;
   };
@@ -38,7 +38,7 @@ struct Interface {
   std::uint32_t mtu = 0, kernel_index = 0;
   std::size_t count = 0, route_count = 0;
   std::array<InterfaceAddress, kMaxAddresses> addresses{};
-  std::array<Via, kMaxRoutes> routes{};  // the default route among them
+  std::array<Via, kMaxRoutes> routes{};  // includes the default route
 
   [[nodiscard]] std::span<const InterfaceAddress> all() const { return {addresses.data(), count}; }
   [[nodiscard]] std::span<const Via> via() const { return {routes.data(), route_count}; }
@@ -49,16 +49,16 @@ struct Interface {
 
 struct Route {
   std::uint32_t network = 0, mask = 0;
-  std::uint32_t source = 0;   // our address towards it
+  std::uint32_t source = 0;   // our address on this route
   std::uint32_t gateway = 0;  // 0: on-link
   std::uint16_t port = 0;
 };
 
 class RouteTable {
  public:
-  /// Replaces what the port had. kInvalid, kAddressInUse (another port has it), kNetUnreachable (a gateway that
-  /// is not on-link), kNoMemory (more than an interface holds). IPv6 addresses are taken and ignored: their wire comes
-  /// later.
+  /// Replaces what the port had. kInvalid, kAddressInUse (another port has the address), kNetUnreachable (a gateway is
+  /// not on-link), kNoMemory (more than an interface holds). IPv6 addresses are accepted and ignored, as IPv6 is not
+  /// built yet.
   Result<bool> set(std::uint16_t port, const InterfaceConfig& config);
 
   [[nodiscard]] const Interface& interface(std::uint16_t port) const { return interfaces_[port]; }
@@ -66,7 +66,7 @@ class RouteTable {
   /// The port that has this address of ours, or kNone.
   static constexpr std::uint16_t kNone = 0xffff;
   [[nodiscard]] std::uint16_t owner(std::uint32_t address) const;
-  /// The subnet broadcast of any port.
+  /// Whether the address is the subnet broadcast of any port.
   [[nodiscard]] bool is_broadcast(std::uint32_t address) const;
   [[nodiscard]] bool any_steered() const;
 
@@ -80,7 +80,7 @@ class RouteTable {
     std::uint16_t port;
   };
   std::array<Interface, Context::kMaxPorts> interfaces_{};
-  std::array<Owned, Context::kMaxPorts * Interface::kMaxAddresses> owned_{};  // every address of ours, together
+  std::array<Owned, Context::kMaxPorts * Interface::kMaxAddresses> owned_{};  // all addresses of ours, of all ports
   std::size_t owned_count_ = 0;
   std::array<Route, kMaxRoutes> routes_{};  // longest prefix first
   std::size_t route_count_ = 0;

@@ -10,16 +10,16 @@
 namespace bypass {
 namespace {
 
-constexpr std::size_t kSmallPacket = 512;  // Packet, all headers and options, and no more
+constexpr std::size_t kSmallPacket = 512;  // a Packet with all headers and options, and nothing else
 
-// The frame's bytes in their order, piece by piece.
+// Calls f with the frame's bytes in order, piece by piece.
 template <typename F>
 void for_each_piece(const Packet& frame, F&& f) {
   for (const Packet* p = &frame; p != nullptr; p = p->next_segment) f(p->bytes());
   for (int i = 0; i < 2; i++) f(std::span{frame.external[i], frame.external_len[i]});
 }
 
-// Behind a chain's last buffer, in as many more as it takes. False: the port has none left.
+// Appends bytes after a chain's last buffer, in as many more buffers as needed. False: the port has no buffer left.
 bool append(PortQueue& queue, Packet*& last, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     if (last->tailroom() == 0) {
@@ -68,7 +68,8 @@ Packet* allocate_received(Memory& memory, std::size_t bytes) {
 }
 
 Packet* allocate_arena_chain(Memory& memory, std::size_t bytes) {
-  constexpr std::size_t kLargest = (std::size_t{32} << 10) - sizeof(Packet);  // two of them and little hold 64 KiB
+  // two blocks of this size and a small one hold 64 KiB
+  constexpr std::size_t kLargest = (std::size_t{32} << 10) - sizeof(Packet);
   Packet* head = nullptr;
   Packet** link = &head;
   do {
@@ -154,7 +155,7 @@ std::size_t move_to_arena(Context& ctx, PacketList& list) {
 Packet* to_device_frame(PortQueue& queue, const Packet& packet) {
   Packet* head = queue.alloc();
   if (head == nullptr) return nullptr;
-  // As a sender lays it out: headers in the headroom, payload aligned behind it.
+  // The layout is a sender's: headers in the headroom, payload aligned after them.
   const std::size_t headers = std::size_t{packet.l2_len} + packet.l3_len + packet.l4_len;
   head->data -= std::min(headers, head->headroom());
   Packet* last = head;
@@ -165,7 +166,7 @@ Packet* to_device_frame(PortQueue& queue, const Packet& packet) {
     return nullptr;
   }
   head->frame_len = packet.frame_len;
-  // Where its own memory came from stays: a port may have its buffers in the arena.
+  // kInArena keeps the value of the new frame, as a port may have its buffers in the arena.
   head->flags = static_cast<std::uint16_t>((packet.flags & ~kInArena) | (head->flags & kInArena));
   head->l2_len = packet.l2_len;
   head->l3_len = packet.l3_len;

@@ -8,7 +8,7 @@
 namespace bypass {
 namespace {
 
-// A tag: what begins at a multiple of kMinBlock. 0: nothing, the inside of a block.
+// A tag says what begins at a multiple of kMinBlock. 0: nothing begins there; it is the inside of a block.
 constexpr std::uint8_t kUsed = 0x40, kFree = 0x80, kMarked = 0x20, kOrderMask = 0x1f;
 constexpr std::size_t kPage = 4096;
 
@@ -16,8 +16,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t to) {
   return (value + to - 1) & ~(to - 1);
 }
 
-/// Stores on its two sides stay in this order, as somebody sees them who comes after our death at any
-/// instruction. Only the compiler could change it: the processor's own stores land in program order.
+/// Stores before and after this call stay in order, as a process sees them that runs after our death at any
+/// instruction. Only the compiler could reorder them: the processor's own stores become visible in program order.
 inline void in_this_order() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
@@ -117,7 +117,7 @@ void Memory::release(void* block) {
   push_free(offset, order);
 }
 
-// Touching new pages costs memory, splitting only a little time: so split first.
+// Touching new pages costs memory, splitting costs only a little time: so split first.
 [[gnu::noinline]] void* Memory::allocate_slowly(unsigned order) {
   if (void* block = split_larger(order)) return block;
   if (void* block = take_untouched(order, std::min(region_, heap_ + budget_))) return block;
@@ -131,14 +131,14 @@ void Memory::release(void* block) {
     }
     if (void* block = split_larger(order)) return block;
   }
-  return take_untouched(order, region_);  // fragmented: the budget bounds what is in use, not where it lies
+  return take_untouched(order, region_);  // fragmented: the budget limits what is in use, not where it lies
 }
 
 [[gnu::noinline]] void Memory::release_slowly(std::size_t offset, unsigned order) {
   if (mode_ == Mode::kRebuild) {
     const bool marked = (tag_at(offset) & kMarked) != 0;
-    if (!marked) used_ += std::size_t{1} << order;  // was never counted in this rebuild
-    tag_at(offset) = 0;                             // finish_rebuild makes it free
+    if (!marked) used_ += std::size_t{1} << order;  // it was not counted in this rebuild
+    tag_at(offset) = 0;                             // finish_rebuild() makes it free
     return;
   }
   join(offset, order);
@@ -161,16 +161,16 @@ void* Memory::take_untouched(unsigned order, std::size_t limit) {
   const std::size_t offset = round_up(top_, size);
   if (offset + size > limit) return nullptr;
   const std::size_t gap = top_;
-  // Only now, page by page: the tags of the whole region would be megabytes.
+  // The tags are cleared only now, page by page: those of the whole region would be megabytes.
   std::memset(&tag_at(gap), 0, (offset + size - gap) / kMinBlock);
   in_this_order();
-  top_ = offset + size;  // first: a block beyond the top would be lost to a rebuild
+  top_ = offset + size;  // set first: a rebuild would lose a block beyond the top
   in_this_order();
   free_range(gap, offset);
   return hand_out(offset, order);
 }
 
-/// Cuts [offset, end) into the largest aligned blocks and lists them.
+/// Cuts [offset, end) into the largest aligned blocks, and lists them.
 void Memory::free_range(std::size_t offset, std::size_t end) {
   while (offset < end) {
     const unsigned aligned = std::min<unsigned>(static_cast<unsigned>(std::countr_zero(offset)), kMaxOrder);
@@ -180,7 +180,7 @@ void Memory::free_range(std::size_t offset, std::size_t end) {
   }
 }
 
-/// Takes the block's buddy off its list, if it is free and whole; both tags are then 0.
+/// Takes the block's buddy off its list if it is free and complete. Both tags are then 0.
 bool Memory::take_buddy(std::size_t offset, unsigned order) {
   const std::size_t size = std::size_t{1} << order;
   const std::size_t buddy = offset ^ size;
@@ -190,7 +190,7 @@ bool Memory::take_buddy(std::size_t offset, unsigned order) {
   return true;
 }
 
-/// Lists a free block after joining it with its buddy, as often as that can be done.
+/// Lists a free block after joining it with its buddy, as often as possible.
 void Memory::join(std::size_t offset, unsigned order) {
   while (order < kMaxOrder && take_buddy(offset, order)) {
     offset &= ~(std::size_t{1} << order);
@@ -229,7 +229,7 @@ void Memory::begin_rebuild() {
   mode_ = Mode::kRebuild;
   used_ = 0;
   forget_lists();
-  // Marks of a rebuild whose process died, too.
+  // These include the marks of an earlier rebuild whose process died.
   for (std::size_t at = next_marked(heap_); at < top_; at = next_marked(at + kMinBlock)) {
     tag_at(at) = static_cast<std::uint8_t>(tag_at(at) & ~kMarked);
   }
@@ -264,7 +264,7 @@ void Memory::finish_rebuild() {
   mode_ = Mode::kLazy;
 }
 
-/// The first marked block at or behind `offset`, top_ if there is none.
+/// The first marked block from `offset` on; top_ if there is no such block.
 std::size_t Memory::next_marked(std::size_t offset) const {
   constexpr std::uint64_t kMarks = 0x0101010101010101 * kMarked;
   while (offset < top_) {

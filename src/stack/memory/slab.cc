@@ -66,7 +66,8 @@ bool SlabBase::rebuild() {
   live_ = 0;
   if (table_ == nullptr) return true;
   if (!memory_.mark_in_use(table_)) return false;
-  // A death between the new table and its room leaves the room too small, which only makes it grow early.
+  // A death between storing the new table and storing its size leaves the size too small. The table then only grows
+  // early.
   for (std::uint32_t i = 0; i < chunks_; i++) {
     if (!memory_.mark_in_use(table_[i])) return false;
   }

@@ -1,11 +1,11 @@
 // Slab<T>: objects of one type in the arena: connections, listeners, endpoints.
 //
-// Chunks of 64 KiB come from Memory and are never given back; slots are reused LIFO and keep their address, so a
-// pointer is good as long as its object lives, and a SlotId tells whether it still does. A slot's generation says
-// whether an object lives in it (odd). That is the truth which survives a death inside the lock; the free list is
-// an index, which rebuild() makes anew.
+// Chunks of 64 KiB come from Memory and are never given back. Slots are reused LIFO and keep their address. So a
+// pointer is valid as long as its object lives, and a SlotId tells whether it still does. A slot's generation is odd
+// while an object lives in it. This number is the truth that survives a death inside the lock; the free list is an
+// index, which rebuild() makes again.
 //
-// The slab's owner lies in the arena, too, and frees T's before itself: a Slab has no destructor.
+// The slab's owner lies in the arena, too, and frees the objects before itself: a Slab has no destructor.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,12 @@ class SlabBase {
  public:
   static constexpr std::size_t kChunk = std::size_t{64} << 10;
 
-  /// Objects that live.
+  /// Number of living objects.
   [[nodiscard]] std::size_t size() const { return live_; }
-  /// Slots that exist; grows by a chunk when all are taken.
+  /// Number of slots; it grows by a chunk when all are in use.
   [[nodiscard]] std::size_t capacity() const { return chunks_ * layout_.slots; }
 
-  /// After a death: marks the slab's own blocks in Memory and makes the free list anew. Between Memory's
+  /// After a death: marks the slab's own blocks in Memory, and makes the free list again. To be called between Memory's
   /// begin_rebuild() and finish_rebuild(), before any other use of the slab. False: the slab is corrupt.
   [[nodiscard]] bool rebuild();
 
@@ -37,7 +37,7 @@ class SlabBase {
   static constexpr std::uint32_t kNone = 0xffffffff;
 
   struct Layout {
-    std::uint32_t slots;    // of a chunk
+    std::uint32_t slots;    // slots in a chunk
     std::uint32_t objects;  // offset of the first object in a chunk
     std::uint32_t stride;
   };
@@ -48,7 +48,7 @@ class SlabBase {
   struct Chunk {
     std::uint32_t first;  // index of its first slot
     std::uint32_t reserved;
-    Slot slots[1];  // in fact layout_.slots
+    Slot slots[1];  // the real size is layout_.slots
   };
 
   SlabBase(Memory& memory, const Layout& layout) : memory_(memory), layout_(layout) {}
@@ -67,10 +67,10 @@ class SlabBase {
   }
   /// The index of the slot that an object of ours lies in.
   [[nodiscard]] std::uint32_t index_of(const void* object) const;
-  /// The same for any pointer; kNone when no slot begins there.
+  /// The same for any pointer; kNone if no slot begins there.
   [[nodiscard]] std::uint32_t find(const void* object) const;
 
-  /// A free slot, taken off the list; kNone without memory.
+  /// Takes a free slot off the list; kNone without memory.
   std::uint32_t take();
   void put(std::uint32_t index);
 
@@ -115,13 +115,13 @@ class Slab : public SlabBase {
     put(index);
   }
 
-  /// Null when the object is gone.
+  /// Null if the object is gone.
   [[nodiscard]] T* get(SlotId id) const {
     if (id.index >= capacity() || (id.generation & 1) == 0) return nullptr;
     return slot_at(id.index).generation == id.generation ? static_cast<T*>(object_at(id.index)) : nullptr;
   }
   [[nodiscard]] SlotId id_of(const T* object) const {
-    // Asked once a call: by constants, where index_of() divides by what is read.
+    // This runs once for each call, so it divides by constants; index_of() divides by values that it reads.
     constexpr Layout kLayout = layout();
     const Chunk& chunk = *chunk_of(object);
     const auto place = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(object) -
@@ -130,7 +130,7 @@ class Slab : public SlabBase {
     const std::uint32_t slot = place / kLayout.stride;
     return {chunk.first + slot, chunk.slots[slot].generation};
   }
-  /// Whether a pointer of doubtful origin is a living object of this slab.
+  /// Whether a pointer of unknown origin is a living object of this slab.
   [[nodiscard]] bool lives(const void* object) const {
     const std::uint32_t index = find(object);
     return index != kNone && (slot_at(index).generation & 1) != 0;
@@ -143,7 +143,7 @@ class Slab : public SlabBase {
       if ((slot_at(index).generation & 1) != 0) f(*static_cast<T*>(object_at(index)));
     }
   }
-  /// Whether f(const T&) is true of a living object; none is asked after the first of which it is.
+  /// Whether f(const T&) is true for some living object. Stops at the first such object.
   template <typename F>
   [[nodiscard]] bool any_of(F&& f) const {
     for (std::uint32_t index = 0; index < capacity(); index++) {

@@ -1,4 +1,4 @@
-// Core: what the engine's parts share, and Env, what each of their functions is handed.
+// Core: what the engine's parts share, and Env, which each of their functions gets.
 //
 // Lies in the arena with the Engine. The parts are free functions by RFC-sized idea: input*.cc takes
 // segments, output.cc sends, timers.cc fires, listener.cc and time_wait.cc hold what is not a whole
@@ -26,7 +26,7 @@
 
 namespace bypass::tcp {
 
-/// A singly linked list of Tcbs, first in, first out. An index.
+/// A singly linked list of Tcbs, first in, first out. It is an index.
 struct TcbList {
   Tcb* head = nullptr;
   Tcb* tail = nullptr;
@@ -64,7 +64,7 @@ struct Core {
   std::uint32_t blocked_ports = 0;                  // bit n: blocked[n] is not empty
   Tcb* pinned = nullptr;                            // through pinned_next
   TcbList starved;                                  // writers that found no memory, through accept_next
-  void* current = nullptr;                          // what is being changed
+  void* current = nullptr;                          // the object that is being changed
   std::uint32_t next_ephemeral = 0;
   std::uint32_t orphans = 0;  // closed connections that have not ended: Tcb::counted
 
@@ -78,7 +78,7 @@ struct Engine::Impl : Core {
   using Core::Core;
 };
 
-/// One entry into the engine: the shard's and the process's half.
+/// One entry into the engine: the shard's half and the process's half.
 struct Env {
   Core& core;
   Context& ctx;
@@ -90,7 +90,7 @@ struct Env {
       return post_overlaid(tcb, events);
     core.events.post(tcb.event, events);
   }
-  /// What the program hears of is the overlay's affair, which is called at the end of the burst.
+  /// Under an overlay, the overlay decides which events the program gets. It is called at the end of the burst.
   void post_overlaid(Tcb& tcb, std::uint16_t events);
 };
 

@@ -22,7 +22,7 @@
 namespace bypass::tcp {
 namespace {
 
-// What the lock's header names while a call is inside.
+// The object that the lock's header names while a call is inside.
 class Changing {
  public:
   Changing(Core& core, void* object) : core_(core) { core_.current = object; }
@@ -248,10 +248,10 @@ bool Engine::waits_for_memory() const {
 void Engine::want_room(Context& ctx, Tcb& tcb) {
   const Changing changing(*impl_, &tcb);
   tcb.set(kWantWritable);
-  if (!tcb.has(kInFlowTable)) return;  // it has ended: there is nothing to wait for
+  if (!tcb.has(kInFlowTable)) return;  // the connection has ended: there is nothing to wait for
   Env env{*impl_, ctx};
   note_refused(env, tcb);
-  // Else an acknowledgement is to come.
+  // Otherwise an acknowledgement will come.
   if (tcb.ring.empty() && !SendRing::may_begin(impl_->memory)) wait_for_memory(*impl_, tcb);
 }
 
@@ -265,7 +265,8 @@ Room first_of(const Room& room, std::size_t bytes) {
 }  // namespace
 
 Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
-  if (tcb.error != Error::kNone) return tcb.error;  // take_error() is the caller's, who may have bytes to report first
+  // the caller may have bytes to report first, so it calls take_error() itself
+  if (tcb.error != Error::kNone) return tcb.error;
   if (tcb.has(kFinQueued) || tcb.state == State::kClosed || tcb.state == State::kTimeWait) return Error::kBrokenPipe;
   if (!synchronized(tcb.state)) return Error::kWouldBlock;
   const Changing changing(*impl_, &tcb);
@@ -277,11 +278,12 @@ Result<Room> Engine::reserve(Tcb& tcb, std::size_t want) {
     tcb.set(kWantWritable);
     if (admitted == 0) return Error::kWouldBlock;
   }
-  auto reserved = tcb.ring.reserve(impl_->memory, want, limit);  // for all of it: the block may not grow later
+  // reserves everything at once: the block may not grow later
+  auto reserved = tcb.ring.reserve(impl_->memory, want, limit);
   if (reserved.ok() && reserved->size() > admitted) [[unlikely]]
     *reserved = first_of(*reserved, admitted);
   const bool dry = reserved.error() == Error::kNoMemory;
-  // Also where the limit leaves room but the block may not move, because frames still refer to it.
+  // This applies also if the limit leaves room but the block may not move, because frames still refer to it.
   if (dry || reserved.error() == Error::kWouldBlock) tcb.set(kWantWritable);
   if (!dry) return reserved;
   impl_->counters.tcp_memory_waits++;
@@ -296,14 +298,14 @@ void Engine::commit(Context& ctx, Tcb& tcb, std::size_t bytes, bool more) {
   tcb.ring.commit(impl_->memory, alive ? bytes : 0);
   if (!alive) return reap(env, tcb);
   if (bytes != 0) {
-    tcb.clear(kForceOutput | kMore | kHoldMore);  // what was said of earlier writes
+    tcb.clear(kForceOutput | kMore | kHoldMore);  // these were set by earlier writes
     if (more) tcb.set(kMore | kHoldMore);
   }
   if (tcb.overlay == nullptr) output(env, tcb);
 }
 
 std::size_t Engine::unacknowledged(const Tcb& tcb) const {
-  // What was lost with the connection stays unacknowledged.
+  // Bytes that were lost with the connection stay unacknowledged.
   if (tcb.state == State::kClosed && tcb.overlay == nullptr)
     return static_cast<std::size_t>(tcb.ring.end() - std::min(tcb.ring.end(), tcb.snd_una));
   return tcb.ring.size();
@@ -336,7 +338,7 @@ std::size_t Engine::peek(const Tcb& tcb, std::span<std::span<const std::byte>> o
 void Engine::consume(Context& ctx, Tcb& tcb, std::size_t bytes) {
   const Changing changing(*impl_, &tcb);
   Env env{*impl_, ctx};
-  std::uint32_t ready = 0;  // of an overlay: TCP's window does not know of them
+  std::uint32_t ready = 0;  // bytes of an overlay that TCP's window does not count
   if (tcb.overlay != nullptr) [[unlikely]] {
     ready = static_cast<std::uint32_t>(std::min<std::size_t>(bytes, tcb.overlay->ready));
     tcb.overlay->ready -= ready;
@@ -423,7 +425,8 @@ void Engine::abort(Context& ctx, Tcb& tcb) {
   tcb.event.user = nullptr;
   tcb.set(kOrphan);
   if (tcb.state == State::kClosed || tcb.state == State::kTimeWait) return destroy(env, tcb);
-  // tcp_disconnect() of Linux: a peer that has ended needs no RST for an end that it only has not acknowledged.
+  // tcp_disconnect() of Linux: if both directions have ended and only the ACK of our FIN is missing, the peer needs no
+  // RST.
   const bool ended = (tcb.state == State::kClosing || tcb.state == State::kLastAck) && tcb.unsent() == 0;
   if (tcb.state != State::kSynSent && !ended) send_reset(env, tcb);
   finish(env, tcb, Error::kAborted, Why::kUser);
@@ -443,7 +446,7 @@ Engine::Orphans Engine::orphans() const {
 
 void Engine::abort_orphans(Context& ctx) {
   impl_->tcbs.for_each([&](Tcb& tcb) {
-    // An overlay's closed connection may be ESTABLISHED still.
+    // A closed connection under an overlay may still be ESTABLISHED.
     const bool peer_may_send = receives(tcb.state);
     const bool lacks_bytes = sends(tcb.state) && !tcb.ring.empty();
     if (!tcb.orphan() || tcb.has(kHalfOpen | kDeferred) || (!peer_may_send && !lacks_bytes)) return;

@@ -82,7 +82,7 @@ void FlowTable::erase(FlowNode& node) {
   }
 }
 
-// Longer chains are the price when there is no memory for a larger table.
+// If there is no memory for a larger table, the chains get longer.
 void FlowTable::grow(Memory& memory) {
   const std::size_t old_count = mask_ + 1, count = old_count * 2;
   if (count * sizeof(FlowNode*) > kMaxBlock) return;
@@ -98,7 +98,7 @@ void FlowTable::grow(Memory& memory) {
       node = next;
     }
   }
-  // A death in between must not leave buckets_ naming a block that is free.
+  // If the process dies in between, buckets_ must not name a block that is free.
   FlowNode** smaller = buckets_;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   buckets_ = larger;

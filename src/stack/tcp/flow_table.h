@@ -1,7 +1,7 @@
 // FlowTable: from a segment's addresses and ports to its connection or TIME_WAIT. An index: chains of
 // nodes that lie in the objects themselves, rebuilt from the slabs after a death.
 //
-// The hash is keyed, so that a peer who chooses its ports cannot choose its bucket.
+// The hash is keyed, so that a peer that chooses its ports cannot choose its bucket.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +63,8 @@ class FlowTable {
   void erase(FlowNode& node);
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  /// After a death, between Memory's begin_rebuild() and finish_rebuild(): forgets all nodes, keeps the buckets, or
-  /// takes new ones where the old block is lost. False: there is no memory for those.
+  /// To be called after a death, between Memory's begin_rebuild() and finish_rebuild(): forgets all nodes. Keeps the
+  /// buckets, or takes new ones if the old block is lost. False: there is no memory for new ones.
   [[nodiscard]] bool rebuild(Memory& memory);
   [[nodiscard]] const void* block() const { return buckets_; }
 

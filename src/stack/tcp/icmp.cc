@@ -1,6 +1,6 @@
-// ICMP errors about a connection (RFC 5927): believed only with a sequence number in flight. Hard errors end
-// an attempt to connect, unreachable peers end a request at a listener. What is established remembers errors as the
-// cause of a later timeout (RFC 5461 §4.1).
+// ICMP errors about a connection (RFC 5927): believed only with a sequence number in flight. A hard error ends an
+// attempt to connect; an unreachable peer ends a request at a listener. An established connection remembers the error
+// as the cause of a later timeout (RFC 5461 §4.1).
 #include "stack/tcp/icmp.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool in_flight_now(const Tcb& tcb, std::uint32_t sequence) {
   return after_or_at(s, tcb.seq_of(tcb.snd_una)) && before(s, tcb.seq_of(tcb.snd_nxt));
 }
 
-// RFC 1191 §6.3: smaller segments, and what was too large is sent again at once.
+// RFC 1191 §6.3: segments get smaller, and what was too large is sent again at once.
 void shrink_path(Env& env, Tcb& tcb, std::uint32_t mtu) {
   mtu = std::max(mtu, kLeastMtu);
   if (mtu >= tcb.path.mtu) return;
@@ -37,8 +37,8 @@ void shrink_path(Env& env, Tcb& tcb, std::uint32_t mtu) {
   output(env, tcb);
 }
 
-// A request at a listener, as tcp_v4_err() of Linux has it (TCP_NEW_SYN_RECV): it ends where its peer cannot be
-// reached, and stays where a port or a filter is said to refuse.
+// A request at a listener ends if its peer cannot be reached. It stays if a port or a filter is said to refuse. As
+// tcp_v4_err() of Linux (TCP_NEW_SYN_RECV).
 bool ends_request(const IcmpError& error) {
   constexpr std::uint8_t kNet = 0, kHost = 1;  // RFC 792's codes
   if (error.type == wire::kIcmpUnreachable) return error.code == kNet || error.code == kHost;

@@ -20,7 +20,7 @@ bool queue_adds_up(const Tcb& tcb) {
     if (p->payload_len == 0) return false;
     bytes += p->payload_len;
     last = p;
-    if (bytes > tcb.queued()) return false;  // also ends a walk in a circle
+    if (bytes > tcb.queued()) return false;  // this also ends a walk in a circle
   }
   return bytes == tcb.queued() && last == tcb.rx_tail;
 }
@@ -33,9 +33,9 @@ constexpr Rule kAlways[] = {
     {"the receive queue adds up", queue_adds_up},
     {"an empty queue holds no buffers",
      [](const Tcb& t) { return t.rx_head != nullptr || t.has(kHoles) || t.rx_truesize == 0; }},
-    {"a SYN is owed by who opens",
+    {"only a connection that is opening owes a SYN",
      [](const Tcb& t) { return !t.has(kSynOwed) || t.state == State::kSynSent || t.state == State::kSynReceived; }},
-    {"who waits for memory has been accepted and has a socket's flow",
+    {"a connection that waits for memory was accepted and is in the flow table",
      [](const Tcb& t) { return !t.starved || (!t.has(kAccepting) && t.has(kInFlowTable)); }},
 };
 
@@ -75,7 +75,7 @@ const char* index_violated(const Core& core, const Tcb& tcb) {
   return nullptr;
 }
 
-// What listeners count of their children, all together: half-open, deferred, and waiting to be accepted.
+// Compares the numbers of half-open, deferred and waiting children that all listeners count together.
 const char* listeners_violated(const Core& core) {
   std::uint32_t half_open = 0, deferred = 0, accepting = 0;
   core.tcbs.for_each([&](const Tcb& tcb) {
@@ -127,7 +127,7 @@ const char* Engine::violated() const {
   if (flows != impl_->flows.size()) return "the flow table holds what lives and nothing else";
   if (orphans != impl_->orphans) return "orphans are counted";
   if (held != impl_->held_frames) return "held frames are counted";
-  if (starved != 0) return "who waits for memory is in the queue";
+  if (starved != 0) return "a connection that waits for memory is in the queue";
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// What always holds for a connection between two calls; the simulator asks after each event, a rebuild before
+// What always holds for a connection between two calls. The simulator checks it after each event, and a rebuild before
 // it keeps a connection.
 #pragma once
 

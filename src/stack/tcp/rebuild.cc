@@ -1,8 +1,8 @@
-// After a death inside the lock. The truth is in the slabs: every Tcb, TimeWait and Listener that lives says
-// what it owns and where it stands. Flow table, port table, timer wheel, queues and lists are made anew from
-// that. The object that was being changed, and any whose rules do not hold, is given up.
+// After a death inside the lock, the truth is in the slabs. Every Tcb, TimeWait and Listener that lives says what it
+// owns and in which state it is. From that the flow table, port table, timer wheel, queues and lists are made again.
+// The object that was being changed, and any whose rules do not hold, is given up.
 //
-// Between Memory's begin_rebuild() and finish_rebuild(): what is not marked here is free afterwards.
+// It runs between Memory's begin_rebuild() and finish_rebuild(): what is not marked here is free afterwards.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -51,7 +51,7 @@ bool mark_queue(Env& env, Tcb& tcb) {
   return true;
 }
 
-// To whom they belong; the arena's own are free by not being marked.
+// Gives frames back to their ports. Those of the arena become free because they are not marked.
 void give_back(Env& env, Packet* list) {
   while (list != nullptr) {
     Packet* next = list->queue_next;
@@ -60,7 +60,7 @@ void give_back(Env& env, Packet* list) {
   }
 }
 
-// What waits for a hole is given up: it was not acknowledged, and the peer sends it again.
+// Drops what waits for a hole: it was not acknowledged, and the peer sends it again.
 void forget_holes(Env& env, Tcb& tcb) {
   if (env.ctx.sees_frames() && tcb.reassembly.violated(tcb.rcv_nxt) == nullptr)
     give_back(env, tcb.reassembly.clear(env.core.memory));
@@ -82,11 +82,11 @@ bool adopt(Env& env, Tcb& tcb) {
   forget_holes(env, tcb);
   if (!adopt_overlay(memory, tcb)) return false;
   if (!mark(memory, tcb.scoreboard.block()) || !mark_queue(env, tcb)) return false;
-  return mark(memory, tcb.ring.block());  // last: otherwise give_up() may have to
+  return mark(memory, tcb.ring.block());  // must be last: otherwise give_up() may have to undo it
 }
 
-// Frames of a port's living owner may refer to it: its block stays until they have left. A pinned block never changes,
-// whatever else of the connection was being changed. Empty: there are no such frames.
+// Frames of a port's living owner may refer to the ring: its block stays until they have left. A pinned block never
+// changes, whatever else of the connection was being changed. Empty: there are no such frames.
 SendRing ring_of_its_frames(Env& env, const Tcb& tcb) {
   if (!tcb.ring.pinned() || tcb.ring.block() == nullptr || !mark(env.core.memory, tcb.ring.block())) return {};
   SendRing ring = tcb.ring;
@@ -94,8 +94,8 @@ SendRing ring_of_its_frames(Env& env, const Tcb& tcb) {
   return ring;
 }
 
-// Whatever else it owned of the arena is not marked and thereby free; ports' frames go back if the lists are whole (a
-// list that was being changed costs its frames). Its socket, if it has one, sees a reset.
+// Gives up a connection. Whatever else it owned of the arena is not marked, and so becomes free. Ports' frames go back
+// if the lists are intact (a list that was being changed loses its frames). The socket, if there is one, sees a reset.
 void give_up(Env& env, Tcb& tcb) {
   if (env.ctx.sees_frames() && queue_is_readable(env, tcb)) give_back(env, tcb.rx_head);
   forget_holes(env, tcb);
@@ -124,11 +124,12 @@ void forget_links(Tcb& tcb) {
   tcb.wheel.forget();
   tcb.flow.next = nullptr;
   tcb.burst_next = tcb.accept_next = tcb.blocked_next = tcb.pinned_next = nullptr;
-  tcb.starved = false;  // post_state() has it try again
+  tcb.starved = false;  // post_state() has the connection try again
 }
 
-// The frames that refer to the ring may be those of a port's living owner, which unpins them once they are sent; a new
-// owner does at once. The one that died between flag and pin was not changing this connection by name: the pin counts.
+// The frames that refer to the ring may belong to a port's living owner, which unpins them once they are sent; a new
+// owner unpins at once. If the process died between setting the flag and the pin, the lock's header did not name this
+// connection: so the pin counts.
 void keep_pinned(Env& env, Tcb& tcb) {
   tcb.clear(kPinned);
   const bool by_overlay = tcb.overlay != nullptr && tcb.overlay->pins_ring;
@@ -140,7 +141,7 @@ void keep_pinned(Env& env, Tcb& tcb) {
 void take_turns(Env& env, Tcb& tcb) {
   keep_pinned(env, tcb);
   if (!tcb.has(kInBurst | kBlocked)) return;
-  tcb.set(kBlocked);  // first: this rebuild may be cut short by a death, too
+  tcb.set(kBlocked);  // first, as this rebuild may also be cut short by a death
   tcb.clear(kInBurst);
   queue_blocked(env, tcb);
 }
@@ -188,17 +189,18 @@ void rejoin(Env& env, Tcb& tcb) {
   take_turns(env, tcb);
 }
 
-// A peer that waits for our answer would wait for ever. Where the numbers were caught in the middle of a change it asks
-// back (RFC 5961 §3.2) or answers the question, and gets the right ones from a host that knows no such connection.
-// In SYN-RECEIVED the peer may believe in a connection (its ACK was being taken), or may not have seen the SYN-ACK:
-// then it sends its SYN again, and an RST would refuse it. So it is only asked back.
+// A peer that waits for our answer would wait for ever. If the numbers were caught in the middle of a change, the peer
+// asks back (RFC 5961 §3.2) or answers the question. It then gets the right numbers from a host that knows no such
+// connection. In SYN-RECEIVED the peer may believe in a connection, because its ACK was being taken. Or it may not have
+// seen the SYN-ACK: then it sends its SYN again, and an RST would refuse that SYN. So in this state the peer is only
+// asked.
 void tell_peer(Env& env, const Tcb& tcb) {
   const bool opening = tcb.state == State::kSynReceived;
   if (!tcb.has(kInFlowTable) || (!synchronized(tcb.state) && !opening)) return;
   if (!repeat_farewell(env, note_farewell(env, tcb, opening))) env.core.recent_resets.owe();
 }
 
-// Closed, and it lives for the frames alone that refer to its ring.
+// The connection is closed, and lives only until the frames that refer to its ring have left.
 bool waits_for_its_frames(Env& env, Tcb& tcb) {
   if (!tcb.has(kZombie) || !tcb.ring.pinned() || !mark(env.core.memory, tcb.ring.block())) return false;
   tcb.clear(kInBurst | kBlocked | kAccepting);
@@ -283,7 +285,7 @@ void Engine::rebuild(Context& ctx, void* broken) {
   (void)core.tcbs.rebuild();
   (void)core.listeners.rebuild();
   (void)core.time_waits.slab.rebuild();
-  if (!core.flows.rebuild(core.memory)) __builtin_trap();  // nothing could be found any more
+  if (!core.flows.rebuild(core.memory)) __builtin_trap();  // without it no connection could be found
   forget_indices(core);
   rebuild_listeners(env);
   rebuild_time_waits(env, broken);
@@ -291,9 +293,9 @@ void Engine::rebuild(Context& ctx, void* broken) {
   core.listeners.for_each([&](Listener& listener) {
     if (listener.accept_count != 0) core.events.post(listener.event, kEventReadable);
   });
-  // Also those that the dead one had noted: its frames may have died with it.
+  // This includes resets that the dead process had noted: its frames may be lost.
   core.recent_resets.begin_repeats(env.now());
-  core.current = nullptr;  // last: who rebuilds may die as well
+  core.current = nullptr;  // last, as the rebuilding process may die as well
 }
 
 // --- Whose each object is

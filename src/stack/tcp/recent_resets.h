@@ -1,11 +1,11 @@
-// RecentResets: the latest RSTs, for a wire that goes down just then.
+// RecentResets: the latest RSTs, to be sent again if a wire goes down at that time.
 //
-// Nothing repeats an RST: the one that sent it has forgotten the connection, and a peer that has nothing to send waits
-// for ever. A wire that its owner's death takes down loses what its rings held, so what was said shortly before the
-// wire came up is said again, and some times more: in its first moments the wire may lose that, too, or the answer of a
-// peer that has other numbers, and Linux answers one such question in half a second (tcp_invalid_ratelimit). A peer
-// that has heard it has no such connection, and ignores it. One that found no room on the device is owed, and sent when
-// there is some.
+// Nothing repeats an RST: the sender has forgotten the connection, and a peer that has nothing to send waits for ever.
+// If the owner's death takes a wire down, the contents of its rings are lost. So what was sent shortly before the wire
+// came up is sent again, several times. In its first moments the wire may lose that, too, or lose the answer of a peer
+// with other numbers; and Linux answers only one such question in half a second (tcp_invalid_ratelimit). A peer that
+// received the first RST has no such connection and ignores the others. An RST that found no room on the device is
+// owed, and is sent when there is room.
 #pragma once
 
 #include <algorithm>
@@ -21,25 +21,25 @@ namespace bypass::tcp {
 struct RecentReset {
   FlowKey key;
   SeqNum seq{}, ack{};
-  /// Below what we have sent, for a peer whose numbers ours may lag behind (RFC 9293 §3.10.7.4: what lies outside of
-  /// its window it answers with its own, and learns the right ones).
+  /// A number below what we have sent, for a peer whose numbers ours may lag behind. Such a peer answers a segment
+  /// outside its window with its own numbers (RFC 9293 §3.10.7.4), and so we learn the right ones.
   SeqNum before{};
   Instant at{};
   bool owed = false;
-  /// Whether the peer has a connection is not known: it is asked by `before` alone, which one in SYN-SENT ignores.
+  /// It is not known whether the peer has a connection. Only `before` is sent, which a peer in SYN-SENT ignores.
   bool asks = false;
 };
 
 class RecentResets {
  public:
   static constexpr std::uint32_t kSlots = 512;
-  /// A wire that another process takes over is up again in some 10 ms, on a machine with too much to do in seconds.
+  /// A wire that another process takes over is up again in about 10 ms, or in seconds on an overloaded machine.
   static constexpr Duration kLifetime = std::chrono::seconds(10);
   /// The pauses double.
   static constexpr Duration kFirstPause = std::chrono::milliseconds(600);
   static constexpr unsigned kRepeats = 4;
 
-  /// The oldest one gives way. Returns whether that was one of these last seconds.
+  /// Notes an RST; the oldest gives way. Returns whether that one was younger than kLifetime.
   bool note(const RecentReset& recent_reset) {
     RecentReset& slot = slots_[noted_++ % kSlots];
     const bool lost = noted_ > kSlots && recent_reset.at - slot.at < kLifetime;
@@ -48,14 +48,14 @@ class RecentResets {
     return lost;
   }
 
-  /// The latest one has not been sent.
+  /// The latest RST was not sent.
   void owe() {
     slots_[(noted_ - 1) % kSlots].owed = true;
     owed_++;
   }
   [[nodiscard]] bool owes() const { return owed_ != 0; }
-  /// Those owed, the oldest first; `send` returns false where there is no room yet. What is older than kLifetime is
-  /// given up.
+  /// Sends those owed, the oldest first; `send` returns false if there is no room yet. Drops what is older than
+  /// kLifetime.
   template <typename Send>
   void settle(Instant now, Send&& send) {
     std::uint32_t left = 0;
@@ -68,7 +68,7 @@ class RecentResets {
     owed_ = left;
   }
 
-  /// Those that are not older than kLifetime are said again kRepeats times, by repeat().
+  /// RSTs that are not older than kLifetime are sent again kRepeats times, by repeat().
   void begin_repeats(Instant now) {
     const std::uint64_t from = first_recent(now);
     if (from == noted_) return;
@@ -87,7 +87,7 @@ class RecentResets {
     repeat_at_ = repeats_ < kRepeats ? now + kFirstPause * (1U << repeats_) : kNever;
   }
 
-  /// Those that are not older than kLifetime, the oldest first.
+  /// Calls `f` for those that are not older than kLifetime, the oldest first.
   template <typename Function>
   void recent(Instant now, Function&& function) const {
     for (std::uint64_t i = first_recent(now); i < noted_; i++) function(slots_[i % kSlots]);
@@ -103,7 +103,7 @@ class RecentResets {
 
   std::uint64_t noted_ = 0;
   std::uint64_t repeat_from_ = 0, repeat_until_ = 0;
-  unsigned repeats_ = 0;  // done
+  unsigned repeats_ = 0;  // repeats made so far
   Instant repeat_at_ = kNever;
   std::uint32_t owed_ = 0;
   std::array<RecentReset, kSlots> slots_;

@@ -34,8 +34,8 @@ void RttEstimator::on_sample(Instant now, Duration rtt, unsigned samples_per_rtt
 
 Duration RttEstimator::rto(const RtoBounds& bounds) const {
   Duration base = fallback_ ? std::max(kFallback, bounds.initial) : bounds.initial;
-  // The minimum bounds the variance's part, not the sum (__tcp_set_rto(), tcp_rto_min() of Linux): a path of steady
-  // 190 ms leaves its ACK room to be delayed.
+  // The minimum limits the part of the variance, not the sum (__tcp_set_rto(), tcp_rto_min() of Linux): so a path with
+  // a steady 190 ms still leaves its ACK time to be delayed.
   if (has_sample()) base = std::min(srtt_ + std::max({kGranularity, 4 * rttvar_, bounds.min}), bounds.max);
   for (unsigned i = 0; i < backoff_ && base < bounds.max; i++) base *= 2;
   return std::min(base, bounds.max);
@@ -48,7 +48,7 @@ Duration RttEstimator::min_rtt() const {
 void RttEstimator::remember_minimum(Instant now, Duration rtt) {
   constexpr Duration::rep kLargest = std::numeric_limits<std::uint32_t>::max();
   const auto ns = static_cast<std::uint32_t>(std::min(rtt.count(), kLargest));
-  constexpr int kShift = 20;  // of nanoseconds, as each sample asks
+  constexpr int kShift = 20;  // nanoseconds to about 1.05 ms by a shift, as each sample needs it
   constexpr std::uint32_t kWindow = kMinWindow.count() >> kShift;
   const auto at = static_cast<std::uint32_t>(now.time_since_epoch().count() >> kShift);
   const std::uint32_t age = at - window_began_;

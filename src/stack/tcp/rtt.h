@@ -22,26 +22,26 @@ struct RtoBounds {
 
 class RttEstimator {
  public:
-  /// How long a minimum is remembered; it falls back to newer samples within one to two windows.
+  /// How long a minimum is remembered. It is replaced by newer samples within one to two windows.
   static constexpr Duration kMinWindow = std::chrono::seconds(10);
 
   [[nodiscard]] bool has_sample() const { return srtt_ != Duration{}; }
   [[nodiscard]] Duration srtt() const { return srtt_; }
   [[nodiscard]] Duration rttvar() const { return rttvar_; }
-  /// The lowest of the last window or two; zero before the first sample.
+  /// The lowest sample of the last one or two windows; zero before the first sample.
   [[nodiscard]] Duration min_rtt() const;
 
-  /// RFC 6298 §2; ends the backoff (§5.7's last paragraph). `samples_per_rtt`: how many samples a flight
-  /// yields when every ACK is one (RFC 7323 appendix G), so that the memory spans the same time.
+  /// Takes a sample, RFC 6298 §2; ends the backoff (§5.7's last paragraph). `samples_per_rtt`: how many samples a
+  /// flight yields if every ACK gives one (RFC 7323 appendix G), so that the memory covers the same time.
   void on_sample(Instant now, Duration rtt, unsigned samples_per_rtt = 1);
   /// The timeout to arm now, backoff included.
   [[nodiscard]] Duration rto(const RtoBounds& bounds) const;
   /// The timer expired (§5.5): the next timeout doubles.
   void on_timeout() { backoff_ = static_cast<std::uint8_t>(std::min(backoff_ + 1, 63)); }
-  /// New data was acknowledged though no sample could be taken: the path is alive (as Linux does).
+  /// New data was acknowledged, though no sample could be taken: the path works (as in Linux).
   void reset_backoff() { backoff_ = 0; }
   [[nodiscard]] unsigned backoff() const { return backoff_; }
-  /// A SYN was lost and no sample came of the handshake: 3 s to begin with (§5.7).
+  /// A SYN was lost, and the handshake gave no sample: the first timeout is 3 s (§5.7).
   void on_handshake_without_sample() { fallback_ = true; }
 
  private:
@@ -50,7 +50,7 @@ class RttEstimator {
   Duration srtt_{};
   Duration rttvar_{};
   std::uint32_t min_now_ns_ = 0, min_before_ns_ = 0;  // saturate at 4.29 s
-  std::uint32_t window_began_ = 0;                    // in 1.05 ms: remember_minimum()
+  std::uint32_t window_began_ = 0;                    // in units of 1.05 ms: remember_minimum()
   std::uint8_t backoff_ = 0;
   bool fallback_ = false;
 };
@@ -60,13 +60,13 @@ static_assert(sizeof(RttEstimator) <= 32);
 class RttProbe {
  public:
   [[nodiscard]] bool running() const { return running_; }
-  /// `end`: the sequence number behind the segment just sent for the first time.
+  /// `end`: the sequence number after the segment just sent for the first time.
   void start(SeqNum end, Instant now) {
     end_ = end;
     sent_ = now;
     running_ = true;
   }
-  /// Something was sent again: an ACK no longer tells which transmission it answers.
+  /// Something was sent again: an ACK no longer shows which transmission it answers.
   void cancel() { running_ = false; }
   /// The sample, when `una` covers the segment.
   std::optional<Duration> on_ack(SeqNum una, Instant now) {

@@ -18,7 +18,7 @@ struct SeqNum {
   }
 };
 
-/// How far `b` lies behind `a`; negative when it lies ahead.
+/// How far `b` lies before `a`; negative if it lies after `a`.
 constexpr std::int32_t operator-(SeqNum a, SeqNum b) {
   return static_cast<std::int32_t>(a.v - b.v);
 }

@@ -22,7 +22,7 @@ constexpr std::uint16_t to(States... s) {
   return static_cast<std::uint16_t>((bit(s) | ...));
 }
 
-// Rows: from. RFC 9293 figure 5; every state but CLOSED may also end at once (RST, abort, timeout).
+// Rows: the state before. RFC 9293 figure 5; every state but CLOSED may also end at once (RST, abort, timeout).
 constexpr std::uint16_t kEdges[] = {
     to(State::kSynSent, State::kSynReceived),                                 // CLOSED
     to(State::kClosed),                                                       // LISTEN: a Listener, never a Tcb
@@ -47,7 +47,7 @@ bool linked(const Tcb& tcb) {
 }
 
 void release_receive_queue(Env& env, Tcb& tcb) {
-  // Off the queue first: after a death in between nobody must give them back once more.
+  // Off the queue first: if a death comes in between, nobody must give them back a second time.
   Packet* list = std::exchange(tcb.rx_head, nullptr);
   tcb.rx_tail = nullptr;
   tcb.rx_bytes = 0;
@@ -57,7 +57,7 @@ void release_receive_queue(Env& env, Tcb& tcb) {
 
 }  // namespace
 
-// tcp_out_of_resources() of Linux. Bytes that wait are what takes memory.
+// tcp_out_of_resources() of Linux: bytes that wait use memory.
 bool is_one_too_many(const Env& env, const Tcb& tcb) {
   const auto since_progress = milliseconds_since(tcb.progress_ms, milliseconds_of(env.now()));
   const bool stuck = since_progress > 2 * env.core.rto_bounds.max;
@@ -123,7 +123,7 @@ void finish(Env& env, Tcb& tcb, Error error, Why why) {
 void destroy(Env& env, Tcb& tcb) {
   env.core.events.remove(tcb.event);
   tcb.event.user = nullptr;
-  // An overlay has not seen yet what came along with the peer's FIN.
+  // An overlay has not yet seen what came with the peer's FIN.
   if (tcb.overlay == nullptr) release_receive_queue(env, tcb);
   if (tcb.counted) env.core.orphans--;
   tcb.counted = false;

@@ -33,7 +33,7 @@ void steer(Core& core, TimeWait& tw) {
   tw.steered = core.network.flows().note(flow_of(tw.local, tw.remote, tw.flow), true);
 }
 
-// What the listener covered, or everything.
+// Gives rules to the uncovered connections that match the listener; null: to all uncovered connections.
 void steer_uncovered(Core& core, const Listener* listener) {
   core.tcbs.for_each([&](Tcb& tcb) {
     const bool wanted = tcb.has(kInFlowTable) && !tcb.has(kSteered) && core.network.is_steered(tcb.path.port);

@@ -1,16 +1,16 @@
 // Tcb: one connection, as it lies in the arena. Everything that a rebuild needs is in here: the flow
 // table, the timer wheel and the lists that link Tcbs are indices and can be made anew from the slab.
 //
-// Send positions are 64-bit stream offsets, position 0 being the first byte; SYN is the number in front of
-// it, FIN takes the position behind the last byte. On the wire a position is seq_base + its low 32 bits:
+// Send positions are 64-bit stream offsets. Position 0 is the first byte; SYN has the number before it; FIN takes the
+// position after the last byte. On the wire a position is seq_base + its low 32 bits:
 //
 //      0            snd_una           snd_nxt           text_end()
 //      |  acknowledged |  in flight      |  not sent yet   |FIN
 //
-// A position is the send ring's offset of the same number, unless an overlay maps them.
+// A position equals the send ring's offset of the same number, unless an overlay maps positions.
 //
-// Receive side (RFC 9293 figure 4): rcv_nxt, and rcv_adv, the right edge that was promised and that never
-// moves back but with memory used up (kLowMemory).
+// Receive side (RFC 9293 figure 4): rcv_nxt, and rcv_adv, the promised right edge. rcv_adv never moves back, except at
+// low memory (kLowMemory).
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ enum TcbFlag : std::uint32_t {
   kSackPermitted = 1U << 1,
   kWindowScaling = 1U << 2,
   // Acknowledging
-  kAckNow = 1U << 3,      // at the end of the burst
+  kAckNow = 1U << 3,      // send an ACK at the end of the burst
   kAckDelayed = 1U << 4,  // something waits to be acknowledged
   // Sending
   kHoldMore = 1U << 5,       // MSG_MORE: a partial segment waits for the next write, or for an ACK
@@ -59,10 +59,10 @@ enum TcbFlag : std::uint32_t {
   kFinSeen = 1U << 13,      // the peer's FIN came; rcv_fin says where
   kSteered = 1U << 30,      // has a steering rule of its own
   kHoles = 1U << 29,        // frames wait in the reassembly queue
-  kFinReceived = 1U << 14,  // … and everything before it
+  kFinReceived = 1U << 14,  // the FIN and everything before it came
   kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
-  kLowMemory = 1U << 31,    // there was no memory: a segment at a time
-  // Where it stands
+  kLowMemory = 1U << 31,    // memory was used up: segments are taken one at a time
+  // How it was opened, and its state
   kPassive = 1U << 16,   // made by a listener
   kOrphan = 1U << 17,    // its socket is closed
   kDeferred = 1U << 18,  // established, but TCP_DEFER_ACCEPT waits for data; counted by its listener
@@ -71,15 +71,15 @@ enum TcbFlag : std::uint32_t {
   kSynOwed = 1U << 27,        // SYN or SYN-ACK found no room on the device
   kRetransmitNow = 1U << 28,  // a loss event began: one segment whatever cwnd says (RFC 6675 §5 step 4.3)
   kHalfOpen = 1U << 26,       // in SYN-RECEIVED, counted in its listener's SYN queue
-  // Lists it is linked in; a Tcb goes back to the slab only when it is in none
+  // Lists that link it; a Tcb goes back to the slab only when no list links it
   kInBurst = 1U << 21,
   kBlocked = 1U << 22,    // output waits for room on the device
   kPinned = 1U << 23,     // frames that refer to the send ring are not yet known to be sent
   kAccepting = 1U << 24,  // in its listener's accept queue
-  kZombie = 1U << 25,     // to be freed by the one that unlinks it last
+  kZombie = 1U << 25,     // the last list to unlink it frees it
 };
 
-/// One deadline a purpose; the wheel holds the Tcb once, at the earliest of them or sooner.
+/// One deadline for each purpose. The wheel holds the Tcb once, at the earliest deadline or sooner.
 enum class Timer : std::uint8_t {
   kRetransmit,  // SYN, data, FIN; or the persist timer: never both (RFC 9293 §3.8.6.1)
   kDelayedAck,
@@ -89,7 +89,8 @@ inline constexpr std::size_t kTimers = 3;
 
 struct alignas(64) Tcb {
   // --- Line 0: found, and told about
-  // Behind a part that ends in padding stands what fits into it: some ten thousand connections pay for each line.
+  // A part that ends in padding is followed by fields that fit into the padding: with some ten thousand connections,
+  // each cache line counts.
   [[no_unique_address]] EventNode event;  // first: the socket layer knows a Tcb by it
   std::uint32_t flags = 0;
   [[no_unique_address]] FlowNode flow;
@@ -97,7 +98,7 @@ struct alignas(64) Tcb {
   std::uint8_t rcv_scale = 0, snd_scale = 0;
   std::uint8_t quick_acks = 0;  // ACKs to send at once before delaying begins
   std::uint8_t probes = 0;      // unanswered keep-alives or window probes
-  std::uint8_t attempts = 0;    // of SYN, SYN-ACK
+  std::uint8_t attempts = 0;    // attempts to send SYN or SYN-ACK
   std::uint8_t why = 0;         // Why of the last change of state
   Overlay* overlay = nullptr;   // the bytes are another protocol's (overlay.h)
   Tcb* burst_next = nullptr;
@@ -116,12 +117,12 @@ struct alignas(64) Tcb {
   // --- Line 2: bookkeeping of every segment
   std::uint64_t received = 0;      // stream offset of rcv_nxt
   Instant last_received{};         // arrival of the last acceptable segment
-  std::uint32_t last_sent_ms = 0;  // of data: milliseconds_of()
+  std::uint32_t last_sent_ms = 0;  // when data was sent last: milliseconds_of()
   std::uint32_t segments_in = 0;   // modulo 2^32, for TCP_INFO, as segments_out and retransmits
   std::array<Instant, kTimers> deadline{kNever, kNever, kNever};
   std::uint32_t ts_offset = 0;
   std::uint16_t mss = 536;      // payload bytes of our full segment, timestamps deducted
-  std::uint16_t rcv_mss = 536;  // what the peer's full segments seem to carry, for ACKs and window
+  std::uint16_t rcv_mss = 536;  // the size that the peer's full segments seem to have, for ACKs and window
   SeqNum snd_wl1{}, snd_wl2{};
 
   // --- Sending
@@ -131,21 +132,21 @@ struct alignas(64) Tcb {
   std::uint32_t max_snd_wnd = 0;  // largest window the peer has offered
   Scoreboard scoreboard;
   [[no_unique_address]] RttProbe probe;
-  bool starved : 1 = false;  // among those that wait for memory
-  bool counted : 1 = false;  // an orphan, in Core::orphans
-  bool refused : 1 = false;  // a writer found no room, and has not been told of any since
+  bool starved : 1 = false;  // it waits for memory
+  bool counted : 1 = false;  // it is an orphan, counted in Core::orphans
+  bool refused : 1 = false;  // a writer found no room, and was not told of room since
   Limit limit : 2 = Limit::kIdle;
   bool usage_limited = false;  // cwnd was the limit of usage_flight
-  std::uint8_t peer_said = 0;  // in an option of its SYN, as Hooks know it; 0: nothing
+  std::uint8_t peer_said = 0;  // what the peer's SYN option said, as Hooks understand it; 0: nothing
   [[no_unique_address]] RttEstimator rtt;
-  std::uint16_t own_mss = 536;     // the MSS option of ours
-  std::uint32_t usage_flight = 0;  // the most that was in flight until usage_end
+  std::uint16_t own_mss = 536;     // our MSS option
+  std::uint32_t usage_flight = 0;  // the largest flight until usage_end
   SeqNum small_end{};              // behind the last partial segment (Minshall's variant of Nagle)
   [[no_unique_address]] CongestionControl congestion;
   Error error = Error::kNone;
-  Error soft_error = Error::kNone;  // what ICMP said, should the connection time out (RFC 5461)
-  SeqNum usage_end{};               // what was noted of cwnd's usage holds until this is acknowledged
-  std::uint32_t progress_ms = 0;    // the oldest unanswered transmission, or the last answer (RFC 5482)
+  Error soft_error = Error::kNone;  // what ICMP said, in case the connection times out (RFC 5461)
+  SeqNum usage_end{};               // usage_flight and usage_limited hold until this is acknowledged
+  std::uint32_t progress_ms = 0;    // time of the oldest unanswered transmission, or of the last answer (RFC 5482)
   SeqNum rcv_fin{};                 // the number of the peer's FIN
 
   // --- Cold
@@ -153,18 +154,18 @@ struct alignas(64) Tcb {
   std::uint32_t rcv_limit = 0;   // receive buffer now, bytes of payload
   std::uint32_t rcv_copied = 0;  // consumed in this round of the window's tuning
   union {
-    std::uint32_t accept_order = 0;  // in the accept queue
+    std::uint32_t accept_order = 0;  // its order in the accept queue
     std::uint32_t last_data_ms;      // later: when data arrived last (milliseconds_of), for TCP_INFO
   };
-  std::uint32_t rcv_round = 0;   // when it began: microseconds_of()
-  std::uint32_t challenged = 0;  // last answer to what may be forged: milliseconds_of() and 1; 0: none
+  std::uint32_t rcv_round = 0;   // when the round began: microseconds_of()
+  std::uint32_t challenged = 0;  // time of the last challenge ACK: milliseconds_of() | 1; 0: none
   std::uint32_t retransmits = 0;
   [[no_unique_address]] TimerNode wheel;
   std::uint32_t segments_out = 0;
-  Tcb* accept_next = nullptr;  // of the accept queue; later of those that wait for memory
+  Tcb* accept_next = nullptr;  // next in the accept queue; later, next of those that wait for memory
   Tcb* blocked_next = nullptr;
   Tcb* pinned_next = nullptr;
-  SlotId listener;  // whose child it is
+  SlotId listener;  // the listener that made it
   Options options;
   BusyTimes busy_times;
   std::uint64_t bytes_retransmitted = 0;
@@ -176,17 +177,17 @@ struct alignas(64) Tcb {
   [[nodiscard]] SeqNum seq_of(std::uint64_t position) const { return seq_base + static_cast<std::uint32_t>(position); }
   /// The position of a sequence number less than 2^31 away from SND.UNA.
   [[nodiscard]] std::uint64_t position_of(SeqNum s) const { return stream_offset(s, seq_of(snd_una), snd_una); }
-  /// Behind the last byte to be sent: positions are the ring's offsets, or an overlay says what they are.
+  /// The position after the last byte to be sent. Positions are the ring's offsets, or an overlay says what they are.
   [[nodiscard]] std::uint64_t text_end() const { return overlay == nullptr ? ring.end() : mapped_end(); }
   [[nodiscard, gnu::pure]] std::uint64_t mapped_end() const;
-  /// Behind everything that we ever want to send, FIN included.
+  /// The position after everything that will be sent, FIN included.
   [[nodiscard]] std::uint64_t send_end() const { return text_end() + (has(kFinQueued) ? 1 : 0); }
   [[nodiscard]] std::uint32_t in_flight() const { return static_cast<std::uint32_t>(snd_nxt - snd_una); }
   [[nodiscard]] std::uint64_t unsent() const {
     const std::uint64_t end = text_end();
     return end > snd_nxt ? end - snd_nxt : 0;
   }
-  /// Of the program's bytes those that no segment has carried yet, nor anything else.
+  /// How many of the program's bytes have not left yet, in a segment or otherwise.
   [[nodiscard]] std::uint64_t program_unsent() const { return overlay == nullptr ? unsent() : mapped_unsent(); }
   [[nodiscard, gnu::pure]] std::uint64_t mapped_unsent() const;
   [[nodiscard]] std::uint32_t rcv_wnd() const { return after(rcv_adv, rcv_nxt) ? distance(rcv_nxt, rcv_adv) : 0; }

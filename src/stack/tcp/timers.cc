@@ -11,8 +11,8 @@
 namespace bypass::tcp {
 namespace {
 
-// What a protocol over TCP has under way of its own is nothing that the program waits for; what the program has written
-// counts, whichever way it goes, and so does the end of its direction.
+// Own records of a protocol over TCP are nothing that the program waits for. What the program has written counts, on
+// whichever path it goes, and so does the end of its direction.
 bool awaits_ack(const Tcb& tcb) {
   const bool any = tcb.in_flight() + tcb.unsent() != 0;
   if (tcb.overlay == nullptr) return any;
@@ -20,7 +20,7 @@ bool awaits_ack(const Tcb& tcb) {
   return (any && ends) || !tcb.ring.empty();
 }
 
-// A protocol's own records are repeated for as long as it takes: an idle connection hears of no outage.
+// A protocol's own records are repeated for as long as needed: an idle connection is not ended by an outage.
 bool is_idle_beneath(const Tcb& tcb) {
   return tcb.overlay != nullptr && !tcb.orphan() && !awaits_ack(tcb);
 }
@@ -34,7 +34,8 @@ Instant user_deadline(const Env& env, const Tcb& tcb) {
 
 unsigned retries(const Env& env, const Tcb& tcb) {
   const unsigned most = env.core.config.retries2;
-  return tcb.orphan() ? std::min(most, env.core.config.orphan_retries) : most;  // nobody waits for its data any more
+  // no program waits for its data any more
+  return tcb.orphan() ? std::min(most, env.core.config.orphan_retries) : most;
 }
 
 // RFC 9293 §3.8.3 (R2), RFC 5482.
@@ -51,7 +52,7 @@ void time_out(Env& env, Tcb& tcb) {
 
 // --- SYN, SYN-ACK
 
-// With more than half of the SYN queue taken, fewer: who answers does so soon (reqsk_timer_handler() of Linux).
+// With more than half of the SYN queue taken, fewer: peers that answer do so soon (reqsk_timer_handler() of Linux).
 unsigned synack_retries(const Env& env, const Tcb& tcb) {
   constexpr unsigned kUnderPressure = 2;
   const Listener* listener = env.core.listeners.get(tcb.listener);
@@ -78,8 +79,8 @@ void retry_syn(Env& env, Tcb& tcb) {
 
 // --- Data and FIN (RFC 6298 §5.4 to §5.7)
 
-// A peer that closed its window on data in flight is alive as long as it answers: then no R2. A program that has set a
-// user timeout wants an end all the same (tcp_rtx_probe0_timed_out() of Linux), and an orphan has nobody who waits.
+// A peer that closed its window on data in flight is alive as long as it answers: then R2 does not end the connection.
+// A user timeout still does (tcp_rtx_probe0_timed_out() of Linux), and so does an orphan's limit, as no program waits.
 bool answers_with_closed_window(const Tcb& tcb) {
   if (tcb.orphan()) return false;
   const auto after_sending = static_cast<std::int32_t>(milliseconds_of(tcb.last_received) - tcb.last_sent_ms);
@@ -98,8 +99,8 @@ void retransmission_timeout(Env& env, Tcb& tcb) {
 
 // --- Persist (RFC 9293 §3.8.6.1), and the cork's limit
 
-// An orphan's peer may answer probes for ever. It has as long as the doubling pauses take to reach the longest one
-// (tcp_probe_timer() of Linux): some three minutes.
+// An orphan's peer may answer probes for ever. It gets the time in which the doubling pauses reach the longest one
+// (tcp_probe_timer() of Linux): about three minutes.
 bool has_probed_enough(const Env& env, const Tcb& tcb) {
   if (tcb.orphan() && tcb.rtt.rto(env.core.rto_bounds) >= env.core.rto_bounds.max) return true;
   return tcb.probes >= retries(env, tcb);
@@ -113,7 +114,7 @@ void persist_timeout(Env& env, Tcb& tcb) {
     tcb.set(kForceOutput);
     return output(env, tcb);
   }
-  // As Linux: the user timeout counts answered probes too, and does not stand in for R2 as it does for data.
+  // As Linux: the user timeout counts answered probes too, and does not replace R2 as it does for data.
   if (env.now() >= user_deadline(env, tcb) || has_probed_enough(env, tcb)) return time_out(env, tcb);
   tcb.probes++;
   tcb.rtt.on_timeout();
@@ -128,7 +129,7 @@ void on_retransmit(Env& env, Tcb& tcb) {
   if (tcb.in_flight() != 0) retransmission_timeout(env, tcb);
 }
 
-// The timer keeps its course: a link that comes and goes must not put off the end of a connection whose peer is gone.
+// The timer is not restarted: a link that comes and goes must not delay the end of a connection whose peer is gone.
 void resend(Env& env, Tcb& tcb) {
   if (!synchronized(tcb.state)) {
     tcb.retransmits++;
@@ -187,13 +188,13 @@ void on_idle(Env& env, Tcb& tcb) {
 void fire(Env& env, Tcb& tcb) {
   constexpr void (*kHandlers[])(Env&, Tcb&) = {on_retransmit, on_delayed_ack, on_idle};
   static_assert(std::size(kHandlers) == kTimers);
-  // Deadlines move away without the wheel's knowledge.
+  // Deadlines may move away without a change of the wheel.
   if (const Instant at = earliest_deadline(tcb); at > env.now()) {
     if (at != kNever) env.core.wheel.schedule(tcb, at);
     return;
   }
   env.core.current = &tcb;
-  touch(env, tcb);  // keeps the Tcb in the slab while its handlers run; end_burst() lets go
+  touch(env, tcb);  // keeps the Tcb in the slab while its handlers run; end_burst() releases it
   if (tcb.overlay != nullptr && tcb.overlay->deadline <= env.now()) tcb.overlay->deadline = kNever;
   for (std::size_t i = 0; i < kTimers; i++) {
     if (tcb.deadline[i] > env.now()) continue;
@@ -251,7 +252,7 @@ void arm_idle(Env& env, Tcb& tcb) {
   if (tcb.has(kDeferred)) {
     return arm(env, tcb, Timer::kIdle, env.now() + std::chrono::seconds(tcb.options.defer_accept_s));
   }
-  // A connection in TIME-WAIT sends no probes (RFC 9293 §3.10.7.4): its Tcb waits for the program's close() alone.
+  // A connection in TIME-WAIT sends no probes (RFC 9293 §3.10.7.4): its Tcb only waits for the program's close().
   if (!tcb.options.keep_alive || !synchronized(tcb.state) || tcb.state == State::kTimeWait)
     return disarm(tcb, Timer::kIdle);
   arm(env, tcb, Timer::kIdle, tcb.last_received + std::chrono::seconds(tcb.options.keep_idle_s));
@@ -279,7 +280,7 @@ void ask_after_announcement(Env& env, std::span<const IpAddress> peers) {
     if (waits && !in_vain) return;
     env.core.current = &tcb;
     touch(env, tcb);
-    tcb.set(kAckNow);  // no timer: who is announced again and again, and never answers, is to be given up in time
+    tcb.set(kAckNow);  // starts no timer: a peer that is announced repeatedly and never answers must time out as usual
   });
   end_burst(env);
 }

@@ -153,7 +153,7 @@ void Engine::Impl::fill_header(Packet& frame, const Binding& binding, std::uint1
     return;
   }
   const std::uint16_t sum = checksum_finish(checksum(&udp, sizeof udp) + pseudo + payload);
-  udp.checksum.set_raw(sum == 0 ? 0xffff : sum);  // RFC 768: zero would say that there is none
+  udp.checksum.set_raw(sum == 0 ? 0xffff : sum);  // RFC 768: zero means that there is no checksum
 }
 
 Result<bool> Engine::Impl::send_whole(Context& ctx, Binding& binding, std::uint16_t to_port, const Pieces& bytes) {
@@ -214,7 +214,7 @@ void Engine::rebuild(Context& ctx, void* broken) {
   impl.held_frames = 0;
   if (!sound) return;
   impl.bindings.for_each([&](Binding& binding) {
-    binding.errors = binding.last_error = nullptr;  // their blocks go
+    binding.errors = binding.last_error = nullptr;  // the queue's blocks are freed
     impl.rebuild_queue(ctx, binding, &binding == broken);
     if (&binding == broken) binding.error = Error::kReset;
     binding.path.generation = 0;
@@ -244,8 +244,8 @@ void Engine::end_unclaimed(Context& ctx) {
   });
 }
 
-// Keeps the datagrams, or only gives the ports' frames among them back. A port's frames may be out of this process's
-// sight: then what lies behind the first one is lost.
+// Keeps the datagrams, or only gives back the ports' frames among them. This process may not see a port's frames: then
+// everything after the first such frame is lost.
 void Engine::Impl::rebuild_queue(Context& ctx, Binding& binding, bool give_up) {
   const PacketList old = binding.queue;
   const bool sees_frames = ctx.sees_frames();

@@ -7,7 +7,7 @@
 
 namespace bypass::udp {
 
-// As sock_queue_err_skb() of Linux, the receive buffer bounds it.
+// The receive buffer limits the queue, as in sock_queue_err_skb() of Linux.
 QueuedError* Engine::Impl::queue_error(Context& ctx, Binding& binding) {
   if (binding.charged + sizeof(QueuedError) > binding.limit) return nullptr;
   void* const block = memory.allocate(sizeof(QueuedError));

@@ -1,4 +1,4 @@
-// udp::Engine's insides: a datagram endpoint, and the table of them.
+// The inside of udp::Engine: a datagram endpoint, and the table of endpoints.
 #pragma once
 
 #include <array>
@@ -15,22 +15,22 @@
 namespace bypass::udp {
 
 struct Binding {
-  EventNode event;  // first: the event list knows no more
+  EventNode event;  // first, as the event list knows only the node
   Endpoint local, remote;
   bool connected = false;
-  bool steered = false;  // FlowLog has been told of it
+  bool steered = false;  // FlowLog has noted it
   Reuse reuse;
   Error error = Error::kNone;
   bool wants_errors = false;
   QueuedError* errors = nullptr;
   QueuedError* last_error = nullptr;
-  std::uint32_t limit = 0;    // of `charged`
-  std::uint32_t charged = 0;  // memory that the queue holds: payload, headers and what lies around them
+  std::uint32_t limit = 0;    // limit of `charged`
+  std::uint32_t charged = 0;  // memory that the queue holds: payload, headers and the buffers around them
   PacketList queue;
-  Binding* next = nullptr;  // of the bucket; newest first
-  IpAddress path_source;    // that `path` was asked for; any: the route's
-  Path path;                // to where the last datagram went
-  // What a router on the way has said (RFC 1191): the path's MTU while it is to `narrow_remote`, until then.
+  Binding* next = nullptr;  // next in the hash bucket; newest first
+  IpAddress path_source;    // the source that `path` was resolved for; unset: the route's
+  Path path;                // the path of the last datagram
+  // What a router has reported (RFC 1191): the MTU of the path to `narrow_remote`, until that time.
   IpAddress narrow_remote;
   std::uint32_t narrow_mtu = 0;
   Instant narrow_until{};
@@ -45,13 +45,13 @@ struct Engine::Impl {
   void on_icmp(Context& ctx, const IcmpError& error);
   void narrow(Context& ctx, Binding& binding, const IcmpError& error);
   // --- Errors (udp_errors.cc)
-  /// The new entry; null: no room.
+  /// A new entry; null: there is no room.
   QueuedError* queue_error(Context& ctx, Binding& binding);
   void keep_error(Context& ctx, Binding& binding, const IcmpError& error);
   void drop_errors(Binding& binding);
   [[nodiscard]] Binding* find(const L4Input& input) const;
   void deliver(Context& ctx, Binding& binding, const L4Input& input);
-  /// To everybody who listens: broadcast.
+  /// Delivers a broadcast to all endpoints that match.
   void deliver_all(Context& ctx, const L4Input& input);
   void release(Context& ctx, Packet* frame);
   std::size_t move_queue_to_arena(Context& ctx, Binding& binding);

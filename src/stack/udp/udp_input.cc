@@ -1,4 +1,4 @@
-// UDP's receiving half: who gets a datagram, what it may cost, and the errors that come back.
+// UDP's receiving half: which endpoint gets a datagram, how much memory it may use, and received errors.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace bypass::udp {
 namespace {
 
-// A queue of many small datagrams is kept in blocks of the arena: a port's frame holds 2 KiB of a pool that the
+// A queue of many small datagrams is kept in blocks of the arena: a port's frame would hold 2 KiB of a pool that the
 // whole shard receives into.
 constexpr std::uint32_t kSmallDatagram = 512;
 constexpr std::uint32_t kFewQueued = 16;
@@ -28,8 +28,8 @@ std::uint16_t port_of(const L4Input& in) {
   return wire::at<wire::Udp>(*in.packet, in.l4_offset).destination;
 }
 
-// How well an endpoint fits (the most specific wins), or -1. A datagram to a broadcast address is for endpoints
-// bound to that address or to any.
+// How well an endpoint fits (the most specific wins), or -1. A datagram to a broadcast address is for endpoints that
+// are bound to that address or to no address.
 int fit(const Binding& binding, const L4Input& in) {
   if (binding.local.port != port_of(in)) return -1;
   const bool any = binding.local.address.is_any();
@@ -38,7 +38,7 @@ int fit(const Binding& binding, const L4Input& in) {
   return (any ? 0 : 1) + (binding.connected ? 2 : 0);
 }
 
-// Spreads the flows over sockets that share a port, evenly enough.
+// A hash that spreads the flows evenly enough over sockets that share a port.
 std::uint32_t hash_of(const L4Input& in) {
   std::uint64_t halves[2];
   static_assert(sizeof halves == sizeof in.source);
@@ -75,7 +75,7 @@ Binding* Engine::Impl::find(const L4Input& input) const {
   }
   if (best == nullptr || !best->reuse.port) return best;
   return choose_by_flow<&Binding::next>(*best, hash_of(input), [&](const Binding& b) {
-    return b.reuse.port && fit(b, input) == best_fit;  // those that suit as well
+    return b.reuse.port && fit(b, input) == best_fit;  // the others that match equally well
   });
 }
 
@@ -142,7 +142,7 @@ void Engine::Impl::release(Context& ctx, Packet* frame) {
   ctx.release(frame);
 }
 
-// Datagrams in the arena are charged for the block that they take there.
+// Datagrams in the arena are charged for the block that they use there.
 std::size_t Engine::Impl::move_queue_to_arena(Context& ctx, Binding& binding) {
   std::size_t stayed = 0;
   current = &binding;
@@ -167,7 +167,8 @@ void Engine::Impl::empty_queue(Context& ctx, Binding& binding) {
   binding.charged = 0;
 }
 
-// RFC 1191 §6.3: believed as long as Linux does, and never below what Linux takes. A forged one costs fragments.
+// RFC 1191 §6.3: a report is believed as long as Linux does, and never below Linux's minimum. A forged report costs
+// fragments.
 void Engine::Impl::narrow(Context& ctx, Binding& binding, const IcmpError& error) {
   if (binding.path.remote != error.remote.address || error.mtu == 0 || error.mtu >= binding.path.mtu) return;
   binding.narrow_remote = error.remote.address;
@@ -176,8 +177,8 @@ void Engine::Impl::narrow(Context& ctx, Binding& binding, const IcmpError& error
   binding.path.mtu = static_cast<std::uint16_t>(std::min<std::uint32_t>(binding.path.mtu, binding.narrow_mtu));
 }
 
-// As on Linux (__udp4_lib_err): only a connected endpoint hears of errors, and only of the fatal ones, unless it wants
-// them all.
+// As on Linux (__udp4_lib_err): only a connected endpoint gets errors, and only fatal ones, unless it has asked for
+// all.
 void Engine::Impl::on_icmp(Context& ctx, const IcmpError& error) {
   if (error.error == Error::kMessageTooLarge)
     for (Binding* b = bucket(error.local.port); b != nullptr; b = b->next)

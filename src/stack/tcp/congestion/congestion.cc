@@ -5,9 +5,8 @@
 namespace bypass::tcp {
 namespace {
 
-// What one ACK may add in slow start. RFC 3465 §2.2 says 2 SMSS, RFC 9406 §4.2 says 8 without pacing; but
-// one ACK answers a whole TSO frame or burst where either end batches, and such a frame is what a sender
-// emits at once anyhow.
+// What one ACK may add in slow start. RFC 3465 §2.2 allows 2 SMSS, and RFC 9406 §4.2 allows 8 without pacing. But if
+// either end batches, one ACK answers a whole TSO frame or burst, and the sender emits such frames at once anyway.
 constexpr std::uint32_t kAckLimit = 65536;
 constexpr std::uint32_t kRfc6928Segment = 1460;
 
@@ -116,7 +115,7 @@ void CongestionControl::undo() {
   window_.cwnd = std::max(window_.cwnd, window_.prior_cwnd);
   window_.ssthresh = std::max(window_.ssthresh, window_.prior_ssthresh);
   window_.prior_cwnd = 0;
-  if (window_.ssthresh == kMaxCwnd) {  // it was the first slow start that was cut short
+  if (window_.ssthresh == kMaxCwnd) {  // the first slow start was cut short
     first_ = true;
     hystart_ = HyStart{};
   } else if (algorithm_ == Congestion::kCubic) {

@@ -36,7 +36,7 @@ class CongestionControl {
   void on_syn_lost();
 
   [[nodiscard]] std::uint32_t cwnd() const { return window_.cwnd; }
-  /// The largest there has been: what a send buffer is tuned by, which never shrinks (tcp_sndbuf_expand() of Linux).
+  /// The largest window so far. A send buffer is sized by it and never shrinks (tcp_sndbuf_expand() of Linux).
   [[nodiscard]] std::uint32_t most_cwnd() const { return most_cwnd_; }
   [[nodiscard]] std::uint32_t ssthresh() const { return window_.ssthresh; }
   [[nodiscard]] std::uint32_t mss() const { return window_.mss; }
@@ -52,7 +52,7 @@ class CongestionControl {
   void on_rto(Instant now, std::uint32_t flight, bool again);
   /// Before sending after `idle` without a transmission; does nothing while idle <= rto.
   void on_idle_restart(Instant now, Duration idle, Duration rto);
-  /// The last reduction (loss event or timeout) turned out to be spurious: the windows from before it.
+  /// The last reduction (loss event or timeout) was spurious: restores the windows from before it.
   void undo();
   [[nodiscard]] bool can_undo() const { return window_.prior_cwnd != 0; }
 
@@ -69,7 +69,7 @@ class CongestionControl {
     Cubic cubic_;
     NewReno newreno_;
   };
-  bool first_ = true;  // the first slow start goes on
+  bool first_ = true;  // the first slow start is still going on
   Congestion algorithm_ = Congestion::kCubic;
 };
 static_assert(sizeof(CongestionControl) <= 80);

@@ -76,7 +76,7 @@ void Cubic::on_ack(Window& window, const AckEvent& ack) {
   }
   const std::uint32_t target =
       std::clamp(w_cubic(t + ack.srtt, window.mss), window.cwnd, window.cwnd + window.cwnd / 2);
-  // (target - cwnd) / cwnd of what was acknowledged (§4.4); what makes less than a byte is kept for later.
+  // (target - cwnd) / cwnd of what was acknowledged (§4.4); fractions of a byte are kept for later.
   window.counted = std::min(window.counted + std::min(ack.acked, kMaxCwnd), kMaxCwnd);
   const std::uint64_t growth = std::uint64_t{target - window.cwnd} * window.counted / window.cwnd;
   if (growth == 0) return;
@@ -86,7 +86,7 @@ void Cubic::on_ack(Window& window, const AckEvent& ack) {
 
 std::uint32_t Cubic::reduced(const Window& window, std::uint32_t flight) {
   prior_w_max = w_max;
-  // §4.7: below the last plateau somebody else wants a share; 0.85 = (1 + beta) / 2.
+  // §4.7: below the last plateau another flow wants a share; 0.85 = (1 + beta) / 2.
   w_max = window.cwnd < w_max ? static_cast<std::uint32_t>(std::uint64_t{window.cwnd} * 17 / 20) : window.cwnd;
   cwnd_prior = window.cwnd;
   epoch_start = kNever;

@@ -14,19 +14,21 @@ namespace bypass::tcp {
 std::uint32_t cube_root(std::uint64_t n);
 
 struct Cubic {
-  /// Congestion avoidance (§4.2 to §4.5), also for ACKs of a sender that something else than cwnd limits:
-  /// their time does not count (§5.8).
+  /// Congestion avoidance (§4.2 to §4.5). Also called for ACKs of a sender that is not limited by cwnd: their time does
+  /// not count (§5.8).
   void on_ack(Window& window, const AckEvent& ack);
-  /// A loss event or timeout: fast convergence (§4.7); the new ssthresh, 0.7 of what was in flight (§4.6).
+  /// Reacts to a loss event or timeout: fast convergence (§4.7). Returns the new ssthresh, 0.7 of what was in flight
+  /// (§4.6).
   [[nodiscard]] std::uint32_t reduced(const Window& window, std::uint32_t flight);
   /// After a timeout the next epoch begins with the window that slow start reaches (§4.8).
   void on_rto() { w_max = 0; }
-  /// Nothing was sent for that long: it does not count either.
+  /// Nothing was sent for that long: this time does not count either.
   void on_idle(Duration idle);
   /// The last reduced() was wrong (§4.9).
   void undo();
 
-  Instant epoch_start = kNever;  // of this congestion avoidance, limited periods left out; kNever: none has begun
+  // start of this congestion avoidance, shifted by limited periods; kNever: it has not begun
+  Instant epoch_start = kNever;
   Instant last_ack{};
   std::uint32_t w_max = 0;  // bytes; where the plateau lies
   std::uint32_t prior_w_max = 0;

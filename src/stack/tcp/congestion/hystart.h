@@ -9,12 +9,11 @@
 namespace bypass::tcp {
 
 struct HyStart {
-  /// What slow start's growth by this ACK is divided by: 1, more in conservative slow start, and 0 when
-  /// slow start is over.
+  /// The divisor of slow start's growth by this ACK: 1; more in conservative slow start; 0 when slow start is over.
   unsigned on_ack(const AckEvent& ack);
 
   SeqNum round_end{};
-  std::uint32_t last_min_us = 0, min_us = 0;  // of the last round and this; 0: no sample
+  std::uint32_t last_min_us = 0, min_us = 0;  // lowest times of the last round and of this one; 0: no sample
   std::uint32_t baseline_us = 0;              // the round-trip time at which conservative slow start began
   std::uint8_t samples = 0;
   std::uint8_t css_round = 0;  // 0: not in conservative slow start

@@ -31,7 +31,7 @@ bool predicted(const Tcb& tcb, const Segment& s) {
   if (tcb.has(kTimestamps) && before(SeqNum{s.options.ts_value}, SeqNum{tcb.ts_recent})) return false;
   const std::uint32_t acked = distance(tcb.seq_of(tcb.snd_una), s.ack);
   if (acked > tcb.in_flight() || s.payload > tcb.rcv_wnd()) return false;
-  return acked != 0 || s.payload != 0;  // a bare ACK of nothing new may be a duplicate
+  return acked != 0 || s.payload != 0;  // a bare ACK without anything new may be a duplicate
 }
 
 void fast_path(Env& env, Tcb& tcb, Segment& s) {
@@ -91,7 +91,7 @@ void take(Env& env, L4Input& input, std::uint32_t hash) {
   if (s.packet != nullptr) env.ctx.release(s.packet);
 }
 
-// How many frames readers may hold before the ports run dry: a quarter of the smallest pool.
+// How many frames readers may hold before the ports run out: a quarter of the smallest pool.
 void check_budget(Env& env) {
   if (env.now() - env.core.budget_checked < std::chrono::seconds(1)) return;
   env.core.budget_checked = env.now();

@@ -1,4 +1,4 @@
-// Segments in: bursts, header prediction, and RFC 9293 §3.10.7 step by step.
+// Incoming segments: bursts, header prediction, and RFC 9293 §3.10.7 step by step.
 //
 //   input.cc       the burst, look-up, header prediction
 //   input_steps.cc §3.10.7.4's checks in their order: sequence, RST, SYN, ACK, text, FIN
@@ -29,54 +29,55 @@ inline Verdict drop(std::uint64_t& counter) {
   counter++;
   return Verdict::kDone;
 }
-/// An ACK that may answer a forgery: rate-limited for the connection (RFC 5961 §7). A limit that connections share
-/// would tell a stranger about the others (CVE-2016-5696).
+/// Sends an ACK that may answer a forgery, rate-limited for each connection (RFC 5961 §7). A limit shared by
+/// connections would tell a stranger about the others (CVE-2016-5696).
 void challenge(Env& env, Tcb& tcb);
-/// An ACK for a segment outside the window: at once for text, else rate-limited, or two confused peers
-/// would answer each other for ever.
+/// Sends an ACK for a segment outside the window: at once for text, otherwise rate-limited, as two confused peers would
+/// answer each other for ever.
 void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment);
 
 // --- input_ack.cc
 /// SND.UNA moves up by `acked` numbers.
 void on_new_ack(Env& env, Tcb& tcb, const Segment& segment, std::uint32_t acked);
-/// An ACK that acknowledges nothing new: duplicates, SACK, also of one that others have overtaken.
+/// Takes an ACK that acknowledges nothing new: duplicates, SACK, and ACKs that later ones have overtaken.
 void on_old_ack(Env& env, Tcb& tcb, const Segment& segment);
-/// The round-trip time that an ACK shows, zero if none (RFC 6298 §3, RFC 7323 §4): a segment timed here, else the
-/// echoed timestamp, which also holds for what was sent again but counts in milliseconds.
+/// The round-trip time that an ACK shows; zero: none (RFC 6298 §3, RFC 7323 §4). It comes from the segment timed here,
+/// or else from the echoed timestamp. The timestamp is also valid for what was sent again, but counts in milliseconds.
 Duration take_sample(Env& env, Tcb& tcb, const Segment& segment);
 /// RFC 9293 §3.10.7.4 step 5, SND.WND.
 void update_window(Env& env, Tcb& tcb, const Segment& segment);
-/// So many more bytes TCP_NOTSENT_LOWAT lets a writer add.
+/// How many more bytes TCP_NOTSENT_LOWAT lets a writer add.
 [[nodiscard]] std::size_t admitted_unsent(const Tcb& tcb);
-/// Whether it lets writers that wait, or poll, be told of room.
+/// Whether TCP_NOTSENT_LOWAT allows an event for writers that wait or poll.
 [[nodiscard]] bool may_tell_of_room(const Tcb& tcb);
-/// A writer that found too little room is told once a third is free.
+/// Posts kEventWritable for a writer that found too little room, once a third is free.
 void wake_writer(Env& env, Tcb& tcb);
-/// Bytes that the send ring may hold: SO_SNDBUF's, or as congestion control goes (an overlay's ring: what was pinned).
+/// How many bytes the send ring may hold: SO_SNDBUF's, or as much as congestion control needs (for an overlay's ring:
+/// what was pinned).
 [[nodiscard]] std::uint32_t send_limit(const Core& core, const Tcb& tcb);
-/// The most that it can ever be.
+/// The largest value that send_limit() can ever have.
 [[nodiscard]] std::uint32_t most_send_buffer(const Core& core, const Tcb& tcb);
 
 // --- input_data.cc
-/// Text that begins at RCV.NXT and lies inside of the window.
+/// Takes text that begins at RCV.NXT and lies inside the window.
 void accept_in_order(Env& env, Tcb& tcb, Segment& segment);
-/// Text anywhere: trimmed to the window, delivered or kept for reassembly.
+/// Takes text at any place: trims it to the window, and delivers it or keeps it for reassembly.
 void accept_text(Env& env, Tcb& tcb, Segment& segment);
-/// The peer's FIN, when everything before it is here.
+/// Takes the peer's FIN if everything before it is here.
 void take_fin(Env& env, Tcb& tcb);
 /// An ACK is due at the end of the burst.
 void ack_soon(Env& env, Tcb& tcb);
-/// Gives back a list of frames that the connection has kept.
+/// Gives back a list of frames that the connection has held.
 void release_held(Env& env, Tcb& tcb, Packet* list);
-/// Moves the connection's received frames to the arena, or only those behind a hole while a thread reads the others.
-/// Returns how many are still a port's.
+/// Moves the connection's received frames to the arena. While a thread reads them, moves only those after a hole.
+/// Returns how many still belong to a port.
 std::size_t move_to_arena(Env& env, Tcb& tcb, bool being_read);
 /// The memory that a queued frame holds.
 [[nodiscard]] std::uint32_t truesize(const Packet& frame);
 
 // --- input_syn.cc
 void on_syn_sent(Env& env, Tcb& tcb, Segment& segment);
-/// The SYN's options: what both sides have is kept.
+/// Takes the SYN's options: keeps what both sides support.
 void negotiate(Env& env, Tcb& tcb, const Segment& segment);
 
 }  // namespace bypass::tcp

@@ -12,11 +12,11 @@
 namespace bypass::tcp {
 namespace {
 
-// Below this a ring is not worth keeping small; above it follows the window that the path can use.
+// A ring below this size need not be kept small; above it, the size follows the window that the path can use.
 constexpr std::uint32_t kSmallestTuned = 256U << 10;
 
-// Growth counts only what left while cwnd was the limit; slow start may double what was in flight at most, so that a
-// sender who stops and goes does not stay small (RFC 7661's concern; tcp_is_cwnd_limited() of Linux).
+// Growth counts only what left while cwnd was the limit. Slow start may at most double what was in flight, so that a
+// sender that stops and goes does not stay small (RFC 7661's concern; tcp_is_cwnd_limited() of Linux).
 bool app_limited(const Tcb& tcb) {
   if (tcb.usage_limited) return false;
   return !tcb.congestion.in_slow_start() || tcb.congestion.cwnd() >= 2 * tcb.usage_flight;
@@ -30,22 +30,22 @@ bool app_limited(const Tcb& tcb) {
   tcb.set(kRetransmitNow);
 }
 
-// What MSG_MORE held back goes with the next ACK, as on Linux: the flag is the call's, not the connection's.
+// Bytes that MSG_MORE held back go with the next ACK, as on Linux: the flag belongs to the call, not to the connection.
 void try_output(Env& env, Tcb& tcb) {
   tcb.clear(kHoldMore);
   tcb.set(kTryOutput);
   touch(env, tcb);
 }
 
-// A window was taken back with bytes in flight, and opens again: they were dropped meanwhile, and so was each that the
-// timer sent. With less than a unit in flight it was only rounded down (RFC 7323 §2.3).
+// The peer took back its window with bytes in flight, and opens it again. It dropped those bytes meanwhile, and also
+// each one that the timer sent. With less than a unit in flight the window was only rounded down (RFC 7323 §2.3).
 bool reopens(const Tcb& tcb, std::uint32_t wnd_before) {
   return wnd_before == 0 && tcb.in_flight() >> tcb.snd_scale != 0;
 }
 
-// Out of line: update_window() does without a frame.
+// Out of line, so that update_window() needs no stack frame.
 [[gnu::noinline]] void use_wider_window(Env& env, Tcb& tcb, std::uint32_t before) {
-  if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // was the probes': says nothing about lost data
+  if (tcb.has(kPersist)) tcb.rtt.reset_backoff();  // the backoff was the probes': it says nothing about lost data
   if (reopens(tcb, before)) {
     tcb.rtt.reset_backoff();
     lose_flight(env, tcb, true);
@@ -83,7 +83,7 @@ Duration take_sample(Env& env, Tcb& tcb, const Segment& s) {
   }
   if (timed || !tcb.has(kTimestamps) || s.options.ts_echo == 0) return {};
   const std::uint32_t ticks = timestamp_clock(env.now()) + tcb.ts_offset - s.options.ts_echo;
-  if (ticks > 1U << 20) return {};  // 18 minutes: not an echo of ours
+  if (ticks > 1U << 20) return {};  // 18 minutes: not an echo of our timestamp
   const Duration sample{std::int64_t{std::max(ticks, 1U)} << kTimestampShift};
   tcb.rtt.on_sample(env.now(), sample);
   return sample;
@@ -107,7 +107,7 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
   event.in_timeout = tcb.scoreboard.in_timeout();
   event.nxt = tcb.seq_of(tcb.snd_nxt);
   const auto update = tcb.scoreboard.on_ack(env.core.memory, s.ack, event.nxt, s.options.sack_blocks(), false, tcb.mss);
-  event.acked = update.delivered;  // what was told of before has counted then
+  event.acked = update.delivered;  // bytes that SACK reported earlier were counted then
   event.in_recovery = tcb.scoreboard.in_recovery();
   tcb.congestion.on_ack(event);
   tcb.progress_ms = milliseconds_of(env.now());
@@ -127,28 +127,28 @@ void on_new_ack(Env& env, Tcb& tcb, const Segment& s, std::uint32_t acked) {
 void on_old_ack(Env& env, Tcb& tcb, const Segment& s) {
   if (tcb.in_flight() == 0) return;
   const SeqNum una = tcb.seq_of(tcb.snd_una);
-  // RFC 5681 §2's definition; RFC 6675 §2 wants news in the SACK blocks instead, which the scoreboard looks for.
+  // The definition of RFC 5681 §2. RFC 6675 §2 instead requires news in the SACK blocks, which the scoreboard checks.
   const bool duplicate = s.ack == una && s.payload == 0 && !s.has(kFin);
   tcb.scoreboard.on_ack(env.core.memory, una, tcb.seq_of(tcb.snd_nxt), s.options.sack_blocks(), duplicate, tcb.mss);
   after_scoreboard(env, tcb);
 }
 
-// sock_setsockopt() of Linux doubles SO_SNDBUF for its bookkeeping, which in large buffers takes next to nothing.
+// Linux doubles SO_SNDBUF for its bookkeeping (sock_setsockopt()), which in large buffers uses almost nothing.
 std::uint32_t most_send_buffer(const Core& core, const Tcb& tcb) {
   return tcb.options.send_buffer != 0 ? 2 * tcb.options.send_buffer : core.config.send_buffer;
 }
 
 std::uint32_t send_limit(const Core& core, const Tcb& tcb) {
   const std::uint32_t most = most_send_buffer(core, tcb);
-  // What an overlay reads from grows no more: full is full, and the one that waits must not be told of room.
+  // A ring that an overlay reads from grows no more: when it is full, a waiting writer must not be told of room.
   if (tcb.overlay != nullptr && tcb.overlay->pins_ring && tcb.ring.capacity() != 0)
     return std::min(most, static_cast<std::uint32_t>(tcb.ring.capacity()));
   if (tcb.overlay != nullptr && tcb.overlay->roomy) return most;
   return tcb.options.send_buffer != 0 ? most : std::min(most, std::max(kSmallestTuned, 2 * tcb.congestion.most_cwnd()));
 }
 
-// tcp_stream_memory_free() of Linux, which a write asks before each buffer that it begins, and fills then: a large
-// frame, at most half of the peer's largest window (tcp_xmit_size_goal()).
+// tcp_stream_memory_free() of Linux: a write checks it before each buffer that it begins, and then fills the buffer. A
+// buffer is a large frame, at most half of the peer's largest window (tcp_xmit_size_goal()).
 std::size_t admitted_unsent(const Tcb& tcb) {
   const std::uint64_t most = tcb.options.most_unsent();
   if (most == ~0U) [[likely]]
@@ -161,7 +161,7 @@ std::size_t admitted_unsent(const Tcb& tcb) {
   return unsent < room ? room - unsent : 0;
 }
 
-// A writer that waits, or polls, is told at half of it.
+// A writer that waits or polls is told when half of what TCP_NOTSENT_LOWAT allows is free.
 bool may_tell_of_room(const Tcb& tcb) {
   const std::uint32_t most = tcb.options.most_unsent();
   return most == ~0U || 2 * tcb.program_unsent() < most;

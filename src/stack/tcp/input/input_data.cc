@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kArenaBlock = 4096;  // a block that gathers small segments
 constexpr std::uint32_t kFewestFrames = 64;
-// A frame that brings less than this part of its buffer is tiny: few of those may take up the ports' frames.
+// A frame is tiny if it fills less than this part of its buffer. Only few tiny frames may use the ports' buffers.
 constexpr std::uint32_t kTiny = 8;
 
 // --- Frames and the memory they hold
@@ -31,7 +31,7 @@ bool is_scarce(Env& env, const Packet& frame) {
   return env.ctx.queue(frame.port).scarce();
 }
 
-// Frames are the port's: when readers hold too many of them, or many for few bytes, payload moves to the arena.
+// Frames belong to the port. If readers hold too many of them, or many for few bytes, the payload moves to the arena.
 bool should_copy(Env& env, const Tcb& tcb, const Packet& frame) {
   if (in_arena(frame)) return (frame.flags & kInReserve) != 0;
   const std::uint32_t size = truesize(frame);
@@ -53,7 +53,7 @@ void copy_out(const Packet& frame, std::byte* to) {
   }
 }
 
-// The payload in `copy`, an arena packet with room for it, or null.
+// Copies the payload into `copy`, an arena packet with room for it, or null.
 Packet* with_payload(Packet* copy, const Packet& frame) {
   if (copy == nullptr) return nullptr;
   copy_out(frame, copy->data);
@@ -63,13 +63,13 @@ Packet* with_payload(Packet* copy, const Packet& frame) {
   return copy;
 }
 
-// The payload in an arena packet with at least that much room; null without memory.
+// Copies the payload to an arena packet with at least that much room; null without memory.
 Packet* to_arena(Env& env, const Packet& frame, std::size_t room) {
   const std::size_t bytes = std::max<std::size_t>(frame.payload_len, room);
   return with_payload(allocate_received(env.core.memory, bytes), frame);
 }
 
-// The same from what bytes in bulk leave alone, to the last of it.
+// The same, but may use the last of the memory that is kept back from bulk bytes.
 Packet* to_kept_back(Env& env, const Packet& frame) {
   return with_payload(allocate_arena_packet(env.core.memory, 0, frame.payload_len), frame);
 }
@@ -77,13 +77,13 @@ Packet* to_kept_back(Env& env, const Packet& frame) {
 bool append_to_tail(Tcb& tcb, const Packet& frame) {
   Packet* tail = tcb.rx_tail;
   if (tail == nullptr || !in_arena(*tail) || tail->next_segment != nullptr) return false;
-  // Only where the payload is the packet's end: nothing was trimmed off it.
+  // Only if the payload ends the packet: nothing was trimmed off.
   if (tail->offset + tail->payload_len != tail->len || tail->tailroom() < frame.payload_len) return false;
   copy_out(frame, tail->data + tail->len);
   tail->len += frame.payload_len;
   tail->frame_len += frame.payload_len;
   tail->payload_len += frame.payload_len;
-  set_arrival(*tail, arrival(frame));  // as tcp_try_coalesce() of Linux: the last one's
+  set_arrival(*tail, arrival(frame));  // the arrival of the last one counts, as in tcp_try_coalesce() of Linux
   return true;
 }
 
@@ -105,14 +105,14 @@ void count_in_order(Tcb& tcb, std::uint32_t bytes) {
   tcb.rcv_nxt += bytes;
 }
 
-// Text behind the peer's FIN is nobody's (tcp_fin() of Linux): no ACK may report it, and it holds no memory.
+// Text after the peer's FIN belongs to nobody (tcp_fin() of Linux): no ACK may report it, and it uses no memory.
 [[gnu::noinline, gnu::cold]] void drop_behind_fin(Env& env, Tcb& tcb) {
   env.count().drop_tcp_out_of_window += tcb.reassembly.frames();
   release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
   tcb.clear(kHoles);
 }
 
-// What came ahead of a hole goes, and comes again: RFC 2018 §8.
+// Drops what came ahead of a hole; it comes again: RFC 2018 §8.
 void give_up_out_of_order(Env& env, Tcb& tcb) {
   env.count().drop_tcp_memory += tcb.reassembly.frames();
   release_held(env, tcb, tcb.reassembly.clear(env.core.memory));
@@ -124,18 +124,19 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   frames ? end_need(env, tcb) : end_low_memory_if_over(env, tcb);
 }
 
-// There is no memory for a copy. A program with nothing else to read is given the segment all the same, by what is
-// left. It may be the segment that a reader waits for. What it lets go, and what both ends have sent without an ACK, is
-// what holds the memory. The frame itself or what takes its place; null: nothing is left.
+// There is no memory for a copy. A program with nothing else to read still gets the segment, from the memory kept back:
+// it may be the segment that a reader waits for. The memory is held by what that reader will release, and by what both
+// ends have sent without an ACK. Returns the frame itself or its replacement; null: there is neither.
 //
-// What follows would be dropped, and come again one by one as its sender's timer runs out: it hears that there is room
-// for a segment, or none, although more was promised (RFC 9293 §3.8.6 advises against it; Linux does the same).
+// Later segments would be dropped, and would come again one by one as the sender's timer runs out. So the sender is
+// told that there is room for one segment or none, although more was promised (RFC 9293 §3.8.6 advises against this;
+// Linux does the same).
 [[gnu::noinline, gnu::cold]] Packet* keep_at_low_memory(Env& env, Tcb& tcb, Packet* frame) {
   tcb.set(kLowMemory);
   ack_soon(env, tcb);
   if (tcb.rx_head != nullptr) return nullptr;
   const Memory& memory = env.core.memory;
-  const bool is_copy = in_arena(*frame);  // made for a family
+  const bool is_copy = in_arena(*frame);  // the copy was made for a family
   if (is_copy ? !memory.is_short() : !is_scarce(env, *frame)) return frame;
   if (!is_copy && memory.has_kept(arena_packet_size(frame->payload_len))) {
     if (Packet* copy = to_kept_back(env, *frame)) return copy;
@@ -143,10 +144,10 @@ void give_up_out_of_order(Env& env, Tcb& tcb) {
   if (tcb.reassembly.empty()) return nullptr;
   const bool returns_frames = is_copy || tcb.reassembly.port_frames() != 0;
   give_up_out_of_order(env, tcb);
-  return returns_frames ? frame : to_kept_back(env, *frame);  // of as much as has just been given back
+  return returns_frames ? frame : to_kept_back(env, *frame);  // as much as has just been given back
 }
 
-// The payload moves to the arena. False: no memory.
+// Moves the payload to the arena. False: no memory.
 bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
   if (append_to_tail(tcb, *frame)) return env.ctx.release(frame), true;
   Packet* kept = to_arena(env, *frame, kArenaBlock - sizeof(Packet));
@@ -159,7 +160,7 @@ bool enqueue_copy(Env& env, Tcb& tcb, Packet* frame) {
   return true;
 }
 
-// Takes the frame over. False: no memory for a copy; the frame stays the caller's.
+// Queues the frame and takes it over. False: no memory for a copy; the frame stays the caller's.
 bool enqueue(Env& env, Tcb& tcb, Packet* frame) {
   const std::uint32_t bytes = frame->payload_len;
   if (tcb.has(kLowMemory)) [[unlikely]]
@@ -186,7 +187,7 @@ Packet* as_queued(const Env& env, Segment& s) {
 // --- When to acknowledge
 
 void note_size(Tcb& tcb, const Segment& s) {
-  // A large receive is many segments; what they carried is known, or at most our MSS.
+  // A large receive is many segments. The size of each is known, or at most our MSS.
   const bool large = (s.packet->flags & kRxLro) != 0 && s.packet->tso_mss != 0;
   const std::uint32_t one = large ? s.packet->tso_mss : s.payload;
   if (one > tcb.rcv_mss) tcb.rcv_mss = static_cast<std::uint16_t>(std::min<std::uint32_t>(one, tcb.own_mss));
@@ -228,7 +229,7 @@ void keep_for_later(Env& env, Tcb& tcb, Packet* frame) {
   if (!tcb.reassembly.empty()) tcb.set(kHoles);
 }
 
-// What takes the frame's place: its payload in the arena, or the frame itself.
+// Returns what takes the frame's place: its payload in the arena, or the frame itself.
 Packet* moved(Env& env, Tcb& tcb, Packet* frame) {
   if (in_arena(*frame) || !env.ctx.has_port_of(*frame)) return frame;
   Packet* copy = to_arena(env, *frame, 0);
@@ -254,7 +255,7 @@ std::size_t move_in_order(Env& env, Tcb& tcb) {
   return stayed;
 }
 
-// A hole was filled: what follows it is in order now.
+// A hole was filled: the data after it is now in order.
 [[gnu::noinline, gnu::cold]] void take_ready(Env& env, Tcb& tcb, bool reported) {
   auto ready = tcb.reassembly.advance(env.core.memory, tcb.rcv_nxt, reported);
   release_held(env, tcb, ready.release);
@@ -264,7 +265,7 @@ std::size_t move_in_order(Env& env, Tcb& tcb) {
     count_in_order(tcb, frame->payload_len);
     frame = next;
   }
-  if (after(tcb.rcv_nxt, tcb.rcv_adv)) tcb.rcv_adv = tcb.rcv_nxt;  // which had moved back
+  if (after(tcb.rcv_nxt, tcb.rcv_adv)) tcb.rcv_adv = tcb.rcv_nxt;  // rcv_adv had moved back
   if (tcb.reassembly.empty()) tcb.clear(kHoles);
 }
 
@@ -317,7 +318,7 @@ void accept_in_order(Env& env, Tcb& tcb, Segment& s) {
 
 void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const SeqNum end = s.seq + s.payload;
-  // Behind the right edge: neither text nor FIN (RFC 9293 §3.10.7.4: trimmed to fit the window).
+  // Neither text nor FIN beyond the right edge counts (RFC 9293 §3.10.7.4: trimmed to fit the window).
   if (after(end, tcb.rcv_adv) && tcb.has(kLowMemory)) end_low_memory_if_over(env, tcb, *s.packet);
   if (after(end, tcb.rcv_adv)) {
     env.count().drop_tcp_out_of_window++;
@@ -347,7 +348,7 @@ void accept_text(Env& env, Tcb& tcb, Segment& s) {
   const bool fills_hole = tcb.has(kHoles);
   accept_in_order(env, tcb, s);
   if (!fills_hole || s.packet != nullptr) return;
-  if (tcb.has(kHoles)) take_ready(env, tcb, begins_old);  // unless it was given up
+  if (tcb.has(kHoles)) take_ready(env, tcb, begins_old);  // unless the hole's data was dropped
   ack_soon(env, tcb);
 }
 

@@ -9,7 +9,7 @@
 namespace bypass::tcp {
 namespace {
 
-// After so long without a segment TS.Recent says nothing any more (RFC 7323 §5.5).
+// After so long without a segment, TS.Recent is no longer valid (RFC 7323 §5.5).
 constexpr Duration kTimestampsValid = std::chrono::hours(24 * 24);
 constexpr Duration kChallengeInterval = std::chrono::milliseconds(20);
 
@@ -37,15 +37,15 @@ Verdict on_repeated_syn(Env& env, Tcb& tcb, Segment& s) {
   return drop(env.count().drop_tcp_duplicate);
 }
 
-// The test of §3.10.7.4's table, wide enough for a probe of a closed window and for numbers that end the window. Of one
-// that was taken back, too: the peer has sent up to there, and its ACKs say so.
+// The test of §3.10.7.4's table. It also accepts a probe of a closed window, and numbers that end the window. It also
+// accepts the part of a window that was taken back: the peer has sent up to there, and its ACKs say so.
 bool acceptable(const Tcb& tcb, const Segment& s) {
   const SeqNum edge = tcb.has(kLowMemory) ? furthest_edge(tcb) : tcb.rcv_adv;
   if (s.length() == 0) return after_or_at(s.seq, tcb.rcv_nxt) && before_or_at(s.seq, edge);
   return after(s.end(), tcb.rcv_nxt) && (before(s.seq, edge) || s.seq == tcb.rcv_nxt);
 }
 
-// RFC 2883 §4: also of a segment that is dropped for its numbers or its timestamp (tcp_send_dupack() of Linux).
+// RFC 2883 §4: this includes a segment that is dropped for its numbers or its timestamp (tcp_send_dupack() of Linux).
 void note_old_text(Tcb& tcb, const Segment& s) {
   const SeqNum end = earlier(s.seq + s.payload, tcb.rcv_nxt);
   if (before(s.seq, end)) tcb.reassembly.note_duplicate(s.seq, end);
@@ -77,7 +77,7 @@ Error reset_cause(const Tcb& tcb) {
     case State::kSynReceived:
       return Error::kRefused;
     case State::kCloseWait:
-      return Error::kBrokenPipe;  // as Linux: the peer had finished, its RST answers what we wrote
+      return Error::kBrokenPipe;  // as Linux: the peer had finished, and its RST answers what we wrote
     default:
       return Error::kReset;
   }
@@ -104,8 +104,8 @@ Verdict check_syn(Env& env, Tcb& tcb, Segment& s) {
 
 // --- Fifth: ACK
 
-// RFC 7323 §5.3 R3, but only after the ACK has been found good: or a blind guess of the sequence number alone could
-// set a timestamp that makes PAWS drop all that the peer sends.
+// RFC 7323 §5.3 R3, but only after the ACK was found good. Otherwise a blind guess of the sequence number alone could
+// set a timestamp with which PAWS drops everything that the peer sends.
 void note_timestamp(Tcb& tcb, const Segment& s) {
   if (!s.options.has_timestamps || !tcb.has(kTimestamps)) return;
   if (!after(s.seq, tcb.last_ack_sent)) tcb.ts_recent = s.options.ts_value;
@@ -119,7 +119,7 @@ Verdict ack_of_syn(Env& env, Tcb& tcb, Segment& s) {
   return complete_handshake(env, tcb, s);
 }
 
-// As Linux (tcp_rcv_state_process): a closed socket with TCP_LINGER2 below 0 waits for no end of the peer's.
+// As Linux (tcp_rcv_state_process): a closed socket with TCP_LINGER2 below 0 does not wait for the peer's end.
 Verdict enter_fin_wait2(Env& env, Tcb& tcb, const Segment& s) {
   set_state(env, tcb, State::kFinWait2, Why::kSegment);
   env.post(tcb, kEventDelivered);  // a lingering close() has waited for this
@@ -132,7 +132,7 @@ Verdict enter_fin_wait2(Env& env, Tcb& tcb, const Segment& s) {
   return Verdict::kContinue;
 }
 
-// What an acknowledged FIN changes.
+// The changes after our FIN was acknowledged.
 Verdict after_fin_acked(Env& env, Tcb& tcb, const Segment& s) {
   switch (tcb.state) {
     case State::kFinWait1:
@@ -154,14 +154,14 @@ Verdict check_ack(Env& env, Tcb& tcb, Segment& s) {
   if (tcb.state == State::kSynReceived && ack_of_syn(env, tcb, s) == Verdict::kDone) return Verdict::kDone;
   const std::int32_t acked = s.ack - tcb.seq_of(tcb.snd_una);
   const bool unsent = acked > static_cast<std::int32_t>(tcb.in_flight());
-  // RFC 5961 §5.2: nor below what the peer's window could have left behind.
+  // RFC 5961 §5.2: nor below what the peer's window could have left unacknowledged.
   const bool ancient = acked < 0 && distance(s.ack, tcb.seq_of(tcb.snd_una)) > tcb.max_snd_wnd;
   if (unsent || ancient) {
     challenge(env, tcb);
     return drop(env.count().drop_tcp_bad_ack);
   }
   note_timestamp(tcb, s);
-  if (acked < 0) {  // overtaken; what its SACK blocks tell may be news all the same (tcp_ack() of Linux, old_ack)
+  if (acked < 0) {  // an overtaken ACK; its SACK blocks may still be new (old_ack in tcp_ack() of Linux)
     if (s.options.sack_count != 0) on_old_ack(env, tcb, s);
     return Verdict::kContinue;
   }
@@ -184,7 +184,8 @@ Verdict check_text(Env& env, Tcb& tcb, Segment& s) {
   const bool closed = tcb.orphan() && !tcb.has(kDeferred) && tcb.overlay == nullptr;
   const bool shut = tcb.has(kReceiveShut) && (tcb.state == State::kFinWait1 || tcb.state == State::kFinWait2);
   if ((closed || shut) && after(s.seq + s.payload, tcb.rcv_nxt)) {
-    // RFC 9293 §3.6.1: nobody is left to read it, and the peer must know. Both directions shut are as good as closed.
+    // RFC 9293 §3.6.1: nobody will read the data, and the peer must know. If both directions are shut, that is the same
+    // as closed.
     env.count().drop_tcp_after_close++;
     send_reset(env, tcb);
     finish(env, tcb, closed ? Error::kNone : Error::kReset, Why::kReset);
@@ -223,7 +224,7 @@ void challenge(Env& env, Tcb& tcb) {
 }
 
 void answer_unacceptable(Env& env, Tcb& tcb, const Segment& segment) {
-  if (tcb.has(kLowMemory)) end_low_memory_if_over(env, tcb);  // a probe of the closed window, say
+  if (tcb.has(kLowMemory)) end_low_memory_if_over(env, tcb);  // for example, a probe of the closed window
   if (segment.payload != 0 || segment.has(kFin)) return ack_soon(env, tcb);
   challenge(env, tcb);
 }

@@ -1,4 +1,4 @@
-// RFC 9293 §3.10.7.3: SYN-SENT, and what two SYNs agree on.
+// RFC 9293 §3.10.7.3: SYN-SENT, and what the two SYNs agree on.
 #include <algorithm>
 
 #include "stack/tcp/input/input.h"
@@ -28,7 +28,7 @@ void on_syn_ack(Env& env, Tcb& tcb, Segment& s) {
   env.post(tcb, kEventConnected | kEventWritable);
   tcb.set(kAckNow | kTryOutput);
   touch(env, tcb);
-  // Sixth and on: text and FIN that the SYN-ACK may carry, at the next number.
+  // Sixth and later steps: text and FIN that the SYN-ACK may carry, at the next number.
   s.seq += 1;
   s.flags &= static_cast<std::uint8_t>(~kSyn);
   s.of_syn = true;

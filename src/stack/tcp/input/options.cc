@@ -31,7 +31,7 @@ std::uint32_t be32_at(std::span<const std::byte> bytes, std::size_t i) {
   return be32_to_host(v);
 }
 
-/// Length of the option at `at`, or 0 if it is illegal. NOP has 1, END the rest of the list.
+/// The length of the option at `at`; 0 if it is illegal. NOP has length 1, END the length of the rest.
 std::size_t option_length(std::span<const std::byte> options, std::size_t at) {
   const std::uint8_t kind = byte_at(options, at);
   if (kind == kNop) return 1;

@@ -1,8 +1,8 @@
-// TCP options on the wire (RFC 9293 §3.2): parsing what came, building what goes out.
+// TCP options on the wire (RFC 9293 §3.2): parses received ones, writes those to be sent.
 //
-// Parsing takes untrusted bytes. An option whose length runs past the header, or is below 2, makes the
-// whole list an error; a known kind with a length that is not its own is skipped, as Linux does, so that a
-// middlebox's oddity costs the option and not the connection. A repeated option counts the last time.
+// Parsing takes untrusted bytes. An option with a length beyond the header, or below 2, makes the whole list an error.
+// A known kind with a wrong length is skipped, as in Linux, so that a middlebox's mistake costs the option and not the
+// connection. Of a repeated option the last one counts.
 #pragma once
 
 #include <array>
@@ -22,16 +22,17 @@ inline constexpr std::size_t kTimestampsBytes = 12;  // NOP NOP TS, as RFC 7323 
 inline constexpr std::size_t kMaxSackBlocks = 4;     // without timestamps; 3 beside them
 inline constexpr std::uint8_t kMaxWindowScale = 14;  // RFC 7323 §2.3
 
-/// What a received segment's options say. MSS, window scale and SACK permitted mean something on a SYN
-/// only; the parser does not know the flags and reports them wherever they are.
+/// The options of a received segment. MSS, window scale and SACK permitted are valid on a SYN only. The parser does not
+/// know the flags and reports them on every segment.
 struct SegmentOptions {
   std::uint32_t ts_value = 0, ts_echo = 0;
   std::uint16_t mss = 0;          // 0: absent
   std::uint8_t window_scale = 0;  // already limited to kMaxWindowScale
   std::uint8_t sack_count = 0;
-  std::uint8_t unknown_count = 0;  // options for see_unknown_options()
+  std::uint8_t unknown_count = 0;  // number of options for unknown_options()
   bool has_timestamps = false, has_window_scale = false, sack_permitted = false;
-  std::array<SackBlock, kMaxSackBlocks> sack;  // the first sack_count, in wire order, not checked against any window
+  // the first sack_count blocks, in wire order, not checked against any window
+  std::array<SackBlock, kMaxSackBlocks> sack;
 
   [[nodiscard]] std::span<const SackBlock> sack_blocks() const { return {sack.data(), sack_count}; }
 };
@@ -42,10 +43,10 @@ struct UnknownOption {
   std::span<const std::byte> body;  // without kind and length
 };
 
-/// Options of any layout, into `out` as it was made. False: a length is illegal.
+/// Parses options of any layout into `out`, which must be newly made. False: a length is illegal.
 [[nodiscard]] bool parse_any_options(std::span<const std::byte> options, SegmentOptions& out);
 
-/// The same, with established connections' usual layout (NOP NOP TS and nothing else) in line.
+/// The same, with the usual layout of established connections (NOP NOP TS and nothing else) inline.
 [[nodiscard]] inline bool parse_options(std::span<const std::byte> options, SegmentOptions& out) {
   std::uint32_t word[3];
   if (options.size() != kTimestampsBytes) return parse_any_options(options, out);
@@ -64,7 +65,7 @@ inline Result<SegmentOptions> parse_options(std::span<const std::byte> options) 
   return out;
 }
 
-/// The unknown options of a list that parse_options() took, in order. Returns how many lie in `out`.
+/// Writes the unknown options of a list that parse_options() accepted, in order. Returns how many are in `out`.
 std::size_t unknown_options(std::span<const std::byte> options, std::span<UnknownOption> out);
 
 // --- Building. All lengths returned are multiples of 4; `room` holds at least what the size function says.
@@ -77,16 +78,16 @@ struct SynOptions {
   std::uint8_t window_scale = 0;  // our shift
   std::uint32_t ts_value = 0, ts_echo = 0;
 };
-/// At most 20 bytes.
+/// Writes at most 20 bytes.
 std::size_t write_syn_options(std::span<std::byte> room, const SynOptions& options);
-/// Fills up to the next multiple of 4 after a hook has appended its own options; returns the new length.
+/// After a hook has appended its own options, fills up to the next multiple of 4; returns the new length.
 std::size_t pad_options(std::span<std::byte> room, std::size_t used);
 
 /// Bytes that write_options() will take.
 constexpr std::size_t options_size(bool timestamps, std::size_t sack_blocks) {
   return (timestamps ? kTimestampsBytes : 0) + (sack_blocks == 0 ? 0 : 4 + 8 * sack_blocks);
 }
-/// SACK blocks that fit beside what else a segment carries.
+/// How many SACK blocks fit beside the other options of a segment.
 constexpr std::size_t max_sack_blocks(bool timestamps) {
   return timestamps ? kMaxSackBlocks - 1 : kMaxSackBlocks;
 }
@@ -95,7 +96,7 @@ inline void write_timestamps(std::byte* at, std::uint32_t value, std::uint32_t e
   const std::uint32_t word[3] = {host_to_be32(0x0101080a), host_to_be32(value), host_to_be32(echo)};
   std::memcpy(at, word, sizeof word);
 }
-/// NOP NOP SACK with as many of the blocks as fit in `room`; 0 when none does.
+/// Writes NOP NOP SACK with as many of the blocks as fit into `room`; 0 if no block fits.
 std::size_t write_sack(std::span<std::byte> room, std::span<const SackBlock> blocks);
 
 }  // namespace bypass::tcp

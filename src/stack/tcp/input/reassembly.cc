@@ -17,15 +17,15 @@ SeqNum end_of(const Packet& frame) {
 
 }  // namespace
 
-/// Where a frame goes among the islands, as they were before it came.
+/// The place of a frame among the islands, as they were before the frame came.
 struct Reassembly::Place {
-  std::size_t at;       // the island it appends to (if `grows`), or where a new one stands
-  std::size_t covered;  // islands [covered, behind) lie within the frame and give way
+  std::size_t at;       // the island that it extends (if `grows`), or the place of a new one
+  std::size_t covered;  // islands [covered, behind) lie within the frame and are dropped
   std::size_t behind;   // the island that its end overlaps or touches (if `joins`)
   bool grows, joins;
 };
 
-/// The first island that ends at or behind `begin`. Most frames extend the last one, the flight's own.
+/// The first island that ends at or after `begin`. Most frames extend the last one.
 std::size_t Reassembly::find(SeqNum begin) const {
   const std::span<const Island> islands = all();
   if (!islands.empty() && after_or_at(begin, islands.back().begin))
@@ -72,7 +72,7 @@ Reassembly::Inserted Reassembly::insert(Memory& memory, Packet* frame, const Lim
   return {Outcome::kQueued, released};
 }
 
-/// The first part of the frame that was here before is a duplicate to report (RFC 2883 §4).
+/// The first part of the frame that was already here is a duplicate to report (RFC 2883 §4).
 void Reassembly::note_overlap(const SackBlock& all, const Place& p) {
   const std::size_t last = p.behind + (p.joins ? 1 : 0);
   for (std::size_t i = p.at; i < last; i++) {
@@ -83,7 +83,7 @@ void Reassembly::note_overlap(const SackBlock& all, const Place& p) {
   }
 }
 
-/// Takes the island's frames out of the count, in front of `list`. The entry is the caller's to erase.
+/// Takes the island's frames out of the count and puts them before `list`. The caller erases the entry.
 Packet* Reassembly::detach(Island& island, Packet* list) {
   head().bytes -= distance(island.begin, island.end);
   head().frames -= island.frames;
@@ -139,7 +139,7 @@ Reassembly::Ready Reassembly::advance(Memory& memory, SeqNum rcv_nxt, bool repor
   return ready;
 }
 
-/// Frames below rcv_nxt go in front of `list`, the one that straddles it loses its front.
+/// Puts frames below rcv_nxt before `list`. The frame that crosses rcv_nxt loses its front.
 Packet* Reassembly::drop_front(Island& island, SeqNum rcv_nxt, Packet* list) {
   while (before_or_at(end_of(*island.first), rcv_nxt)) {
     Packet* frame = island.first;
@@ -160,7 +160,7 @@ std::size_t Reassembly::take_sack_blocks(std::span<SackBlock> out) {
   std::size_t filled = 0;
   if (!duplicate_.empty() && !out.empty()) out[filled++] = duplicate_;
   duplicate_ = {};
-  // Stamps differ from each other; ages are counted back from the latest, so that they may wrap.
+  // All stamps differ. Ages are counted back from the latest stamp, so that stamps may wrap.
   std::uint32_t youngest = 0;
   while (filled < out.size()) {
     const Island* next = nullptr;
@@ -200,7 +200,7 @@ bool Reassembly::make_room(Memory& memory) {
   return true;
 }
 
-/// Forgets the entries [first, last); their frames are elsewhere by now.
+/// Removes the entries [first, last); their frames were moved before.
 void Reassembly::erase(std::size_t first, std::size_t last) {
   if (first == last) return;
   std::memmove(islands_ + first, islands_ + last, (count() - last) * sizeof(Island));

@@ -1,18 +1,17 @@
-// Reassembly: frames that arrived ahead of a hole (RFC 9293 §3.10.7.4), and the SACK blocks that tell of
-// them (RFC 2018), duplicates included (RFC 2883).
+// Reassembly: frames that arrived ahead of a hole (RFC 9293 §3.10.7.4), and the SACK blocks that report them (RFC
+// 2018), duplicates included (RFC 2883).
 //
-// Frames lie in islands, runs without a hole, sorted by sequence number. An island is one entry of a small
-// array, the frames in it one list through Packet::queue_next, so that a hole's end takes the whole run
-// at once. Per frame the queue needs Packet::seq, ::offset (where the payload begins in the chain) and
-// ::payload_len; trimming changes those and moves no byte. FIN is no business of this queue: who sees one
-// remembers its sequence number.
+// Frames are kept in islands: runs without a hole, sorted by sequence number. An island is one entry of a small array,
+// and its frames are one list through Packet::queue_next. So when a hole is filled, the whole run is taken at once. For
+// each frame the queue needs Packet::seq, ::offset (where the payload begins in the chain) and ::payload_len; trimming
+// changes those and moves no byte. The queue does not handle FIN: its caller remembers the FIN's sequence number.
 //
-// Bytes that came first stay, but for islands that a later frame covers from end to end: those give way to
-// it, because one frame cannot be in two places.
+// Bytes that came first are kept. The exception is an island that a later frame covers completely: it is dropped for
+// that frame, because one frame cannot be in two places.
 //
-// Cost against a hostile peer: islands are bounded by kMaxIslands, a frame costs one scan of at most that
-// many entries plus one move of at most 4 KiB, and frames freed on the way were each paid for by their own
-// arrival. A frame that would need one island more is refused, as is one above the caller's limits.
+// Limits against a hostile peer: there are at most kMaxIslands islands. A frame costs one scan of at most that many
+// entries, plus one move of at most 4 KiB. Each frame that is freed on the way was paid for by its own arrival. A frame
+// that would need one more island is refused, as is one above the caller's limits.
 #pragma once
 
 #include <cstddef>
@@ -30,22 +29,22 @@ class Reassembly {
   static constexpr std::size_t kMaxIslands = 127;
 
   struct Limits {
-    std::uint32_t bytes = 0;   // of payload
-    std::uint32_t frames = 0;  // each holds a buffer, however few bytes it brings
+    std::uint32_t bytes = 0;   // payload bytes
+    std::uint32_t frames = 0;  // each holds a buffer, however few bytes it carries
   };
   enum class Outcome : std::uint8_t {
     kQueued,
-    kDuplicate,  // all of it lay here already
+    kDuplicate,  // all its bytes were here already
     kRefused,    // a limit or the islands are used up
     kNoMemory,
   };
-  /// What insert() did; `release` is a list (through queue_next) of frames to give back: the frame itself
-  /// unless queued, and those that gave way.
+  /// The result of insert(). `release` is a list (through queue_next) of frames to give back: the frame itself unless
+  /// it was queued, and those that it replaced.
   struct Inserted {
     Outcome outcome = Outcome::kRefused;
     Packet* release = nullptr;
   };
-  /// What may be delivered now: `frames` follow each other without a hole from rcv_nxt on.
+  /// What may be delivered now: `frames` continue without a hole from rcv_nxt on.
   struct Ready {
     Packet* frames = nullptr;
     Packet* last = nullptr;
@@ -59,35 +58,35 @@ class Reassembly {
   [[nodiscard]] std::uint32_t frames() const { return islands_ == nullptr ? 0 : head().frames; }
   [[nodiscard]] std::size_t islands() const { return count(); }
 
-  /// Queues a frame with payload that begins after rcv_nxt (the caller trims to the window first).
+  /// Queues a frame with payload that begins after rcv_nxt. The caller trims it to the window first.
   Inserted insert(Memory& memory, Packet* frame, const Limits& limits);
-  /// The receiver has all before `rcv_nxt` (an in-order frame was taken): what follows it without a hole?
-  /// The caller's rcv_nxt then grows by Ready::bytes. Cheap when empty; call it only when not. `reported`: the
-  /// in-order frame began with a duplicate, which is noted. Only the first of a segment is told (RFC 2883 §4).
+  /// The receiver has everything before `rcv_nxt` (an in-order frame was taken). Returns what follows without a hole;
+  /// the caller's rcv_nxt then grows by Ready::bytes. Call it only if the queue is not empty. `reported`: the in-order
+  /// frame began with a duplicate, which is noted. Only the first duplicate of a segment is reported (RFC 2883 §4).
   Ready advance(Memory& memory, SeqNum rcv_nxt, bool reported = false);
 
-  /// A segment brought bytes that were taken before (below rcv_nxt): to be reported by DSACK once.
+  /// A segment brought bytes that were taken before (below rcv_nxt): DSACK must report them once.
   void note_duplicate(SeqNum begin, SeqNum end) { duplicate_ = {begin, end}; }
   [[nodiscard]] bool has_sack() const { return islands_ != nullptr || !duplicate_.empty(); }
-  /// Fills in the blocks for the next ACK and returns how many: the duplicate first, if one is noted (it
-  /// is then forgotten: RFC 2883 §4 reports it once), then islands, last changed first (RFC 2018 §4).
+  /// Fills in the blocks for the next ACK and returns how many. The first is the duplicate, if one is noted (it is then
+  /// forgotten, as RFC 2883 §4 reports it once). Then follow islands, last changed first (RFC 2018 §4).
   std::size_t take_sack_blocks(std::span<SackBlock> out);
-  /// The SYN negotiated no SACK, or the ACK that was to carry the duplicate has none.
+  /// Called if the SYN negotiated no SACK, or the ACK that should carry the duplicate has no room for it.
   void forget_duplicate() { duplicate_ = {}; }
 
-  /// Puts what `exchange(frame)` returns, a Packet* with the same numbers and payload or the frame itself, in the
-  /// place of each frame.
+  /// Replaces each frame by what `exchange(frame)` returns: a Packet* with the same numbers and payload, or the frame
+  /// itself.
   template <typename F>
   void exchange_frames(F&& exchange);
 
-  /// Gives everything up (connection gone, or memory short): the list of frames to give back.
+  /// Drops everything (the connection is gone, or memory is short). Returns the list of frames to give back.
   Packet* clear(Memory& memory);
 
-  /// For Memory's rebuild: the block owned, null if none.
+  /// For Memory's rebuild: the block owned; null if there is no block.
   [[nodiscard]] const void* block() const { return islands_ == nullptr ? nullptr : islands_ - 1; }
-  /// For invariants: frames that are not the arena's. Walks all frames.
+  /// For invariants: number of frames that are not the arena's. Walks all frames.
   [[nodiscard]] std::uint32_t port_frames() const;
-  /// For invariants: what does not hold, or null. Walks all frames.
+  /// For invariants: the rule that does not hold, or null. Walks all frames.
   [[nodiscard]] const char* violated(SeqNum rcv_nxt) const;
 
  private:
@@ -99,7 +98,7 @@ class Reassembly {
     std::uint32_t stamp;  // when it last changed
   };
   static_assert(sizeof(Island) == 32);
-  /// In the block, in the place of one island in front of them.
+  /// The head of the block, in the place of one island.
   struct Head {
     std::uint32_t bytes = 0;
     std::uint32_t frames = 0;
@@ -125,7 +124,7 @@ class Reassembly {
   void erase(std::size_t first, std::size_t last);
   void release_if_empty(Memory& memory);
 
-  Island* islands_ = nullptr;  // behind the head of their block; null: there are none
+  Island* islands_ = nullptr;  // after the head of their block; null: there are no islands
   SackBlock duplicate_{};
 };
 static_assert(sizeof(Reassembly) <= 16);

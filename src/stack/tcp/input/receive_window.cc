@@ -10,21 +10,21 @@ namespace {
 
 constexpr std::uint32_t kUnscaled = 0xffff;
 
-// With memory used up only who has nothing to read is given more (keep_at_low_memory()): the largest segment that may
-// come, in whole units as it is shown.
+// When memory is used up, only a connection with nothing to read gets more (keep_at_low_memory()): room for the largest
+// segment that may come, in whole units of the window field.
 [[gnu::noinline, gnu::cold]] SeqNum edge_at_low_memory(const Tcb& tcb) {
   if (tcb.rx_head != nullptr) return tcb.rcv_nxt;
   const std::uint32_t unit = 1U << tcb.rcv_scale;
   return tcb.rcv_nxt + std::min((tcb.own_mss + unit - 1) & ~(unit - 1), kUnscaled << tcb.rcv_scale);
 }
 
-// Where the right edge could be now: everything not taken up by unread bytes.
+// The furthest possible right edge: everything that unread bytes do not use.
 SeqNum possible_edge(const Tcb& tcb) {
   return tcb.has(kLowMemory) ? edge_at_low_memory(tcb) : furthest_edge(tcb);
 }
 
-// The edge moves by whole segments, or by half of a buffer smaller than two of them. In need it stays a segment away,
-// and every byte counts.
+// The edge moves by whole segments, or by half of a buffer that is smaller than two segments. At low memory it stays a
+// segment away, and every byte counts.
 std::uint32_t worth_moving(const Tcb& tcb) {
   if (tcb.has(kLowMemory)) return 1;
   return std::min<std::uint32_t>(tcb.rcv_mss, tcb.rcv_limit / 2);
@@ -78,10 +78,10 @@ std::uint16_t advertise_window(Tcb& tcb) {
 }
 
 bool update_due(const Tcb& tcb) {
-  if (tcb.has(kFinSeen) && !tcb.has(kLowMemory)) return false;  // all of it was promised long ago
+  if (tcb.has(kFinSeen) && !tcb.has(kLowMemory)) return false;  // everything up to the FIN was promised long ago
   const std::int32_t gain = possible_edge(tcb) - tcb.rcv_adv;
   if (gain < static_cast<std::int32_t>(worth_moving(tcb)) || gain <= 0) return false;
-  // A peer that still has room for segments learns of more with their ACKs.
+  // A peer that still has room for segments learns of more room by the ACKs of these.
   const std::uint32_t wnd = tcb.rcv_wnd();
   return static_cast<std::uint32_t>(gain) >= wnd || wnd < 2U * std::max(tcb.mss, tcb.rcv_mss);
 }

@@ -1,4 +1,4 @@
-// Segment: one received TCP segment, its header read and its options parsed once.
+// Segment: one received TCP segment. Its header is read and its options are parsed once.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +36,13 @@ static_assert(sizeof(TcpHeader) == 20);
 
 struct Segment {
   const L4Input* input = nullptr;
-  Packet* packet = nullptr;  // null once somebody has taken it over
+  Packet* packet = nullptr;  // null after the packet was taken over
   SeqNum seq{}, ack{};
   std::uint16_t window = 0;  // as the wire shows it
   std::uint8_t flags = 0;
   std::uint8_t header_len = 0;
   bool of_syn = false;       // it came with a SYN: the window is not scaled (RFC 7323 §2.2)
-  std::uint32_t offset = 0;  // of the payload, from packet->data
+  std::uint32_t offset = 0;  // the payload's offset from packet->data
   std::uint32_t payload = 0;
   SegmentOptions options;
 

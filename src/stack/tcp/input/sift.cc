@@ -1,5 +1,5 @@
-// Taking another protocol's records out of the receive queue, in place: what is left of each buffer is one run of the
-// program's bytes. No byte that is ready already moves: a thread may be reading it without the lock.
+// Removes another protocol's records from the receive queue, in place: in each buffer the program's bytes become one
+// run. Bytes that are already ready do not move: a thread may be reading them without the lock.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -18,14 +18,14 @@ class Sieve {
   explicit Sieve(const Sifter& sifter) : sifter_(sifter) {}
 
   std::uint32_t looked_at = 0;  // bytes that left rx_bytes
-  std::uint32_t ready = 0;      // of these, the program's
+  std::uint32_t ready = 0;      // the part of them that is the program's
   [[nodiscard]] bool stopped() const { return stopped_; }
 
-  /// A packet's payload from `done` bytes on, in one buffer if `done` is not 0.
+  /// Sifts a packet's payload from `done` bytes on. If `done` is not 0, the payload lies in one buffer.
   void sift(Packet& frame, std::uint32_t done);
 
  private:
-  struct Run {  // of a buffer's bytes
+  struct Run {  // a run of a buffer's bytes
     std::uint32_t begin, end;
     [[nodiscard]] std::uint32_t size() const { return end - begin; }
   };
@@ -36,7 +36,7 @@ class Sieve {
   bool stopped_ = false;
 };
 
-// The shorter of the two moves, unless the first must stay.
+// Makes the shorter of the two moves, unless the first run must stay.
 void Sieve::join(std::byte* data, Run& kept, Run piece, bool fixed) {
   if (kept.size() == 0 && !fixed) {
     kept = piece;
@@ -81,7 +81,7 @@ void Sieve::sift(Packet& frame, std::uint32_t done) {
     if (n == 0) continue;
     const Run kept = stopped_ ? Run{begin, begin + n} : sift_buffer(p->data, {begin, begin + n}, first ? done : 0);
     frame.payload_len += kept.size();
-    // Where the payload begins is said by `offset` for the first buffer that has some, by `data` for those behind it.
+    // For the first buffer with payload, `offset` says where the payload begins; for later buffers, `data` does.
     if (first && kept.size() != 0) {
       frame.offset += kept.begin - begin;
       p->len = kept.end;
@@ -95,7 +95,7 @@ void Sieve::sift(Packet& frame, std::uint32_t done) {
   }
 }
 
-// The bytes of a packet that was looked at, at whose end more may have been gathered since.
+// How many bytes were gathered at the end of a packet after it was sifted.
 std::uint32_t gathered_since(const Tcb& tcb, const Packet& frame) {
   std::uint32_t behind = 0;
   for (const Packet* p = frame.queue_next; p != nullptr; p = p->queue_next) behind += p->payload_len;

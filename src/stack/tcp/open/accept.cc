@@ -13,7 +13,8 @@
 namespace bypass::tcp {
 namespace {
 
-// A child in SYN-RECEIVED, counted by its listener. Null, and counted, where there is no way or no memory.
+// Makes a child in SYN-RECEIVED that its listener counts. Null, and the reason is counted, if there is no route or no
+// memory.
 Tcb* make_child(Env& env, Listener& listener, const Segment& s) {
   const TcpHeader& h = header_of(*s.input);
   Path path;
@@ -52,7 +53,7 @@ FlowKey key_of(const Segment& s) {
 void enter_accept_queue(Env& env, Listener& listener, Tcb& tcb) {
   if (tcb.has(kHalfOpen | kDeferred)) leave_listener(env.core, tcb);
   tcb.clear(kOrphan);
-  tcb.options.defer_accept_s = 0;  // the listener's alone (inet_csk_clone_lock of Linux)
+  tcb.options.defer_accept_s = 0;  // only the listener has it (inet_csk_clone_lock of Linux)
   tcb.accept_order = listener.next_order++;
   accept_push(listener, tcb);
   env.core.events.post(listener.event, kEventReadable);
@@ -64,12 +65,12 @@ void send_cookie(Env& env, Listener& listener, const Segment& s) {
   const FlowKey key = key_of(s);
   const std::uint16_t mss = s.options.mss != 0 ? s.options.mss : kDefaultMss;
   const SeqNum cookie = make_cookie(env.core.secret, key, s.seq, mss, env.now());
-  if (!send_cookie_syn_ack(env, key, cookie, s, listener.options)) return;  // as a SYN that is lost
+  if (!send_cookie_syn_ack(env, key, cookie, s, listener.options)) return;  // then it is as if the SYN was lost
   listener.cookies_until = env.now() + kCookieLifetime;
   env.count().tcp_cookies_out++;
 }
 
-// The SYN as it was, as far as a cookie holds it.
+// The SYN, as far as a cookie holds it.
 std::optional<Segment> syn_of_cookie(Env& env, const Segment& s) {
   const FlowKey key = key_of(s);
   const SeqNum peer = s.seq - 1;
@@ -88,7 +89,7 @@ std::optional<Segment> syn_of_cookie(Env& env, const Segment& s) {
   return syn;
 }
 
-// An ACK of no connection. False: it holds no cookie.
+// Takes an ACK that belongs to no connection. False: it holds no cookie.
 bool open_by_cookie(Env& env, Listener& listener, Segment& s) {
   if (!env.core.config.syn_cookies || env.now() >= listener.cookies_until || s.has(kSyn)) return false;
   const auto syn = syn_of_cookie(env, s);
@@ -105,12 +106,12 @@ bool open_by_cookie(Env& env, Listener& listener, Segment& s) {
   tcb->seq_base = s.ack;
   negotiate(env, *tcb, *syn);
   env.count().tcp_cookies_in++;
-  s.options.ts_echo = 0;  // rounded down: it says nothing of the round-trip time
+  s.options.ts_echo = 0;  // it was rounded down: no round-trip time follows from it
   process_segment(env, *tcb, s);
   return true;
 }
 
-// The peer believes in a connection that nobody will accept.
+// The peer believes in a connection that will not be accepted here: resets it.
 void give_up(Env& env, Tcb& tcb) {
   send_reset(env, tcb);
   finish(env, tcb, Error::kAborted, Why::kReset);
@@ -154,8 +155,8 @@ Verdict complete_handshake(Env& env, Tcb& tcb, Segment& s) {
   establish(env, tcb, s);
   const bool text = s.payload != 0;
   tell_established(env, tcb, !text && s.seq == tcb.rcv_nxt);
-  // What an overlay's peer begins with is not the program's.
-  const bool may_wait = listener->deferred < env.core.config.syn_queue;  // else it is accepted without its data
+  // What an overlay's peer begins with are not the program's bytes.
+  const bool may_wait = listener->deferred < env.core.config.syn_queue;  // otherwise it is accepted without its data
   if (tcb.options.defer_accept_s != 0 && (!text || tcb.overlay != nullptr) && !s.has(kFin) && may_wait) {
     leave_listener(env.core, tcb);
     tcb.set(kDeferred);
@@ -196,7 +197,7 @@ bool begin_fin(Env& env, Tcb& tcb) {
     case State::kSynSent:
       finish(env, tcb, Error::kNone, Why::kUser);
       return false;
-    case State::kSynReceived:  // establish() goes on
+    case State::kSynReceived:  // establish() continues
       tcb.set(kFinQueued);
       return false;
     case State::kEstablished:

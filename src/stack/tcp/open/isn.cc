@@ -30,7 +30,7 @@ struct SipState {
   }
 };
 
-/// Little-endian, as the hash defines it and the machine has it; up to 8 bytes.
+/// Reads up to 8 bytes as little-endian, which is the byte order of the hash and of the machine.
 std::uint64_t load(std::span<const std::byte> bytes) {
   static_assert(std::endian::native == std::endian::little);
   std::uint64_t v = 0;
@@ -38,7 +38,7 @@ std::uint64_t load(std::span<const std::byte> bytes) {
   return v;
 }
 
-/// One key serves three purposes: each hashes its own first byte.
+/// One key serves three purposes: each purpose hashes a first byte of its own.
 enum class Purpose : std::uint8_t { kSequence = 1, kTimestamp = 2, kPort = 3 };
 
 std::uint64_t hash(const Secret& secret, Purpose purpose, const Endpoint& local, const Endpoint& remote) {

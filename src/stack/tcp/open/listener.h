@@ -1,10 +1,10 @@
-// Listener: a port that takes connections, its SYN queue and its accept queue (RFC 9293 §3.10.7.2).
+// Listener: a port that accepts connections, with its SYN queue and accept queue (RFC 9293 §3.10.7.2).
 //
-// Linux's semantics: backlog + 1 connections may wait to be accepted; a SYN that finds them full is
-// dropped, and so is the ACK that would complete one more (the SYN-ACK is sent again later).
-// A half-open connection is a whole Tcb that names its listener; the SYN queue is a count. Once it is full, SYN cookies
-// (syn_cookie.h) take its place. Connections that TCP_DEFER_ACCEPT holds back are counted apart: their peers have shown
-// that they are there, and nobody else's SYN has less room because of them.
+// Linux's semantics: backlog + 1 connections may wait to be accepted. While they wait, a new SYN is dropped, and so is
+// the ACK that would complete another connection (the SYN-ACK is sent again later). A half-open connection is a whole
+// Tcb that names its listener; the SYN queue is a count. Once that is full, SYN cookies (syn_cookie.h) take its place.
+// Connections that TCP_DEFER_ACCEPT holds back are counted separately: their peers have shown that they exist, so other
+// SYNs lose no room to them.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@ namespace bypass::tcp {
 
 struct Listener {
   EventNode event;                // first: the socket layer knows a Listener by it
-  Listener* port_next = nullptr;  // others whose port hashes alike
+  Listener* port_next = nullptr;  // the next listener with the same hash of the port
   Endpoint local;
-  bool shared = false;   // SO_REUSEPORT: others that are may have the same address and port
-  bool steered = false;  // FlowLog has been told of it
+  bool shared = false;   // SO_REUSEPORT: other shared listeners may have the same address and port
+  bool steered = false;  // FlowLog has noted it
   std::uint32_t backlog = 0;
   std::uint32_t half_open = 0;     // Tcbs in SYN-RECEIVED
   std::uint32_t deferred = 0;      // established, and held back by defer_accept
   std::uint32_t accept_count = 0;  // Tcbs in the accept queue
-  std::uint32_t next_order = 0;    // for the queue's order after a rebuild
+  std::uint32_t next_order = 0;    // gives the order of the accept queue after a rebuild
   Tcb* accept_head = nullptr;
   Tcb* accept_tail = nullptr;
-  Instant cookies_until{};  // the latest cookie is good so long: only then an ACK out of nowhere may hold one
+  Instant cookies_until{};  // when the latest cookie ends: until then an ACK without a connection may hold one
   Options options;
 
   [[nodiscard]] bool accept_full() const { return accept_count > backlog; }
@@ -40,16 +40,17 @@ struct Listener {
 };
 static_assert(offsetof(Listener, event) == 0);
 
-/// Listeners by port; of two that match, the one with the address wins. Of several that share one address each gets
-/// its part of the flows (socket(7), SO_REUSEPORT).
+/// Listeners by port. Of two that match, the one with the address wins. Of several that share one address, each gets a
+/// part of the flows (socket(7), SO_REUSEPORT).
 class ListenerTable {
  public:
   void clear();
   void insert(Listener& listener);
   void erase(Listener& listener);
-  /// `flow_hash` chooses among those that share.
+  /// `flow_hash` chooses among listeners that share.
   [[nodiscard]] Listener* find(const Endpoint& to, std::uint32_t flow_hash) const;
-  /// One whose local address overlaps: bind() would fail. Not one that shares, if we would, too.
+  /// A listener whose local address overlaps, so that bind() would fail. A sharing listener does not count if `shared`
+  /// is set.
   [[nodiscard]] Listener* conflicting(const Endpoint& local, bool shared = false) const;
 
  private:

@@ -14,9 +14,9 @@
 namespace bypass::tcp {
 namespace {
 
-constexpr std::uint32_t kHeaders = 40;       // IPv4 and TCP without options
-constexpr std::uint8_t kQuickAcks = 8;       // at the start, so that the peer's slow start is not held up
-constexpr std::uint32_t kReuseStep = 65537;  // above the last incarnation's window (as Linux)
+constexpr std::uint32_t kHeaders = 40;  // IPv4 and TCP without options
+constexpr std::uint8_t kQuickAcks = 8;  // ACKs sent at once at the start, so that the peer's slow start is not delayed
+constexpr std::uint32_t kReuseStep = 65537;  // above the window of the last connection between the endpoints (as Linux)
 
 // --- The source port (RFC 6056 §3.3.3)
 
@@ -35,7 +35,7 @@ struct Choice {
   TimeWait* reused = nullptr;
 };
 
-// A port without a past if there is one soon, else one whose TIME_WAIT may be taken over (RFC 6191).
+// Chooses a port without a TIME_WAIT if one is found soon, or else one whose TIME_WAIT may be reused (RFC 6191).
 Choice choose_port(Env& env, const IpAddress& local, const Endpoint& remote) {
   const auto& config = env.core.config;
   const std::uint32_t offset = port_offset(env.core.secret, local, remote);
@@ -83,7 +83,7 @@ void update_mss(Tcb& tcb) {
   tcb.mss = static_cast<std::uint16_t>(std::max<std::uint32_t>(most - option_bytes, kLeastMss - kTimestampsBytes));
 }
 
-// What a router has said of the way (RFC 1191) holds beside it.
+// A path MTU that a router has reported (RFC 1191) stays valid beside it.
 void follow_mtu(Env& env, std::uint16_t port, std::uint32_t before, std::uint32_t mtu) {
   env.core.tcbs.for_each([&](Tcb& tcb) {
     if (tcb.path.port != port || !tcb.has(kInFlowTable)) return;
@@ -144,7 +144,7 @@ void begin_above(Tcb& tcb, SeqNum last) {
 
 void establish(Env& env, Tcb& tcb, const Segment& s) {
   set_state(env, tcb, State::kEstablished, Why::kSegment);
-  tcb.clear(kSynOwed);  // one that was to be sent again, and is answered
+  tcb.clear(kSynOwed);  // a SYN that was to be sent again has been answered
   (void)take_sample(env, tcb, s);
   tcb.rtt.reset_backoff();
   tcb.scoreboard.start(tcb.seq_of(0), tcb.has(kSackPermitted));

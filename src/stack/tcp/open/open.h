@@ -1,4 +1,4 @@
-// How a connection comes to be: its Tcb, its numbers, and the step to ESTABLISHED.
+// How a connection begins: its Tcb, its numbers, and the step to ESTABLISHED.
 #pragma once
 
 #include "stack/tcp/core.h"
@@ -10,18 +10,18 @@ inline constexpr std::uint16_t kDefaultMss = 536;  // RFC 9293 §3.7.1
 /// A peer that asks for less costs more headers than payload (as Linux's tcp_min_snd_mss).
 inline constexpr std::uint16_t kLeastMss = 48;
 
-/// A Tcb for these endpoints, in the flow table, CLOSED, offering what the engine's settings allow.
-/// Null without memory.
+/// Makes a Tcb for these endpoints, in the flow table, CLOSED, offering what the engine's settings allow. Null without
+/// memory.
 Tcb* make_connection(Env& env, const Path& path, std::uint16_t local_port, std::uint16_t remote_port,
                      const Options& options);
-/// The same endpoints were used before, up to `last` (exclusive): the new numbers begin above (RFC 9293 §3.10.7.4's
-/// TIME-WAIT, RFC 6191). Before the SYN goes out.
+/// The same endpoints were used before, up to number `last` (exclusive): the new numbers begin above (TIME-WAIT in RFC
+/// 9293 §3.10.7.4, RFC 6191). To be called before the SYN is sent.
 void begin_above(Tcb& tcb, SeqNum last);
-/// The MSS option of a SYN of ours.
+/// The MSS option in our SYN.
 [[nodiscard]] std::uint16_t own_mss(std::uint32_t mtu, const Options& options);
-/// The segment size that both sides, the path and the options in each header leave.
+/// Sets the segment size that both sides, the path and the options in each header allow.
 void update_mss(Tcb& tcb);
-/// A port's MTU has changed: its connections' segments are as large as it lets them be, and their peers take.
+/// A port's MTU has changed: its connections' segments become as large as it and their peers allow.
 void follow_mtu(Env& env, std::uint16_t port, std::uint32_t before, std::uint32_t mtu);
 /// The handshake is done; `segment` acknowledged our SYN.
 void establish(Env& env, Tcb& tcb, const Segment& segment);

@@ -7,7 +7,8 @@
 namespace bypass::tcp {
 namespace {
 
-// Common ones: RFC 9293's least, tunnels, PPPoE, Ethernet, jumbo frames. Of larger ones the next lower is taken.
+// Common values: RFC 9293's least, tunnels, PPPoE, Ethernet, jumbo frames. An MSS between two values is rounded
+// down.
 constexpr std::uint16_t kMss[] = {536, 1220, 1300, 1400, 1440, 1460, 4016, 8960};
 
 constexpr unsigned kMinuteShift = 24;
@@ -19,7 +20,7 @@ std::uint32_t minute_of(Instant now) {
   return static_cast<std::uint32_t>(now.time_since_epoch() / std::chrono::minutes(1));
 }
 
-// Secret keys of initial_sequence() and of cookies differ: these hash other lengths.
+// initial_sequence() and cookies hash inputs of different lengths, so the one secret serves both.
 std::uint32_t hash(const Secret& secret, const FlowKey& key, std::uint32_t minute, std::uint32_t part) {
   std::array<std::byte, 44> input{};
   std::memcpy(input.data(), key.local.bytes.data(), 16);

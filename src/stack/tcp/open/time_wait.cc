@@ -8,7 +8,7 @@
 namespace bypass::tcp {
 namespace {
 
-// An age that wrap-around of the peer's timestamps cannot reach in between (RFC 7323 §5.5).
+// Within this age the peer's timestamps cannot have wrapped (RFC 7323 §5.5).
 constexpr Duration kTimestampsValid = std::chrono::hours(24 * 24);
 
 void unlink(TimeWaits& list, TimeWait& tw) {
@@ -74,7 +74,7 @@ void enter_time_wait(Env& env, Tcb& tcb) {
   if (list.count >= env.core.config.max_time_wait && list.oldest != nullptr) end_time_wait(env, *list.oldest);
   detach(env, tcb);
   TimeWait* tw = list.slab.allocate();
-  if (tw == nullptr) return;  // as if the 2 MSL were over: what comes then is answered with RST
+  if (tw == nullptr) return;  // as if the 2 MSL were over: later segments are answered with RST
   tw->local = key.local;
   tw->remote = key.remote;
   tw->snd_nxt = tcb.seq_of(tcb.snd_nxt);
@@ -119,9 +119,9 @@ TimeWaitVerdict on_time_wait_segment(Env& env, TimeWait& tw, const Segment& s) {
     acknowledge(env, tw);
     return TimeWaitVerdict::kDone;
   }
-  // RFC 1337: an RST does not cut TIME_WAIT short. But one that is exact (RFC 5961 §3) after a SYN comes from somebody
-  // who knows nothing of the old connection, and whose clock for timestamps is another one: a new process of the
-  // peer's, or a host that has started again. His next SYN would meet the same answer until the 2 MSL are over.
+  // RFC 1337: an RST does not end TIME_WAIT. One exception: an RST with the exact number (RFC 5961 §3) after a SYN. It
+  // comes from a peer that knows nothing of the old connection and has another timestamp clock: a new process, or a
+  // restarted host. The peer's next SYN would get the same answer until the 2 MSL are over.
   if (s.has(kRst)) {
     if (s.seq != tw.rcv_nxt) {
       env.count().drop_tcp_bad_rst++;

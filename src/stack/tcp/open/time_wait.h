@@ -1,8 +1,8 @@
 // TimeWait: what is left of a connection for 2 MSL after both FINs (RFC 9293 §3.10.7.4, RFC 6191): its
 // endpoints, its numbers and its last timestamp, not a whole Tcb.
 //
-// All of them last equally long, so a list in order of expiry is their timer. When there are more than the
-// engine wants, the oldest goes.
+// All entries last equally long, so a list in order of expiry is their timer. If there are more than the engine wants,
+// the oldest goes.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct TimeWait {
   std::uint8_t sharing = 0;  // Options'
   bool timestamps = false;
   bool steered = false;  // has a steering rule of its own
-  bool asked = false;    // a SYN has been answered with what the old connection knows
+  bool asked = false;    // a SYN was answered with the old connection's numbers
 };
 static_assert(sizeof(TimeWait) <= 128, "two cache lines a connection");
 
@@ -49,7 +49,7 @@ struct TimeWaits {
   std::size_t count = 0;
 };
 
-/// The connection has seen both FINs: its Tcb leaves the flow table to a TimeWait.
+/// The connection has received both FINs: a TimeWait takes its Tcb's place in the flow table.
 void enter_time_wait(Env& env, Tcb& tcb);
 void end_time_wait(Env& env, TimeWait& tw);
 void expire_time_waits(Env& env);
@@ -60,7 +60,7 @@ enum class TimeWaitVerdict : std::uint8_t {
 };
 TimeWaitVerdict on_time_wait_segment(Env& env, TimeWait& tw, const Segment& segment);
 
-/// Whether our own connect() may take over the endpoints (RFC 6191 §2: timestamps, and a second has passed).
+/// Whether our own connect() may reuse the endpoints (RFC 6191 §2: timestamps, and a second has passed).
 [[nodiscard]] bool may_reuse(const TimeWait& tw, Instant now);
 
 }  // namespace bypass::tcp

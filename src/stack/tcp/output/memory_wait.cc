@@ -22,7 +22,7 @@ void stop_waiting(Core& core, Tcb& tcb) {
 }
 
 void wake_for_memory(Env& env) {
-  constexpr std::size_t kFew = 8;  // that may find the least there is
+  constexpr std::size_t kFew = 8;  // so many connections may each get the least block
   std::size_t woken = env.core.memory.room() / SendRing::kFirstBlock;
   if (woken == 0 && SendRing::may_begin(env.core.memory)) woken = kFew;
   for (; woken != 0; woken--) {

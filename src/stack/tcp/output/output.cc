@@ -15,11 +15,11 @@ namespace {
 
 // Why sending stopped.
 enum class Hold : std::uint8_t {
-  kNone,     // it did not: there is something to send
+  kNone,     // it did not stop: there is something to send
   kNothing,  // all is sent
   kWindow,   // the peer's window
   kCwnd,
-  kSmall,   // Nagle or cork: a partial segment waits for company
+  kSmall,   // Nagle or cork: a partial segment waits for more bytes
   kDevice,  // no room on the device
 };
 
@@ -41,7 +41,7 @@ bool hold_small(const Tcb& tcb) {
   if (tcb.has(kForceOutput)) return false;
   if (tcb.has(kHoldMore) || tcb.options.cork) return true;
   if (tcb.options.no_delay || !after(tcb.small_end, tcb.seq_of(tcb.snd_una))) return false;
-  return !after(tcb.small_end, tcb.seq_of(tcb.snd_nxt));  // else 2^31 bytes have been sent since
+  return !after(tcb.small_end, tcb.seq_of(tcb.snd_nxt));  // otherwise 2^31 bytes have been sent since
 }
 
 std::uint32_t whole_segments(std::uint32_t length, std::uint32_t mss) {
@@ -69,7 +69,7 @@ Chunk next_chunk(Tcb& tcb, std::uint64_t unsent, std::uint32_t mss, std::uint32_
   if (unsent == 0 && !fin) return {Hold::kNothing};
   const std::uint32_t window = usable_window(tcb);
   if (window == 0) return {Hold::kWindow};
-  // An empty pipe always takes a segment; a part of one is not worth it (RFC 6675 §5 step C).
+  // An empty pipe always takes a whole segment; a part of a segment is not worth sending (RFC 6675 §5 step C).
   const std::uint32_t cwnd = tcb.congestion.cwnd(), pipe = tcb.scoreboard.pipe();
   const std::uint32_t room = pipe == 0 ? std::max(cwnd, mss) : cwnd > pipe ? cwnd - pipe : 0;
   if (room < mss && room < unsent) return {Hold::kCwnd};
@@ -77,9 +77,9 @@ Chunk next_chunk(Tcb& tcb, std::uint64_t unsent, std::uint32_t mss, std::uint32_
   return fit_window(tcb, unsent, mss, window, std::min(frame_limit, std::max(room, mss)), fin);
 }
 
-// PSH ends what was written (RFC 9293 §3.9.1.2), unless the writer said that more comes, and each large frame, whose
-// receiver may then hand it on at once. FIN alone has none. As Linux: tcp_mark_push(), __tcp_transmit_skb(),
-// tcp_send_fin().
+// PSH is set at the end of what was written (RFC 9293 §3.9.1.2), unless the writer said that more comes. It is also set
+// on each large frame, so that the receiver may pass it on at once. A FIN alone has no PSH. As Linux: tcp_mark_push(),
+// __tcp_transmit_skb(), tcp_send_fin().
 std::uint8_t data_flags(const Tcb& tcb, const Chunk& chunk, std::uint32_t mss, bool last) {
   const bool ends = last && chunk.length != 0 && !tcb.has(kMore);
   return static_cast<std::uint8_t>(kAck | (ends || chunk.length > mss ? kPsh : 0) | (chunk.fin ? kFin : 0));
@@ -91,7 +91,7 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   if (!sent) return false;
   const bool fin = chunk.fin && *sent == chunk.length;
   const std::uint32_t numbers = *sent + (fin ? 1 : 0);
-  // What an overlay says for itself is nothing for Nagle's algorithm to wait for, and no answer to anything.
+  // An overlay's own records do not make Nagle's algorithm wait, and do not answer anything.
   const bool text = tcb.overlay == nullptr || has_program_bytes(tcb, tcb.snd_nxt, *sent);
   if (tcb.in_flight() == 0) tcb.progress_ms = milliseconds_of(env.now());
   tcb.scoreboard.on_sent(tcb.seq_of(tcb.snd_nxt), numbers);
@@ -99,14 +99,14 @@ bool send_chunk(Env& env, Tcb& tcb, const Chunk& chunk, std::uint64_t unsent, st
   if (fin) tcb.set(kFinSent);
   if (*sent < mss && text) tcb.small_end = tcb.seq_of(tcb.snd_nxt);
   if (!tcb.probe.running()) tcb.probe.start(tcb.seq_of(tcb.snd_nxt), env.now());
-  if (tcb.received != 0 && text) tcb.quick_acks = 0;  // question and answer: ACKs ride on data
+  if (tcb.received != 0 && text) tcb.quick_acks = 0;  // question and answer: ACKs travel with data
   return true;
 }
 
-// Paths below this take frames as large as the port does.
+// On paths with a shorter round trip, frames are as large as the port allows.
 constexpr Duration kNear = std::chrono::microseconds(512);
 
-// On longer paths a frame carries what the connection sends in a millisecond, two segments at least: ACKs then come
+// On longer paths a frame carries what the connection sends in a millisecond, at least two segments. ACKs then come
 // back evenly, and a loss is seen soon (tcp_tso_autosize(), tcp_update_pacing_rate() of Linux).
 std::uint32_t size_by_pace(const Tcb& tcb, std::uint32_t mss) {
   constexpr std::uint64_t kLargest = 65536;
@@ -119,8 +119,8 @@ std::uint32_t size_by_pace(const Tcb& tcb, std::uint32_t mss) {
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(bytes - bytes % mss, 2 * mss));
 }
 
-// At least two frames in flight, so that ACKs of the first make room while the second is under way (tcp_cwnd_test() of
-// Linux).
+// Allows at least two frames in flight, so that ACKs of the first make room while the second is under way
+// (tcp_cwnd_test() of Linux).
 std::uint32_t burst_limit(Env& env, const Tcb& tcb, std::uint32_t mss) {
   const std::uint32_t most = std::min(frame_limit(env, tcb), std::max(tcb.congestion.cwnd() / 2, mss));
   return tcb.rtt.min_rtt() < kNear ? most : std::min(most, size_by_pace(tcb, mss));
@@ -144,7 +144,7 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   const std::uint64_t position = tcb.position_of(segment.begin);
   const std::uint64_t end = std::min(position + segment.length, tcb.text_end());
   const auto length = static_cast<std::uint32_t>(end > position ? end - position : 0);
-  const bool fin = length < segment.length;  // the number behind the last byte
+  const bool fin = length < segment.length;  // FIN takes the number after the last byte
   const bool last = position + length == tcb.text_end();
   const auto sent = send_data(env, tcb, position, length, data_flags(tcb, {Hold::kNone, length, fin}, length, last));
   if (!sent) return false;
@@ -157,14 +157,14 @@ bool retransmit(Env& env, Tcb& tcb, Scoreboard::Segment segment) {
   return true;
 }
 
-// Of a window that the peer has taken back no more is sent again than the first segment of a loss (RFC 9293 §3.8.6).
-// The window shown may have been rounded down.
+// If the peer has taken back its window, only the first segment of a loss is sent again beyond it (RFC 9293 §3.8.6).
+// The shown window may have been rounded down.
 bool fits_window(const Tcb& tcb, const Scoreboard::Segment& segment) {
   const std::uint64_t edge = tcb.snd_una + tcb.snd_wnd + (std::uint64_t{1} << tcb.snd_scale);
   return tcb.position_of(segment.begin) + segment.length <= edge;
 }
 
-// RFC 6675 §5 step C. False: the device has no room.
+// Sends lost segments again, RFC 6675 §5 step C. False: the device has no room.
 [[gnu::noinline, gnu::cold]] bool retransmit_lost(Env& env, Tcb& tcb) {
   const std::uint32_t mss = segment_room(tcb);
   for (;;) {
@@ -190,10 +190,10 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
   const bool armed = tcb.has(kPersist) && deadline(tcb, Timer::kRetransmit) != kNever;
   if (hold == Hold::kWindow) {
     if (armed) return;
-    tcb.progress_ms = milliseconds_of(env.now());  // what waits begins to wait now (RFC 5482)
+    tcb.progress_ms = milliseconds_of(env.now());  // from now on the unsent bytes wait (RFC 5482)
     arm_persist(env, tcb, tcb.rtt.rto(env.core.rto_bounds));
   } else if (hold == Hold::kSmall) {
-    // Linux's probe timer sends it (tcp_probe0_base()).
+    // Linux's probe timer sends these bytes (tcp_probe0_base()).
     if (!armed) arm_persist(env, tcb, std::max(kCorkLimit, tcb.rtt.rto(env.core.rto_bounds)));
   } else {
     disarm(tcb, Timer::kRetransmit);
@@ -201,14 +201,15 @@ void settle_timers(Env& env, Tcb& tcb, Hold hold) {
   }
 }
 
-// RFC 5681 §4.1: after a pause cwnd says nothing about the path any more.
+// RFC 5681 §4.1: after a pause cwnd no longer describes the path.
 void restart_after_idle(Env& env, Tcb& tcb) {
   const Duration idle = milliseconds_since(tcb.last_sent_ms, milliseconds_of(env.now()));
   if (idle <= env.core.config.rto_min || tcb.unsent() == 0) return;
   tcb.congestion.on_idle_restart(env.now(), idle, tcb.rtt.rto(env.core.rto_bounds));
 }
 
-// The most of a flight, and whether cwnd was its limit, until the flight is acknowledged: tcp_cwnd_validate() of Linux.
+// Notes the largest flight, and whether cwnd limited it, until the flight is acknowledged: tcp_cwnd_validate() of
+// Linux.
 void note_usage(Tcb& tcb, bool limited) {
   const std::uint32_t flight = tcb.in_flight();
   const bool over = after_or_at(tcb.seq_of(tcb.snd_una), tcb.usage_end);
@@ -222,7 +223,8 @@ bool is_cwnd_limited(const Tcb& tcb) {
   return tcb.scoreboard.pipe() + tcb.mss > tcb.congestion.cwnd();
 }
 
-// tcp_write_xmit() and tcp_cwnd_validate() of Linux. A full buffer stays the limit until its writer hears of room.
+// As tcp_write_xmit() and tcp_cwnd_validate() of Linux. A full buffer stays the limit until its writer was told of
+// room.
 Limit limit_by(const Tcb& tcb, Hold hold, bool cwnd_limited) {
   if (tcb.send_end() == tcb.snd_una) return Limit::kIdle;
   if (tcb.limit == Limit::kBuffer) return Limit::kBuffer;
@@ -231,7 +233,7 @@ Limit limit_by(const Tcb& tcb, Hold hold, bool cwnd_limited) {
   return hold == Hold::kNothing && tcb.refused ? Limit::kBuffer : Limit::kNone;
 }
 
-// An overlay makes records when there is room for them.
+// Lets an overlay make records, as there is room for them.
 [[gnu::noinline, gnu::cold]] bool refill(Env& env, Tcb& tcb, Hold hold) {
   return (hold == Hold::kNothing || hold == Hold::kSmall) && call_refill(env, tcb);
 }
@@ -247,7 +249,7 @@ void resume_one(Env& env, Tcb& tcb) {
 
 void resume_port(Env& env, std::uint16_t port) {
   TcbList& list = env.core.blocked[port];
-  // The one that finds no room again links itself behind `last`: each gets one turn.
+  // A connection that finds no room again links itself after `last`: so each gets one turn.
   const Tcb* last = list.tail;
   while (Tcb* tcb = list.head) {
     if (!tcb->has(kZombie) && !env.ctx.queue(port).can_transmit()) return;
@@ -287,7 +289,7 @@ void note_refused(Env& env, Tcb& tcb) {
   if (tcb.unsent() == 0) turn_limit(env, tcb, limit_by(tcb, Hold::kNothing, is_cwnd_limited(tcb)));
 }
 
-// __tcp_sock_set_nodelay() and __tcp_sock_set_cork() of Linux: TCP_NODELAY is for what is there, even past a cork.
+// __tcp_sock_set_nodelay() and __tcp_sock_set_cork() of Linux: TCP_NODELAY also sends bytes that a cork holds.
 void push_written(Env& env, Tcb& tcb) {
   tcb.clear(kHoldMore);
   if (tcb.options.no_delay) tcb.set(kForceOutput);
@@ -318,7 +320,7 @@ void send_probe(Env& env, Tcb& tcb) {
 
 namespace {
 
-// tcp_check_space() of Linux comes behind tcp_data_snd_check(): what has just left no longer counts as unsent.
+// tcp_check_space() of Linux runs after tcp_data_snd_check(): what has just left no longer counts as unsent.
 void output_in_burst(Env& env, Tcb& tcb) {
   output(env, tcb);
   if (tcb.has(kWantWritable) && tcb.options.not_sent_low_water != 0) [[unlikely]]
@@ -354,7 +356,7 @@ void resume_blocked(Env& env) {
 
 namespace {
 
-// What is queued is known to the process that has the port alone.
+// Only the process that has the port knows what is queued.
 bool may_be_queued(Env& env, const Tcb& tcb) {
   const PortQueue& queue = env.ctx.queue(tcb.path.port);
   const bool of_another_process = queue.port() != nullptr ? queue.caps().arena_frames : env.ctx.shared;

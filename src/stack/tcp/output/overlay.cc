@@ -237,7 +237,7 @@ void send_fin(Engine& engine, Context& ctx, Tcb& tcb) {
 void fail(Engine& engine, Context& ctx, Tcb& tcb, Error error) {
   Env env{engine.impl(), ctx};
   if (tcb.state == State::kClosed || tcb.state == State::kTimeWait) return;
-  touch(env, tcb);  // it lives on to the burst's end
+  touch(env, tcb);  // it must live until the burst's end
   send_reset(env, tcb);
   finish(env, tcb, error, Why::kReset);
 }

@@ -35,7 +35,7 @@ Scoreboard::Update Scoreboard::on_ack_in_loss(Memory& memory, SeqNum una, SeqNum
   if (sack_) take_blocks(memory, blocks, update);
   update.delivered += update.newly_sacked;
   update.reneged = reneged_ = count_ != 0 && before_or_at(ranges_[0].begin, una_);
-  const bool outstanding = una_ != nxt_;  // RFC 5681 §2 (a): else it is a window update or a keep-alive
+  const bool outstanding = una_ != nxt_;  // RFC 5681 §2 (a): otherwise it is a window update or a keep-alive
   count_duplicate(advanced, sack_ ? update.newly_sacked != 0 : duplicate && advanced == 0 && outstanding);
   move_on(advanced != 0);
   recount();
@@ -43,7 +43,7 @@ Scoreboard::Update Scoreboard::on_ack_in_loss(Memory& memory, SeqNum una, SeqNum
   return update;
 }
 
-/// Forgets what lies below una_ now; returns how many of the bytes that it passed were SACKed before.
+/// Removes what lies below una_ now. Returns how many of the passed bytes were SACKed before.
 std::uint32_t Scoreboard::drop_acknowledged() {
   std::uint32_t bytes = 0;
   std::size_t gone = 0;
@@ -56,8 +56,8 @@ std::uint32_t Scoreboard::drop_acknowledged() {
   return bytes;
 }
 
-/// A receiver that holds SND.UNA would have acknowledged it: such a block is old or a lie. Numbers are compared by
-/// their distance from SND.UNA: of three that lie 2^31 apart, each is before the next.
+/// A receiver that holds SND.UNA would have acknowledged it: so such a block is old or wrong. Numbers are compared by
+/// their distance from SND.UNA, because three numbers 2^31 apart would each be before the next.
 bool Scoreboard::is_outstanding(const SackBlock& block) const {
   const std::uint32_t begin = distance(una_, block.begin), end = distance(una_, block.end);
   return begin != 0 && begin < end && end <= distance(una_, nxt_);
@@ -79,7 +79,7 @@ void Scoreboard::take_blocks(Memory& memory, std::span<const SackBlock> blocks, 
   }
 }
 
-/// Returns the bytes that no range held before.
+/// Merges a block. Returns how many bytes no range held before.
 std::uint32_t Scoreboard::merge(Memory& memory, const SackBlock& block) {
   const std::size_t first = find(block.begin);
   std::size_t last = first;
@@ -98,8 +98,8 @@ std::uint32_t Scoreboard::merge(Memory& memory, const SackBlock& block) {
   return all.size() - known;
 }
 
-/// RFC 6675 §5: a cumulative ACK starts the count anew, also one that counts itself. Without SACK the
-/// count stands for segments that left the network, of which a partial ACK covers some (RFC 6582 §3.2).
+/// RFC 6675 §5: a cumulative ACK restarts the count, even if it counts itself. Without SACK the count stands for
+/// segments that left the network, of which a partial ACK covers some (RFC 6582 §3.2).
 void Scoreboard::count_duplicate(std::uint32_t advanced, bool duplicate) {
   if (advanced != 0) {
     const bool partial = !sack_ && phase_ == Phase::kRecovery && mss_ != 0;
@@ -209,7 +209,7 @@ std::uint32_t Scoreboard::lost_bytes() const {
 
 // --- What to send
 
-/// The first bytes in [from, limit) that are not SACKed; empty if there are none.
+/// The first bytes in [from, limit) that are not SACKed; empty if all are.
 SackBlock Scoreboard::hole(SeqNum from, SeqNum limit) const {
   std::size_t i = find(from + 1);
   if (i < count_ && before_or_at(ranges_[i].begin, from)) from = ranges_[i++].end;

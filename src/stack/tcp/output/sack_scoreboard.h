@@ -6,16 +6,16 @@
 //       |.........sacked.....|........sacked.......|........sacked..................|
 //        lost, sent again     lost, to be sent      in flight
 //
-// RFC 6675's IsLost() is monotone: whatever lies below a lost byte is lost too. One edge therefore stands
-// for all per-byte marks, and one mark (HighRxt) for what was sent again, because NextSeg() goes upwards.
-// A timeout puts the edge at SND.NXT: go-back-N around what is SACKed, at the pace of cwnd.
+// RFC 6675's IsLost() is monotone: everything below a lost byte is lost too. So one edge replaces all per-byte marks,
+// and one mark (HighRxt) shows what was sent again, because NextSeg() goes upwards. A timeout puts the edge at SND.NXT:
+// go-back-N around what is SACKed, at the pace of cwnd.
 //
 // Connections without SACK use the same functions: duplicate ACKs count as segments that left (RFC 6582),
 // and only the first segment is held to be lost.
 //
-// Ranges lie in a block of the arena that exists only while something is SACKed. Cost against a hostile
-// peer: at most kMaxRanges ranges; an ACK costs one merge per block and one scan of the array (2 KiB). A
-// block that would need a range more is ignored, which is safe: its bytes count as not arrived.
+// Ranges lie in a block of the arena that exists only while something is SACKed. Limits against a hostile peer: at most
+// kMaxRanges ranges; an ACK costs one merge per block and one scan of the array (2 KiB). A block that would need one
+// more range is ignored. That is safe: its bytes count as not arrived.
 #pragma once
 
 #include <cstddef>
@@ -34,15 +34,15 @@ class Scoreboard {
 
   struct Update {
     std::uint32_t newly_sacked = 0;   // bytes
-    std::uint32_t delivered = 0;      // bytes known to have arrived by this ACK alone: what congestion control counts
+    std::uint32_t delivered = 0;      // bytes that this ACK shows to have arrived: what congestion control counts
     bool duplicate_reported = false;  // the first block was a DSACK (RFC 2883)
     SackBlock duplicate{};
-    bool reneged = false;  // SND.UNA itself was SACKed before: the receiver threw it away (RFC 2018 §8)
+    bool reneged = false;  // SND.UNA itself was SACKed before: the receiver threw those bytes away (RFC 2018 §8)
   };
   enum class Rule : std::uint8_t {  // of NextSeg(), RFC 6675 §4
     kNothing,
     kLost = 1,     // (1) a hole that is lost
-    kNewData = 2,  // (2) beyond SND.NXT, the sender knows from where
+    kNewData = 2,  // (2) beyond SND.NXT; the sender knows where
     kHole = 3,     // (3) a hole that is not known to be lost
     kRescue = 4,   // (4) the end of the flight, once a recovery
   };
@@ -55,9 +55,9 @@ class Scoreboard {
   /// Once the handshake is done. `sack`: both sides permit it.
   void start(SeqNum snd_una, bool sack);
 
-  /// Every ACK that is acceptable: SND.UNA after it, SND.NXT, its SACK blocks. `duplicate`: it is a
-  /// duplicate ACK by RFC 5681 §2 (same una, no data, same window, flight outstanding); with SACK a
-  /// duplicate ACK counts only if it also brings new SACK information (RFC 6675 §2).
+  /// Takes every acceptable ACK: SND.UNA after it, SND.NXT, its SACK blocks. `duplicate`: it is a duplicate ACK by RFC
+  /// 5681 §2 (same una, no data, same window, flight outstanding). With SACK a duplicate ACK counts only if it also
+  /// brings new SACK information (RFC 6675 §2).
   Update on_ack(Memory& memory, SeqNum una, SeqNum nxt, std::span<const SackBlock> blocks, bool duplicate,
                 std::uint32_t mss) {
     mss_ = static_cast<std::uint16_t>(mss);
@@ -69,24 +69,25 @@ class Scoreboard {
     return {.delivered = delivered};
   }
 
-  /// Whether a loss event begins: kDupThresh duplicate ACKs or IsLost(SND.UNA) (RFC 6675 §5 step 1, 2).
-  /// Never while recovering, nor until the point of the last recovery or timeout is acknowledged.
+  /// Whether a loss event begins: kDupThresh duplicate ACKs or IsLost(SND.UNA) (RFC 6675 §5 step 1, 2). Never during
+  /// recovery, nor until the point of the last recovery or timeout is acknowledged.
   [[nodiscard]] bool should_recover() const;
-  /// Fast recovery up to `nxt`, RecoveryPoint. Without SACK too.
+  /// Begins fast recovery up to `nxt`, RecoveryPoint; also without SACK.
   void enter_recovery(SeqNum nxt);
-  /// SND.UNA has reached the recovery point: on_ack() leaves recovery by itself; ask before and after.
+  /// True during recovery. When SND.UNA reaches the recovery point, on_ack() ends recovery by itself: ask before and
+  /// after.
   [[nodiscard]] bool in_recovery() const { return phase_ == Phase::kRecovery; }
-  /// Between a timeout and the ACK of everything then outstanding.
+  /// True between a timeout and the ACK of everything then outstanding.
   [[nodiscard]] bool in_timeout() const { return phase_ == Phase::kTimeout; }
   [[nodiscard]] SeqNum recovery_point() const { return recovery_point_; }
 
   /// The retransmission timer expired: everything not SACKed is lost. SACK information is kept unless the
   /// receiver reneged (RFC 2018 §8, RFC 6675 §5.1).
   void on_timeout(Memory& memory, SeqNum nxt);
-  /// The loss event or timeout was spurious: nothing is held to be lost.
+  /// The loss event or timeout was spurious: nothing counts as lost.
   void undo();
 
-  /// Bytes in flight as RFC 6675's SetPipe() counts them. Outside of loss: nxt - una.
+  /// Bytes in flight as RFC 6675's SetPipe() counts them. Without loss: nxt - una.
   [[nodiscard]] std::uint32_t pipe() const { return pipe_; }
   /// IsLost(): the byte is neither acknowledged nor SACKed and presumed lost.
   [[nodiscard]] bool is_lost(SeqNum s) const;
@@ -94,32 +95,32 @@ class Scoreboard {
   [[nodiscard]] std::uint32_t sacked_bytes() const { return sacked_bytes_; }
   /// Bytes presumed lost and not sent again since.
   [[nodiscard]] std::uint32_t lost_bytes() const;
-  /// For TCP_INFO, which counts as lost also what was sent again (lost_out and retrans_out of Linux): bytes presumed
-  /// lost, and bytes sent again that the peer has not acknowledged.
+  /// For TCP_INFO, which also counts as lost what was sent again (lost_out and retrans_out of Linux). presumed_lost():
+  /// bytes presumed lost. sent_again(): bytes sent again that the peer has not acknowledged.
   [[nodiscard]] std::uint32_t presumed_lost() const { return clean() ? 0 : unsacked(una_, lost_edge_); }
   [[nodiscard]] std::uint32_t sent_again() const {
     return clean() || phase_ == Phase::kOpen ? 0 : unsacked(una_, high_rxt_);
   }
   [[nodiscard]] unsigned duplicate_acks() const { return duplicate_acks_; }
 
-  /// NextSeg(): what to send now that pipe < cwnd, at most `max_bytes` of it. Outside of loss kNewData.
-  /// `new_data`: there are unsent bytes which the peer's window admits.
+  /// NextSeg(): what to send now that pipe < cwnd, at most `max_bytes`. Without loss: kNewData. `new_data`: the peer's
+  /// window allows unsent bytes.
   [[nodiscard]] Segment next_segment(std::uint32_t max_bytes, std::uint32_t mss, bool new_data) const;
-  /// The segment was sent: one that next_segment() gave (or a part of it from its begin on) …
+  /// The segment was sent: one that next_segment() returned, or a part from its begin on …
   void on_retransmitted(const Segment& segment);
   /// … or new data; also FIN and SYN, which take a sequence number.
   void on_sent(SeqNum begin, std::uint32_t length);
 
-  /// Whether any state of loss is kept: false on the fast path.
+  /// Whether no state of loss is kept: true on the fast path.
   [[nodiscard]] bool clean() const {
     return phase_ == Phase::kOpen && count_ == 0 && duplicate_acks_ == 0 && !guarded_;
   }
 
   /// The connection is gone.
   void clear(Memory& memory);
-  /// For Memory's rebuild: the block owned, null if none.
+  /// For Memory's rebuild: the block owned; null if there is no block.
   [[nodiscard]] const void* block() const { return ranges_; }
-  /// For invariants: what does not hold, or null.
+  /// For invariants: the rule that does not hold, or null.
   [[nodiscard]] const char* violated() const;
 
  private:
@@ -146,12 +147,12 @@ class Scoreboard {
   std::uint16_t count_ = 0;
   std::uint16_t capacity_ = 0;
   SeqNum una_{}, nxt_{};
-  // Outside of loss these five are stale, maybe by more than half the sequence space.
-  SeqNum high_rxt_{};        // behind the highest byte sent again since the loss event or timeout
-  SeqNum lost_edge_{};       // what lies below and is not SACKed is lost
-  SeqNum forced_edge_{};     // its part that does not follow from SACK: a timeout, the first segment of a recovery
+  // Without loss these five are stale, maybe by more than half the sequence space.
+  SeqNum high_rxt_{};        // after the highest byte sent again since the loss event or timeout
+  SeqNum lost_edge_{};       // everything below that is not SACKed is lost
+  SeqNum forced_edge_{};     // the part that does not follow from SACK: a timeout, or the first segment of a recovery
   SeqNum recovery_point_{};  // SND.NXT when it began
-  SeqNum rescue_point_{};    // RescueRxt: a rescue is due once SND.UNA is behind it
+  SeqNum rescue_point_{};    // RescueRxt: a rescue is due once SND.UNA is beyond it
   std::uint32_t pipe_ = 0;
   std::uint32_t sacked_bytes_ = 0;
   std::uint16_t duplicate_acks_ = 0;

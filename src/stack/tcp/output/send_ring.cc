@@ -53,28 +53,28 @@ void SendRing::clear(Memory& memory) {
   release_if_idle(memory);
 }
 
-/// Null: there is none.
+/// `block` may be null: the ring then has no block.
 void SendRing::begin_with(void* block, std::size_t bytes) {
   block_ = static_cast<std::byte*>(block);
   capacity_ = block_ != nullptr ? static_cast<std::uint32_t>(bytes) : 0;
 }
 
-/// The usual case, a request or an answer in an empty ring; grow() has what is left to do when memory is short.
+/// The usual case: a request or an answer in an empty ring. When memory is short, grow() does the rest.
 void SendRing::take_first(Memory& memory, std::size_t needed) {
   const std::size_t wanted = needed <= kFirstBlock ? kFirstBlock : Memory::block_size(needed);
   begin_with(memory.allocate_bulk(wanted), wanted);
 }
 
-/// As Linux lets each socket have some bytes whatever memory there is (tcp_wmem[0]): a program that waits to have
-/// written its question may be the one that has all the answers to read.
+/// Linux lets each socket have some bytes whatever the memory (tcp_wmem[0]). A program that waits to write its question
+/// may be the one that has all the answers to read.
 void SendRing::take_least(Memory& memory, std::size_t needed) {
   if (memory.is_short()) return;
   const std::size_t wanted = Memory::block_size(std::min(needed, kFirstBlock));
   begin_with(memory.allocate(wanted), wanted);
 }
 
-/// Takes a block for `needed` live and new bytes, or the largest to be had below that, and moves the live
-/// bytes to its start.
+/// Takes a block for `needed` live and new bytes, or the largest smaller one that can be had, and moves the live bytes
+/// to its start.
 void SendRing::grow(Memory& memory, std::size_t needed) {
   if (busy()) return;
   std::size_t wanted = Memory::block_size(std::max(needed, kFirstBlock));

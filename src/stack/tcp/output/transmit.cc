@@ -18,7 +18,7 @@ namespace {
 // An IPv4 packet is at most 65,535 bytes, headers with all options included.
 constexpr std::uint32_t kLargestFrame = 65535 - 120;
 
-// What the port does for this path; nothing while it is not open in this process.
+// What the port does for this path; nothing while the port is not open in this process.
 Network::Offloads offloads_of(Env& env, const Path& path) {
   if (path.neighbour != Path::kLooped && env.ctx.queue(path.port).port() == nullptr) return {};
   return env.core.network.offloads(env.ctx, path);
@@ -31,13 +31,13 @@ Packet* new_frame(Env& env, const Path& path) {
 
 // --- Payload
 
-// A frame without its header, and the sum of its bytes where the port does not make it.
+// A frame without its header, and the sum of its bytes if the port does not make the checksum.
 struct Payload {
   Packet* frame = nullptr;
   PartialSum sum{};
 };
 
-// Copied into as many buffers as it takes, and summed on the way. Without a frame: the pool ran dry.
+// Copies the payload into as many buffers as needed, and sums it on the way. Returns no frame if the pool has run out.
 Payload copy_payload(Env& env, const Path& path, const SendRing::Spans& spans, bool summing) {
   FrameWriter writer{env.core.network, env.ctx, path, 0, summing};
   for (const auto& part : spans.part)
@@ -60,7 +60,7 @@ Payload refer_to_payload(Env& env, const Path& path, const SendRing::Spans& span
 // --- Of a connection under an overlay
 
 constexpr std::size_t kPieces = 16;
-constexpr std::size_t kMostOwnInFrame = 512;  // every port's buffer holds them beside the headers
+constexpr std::size_t kMostOwnInFrame = 512;  // every port's buffer can hold them beside the headers
 
 Payload copy_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
   FrameWriter writer{env.core.network, env.ctx, tcb.path, 0, summing};
@@ -74,7 +74,7 @@ Payload copy_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint3
   return {writer.take(), sum};
 }
 
-// Own bytes lie in the frame, the ring's behind it are referred to: no more than one run of the map.
+// Own bytes are copied into the frame, and it refers to the ring's bytes after them: at most one run of the map.
 Payload refer_to_mapped(Env& env, const Tcb& tcb, std::uint64_t position, std::uint32_t length, bool summing) {
   Packet* frame = env.core.network.alloc(env.ctx, tcb.path);
   if (frame == nullptr) return {};
@@ -103,7 +103,7 @@ bool may_refer(const Network::Offloads& offloads, const Path& path, std::uint32_
   return path.header_len != 0 || path.neighbour == Path::kLooped;
 }
 
-// The frame that refers to the ring may outlive this call: the ring's block stays until it has left.
+// The frame that refers to the ring may outlive this call: the ring's block stays until the frame has left.
 void pin(Env& env, Tcb& tcb) {
   if (tcb.has(kPinned)) return;
   tcb.set(kPinned);
@@ -122,7 +122,7 @@ struct Fields {
   std::size_t options_len;
 };
 
-// Makes room for the header in front of what the frame holds. Options lie behind the fixed part.
+// Makes room for the header before the frame's bytes. Options lie after the fixed part.
 std::byte* push_header(Packet& frame, std::size_t options_len) {
   const auto len = static_cast<std::uint32_t>(sizeof(TcpHeader) + options_len);
   frame.data -= len;
@@ -144,7 +144,7 @@ void write_header(Packet& frame, const Fields& f) {
   h.urgent = 0;
 }
 
-// RFC 9293 §3.1; by the port where it can, with the pseudo header's sum as packet.h says.
+// RFC 9293 §3.1. The port makes the checksum if it can; the field then holds the pseudo header's sum, as packet.h says.
 void write_checksum(Packet& frame, const Path& path, bool offload, PartialSum payload = {}) {
   auto& h = wire::at<TcpHeader>(frame, 0);
   const PartialSum pseudo = checksum_pseudo(path.local, path.remote, wire::kProtocolTcp, frame.frame_len);
@@ -179,7 +179,7 @@ bool launch(Env& env, Path& path, Packet* frame) {
   return write_sack(room, {blocks, count});
 }
 
-// Makes room for header and options in front of what the frame holds. Returns the options' length.
+// Makes room for header and options before the frame's bytes. Returns the options' length.
 std::size_t push_connection_header(Env& env, Tcb& tcb, Packet& frame) {
   std::byte sack[kMaxOptionBytes];
   const std::size_t sack_len = tcb.reassembly.has_sack() ? write_sack_option(tcb, sack) : 0;
@@ -190,7 +190,7 @@ std::size_t push_connection_header(Env& env, Tcb& tcb, Packet& frame) {
   return stamps_len + sack_len;
 }
 
-// What a segment that left tells the peer is no longer owed.
+// What a sent segment has told the peer is no longer owed.
 void note_sent(Tcb& tcb, std::uint8_t flags) {
   tcb.segments_out++;
   if ((flags & kAck) == 0) return;
@@ -210,8 +210,8 @@ bool send_frame(Env& env, Tcb& tcb, const Payload& payload, bool checksum_offloa
   return true;
 }
 
-// What is sent of a mapped connection at once, and how: as much of a run as makes whole segments by reference, what
-// reaches over its end in a segment of copies.
+// How a mapped connection's bytes are cut: whole segments of one run are sent by reference, and a segment across the
+// run's end by copying.
 struct MappedCut {
   std::uint32_t length;
   bool refer;
@@ -227,7 +227,7 @@ MappedCut cut_mapped(const Tcb& tcb, std::uint64_t position, std::uint32_t lengt
 
 struct Launch {
   std::uint64_t position;
-  std::uint32_t room;  // of a segment
+  std::uint32_t room;  // payload bytes of a segment
   std::uint8_t flags;
   bool refer, checksum_offload;
 };
@@ -241,7 +241,7 @@ struct Launch {
     more_segments = (length - 1) / how.room;
   }
   if (!send_frame(env, tcb, payload, how.checksum_offload, tcb.seq_of(how.position), how.flags)) return std::nullopt;
-  tcb.segments_out += more_segments;  // TCP_INFO's are those of the wire
+  tcb.segments_out += more_segments;  // TCP_INFO counts segments on the wire
   tcb.last_sent_ms = milliseconds_of(env.now());
   return length;
 }
@@ -380,7 +380,7 @@ bool send_detached(Env& env, const Detached& s) {
   return sent;
 }
 
-// Its options are those of a connection that was made of that SYN, or less: make_connection(), negotiate().
+// Its options are those of a connection made from that SYN, or fewer: make_connection(), negotiate().
 bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options) {
   Path path;
   if (!env.core.network.resolve(key.local, key.remote, path).ok()) return false;

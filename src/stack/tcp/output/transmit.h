@@ -1,8 +1,8 @@
-// Putting one segment on the wire: a frame, its payload out of the send ring, the header in front.
+// Puts one segment on the wire: a frame, its payload from the send ring, the header before it.
 //
-// Every function says whether (or how much) went out. Nothing goes out when the device's ring is full or
-// its pool is dry; the one that has state then calls block(), and output goes on at a later poll. What has no
-// state (RST, ACK of TIME_WAIT) is lost like any segment.
+// Every function returns whether (or how much) went out. Nothing goes out if the device's ring is full or its pool is
+// empty. A caller with state then calls block(), and output goes on at a later poll. A segment without state (RST, ACK
+// of TIME_WAIT) is lost like any segment.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace bypass::tcp {
 
-/// Payload at least this long is referred to, not copied, towards a port that can read the arena.
+/// Payload of at least this length is referred to, not copied, if the port can read the arena.
 inline constexpr std::uint32_t kGatherBytes = 512;
 
 /// The timestamp clock ticks every 2^20 ns, 1.05 ms (RFC 7323 §5.4 asks for 1 ms to 1 s).
@@ -21,35 +21,35 @@ inline std::uint32_t timestamp_clock(Instant now) {
   return static_cast<std::uint32_t>(now.time_since_epoch().count() >> kTimestampShift);
 }
 
-/// Payload bytes a single frame towards the connection's port may carry (above mss: TSO).
+/// Payload bytes that a single frame to the connection's port may carry (above mss: TSO).
 [[nodiscard]] std::uint32_t frame_limit(Env& env, const Tcb& tcb);
-/// Payload bytes of a full segment now: SACK blocks that go along take room.
+/// Payload bytes of a full segment now: SACK blocks in the segment take room.
 [[nodiscard]] std::uint32_t segment_room(const Tcb& tcb);
 
-/// Sends ring bytes [position, position + length), and FIN behind them if `flags` says so. Returns payload
-/// bytes sent, which may be fewer when frames run short; nullopt when nothing went out.
+/// Sends the ring's bytes [position, position + length), and FIN after them if `flags` says so. Returns the payload
+/// bytes sent, which may be fewer if frames run short; nullopt if nothing went out.
 std::optional<std::uint32_t> send_data(Env& env, Tcb& tcb, std::uint64_t position, std::uint32_t length,
                                        std::uint8_t flags);
-/// SYN or SYN-ACK, as the state says.
+/// Sends SYN or SYN-ACK, as the state requires.
 bool send_syn(Env& env, Tcb& tcb);
 /// A segment without payload at `seq`: ACK, probe, RST.
 bool send_empty(Env& env, Tcb& tcb, SeqNum seq, std::uint8_t flags);
 inline bool send_ack(Env& env, Tcb& tcb) {
   return send_empty(env, tcb, tcb.seq_of(tcb.snd_nxt), kAck);
 }
-/// RST with the next number the peer expects (RFC 9293 §3.10.5); the state is the caller's to change.
-/// Ends a connection at its peer; said again if the link comes up within RecentResets::kLifetime, and later if the
+/// Sends an RST with the next number that the peer expects (RFC 9293 §3.10.5); the caller changes the state. It ends a
+/// connection at its peer. It is sent again if the link comes up within RecentResets::kLifetime, and later if the
 /// device has no room.
 void send_reset(Env& env, Tcb& tcb);
-/// What send_reset() leaves to be said again; `asks`: RecentReset::asks.
+/// What send_reset() notes so that the RST can be sent again; `asks`: see RecentReset::asks.
 RecentReset note_farewell(Env& env, const Tcb& tcb, bool asks = false);
 
 /// Output goes on when the device has room.
 void block(Env& env, Tcb& tcb);
-/// The list's part of that, for one that says already that it waits.
+/// The list's part of block(), for a connection that is already marked as waiting.
 void queue_blocked(Env& env, Tcb& tcb);
 
-/// A segment of no connection.
+/// A segment that belongs to no connection.
 struct Detached {
   FlowKey key;
   SeqNum seq{}, ack{};
@@ -58,17 +58,17 @@ struct Detached {
   bool timestamps = false;
   std::uint32_t ts_value = 0, ts_echo = 0;
 };
-/// False: no room on the device, or no frame.
+/// False: the device has no room, or there is no frame.
 bool send_detached(Env& env, const Detached& segment);
-/// The SYN-ACK of a listener that remembers nothing: `cookie` is its number, the SYN's options lie in its timestamp. It
-/// carries no options of others.
+/// Sends the SYN-ACK of a listener that remembers nothing: `cookie` is its number, and the SYN's options lie in its
+/// timestamp. It carries no options of hooks.
 bool send_cookie_syn_ack(Env& env, const FlowKey& key, SeqNum cookie, const Segment& syn, const Options& options);
-/// A connection's RST as it was; false as send_detached().
+/// Sends a connection's RST again; false as send_detached().
 bool send_farewell(Env& env, const RecentReset& recent_reset);
-/// The same, and beside it the question that a peer with other numbers answers with its own.
-/// False: the RST was not sent, as send_detached().
+/// Sends it again, with the question that a peer with other numbers answers with its own numbers. False: the RST was
+/// not sent, as send_detached().
 bool repeat_farewell(Env& env, const RecentReset& recent_reset);
-/// RFC 9293 §3.10.7.1: the RST that answers a segment nobody wants; none for an RST or a broadcast.
+/// RFC 9293 §3.10.7.1: sends the RST that answers an unexpected segment; no answer to an RST or a broadcast.
 void answer_with_reset(Env& env, const Segment& segment);
 
 }  // namespace bypass::tcp
