@@ -1,4 +1,4 @@
-// Which value a setting has: environment, else file, else profile, else default; then one pass of parsing
+// Chooses each setting's value: environment, else file, else profile, else default. Then parses all of them in one pass
 // over the table.
 #include "config/config.h"
 
@@ -47,7 +47,7 @@ void unknown_key(Draft& draft, const FileEntry& entry, const std::string& where)
                             "is no setting" + did_you_mean(nearest(entry.key, keys)) + "; `bypass config` lists them"});
 }
 
-// [[rule]] tables together are the value of "rules".
+// All [[rule]] tables together are the value of "rules".
 void add_rule_table(Draft& draft, const FileEntry& entry, const std::string& where) {
   SettingValue& rules = draft.values[setting_index(*setting_by_key("rules"))];
   if (rules.origin == Origin::kFile) {
@@ -73,7 +73,7 @@ void take_file(Draft& draft, const ConfigFile& file) {
 }
 
 void unknown_variable(Draft& draft, std::string_view name, std::string_view value) {
-  // The common prefix would make everything look near.
+  // With their common prefix, all names would look similar.
   std::vector<std::string_view> names;
   for (const Setting& setting : settings()) names.push_back(setting.env.substr(kEnvPrefix.size()));
   const std::string_view near = nearest(name.substr(kEnvPrefix.size()), names);
@@ -83,7 +83,7 @@ void unknown_variable(Draft& draft, std::string_view name, std::string_view valu
   draft.problems.push_back({std::string(name), std::string(value), "environment", std::move(text)});
 }
 
-// An empty variable is one that is not set, as `BYPASS_PORT= command` means in a shell.
+// An empty variable counts as not set, as in `BYPASS_PORT= command` in a shell.
 void take_environment(Draft& draft, const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; environment++) {
     const std::string_view entry(*environment);
@@ -101,7 +101,8 @@ void take_environment(Draft& draft, const char* const* environment) {
   }
 }
 
-// The profile is itself a setting; it fills what nobody set. A bad name is reported when it is parsed.
+// The profile is itself a setting. It fills the settings that nobody set. A bad profile name is reported when it is
+// parsed.
 void take_profile(Draft& draft) {
   const ProfileInfo* const profile = profile_by_name(draft.values[setting_index(*setting_by_key("profile"))].text);
   if (profile == nullptr) return;
@@ -145,8 +146,8 @@ bool is_null_device(const struct stat& status) {
 
 constexpr int kNoRegularFile = -1;
 
-// Returns 0, an errno or kNoRegularFile. A device or a pipe as configuration file could block for ever; /dev/null is
-// an empty one.
+// Returns 0, an errno or kNoRegularFile. A device or a pipe as configuration file could block for ever, so it is
+// refused; /dev/null counts as an empty file.
 int read_file(const char* path, std::string& text) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return errno;

@@ -1,11 +1,11 @@
-// Config: every setting of a process, typed, with its origin; and what was wrong with what was given.
+// Config: every setting of a process, typed, with its origin; and the problems of the given values.
 //
 // The table in settings.h is the one source of names, ranges, defaults and help. A value comes from the
 // environment, else from the file, else from the profile, else from the default. Parsing is a pure function
 // of (environment, file); only load_config() reads a file. Private to a process, copied by fork.
 //
-// A configuration with problems is not used in part: the program runs on the kernel's sockets (or ends
-// with 78 when `strict`), and each problem says what to change.
+// A configuration with problems is not used at all: the program runs on the kernel's sockets (or ends with status 78
+// when `strict`). Each problem says what to change.
 #pragma once
 
 #include <cstdint>
@@ -39,28 +39,28 @@ struct PortConfig {
   std::vector<IpAddress> gateways;  // at most one a family
   MacAddress mac;                   // zero: the backend chooses
   std::uint32_t mtu = 0;            // zero: the kind's own default
-  // What complete_from_kernel() finds:
-  bool shared = false;           // the addresses are the kernel's, which keeps the interface …
+  // Filled in by complete_from_kernel():
+  bool shared = false;           // the kernel has the addresses and keeps the interface …
   std::string interface;         // … of this name
-  int interface_index = 0;       // … and number, at the last look; 0: there was none
+  int interface_index = 0;       // … and number, when last read; 0: there was no such interface
   std::vector<RouteVia> routes;  // of a shared interface, those by a gateway
-  std::vector<Prefix> chosen;    // of the kernel's addresses those that were named; empty: all of them
-  bool follows_mtu = false;      // none was named: it is the interface's
+  std::vector<Prefix> chosen;    // the kernel's addresses that were named; empty: all of them
+  bool follows_mtu = false;      // no MTU was set: it follows the interface's
 };
 
-/// What the ports reach, and what the kernel keeps, at some moment.
+/// What the ports reach and what the kernel keeps, at one moment.
 struct PortNetwork {
-  std::vector<PortConfig> ports;      // as Config has them
-  std::vector<Prefix> others;         // what the kernel reaches by interfaces that no port shares, or serves itself
-  std::vector<std::string> left_out;  // what the stack has no room for, as a user may see it
+  std::vector<PortConfig> ports;  // as in Config
+  std::vector<Prefix> others;     // what the kernel reaches by interfaces that no port shares, or delivers to this host
+  std::vector<std::string> left_out;  // what does not fit into the stack's tables, as text for the user
 };
 
-/// "vhost:/run/a.sock", as the setting has it.
+/// "vhost:/run/a.sock", as the setting is written.
 std::string port_text(const PortConfig& port);
-/// What is wrong with that gateway of a port that has addresses, as a setting's problem says it; empty: nothing.
+/// The text of the problem with that gateway of a port that has addresses; empty: no problem.
 std::string gateway_problem(const PortConfig& port, const IpAddress& gateway);
 struct Config;
-/// The plugin that serves a kind of port; null for a kind that does not exist. "dpdk", "verbs".
+/// The plugin that serves a kind of port ("dpdk", "verbs"); null if there is no such kind.
 const char* plugin_of_kind(std::string_view kind);
 /// … of a port among the others: where one of them needs the cards' drivers, all of DPDK's kinds are that plugin's, so
 /// that DPDK starts once.
@@ -84,7 +84,7 @@ struct TcpConfig {
   Congestion congestion = Congestion::kCubic;
 };
 
-/// One setting's value as text, with where it came from; in the order of the settings table.
+/// One setting's value as text, and its origin; in the order of the settings table.
 struct SettingValue {
   std::string text;
   Origin origin = Origin::kDefault;
@@ -102,10 +102,10 @@ struct ConfigProblem {
 
 struct Config {
   std::vector<PortConfig> ports;
-  std::vector<PortConfig> soft;  // soft0, soft1, …: the wires of the software RDMA devices
+  std::vector<PortConfig> soft;  // the wires of the software RDMA devices soft0, soft1, …
   std::vector<Prefix> others;    // what the kernel reaches by interfaces that no port shares
   bool local = true;
-  std::uint64_t local_after = 0;  // calls before a connection within the host looks for shared memory
+  std::uint64_t local_after = 0;  // number of calls after which a connection within the host looks for shared memory
   Trust trust = Trust::kCredentials;
   RdmaMode rdma = RdmaMode::kAuto;
   std::string rdma_device;  // when kDevice
@@ -118,10 +118,10 @@ struct Config {
   LogLevel log_level = LogLevel::kWarn;
   std::string log_file;  // empty: standard error
 
-  Duration spin{};         // then
-  Duration yield{};        // then sleep
+  Duration spin{};         // how long a wait spins; after that …
+  Duration yield{};        // … how long it yields; after that it sleeps
   Duration kernel_poll{};  // how often a spinning wait looks at kernel descriptors
-  Duration tick{};         // how long a busy application may stay away before the progress thread steps in
+  Duration tick{};         // how long a busy program may stay away before the progress thread steps in
   TcpConfig tcp;
   bool tso = true;
   bool checksum_offload = true;
@@ -131,25 +131,26 @@ struct Config {
   Hugepages hugepages = Hugepages::kAuto;
   Duration exit_linger{};  // how long exit may wait for unsent data
 
-  std::vector<SettingValue> values;  // one a row of settings()
+  std::vector<SettingValue> values;  // one for each row of settings()
   std::vector<ConfigProblem> problems;
 
   [[nodiscard]] bool ok() const { return problems.empty(); }
-  /// With the value that the setting of that variable has.
+  /// A problem of the setting with that variable, with the value that the setting has.
   [[nodiscard]] ConfigProblem problem_of(std::string_view variable, std::string text) const;
-  /// Connections over that port may move to RDMA. Over a software device they gain nothing: it has to be named.
+  /// Whether connections over that port may move to RDMA. Over a software device this gains nothing, so the device must
+  /// be named.
   [[nodiscard]] bool wants_links(const PortConfig& port) const;
-  /// There is something to accelerate: a port, or a mover that needs none.
+  /// Whether there is something to accelerate: a port, or a mover that needs no port.
   [[nodiscard]] bool wants_port() const { return ok() && !ports.empty(); }
   /// Whether there is anything that libbypass may do for the process's sockets.
   [[nodiscard]] bool wants_anything() const { return wants_port() || (ok() && local); }
-  /// Whether that is no more than what every program gets unasked.
+  /// Whether it asks for no more than what every program gets by default.
   [[nodiscard]] bool asks_for_nothing() const;
 };
 
-/// What the backend is asked to open for `port`, one of so many of its process (config.ports or config.soft).
+/// What the backend is asked to open for `port`, if the process has `ports` of them (config.ports or config.soft).
 PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t ports);
-/// … for `ports[index]`.
+/// The same for config.ports[index].
 PortSpec port_spec(const Config& config, std::size_t index);
 
 /// One `key = value` of the file; `[[rule]]` tables arrive as key "rule" with the rule as text.
@@ -165,14 +166,14 @@ struct ConfigFile {
   std::vector<ConfigProblem> problems;  // syntax errors, unreadable file
 };
 
-/// Fills `file` from TOML text. A function of its own object (libbypass-toml.so), because a TOML parser
-/// needs the C++ locale and libbypass.so shall not have it: plugin.h's toml_reader() opens it on demand.
+/// Fills `file` from TOML text. It is in an object of its own (libbypass-toml.so): a TOML parser needs the C++ locale,
+/// which libbypass.so shall not contain. toml_reader() of plugin.h opens it on demand.
 using TomlReader = void (*)(std::string_view text, ConfigFile& file);
 
-/// Pure: the environment (null-terminated NAME=VALUE pointers) and at most one file that has been read.
+/// Pure: takes the environment (null-terminated NAME=VALUE pointers) and at most one file that has been read.
 Config parse_config(const char* const* environment, const ConfigFile* file);
 
-/// Reads BYPASS_CONFIG, else /etc/bypass.toml if it is there, through `reader`, and parses.
+/// Reads the file BYPASS_CONFIG, or /etc/bypass.toml if that exists, through `reader`, and parses it.
 Config load_config(const char* const* environment, TomlReader reader);
 
 /// Whether load_config() would read a file that BYPASS_CONFIG does not name. Allocates nothing.

@@ -1,5 +1,5 @@
-// The per-port lists: what a port, an address, a gateway, a MAC and an MTU look like, and whether the
-// lists fit each other.
+// The lists of ports: the syntax of a port, an address, a gateway, a MAC and an MTU, and whether the lists fit each
+// other.
 #include <net/if.h>
 #include <sys/un.h>
 
@@ -29,7 +29,7 @@ struct KindInfo {
 // The second of these has the first one's drivers, too.
 constexpr std::string_view kWires = "dpdk", kCards = "cards";
 
-// RDMA devices bring the addresses of their network interface with them.
+// RDMA devices take the addresses of their network interface.
 constexpr KindInfo kKinds[] = {
     {"vhost", "dpdk", Target::kPath, true},
     {"virtio", "dpdk", Target::kPath, true},
@@ -67,7 +67,7 @@ bool is_pci_address(std::string_view text) {
   return std::all_of(parts.end() - 2, parts.end(), [](auto part) { return part.size() == 2 && is_hex(part); });
 }
 
-// Empty: fine. Otherwise what is wrong with the target of this kind.
+// The problem with the target of this kind; empty: no problem.
 std::string target_problem(const KindInfo& kind, std::string_view target) {
   if (kind.target == Target::kNone) return target.empty() ? "" : "takes nothing behind it";
   if (target.empty()) return "names no target behind the colon";
@@ -76,7 +76,7 @@ std::string target_problem(const KindInfo& kind, std::string_view target) {
   if (wire.path.empty()) return "has no path";
   if (kind.target == Target::kPath && wire.path.size() >= sizeof(sockaddr_un::sun_path))
     return "has a path longer than a socket's 107 bytes";
-  // A program may go to another folder before its first socket: a daemon is in / by then.
+  // A program may change its folder before its first socket: a daemon is in / by then.
   if (kind.target == Target::kPath && target.front() != '/') return "has no absolute path";
   if (kind.target == Target::kInterface && (target.size() >= IFNAMSIZ || target.find_first_of("/ ") != target.npos))
     return "names no possible network interface (at most 15 characters, no slash, no space)";
@@ -145,7 +145,7 @@ bool parse_gateway(std::string_view text, std::vector<IpAddress>& list, std::str
   return true;
 }
 
-// Calls `take` with each part of a list that is not empty, without the blanks around it, until it returns false.
+// Calls `take` with each part of a list that is not empty, without surrounding blanks, until it returns false.
 template <typename Take>
 bool each_part(std::string_view list, char separator, Take take) {
   return std::ranges::all_of(split(list, separator), [&](std::string_view part) {
@@ -154,7 +154,7 @@ bool each_part(std::string_view list, char separator, Take take) {
   });
 }
 
-// The same with each port's entry, which may be empty, and its place in `out`.
+// The same for each port's entry, which may be empty, with its place in `out`.
 template <typename T, typename Take>
 bool each_port(std::string_view value, std::vector<T>& out, Take take) {
   out.clear();
@@ -162,7 +162,7 @@ bool each_port(std::string_view value, std::vector<T>& out, Take take) {
                              [&](std::string_view entry) { return take(trim(entry), out.emplace_back()); });
 }
 
-// More entries than ports is a mistake; fewer say nothing about the rest.
+// More entries than ports is an error; with fewer entries the rest of the ports has none.
 template <typename T>
 bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::size_t ports) {
   if (list.size() <= ports) return true;
@@ -172,7 +172,7 @@ bool fits(Draft& draft, std::string_view env, const std::vector<T>& list, std::s
   return false;
 }
 
-// The stack's own limit; an array in each process's hands, so more would be written past its end.
+// The stack's own limit. The ports lie in a fixed array, and more would be written past its end.
 bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
   if (ports <= Context::kMaxPorts) return true;
   add_problem(draft, env,
@@ -180,7 +180,7 @@ bool few_enough(Draft& draft, std::string_view env, std::size_t ports) {
   return false;
 }
 
-// A list that did not parse says nothing about the ports.
+// A list with a parse error says nothing about the ports.
 bool has_problem(const Draft& draft, std::string_view env) {
   const std::string_view key = setting_by_env(env)->key;
   return std::ranges::any_of(draft.problems, [&](const ConfigProblem& p) { return p.name == env || p.name == key; });
@@ -190,8 +190,8 @@ bool is_default(const Draft& draft, std::string_view env) {
   return draft.values[setting_index(*setting_by_env(env))].origin == Origin::kDefault;
 }
 
-// A setting of ports without a port is probably a mistake, so it is reported. `none` says that it is meant, and a
-// setting that has a problem already is not reported twice.
+// A setting of ports without a port is probably a mistake, so it is reported. `none` is accepted as meant, and a
+// setting with a problem already is not reported twice.
 bool lacks_ports(const Draft& draft) {
   return draft.ok() && draft.port_names.empty() && is_default(draft, "BYPASS_PORT");
 }
@@ -202,7 +202,7 @@ std::string no_effect() {
 
 void check_unused(Draft& draft) {
   if (!lacks_ports(draft)) return;
-  if (!draft.soft_names.empty()) return;  // of the software RDMA devices' wires
+  if (!draft.soft_names.empty()) return;  // the lists belong to the wires of the software RDMA devices
   for (const std::string_view env : {"BYPASS_ADDR", "BYPASS_GATEWAY", "BYPASS_MAC", "BYPASS_MTU"}) {
     if (!is_default(draft, env)) add_problem(draft, env, no_effect());
   }
@@ -215,7 +215,8 @@ void check_soft_unused(Draft& draft) {
                 "has no effect without BYPASS_SOFT; accepted is " + accepted_text(*setting_by_env("BYPASS_SOFT")));
 }
 
-// A software device's own name is no hint: it has to be made, and to have a port above it or another one beside it.
+// A software device's name alone is not enough. The device must be made, and there must be a port on it or another
+// device beside it.
 void check_rdma(Draft& draft) {
   if (!draft.ok() || draft.rdma != RdmaMode::kDevice) return;
   const std::string device = quoted(draft.rdma_device);
@@ -228,7 +229,7 @@ void check_rdma(Draft& draft) {
                     accepted_text(*setting_by_env("BYPASS_RDMA")));
 }
 
-// A frame that comes there is for one of them, and which one is not theirs to tell.
+// A frame on that interface is for one of the ports, and they cannot tell for which one.
 void check_interfaces(Draft& draft) {
   for (std::size_t i = 1; i < draft.ports.size(); i++) {
     const PortConfig& port = draft.ports[i];
@@ -244,7 +245,7 @@ void check_interfaces(Draft& draft) {
   }
 }
 
-// The second would find what the first has taken; of ports without a name of their own there may be several.
+// The second port would find what the first has taken. Ports without a name of their own may be repeated.
 void check_doubles(Draft& draft) {
   for (std::size_t i = 0; i < draft.ports.size(); i++) {
     const auto is_same = [&](const PortConfig& other) { return port_text(other) == port_text(draft.ports[i]); };
@@ -255,7 +256,8 @@ void check_doubles(Draft& draft) {
   check_interfaces(draft);
 }
 
-// Which of the two a peer is behind could not be told. A longer prefix within a shorter one is a route of its own.
+// Two equal prefixes would leave open on which port a peer is. A longer prefix within a shorter one is a route of its
+// own.
 std::optional<Prefix> common_prefix(const PortConfig& a, const PortConfig& b) {
   for (const Prefix& one : a.addresses)
     for (const Prefix& other : b.addresses)
@@ -300,8 +302,8 @@ void check_gateways(Draft& draft, const std::vector<PortConfig>& ports) {
         add_problem(draft, "BYPASS_GATEWAY", std::move(problem));
 }
 
-// The software RDMA devices' wires. With BYPASS_PORT=verbs:soft0 port and device are two users of one wire, and the
-// lists speak of both.
+// The wires of the software RDMA devices. With BYPASS_PORT=verbs:soft0, port and device use one wire, and the lists
+// hold for both.
 void join_soft(Draft& draft) {
   const std::size_t count = draft.soft_names.size();
   if (count == 0 || !few_enough(draft, "BYPASS_SOFT", count)) return;
@@ -325,7 +327,7 @@ void join_soft(Draft& draft) {
     if (i < draft.macs.size()) wire.mac = draft.macs[i];
     if (i < draft.mtus.size()) wire.mtu = draft.mtus[i];
   }
-  if (draft.ports.empty()) check_gateways(draft, draft.soft);  // else the list may be the ports'
+  if (draft.ports.empty()) check_gateways(draft, draft.soft);  // otherwise the list may belong to the ports
 }
 
 }  // namespace
@@ -443,7 +445,7 @@ PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t por
   spec.share_interface = port.shared;
   spec.interface = port.interface;
   spec.follows_mtu = port.follows_mtu;
-  if (port.follows_mtu) spec.mtu = 0;  // read when the configuration was
+  if (port.follows_mtu) spec.mtu = 0;  // the MTU was read with the configuration
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
   spec.ports = static_cast<std::uint16_t>(ports);

@@ -1,5 +1,5 @@
-// TOML text to entries, by toml++. This file alone is libbypass-toml.so (and a part of the bypass command):
-// toml++ draws in the C++ locale, some 600 KB that a program without a configuration file shall not pay for.
+// Turns TOML text into entries, by toml++. This file alone is libbypass-toml.so (and a part of the bypass command).
+// toml++ needs the C++ locale, about 600 KB that a program without a configuration file shall not load.
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
@@ -24,7 +24,7 @@ void problem(ConfigFile& file, std::string name, std::string value, int line, st
   file.problems.push_back({std::move(name), std::move(value), file.path + ":" + std::to_string(line), std::move(text)});
 }
 
-// 1.5, 1.0, 1e+20: no setting takes one, and says so with what was written.
+// 1.5, 1.0, 1e+20: no setting takes a decimal number; the problem shows what was written.
 std::string decimal_text(double value) {
   std::array<char, 32> digits{};
   const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
@@ -33,7 +33,7 @@ std::string decimal_text(double value) {
   return text;
 }
 
-// A value as the environment would have it. False for what no setting takes.
+// A value as the environment would have it. False: no setting takes such a value.
 bool scalar_text(const toml::node& node, std::string& out) {
   if (const auto* text = node.as_string()) {
     out = text->get();
@@ -47,7 +47,7 @@ bool scalar_text(const toml::node& node, std::string& out) {
   return true;
 }
 
-// A list has one entry a port, as the parts between `;` in a variable.
+// A list has one entry for each port, like the parts between `;` in a variable.
 bool value_text(const toml::node& node, std::string& out) {
   const auto* const list = node.as_array();
   if (list == nullptr) return scalar_text(node, out);
@@ -92,7 +92,7 @@ bool read_rule_fields(const toml::table& rule, ConfigFile& file, std::string (&f
   return good;
 }
 
-// [[rule]] in the words of BYPASS_RULES.
+// Writes a [[rule]] in the syntax of BYPASS_RULES.
 void read_rule(const toml::table& rule, ConfigFile& file) {
   std::string fields[std::size(kRuleKeys)];
   if (!read_rule_fields(rule, file, fields)) return;

@@ -26,7 +26,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// The end that serves the socket makes it; the other one may be there first.
+// The end that serves the socket makes it. The other end may start first, before the socket exists.
 std::string check_socket(const WireTarget& target, bool makes_it) {
   const std::string path(target.path);
   if (path.back() == '/') return "names a folder; accepted is the path of a socket in it";
@@ -51,7 +51,7 @@ std::optional<IpAddress> address_of(const sockaddr* address) {
   return v6;
 }
 
-// Both would answer for the address, the kernel with resets to our connections.
+// Both would answer for the address, and the kernel would reset our connections.
 std::string check_addresses(const PortConfig& port) {
   if (port.shared) return "";
   ifaddrs* all = nullptr;

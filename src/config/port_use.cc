@@ -51,7 +51,7 @@ std::optional<Use> use_of(std::string_view line, std::string_view name) {
   for (std::string_view& word : words) word = next_word(line);
   if (!line.starts_with(' ') || line.substr(1) != name) return std::nullopt;
   if (words[3] == "00010000") return Use::kListening;       // __SO_ACCEPTCON
-  return words[5] == "03" ? Use::kConnected : Use::kBound;  // SS_CONNECTED: of a stream that was accepted
+  return words[5] == "03" ? Use::kConnected : Use::kBound;  // SS_CONNECTED: a stream that was accepted
 }
 
 bool is_there(std::string_view sockets, std::string_view name, Use wanted) {

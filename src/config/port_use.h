@@ -1,6 +1,6 @@
-// Whether another process has a port that only one can have: before this one opens it, so that it can be said before a
-// call fails by it. The kernel's list of Unix sockets (/proc/net/unix) tells it of this network
-// namespace; of a card, its device file.
+// Whether another process has a port that only one process can have. It is checked before this process opens the port,
+// so that the user is told before a call fails. The sources are the kernel's list of Unix sockets (/proc/net/unix) in
+// this network namespace, and a card's device file.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace bypass::runtime {
 
-/// Empty: nobody that can be seen. Else what is, without the port's name. Allocates.
+/// What has the port, without the port's name. Empty: nothing that this process can see. Allocates.
 std::string port_in_use(const Config& config, const PortConfig& port);
 
 }  // namespace bypass::runtime

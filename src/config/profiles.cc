@@ -1,5 +1,5 @@
-// Profiles: plain named sets of settings. `balanced` states the defaults, so that it can be printed and
-// changed like the others (a test holds it to them).
+// Profiles: named sets of settings. `balanced` lists the defaults, so that it can be printed and changed like the
+// others (a test checks that they agree).
 #include <algorithm>
 #include <array>
 
@@ -9,7 +9,7 @@ namespace bypass::runtime {
 namespace {
 
 constexpr auto kBalanced = std::to_array<ProfileValue>({{"spin_us", "50"}, {"yield_us", "50"}});
-// Yielding for ever keeps two waiting threads on one processor from starving each other.
+// Yielding without end keeps two waiting threads on one processor from blocking each other.
 constexpr auto kLatency = std::to_array<ProfileValue>(
     {{"spin_us", "50"}, {"yield_us", "forever"}, {"kernel_poll_us", "5"}, {"tcp.delack_us", "10000"}});
 constexpr auto kThroughput = std::to_array<ProfileValue>(

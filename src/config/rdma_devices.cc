@@ -56,7 +56,7 @@ std::size_t count_v4(const std::vector<Prefix>& addresses) {
       std::ranges::count_if(addresses, [](const Prefix& each) { return each.address.is_v4(); }));
 }
 
-// What the stack's tables hold of one interface.
+// Whether the addresses fit into the stack's table for one interface.
 bool fits(Config& config, const char* name, const PortConfig& port) {
   const auto too_many = [&](std::size_t count, std::size_t most, const char* what) {
     if (count <= most) return false;
@@ -70,7 +70,7 @@ bool fits(Config& config, const char* name, const PortConfig& port) {
 }
 
 bool is_on_link(const PortConfig& port, const KernelNetwork::Route& route) {
-  // A router beyond the link (onlink) is none that the stack can ask for.
+  // The stack cannot ask for a router that is not on the link (onlink).
   const auto holds = [&](const Prefix& prefix) { return prefix.contains(route.gateway); };
   const auto is_own = [&](const Prefix& prefix) {
     return prefix.length == route.destination.length && prefix.contains(route.destination.address);
@@ -81,7 +81,7 @@ bool is_on_link(const PortConfig& port, const KernelNetwork::Route& route) {
 
 using Destinations = std::set<std::pair<decltype(IpAddress::bytes), std::uint8_t>>;
 
-// Of several routes to one destination the kernel takes the one with the best metric, which comes first.
+// If there are several routes to a destination, the kernel takes the one with the best metric, which comes first.
 bool is_first(Destinations& seen, const Prefix& destination) {
   return seen.emplace(destination.address.bytes, destination.length).second;
 }
@@ -95,7 +95,7 @@ void take_routes(PortConfig& port, const KernelNetwork& network, int interface) 
       port.routes.push_back({route.destination, route.gateway});
 }
 
-// Where the port's addresses are the kernel's on that interface, or are to be.
+// Makes the port share the interface if its addresses are the kernel's there, or shall be.
 void share(Config& config, const char* name, PortConfig& port, const KernelNetwork& network,
            const std::string& interface) {
   const int index = network.index_of(interface);
@@ -120,7 +120,7 @@ void share(Config& config, const char* name, PortConfig& port, const KernelNetwo
   port.shared = fits(config, name, port);
 }
 
-// A software device's port is its wire, seen from above. The stack's wire is IPv4's.
+// A port on a software device uses that device's wire. The stack's wire is IPv4.
 void take_from_wire(PortConfig& port, const PortConfig& wire) {
   port.chosen = port.addresses.empty() ? wire.chosen : port.addresses;
   if (port.addresses.empty()) port.addresses = wire.addresses;
@@ -180,12 +180,12 @@ void replace_auto(Config& config, const KernelNetwork& network, const std::strin
   config.ports = std::move(ports);
 }
 
-// A device's first port need not be named.
+// The first port of a device need not be named.
 std::string whole_name(const PortConfig& port) {
   return port.target.find(':') == std::string::npos ? port.target + ":1" : port.target;
 }
 
-// Which devices `auto` means, and a device's addresses, are known only now.
+// Only now is it known which devices `auto` means, and which addresses a device has.
 void check_ports(Config& config) {
   std::set<std::string> seen;
   for (const PortConfig& port : config.ports) {
@@ -201,7 +201,7 @@ void check_ports(Config& config) {
   }
 }
 
-// What leads elsewhere, this host's other addresses among it.
+// The prefixes that lead elsewhere, this host's other addresses included.
 class Others {
  public:
   Others(const std::vector<PortConfig>& ports, const KernelNetwork& network) : ports_(ports), network_(network) {}
@@ -250,7 +250,7 @@ void keep_most(std::vector<T>& all, std::size_t most, const PortConfig& port, co
   all.resize(most);
 }
 
-// A port that shares its interface, as that is now. What the stack's tables do not hold stays the kernel's.
+// Reads a port that shares its interface again. What does not fit into the stack's tables stays with the kernel.
 void renew(PortConfig& port, const KernelNetwork& network, PortNetwork& now) {
   const int index = network.index_of(port.interface);
   const std::vector<Prefix> own = network.addresses_of(index);

@@ -57,7 +57,7 @@ bool parse_ports(std::string_view text, Rule& rule) {
   return parse_port(text.substr(dash + 1), rule.port_high) && rule.port_low <= rule.port_high;
 }
 
-// Where the port part begins: behind "]" for [v6]:port, behind the only colon for v4:port, nowhere for bare v6.
+// Where the port part begins: after "]" in [v6]:port, after the only colon in v4:port; a bare v6 has no port.
 std::size_t port_colon(std::string_view text) {
   const std::size_t last = text.rfind(':');
   if (text.front() == '[') {
@@ -79,18 +79,19 @@ bool parse_address(std::string_view text, Rule& rule) {
   return rule.prefix.has_value();
 }
 
-// A peer is asked once for all its connections, whatever their ports, and whichever end has begun them.
+// A peer is asked once for all its connections, so a rule for peers can have no ports and no role.
 std::string beside_peers(const Rule& rule) {
   if (rule.proto == RuleProto::kTcp) return "'tcp' does not fit: only an address, and program=NAME, can follow";
   if (rule.proto == RuleProto::kUdp) return "'udp' does not fit: streams alone have such connections";
-  if (rule.role != RuleRole::kAny) return "'connect' or 'listen' does not fit: who began a connection does not matter";
+  if (rule.role != RuleRole::kAny)
+    return "'connect' or 'listen' does not fit: it does not matter which end began a connection";
   if (rule.port_low != 0 || rule.port_high != 65535)
     return "a port does not fit: a peer is asked for all of its connections";
   return rule.prefix.has_value() ? "" : "no peers are named";
 }
 
-// After the action, words fill proto, role and address in this order; a word that does not fit a place
-// leaves it at "any", and `*` fills the next one.
+// After the action, words fill proto, role and address in this order. A word that does not fit a place leaves that
+// place at "any", and `*` fills the next place with "any".
 bool parse_words(std::vector<std::string_view> words, Rule& rule, std::string& problem) {
   if (!find_word(kActions, words[0], rule.action)) {
     problem = "'" + std::string(words[0]) + "' is no action";

@@ -1,11 +1,11 @@
-// Rules: which sockets go to the bypass, which stay with the kernel, and why.
+// Rules: which sockets use the bypass, which stay with the kernel, and why.
 //
-// A rule is `ACTION [PROTO] [ROLE] [ADDRESS[/LENGTH]][:PORT[-PORT]] [program=NAME]`, with `*` for "any";
-// rules are separated by `;` and the first match wins. Behind the user's rules stand the built-in ones:
-// loopback stays with the kernel unless the address is a port's own, DNS unless a port's prefix holds it; everything
-// else may be bypassed (whether a port routes there is the route table's question, not asked here).
+// A rule is `ACTION [PROTO] [ROLE] [ADDRESS[/LENGTH]][:PORT[-PORT]] [program=NAME]`, with `*` for "any". Rules are
+// separated by `;`, and the first match wins. After the user's rules come the built-in ones. Loopback stays with the
+// kernel unless the address is a port's own. DNS stays with the kernel unless a port's prefix holds the address.
+// Everything else may be bypassed; the route table decides later whether a port routes there.
 //
-// `rdma ADDRESS[/LENGTH] [program=NAME]` decides nothing about a socket. It names peers behind a router, which are
+// `rdma ADDRESS[/LENGTH] [program=NAME]` decides nothing about a socket. It names peers behind a router. These are
 // asked for an RDMA connection, or for shared memory, as the port's own neighbours are.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace bypass::runtime {
 
 enum class RuleAction : std::uint8_t { kBypass, kKernel, kFail, kRdma };
 enum class RuleProto : std::uint8_t { kAny, kTcp, kUdp };
-/// For a stream connect() and bind()+listen(); for a datagram the direction of the first use.
+/// For a stream: connect() and bind()+listen(). For a datagram socket: the direction of its first use.
 enum class RuleRole : std::uint8_t { kAny, kConnect, kListen };
 
 struct Rule {
@@ -31,14 +31,14 @@ struct Rule {
   std::optional<Prefix> prefix;  // none: any address
   std::uint16_t port_low = 0;
   std::uint16_t port_high = 65535;
-  std::string program;  // name of the executable, shell wildcards; empty: any
+  std::string program;  // name of the executable, with shell wildcards; empty: any program
   std::string text;     // as the user wrote it
 };
 
 struct RuleQuery {
   RuleProto proto = RuleProto::kTcp;
   RuleRole role = RuleRole::kConnect;
-  Endpoint address;                // the peer's for connect, the local one for listen
+  Endpoint address;                // the peer's for connect, the local address for listen
   bool port_owns_address = false;  // it lies in the prefix of one of the bypass's ports (Routes::on_link)
 };
 
@@ -47,7 +47,7 @@ enum class RuleSource : std::uint8_t { kUser, kLoopback, kDns, kDefault };
 struct RuleDecision {
   RuleAction action = RuleAction::kBypass;
   RuleSource source = RuleSource::kDefault;
-  const char* text = "";  // the rule's own words; lives as long as the RuleSet
+  const char* text = "";  // the text of the rule; it lives as long as the RuleSet
 };
 
 class RuleSet {
@@ -60,7 +60,7 @@ class RuleSet {
 
   [[nodiscard]] RuleDecision decide(const RuleQuery& query) const;
 
-  /// The peers that rules of kRdma name.
+  /// The peers that the rules of kRdma name.
   [[nodiscard]] std::vector<Prefix> rdma_peers() const;
 
   [[nodiscard]] const std::vector<Rule>& rules() const { return rules_; }

@@ -24,22 +24,22 @@ constexpr std::string_view kAddressForm =
     "ADDRESS/LENGTH, several separated by commas (10.9.0.1/24,fd09::1/64); one entry a port, separated by semicolons";
 
 constexpr auto kSettings = std::to_array<Setting>({
-    // What the process is joined to
+    // The ports and their network
     {.key = "port",
      .env = "BYPASS_PORT",
      .fallback = "none",
      .accepted = kPortForm,
      .example = "vhost:/run/bypass/a.sock",
-     .help =
-         "The wire: what the stack sends its frames through. An interface is one port's. The other end of a vhost: or "
-         "virtio: shares memory with this one: it is a process of the own user, of root or of USER.",
+     .help = "The wire: what the stack sends its frames through. Only one port can use an interface. With "
+             "vhost: and virtio:, the process at the other end shares memory with this one: it must belong to "
+             "the same user, to root or to USER.",
      .apply = list<parse_port_names, &Draft::port_names>},
     {.key = "addr",
      .env = "BYPASS_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.0.1/24",
-     .help = "The stack's own addresses on each port, with the length of the link's prefix, which is one port's. IPv6 "
-             "ones are without effect yet.",
+     .help = "The stack's own addresses on each port, with the length of the link's prefix. No two ports may "
+             "have the same prefix. IPv6 addresses have no effect yet.",
      .apply = list<parse_address_lists, &Draft::addresses>},
     {.key = "gateway",
      .env = "BYPASS_GATEWAY",
@@ -71,17 +71,17 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_SOFT_ADDR",
      .accepted = kAddressForm,
      .example = "10.9.1.1/24",
-     .help = "The software RDMA devices' addresses; without it BYPASS_ADDR's; without either the kernel's own on an "
-             "interface, which it keeps.",
+     .help = "The software RDMA devices' addresses. Without it, BYPASS_ADDR's; without both, those of the "
+             "interface, which the kernel keeps.",
      .apply = list<parse_address_lists, &Draft::soft_addresses>},
 
-    // Which sockets take it
+    // Which sockets use them
     {.key = "local",
      .env = "BYPASS_LOCAL",
      .type = SettingType::kSwitch,
      .fallback = "on",
-     .help = "Connections between two processes of one host go through shared memory, also where they meet over a "
-             "port; both need the same BYPASS_RUN_DIR.",
+     .help = "Connections between two processes of one host go through shared memory, even if they meet over "
+             "a port. Both processes need the same BYPASS_RUN_DIR.",
      .apply = on_off<&Config::local>},
     {.key = "local_after",
      .env = "BYPASS_LOCAL_AFTER",
@@ -89,25 +89,25 @@ constexpr auto kSettings = std::to_array<Setting>({
      .unit = "calls",
      .max = 1'000'000,
      .fallback = "32",
-     .help =
-         "Calls that read or write, after which an end of a connection within the host looks for shared memory: one "
-         "that ends before does not pay for it. Each end counts its own calls up to its own number, so it is to be "
-         "the same at both.",
+     .help = "After so many calls that read or write, an end of a connection within the host looks for shared "
+             "memory. A connection that ends earlier does not pay for that. Each end counts its own calls, so "
+             "both ends should have the same number.",
      .apply = number<&Config::local_after>},
     {.key = "trust",
      .env = "BYPASS_TRUST",
      .fallback = "credentials",
      .accepted = "credentials|family",
-     .help = "Who shares memory: credentials, processes that were forked from one another and have the same rights; "
-             "family, also those that have given rights up, which can then do to the others what they like.",
+     .help = "Which processes share memory. credentials: processes that were forked from one another and have "
+             "the same rights. family: also those that have given up rights, which can then do harm to the "
+             "others.",
      .apply = choice<&Config::trust>},
     {.key = "rdma",
      .env = "BYPASS_RDMA",
      .fallback = "auto",
      .accepted = "auto, off or the name of an RDMA device",
-     .help = "Connections to an accelerated peer move to a reliable RDMA connection: auto, over the cards of verbs: "
-             "ports; a "
-             "device by its name, also over a software one, where it is no faster.",
+     .help = "Connections to an accelerated peer move to a reliable RDMA connection. auto: over the cards of "
+             "verbs: ports. The name of a device: over that one, which may be a software device, though that "
+             "is no faster.",
      .apply = rdma},
     {.key = "rules",
      .env = "BYPASS_RULES",
@@ -130,7 +130,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_STRICT",
      .type = SettingType::kSwitch,
      .fallback = "off",
-     .help = "What cannot be set up as asked ends the program with status 78 instead of leaving it to the kernel.",
+     .help = "on: the program ends with status 78 if something cannot be set up as asked. off: this is left "
+             "to the kernel.",
      .apply = on_off<&Config::strict>},
 
     // Files
@@ -145,8 +146,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .env = "BYPASS_RUN_DIR",
      .accepted = "an absolute path, of a directory of the user's own, mode 0700",
      .example = "/run/user/1000/bypass",
-     .help = "Where processes leave what the bypass command reads; without it /dev/shm/bypass-UID, or "
-             "another of the user's own where somebody else has that name.",
+     .help = "Where processes leave what the bypass command reads. Without it, /dev/shm/bypass-UID, or "
+             "another directory of the user's own if another user has that name.",
      .apply = absolute_path<&Config::run_dir>},
     {.key = "log",
      .env = "BYPASS_LOG",
@@ -196,8 +197,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .min = 1,
      .max = 1000,
      .fallback = "10",
-     .help = "How long the program's threads may stay away from the ports before the progress thread steps in; "
-             "1 ms where it has just had to, while frames come.",
+     .help = "How long the program's threads may leave the ports unattended before the progress thread serves "
+             "them; 1 ms where it has just had to, while frames come.",
      .apply = duration<milliseconds, &Config::tick>},
     {.key = "exit_linger_ms",
      .env = "BYPASS_EXIT_LINGER_MS",
@@ -214,9 +215,9 @@ constexpr auto kSettings = std::to_array<Setting>({
      .type = SettingType::kSize,
      .unit = "bytes",
      .min = 16 * kMega,
-     .max = 56 * kGiga,  // what the arena's 64 GiB of addresses hold with the tables that keep account of it
+     .max = 56 * kGiga,  // the arena has 64 GiB of addresses; the rest is for the tables that describe its blocks
      .fallback = "1G",
-     .help = "Most bytes that sockets and their buffers may take, all processes of the family together.",
+     .help = "The most bytes that sockets and their buffers may use, in all processes of the family together.",
      .apply = number<&Config::memory>},
     {.key = "port_memory",
      .env = "BYPASS_PORT_MEMORY",
@@ -231,8 +232,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .type = SettingType::kChoice,
      .fallback = "auto",
      .accepted = "auto|on|off",
-     .help = "Huge pages for the ports' memory: where there are enough (ports of DPDK and of RDMA devices), always, or "
-             "never.",
+     .help = "Huge pages for the ports' memory. auto: if there are enough (ports of DPDK and of RDMA "
+             "devices); on: always; off: never.",
      .apply = choice<&Config::hugepages>},
     {.key = "tso",
      .env = "BYPASS_TSO",
@@ -252,8 +253,8 @@ constexpr auto kSettings = std::to_array<Setting>({
      .unit = "bytes",
      .max = kGiga,
      .fallback = "4M",
-     .help =
-         "Most bytes that fragments of IP packets may take while they wait for the others; 0: fragments are dropped.",
+     .help = "The most bytes that fragments of IP packets may use while they wait for the others; 0: "
+             "fragments are dropped.",
      .apply = number<&Config::fragment_memory>},
 
     // TCP
@@ -297,7 +298,7 @@ constexpr auto kSettings = std::to_array<Setting>({
      .unit = "µs",
      .max = 500'000,
      .fallback = "40000",
-     .help = "How long an acknowledgement may wait for company (RFC 9293 §3.8.6.3).",
+     .help = "How long an acknowledgement may be delayed (RFC 9293 §3.8.6.3).",
      .apply = duration<microseconds, &Config::tcp, &TcpConfig::delayed_ack>},
     {.key = "tcp.time_wait_ms",
      .env = "BYPASS_TCP_TIME_WAIT_MS",

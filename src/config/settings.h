@@ -1,7 +1,7 @@
-// The settings table: the one place that names a setting. Environment, file, help, docs/settings.md,
-// `bypass config`, validation and error texts all come from it.
+// The settings table: the one place that defines a setting. Environment, file, help, docs/settings.md, `bypass config`,
+// validation and error texts are all made from it.
 //
-// A setting's variable is its key in capitals, dots as underscores, after BYPASS_ (a test holds it so).
+// A setting's variable is BYPASS_ and its key in capitals, with dots as underscores (a test checks this).
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct Setting {
   std::string_view fallback = {};  // the default, as text; empty is "not set"
   std::string_view accepted = {};  // a choice's words separated by |; a text's form
   std::string_view word = {};      // a word that a number accepts besides: "forever"
-  std::string_view example = {};   // where there is no default
+  std::string_view example = {};   // shown if there is no default
   bool in_file = true;
-  bool built = true;  // false: accepted, and has no effect yet
+  bool built = true;  // false: accepted, but has no effect yet
   std::string_view help = {};
   /// Parses `value` into the draft; false: `problem` says what is wrong (not what is accepted).
   bool (*apply)(const Setting&, std::string_view value, Draft&, std::string& problem) = nullptr;

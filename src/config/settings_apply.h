@@ -1,5 +1,5 @@
-// How a setting's text becomes a field of Config: the functions that the settings table names, one a kind of
-// value. `path` is a chain of member pointers into Config. For settings.cc alone.
+// How a setting's text becomes a field of Config: the functions that the settings table names, one for each kind of
+// value. `path` is a chain of member pointers into Config. Only settings.cc uses them.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline bool range_problem(std::string& problem) {
   return false;
 }
 
-// Also one that 64 bits do not hold, or a size below zero.
+// True also for a number that 64 bits cannot hold, and for a size below zero.
 inline bool is_whole_number(const Setting& setting, std::string_view value) {
   if (value.starts_with('-')) value.remove_prefix(1);
   const std::size_t digits = std::min(value.find_first_not_of("0123456789"), value.size());
@@ -83,7 +83,7 @@ bool choice(const Setting& setting, std::string_view value, Draft& draft, std::s
   const auto words = split(setting.accepted, '|');
   const auto at = std::find(words.begin(), words.end(), value);
   if (at == words.end()) {
-    problem = "is none of them";
+    problem = "is not one of them";
     if (const auto near = nearest(value, words); !near.empty())
       problem += " (did you mean '" + std::string(near) + "'?)";
     return false;
@@ -99,7 +99,7 @@ bool text(const Setting& /*setting*/, std::string_view value, Draft& draft, std:
   return true;
 }
 
-// A process may change its directory, and what looks for it has another one.
+// The path must be absolute: a process may change its directory, and other processes have another one.
 template <auto... path>
 bool absolute_path(const Setting& /*setting*/, std::string_view value, Draft& draft, std::string& problem) {
   if (!value.starts_with('/')) {

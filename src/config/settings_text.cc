@@ -11,12 +11,12 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-// Only ASCII words are compared; the C locale's rules without the locale.
+// Only ASCII words are compared: the rules of the C locale, without the locale.
 char lower(char c) {
   return (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// Edits (insert, delete, replace, swap two neighbours) from one word to the other. `rows[i]` is the row of
+// Number of edits (insert, delete, replace, swap two neighbours) from one word to the other. `rows[i]` is the row for
 // the first i letters of `a`; words are short.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> rows(a.size() + 1, std::vector<std::size_t>(b.size() + 1));

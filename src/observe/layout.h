@@ -6,11 +6,11 @@
 // offsets from the file's start. A reader checks magic, version and the sections' bounds and record sizes.
 // The magic is stored last, so that a file that has it is complete.
 //
-// Counters are single words. Every other record lies in a Slot: `used` says whether it holds anything, and
-// the sequence number is odd while somebody writes; a reader copies until it saw the same even number before
-// and after. Writers store the words with release and readers load them with acquire, which orders them
-// against the sequence number on either side (free on x86). The settings are written before the magic: a text of
-// "key\0value\0where\0" for each that is not at its default.
+// Counters are single words. Every other record lies in a Slot. `used` says whether the slot holds something. The
+// sequence number is odd while a writer is at work: a reader copies until it sees the same even number before and
+// after. Writers store the words with release and readers load them with acquire, which orders them against the
+// sequence number on either side (free on x86). The settings are written before the magic: a text of
+// "key\0value\0where\0" for each setting that is not at its default.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ inline constexpr std::uint32_t kLayoutVersion = 4;
 
 inline constexpr std::size_t kMaxCounters = 192;
 inline constexpr std::size_t kMaxPorts = 16;
-inline constexpr std::size_t kMaxSockets = 16384;  // address space; pages are taken kSocketChunk at a time
+inline constexpr std::size_t kMaxSockets = 16384;  // address space for so many; pages are taken kSocketChunk at a time
 inline constexpr std::size_t kSocketChunk = 512;
 inline constexpr std::size_t kMaxWhys = 128;
 inline constexpr std::size_t kMaxSettingBytes = 8192;
@@ -39,7 +39,7 @@ struct Section {
   std::uint32_t offset;
   std::uint32_t record_bytes;
   std::uint32_t capacity;
-  std::atomic<std::uint32_t> used;  // records up to which a reader has to look
+  std::atomic<std::uint32_t> used;  // number of records that a reader has to look at
 };
 
 struct Header {
@@ -50,20 +50,20 @@ struct Header {
   std::int32_t pid;
   std::uint32_t uid;
   std::uint64_t start_time;                    // of the process, in clock ticks since boot (/proc/PID/stat)
-  std::uint64_t pid_namespace;                 // inode of /proc/self/ns/pid: a pid means something in its own only
+  std::uint64_t pid_namespace;                 // inode of /proc/self/ns/pid: a pid is valid only in its own namespace
   std::uint64_t created_ns;                    // CLOCK_REALTIME
   std::atomic<std::uint64_t> updated_ns;       // when counters were last published
-  std::atomic<std::uint64_t> sockets_missing;  // sockets that found no slot
+  std::atomic<std::uint64_t> sockets_missing;  // sockets that got no slot
   std::atomic<std::uint64_t> whys_lost;        // entries overwritten by newer ones, or not written
   std::array<char, 64> command;
   std::array<char, 32> library_version;
   std::array<char, 16> profile;
   Section counters, ports, sockets, whys, settings;
-  /// The process of the family that has the ports; 0: none yet. Counters and what no socket stands for any more are the
-  /// family's, and are shown at that process alone.
+  /// The process of the family that has the ports; 0: none yet. Counters, and connections without a socket, belong to
+  /// the family and are shown only at that process.
   std::atomic<std::int32_t> port_owner;
-  /// What `bypass set` asks for: a number one above `drills_done`, and of what kind; the process answers with how much
-  /// there was to do it to.
+  /// A request of `bypass set`: drills_asked is one above drills_done, and drill is its kind. The process answers with
+  /// the number of objects to which it was done.
   std::atomic<std::uint32_t> drills_asked, drill, drill_result, drills_done;
   std::array<std::uint32_t, 7> unused;
 };
@@ -76,7 +76,7 @@ struct CounterRecord {
 };
 static_assert(sizeof(CounterRecord) == 64);
 
-inline constexpr std::uint32_t kFree = 0, kClaimed = 1, kHolds = 2;  // Slot::used
+inline constexpr std::uint32_t kFree = 0, kClaimed = 1, kHolds = 2;  // the values of Slot::used
 
 template <typename Record>
 struct Slot {
@@ -96,7 +96,7 @@ struct PortRecord {
   std::uint32_t mtu;
   std::uint16_t v4_length;  // prefix lengths
   std::uint16_t v6_length;
-  IpAddress v4;  // any: none
+  IpAddress v4;  // unset: no address
   IpAddress v6;
   std::uint64_t rx_frames, rx_bytes, rx_dropped, rx_no_buffer;
   std::uint64_t tx_frames, tx_bytes, tx_full, tx_dropped;
@@ -105,14 +105,14 @@ struct PortRecord {
 };
 static_assert(sizeof(PortRecord) == 256);
 
-/// Failures made by hand: what a process does about them is to be seen before they happen by themselves.
+/// Failures that the user causes, to see what a process does about them before they really happen.
 enum class Drill : std::uint32_t { kNone, kQpError };
 
 /// How a socket's bytes travel.
 enum class SocketPath : std::uint8_t { kUndecided, kKernel, kWire, kDual, kShm, kRc, kFramed };
 const char* path_name(std::uint8_t path);
 
-/// RFC 9293's states in its order; kOpen for datagrams and what has none.
+/// RFC 9293's states in its order; kOpen for datagram sockets and sockets without a state.
 enum class SocketState : std::uint8_t {
   kClosed,
   kListen,
@@ -130,7 +130,7 @@ enum class SocketState : std::uint8_t {
 const char* state_name(std::uint8_t state);
 
 struct SocketRecord {
-  std::int32_t fd;        // -1: closed by the program, still delivering
+  std::int32_t fd;        // -1: the program closed it, and it still delivers
   std::uint8_t protocol;  // IPPROTO_TCP, IPPROTO_UDP
   std::uint8_t state;     // SocketState
   std::uint8_t path;      // SocketPath
@@ -140,10 +140,10 @@ struct SocketRecord {
   std::uint16_t local_port;
   std::uint16_t remote_port;
   std::uint16_t mss;                 // bytes; of a connection
-  std::uint16_t of_stack;            // 1: no socket stands for it (TIME-WAIT, half-open, closed and still delivering)
+  std::uint16_t of_stack;            // 1: it has no socket (TIME-WAIT, half-open, closed and still delivering)
   std::uint32_t rx_queue, tx_queue;  // bytes not yet read, not yet acknowledged; a listener: queue, backlog;
                                      // a datagram socket: bytes of memory not yet read, nothing
-  // Of connections alone:
+  // Only for connections:
   std::uint64_t rx_bytes, tx_bytes;
   std::uint32_t rx_packets, tx_packets;  // modulo 2^32
   std::uint32_t retransmits;
@@ -156,8 +156,8 @@ struct WhyRecord {
   std::uint16_t reason;   // Reason
   std::uint8_t protocol;  // 0: not known
   std::uint8_t unused;
-  std::int32_t fd;    // the last one it happened to; -1: none
-  IpAddress address;  // any: none
+  std::int32_t fd;    // the last socket that it happened to; -1: no socket
+  IpAddress address;  // unset: no address
   std::uint16_t port;
   std::array<std::uint8_t, 6> unused2;
   std::uint64_t count;
@@ -170,14 +170,14 @@ using PortSlot = Slot<PortRecord>;
 using SocketSlot = Slot<SocketRecord>;
 using WhySlot = Slot<WhyRecord>;
 
-/// Copies text into a fixed field, cut where it must be, always terminated.
+/// Copies text into a fixed field. The text is cut if needed, and always terminated.
 template <std::size_t size>
 void set_text(std::array<char, size>& field, const char* text) {
   std::strncpy(field.data(), text, size - 1);
   field[size - 1] = 0;
 }
 
-/// The same of a sentence: what has to be cut ends behind a whole word, and says so.
+/// The same for a sentence: if it is cut, it ends after a whole word, and a mark shows the cut.
 template <std::size_t size>
 void set_sentence(std::array<char, size>& field, const char* text) {
   set_text(field, text);
@@ -190,7 +190,7 @@ void set_sentence(std::array<char, size>& field, const char* text) {
   std::strcpy(space != nullptr && end - space <= kLongWord ? space : end, kCut);
 }
 
-/// One writer at a time a slot (the shard's lock, or the why table's).
+/// Only one thread at a time writes a slot (it holds the shard's lock, or the why table's).
 template <typename Record>
 void store_record(Slot<Record>& slot, const Record& record) {
   std::uint64_t words[Slot<Record>::kWords];
@@ -202,7 +202,7 @@ void store_record(Slot<Record>& slot, const Record& record) {
   slot.used.store(kHolds, std::memory_order_release);
 }
 
-/// False: nothing there, or a writer died in the middle (its odd number stays).
+/// Copies the record. False: the slot is empty, or a writer died while writing (its odd number stays).
 template <typename Record>
 bool load_record(const Slot<Record>& slot, Record& record) {
   constexpr int kTries = 1000;

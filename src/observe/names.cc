@@ -1,4 +1,4 @@
-// The words for the numbers of layout.h: paths of sockets, states of connections.
+// Words for the numbers of layout.h: paths of sockets, states of connections.
 #include <array>
 
 #include "observe/layout.h"

@@ -5,13 +5,13 @@
 namespace bypass::observe {
 namespace {
 
-// Of the UTF-8 sequence that `text` begins with; 0 bytes: it begins with none.
+// The character with which `text` begins, if it is valid UTF-8; 0 bytes: it is not.
 struct Character {
   std::uint32_t code = 0;
   std::size_t bytes = 0;
 };
 
-// RFC 3629 §4. Overlong forms and surrogates are no characters.
+// RFC 3629 §4. Overlong forms and surrogates are not characters.
 Character first_of(std::string_view text) {
   const auto byte = [&text](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t lead = byte(0);
@@ -28,7 +28,8 @@ Character first_of(std::string_view text) {
   return overlong || surrogate || code > 0x10ffff ? Character{} : Character{code, bytes};
 }
 
-// C0, DEL, C1, and Unicode's marks, embeddings and isolates of direction: with them a line shows what it is not.
+// C0, DEL, C1, and Unicode's marks, embeddings and isolates of direction: they could make a line show something else
+// than it contains.
 bool commands_terminal(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x061c || code == 0x200e || code == 0x200f ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);

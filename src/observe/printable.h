@@ -1,4 +1,4 @@
-// Text of another user's process, made fit for a terminal and for JSON.
+// Makes text of another user's process safe for a terminal and for JSON.
 #pragma once
 
 #include <array>
@@ -8,11 +8,12 @@
 
 namespace bypass::observe {
 
-/// `text` in which each byte of a control character, of a character that turns the direction of writing, and of what
-/// is no UTF-8 (RFC 3629) stands as \xNN. What is printed of a stats file or of a file's name has gone through this.
+/// Returns `text` with bytes written as \xNN where they belong to a control character or to a character that changes
+/// the direction of writing, or are not UTF-8 (RFC 3629). All output from a stats file or a file's name goes through
+/// this function.
 std::string printable(std::string_view text);
 
-/// The same of a field of fixed size: it ends at its first zero, or where the field does.
+/// The same for a field of fixed size: its text ends at the first zero byte, or at the end of the field.
 template <std::size_t size>
 std::string printable(const std::array<char, size>& field) {
   return printable({field.data(), strnlen(field.data(), size)});

@@ -13,7 +13,8 @@
 namespace bypass::observe {
 namespace {
 
-// Field 22 of /proc/PID/stat; the command before it may hold spaces and parentheses, so count from the last ')'.
+// Field 22 of /proc/PID/stat. The command before it may contain spaces and parentheses, so fields are counted from the
+// last ')'.
 std::uint64_t parse_start_time(std::string_view stat) {
   const std::size_t end_of_command = stat.rfind(')');
   if (end_of_command == std::string_view::npos || end_of_command + 2 >= stat.size()) return 0;
@@ -30,7 +31,7 @@ std::uint64_t parse_start_time(std::string_view stat) {
   return ticks;
 }
 
-/// The beginning of /proc/PID/NAME; empty where it cannot be read.
+/// The beginning of /proc/PID/NAME; empty if it cannot be read.
 template <std::size_t size>
 std::string_view read_of(pid_t pid, const char* name, char (&text)[size]) {
   char path[48];
@@ -83,7 +84,8 @@ Liveness liveness(const ProcessIdentity& identity) {
   return identity.start_time == 0 || now == identity.start_time ? Liveness::kAlive : Liveness::kDead;
 }
 
-// The kernel's name: a program may have written over its argv[0] (setproctitle), which glibc's name points into.
+// The kernel's name for the process. glibc's name points into argv[0], which a program may have overwritten
+// (setproctitle).
 void command_of_self(char* out, std::size_t size) {
   const int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
   const ssize_t length = fd < 0 ? -1 : read(fd, out, size - 1);

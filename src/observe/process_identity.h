@@ -1,4 +1,4 @@
-// Which process a stats file belongs to. A pid alone may have been given to another process since.
+// Which process a stats file belongs to. The pid alone is not enough: another process may have it now.
 #pragma once
 
 #include <sys/types.h>
@@ -15,15 +15,15 @@ struct ProcessIdentity {
 
 ProcessIdentity self_identity();
 
-/// 0: no such process (or only its zombie).
+/// 0: there is no such process (or only its zombie).
 std::uint64_t start_time_of(pid_t pid);
 std::uint64_t own_pid_namespace();
 
 enum class Liveness : std::uint8_t { kAlive, kDead, kElsewhere };
-/// kElsewhere: of another pid namespace, about which nothing can be said from here.
+/// kElsewhere: the process is in another pid namespace, so nothing is known here.
 Liveness liveness(const ProcessIdentity& identity);
 
-/// The process's real, effective or saved user is that one (proc_pid_status(5)); false where it cannot be asked.
+/// Whether the process's real, effective or saved user is `user` (proc_pid_status(5)); false if that cannot be read.
 bool runs_as(pid_t pid, uid_t user);
 
 /// The process's name as ps(1) and ss(8) show it: 15 characters at most; without /proc, argv[0] without its folder.

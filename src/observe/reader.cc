@@ -16,13 +16,13 @@
 namespace bypass::observe {
 namespace {
 
-/// Of one directory, so that its owner does not fill the memory of who reads it.
+/// Limit for one directory, so that its owner cannot fill the reader's memory.
 constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
 void copy_header(const StatsFile& file, Snapshot& out) {
   const Header& header = file.header();
   out.pid = header.pid;
-  out.uid = file.owner() == geteuid() ? header.uid : file.owner();  // another user's word is not taken for it
+  out.uid = file.owner() == geteuid() ? header.uid : file.owner();  // another user's claim is not believed
   out.start_time = header.start_time;
   out.created_ns = header.created_ns;
   out.updated_ns = header.updated_ns.load(std::memory_order_relaxed);
@@ -35,7 +35,7 @@ void copy_header(const StatsFile& file, Snapshot& out) {
   out.profile = printable(header.profile);
 }
 
-/// A state that there is: readers have tables of them.
+/// Replaces an unknown state: readers have tables indexed by the state.
 SocketRecord checked(SocketRecord record) {
   if (record.state > static_cast<std::uint8_t>(SocketState::kOpen))
     record.state = static_cast<std::uint8_t>(SocketState::kClosed);
@@ -70,19 +70,20 @@ void copy_settings(const StatsFile& file, Snapshot& out) {
     out.settings.push_back({fields[i], fields[i + 1], fields[i + 2]});
 }
 
-/// The file says whose it is: the process in its name, which runs as the file's owner does. Empty: that is so.
+/// Checks that the file belongs to the process in its name, and that this process runs as the file's owner. Returns
+/// what is wrong; empty: it is right.
 std::string wrong_about_owner(const StatsFile& file, const std::string& name) {
   ProcessIdentity named;
   const Header& header = file.header();
   if (!parse_file_name(name, named.pid, named.start_time) || named.pid != header.pid ||
       named.start_time != header.start_time)
     return "names another process inside";
-  const bool trusted = file.owner() == geteuid() || file.owner() == 0;  // a root process may have given its rights up
+  const bool trusted = file.owner() == geteuid() || file.owner() == 0;  // a root process may have given up its rights
   if (trusted || header.pid_namespace != own_pid_namespace() || runs_as(named.pid, file.owner())) return "";
   return "its owner, the user " + std::to_string(file.owner()) + ", does not run that process";
 }
 
-// What a reader keeps of a file, in bytes.
+// Bytes that a reader keeps of a file.
 std::size_t weight(const Snapshot& snapshot) {
   return sizeof snapshot + snapshot.sockets.size() * sizeof(SocketEntry) + snapshot.whys.size() * sizeof(WhyRecord) +
          snapshot.ports.size() * sizeof(PortRecord) + snapshot.counters.size() * sizeof(CounterValue) +
@@ -130,7 +131,7 @@ int ask_drill(const std::string& path, Drill drill, int patience_ms, std::string
     problem = printable(path) + ": " + problem;
     return -1;
   }
-  // Each write is of one word, which the process that has the file mapped sees at once and whole.
+  // Each write is one word. The process, which has the file mapped, sees it at once and complete.
   const auto kind = static_cast<std::uint32_t>(drill);
   const std::uint32_t number = file.header().drills_done.load(std::memory_order_relaxed) + 1;
   if (!file.write(&kind, sizeof kind, offsetof(Header, drill)) ||

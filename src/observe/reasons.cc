@@ -42,14 +42,16 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
     {"rdma_lost", "an RDMA connection to a peer was lost; TCP carried the bytes until there was another"},
     {"no_shm_link", "no memory is shared with a peer on this host: its connections over the port carry the bytes"},
     {"shm_link_lost",
-     "memory shared with a peer on this host was lost; its connections over the port carried the bytes until there was "
-     "more"},
+     "memory shared with a peer on this host was lost; its connections over the port carried the bytes until memory "
+     "was shared "
+     "again"},
     {"unguarded",
-     "the kernel may refuse this process's connections when another one of its family ends, until one has taken over"},
+     "the kernel may refuse this process's connections when another process of its family ends, until a process has "
+     "taken the port over"},
     {"local_after",
      "a connection within the host has not moved to shared memory: it has made too few calls yet "
      "(BYPASS_LOCAL_AFTER), or its other end has refused"},
-    {"link_down", "a port's link is down, its connections wait: nobody is at the other end of the wire"},
+    {"link_down", "a port's link is down and its connections wait: nothing answers at the other end of the wire"},
     {"peer_plain",
      "the other end of a connection is not on libbypass, or has no faster path in common with this one: another "
      "user's, another BYPASS_RUN_DIR, BYPASS_LOCAL=off, or no RDMA device (BYPASS_RDMA)"},
@@ -57,26 +59,25 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "the link to an accelerated peer has no room for more connections: TCP carries them over the port "
      "(BYPASS_MEMORY)"},
     {"syscall_filter",
-     "the program is under a filter of system calls (seccomp) that refuses one which the library needs, or ends who "
-     "makes it: its sockets are the kernel's"},
-    {"address_conflict",
-     "another host says that it has the port's address: peers reach the one or the other, as each has heard last"},
+     "the program is under a filter of system calls (seccomp) that refuses a call which the library needs, or kills "
+     "a process that makes it: its sockets are the kernel's"},
+    {"address_conflict", "another host claims the port's address: each peer reaches the host that it heard last"},
     {"in_handler",
-     "a signal handler asked for what has to be set up first, which is left to later calls: it may have interrupted "
+     "a signal handler made a call that needs set-up, which is left to a later call: the handler may have interrupted "
      "malloc"},
     {"gave_up_rights",
-     "the process has given up rights (setuid, capset): it left the memory that it had in common with others, and what "
-     "it had there is the kernel's"},
+     "the process has given up rights (setuid, capset): it left the memory that it shared with other processes, "
+     "and its sockets there are the kernel's"},
     {"shares_with_less",
-     "a process that has given up rights shares memory with others that have them, which it can do harm to"},
+     "a process that has given up rights shares memory with processes that still have them, and can harm those"},
     {"syn_flood",
      "more connections are half-open than a listener keeps (tcp.syn_queue): SYN cookies are sent, and connections made "
-     "of them stay on plain TCP"},
+     "from them stay on plain TCP"},
     {"run_dir_elsewhere",
-     "somebody else has the usual name of the run directory, and another one is used: processes that had theirs before "
+     "another user has the usual name of the run directory, so another directory is used: processes that began before "
      "share no memory with this one"},
     {"port_lent",
-     "the port serves the workers that have given rights up; the process that keeps them has the kernel's"},
+     "the port serves the workers that have given up rights; the process that keeps its rights uses the kernel"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

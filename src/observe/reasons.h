@@ -1,5 +1,5 @@
-// Why something was left to the kernel, or could not be done as asked: one table of name and sentence.
-// The numbers are part of the stats file's format: append, never reorder.
+// Why something was left to the kernel, or could not be done as asked: one table with a name and a sentence for each
+// reason. The numbers are part of the stats file's format: append, never reorder.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ struct ReasonInfo {
 };
 
 std::span<const ReasonInfo> reasons();
-/// Any number: a file may come from a newer build.
+/// Accepts any number: the file may come from a newer build.
 const ReasonInfo& reason_info(std::uint16_t reason);
 
 }  // namespace bypass::observe

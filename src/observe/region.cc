@@ -23,7 +23,7 @@ constexpr std::uint32_t kCountersAt = sizeof(Header);
 constexpr std::uint32_t kPortsAt = kCountersAt + kMaxCounters * sizeof(CounterRecord);
 constexpr std::uint32_t kWhysAt = kPortsAt + kMaxPorts * sizeof(PortSlot);
 constexpr std::uint32_t kSettingsAt = kWhysAt + kMaxWhys * sizeof(WhySlot);
-constexpr std::uint32_t kSocketsAt = kSettingsAt + kMaxSettingBytes;  // last: it alone grows
+constexpr std::uint32_t kSocketsAt = kSettingsAt + kMaxSettingBytes;  // must be last: only this section grows
 constexpr std::uint32_t kFileBytes = kSocketsAt + kMaxSockets * sizeof(SocketSlot);
 constexpr std::uint32_t kFirstBytes = kSocketsAt + kSocketChunk * sizeof(SocketSlot);
 
@@ -82,11 +82,11 @@ void fill_header(Header* header, const RegionStart& start, const ProcessIdentity
   const std::size_t text = std::min(start.settings.size(), kMaxSettingBytes);
   std::memcpy(at<char>(header, kSettingsAt), start.settings.data(), text);
   set_section(header->settings, kSettingsAt, 1, kMaxSettingBytes, text);
-  // Release: with the reader's acquire of the magic, all of the above is seen before it.
+  // Release: a reader that acquires the magic sees everything above.
   header->magic.store(kMagic, std::memory_order_release);
 }
 
-// A reader looks at records below `used`; it only ever grows.
+// A reader looks at records below `used`, which only grows.
 void raise_used(Section& section, std::size_t to) {
   auto used = section.used.load(std::memory_order_relaxed);
   while (used < to &&
@@ -94,7 +94,7 @@ void raise_used(Section& section, std::size_t to) {
   }
 }
 
-// FNV-1a over what makes two reports the same: reason and address, or, about the process as a whole, the text.
+// FNV-1a over what makes two reports equal: reason and address. For a report about the whole process: reason and text.
 std::uint64_t why_key(Reason reason, int fd, std::uint8_t protocol, const Endpoint& address, const char* detail) {
   std::uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&hash](std::uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
@@ -124,10 +124,10 @@ Header* Region::map_file(int directory, const std::string& name, std::string& pr
     unlinkat(directory, name.c_str(), 0);
     return nullptr;
   };
-  unlinkat(directory, name.c_str(), 0);  // our own name: left by an image that exec replaced
+  unlinkat(directory, name.c_str(), 0);  // our own name: it was left by the program that exec replaced
   const int fd = openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return failed("cannot be made");
-  // Taken now, so that a full /dev/shm is an error here and no SIGBUS later.
+  // The space is taken now: a full /dev/shm then gives an error here and no SIGBUS later.
   const int error = posix_fallocate(fd, 0, kFirstBytes);
   void* memory = MAP_FAILED;
   if (error == 0 && ftruncate(fd, kFileBytes) == 0)
@@ -193,12 +193,12 @@ bool Region::create(const RegionStart& start, std::string& problem) {
 void Region::remove() {
   Header* const mapped = header_.exchange(nullptr, std::memory_order_acq_rel);
   if (mapped == nullptr) return;
-  // A forked child that was not told to abandon() it leaves the parent's file alone.
+  // A forked child that did not call abandon() leaves the parent's file alone.
   if (getpid() == owner_) unlink(path_.c_str());
 }
 
-// Another thread's frame on this stack copy may still point into it, so that something stays there; but what the child
-// writes is not to be the parent's, which has rights that the child may give up.
+// Another thread's frame on this copy of the stack may still point into the region, so something must stay mapped. But
+// the child must not write into the parent's file, because the parent has rights that the child may give up.
 void Region::abandon() {
   Header* const parents = header_.exchange(nullptr, std::memory_order_acq_rel);
   constexpr int kOwn = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
@@ -244,7 +244,7 @@ void Region::set_port(std::size_t index, const PortRecord& record) {
   raise_used(h->ports, index + 1);
 }
 
-// Populating here turns "no space left in /dev/shm" into an error; an unpopulated page would be a SIGBUS.
+// Populating here turns "no space left in /dev/shm" into an error; an unpopulated page would raise SIGBUS.
 bool Region::grow_sockets(Header* h, std::uint32_t have) {
   if (have >= kMaxSockets) return false;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -265,7 +265,7 @@ int Region::claim_socket() {
     std::uint32_t empty = kFree;
     return sockets(h)[i].used.compare_exchange_strong(empty, kClaimed, std::memory_order_acq_rel);
   };
-  // Freed slots first, from where the last one was freed.
+  // Freed slots are tried first, from the last freed one on.
   const std::uint32_t hint = std::min(socket_hint_.load(std::memory_order_relaxed), used);
   for (std::uint32_t i = hint; i < used; i++) {
     if (sockets(h)[i].used.load(std::memory_order_relaxed) != kFree || !take(i)) continue;
@@ -296,7 +296,7 @@ void Region::release_socket(int slot) {
   if (freed < socket_hint_.load(std::memory_order_relaxed)) socket_hint_.store(freed, std::memory_order_relaxed);
 }
 
-// A signal handler may find its own thread holding the lock: false, it gives up.
+// A signal handler may run in the thread that holds the lock. Then this returns false, and the handler gives up.
 bool Region::lock_whys() {
   for (int tries = 0; tries < 1000; tries++)
     if (!why_lock_.test_and_set(std::memory_order_acquire)) return true;
@@ -370,8 +370,8 @@ void Region::keep(const Kept& news) {
     kept_lost_++;
 }
 
-// Of a region that is new.
-// From here on other threads show what they tell: not before the file has its sections, and behind what was kept.
+// For a new region. From here on other threads may write reports: not before the file has its sections, and after those
+// that were kept.
 void Region::begin_showing(Header* h) {
   while (!lock_whys()) {
   }

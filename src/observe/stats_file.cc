@@ -14,7 +14,7 @@ StatsFile::~StatsFile() {
 }
 
 bool StatsFile::open(int directory, const std::string& name, int access, std::string& problem) {
-  // O_NONBLOCK: neither a FIFO nor a lease of the owner's (fcntl(2) F_SETLEASE) holds the reader up.
+  // O_NONBLOCK: neither a FIFO nor the owner's lease (fcntl(2) F_SETLEASE) can block the reader.
   fd_ = openat(directory, name.c_str(), access | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat status {};
   if (fd_ < 0 || fstat(fd_, &status) != 0) {
@@ -22,7 +22,7 @@ bool StatsFile::open(int directory, const std::string& name, int access, std::st
     return false;
   }
   owner_ = status.st_uid;
-  // A second name may be one of another directory, of another user.
+  // A second name may be in another user's directory.
   if (!S_ISREG(status.st_mode))
     problem = "is no regular file";
   else if (status.st_nlink > 1)
@@ -33,7 +33,7 @@ bool StatsFile::open(int directory, const std::string& name, int access, std::st
 }
 
 bool StatsFile::take_header(std::string& problem) {
-  // The magic is stored last: what is read after it has been seen is complete.
+  // The magic is stored last: what is read after the magic is complete.
   std::uint64_t magic = 0;
   if (!read(&magic, sizeof magic, offsetof(Header, magic)) || !read(&header_, sizeof header_, 0)) {
     problem = "is too short";

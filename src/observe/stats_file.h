@@ -1,7 +1,8 @@
-// StatsFile: one process's stats file, for reading.
+// StatsFile: reads one process's stats file.
 //
-// Its owner may write anything into it and cut it at any time. So it is never mapped: pread(2) copies what is wanted,
-// whose size layout.h bounds, and what has been checked is the copy. A file that ends early is a file without the rest.
+// The file's owner may write anything into it and shorten it at any time. So it is never mapped: pread(2) copies the
+// wanted part, whose size layout.h limits, and the checks are made on the copy. A file that ends early counts as a file
+// without the rest.
 #pragma once
 
 #include <sys/types.h>
@@ -25,28 +26,28 @@ class StatsFile {
   StatsFile(const StatsFile&) = delete;
   StatsFile& operator=(const StatsFile&) = delete;
 
-  /// Opens the file of an open directory (by O_RDONLY or O_RDWR) and takes its header in. False: `problem` says what is
-  /// wrong with it, without its name.
+  /// Opens the file in an open directory (with O_RDONLY or O_RDWR) and reads its header. False: `problem` says what is
+  /// wrong with the file, without its name.
   bool open(int directory, const std::string& name, int access, std::string& problem);
 
   [[nodiscard]] const Header& header() const { return header_; }
   [[nodiscard]] uid_t owner() const { return owner_; }
 
-  /// The records of a section that have no slots (counters, settings), at most `most`; none where the section lies
-  /// outside of the file or is of another kind.
+  /// The records of a section without slots (counters, settings), at most `most`. Returns none if the section lies
+  /// outside the file or is of another kind.
   template <typename Record>
   std::vector<Record> records(const Section& section, std::size_t most) const;
 
-  /// Of each of a section's slots what it holds: nothing when it is free, or its writer has died within it.
+  /// The content of each of a section's slots: nothing if it is free, or if its writer died while writing.
   template <typename Record>
   std::vector<std::optional<Record>> slots(const Section& section, std::size_t most) const;
 
-  /// All of `bytes` at `offset`; false: they are not there.
+  /// Reads all of `bytes` at `offset`. False: the file is too short.
   bool read(void* to, std::size_t bytes, std::uint64_t offset) const;
   bool write(const void* from, std::size_t bytes, std::uint64_t offset) const;
 
  private:
-  /// Slot as it lies in the file, copied.
+  /// A copy of a Slot as it lies in the file.
   template <typename Record>
   struct Image {
     std::uint32_t used, sequence;
@@ -80,8 +81,8 @@ std::vector<std::optional<Record>> StatsFile::slots(const Section& section, std:
   return out;
 }
 
-// Three copies, one after another: the middle one is whole where the sequence number of the first and of the last are
-// the same even one. A single pread(2) promises no order of its bytes.
+// Three copies, one after another. If the first and the last have the same even sequence number, the middle one is
+// complete. A single pread(2) guarantees no order of its bytes.
 template <typename Record>
 void StatsFile::take_settled(std::uint64_t offset, std::optional<Record>* out, std::size_t count) const {
   constexpr int kTries = 20;

@@ -1,4 +1,4 @@
-// Names of stats files, and the removal of those whose process is gone.
+// The names of stats files, and the removal of those whose process has gone.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,9 +15,9 @@ namespace bypass::observe {
 namespace {
 
 constexpr std::string_view kSuffix = ".stats";
-constexpr time_t kUnfinishedSeconds = 10;  // a file without magic and this old was never finished
+constexpr time_t kUnfinishedSeconds = 10;  // a file without magic that is this old was never finished
 
-// The header's fixed front, as pread gives it.
+// The fixed front of the header, as pread reads it.
 struct Front {
   std::uint64_t magic;
   std::uint32_t version, header_bytes;

@@ -1,5 +1,5 @@
-// ChunkTable: what a process keeps beside the arena's objects, by their slots; grows by chunks that are never given
-// back. Mapped, not allocated: a call in a signal handler may come upon a new object.
+// ChunkTable: what a process keeps beside the arena's objects, indexed by their slots. It grows by chunks that are
+// never given back. The chunks are mapped, not allocated, because a call in a signal handler may find a new object.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,13 +16,13 @@ namespace bypass::socket {
 template <typename T>
 class ChunkTable {
  public:
-  /// Null: no memory, or beyond the four millionth slot.
+  /// The entry, which is made if needed. Null: no memory, or the index is beyond the four millionth slot.
   T* at(std::uint32_t index) {
     const std::size_t chunk = index / kChunk;
     if (chunk >= chunks_.size() || (chunks_[chunk] == nullptr && !make(chunk))) return nullptr;
     return &chunks_[chunk][index % kChunk];
   }
-  /// The same without making it.
+  /// The entry if it exists.
   [[nodiscard]] T* find(std::uint32_t index) const {
     const std::size_t chunk = index / kChunk;
     return chunk >= chunks_.size() || chunks_[chunk] == nullptr ? nullptr : &chunks_[chunk][index % kChunk];

@@ -48,7 +48,7 @@ struct Pair {
   std::int64_t nanoseconds;
 };
 
-/// Both clocks at one moment: of a few readings the one with the shortest detour.
+/// Reads both clocks at one moment: takes the reading with the shortest delay of several.
 template <typename Ticks>
 Pair read_pair(Ticks ticks) {
   Pair best{};
@@ -80,7 +80,7 @@ Clock::Clock() {
   first_ticks_ = first.ticks;
   first_nanoseconds_ = first.nanoseconds;
   if (!invariant_) return;
-  // 20 µs tell the rate to about one in a thousand; correct() does the rest.
+  // 20 µs give the rate to about one in a thousand; correct() improves it.
   while (monotonic() < first.nanoseconds + 20'000) {
   }
   const Pair second = read_pair(ticks);
@@ -103,7 +103,7 @@ Instant Clock::now() const {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if ((before & 1) != 0 || __atomic_load_n(&sequence_, __ATOMIC_RELAXED) != before) continue;
-    // Another core's counter may lie a few ticks behind the one that wrote the base.
+    // Another core's counter may be a few ticks behind the one that wrote the base.
     if (static_cast<std::int64_t>(t - base.ticks) < 0) return Instant(Duration(base.nanoseconds));
     return Instant(Duration(base.nanoseconds + scaled(t - base.ticks, base.scale)));
   }
@@ -114,7 +114,7 @@ void Clock::correct() {
   std::uint32_t sequence = __atomic_load_n(&sequence_, __ATOMIC_RELAXED);
   if ((sequence & 1) != 0 ||
       !__atomic_compare_exchange_n(&sequence_, &sequence, sequence + 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-    return;  // another thread is at it
+    return;  // another thread does this now
   __atomic_thread_fence(__ATOMIC_RELEASE);
   const Pair pair = read_pair(ticks);
   const std::uint64_t elapsed = pair.ticks - first_ticks_;
@@ -124,13 +124,14 @@ void Clock::correct() {
   const std::int64_t error = pair.nanoseconds - shown;
   const auto rate =
       static_cast<std::uint64_t>((static_cast<unsigned __int128>(since) << 32) / (elapsed == 0 ? 1 : elapsed));
-  // The reading goes on from where it is and makes the error up in the next 100 ms, by a tenth of its pace at
-  // most: time never steps and never stands still.
+  // The reading continues from its current value and makes up the error within the next 100 ms, by at most a tenth of
+  // its rate: time never jumps and never stands still.
   constexpr std::int64_t kSlew = kSecond / 10;
   const std::int64_t bounded = error > kSlew / 10 ? kSlew / 10 : error < -kSlew / 10 ? -kSlew / 10 : error;
   const auto slewed =
       static_cast<std::int64_t>(rate) + static_cast<std::int64_t>(static_cast<__int128>(rate) * bounded / kSlew);
-  // A second off: the counter stopped (a suspended virtual machine). CLOCK_MONOTONIC itself from now on.
+  // The error is a second: the counter stopped (a suspended virtual machine). From now on CLOCK_MONOTONIC itself is
+  // read.
   if (error > kSecond || error < -kSecond) __atomic_store_n(&invariant_, false, __ATOMIC_RELAXED);
   set_relaxed(base_.ticks, pair.ticks);
   set_relaxed(base_.nanoseconds, shown);

@@ -1,8 +1,8 @@
 // Clock: CLOCK_MONOTONIC read through the time-stamp counter, about 10 ns a reading instead of 24.
 //
-// The rate is calibrated against CLOCK_MONOTONIC (what EAL calls the TSC's rate is wrong by up to 0.2 %) and
-// corrected as time goes by, so that it never runs away by more than a microsecond or so, and never steps
-// back. Where the TSC is not invariant, every reading is a clock_gettime.
+// The rate is calibrated against CLOCK_MONOTONIC (EAL's rate of the TSC is wrong by up to 0.2 %) and is corrected over
+// time. The error stays near a microsecond, and time never goes back. If the TSC is not invariant, every reading is a
+// clock_gettime().
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace bypass::socket {
 
 class Clock {
  public:
-  /// Reads both clocks a few microseconds apart; rate errors shrink with every `correct()`.
+  /// Reads both clocks a few microseconds apart; each correct() makes the rate's error smaller.
   Clock();
   /// Nanoseconds on CLOCK_MONOTONIC's scale.
   [[nodiscard]] Instant now() const;
-  /// Compares with CLOCK_MONOTONIC again; call some times a second at most (the progress thread, a sleeper).
+  /// Compares with CLOCK_MONOTONIC again. To be called some times a second at most (by the progress thread, or by a
+  /// sleeper).
   void correct();
-  /// The processor's time-stamp counter, which all processors share where it is invariant; 0: it has none.
+  /// The processor's time-stamp counter, which all processors share if it is invariant; 0: there is no such counter.
   [[nodiscard]] static std::uint64_t ticks();
 
  private:

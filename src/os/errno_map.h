@@ -1,5 +1,5 @@
-// The one place where errnos are made: the stack's causes and the socket layer's own, as the negative errno
-// that the system call's caller gets.
+// The only place that makes errnos: the causes of the stack and of the socket layer become the negative errno that the
+// caller of the system call gets.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace bypass::socket {
 
-/// What a call can be refused for before the stack is asked.
+/// Why a call is refused before the stack is asked.
 enum class Refusal : std::uint8_t {
   kBadDescriptor,
   kExists,         // epoll: the descriptor is in the set already
-  kNotThere,       // epoll: it is not
+  kNotThere,       // epoll: the descriptor is not in the set
   kLoop,           // epoll: sets that contain each other, or too deep
   kNoOption,       // no such option at this level
   kOutOfRange,     // an option's value or a count
@@ -22,22 +22,22 @@ enum class Refusal : std::uint8_t {
   kNotPermitted,
   kNoBuffers,
   kBadPointer,
-  kNoSuchName,  // of a congestion control
+  kNoSuchName,  // no congestion control has this name
 };
 
-/// `would_block` and friends are compared with what attempts return, so they have names.
+/// These results are compared with what attempts return, so they have names.
 [[nodiscard]] long failure(Error cause);
 [[nodiscard]] long failure(Refusal cause);
-/// The errno that a call into the kernel's table has just set.
+/// The errno that a call through the kernel table has just set.
 [[nodiscard]] long kernel_failure();
-/// -1 and errno (a Kernel member's convention) as ours.
+/// Turns -1 and errno (the convention of a Kernel member) into a negative errno.
 [[nodiscard]] inline long kernel_result(long result) {
   return result >= 0 ? result : kernel_failure();
 }
 
-/// "Not now": what an attempt returns while there is nothing to do (-EAGAIN).
+/// "Not now": what an attempt returns if there is nothing to do (-EAGAIN).
 extern const long kAgain;
-/// A wait ended with its time (never shown to the program as it is).
+/// A wait has ended by its time limit (never shown to the program in this form).
 extern const long kTimedOutWait;
 /// A signal handler ran (-EINTR).
 extern const long kInterrupted;

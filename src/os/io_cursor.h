@@ -1,4 +1,4 @@
-// IoCursor: a place in an iovec array, for copies that go on where the last one ended.
+// IoCursor: a place in an iovec array, for copies that continue where the last one ended.
 #pragma once
 
 #include <sys/uio.h>
@@ -11,7 +11,7 @@
 
 namespace bypass::socket {
 
-/// Bytes that one call moves at most (MAX_RW_COUNT, read(2)).
+/// The most bytes that one call moves (MAX_RW_COUNT, read(2)).
 inline constexpr std::size_t kMostOfACall = 0x7ffff000;
 
 inline std::size_t total_bytes(std::span<const iovec> data) {
@@ -24,8 +24,8 @@ class IoCursor {
  public:
   explicit IoCursor(std::span<const iovec> data) : data_(data) {}
 
-  /// Bytes into the program's buffers; the caller asks for no more than there is room for. False: one of them is not
-  /// there, and where the cursor stands has no meaning; as below.
+  /// Copies bytes into the program's buffers; the caller passes no more than fit. False: a buffer is not mapped, and
+  /// the cursor's place is no longer valid. The same holds for read().
   [[nodiscard]] bool write(const std::byte* from, std::size_t bytes) {
     return each(bytes, [&](std::byte* place, std::size_t n) {
       const bool copied = copy_program_bytes(place, from, n);
@@ -33,7 +33,7 @@ class IoCursor {
       return copied;
     });
   }
-  /// Bytes out of the program's buffers.
+  /// Copies bytes out of the program's buffers.
   [[nodiscard]] bool read(std::byte* to, std::size_t bytes) {
     return each(bytes, [&](const std::byte* place, std::size_t n) {
       const bool copied = copy_program_bytes(to, place, n);

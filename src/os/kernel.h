@@ -1,8 +1,8 @@
 // Kernel: libc's own functions, as src/socket and src/runtime call them.
 //
-// src/preload fills the table once, with dlsym(RTLD_NEXT), before any constructor of the program has run;
-// a unit test fills it with libc's functions directly. Nothing outside of src/preload calls an interposed
-// libc function by its name. Members keep libc's names and signatures, and its errno convention.
+// src/preload fills the table once, with dlsym(RTLD_NEXT), before any constructor of the program has run. A unit test
+// fills it with libc's functions directly. Only src/preload calls an interposed libc function by its name. Members keep
+// libc's names and signatures, and its errno convention.
 #pragma once
 
 #include <poll.h>

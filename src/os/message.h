@@ -9,7 +9,7 @@
 
 namespace bypass::socket {
 
-/// One recvmsg/sendmsg: every transfer call becomes one of these. `name`, `control` may be null.
+/// One recvmsg() or sendmsg(): every transfer call becomes one of these. `name` and `control` may be null.
 struct Message {
   std::span<const iovec> data;
   sockaddr* name = nullptr;
@@ -18,7 +18,8 @@ struct Message {
   std::size_t control_length = 0;
   int flags = 0;  // out (receive): MSG_TRUNC, MSG_CTRUNC …
 };
-/// Of a header as recvmsg(2) and sendmsg(2) take it. As in the kernel, the length of what is null says nothing.
+/// Makes a Message from a header as recvmsg(2) and sendmsg(2) take it. As in the kernel, the length of a null field is
+/// ignored.
 inline Message message_of(const msghdr& header) {
   return {.data = {header.msg_iov, header.msg_iovlen},
           .name = static_cast<sockaddr*>(header.msg_name),

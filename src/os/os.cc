@@ -7,7 +7,7 @@
 namespace bypass::os {
 namespace {
 
-// snprintf may take locks and allocate: not in a signal handler, not after fork.
+// Used instead of snprintf, which may take locks and allocate: this runs in signal handlers and after fork.
 char* append(char* at, const char* text) {
   while (*text != 0) *at++ = *text++;
   *at = 0;
@@ -26,11 +26,11 @@ char* append(char* at, std::uint32_t number) {
   return at;
 }
 
-/// Field 22. The command (field 2) may hold spaces and parentheses: count from the last ')'.
+/// Field 22. The command (field 2) may contain spaces and parentheses: fields are counted from the last ')'.
 std::uint64_t parse_start_time(const char* text, std::size_t length) {
   const auto* at = static_cast<const char*>(memrchr(text, ')', length));
   const char* const end = text + length;
-  constexpr int kSpaces = 20;  // behind the command
+  constexpr int kSpaces = 20;  // after the command
   for (int spaces = 0; at != nullptr && spaces < kSpaces; spaces++) {
     at = static_cast<const char*>(std::memchr(at, ' ', static_cast<std::size_t>(end - at)));
     if (at != nullptr) at++;
@@ -53,7 +53,7 @@ std::uint64_t start_time_of(std::uint32_t pid) {
   return length <= 0 ? 0 : parse_start_time(text, static_cast<std::size_t>(length));
 }
 
-// The program that it executes is that of its memory, which it has given up.
+// A thread that has ended has given up its memory, and /proc/PID/exe then names no program.
 bool has_first_thread_ended(std::uint32_t pid) {
   char path[40];
   struct stat status {};

@@ -1,5 +1,5 @@
-// Os: system calls made directly, for what must work in a signal handler, inside the shard's lock, in a forked
-// child's first steps, and must never reach an interposer, ours or another's. No errno: results are the kernel's,
+// Os: direct system calls, for code that must work in a signal handler, inside the shard's lock, or in a forked child's
+// first steps, and must never reach an interposer, ours or another's. They do not set errno: results are the kernel's,
 // a value or a negative error number.
 #pragma once
 
@@ -45,7 +45,7 @@ inline std::uint32_t getpid() {
 inline std::uint32_t gettid() {
   return static_cast<std::uint32_t>(call(SYS_gettid));
 }
-/// With signal 0: whether the thread exists (0 or -EPERM) or not (-ESRCH).
+/// With signal 0: tells whether the thread exists (0 or -EPERM) or not (-ESRCH).
 inline long tgkill(std::uint32_t pid, std::uint32_t tid, int signal) {
   return call(SYS_tgkill, pid, tid, signal);
 }
@@ -64,8 +64,8 @@ inline long open(const char* path, int flags) {
 inline long read(int fd, void* data, std::size_t bytes) {
   return call(SYS_read, fd, address(data), static_cast<long>(bytes));
 }
-/// Whole, or false: a filter of system calls refuses getrandom(2), or the kernel has none. It waits only while the
-/// machine starts. Nothing else may take its place: what is guessed is no secret.
+/// Fills all bytes, or returns false: a filter of system calls refuses getrandom(2), or the kernel does not have it. It
+/// waits only while the machine starts. There must be no fallback: what can be guessed is no secret.
 [[nodiscard]] inline bool fill_random(void* data, std::size_t bytes) {
   std::size_t filled = 0;
   while (filled < bytes) {
@@ -76,8 +76,8 @@ inline long read(int fd, void* data, std::size_t bytes) {
   }
   return true;
 }
-/// eventfd(2)'s counter: adds to it, takes what is there (of a semaphore 1). Cannot fail in any way that a caller could
-/// mend.
+/// Adds to an eventfd(2)'s counter. The function after it takes what is there (from a semaphore: 1). They can fail in
+/// no way that a caller could handle.
 inline void eventfd_add(int fd, std::uint64_t count) {
   call(SYS_write, fd, address(&count), sizeof count);
 }
@@ -85,7 +85,8 @@ inline void eventfd_take(int fd) {
   std::uint64_t count = 0;
   read(fd, &count, sizeof count);
 }
-/// What poll() says of the descriptor now. No cancellation point, unlike libc's: it may stand inside the lock.
+/// What poll() reports for the descriptor now. Unlike libc's it is no cancellation point, so it may be used inside the
+/// lock.
 inline short poll_now(int fd, short events) {
   pollfd item{fd, events, 0};
   const timespec zero{};
@@ -94,15 +95,15 @@ inline short poll_now(int fd, short events) {
 inline bool readable(int fd) {
   return poll_now(fd, POLLIN) != 0;
 }
-/// epoll_wait() without waiting, and no cancellation point either: what it reports once is never lost.
+/// epoll_wait() without waiting. It is no cancellation point either, so an event that is reported once is never lost.
 inline long epoll_now(int set, epoll_event* events, int count) {
   return call(SYS_epoll_pwait, set, address(events), count, 0, 0, 8);
 }
 
-// The futex words lie in memory that several processes share: never FUTEX_PRIVATE_FLAG.
+// The futex words lie in memory that several processes share, so FUTEX_PRIVATE_FLAG is never set.
 
-/// Sleeps while the word holds `expected`, at most so long (-ETIMEDOUT); returns on a wake-up, a signal, or for no
-/// reason, too.
+/// Sleeps while the word holds `expected`, at most for `nanoseconds` (-ETIMEDOUT). Returns on a wake-up or a signal,
+/// and sometimes without a reason.
 inline long futex_wait(const std::uint32_t* word, std::uint32_t expected, std::int64_t nanoseconds) {
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   return call(SYS_futex, address(word), FUTEX_WAIT, expected, address(&limit));
@@ -111,13 +112,13 @@ inline void futex_wake(const std::uint32_t* word, int count) {
   call(SYS_futex, address(word), FUTEX_WAKE, count);
 }
 
-/// When the process began, in clock ticks since boot (field 22 of /proc/PID/stat); 0 when that cannot be read.
+/// When the process began, in clock ticks since boot (field 22 of /proc/PID/stat); 0 if that cannot be read.
 [[nodiscard]] std::uint64_t start_time_of(std::uint32_t pid);
-/// Whether a process's first thread is a zombie, though others may live. False where /proc does not say.
+/// Whether a process's first thread is a zombie, though other threads may live. False if /proc does not say.
 [[nodiscard]] bool has_first_thread_ended(std::uint32_t pid);
-/// The inode of what a descriptor names; 0 when it cannot be read.
+/// The inode of the file that a descriptor refers to; 0 if it cannot be read.
 [[nodiscard]] std::uint64_t inode_of(int fd);
-/// The inode of this process's pid namespace; 0 when it cannot be read.
+/// The inode of this process's pid namespace; 0 if it cannot be read.
 [[nodiscard]] std::uint64_t pid_namespace();
 
 }  // namespace bypass::os

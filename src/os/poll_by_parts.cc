@@ -14,7 +14,7 @@ namespace {
 
 constexpr long kMostWait = 10'000'000;  // ns
 
-/// Items that one call may have; 0, too, where a filter does not let us ask.
+/// How many items one call may have; 0 also if a filter does not let us ask.
 std::size_t longest_part() {
   rlimit numbers{};
   os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, os::address(&numbers));

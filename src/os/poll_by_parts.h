@@ -1,5 +1,5 @@
-// ppoll() of sets that the process may not have: the kernel refuses more items than RLIMIT_NOFILE (EINVAL, poll(2)),
-// and a sandbox may set it to 1 or 0 with descriptors open. Any thread; no cancellation point.
+// ppoll() for sets that are too large for the process. The kernel refuses more items than RLIMIT_NOFILE (EINVAL,
+// poll(2)), and a sandbox may set it to 1 or 0 with descriptors open. Any thread may call it; no cancellation point.
 #pragma once
 
 #include <poll.h>
@@ -9,9 +9,9 @@
 
 namespace bypass::socket {
 
-/// After a ppoll() of these that failed: looks at them in parts that are short enough. 0 may come early, after 10 ms at
-/// most (`limit` may be less, null is no limit); so may what the items behind the first part have to say come late.
-/// -1 after as long a sleep: nothing may be asked; errno is EINTR or EINVAL.
+/// To be called after a failed ppoll() with these items: polls them in parts that are short enough. It may return 0
+/// early, after at most 10 ms (`limit` may be less; null: no limit). Events of items after the first part may be found
+/// late. -1 after as long a sleep: no item may be polled; errno is EINTR or EINVAL.
 [[gnu::cold]] int poll_by_parts(std::span<pollfd> set, const timespec* limit);
 
 }  // namespace bypass::socket

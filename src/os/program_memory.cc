@@ -19,8 +19,8 @@ namespace {
 constexpr std::uintptr_t kPage = 4096;    // or a multiple
 constexpr std::size_t kMostParts = 1024;  // UIO_MAXIOV
 
-// What libc copies on our behalf. __builtin_setjmp() keeps frame, stack and the place to go on at; the compiler keeps
-// nothing in registers across the call, as that may come back there.
+// Runs a copy by libc. __builtin_setjmp() stores frame, stack and the place to continue. The compiler keeps nothing in
+// registers across the call, because execution may continue there.
 [[gnu::noinline]] bool run_copy(void (*copy)(const void*), const void* argument) {
   void* resume[5];
   if (__builtin_setjmp(resume) != 0) return false;  // resume_copy() has cleared `copy_resumes_at`
@@ -55,7 +55,7 @@ extern "C" const std::byte __stop_bypass_copies[] [[gnu::visibility("hidden")]];
 
 namespace {
 
-// The last bytes are copied by a second move that overlaps the first, where there are fewer than two moves hold.
+// If the rest is shorter than two moves, the last move overlaps the first.
 BYPASS_COPIES bool copy_some(void*, const void*, std::size_t) {
   asm(R"(
     cmpq $16, %rdx
@@ -194,7 +194,7 @@ bool copy_short(void* to, const void* from, std::size_t bytes) {
 
 #endif
 
-// As __builtin_longjmp(), which a handler must not call: the kernel puts mask and stack back when that returns.
+// Like __builtin_longjmp(), which a handler must not call: the kernel restores mask and stack when the handler returns.
 bool resume_copy(void* context) {
   mcontext_t& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
   if (fails_there(registers)) return true;
@@ -207,7 +207,7 @@ bool resume_copy(void* context) {
 
 namespace {
 
-/// A byte of each page until `touch` fails: where that was.
+/// Touches one byte of each page until `touch` fails. Returns where that was.
 template <typename Touch>
 std::uintptr_t first_missing(const void* memory, std::size_t bytes, Touch touch) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + bytes;
@@ -260,7 +260,7 @@ long check_header_to_send(const msghdr* header) {
   const bool named = header->msg_name != nullptr, with_control = header->msg_control != nullptr;
   if (named && !is_readable(header->msg_name, std::min<std::size_t>(header->msg_namelen, sizeof(sockaddr_storage))))
     return failure(Refusal::kBadPointer);
-  constexpr std::size_t kMostControl = 1 << 17;  // above net.core.optmem_max, which refuses it
+  constexpr std::size_t kMostControl = 1 << 17;  // above net.core.optmem_max: the kernel refuses more
   if (with_control && !is_readable(header->msg_control, std::min<std::size_t>(header->msg_controllen, kMostControl)))
     return failure(Refusal::kBadPointer);
   return 0;

@@ -177,7 +177,7 @@ TEST(Config, RelativeRunDirectory_IsRefused) {
 
 TEST(Config, BadChoice_SaysTheWordsAndTheNearest) {
   EXPECT_EQ(messages(from_environment({"BYPASS_TCP_CONGESTION=cubik"})),
-            "BYPASS_TCP_CONGESTION=cubik (environment): is none of them (did you mean 'cubic'?); accepted is one of "
+            "BYPASS_TCP_CONGESTION=cubik (environment): is not one of them (did you mean 'cubic'?); accepted is one of "
             "cubic, newreno\n");
   EXPECT_EQ(from_environment({"BYPASS_PROFILE=fast"}).problems.size(), 1U);
   EXPECT_EQ(from_environment({"BYPASS_STRICT=maybe"}).problems.size(), 1U);

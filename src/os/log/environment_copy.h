@@ -1,7 +1,7 @@
-// The BYPASS_ variables and the program's name as it was started with them, copied when the library loads: programs
-// that change their title (setproctitle) write over the block that they came in.
+// The BYPASS_ variables and the program's name, copied when the library loads. Programs that change their title
+// (setproctitle) overwrite the original block.
 //
-// Filling makes no system call and takes no memory: it happens in every process that has the library.
+// Filling makes no system call and uses no memory: it happens in every process that has the library.
 #pragma once
 
 #include <array>
@@ -15,14 +15,15 @@ const char* find_variable(const char* const* environment, std::string_view name)
 
 class EnvironmentCopy {
  public:
-  /// Copies what begins with BYPASS_. What finds no room is left out, and the first such name remembered.
+  /// Copies the variables that begin with BYPASS_. Those that do not fit are left out; the first such name is
+  /// remembered.
   void take(const char* const* environment);
   void take_program(const char* name);
 
-  /// As `environ` has it.
+  /// The entries, in the form of `environ`.
   [[nodiscard]] const char* const* entries() const { return entries_.data(); }
   [[nodiscard]] const char* program() const { return program_.data(); }
-  /// The first variable that found no room, without its value; "" when all did.
+  /// The name of the first variable that did not fit; "" if all did.
   [[nodiscard]] const char* left_out() const { return left_out_.data(); }
 
   static constexpr std::size_t kMaxEntries = 128;

@@ -19,8 +19,8 @@ constinit std::atomic<LogLevel> g_log_level{LogLevel::kWarn};
 namespace {
 
 constexpr std::size_t kLineBytes = 1024;  // longer lines are cut; PIPE_BUF (4096) keeps one write whole
-constexpr std::int64_t kBurst = 50;       // lines at once
-constexpr std::int64_t kPerSecond = 20;   // … and then
+constexpr std::int64_t kBurst = 50;       // lines that may come at once
+constexpr std::int64_t kPerSecond = 20;   // lines a second after that
 
 int plain_getfl(int fd) {
   return fcntl(fd, F_GETFL);
@@ -29,7 +29,7 @@ int plain_getfl(int fd) {
 constinit LogCalls g_calls{::write, plain_getfl};
 constinit std::atomic<int> g_fd{-1};
 
-// What a descriptor was when the log started.
+// What a descriptor referred to when the log started.
 struct Identity {
   dev_t device = 0;
   ino_t inode = 0;
@@ -44,7 +44,7 @@ Identity identity_of(int fd) {
   return {now.st_dev, now.st_ino, true};
 }
 
-// Token bucket; a lost update between threads lets a line more or less through, which is no harm.
+// Token bucket. A lost update between threads lets one line more or fewer through, which does no harm.
 constinit std::atomic<std::int64_t> g_tokens{kBurst};
 constinit std::atomic<std::int64_t> g_refilled_second{0};
 constinit std::atomic<std::int64_t> g_left_out{0};
@@ -68,8 +68,8 @@ bool take_token() {
   return false;
 }
 
-// Descriptor 2 may have become the program's data file or a socket since the start. It is still a place for
-// messages when it is the same file, a terminal, or a file opened to append, as logs are.
+// Descriptor 2 may now be the program's data file or a socket. It is still a place for messages if it is the same file,
+// a terminal, or a file opened to append, as logs are.
 bool stderr_takes_messages() {
   struct stat now {};
   if (fstat(STDERR_FILENO, &now) != 0) return false;
@@ -79,13 +79,13 @@ bool stderr_takes_messages() {
   return S_ISREG(now.st_mode) && (g_calls.fcntl_getfl(STDERR_FILENO) & O_APPEND) != 0;
 }
 
-// In a forked child nothing keeps the program from closing the log file, and its next file gets the number.
+// A forked child's program may close the log file, and the child's next file may get the number.
 bool still_the_file(int fd) {
   struct stat now {};
   return fstat(fd, &now) == 0 && g_file.is(now);
 }
 
-// Lines are written with locks held: no cancellation point.
+// Lines are written with locks held, so this must be no cancellation point.
 void put(const char* line, std::size_t length) {
   const socket::CancellationOff off;
   const int saved_errno = errno;
@@ -98,8 +98,8 @@ void put(const char* line, std::size_t length) {
   errno = saved_errno;
 }
 
-// The line is complete and ends in a newline, also when it had to be cut. snprintf is safe in a signal
-// handler here: glibc allocates only for huge widths and locale-dependent conversions, which we do not use.
+// The line is complete and ends in a newline, even if it had to be cut. snprintf is safe in a signal handler here:
+// glibc allocates only for huge widths and locale-dependent conversions, which are not used.
 void format_and_put(const char* format, std::va_list arguments) {
   char line[kLineBytes];
   const int prefix = std::snprintf(line, sizeof line, "bypass[%d]: ", static_cast<int>(getpid()));
@@ -160,7 +160,7 @@ int open_log_file(const char* path, int (*copy)(int fd)) {
   const int low = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
   if (low < 0) return low;
   const int high = copy(low);
-  if (high < 0) return low;  // the limit leaves no room above: better low than nothing
+  if (high < 0) return low;  // there is no number above the limit: a low number is better than none
   close(low);
   return high;
 }

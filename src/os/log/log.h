@@ -1,10 +1,10 @@
 // The log: complete lines on standard error or in BYPASS_LOG_FILE, never on the program's standard output.
 //
-// A line is formatted into the stack and leaves in one write(), so it may be written from a signal handler,
-// with any lock held, by any thread. Nothing is allocated. Errors, warnings and information are limited in
-// rate (a line says how many were left out); debug and trace are not, since somebody asked for them.
+// A line is formatted on the stack and written by one write(). So any thread may write it, from a signal handler, with
+// any lock held. Nothing is allocated. Errors, warnings and information are limited in rate (a line says how many were
+// left out). Debug and trace are not, because the user asked for them.
 //
-// Give it libc's own functions before the interposers stand (set_log_calls); until then it uses the names.
+// The log needs libc's own functions before interposing begins (set_log_calls()); until then it calls them by name.
 #pragma once
 
 #include <sys/types.h>
@@ -25,14 +25,15 @@ struct LogCalls {
 };
 void set_log_calls(const LogCalls& calls);
 
-/// Level and target. `fd` -1: standard error, as long as descriptor 2 is what it was now (a daemon closes
-/// it, and its next file gets the number: that file must not receive our lines).
+/// Sets level and target. `fd` -1: standard error, as long as descriptor 2 refers to the same file as now. (A daemon
+/// closes it, and its next file gets the number: that file must not receive our lines.)
 void start_log(LogLevel level, int fd);
 
-/// The log file's, -1: there is none. A forked child goes on writing to it, as long as it is that file.
+/// The log file's descriptor; -1: no log file. A forked child keeps writing to it, as long as it is the same file.
 int log_descriptor();
 
-/// Opens a log file for start_log: appended to, CLOEXEC, at a number that `copy` finds for it. -1: errno says why.
+/// Opens a log file for start_log(): for appending, CLOEXEC, at a number that `copy` finds. -1: errno says why it
+/// failed.
 int open_log_file(const char* path, int (*copy)(int fd));
 
 extern std::atomic<LogLevel> g_log_level;
@@ -43,10 +44,10 @@ inline bool log_enabled(LogLevel level) {
 [[gnu::format(printf, 2, 3)]] void log_line(LogLevel level, const char* format, ...);
 void log_line_v(LogLevel level, const char* format, std::va_list arguments);
 
-/// For Host::log: a text that is complete already.
+/// For Host::log: a text that is already complete.
 void log_text(LogLevel level, const char* text);
 
-/// Past level and rate: the crash report.
+/// Ignores level and rate: for the crash report.
 [[gnu::format(printf, 1, 2)]] void log_always(const char* format, ...);
 
 const char* log_level_name(LogLevel level);

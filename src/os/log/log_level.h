@@ -1,4 +1,4 @@
-// How important a line of the log is: the log's, and what backends say to it.
+// How important a line of the log is. The log uses it, and so do backends.
 #pragma once
 
 #include <cstdint>

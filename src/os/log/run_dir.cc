@@ -18,7 +18,7 @@
 namespace bypass::runtime {
 namespace {
 
-// Empty: the directory may be used.
+// Why the directory must not be used; empty: it may be used.
 std::string distrust(int fd, bool create) {
   struct stat status {};
   if (fstat(fd, &status) != 0) return strerrordesc_np(errno);
@@ -32,7 +32,7 @@ std::string distrust(int fd, bool create) {
 constexpr const char* kShared = "/dev/shm";
 constexpr std::size_t kDigits = 16;
 
-/// Nothing: there is none.
+/// The owner; nullopt: there is no such directory.
 std::optional<uid_t> owner_of(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return std::nullopt;
@@ -49,7 +49,7 @@ std::string session_dir_of(uid_t user) {
   return "/run/user/" + std::to_string(user);
 }
 
-/// In the order of names.
+/// Sorted by name.
 std::vector<std::string> dirs_with_digits(uid_t user) {
   std::vector<std::string> found;
   DIR* const list = opendir(kShared);
@@ -66,10 +66,10 @@ std::vector<std::string> dirs_with_digits(uid_t user) {
   return found;
 }
 
-/// One that is there, else a new one; empty: none can be made.
+/// An existing directory, otherwise a new one; empty: none can be made.
 std::string dir_with_digits(uid_t user) {
   for (int tries = 0; tries < 2; tries++) {
-    // Looked for again behind the making: another process may have made one meanwhile.
+    // After a directory was made, they are listed again: another process may have made one meanwhile.
     if (const auto found = dirs_with_digits(user); !found.empty()) return found.front();
     std::uint64_t number = 0;
     if (!os::fill_random(&number, sizeof number)) return "";

@@ -10,7 +10,7 @@
 namespace bypass::socket {
 
 namespace {
-/// What Linux accepts as the shortest AF_INET6 address: without the scope (SIN6_LEN_RFC2133).
+/// The shortest AF_INET6 address that Linux accepts: without the scope (SIN6_LEN_RFC2133).
 constexpr socklen_t kShortestV6 = 24;
 }  // namespace
 

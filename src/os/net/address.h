@@ -1,5 +1,5 @@
-// sockaddr ↔ Endpoint. IPv4 lies v4-mapped in an Endpoint, so an AF_INET6 socket with v4-mapped peers and an
-// AF_INET socket differ only in how names are written back.
+// Conversions between sockaddr and Endpoint. IPv4 is v4-mapped in an Endpoint. So an AF_INET6 socket with v4-mapped
+// peers and an AF_INET socket differ only in how names are written back.
 #pragma once
 
 #include <sys/socket.h>
@@ -24,11 +24,11 @@ union SocketName {
 /// Writes `endpoint` as a socket of `domain` names it (AF_INET6: ::ffff:a.b.c.d) and returns its length.
 socklen_t write_name(const Endpoint& endpoint, int domain, SocketName& out);
 
-/// Copies a name to the caller as the kernel does: cut to the room there is, the whole length reported.
-/// Both may be null together. kInvalid's failure for a negative length.
+/// Copies a name to the caller as the kernel does: cut to the available room, with the whole length reported. Both
+/// pointers may be null together. A negative length gives the failure of kInvalid.
 long copy_name(const Endpoint& endpoint, int domain, sockaddr* out, socklen_t* length);
 
-/// connect()'s AF_UNSPEC: dissolve the association.
+/// connect() with AF_UNSPEC: dissolves the association.
 [[nodiscard]] bool is_unspecified(const sockaddr* address, socklen_t length);
 
 }  // namespace bypass::socket

@@ -9,7 +9,7 @@
 namespace bypass::runtime {
 namespace {
 
-// inet_pton wants a terminated string; no address is longer than INET6_ADDRSTRLEN.
+// inet_pton needs a terminated string; no address is longer than INET6_ADDRSTRLEN.
 struct Terminated {
   char text[INET6_ADDRSTRLEN + 1] = {};
   bool fits;
@@ -77,7 +77,7 @@ AddressText to_text(const Prefix& prefix) {
 AddressText to_text(const Endpoint& endpoint) {
   const AddressText address = to_text(endpoint.address);
   AddressText out;
-  // An IPv6 text has at most 45 characters; the precision tells the compiler.
+  // An IPv6 text has at most 45 characters; the precision tells the compiler so.
   std::snprintf(out.text, sizeof out.text, endpoint.address.is_v4() ? "%.45s:%u" : "[%.45s]:%u", address.text,
                 endpoint.port);
   return out;

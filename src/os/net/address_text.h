@@ -1,5 +1,5 @@
-// Addresses as text, both ways. Formatting writes into a value on the stack and allocates nothing, so
-// that the log and the crash report may use it from a signal handler.
+// Addresses as text, in both directions. Formatting writes into a value on the stack and allocates nothing, so that the
+// log and the crash report may use it in a signal handler.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,7 @@ IpAddress address_of(const rtattr* attribute, int family) {
   return address;
 }
 
-// The attributes behind a message's fixed part, by their number.
+// The attributes after a message's fixed part, indexed by their number.
 template <std::size_t kMost>
 struct Attributes {
   const rtattr* all[kMost + 1] = {};
@@ -49,8 +49,8 @@ const rtattr* behind(const Body* body) {
   return reinterpret_cast<const rtattr*>(reinterpret_cast<const char*>(body) + NLMSG_ALIGN(sizeof(Body)));
 }
 
-// Asks for all of one kind and hands each message to take(). Straight system calls: an interposed call may be the
-// caller of this.
+// Requests everything of one kind and passes each message to take(). It makes direct system calls, because an
+// interposed call may be its caller.
 class Dump {
  public:
   explicit Dump(int netlink) : netlink_(netlink) {}
@@ -72,7 +72,7 @@ class Dump {
   }
 
  private:
-  // False: that was the last.
+  // False: that was the last message.
   template <typename Take>
   bool read_some(std::uint16_t type, Take& take) {
     const long got = os::call(SYS_recvfrom, netlink_, os::address(answer_), sizeof answer_, 0, 0, 0);
@@ -80,7 +80,7 @@ class Dump {
     auto left = static_cast<std::size_t>(got);
     for (const auto* each = reinterpret_cast<const nlmsghdr*>(answer_); NLMSG_OK(each, left);
          each = NLMSG_NEXT(each, left)) {
-      if (each->nlmsg_seq != type) continue;  // of a question before this one
+      if (each->nlmsg_seq != type) continue;  // the answer to an earlier question
       if (each->nlmsg_type == NLMSG_DONE || each->nlmsg_type == NLMSG_ERROR) return false;
       take(*each);
     }
@@ -91,7 +91,7 @@ class Dump {
   alignas(nlmsghdr) char answer_[16 << 10]{};
 };
 
-// Of the main table, what packets go by.
+// Whether it is a route of the main table that packets can use.
 bool is_route(const rtmsg& body, const Attributes<RTA_MAX>& attributes) {
   const std::uint32_t table = attributes.all[RTA_TABLE] != nullptr ? attributes.number(RTA_TABLE) : body.rtm_table;
   const bool leads = body.rtm_type == RTN_UNICAST || body.rtm_type == RTN_UNREACHABLE ||
@@ -138,7 +138,7 @@ void KernelNetworkReader::take_address(const nlmsghdr& message) {
   const auto* const body = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
   if (body->ifa_family != AF_INET && body->ifa_family != AF_INET6) return;
   const Attributes<IFA_MAX> attributes(behind(body), NLMSG_PAYLOAD(&message, sizeof *body));
-  // A point-to-point link's IFA_ADDRESS is the peer's.
+  // On a point-to-point link, IFA_ADDRESS is the peer's address.
   const std::size_t own = attributes.all[IFA_LOCAL] != nullptr ? IFA_LOCAL : IFA_ADDRESS;
   network_.addresses.push_back(
       {static_cast<int>(body->ifa_index), {attributes.address(own, body->ifa_family), body->ifa_prefixlen}});

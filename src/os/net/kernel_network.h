@@ -1,9 +1,9 @@
-// What the kernel says of its interfaces' addresses and routes (rtnetlink(7)): for ports that share an interface with
-// it.
+// The addresses and routes of the kernel's interfaces (rtnetlink(7)), for ports that share an interface with the
+// kernel.
 //
-// Asked when the configuration is read, and only where a port wants it; from then on whenever the kernel says that
-// something has changed (KernelWatch). What has is not to be had from its messages: of routes that go with an address
-// or a link it says nothing (Linux's fib_table_flush), so all is read anew.
+// They are read with the configuration, only if a port needs them, and again whenever the kernel reports a change
+// (KernelWatch). The change itself cannot be taken from the kernel's messages: it reports nothing about routes that go
+// with an address or a link (fib_table_flush of Linux). So everything is read again.
 #pragma once
 
 #include <linux/netlink.h>
@@ -26,37 +26,37 @@ struct KernelNetwork {
   };
   struct Address {
     int interface = 0;
-    Prefix prefix;  // the host's address with its link's prefix
+    Prefix prefix;  // the host's address, with the prefix length of its link
   };
-  struct Route {        // of the main table
-    int interface = 0;  // 0: to several of them, or to none (unreachable, blackhole, prohibit)
+  struct Route {        // a route of the main table
+    int interface = 0;  // 0: several interfaces, or none (unreachable, blackhole, prohibit)
     Prefix destination;
-    IpAddress gateway;  // any: on the link
+    IpAddress gateway;  // unset: on the link
   };
 
   std::vector<Interface> interfaces;
   std::vector<Address> addresses;
-  std::vector<Route> routes;  // the better metric first
+  std::vector<Route> routes;  // the better metric comes first
 
-  /// 0: there is none of that name.
+  /// 0: no interface has that name.
   [[nodiscard]] int index_of(const std::string& name) const;
   [[nodiscard]] std::uint32_t mtu_of(int interface) const;
-  /// Those of an interface, but for IPv6's link-local ones.
+  /// The addresses of an interface, without IPv6's link-local ones.
   [[nodiscard]] std::vector<Prefix> addresses_of(int interface) const;
-  /// IPv6's link-local one; any: the interface has none.
+  /// IPv6's link-local address; unset: the interface has none.
   [[nodiscard]] IpAddress link_local_of(int interface) const;
 };
 
-/// Of the caller's network namespace. What the kernel does not tell is missing.
+/// Reads the caller's network namespace. What the kernel does not report is missing.
 KernelNetwork read_kernel_network();
-/// The same by a netlink socket of the caller's, that blocks and that nobody else uses.
+/// The same through the caller's netlink socket, which must block and must have no other user.
 KernelNetwork read_kernel_network(int netlink);
 
-/// Makes a KernelNetwork of the messages of three dumps: links, addresses, routes.
+/// Makes a KernelNetwork from the messages of three dumps: links, addresses, routes.
 class KernelNetworkReader {
  public:
   void take(const nlmsghdr& message);
-  /// Once.
+  /// To be called once.
   KernelNetwork finish();
 
  private:
@@ -72,10 +72,10 @@ class KernelNetworkReader {
   std::vector<Measured> routes_;
 };
 
-/// Whether a message of the kernel's tells of a change in what read_kernel_network() says.
+/// Whether a message of the kernel reports a change in what read_kernel_network() returns.
 bool is_network_change(const nlmsghdr& message);
 
-/// Whether one of several messages does, or may: what is cut short is not understood.
+/// Whether one of several messages does. True also if a message is cut short, as it might.
 bool has_network_change(std::span<const std::byte> messages);
 
 }  // namespace bypass::runtime

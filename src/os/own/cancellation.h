@@ -1,12 +1,12 @@
-// Where a thread may not be cancelled.
+// Scopes in which a thread may not be cancelled.
 #pragma once
 
 #include <pthread.h>
 
 namespace bypass::socket {
 
-/// For a scope: the thread is not cancelled here. Around calls of the kernel's that are cancellation points
-/// (pthreads(7)) where the program's own call is not one, or has begun what must end.
+/// The thread is not cancelled in this scope. Used around calls of the kernel that are cancellation points
+/// (pthreads(7)), if the program's own call is not one, or has begun something that must be completed.
 class CancellationOff {
  public:
   CancellationOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -11,7 +11,7 @@
 #include "os/os.h"
 
 extern "C" {
-[[gnu::weak]] extern void* __libc_stack_end;  // ld.so's: where the stack of the first thread begins
+[[gnu::weak]] extern void* __libc_stack_end;  // set by ld.so: where the first thread's stack begins
 }
 
 namespace bypass::socket {
@@ -21,19 +21,19 @@ using Address = std::uintptr_t;
 
 constexpr Address kPage = 4096;
 constexpr Address kMostOfAKnownStack = 64 << 20, kMostOfAnotherStack = 256 << 10;
-/// The kernel puts its frame this far below where the interrupted code stood, at most: the red zone and the registers,
-/// with AVX-512 and AMX some 11 KiB.
+/// The kernel puts its frame at most this far below the stack pointer of the interrupted code. The frame holds the red
+/// zone and the registers; with AVX-512 and AMX about 11 KiB.
 constexpr Address kMostOfAFrame = 32 << 10;
 
-struct KernelAction {  // struct sigaction as rt_sigaction(2) has it
+struct KernelAction {  // struct sigaction as rt_sigaction(2) defines it
   void* handler;
   unsigned long flags;
   Address restorer;
   std::uint64_t mask;
 };
 
-/// Where handlers return to. The kernel keeps it of each signal, also when the handler is gone (SA_RESETHAND). glibc
-/// has one for all of them; a runtime that makes the system call itself may have another.
+/// The addresses to which handlers return. The kernel keeps one for each signal, even after the handler was removed
+/// (SA_RESETHAND). glibc has one for all signals; a runtime that makes the system call itself may have another.
 class Restorers {
  public:
   Restorers() {
@@ -59,23 +59,23 @@ class Restorers {
   std::ptrdiff_t count_ = 0;
 };
 
-/// rt_sigprocmask() reads the set before it refuses what is to be done with that.
+/// rt_sigprocmask() reads the set before it rejects the bad `how`, so it tests whether memory is readable.
 bool is_readable(Address at) {
   constexpr long kNoSuchThing = 0x7fff;
   return os::call(SYS_rt_sigprocmask, kNoSuchThing, static_cast<long>(at & -Address{8}), 0, 8) != -EFAULT;
 }
 
-/// One past the last byte that may be looked at.
+/// One past the last byte of the stack that may be read.
 Address end_of_stack(Address here) {
-  const auto thread = static_cast<Address>(pthread_self());  // a thread's own data lies at the top of its stack
+  const auto thread = static_cast<Address>(pthread_self());  // a thread's own data lies at the end of its stack
   const auto first = &__libc_stack_end != nullptr ? reinterpret_cast<Address>(__libc_stack_end) : 0;
   const Address top = here < thread ? thread : first;
   if (here < top && top - here <= kMostOfAKnownStack) return top;
-  return here + kMostOfAnotherStack;  // a coroutine's, or one for handlers
+  return here + kMostOfAnotherStack;  // the stack of a coroutine, or one for handlers
 }
 
-/// What the kernel writes into every frame and no struct sigaction has behind its restorer: setup_rt_frame() of
-/// arch/x86/kernel/signal_64.c.
+/// Checks values that the kernel writes into every frame, and that no struct sigaction has after its restorer: see
+/// setup_rt_frame() of arch/x86/kernel/signal_64.c.
 [[gnu::no_sanitize_address]] bool is_made_by_kernel(const ucontext_t& context) {
   constexpr unsigned long kFlags = 7;  // UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
   constexpr std::uint64_t kSegments = 0xffff'ffff'ffff, kUserCode = 0x33;  // cs, gs and fs, 16 bits each
@@ -83,7 +83,7 @@ Address end_of_stack(Address here) {
   return context.uc_flags <= kFlags && context.uc_link == nullptr && (segments & kSegments) == kUserCode;
 }
 
-/// `at` holds the restorer. Whether that is the beginning of a frame that the kernel made on the stack that `here` is
+/// `at` holds the restorer's address. Returns whether a frame of the kernel begins there, on the stack that `here` is
 /// on.
 [[gnu::no_sanitize_address]] bool is_frame(Address here, Address at) {
   const Address last = at + sizeof(Address) + sizeof(ucontext_t);

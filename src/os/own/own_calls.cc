@@ -31,14 +31,15 @@ constexpr auto kCalls = std::to_array<OwnCall>({
     {SYS_getsockopt, "getsockopt", SOL_SOCKET},
     {SYS_getsockname, "getsockname"},
     {SYS_getpeername, "getpeername"},
-    {SYS_gettid, "gettid"},  // the name of a thread that has the lock
+    {SYS_gettid, "gettid"},  // the thread id in the lock
     {SYS_getpid, "getpid"},
-    {SYS_getrandom, "getrandom"},  // sequence numbers and keys come from nowhere else
+    {SYS_getrandom, "getrandom"},  // the only source of sequence numbers and keys
     {SYS_read, "read"},
     {SYS_write, "write"},
 });
 
-/// No descriptor, address or set of flags is -1: nothing comes of it, and no kernel answers so.
+/// Arguments of -1 are invalid as descriptor, address and flags. So the call has no effect, and a kernel gives no such
+/// answer.
 bool is_refused(const OwnCall& call) {
   const long second = call.second != 0 ? call.second : -1;
   const long r = os::call(call.number, -1, second, -1, -1, -1, -1);

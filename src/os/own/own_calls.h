@@ -1,5 +1,5 @@
-// The system calls that the library makes by itself and cannot do without: a filter of them (seccomp) that knows the
-// program's calls may answer ours with an errno.
+// The system calls that the library makes itself and cannot do without. A filter of calls (seccomp) that was made for
+// the program's calls may answer ours with an errno.
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@ namespace bypass::runtime {
 struct OwnCall {
   long number;
   const char* name;
-  long second = 0;  // argument, as we use it: filters look at that, too
+  long second = 0;  // second argument as we use it, because filters look at it, too
 };
 
 std::span<const OwnCall> own_calls();
 
-/// The first of them that a filter answers, or nobody is there to: null where all are the kernel's to answer. A system
-/// call where the process has no filter, else one each.
+/// The first of our calls that a filter answers, or that the kernel does not have; null: the kernel answers all. Costs
+/// one system call if the process has no filter, otherwise one for each.
 const OwnCall* find_refused_call();
 
 }  // namespace bypass::runtime

@@ -11,12 +11,12 @@
 namespace bypass::runtime {
 namespace {
 
-// A bit a number, as many as a process can have (fs.nr_open, unless somebody raised it). Written under no lock, so that
-// a signal handler or a second thread may register at the same time. Pages that nobody wrote cost nothing.
+// One bit for each descriptor number that a process can have (fs.nr_open, unless it was raised). Written without a
+// lock, so that a signal handler or a second thread may register at the same time. Untouched pages cost nothing.
 constexpr unsigned kWordBits = 64;
 constexpr unsigned kMostDescriptors = 1U << 20;
 std::array<std::atomic<std::uint64_t>, kMostDescriptors / kWordBits> g_own{};
-std::atomic<unsigned> g_own_end{0};  // words ever used, so that nobody looks further
+std::atomic<unsigned> g_own_end{0};  // number of words ever used, which limits each search
 
 std::uint64_t bit_of(unsigned number) {
   return std::uint64_t{1} << number % kWordBits;

@@ -34,7 +34,7 @@ long ask(long number, Arguments... arguments) {
   return -1;
 }
 
-/// libc's signature, made of the system call of the same arguments.
+/// A function with libc's signature that makes the system call with the same arguments.
 template <long Number, typename Function>
 struct Same;
 template <long Number, typename Result, typename... Parameters>

@@ -1,13 +1,13 @@
-// The unwinder that a library of ours has in itself.
+// Prepares the copy of the unwinder that one of our libraries contains.
 #pragma once
 
 #include <unwind.h>
 
 namespace bypass::runtime {
 
-/// Our copy of the unwinder is part of the library; a cancelled thread is unwound by libc's, which comes to our frames'
-/// handlers, and so to our copy, before that has ever unwound anything itself: it then aborts over tables that its own
-/// first unwinding fills in. To be called before a thread can be cancelled within.
+/// Our copy of the unwinder is part of the library, but a cancelled thread is unwound by libc's. Libc's unwinder calls
+/// our frames' handlers, and so our copy, before that has ever unwound anything itself. The copy then aborts, because
+/// its first own unwinding fills in its tables. To be called before a thread can be cancelled inside the library.
 inline void prepare_unwinder() {
   auto stop = [](_Unwind_Context*, void*) { return _URC_END_OF_STACK; };
   _Unwind_Backtrace(stop, nullptr);
