@@ -19,14 +19,14 @@ namespace bypass::socket {
 
 namespace {
 
-/// net.core.rmem_default: what a socket queues whose program has said nothing.
+/// net.core.rmem_default: the queue limit of a socket whose program has set none.
 constexpr std::uint32_t kReceiveBytes = 212992;
 
 void tell_why(int fd, observe::Reason reason, const char* detail) {
   policy.record_why(fd, static_cast<unsigned>(reason), detail);
 }
 
-// The kernel keeps the books of ports for both halves.
+// The kernel assigns ports for both halves.
 Endpoint bind_kernel_half(Socket& socket, int fd) {
   Endpoint local = kernel_name(fd);
   if (local.port != 0) return local;
@@ -49,19 +49,19 @@ long open_binding(Socket& socket, int fd, const Endpoint& local) {
   socket.path = Path::kDual;
   policy.tell_on_wire();
   watch_kernel_half(socket, fd);
-  signal_idle(socket);  // who waits looks at the wire from now on
+  signal_idle(socket);  // a waiting thread must look at the wire from now on
   return 0;
 }
 
-// A bypass address is not one of the kernel's: see bind_to_bypass in socket.cc.
+// A bypass address is not an address of the kernel: see bind_to_bypass in socket.cc.
 bool wants_bypass(int fd, const Endpoint& local, int domain) {
   SocketName name;
   write_name(local, domain, name);
   return policy.decide_listen(fd, SOCK_DGRAM, &name.base) == Decision::kBypass;
 }
 
-// A port that the program has not asked for goes with the association (udp_disconnect); the next send finds
-// another one, for both halves.
+// A port that the program did not ask for ends with the association (udp_disconnect). The next send finds another port,
+// for both halves.
 void close_if_unbound(Guard& guard, Socket& socket, int fd) {
   if (udp_engine().local(*socket.binding).port == kernel_name(fd).port) return;
   udp_engine().close(guard.context(), *socket.binding);
@@ -78,11 +78,11 @@ long dissolve(Socket& socket, int fd, const sockaddr* address, socklen_t length)
   udp_engine().connect(*socket.binding, {});
   close_if_unbound(guard, socket, fd);
   watch_kernel_half(socket, fd);
-  signal_idle(socket);  // who sleeps on it has the kernel's half to listen to, too
+  signal_idle(socket);  // a thread that sleeps on the socket must listen to the kernel's half, too
   return r;
 }
 
-// Takes the kernel half's peer away, but not the port, which the other half goes on with.
+// Removes the kernel half's peer, but not its port, which the other half keeps.
 void disconnect_kernel_half(Socket& socket, int fd) {
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
@@ -106,7 +106,7 @@ long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, sockle
   socket.details->peer = remote;
   socket.details->peer_is_kernel = true;
   if (socket.binding != nullptr) {
-    udp_engine().connect(*socket.binding, remote);  // strangers on the wire are not heard any more
+    udp_engine().connect(*socket.binding, remote);  // datagrams of others on the wire are no longer received
     watch_kernel_half(socket, fd);
   }
   return 0;
@@ -115,12 +115,12 @@ long connect_kernel_half(Socket& socket, int fd, const sockaddr* address, sockle
 long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
   if (socket.details->peer_is_kernel) disconnect_kernel_half(socket, fd);
   Guard guard(shard());
-  if (socket.binding == nullptr) return failure(Error::kNotConnected);  // disconnected by another thread just now
+  if (socket.binding == nullptr) return failure(Error::kNotConnected);  // another thread has disconnected it meanwhile
   udp_engine().connect(*socket.binding, remote);
   socket.details->peer = remote;
   socket.details->peer_is_kernel = false;
   socket.route_dropped = 0;
-  // A connected socket hears its peer alone, and that is on the wire: the kernel need not be asked any more.
+  // A connected socket receives only from its peer, which is on the wire: the kernel need not be asked any more.
   unwatch_kernel_half(socket);
   return 0;
 }
@@ -142,7 +142,7 @@ bool ensure_binding(Socket& socket, int fd) {
   observe::Reason reason = observe::Reason::kPortNotOpen;
   if (policy.need_wire()) {
     Endpoint local = bind_kernel_half(socket, fd);
-    // A peer of the kernel's has given its half an address that the other half cannot have.
+    // A peer in the kernel has given the kernel's half an address that the other half cannot have.
     local.address = socket.has(kBound) ? socket.details->bound.address : Endpoint{}.address;
     if (local.port != 0 && open_binding(socket, fd, local) == 0) return true;
     reason = observe::Reason::kAddressNotOurs;
@@ -199,7 +199,7 @@ long datagram_connect(Socket& socket, int fd, const sockaddr* address, socklen_t
 long datagram_shutdown(Socket& socket, int fd, int how) {
   const bool bypass = has_binding(socket) && connected_to_bypass(socket);
   const long r = bypass ? 0 : kernel_result(kernel->shutdown(fd, how));
-  // inet_shutdown: what is not connected is shut all the same, and its waiters wake.
+  // inet_shutdown: an unconnected socket is shut as well, and its waiters wake.
   if (r != 0 && r != failure(Error::kNotConnected)) return r;
   Guard guard(shard());
   if (how != SHUT_RD) socket.set(kShutSend);
@@ -245,7 +245,7 @@ std::uint32_t datagram_bits(const Socket& socket) {
 
 namespace {
 
-// Another value drops the route that a connected socket keeps, until it sends again (ip_sock_set_tos).
+// A new value drops the route of a connected socket until its next send (ip_sock_set_tos).
 void set_tos(Socket& socket, int value) {
   const auto tos = static_cast<std::uint8_t>(value);
   if (socket.details->tos != tos) socket.route_dropped = 1;
@@ -299,7 +299,7 @@ void datagram_option(Guard&, Socket& socket, int level, int name, std::span<cons
     if (name == UDP_SEGMENT) details.segment_bytes = static_cast<std::uint16_t>(v);
     if (name == UDP_CORK) details.cork = v != 0;
   } else if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_RCVBUFFORCE)) {
-    details.receive_bytes = details.tcp.receive_buffer * 2;  // what the kernel bounds, too: bookkeeping included
+    details.receive_bytes = details.tcp.receive_buffer * 2;  // the kernel's limit, bookkeeping included
     if (socket.binding != nullptr) udp_engine().set_receive_bytes(*socket.binding, details.receive_bytes);
   }
 }

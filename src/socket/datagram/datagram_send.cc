@@ -1,4 +1,4 @@
-// Datagrams out over the wire, and what MSG_MORE or UDP_CORK holds back of one (udp(7)).
+// Datagrams sent over the wire, and the part of one that MSG_MORE or UDP_CORK holds back (udp(7)).
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace {
 constexpr std::size_t kFewPieces = 16;
 /// UDP_MAX_SEGMENTS of Linux.
 constexpr std::size_t kMostSegments = 128;
-/// How long a datagram waits for room on the device before it is lost, as in a full transmit queue of the kernel's: the
-/// other end takes microseconds, or is stopped.
+/// How long a datagram waits for room on the device before it is lost, as in a full transmit queue of the kernel. The
+/// other end either takes microseconds or is stopped.
 constexpr Duration kDevicePatience = std::chrono::milliseconds(10);
 constexpr Duration kDevicePatienceNonBlocking = std::chrono::microseconds(100);
 
-/// One send: as many datagrams as UDP_SEGMENT makes of it.
+/// One send: as many datagrams as UDP_SEGMENT makes of the message.
 class WireSend {
  public:
   WireSend(Socket& socket, const Message& message, const Endpoint& remote)
@@ -39,7 +39,7 @@ class WireSend {
     if (control_.refusal != 0) return control_.refusal;
     return total_ > step_ * kMostSegments ? failure(Error::kInvalid) : 0;
   }
-  /// Sends what is left. kWouldBlock: the device's ring is full.
+  /// Sends the rest. kWouldBlock: the device's ring is full.
   Error go_on(Guard& guard) {
     do {
       const Error error = send_one(guard, std::min(step_, total_ - sent_));
@@ -52,7 +52,7 @@ class WireSend {
  private:
   using Pieces = std::array<std::span<const std::byte>, kFewPieces>;
 
-  /// ip_sk_ignore_df() and ip_dont_fragment() of Linux. What UDP_SEGMENT cuts is never cut again.
+  /// ip_sk_ignore_df() and ip_dont_fragment() of Linux. A datagram that UDP_SEGMENT made is never fragmented.
   static void set_discovery(udp::SendOptions& options, int discovery) {
     options.fragment = discovery == IP_PMTUDISC_DONT || discovery == IP_PMTUDISC_WANT || discovery == IP_PMTUDISC_OMIT;
     options.dont_fragment =
@@ -92,7 +92,7 @@ class WireSend {
   std::size_t total_, step_, sent_ = 0;
 };
 
-// More pieces than fit: a copy in one (rare; nothing on the data path sends so).
+// There are more pieces than fit: copies them into one (rare; nothing on the data path sends so).
 long send_gathered(Socket& socket, int fd, const Message& message, int flags, const Endpoint& remote) {
   const std::size_t bytes = total_bytes(message.data);
   if (bytes > kMostPayload) return failure(Error::kMessageTooLarge);
@@ -105,7 +105,7 @@ long send_gathered(Socket& socket, int fd, const Message& message, int flags, co
   return send_on_wire(socket, fd, whole, flags, remote);
 }
 
-/// What was put together so far, taken away from the socket by who sends it.
+/// What was assembled so far. The sending thread takes it from the socket.
 struct Corked {
   std::byte* block = nullptr;
   std::uint32_t bytes = 0;
@@ -128,7 +128,7 @@ long send_taken(Socket& socket, int fd, const Corked& taken, Message message, in
   return r;
 }
 
-// A failure takes along what there was, as udp_flush_pending_frames() does.
+// A failure drops what was assembled, as udp_flush_pending_frames() does.
 long append(Details& details, const Message& message, const Endpoint& remote) {
   if (details.corked == nullptr) {
     details.corked = static_cast<std::byte*>(objects->memory.allocate(kMostPayload));

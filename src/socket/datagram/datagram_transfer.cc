@@ -1,4 +1,5 @@
-// Datagrams in, from the wire and from the kernel's half, and the choice of the way for each that goes out.
+// Datagrams received from the wire and from the kernel's half, and the choice of the half for each datagram that is
+// sent.
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ class ReceivingDatagram final : public DualCondition {
   long take_from_kernel(Guard& guard);
 
   Message& message_;
-  const Message asked_;  // the room there was: a failed attempt must not use it up
+  const Message asked_;  // the original room: a failed attempt must not reduce it
   int flags_;
 };
 
@@ -43,7 +44,7 @@ long ReceivingDatagram::attempt(Guard& guard) {
     const bool wire_has = socket_.binding != nullptr && udp_engine().front(*socket_.binding, first);
     const KernelHalf& half = kernel_half_state(socket_);
     const bool kernel_has = has_kernel_half(socket_) && (half.in || half.error);
-    // As Linux (__skb_recv_udp): only a call that may wait sees that the receiving end is shut.
+    // As Linux (__skb_recv_udp): only a blocking call sees that the receiving end is shut.
     if (!wire_has && !kernel_has) return socket_.has(kShutReceive) && !non_blocking(socket_, flags_) ? 0 : again();
     const bool from_kernel = kernel_has && (!wire_has || socket_.has(kKernelTurn));
     if ((flags_ & MSG_PEEK) == 0) socket_.set(kKernelTurn, !from_kernel);
@@ -68,7 +69,7 @@ long ReceivingDatagram::take_from_wire(Guard& guard, const udp::Datagram& datagr
   IoCursor to(message_.data);
   const std::size_t room = total_bytes(message_.data);
   const std::size_t copied = std::min<std::size_t>(room, datagram.length);
-  if (!copy_payload(datagram, to, copied)) {  // and it is lost, as in udp_recvmsg()
+  if (!copy_payload(datagram, to, copied)) {  // the datagram is lost, as in udp_recvmsg()
     if ((flags_ & MSG_PEEK) == 0) udp_engine().pop(guard.context(), *socket_.binding);
     return failure(Refusal::kBadPointer);
   }
@@ -99,7 +100,7 @@ long send_in_kernel(Socket& socket, int fd, const Message& message, int flags) {
   return r;
 }
 
-// splice_to_socket() of Linux holds the bytes back (MSG_MORE) until the last of them has come.
+// splice_to_socket() of Linux holds the bytes back (MSG_MORE) until the last ones have come.
 long send_file_on_wire(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count) {
   std::array<std::byte, kMostPayload + 1> bytes;
   off_t at = offset != nullptr ? *offset : os::call(SYS_lseek, in_fd, 0, SEEK_CUR);
@@ -116,7 +117,7 @@ long send_file_on_wire(Socket& socket, int fd, int in_fd, off_t* offset, std::si
   return r;
 }
 
-// Of a socket that the kernel alone has, as far as we know: it waits there or not as the flags say.
+// Receives on a socket that only the kernel has, as far as we know. The call waits there, or not, as its flags say.
 long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
   const long r = kernel_receive(fd, message, flags);
   if (!has_kernel_half(socket)) return r;
@@ -127,14 +128,14 @@ long receive_in_kernel(Socket& socket, int fd, Message& message, int flags) {
   return r;
 }
 
-// The oldest error that is queued. kAgain: there is none.
+// Returns the oldest queued error. kAgain: the queue is empty.
 long receive_error(Socket& socket, Message& message) {
   Guard guard(shard());
   if (socket.binding == nullptr) return kAgain;
   const udp::QueuedError* const error = udp_engine().first_error(*socket.binding);
   if (error == nullptr) return kAgain;
   const std::size_t copied = std::min(total_bytes(message.data), error->bytes().size());
-  if (!IoCursor(message.data).write(error->bytes().data(), copied)) {  // and it is lost, as in ip_recv_error()
+  if (!IoCursor(message.data).write(error->bytes().data(), copied)) {  // the error is lost, as in ip_recv_error()
     udp_engine().pop_error(*socket.binding);
     return failure(Refusal::kBadPointer);
   }
@@ -161,7 +162,7 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   }
   const bool only_kernel = (flags & MSG_ERRQUEUE) != 0 || (!has_binding(socket) && non_blocking(socket, flags));
   if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
-  // However many come in on the wire, the kernel's are heard.
+  // However many datagrams come in on the wire, the kernel's half is read as well.
   if (has_binding(socket) && !connected_to_bypass(socket)) look_at_kernel_halves(shard().clock().now(), false);
   if (has_binding(socket)) policy.need_wire();
   ReceivingDatagram receiving(socket, message, flags);
@@ -199,7 +200,7 @@ long datagram_send(Socket& socket, int fd, const Message& message, int flags, bo
   Details& details = *socket.details;
   Endpoint remote = details.peer;
   Decision way = details.peer_is_kernel || remote.address.is_any() ? Decision::kKernel : Decision::kBypass;
-  if (details.corked != nullptr) {  // the rest of a datagram goes where its beginning goes
+  if (details.corked != nullptr) {  // the rest of a datagram goes the same way as its beginning
     remote = details.corked_to;
     way = Decision::kBypass;
   } else if (message.name != nullptr) {

@@ -34,20 +34,21 @@ LocalCounts local_counts;
 
 namespace {
 
-/// Each attempt that found nobody makes the next one so many times as late.
+/// After an attempt that found nobody, the next one comes after so many times the number of calls.
 constexpr std::uint32_t kLater = 4;
 constexpr std::uint8_t kMostAttempts = 3;
 constexpr Duration kAttempt = std::chrono::milliseconds(500);
-/// Each way. What does not fit goes over the kernel when the reader stays away: relieve_full_ring().
+/// The ring of each direction. If the reader stays away, bytes that do not fit go over the kernel: relieve_full_ring().
 constexpr std::uint64_t kRing = std::uint64_t{256} << 10;
 
 std::atomic<bool> shared_memory_ended{false};
 std::atomic<bool> adoption_ended{false};  // note_timeout_below_zero()
 
-/// Whether who waits for it would hear of the kernel's side.
+/// Whether threads that wait for the socket would notice events on the kernel's side.
 bool can_be_watched(int fd) {
   if (can_watch_kernel_halves()) return true;
-  policy.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory), "the kernel gives it no epoll set");
+  policy.record_why(fd, static_cast<unsigned>(observe::Reason::kNoSharedMemory),
+                    "the kernel gives the process no epoll set");
   return false;
 }
 
@@ -84,7 +85,7 @@ bool local_before_connect(Socket& socket, int fd, const sockaddr* address, sockl
 }
 
 void local_after_connect(Socket& socket, int fd) {
-  if (socket.ending || !is_local(socket)) return;  // by another thread
+  if (socket.ending || !is_local(socket)) return;  // another thread has ended or changed it
   if (socket.items == nullptr && socket.waiters == nullptr) return;
   watch_kernel_half(socket, fd);
   signal(socket, kEverything);
@@ -135,7 +136,7 @@ File* adopt_accepted(int fd, const sockaddr* peer, socklen_t length, int flags) 
 
 namespace {
 
-/// What is to go over the kernel from the ring goes there. Lets go of the lock for a short wait.
+/// Sends ring bytes that must go over the kernel. Releases the lock for a short wait.
 void await_kernel_room(Guard& guard, Socket& socket) {
   constexpr timespec kTry{0, 50'000'000};
   pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
@@ -169,8 +170,8 @@ void leave_shared_memory(File& file, Wait wait) {
   end_leaving(guard, socket);
 }
 
-// Epoll sets know it as the kernel's then: another process's number, or one that comes back, keeps it there when this
-// one is closed.
+// Epoll sets hold the socket as the kernel's afterwards. So if this number is closed, the socket stays in the set under
+// another process's number, or one that comes back.
 void end_leaving(Guard& guard, Socket& socket) {
   if (socket.alive && socket.path == Path::kLocal) (void)local_give_up(guard, socket);
   end_if_unused(guard, socket);
@@ -208,7 +209,7 @@ int why_not_kernel(File& file, Transfer transfer) {
 
 namespace {
 
-/// Nobody makes another attempt, and each paired connection leaves at its next call or tick. Lock held.
+/// Ends further attempts; each paired connection leaves at its next call or tick. Lock held.
 void ask_all_to_leave() {
   shared_memory_ended.store(true);
   for_each_local_link([](LocalLink& link) { link.socket->leave_asked.store(true); });
@@ -225,7 +226,7 @@ void end_shared_memory() {
   for_each_local_link([&](LocalLink& link) {
     Socket& socket = *link.socket;
     local_answer(guard, socket);
-    end_if_unused(guard, socket);  // closed while it let go of the lock
+    end_if_unused(guard, socket);  // it was closed while the lock was released
   });
 }
 
@@ -243,7 +244,7 @@ bool give_up(File& file) {
 
 namespace {
 
-/// Under the listener's address: the other one is each connection's own.
+/// Records the reason under the listener's address: the other address differs for each connection.
 void tell(int fd, bool client, observe::Reason reason, const char* detail) {
   const Endpoint address = client ? kernel_peer(fd) : kernel_name(fd);
   policy.record_why_at(fd, static_cast<unsigned>(reason), address, detail);
@@ -253,13 +254,14 @@ void tell_refusal(int fd, bool client, const char* detail) {
   tell(fd, client, observe::Reason::kNoSharedMemory, detail);
 }
 
-/// The program may read any descriptor by a ring of its own that nobody saw it make (system calls by hand). Not looked
-/// for at each connection where that takes long: a hundredth of the time at most. Lets go of the lock meanwhile.
+/// Whether the program has an io_uring, by which it may read any descriptor, made by direct system calls that nobody
+/// saw. Where the search takes long it is not made for each connection: it uses at most a hundredth of the time.
+/// Releases the lock meanwhile.
 bool finds_io_uring(Guard& guard, Socket& socket) {
   static Instant next{};
   const Instant before = shard().clock().now();
   if (before < next) return false;
-  next = kNever;  // until this one has looked
+  next = kNever;  // no other thread searches until this one has finished
   hold(socket);
   guard.pause();
   const bool found = has_io_uring();
@@ -270,7 +272,8 @@ bool finds_io_uring(Guard& guard, Socket& socket) {
   return found;
 }
 
-/// Where it is to be watched now: a listener becomes a channel. The same number may be another one's by now.
+/// Watches the descriptor on which the link is heard now: a listener becomes a channel. Another object may have got the
+/// same number by now.
 void watch_link(Socket& socket, LocalLink& link, int fd) {
   if (link.watched && link.watched_fd != fd) unwatch_channel(link.watched_fd);
   if (link.watched_fd != fd) signal_idle(socket);
@@ -286,7 +289,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
   }
   if (is_shared(socket)) {
     end.stage = Stage::kOver;
-    return tell_refusal(fd, end.client, "another process has it, too");
+    return tell_refusal(fd, end.client, "another process has the socket, too");
   }
   if (has_peek_offset(fd)) {
     end.stage = Stage::kOver;
@@ -312,7 +315,7 @@ void begin_attempt(Socket& socket, int fd, Instant now) {
     return tell_refusal(fd, end.client, "the kernel refuses the process a progress thread");
   }
   link->tcp = fd;
-  if (!end.client) take_timeouts(socket, fd);  // its listener's, until now the kernel's affair
+  if (!end.client) take_timeouts(socket, fd);  // the listener's values, which only the kernel has had until now
   end.stage = Stage::kPairing;
   link->pairing.begin(local_policy.directory->folder(), fd, {kRing, kRing}, now, now + kAttempt);
   step_pairing(socket, *link, now);
@@ -335,10 +338,10 @@ void give_up_pairing(Socket& socket, LocalLink& link, shm::Refusal refusal, cons
 void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   LocalEnd& end = end_of(socket);
   using State = shm::Pairing::State;
-  // Not one step more of an attempt whose socket other processes have by now, who have none of this: where the peer has
-  // heard that this end is ready, it writes into memory that nobody reads.
+  // Stops the attempt if other processes have got the socket, as they know nothing of it. Once the peer has heard that
+  // this end is ready, it would write into memory that nobody reads.
   if (is_shared(socket))
-    return give_up_pairing(socket, link, shm::Refusal::kNoResources, "another process has it, too");
+    return give_up_pairing(socket, link, shm::Refusal::kNoResources, "another process has the socket, too");
   const State state = link.pairing.step(now);
   if (state == State::kWaiting) return watch_link(socket, link, link.pairing.descriptor());
   if (state == State::kRefused) {
@@ -354,21 +357,21 @@ void step_pairing(Socket& socket, LocalLink& link, Instant now) {
   local_counts.shared++;
   if (socket.has(kShutSend)) say_shut(link, shut_word(socket));
   begin_holding(socket, link.tcp);
-  take_buffers(socket, link, link.tcp);  // before OPEN, behind which the peer writes
+  take_buffers(socket, link, link.tcp);  // before OPEN, as the peer may write after it
   const bool host = link.pairing.role() == shm::Role::kHost;
   if (host) end.may_cut = say(link, shm::SwitchKind::kOpen);
   link.pairing = {};
   socket.details->bound = kernel_name(link.tcp);
   socket.details->peer = kernel_peer(link.tcp);
   watch_link(socket, link, link.channel.descriptor());
-  (void)arm_link(socket, link);  // no poll looks at it yet
+  (void)arm_link(socket, link);  // no poll looks at the link yet
   signal_idle(socket);
 }
 
 namespace {
 
 bool is_due(const LocalEnd& end) {
-  // The accepting side comes a little later: it finds the other's name then.
+  // The accepting side begins a little later, when the other end's name is there.
   constexpr std::uint32_t kBehind = 2;
   const std::uint32_t after = shard().budgets().local_after;
   std::uint32_t calls = after + (end.client ? 0 : std::min(after / 2, kBehind));
@@ -395,7 +398,7 @@ void local_count_call(Guard& guard, Socket& socket, int fd) {
     if (may_begin(end)) begin_attempt(socket, fd, guard.context().now);
   }
   if (end.stage != Stage::kPairing) return;
-  LocalLink* const link = local_link(socket);  // null: another process is at it
+  LocalLink* const link = local_link(socket);  // null: another process makes the attempt
   if (link != nullptr && link->pairing.next_timeout() <= guard.context().now)
     step_pairing(socket, *link, guard.context().now);
 }
@@ -416,12 +419,12 @@ void local_tick(Guard& guard) {
     Socket& socket = *link.socket;
     local_answer(guard, socket);
     end_if_unused(guard, socket);
-    if (!socket.alive || local_link(socket) != &link) return;  // it let go of the lock
+    if (!socket.alive || local_link(socket) != &link) return;  // the lock was released meanwhile
     const Stage stage = end_of(socket).stage;
     if (stage == Stage::kPairing && link.pairing.next_timeout() <= now) step_pairing(socket, link, now);
     if (stage != Stage::kPaired) return;
     note_ring_traffic(end_of(socket), link, now);
-    // The one that asked the kernel to tell of room may be another process, or may have had another number.
+    // Another process may have asked the kernel to report room, or may have had another number.
     if (is_returning(socket)) pump_return(socket, link);
     release_when_due(socket, link, now);
     relieve_full_ring(socket, link, now);
@@ -438,12 +441,13 @@ void reset_on_close(const Socket& socket) {
   if (number >= 0) kernel->setsockopt(number, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
-/// What the peer wants back goes before the end. Bounded: a peer that asks and does not read has the connection reset.
+/// Sends what the peer wants back before the end. The time is limited: if a peer asks and does not read, its connection
+/// is reset.
 void give_back(Socket& socket, LocalLink& link) {
   constexpr Duration kPatience = std::chrono::seconds(1);
   constexpr timespec kTry{0, 100'000'000};
   const Instant latest = shard().clock().now() + kPatience;
-  wake_peers();  // it may sleep for room that has been given since
+  wake_peers();  // it may sleep for room that was freed since
   while (is_returning(socket) && shard().clock().now() < latest) {
     pump_return(socket, link);
     pollfd room{kernel_half_state(socket).number, POLLOUT, 0};
@@ -452,7 +456,7 @@ void give_back(Socket& socket, LocalLink& link) {
   if (is_returning(socket)) reset_on_close(socket);
 }
 
-/// Bytes that were read from the ring and come again lie in the kernel's queue: close() would take them for unread.
+/// Bytes that were read from the ring come again in the kernel's queue: close() would count them as unread.
 void await_skipped(Socket& socket, LocalLink& link) {
   constexpr Duration kPatience = std::chrono::milliseconds(100);
   constexpr timespec kTry{0, 10'000'000};
@@ -465,16 +469,16 @@ void await_skipped(Socket& socket, LocalLink& link) {
   }
 }
 
-/// Whether the ring has bytes that come from nowhere else. What lies there behind STOP or RESUME the peer sends over
-/// the kernel, or holds back there.
+/// Whether the ring has bytes that come from nowhere else. Bytes after STOP or RESUME are sent over the kernel by the
+/// peer, or held back there.
 bool is_unread_in_ring(const Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const std::size_t there = end.consumer.peek(link.in).size();
   return !end.paths.has_stopped_reading() && end.paths.from_ring(there, end.consumer) != 0;
 }
 
-/// How close() would end it in the kernel, had all bytes gone there: by a reset where some are unread, or where
-/// SO_LINGER says so.
+/// Whether close() would reset the connection in the kernel, had all bytes gone there: if some are unread, or SO_LINGER
+/// requires it.
 bool ends_by_reset(Socket& socket, LocalLink& link) {
   const int number = kernel_half_state(socket).number;
   if (is_unread_in_ring(socket, link)) return true;
@@ -486,18 +490,20 @@ bool ends_by_reset(Socket& socket, LocalLink& link) {
   return r == 0 && how.l_onoff != 0 && how.l_linger == 0;
 }
 
-/// A writer that does not look at its kernel's side hears that nothing is read any more. What it has written since goes
-/// there to be answered, but where a reset comes: that is the program's to hear of.
+/// Tells a writer that does not look at its kernel's side that nothing is read any more. What it has written since goes
+/// over the kernel and is answered there. With a reset STOP is not sent: the peer's program must see the reset.
 void say_end(const Socket& socket, LocalLink& link, bool resets) {
   say_shut(link, resets ? shm::Shut::kReset : shm::Shut::kEnd);
   const LocalEnd& end = end_of(socket);
   if (end.peer_gone || end.paths.is_ending() || end.paths.has_stopped_reading()) return;
   if (shm::claim_stop(link.in, end.paths.resumes_heard()) && !resets)
-    (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());  // or else it hears the channel's end
+    // if it cannot be sent, the peer sees the channel's end
+    (void)say(link, shm::SwitchKind::kStop, end.consumer.consumed());
 }
 
-/// Of one that is paired. What it has to say may end that. Before a reset nothing is returned: it would purge what the
-/// kernel has not sent by then. The peer finds in the ring what was written there, and the reset behind it.
+/// Ends a paired connection. What the peer has to say may end the pair first. Before a reset nothing is returned,
+/// because the reset would drop what the kernel has not sent by then. The peer finds in the ring what was written
+/// there, followed by the reset.
 void end_paired(Socket& socket, LocalLink& link) {
   hear_channel(socket, link);
   if (!is_paired(socket)) return;
@@ -558,12 +564,12 @@ void local_is_waited_for(Socket& socket) {
 }
 
 namespace {
-constexpr int kPeerGone = -2;  // in place of the copy of a channel
+constexpr int kPeerGone = -2;  // stands for the copy of a channel whose peer has gone
 }
 
 void local_save_channels() {
   for_each_local_link([](LocalLink& link) {
-    link.watched = false;  // the watch set was the parent's
+    link.watched = false;  // the watch set belonged to the parent
     link.active = false;
     if (end_of(*link.socket).stage != Stage::kPaired) return;
     link.watched_fd = link.channel.is_open() ? kernel->fcntl(link.channel.descriptor(), F_DUPFD_CLOEXEC, 0) : kPeerGone;
@@ -571,17 +577,17 @@ void local_save_channels() {
   new (&active_links) ActiveLinks;
 }
 
-// What the parent's attempts have is closed; what is paired goes on under numbers of this process.
+// The parent's attempts are closed. Paired connections go on under numbers of this process.
 void local_restore_channels() {
   recount_local_links();
   for_each_local_link([](LocalLink& link) {
     const bool paired = end_of(*link.socket).stage == Stage::kPaired;
     const int copy = link.watched_fd;
     link.watched_fd = -1;
-    // Their numbers were closed with all of ours: another descriptor may have them by now.
+    // Their numbers were closed with all of ours: other descriptors may have them by now.
     link.channel.abandon();
     link.pairing.abandon();
-    if (paired && copy == kPeerGone) return;  // what it has written is still read
+    if (paired && copy == kPeerGone) return;  // what the peer has written is still read
     if (!paired || copy < 0) return drop_local_link(link);
     link.channel = shm::Channel(shm::Descriptor::kept(copy));
   });

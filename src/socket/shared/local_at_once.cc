@@ -1,7 +1,7 @@
-// Short copies between a program's buffers and the rings of its connection within the host, in one ShortHold each:
-// where both directions lie in their rings, nothing has been said that is to be acted on first, and nobody sleeps who
-// waits for the connection.
-// Everything else is local_receive.cc's and local_send.cc's.
+// Short copies between a program's buffers and the rings of its connection within the host, in one ShortHold each. They
+// are for the usual case: both directions lie in their rings, no message must be acted on first, and no thread sleeps
+// that waits for the connection.
+// Everything else is in local_receive.cc and local_send.cc.
 #include <algorithm>
 
 #include "os/io_cursor.h"
@@ -20,39 +20,39 @@ using Rx = shm::Switch::Rx;
 
 namespace {
 
-/// Looks at the ring in one hold of a receive that may wait.
+/// How often a blocking receive looks at the ring during one hold.
 constexpr int kLooks = 32;
 
-/// Null: there is something to be done first.
+/// Null: something else must be done first.
 [[gnu::always_inline]] inline LocalLink* usual_link(Socket& socket) {
   if (!socket.alive || socket.path.load(std::memory_order_relaxed) != Path::kLocal) return nullptr;
   const LocalEnd& end = end_of(socket);
   const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
   if (end.stage != Stage::kPaired || heard || socket.pending_error != 0) return nullptr;
-  // Of one that a process shares, others may sleep for it.
+  // If several processes have the socket, others may sleep for it.
   if ((shard().sleepers() != 0 || has_kin()) && is_to_be_armed(socket)) return nullptr;
   if (socket.leave_asked.load(std::memory_order_relaxed)) return nullptr;
   LocalLink* const link = local_links().find(end.id.index);
   if (link == nullptr || !link->active || link->generation != end.id.generation || link->half == nullptr)
     return nullptr;
   if (link->armed_in || link->armed_out) [[unlikely]]
-    touch_link(socket, *link);  // nobody waits for it any more
+    touch_link(socket, *link);  // no thread waits for it any more
   return link;
 }
 
-/// The kernel has no end and no error for us.
+/// True if the kernel has no end and no error for us.
 bool is_kernel_well(const LocalLink& link) {
   const KernelHalf& half = *link.half;
   return half.generation == link.generation && half.watched && !half.error && !half.hung_up;
 }
 
-// One buffer, in one piece, is what calls have.
+// Calls usually have one buffer, and the bytes are in one piece.
 template <typename Part>
 [[nodiscard]] bool is_simple(std::span<const iovec> data, const shm::Parts<Part>& parts, std::size_t bytes) {
   return data.size() == 1 && bytes <= parts.part[0].size();
 }
 
-// False, as below: the program's memory is not there.
+// False, here and below: the program's memory is not mapped.
 bool copy_out(std::span<const iovec> data, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
   if (is_simple(data, parts, bytes)) [[likely]]
     return copy_program_bytes(data[0].iov_base, parts.part[0].data(), bytes);
@@ -86,7 +86,7 @@ long local_receive_look(Socket& socket, std::span<const iovec> data, std::size_t
   const bool waits = !non_blocking(socket, flags);
   shm::Consumer& consumer = end_of(socket).consumer;
   shm::Parts<const std::byte> parts = consumer.peek(link->in, total);
-  // The answer goes there: its line is fetched while this waits.
+  // The answer will go there, so its cache line is fetched while this waits.
   if (parts.size() == 0)
     __builtin_prefetch(link->out.bytes + (end_of(socket).producer.produced() & (link->out.size - 1)), 1);
   for (int i = 1; parts.size() == 0 && waits && i < kLooks; i++) parts = consumer.peek(link->in, total);
@@ -109,7 +109,7 @@ long local_send_look(Socket& socket, std::span<const iovec> data, std::size_t to
   LocalLink* const link = usual_link(socket);
   if (link == nullptr || end_of(socket).paths.tx() != Tx::kRing || socket.has(kShutSend | kWriting | kHoldsBack))
     return kSlowPath;
-  if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kSlowPath;  // the kernel knows what to say
+  if (!is_kernel_well(*link) || shm::is_reader_stopping(link->out)) return kSlowPath;  // the kernel has the answer
   const KernelHalf& half = *link->half;
   if (half.in && !half.unsure && !is_peer_shut(*link)) [[unlikely]]
     return kSlowPath;  // it may have died

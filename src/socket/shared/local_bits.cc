@@ -1,4 +1,4 @@
-// What poll(), FIONREAD and SIOCATMARK say of a connection within the host.
+// The answers of poll(), FIONREAD and SIOCATMARK for a connection within the host.
 #include "socket/shared/local_condition.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/wait/readiness.h"
@@ -12,15 +12,15 @@ using Rx = shm::Switch::Rx;
 
 namespace {
 
-/// Acts on what the peer has said; `hears`: also on what has come by now. Null: no memory, or none any more.
+/// Acts on the peer's messages. `hears`: reads new ones first. Null: there is no shared memory, or no longer.
 LocalLink* settled_link(Socket& socket, bool hears) {
   if (LocalLink* const link = paired_link(socket); link != nullptr && hears) hear_channel(socket, *link);
   if (LocalLink* const link = paired_link(socket)) settle(socket, *link);
   return paired_link(socket);
 }
 
-/// Of a connection as it usually is: both directions lie in their rings, nothing was said that is to be acted on, and
-/// the kernel has no news. Null: some of that is to be looked at. A set asks this of each event that it tells.
+/// The link of a connection in its usual state: both directions lie in their rings, no message must be acted on, and
+/// the kernel has no news. Null: it is in another state. A set asks this for each event that it reports.
 LocalLink* quiet_link(const Socket& socket) {
   const LocalEnd& end = end_of(socket);
   const bool heard = end.cut_heard || end.stop_heard || end.resume_heard || end.peer_gone || end.paths.is_ending();
@@ -34,7 +34,7 @@ LocalLink* quiet_link(const Socket& socket) {
   return well && !is_peer_shut(*link) ? link : nullptr;
 }
 
-/// Of such a connection.
+/// For a connection in its usual state.
 bool has_unread(const Socket& socket, const LocalLink& link) {
   return link.in.peer->produced.load(std::memory_order_seq_cst) != end_of(socket).consumer.consumed();
 }
@@ -44,13 +44,14 @@ std::uint64_t unread_in_ring(const LocalEnd& end, const LocalLink& link) {
   return end.paths.from_ring(std::min(there, link.in.size), end.consumer);
 }
 
-// Of what the kernel is to carry before the ring, some is still on its way there: the ring's cannot be read yet.
+// True while some of the bytes that the kernel must carry before the ring's are still on their way: the ring's cannot
+// be read yet.
 bool is_gap_before_ring(const LocalEnd& end, int in_kernel) {
   constexpr auto kAll = ~std::uint64_t{0};
   return end.paths.rx() == Rx::kKernel && static_cast<std::uint64_t>(in_kernel) < end.paths.from_kernel(kAll);
 }
 
-// Less than the low-water mark in each of the two carriers may be enough in both.
+// Less than the low-water mark in each of the two carriers may be enough together.
 bool enough_in_both(const Socket& socket, const LocalLink& link, int number) {
   const LocalEnd& end = end_of(socket);
   int in_kernel = 0;
@@ -82,8 +83,7 @@ std::optional<long> readable(Socket& socket, int fd) {
   return (both ? in_kernel : 0) + in_ring;
 }
 
-/// SIOCATMARK, where the kernel's answer is not the right one: it is at the mark, and bytes before that lie in the
-/// ring.
+/// SIOCATMARK, if the kernel's answer is wrong: the kernel is at the mark, but bytes before the mark lie in the ring.
 bool is_before_mark(Socket& socket, int fd) {
   if (!kernel_is_at_mark(fd)) return false;
   Guard guard(shard());
@@ -103,7 +103,7 @@ std::optional<long> local_number(Socket& socket, int fd, unsigned long request) 
       return readable(socket, fd);
     case SIOCATMARK:
       return is_before_mark(socket, fd) ? kZero : std::nullopt;
-    case SIOCOUTQ:  // what reset_in_kernel() leaves is counted as if it were unacknowledged
+    case SIOCOUTQ:  // what reset_in_kernel() leaves counts as unacknowledged
       return is_closed_in_kernel(fd) ? kZero : std::nullopt;
     default:
       return std::nullopt;
@@ -126,7 +126,7 @@ std::uint32_t local_bits(const Socket& constant) {
   const bool reads_ring = link != nullptr && end.paths.rx() == Rx::kRing;
   const bool writes_ring = link != nullptr && end.paths.tx() != Tx::kKernel;
   std::uint32_t bits = socket.pending_error != 0 ? kError | kIn : 0U;
-  // An end whose edge may not have been heard yet.
+  // An end whose event may not have been heard yet.
   const bool shut = socket.has(kShutReceive | kShutSend) || (reads_ring && is_peer_shut(*link));
   if (!reads_ring || !writes_ring || shut || half->taking != 0 || has_news(*half)) {
     const auto now = static_cast<std::uint32_t>(os::poll_now(half->number, POLLIN | POLLOUT | POLLRDHUP | POLLPRI));

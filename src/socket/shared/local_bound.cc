@@ -1,7 +1,7 @@
-// How much a writer within the host may have unread, where it has asked for little: SO_SNDBUF (socket(7)) and
-// TCP_NOTSENT_LOWAT (tcp(7)). The kernel takes what the reader's buffer holds and, behind that, what the writer's may.
-// Its counts are of memory and depend on the sizes of writes: on loopback 125 to 176 KiB where the writer's is the
-// least, so the ring's bound is at the upper end. Without either option the kernel takes more than a ring.
+// How many unread bytes a writer within the host may have if it asked for few: SO_SNDBUF (socket(7)) and
+// TCP_NOTSENT_LOWAT (tcp(7)). The kernel takes what the reader's buffer holds and, after that, what the writer's may.
+// Its counts are of memory and depend on the sizes of writes: on loopback 125 to 176 KiB with the smallest writer's
+// buffer. So the ring's bound is at the upper end. Without either option the kernel takes more than a ring.
 #include <algorithm>
 
 #include "socket/shared/local_kernel.h"
@@ -11,14 +11,14 @@ namespace bypass::socket {
 
 namespace {
 
-/// What the kernel takes beyond the reader's window, however little was asked for: a large segment, and what it begins
+/// What the kernel takes beyond the reader's window, however small the request: one large segment, and the begun part
 /// of the next.
 constexpr std::uint64_t kLeastUnsent = std::uint64_t{52} << 10;
-/// Of the kernel's, within a host.
+/// The kernel's largest segment within a host.
 constexpr std::uint64_t kLargestSegment = std::uint64_t{32} << 10;
-/// tcp_rmem's default (tcp(7)), where the peer's kernel has not said how much it holds.
+/// tcp_rmem's default (tcp(7)), used if the peer's kernel has not reported its size.
 constexpr std::uint64_t kUsualReceiveBuffer = std::uint64_t{128} << 10;
-/// Of a ring of kRing (local.cc), what Producer::bound() can do.
+/// The least bound that Producer::bound() can give a ring of kRing (local.cc).
 constexpr std::uint64_t kLeastBound = std::uint64_t{96} << 10;
 
 /// Segments are at most half of the largest window.
@@ -31,9 +31,9 @@ std::uint64_t buffer_behind(std::uint64_t window) {
   return window != 0 ? 2 * window : kUsualReceiveBuffer;
 }
 
-/// What the peer's kernel holds for a reader with a buffer of so many bytes; 0: not known. A kernel that
-/// has told a window does not take it back when the buffer is made smaller. It takes what the window lets come until
-/// the buffer is full, and the last segment whole.
+/// How much the peer's kernel holds for a reader with a buffer of so many bytes; 0: not known. A kernel that has
+/// announced a window does not take it back when the buffer is made smaller. It takes what the window allows until the
+/// buffer is full, and the last segment as a whole.
 std::uint64_t held_for_reader(std::uint64_t window, std::uint64_t buffer) {
   if (buffer == 0) return buffer_behind(window);
   return std::min(std::max(buffer, window), buffer + std::min(window / 2, kLargestSegment));
@@ -64,7 +64,7 @@ bool is_bound_below_ring(int fd, std::uint32_t peers_buffer) {
 }
 
 bool bound_anew(Socket& socket, LocalLink& link, int fd) {
-  take_buffers(socket, link, fd);  // the peer is to know, also where this end leaves
+  take_buffers(socket, link, fd);  // the peer must know it, even if this end leaves
   return !is_bound_below_ring(fd, link.peers_buffer);
 }
 

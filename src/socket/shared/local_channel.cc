@@ -1,4 +1,4 @@
-// What the peer of a connection within the host says on its channel, and its end.
+// Handles the messages of a connection's peer within the host on the channel, and the channel's end.
 #include <array>
 #include <cerrno>
 
@@ -27,19 +27,19 @@ bool is_unread_by_peer(const Socket& socket, const LocalLink& link) {
 
 namespace {
 
-// The end itself is the kernel's to tell, once: it knows of it at the same time.
+// The kernel reports the end itself, once: it learns of it at the same time.
 void on_gone(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   (void)look_at_rings(socket, link);
   end.peer_gone = true;
-  // It was killed with bytes of ours unread, as which the kernel resets a connection. What it has written is still
-  // read.
+  // The peer was killed with bytes of ours unread: in this case the kernel resets a connection. What the peer has
+  // written is still read.
   const bool unread = is_unread_by_peer(socket, link) && !has_peer_shut(link, shm::Shut::kReset);
   unread ? reset_behind_bytes(socket) : await_held_of_dead(socket, link);
   unwatch_channel(link.watched_fd);
   link.watched = false;
   close_channel(link);
-  // Its end has come, and lets it go. Not in the middle of a copy: settle() then.
+  // The peer's end has come, so held bytes are sent. If a copy is under way, settle() does this later.
   if (end.producer.held() != 0 && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) abandon_ring(socket, link);
   unread ? signal(socket, kEverything) : signal_idle(socket);
 }
@@ -67,21 +67,21 @@ void on_message(Socket& socket, const shm::SwitchMessage& message) {
   }
 }
 
-// The host's patience has ended just as this end said that it was ready.
+// The host's time limit ended just as this end said that it was ready.
 bool is_refused_late(const LocalEnd& end, std::span<const std::byte> said) {
   if (end.may_cut || end.cut_heard || end.paths.tx() != Tx::kKernel || end.paths.rx() != Rx::kKernel) return false;
   const auto message = shm::parse_message(said);
   return message.ok() && message.value.kind == shm::MessageKind::kRefused;
 }
 
-// Nothing has left the kernel's connection: it goes on.
+// Nothing has left the kernel's connection: it continues as it is.
 void leave_unused(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   end.stage = Stage::kOver;
   end_local_link(socket, link);
 }
 
-// A wake-up that this call has taken may have been for a thread that sleeps.
+// A wake-up that this call has taken may have been meant for a thread that sleeps.
 void pass_wake_on(Socket& socket, LocalLink& link) {
   (void)look_at_rings(socket, link);
   arm_where_needed(socket, link);
@@ -89,8 +89,8 @@ void pass_wake_on(Socket& socket, LocalLink& link) {
 
 }  // namespace
 
-// More than the kernel queues on such a socket, and than an honest peer has to say: wake-ups answer what was armed. A
-// peer that says more while it is heard would hold the lock for ever.
+// More packets than the kernel queues on such a socket, and than an honest peer needs: wake-ups answer what was armed.
+// A peer that sent more while they are read would keep the lock held for ever.
 constexpr int kMostHeard = 1024;
 
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
@@ -103,7 +103,7 @@ bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
     using Kind = shm::Channel::Received::Kind;
     if (received.kind == Kind::kNothing) break;
     if (++packets > kMostHeard) {
-      break_link(socket, "it says more than anybody has to");
+      break_link(socket, "the peer sends more messages than it can need to");
       return true;
     }
     if (received.kind == Kind::kWake) {
@@ -124,7 +124,7 @@ bool hear_channel(Socket& socket, LocalLink& link, Hears hears) {
     }
     const auto message = shm::parse_switch(said);
     if (!message.has_value() || received.cut || received.many) {
-      break_link(socket, "it said what has no meaning");
+      break_link(socket, "the peer sent a message that is not valid");
       return true;
     }
     on_message(socket, *message);

@@ -1,5 +1,5 @@
-// What receiving and sending on a connection within the host have in common: where a call waits, and how the part of a
-// buffer is told that is left.
+// What receiving and sending on a connection within the host share: where a call waits, and how the remaining part of a
+// buffer is passed on.
 #pragma once
 
 #include <linux/sockios.h>
@@ -14,10 +14,11 @@
 
 namespace bypass::socket {
 
-/// Of an attempt: the path has changed, begin again.
+/// An attempt's result: the path has changed, begin again.
 inline constexpr long kChanged = -1'000'000;
 
-/// A call that may wait in the kernel, where nobody but a signal reaches it. Goes with it, also on cancellation.
+/// Counts a call that may wait in the kernel, where only a signal reaches it. The count ends with this object, also on
+/// cancellation.
 class InKernel {
  public:
   /// Lock held.
@@ -33,7 +34,7 @@ class InKernel {
   std::uint16_t& count_;
 };
 
-/// The part of `data` behind its first `done` bytes, at most `most` of them.
+/// The part of `data` after its first `done` bytes, at most `most` of them.
 class Rest {
  public:
   Rest(std::span<const iovec> data, std::size_t done, std::size_t most) {
@@ -52,7 +53,7 @@ class Rest {
   [[nodiscard]] std::span<const iovec> parts() const { return {parts_.data(), count_}; }
 
  private:
-  /// Of one question to the kernel: what is beyond waits for the next.
+  /// Buffers in one request to the kernel: the others wait for the next request.
   static constexpr std::size_t kMost = 16;
 
   std::array<iovec, kMost> parts_;
@@ -63,13 +64,13 @@ class Rest {
   return has_news(kernel_half_state(socket));
 }
 
-/// SIOCATMARK: what the kernel would read next is behind urgent data.
+/// SIOCATMARK: the kernel's next byte comes after urgent data.
 [[nodiscard]] inline bool kernel_is_at_mark(int number) {
   int at = 0;
   return os::call(SYS_ioctl, number, SIOCATMARK, os::address(&at)) == 0 && at != 0;
 }
 
-/// What both directions have in common: no wire is needed before there is memory to look at.
+/// What both directions share: no wire is needed while there is no memory to look at.
 class LocalCondition : public DualCondition {
  public:
   using DualCondition::DualCondition;

@@ -1,7 +1,7 @@
 // Bytes that a ring within the host holds back for more, as the kernel does after MSG_MORE and under TCP_CORK: tcp(7),
-// send(2). They lie in the ring, unseen by the reader. A send that announces no more releases them, as does an option:
-// TCP_CORK cleared, TCP_NODELAY set. So do a full segment, a full ring, the way back to the kernel, the connection's
-// end, and time.
+// send(2). They lie in the ring, and the reader does not see them. They are released by a send without MSG_MORE, by an
+// option (TCP_CORK cleared, TCP_NODELAY set), by a full segment, a full ring, the way back to the kernel, the
+// connection's end, and after a time.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -18,17 +18,17 @@ namespace shm = fastpath::shm;
 
 namespace {
 
-/// tcp_probe0_base() of Linux within a host: what is held back and alone goes then.
+/// tcp_probe0_base() of Linux within a host: after this time bytes that are held back alone are sent.
 constexpr Duration kAlone = std::chrono::milliseconds(200);
-/// TCP_DELACK_MIN: without TCP_CORK it goes when what is under way has been acknowledged, with the peer's bytes or so
-/// late.
+/// TCP_DELACK_MIN. Without TCP_CORK, held bytes are sent when earlier bytes are acknowledged: with the peer's next
+/// bytes, or after this time.
 constexpr Duration kAcknowledged = std::chrono::milliseconds(40);
-/// The progress thread is called once, and then looks each tick for so long: a program that corks each answer does not
-/// pay for a call with each.
+/// The progress thread is woken once, and then looks each tick for this time: a program that corks each answer does not
+/// pay for a wake-up each time.
 constexpr Duration kTicks = std::chrono::seconds(1);
 constexpr std::uint32_t kLeastSegment = 536;
 
-/// Until then the progress thread of this process ticks. With the lock held.
+/// The progress thread of this process ticks until then. Lock held.
 Instant ticks_until{};
 
 bool is_corked(const Socket& socket) {
@@ -47,7 +47,7 @@ void note_held(Socket& socket, LocalLink& link) {
   if (producer.held() == 0) {
     link.held_until = kNever;
   } else if (link.held_until == kNever) {
-    // What this end has written last is taken for acknowledged once the peer has written after it.
+    // What this end wrote last counts as acknowledged once the peer has written after it.
     link.held_at = link.in.peer->produced.load(std::memory_order_relaxed);
     link.awaits_answer = !is_corked(socket) && link.held_at == end_of(socket).seen_at_send;
     link.held_until = shard().clock().now() + (link.awaits_answer ? kAcknowledged : kAlone);
@@ -60,7 +60,7 @@ void note_held(Socket& socket, LocalLink& link) {
 void begin_holding(Socket& socket, int fd) {
   int on = 0;
   socklen_t bytes = sizeof on;
-  // A listener's connections have it from there.
+  // A listener's connections inherit it.
   if (kernel->getsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, &bytes) == 0) socket.details->tcp.cork = on != 0;
   socket.set(kHoldsBack, is_corked(socket));
 }
@@ -80,7 +80,7 @@ void publish_or_hold(Socket& socket, LocalLink& link, std::size_t bytes, bool mo
     wake_peer(link);
   if (producer.published() != before) {
     end_of(socket).seen_at_send = end_of(socket).consumer.seen();
-    link.held_until = kNever;  // what is left waits from now on
+    link.held_until = kNever;  // the rest waits from now on
   }
   note_held(socket, link);
 }
@@ -93,7 +93,7 @@ void release_held(Socket& socket, LocalLink& link) {
 }
 
 void release_when_due(Socket& socket, LocalLink& link, Instant now) {
-  note_held(socket, link);  // another process of the family may have held it back, and died
+  note_held(socket, link);  // another process of the family may have held bytes back, and died
   if (now >= link.held_until) release_held(socket, link);
 }
 
@@ -106,7 +106,8 @@ void release_if_answered(Socket& socket, LocalLink& link) {
   if (link.in.peer->produced.load(std::memory_order_relaxed) != link.held_at) release_held(socket, link);
 }
 
-// One that has closed it reads nothing any more, and has said STOP before its FIN: hand_held_over() then.
+// A peer that has closed the socket reads nothing any more, and has sent STOP before its FIN: then hand_held_over()
+// does it.
 void release_if_ended(Socket& socket, LocalLink& link) {
   if (is_peer_shut(link) && !shm::is_reader_stopping(link.out) && !is_corked(socket)) release_held(socket, link);
 }
@@ -116,14 +117,14 @@ void release_before_reset(Socket& socket, LocalLink& link) {
   if (written && !is_corked(socket)) release_held(socket, link);
 }
 
-// The reader tells what is returned by what it has seen of the ring.
+// The reader computes what is returned from what it has seen of the ring.
 void hand_held_over(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   end.more_in_kernel = end.more_in_kernel || end.producer.held() != 0;
   release_held(socket, link);
 }
 
-// With an error there is nobody to send it to, and the next call is to be told.
+// After an error there is no receiver, and the next call must report the error.
 void abandon_ring(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const bool held = end.producer.held() != 0;
@@ -153,8 +154,8 @@ bool is_held_by_peer(const LocalLink& link) {
 
 }  // namespace
 
-// A peer that closes or shuts has released it before. After a reset the kernel, too, has thrown it away. What comes
-// behind a shutdown() of this end's is read all the same; there POLLRDHUP says nothing of the peer.
+// A peer that closes or shuts has released its held bytes before. After a reset the kernel would have thrown them away,
+// too. Bytes after this end's own shutdown() are read all the same; then POLLRDHUP says nothing about the peer.
 bool take_held_of_dead(Socket& socket, LocalLink& link) {
   if (!is_held_by_peer(link) || has_peer_shut(link, shm::Shut::kReset)) return false;
   if (socket.has(kShutReceive) && !end_of(socket).peer_gone) return false;

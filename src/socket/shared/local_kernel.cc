@@ -46,9 +46,8 @@ std::optional<int> inq_of(msghdr& header) {
   return std::nullopt;
 }
 
-// A socket that was in TIME-WAIT says kClose, and so does one that was reset, before the peer's FIN or after. What
-// tells them apart is that TCP_INQ counts the FIN and SIOCINQ does not. Nothing comes any more, so the two do not
-// change.
+// A socket that was in TIME-WAIT says kClose. So does one that was reset, before or after the peer's FIN. They differ
+// in that TCP_INQ counts the FIN and SIOCINQ does not. Nothing comes any more, so the two values do not change.
 std::optional<KernelRead> read_of_closed(int fd, std::uint64_t received, int unread) {
   const int before = set_inq(fd, 1);
   if (before < 0) return std::nullopt;
@@ -62,7 +61,7 @@ std::optional<KernelRead> read_of_closed(int fd, std::uint64_t received, int unr
   header.msg_controllen = sizeof control;
   const long got = os::call(SYS_recvmsg, fd, os::address(&header), MSG_PEEK | MSG_DONTWAIT);
   set_inq(fd, before);
-  // An error comes before the end that is made of none.
+  // An error comes before an end that has no FIN.
   if (got < 0) return KernelRead{received, static_cast<int>(-got)};
   const std::optional<int> inq = inq_of(header);
   if (!inq.has_value()) return std::nullopt;
@@ -73,7 +72,7 @@ std::optional<tcp_info> info_of(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
   const long r = os::call(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, os::address(&info), os::address(&bytes));
-  // The last of what is asked for here; Linux 4.19.
+  // The last field that is needed here; Linux 4.19.
   if (r != 0 || bytes < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return std::nullopt;
   return info;
 }
@@ -88,7 +87,7 @@ std::optional<KernelWritten> kernel_written(int fd) {
   return KernelWritten{sent + info->tcpi_notsent_bytes, info->tcpi_notsent_bytes, info->tcpi_snd_mss};
 }
 
-// What came in and is still there changes between the two questions while the peer writes.
+// While the peer writes, the number of unread bytes changes between the two requests.
 std::optional<KernelRead> kernel_bytes_read(int fd) {
   for (;;) {
     const auto before = info_of(fd);
@@ -108,7 +107,7 @@ std::optional<KernelRead> kernel_bytes_read(int fd) {
 
 namespace {
 
-// True, too, where it cannot be asked about.
+// True also if the option cannot be read.
 bool has_tcp_option(int fd, int name) {
   int value = 0;
   socklen_t bytes = sizeof value;
@@ -116,7 +115,7 @@ bool has_tcp_option(int fd, int name) {
   return r != 0 || value != 0;
 }
 
-// Each of these options acts at once when it is set, also where it is on already: tcp(7).
+// Each of these options acts at once when it is set, even if it was on already: tcp(7).
 void set_once(int fd, int name) {
   const auto set = [fd, name](int value) {
     os::call(SYS_setsockopt, fd, IPPROTO_TCP, name, os::address(&value), sizeof value);
@@ -141,7 +140,7 @@ bool is_closed_in_kernel(int fd) {
   return info.has_value() && info->tcpi_state == kClose;
 }
 
-// What the buffer counts is the memory that holds the bytes: at most twice as much (sock(7), SO_SNDBUF).
+// The buffer counts the memory that holds the bytes: at most twice as much (sock(7), SO_SNDBUF).
 bool has_kernel_room(int fd, std::uint64_t bytes) {
   std::array<std::uint32_t, SK_MEMINFO_VARS> info{};
   socklen_t length = sizeof info;
@@ -159,7 +158,7 @@ std::optional<std::uint32_t> number_of(int fd, int level, int name) {
   return value;
 }
 
-/// socket(7) of Linux 5.16: which of the two sizes the program has set, and the kernel leaves alone.
+/// socket(7) of Linux 5.16: which of the two sizes the program has set; the kernel leaves those alone.
 constexpr int kBufLock = 72;
 constexpr std::uint32_t kSendBufferLocked = 1;
 
@@ -169,8 +168,8 @@ std::uint32_t kernel_receive_buffer(int fd) {
   return number_of(fd, SOL_SOCKET, SO_RCVBUF).value_or(0);
 }
 
-// A buffer that nobody has set grows to megabytes within a host. One that is not full yet takes a segment more, at most
-// half of the window or what a packet can be.
+// A buffer that nobody has set grows to megabytes within a host. A buffer that is not full yet takes one more segment,
+// at most half of the window or the largest packet.
 KernelBuffers kernel_buffers(int fd) {
   constexpr std::uint32_t kNone = ~std::uint32_t{0};
   const bool is_set = (number_of(fd, SOL_SOCKET, kBufLock).value_or(kSendBufferLocked) & kSendBufferLocked) != 0;
@@ -195,7 +194,7 @@ bool has_io_uring() {
   if (maps < 0) return false;
   std::array<char, 4096> text;
   bool found = false;
-  std::size_t kept = 0;  // of the part before, in which a name may have begun
+  std::size_t kept = 0;  // length of the last part's end, in which a name may have begun
   for (;;) {
     const long got = os::call(SYS_read, maps, os::address(text.data() + kept), static_cast<long>(text.size() - kept));
     if (got <= 0) break;

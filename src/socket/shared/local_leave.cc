@@ -1,4 +1,4 @@
-// A connection within the host goes back to the kernel: for good (local_leave()), before an end, or because its reader
+// Takes a connection within the host back to the kernel: for good (local_leave()), before an end, or because its reader
 // stays away.
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -18,7 +18,8 @@ using Tx = shm::Switch::Tx;
 
 namespace {
 
-// What the peer has not read, if the kernel has room for all of it: whatever ends this process then, it arrives.
+// The bytes that the peer has not read, if the kernel has room for all of them: they then arrive, whatever ends this
+// process.
 std::uint64_t returnable(Socket& socket, LocalLink& link) {
   shm::Producer& producer = end_of(socket).producer;
   const std::uint64_t unread = producer.unread(link.out);
@@ -26,8 +27,8 @@ std::uint64_t returnable(Socket& socket, LocalLink& link) {
   return has_kernel_room(kernel_number(socket), unread) ? unread : 0;
 }
 
-// Takes a direction that lies in its ring back to the kernel: RESUME, and the last `bytes` of the ring, which are
-// returnable(). False: the peer is about to say STOP, or cannot be told; try again.
+// Takes a direction from its ring back to the kernel: sends RESUME and the last `bytes` of the ring, which are
+// returnable(). False: the peer is about to send STOP, or cannot be told; try again.
 bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
   LocalEnd& end = end_of(socket);
   if (end.stop_heard) return false;
@@ -42,16 +43,16 @@ bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
     return false;
   }
   end.paths.resume(at, end.producer);
-  end.may_cut = false;  // before OPEN
+  end.may_cut = false;  // until OPEN comes
   pump_return(socket, link);
   return true;
 }
 
-// Another thread, or the peer, is about to do what is waited for. False: the link is gone.
+// Lets another thread or the peer do what this thread waits for. False: the link is gone.
 [[nodiscard]] bool give_way(Guard& guard, Socket& socket, const LocalLink& link) {
   hold(socket);
   guard.pause();
-  // The other end may be this process's, too.
+  // The other end may be in this process, too.
   look_at_kernel_halves(shard().clock().now(), true);
   let_others_run();
   guard.resume();
@@ -59,10 +60,10 @@ bool return_ring(Socket& socket, LocalLink& link, std::uint64_t bytes) {
   return paired_link(socket) == &link;
 }
 
-// How long another end, whose progress thread may look 150 ms later, is waited for.
+// How long this end waits for the other, whose progress thread may look up to 150 ms later.
 constexpr Duration kPatience = std::chrono::seconds(1);
 
-// Until no thread copies to or from the rings. False: the link is gone, or will not come to rest.
+// Waits until no thread copies to or from the rings. False: the link is gone, or a copy will never end.
 bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
   while (socket.has(kReading | kWriting)) {
     if (shard().ended()) return false;  // the thread that copies has been stopped
@@ -71,7 +72,7 @@ bool wait_for_copies(Guard& guard, Socket& socket, const LocalLink& link) {
   return true;
 }
 
-// What is written from now on goes over the kernel, behind what is unread in the ring. False: the link is broken.
+// Later writes go over the kernel, after what is unread in the ring. False: the link is broken.
 bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const Instant latest = shard().clock().now() + kPatience;
@@ -80,14 +81,15 @@ bool stop_writing(Guard& guard, Socket& socket, LocalLink& link) {
     hear_channel(socket, link);
     if (paired_link(socket) != &link) return false;
     if (end.paths.tx() != Tx::kRing || return_ring(socket, link, returnable(socket, link))) break;
-    if (shard().clock().now() >= latest) return break_link(socket, "it stops reading and does not say where"), false;
+    if (shard().clock().now() >= latest)
+      return break_link(socket, "the peer stops reading and does not say where"), false;
     if (!give_way(guard, socket, link)) return false;
   }
   end.paths.stop_writing();
   return true;
 }
 
-// STOP, unless a RESUME is to be heard first.
+// Sends STOP, unless a RESUME must be read first.
 enum class Asked : std::uint8_t { kYes, kNotYet, kCannot };
 
 Asked ask_to_stop(Socket& socket, LocalLink& link) {
@@ -101,10 +103,10 @@ Asked ask_to_stop(Socket& socket, LocalLink& link) {
   return Asked::kNotYet;
 }
 
-// What was readable stays so: the bytes that the peer was asked for are there before it goes on, as many of them as
-// there is room for. False: the link is gone.
+// Keeps readable what was readable: waits until the bytes that the peer was asked for are in the kernel, as far as
+// there is room. False: the link is gone.
 bool await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::uint64_t bytes) {
-  // Its progress thread looks 150 ms later at the latest.
+  // The peer's progress thread looks at most 150 ms later.
   constexpr Duration kForThem = std::chrono::milliseconds(300), kNoMoreComes = std::chrono::milliseconds(2);
   const auto unread = [&] {
     int there = 0;
@@ -123,8 +125,8 @@ bool await_returned(Guard& guard, Socket& socket, const LocalLink& link, std::ui
   return true;
 }
 
-// What is read from now on comes over the kernel, from its next byte on. False: this process must read it from where it
-// lies, for nobody can send it again.
+// Later reads come over the kernel, from the next byte on. False: this process must read the ring itself, as nobody can
+// send its bytes again.
 bool stop_reading(Guard& guard, Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const Instant latest = shard().clock().now() + kPatience;
@@ -157,7 +159,7 @@ void local_leave(Guard& guard, Socket& socket) {
   LocalLink* const link = local_link(socket);
   if (link != nullptr && end.stage == Stage::kPaired) {
     if (!stop_writing(guard, socket, *link) || !stop_reading(guard, socket, *link)) return;
-    if (end.paths.tx() == Tx::kReturning) return;  // before others can write there
+    if (end.paths.tx() == Tx::kReturning) return;  // nothing else may be written there before
   }
   if (link != nullptr) end_local_link(socket, *link);
   end.stage = Stage::kOver;
@@ -167,19 +169,19 @@ void local_leave(Guard& guard, Socket& socket) {
 void return_ring_before_end(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() != Tx::kRing || end.peer_gone) return;
-  if (end.producer.held() != 0) say_shut(link, shut_word(socket));  // they go with the end
+  if (end.producer.held() != 0) say_shut(link, shut_word(socket));  // they are sent with the end
   release_held(socket, link);
   if (end.stop_heard || socket.has(kWriting)) return;
   const std::uint64_t unread = returnable(socket, link);
   if (unread == 0) return;
-  // They go with the FIN: in the moment before it, they could bring forth what the peer's kernel holds back for more,
-  // and unread here that is a reset.
+  // The bytes are sent with the FIN. Sent just before it, they could make the peer's kernel send what it holds back,
+  // and this would be unread here, which causes a reset.
   end.more_in_kernel = true;
   if (!return_ring(socket, link, unread)) end.more_in_kernel = false;
 }
 
-// The kernel's buffers take more, as they would have without us: a program may rely on it that writes all it has before
-// anybody reads.
+// Uses the kernel's buffers, which take more, as they would without libbypass: a program may rely on that if it writes
+// all it has before anybody reads.
 void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
   constexpr Duration kForReader = std::chrono::milliseconds(10);
   LocalEnd& end = end_of(socket);
@@ -191,7 +193,7 @@ void relieve_full_ring(Socket& socket, LocalLink& link, Instant now) {
     return;
   }
   if (now - link.stuck_since < kForReader) return;
-  // Without room there, the ring holds more than the program would have without us.
+  // If there is no room in the kernel, the ring holds more than the program would have had without libbypass.
   if (const std::uint64_t unread = returnable(socket, link); unread != 0) (void)return_ring(socket, link, unread);
 }
 

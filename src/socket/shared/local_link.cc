@@ -19,7 +19,7 @@ namespace {
 constinit ChunkTable<LocalLink> links;
 std::uint32_t used_links = 0;
 
-/// What a thread wakes after its hold: numbers of channels. They are not closed until it has.
+/// What a thread wakes after its hold: numbers of channels. The channels are not closed before.
 struct Wakes {
   std::array<int, 8> channels;
   std::uint32_t count = 0;
@@ -28,14 +28,14 @@ thread_local constinit Wakes my_wakes{};
 std::atomic<int> wakes_under_way{0};
 }  // namespace
 
-// The one that is about to wake needs no lock for it, but may have lost its processor.
+// A thread that is about to wake needs no lock for that, but may be off its processor.
 void await_wakes() {
   wake_peers();
   constexpr int kYields = 100, kSleeps = 20'000;
   constexpr timespec kSleep{0, 50'000};
   for (int i = 0; wakes_under_way.load(std::memory_order_acquire) > 0; i++) {
-    // A handler that nobody knows of stands on top of a wake-up, and may never come back. (Should it, a later close
-    // does not wait for one wake-up.)
+    // An unknown handler interrupts a wake-up, and may never return. (If it does, a later close does not wait for one
+    // wake-up.)
     if (i == kYields + kSleeps) return wakes_under_way.store(0, std::memory_order_relaxed);
     i < kYields ? os::call(SYS_sched_yield) : os::call(SYS_nanosleep, os::address(&kSleep), 0);
   }
@@ -60,11 +60,11 @@ LocalLink* make_local_link(Socket& socket) {
   const SlotId id = objects->sockets.id_of(&socket);
   LocalLink* const link = links.at(id.index);
   if (link == nullptr) return nullptr;
-  if (link->used) drop_local_link(*link);  // of a socket that ended in another process
+  if (link->used) drop_local_link(*link);  // left by a socket that ended in another process
   link->generation = id.generation;
   link->socket = &socket;
   link->half = kernel_half(socket);
-  // Last: another thread's fork copies what stands here at that moment.
+  // Last: a fork by another thread copies what is here at that moment.
   std::atomic_signal_fence(std::memory_order_release);
   link->used = true;
   used_links++;

@@ -1,5 +1,5 @@
-// LocalLink: this process's hold on a paired connection: the mapping, the channel, and while they look for each other
-// the attempt. By the sockets' slots, with the shard's lock.
+// LocalLink: this process's part of a connection within the host: the mapping and the channel; during the search for
+// the other end, the attempt. Indexed by the sockets' slots; the shard's lock is held.
 #pragma once
 
 #include <array>
@@ -17,64 +17,64 @@ struct KernelHalf;
 struct Socket;
 
 struct LocalLink {
-  std::uint32_t generation = 0;  // of the socket's slot
+  std::uint32_t generation = 0;  // the socket slot's
   bool used = false;
   bool active = false;            // among those that a poll looks at
   bool watched = false;           // `watched_fd` is in the process's watch set
-  bool channel_readable = false;  // a sleeper has found `watched_fd` so, and has not read it
-  bool armed_in = false;          // the peer wakes us for bytes
-  bool armed_out = false;         // … for room
-  int tcp = -1;                   // the number under which the attempt was begun
+  bool channel_readable = false;  // a sleeper has found `watched_fd` readable and has not read it
+  bool armed_in = false;          // the peer wakes this end for bytes
+  bool armed_out = false;         // the peer wakes this end for room
+  int tcp = -1;                   // the number of the kernel's connection when the attempt began
   int watched_fd = -1;
-  std::uint32_t peers_buffer = 0;  // its SO_RCVBUF by which the ring is bounded (local_bound.cc)
+  std::uint32_t peers_buffer = 0;  // the peer's SO_RCVBUF, by which the ring is bounded (local_bound.cc)
   Socket* socket = nullptr;
-  const KernelHalf* half = nullptr;  // of the socket
+  const KernelHalf* half = nullptr;  // the socket's
   fastpath::shm::Pairing pairing;
   fastpath::shm::Segment segment;
   fastpath::shm::Channel channel;
   fastpath::shm::RingView out, in;
-  Instant stuck_since = kNever;  // a writer has found the ring full, and its reader at the same place
+  Instant stuck_since = kNever;  // since when a writer has found the ring full and its reader at the same place
   std::uint64_t stuck_at = 0;
-  Instant held_until = kNever;                         // then what the ring holds back goes
-  bool awaits_answer = false;                          // … with the peer's next bytes, too
-  std::uint64_t held_at = 0;                           // the peer's index when that began
+  Instant held_until = kNever;                         // when the held bytes of the ring are sent
+  bool awaits_answer = false;                          // they are also sent at the peer's next bytes
+  std::uint64_t held_at = 0;                           // the peer's index when the bytes were held
   std::uint64_t seen_produced = 0, seen_consumed = 0;  // the peer's indices at the last look
-  std::uint64_t noted_sent = 0, noted_received = 0;    // for TCP_INFO: bytes, when somebody looked last
-  Instant sent_by{}, received_by{};                    // … and when they were found to have grown
+  std::uint64_t noted_sent = 0, noted_received = 0;    // for TCP_INFO: bytes at the last look
+  Instant sent_by{}, received_by{};                    // for TCP_INFO: when these were found to have grown
 };
 
-/// Null: this process has none of this socket.
+/// Null: this process has no link of this socket.
 [[nodiscard]] LocalLink* local_link(const Socket& socket);
-/// A new one; null: no memory.
+/// Makes a link; null: no memory.
 LocalLink* make_local_link(Socket& socket);
-/// Closes and unmaps what it has.
+/// Closes and unmaps everything of the link.
 void drop_local_link(LocalLink& link);
-/// The same, but for the memory, which stays mapped: the process ends.
+/// The same, but the memory stays mapped, because the process ends.
 void forget_local_link(LocalLink& link);
 [[nodiscard]] std::uint32_t local_link_count();
-/// Nobody hears the peer any more, nor wakes it.
+/// Closes the channel: from now on the peer is neither heard nor woken.
 void close_channel(LocalLink& link);
-/// In a forked child: another thread of the parent's may have been about to count one.
+/// In a forked child: counts the links again, as another thread of the parent may have been about to change the count.
 void recount_local_links();
 
-/// No thread of this process is about to wake a peer any more. Lock held.
+/// Waits until no thread of this process is about to wake a peer. Lock held.
 void await_wakes();
-/// Wakes the peer once the lock is let go of: it is a system call, for which others would wait. Lock held.
+/// Wakes the peer after the lock is released: waking is a system call, during which others would wait. Lock held.
 void wake_peer(const LocalLink& link);
-/// Without the lock: what this thread has asked for. wake_collected() does so, too.
+/// Without the lock: makes the wake-ups that this thread has asked for. wake_collected() does so, too.
 void wake_peers();
 
-/// Looked at by every poll, the latest kMostActive of them; the others are armed.
+/// The latest kMostActive links are looked at by every poll; the others are armed.
 inline constexpr std::size_t kMostActive = 64;
 struct ActiveLinks {
   std::array<LocalLink*, kMostActive> links{};
-  std::atomic<std::size_t> count{0};  // changed with the lock held, as all of it; read also without
+  std::atomic<std::size_t> count{0};  // changed with the lock held, like everything here; also read without it
 
   [[nodiscard]] std::span<LocalLink* const> all() const {
     return {links.data(), count.load(std::memory_order_relaxed)};
   }
   void remove(LocalLink& link);
-  /// Puts it last. The one that has to go, or null.
+  /// Puts the link last. Returns the link that has to go, or null.
   LocalLink* add(LocalLink& link);
 };
 extern constinit ActiveLinks active_links;
@@ -82,7 +82,7 @@ extern constinit ActiveLinks active_links;
 /// Calls `each` for every link of the process.
 template <typename Each>
 void for_each_local_link(Each&& each);
-/// The table itself, for that.
+/// The table of for_each_local_link().
 ChunkTable<LocalLink>& local_links();
 
 template <typename Each>

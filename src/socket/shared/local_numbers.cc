@@ -1,5 +1,5 @@
-// Each connection in shared memory takes a number of the process's, its channel's, of which RLIMIT_NOFILE leaves so
-// many.
+// Each connection in shared memory uses one of the process's descriptor numbers, for its channel. RLIMIT_NOFILE limits
+// their count.
 #include <atomic>
 
 #include "socket/shared/local_path.h"
@@ -12,10 +12,10 @@ using Stage = LocalEnd::Stage;
 
 namespace {
 
-/// The program has had no number left: until then no connection takes another one.
+/// The program has run out of numbers: until then no connection takes another one.
 std::atomic<std::int64_t> no_more_until{0};
 
-/// Of those that nobody copies, one that is not among the latest in use.
+/// A link that is not among the latest in use, and that no thread copies with.
 LocalLink* link_to_spare() {
   LocalLink* found = nullptr;
   for_each_local_link([&](LocalLink& link) {
@@ -33,7 +33,7 @@ bool has_numbers_for_link(Instant now) {
   return local_link_count() < local_policy.most_links();
 }
 
-// A few at once: the program's next files want numbers, too, in calls that are not ours to answer.
+// Frees several at once: the program's next files need numbers, too, in calls that we do not see.
 bool spare_numbers() {
   constexpr int kAtOnce = 8;
   constexpr Duration kForAWhile = std::chrono::seconds(10);

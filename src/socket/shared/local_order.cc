@@ -1,7 +1,7 @@
-// Which rings of this process have news, told in the order in which it came.
+// Reports which rings of this process have news, in the order in which it came.
 //
-// An epoll set tells of what came first, and programs decide by that. Each write leaves a stamp beside its ring's index
-// (ring.h). What a poll finds in several rings of sets it tells of by their stamps.
+// An epoll set reports first what came first, and programs rely on that. Each write leaves a stamp beside its ring's
+// index (ring.h). If a poll finds news in several rings that are in sets, it reports them by their stamps.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -15,15 +15,15 @@ namespace shm = fastpath::shm;
 
 namespace {
 
-/// When it came: earlier is less. What has no stamp is told first.
+/// When news came: an earlier moment is less. News without a stamp is reported first.
 using Moment = std::int64_t;
 
 static_assert(kMostActive <= 64, "Arrivals has a bit for each");
 
-/// Rings of sets that have bytes which nobody has heard of.
+/// Rings in epoll sets that have bytes which were not reported yet.
 class Arrivals {
  public:
-  /// Whether links[i] is one of them; then it is noted.
+  /// Whether links[i] is such a ring; if so, it is noted.
   bool note(std::span<LocalLink* const> links, std::size_t i) {
     LocalLink& link = *links[i];
     if (!has_come(link)) return false;
@@ -33,7 +33,7 @@ class Arrivals {
     all_[count_++] = {moment_of(stamp), &link};
     return true;
   }
-  /// Of the others in `links` those that came before `latest`, too.
+  /// Also notes those among the other `links` that came before `latest`.
   void note_earlier(std::span<LocalLink* const> links, Moment latest) {
     for (std::size_t i = 0; i < links.size(); i++) {
       if ((noted_ >> i & 1) != 0 || !has_come(*links[i])) continue;
@@ -43,7 +43,7 @@ class Arrivals {
   }
   void begin_at(std::uint64_t stamp) { origin_ = stamp; }
   [[nodiscard]] std::size_t count() const { return count_; }
-  /// Of those that were noted.
+  /// The latest moment among the noted rings.
   [[nodiscard]] Moment latest() const {
     return std::ranges::max(std::span(all_).first(count_), {}, &Arrival::when).when;
   }
@@ -67,14 +67,14 @@ class Arrivals {
     if (link.socket->items == nullptr || !is_paired(*link.socket)) return false;
     return link.in.peer->produced.load(std::memory_order_acquire) != link.seen_produced;
   }
-  // Counted from one of them: peers that lie about theirs still leave an order.
+  // Counted from one of the stamps: if peers lie about theirs, there is still an order.
   [[nodiscard]] Moment moment_of(std::uint64_t stamp) const {
     return stamp == 0 ? std::numeric_limits<Moment>::min() : static_cast<Moment>(stamp - origin_);
   }
 
   std::array<Arrival, kMostActive> all_;
   std::size_t count_ = 0;
-  std::uint64_t noted_ = 0;  // a bit a link
+  std::uint64_t noted_ = 0;  // a bit for each link
   std::uint64_t origin_ = 0;
 };
 
@@ -84,8 +84,8 @@ bool has_active_local() {
   return active_links.count.load(std::memory_order_relaxed) != 0;
 }
 
-// A ring that was passed by may have been written to before one that is found later in the same look. So who is found
-// makes this look once more, for what is earlier; what is later is left to the next look, which finds all before it.
+// A ring that was looked at early may have been written to before one that is found later in the same look. So after a
+// find this looks once more for earlier news. Later news is left to the next look, which finds everything before it.
 bool poll_local() {
   const auto links = active_links.all();
   if (links.size() == 1) return look_at_rings(*links[0]->socket, *links[0]);

@@ -1,5 +1,5 @@
-// Where the bytes of a connection within the host go: each direction moves from the kernel to its ring (CUT) and back
-// (RESUME, STOP) as both ends have said, and what breaks the rules ends it.
+// Where the bytes of a connection within the host go. Each direction moves from the kernel to its ring (CUT) and back
+// (RESUME, STOP) as both ends have announced. A violation of the rules ends the connection.
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -47,7 +47,7 @@ std::uint32_t timeout_of(int fd, int name) {
 
 namespace {
 
-// The kernel reads "no time at all" back as none.
+// getsockopt() returns 0, "no timeout", also for kNoTimeAtAll.
 void take_timeout(std::uint32_t& known, std::uint32_t kernels) {
   if (kernels != 0 || known != kNoTimeAtAll) known = kernels;
 }
@@ -71,7 +71,7 @@ void take_timeouts(Socket& socket, int fd) {
 
 namespace {
 
-// Nobody hears of it any more; the memory stays, for a thread in the middle of a copy.
+// Nothing is heard of it any more; the memory stays mapped for a thread that is copying.
 void silence_local_link(LocalLink& link) {
   active_links.remove(link);
   if (link.watched) unwatch_channel(link.watched_fd);
@@ -81,8 +81,8 @@ void silence_local_link(LocalLink& link) {
 
 }  // namespace
 
-// A copy that is under way may be another process's, over a link of its own. In a process that ends it may be a
-// thread's that is stopped in the middle of it.
+// A copy that is under way may belong to another process, over a link of its own. In a process that ends, it may belong
+// to a thread that was stopped during it.
 void end_local_link(Socket& socket, LocalLink& link) {
   if (shard().ended()) {
     silence_local_link(link);
@@ -90,13 +90,13 @@ void end_local_link(Socket& socket, LocalLink& link) {
   }
   const bool is_used = socket.has(kReading | kWriting) && is_copied_here(socket);
   is_used ? silence_local_link(link) : drop_local_link(link);
-  signal_idle(socket);  // who sleeps over its channel
+  signal_idle(socket);  // a thread that sleeps over its channel
 }
 
 namespace {
 
-// RST to the peer, ECONNRESET to our program. A shutdown() alone could leave the peer waiting for room for a minute:
-// from then on the kernel tells of none.
+// Sends RST to the peer; our program gets ECONNRESET. A shutdown() alone could leave the peer waiting for room for a
+// minute, because afterwards the kernel reports none.
 void reset_in_kernel(int number) {
   const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
   os::call(SYS_connect, number, os::address(&none), sizeof none);
@@ -135,33 +135,33 @@ void break_link(Socket& socket, const char* what) {
 
 namespace {
 
-// The bytes before CUT that are still to be read. Where calls that we do not see have read or written, nobody knows,
-// and the direction stays with the kernel.
+// Computes the bytes before CUT that are still to be read. If calls that we do not see have read or written, the number
+// is unknown, and the direction stays with the kernel.
 void act_on_cut(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  // The peer's bytes bring no acknowledgement along from here on.
+  // From now on the peer's bytes carry no acknowledgements.
   if (end.paths.tx() == Tx::kKernel && !end.more_in_kernel) push_held_bytes(kernel_number(socket));
-  if (end.paths.is_stopping_reading()) return;  // it crossed STOP
+  if (end.paths.is_stopping_reading()) return;  // CUT and our STOP crossed
   const auto read = kernel_bytes_read(kernel_number(socket));
   if (read.has_value() && read->error != 0) socket.pending_error = static_cast<std::uint8_t>(read->error);
   constexpr std::uint64_t kMostQueued = std::uint64_t{1} << 32;
   if (!read.has_value() || end.cut_at - read->bytes > kMostQueued) {
     if (!shm::claim_stop(link.in, end.paths.resumes_heard())) {
-      // RESUME comes, and with it all that the ring has.
+      // RESUME is coming, and will bring everything that the ring has.
       constexpr std::uint64_t kUntilThen = ~std::uint64_t{0} >> 1;
       if (!end.paths.on_cut(kUntilThen)) break_link(socket, "CUT out of turn");
       return;
     }
-    // Where the peer cannot send it again, what lies in the ring is lost, and the program is to know.
+    // If the peer cannot send them again, the ring's bytes are lost, and the program must know.
     if (!say(link, shm::SwitchKind::kStop, end.consumer.consumed()))
-      return break_link(socket, "what it had put there could not be asked for again");
+      return break_link(socket, "the peer could not be asked to send the ring's bytes again");
     end.paths.stop_reading();
   } else if (!end.paths.on_cut(end.cut_at - read->bytes)) {
     break_link(socket, "CUT out of turn");
   }
 }
 
-// What is behind it in the ring, the peer sends again.
+// The peer sends again what the ring has after that point.
 bool act_on_resume(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const std::size_t unread = end.consumer.peek(link.in, link.in.size).size();
@@ -174,7 +174,7 @@ bool is_being_read(const Socket& socket) {
   return socket.has(kReading) || kernel_half_state(socket).taking != 0;
 }
 
-// What was read from the ring already comes a second time.
+// Skips bytes that come a second time, as they were read from the ring already.
 void skip_returned(Socket& socket) {
   LocalEnd& end = end_of(socket);
   KernelHalf* const half = kernel_half(socket);
@@ -195,8 +195,8 @@ void skip_returned(Socket& socket) {
   }
 }
 
-// CUT and RESUME take turns: of each at most one waits, and the one that was said first is due when the direction lies
-// where it says it lies.
+// CUT and RESUME alternate, and at most one of each waits. The older one is due when the direction is in the carrier
+// from which it moves the direction.
 void settle_reading(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   for (;;) {
@@ -233,7 +233,7 @@ void settle(Socket& socket, LocalLink& link) {
     if (!end.paths.on_stop(end.stop_at, end.producer, link.out.size)) return break_link(socket, "STOP out of turn");
     pump_return(socket, link);
   }
-  // One that left said STOP before: what it wants back goes over the kernel all the same.
+  // A peer that left sent STOP before: what it wants back still goes over the kernel.
   if (end.peer_gone && end.paths.tx() == Tx::kRing && !socket.has(kWriting)) abandon_ring(socket, link);
 }
 
@@ -254,12 +254,12 @@ void note_read_from_kernel(Socket& socket, std::uint64_t bytes) {
   if (LocalLink* const link = local_link(socket)) (void)say(*link, shm::SwitchKind::kOpen);
 }
 
-// What the kernel holds back for more stays together with that.
+// Bytes that the kernel holds back for more stay together with the later ones.
 bool try_cut(Socket& socket, LocalLink& link, bool more) {
   LocalEnd& end = end_of(socket);
   if (end.paths.tx() == Tx::kRing) return true;
   if (!end.may_cut || !end.paths.may_cut() || end.sends_in_kernel != 0 || end.peer_gone) return false;
-  if (has_peer_shut(link, shm::Shut::kBoth)) return false;  // its kernel answers what comes with a reset
+  if (has_peer_shut(link, shm::Shut::kBoth)) return false;  // its kernel answers later bytes with a reset
   if (end.producer.unread(link.out) != 0 || end.producer.broken() != shm::Refusal::kNone) return false;
   const bool holds = more || end.more_in_kernel || socket.details->tcp.cork;
   if (!holds) push_held_bytes(kernel_number(socket));
@@ -269,12 +269,13 @@ bool try_cut(Socket& socket, LocalLink& link, bool more) {
   end.segment = written->segment;
   end.more_in_kernel = false;
   end.paths.cut();
-  // The peer's bytes that wait for it come before it hears CUT, as behind a segment with these bytes.
+  // The acknowledgement lets the peer's waiting bytes come before CUT, as after a segment with data.
   if (!holds) send_held_acknowledgement(kernel_number(socket));
   return true;
 }
 
-// What was held back in the ring the kernel holds back, but for an end that has come: the peer's FIN lets it go there.
+// Bytes that were held back in the ring are held back in the kernel, unless the peer's FIN has come: that releases
+// them.
 void pump_return(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
   const int more = end.more_in_kernel ? MSG_MORE : 0;
@@ -284,7 +285,8 @@ void pump_return(Socket& socket, LocalLink& link) {
     const long sent = os::call(SYS_sendto, kernel_number(socket), os::address(link.out.bytes + at),
                                static_cast<long>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL | more);
     if (sent == -EAGAIN || sent == -EINTR) return want_kernel_out(socket);
-    // A connection that takes nothing any more says why at the next call: what it says once, it has said.
+    // A connection that takes nothing any more reports the error only once, and has done so now: it is kept for the
+    // next call.
     if (sent < 0 && sent != -EPIPE) socket.pending_error = static_cast<std::uint8_t>(-sent);
     end.paths.on_returned(sent < 0 ? end.paths.return_end() - end.paths.return_at() : static_cast<std::uint64_t>(sent));
     const bool holds = more != 0 && (os::poll_now(kernel_number(socket), POLLRDHUP) & POLLRDHUP) == 0;

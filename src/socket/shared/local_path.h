@@ -1,5 +1,5 @@
-// What the files of local connections share: how an end hears its peer and moves between the kernel's connection and
-// the rings. All with the shard's lock held.
+// What the files of local connections share: how an end reads its peer's messages and moves between the kernel's
+// connection and the rings. The caller of every function holds the shard's lock.
 #pragma once
 
 #include "socket/shared/local.h"
@@ -9,167 +9,169 @@
 
 namespace bypass::socket {
 
-/// Whether its bytes may go through memory that the other end shares.
+/// Whether the socket's bytes may go through memory that the other end shares.
 [[nodiscard]] inline bool is_local(const File& file) {
   return file.kind == FileKind::kStream && socket_of(file).path == Path::kLocal;
 }
-/// This process's link of it; null: it has none here, or is another thing.
+/// This process's link; null: it has none, or the file is something else.
 [[nodiscard]] inline LocalLink* local_link_of(File& file) {
   return is_local(file) ? local_link(socket_of(file)) : nullptr;
 }
-/// Of a socket of path kLocal, or one that was.
+/// For a socket whose path is or was kLocal.
 [[nodiscard]] inline LocalEnd& end_of(const Socket& socket) {
   return *socket.details->local;
 }
-/// Whether there is memory, and nobody has broken its rules.
+/// Whether memory is shared, and nobody has broken the rules.
 [[nodiscard]] inline bool is_paired(const Socket& socket) {
   return end_of(socket).stage == LocalEnd::Stage::kPaired;
 }
-/// This process's link, where there is memory. Null: none, or none any more.
+/// This process's link if memory is shared; null: it is not, or no longer.
 [[nodiscard]] inline LocalLink* paired_link(const Socket& socket) {
   return is_paired(socket) ? local_link(socket) : nullptr;
 }
-/// What goes back to the kernel from the ring is on its way there.
+/// Whether ring bytes are on their way back to the kernel.
 [[nodiscard]] inline bool is_returning(const Socket& socket) {
   return is_paired(socket) && end_of(socket).paths.tx() == fastpath::shm::Switch::Tx::kReturning;
 }
-/// Several processes have it, and the others would have none of what this one agrees on.
+/// Whether several processes have the socket: the others would not know what this one agrees on.
 [[nodiscard]] inline bool is_shared(const File& file) {
   return file.references.total() != file.references.of(shard().family().slot());
 }
 
-/// One call more on a connection that is not paired yet; begins an attempt when it is time.
+/// Counts one more call on a connection that is not paired yet; begins an attempt when it is time.
 void local_count_call(Guard& guard, Socket& socket, int fd);
-/// Once it is over and nobody is inside: path kKernel. True: done.
+/// Changes the path to kKernel once the local phase is over and no thread is inside. True: done.
 bool local_give_up(Guard& guard, Socket& socket);
-/// After local_leave(), which may have let go of the lock: the kernel's from here on, if it can be; and ended, if it
-/// was closed meanwhile.
+/// To be called after local_leave(), which may have released the lock. Gives the socket to the kernel if possible, and
+/// ends it if it was closed meanwhile.
 void end_leaving(Guard& guard, Socket& socket);
 void step_pairing(Socket& socket, LocalLink& link, Instant now);
-/// What a socket that never went through our calls has set in the kernel.
+/// Reads the options that a socket has in the kernel, if it never went through our calls.
 void take_timeouts(Socket& socket, int fd);
-/// SO_PEEK_OFF is set: where a peek begins, the kernel keeps.
+/// True if SO_PEEK_OFF is set: only the kernel knows where a peek begins.
 [[nodiscard]] bool has_peek_offset(int fd);
 
-/// Of its half in the kernel.
+/// The number of the socket's kernel half.
 [[nodiscard]] int kernel_number(const Socket& socket);
-/// A word on the channel. False: it could not be said.
+/// Sends a message on the channel. False: it could not be sent.
 [[nodiscard]] bool say(LocalLink& link, fastpath::shm::SwitchKind kind, std::uint64_t count = 0);
-/// Before this end's FIN, or reset, goes through the kernel. Its edge comes to the peer's process some time later;
-/// the one that asks there meanwhile asks the kernel, and sees it at once.
+/// To be called before this end's FIN or reset goes through the kernel. The peer's process gets the event some time
+/// later; until then a peer that reads this word asks the kernel, and sees the end at once.
 inline void say_shut(LocalLink& link, fastpath::shm::Shut how = fastpath::shm::Shut::kEnd) {
   link.out.own->shut.store(how, std::memory_order_seq_cst);
 }
-/// What it is then, once the program has shut one half or both.
+/// The word for the half or halves that the program has shut.
 [[nodiscard]] inline fastpath::shm::Shut shut_word(const Socket& socket) {
   return socket.has(kShutReceive) ? fastpath::shm::Shut::kBoth : fastpath::shm::Shut::kEnd;
 }
-/// With both halves shut the kernel answers what still comes with RST; so it has to come there.
+/// With both halves shut the kernel answers later bytes with RST. So these must go over the kernel.
 void leave_if_shut(Socket& socket, LocalLink& link);
 [[nodiscard]] inline bool is_peer_shut(const LocalLink& link) {
   return link.in.peer->shut.load(std::memory_order_relaxed) != fastpath::shm::Shut::kNo;
 }
-/// Whether the peer has ended it in this way.
+/// Whether the peer has ended the connection in this way.
 [[nodiscard]] inline bool has_peer_shut(const LocalLink& link, fastpath::shm::Shut how) {
   return link.in.peer->shut.load(std::memory_order_relaxed) == how;
 }
-/// Whether bytes of ours lie in a ring whose reader, should it die, leaves them unread.
+/// Whether bytes of ours lie in a ring and would stay unread if the reader died.
 [[nodiscard]] bool is_unread_by_peer(const Socket& socket, const LocalLink& link);
-/// Whether another connection may take a number for its channel.
+/// Whether the process has a descriptor number for another channel.
 [[nodiscard]] bool has_numbers_for_link(Instant now);
-/// kToWake: what is behind a wake-up is left to the next look, which it brings about.
+/// kToWake: stops after a wake-up; the rest is left to the next look, which the wake-up causes.
 enum class Hears : std::uint8_t { kAll, kToWake };
-/// Takes what has come on the channel. True: it was more than a wake-up.
+/// Reads the channel. True: there was more than a wake-up.
 bool hear_channel(Socket& socket, LocalLink& link, Hears hears = Hears::kAll);
-/// Acts on what was heard and could not be acted on at once.
+/// Acts on messages that could not be acted on at once.
 void settle(Socket& socket, LocalLink& link);
-/// Whether the ring has been read to where the kernel's connection goes on. The peer hears when it may CUT again.
+/// Whether the ring was read up to where the kernel's connection goes on. Tells the peer when it may CUT again.
 bool end_of_ring_read(Socket& socket, LocalLink& link);
-/// So many bytes more were read from the kernel's connection. As above.
+/// Notes that `bytes` more were read from the kernel's connection. Tells the peer as above.
 void note_read_from_kernel(Socket& socket, std::uint64_t bytes);
-/// Moves a direction that lies with the kernel to its ring, if it may be. True: it lies there. `more`: for bytes that
-/// are to be held back.
+/// Moves a direction from the kernel to its ring, if it may. True: it lies in the ring. `more`: for bytes that will be
+/// held back.
 bool try_cut(Socket& socket, LocalLink& link, bool more);
-/// What is to go over the kernel from the ring goes there, as far as there is room.
+/// Sends ring bytes that must go over the kernel, as far as there is room.
 void pump_return(Socket& socket, LocalLink& link);
-/// RESUME before the kernel is told that nothing more is written, so that the one that has the other end then finds all
-/// in the kernel. Where that has no room for it the peer's process reads the ring, and hands the end to nobody.
+/// Sends RESUME before the kernel is told that nothing more is written. The holder of the other end then finds all
+/// bytes in the kernel. If the kernel has no room for them, the peer's process must read the ring, and cannot hand its
+/// end to another process.
 void return_ring_before_end(Socket& socket, LocalLink& link);
-/// The memory stays while a thread copies to or from it without the lock; it then goes with the socket.
+/// While a thread copies to or from it without the lock, the memory stays; it is then freed with the socket.
 void end_local_link(Socket& socket, LocalLink& link);
-/// RST to the peer, whose kernel has what came before; our program reads that first, and is told then.
+/// Sends RST to the peer, whose kernel has what came before. Our program reads that first, and gets the error
+/// afterwards.
 void reset_behind_bytes(Socket& socket);
-/// The peer has broken the rules: as a connection that was reset. `what` it did, for `bypass why`.
+/// The peer has broken the rules: ends the connection like a reset one. `what`: what it did, for `bypass why`.
 void break_link(Socket& socket, const char* what);
 
 // --- Bytes that are held back for more (local_held.cc)
 
-/// So many bytes of the ring's room are written: the peer may take them, unless `more` are announced (MSG_MORE) or
-/// TCP_CORK is on. `ticks`: as of Producer::publish().
+/// So many bytes were written into the ring's room. Publishes them for the peer, unless `more` is announced (MSG_MORE)
+/// or TCP_CORK is on. `ticks`: see Producer::publish().
 void publish_or_hold(Socket& socket, LocalLink& link, std::size_t bytes, bool more, std::uint64_t ticks);
-/// What is held back goes.
+/// Sends what is held back. The next functions do so under a condition:
 void release_held(Socket& socket, LocalLink& link);
-/// … when it has been long enough.
+/// … when it has been held long enough.
 void release_when_due(Socket& socket, LocalLink& link, Instant now);
 /// Whether local_tick() is needed for that, now or soon.
 [[nodiscard]] bool may_hold_back(const Socket& socket, Instant now);
-/// … where the peer's bytes have acknowledged what was under way, as in the kernel. Not by TCP_CORK.
+/// … if the peer's bytes have acknowledged earlier ones, as in the kernel. Not under TCP_CORK.
 void release_if_answered(Socket& socket, LocalLink& link);
-/// … where the peer's FIN has come. The same.
+/// … if the peer's FIN has come. Not under TCP_CORK.
 void release_if_ended(Socket& socket, LocalLink& link);
-/// … where any of the peer's bytes may have let it go, for it is lost otherwise.
+/// … if any bytes of the peer may have released it, as it is lost otherwise.
 void release_before_reset(Socket& socket, LocalLink& link);
-/// The ring is about to be left, with it or by returning it: the kernel holds it back from now on.
+/// The direction is about to leave the ring, by STOP or by RESUME: from now on the kernel holds the bytes back.
 void hand_held_over(Socket& socket, LocalLink& link);
-/// Nobody reads the ring any more: what is held back goes over the kernel, as what is written from now on.
+/// Nobody reads the ring any more: held bytes go over the kernel, like later ones.
 void abandon_ring(Socket& socket, LocalLink& link);
-/// At the peer's end, by the kernel: what it held back when it died is there to be read. True: there is some.
+/// The peer has ended by the kernel's report: publishes what it held back when it died. True: there are such bytes.
 bool take_held_of_dead(Socket& socket, LocalLink& link);
-/// The same where its channel has gone: its end comes in the same moment. Before anything is sent, which it would
-/// reset.
+/// The same if its channel has gone, as its end comes in the same moment. To be called before anything is sent, which
+/// would cause a reset.
 void await_held_of_dead(Socket& socket, LocalLink& link);
-/// The pair stands, with what was set before.
+/// The pair is complete: takes over TCP_CORK as it was set before.
 void begin_holding(Socket& socket, int fd);
 
 // --- What a writer may have unread (local_bound.cc)
 
-/// The pair stands, or a direction is about to move to its ring: by what is set in the kernel now.
+/// The pair is complete, or a direction is about to move to its ring: reads the buffer sizes set in the kernel.
 void take_buffers(Socket& socket, LocalLink& link, int fd);
-/// By what take_buffers() found, and the peer's.
+/// Bounds the ring by what take_buffers() found, and by the peer's value.
 void bound_ring(Socket& socket, LocalLink& link);
-/// Whether the peer's SO_RCVBUF has been changed since.
+/// Whether the peer's SO_RCVBUF was changed since.
 [[nodiscard]] inline bool has_other_buffer(const LocalLink& link) {
   return link.peers_buffer != link.out.peer->receive_buffer.load(std::memory_order_relaxed);
 }
-/// By what is set at both ends now. False: a ring cannot be bounded to so little.
+/// Bounds the ring by the current settings of both ends. False: a ring cannot have so small a bound.
 [[nodiscard]] bool bound_anew(Socket& socket, LocalLink& link, int fd);
-/// Whether the kernel would take less of `fd` than a ring can be bounded to. `peers_buffer`: its SO_RCVBUF; 0: not
-/// known.
+/// Whether the kernel would take less from `fd` than the least bound of a ring. `peers_buffer`: the peer's SO_RCVBUF;
+/// 0: not known.
 [[nodiscard]] bool is_bound_below_ring(int fd, std::uint32_t peers_buffer = 0);
 
-/// When bytes went last, as TCP_INFO has it; to the time between two looks.
+/// Notes when bytes were sent and received last, for TCP_INFO, with the accuracy of the looks.
 void note_ring_traffic(const LocalEnd& end, LocalLink& link, Instant now);
 /// A writer waits for a reader that does not read: it goes on over the kernel.
 void relieve_full_ring(Socket& socket, LocalLink& link, Instant now);
 
-/// Signals what has moved since the last look. True: something has.
+/// Signals what has changed since the last look. True: something has.
 bool look_at_rings(Socket& socket, LocalLink& link);
-/// Before a wake-up of this link is acted on: rings that nobody has armed, and that were written to earlier, come
-/// first.
+/// To be called before a wake-up of this link is handled. Rings that are not armed, and were written to earlier, must
+/// be reported first.
 void hear_earlier_rings(const LocalLink& link);
-/// Whether somebody sleeps who waits for it, or other processes have it or a set that it is in: the one that sleeps
-/// there arms no link of ours.
+/// Whether the peer must wake this end: a thread sleeps for the socket, or other processes have it or a set that
+/// contains it. A sleeper in another process arms no link of ours.
 [[nodiscard]] bool is_to_be_armed(const Socket& socket);
-/// The peer wakes us from here on.
+/// From now on the peer wakes this end.
 void ask_for_wakes(Socket& socket, LocalLink& link);
 /// The same. True: something has come meanwhile.
 bool arm_link(Socket& socket, LocalLink& link);
-/// arm_link() for who sleeps, or where no poll looks at it.
+/// arm_link() for a socket with a sleeper, or one that no poll looks at.
 void arm_where_needed(Socket& socket, LocalLink& link);
-/// A call has used the rings: they are among those that polls look at.
+/// A call has used the rings: polls look at them from now on.
 void touch_link(Socket& socket, LocalLink& link);
 
-/// A writer has found no room: the peer tells of it from here on, where somebody sleeps for it already.
+/// A writer has found no room: the peer reports room from now on, if a thread sleeps for it already.
 void want_room(Socket& socket, LocalLink& link);
 [[nodiscard]] bool has_ring_room(const Socket& socket, LocalLink& link);
 

@@ -1,4 +1,4 @@
-// Receiving on a connection within the host: from the ring, from the kernel, and across from one to the other.
+// Receives on a connection within the host: from the ring, from the kernel, and across from one to the other.
 #include <poll.h>
 
 #include "os/io_cursor.h"
@@ -17,9 +17,9 @@ void leave_if_shut(Socket& socket, LocalLink& link) {
   if (!socket.has(kShutSend) || !socket.has(kShutReceive) || end.peer_gone) return;
   if (end.paths.is_ending() || end.paths.has_stopped_reading() || end.resume_heard) return;
   const bool bounded = end.paths.is_bounded();  // the kernel's bytes come first
-  if (end.paths.rx() == Rx::kKernel && !bounded && end.consumer.peek(link.in).size() != 0) return;  // CUT comes
+  if (end.paths.rx() == Rx::kKernel && !bounded && end.consumer.peek(link.in).size() != 0) return;  // CUT is on its way
   if (!shm::claim_stop(link.in, end.paths.resumes_heard())) return;
-  // What the ring has by now came before, and is still read.
+  // What the ring has by now came before the STOP, and is still read.
   const std::uint64_t all = end.consumer.consumed() + end.consumer.peek(link.in, link.in.size).size();
   if (!say(link, shm::SwitchKind::kStop, all)) return shm::take_back_stop(link.in);
   all == end.consumer.consumed() && !bounded ? end.paths.stop_reading() : end.paths.stop_reading_behind(all);
@@ -27,8 +27,8 @@ void leave_if_shut(Socket& socket, LocalLink& link) {
 
 namespace {
 
-/// A read that the kernel answers at once: nobody, in another process of the family neither, counts what has been read
-/// from it meanwhile.
+/// A read that the kernel answers at once. Meanwhile no thread, also in other processes of the family, counts what was
+/// read from the kernel.
 class ReadsInKernel : Busy {
  public:
   explicit ReadsInKernel(Socket& socket) : Busy(socket, kReading) {}
@@ -70,7 +70,7 @@ class LocalReceiving final : public LocalCondition {
   std::span<const iovec> data_;
   int flags_;
   std::size_t total_, done_ = 0;
-  std::uint32_t began_ = 0;  // others_version() when a look began
+  std::uint32_t began_ = 0;  // others_version() when an attempt began
   bool asked_ = false;
 };
 
@@ -78,7 +78,7 @@ long LocalReceiving::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kReading);
     if (dissolved()) return done_ != 0 ? static_cast<long>(done_) : failure(Error::kBrokenPipe);
-    if (peeks()) {  // anew
+    if (peeks()) {  // a peek begins again
       done_ = 0;
       asked_ = false;
       began_ = others_version();
@@ -89,21 +89,21 @@ long LocalReceiving::attempt(Guard& guard) {
   }
 }
 
-// Where bytes of both carriers are there, a call takes of both: that it got less than it asked for tells a program, as
-// libuv, that there was no more, and with EPOLLHUP that this was the end.
+// If both carriers have bytes, a call takes from both. A result smaller than asked tells a program such as libuv that
+// there was no more, and with EPOLLHUP that this was the end.
 long LocalReceiving::step(Guard& guard) {
   if (end().stage != Stage::kPaired) return take_from_kernel(guard);
   LocalLink* const link = local_link(socket_);
   if (link == nullptr) return failure(Error::kReset);  // the process that had it mapped is gone
   settle(socket_, *link);
   if (!is_paired(socket_)) return kChanged;
-  if (end().paths.is_skipping()) return again();  // of the kernel's, its first bytes are still on their way
+  if (end().paths.is_skipping()) return again();  // the first of the kernel's next bytes are still on their way
   return end().paths.rx() == Rx::kRing ? take_from_ring(guard, *link) : take_from_kernel(guard);
 }
 
 long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   shm::Consumer& consumer = end().consumer;
-  // First: it may find, and signal, what has come by now, and again() must not forget that.
+  // To be called first: it may find and signal new bytes, and again() must not miss that.
   touch_link(socket_, link);
   if (socket_.has(kHoldsBack)) release_if_answered(socket_, link);
   const shm::Parts<const std::byte> parts = consumer.peek(link.in, std::max<std::size_t>(total_ - done_, 1));
@@ -126,8 +126,8 @@ long LocalReceiving::take_from_ring(Guard& guard, LocalLink& link) {
   return is_enough() && !end().paths.is_all_of_ring(0, consumer) ? static_cast<long>(done_) : kChanged;
 }
 
-// A long copy lets go of the lock; the bytes stay where they are until they are consumed. False: the program's room is
-// not there.
+// A long copy releases the lock; the bytes stay in place until they are consumed. False: the program's memory is not
+// mapped.
 bool LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::byte>& parts, std::size_t bytes) {
   std::optional<OutsideLock> outside;
   if (bytes > kCopyInLock) outside.emplace(guard, socket_, kReading);
@@ -137,8 +137,8 @@ bool LocalReceiving::copy_out(Guard& guard, const shm::Parts<const std::byte>& p
   return cursor.write(parts.part[0].data(), first) && cursor.write(parts.part[1].data(), bytes - first);
 }
 
-// Bytes, then what the kernel's connection says: its end, an error, or that the stream goes on there. Whatever the peer
-// has put into the ring before that, it is there by the time the kernel says so.
+// The ring has no more bytes, so the kernel's connection is asked: for its end, an error, or whether the stream goes on
+// there. Whatever the peer has put into the ring before such an event is in the ring by the time the kernel reports it.
 long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   LocalEnd& e = end();
   if (end_of_ring_read(socket_, link)) return kChanged;
@@ -166,12 +166,12 @@ long LocalReceiving::ring_is_empty(Guard& guard, LocalLink& link) {
   if (there < 0) return failed(there);
   const std::size_t before = done_;
   keep(ask(guard, std::min<std::size_t>(static_cast<std::size_t>(there), total_ - done_)));
-  return done_ != before ? static_cast<long>(done_) : kChanged;  // written past us at the other end
+  return done_ != before ? static_cast<long>(done_) : kChanged;  // the other end wrote past the library
 }
 
-// Nothing of the kernel's that lies behind a CUT may be taken before that is heard. What the kernel has at one moment,
-// with nothing said that is heard after it, was written before any CUT: so many bytes may be asked for, whatever comes
-// meanwhile. The same with its end, and with an error.
+// No byte of the kernel that lies after a CUT may be taken before that CUT was read. Bytes that the kernel has at one
+// moment, if no message was read after that moment, were written before any CUT. So as many bytes may be read, whatever
+// comes meanwhile. The same holds for the kernel's end, and for an error.
 long LocalReceiving::take_from_kernel(Guard& guard) {
   if (socket_.pending_error != 0) {
     if (goes_elsewhere(kAgain)) return kChanged;
@@ -182,7 +182,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   if (done_ != 0 && is_at_urgent_mark()) return static_cast<long>(done_);
   asked_ = true;
   const std::size_t wanted = total_ - done_;
-  // A peek that finds nothing in the ring goes on to what the kernel has behind it.
+  // A peek that finds nothing in the ring continues with what the kernel has after it.
   const bool whole = peeks() && end().paths.is_bounded() && end().paths.is_all_of_ring(0, end().consumer);
   auto most = whole ? wanted : static_cast<std::size_t>(end().paths.from_kernel(wanted));
   const bool unbounded = may_be_cut();
@@ -198,15 +198,15 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   }
   const std::uint32_t version = socket_.readiness.version.load(std::memory_order_relaxed);
   const long r = ask(guard, most);
-  // The lock was let go of: what was signalled meanwhile is to be looked at.
+  // The lock was released: signals from meanwhile must be looked at.
   const bool signalled = socket_.readiness.version.load(std::memory_order_relaxed) != version;
   if (r == kAgain) return unbounded || signalled ? kChanged : again();
   if (r == failure(Refusal::kBadPointer)) return failed(r);
-  if (unbounded && r <= 0 && most != 0) {  // another has taken what was there: what follows is to be heard of first
+  if (unbounded && r <= 0 && most != 0) {  // another reader has taken the bytes: the messages must be read first
     keep(r);
     return kChanged;
   }
-  // With bytes before CUT missing (a reset has lost them, and another call was told of it), nothing follows them.
+  // If bytes before CUT are missing, nothing follows them: a reset has lost them, and another call was told of it.
   if (r < 0) return failed(r);
   if (r == 0 && (most != 0 || wanted == 0)) return static_cast<long>(done_);
   if (peeks() && done_ < total_ && end().paths.is_all_of_kernel(done_)) peek_behind(guard);
@@ -216,7 +216,7 @@ long LocalReceiving::take_from_kernel(Guard& guard) {
   return kChanged;
 }
 
-// Of both carriers. What there is stays the result, should the wait for more end without it.
+// A peek of both carriers. Its bytes stay the result if the wait for more ends without success.
 long LocalReceiving::peeked() {
   const auto ended = [&] {
     const int number = kernel_half_state(socket_).number;
@@ -224,11 +224,11 @@ long LocalReceiving::peeked() {
            (os::poll_now(number, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
   };
   if (done_ >= target() || ended()) return static_cast<long>(done_);
-  // The lock may have been let go of: what was signalled meanwhile is to be looked at.
+  // The lock may have been released: signals from meanwhile must be looked at.
   return others_version() != began_ ? kChanged : again();
 }
 
-// What lies in the ring behind CUT.
+// Peeks at the ring's bytes after CUT.
 void LocalReceiving::peek_behind(Guard& guard) {
   const LocalLink* const link = local_link(socket_);
   if (link == nullptr) return;
@@ -239,7 +239,7 @@ void LocalReceiving::peek_behind(Guard& guard) {
   done_ += bytes;
 }
 
-// Where the kernel has news, they may be bytes, or what is to be heard before them.
+// If the kernel has news, it may be bytes, or something that comes before them.
 bool LocalReceiving::is_enough() const {
   return (done_ == total_ && total_ != 0) || (done_ >= target() && !kernel_has_news());
 }
@@ -250,9 +250,9 @@ bool LocalReceiving::may_be_cut() const {
   return link != nullptr && link->channel.is_open() && end().paths.may_be_cut();
 }
 
-// Bytes, so many at least; 0 at its end; or a failure. Where SIOCINQ finds none there may be some by now, or behind an
-// urgent one: MSG_TRUNC counts them in the same look that finds them, so that a message which has come whole is read
-// whole.
+// Returns at least so many bytes as are there, 0 at the end, or a failure. If SIOCINQ finds none, some may have come
+// since, or lie after an urgent byte. MSG_TRUNC counts them in the same call that finds them, so that a complete
+// message is read as a whole.
 long LocalReceiving::look_in_kernel() {
   constexpr std::size_t kMost = 1U << 30;
   const auto most = static_cast<long>(std::clamp<std::size_t>(total_ - done_, 1, kMost));
@@ -261,15 +261,16 @@ long LocalReceiving::look_in_kernel() {
     int unread = 0;
     if (os::call(SYS_ioctl, number, SIOCINQ, os::address(&unread)) == 0 && unread > 0) return unread;
     const long r = os::call(SYS_recvfrom, number, 0, most, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, 0, 0);
-    // An end, or an error, behind an urgent byte: only a read passes that, and POLLPRI goes.
+    // An end or an error after an urgent byte: only a read gets past that byte, and clears POLLPRI.
     if (r <= 0 && r != -EAGAIN && takes) os::call(SYS_recvfrom, number, 0, 1, MSG_TRUNC | MSG_DONTWAIT, 0, 0);
     return r;
   });
 }
 
-// A process that dies with bytes unread resets its connections. The kernel does not know of the ring's, and sends an
-// end when it closes the socket; the channel goes in the same moment, and is waited for. So it is where bytes are held
-// back, which the kernel sends at an end. True: it has, and the reset is made, or they are sent.
+// A process that dies with bytes unread resets its connections. The kernel does not know of the ring's bytes, and sends
+// a FIN when it closes the socket. The channel ends at the same moment, so this waits for it. It also waits if bytes
+// are held back, which the kernel would send at an end. True: the peer has died; the reset was made, or the bytes were
+// sent.
 bool LocalReceiving::is_end_of_dead() {
   constexpr timespec kInTheSameMoment{0, 5'000'000};
   LocalLink* const link = paired_link(socket_);
@@ -282,13 +283,13 @@ bool LocalReceiving::is_end_of_dead() {
   return true;
 }
 
-// A call that has bytes ends in front of an urgent one, as in the kernel: tcp(7), SIOCATMARK.
+// A call that has bytes ends before an urgent byte, as in the kernel: tcp(7), SIOCATMARK.
 bool LocalReceiving::is_at_urgent_mark() {
   return ask_kernel_at_once([](int number) -> long { return kernel_is_at_mark(number) ? 1 : 0; }) == 1;
 }
 
-// A read passes the urgent byte that it stands before, though there is nothing behind it. The one that sends such a
-// byte has left the ring, so that no CUT comes. True: there was something behind it by then.
+// A read passes the urgent byte before which it stands, even if nothing follows. The sender of such a byte has left the
+// ring, so no CUT comes. True: bytes had come after it.
 bool LocalReceiving::passes_urgent_byte(Guard& guard) {
   if (peeks() || total_ == done_ || !kernel_is_at_mark(kernel_half_state(socket_).number)) return false;
   const std::size_t before = done_;
@@ -296,7 +297,7 @@ bool LocalReceiving::passes_urgent_byte(Guard& guard) {
   return done_ != before;
 }
 
-// Hears what was said before the kernel's `answer`. True: the stream is not, or no longer, where CUT may move it.
+// Reads the messages that were sent before the kernel's `answer`. True: the stream is no longer where CUT may move it.
 bool LocalReceiving::goes_elsewhere(long answer) {
   if (!may_be_cut()) return false;
   if (end().stage == Stage::kPaired) hear_channel(socket_, *local_link(socket_));
@@ -306,13 +307,14 @@ bool LocalReceiving::goes_elsewhere(long answer) {
   return true;
 }
 
-// An error that the kernel tells once, for when the bytes before it have been read. A bad pointer is the call's own.
+// Keeps an error that the kernel reports only once, until the bytes before it are read. A bad pointer belongs to the
+// call.
 void LocalReceiving::keep(long error) {
   if (error < 0 && error != kAgain && error != failure(Refusal::kBadPointer))
     socket_.pending_error = static_cast<std::uint8_t>(-error);
 }
 
-// Of the kernel's connection, into the rest of the program's room.
+// Reads from the kernel's connection into the rest of the program's buffers.
 long LocalReceiving::ask(Guard& guard, std::size_t most) {
   const Rest rest(data_, done_, most);
   const auto read = [&](int number) {

@@ -1,5 +1,5 @@
-// The rings of a connection within the host as polls and sleepers see them: what has moved, whether there is room, and
-// when the peer wakes us.
+// The rings of a connection within the host as polls and sleepers see them: what has changed, whether there is room,
+// and when the peer wakes us.
 #include "socket/family/kin.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/epoll.h"
@@ -42,7 +42,7 @@ bool look_at_rings(Socket& socket, LocalLink& link) {
 
 void want_room(Socket& socket, LocalLink& link) {
   LocalEnd& end = end_of(socket);
-  if (end.most_unsent != 0) bound_ring(socket, link);  // by what is known now
+  if (end.most_unsent != 0) bound_ring(socket, link);  // by the values known now
   end.wants_room = true;
   link.seen_consumed = link.out.peer->consumed.load(std::memory_order_seq_cst);
   arm_where_needed(socket, link);
@@ -65,7 +65,7 @@ void ask_for_wakes(Socket& socket, LocalLink& link) {
   if (end.wants_room) {
     if (!link.armed_out) end.producer.want(link.out);
     link.armed_out = true;
-    // Not seen yet, however little it was.
+    // Any change counts as new, however small.
     link.seen_consumed = ~std::uint64_t{0};
   }
 }

@@ -1,4 +1,4 @@
-// Sending on a connection within the host, and the end of it: into the ring, or by a call that waits in the kernel.
+// Sends on a connection within the host, and ends it: into the ring, or by a call that waits in the kernel.
 #include "os/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/shared/local_condition.h"
@@ -13,7 +13,7 @@ using Tx = shm::Switch::Tx;
 
 namespace {
 
-/// A large send is told of in pieces, so that the reader copies out the first while the next is copied in.
+/// A large send is published in pieces, so that the reader copies out the first while the next is copied in.
 constexpr std::size_t kPiece = std::size_t{64} << 10;
 
 class LocalSending : public LocalCondition {
@@ -27,7 +27,7 @@ class LocalSending : public LocalCondition {
 
  protected:
   ~LocalSending() = default;
-  /// Fills the first `bytes` of the room: how many, 0 at the source's end, or a failure.
+  /// Fills the first `bytes` of the room. Returns how many, 0 at the source's end, or a failure.
   virtual long copy_in(const shm::Parts<std::byte>& room, std::size_t bytes) = 0;
   [[nodiscard]] virtual bool slow_source() const { return false; }
 
@@ -38,7 +38,7 @@ class LocalSending : public LocalCondition {
   bool more_;  // MSG_MORE
 };
 
-// kChanged: the rest is the kernel's.
+// Returns kChanged if the rest must go over the kernel.
 long LocalSending::attempt(Guard& guard) {
   for (;;) {
     wait_for_copy(guard, kWriting);
@@ -53,7 +53,7 @@ long LocalSending::attempt(Guard& guard) {
       continue;
     }
     const KernelHalf& half = kernel_half_state(socket_);
-    if (socket_.has(kShutSend) || half.error || half.hung_up) return kChanged;  // the kernel knows what to say
+    if (socket_.has(kShutSend) || half.error || half.hung_up) return kChanged;  // the kernel has the answer
     if (done_ == total_) return static_cast<long>(done_);
     const long r = fill(guard, *link);
     if (r == kAgain) return again();
@@ -73,7 +73,7 @@ long LocalSending::fill(Guard& guard, LocalLink& link) {
   }
   const std::size_t bytes = std::min(room.size(), wanted);
   if (bytes == 0) {
-    release_held(socket_, link);  // tcp_sendmsg_locked(): before it waits
+    release_held(socket_, link);  // as tcp_sendmsg_locked() does before it waits
     want_room(socket_, link);
     return producer.room(link.out, 1).size() == 0 ? kAgain : fill(guard, link);
   }
@@ -120,7 +120,7 @@ class SendingFile final : public LocalSending {
   off_t* offset_;
 };
 
-// The reader's buffer is another one: a writer that has asked for little may be bounded by it.
+// The peer's buffer has changed: a writer with a small buffer may have to be bounded by it.
 void note_other_buffer(Guard& guard, Socket& socket, LocalLink& link, int fd) {
   if (end_of(socket).most_unsent == 0) return bound_ring(socket, link);
   if (!bound_anew(socket, link, fd)) local_leave(guard, socket);
@@ -143,7 +143,7 @@ Way way_of(Guard& guard, Socket& socket, int fd, bool more) {
   return try_cut(socket, *link, more) ? Way::kRing : Way::kKernel;
 }
 
-/// Runs a sending in the ring: kChanged when what is left is the kernel's.
+/// Sends by the ring. Returns kChanged if the rest must go over the kernel.
 long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::optional<Patience>& patience) {
   const long r = sending.attempt(guard);
   if (r != kAgain) return r;
@@ -154,7 +154,7 @@ long run(Guard& guard, Socket& socket, LocalSending& sending, int flags, std::op
   return kAgain;
 }
 
-/// `make(done)` makes the sending, `in_kernel(done)` the kernel's call for what is left, with the bytes done so far.
+/// `make(done)` makes the sending; `in_kernel(done)` makes the kernel's call for the rest. `done`: bytes sent so far.
 template <typename MakeSending, typename KernelCall>
 long send_either_way(Socket& socket, int fd, int flags, MakeSending make, KernelCall in_kernel) {
   const bool more = (flags & MSG_MORE) != 0;
@@ -169,7 +169,7 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
       Guard guard(shard());
       if (!socket.alive) return failure(Refusal::kBadDescriptor);
       local_count_call(guard, socket, fd);
-      // The kernel tells it to the one that comes first, and has told us.
+      // The kernel reports it to the first caller only, and has reported it to us.
       if (done == 0 && socket.pending_error != 0) return take_pending_error(socket);
       if (way_of(guard, socket, fd, more) == Way::kRing)
         r = run(guard, socket, sending, flags, patience);
@@ -186,7 +186,7 @@ long send_either_way(Socket& socket, int fd, int flags, MakeSending make, Kernel
     }
     done = sending.done();
     if (r != kChanged) return wait_result(r, done);
-    if (!waiting.has_value()) continue;  // the path has changed while we waited
+    if (!waiting.has_value()) continue;  // the path changed during the wait
     r = in_kernel(done);
     if (r == kAgain && has_kernel_half(socket)) {
       const Guard guard(shard());
@@ -224,13 +224,13 @@ long local_send_file(Socket& socket, int fd, int in_fd, off_t* offset, std::size
   const auto make = [&](std::size_t done) { return SendingFile(socket, in_fd, offset, count, done); };
   const auto in_kernel = [&](std::size_t done) -> long {
     const long r = os::call(SYS_sendfile, fd, in_fd, os::address(offset), static_cast<long>(count - done));
-    sigpipe = false;  // the kernel has raised it
+    sigpipe = false;  // the kernel has raised it already
     return r;
   };
   return send_either_way(socket, fd, 0, make, in_kernel);
 }
 
-// What goes back to the kernel goes first.
+// Bytes that go back to the kernel are sent before the FIN.
 long local_shutdown(Socket& socket, int fd, int how) {
   Guard guard(shard());
   LocalEnd& end = end_of(socket);

@@ -1,4 +1,4 @@
-// listen(2) and accept(2): on the wire, on the kernel, or on both where the address is a wildcard.
+// listen(2) and accept(2): on the wire, in the kernel, or on both if the address is a wildcard.
 #include <fcntl.h>
 
 #include "observe/reasons.h"
@@ -15,7 +15,7 @@ namespace bypass::socket {
 namespace {
 
 constexpr std::uint32_t kMaxBacklog = 4096;  // net.core.somaxconn's default
-/// What a child takes over from its listener (sk_clone copies the whole socket).
+/// What a child inherits from its listener (sk_clone copies the whole socket).
 constexpr std::uint32_t kInherited =
     kReuseAddress | kReusePort | kV6Only | kWantTimestamp | kWantTimestampNs | kWantTimestamping | kWantInq;
 
@@ -120,7 +120,7 @@ long listen_first(Socket& socket, int fd, int backlog) {
     local_note_listener(fd);
     r = listen_on_wire(socket, fd, backlog, kernel_name(fd), true);
   }
-  shard().await_steering();  // who is told that we listen may come at once
+  shard().await_steering();  // a peer may connect as soon as the program says that it listens
   return r;
 }
 

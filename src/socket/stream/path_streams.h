@@ -1,4 +1,4 @@
-// A stream's calls on each path but shared memory's (shared/local.h): the rows of PathCalls (path_calls.h).
+// A stream's calls on each path except shared memory's (shared/local.h): the rows of PathCalls (path_calls.h).
 #pragma once
 
 #include <sys/types.h>
@@ -23,10 +23,10 @@ std::optional<long> number_on_wire(Socket& socket, int fd, unsigned long request
 // --- The kernel answers: the socket is undecided, or given to it. What an earlier connection left is told first.
 long receive_unconnected(Socket& socket, int fd, Message& message, int flags);
 long send_unconnected(Socket& socket, int fd, const Message& message, int flags, bool& sigpipe);
-/// EPIPE.
+/// Returns EPIPE.
 long send_file_unconnected(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
 long send_file_in_kernel(Socket& socket, int fd, int in_fd, off_t* offset, std::size_t count, bool& sigpipe);
-/// ENOTCONN, and marked all the same: who waits hears of it (inet_shutdown).
+/// Returns ENOTCONN, but still marks the socket shut, and waiters wake (inet_shutdown).
 long shutdown_unconnected(Socket& socket, int fd, int how);
 long shutdown_in_kernel(Socket& socket, int fd, int how);
 

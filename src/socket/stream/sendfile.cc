@@ -1,4 +1,4 @@
-// sendfile(2) out of a file into a socket of the stack.
+// sendfile(2) from a file into a socket of the stack.
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ long read_file(int in_fd, off_t* offset, std::byte* to, std::size_t bytes) {
 
 namespace {
 
-/// One pread: the send ring is filled in pieces, so that the peer gets the first while the next is read.
+/// The size of one pread(): the send ring is filled in pieces, so that the peer gets the first while the next is read.
 constexpr std::size_t kPiece = std::size_t{256} << 10;
 
 class SendingFile final : public Sending {
@@ -47,7 +47,7 @@ class SendingFile final : public Sending {
   off_t* offset_;
 };
 
-/// What the kernel says of the file, the place in it and the count; it is asked to move nothing.
+/// The kernel's answer about the file, its offset and the count; the kernel is asked to move nothing.
 long refusal_of_kernel(int fd, int in_fd, const off_t* offset, std::size_t count) {
   off_t at = offset != nullptr ? *offset : 0;
   const bool negative = static_cast<ssize_t>(count) < 0;

@@ -1,5 +1,5 @@
-// splice() between a pipe and a connection: what the kernel's moves without a copy is read into the send ring, or
-// written out of the receive queue.
+// splice() between a pipe and a connection. What the kernel would move without a copy is read into the send ring, or
+// written from the receive queue.
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -31,20 +31,21 @@ class SendingPipe final : public Sending {
   SendingPipe(Socket& socket, int pipe, std::size_t count, bool more) : Sending(socket, count, more), pipe_(pipe) {}
 
  private:
-  // What lies in the pipe and has room: nothing leaves it that the connection does not take. (Out of a pipe vmsplice
-  // copies. It waits for nothing and is no cancellation point, so what it has taken is not lost.)
+  // Moves bytes from the pipe for which there is room: nothing leaves the pipe that the connection does not take.
+  // (vmsplice copies from a pipe. It does not wait and is no cancellation point, so the bytes that it took are not
+  // lost.)
   long copy_in(const tcp::Room& room, std::size_t bytes) override {
     const std::size_t first = std::min(room.part[0].size(), bytes);
     const std::array<iovec, 2> to = {iovec{room.part[0].data(), first}, iovec{room.part[1].data(), bytes - first}};
     const long r = os::call(SYS_vmsplice, pipe_, os::address(to.data()), to.size(), SPLICE_F_NONBLOCK);
-    return r == -EAGAIN ? 0 : r;  // then another reader had them
+    return r == -EAGAIN ? 0 : r;  // another reader has taken them
   }
   [[nodiscard]] bool slow_source() const override { return true; }
 
   int pipe_;
 };
 
-/// 1: there are bytes; 0: there will be none; -EAGAIN, -EINTR.
+/// Returns 1: there are bytes; 0: no more will come; -EAGAIN, -EINTR.
 long await_bytes(int pipe, bool waits) {
   pollfd item{pipe, POLLIN, 0};
   const timespec none{};
@@ -57,11 +58,12 @@ long await_bytes(int pipe, bool waits) {
 class SplicingOut final : public Receiving {
  public:
   SplicingOut(Socket& socket, int pipe, std::size_t count) : Receiving(socket, count, 1, 0), pipe_(pipe) {}
-  /// The pipe took nothing: somebody else has filled it.
+  /// True if the pipe took nothing, because another writer has filled it.
   [[nodiscard]] bool is_full() const { return full_; }
 
  private:
-  // What the pipe has room for: nothing leaves the connection that it does not take. No cancellation point.
+  // Moves bytes for which the pipe has room: nothing leaves the connection that the pipe does not take. No cancellation
+  // point.
   long copy_out(Spans from, std::size_t bytes) override {
     std::array<iovec, 16> parts;
     std::size_t n = 0, all = 0;
@@ -76,8 +78,8 @@ class SplicingOut final : public Receiving {
   }
   [[nodiscard]] bool slow_sink() const override { return true; }
 
-  // Not every file that is a pipe can be told not to wait (Linux before 6.5: FIFOs). A page has room where poll() says
-  // so, unless another writer is faster.
+  // Some files that are pipes cannot be told not to wait (FIFOs before Linux 6.5). If poll() reports room, a page has
+  // room, unless another writer is faster.
   [[nodiscard]] long write_some(std::span<iovec> parts) const {
     constexpr long kAtOnce = 8;  // RWF_NOWAIT
     const long r =
@@ -92,7 +94,7 @@ class SplicingOut final : public Receiving {
   bool full_ = false;
 };
 
-/// 1: there is room; -EAGAIN, -EINTR; -EPIPE: nobody reads.
+/// Returns 1: there is room; -EAGAIN, -EINTR; -EPIPE: there is no reader.
 long await_room(int pipe, bool waits) {
   pollfd item{pipe, POLLOUT, 0};
   const timespec none{};
@@ -102,7 +104,8 @@ long await_room(int pipe, bool waits) {
   return ready == 0 ? -EAGAIN : 1;
 }
 
-/// As do_splice() checks them, the other end being a socket. The pipe's flags. `wrong`: how it must not be opened.
+/// Makes the checks of do_splice(), where the other end is a socket. `wrong`: the access mode that the pipe must not
+/// have.
 long refusal(int pipe, unsigned flags, int wrong) {
   constexpr unsigned kAll = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   if ((flags & ~kAll) != 0) return -EINVAL;
@@ -114,7 +117,7 @@ long refusal(int pipe, unsigned flags, int wrong) {
 
 }  // namespace
 
-// That of a dissolved connection tells its error.
+// True also for a dissolved connection, which then reports its error.
 bool has_splice(const File& file) {
   if (kind(file) != FileKind::kStream) return false;
   const Path path = socket_of(file).path;
@@ -129,10 +132,10 @@ long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, b
   Socket& socket = socket_of(file);
   for (;;) {
     if (const long r = await_bytes(pipe, waits); r <= 0) return r;
-    if (!has_splice(file)) return -EINVAL;  // the connection is the kernel's by now
+    if (!has_splice(file)) return -EINVAL;  // the kernel has the connection by now
     const long there = bytes_in(pipe);
     if (there < 0) return there;
-    if (there == 0) continue;  // another reader had them
+    if (there == 0) continue;  // another reader has taken them
     SendingPipe sending(socket, pipe, std::min(count, static_cast<std::size_t>(there)), (flags & SPLICE_F_MORE) != 0);
     const long r = run_sending(socket, sending, 0);
     sigpipe = sending.is_pipe() && r < 0;
@@ -140,7 +143,7 @@ long splice_from_pipe(File& file, int pipe, std::size_t count, unsigned flags, b
   }
 }
 
-// SPLICE_F_NONBLOCK is for the pipe; whether the socket waits is its own affair (tcp_splice_read).
+// SPLICE_F_NONBLOCK concerns the pipe; the socket's own flags say whether it waits (tcp_splice_read).
 long splice_to_pipe(File& file, int pipe, std::size_t count, unsigned flags, bool& sigpipe) {
   sigpipe = false;
   if (count == 0) return 0;
@@ -150,10 +153,10 @@ long splice_to_pipe(File& file, int pipe, std::size_t count, unsigned flags, boo
   Socket& socket = socket_of(file);
   for (;;) {
     if (const long r = await_room(pipe, waits); r < 0) {
-      sigpipe = r == -EPIPE;  // a write's is the kernel's to raise
+      sigpipe = r == -EPIPE;  // the kernel raises a write's SIGPIPE itself
       return r;
     }
-    if (!has_splice(file)) return -EINVAL;  // the connection is the kernel's by now
+    if (!has_splice(file)) return -EINVAL;  // the kernel has the connection by now
     SplicingOut splicing(socket, pipe, count);
     const long r = run_receiving(socket, splicing, 0);
     if (r != 0 || !splicing.is_full()) return r;

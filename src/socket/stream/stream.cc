@@ -1,4 +1,4 @@
-// What a TCP socket of the stack shows poll(2), and how it ends: shutdown(2), SO_LINGER, the error that is left.
+// What poll(2) reports for a TCP socket of the stack, and how it ends: shutdown(2), SO_LINGER, the remaining error.
 #include <netinet/in.h>
 
 #include "socket/stream/path_streams.h"
@@ -16,7 +16,7 @@ bool handshaking(State state) {
   return state == State::kSynSent || state == State::kSynReceived;
 }
 
-// When there is too little, the engine is to say so once there is enough.
+// If there is too little room, the engine posts an event once there is enough.
 bool has_send_room(tcp::Tcb& tcb) {
   if (tcp::is_writeable(stream::send_room(tcb), tcp_engine().unacknowledged(tcb))) return true;
   tcp_engine().want_room(shard().context(), tcb);
@@ -79,7 +79,7 @@ long take_left_error(Socket& socket) {
   return take_pending_error(socket);
 }
 
-// ENOTCONN, and marked all the same: who waits hears of it (inet_shutdown).
+// Returns ENOTCONN, but still marks the socket shut, and waiters wake (inet_shutdown).
 long shutdown_unconnected(Socket& socket, int fd, int how) {
   const long r = kernel_result(kernel->shutdown(fd, how));
   Guard guard(shard());
@@ -99,11 +99,11 @@ long shutdown_on_wire(Socket& socket, int, int how) {
   if (connection_of(socket) == nullptr) return failure(Error::kNotConnected);
   Context& ctx = guard.context();
   const bool over = stream::is_over(*socket.tcb);
-  if (tcp_engine().state(*socket.tcb) == State::kSynSent) {  // inet_shutdown: the attempt is given up
+  if (tcp_engine().state(*socket.tcb) == State::kSynSent) {  // inet_shutdown: this ends the attempt
     dissolve(ctx, socket);
     socket.path = Path::kUndecided;
   } else {
-    // inet_shutdown: the attempt has come to its end, connect() has nothing more to say of it.
+    // inet_shutdown: the attempt has ended, and connect() has nothing more to report.
     if (socket.progress == Progress::kConnecting && !over && !handshaking(tcp_engine().state(*socket.tcb)))
       socket.progress = Progress::kConnected;
     if (how != SHUT_RD) socket.set(kShutSend);

@@ -1,6 +1,6 @@
-// Short copies between a program's buffers and a connection of the stack's: established, without an error, with nothing
-// in the way of another thread or another process. Its bytes come by TCP, or both ways by a lane (peer_links.h).
-// Everything else is stream_receive.cc's and stream_send.cc's.
+// Short copies between a program's buffers and a connection of the stack. The connection is established, has no error,
+// and no other thread or process is in the way. Its bytes come by TCP, or both ways by a lane (peer_links.h).
+// Everything else is in stream_receive.cc and stream_send.cc.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -19,7 +19,7 @@ using fastpath::ShortPath;
 
 /// Spans of one look into the receive queue.
 constexpr std::size_t kSpans = 12;
-/// Null: there is something to be dealt with first.
+/// Null: something else must be handled first.
 [[gnu::always_inline]] inline tcp::Tcb* short_path_connection(Socket& socket) {
   if (!socket.alive || socket.pending_error != 0) return nullptr;
   tcp::Tcb* const tcb = connection_of(socket);
@@ -29,21 +29,20 @@ constexpr std::size_t kSpans = 12;
   return open ? tcb : nullptr;
 }
 
-/// Nobody has looked at the wire for a while: a call that has work to do does so, and that is the others' part.
+/// True if no thread has looked at the wire for a while: then a call that has work to do must look, in the usual way.
 bool is_stale(const Context& ctx) {
   return ctx.now - shard().last_poll() > kStale;
 }
-/// The same where a call on a lane has bytes to move and has not waited for them: such calls look at one link alone, if
-/// at all.
+/// The same for a call on a lane that has bytes to move and has not waited for them: such calls look at most at one
+/// link.
 bool is_stale() {
   constexpr Duration kStaleBesideALink = std::chrono::microseconds(100);
   return shard().clock().now() - shard().last_poll() > kStaleBesideALink;
 }
-/// Whether the last call on a lane has waited: what follows is an answer, and the clock need not be asked. Lock held.
+/// Whether the last call on a lane has waited. If so, an answer follows, and the clock need not be read. Lock held.
 constinit bool has_waited = false;
 
-/// False: not enough room, or the bytes are not there. Otherwise so many of the program's bytes are in it, for
-/// commit().
+/// Copies the program's bytes into the room, for commit(). False: the room is too small, or the bytes are not mapped.
 bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total) {
   if (room.size() < total) return false;
   const std::size_t first = std::min(room.part[0].size(), total);
@@ -53,11 +52,11 @@ bool fill(const tcp::Room& room, std::span<const iovec> data, std::size_t total)
 
 // --- By TCP
 
-// Fewer than `bytes`: the program's room is not there.
+// Returns fewer than `bytes` if the program's memory is not mapped.
 std::size_t take(Context& ctx, tcp::Tcb& tcb, std::span<const iovec> data, std::size_t bytes) {
   tcp::Engine& engine = tcp_engine();
   IoCursor cursor(data);
-  // Not filled with zeros first: most calls find one.
+  // The array is not zeroed first: most calls find one span.
   union Found {
     Found() {}
     std::array<std::span<const std::byte>, kSpans> spans;

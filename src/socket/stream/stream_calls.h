@@ -1,4 +1,4 @@
-// A connection's calls. FramedTcp answers them where the connection is framed (the peer is accelerated, too), else
+// A connection's calls. If the connection is framed (the peer is accelerated, too), FramedTcp answers them; otherwise
 // tcp::Engine does, with the same meaning. Lock held.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace bypass::socket::stream {
 
-/// A process that has framed connections has links, if only to read what its parent's brought.
+/// A process that has framed connections has links, even if only to read those of its parent.
 inline fastpath::FramedTcp* framed(const tcp::Tcb& tcb) {
   if (!fastpath::FramedTcp::has(tcb)) [[likely]]
     return nullptr;
   return &shard().links()->framed();
 }
 
-/// What tcp::is_writeable() asks of.
+/// The room that tcp::is_writeable() checks.
 [[nodiscard]] inline std::size_t send_room(tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->send_room(tcb) : tcp_engine().writable_room(tcb);
 }
-/// So much of `bytes` is to be asked for at a time. On a lane a piece leaves while the next one is copied; TCP makes
-/// larger frames of all of it.
+/// How many of `bytes` to reserve at a time. On a lane a piece leaves while the next one is copied; TCP makes larger
+/// frames from all of them.
 [[nodiscard]] inline std::size_t piece_of(const tcp::Tcb& tcb, std::size_t bytes) {
   constexpr std::size_t kLanePiece = std::size_t{64} << 10;
   return framed(tcb) != nullptr ? std::min(bytes, kLanePiece) : bytes;
@@ -55,17 +55,18 @@ inline void push(Context& ctx, tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->readable(tcb) : tcp_engine().readable(tcb);
 }
-/// Enough for who waits for so much: no more can come before it reads (tcp_epollin_ready() of Linux).
+/// Whether a waiter for so many bytes can go on: either they are there, or no more can come before it reads
+/// (tcp_epollin_ready() of Linux).
 [[nodiscard]] inline bool has_low_water(const tcp::Tcb& tcb, std::size_t bytes, std::size_t low_water) {
   if (bytes >= low_water) return true;
-  if (tcb.has(tcp::kLowMemory)) return bytes != 0;  // no more is taken before these have been read
+  if (tcb.has(tcp::kLowMemory)) return bytes != 0;  // no more is taken before these are read
   return fastpath::FramedTcp::has(tcb) && fastpath::FramedTcp::is_full(tcb);
 }
 inline std::size_t peek(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->peek(tcb, out, bytes) : tcp_engine().peek(tcb, out, bytes);
 }
-/// The same behind the first `skip` bytes (SO_PEEK_OFF); of a lane no more than the spans of all of them have room for.
+/// The same after the first `skip` bytes (SO_PEEK_OFF). On a lane, at most as many as the spans of all have room for.
 inline std::size_t peek_behind(const tcp::Tcb& tcb, std::span<std::span<const std::byte>> out, std::size_t bytes,
                                std::size_t skip) {
   if (framed(tcb) == nullptr) return tcp::peek_from(tcb, skip, out, bytes);
@@ -87,12 +88,12 @@ inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
   return f != nullptr ? f->at_eof(tcb) : tcp_engine().at_eof(tcb);
 }
 
-/// As Linux's sk_state, were there no records.
+/// As Linux's sk_state, as if there were no records.
 [[nodiscard]] inline tcp::State state(const tcp::Tcb& tcb) {
   auto* const f = framed(tcb);
   return f != nullptr ? f->state(tcb) : tcp_engine().state(tcb);
 }
-/// Linux's socket is closed from TIME-WAIT on, which is no longer one.
+/// From TIME-WAIT on Linux's socket is closed, and the connection is over.
 [[nodiscard]] inline bool is_over(const tcp::Tcb& tcb) {
   const tcp::State now = state(tcb);
   return now == tcp::State::kClosed || now == tcp::State::kTimeWait;
@@ -103,7 +104,7 @@ inline void consume(Context& ctx, tcp::Tcb& tcb, std::size_t bytes) {
   return state == tcp::State::kCloseWait || state == tcp::State::kClosing || state == tcp::State::kLastAck ||
          state == tcp::State::kTimeWait;
 }
-/// Our direction is shut, and the peer lacks bytes of it, or has not acknowledged its end.
+/// True if our direction is shut, and the peer lacks bytes or has not acknowledged the end.
 [[nodiscard]] inline bool delivering(const tcp::Tcb& tcb) {
   const tcp::State state = tcp_engine().state(tcb);
   if (auto* const f = framed(tcb)) return state != tcp::State::kClosed && !f->delivered(tcb);

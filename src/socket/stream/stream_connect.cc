@@ -1,4 +1,4 @@
-// connect(2) of a TCP socket: which way it goes, the wait, and the bytes that sendto(2) with MSG_FASTOPEN gives along.
+// connect(2) of a TCP socket: the choice of the path, the wait, and the bytes of sendto(2) with MSG_FASTOPEN.
 #include <netinet/in.h>
 
 #include "observe/reasons.h"
@@ -17,7 +17,7 @@ namespace {
 
 using tcp::State;
 
-// A failed attempt leaves an unconnected socket that may try again (inet_stream_connect's sock_error).
+// After a failed attempt the socket is unconnected and may try again (sock_error in inet_stream_connect).
 long give_up(Guard& guard, Socket& socket) {
   if (socket.has(kReading | kWriting)) return failure(Error::kAlready);  // another thread still copies
   const Error error = tcp_engine().take_error(*socket.tcb);
@@ -51,7 +51,7 @@ class Connecting final : public SocketCondition {
   }
 };
 
-// Waits for a connection attempt that is under way; `pending` is the answer while it stays so.
+// Waits for a connection attempt that is under way. `pending` is the answer while that continues.
 long await(Socket& socket, Error pending) {
   Connecting connecting(socket);
   Patience patience;
@@ -68,12 +68,12 @@ long await(Socket& socket, Error pending) {
   return r == kTimedOutWait ? failure(pending) : r;
 }
 
-// Makes the kernel connect, by `call`, and gives it the socket.
+// Lets the kernel connect, by `call`, and gives it the socket.
 template <typename Call>
 long connect_in_kernel(Socket& socket, Call call) {
   note_kernel_activity();
-  // Epoll sets see what they would have seen: the unconnected socket's readiness was reported already, and a
-  // blocking connect is waited for in the sets, too.
+  // Epoll sets see what they would have seen with the kernel: the unconnected socket's readiness was reported already.
+  // During a blocking connect the sets wait as well.
   const bool block = !non_blocking(socket, 0);
   if (block) {
     Guard guard(shard());
@@ -87,8 +87,8 @@ long connect_in_kernel(Socket& socket, Call call) {
   return r;
 }
 
-// As connect_in_kernel(), of a socket that local_before_connect() has taken; `again`: long ago. Then it need not be a
-// new attempt.
+// As connect_in_kernel(), for a socket that local_before_connect() has taken. `again`: it was taken earlier, so this
+// need not be a new attempt.
 long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t length, bool again) {
   {
     Guard guard(shard());
@@ -99,7 +99,7 @@ long connect_local(Socket& socket, int fd, const sockaddr* address, socklen_t le
   const Pin pin(socket);
   const long r = kernel_result(kernel->connect(fd, address, length));
   const bool old = r == failure(Error::kAlready) || r == failure(Error::kIsConnected) ||
-                   (r == 0 && non_blocking(socket, 0));  // it has come to its end
+                   (r == 0 && non_blocking(socket, 0));  // the attempt is complete
   if (again && old) return r;
   Guard guard(shard());
   local_after_connect(socket, fd);
@@ -131,19 +131,19 @@ long begin(Socket& socket, int fd, const Endpoint& remote) {
   policy.tell_on_wire();
   socket.progress = Progress::kConnecting;
   socket.pending_error = 0;  // tcp_connect_init
-  // From "unconnected" (HUP) to "connecting" (nothing): the one that watches looks again.
+  // From "unconnected" (HUP) to "connecting" (nothing): watchers must look again.
   signal_idle(socket);
   return 0;
 }
 
-// Linux says that a non-blocking attempt is in progress also where the peer has answered within the call: there are
-// programs that wait for it to become writable whatever connect() said.
+// Linux reports that a non-blocking attempt is in progress even if the peer has answered within the call. Some programs
+// wait for the socket to become writable whatever connect() returned.
 long begin_and_wait(Socket& socket, int fd, const Endpoint& remote) {
   if (const long r = begin(socket, fd, remote); r != 0) return r;
   return non_blocking(socket, 0) ? failure(Error::kInProgress) : await(socket, Error::kInProgress);
 }
 
-// connect() on AF_UNSPEC: the connection is gone at once (tcp_disconnect), the socket is as good as new.
+// connect() with AF_UNSPEC: the connection is gone at once (tcp_disconnect), and the socket is like a new one.
 long disconnect(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   KernelOptions options;
   {
@@ -188,16 +188,16 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   const bool unspecified = is_unspecified(address, length);
   if (unspecified && (socket.path == Path::kBypass || socket.path == Path::kUndecided)) {
     const long r = disconnect(socket, fd, address, length);
-    return r == kAgain ? connect(socket, fd, address, length) : r;  // another thread has made something else of it
+    return r == kAgain ? connect(socket, fd, address, length) : r;  // another thread has changed it meanwhile
   }
   if (socket.path == Path::kBypass) {
     if (socket.progress == Progress::kConnecting) return await(socket, Error::kAlready);
     return failure(Error::kIsConnected);
   }
   const std::optional<Endpoint> remote = endpoint_of(address, length);
-  // What the kernel refuses or dissolves is its business, and changes nothing here.
+  // What the kernel refuses or dissolves concerns only the kernel, and changes nothing here.
   const bool refused = !remote.has_value() || address->sa_family != socket.domain;
-  if (calls_of(socket).in_kernel && unspecified) {  // the connection is dissolved
+  if (calls_of(socket).in_kernel && unspecified) {  // this dissolves the connection
     Guard guard(shard());
     calls_of(socket).leave(guard, socket);
     socket.disconnects++;
@@ -216,8 +216,8 @@ long stream_connect(Socket& socket, int fd, const sockaddr* address, socklen_t l
   return begin_and_wait(socket, fd, *remote);
 }
 
-// There are no cookies on the wire: the bytes follow the handshake, as Linux does it without a cookie. Should the
-// kernel get the socket, it gets the whole call.
+// There are no cookies on the wire: the bytes follow the handshake, as in Linux without a cookie. If the kernel gets
+// the socket, it gets the whole call.
 std::optional<long> stream_fast_open(Socket& socket, int fd, const Message& message, int flags) {
   long r = 0;
   if (socket.path == Path::kUndecided) {

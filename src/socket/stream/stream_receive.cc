@@ -26,7 +26,8 @@ long Receiving::attempt(Guard& guard) {
     const long r = take_pending_error(socket_);
     return r != 0 ? r : failure(Error::kNotConnected);
   }
-  // Again, as more may have come where the lock was let go of: nobody is told of that who does not wait yet.
+  // This repeats, because more may have come while the lock was released; no event is posted to a thread that does not
+  // wait yet.
   while (const std::size_t readable = stream::readable(*socket_.tcb)) {
     if (total_ == 0) return 0;
     if ((flags_ & MSG_PEEK) != 0) {
@@ -60,10 +61,10 @@ long Receiving::peek(Guard& guard, std::size_t readable) {
   const std::size_t bytes = std::min(readable - skip, total_);
   begin_again();
   note_arrival(guard, skip + bytes);
-  const long r = take_some(guard, bytes, skip);  // what there is, should the wait end without more
+  const long r = take_some(guard, bytes, skip);  // the result if the wait ends without more
   if (r < 0) return r;
   done_ = static_cast<std::size_t>(r);
-  // After an end of our own, too.
+  // Also after our own shutdown.
   const bool more_may_come = !socket_.has(kShutReceive) && !stream::peer_has_ended(*socket_.tcb) &&
                              tcp_engine().state(*socket_.tcb) != tcp::State::kClosed;
   return !stream::has_low_water(*socket_.tcb, bytes, target()) && more_may_come ? again() : r;
@@ -81,7 +82,7 @@ void Receiving::move_peek_offset(std::size_t forward, std::size_t back) const {
   offset = static_cast<std::uint32_t>(offset + forward - std::min<std::size_t>(offset, back));
 }
 
-// A lane does not say when its bytes came: by now.
+// A lane does not report when its bytes came, so the present time is used.
 void Receiving::note_arrival(Guard& guard, std::size_t bytes) {
   if (!socket_.has(kWantTimestamp | kWantTimestampNs | kWantTimestamping)) [[likely]]
     return;
@@ -89,7 +90,7 @@ void Receiving::note_arrival(Guard& guard, std::size_t bytes) {
   arrived_ = on_lane ? guard.context().now : tcp_engine().arrival_of(*socket_.tcb, bytes);
 }
 
-/// A failure; or fewer than `bytes` were taken, as done_ says, where the sink takes no more.
+/// Returns a failure. Otherwise, fewer than `bytes` were taken, as done_ says, if the sink takes no more.
 long Receiving::take(Guard& guard, std::size_t bytes) {
   while (bytes != 0) {
     const long r = (flags_ & MSG_TRUNC) != 0 ? static_cast<long>(bytes) : take_some(guard, bytes);
@@ -105,10 +106,10 @@ long Receiving::take(Guard& guard, std::size_t bytes) {
   return 0;
 }
 
-// Up to `bytes` from the queue's front; what takes long lets go of the lock. The spans stay valid until consume(),
-// which only the thread that has set kReading may call.
+// Takes up to `bytes` from the queue's front. Long copies release the lock. The spans stay valid until consume(), which
+// only the thread that has set kReading may call.
 long Receiving::take_some(Guard& guard, std::size_t bytes, std::size_t skip) {
-  // Not filled with zeros first: most calls find one span.
+  // The array is not zeroed first: most calls find one span.
   union Found {
     Found() {}
     std::array<std::span<const std::byte>, kSpans> spans;
@@ -119,7 +120,8 @@ long Receiving::take_some(Guard& guard, std::size_t bytes, std::size_t skip) {
   std::size_t there = 0;
   for (const auto& span : spans) there += span.size();
   there = std::min(there, bytes);
-  if (there == 0) return failure(Error::kReset);  // they lay in a link's memory that went with a process of the family
+  // they lay in the memory of a link that ended with a process of the family
+  if (there == 0) return failure(Error::kReset);
   std::optional<OutsideLock> outside;
   if (bytes > kCopyInLock || slow_sink()) outside.emplace(guard, socket_, kReading);
   const long r = copy_out(spans, there);
@@ -139,14 +141,14 @@ long run_receiving(Socket& socket, Receiving& receiving, int flags) {
     } else {
       poll_if_stale(guard);
     }
-    end_if_unused(guard, socket);  // its last number went while a long copy was made
+    end_if_unused(guard, socket);  // its last number was closed during a long copy
     if (r != kAgain || non_blocking(socket, flags)) return wait_result(r, receiving.done());
     patience = socket_patience(guard, socket.receive_timeout_ms);
     hold(socket);
   }
   Pin pin(socket);
-  const long r = wait_on(receiving, patience);  // before done() is asked
-  // However it ends: tcp_recvmsg_locked() then finds that nothing was wanted.
+  const long r = wait_on(receiving, patience);  // must come before done() is read
+  // In these cases tcp_recvmsg_locked() finds that nothing was wanted.
   if (receiving.wants_nothing() && (r == kTimedOutWait || r == kInterrupted)) return 0;
   return wait_result(r, receiving.done());
 }
@@ -178,7 +180,7 @@ class ReceivingMessage final : public Receiving {
   IoCursor cursor_;
 };
 
-// tcp_inq_hint() of Linux: 1 stands for the peer's end.
+// tcp_inq_hint() of Linux: 1 also stands for the peer's end.
 std::size_t left_to_read(const Socket& socket) {
   const tcp::Tcb* const tcb = connection_of(socket);
   if (tcb == nullptr) return 0;

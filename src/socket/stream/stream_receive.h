@@ -1,4 +1,4 @@
-// Receiving: a connection's bytes, in order, into what takes them. recv() and splice() differ in that.
+// Receiving: moves a connection's bytes, in order, into a sink. recv() and splice() differ in the sink.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@ namespace bypass::socket {
 
 class Receiving : public SocketCondition {
  public:
-  /// `least`: so many bytes are waited for, SO_RCVLOWAT's if 0. Of `flags` MSG_PEEK and MSG_TRUNC.
+  /// `least`: waits for so many bytes; 0: SO_RCVLOWAT's value. Of `flags` it uses MSG_PEEK and MSG_TRUNC.
   Receiving(Socket& socket, std::size_t total, std::size_t least, int flags)
       : SocketCondition(socket, kIn), total_(total), least_(least), flags_(flags) {}
 
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
-  /// Once there is something done: of the last byte. Nothing: not known, or not asked for.
+  /// The arrival of the last byte, once bytes were moved; unset: not known, or not asked for.
   [[nodiscard]] Instant arrived() const { return arrived_; }
-  /// SO_PEEK_OFF, if it counts: bytes have been peeked at, or read. Lock held.
+  /// Moves SO_PEEK_OFF, if it is set, after bytes were peeked at or read. Lock held.
   void move_peek_offset(std::size_t forward, std::size_t back) const;
   [[nodiscard]] bool wants_nothing() const { return total_ == 0; }
   [[nodiscard]] bool has_moved() const final { return done_ != 0; }
@@ -27,11 +27,11 @@ class Receiving : public SocketCondition {
  protected:
   ~Receiving() = default;
   using Spans = std::span<const std::span<const std::byte>>;
-  /// Takes the first `bytes` of what lies there: how many, all of them unless it can take no more now, or a failure.
-  /// Without the lock if there are many or slow_sink() says so.
+  /// Moves the first `bytes` of the spans. Returns how many (all, unless the sink can take no more now), or a failure.
+  /// Called without the lock if there are many bytes or slow_sink() is true.
   virtual long copy_out(Spans from, std::size_t bytes) = 0;
   [[nodiscard]] virtual bool slow_sink() const { return false; }
-  /// MSG_PEEK looks at them anew.
+  /// MSG_PEEK starts again from the first byte.
   virtual void begin_again() {}
 
  private:
@@ -44,14 +44,14 @@ class Receiving : public SocketCondition {
   long take(Guard& guard, std::size_t bytes);
   long take_some(Guard& guard, std::size_t bytes, std::size_t skip = 0);
   void note_arrival(Guard& guard, std::size_t bytes);
-  /// Where MSG_PEEK begins (SO_PEEK_OFF).
+  /// The offset at which MSG_PEEK begins (SO_PEEK_OFF).
   [[nodiscard]] std::size_t peek_offset() const;
 
   std::size_t total_, least_;
   int flags_;
   std::size_t done_ = 0;
   Instant arrived_{};
-  bool stopped_ = false;  // the sink took less than lay there
+  bool stopped_ = false;  // the sink took less than there was
 };
 
 /// Attempts, then waits as the socket's flags and timeouts say.

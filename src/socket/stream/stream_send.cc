@@ -25,7 +25,7 @@ long Sending::attempt(Guard& guard) {
   } while (true);
 }
 
-// Linux's order (tcp_sendmsg): the pending error, once; then EPIPE; a handshake is waited for.
+// Linux's order (tcp_sendmsg): first the pending error, once; then EPIPE; then the wait for a handshake.
 long Sending::refusal() {
   if (socket_.pending_error != 0) return done_ != 0 ? static_cast<long>(done_) : take_pending_error(socket_);
   if (connection_of(socket_) == nullptr || dissolved()) return pipe();
@@ -64,7 +64,7 @@ long Sending::pipe() {
 
 namespace {
 
-/// The engine gives out room only once: it is given back also by a thread that is cancelled while it fills it.
+/// The engine gives out room only once. A thread that is cancelled while it fills the room must give it back.
 class Filling {
  public:
   Filling(Guard& guard, tcp::Tcb& tcb, bool more) : guard_(guard), tcb_(tcb), more_(more) {}
@@ -114,7 +114,7 @@ long run_sending(Socket& socket, Sending& sending, int flags) {
     hold(socket);
   }
   Pin pin(socket);
-  const long r = wait_on(sending, patience);  // before done() is asked
+  const long r = wait_on(sending, patience);  // must come before done() is read
   return wait_result(r, sending.done());
 }
 

@@ -1,4 +1,4 @@
-// Sending: bytes from a source into a connection's send ring. send() and sendfile() differ in the source.
+// Sending: moves bytes from a source into a connection's send ring. send() and sendfile() differ in the source.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ class Sending : public SocketCondition {
   long attempt(Guard& guard) final;
   [[nodiscard]] std::size_t done() const { return done_; }
   [[nodiscard]] bool has_moved() const final { return done_ != 0; }
-  /// The failure is the one that comes with SIGPIPE.
+  /// True if the failure comes with SIGPIPE.
   [[nodiscard]] bool is_pipe() const { return pipe_; }
 
  protected:
   ~Sending() = default;
-  /// Fills the first `bytes` of the room: how many, 0 at the source's end, or a failure. Without the lock if
-  /// there are many or slow_source() says so.
+  /// Fills the first `bytes` of the room. Returns how many, 0 at the source's end, or a failure. Called without the
+  /// lock if there are many bytes or slow_source() is true.
   virtual long copy_in(const tcp::Room& room, std::size_t bytes) = 0;
   [[nodiscard]] virtual bool slow_source() const { return false; }
 
@@ -37,7 +37,7 @@ class Sending : public SocketCondition {
   bool pipe_ = false;
 };
 
-/// A piece of sendfile's source, from *offset (and on with it) or from the file's own position; what it says is what
+/// Reads a piece of sendfile's source, from *offset (which it advances) or from the file's own position. Returns what
 /// sendfile would.
 long read_file(int in_fd, off_t* offset, std::byte* to, std::size_t bytes);
 

@@ -1,4 +1,4 @@
-// TCP_INFO (tcp(7)) of a connection of the stack, in the layout of the running kernel's size.
+// TCP_INFO (tcp(7)) of a connection of the stack, in the layout and size of the running kernel.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -39,7 +39,7 @@ std::uint8_t linux_state(State state) {
       return kListen;
     case State::kClosing:
       return kClosing;
-    case State::kTimeWait:  // the socket's no more
+    case State::kTimeWait:  // the socket no longer has it
     case State::kClosed:
       break;
   }
@@ -56,14 +56,14 @@ std::uint32_t segments(std::uint32_t bytes, std::uint32_t mss) {
 
 /// TCP_INFINITE_SSTHRESH of Linux.
 constexpr std::uint32_t kInfiniteThreshold = 0x7fffffff;
-/// Of a connection that is not to be paced, and of one whose rate is not known yet.
+/// The rate of a connection that is not paced, or whose rate is not known yet.
 constexpr std::uint64_t kNoRate = ~std::uint64_t{0};
-/// What nothing measures here: sysctl tcp_reordering's default.
+/// Not measured here: the default of sysctl tcp_reordering.
 constexpr std::uint32_t kDuplicateThreshold = 3;
-/// Segments, which a listener shows (TCP_INIT_CWND of Linux).
+/// In segments; shown by a listener (TCP_INIT_CWND of Linux).
 constexpr std::uint32_t kInitialWindow = 10;
 
-// Bytes a second: tcp_update_pacing_rate() of Linux, which says so also where nobody paces.
+// In bytes a second: tcp_update_pacing_rate() of Linux, which gives this value even if nothing is paced.
 std::uint64_t pacing_rate(const tcp::Info& in) {
   const std::uint64_t srtt = microseconds(in.srtt);
   if (srtt == 0) return kNoRate;
@@ -73,16 +73,16 @@ std::uint64_t pacing_rate(const tcp::Info& in) {
   return window * percent * (kSecond / 100) / srtt;
 }
 
-// More than any kernel's struct tcp_info. What the headers that the library is built with have is the front of it.
+// Larger than any kernel's struct tcp_info. The struct in the headers of this build is its front part.
 using Newest = std::array<std::byte, 512>;
-struct Newer {  // since Linux 6.2 and 6.7, behind tcpi_snd_wnd
+struct Newer {  // since Linux 6.2 and 6.7, after tcpi_snd_wnd
   std::uint32_t rcv_wnd, rehash;
   std::uint16_t total_rto, total_rto_recoveries;
   std::uint32_t total_rto_time;
 };
 constexpr std::size_t kNewerAt = offsetof(tcp_info, tcpi_snd_wnd) + sizeof(tcp_info::tcpi_snd_wnd);
 
-// tcp_get_info() of the running kernel gives as much as its own struct has.
+// tcp_get_info() of the running kernel returns as much as its own struct has.
 std::size_t ask_size() {
   const int fd = kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return sizeof(tcp_info);

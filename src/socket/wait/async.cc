@@ -28,7 +28,8 @@ Event event_of(std::uint32_t bits) {
   return {POLL_OUT, POLLOUT | POLLWRNORM | POLLWRBAND};
 }
 
-// Another process of the family may be the owner: that one only its own kernel lets say more than a plain signal.
+// Another process of the family may be the owner. Only that process's own kernel calls may send it more than a plain
+// signal.
 void queue(const AsyncOwner& owner, const siginfo_t& info) {
   const auto pid = static_cast<std::uint32_t>(owner.pid);
   long r = 0;
@@ -55,7 +56,7 @@ bool sets_async(int command) {
 void note_async(File& file, int fd) {
   if (file.kind == FileKind::kEpoll) return;
   Socket& socket = socket_of(file);
-  if (socket.details == nullptr) give_kernel_socket(socket, fd);  // the placeholder's file is others', too
+  if (socket.details == nullptr) give_kernel_socket(socket, fd);  // other objects use the placeholder's file, too
   if (socket.details == nullptr) {
     policy.record_why(fd, static_cast<unsigned>(observe::Reason::kOptionUnsupported), "fcntl O_ASYNC");
     return;

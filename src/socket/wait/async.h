@@ -1,5 +1,5 @@
-// Signals for I/O (fcntl(2): O_ASYNC, F_SETOWN, F_SETSIG) of the stack's side. The kernel keeps who is told, with the
-// number's open file; what Socket::details has is a copy for the one that finds the event.
+// Signals for I/O (fcntl(2): O_ASYNC, F_SETOWN, F_SETSIG) of the stack's sockets. The kernel stores the owner with the
+// number's open file. Socket::details has a copy for the thread that finds the event.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace bypass::socket {
 
-/// After fcntl() has said who is told and how (set_async()), or a change of O_ASYNC: what the kernel has now for `fd`.
-/// Lock held.
+/// To be called after fcntl() has set the owner or the signal (set_async()), or O_ASYNC has changed: copies what the
+/// kernel has now for `fd`. Lock held.
 void note_async(File& file, int fd);
-/// Something has come up. Lock held.
+/// Signals that something has happened. Lock held.
 void send_async(File& file, std::uint32_t bits);
 
 }  // namespace bypass::socket

@@ -11,7 +11,7 @@ namespace bypass::socket {
 
 namespace {
 
-/// Where this end hears its peer; negative: nowhere.
+/// The descriptor on which this end hears its peer; negative: none.
 int channel_of(const Socket& socket, const LocalLink& link) {
   if (is_paired(socket)) return link.channel.is_open() ? link.channel.descriptor() : -1;
   return link.watched ? link.watched_fd : -1;
@@ -22,7 +22,7 @@ void read_channel(File& file) {
   if (link != nullptr && link->channel_readable) local_on_channel(socket_of(file));
 }
 
-/// What it has is known: an event is news.
+/// True if its state is known, so that an event would be news.
 bool is_quiet(const KernelHalf& half) {
   return half.watched && half.number >= 0 && half.taking == 0 && !has_news(half);
 }

@@ -1,7 +1,7 @@
-// DirectSet: the kernel's side of the few objects that a sleeper waits for, under numbers of their own.
+// DirectSet: the kernel's side of the few objects that a sleeper waits for, under their own numbers.
 //
-// The one that sleeps over the process's watch set (kernel_half.h) is woken by each event of any object: where every
-// connection has a thread that waits for it, each of them by every wake-up.
+// A thread that sleeps over the process's watch set (kernel_half.h) is woken by each event of any object. If every
+// connection has a thread that waits for it, each wake-up would wake all of them.
 #pragma once
 
 #include <poll.h>
@@ -15,33 +15,33 @@ namespace bypass::socket {
 
 struct File;
 
-/// What a sleeper hears of the kernel's side.
+/// Which events of the kernel's side a sleeper hears.
 struct Hearing {
-  bool all = false;         // it sleeps over the process's watch set
+  bool all = false;         // all: it sleeps over the process's watch set
   std::uint32_t links = 0;  // or so many connections within the host, which no other sleeper hears
 };
 
 class DirectSet {
  public:
-  /// Objects; with more of them the watch set is cheaper.
+  /// The most objects; with more, the watch set costs less.
   static constexpr std::size_t kMost = 4;
-  /// Each has a kernel half, and may have a channel.
+  /// Each object has a kernel half, and may have a channel.
   static constexpr std::size_t kEntriesOfOne = 2, kMostEntries = kEntriesOfOne * kMost;
 
-  /// Before a sleep, with the lock held: each object that is waited for. Should one of its numbers become another one's
-  /// before the thread sleeps, signal_idle() wakes it.
+  /// To be called before a sleep, with the lock held, for each object that is waited for. If one of its numbers is
+  /// given to another object before the thread sleeps, signal_idle() wakes it.
   void begin();
-  /// Whether there is anything on the kernel's side to hear.
+  /// Whether the file has anything on the kernel's side that can be heard.
   [[nodiscard]] static bool concerns(const File& file);
   void add(File& file);
-  /// All: the watch set is the one entry. There are too many objects, or one of them is not quiet: what is known of it
-  /// already would end each sleep.
+  /// `all`: the watch set is the only entry. Then there are too many objects, or one of them is not quiet: what is
+  /// already known about it would end each sleep.
   [[nodiscard]] Hearing hearing() const { return {.all = !usable_, .links = links_}; }
   [[nodiscard]] std::span<const pollfd> entries() const { return {entries_.data(), count_}; }
-  /// After it, with the lock held: the entries as the kernel has answered them, if it has.
+  /// To be called after the sleep, with the lock held. `entries` are as the kernel has answered them, if it has.
   void on_slept(std::span<const pollfd> entries);
-  /// Without the lock: what the channels have said that on_slept() found readable. False: the kernel's side has
-  /// something else, or may have.
+  /// Without the lock: reads the channels that on_slept() found readable. False: the kernel's side has something else,
+  /// or may have.
   bool hear();
 
  private:
@@ -52,8 +52,8 @@ class DirectSet {
   std::size_t count_ = 0, file_count_ = 0;
   std::uint32_t links_ = 0;
   bool usable_ = true;
-  bool by_channel_ = false;  // the sleep has been ended, and by nothing else
-  bool misled_ = false;      // a kernel half was readable: should nothing come of it, it would be again
+  bool by_channel_ = false;  // only channels have ended the sleep
+  bool misled_ = false;      // a kernel half was readable; if nothing comes of that, it would be so again
 };
 
 }  // namespace bypass::socket

@@ -17,9 +17,9 @@ namespace bypass::socket {
 
 namespace {
 
-/// Bits of an item that are no events; a fired one-shot item keeps only these.
+/// Bits of an item that are no events. A one-shot item that has fired keeps only these.
 constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
-/// What may stand beside EPOLLEXCLUSIVE (fs/eventpoll.c, EPOLLEXCLUSIVE_OK_BITS).
+/// Bits that are allowed beside EPOLLEXCLUSIVE (EPOLLEXCLUSIVE_OK_BITS in fs/eventpoll.c).
 constexpr std::uint32_t kExclusiveOk =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
@@ -45,7 +45,7 @@ void unlink_from_target(EpollItem& item) {
   }
 }
 
-// Out of its target's list; freed now, or by the thread that takes it off the ready list.
+// Takes the item off its target's list. It is freed now, or by the thread that takes it off the ready list.
 void remove_item(EpollItem& item) {
   unlink_from_target(item);
   Epoll& set = *item.set;
@@ -62,8 +62,9 @@ std::uint32_t bits_now(const EpollItem& item) {
   return item.gone ? 0 : poll_bits(*item.target) & item.events;
 }
 
-// A set in a set is in the kernel's, too, where it asks for nothing: the kernel knows all nesting, of sets that are not
-// ours as well, and refuses loops, depth and too many paths (EP_MAX_NESTS, reverse_path_check() in fs/eventpoll.c).
+// A set that is in another set is also in the kernel's set, with no events. So the kernel knows all nesting, also of
+// sets that are not ours, and refuses loops, depth and too many paths (EP_MAX_NESTS, reverse_path_check() in
+// fs/eventpoll.c).
 long nest_in_kernel(int epoll_fd, int fd) {
   epoll_event nothing{};
   return os::call(SYS_epoll_ctl, epoll_fd, EPOLL_CTL_ADD, fd, os::address(&nothing));
@@ -86,28 +87,27 @@ void note_seen(EpollItem& item) {
   item.seen_err = r.err;
 }
 
-// As the kernel does after ADD and MOD: what is ready now is reported, edge-triggered or not.
+// As the kernel after ADD and MOD: what is ready now is reported, even if the item is edge-triggered.
 void report_present(EpollItem& item) {
   note_seen(item);
   if (bits_now(item) != 0) item_signalled(item);
 }
 
-// Whether it is known, without a call of the kernel's, that nothing has come yet.
+// Whether it is known, without a call of the kernel, that nothing has come yet.
 bool is_known_empty(File& target) {
   return calls_of(target).is_known_empty(target);
 }
 
-// What has come to others before, and nobody has heard of yet, stands in front of what an added item has. So both ways
-// are heard, rings and the kernel, while the item is not in the set: what it has itself may come by either. Not so
-// before MOD, and not where there is nothing yet: programs make these calls for each request, and this look asks the
-// kernel.
+// Earlier events of other items that were not heard yet must come before those of an added item. So both rings and
+// kernel are heard while the item is not in the set, because its own events may come by either. This is not done before
+// MOD, nor if nothing has come yet: programs make these calls for each request, and this look asks the kernel.
 void hear_of_others(const Epoll& set, File& target, std::uint32_t events) {
   if ((events & kIn) == 0 || set.dual_items.load(std::memory_order_relaxed) == 0 || is_known_empty(target)) return;
   hear_kernel_halves();
   (void)poll_local();
 }
 
-// Threads that sleep in a set, or in one around it, wait for something more from here on.
+// Threads that sleep in this set, or in one that contains it, now wait for one more object.
 void arm_for_sleepers(File& target) {
   if (!is_waited_for(target)) return;
   if (target.kind == FileKind::kEpoll)
@@ -133,10 +133,10 @@ long add_item(Epoll& set, int epoll_fd, int fd, File& target, const epoll_event&
   item->events = event.events | kAlways;
   item->target_next = target.items;
   target.items = item;
-  // Before it is asked who sleeps: KernelSleep does both the other way round.
+  // This comes before the check for sleepers. KernelSleep does the two steps in the opposite order.
   const bool first = set.bypass_items.fetch_add(1, std::memory_order_relaxed) == 0;
   const bool first_dual = has_kernel_half(target) && set.dual_items.fetch_add(1, std::memory_order_relaxed) == 0;
-  // The one that sleeps in the set does not look at the wire, or at the kernel's halves.
+  // A thread that sleeps in the set does not look at the wire or at the kernel's halves.
   if (first || first_dual) signal_idle(set);
   if (first) called = call_kernel_sleepers(set, epoll_fd);
   report_present(*item);
@@ -155,7 +155,7 @@ long modify_item(Epoll& set, int fd, File& target, const epoll_event& event) {
   return 0;
 }
 
-// An exclusive item goes, and may have been told alone of what is still there: it is another one's.
+// An exclusive item is removed. If it alone was told of an event that is still there, another item must be told.
 void remove_and_pass_on(EpollItem& item) {
   File& target = *item.target;
   const std::uint32_t left = (item.events & EPOLLEXCLUSIVE) != 0 && item.ready ? bits_now(item) : 0;
@@ -178,7 +178,7 @@ long control_kernel(Epoll& set, int epoll_fd, int operation, int fd, epoll_event
   if (kernel->epoll_ctl(epoll_fd, operation, fd, event) != 0) return kernel_failure();
   if (operation != EPOLL_CTL_ADD || set.kernel_items.exchange(true, std::memory_order_relaxed)) return 0;
   Guard guard(shard());
-  signal_idle(set);  // a sleeper has to take the kernel's set into its poll
+  signal_idle(set);  // a sleeper has to add the kernel's set to its poll
   return 0;
 }
 
@@ -187,7 +187,7 @@ long control_kernel(Epoll& set, int epoll_fd, int operation, int fd, epoll_event
 bool item_signalled(EpollItem& item) {
   note_seen(item);
   if (!item.ready) enqueue(item);
-  // A thread that has been called, and has not come yet, may take one event and no more.
+  // A thread that was called and has not come yet may take only one event.
   bool somebody_sleeps = false;
   for (const WaitLink* link = item.set->waiters; link != nullptr; link = link->next)
     somebody_sleeps = somebody_sleeps || !link->waiter->called;
@@ -201,7 +201,7 @@ void forget_target(File& target) {
 
 namespace {
 
-/// Whether both numbers name one file: one that was closed may be another file's by now.
+/// Whether both numbers refer to one file: a closed number may belong to another file by now.
 bool is_same_file(int a, int b) {
   struct stat first {
   }, second{};
@@ -210,7 +210,7 @@ bool is_same_file(int a, int b) {
   return known && first.st_ino == second.st_ino && first.st_dev == second.st_dev;
 }
 
-/// Into the kernel's set, under the item's number, or under `another` where that has been closed.
+/// Adds the item to the kernel's set under its number, or under `another` if that was closed.
 void add_to_kernel(const EpollItem& item, int another) {
   Epoll& set = *item.set;
   epoll_event event{};
@@ -240,7 +240,7 @@ bool is_watched_here(const File& target) {
 }
 
 void keep_items_in_kernel(File& target, int fd) {
-  const bool has_more = !calls_of(target).in_kernel;  // than the kernel's side: the wire's
+  const bool has_more = !calls_of(target).in_kernel;  // true if the object has more than the kernel's side: the wire's
   if (has_more && !has_kernel_half(target)) return;
   for (EpollItem* item = target.items; item != nullptr;) {
     EpollItem& here = *item;
@@ -292,10 +292,10 @@ std::size_t harvest(Epoll& set, std::span<epoll_event> out) {
     n++;
     if ((item.events & EPOLLONESHOT) != 0)
       item.events &= kFlags;
-    else if ((item.events & EPOLLET) == 0 && !item.ready)  // asked for its bits it may have signalled itself
+    else if ((item.events & EPOLLET) == 0 && !item.ready)  // poll_bits() may have signalled the item itself
       enqueue(item);
   }
-  if (list != nullptr) {  // no room for these: they come first next time
+  if (list != nullptr) {  // there was no room for these: they come first next time
     last->ready_next = set.ready_head;
     if (set.ready_tail == nullptr) set.ready_tail = last;
     set.ready_head = list;
@@ -314,7 +314,7 @@ std::uint32_t epoll_bits(Epoll& epoll) {
 
 namespace {
 
-// Lock not held.
+// Called without the lock.
 long control_ours(Epoll& set, int epoll_fd, int operation, int fd, File& target, const epoll_event* event,
                   bool& called) {
   Guard guard(shard());

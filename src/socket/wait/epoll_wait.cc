@@ -1,4 +1,4 @@
-// epoll_wait(2): events of our objects and of the kernel's, in turns. docs/waiting.md describes the wait.
+// epoll_wait(2): events of our objects and of the kernel's, taken in turns. docs/waiting.md describes the wait.
 #include <algorithm>
 #include <utility>
 
@@ -31,7 +31,7 @@ class EpollCondition final : public Condition {
 
   [[nodiscard]] bool needs_wire() const override { return set_.bypass_items.load(std::memory_order_relaxed) != 0; }
   [[nodiscard]] bool polls_first() const override { return true; }
-  /// Always: what is in the kernel's set, the kernel alone knows.
+  /// Always true: only the kernel knows what is in its set.
   [[nodiscard]] bool has_kernel() const override { return true; }
   long look_at_kernel(Instant now, bool always) override {
     long n = kAgain;
@@ -62,7 +62,7 @@ class EpollCondition final : public Condition {
 
   [[nodiscard]] bool has_duals() const { return set_.dual_items.load(std::memory_order_relaxed) != 0; }
 
-  /// The kernel's share: kAgain when it has nothing.
+  /// Takes the kernel's part: kAgain if it has nothing.
   long take_kernel(Instant now, std::span<epoll_event> out) {
     note_look(now);
     const int told = kernel->epoll_pwait(number_, out.data(), static_cast<int>(out.size()), 0, nullptr);
@@ -79,7 +79,7 @@ class EpollCondition final : public Condition {
   }
 
  private:
-  /// Between two looks at a kernel's set that nobody has been seen to fill; a sleep hears it at once.
+  /// The interval of looks at a kernel's set that nobody was seen to fill; a sleep hears such events at once.
   static constexpr Duration kUnfilled = std::chrono::milliseconds(1);
 
   [[nodiscard]] bool is_known_filled() const { return set_.kernel_items.load(std::memory_order_relaxed); }
@@ -89,7 +89,7 @@ class EpollCondition final : public Condition {
   int number_;
   std::span<epoll_event> out_;
   std::uint32_t version_ = 0;
-  bool quiet_ = false;              // the set's kernel items have just had nothing
+  bool quiet_ = false;              // the kernel's items in the set have just had nothing
   bool is_called_in_vain_ = false;  // another process's descriptor is in the kernel's set: kernel_sleep.h
 };
 
@@ -100,12 +100,13 @@ std::size_t take_ours(Epoll& set, const EpollCondition& condition, std::span<epo
   return harvest(set, out);
 }
 
-// The side whose turn it is may fill all the room; the other side gets the rest: bypass items that are always ready
-// must not starve the kernel's, nor the other way round.
+// The side whose turn it is may fill all the room; the other side gets the rest. So bypass items that are always ready
+// cannot keep out the kernel's, nor the other way round.
 long take_turns(Epoll& set, EpollCondition& condition, std::span<epoll_event> out, bool blocks) {
   const Instant now = shard().clock().now();
   if (condition.has_duals()) look_at_kernel_halves(now, false);
-  // A wait that sleeps looks then; one that does not has found something, and the kernel's has its turn a little later.
+  // A wait that sleeps looks then. A wait that does not sleep has found something, and the kernel has its turn a little
+  // later.
   constexpr Duration kThen = std::chrono::microseconds(200);
   const Duration later = blocks && sleeps_at_once() ? kThen : Duration{};
   if (!condition.look_is_due(now, later)) return kAgain;

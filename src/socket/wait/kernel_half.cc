@@ -21,10 +21,10 @@ namespace bypass::socket {
 
 namespace {
 
-/// After something was done on the kernel's side, looks are not rationed for this long.
+/// After activity on the kernel's side, looks are not limited for this long.
 constexpr Duration kActive = std::chrono::milliseconds(50);
 constexpr std::uint32_t kEpollKind = 1U << 31;
-constexpr std::uint32_t kChannelKind = 1U << 30;  // of a local connection, not its socket
+constexpr std::uint32_t kChannelKind = 1U << 30;  // the channel of a local connection, not its socket
 
 std::atomic<int> watch_set{-1};  // the process's; never closed
 std::atomic<std::int64_t> looked{0};
@@ -37,9 +37,9 @@ std::atomic<std::int64_t> active_until{0};
                                        : objects->sockets.id_of(static_cast<Socket*>(&file));
 }
 
-constinit std::array<ChunkTable<KernelHalf>, 2> halves{};  // by slot: sockets, epoll sets; with the shard's lock
+constinit std::array<ChunkTable<KernelHalf>, 2> halves{};  // by slot: sockets, epoll sets; with the shard's lock held
 
-// Slot and generation, so that an edge of an object that has ended since finds nothing.
+// Slot and generation, so that an edge of an object that has ended since has no effect.
 std::uint64_t name_of(File& file) {
   const SlotId id = id_of(file);
   return std::uint64_t{id.generation} << 32 | id.index | (file.kind == FileKind::kEpoll ? kEpollKind : 0U);
@@ -85,7 +85,7 @@ void hear(const epoll_event& event) {
   if ((event.events & EPOLLERR) != 0) half->error = true, bits |= kError | kIn;
   if ((event.events & EPOLLHUP) != 0) half->hung_up = true, bits |= kIn;
   const bool is_urgent = file->kind == FileKind::kStream && (event.events & EPOLLPRI) != 0;
-  // A read passes an urgent byte, behind which there may be nothing: one that has looked elsewhere looks there.
+  // A read passes an urgent byte, and there may be nothing after it: so the thread must look again.
   if (is_urgent && !half->in) half->in = half->unsure = true;
   if (is_urgent) bits |= kIn;
   if (file->kind == FileKind::kStream) local_on_kernel(socket_of(*file));
@@ -94,8 +94,8 @@ void hear(const epoll_event& event) {
   if (bits != 0) signal(*file, bits);
 }
 
-// An edge is told once: it is taken with the lock held, or the thread that has taken it and waits for the lock would
-// keep it from those that have the lock and look for what came first. True: there were some.
+// The kernel reports an edge once, so it is taken with the lock held. Otherwise a thread that took it, and waits for
+// the lock, would keep it from those that have the lock and need what came first. True: there were edges.
 bool take_edges(int set) {
   std::array<epoll_event, 32> events;
   bool any = false;
@@ -176,7 +176,7 @@ void forget_kernel_half(File& file) {
   *half = KernelHalf{};
   half->taking = taking;
   half->generation = generation;
-  signal_idle(file);  // who sleeps over its number
+  signal_idle(file);  // a thread may sleep over its number
 }
 
 void unwatch_kernel_half(File& file) {
@@ -196,19 +196,19 @@ void number_goes(File& file, int fd) {
   if (half == nullptr || !half->watched || half->owned || half->number != fd) return;
   int own = kernel->dup(fd);
   own = policy.own_descriptor(own);
-  // Without one the kernel's side is lost to the object; better than the next owner's of the number.
+  // Without a duplicate, the kernel's side is no longer heard. That is better than hearing the number's next owner.
   if (own < 0) return unwatch_kernel_half(file);
   epoll_event unused{};
   kernel->epoll_ctl(the_watch_set(), EPOLL_CTL_DEL, fd, &unused);
   half->number = own;
   half->owned = true;
   tell_kernel(EPOLL_CTL_ADD, file, own, watched_events(file) | (half->out ? 0U : EPOLLOUT));
-  signal_idle(file);  // who sleeps over its number
+  signal_idle(file);  // a thread may sleep over its number
 }
 
 bool watch_channel(File& file, int fd) {
   epoll_event event{};
-  event.events = EPOLLIN;  // until it has been read
+  event.events = EPOLLIN;  // readable until it has been read
   event.data.u64 = name_of(file) | kChannelKind;
   const int set = the_watch_set();
   return set >= 0 && (kernel->epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST);
@@ -226,10 +226,11 @@ void note_set_number(File& set, int number) {
 
 void want_kernel_out(File& file) {
   KernelHalf* half = kernel_half(file);
-  // Where nobody would tell, the program tries again.
+  // If no one would report room, the program tries again.
   if (half == nullptr || !half->watched) return;
   if (!tell_kernel(EPOLL_CTL_MOD, file, half->number, watched_events(file) | EPOLLOUT)) return;
-  if (std::exchange(half->out, false)) signal_idle(file);  // who sleeps over its number does not wait for that
+  // a thread that sleeps over its number does not wait for room yet
+  if (std::exchange(half->out, false)) signal_idle(file);
 }
 
 void look_at_kernel_halves(Instant now, bool always) {
@@ -247,7 +248,7 @@ void look_at_kernel_halves(Instant now, bool always) {
     if (!take_edges(set)) guard.leave_untouched();
     return;
   }
-  // Most looks find nothing: for those nobody waits until the lock is free.
+  // Most looks find nothing, and for these no thread waits for the lock.
   if (!os::readable(set)) return;
   guard.resume();
   (void)take_edges(set);

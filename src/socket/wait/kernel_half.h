@@ -1,11 +1,11 @@
-// KernelHalf: the kernel's side of a dual object (a wildcard listener's queue, a datagram socket's, a nested
-// epoll set's kernel part), and the process's watch over all of them.
+// KernelHalf: the kernel's side of a dual object (a wildcard listener's queue, a datagram socket's, a nested epoll
+// set's kernel part), and the process's watch over all of them.
 //
-// One kernel epoll set, edge-triggered, holds the kernel halves: one system call every `kernel_poll` tells of
-// all. Its edges are kept as flags in the objects and mixed into their readiness, so that nobody else needs to
-// know. A flag is taken back *before* the kernel is asked and set again when the answer was "there was
-// something": an edge that comes in between is then never lost. While such a question is under way (`taking`)
-// the flags say nothing, and the one that wants to know asks the kernel.
+// One kernel epoll set, edge-triggered, holds the kernel halves: one system call every `kernel_poll` reports all. Its
+// edges are kept as flags in the objects and added to their readiness, so that no other code needs to know. A flag is
+// cleared *before* the kernel is asked, and set again if the answer was "there was something". So an edge that comes in
+// between is never lost. While such a request is under way (`taking`), the flags are not valid, and other threads ask
+// the kernel.
 #pragma once
 
 #include <cstdint>
@@ -16,79 +16,79 @@
 namespace bypass::socket {
 
 struct KernelHalf {
-  std::uint32_t generation = 0;  // of the object's slot that this is about
+  std::uint32_t generation = 0;  // generation of the object's slot
   bool in = false, out = true, error = false, hung_up = false;
-  bool unsure = false;     // `in` is a guess: something was just taken, there may be more. `error` always is one
-  bool had_error = false;  // `error` was taken back by a question that says nothing about it: it may have stayed
+  bool unsure = false;  // `in` is a guess: something was just taken, and there may be more. `error` always is a guess
+  bool had_error = false;  // `error` was cleared by a request that does not report errors: it may still hold
   bool watched = false;
   bool owned = false;        // `number` is a duplicate of ours
-  std::uint16_t taking = 0;  // calls that ask the kernel now, without the lock
-  int number = -1;           // under which the kernel watches it
+  std::uint16_t taking = 0;  // requests to the kernel under way, without the lock
+  int number = -1;           // the number under which the kernel watches it
   int set_number = -1;       // of an epoll set: a number of this process for it, as last seen
 };
 
-/// As far as it has been heard.
+/// True if news was heard.
 [[nodiscard]] inline bool has_news(const KernelHalf& half) {
   return half.in || half.error || half.hung_up;
 }
 
-/// This process's view of the kernel half of a file; null when it can have none. Descriptors are a process's own, so
-/// nothing of it lies in the arena but that there is one (File::dual).
+/// This process's view of the kernel half of a file; null if it can have none. Descriptors belong to a process. So the
+/// arena only knows whether there is a kernel half (File::dual).
 [[nodiscard]] KernelHalf* kernel_half(File& file);
 [[nodiscard]] inline const KernelHalf* kernel_half(const File& file) {
   return kernel_half(const_cast<File&>(file));
 }
-/// The same to read; as new where there is none.
+/// The same for reading; an empty state if there is none.
 [[nodiscard]] const KernelHalf& kernel_half_state(const File& file);
-/// Whether the kernel's side is to be looked at.
+/// Whether the kernel's side must be looked at.
 [[nodiscard]] inline bool has_kernel_half(const File& file) {
   return file.dual;
 }
 
-/// kIn and kError as they are on the kernel's side; a guess is made sure of (a system call). Lock held.
+/// kIn and kError as they are on the kernel's side. A guess is verified by a system call. Lock held.
 [[nodiscard]] std::uint32_t kernel_half_bits(const File& file);
-/// Something may have been taken there: `in` is a guess from here on. Lock held.
+/// Something may have been taken there: from now on `in` is a guess. Lock held.
 void doubt_kernel_half(KernelHalf& half);
-/// Before the kernel is asked: what is said meanwhile stays said. A read that finds nothing leaves IP_RECVERR's queue
-/// as it is. Lock held.
+/// To be called before the kernel is asked: clears the flags, so that later edges set them again. A read that finds
+/// nothing leaves IP_RECVERR's queue as it is. Lock held.
 void take_back_news(KernelHalf& half);
 
-/// Lock held. False: the kernel gives the process nothing to watch with (EMFILE, EPERM of a filter of system calls).
+/// Lock held. False: the kernel gives the process no means to watch (EMFILE, or EPERM from a filter of system calls).
 [[nodiscard]] bool can_watch_kernel_halves();
 /// Lock held. `fd` is a number of the kernel's object. Its present readiness is heard at the next look.
 void watch_kernel_half(File& file, int fd);
 void unwatch_kernel_half(File& file);
-/// This process has no number of the object any more; others of the family have.
+/// This process has no number of the object any more; other processes of the family have.
 void forget_kernel_half(File& file);
-/// In a forked child: nothing is watched, and what was is to be watched again under the child's numbers.
+/// In a forked child: nothing is watched now. Everything that was is watched again under the child's numbers.
 void forget_kernel_halves();
-/// `fd` is about to be closed while the object stays: the watch moves to a duplicate.
+/// `fd` is about to be closed while the object stays: a duplicate is watched instead.
 void number_goes(File& file, int fd);
-/// A number of this process for an epoll set. Lock held.
+/// Stores a number of this process for an epoll set. Lock held.
 void note_set_number(File& set, int number);
-/// The kernel refused a write for want of room: ask to be told.
+/// The kernel refused a write for lack of room: asks for an event when there is room.
 void want_kernel_out(File& file);
 
-/// The channel of a local connection in the same watch: local_on_channel() hears of it while it is readable. One that
-/// is watched already stays so.
+/// Adds the channel of a local connection to the same watch: local_on_channel() is called while it is readable. A
+/// channel that is watched already stays watched.
 bool watch_channel(File& file, int fd);
 void unwatch_channel(int fd);
 
-/// Without the lock. At most every `kernel_poll` unless `always` or the kernel's side is busy: something
-/// that this process itself does there must be seen at the next call.
+/// Called without the lock. Looks at most every `kernel_poll`, unless `always` is set or the kernel's side is busy:
+/// what this process itself does there must be seen at the next call.
 void look_at_kernel_halves(Instant now, bool always);
-/// The same at once, with the lock held.
+/// Looks at once, with the lock held.
 void hear_kernel_halves();
-/// Whether the last look, of any thread, is so long ago that a call which makes none is to make one: a peer may have
-/// died meanwhile. Some 50 us, by Clock::ticks() as it is now.
+/// Whether the last look of any thread is so long ago (about 50 µs) that a call which makes none must make one: a peer
+/// may have died meanwhile. `ticks`: Clock::ticks() now.
 [[nodiscard]] bool is_kernel_look_due(std::uint64_t ticks);
 void note_kernel_activity();
-/// A sleeper has found it readable, and has not looked there.
+/// A sleeper has found the watch set readable, and has not looked there.
 void note_watch_set_readable();
 [[nodiscard]] bool is_watch_set_readable();
 /// Closes a descriptor that was given to policy.own_descriptor(). No cancellation point.
 void close_own(int fd);
-/// For a sleeper's poll set; -1 while nothing has been watched.
+/// The descriptor for a sleeper's poll set; -1 while nothing was ever watched.
 [[nodiscard]] int kernel_halves_descriptor();
 
 }  // namespace bypass::socket

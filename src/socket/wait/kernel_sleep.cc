@@ -19,7 +19,7 @@ namespace {
 
 std::atomic<int> call_descriptor{-1};  // the process's; never closed, always readable
 
-/// In the kernel's set beside the descriptor: an address, which no program's data of its own can be.
+/// The data of our descriptor in the kernel's set: an address of ours, which a program's data cannot be.
 epoll_data_t call_data() {
   epoll_data_t data{};
   data.ptr = &call_descriptor;
@@ -59,9 +59,9 @@ bool is_family() {
   return shard().wires().members.load(std::memory_order_relaxed) != 0;
 }
 
-/// Between a sleeper's store and its look at the set: nothing but an order for the compiler, where one process alone
-/// may add to the set. That one asks for the fence of each of its threads (membarrier(2), which src/preload registers
-/// for).
+/// The fence between a sleeper's store and its look at the set. If only one process may add to the set, this only
+/// orders the compiler. The adding thread then makes a fence in each thread of the process (membarrier(2), which
+/// src/preload registers for).
 void fence_for_sleeper() {
   if (is_family()) return std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -72,7 +72,7 @@ void fence_of_sleepers() {
   if (os::call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED) < 0) os::call(SYS_membarrier, MEMBARRIER_CMD_GLOBAL);
 }
 
-/// Of the process that calls; 0 is nobody.
+/// The value for the calling process; 0 means no process.
 std::uint32_t caller_here() {
   return shard().family().slot() + 1;
 }
@@ -101,7 +101,7 @@ bool call_kernel_sleepers(Epoll& set, int number) {
   event.events = EPOLLIN;
   event.data = call_data();
   if (fd < 0) return false;
-  set.has_called.store(true, std::memory_order_relaxed);  // before the event can be seen
+  set.has_called.store(true, std::memory_order_relaxed);  // must come before the event can be seen
   set.caller.store(caller_here(), std::memory_order_relaxed);
   os::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, fd, os::address(&event));
   return sleepers.of_others;
@@ -143,7 +143,7 @@ KernelSleep::KernelSleep(File& epoll, bool sleeps) : set_(static_cast<Epoll&>(ep
   usable_ = !sleeps;
   if (usable_ || my_record() == nullptr) return;
   place_ = thread_signals.kernel_set;
-  // A handler's call on top of one; else what a call has left that a handler jumped out of.
+  // Either this is a handler's call on top of another call, or a handler jumped out of an earlier call.
   if (thread_signals.handlers != 0) beneath_ = place_->load(std::memory_order_relaxed);
   place_->store(&set_, std::memory_order_relaxed);
   fence_for_sleeper();

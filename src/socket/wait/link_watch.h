@@ -1,4 +1,4 @@
-// LinkWatch: one descriptor that is readable when a link to another host, or its device, has something.
+// LinkWatch: one descriptor that is readable when a link to another host, or the link's device, has something to do.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  /// -1: there is nothing to watch, or no descriptor to be had. A system call only when links have come since.
+  /// -1: there is nothing to watch, or no descriptor could be made. Makes a system call only if links have changed
+  /// since.
   int descriptor(const fastpath::LinkOwner& links);
-  /// A forked child's, whose copy of the descriptor has been closed with all of ours.
+  /// In a forked child whose copy of the descriptor was closed with all of ours.
   void forget();
 
  private:

@@ -23,7 +23,7 @@ bool is_kernel(const PollItem& item) {
   return item.file == nullptr;
 }
 
-// Items that the kernel alone answers for lose their file for this call: decided once, whatever other threads do.
+// Items that only the kernel can answer lose their file for this call. This is decided once, whatever other threads do.
 bool leave_to_kernel(const File& file) {
   if (decided_for_kernel(file)) return true;
   if (kind(file) != FileKind::kDatagram) return false;
@@ -31,7 +31,7 @@ bool leave_to_kernel(const File& file) {
   return socket.path == Path::kUndecided && socket.details->peer_is_kernel;
 }
 
-/// The kernel's items as one array, with room in front and behind for what the sleeper adds.
+/// The kernel's items as one array, with room before and after them for what the sleeper adds.
 class KernelSet {
  public:
   static constexpr std::size_t kSpare = Shard::kMostWaitDescriptors + 2;
@@ -52,7 +52,7 @@ class KernelSet {
 
   [[nodiscard]] bool valid() const { return entries_ != nullptr; }
   [[nodiscard]] std::size_t count() const { return count_; }
-  /// ppoll over the kernel's items alone; the answers go to the program's.
+  /// ppoll() over the kernel's items only; the answers are copied to the program's items.
   long ask(const timespec* timeout, const sigset_t* mask) {
     const int n = kernel->ppoll(entries_ + kSpare, count_, timeout, mask);
     if (n < 0) return kernel_failure();
@@ -67,7 +67,7 @@ class KernelSet {
   }
 
  private:
-  // No malloc: poll() is async-signal-safe.
+  // It does not use malloc, because poll() is async-signal-safe.
   bool map(std::size_t bytes) {
     const long made =
         os::call(SYS_mmap, 0, static_cast<long>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -91,7 +91,7 @@ class PollCondition final : public Condition {
       if (is_kernel(item)) continue;
       files_++;
       duals_ = duals_ || DirectSet::concerns(*item.file);
-      wire_ = wire_ || wants_wire(*item.file);  // asked for before the first attempt
+      wire_ = wire_ || wants_wire(*item.file);  // read before the first attempt
     }
   }
 
@@ -132,7 +132,7 @@ class PollCondition final : public Condition {
   [[nodiscard]] bool needs_wire() const override { return wire_; }
   [[nodiscard]] bool has_kernel() const override { return kernel_set_.count() != 0 || duals_; }
   [[nodiscard]] bool has_duals() const { return duals_; }
-  /// Of the kernel's items, as they were last asked for.
+  /// How many of the kernel's items were ready when last asked.
   [[nodiscard]] long kernel_ready() const { return kernel_ready_; }
   long look_at_kernel(Instant now, bool always) override {
     if (duals_ && !direct_.hear()) look_at_kernel_halves(now, always);
@@ -153,7 +153,7 @@ class PollCondition final : public Condition {
  private:
   static std::uint32_t wanted(const PollItem& item) { return static_cast<std::uint16_t>(item.events) | kAlways; }
   static short bits_of(PollItem& item) { return static_cast<short>(poll_bits(*item.file) & wanted(item)); }
-  // Of a set that nobody of this process has watched yet, of a datagram socket that hears the kernel again.
+  // Handles a set that no thread of this process has watched yet, and a datagram socket that hears the kernel again.
   void hear_new_half(const PollItem& item) {
     if (kind(*item.file) == FileKind::kEpoll && item.file->alive && !has_kernel_half(*item.file))
       watch_kernel_half(*item.file, item.fd);
@@ -179,8 +179,8 @@ class PollCondition final : public Condition {
   Instant looked_{};
 };
 
-/// When any thread of the process last looked at kernel descriptors from poll(): sets come and go with the calls,
-/// so that there is no better place.
+/// When any thread of the process last looked at kernel descriptors from poll(). It is global, because sets exist only
+/// during a call.
 std::atomic<std::int64_t> last_look{0};
 
 bool look_is_due() {
@@ -190,7 +190,7 @@ bool look_is_due() {
   return true;
 }
 
-// Datagram sockets and epoll sets have a kernel half that is to be heard.
+// Datagram sockets and epoll sets have a kernel half that must be heard.
 void watch_halves(std::span<PollItem> items) {
   Guard guard(shard());
   for (const PollItem& item : items) {
@@ -236,13 +236,13 @@ long poll(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
   patience.deadline = patience.block ? deadline_after(timeout) : kNever;
   patience.restart = false;  // signal(7): never restarted
   patience.mask = mask;
-  // Sockets that are always ready must not starve those with a kernel half, nor descriptors of the kernel's.
+  // Sockets that are always ready must not keep out those with a kernel half, nor descriptors of the kernel.
   if (condition.has_duals()) look_at_kernel_halves(shard().clock().now(), false);
   long from_kernel = 0;
   if (kernel_set.count() != 0 && look_is_due()) {
     from_kernel = condition.look_at_kernel(shard().clock().now(), true);
     if (from_kernel < 0 && from_kernel != kAgain) return from_kernel;
-    if (from_kernel > 0) patience.block = false;  // what the wire has to say as well, then back
+    if (from_kernel > 0) patience.block = false;  // also takes what the wire has, and then returns
   }
   const unsigned handlers_seen = thread_signals.seen;
   long r = wait(condition, patience);

@@ -33,7 +33,8 @@ void count_up(Readiness& readiness, std::uint32_t bits) {
   if ((bits & kOut) != 0) readiness.out++;
   if ((bits & (kHangUp | kPeerShut)) != 0) readiness.hup++;
   if ((bits & kError) != 0) readiness.err++;
-  // Release pairs with the spinner's acquire: it then takes the lock anyway, so this only has to be seen.
+  // Release pairs with the spinner's acquire. The spinner then takes the lock anyway, so only the change must be
+  // visible.
   readiness.version.store(readiness.version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 

@@ -1,8 +1,8 @@
-// Readiness: the one place that turns what happened to an object into epoll events and wake-ups.
+// Readiness: the one place that turns changes of an object into epoll events and wake-ups.
 //
-// signal() is Linux's wait-queue wake-up: it says that something of this kind may have changed. It puts the
-// epoll items that ask for it on their sets' ready lists and calls the threads that sleep on the object.
-// What is true now is told by poll_bits(), asked when somebody looks.
+// signal() is Linux's wait-queue wake-up: it says that something of this kind may have changed. It puts the epoll items
+// that ask for it on their sets' ready lists, and calls the threads that sleep on the object. poll_bits() says what is
+// true at the time of a look.
 #pragma once
 
 #include <sys/epoll.h>
@@ -19,27 +19,28 @@ inline constexpr std::uint32_t kOut = EPOLLOUT | EPOLLWRNORM;
 inline constexpr std::uint32_t kError = EPOLLERR;
 inline constexpr std::uint32_t kHangUp = EPOLLHUP;
 inline constexpr std::uint32_t kPeerShut = EPOLLRDHUP;
-/// A change of state wakes everybody, whatever they wait for (the kernel's key 0).
+/// A change of state wakes every waiter, whatever it waits for (the kernel's key 0).
 inline constexpr std::uint32_t kEverything = kIn | kOut | kError | kHangUp | kPeerShut | EPOLLPRI | EPOLLRDBAND;
-/// Reported whether asked for or not.
+/// Reported even if not asked for.
 inline constexpr std::uint32_t kAlways = EPOLLERR | EPOLLHUP;
 
-/// Lock held. Wake-ups are collected and made after the unlock.
+/// Lock held. Wake-ups are collected and made after the lock is released.
 void signal(File& file, std::uint32_t bits);
-/// Wakes those that sleep in a call or a poll set with it, and says nothing to epoll sets: another thread's long copy
-/// has ended, or a number under which the kernel is listened to (DirectSet) has become another one.
+/// Wakes the threads that sleep in a call or a poll set with the object; epoll sets get no event. It is called when
+/// another thread's long copy has ended, or when a number under which the kernel is listened to (DirectSet) has
+/// changed.
 void signal_idle(File& file);
-/// Whether a thread sleeps, in whichever process, that a change of the object may wake. Lock held.
+/// Whether a thread in any process sleeps that a change of the object may wake. Lock held.
 [[nodiscard]] bool is_waited_for(const File& file);
 
-/// An exclusive waiter leaves: if `bits` are still there, the next one is called. Lock held.
+/// An exclusive waiter leaves: if `bits` still hold, the next waiter is called. Lock held.
 void pass_on(File& file, std::uint32_t bits);
 
 /// What poll() would report now. Lock held.
 [[nodiscard]] std::uint32_t poll_bits(File& file);
 
-/// Remembers a sleeper to be woken after the unlock. Its eventfd is one of ours, never closed: a late write wakes a
-/// thread in vain but never touches a stranger's file.
+/// Remembers a sleeper that must be woken after the lock is released. Its eventfd is one of ours and is never closed.
+/// So a late write may wake a thread in vain, but never reaches another file.
 void collect_wake(const WakeTarget& target);
 
 }  // namespace bypass::socket

@@ -11,15 +11,15 @@ void SocketCondition::yield_to_copy(Guard& guard) {
   let_others_run();
   guard.resume();
   hold_end(socket_);
-  // The one that was killed in the middle of it never says that it is done. Where a process of the family has the wires
-  // it sees to that.
+  // A thread that was killed during its copy never reports that it is done. If a process of the family has the wires,
+  // that process notices.
   constexpr unsigned kLookEvery = 256;
   if (++yields_ % kLookEvery == 0 && has_kin() && shard().wires().owner_slot() == kNoSlot) sweep_family(guard);
 }
 
 int DualCondition::begin_asking(Guard& guard) {
-  KernelHalf& half = *kernel_half(socket_);  // it has said that there is something
-  // Not the program's number: that may be closed, and another's, while this call goes on.
+  KernelHalf& half = *kernel_half(socket_);  // it has reported that there is something
+  // Not the program's number, which may be closed and reused while this call goes on.
   const int number = half.number;
   take_back_news(half);
   half.taking++;
@@ -33,7 +33,7 @@ void DualCondition::end_asking(Guard& guard, long answer) {
   half.taking--;
   note_answer(half, answer);
   if (answer == kAgain) return;
-  // Other threads found nothing while the flag was down, those that spin among them.
+  // Other threads, among them spinning ones, found nothing while the flag was cleared.
   signal_idle(socket_);
   own_signals_++;
 }

@@ -1,4 +1,4 @@
-// What the calls on one socket have in common: their patience, their condition, and how a failed wait is told.
+// What the calls on one socket share: their patience, their condition, and how a failed wait is reported.
 #pragma once
 
 #include <pthread.h>
@@ -13,24 +13,24 @@
 
 namespace bypass::socket {
 
-/// Copies longer than this are made without the lock.
+/// Longer copies are made without the lock.
 inline constexpr std::size_t kCopyInLock = std::size_t{16} << 10;
-/// A call that has work to do looks at the wire all the same when nobody has for this long.
+/// A call that has work to do still looks at the wire if no thread has done so for this long.
 inline constexpr Duration kStale = std::chrono::microseconds(20);
 
 inline void poll_if_stale(Guard& guard) {
   if (guard.context().now - guard.shard().last_poll() > kStale) guard.shard().poll_locked();
 }
 
-/// Before a question about a connection's state: the kernel's has changed by the time that a segment arrived, ours
-/// once somebody has looked at the wire. Lock held; the connection may be gone after it.
+/// To be called before a connection's state is read. A state in the kernel has changed by the time that a segment
+/// arrived; ours changes once a thread has looked at the wire. Lock held; the connection may be gone afterwards.
 inline void look_before_asking(Guard& guard) {
   guard.shard().poll_locked();
   dispatch_events(guard.shard().stack());
 }
 
-/// Patience of a blocking call; `timeout_ms` is SO_RCVTIMEO or SO_SNDTIMEO, 0 for none. A call with a timeout
-/// is not restarted after a handler (signal(7)).
+/// Patience of a blocking call; `timeout_ms` is SO_RCVTIMEO or SO_SNDTIMEO, 0 for no limit. A call with a timeout is
+/// not restarted after a handler (signal(7)).
 inline Patience socket_patience(Guard& guard, std::uint32_t timeout_ms) {
   Patience patience;
   patience.restart = timeout_ms == 0;
@@ -41,16 +41,16 @@ inline Patience socket_patience(Guard& guard, std::uint32_t timeout_ms) {
   return patience;
 }
 
-/// kAgain and kTimedOutWait as the program sees them, unless some bytes have been moved already.
+/// Turns kAgain and kTimedOutWait into what the program sees, unless some bytes were moved already.
 inline long wait_result(long r, std::size_t done) {
   if (r >= 0) return r;
   if (done != 0) return static_cast<long>(done);
   return r == kTimedOutWait ? kAgain : r;
 }
 
-/// A stretch of an attempt in which the lock may be let go of, and which `flag` (kReading, kWriting) tells other
-/// threads of. Signals are held back meanwhile, as inside the lock: a handler on top of it that used the same socket
-/// would wait for it for ever. Begins and ends with the lock held; what it holds goes with it, also on cancellation.
+/// A part of an attempt during which the lock may be released, and which `flag` (kReading, kWriting) shows to other
+/// threads. Signals are held back meanwhile, as inside the lock: a handler that interrupted it and used the same socket
+/// would wait for ever. It begins and ends with the lock held; what it holds is released with it, also on cancellation.
 class Busy {
  public:
   Busy(Socket& socket, std::uint32_t flag) : socket_(socket), flag_(flag) {
@@ -71,7 +71,7 @@ class Busy {
   std::uint32_t flag_;
 };
 
-/// The same for a long copy: all of it without the lock.
+/// The same for a long copy, which is made completely without the lock.
 class OutsideLock : Busy {
  public:
   OutsideLock(Guard& guard, Socket& socket, std::uint32_t flag) : Busy(socket, flag), guard_(guard) { guard_.pause(); }
@@ -102,9 +102,9 @@ class SocketCondition : public Condition {
     waited_ = true;
     return kAgain;
   }
-  /// connect(AF_UNSPEC) has ended, since again(), what was waited for (sk_disconnects of Linux).
+  /// Whether connect(AF_UNSPEC) has dissolved, since again(), what was waited for (sk_disconnects of Linux).
   [[nodiscard]] bool dissolved() const { return waited_ && disconnects_ != socket_.disconnects; }
-  /// Another thread copies from or to the socket without the lock: wait for it, as for the kernel's socket lock.
+  /// Another thread copies from or to the socket without the lock: waits for it, as for the kernel's socket lock.
   void wait_for_copy(Guard& guard, std::uint32_t flag) {
     while (socket_.has(flag)) [[unlikely]] yield_to_copy(guard);
   }
@@ -122,7 +122,7 @@ class SocketCondition : public Condition {
   std::uint8_t disconnects_ = 0;
 };
 
-/// The same with a kernel half.
+/// The same for a socket with a kernel half.
 class DualCondition : public SocketCondition {
  public:
   using SocketCondition::SocketCondition;
@@ -131,7 +131,7 @@ class DualCondition : public SocketCondition {
     if (!direct_.hear()) look_at_kernel_halves(now, always && !rationed_);
     return kAgain;
   }
-  /// A program that asks again and again without blocking makes a system call only every `kernel_poll`.
+  /// Limits a program that asks repeatedly without blocking to one system call every `kernel_poll`.
   void ration(bool on) { rationed_ = on; }
   bool link(Waiter& waiter) final {
     direct_.begin();
@@ -151,27 +151,27 @@ class DualCondition : public SocketCondition {
 
  protected:
   ~DualCondition() = default;
-  /// Asks the kernel's side without the lock: `ask` makes one call on the number it is given, which does not wait.
-  /// See kernel_half.h for the order of flags and question.
+  /// Asks the kernel's side without the lock. `ask` makes one call on the number that it gets, and does not wait.
+  /// kernel_half.h explains the order of flags and request.
   template <typename Ask>
   long ask_kernel(Guard& guard, Ask ask) {
-    const Busy asking(socket_, 0);  // what the call takes must not be lost by a handler that does not come back,
+    const Busy asking(socket_, 0);  // if a handler does not return, what the call takes must not be lost,
     const int number = begin_asking(guard);
     const long r = [&] {
-      const CancellationOff off;  // nor by the thread's end
+      const CancellationOff off;  // nor if the thread ends
       return ask(number);
     }();
     end_asking(guard, r);
     return r;
   }
 
-  /// The readiness' version but for what ask_kernel() itself has signalled: who looks again at each change would find
-  /// one each time.
+  /// The readiness' version without the signals of ask_kernel() itself. A thread that looks again at each change would
+  /// otherwise see one each time.
   [[nodiscard]] std::uint32_t others_version() const {
     return socket_.readiness.version.load(std::memory_order_relaxed) - own_signals_;
   }
 
-  /// The same with the lock kept, for a question that only looks. `ask`: no cancellation point.
+  /// The same with the lock kept, for a request that only looks. `ask` must be no cancellation point.
   template <typename Ask>
   long ask_kernel_at_once(Ask ask) {
     KernelHalf& half = *kernel_half(socket_);

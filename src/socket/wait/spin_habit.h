@@ -1,30 +1,30 @@
-// SpinHabit: whether a thread's waits spin, by what became of those before.
+// SpinHabit: whether a thread's waits spin, which depends on the success of the earlier ones.
 #pragma once
 
 #include <algorithm>
 
 namespace bypass::socket {
 
-/// A wait that spins and has to sleep all the same has taken the processor from others for nothing: the next one sleeps
-/// at once, then two, four and so on. So an idle server costs nothing, and more programs than there are processors do
-/// not wait for each other's spinning. What spinning has caught, or would have, takes half of it back.
+/// A wait that spins and then still has to sleep has used the processor for nothing. So the next wait sleeps at once,
+/// then the next two, four and so on. An idle server costs nothing, and if there are more programs than processors,
+/// they do not wait for each other's spinning. Each time that spinning succeeded, or would have, halves the number.
 class SpinHabit {
  public:
-  /// The longest row of waits that sleep at once. Then one spins, to see.
+  /// The longest row of waits that sleep at once. After it one wait spins as a test.
   static constexpr int kMostAsleep = 64;
 
   [[nodiscard]] bool spins() const { return left_ == 0; }
-  /// A wait that was to spin has ended before it slept.
+  /// A spinning wait has ended before it slept.
   void on_caught() { asleep_ /= 2; }
-  /// … and has slept.
+  /// A spinning wait had to sleep.
   void on_missed() { left_ = asleep_ = std::clamp(2 * asleep_, 1, kMostAsleep); }
-  /// A wait that was not to spin is over, `in_time` when spinning would have caught it. (A handler's wait may have come
-  /// in between.)
+  /// A wait that did not spin is over; `in_time` if spinning would have succeeded. (A handler's wait may have come in
+  /// between.)
   void on_slept_at_once(bool in_time) { left_ = in_time ? left_ / 2 : std::max(left_ - 1, 0); }
 
  private:
-  int left_ = 0;    // waits that sleep at once from here on
-  int asleep_ = 0;  // as many as did in the last row
+  int left_ = 0;    // how many of the next waits sleep at once
+  int asleep_ = 0;  // length of the last such row
 };
 
 }  // namespace bypass::socket

@@ -28,25 +28,26 @@ void (*redeliver_signals)() = nullptr;
 
 namespace {
 
-/// Longest sleep of a watcher while a port has no wake-up descriptor.
+/// The longest sleep of a watcher while a port has no wake-up descriptor.
 constexpr Duration kBlindSleep = std::chrono::milliseconds(1);
-/// So many turns in a row find the lock taken: its holder has not got the processor, perhaps because of this thread.
+/// After so many turns in a row that find the lock taken, its holder is probably off the processor, perhaps because of
+/// this thread.
 constexpr unsigned kManyMisses = 1024;
-/// So much of what a spinning wait brings about, in budgets, is no waiting.
+/// Work that a spinning wait causes does not count as waiting, up to so many budgets.
 constexpr int kMostWork = 8;
 
 thread_local constinit SpinHabit spin_habit;
 
-/// What the last yields of this thread met on its processor.
+/// What the last yields of this thread found on its processor.
 enum class Neighbour : std::uint8_t {
-  kNone,    // nobody: a yield comes back at once
-  kPolite,  // somebody who runs for microseconds and yields, too: the other end of our wire, as likely as not
-  kGreedy,  // somebody who keeps the processor: a yield costs a time slice, a wake-up from sleep does not
+  kNone,    // no other thread: a yield returns at once
+  kPolite,  // a thread that runs for microseconds and yields, too: probably the other end of our wire
+  kGreedy,  // a thread that keeps the processor: a yield costs a time slice, and a sleep costs less
 };
 thread_local Neighbour neighbour = Neighbour::kNone;
-/// A yield that nobody took.
+/// The longest time of a yield to which no other thread ran.
 constexpr Duration kEmptyYield = std::chrono::nanoseconds(1200);
-/// Longer than what the other end needs for an answer.
+/// Longer than the other end needs for an answer.
 constexpr Duration kGreedyYield = std::chrono::microseconds(200);
 
 void yield_and_learn(Instant before) {
@@ -55,7 +56,7 @@ void yield_and_learn(Instant before) {
   neighbour = away < kEmptyYield ? Neighbour::kNone : away < kGreedyYield ? Neighbour::kPolite : Neighbour::kGreedy;
 }
 
-/// The mask that ppoll and epoll_pwait ask for, for the whole call.
+/// The signal mask that ppoll() and epoll_pwait() set, for the whole call.
 class CallMask {
  public:
   explicit CallMask(const sigset_t* mask) : set_(mask != nullptr) {
@@ -72,17 +73,17 @@ class CallMask {
   sigset_t before_;
 };
 
-/// What is registered of the calling thread's sleep. Not on its stack: a handler on top of the sleep may never come
-/// back.
+/// What is registered about the calling thread's sleep. It is not on the thread's stack, because a handler that
+/// interrupts the sleep may never return.
 struct Sleep {
-  Waiter* waiter = nullptr;  // null: nothing is
-  bool counted = false;      // among the sleepers that the wire has to wake
-  bool watching = false;     // over the wires, for all
+  Waiter* waiter = nullptr;  // null: nothing is registered
+  bool counted = false;      // counted among the sleepers that the wire has to wake
+  bool watching = false;     // watches the wires for all
   Hearing hearing;
-  pollfd* set = nullptr;  // what it is about to sleep in, or does
+  pollfd* set = nullptr;  // the set in which it sleeps, or is about to
 };
 thread_local constinit Sleep my_sleep;
-/// Sleeps of this process that hear all, and links that the others hear. Changed with the lock held.
+/// Sleeps of this process that hear all links, and number of links that the others hear. Changed with the lock held.
 std::atomic<std::uint32_t> hear_all{0}, heard_links{0};
 
 // Lock held.
@@ -97,7 +98,7 @@ void count_hearing(const Hearing& hearing, int change) {
 // Lock held.
 void end_my_sleep() {
   const Sleep ended = std::exchange(my_sleep, {});
-  // One that is the parent's: a handler that the trampoline does not know has forked on top of it.
+  // It may be the parent's: a handler that the trampoline does not know has forked during the sleep.
   if (ended.waiter == nullptr || ended.waiter->target.slot != shard().family().slot()) return;
   if (ended.counted) shard().count_sleeper(-1);
   count_hearing(ended.hearing, -1);
@@ -108,7 +109,7 @@ void end_my_sleep() {
   unlink_waiter(*ended.waiter);
 }
 
-/// A sleep: its thread's links, and its watch over the wires. What it holds goes with it, also on cancellation.
+/// A sleep: the thread's links, and its watch over the wires. Everything is released with it, also on cancellation.
 class SleepScope {
  public:
   explicit SleepScope(Waiter& waiter) : waiter_(waiter) {}
@@ -120,7 +121,7 @@ class SleepScope {
   SleepScope(const SleepScope&) = delete;
   SleepScope& operator=(const SleepScope&) = delete;
 
-  /// Links the waiter and looks a last time. kAgain with `quiet()`: sleep.
+  /// Links the waiter and looks a last time. If it returns kAgain and `quiet()` holds, the caller sleeps.
   long enter(Condition& condition, Instant deadline) {
     Guard guard(shard());
     end_my_sleep();
@@ -150,12 +151,12 @@ class SleepScope {
     stay_asleep(armed && received == 0 && !come && !shard().frames_left());
     return kAgain;
   }
-  /// Awake: one look at the wire and an attempt, then out of all lists. `kernels`: what the kernel says, where it was
-  /// asked. `hears`: the kernel's side is to be looked at.
+  /// After the sleep: looks at the wire once, makes an attempt, and leaves all lists. `kernels`: the kernel's answers,
+  /// if it was asked. `hears`: the kernel's side must be looked at.
   long leave(Condition& condition, std::span<const pollfd> kernels, Instant now, bool& hears) {
     Guard guard(shard());
     hears = condition.on_slept(kernels, now);
-    // In a child that a handler has forked on top of this sleep it is the parent's.
+    // In a child that a handler forked during this sleep, the sleep is the parent's.
     if (!ended()) waiter_.looks = true;
     if (condition.needs_wire()) shard().poll_locked();
     dispatch_events(shard().stack());
@@ -163,14 +164,14 @@ class SleepScope {
     end_my_sleep();
     return r;
   }
-  /// Out of all lists: before its time, where a handler has run.
+  /// The thread has left all lists; if a handler has run, earlier than usual.
   [[nodiscard]] bool ended() const { return my_sleep.waiter == nullptr; }
   [[nodiscard]] bool quiet() const { return quiet_; }
   [[nodiscard]] bool watching() const { return my_sleep.watching; }
   [[nodiscard]] Instant until(Instant deadline) const { return watching() ? until_ : deadline; }
 
  private:
-  /// From here on it is woken, if nobody has called it by now.
+  /// From now on a wake-up reaches it, if no thread has called it by now.
   void stay_asleep(bool quiet) {
     quiet_ = quiet && !waiter_.called;
     waiter_.looks = !quiet_;
@@ -201,9 +202,9 @@ class Waiting {
         seen_(thread_signals.seen),
         restart_seen_(thread_signals.restart_seen) {}
 
-  /// The first attempt, with one look at the wire.
+  /// Makes the first attempt, with one look at the wire.
   long begin();
-  /// Everything after a failed attempt.
+  /// Does everything after a failed attempt.
   long go_on();
 
  private:
@@ -222,12 +223,12 @@ class Waiting {
   Condition& condition_;
   const Patience& patience_;
   unsigned seen_, restart_seen_;
-  bool foreign_handler_ = false;  // one that nobody counts ran
-  bool worked_ = false;           // in the last turn
-  bool hears_ = false;            // what the kernel has to say is to be seen at once
-  bool looks_ = true;             // now and then, before it sleeps
+  bool foreign_handler_ = false;  // a handler ran that the trampoline does not know
+  bool worked_ = false;           // the last turn did some work
+  bool hears_ = false;            // the kernel's side must be looked at immediately
+  bool looks_ = true;             // looks at the kernel now and then, before it sleeps
   bool slept_ = false;
-  unsigned misses_ = 0;  // of the lock, in a row
+  unsigned misses_ = 0;  // times in a row that the lock was taken
   Instant begun_{}, started_{}, now_{};
   Duration spin_{}, yield_{};
 };
@@ -263,7 +264,7 @@ long Waiting::go_on() {
     spin_ = budgets.spin;
     yield_ = budgets.yield;
   }
-  // A sleep asks the kernel for all of it.
+  // A sleep asks the kernel for all its descriptors.
   const bool sleeps = spin_ == Duration{} && yield_ == Duration{};
   looks_ = !patience_.block || !sleeps || is_watch_set_readable();
   long r = looks_ ? look(!patience_.block) : kAgain;
@@ -297,7 +298,7 @@ long Waiting::spin() {
   }
 }
 
-// One poll, and in the same lock hold an attempt if that changed anything.
+// Polls once, and makes an attempt in the same hold of the lock if that changed anything.
 long Waiting::turn() {
   // Another process polls the wires: there is nothing to do in the lock until it has brought something.
   if (!shard().owns_wires() && condition_.needs_wire() && !condition_.changed() && !has_active_local()) [[unlikely]] {
@@ -311,8 +312,8 @@ long Waiting::turn() {
       misses_ = 0;
       if (condition_.needs_wire()) shard().poll_locked();
       dispatch_events(shard().stack());
-      // What the last look brought about is no waiting: a bulk sender's writes may take longer than the budget.
-      // (Only so much of it: a wire that stays full, or others' traffic, is no reason never to sleep.)
+      // Work that the last look caused is no waiting: a bulk sender's writes may take longer than the budget. (Only up
+      // to a limit: a wire that stays full, or others' traffic, must not prevent sleep for ever.)
       if (worked_ && now_ - begun_ <= most_work()) started_ += guard.context().now - now_;
       now_ = guard.context().now;
       worked_ = condition_.needs_wire() && !shard().poll_was_idle();
@@ -338,7 +339,7 @@ long Waiting::look(bool always) {
 
 long Waiting::pause() {
   const Duration waited = now_ - started_;
-  // A peer that shares the processor with us cannot answer before it has it.
+  // A peer that shares the processor with us cannot answer before it gets the processor.
   const bool give_way = neighbour == Neighbour::kPolite;
   if (!give_way && (spin_ < Duration{} || waited < spin_)) return kAgain;
   const bool greedy = neighbour == Neighbour::kGreedy && yield_ >= Duration{};
@@ -346,13 +347,13 @@ long Waiting::pause() {
     yield_and_learn(shard().clock().now());
     return kAgain;
   }
-  neighbour = Neighbour::kNone;  // to be found out anew after the sleep
+  neighbour = Neighbour::kNone;  // measured again after the sleep
   return sleep();
 }
 
 long Waiting::sleep() {
   Waiter* waiter = my_waiter();
-  if (waiter == nullptr) {  // no descriptor or no memory for one
+  if (waiter == nullptr) {  // there is no descriptor or no memory for a waiter
     sleep_a_little(kBlindSleep.count());
     return kAgain;
   }
@@ -385,7 +386,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   my_sleep.set = set.data();
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (interrupted()) return kInterrupted;
-  if (sleep.ended()) return kAgain;  // a handler has run all the same, and the call is one that goes on
+  if (sleep.ended()) return kAgain;  // a handler has run, and the call is one that continues
   const unsigned seen = thread_signals.seen;
   const timespec* const most = until == kNever ? nullptr : &limit;
   int ready = kernel->ppoll(set.data(), set.size(), most, nullptr);
@@ -395,7 +396,7 @@ long Waiting::sleep_in(Waiter& waiter) {
   foreign_handler_ = by_handler && thread_signals.seen == seen;
   slept_ = true;
   now_ = shard().clock().now();
-  // A sleep that could ask nobody (RLIMIT_NOFILE is 0) tells nothing.
+  // A sleep that could ask about nothing (RLIMIT_NOFILE is 0) has learned nothing.
   const bool asked = ready >= 0 || by_handler;
   if ((set[0].revents & POLLIN) != 0) drain(waiter.target.event_fd);
   if (bell && (set[1 + wire_count].revents & POLLIN) != 0) silence_doorbell(waiter.doorbell_fd);
@@ -421,7 +422,7 @@ bool Waiting::interrupted() {
 
 void end_sleep() {
   if (my_sleep.waiter == nullptr) return;
-  // The thread may be about to sleep only now: ppoll() says POLLNVAL of a number that cannot be.
+  // The thread may be about to sleep only now: ppoll() then reports POLLNVAL for an impossible number.
   if (my_sleep.set != nullptr) my_sleep.set->fd = INT_MAX;
   const Guard guard(shard());
   end_my_sleep();

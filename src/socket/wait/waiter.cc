@@ -1,4 +1,4 @@
-// A thread's Waiter (wait.h): what it holds of objects, who wakes it, and how that is undone when the thread is gone.
+// A thread's Waiter (wait.h): what it holds of objects, who wakes it, and how this is undone when the thread is gone.
 #include <pthread.h>
 #include <sys/eventfd.h>
 
@@ -22,7 +22,7 @@ void undo_hold(const Waiter::Hold& hold) {
   if (hold.flag != 0) socket_of(*hold.file).clear(hold.flag);
 }
 
-/// Those of calls that are gone, as seen from `bound`.
+/// Undoes holds of calls that no longer exist, as seen from stack address `bound`.
 void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
   for (std::uint32_t i = waiter.held; i-- > 0;) {
     const Waiter::Hold hold = waiter.holds[i];
@@ -31,7 +31,7 @@ void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
     undo_hold(hold);
     if (hold.flag == kWriting) give_room_back(guard.context(), socket_of(*hold.file));
     signal_idle(*hold.file);
-    end_if_unused(guard, *hold.file);  // may let go of the lock for a moment, and a handler run
+    end_if_unused(guard, *hold.file);  // may release the lock for a moment, and a handler may run
     i = waiter.held;
   }
 }
@@ -39,13 +39,13 @@ void drop_holds(Guard& guard, Waiter& waiter, std::uintptr_t bound) {
 thread_local constinit Waiter* thread_waiter = nullptr;
 bool is_forked = false;
 
-/// When its thread ends.
+/// Called when the waiter's thread ends.
 void give_waiter_back(void*) {
   Waiter* const waiter = std::exchange(thread_waiter, nullptr);
   thread_signals.kernel_set = nullptr;
   if (waiter == nullptr || !has_shard() || shard().ended()) return;
   Guard guard(shard());
-  if (waiter->target.slot != shard().family().slot()) return;  // a parent's
+  if (waiter->target.slot != shard().family().slot()) return;  // it is the parent's
   unlink_waiter(*waiter);
   drop_holds(guard, *waiter, UINTPTR_MAX);
   waiter->kernel_set.store(nullptr, std::memory_order_relaxed);
@@ -53,8 +53,9 @@ void give_waiter_back(void*) {
   objects->idle_waiters = waiter;
 }
 
-/// Not by a thread_local's destructor, whose registration allocates: a handler may be here that has interrupted malloc.
-/// A process's first 32 keys are there; of a handler's with a later one, the waiter stays taken. Lock held.
+/// A pthread key is used. A thread_local's destructor would allocate at its registration, and this may be a handler
+/// that has interrupted malloc. The first 32 keys of a process need no memory. If a handler gets a later key, the
+/// waiter stays taken. Lock held.
 void call_at_thread_end() {
   static pthread_key_t key;
   static bool made = false;
@@ -64,7 +65,7 @@ void call_at_thread_end() {
 
 void link_one(WaitLink& link, Waiter& waiter, File& file, std::uint32_t mask, bool exclusive) {
   link = {&waiter, nullptr, &file, mask, exclusive};
-  // In the order of arrival: of exclusive waiters the one that has slept longest is called.
+  // In the order of arrival: of exclusive waiters the one that has slept longest is called first.
   WaitLink** end = &file.waiters;
   while (*end != nullptr) end = &(*end)->next;
   *end = &link;
@@ -79,7 +80,7 @@ void unlink_one(WaitLink& link) {
     break;
   }
   link.file = nullptr;
-  // Called alone, and leaving something behind: it is the next one's.
+  // It alone was called, and leaves something behind: the next waiter is called.
   if (link.exclusive && link.waiter->called) pass_on(file, link.mask);
 }
 
@@ -89,7 +90,7 @@ int make_event_fd() {
   return fd;
 }
 
-// One that a thread of this process has left; else a new one. Lock held.
+// A waiter that a thread of this process has left, otherwise a new one. Lock held.
 Waiter* find_waiter() {
   const std::uint32_t slot = shard().family().slot();
   for (Waiter** at = &objects->idle_waiters; *at != nullptr; at = &(*at)->free_next) {
@@ -103,7 +104,7 @@ Waiter* find_waiter() {
   return made;
 }
 
-/// The calling thread's, perhaps not yet able to sleep. Lock held.
+/// The calling thread's waiter, which may not be able to sleep yet. Lock held.
 Waiter* record() {
   if (thread_waiter == nullptr && prepare_objects(shard())) {
     thread_waiter = find_waiter();
@@ -146,14 +147,14 @@ void hold(File& file, std::uint32_t flag) {
   file.users++;
   if (flag != 0) socket_of(file).set(flag);
   Waiter* const waiter = record();
-  // One more than there are places for is not undone by a death: the object then stays.
+  // A hold beyond the places is not undone at a death: the object then stays.
   if (waiter != nullptr && waiter->held < Waiter::kHolds)
     waiter->holds[waiter->held++] = {&file, flag, reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0))};
 }
 
 void hold_end(File& file, std::uint32_t flag) {
   Waiter* const waiter = thread_waiter;
-  if (waiter == nullptr && is_forked) return;  // the parent's: a handler on top of its call has forked
+  if (waiter == nullptr && is_forked) return;  // it is the parent's: a handler that interrupted its call has forked
   undo_hold({&file, flag, 0});
   if (waiter == nullptr) return;
   for (std::uint32_t i = waiter->held; i-- > 0;) {
