@@ -1,4 +1,5 @@
 // Why a fast path is not taken, was left, or ended its connection. The names are what `bypass why` and counters show.
+// Tests: tests/fastpath/peer_links_devices_test.cc.
 #pragma once
 
 #include <cstdint>

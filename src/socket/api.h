@@ -8,6 +8,7 @@
 // Blocking calls are cancellation points and hold no lock while they wait. A blocking call spins (polling the
 // shard), yields, then sleeps, by the profile. -EINTR is returned when a signal handler ran meanwhile
 // (`signals_seen` moved), with SA_RESTART's rule left to the caller: see `Interrupted`.
+// Tests: tests/socket/stream_test.cc, tests/socket/datagram_test.cc, tests/socket/epoll_test.cc.
 #pragma once
 
 #include <sys/epoll.h>

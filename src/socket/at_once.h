@@ -2,6 +2,7 @@
 //
 // A call looks whether there is anything in its way, in one short hold of the lock; if so it is made anew as if nobody
 // had looked (receive(), send()). So nothing here waits, and nothing unusual is dealt with.
+// Tests: tests/socket/stream_test.cc, tests/system/local.py.
 #pragma once
 
 #include <cstddef>

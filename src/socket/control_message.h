@@ -1,4 +1,5 @@
 // Control messages: the kernel's put_cmsg for what a receive reports beside the bytes, and what a send is told.
+// Tests: tests/socket/datagram_test.cc, tests/socket/report_test.cc.
 #pragma once
 
 #include <sys/socket.h>

@@ -4,6 +4,7 @@
 // Preallocated in the arena, many producers, one consumer (the lock's holder). push() is async-signal-safe and
 // never waits. Nothing is linked, so that a death at any instruction loses no place: a place says who has it, a
 // bit says that it is filled, a ticket says when it came.
+// Tests: tests/socket/kin_test.cc.
 #pragma once
 
 #include <array>

@@ -3,6 +3,7 @@
 // Everything here belongs to the holder of the shard's lock; only Readiness::version is read without it.
 // A File's slot is never unmapped and its fields stay readable after its end, so that a call that raced with
 // close() finds `alive` false instead of freed memory.
+// Tests: tests/socket/shard_test.cc, tests/socket/steering_test.cc.
 #pragma once
 
 #include <atomic>

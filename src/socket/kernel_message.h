@@ -1,4 +1,5 @@
 // The kernel's half of a transfer: Message to msghdr and back.
+// Tests: tests/socket/local_kernel_test.cc, tests/system/local_faults.py.
 #pragma once
 
 #include "socket/api.h"

@@ -1,4 +1,5 @@
 // Objects: the slabs of everything that the socket layer keeps in the arena. One a shard; lock held.
+// Tests: tests/socket/idle_memory_test.cc, tests/socket/kin_test.cc.
 #pragma once
 
 #include "socket/shared/local.h"

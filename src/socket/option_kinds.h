@@ -2,6 +2,7 @@
 //
 // A socket that is undecided, or a datagram socket's kernel half, has every option from the kernel. This is about the
 // stack's side: success without effect would be a lie, so what is not built is refused, as by a kernel without it.
+// Tests: tests/socket/option_table_test.cc.
 #pragma once
 
 #include <cstddef>

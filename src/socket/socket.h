@@ -4,6 +4,7 @@
 // stack's (a connection, or a listener that may have a kernel half), or the kernel's, and then this object
 // goes away. A datagram socket is dual for good. What only sockets with a kernel socket of their own need
 // lies in Details; an accepted connection has none.
+// Tests: tests/socket/stream_test.cc, tests/socket/kin_test.cc.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 // Framed: the program's calls.
+// Tests: tests/fastpath/framed_test.cc, tests/fastpath/peer_links_calls_test.cc.
 #include <algorithm>
 #include <utility>
 

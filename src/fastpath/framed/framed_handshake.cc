@@ -1,4 +1,5 @@
 // Framed: the option in SYN and SYN-ACK, and how each direction is found to be framed or plain.
+// Tests: tests/fastpath/handshake_test.cc.
 #include <array>
 #include <new>
 

@@ -3,6 +3,7 @@
 //
 // It knows nothing of the stream's bytes. Lane (lane.h) says what the end of a link means for the two directions. It
 // lies in the arena: no pointer, no padding.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/model_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // The definitions of lane.h's template: what both directions share, and TCP's records. The messages are in
 // lane_link_impl.h.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/model_test.cc.
 #pragma once
 
 #include <algorithm>

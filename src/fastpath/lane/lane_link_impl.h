@@ -1,4 +1,5 @@
 // The definitions of lane.h's template: a lane's messages and writes.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/model_test.cc.
 #pragma once
 
 #include <cstring>

@@ -5,6 +5,7 @@
 //
 // A message's bytes have their place in the stream once CUT says where the lane's part begins. The object lies in the
 // arena: no pointer, no padding.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/model_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // What a lane's classes share: the rules of the protocol, the path of each direction, and the limits of one turn.
+// Tests: tests/fastpath/model_test.cc.
 #pragma once
 
 #include <cstddef>

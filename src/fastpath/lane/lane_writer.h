@@ -6,6 +6,7 @@
 //
 // It owns no bytes: records and writes are ranges of the connection's send buffer. It lies in the arena: no pointer, no
 // padding.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/gather_test.cc.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // The definitions of lane_writer.h's template.
+// Tests: tests/fastpath/lane_test.cc, tests/fastpath/gather_test.cc.
 #pragma once
 
 #include <algorithm>

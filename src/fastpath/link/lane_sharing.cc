@@ -6,6 +6,7 @@
 // is free. A change costs records and a moment without a lane. So only a part of all lanes changes at a time, and a
 // connection that is neither quiet nor cramped keeps its lane. While writers wait for memory, all quiet connections go
 // back to TCP to free their send rings, and none gets a lane.
+// Tests: tests/fastpath/peer_links_many_test.cc.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -16,6 +16,7 @@
 // on_lane_offered().
 //
 // Any failure ends in kFailed with a reason, which the peer is told.
+// Tests: tests/fastpath/shm/setup_test.cc, tests/verbs/rc/setup_test.cc.
 #pragma once
 
 #include <cstddef>

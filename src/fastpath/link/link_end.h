@@ -9,6 +9,7 @@
 //
 // A lane's turn is one write of at most kQuantum bytes; then the next lane has its turn. A message to a lane that does
 // not exist, or without a credit, ends the link. A message that breaks its lane's rules ends that lane.
+// Tests: tests/fastpath/link_test.cc, tests/fastpath/gather_test.cc.
 #pragma once
 
 #include <algorithm>

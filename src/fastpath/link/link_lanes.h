@@ -3,6 +3,7 @@
 //
 // A link has fewer lanes than a peer may have connections, and few large rings: see share() (lane_sharing.cc). The
 // caller holds the shard's lock.
+// Tests: tests/fastpath/gather_test.cc, tests/fastpath/peer_links_many_test.cc.
 #pragma once
 
 #include <atomic>

@@ -4,6 +4,7 @@
 // A lane's number says which ring is its own. There are four sizes, so that few connections have large rings and many
 // still have one. The memory has eight parts: each of the three larger sizes has one, and the smallest size has five.
 // The largest link has 10,000 rings of the smallest size.
+// Tests: tests/fastpath/peer_links_test.cc.
 #pragma once
 
 #include <array>

@@ -3,6 +3,7 @@
 // A port may have several devices, in order: when the first makes no link to a peer, the next is tried at once. Queue
 // pairs and devices belong to the owner. Another process puts its lane into the link's queue and wakes the owner. The
 // caller holds the shard's lock.
+// Tests: tests/fastpath/peer_links_test.cc, tests/fastpath/peer_links_end_test.cc.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
 // LinkOwner: polls and writes to the links that are up. Ends those that have failed, and gives back their memory.
+// Tests: tests/fastpath/peer_links_test.cc, tests/fastpath/peer_links_end_test.cc.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -1,5 +1,6 @@
 // LinkReports: what the log and `bypass why` say about links: a link is up, was not made, or has failed. If a peer has
 // no link, the report says why. Private to the process; the caller holds the shard's lock.
+// Tests: tests/fastpath/peer_links_devices_test.cc.
 #pragma once
 
 #include <optional>

@@ -2,6 +2,7 @@
 //
 // Every process of the family uses it, whether it owns the ports or not. LinkOwner does what only the owner may do. The
 // caller holds the shard's lock.
+// Tests: tests/fastpath/peer_links_many_test.cc, tests/stack/tcp/rebuild_test.cc.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
 // LinksConfig: how the process wants its links, set before the first connection.
+// Tests: tests/fastpath/peer_links_test.cc.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 // Every process of the family uses the link's lanes: it reads from their rings, and queues at the link's end what is to
 // be written. The queue pair, or the memory shared with the peer, belongs to the process that owns the ports. Only that
 // process takes messages and writes (PeerLinks). When it dies, the link is over and its connections go on over TCP.
+// Tests: tests/fastpath/peer_links_test.cc.
 #pragma once
 
 #include <array>

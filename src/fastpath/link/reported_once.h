@@ -1,4 +1,5 @@
 // ReportedOnce: which missing links were reported already, so that each is reported once and not for each connection.
+// Tests: tests/fastpath/peer_links_devices_test.cc.
 #pragma once
 
 #include <algorithm>

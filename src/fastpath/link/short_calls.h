@@ -2,6 +2,7 @@
 // over TCP. They need no time and post no event. If more has to be done, take_turn() follows.
 //
 // The caller holds the shard's lock, and its process owns the ports.
+// Tests: tests/fastpath/peer_links_calls_test.cc.
 #pragma once
 
 #include <array>

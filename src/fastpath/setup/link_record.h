@@ -7,6 +7,7 @@
 //   LINK_READY  the link has been proven; or, with a reason, from either end: it will not be made
 //
 // The rest of the body belongs to the mover (rc_record.h, shm_record.h). Each value is checked before it is used.
+// Tests: tests/fuzz/setup_records.cc, tests/fastpath/shm/setup_test.cc.
 #pragma once
 
 #include <cstddef>

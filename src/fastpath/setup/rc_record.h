@@ -3,6 +3,7 @@
 //   gid:128 qpn:32 psn:32 key:32 mtu:8 0:8 window:16 address:64 size:64 nonce:64
 //
 // Keys and addresses travel nowhere else. Each value is checked before it is used.
+// Tests: tests/fuzz/setup_records.cc, tests/verbs/rc/setup_test.cc.
 #pragma once
 
 #include <cstddef>

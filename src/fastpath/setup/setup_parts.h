@@ -1,5 +1,6 @@
 // What the set-up (LinkSetup) of every kind of link does alike: it keeps the records that it owes the peer, and makes
 // the first write each way, which proves that the link leads where the records say.
+// Tests: tests/fastpath/shm/setup_test.cc, tests/verbs/rc/setup_test.cc.
 #pragma once
 
 #include <cstddef>

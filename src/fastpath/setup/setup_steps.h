@@ -3,6 +3,7 @@
 //
 // A mover derives from it. The mover says what its records hold, makes and connects the link, and sends the proof. It
 // calls look_for_proof() once bytes can come over the link.
+// Tests: tests/fastpath/shm/setup_test.cc, tests/verbs/rc/setup_test.cc.
 #pragma once
 
 #include <cstdint>

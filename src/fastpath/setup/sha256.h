@@ -1,5 +1,6 @@
 // HMAC-SHA-256 (FIPS 180-4, RFC 2104) for the handshake's magic and a link's proof. It hashes a few hundred bytes for
 // each connection, so the code is short rather than fast.
+// Tests: tests/fastpath/control_test.cc.
 #pragma once
 
 #include <array>

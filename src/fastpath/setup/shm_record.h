@@ -5,6 +5,7 @@
 // The end that asks names the Unix socket in its run directory where it waits; the answer's name is 0. The secrets are
 // the proof. The process that comes to that socket sends the asker's secret and gets the answerer's back. So each end
 // has the other's secret in two ways.
+// Tests: tests/fuzz/setup_records.cc, tests/fastpath/shm/setup_test.cc.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // Finds the kernel TCP connection that a descriptor is an end of, and checks a claim about its other end with the
 // kernel.
+// Tests: tests/fastpath/shm/rendezvous_test.cc.
 #pragma once
 
 #include <cstdint>

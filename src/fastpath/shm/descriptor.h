@@ -2,6 +2,7 @@
 //
 // It belongs to one process, as descriptors do. A forked child has a copy. The copy keeps a name bound and a channel
 // open, and it hides the end from the peer. So the child closes its copies (or goes on in its parent's place).
+// Tests: tests/fastpath/shm/setup_test.cc.
 #pragma once
 
 #include <utility>

@@ -4,6 +4,7 @@
 //
 // It ends with the set-up. If its process dies meanwhile, the name stays, but nobody answers and no number is used
 // twice. sweep() removes such names later.
+// Tests: tests/fastpath/shm/setup_test.cc.
 #pragma once
 
 #include <optional>

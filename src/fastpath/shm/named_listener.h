@@ -1,5 +1,6 @@
 // NamedListener: a Unix socket that listens under a name in the run directory (0700). Its name is removed when it ends.
 // If the process was killed, the name stays, and sweep() removes it later.
+// Tests: tests/fastpath/shm/setup_test.cc, tests/fastpath/shm/process_test.cc.
 #pragma once
 
 #include <array>

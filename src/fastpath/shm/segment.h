@@ -9,6 +9,7 @@
 // A mapping survives fork: the child is on the same side, at the same address. A child that uses it must share the
 // counters (ring.h). Exec and exit unmap it. The memory is freed when no process maps it any more and no descriptor
 // refers to it, including one in a message under way. This holds however the processes died.
+// Tests: tests/fastpath/shm/ring_threads_test.cc, tests/fastpath/shm/pairing_test.cc.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 // before their message is polled. When the link dies, a random number of the last writes is lost. Some that arrived
 // have changed memory without a message, and each end notices at its own time. With `reorder_lanes`, messages of
 // different lanes overtake each other, as they do where completions of several queues are gathered.
+// Tests: tests/fastpath/link_test.cc.
 #pragma once
 
 #include <cstddef>

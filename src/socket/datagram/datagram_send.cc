@@ -1,4 +1,5 @@
 // Datagrams sent over the wire, and the part of one that MSG_MORE or UDP_CORK holds back (udp(7)).
+// Tests: tests/socket/datagram_test.cc.
 #include <netinet/in.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Datagrams received from the wire and from the kernel's half, and the choice of the half for each datagram that is
 // sent.
+// Tests: tests/socket/datagram_test.cc, tests/socket/report_test.cc.
 #include <sys/syscall.h>
 
 #include <algorithm>

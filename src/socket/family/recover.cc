@@ -1,5 +1,6 @@
 // After a death inside the lock: what the arena's slabs hold is the truth, everything that links them is made
 // anew.
+// Tests: tests/socket/kin_death_test.cc, tests/family/lock_death_test.cc.
 #include "fastpath/link/peer_links.h"
 #include "socket/objects.h"
 #include "socket/wait/readiness.h"

@@ -3,6 +3,7 @@
 //
 // What a listener is known by in both arenas is the kernel's socket beneath its numbers. Between the two the process
 // has neither arena, so what is needed is noted in its own memory.
+// Tests: tests/socket/kin_test.cc, tests/system/drops.py.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 // the arena; the owner copies them to the device when it next polls, and is woken if it sleeps.
 //
 // Wires lies in the arena (all zero: nobody's), and belongs to the holder of the shard's lock but for what is atomic.
+// Tests: tests/socket/kin_test.cc, tests/system/families.py.
 #pragma once
 
 #include <array>

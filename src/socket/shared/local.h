@@ -11,6 +11,7 @@
 // back to the kernel for good: local_leave().
 //
 // LocalEnd lies in the arena beside its Socket's Details. The mapping and the channel belong to one process: LocalLink.
+// Tests: tests/system/local.py, tests/system/local_meetings.py.
 #pragma once
 
 #include <cstdint>

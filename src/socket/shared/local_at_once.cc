@@ -2,6 +2,7 @@
 // are for the usual case: both directions lie in their rings, no message must be acted on first, and no thread sleeps
 // that waits for the connection.
 // Everything else is in local_receive.cc and local_send.cc.
+// Tests: tests/system/local.py (short_transfers_take_a_copy_and_no_more).
 #include <algorithm>
 
 #include "os/io_cursor.h"

@@ -1,4 +1,5 @@
 // The answers of poll(), FIONREAD and SIOCATMARK for a connection within the host.
+// Tests: tests/system/local.py (poll_bits).
 #include "socket/shared/local_condition.h"
 #include "socket/shared/local_kernel.h"
 #include "socket/wait/readiness.h"

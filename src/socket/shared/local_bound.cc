@@ -2,6 +2,7 @@
 // TCP_NOTSENT_LOWAT (tcp(7)). The kernel takes what the reader's buffer holds and, after that, what the writer's may.
 // Its counts are of memory and depend on the sizes of writes: on loopback 125 to 176 KiB with the smallest writer's
 // buffer. So the ring's bound is at the upper end. Without either option the kernel takes more than a ring.
+// Tests: tests/system/local_bounded.py.
 #include <algorithm>
 
 #include "socket/shared/local_kernel.h"

@@ -1,4 +1,5 @@
 // Handles the messages of a connection's peer within the host on the channel, and the channel's end.
+// Tests: tests/system/local_faults.py.
 #include <array>
 #include <cerrno>
 

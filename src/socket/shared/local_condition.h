@@ -1,5 +1,6 @@
 // What receiving and sending on a connection within the host share: where a call waits, and how the remaining part of a
 // buffer is passed on.
+// Tests: tests/system/local_waits.py.
 #pragma once
 
 #include <linux/sockios.h>

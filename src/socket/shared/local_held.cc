@@ -2,6 +2,7 @@
 // send(2). They lie in the ring, and the reader does not see them. They are released by a send without MSG_MORE, by an
 // option (TCP_CORK cleared, TCP_NODELAY set), by a full segment, a full ring, the way back to the kernel, the
 // connection's end, and after a time.
+// Tests: tests/system/local_held.py.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

@@ -1,4 +1,5 @@
 // TCP_INFO (tcp(7)) of a connection within the host: what the rings carried is added to the kernel's own counts.
+// Tests: tests/system/local.py (counted_in_tcp_info).
 #include <linux/tcp.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Takes a connection within the host back to the kernel: for good (local_leave()), before an end, or because its reader
 // stays away.
+// Tests: tests/system/local_leaving.py.
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 

@@ -1,5 +1,6 @@
 // LocalLink: this process's part of a connection within the host: the mapping and the channel; during the search for
 // the other end, the attempt. Indexed by the sockets' slots; the shard's lock is held.
+// Tests: tests/socket/local_pairing_test.cc, tests/system/local_meetings.py.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // Each connection in shared memory uses one of the process's descriptor numbers, for its channel. RLIMIT_NOFILE limits
 // their count.
+// Tests: tests/preload/programs/numbers.c.
 #include <atomic>
 
 #include "socket/shared/local_path.h"

@@ -2,6 +2,7 @@
 //
 // An epoll set reports first what came first, and programs rely on that. Each write leaves a stamp beside its ring's
 // index (ring.h). If a poll finds news in several rings that are in sets, it reports them by their stamps.
+// Tests: tests/system/local_faults.py, tests/system/endings.py.
 #include <algorithm>
 #include <array>
 #include <limits>

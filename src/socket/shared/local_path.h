@@ -1,5 +1,6 @@
 // What the files of local connections share: how an end reads its peer's messages and moves between the kernel's
 // connection and the rings. The caller of every function holds the shard's lock.
+// Tests: tests/socket/path_calls_test.cc, tests/system/local.py.
 #pragma once
 
 #include "socket/shared/local.h"

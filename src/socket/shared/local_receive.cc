@@ -1,4 +1,5 @@
 // Receives on a connection within the host: from the ring, from the kernel, and across from one to the other.
+// Tests: tests/system/local.py, tests/system/local_faults.py.
 #include <poll.h>
 
 #include "os/io_cursor.h"

@@ -1,5 +1,6 @@
 // The rings of a connection within the host as polls and sleepers see them: what has changed, whether there is room,
 // and when the peer wakes us.
+// Tests: tests/system/local_bounded.py, tests/system/local_room.py.
 #include "socket/family/kin.h"
 #include "socket/shared/local_path.h"
 #include "socket/wait/epoll.h"

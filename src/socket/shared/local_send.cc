@@ -1,4 +1,5 @@
 // Sends on a connection within the host, and ends it: into the ring, or by a call that waits in the kernel.
+// Tests: tests/system/local.py, tests/system/local_room.py.
 #include "os/io_cursor.h"
 #include "socket/kernel_message.h"
 #include "socket/shared/local_condition.h"

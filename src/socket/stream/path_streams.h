@@ -1,4 +1,5 @@
 // A stream's calls on each path except shared memory's (shared/local.h): the rows of PathCalls (path_calls.h).
+// Tests: tests/socket/path_calls_test.cc.
 #pragma once
 
 #include <sys/types.h>

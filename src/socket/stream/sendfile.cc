@@ -1,4 +1,5 @@
 // sendfile(2) from a file into a socket of the stack.
+// Tests: tests/socket/stream_splice_test.cc.
 #include <sys/syscall.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // splice() between a pipe and a connection. What the kernel would move without a copy is read into the send ring, or
 // written from the receive queue.
+// Tests: tests/socket/stream_splice_test.cc.
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>

@@ -1,6 +1,7 @@
 // Short copies between a program's buffers and a connection of the stack. The connection is established, has no error,
 // and no other thread or process is in the way. Its bytes come by TCP, or both ways by a lane (peer_links.h).
 // Everything else is in stream_receive.cc and stream_send.cc.
+// Tests: tests/socket/stream_test.cc.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -1,5 +1,6 @@
 // A connection's calls. If the connection is framed (the peer is accelerated, too), FramedTcp answers them; otherwise
 // tcp::Engine does, with the same meaning. Lock held.
+// Tests: tests/socket/stream_test.cc, tests/socket/path_calls_test.cc.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // Receiving: moves a connection's bytes, in order, into a sink. recv() and splice() differ in the sink.
+// Tests: tests/socket/stream_test.cc, tests/socket/long_copy_test.cc.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // Sending: moves bytes from a source into a connection's send ring. send() and sendfile() differ in the source.
+// Tests: tests/socket/stream_test.cc, tests/socket/long_copy_test.cc.
 #pragma once
 
 #include <cstddef>

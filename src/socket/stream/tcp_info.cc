@@ -1,4 +1,5 @@
 // TCP_INFO (tcp(7)) of a connection of the stack, in the layout and size of the running kernel.
+// Tests: tests/stack/tcp/info_test.cc, tests/socket/option_table_test.cc.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 

@@ -1,5 +1,6 @@
 // Signals for I/O (fcntl(2): O_ASYNC, F_SETOWN, F_SETSIG) of the stack's sockets. The kernel stores the owner with the
 // number's open file. Socket::details has a copy for the thread that finds the event.
+// Tests: tests/socket/report_test.cc.
 #pragma once
 
 #include <cstdint>

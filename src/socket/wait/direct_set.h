@@ -2,6 +2,7 @@
 //
 // A thread that sleeps over the process's watch set (kernel_half.h) is woken by each event of any object. If every
 // connection has a thread that waits for it, each wake-up would wake all of them.
+// Tests: tests/socket/epoll_test.cc.
 #pragma once
 
 #include <poll.h>

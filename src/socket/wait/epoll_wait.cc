@@ -1,4 +1,5 @@
 // epoll_wait(2): events of our objects and of the kernel's, taken in turns. docs/waiting.md describes the wait.
+// Tests: tests/socket/epoll_test.cc.
 #include <algorithm>
 #include <utility>
 

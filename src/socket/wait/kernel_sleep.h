@@ -7,6 +7,7 @@
 //
 // Such sleepers are called by a descriptor of ours that is always readable. It is added to the kernel's set, and
 // removed once no thread sleeps there any more. Its event is never shown to the program.
+// Tests: tests/socket/epoll_test.cc, tests/system/local_sharing.py.
 #pragma once
 
 #include <sys/epoll.h>

@@ -1,4 +1,5 @@
 // LinkWatch: one descriptor that is readable when a link to another host, or the link's device, has something to do.
+// Tests: tests/system/local_waits.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // poll(2) and select(2) over our objects and the kernel's descriptors. docs/waiting.md describes the wait.
+// Tests: tests/socket/epoll_test.cc, tests/preload/programs/sets.c.
 #include <poll.h>
 #include <sys/mman.h>
 

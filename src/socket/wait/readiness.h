@@ -3,6 +3,7 @@
 // signal() is Linux's wait-queue wake-up: it says that something of this kind may have changed. It puts the epoll items
 // that ask for it on their sets' ready lists, and calls the threads that sleep on the object. poll_bits() says what is
 // true at the time of a look.
+// Tests: tests/socket/epoll_test.cc, tests/socket/kin_test.cc.
 #pragma once
 
 #include <sys/epoll.h>

@@ -1,4 +1,5 @@
 // What the calls on one socket share: their patience, their condition, and how a failed wait is reported.
+// Tests: tests/socket/stream_test.cc, tests/socket/long_copy_test.cc.
 #pragma once
 
 #include <pthread.h>

@@ -6,6 +6,7 @@
 // No wake-up is lost. A thread links itself to what it waits for, and looks once more under the shard's lock; a thread
 // that changes the object signals it under the same lock. The eventfd is written after the unlock, and only for a
 // thread that is linked and not about to look itself. It stays readable until its owner has read it.
+// Tests: tests/socket/stream_test.cc, tests/preload/programs/handlers.c.
 #pragma once
 
 #include <poll.h>

@@ -1,4 +1,5 @@
 // A thread's Waiter (wait.h): what it holds of objects, who wakes it, and how this is undone when the thread is gone.
+// Tests: tests/socket/kin_test.cc, tests/socket/kin_death_test.cc.
 #include <pthread.h>
 #include <sys/eventfd.h>
 

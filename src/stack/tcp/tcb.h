@@ -57,26 +57,26 @@ enum TcbFlag : std::uint32_t {
   kFinSent = 1U << 12,
   // Receiving
   kFinSeen = 1U << 13,      // the peer's FIN came; rcv_fin says where
-  kSteered = 1U << 30,      // has a steering rule of its own
-  kHoles = 1U << 29,        // frames wait in the reassembly queue
   kFinReceived = 1U << 14,  // the FIN and everything before it came
-  kReceiveShut = 1U << 15,  // shutdown(SHUT_RD)
-  kLowMemory = 1U << 31,    // memory was used up: segments are taken one at a time
+  kHoles = 1U << 15,        // frames wait in the reassembly queue
+  kReceiveShut = 1U << 16,  // shutdown(SHUT_RD)
+  kLowMemory = 1U << 17,    // memory was used up: segments are taken one at a time
   // How it was opened, and its state
-  kPassive = 1U << 16,   // made by a listener
-  kOrphan = 1U << 17,    // its socket is closed
-  kDeferred = 1U << 18,  // established, but TCP_DEFER_ACCEPT waits for data; counted by its listener
-  kSynLost = 1U << 19,   // the handshake took a retransmission
-  kInFlowTable = 1U << 20,
-  kSynOwed = 1U << 27,        // SYN or SYN-ACK found no room on the device
-  kRetransmitNow = 1U << 28,  // a loss event began: one segment whatever cwnd says (RFC 6675 §5 step 4.3)
-  kHalfOpen = 1U << 26,       // in SYN-RECEIVED, counted in its listener's SYN queue
+  kPassive = 1U << 18,   // made by a listener
+  kHalfOpen = 1U << 19,  // in SYN-RECEIVED, counted in its listener's SYN queue
+  kOrphan = 1U << 20,    // its socket is closed
+  kDeferred = 1U << 21,  // established, but TCP_DEFER_ACCEPT waits for data; counted by its listener
+  kSynLost = 1U << 22,   // the handshake took a retransmission
+  kInFlowTable = 1U << 23,
+  kSteered = 1U << 24,        // has a steering rule of its own
+  kSynOwed = 1U << 25,        // SYN or SYN-ACK found no room on the device
+  kRetransmitNow = 1U << 26,  // a loss event began: one segment whatever cwnd says (RFC 6675 §5 step 4.3)
   // Lists that link it; a Tcb goes back to the slab only when no list links it
-  kInBurst = 1U << 21,
-  kBlocked = 1U << 22,    // output waits for room on the device
-  kPinned = 1U << 23,     // frames that refer to the send ring are not yet known to be sent
-  kAccepting = 1U << 24,  // in its listener's accept queue
-  kZombie = 1U << 25,     // the last list to unlink it frees it
+  kInBurst = 1U << 27,
+  kBlocked = 1U << 28,    // output waits for room on the device
+  kPinned = 1U << 29,     // frames that refer to the send ring are not yet known to be sent
+  kAccepting = 1U << 30,  // in its listener's accept queue
+  kZombie = 1U << 31,     // the last list to unlink it frees it
 };
 
 /// One deadline for each purpose. The wheel holds the Tcb once, at the earliest deadline or sooner.
