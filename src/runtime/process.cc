@@ -593,6 +593,7 @@ bool leave() {
     p->progress.stop();
   }
   g_left = true;
+  leave_region();
   return true;
 }
 

@@ -26,6 +26,7 @@ using observe::Reason;
 constinit EnvironmentCopy g_environment;
 Config* g_config = nullptr;
 observe::Region* g_region = nullptr;
+bool g_region_stays = false;
 
 /// A process under BYPASS_STRICT ends with this status when something cannot be set up as asked.
 constexpr int kStrictStatus = 78;
@@ -141,7 +142,7 @@ void tell_unbuilt(const Config& config) {
 // Of a process that never started: nobody else knows that it has a stats file.
 // Among the last: what is delivered at exit is still counted.
 [[gnu::destructor(101)]] void on_unload() {
-  remove_region();
+  if (!g_region_stays) remove_region();
 }
 
 }  // namespace
@@ -177,6 +178,10 @@ observe::Region& region() {
 void renew_region() {
   const Inside inside;
   if (!g_region->active()) (void)create_region(*g_config);
+}
+
+void leave_region() {
+  g_region_stays = true;
 }
 
 void remove_region() {

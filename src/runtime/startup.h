@@ -22,6 +22,8 @@ observe::Region& region();
 void renew_region();
 /// At the process's end, also of one that never started. Async-signal-safe.
 void remove_region();
+/// Nobody here removes it: a filter may end the process for that. Those that look for the dead do.
+void leave_region();
 
 inline constexpr const char* kOnKernelSockets = "the program runs on the kernel's sockets";
 

@@ -204,4 +204,25 @@ def without_random_numbers_there_are_no_keys():
         check("syscall_filter" in why, why)
 
 
+EXITS_UNDER_A_FILTER = """
+import ctypes, socket, struct, sys
+SECCOMP_MODE_FILTER, UNLINK, ALLOW, KILL = 2, 87, 0x7fff0000, 0x80000000
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, UNLINK), (0x06, 0, 0, KILL), (0x06, 0, 0, ALLOW)]
+lines = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(lines)))
+libc = ctypes.CDLL(None)
+socket.create_server(("127.0.0.1", 0)).close()
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, SECCOMP_MODE_FILTER, program, 0, 0) == 0
+print("exits", flush=True)
+"""
+
+
+@case
+def exit_under_a_filter_makes_no_call_of_ours():
+    """The process has a statistics file, and is killed for its removal: others do that. (sshd's child before the login.)"""
+    with Side("local") as side:
+        child = side.start("server", "/usr/bin/python3", "-I", "-c", EXITS_UNDER_A_FILTER, until="exits")
+        check(side.end(child) == 0, f"it ended with {child.returncode}")
+
+
 run_named(CASES, "shown")
