@@ -26,7 +26,7 @@ class LinkDevice;
 struct LinkDeviceSpec;
 }  // namespace fastpath
 
-inline constexpr std::uint32_t kBackendAbi = 10;
+inline constexpr std::uint32_t kBackendAbi = 11;
 
 /// For the ports' memory: where there are enough, always (else the port does not open), or never.
 enum class Hugepages : std::uint8_t { kAuto, kOn, kOff };
@@ -48,7 +48,8 @@ struct PortSpec {
   std::uint32_t buffer_memory = 0;  // bytes for frames, 0: the default budget
   Hugepages hugepages = Hugepages::kAuto;
   std::uint16_t ports = 1;  // how many this process opens: what is started with the first must suffice for all
-  std::uint16_t index = 0;  // the port's place in Context::queues; its packets carry it
+  std::vector<std::string> all_ports;  // those, as KIND:TARGET
+  std::uint16_t index = 0;             // the port's place in Context::queues; its packets carry it
   /// The kernel keeps the interface, its MAC address and IP addresses; here come steered flows alone (Port::steer), and
   /// copies of ARP, neighbour discovery and what goes to groups.
   bool share_interface = false;

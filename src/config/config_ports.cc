@@ -449,6 +449,7 @@ PortSpec port_spec(const Config& config, const PortConfig& port, std::size_t por
   spec.buffer_memory = static_cast<std::uint32_t>(config.port_memory);
   spec.hugepages = config.hugepages;
   spec.ports = static_cast<std::uint16_t>(ports);
+  for (const PortConfig& each : config.ports) spec.all_ports.push_back(each.kind + ":" + each.target);
   return spec;
 }
 

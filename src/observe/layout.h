@@ -87,12 +87,15 @@ struct Slot {
   std::array<std::atomic<std::uint64_t>, kWords> words;
 };
 
+/// Of PortRecord::open. kPortLookedAt: no interrupt of its card comes, a sleeper looks at it by a timer.
+inline constexpr std::uint8_t kPortOpen = 1, kPortLookedAt = 2;
+
 struct PortRecord {
   std::array<char, 16> kind;
   std::array<char, 88> target;
   std::array<std::uint8_t, 6> mac;
   std::uint8_t link_up;  // 1: up
-  std::uint8_t open;     // 1: open, 0: not opened yet or failed
+  std::uint8_t open;     // 0: not opened yet or failed, or one of the below
   std::uint32_t mtu;
   std::uint16_t v4_length;  // prefix lengths
   std::uint16_t v6_length;

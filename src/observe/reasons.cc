@@ -78,6 +78,8 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "share no memory with this one"},
     {"port_lent",
      "the port serves the workers that have given up rights; the process that keeps its rights uses the kernel"},
+    {"no_interrupts",
+     "no receive interrupt of a port's card comes: a sleeping program looks at the card every 0.5 to 4 ms"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

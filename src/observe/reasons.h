@@ -55,6 +55,7 @@ enum class Reason : std::uint16_t {
   kSynFlood,
   kRunDirElsewhere,
   kPortLent,
+  kNoInterrupts,
   kCount,
 };
 

@@ -133,16 +133,20 @@ void add_plain(observe::Listing& listing, bool all) {
   }
 }
 
-/// What is there, and leads nowhere.
-void add_dark_ports(Snapshot& process) {
+void add_port(Snapshot& process, const observe::PortRecord& port, Reason reason) {
+  observe::WhyRecord why{};
+  why.reason = static_cast<std::uint16_t>(reason);
+  why.fd = -1;
+  why.count = 1;
+  observe::set_text(why.detail, port_name(port).c_str());
+  process.whys.push_back(why);
+}
+
+/// Ports that are there, and lead nowhere or are slow.
+void add_ports(Snapshot& process) {
   for (const observe::PortRecord& port : process.ports) {
-    if (port.open == 0 || port.link_up != 0) continue;
-    observe::WhyRecord why{};
-    why.reason = static_cast<std::uint16_t>(observe::Reason::kLinkDown);
-    why.fd = -1;
-    why.count = 1;
-    observe::set_text(why.detail, port_name(port).c_str());
-    process.whys.push_back(why);
+    if (port.open != 0 && port.link_up == 0) add_port(process, port, Reason::kLinkDown);
+    if (port.open == observe::kPortLookedAt) add_port(process, port, Reason::kNoInterrupts);
   }
 }
 
@@ -198,7 +202,7 @@ void print_text(const observe::Listing& listing) {
 int run_why(const ShowOptions& options) {
   observe::Listing listing = find_processes(options.pid);
   add_plain(listing, options.pid == 0);
-  for (Snapshot& process : listing.processes) add_dark_ports(process);
+  for (Snapshot& process : listing.processes) add_ports(process);
   if (options.json) {
     Json processes = Json::array();
     for (const Snapshot& process : listing.processes) processes.push_back(whys_json(process));

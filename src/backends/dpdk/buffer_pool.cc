@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "backends/dpdk/eal.h"
+
 namespace bypass::dpdk {
 namespace {
 
@@ -114,15 +116,30 @@ bool BufferPool::add_chunk(std::uint32_t count) {
   if (memory == nullptr) return false;
   chunks_.push_back(memory);
   stack_.staged.reserve(count);
-  const int made = rte_mempool_populate_iova(pool_, static_cast<char*>(memory), rte_malloc_virt2iova(memory), bytes,
-                                             nullptr, nullptr);
-  if (made <= 0) return false;
+  if (lay_out(static_cast<char*>(memory), bytes) <= 0) return false;
   for (void* each : stack_.staged) {
     rte_pktmbuf_init(pool_, nullptr, each, 0);
     init_packet(static_cast<rte_mbuf*>(each), port_index_);
   }
   chunk_ready_.store(true, std::memory_order_release);
   return true;
+}
+
+// Buffers in a chunk's memory; how many. A card that takes physical addresses sees one piece within a huge page only,
+// and neighbouring pages may or may not follow each other: no buffer lies across their border.
+int BufferPool::lay_out(char* memory, std::size_t bytes) {
+  constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
+  int made = 0;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t to_border = kPage - (reinterpret_cast<std::uintptr_t>(memory) + done) % kPage;
+    const std::size_t part = eal_has_physical_addresses() ? std::min(to_border, bytes - done) : bytes;
+    const int more =
+        rte_mempool_populate_iova(pool_, memory + done, rte_malloc_virt2iova(memory + done), part, nullptr, nullptr);
+    if (more < 0) return made > 0 ? made : more;
+    made += more;
+    done += part;
+  }
+  return made;
 }
 
 void BufferPool::adopt_chunk() {

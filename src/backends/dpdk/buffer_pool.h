@@ -98,6 +98,7 @@ class BufferPool {
 
  private:
   bool add_chunk(std::uint32_t count);
+  int lay_out(char* memory, std::size_t bytes);
   void adopt_chunk();
   [[nodiscard]] std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
@@ -44,6 +45,11 @@ std::uint16_t fit(std::uint16_t wanted, const rte_eth_desc_lim& limit) {
   return static_cast<std::uint16_t>(n);
 }
 
+// Of one frame to send; 0: any number.
+std::uint16_t most_segments(const rte_eth_desc_lim& limit, const CardRules& rules) {
+  return rules.most_segments != 0 ? rules.most_segments : limit.nb_seg_max;
+}
+
 // The packet socket of drivers without interrupts (af_packet, af_xdp): readable when frames are there.
 int find_packet_socket() {
   return find_descriptor([](int fd) {
@@ -68,6 +74,7 @@ bool Device::open(const DeviceSpec& spec, rte_mempool* pool, void (*on_event)(vo
   spec_ = spec;
   event_ = {on_event, argument};
   take_dpdk_errors();
+  ask_for_msi(is_card() && needs_msi(spec.name));
   if (const int error = rte_eal_hotplug_add(spec.bus.c_str(), spec.name.c_str(), spec.arguments.c_str()); error != 0)
     return fail("opening", error, problem);
   plugged_ = true;
@@ -96,13 +103,18 @@ bool Device::bring_up(rte_mempool* pool, std::string& problem) {
 bool Device::configure(std::string& problem) {
   rte_eth_dev_info info{};
   if (const int error = rte_eth_dev_info_get(id_, &info); error != 0) return fail("asking", error, problem);
+  const CardRules rules = rules_of_driver(info.driver_name);
+  lro_ = spec_.shared_memory || (rules.lro && (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_TCP_LRO) != 0);
+  most_segments_ = most_segments(info.tx_desc_lim, rules);
   rte_eth_conf conf{};
-  conf.rxmode.offloads =
-      info.rx_offload_capa & (kRxChecksums | RTE_ETH_RX_OFFLOAD_SCATTER | RTE_ETH_RX_OFFLOAD_TCP_LRO);
+  conf.rxmode.offloads = info.rx_offload_capa & (kRxChecksums | RTE_ETH_RX_OFFLOAD_SCATTER |
+                                                 (lro_ ? RTE_ETH_RX_OFFLOAD_TCP_LRO : std::uint64_t{0}));
   conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | kTxL4Checksums |
                                                  RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
-  conf.rxmode.max_lro_pkt_size = info.max_lro_pkt_size;
-  conf.intr_conf.lsc = (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0 ? 1 : 0;
+  conf.rxmode.max_lro_pkt_size = lro_ ? info.max_lro_pkt_size : 0;
+  // A card whose driver counts on this interrupt is never asked again, and the interrupt may not come: its link is read
+  // now and then (PortKeeper).
+  conf.intr_conf.lsc = !is_card() && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC) != 0 ? 1 : 0;
   conf.intr_conf.rxq = spec_.interrupts ? 1 : 0;
   int error = rte_eth_dev_configure(id_, 1, 1, &conf);
   if (error != 0 && spec_.interrupts) {  // a driver without receive interrupts
@@ -130,7 +142,7 @@ void Device::find_interrupt_descriptor() {
   interrupt_fd_ = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, 0);
   has_interrupt_switch_ = interrupt_fd_ >= 0 && rte_eth_dev_rx_intr_disable(id_, 0) == 0;
   if (has_interrupt_switch_) return;
-  interrupt_fd_ = find_packet_socket();
+  interrupt_fd_ = is_card() ? -1 : find_packet_socket();
 }
 
 void Device::stop_and_close() {
@@ -188,7 +200,7 @@ PortCaps Device::capabilities() const {
   caps.tx_ip_checksum = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) != 0;
   caps.tx_l4_checksum = (info.tx_offload_capa & kTxL4Checksums) == kTxL4Checksums;
   caps.tso = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_TCP_TSO) != 0;
-  caps.lro = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_TCP_LRO) != 0;
+  caps.lro = lro_ && (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_TCP_LRO) != 0;
   if (const int vid = rte_eth_vhost_get_vid_from_port_id(id_); vid >= 0) {
     // The vhost driver does not say what its peer can take: read it from the negotiation.
     std::uint64_t features = 0;
@@ -198,9 +210,19 @@ PortCaps Device::capabilities() const {
     caps.lro = true;
   }
   if (caps.tso) caps.tso_max_bytes = kLargestTsoPayload;
+  if (caps.tso && !spec_.shared_memory && most_segments_ != 0) {
+    // The first segment may have to hold the headers alone.
+    caps.tso_max_bytes = std::min(caps.tso_max_bytes, (most_segments_ - 1U) * spec_.data_room);
+    caps.tso = caps.tso_max_bytes >= 2 * caps.mtu;
+  }
   caps.keeps_sent =
       true;  // also a vhost end, whose peer drops what it has not taken by the time that the socket closes
   return caps;
+}
+
+std::string Device::driver() const {
+  rte_eth_dev_info info{};
+  return rte_eth_dev_info_get(id_, &info) == 0 && info.driver_name != nullptr ? info.driver_name : "";
 }
 
 MacAddress Device::mac() const {

@@ -18,6 +18,7 @@ struct DeviceSpec {
   std::string arguments;
   std::uint16_t descriptors = 256;  // of each queue; what the driver cannot take is rounded to what it can
   std::uint32_t mtu = 0;            // 0: leave the driver's
+  std::uint32_t data_room = 2048;   // bytes of a buffer for a frame to send
   bool interrupts = true;           // ask for receive interrupts
   // The peers of vhost and virtio-user copy in and out of shared memory: frames longer than the MTU pass
   // whole, and checksums that were never written are vouched for.
@@ -49,6 +50,8 @@ class Device {
   [[nodiscard]] int interrupt_descriptor() const { return interrupt_fd_; }
   /// Whether rte_eth_dev_rx_intr_enable/disable are to be called around a sleep.
   [[nodiscard]] bool has_interrupt_switch() const { return has_interrupt_switch_; }
+  /// As DPDK names it; empty: not known.
+  [[nodiscard]] std::string driver() const;
 
  private:
   static constexpr std::uint16_t kNone = 0xffff;
@@ -59,6 +62,7 @@ class Device {
   bool configure(std::string& problem);
   bool set_up_queues(rte_mempool* pool, std::string& problem);
   void find_interrupt_descriptor();
+  [[nodiscard]] bool is_card() const { return spec_.bus == "pci"; }
   bool fail(const char* step, int error, std::string& problem);
 
   DeviceSpec spec_;
@@ -67,6 +71,8 @@ class Device {
   bool started_ = false;
   int interrupt_fd_ = -1;
   bool has_interrupt_switch_ = false;
+  bool lro_ = false;                           // asked for
+  std::uint16_t most_segments_ = 0;            // of one frame to send
   std::pair<void (*)(void*), void*> event_{};  // function and argument, handed to DPDK by address
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
@@ -72,14 +73,20 @@ DpdkPort::DpdkPort(BufferPool& pool, BufferPool* gather, void (*poke)(void*), vo
     : pool_(pool), gather_(gather), poke_(poke), poke_argument_(argument) {
   epoll_fd_ = raise_descriptor(libc.epoll_create1(EPOLL_CLOEXEC));
   wake_fd_ = raise_descriptor(libc.eventfd(0, EPOLL_CLOEXEC | O_NONBLOCK));
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  libc.epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event);
+  watch(wake_fd_, kWoken);
 }
 
 DpdkPort::~DpdkPort() {
   close_descriptor(epoll_fd_);
   close_descriptor(wake_fd_);
+  close_descriptor(timer_fd_);
+}
+
+void DpdkPort::watch(int fd, unsigned event) const {
+  epoll_event member{};
+  member.events = EPOLLIN | EPOLLET;
+  member.data.u32 = event;
+  libc.epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &member);
 }
 
 // --- The meeting with the control thread
@@ -91,10 +98,10 @@ void DpdkPort::announce(const PortCaps& caps, MacAddress mac) {
 
 void DpdkPort::resume(const Opened& opened) {
   next_ = opened;
-  if (opened.interrupt_fd >= 0) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLET;
-    libc.epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, opened.interrupt_fd, &event);
+  if (opened.interrupt_fd >= 0) watch(opened.interrupt_fd, kInterrupt);
+  if (opened.proves_interrupt && timer_fd_ < 0) {
+    timer_fd_ = raise_descriptor(libc.timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    if (timer_fd_ >= 0) watch(timer_fd_, kTimer);
   }
   state_.store(State::kResuming, std::memory_order_release);
   wake();
@@ -164,6 +171,10 @@ void DpdkPort::wake() {
 void DpdkPort::adopt() {
   device_ = next_.device;
   interrupt_switch_ = next_.interrupt_switch;
+  proves_interrupt_ = next_.proves_interrupt && timer_fd_ >= 0;
+  trust_ = InterruptTrust(next_.interrupt_fd >= 0);
+  look_ = Look::kNone;
+  tell_trust();
   prepare_ = next_.prepare;
   caps_ = next_.caps;
   mac_ = next_.mac;
@@ -185,6 +196,8 @@ std::size_t DpdkPort::receive(std::uint16_t, std::span<Packet*> out) {
   const std::uint16_t n = rte_eth_rx_burst(device_, 0, frames, room);
   // Also when nothing arrives: it may be for want of buffers, which the program holds.
   mind_pool();
+  if (look_ != Look::kNone) [[unlikely]]
+    note_look(n != 0);
   if (n == 0) return 0;
   std::uint64_t bytes = 0;
   for (std::uint16_t i = 0; i < n; i++) {
@@ -330,9 +343,58 @@ void DpdkPort::free(std::span<Packet* const> frames) {
 
 // --- Sleeping
 
-void DpdkPort::fetch_events() const {
+unsigned DpdkPort::fetch_events() {
   epoll_event events[4];
-  libc.epoll_wait(epoll_fd_, events, 4, 0);
+  unsigned all = 0;
+  const int count = libc.epoll_wait(epoll_fd_, events, 4, 0);
+  for (int i = 0; i < count; i++) all |= events[i].data.u32;
+  if (interrupt_read_.load(std::memory_order_relaxed) && interrupt_read_.exchange(false, std::memory_order_acq_rel))
+    all |= kInterrupt;
+  return all;
+}
+
+void DpdkPort::on_interrupt_read() {
+  interrupt_read_.store(true, std::memory_order_release);
+  wake();
+}
+
+// --- Whether the interrupt comes
+
+void DpdkPort::note_look(bool found) {
+  if (look_ == Look::kArmed) {
+    found_ = found_ || found;
+    return;
+  }
+  look_ = Look::kNone;
+  found ? trust_.on_missed() : trust_.on_idle();
+  tell_trust();
+}
+
+// Of a sleep that has ended. The timer alone has called: what was found since it was armed, or is about to be, counts.
+void DpdkPort::note_events(unsigned events) {
+  if (!proves_interrupt_) return;
+  const bool slept = std::exchange(look_, Look::kNone) == Look::kArmed;
+  if ((events & kInterrupt) != 0) {
+    trust_.on_event();
+    return tell_trust();
+  }
+  if (!slept || (events & kTimer) == 0) return;
+  look_ = Look::kDue;
+  if (found_) note_look(true);
+}
+
+// The control thread has a word for the log.
+void DpdkPort::tell_trust() {
+  const InterruptTrust::State state = proves_interrupt_ ? trust_.state() : InterruptTrust::State::kProven;
+  if (told_trust_.exchange(state, std::memory_order_relaxed) != state) poke_(poke_argument_);
+}
+
+void DpdkPort::set_timer() {
+  look_ = Look::kArmed;
+  found_ = false;
+  const std::int64_t ns = trust_.patience().count();
+  const itimerspec after{{}, {ns / 1'000'000'000, ns % 1'000'000'000}};
+  libc.timerfd_settime(timer_fd_, 0, &after, nullptr);
 }
 
 // net_vhost keeps its bursts out of a device whose peer goes, but not this: it may be looking at what is freed next.
@@ -354,7 +416,7 @@ void DpdkPort::await_switch() const {
 }
 
 bool DpdkPort::arm(std::uint16_t) {
-  fetch_events();
+  note_events(fetch_events());
   // What the control thread wants to be noticed has just lost its event: have receive() look.
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kPausing || state == State::kResuming) return false;
@@ -366,6 +428,7 @@ bool DpdkPort::arm(std::uint16_t) {
   }
   if (state == State::kRunning && interrupt_switch_) switch_interrupt(true);
   armed_ = true;
+  if (proves_interrupt_) set_timer();
   // Pairs with the peer's barrier between writing a frame and reading whether we want to be woken: either it
   // sees our wish, or the caller's receive() after arm() sees the frame.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -376,7 +439,7 @@ void DpdkPort::disarm(std::uint16_t) {
   if (!armed_) return;
   armed_ = false;
   if (state_.load(std::memory_order_acquire) == State::kRunning && interrupt_switch_) switch_interrupt(false);
-  fetch_events();
+  note_events(fetch_events());
 }
 
 PortStats DpdkPort::stats() const {
@@ -385,6 +448,7 @@ PortStats DpdkPort::stats() const {
   s.link_up = link_ups();
   s.buffers_total = pool_.total();
   s.buffers_free = pool_.free_count();
+  s.looked_at = interrupt() == InterruptTrust::State::kDead;
   return s;
 }
 

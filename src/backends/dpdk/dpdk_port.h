@@ -16,6 +16,9 @@
 //   - wakes for every event since the last arm() (nothing is lost between arm() and poll()),
 //   - does not spin: it stays readable only until the sleeper's disarm() or next arm().
 // A descriptor that is polled without ever being armed says nothing about frames and may stay readable.
+//
+// A card's port (`Opened::proves_interrupt`) has a timer among the members, too, which arm() sets: a sleeper looks at
+// the queue by itself now and then, and what it finds decides how far the interrupt is trusted (interrupt_trust.h).
 #pragma once
 
 #include <atomic>
@@ -23,6 +26,7 @@
 
 #include "backends/counter.h"
 #include "backends/dpdk/buffer_pool.h"
+#include "backends/dpdk/interrupt_trust.h"
 #include "stack/frame/port.h"
 
 namespace bypass::dpdk {
@@ -32,9 +36,10 @@ struct Opened {
   std::uint16_t device = 0;
   int interrupt_fd = -1;
   bool interrupt_switch = false;
-  bool prepare = false;          // the driver wants rte_eth_tx_prepare before offloads
-  bool foreign_threads = false;  // the driver frees buffers from threads of its own
-  bool link_up = false;          // from when the data path has taken all this
+  bool proves_interrupt = false;  // a real card's: it is not known whether its interrupt comes
+  bool prepare = false;           // the driver wants rte_eth_tx_prepare before offloads
+  bool foreign_threads = false;   // the driver frees buffers from threads of its own
+  bool link_up = false;           // from when the data path has taken all this
   PortCaps caps;
   MacAddress mac;
   unsigned link_generation = 0;  // DpdkPort::link_generation() when the link was seen up
@@ -78,6 +83,10 @@ class DpdkPort final : public Port, PortCounters {
   /// Whether the wire lets this process in; somebody may have to be told.
   void tell_forbidden(bool on);
   [[nodiscard]] unsigned link_generation() const { return link_generation_.load(std::memory_order_acquire); }
+  /// What has been found out about the interrupt; kDead with a port that has none.
+  [[nodiscard]] InterruptTrust::State interrupt() const { return told_trust_.load(std::memory_order_relaxed); }
+  /// EAL's interrupt thread has read the interrupt's descriptor. Any thread.
+  void on_interrupt_read();
   void count_reopening() { reopened_.fetch_add(1, std::memory_order_relaxed); }
   void wake();
 
@@ -92,8 +101,21 @@ class DpdkPort final : public Port, PortCounters {
   void take_back_external(Packet* head);
   std::size_t burst(std::span<Packet* const> frames);
   std::size_t drop(std::span<Packet* const> frames);
-  void fetch_events() const;
+  unsigned fetch_events();
+  void watch(int fd, unsigned event) const;
+  void note_look(bool found);
+  void note_events(unsigned events);
+  void tell_trust();
+  void set_timer();
   void switch_interrupt(bool on);
+
+  // Of the wake-up descriptor's members
+  static constexpr unsigned kWoken = 1, kInterrupt = 2, kTimer = 4;
+  enum class Look : std::uint8_t {
+    kNone,   // polled, or not a card
+    kArmed,  // armed: frames that come now are noted
+    kDue,    // a sleeper has been called by the timer alone: what it finds is to be judged
+  };
 
   std::atomic<State> state_{State::kPaused};
   std::atomic<bool> link_{false};
@@ -102,6 +124,9 @@ class DpdkPort final : public Port, PortCounters {
   bool armed_link_ = false;  // link_ as it was at the last arm()
   bool prepare_ = false;
   bool interrupt_switch_ = false;
+  bool proves_interrupt_ = false;
+  Look look_ = Look::kNone;
+  bool found_ = false;  // frames, while kArmed
   std::uint16_t device_ = 0;
   BufferPool& pool_;
   BufferPool* const gather_;
@@ -111,6 +136,10 @@ class DpdkPort final : public Port, PortCounters {
   Opened next_;  // read by the data path in kResuming, written by the control thread in any other state
   int epoll_fd_ = -1;
   int wake_fd_ = -1;
+  int timer_fd_ = -1;
+  InterruptTrust trust_;
+  std::atomic<InterruptTrust::State> told_trust_{InterruptTrust::State::kUnproven};
+  std::atomic<bool> interrupt_read_{false};
   void (*const poke_)(void*);
   void* const poke_argument_;
   std::uint32_t asked_at_total_ = 0;  // not 0: few buffers are left

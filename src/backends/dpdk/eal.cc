@@ -20,6 +20,7 @@
 
 #include "backends/dpdk/drivers.h"
 #include "backends/dpdk/guard.h"
+#include "backends/dpdk/iova.h"
 #include "backends/dpdk/libc.h"
 
 namespace bypass::dpdk {
@@ -39,6 +40,7 @@ constexpr const char* kFreeHugePages = "/sys/kernel/mm/hugepages/hugepages-2048k
 enum class State { kNotStarted, kRunning, kFailed };
 State state = State::kNotStarted;
 bool huge_pages = false;
+bool physical = false;
 
 // --- DPDK's log: errors kept for `problem` texts, everything handed on at debug level
 // Never destroyed: DPDK's threads may log while the program's static destructors run.
@@ -190,9 +192,11 @@ void call_init(void* argument) {
 
 std::vector<std::string> arguments(const EalRequest& request, std::size_t bytes) {
   // Which core EAL believes in does not matter: its pinning is cut off (wraps_process.cc).
-  std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--iova-mode=va", "--log-level=error"};
-  // Without an address PCI stays closed: a scan would try drivers on the machine's own cards.
-  words.push_back(request.pci_address.empty() ? "--no-pci" : "--allow=" + request.pci_address);
+  std::vector<std::string> words{"bypass", "--lcores=0@0", "--no-telemetry", "--log-level=error"};
+  words.emplace_back(physical ? "--iova-mode=pa" : "--iova-mode=va");
+  // A scan of PCI would try drivers on the machine's own cards. With a list of allowed ones that holds none there is,
+  // it tries nothing, and each card is added as its port opens (Device::open).
+  words.emplace_back(request.cards.empty() ? "--no-pci" : "--allow=ffff:ff:1f.7");
   for (const std::string_view bus : closed_buses()) words.push_back("--allow=" + std::string(bus));
   if (huge_pages) {
     words.insert(words.end(), {"--in-memory", "--single-file-segments"});
@@ -237,6 +241,9 @@ bool start_eal(const EalRequest& request, std::string& problem) {
   const std::size_t bytes = kOverhead + request.buffer_bytes;
   if (!preflight(bytes, problem)) return false;  // nothing has been started: may be tried again
   if (!choose_pages(request.hugepages, bytes, problem)) return false;
+  std::string card;
+  physical = iova_of_cards(request.cards, card) == Iova::kPhysical;
+  if (physical && !can_have_physical(card, huge_pages, bytes, problem)) return false;
   redirect_log();
   Start start{arguments(request, bytes)};
   std::string gave_up;
@@ -255,6 +262,9 @@ bool eal_runs() {
 }
 bool eal_has_huge_pages() {
   return huge_pages;
+}
+bool eal_has_physical_addresses() {
+  return physical;
 }
 
 // Empty pages, not none: nothing here looks at them any more, but what DPDK has for a process's end might.

@@ -7,14 +7,15 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "backends/backend.h"
 
 namespace bypass::dpdk {
 
 struct EalRequest {
-  std::string pci_address;       // empty: no PCI scan at all
-  std::size_t buffer_bytes = 0;  // what the buffers of all ports may grow to together
+  std::vector<std::string> cards;  // PCI addresses of all ports of the process; empty: no PCI scan at all
+  std::size_t buffer_bytes = 0;    // what the buffers of all ports may grow to together
   Hugepages hugepages = Hugepages::kAuto;
 };
 
@@ -24,6 +25,8 @@ bool start_eal(const EalRequest& request, std::string& problem);
 [[nodiscard]] bool eal_runs();
 /// Whether buffers lie in huge pages (else in one memfd of small pages).
 [[nodiscard]] bool eal_has_huge_pages();
+/// Whether cards take physical addresses: then memory is one piece for them within a huge page only.
+[[nodiscard]] bool eal_has_physical_addresses();
 
 /// In a forked child: what it has of the parent's frames and tables, which lie in memory that both could write, is
 /// replaced by pages of its own, empty ones. Async-signal-safe.

@@ -64,6 +64,7 @@
   X(int, shutdown, (int, int))                                                    \
   X(int, socket, (int, int, int))                                                 \
   X(int, timerfd_create, (int, int))                                              \
+  X(int, timerfd_settime, (int, int, const itimerspec*, itimerspec*))             \
   X(int, unlink, (const char*))                                                   \
   X(ssize_t, write, (int, const void*, size_t))                                   \
   X(ssize_t, writev, (int, const iovec*, int))

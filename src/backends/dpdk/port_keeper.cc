@@ -6,6 +6,7 @@
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/eal.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/shared_interrupt.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -16,6 +17,8 @@ using std::chrono::milliseconds;
 constexpr int kPatienceMs = 100;
 // The link is looked at this often even when no driver reports a change.
 constexpr milliseconds kLookInterval{1000};
+// … and a card's, while it is down.
+constexpr milliseconds kDarkLookInterval{50};
 // How often a vhost end looks whether its new peer has posted receive buffers yet.
 constexpr milliseconds kMeetInterval{1};
 // … and after this many looks (a guest that has no driver may never do it).
@@ -44,6 +47,10 @@ void PortKeeper::on_link_event(void* self) {
   keeper->control_.poke();
 }
 
+void PortKeeper::on_interrupt_read(void* self) {
+  static_cast<PortKeeper*>(self)->port_->on_interrupt_read();
+}
+
 bool PortKeeper::create_pools(std::string& problem) {
   const std::string name = "bypass-" + plan_.device.name;
   pool_ = std::make_unique<BufferPool>();
@@ -56,7 +63,7 @@ bool PortKeeper::create_pools(std::string& problem) {
 }
 
 bool PortKeeper::open(std::string& problem) {
-  if (!start_eal({plan_.pci_address, plan_.all_buffer_bytes, plan_.hugepages}, problem)) return false;
+  if (!start_eal({plan_.cards, plan_.all_buffer_bytes, plan_.hugepages}, problem)) return false;
   if (!create_pools(problem)) return false;
   port_ = std::make_unique<DpdkPort>(*pool_, gather_.get(), poke_control, &control_);
   port_->announce(plan_.expected, plan_.mac);
@@ -111,7 +118,10 @@ bool PortKeeper::open_vhost(std::string& problem) {
 }
 
 bool PortKeeper::open_device(std::string& problem) {
-  return device_.open(plan_.device, pool_->mempool(), on_link_event, this, problem);
+  if (!device_.open(plan_.device, pool_->mempool(), on_link_event, this, problem)) return false;
+  if (plan_.role == Role::kOther && device_.has_interrupt_switch())
+    follow_reads(device_.interrupt_descriptor(), on_interrupt_read, this);
+  return true;
 }
 
 Opened PortKeeper::describe(bool link_up) const {
@@ -121,6 +131,7 @@ Opened PortKeeper::describe(bool link_up) const {
   opened.device = device_.id();
   opened.interrupt_fd = device_.interrupt_descriptor();
   opened.interrupt_switch = device_.has_interrupt_switch();
+  opened.proves_interrupt = plan_.role == Role::kOther;
   opened.prepare = plan_.prepare;
   opened.foreign_threads = plan_.foreign_threads;
   // A vhost end that has not met its peer yet has only its hopes.
@@ -198,6 +209,17 @@ void PortKeeper::finish_stopping(Instant now) {
 
 // --- Watching
 
+// Once: a program that sleeps wakes later than by an interrupt, and its user should know why.
+void PortKeeper::tell_interrupt() {
+  const InterruptTrust::State state = port_->interrupt();
+  if (std::exchange(told_interrupt_, state) == state || state != InterruptTrust::State::kDead) return;
+  const std::string why =
+      device_.interrupt_descriptor() < 0 ? " has no receive interrupts" : "'s receive interrupts do not come";
+  host->log(LogLevel::kWarn, (plan_.device.name + ": driver " + device_.driver() + why +
+                              "; a sleeping program looks at it every 0.5 to 4 ms instead")
+                                 .c_str());
+}
+
 void PortKeeper::watch_link(Instant now) {
   if (plan_.role == Role::kVhost) return watch_vhost_link(now);
   const bool is_up = device_.link_is_up();
@@ -235,9 +257,12 @@ void PortKeeper::watch_vhost_link(Instant now) {
 Instant PortKeeper::step(Instant now) {
   pool_->grow();
   if (phase_ == Phase::kUp) watch_link(now);
+  if (phase_ == Phase::kUp) tell_interrupt();
   if (phase_ == Phase::kStopping) finish_stopping(now);
   if (phase_ == Phase::kAbsent && now >= due_) try_virtio(now);
-  return phase_ == Phase::kAbsent || meeting_ ? due_ : now + kLookInterval;
+  if (phase_ == Phase::kAbsent || meeting_) return due_;
+  const bool dark = plan_.role == Role::kOther && port_->link() == LinkState::kDown;
+  return now + (dark ? kDarkLookInterval : kLookInterval);
 }
 
 // --- The end
@@ -245,6 +270,7 @@ Instant PortKeeper::step(Instant now) {
 void PortKeeper::close_device() {
   // Closing asks the peer for its ring positions and would wait for one that is stopped: cut the line first.
   if (plan_.role == Role::kVirtio) shut_client_down(plan_.path);
+  unfollow_reads(device_.interrupt_descriptor());
   device_.close();
   if (plan_.role == Role::kVhost) poke_vhost_thread();
 }

@@ -39,13 +39,15 @@ class PortKeeper final : public Watched {
     kStopping,  // virtio: the peer has gone; waiting for the data path to leave the queues
   };
 
-  static void on_link_event(void* self);  // on DPDK's threads
+  static void on_link_event(void* self);      // on DPDK's threads
+  static void on_interrupt_read(void* self);  // likewise
 
   bool create_pools(std::string& problem);
   bool open_vhost(std::string& problem);
   bool open_device(std::string& problem);
   void try_virtio(Instant now);
   void explain_absence(Peer peer, const std::string& detail);
+  void tell_interrupt();
   void watch_link(Instant now);
   void watch_vhost_link(Instant now);
   void finish_stopping(Instant now);
@@ -67,6 +69,7 @@ class PortKeeper final : public Watched {
   unsigned seen_link_events_ = 0;
   bool meeting_ = false;  // vhost: a new peer is connected, but cannot take frames yet
   unsigned looks_ = 0;    // at that peer
+  InterruptTrust::State told_interrupt_ = InterruptTrust::State::kUnproven;
   std::string last_complaint_;
   LogLevel last_level_{};
   int busy_looks_ = 0;  // in a row

@@ -117,6 +117,19 @@ void share_memory_with_peer(PortPlan& plan) {
   plan.expected.tso_max_bytes = kLargestTsoPayload;
 }
 
+/// Of "pci:ADDRESS" and "dpdk:ADDRESS,ARGUMENTS" among the ports of a process.
+std::vector<std::string> cards_among(const std::vector<std::string>& ports) {
+  std::vector<std::string> cards;
+  for (const std::string& port : ports) {
+    const std::size_t colon = port.find(':');
+    const std::string kind = port.substr(0, colon);
+    if (colon == std::string::npos || (kind != "pci" && kind != "dpdk")) continue;
+    const std::string address = port.substr(colon + 1, port.find(',') - colon - 1);
+    if (auto full = full_pci_address(address)) cards.push_back(*std::move(full));
+  }
+  return cards;
+}
+
 bool plan_pci(const std::string& target, const std::string& arguments, PortPlan& plan, std::string& problem) {
   const auto address = full_pci_address(target);
   if (!address) {
@@ -129,7 +142,7 @@ bool plan_pci(const std::string& target, const std::string& arguments, PortPlan&
     return false;
   }
   plan.device.bus = "pci";
-  plan.device.name = plan.pci_address = *address;
+  plan.device.name = *address;
   plan.device.arguments = arguments;
   plan.prepare = true;
   return true;
@@ -193,8 +206,11 @@ bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
   plan.all_buffer_bytes = std::size_t{plan.pool.budget_bytes} * spec.ports;
   if (spec.mtu != 0) plan.expected.mtu = spec.mtu;
+  plan.cards = cards_among(spec.all_ports);
   if (!plan_kind(spec, plan, problem)) return false;
+  if (plan.device.bus == "pci") plan.cards.push_back(plan.device.name);  // a software RDMA device's wire
   plan.expected.buffer_bytes = plan.pool.data_room + kTxHeadroom;
+  plan.device.data_room = plan.pool.data_room;
   return true;
 }
 

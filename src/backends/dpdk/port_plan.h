@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "backends/backend.h"
 #include "backends/dpdk/buffer_pool.h"
@@ -18,9 +19,9 @@ enum class Role {
 
 struct PortPlan {
   Role role = Role::kOther;
-  std::string path;         // vhost, virtio: the socket, absolute
-  std::string pci_address;  // pci only
-  std::string warning;      // worth a line in the log when the port opens
+  std::string path;                // vhost, virtio: the socket, absolute
+  std::vector<std::string> cards;  // PCI addresses of all ports of the process
+  std::string warning;             // worth a line in the log when the port opens
   DeviceSpec device;
   PoolConfig pool;
   std::size_t all_buffer_bytes = 0;  // of every port of the process together

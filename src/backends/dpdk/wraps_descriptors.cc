@@ -11,8 +11,10 @@
 #include <cstdarg>
 #include <string>
 
+#include "backends/dpdk/card_rules.h"
 #include "backends/dpdk/descriptors.h"
 #include "backends/dpdk/libc.h"
+#include "backends/dpdk/shared_interrupt.h"
 #include "backends/dpdk/trust.h"
 
 // clang-format off: one line a call reads better.
@@ -226,10 +228,12 @@ ssize_t __wrap_recvfrom(int fd, void* data, size_t length, int flags, sockaddr* 
   return libc.recvfrom(fd, data, length, flags, from, size);
 }
 ssize_t __wrap_read(int fd, void* data, size_t length) {
-  return libc.read(fd, data, length);
+  const ssize_t result = libc.read(fd, data, length);
+  bypass::dpdk::on_dpdk_read(fd);
+  return result;
 }
 ssize_t __wrap___read_chk(int fd, void* data, size_t length, size_t) {
-  return libc.read(fd, data, length);
+  return __wrap_read(fd, data, length);
 }
 ssize_t __wrap_write(int fd, const void* data, size_t length) {
   return libc.write(fd, data, length);
@@ -283,7 +287,10 @@ int __wrap_ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   void* argument = va_arg(arguments, void*);
   va_end(arguments);
-  return libc.ioctl(fd, request, argument);
+  const int result = libc.ioctl(fd, request, argument);
+  if (request == VFIO_DEVICE_GET_IRQ_INFO && result == 0)
+    bypass::dpdk::correct_irq_info(*static_cast<vfio_irq_info*>(argument));
+  return result;
 }
 
 }  // extern "C"
