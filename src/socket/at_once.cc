@@ -14,15 +14,15 @@ AtOnceCounts at_once_counts;
 namespace {
 
 constexpr int kTakenFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC | MSG_MORE;
-/// Looks of a blocking receive, together some microseconds: an answer that comes at once comes before the last of them.
-/// Between them others have the lock.
+/// Looks of a blocking receive. Together they take some microseconds: a quick answer comes before the last one. Between
+/// looks other threads can take the lock.
 constexpr int kLooks = 24;
 
-/// One in so many calls goes the long way, which looks at all wires and links: to ask the clock whether it is time
-/// would cost what there is to gain.
+/// One in so many calls takes the slow path, which looks at all wires and links. Reading the clock instead, to decide,
+/// would cost as much as this saves.
 constexpr std::uint32_t kLongWay = 32;
 
-/// Null: not one of these connections, or it is this call's turn to go the long way.
+/// Null: it is no such connection, or this call must take the slow path.
 Socket* stream_of(File& file, int flags) {
   static thread_local constinit std::uint32_t calls = 0;
   if (file.kind != FileKind::kStream || (flags & ~kTakenFlags) != 0 || thread_signals.in_lock != 0) return nullptr;
@@ -48,7 +48,7 @@ std::optional<long> receive_at_once(File& file, std::span<const iovec> data, int
   const unsigned handlers = thread_signals.seen;
   long r = look(*socket, data, total, flags);
   for (int i = 1; r == kWouldWait && i < kLooks && spinning_pays(); i++) {
-    __builtin_ia32_pause();  // somebody else's chance to have the lock
+    __builtin_ia32_pause();  // gives other threads a chance to take the lock
     r = look(*socket, data, total, flags);
   }
   if (r == kWouldWait && thread_signals.seen != handlers) return kInterrupted;

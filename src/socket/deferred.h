@@ -1,9 +1,9 @@
-// Deferred: what somebody wanted done who found the shard's lock taken and must not wait for it: a signal handler
-// on top of the holder, a thread that only wanted to say something. The holder runs it when it unlocks.
+// Deferred: work of code that found the shard's lock taken and must not wait: a signal handler that interrupted the
+// holder, or a thread that only has to report something. The holder runs the work when it unlocks.
 //
-// Preallocated in the arena, many producers, one consumer (the lock's holder). push() is async-signal-safe and
-// never waits. Nothing is linked, so that a death at any instruction loses no place: a place says who has it, a
-// bit says that it is filled, a ticket says when it came.
+// It is preallocated in the arena, with many producers and one consumer (the lock's holder). push() is
+// async-signal-safe and never waits. Nothing is linked, so a death at any instruction loses no place: a place says
+// which process has it, a bit says that it is filled, a ticket says when it came.
 // Tests: tests/socket/kin_test.cc.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace bypass::socket {
 
 struct Deferred {
-  std::uint32_t operation = 0;  // the socket layer's
+  std::uint32_t operation = 0;  // an operation of the socket layer
   SlotId object{};
   std::array<std::uint64_t, 4> payload{};
 };
@@ -26,17 +26,17 @@ class DeferredList {
  public:
   static constexpr std::uint32_t kPlaces = 128;
 
-  /// False when every place is taken. `slot`: the process's, to give the place back should it die right here.
+  /// False if every place is taken. `slot`: the process's slot, by which the place is freed if it dies here.
   [[nodiscard]] bool push(std::uint32_t slot, const Deferred& work);
 
   [[nodiscard]] bool any() const { return (queued_[0].load() | queued_[1].load()) != 0; }
 
   // The lock's holder
-  /// The oldest; false when there is none. Its place is free again: work is done at most once.
+  /// Takes the oldest work; false if there is no work. Its place is free again, so work is done at most once.
   [[nodiscard]] bool take(Deferred& work);
-  /// After a death inside the lock.
+  /// To be called after a death inside the lock.
   void recover();
-  /// Places that a dead process had taken and not filled.
+  /// Frees places that a dead process had taken and not filled.
   void sweep(std::uint32_t slot);
 
  private:

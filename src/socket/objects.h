@@ -1,4 +1,4 @@
-// Objects: the slabs of everything that the socket layer keeps in the arena. One a shard; lock held.
+// Objects: the slabs of everything that the socket layer keeps in the arena. One for each shard; lock held.
 // Tests: tests/socket/idle_memory_test.cc, tests/socket/kin_test.cc.
 #pragma once
 
@@ -27,10 +27,10 @@ struct Objects {
   Slab<Epoll> epolls;
   Slab<EpollItem> items;
   Slab<Waiter> waiters;
-  Waiter* idle_waiters = nullptr;  // of threads that have ended; their eventfds wait for the next
+  Waiter* idle_waiters = nullptr;  // of threads that have ended; later threads use their eventfds again
 };
 
-/// Null until the first object has been asked for (or the arena has no room).
+/// Null until the first object was asked for (or if the arena has no room).
 extern Objects* objects;
 /// Lock held. False: no memory.
 bool prepare_objects(Shard& shard);

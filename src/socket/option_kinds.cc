@@ -13,7 +13,7 @@ namespace {
 
 using enum OptionKind;
 
-// Newer than the headers that the library is built with may be.
+// Some may be newer than the headers of this build.
 enum : int {
   kSoRcvmark = 75,
   kSoPassPidfd = 76,
@@ -126,7 +126,7 @@ constexpr OptionName kNames[] = {
     {BYPASS_OPTION(IPPROTO_TCP, TCP_QUEUE_SEQ), kRefused, kHarmless},
     {BYPASS_OPTION(IPPROTO_TCP, TCP_REPAIR_OPTIONS), kRefused, kHarmless},
     {BYPASS_OPTION(IPPROTO_TCP, TCP_REPAIR_WINDOW), kRefused, kHarmless},
-    // A server's part, which net.ipv4.tcp_fastopen has off unless told otherwise.
+    // For servers; net.ipv4.tcp_fastopen has it off by default.
     {BYPASS_OPTION(IPPROTO_TCP, TCP_FASTOPEN), kHarmless, kHarmless},
     {BYPASS_OPTION(IPPROTO_TCP, TCP_FASTOPEN_KEY), kHarmless, kHarmless},
     {BYPASS_OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE), kHarmless, kHarmless},
@@ -178,7 +178,7 @@ constexpr OptionName kNames[] = {
     {BYPASS_OPTION(IPPROTO_IP, IP_RECVFRAGSIZE), kHarmless, kRefused},
     {IPPROTO_IP, kIpLocalPortRange, "IP_LOCAL_PORT_RANGE", kRefused, kHarmless},
     {IPPROTO_IP, kIpProtocol, "IP_PROTOCOL", kHarmless, kHarmless},
-    // Multicast is the kernel half's.
+    // Only the kernel half does multicast.
     {BYPASS_OPTION(IPPROTO_IP, IP_MULTICAST_IF), kHarmless, kHarmless},
     {BYPASS_OPTION(IPPROTO_IP, IP_MULTICAST_TTL), kHarmless, kBuilt},
     {BYPASS_OPTION(IPPROTO_IP, IP_MULTICAST_LOOP), kHarmless, kHarmless},
@@ -204,9 +204,10 @@ constexpr OptionName kNames[] = {
     {BYPASS_OPTION(IPPROTO_UDP, UDP_NO_CHECK6_TX), kHarmless, kHarmless},
     {BYPASS_OPTION(IPPROTO_UDP, UDP_NO_CHECK6_RX), kHarmless, kHarmless},
     {BYPASS_OPTION(IPPROTO_UDP, UDP_SEGMENT), kHarmless, kBuilt},
-    {BYPASS_OPTION(IPPROTO_UDP, UDP_GRO), kHarmless, kBuilt},  // nothing comes coalesced: as allowed
+    {BYPASS_OPTION(IPPROTO_UDP, UDP_GRO), kHarmless, kBuilt},  // nothing is coalesced, which is allowed
 
-    // The wire has IPv4 alone: these say how IPv6 goes, by the kernel. What IPv4 has, too, is built.
+    // The wire has only IPv4. These options concern IPv6, which goes by the kernel. Options that IPv4 has, too, are
+    // built.
     {BYPASS_OPTION(IPPROTO_IPV6, IPV6_V6ONLY), kBuilt, kBuilt},
     {BYPASS_OPTION(IPPROTO_IPV6, IPV6_TCLASS), kBuilt, kBuilt},
     {BYPASS_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS), kBuilt, kBuilt},

@@ -1,7 +1,8 @@
-// What becomes of each option of Linux's socket(7), tcp(7), ip(7), ipv6(7) and udp(7) on a socket of the stack's.
+// What happens with each option of Linux's socket(7), tcp(7), ip(7), ipv6(7) and udp(7) on a socket of the stack.
 //
-// A socket that is undecided, or a datagram socket's kernel half, has every option from the kernel. This is about the
-// stack's side: success without effect would be a lie, so what is not built is refused, as by a kernel without it.
+// An undecided socket, or a datagram socket's kernel half, has every option from the kernel. This table concerns the
+// stack's side. Success without effect would mislead the program. So an option that is not built is refused, as by a
+// kernel without it.
 // Tests: tests/socket/option_table_test.cc.
 #pragma once
 
@@ -15,10 +16,10 @@ namespace bypass::socket {
 
 enum class OptionKind : std::uint8_t {
   kBuilt,     // it has its effect
-  kHarmless,  // it has none that a program could miss: it is kept, and read back
-  kKernels,  // about the kernel's own paths (its routing, its queues): an undecided socket is left to the kernel by it,
-             // on a decided one it is kept without effect
-  kRefused,  // not built: an undecided socket is left to the kernel by it, a decided one answers ENOPROTOOPT
+  kHarmless,  // a program cannot notice that it has no effect: the value is kept, and read back
+  kKernels,   // about the kernel's own paths (its routing, its queues): an undecided socket is left to the kernel; on a
+              // decided one the value is kept without effect
+  kRefused,   // not built: an undecided socket is left to the kernel; a decided one answers ENOPROTOOPT
 };
 
 struct OptionName {
@@ -32,9 +33,9 @@ struct OptionName {
 [[nodiscard]] std::span<const OptionName> option_names();
 /// Null: Linux's manual pages do not have it.
 [[nodiscard]] const OptionName* find_option_name(int level, int name);
-/// What is not known counts as not built.
+/// An unknown option counts as not built.
 [[nodiscard]] OptionKind option_kind(FileKind of, int level, int name);
-/// Whether the value turns an option off, or leaves it so: no effect is what it asks for.
+/// Whether the value turns an option off, or leaves it off: then having no effect is right.
 [[nodiscard]] bool turns_off(std::span<const std::byte> value);
 
 }  // namespace bypass::socket

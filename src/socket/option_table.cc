@@ -1,4 +1,4 @@
-// The options of setsockopt(2) that the stack has: each with how it is read and set. option_kinds.cc lists all others.
+// The options of setsockopt(2) that the stack has, each with its getter and setter. option_kinds.cc lists all others.
 #include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -57,7 +57,7 @@ long get_int(Socket& socket, Bytes out) {
   return put_int(out, Read(socket));
 }
 
-/// As ip(7)'s options go (do_ip_setsockopt and do_ip_getsockopt of Linux): a byte, or nothing for 0, will do.
+/// As ip(7)'s options (do_ip_setsockopt and do_ip_getsockopt of Linux): a single byte suffices, or nothing for 0.
 template <auto Apply>
 long set_ip_int(Guard& guard, Socket& socket, Value value) {
   int v = 0;
@@ -96,12 +96,12 @@ constexpr auto write_tcp = [](Guard& g, Socket& s, int v) -> long {
   set_tcp_options(g, s, options);
   return 0;
 };
-// Where Linux takes the nearest that it can do.
+// For options where Linux takes the nearest possible value.
 template <auto Member, int Least, int Most>
 constexpr auto write_tcp_clamped =
     [](Guard& g, Socket& s, int v) -> long { return write_tcp<Member, Least, Most>(g, s, std::clamp(v, Least, Most)); };
 
-// Those that are bits.
+// For options that are bits.
 struct TcpFlag {
   bool (*read)(const tcp::Options&);
   void (*write)(tcp::Options&, bool);
@@ -124,7 +124,7 @@ constexpr auto write_tcp_flag = [](Guard& g, Socket& s, int v) -> long {
   return 0;
 };
 
-// TCP_NODELAY's 1 and TCP_CORK's 0 send what waits, also where they change nothing (tcp(7)).
+// TCP_NODELAY's 1 and TCP_CORK's 0 send what waits, even if they change nothing (tcp(7)).
 template <const TcpFlag& Flag, bool Pushes>
 constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
   write_tcp_flag<Flag>(g, s, v);
@@ -132,7 +132,7 @@ constexpr auto write_pushing = [](Guard& g, Socket& s, int v) -> long {
   return 0;
 };
 
-// What a bind() compares lies with the connection, which outlives its socket.
+// The values that a bind() compares are stored in the connection, which outlives its socket.
 template <std::uint32_t Flag, std::uint8_t Sharing>
 constexpr auto write_sharing = [](Guard& g, Socket& s, int v) -> long {
   s.set(Flag, v != 0);
@@ -165,7 +165,7 @@ template <std::uint32_t tcp::Options::*Member>
 long get_buffer(Socket& socket, Bytes out) {
   return put_int(out, buffer_size<Member>(socket));
 }
-// net.core.wmem_max or rmem_max: what the kernel clamps the largest wish to. Its file is not there in a container.
+// net.core.wmem_max or rmem_max, to which the kernel limits a request. A container does not have its file.
 int ask_most(int name) {
   constexpr int kUsual = 212992;
   const int fd = kernel->socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -192,7 +192,7 @@ bool may_force(int name) {
   os::close(fd);
   return may;
 }
-// As sock_setsockopt: clamped, doubled for bookkeeping, and reported doubled. The stack counts payload.
+// As sock_setsockopt: limited, doubled for bookkeeping, and reported doubled. The stack counts payload only.
 template <std::uint32_t tcp::Options::*Member, int Least, bool Clamped>
 constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
   constexpr int kForce = Member == &tcp::Options::send_buffer ? SO_SNDBUFFORCE : SO_RCVBUFFORCE;
@@ -207,7 +207,7 @@ constexpr auto write_buffer = [](Guard& g, Socket& s, int v) -> long {
 };
 
 long get_linger(Socket& socket, Bytes out) {
-  // What was set last is reported while it is off, too.
+  // The last value is reported even while it is off.
   const ::linger value{socket.linger_s >= 0 ? 1 : 0, socket.linger_s >= 0 ? socket.linger_s : -1 - socket.linger_s};
   return put(out, &value, sizeof value);
 }
@@ -235,12 +235,12 @@ long set_timeout(Guard&, Socket& socket, Value value) {
   const std::int64_t ms =
       v.tv_sec < 0 ? kNoTimeAtAll : std::min<std::int64_t>(v.tv_sec, kMost / 1000) * 1000 + (v.tv_usec + 999) / 1000;
   socket.*Member = static_cast<std::uint32_t>(ms);
-  // It may listen yet, in the kernel.
+  // The socket may later listen in the kernel.
   if (ms == kNoTimeAtAll && socket.path == Path::kUndecided) note_timeout_below_zero();
   return 0;
 }
 
-// What was too little may be (tcp_set_rcvlowat). What is over was no less so before.
+// What was too little may now be enough (tcp_set_rcvlowat). A connection that is over was ready before as well.
 bool is_enough_now(const Socket& socket) {
   if (socket.kind != FileKind::kStream) return true;
   if (const tcp::Tcb* const tcb = connection_of(socket))
@@ -249,7 +249,7 @@ bool is_enough_now(const Socket& socket) {
 }
 
 constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
-  // tcp_set_rcvlowat: more than the window could let in would never come.
+  // tcp_set_rcvlowat: more than the window allows would never come.
   const std::int64_t most = buffer_size<&tcp::Options::receive_buffer>(s) / 2;
   const std::int64_t wanted = v < 0 ? 0x7fffffff : std::max(v, 1);
   s.low_water = static_cast<std::uint32_t>(s.kind == FileKind::kStream ? std::min(wanted, most) : wanted);
@@ -257,7 +257,7 @@ constexpr auto write_low_water = [](Guard&, Socket& s, int v) -> long {
   return 0;
 };
 
-constexpr auto write_max_segment = [](Guard& g, Socket& s, int v) -> long {  // 0: from the path again
+constexpr auto write_max_segment = [](Guard& g, Socket& s, int v) -> long {  // 0: taken from the path again
   return v == 0 ? write_tcp<&tcp::Options::max_segment, 0, 0>(g, s, v)
                 : write_tcp<&tcp::Options::max_segment, 88, 32767>(g, s, v);
 };
@@ -288,7 +288,7 @@ long set_congestion(Guard& guard, Socket& socket, Value value) {
   return failure(Refusal::kNoSuchName);
 }
 
-// secs_to_retrans() and retrans_to_secs() of Linux: whole waits of a SYN-ACK, each twice as long as the one before.
+// secs_to_retrans() and retrans_to_secs() of Linux: whole waits of a SYN-ACK, each twice as long as the last.
 constexpr auto write_defer_accept = [](Guard& g, Socket& s, int v) -> long {
   constexpr int kLongest = 120;  // TCP_RTO_MAX
   int wait = 1, all = v > 0 ? 1 : 0;
@@ -298,7 +298,7 @@ constexpr auto write_defer_accept = [](Guard& g, Socket& s, int v) -> long {
   }
   return write_tcp<&tcp::Options::defer_accept_s, 0, 0xffff>(g, s, all);
 };
-// 0 is the system's default, which is no bound.
+// 0 is the system's default: no limit.
 constexpr auto read_not_sent = [](Socket& s) -> long { return static_cast<long>(tcp_options(s).not_sent_low_water); };
 constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
@@ -307,7 +307,7 @@ constexpr auto write_not_sent = [](Guard& g, Socket& s, int v) -> long {
   signal(s, kOut);  // as write_buffer
   return 0;
 };
-// What nobody has set reads as Linux's default.
+// A value that was not set reads as Linux's default.
 constexpr auto read_syn_retries = [](Socket& s) -> long {
   const std::uint8_t set = tcp_options(s).syn_retries;
   return set != 0 ? set : 6;
@@ -321,8 +321,8 @@ constexpr auto read_accepting = [](Socket& s) -> long { return s.kind == FileKin
 constexpr auto read_cpu = [](Socket&) -> long { return sched_getcpu(); };
 constexpr auto read_low_water = [](Socket& s) -> long { return s.low_water; };
 constexpr auto read_tos = [](Socket& s) -> long { return tcp_options(s).tos; };
-// The two lowest bits are ECN's and TCP's own. Another value drops the route that the socket keeps, until it sends
-// again (ip_sock_set_tos).
+// The two lowest bits are ECN's and TCP's own. A new value drops the socket's route until its next send
+// (ip_sock_set_tos).
 constexpr auto write_tos = [](Guard& g, Socket& s, int v) -> long {
   tcp::Options options = tcp_options(s);
   const std::uint8_t before = std::exchange(options.tos, static_cast<std::uint8_t>(v & ~3));
@@ -350,10 +350,10 @@ constexpr auto write_v6_only = [](Guard&, Socket& s, int v) -> long {
   return 0;
 };
 
-// Timestamps of what is sent come by the error queue, which streams have not.
+// Timestamps of sent data come by the error queue, which streams do not have.
 constexpr std::uint32_t kReceiveStamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 long get_timestamping(Socket& socket, Bytes out) {
-  const bool kept = socket.details != nullptr;  // what a listener had is its connections'
+  const bool kept = socket.details != nullptr;  // a listener's value is inherited by its connections
   const std::uint32_t flags = kept ? socket.details->timestamping : socket.has(kWantTimestamping) ? kReceiveStamps : 0U;
   const std::uint32_t value[2] = {flags, 0};  // struct so_timestamping
   return put(out, value, sizeof value);
@@ -383,7 +383,7 @@ constexpr auto write_inq = [](Guard&, Socket& s, int v) -> long {
   s.set(kWantInq, v != 0);
   return 0;
 };
-// Of the two, one is in force (sock_set_timestamp).
+// Only one of the two is in force (sock_set_timestamp).
 template <std::uint32_t Flag, std::uint32_t Other>
 constexpr auto write_stamp = [](Guard&, Socket& s, int v) -> long {
   s.set(Flag, v != 0);

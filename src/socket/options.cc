@@ -25,7 +25,7 @@ bool is_connection(const Socket& socket) {
   return connection_of(socket) != nullptr;
 }
 
-// A kernel socket to ask: the socket's own, or one that exists for the moment.
+// A kernel socket to ask: the socket's own, or a temporary one.
 class KernelSocket {
  public:
   KernelSocket(const Socket& socket, int fd) : fd_(fd) {
@@ -45,17 +45,18 @@ class KernelSocket {
   bool own_ = false;
 };
 
-// Stack's or both ways: no option moves it any more.
+// The stack has it, alone or with the kernel: no option changes that any more.
 bool is_decided(const Socket& socket) {
   return socket.path == Path::kBypass || socket.path == Path::kDual;
 }
 
-// Of a local connection: a read has taken it from the kernel, and bytes come first. Of an undecided one: dissolve().
+// True for an error of a local connection that a read has taken from the kernel, because bytes come first; or an
+// undecided socket's error from dissolve().
 bool has_kept_error(const Socket& socket) {
   return socket.kind == FileKind::kStream && !is_connection(socket) && has_left_error(socket);
 }
 
-// What a ring within the host cannot report beside its bytes, or has no use for.
+// Options that a ring within the host cannot report beside its bytes, or does not use.
 bool only_kernel_has(int level, int name) {
   const bool with_messages =
       (level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS || name == SO_TIMESTAMPING)) ||
@@ -76,7 +77,7 @@ long refuse(int fd, int level, int name) {
   return failure(Refusal::kNoOption);
 }
 
-// Timestamps of what is sent are not built.
+// Timestamps of sent data are not built.
 bool wants_send_stamps(int level, int name, std::span<const std::byte> value) {
   constexpr std::uint32_t kOfSends = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_TX_ACK;
   std::uint32_t flags = 0;
@@ -90,7 +91,7 @@ bool is_refused(const Socket& socket, int level, int name, std::span<const std::
   return option_kind(socket.kind, level, name) == OptionKind::kRefused && !turns_off(value);
 }
 
-// The stack's half of a socket that has a kernel half. Lock held.
+// Notes an option for the stack's half of a socket that has a kernel half. Lock held.
 void note_kind(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   const OptionKind what = option_kind(socket.kind, level, name);
   const bool kept = what == OptionKind::kKernels && !turns_off(value);
@@ -108,7 +109,7 @@ void take_over(Socket& socket, int fd, int level, int name, std::span<const std:
   if (socket.kind == FileKind::kDatagram) datagram_option(guard, socket, level, name, value);
 }
 
-// What is only kept is kept by a kernel socket under the number.
+// Options that are only kept are kept by a kernel socket under the number.
 long set_in_kernel(Socket& socket, int fd, int level, int name, std::span<const std::byte> value) {
   {
     const Guard guard(shard());
@@ -132,8 +133,8 @@ long set_connection_option(Socket& socket, int fd, int level, int name, std::spa
   return r;
 }
 
-// What a program's value is given back as, for setsockopt(): sizes are reported doubled, and the segment's size is the
-// path's. Empty: nothing that the program has set.
+// A program's value in the form for setsockopt(): sizes are reported doubled, and the segment size is the path's.
+// Empty: the program has set nothing.
 std::span<std::byte> set_by_program(Socket& socket, const OptionRow& row, std::span<std::byte> room) {
   const bool buffer = row.level == SOL_SOCKET && (row.name == SO_SNDBUF || row.name == SO_RCVBUF);
   const bool segment = row.level == IPPROTO_TCP && row.name == TCP_MAXSEG;
@@ -147,7 +148,7 @@ std::span<std::byte> set_by_program(Socket& socket, const OptionRow& row, std::s
   return room.first(sizeof value);
 }
 
-// Not kept from one connection to the next, or with no meaning here.
+// Options that are not kept from one connection to the next, or have no meaning here.
 bool is_of_the_moment(const OptionRow& row) {
   if (row.level == SOL_SOCKET) return row.name == SO_INCOMING_CPU;
   return row.level == IPPROTO_TCP &&
@@ -201,7 +202,8 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
     if (value == nullptr && length != 0) return failure(Refusal::kBadPointer);
     return set_connection_option(socket, fd, level, name, bytes);
   }
-  // Dissolved, and its number is the placeholder that others have, too: there is nothing to set it on.
+  // The connection was dissolved, and its number is the placeholder, which other sockets use, too: there is nothing to
+  // set the option on.
   if (socket.details == nullptr) return failure(Refusal::kNoOption);
   if (is_decided(socket) && static_cast<int>(length) >= 0 && is_refused(socket, level, name, bytes))
     return refuse(fd, level, name);
@@ -222,7 +224,7 @@ long set_option(File& file, int fd, int level, int name, const void* value, sock
 
 namespace {
 
-// SO_PEERNAME: getpeername() for so much of the name as was asked for, and no more than there is.
+// SO_PEERNAME: getpeername(), limited to the requested length and to the name's length.
 long get_peer_name(File& file, int fd, void* value, const socklen_t* length) {
   if (value == nullptr || length == nullptr) return failure(Refusal::kBadPointer);
   if (static_cast<int>(*length) < 0) return failure(Error::kInvalid);
@@ -234,7 +236,7 @@ long get_peer_name(File& file, int fd, void* value, const socklen_t* length) {
   return 0;
 }
 
-// Answers that the kernel has changed by the time that a segment arrived.
+// Answers that have changed in the kernel by the time that a segment has arrived.
 void look_before_reading(Socket& socket, int level, int name) {
   const bool of_state = (level == SOL_SOCKET && name == SO_ERROR) || (level == IPPROTO_TCP && name == TCP_INFO);
   if (!of_state || socket.path != Path::kBypass) return;
@@ -271,7 +273,7 @@ long get_option(File& file, int fd, int level, int name, void* value, socklen_t*
   }
   const OptionRow* row = find_option(socket, level, name);
   if (row == nullptr || row->get == nullptr) {
-    // One that is the same the next time.
+    // A value that must be the same the next time.
     if (level == SOL_SOCKET && name == SO_COOKIE && socket.details == nullptr) {
       const Guard guard(shard());
       if (is_connection(socket)) give_kernel_socket(socket, fd);

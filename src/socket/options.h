@@ -1,9 +1,9 @@
-// Options: one table of what getsockopt and setsockopt mean to the stack: level, name, size, getter, setter.
+// Options: one table of what getsockopt and setsockopt do on the stack: level, name, size, getter, setter.
 //
-// A socket with a kernel socket of its own (undecided, listener, datagram) sets every option there first: the
-// kernel's errno is the program's, and the value is ready should the socket be left to the kernel. What the
-// table knows is then taken over. A connection of the stack's is answered from the table; what the table does
-// not know is kept by a kernel socket under the number if it is harmless, else refused, and recorded for `bypass why`.
+// On a socket with a kernel socket of its own (undecided, listener, datagram), every option is set there first. So the
+// program gets the kernel's errno, and the value is ready if the socket is left to the kernel. Then the options of the
+// table are taken over. On a connection of the stack the table answers. An option that the table does not have is kept
+// by a kernel socket under the number if it is harmless. Otherwise it is refused, and recorded for `bypass why`.
 #pragma once
 
 #include <array>
@@ -18,27 +18,28 @@ namespace bypass::socket {
 struct OptionRow {
   int level;
   int name;
-  /// Into `out` (its size is the room the program gave): bytes written, or a failure. Null: write-only.
+  /// Writes the value to `out` (the room that the program gave). Returns the bytes written, or a failure. Null:
+  /// write-only.
   long (*get)(Socket& socket, std::span<std::byte> out);
   /// Lock held. Null: read-only.
   long (*set)(Guard& guard, Socket& socket, std::span<const std::byte> value);
-  /// Its value lies in Socket::details.
+  /// Its value is in Socket::details.
   bool in_details = false;
 };
 
 [[nodiscard]] std::span<const OptionRow> option_rows();
-/// Null when the table does not know it of such a socket.
+/// Null if the table does not have this option for such a socket.
 [[nodiscard]] const OptionRow* find_option(const Socket& socket, int level, int name);
 
 [[nodiscard]] tcp::Options tcp_options(const Socket& socket);
 void set_tcp_options(Guard& guard, Socket& socket, const tcp::Options& options);
 
-/// A connection's options, for the kernel socket that goes on without the stack.
+/// A connection's options, to be set on the kernel socket that takes its place.
 class KernelOptions {
  public:
   /// Lock held.
   void take(Socket& socket);
-  /// What the kernel socket has otherwise. Not holding the lock.
+  /// Sets those that differ on the kernel socket. Called without the lock.
   void set(int fd) const;
 
  private:
@@ -52,15 +53,15 @@ class KernelOptions {
   std::size_t count_ = 0;
 };
 
-/// For `bypass why`: the option was set, and the stack's side has not built it (option_kinds.h).
+/// For `bypass why`: the option was set, and the stack has not built it (option_kinds.h).
 void tell_option(int fd, int level, int name);
-/// The same of the one that has left the socket to the kernel.
+/// The same for the option because of which the socket was left to the kernel.
 void tell_kernel_option(const Socket& socket, int fd);
 
 /// TCP_INFO.
 long get_tcp_info(Socket& socket, std::span<std::byte> out);
-/// Of a local connection: the bytes that its ring has carried, and when, added to what the kernel says. Its segments
-/// are the kernel's alone. Lock held.
+/// For a local connection: adds the bytes that its ring has carried, and their times, to the kernel's values. Only the
+/// kernel's segments are counted. Lock held.
 void add_ring_to_tcp_info(Socket& socket, std::span<std::byte> out);
 
 }  // namespace bypass::socket

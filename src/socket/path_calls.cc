@@ -21,7 +21,7 @@ bool has_nothing(File& file) {
   return !has_kernel_half(file) && (poll_bits(file) & kIn) == 0;
 }
 
-/// A connection of the stack's, and the other paths' row where they do nothing of their own.
+/// The row of the stack's connections. Other paths use its entries where they have none of their own.
 constexpr PathCalls kWire{
     .on_wire = true,
     .receive = receive_on_wire,
@@ -85,7 +85,7 @@ constexpr PathCalls kLocalCalls{
     .end = local_end,
 };
 
-/// Given up by an earlier call, and its number still known.
+/// The row of a socket that an earlier call has given up, while its number is still known.
 constexpr PathCalls given_up() {
   PathCalls calls = dual();
   calls.receive = receive_unconnected;

@@ -1,8 +1,8 @@
 // Policy: what the process decides for the socket layer. Budgets: its settings, as numbers.
 //
-// src/runtime fills both in before the first object. Each question of Policy has an answer from the start: that of a
-// process that has no ports, no rules and no numbers of its own to protect. Any thread may ask; what needs the shard's
-// lock says so.
+// src/runtime fills both in before the first object. Each function of Policy has an answer from the start: that of a
+// process with no ports, no rules and no numbers of its own to protect. Any thread may call them; a function that needs
+// the shard's lock says so.
 #pragma once
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 namespace bypass::socket {
 
-/// What rules and routes say of a socket. kFail: a rule forbids it (the call fails with EACCES).
+/// The result of rules and routes for a socket. kFail: a rule forbids it (the call fails with EACCES).
 enum class Decision : std::uint8_t { kKernel, kBypass, kFail };
 
 /// No member is ever null.
@@ -28,9 +28,9 @@ struct Policy {
   Decision (*decide_listen)(int fd, int type, const sockaddr* local) = [](int, int, const sockaddr*) {
     return Decision::kKernel;
   };
-  /// One of our bypass addresses, or one that a port routes to: for datagrams, chosen one by one.
+  /// Decides for one address of ours, or one that a port routes to: for datagrams, each of which is decided separately.
   Decision (*routes_to)(const sockaddr* remote) = [](const sockaddr*) { return Decision::kKernel; };
-  /// Whether this address of ours cannot be had because another process has the wire: as good as in use.
+  /// Whether this address of ours is unavailable because another process has the wire: it then counts as in use.
   bool (*is_taken)(const sockaddr* local) = [](const sockaddr*) { return false; };
 
   /// A bypass object needs the wire now: opens the ports if they are not (accept, poll, send …). False: they cannot be
@@ -43,30 +43,30 @@ struct Policy {
   /// others find that nobody needs them (is_wire_needed).
   void (*tell_on_wire)() = [] {};
 
-  /// Why something was left to the kernel, for `bypass why`. `reason`: an observe::Reason.
+  /// Records why something was left to the kernel, for `bypass why`. `reason`: an observe::Reason.
   void (*record_why)(int fd, unsigned reason, const char* detail) = [](int, unsigned, const char*) {};
   void (*record_why_at)(int fd, unsigned reason, const Endpoint& address,
                         const char* detail) = [](int, unsigned, const Endpoint&, const char*) {};
 
-  /// Moves a new descriptor of ours above the program's, CLOEXEC, and protects it. Returns its number from then on. A
-  /// negative one comes back as it is.
+  /// Moves a new descriptor of ours above the program's, sets CLOEXEC and protects it. Returns its new number. A
+  /// negative argument is returned as it is.
   int (*own_descriptor)(int fd) = [](int fd) { return fd; };
-  /// A copy of `fd`, kept in the same way, that comes and goes with a connection. Negative: it finds no room there.
+  /// A copy of `fd`, kept in the same way, that lasts as long as a connection. Negative: there is no number for it.
   int (*own_copy)(int fd) = [](int fd) { return kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0); };
   /// A descriptor of either kind is about to be closed.
   void (*disown_descriptor)(int fd) = [](int) {};
 };
 extern Policy policy;
 
-/// What the settings give to waits and buffers. The shard has a reference to it: Shard::budgets().
+/// The settings for waits and buffers. The shard has a reference to them: Shard::budgets().
 struct Budgets {
   Duration spin{};                // how long a wait polls without yielding; negative: for ever
-  Duration yield{};               // then with sched_yield between polls; negative: for ever
-  Duration kernel_poll{};         // how often kernel descriptors of a busy mixed set are looked at
-  std::uint32_t send_buffer = 0;  // bytes; defaults that getsockopt reports
+  Duration yield{};               // after that, how long with sched_yield() between polls; negative: for ever
+  Duration kernel_poll{};         // how often a busy mixed set looks at kernel descriptors
+  std::uint32_t send_buffer = 0;  // bytes; the defaults that getsockopt reports
   std::uint32_t receive_buffer = 0;
-  /// Calls on a connection within the host before the connecting side looks for the other; the accepting side waits a
-  /// few more.
+  /// After so many calls on a connection within the host, the connecting side looks for the other; the accepting side
+  /// makes a few more calls first.
   std::uint32_t local_after = 0;
 };
 

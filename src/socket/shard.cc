@@ -24,14 +24,14 @@ constinit Policy policy;
 Shard* process_shard = nullptr;
 
 namespace {
-/// Frames of one look at one port. As many as a transmit batch: what they bring about goes out in one burst.
+/// Frames taken in one look at a port. As many as a transmit batch: the output that they cause goes out in one burst.
 constexpr std::size_t kBurst = 64;
 /// While output waits for room on a device, timers are due this soon.
 constexpr Duration kOutputRetry = std::chrono::microseconds(50);
-/// An owner that has not polled for this long computes: its progress thread is called for what is left to it.
+/// An owner that has not polled for this long is computing: its progress thread is called to do the remaining work.
 constexpr Duration kOwnerIsAway = std::chrono::microseconds(100);
-/// How often the ports' owner is called to tell the devices of a listener: one that is stopped, or has died just now,
-/// does not.
+/// How often the ports' owner is called to tell the devices of a listener: an owner that is stopped, or has just died,
+/// does not do it.
 constexpr Duration kSteeringLook = std::chrono::milliseconds(1);
 }  // namespace
 
@@ -46,7 +46,7 @@ Shard::Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, 
 
 void Shard::add_port(Port* port, std::uint16_t queue) {
   context_.queues[context_.ports] = PortQueue(port, static_cast<std::uint16_t>(context_.ports), queue);
-  // One that is up already has come up since what its last owner sent. Nobody has sent anything by one that is new.
+  // A link that is up already came up after its last owner's sending. Over a new link nothing was sent.
   link_ups_[context_.ports] = wires_->known ? 0 : port->link_ups();
   context_.ports++;
 }
@@ -90,7 +90,8 @@ void ShortHold::end_work() {
   wake_collected();
 }
 
-// Before frames leave that ask for answers. What another process than the ports' owner has noted is left to the owner.
+// To be done before frames leave that ask for answers. Changes noted by another process than the ports' owner are left
+// to the owner.
 void Shard::steer() {
   if (stack_.network().flows().pending().empty()) [[likely]]
     return;
@@ -102,7 +103,7 @@ void Shard::steer() {
   if ((told & 1) != 0) os::futex_wake(reinterpret_cast<const std::uint32_t*>(&wires_->told), INT_MAX);
 }
 
-// Each turn leaves the lock anew, which calls an owner that does not poll.
+// Each turn releases the lock, which calls an owner that does not poll.
 void Shard::await_steering() {
   if (owns_wires_) [[likely]]
     return;
@@ -143,7 +144,7 @@ void Shard::leave() {
     leave_to_owner(next);
 }
 
-// Of this process: the watcher minds the timers, and the progress thread while nobody watches.
+// Calls sleepers of this process: the watcher serves the timers; without a watcher, the progress thread does.
 void Shard::call_sleepers(Instant next) {
   WireSleeper& sleeper = wires_->sleeper();
   if (!sleeper.asleep || next >= sleeper.until) return;
@@ -151,8 +152,8 @@ void Shard::call_sleepers(Instant next) {
   collect_wake(sleeper.target);
 }
 
-// What this process wants done on the wires is the owner's. Nothing of the arena stays in this process's hands: a
-// rebuild after a death gives free what nobody in the arena holds.
+// Leaves this process's work on the wires to the owner. This process keeps nothing of the arena in private memory:
+// after a death, a rebuild frees what nobody in the arena holds.
 void Shard::leave_to_owner(Instant next) {
   for (std::size_t i = 0; i < context_.ports; i++) context_.queues[i].drain();
   const bool frames = wires_->frames_left.load(std::memory_order_relaxed);
@@ -162,7 +163,7 @@ void Shard::leave_to_owner(Instant next) {
     sleeper.until = frames ? Instant::min() : next;
     return collect_wake(sleeper.target);
   }
-  // Awake, or about to look once more. A program that computes leaves the polling to its progress thread.
+  // It is awake, or about to look once more. A program that computes leaves the polling to its progress thread.
   const Instant polled(Duration(wires_->polled.load(std::memory_order_relaxed)));
   if (!frames || wires_->rung || context_.now - polled < kOwnerIsAway) return;
   wires_->rung = true;
@@ -176,7 +177,7 @@ std::optional<std::size_t> Shard::poll() {
 }
 
 std::size_t Shard::poll_locked() {
-  // Reading the clock is a good part of an idle poll: a hold's first poll takes the time of its beginning.
+  // Reading the clock is a large part of an idle poll: the first poll of a hold uses the time of the hold's beginning.
   if (!fresh_) context_.now = clock_.now();
   fresh_ = false;
   last_poll_.store(context_.now.time_since_epoch().count(), std::memory_order_relaxed);
@@ -230,8 +231,8 @@ bool Shard::may_glance() const {
   return alone && !links && !has_active_local() && !stack_.output_pending();
 }
 
-// What is no frame (a link that has come up, timers, output that waits, links to peers) waits for the next poll, some
-// microseconds at the most.
+// Everything but frames (a link that has come up, timers, waiting output, links to peers) waits for the next poll, at
+// most some microseconds.
 bool Shard::glance(ShortHold& hold) {
   bool come = false;
   for (std::uint16_t i = 0; i < context_.ports; i++) {
@@ -251,8 +252,9 @@ bool Shard::glance(ShortHold& hold) {
   return true;
 }
 
-// Another process cannot read the device's memory. What the arena has no room for is looked at one by one, in what is
-// kept back: its ACKs may be what brings memory back. With that used up, too, it is lost, as on a full card.
+// Another process cannot read the device's memory, so frames are copied. If the arena has no room, they are taken one
+// by one into the memory kept back: its ACKs may be what brings memory back. If that is used up, too, the frame is
+// lost, as on a full card.
 void Shard::take_in_copies(std::uint16_t port, std::span<Packet*> frames) {
   std::size_t copied = 0;
   for (Packet* frame : frames) {
@@ -295,7 +297,7 @@ void Shard::disarm() {
 
 std::size_t Shard::wait_descriptors(std::span<int> out) {
   std::size_t n = 0;
-  Guard guard(*this);  // a thread that has the lock may end a port or a link just now
+  Guard guard(*this);  // a thread that has the lock may end a port or a link now
   for (std::size_t i = 0; i < context_.ports && n < out.size(); i++) {
     const PortQueue& queue = context_.queues[i];
     const int fd = queue.port()->wait_descriptor(queue.queue());
@@ -417,7 +419,7 @@ void Guard::begin() {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_);
 }
 
-// A handler that was held back runs in count_out(), and may not come back.
+// A handler that was held back runs in count_out(), and may not return.
 void Guard::end() {
   pthread_setcancelstate(cancel_state_, nullptr);
   HandlersOff::count_out();
@@ -425,8 +427,8 @@ void Guard::end() {
 
 void Guard::resume() {
   begin();
-  // False only for a handler on top of this thread's own hold (api calls turn those away: `busy_here`) or in a
-  // process that has no slot in the family: going on would corrupt what others use.
+  // This fails only for a handler that interrupted this thread's own hold (api calls return early then: `busy_here`),
+  // or in a process without a slot in the family: continuing would corrupt what others use.
   if (!shard_.lock_.lock()) __builtin_trap();
   held_ = true;
   shard_.enter();

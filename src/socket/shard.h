@@ -1,7 +1,7 @@
-// Shard: this process's hold on one shard: the arena's lock and stack, and the process's own ports and clock.
+// Shard: this process's view of one shard: the arena's lock and stack, and the process's own ports and clock.
 //
-// The lock's holder is the shard's only thread. A Guard takes the lock for one call; poll() looks at the
-// wire once. Run to completion: a caller that waits calls poll() until its object is ready.
+// Only the lock's holder works on the shard. A Guard takes the lock for one call; poll() looks at the wire once. Run to
+// completion: a caller that waits calls poll() until its object is ready.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class PeerLinks;
 
 namespace bypass::socket {
 
-/// Turns the stack's events into readiness; src/socket/wait/readiness.cc. Called with the lock held, before it is
-/// let go of. Wakes nobody itself: it collects waiters, and `wake_collected` wakes them after the unlock.
+/// Turns the stack's events into readiness; src/socket/wait/readiness.cc. Called with the lock held, just before it is
+/// released. It collects waiters; `wake_collected` wakes them after the unlock.
 void dispatch_events(Stack& stack);
 void wake_collected();
 
@@ -36,7 +36,7 @@ class ShortHold;
 
 class Shard {
  public:
-  /// `ports` may still be empty: they are opened late.
+  /// `ports` may still be empty: they are opened later.
   Shard(ShardLock& lock, Stack& stack, Memory& memory, const Clock& clock, const Budgets& budgets);
 
   [[nodiscard]] Stack& stack() { return stack_; }
@@ -45,22 +45,22 @@ class Shard {
   [[nodiscard]] const Budgets& budgets() const { return budgets_; }
   [[nodiscard]] ShardLock& lock() { return lock_; }
 
-  /// One look at every port, if nobody else is inside: receives a batch each, delivers it, runs due timers,
-  /// sends what became due, turns events into readiness. Returns the frames received, nullopt when the lock
-  /// is another's (who then does the same work).
+  /// Looks at every port once, if no other thread is inside: receives a batch from each, delivers it, runs due timers,
+  /// sends what is due, turns events into readiness. Returns the number of frames received; nullopt if another thread
+  /// has the lock (it does the same work).
   std::optional<std::size_t> poll();
   /// The same with the lock already held.
   std::size_t poll_locked();
-  /// One look at the ports alone, which leaves everything as it is where nothing has come. True: something has, and is
-  /// delivered, as poll_locked() would have done. Only where the ports are this process's, and no other's.
+  /// Looks only at the ports. If nothing has come, nothing changes. True: something has come and was delivered, as
+  /// poll_locked() would have done. Only if the ports are this process's, and no other process uses the shard.
   bool glance(ShortHold& hold);
   [[nodiscard]] bool may_glance() const;
-  /// The last poll_locked() found no frame, no timer due and no output waiting.
+  /// True if the last poll_locked() found no frame, no due timer and no waiting output.
   [[nodiscard]] bool poll_was_idle() const { return idle_; }
 
   /// When timers next want a poll; read without the lock (a hint, refreshed at each unlock).
   [[nodiscard]] Instant next_timeout() const;
-  /// When an application thread last polled; the progress thread steps in when it is long ago.
+  /// When a thread of the program last polled. If that is long ago, the progress thread polls.
   [[nodiscard]] Instant last_poll() const;
   /// When a poll last took in something: how active the connections are.
   [[nodiscard]] Instant last_arrival() const;
@@ -73,65 +73,64 @@ class Shard {
   [[nodiscard]] fastpath::PeerLinks* links() const { return links_; }
   /// Whether forked processes can share this shard: its Wires lie in the arena.
   [[nodiscard]] bool sharable() const { return sharable_; }
-  /// Whether this process drives the ports (or none is open yet): without the lock, a hint for others than it.
+  /// Whether this process drives the ports (or none is open yet). Read without the lock, it is a hint.
   [[nodiscard]] bool owns_wires() const { return owns_wires_; }
-  /// The ports of this process are open, or another's are followed. Lock held.
+  /// The ports of this process are open, or it takes over from another process. Lock held.
   void become_owner();
   void follow();
-  /// In a forked child: whatever its parent's threads did here, none of them is here. Lock not held.
+  /// In a forked child: none of the parent's threads exists here, whatever they were doing. Lock not held.
   void forget_threads();
   /// For Memory's rebuild after a death inside the lock.
   void mark_wires();
 
-  /// Before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Also when it is true:
-  /// what has come before wakes nobody. Lock held.
+  /// To be called before a sleep: asks every port for its wake-up. False: frames may be waiting, poll again. Even if it
+  /// is true, frames that came before wake nobody. Lock held.
   bool arm_locked();
   /// Takes the lock.
   void disarm();
   /// The same with the lock already held.
   void disarm_locked();
-  /// Of wait_descriptors(): one a port, and one for all links.
+  /// The most of wait_descriptors(): one for each port, and one for all links.
   static constexpr std::size_t kMostWaitDescriptors = Context::kMaxPorts + 1;
   /// The ports' wake-up descriptors, for a sleeper's poll set. Returns how many (at most out.size()).
   std::size_t wait_descriptors(std::span<int> out);
-  /// As many as wait_descriptors() returns when nothing has to be looked at from time to time.
+  /// The number that wait_descriptors() returns if nothing has to be polled by time.
   [[nodiscard]] std::size_t watchable() const;
 
-  /// Of all sleepers one watches the wires and the timers for the others (in the process): while there is one,
-  /// nobody else needs to, the progress thread included. Lock held. False: there is one already.
+  /// One of the process's sleepers watches the wires and the timers for the others: meanwhile no other thread needs to,
+  /// not even the progress thread. Lock held. False: there is a watcher already.
   bool begin_watch(const WakeTarget& target);
-  /// Until when the watcher sleeps at most: `deadline` or the next timer. A thread that sets an earlier timer, or
-  /// leaves a frame, wakes it.
+  /// How long the watcher may sleep: until `deadline` or the next timer. A thread that sets an earlier timer, or leaves
+  /// a frame, wakes it.
   Instant watch_until(Instant deadline);
   void end_watch();
-  /// The progress thread sleeps on the armed wires until `deadline`: who sets an earlier timer while nobody
-  /// watches wakes it. Lock held.
-  /// False: another process has left frames meanwhile.
+  /// The progress thread sleeps on the armed wires until `deadline`. While there is no watcher, a thread that sets an
+  /// earlier timer wakes it. Lock held. False: another process has left frames meanwhile.
   bool begin_progress_sleep(const WakeTarget& target);
   void end_progress_sleep();
-  /// A listener, or a datagram socket, of a process without the ports has come or is about to give its number back:
-  /// waits until the devices have been told, at most so long. Lock not held.
+  /// A listener or a datagram socket of a process without the ports was made, or is about to release its number. Waits
+  /// until the devices were told, for a limited time. Lock not held.
   void await_steering();
   void set_steering_patience(Duration patience) { steering_patience_ = patience; }
-  /// Whether other processes have left frames that are not sent yet, or flows that no device has been told of.
+  /// Whether other processes have left unsent frames, or flows of which no device was told.
   [[nodiscard]] bool frames_left() const { return wires_->frames_left.load(std::memory_order_relaxed); }
-  /// While somebody watches, the progress thread has nothing to do: `event_fd` is written to at the end of the
-  /// watch. Lock held. False: nobody watches.
+  /// While there is a watcher, the progress thread has nothing to do: `event_fd` is written to at the end of the watch.
+  /// Lock held. False: there is no watcher.
   bool doze_while_watched(int event_fd);
   void end_doze() { dozer_fd_ = -1; }
   /// Without the lock: a hint.
   [[nodiscard]] bool watched() const { return watched_.load(std::memory_order_acquire); }
-  /// Threads asleep until something comes on the wire, the watcher among them. Changed with the lock held.
+  /// Threads that sleep until something comes on the wire, the watcher included. Changed with the lock held.
   void count_sleeper(int change) {
     sleepers_.store(sleepers_.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
   [[nodiscard]] int sleepers() const { return sleepers_.load(std::memory_order_relaxed); }
 
-  /// The process ends: its other threads stop where they next ask for the lock, as those of a process that the
-  /// kernel ends do, and see nothing of sockets that end under them. Lock held.
+  /// The process ends. Its other threads stop when they next ask for the lock, as when the kernel ends them, and do not
+  /// see how their sockets end. Lock held.
   void end_for_others() { ended_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_relaxed); }
-  /// The progress thread relies on the ports being armed.
+  /// The progress thread relies on armed ports.
   [[nodiscard]] bool progress_sleeps() const { return owns_wires_ && wires_->progress.asleep; }
 
   // The process's side, called by src/runtime with the lock held.
@@ -144,7 +143,7 @@ class Shard {
   friend class Guard;
   friend class ShortHold;
   void enter();  // after the lock is taken
-  void leave();  // before it is let go of
+  void leave();  // before it is released
   void stop_if_ended();
   void steer();
   [[nodiscard]] Instant due() const;
@@ -177,11 +176,11 @@ class Shard {
   LinkWatch link_watch_;
   bool sharable_ = true;
   bool owns_wires_ = true;
-  int dozer_fd_ = -1;  // the progress thread's, while it sleeps through a watch
+  int dozer_fd_ = -1;  // the progress thread's, while it sleeps during a watch
 };
 
-/// For a scope: the program's handlers are held back on this thread. Handlers read `in_lock`: the compiler may move
-/// nothing across the counts.
+/// Holds back the program's handlers on this thread for a scope. Handlers read `in_lock`, so the compiler must not move
+/// anything across the counts.
 class HandlersOff {
  public:
   HandlersOff() { count_in(); }
@@ -202,8 +201,8 @@ class HandlersOff {
   }
 };
 
-/// Holds the shard's lock for an instant, if it is free: for what needs no time, brings about no output and no event,
-/// unless work() is called first, and makes no call of the kernel's that is a cancellation point. Ask held().
+/// Holds the shard's lock for an instant, if it is free. For work that needs no time, causes no output and no event
+/// (unless work() is called first), and makes no kernel call that is a cancellation point. Check held().
 class ShortHold {
  public:
   explicit ShortHold(Shard& shard) : shard_(shard), held_(shard.lock().try_lock_if_free()) {
@@ -221,8 +220,8 @@ class ShortHold {
   ShortHold(const ShortHold&) = delete;
   ShortHold& operator=(const ShortHold&) = delete;
   [[nodiscard]] bool held() const { return held_; }
-  /// From here on it is a hold like a Guard's: it has a time, and sends and tells what it has brought about at its end.
-  /// The stack, the ports and the links do nothing on the way that a thread could be cancelled in.
+  /// From now on it is a hold like a Guard's: it has a time, and at its end it sends output and reports events.
+  /// Meanwhile the stack, the ports and the links do nothing in which a thread could be cancelled.
   Context& work() {
     if (!works_) {
       works_ = true;
@@ -230,7 +229,7 @@ class ShortHold {
     }
     return shard_.context();
   }
-  /// At its end wake_collected() is due.
+  /// wake_collected() must run at its end.
   void has_wakes() { wakes_ = true; }
 
  private:
@@ -242,25 +241,25 @@ class ShortHold {
   bool works_ = false, wakes_ = false;
 };
 
-/// Holds the shard's lock for one call: sets the context's time, and at the end flushes the transmit batch,
-/// turns events into readiness, lets go, and wakes who must be woken. The thread is not cancelled meanwhile: what ports
-/// call of the kernel's are cancellation points (pthreads(7)).
+/// Holds the shard's lock for one call. Sets the context's time; at the end flushes the transmit batch, turns events
+/// into readiness, unlocks, and wakes sleepers. The thread is not cancelled meanwhile, because kernel calls of the
+/// ports are cancellation points (pthreads(7)).
 class Guard {
  public:
   explicit Guard(Shard& shard);
-  /// Takes the lock only if it is free: ask held().
+  /// Takes the lock only if it is free: check held().
   Guard(Shard& shard, std::try_to_lock_t);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
   [[nodiscard]] bool held() const { return held_; }
-  /// Lets go in the middle of a call (a large copy, a wait) and takes the lock again. What the call relies on
-  /// meanwhile it has pinned.
+  /// Releases the lock during a call (for a large copy, a wait). resume() takes it again. What the call needs meanwhile
+  /// must be pinned.
   void pause();
   void resume();
-  /// Ends the hold after a poll that found nothing, when nothing else was done in it: there is no output to flush,
-  /// no event to tell and no new timer.
+  /// Ends the hold after a poll that found nothing, if nothing else was done in it: there is no output to flush, no
+  /// event to report and no new timer.
   void leave_untouched();
   [[nodiscard]] Shard& shard() { return shard_; }
   [[nodiscard]] Context& context() { return shard_.context(); }
@@ -274,7 +273,7 @@ class Guard {
   int cancel_state_ = 0;  // the thread's own
 };
 
-/// This process's shard. Null until the arena is taken, and in a forked child that has no part of it.
+/// This process's shard. Null until the arena is set up, and in a forked child that does not share it.
 extern Shard* process_shard;
 [[nodiscard]] inline bool has_shard() {
   return process_shard != nullptr;

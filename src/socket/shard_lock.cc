@@ -8,7 +8,7 @@
 namespace bypass::socket {
 namespace {
 
-constexpr int kSpins = 64;  // some microseconds: a holder that runs is done by then
+constexpr int kSpins = 64;  // some microseconds: a holder that runs has finished by then
 constexpr std::int64_t kFirstSleep = 1'000'000, kLongestSleep = 64'000'000;  // ns, between looks at the owner
 constexpr std::uint32_t kTriesBeforeALook = 4096;
 
@@ -16,7 +16,7 @@ constexpr std::uint32_t kTriesBeforeALook = 4096;
 
 thread_local constinit ShardLock::Identity ShardLock::identity;
 
-// A process that was forked without our hooks finds its identity wiped and takes a slot of its own here.
+// A process that was forked without our hooks finds its identity cleared, and takes a slot of its own here.
 [[gnu::noinline]] std::uint64_t ShardLock::make_identity() {
   if (family_.executing()) return 0;
   if (family_.slot() == kNoSlot && !family_.on_fork_child()) return 0;
@@ -34,7 +34,7 @@ thread_local constinit ShardLock::Identity ShardLock::identity;
   return true;
 }
 
-// A thread that only ever tries must find out, too, that the owner is dead.
+// A thread that only ever tries must also find out that the owner is dead.
 [[gnu::noinline]] ShardLock::Taken ShardLock::try_take_slowly(std::uint64_t own, std::uint64_t found) {
   if (own == 0) return family_.executing() ? Taken::kBusy : Taken::kNone;
   if ((found & ~kWaiters) == own) return Taken::kOwn;
@@ -66,7 +66,7 @@ ShardLock::Taken ShardLock::take() {
     if (own == 0 && !family_.executing()) return Taken::kNone;
     if (own != 0 && (word & ~kWaiters) == own) return Taken::kOwn;
     if (word == 0 && own != 0) {
-      // With the flag: somebody else may sleep still.
+      // With the flag: another thread may still sleep.
       if (state_.word.compare_exchange_strong(word, own | kWaiters, std::memory_order_acquire)) return Taken::kYes;
       continue;
     }
@@ -119,7 +119,7 @@ bool ShardLock::hold_for_exec() {
   return true;
 }
 
-// Another process may have taken the lock meanwhile, as one takes it from the dead: then it is not ours to let go.
+// Another process may have taken the lock meanwhile, as from a dead owner: then we must not release it.
 void ShardLock::give_up_exec() {
   family_.set_executing(false);
   const std::uint64_t own = own_word();

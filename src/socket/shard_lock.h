@@ -1,15 +1,15 @@
 // ShardLock: the one lock of a shard, shared by all processes of a family, robust against their death.
 //
-// One word in the arena names the owner: its process's slot and incarnation, and its thread. Uncontended, taking it
-// is one compare-and-swap and letting go one exchange, no system call. A thread that finds it taken spins briefly, then
-// sleeps on the word's futex. It looks now and then whether the owner still lives. A dead owner was killed, also as a
-// zombie, or its thread went in another thread's exec: the thread takes the lock over and has the shard rebuilt. The
-// state's `changing` names the object that the dead one was in the middle of.
+// One word in the arena names the owner: its process's slot and incarnation, and its thread. Without contention, taking
+// the lock is one compare-and-swap, releasing it one exchange, and there is no system call. A thread that finds it
+// taken spins briefly, then sleeps on the word's futex. Now and then it checks whether the owner is alive. An owner is
+// dead if it was killed (a zombie included), or if its thread ended in another thread's exec. Then the thread takes the
+// lock over and has the shard rebuilt. The state's `changing` names the object that the dead owner was changing.
 //
-// A signal handler on top of the holder is told kOwn: it never waits for itself. It leaves what it wants done with
-// defer(); so may any thread that has no reason to wait. The holder runs that when it unlocks.
+// A signal handler that interrupted the holder gets kOwn: it never waits for itself. It leaves its work with defer(),
+// as any thread may that has no reason to wait. The holder runs the work when it unlocks.
 //
-// LockState lies in the arena, ShardLock is a process's own half.
+// LockState lies in the arena; ShardLock is a process's own half.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace bypass::socket {
 /// All zero (fresh memory of the arena) is a free lock.
 struct alignas(64) LockState {
   std::atomic<std::uint64_t> word;
-  std::atomic<const void*> changing;  // the holder's; null: nothing that a death would spoil
+  std::atomic<const void*> changing;  // set by the holder; null: a death would spoil nothing
   std::atomic<std::uint64_t> recoveries;
   DeferredList deferred;
 };
@@ -33,7 +33,7 @@ class ShardLock {
  public:
   enum class Taken : std::uint8_t {
     kBusy,       // another thread has it
-    kOwn,        // this very thread has it: we are a handler on top of it
+    kOwn,        // this thread has it: the caller is a handler that interrupted it
     kYes,        // taken
     kRecovered,  // taken from a dead owner: rebuild what the lock protects before anything else
     kNone,       // this process has no slot in the family: it must not enter
@@ -54,19 +54,19 @@ class ShardLock {
 
   /// True: taken (and recovered where necessary).
   bool try_lock() { return enter(try_take()); }
-  /// True: it was free, and is taken. Never another's, whatever has become of him: nothing is rebuilt here.
+  /// True: it was free, and is taken. It is never taken from a dead owner, so nothing is rebuilt here.
   [[nodiscard]] bool try_lock_if_free() {
     const std::uint64_t own = own_word();
     std::uint64_t expected = 0;
     return own != 0 && state_.word.compare_exchange_strong(expected, own, std::memory_order_acquire);
   }
-  /// Waits for it. False only where waiting would be for ever: kOwn, kNone.
+  /// Waits for the lock. False only if the wait would never end: kOwn, kNone.
   bool lock() {
     const Taken first = try_take();
     return enter(first == Taken::kBusy ? take() : first);
   }
-  /// Lets go, wakes one sleeper if there are any, and does what was deferred meanwhile (or leaves it to the next
-  /// holder, who does the same). Whether there was any.
+  /// Releases the lock, wakes one sleeper if there are any, and does deferred work (or leaves it to the next holder,
+  /// which does the same). Returns whether there was any.
   bool unlock() {
     let_go();
     if (!state_.deferred.any()) [[likely]]
@@ -75,11 +75,11 @@ class ShardLock {
     return true;
   }
 
-  /// Has something done under the lock: at once if it is free, else by its holder. Async-signal-safe, never waits.
-  /// False: no place left (the caller may wait for the lock if it can).
+  /// Has work done under the lock: at once if it is free, otherwise by its holder. Async-signal-safe, never waits.
+  /// False: there is no place left (the caller may wait for the lock if it can).
   [[nodiscard]] bool defer(const Deferred& work);
 
-  /// What a death would spoil from here on; cleared by unlock().
+  /// The object that a death would spoil from now on; unlock() clears it.
   void set_changing(const void* object) { state_.changing.store(object, std::memory_order_relaxed); }
   [[nodiscard]] const void* changing() const { return state_.changing.load(std::memory_order_relaxed); }
   [[nodiscard]] Family& family() { return family_; }
@@ -87,7 +87,7 @@ class ShardLock {
   [[nodiscard]] bool mine() { return (state_.word.load(std::memory_order_relaxed) & ~kWaiters) == own_word(); }
   [[nodiscard]] std::uint64_t recoveries() const { return state_.recoveries.load(std::memory_order_relaxed); }
 
-  // Without the handlers: the caller acts on kRecovered itself.
+  // Without the handlers: the caller itself acts on kRecovered.
   [[nodiscard]] Taken try_take() {
     const std::uint64_t own = own_word();
     std::uint64_t expected = 0;
@@ -97,11 +97,12 @@ class ShardLock {
   }
   [[nodiscard]] Taken take();
 
-  /// Before exec, which ends all other threads wherever they are: waits until none of them is inside, and keeps
-  /// them out. Other processes may take the lock all the same. If the exec fails: give_up_exec().
+  /// To be called before exec, which ends all other threads wherever they are. Waits until none of them is inside, and
+  /// keeps them out. Other processes may still take the lock. If the exec fails, call give_up_exec().
   bool hold_for_exec();
   void give_up_exec();
-  /// Between the two: others need not take the lock as from the dead. Here it stays as it was copied.
+  /// Between the two calls: lets others take the lock without treating the owner as dead. Here it stays as it was
+  /// copied.
   void let_others_in() { let_go(); }
 
  private:
@@ -126,7 +127,7 @@ class ShardLock {
 
   void let_go() {
     state_.changing.store(nullptr, std::memory_order_relaxed);
-    // A full barrier: what is deferred later finds the lock free, what was deferred before is seen by unlock().
+    // A full barrier: work that is deferred later finds the lock free, and unlock() sees work that was deferred before.
     const std::uint64_t word = state_.word.exchange(0);
     if ((word & kWaiters) != 0) [[unlikely]]
       wake_one();
@@ -147,7 +148,7 @@ class ShardLock {
   LockState& state_;
   Family& family_;
   Handlers handlers_;
-  // Of all threads that only try: how often the same word was found.
+  // For all threads that only try: how often the same word was found.
   std::atomic<std::uint64_t> stuck_word_{0};
   std::atomic<std::uint32_t> stuck_{0};
 };

@@ -53,14 +53,14 @@ bool is_in_use(const Socket& socket, const Endpoint& wanted) {
   return in_use() && (sweep_family(guard) == 0 || in_use());
 }
 
-// The kernel's books do not have the stack's listeners, connections and TIME-WAITs. A driver refers to listeners that
-// nobody has any more until it looks.
+// The kernel does not know the stack's listeners, connections and TIME-WAITs. Listeners that nobody has any more are
+// removed only when the driver looks.
 bool is_taken_on_wire(const Socket& socket, int fd, const sockaddr* address, socklen_t length) {
   const std::optional<Endpoint> wanted = endpoint_of(address, length);
   if (!wanted.has_value() || wanted->port == 0 || socket.has(kV6Only)) return false;
   if (!is_in_use(socket, *wanted)) return false;
   if (await_drivers_look() && !is_in_use(socket, *wanted)) return false;
-  return kernel_name(fd).port == 0;  // of one that is bound already the kernel says EINVAL
+  return kernel_name(fd).port == 0;  // if it is bound already, the kernel returns EINVAL
 }
 
 long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t length) {
@@ -81,7 +81,7 @@ long bind_stream(Socket& socket, int fd, const sockaddr* address, socklen_t leng
 
 namespace {
 
-// Off the socket first: after a death in between nobody must give them back once more.
+// They are taken off the socket first: after a death in between nobody may free them a second time.
 void free_details(Socket& socket) {
   Details* const details = std::exchange(socket.details, nullptr);
   if (details == nullptr) return;
@@ -107,7 +107,7 @@ void end_file(Guard& guard, File& file) {
   objects->sockets.free(&socket);
 }
 
-// The local name where no kernel socket knows it.
+// The local name if no kernel socket knows it.
 std::optional<Endpoint> connection_name(const Socket& socket) {
   Guard guard(shard());
   if (connection_of(socket) == nullptr) return std::nullopt;
@@ -192,7 +192,7 @@ void number_goes_away(File& file, int fd) {
   number_goes(file, fd);
 }
 
-// The object stays: for other numbers of ours, or for other processes.
+// The object stays, for other numbers of ours or for other processes.
 void drop_number(File& file, int fd) {
   drop_reference(file);
   if (file.references.of(shard().family().slot()) == 0) {
@@ -204,10 +204,10 @@ void drop_number(File& file, int fd) {
   if (file.kind == FileKind::kEpoll && kernel_half_state(file).set_number == fd) note_set_number(file, -1);
 }
 
-// Other processes have the object, and this one will have it no more, though it may have sets that watch it.
+// Other processes have the object, and this one loses its last number, though it may have sets that watch the object.
 void leave_items_here(Guard& guard, File& file, int fd) {
   if (!is_watched_here(file)) return;
-  // What the kernel is to tell of must be there; a local connection that others go on with never leaves it again.
+  // The kernel must have what it is to report. A local connection that others keep never leaves the kernel again.
   if (file.kind != FileKind::kEpoll) calls_of(file).leave(guard, socket_of(file));
   if (file.alive && !file.ending) keep_items_in_kernel(file, fd);
 }
@@ -270,7 +270,7 @@ void note_number(File& file, int fd) {
 
 void retain(File& file) {
   Guard guard(shard());
-  // Without memory for one process more it is the process's already, or the number is the kernel's alone.
+  // Without memory for one more process, either the process has a reference already, or only the kernel has the number.
   if (file.alive) (void)file.references.add(objects->memory, shard().family().slot());
 }
 
@@ -280,7 +280,7 @@ int release_number(File& file, int fd) {
   {
     Guard guard(shard());
     if (!file.alive || file.ending) return 0;
-    // One reference that is not this process's is another one's: this process has left its family, and is about to end.
+    // If a reference is not this process's, it is another one's: this process has left its family, and is about to end.
     if (file.references.total() > 1 || file.references.of(shard().family().slot()) == 0) {
       if (fd >= 0 && file.references.of(shard().family().slot()) == 1) leave_items_here(guard, file, fd);
       drop_number(file, fd);
@@ -301,7 +301,7 @@ int release_number(File& file, int fd) {
   }
   Guard guard(shard());
   hold_end(file);
-  if (!drop_reference(file)) return 0;  // meanwhile it has been shared with a forked child
+  if (!drop_reference(file)) return 0;  // meanwhile it was shared with a forked child
   file.ending = true;
   end_keeping_number(guard, file, fd);
   return 1;
@@ -309,7 +309,7 @@ int release_number(File& file, int fd) {
 
 }  // namespace
 
-// The next socket of the number is not to find the device's rule for the one before.
+// The next socket with this number must not find the device's rule for this one.
 int release(File& file, int fd) {
   const bool steered_by_number = kind(file) == FileKind::kListener || kind(file) == FileKind::kDatagram;
   const int last = release_number(file, fd);
@@ -452,7 +452,7 @@ long set_status_flags(File& file, int fd, int flags) {
   }
   const bool own_kernel_socket = kind(file) == FileKind::kEpoll || socket_of(file).details != nullptr;
   if (own_kernel_socket) {
-    // A listener's kernel half never blocks: accept looks at it when its turn comes.
+    // A listener's kernel half never blocks: accept() looks at it when its turn comes.
     const bool forced = kind(file) == FileKind::kListener;
     const long r = kernel_result(kernel->fcntl(fd, F_SETFL, forced ? flags | O_NONBLOCK : flags));
     if (r < 0) return r;

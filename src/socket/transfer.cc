@@ -13,12 +13,12 @@ namespace bypass::socket {
 
 namespace {
 
-// A signal handler on top of this thread's own hold of the lock can wait for nothing in here.
+// True in a signal handler that interrupted this thread's own hold of the lock: it may wait for nothing here.
 bool busy_here() {
   return thread_signals.in_lock != 0;
 }
 
-/// A name is told last, and what is received is gone when that fails, as in the kernel.
+/// The name is written last. If that fails, the received bytes are lost, as in the kernel.
 long receive_named(File& file, int fd, msghdr& header, int flags) {
   sockaddr_storage name;
   Message message = message_of(header);
@@ -74,7 +74,7 @@ long send(File& file, int fd, const Message& message, int flags, bool& sigpipe) 
 
 namespace {
 
-// recvmmsg() begins with the socket's error, whatever is queued before it.
+// recvmmsg() returns the socket's error first, whatever is queued before it.
 long earlier_error(File& file, int flags) {
   if (busy_here() || (flags & MSG_ERRQUEUE) != 0) return 0;
   Socket& socket = socket_of(file);
@@ -87,7 +87,8 @@ long earlier_error(File& file, int flags) {
   return error == Error::kNone ? 0 : failure(error);
 }
 
-// What a batch ended with is the next call's, as sk_err; "nothing there" and a handler are no errors of the socket.
+// The error that ended a batch is returned by the next call, as sk_err. "Nothing there" and a handler are no errors of
+// the socket.
 void keep_error(File& file, long failed) {
   if (failed == kAgain || failed == kInterrupted || file.kind == FileKind::kEpoll) return;
   Guard guard(shard());
@@ -100,7 +101,7 @@ void keep_error(File& file, long failed) {
 
 namespace {
 
-/// The time that recvmmsg() has, and what the program finds left of it.
+/// The time limit of recvmmsg(), and the remaining time that the program gets back.
 class BatchTime {
  public:
   explicit BatchTime(timespec* timeout) : timeout_(timeout) {
@@ -111,7 +112,7 @@ class BatchTime {
     return timeout_ == nullptr ||
            (timeout_->tv_sec >= 0 && timeout_->tv_nsec >= 0 && timeout_->tv_nsec < 1'000'000'000);
   }
-  /// After a message. True: it is over.
+  /// To be called after a message. True: the time is over.
   bool is_over() {
     if (timeout_ == nullptr || end_ == kNever) return false;
     const Duration left = std::max(end_ - shard().clock().now(), Duration{});
@@ -125,13 +126,13 @@ class BatchTime {
   Instant end_ = kNever;
 };
 
-/// Messages of one call (UIO_MAXIOV, sendmmsg(2)). recvmmsg() has no such bound.
+/// The most messages of one call (UIO_MAXIOV, sendmmsg(2)). recvmmsg() has no such limit.
 constexpr unsigned kMostMessages = 1024;
 
 }  // namespace
 
-// As do_recvmmsg: the timeout is looked at between messages only; what was received counts more than an error
-// that came after it.
+// As do_recvmmsg: the timeout is checked only between messages. Received messages count more than an error that came
+// after them.
 long receive_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   BatchTime time(timeout);
   if (!time.is_valid()) return failure(Error::kInvalid);
@@ -168,7 +169,7 @@ long send_many(File& file, int fd, mmsghdr* messages, unsigned count, int flags,
     if (r < 0) return done != 0 ? static_cast<long>(done) : r;
     done++;
     if (static_cast<std::size_t>(r) < total_bytes({each.msg_hdr.msg_iov, each.msg_hdr.msg_iovlen}))
-      break;  // the next one's bytes would follow a gap
+      break;  // otherwise the next message's bytes would follow a gap
   }
   return done;
 }
