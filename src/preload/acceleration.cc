@@ -28,8 +28,8 @@ std::atomic<State> state{State::kUndecided};
 constinit std::atomic<bool> loaded{false};
 thread_local constinit bool deciding_here = false;
 
-/// Not for long, as a rule, and by turns; but a thread of a lower real-time priority has the processor only while this
-/// one sleeps.
+/// Waits by yielding, usually not for long. But a thread of a lower real-time priority gets the processor only while
+/// this one sleeps.
 State await_decision() {
   constexpr int kYields = 100;
   constexpr std::int64_t kLook = 10'000'000;  // ns
@@ -52,7 +52,7 @@ State decide(Asks asks) {
   if (!runtime::accelerates()) return State::kOff;
   if (!started) prepare_uses();
   if (!runtime::start()) return State::kOff;
-  if (started) return State::kOn;  // a forked child's own decision
+  if (started) return State::kOn;  // for a forked child's own decision
   runtime::prepare_unwinder();
   wrap_signal_handlers();
   prepare_quick_exit();
@@ -62,16 +62,18 @@ State decide(Asks asks) {
 }
 
 [[gnu::noinline, gnu::cold]] State decide_once(Asks asks) {
-  // Another library's constructor before ours: settings and addresses are not there yet. Its sockets are the kernel's.
+  // Another library's constructor runs before ours: settings and addresses are not known yet. Its sockets are the
+  // kernel's.
   if (!loaded) return State::kOff;
-  // A handler on top of the decision has its sockets from the kernel, and so has one on top of anything else: malloc's
-  // lock may be held below it, and what is decided allocates. A later call decides.
+  // A handler that interrupts the decision gets sockets of the kernel, and so does a handler that interrupts anything
+  // else: malloc's lock may be held, and the decision allocates. A later call decides.
   if (deciding_here) return State::kOff;
   if (socket::is_in_handler()) {
     note_left_by_handler();
     return State::kOff;
   }
-  // Another thread waits: its program was promised that every socket is looked at. A fork may have left it undecided.
+  // Another thread decides: this one waits, because the program was promised that every socket is looked at. A fork may
+  // have left it undecided.
   for (State seen = State::kUndecided; !state.compare_exchange_strong(seen, State::kDeciding);) {
     seen = await_decision();
     if (seen != State::kUndecided || asks == Asks::kFork) return seen;
@@ -87,7 +89,8 @@ State decide(Asks asks) {
 }  // namespace
 
 void begin_deciding() {
-  // An allocator may make a socket when it begins, with its lock held: that is the kernel's, for it begins here.
+  // An allocator may make a socket when it first starts, with its lock held. It starts here, so that this socket is the
+  // kernel's.
   void* volatile first = malloc(1);
   free(first);
   loaded = true;
@@ -111,7 +114,8 @@ void end_acceleration() {
 }
 
 void decide_again() {
-  if (state.load() == State::kDeciding && !deciding_here) state = State::kOff;  // half done, by a thread left behind
+  // left half done by a thread that does not exist in the child
+  if (state.load() == State::kDeciding && !deciding_here) state = State::kOff;
   if (state.load() == State::kOn) state = State::kUndecided;
 }
 

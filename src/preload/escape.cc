@@ -30,10 +30,10 @@ int refuse_without_memory(int fd, int error, const char* detail) {
 
 namespace {
 
-std::atomic<const char*> io_uring_made{nullptr};  // by what
+std::atomic<const char*> io_uring_made{nullptr};  // the way it was made
 std::atomic<bool> left_by_handler{false};
 
-// Of a connection that the kernel has beneath: it is the kernel's again, for any process that gets the descriptor.
+// If the kernel has the connection beneath, the connection goes back to it, for any process that gets the descriptor.
 bool goes_back(int fd) {
   Use use(fd);
   if (!use) return false;
@@ -92,7 +92,7 @@ void note_given_away(int fd) {
     if (is_tracked(fd)) (void)goes_back(fd);
     return;
   }
-  if (thread_path.depth != 0) return;  // our own work, no vfork child's
+  if (thread_path.depth != 0) return;  // our own work, not a vfork child's
   const Entry entry = fd_table.load(fd);
   if (entry.is_socket()) socket::ask_to_leave_shared_memory(*entry.file());
 }

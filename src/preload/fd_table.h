@@ -1,9 +1,9 @@
-// FdTable: descriptor number → object, one word each. A kernel descriptor's look-up is one load and a
-// predicted branch; a number never seen, out of range or negative is a kernel descriptor.
+// FdTable: descriptor number → object, one word each. Looking up a kernel descriptor is one load and a predicted
+// branch. A number that was never seen, is out of range or negative is a kernel descriptor.
 //
-// Private to a process, copied by fork. Grows by mapped chunks (so it may grow in a signal handler) and never
-// shrinks; never sized by RLIMIT_NOFILE, which may be 2^30. Its words are written by the calls that make and
-// end numbers, from any thread.
+// Private to a process, copied by fork. It grows by mapped chunks (so it may grow in a signal handler) and never
+// shrinks. It is never sized by RLIMIT_NOFILE, which may be 2^30. The calls that make and end numbers write its words,
+// from any thread.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace bypass::preload {
 
 using socket::File;
 
-/// A File* with its kind in the lowest bit, so that read() need not ask an epoll set. Empty: the kernel's.
+/// A File* with its kind in the lowest bit, so that read() need not ask an epoll set. Empty: a kernel descriptor.
 class Entry {
  public:
   constexpr Entry() = default;
@@ -45,14 +45,14 @@ class FdTable {
     const Word* place = far_word(number);
     return place == nullptr ? Entry{} : Entry(place->load(std::memory_order_acquire));
   }
-  /// Puts `entry` there and returns what was there. Cannot place an object when the kernel refuses memory:
-  /// `placed` is then false.
+  /// Puts `entry` there and returns what was there. If the kernel refuses memory, the object is not stored, and
+  /// `placed` is false.
   Entry exchange(int fd, Entry entry, bool* placed = nullptr);
-  /// True when `expected` was there and has been taken out.
+  /// True if `expected` was there and was taken out.
   bool clear(int fd, Entry expected);
   /// One more than the highest number that ever had an object.
   [[nodiscard]] int end() const { return end_.load(std::memory_order_acquire); }
-  /// Forgets everything, for a process that has ended the library's part.
+  /// Forgets everything, for a process in which the library's part has ended.
   void forget();
 
  private:
@@ -79,7 +79,7 @@ class FdTable {
 
 extern FdTable fd_table;
 
-/// What a transfer call asks first: is this number perhaps one of ours?
+/// The first question of a transfer call: may this number be one of ours?
 inline bool is_tracked(int fd) {
   return !fd_table.load(fd).empty();
 }

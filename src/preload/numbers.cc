@@ -33,7 +33,7 @@ void share_number(int fd, int copy) {
   drop_stale_number(copy);
   Use use(fd, Use::kAny);
   if (!use) return;
-  // C's streams over it read and write inside libc, where nobody sees it.
+  // C's streams read and write it inside libc, where nobody sees that.
   if (copy <= STDERR_FILENO) socket::leave_shared_memory(*use);
   socket::retain(*use);
   enter_number(copy, use.entry().file());

@@ -1,4 +1,4 @@
-// What the families of calls share: objects come under numbers and leave them.
+// What the families of calls share: objects get numbers and lose them.
 #pragma once
 
 #include <errno.h>
@@ -19,23 +19,23 @@ class KeepErrno {
   int saved_ = errno;
 };
 
-// None of these does anything on a thread that goes straight: a vfork child has numbers of its own.
+// None of these does anything in a thread that goes straight to the kernel: a vfork child has numbers of its own.
 
-/// `fd` names `file` from now on. What a close inside libc left there is released. False: no memory for the
-/// table, and the object has been released.
+/// `fd` names `file` from now on. An object that a close inside libc left there is released. False: no memory for the
+/// table, and the object was released.
 bool enter_number(int fd, File* file);
-/// `fd` has been given out by the kernel anew: an object left there is stale.
+/// The kernel has given `fd` out again: an object that was left there is stale.
 void drop_stale_number(int fd);
-/// `fd` will stop to name its object; the descriptor is still open.
+/// `fd` is about to lose its object; the descriptor is still open.
 void leave_number(int fd);
 /// `copy` is a duplicate of `fd`, made by the kernel.
 void share_number(int fd, int copy);
-/// After a call that may decide for the kernel: takes the number out of the table if it did.
+/// To be called after a call that may decide for the kernel: if it did, takes the number out of the table.
 void drop_if_decided(const Use& use, int fd);
 
-/// The kernel has had no number for the program: whether there is one more now, which was ours.
+/// The kernel had no number for the program. Returns whether one of ours is free now.
 bool spare_numbers();
-/// A call that makes a number. The program has as many of them as it would have without us.
+/// A call that makes a number. The program can have as many as without us.
 template <typename Call>
 [[gnu::always_inline]] inline int make_number(Call call) {
   const int before = errno;

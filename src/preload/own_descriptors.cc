@@ -31,7 +31,7 @@ int number_of(const char* name) {
   return *name == 0 ? number : -1;
 }
 
-// Calls `visit` for every open descriptor. False when /proc is not there.
+// Calls `visit` for every open descriptor. False if /proc is missing.
 template <typename Visit>
 bool visit_open_descriptors(Visit visit) {
   long directory = os::call(SYS_open, reinterpret_cast<long>("/proc/self/fd"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -49,7 +49,7 @@ bool visit_open_descriptors(Visit visit) {
   return true;
 }
 
-// Without /proc: the numbers that can be open.
+// Without /proc: visits the numbers that may be open.
 template <typename Visit>
 void visit_possible_descriptors(Visit visit) {
   rlimit limit{};
@@ -78,7 +78,8 @@ int close_around_own(unsigned first, unsigned last, int flags) {
   };
   if (has_started() && !visit_open_descriptors(look)) visit_possible_descriptors(look);
   if (own_lowest == UINT32_MAX) return real.close_range(first, last, flags);
-  // Ours lie close together above the program's: two ranges, and one by one between.
+  // Our descriptors lie close together above the program's: two ranges are closed at once, and the numbers between one
+  // by one.
   if (own_lowest > first && real.close_range(first, own_lowest - 1, flags) != 0) return -1;
   for (unsigned fd = own_lowest; fd <= own_highest; fd++) {
     if (!runtime::owns_descriptor(static_cast<int>(fd))) real.close(static_cast<int>(fd));

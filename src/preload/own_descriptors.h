@@ -1,4 +1,4 @@
-// Descriptors of ours (the arena's, the ports', eventfds) under the program's closes.
+// The library's own descriptors (the arena's, the ports', eventfds) when the program closes descriptors.
 #pragma once
 
 #include "preload/acceleration.h"
@@ -7,16 +7,16 @@
 
 namespace bypass::preload {
 
-/// The program must not close this number, nor put another descriptor there. Our own code may.
+/// The program must not close this number, nor put another descriptor there. The library's own code may.
 inline bool is_own_descriptor(int fd) {
   return has_started() && !goes_straight() && runtime::owns_descriptor(fd);
 }
 
-/// Where the kernel's table of descriptors would end without ours: behind the program's highest open number, in words
-/// of 64 bits. Without /proc it is FD_SETSIZE.
+/// Where the kernel's table of descriptors would end without ours: after the program's highest open number, in words of
+/// 64 bits. Without /proc it is FD_SETSIZE.
 int end_of_programs_table();
 
-/// close_range over what lies between our own.
+/// Makes close_range for everything between our own descriptors.
 int close_around_own(unsigned first, unsigned last, int flags);
 
 }  // namespace bypass::preload

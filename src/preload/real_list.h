@@ -3,7 +3,7 @@
 // The order is the table's; a name that this libc lacks stays a stub that fails with ENOSYS.
 #pragma once
 
-// Those with a system call of the same form: safe before the table is filled (see symbols.cc).
+// Functions with a system call of the same form: safe before the table is filled (see symbols.cc).
 #define BYPASS_REAL_CALLS(X)                             \
   X(int, socket, (int, int, int))                        \
   X(int, close, (int))                                   \
@@ -37,7 +37,7 @@
   X(int, ioctl, (int, unsigned long, ...)) \
   X(long, syscall, (long, ...))
 
-// The rest fill the table at the first call of one of them, should it come before our constructor.
+// The others fill the table when one of them is first called before our constructor.
 #define BYPASS_REAL_OTHERS(X)                                                                                       \
   X(int, accept, (int, sockaddr*, socklen_t*))                                                                      \
   X(ssize_t, pread, (int, void*, size_t, off_t))                                                                    \

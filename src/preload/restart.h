@@ -9,8 +9,8 @@
 
 namespace bypass::preload {
 
-/// Made before the call. again(): the call returned -EINTR, every handler that ran meanwhile was installed
-/// with SA_RESTART, and the socket has no timeout of that name (a call with a timeout never restarts).
+/// To be made before the call. again() is true if the call returned -EINTR, every handler that ran meanwhile was
+/// installed with SA_RESTART, and the socket has no such timeout (a call with a timeout never restarts).
 class Restart {
  public:
   Restart(const Use& use, int fd, int timeout_option) : use_(use), fd_(fd), timeout_option_(timeout_option) {}

@@ -1,4 +1,4 @@
-// Whether a call goes straight to the kernel: this thread's work is ours, or it is a vfork child (own_work.h).
+// Whether a call goes straight to the kernel: the thread does the library's work, or it is a vfork child (own_work.h).
 #pragma once
 
 #include "os/own/own_work.h"

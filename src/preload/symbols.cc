@@ -27,7 +27,7 @@ long word(T value) {
   }
 }
 
-// An entry's first life, for functions that are one system call.
+// An entry before the table is filled, for functions that are one system call.
 template <long kNumber, typename Function>
 struct Early;
 template <long kNumber, typename R, typename... A>
@@ -61,7 +61,7 @@ long early_syscall(long number, ...) {
   return with_errno(os::call(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-// An entry's first life, for all others. Still here after resolution: libc has no such function.
+// An entry before the table is filled, for all others. If it is still there afterwards, libc has no such function.
 template <auto kMember>
 struct Late;
 template <typename R, typename... A, R (*Real::*kMember)(A...)>
@@ -128,7 +128,7 @@ void fill_kernel_table() {
 
 }  // namespace
 
-// Two threads may both do it: they write the same values. dlsym may come back to us on this thread.
+// Two threads may both run this: they write the same values. dlsym may call us again on this thread.
 void resolve_symbols() {
   if (resolved.load(std::memory_order_acquire) || resolving) return;
   resolving = true;

@@ -1,8 +1,8 @@
 // Real: libc's own functions behind the names that this library exports.
 //
-// The table is usable from the first instruction on. Until our constructor has filled it, an entry makes the
-// system call itself (an allocator's start reads files before anything else has run, and dlsym may allocate),
-// or, where there is no such call, fills the table first. Private to a process; written once.
+// The table is usable from the first instruction on. Until our constructor has filled it, an entry makes the system
+// call itself (an allocator reads files before anything else has run, and dlsym may allocate). If there is no such
+// system call, it fills the table first. Private to a process; written once.
 #pragma once
 
 #include <aio.h>
@@ -32,13 +32,13 @@ struct Real {
 
 extern Real real;
 
-/// Fills the table and src/socket's part of it. Idempotent; the constructor calls it.
+/// Fills this table and src/socket's. Idempotent; the constructor calls it.
 void resolve_symbols();
 
 }  // namespace bypass::preload
 
-/// Defines an exported function. The label keeps it apart from libc's declaration: that may be noexcept,
-/// inline or a macro, and what we define is a cancellation point wherever libc's is.
+/// Defines an exported function. The label keeps it apart from libc's declaration, which may be noexcept, inline or a
+/// macro. Our function is a cancellation point wherever libc's is.
 #define BYPASS_EXPORT(result, name, parameters)                                         \
   extern "C" [[gnu::visibility("default")]] result bypass_##name parameters asm(#name); \
   extern "C" [[gnu::visibility("default")]] result bypass_##name parameters

@@ -1,4 +1,4 @@
-// libc's timeouts as Durations: negative is for ever; and select's write-back of what is left.
+// libc's timeouts as Durations (negative: no limit), and how select writes back the remaining time.
 #pragma once
 
 #include <signal.h>
@@ -13,7 +13,8 @@
 
 namespace bypass::preload {
 
-/// A timeout or a mask, taken into a place of our own: the caller's pointer then names that. False: it is not there.
+/// A timeout or a mask, copied into memory of our own; the caller's pointer then names the copy. False: it is not
+/// mapped.
 template <typename T>
 class Taken {
  public:
@@ -28,7 +29,7 @@ class Taken {
   T value_;
 };
 
-/// A signal mask as the kernel takes it in: _NSIG / 8 bytes.
+/// A signal mask as the kernel takes it: _NSIG / 8 bytes.
 class Mask {
  public:
   explicit Mask(const sigset_t* mask) : given_(mask != nullptr) {
@@ -45,7 +46,7 @@ class Mask {
 };
 
 inline constexpr Duration kForEver{-1};
-// Longer is for ever, too: 2^63 ns are 292 years.
+// Longer times also count as no limit: 2^63 ns are 292 years.
 inline constexpr std::int64_t kLongestSeconds = 1'000'000'000;
 
 inline Duration from_milliseconds(int timeout) {
@@ -72,11 +73,11 @@ inline Duration from_timeval(const timeval* timeout) {
   return std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec);
 }
 
-/// When a timeout that begins now has passed.
+/// When a timeout that begins now will have passed.
 class Deadline {
  public:
   explicit Deadline(Duration timeout) : timeout_(timeout), end_(timeout > Duration{} ? now() + timeout : Duration{}) {}
-  /// What is left of it, in the same terms.
+  /// The remaining time, in the same form.
   [[nodiscard]] Duration left() const { return timeout_ > Duration{} ? std::max(end_ - now(), Duration{}) : timeout_; }
 
  private:
@@ -88,7 +89,7 @@ class Deadline {
   Duration timeout_, end_;
 };
 
-/// Linux's select leaves in `timeout` what was left of it, where that can be written to.
+/// Linux's select writes the remaining time to `timeout`, if that is writable.
 class Remaining {
  public:
   Remaining(timeval* timeout, const timeval* taken) : timeout_(timeout), deadline_(from_timeval(taken)) {}

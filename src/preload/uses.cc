@@ -28,19 +28,19 @@ struct Chunk {
 };
 
 constinit Chunk first_chunk{};
-std::atomic<int> threads{0};  // that have marks
+std::atomic<int> threads{0};  // threads that have marks
 pthread_key_t exit_key;
-/// To set a later one, libc allocates. Then the marks of a thread whose first call is a handler's stay taken.
+/// For a later key libc allocates. Then the marks of a thread whose first call is a handler's stay taken.
 constexpr pthread_key_t kKeysWithoutMemory = 32;
 
-// Objects whose number is gone while a call is inside.
+// Objects whose number is gone while a call still uses them.
 constinit std::array<std::atomic<std::uintptr_t>, 1024> deferred{};
 
 long membarrier(int command) {
   return os::call(SYS_membarrier, command, 0, 0);
 }
 
-// The call's half: its mark is stored before the table is read again (see fence_for_closer).
+// The call's part: its mark is stored before the table is read again (see fence_for_closer()).
 void fence_for_call() {
   if (fence_each_call.load(std::memory_order_relaxed)) [[unlikely]] {
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -49,13 +49,13 @@ void fence_for_call() {
   }
 }
 
-// The closer's half: the table was written before the marks are read, on every processor.
+// The closer's part: the table is written before the marks are read, on every processor.
 void fence_for_closer() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!fence_each_call.load(std::memory_order_relaxed)) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
-// Seen from `frame`.
+// As seen from `frame`.
 void drop_stale(Marks& marks, std::uintptr_t frame) {
   while (marks.depth > 0 && socket::is_abandoned(marks.frame[marks.depth - 1], frame)) {
     marks.depth--;
@@ -142,7 +142,7 @@ bool defer(std::uintptr_t word) {
 
 }  // namespace
 
-// The number is long gone: -1.
+// The number was closed long ago: -1.
 [[gnu::noinline, gnu::cold]] void release_deferred() {
   int saved = errno;
   for (auto& place : deferred) {
@@ -158,8 +158,8 @@ bool defer(std::uintptr_t word) {
 
 namespace {
 
-// What calls have left behind that are gone, as seen from one that begins at `frame`: first the marks below it, then
-// all that a handler which did not come back stood on.
+// Drops what abandoned calls have left, as seen from a call that begins at `frame`: first the marks below it, then
+// everything that a handler interrupted which did not return.
 void drop_gone(Marks& marks, std::uintptr_t frame) {
   drop_stale(marks, frame);
   if (!socket::has_left_handler(frame)) [[likely]]
@@ -184,7 +184,7 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
   saved_errno_ = errno;
   marks->depth = place + 1;  // before the mark: a handler's calls take the places above
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);  // one's in between had this one
+  marks->frame[place] = reinterpret_cast<std::uintptr_t>(this);  // a call of an interrupting handler has had this place
   for (Entry seen = fd_table.load(fd); !seen.empty();) {
     marks->word[place].store(seen.word(), std::memory_order_relaxed);
     fence_for_call();
@@ -208,14 +208,14 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
     item.file = fd_table.load(item.fd).file();
     any_ |= item.file != nullptr;
   }
-  // A handler's poll on top of a poll goes unmarked: it is short, and its set is rarely closed meanwhile.
+  // A handler's poll that interrupts a poll stays unmarked: it is short, and its set is rarely closed meanwhile.
   if (!any_ || marks->many_frame != 0) return;
   marks->many_frame = reinterpret_cast<std::uintptr_t>(this);
   marks->many_count.store(items.size(), std::memory_order_relaxed);
   marks->many.store(items.data(), std::memory_order_release);
   fence_for_call();
   for (socket::PollItem& item : items) {
-    if (item.file != fd_table.load(item.fd).file()) item.file = nullptr;  // closed meanwhile: the kernel's answer
+    if (item.file != fd_table.load(item.fd).file()) item.file = nullptr;  // closed meanwhile: the kernel must answer
   }
 }
 
@@ -223,7 +223,7 @@ UseMany::~UseMany() {
   if (!any_ || my_marks->many_frame != reinterpret_cast<std::uintptr_t>(this)) return;
   my_marks->many_frame = 0;
   my_marks->many.store(nullptr);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // before `readers` is read; they add, then load `many`
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before `readers` is read; closers add first, then load `many`
   while (my_marks->readers.load() != 0) socket::let_others_run();
   if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     release_deferred();
@@ -237,10 +237,10 @@ void release_entry(Entry entry, int fd) {
     return;
   }
   if (fd >= 0) socket::number_closes(*entry.file(), fd);
-  // A full list keeps the object for good: better than one that a call still uses.
+  // If the list is full, the object is kept for good: a call may still use it.
   if (!defer(entry.word())) return;
   deferred_count.fetch_add(1);
-  fence_for_closer();  // a call that leaves from here on sees the count; who left before is found out now
+  fence_for_closer();  // a call that leaves from now on sees the count; calls that left before are found now
   release_deferred();
 }
 
@@ -259,7 +259,7 @@ void forget_uses_after_fork() {
     }
   }
   threads = my_marks != nullptr ? 1 : 0;
-  for (auto& place : deferred) place = 0;  // the parent's references
+  for (auto& place : deferred) place = 0;  // these are the parent's references
   deferred_count = 0;
   fence_each_call = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) < 0;
 }

@@ -1,10 +1,10 @@
-// Use: keeps an object alive while a call is inside it, although another thread (or a signal handler on top
-// of the call) closes its number. As with the kernel, the object then ends when the last call has left it.
+// Use: keeps an object alive while a call uses it, even if another thread (or a handler that interrupts the call)
+// closes its number. As in the kernel, the object ends when the last call has left it.
 //
-// The calls only store and look again; the order between their store and their second look is made by the
-// closer, with membarrier(2), and only in a process where a second thread has ever used a socket of ours.
-// A call that is left by a jump out of a signal handler leaves its mark behind; marks carry their stack
-// address, so that the thread's next call (or its own close) knows them as stale.
+// A call only stores a mark and looks again. The closer establishes the order between the two, with membarrier(2), and
+// only in a process where a second thread has ever used a socket of ours. A call that is left by a jump from a signal
+// handler leaves its mark behind. Marks contain their stack address, so the thread's next call (or its own close)
+// recognises them as stale.
 #pragma once
 
 #include <errno.h>
@@ -24,9 +24,9 @@ inline long finish_call(long result, int saved_errno) {
   return result >= 0 ? result : -1;
 }
 
-/// One thread's marks. Written by that thread alone; read by closers.
+/// One thread's marks. Only that thread writes them; closers read them.
 struct Marks {
-  static constexpr int kDepth = 4;  // a call, and signal handlers' calls on top of it
+  static constexpr int kDepth = 4;  // a call, and the calls of handlers that interrupt it
   std::atomic<bool> taken;
   int depth;
   std::atomic<std::uintptr_t> word[kDepth];
@@ -34,22 +34,22 @@ struct Marks {
   std::atomic<const socket::PollItem*> many;
   std::atomic<std::size_t> many_count;
   std::uintptr_t many_frame;
-  std::atomic<int> readers;  // closers that look through `many` now
+  std::atomic<int> readers;  // closers that read `many` now
 };
-extern thread_local constinit Marks* my_marks;  // null: the thread has none yet
-extern std::atomic<bool> fence_each_call;       // there is no membarrier(2)
-extern std::atomic<int> deferred_count;         // objects that wait for the last call inside to leave
+extern thread_local constinit Marks* my_marks;  // null: the thread has no marks yet
+extern std::atomic<bool> fence_each_call;       // membarrier(2) is not available
+extern std::atomic<int> deferred_count;         // objects that wait until the last call has left them
 void release_deferred();
 
 class Use {
  public:
   enum Kinds : unsigned { kSocket = 1, kEpoll = 2, kAny = 3 };
-  /// Empty when the number is the kernel's, of another kind, or the thread goes straight.
+  /// Empty if the number is the kernel's, has another kind, or the thread goes straight to the kernel.
   explicit Use(int fd, Kinds kinds = kSocket) {
     if (!enter_plainly(fd, kinds)) [[unlikely]]
       enter(fd, kinds, reinterpret_cast<std::uintptr_t>(this));
   }
-  /// A second number of the same call.
+  /// For a second number of the same call.
   Use(int fd, Kinds kinds, const Use& /*enclosing*/) { enter(fd, kinds, 0); }
   ~Use() {
     if (place_ < 0) return;
@@ -66,12 +66,12 @@ class Use {
   explicit operator bool() const { return !entry_.empty(); }
   File& operator*() const { return *entry_.file(); }
   [[nodiscard]] Entry entry() const { return entry_; }
-  /// The result as libc has it: a negative errno becomes -1 and errno; a success leaves errno as it was.
+  /// The result in libc's form: a negative errno becomes -1 and errno; a success leaves errno unchanged.
   [[nodiscard]] long finish(long result) const { return finish_call(result, saved_errno_); }
 
  private:
   void enter(int fd, Kinds kinds, std::uintptr_t stale_below);
-  /// What enter() does where there is nothing but this call: no other of the thread's below it, nor the traces of one.
+  /// The part of enter() for the usual case: no other call of this thread is under way, and none has left traces.
   bool enter_plainly(int fd, Kinds kinds) {
     Marks* const marks = my_marks;
     if (marks == nullptr || goes_straight() || marks->depth != 0 || marks->many_frame != 0) return false;
@@ -81,7 +81,7 @@ class Use {
     marks->depth = 1;
     place_ = 0;
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    marks->frame[0] = reinterpret_cast<std::uintptr_t>(this);  // a handler's call in between had the place
+    marks->frame[0] = reinterpret_cast<std::uintptr_t>(this);  // a call of an interrupting handler has had this place
     const Entry seen = fd_table.load(fd);
     if (seen.empty()) return true;
     marks->word[0].store(seen.word(), std::memory_order_relaxed);
@@ -101,14 +101,14 @@ class Use {
   int saved_errno_ = 0;
 };
 
-/// The same for a whole poll set: looks every number up and fills in `file`.
+/// The same for a poll set: looks every number up and fills in `file`.
 class UseMany {
  public:
   explicit UseMany(std::span<socket::PollItem> items);
   ~UseMany();
   UseMany(const UseMany&) = delete;
   UseMany& operator=(const UseMany&) = delete;
-  /// Whether any of them is ours.
+  /// Whether any of the items is ours.
   explicit operator bool() const { return any_; }
   [[nodiscard]] long finish(long result) const { return finish_call(result, saved_errno_); }
 
@@ -117,12 +117,11 @@ class UseMany {
   int saved_errno_ = 0;
 };
 
-/// An entry that has been taken out of the table: releases its object, now or when the last call has left it.
-/// `fd` is still open.
+/// `entry` was taken out of the table: releases its object, now or when the last call has left it. `fd` is still open.
 void release_entry(Entry entry, int fd);
 
-/// Registers with membarrier. Once a process, before the first object, and again in a forked child, where
-/// only the calling thread's marks stay.
+/// Registers with membarrier. To be called once in a process, before the first object, and again in a forked child,
+/// where only the calling thread's marks stay.
 void prepare_uses();
 void forget_uses_after_fork();
 

@@ -1,11 +1,11 @@
-// The kernel's answers (os/os.h) as libc's wrappers give them.
+// Turns the kernel's answers (os/os.h) into those of libc's wrappers.
 #pragma once
 
 #include <cerrno>
 
 namespace bypass::preload {
 
-/// The kernel's answer as libc's wrappers have it: -1 and errno.
+/// The answer of libc's wrapper: -1 and errno.
 inline long with_errno(long result) {
   if (result >= 0 || result < -4095) return result;
   errno = static_cast<int>(-result);

@@ -1,6 +1,6 @@
-// The arena's reservation counts where a program limits its address space while it runs (vsftpd, Java launchers, judges
-// of programs): under a limit below that, each mmap() of the program's would fail. So the kernel is told of a limit
-// that is larger by what the library takes, and the program is told of its own.
+// Some programs limit their address space while they run (vsftpd, Java launchers, program judges), and the arena's
+// reservation counts. Under a limit below it each mmap() of the program would fail. So the kernel gets a limit that is
+// larger by what the library uses, and the program sees its own limit.
 #include "preload/calls/address_limit.h"
 
 #include <sys/resource.h>
@@ -19,7 +19,8 @@
 namespace bypass::preload {
 namespace {
 
-/// What the program has set, and the kernel was told instead. Of threads that set limits at once one is the last.
+/// The limit that the program has set, and the one that the kernel got instead. If threads set limits at once, the last
+/// one counts.
 struct Limit {
   std::atomic<rlim_t> soft, hard;
 
@@ -48,7 +49,7 @@ rlim_t with_ours(rlim_t limit, rlim_t most) {
   return std::min(limit > RLIM_INFINITY - ours ? RLIM_INFINITY : limit + ours, most);
 }
 
-/// The kernel's limit as the program is to see it: others, as prlimit(1), may have set it meanwhile.
+/// The kernel's limit as the program must see it: others, such as prlimit(1), may have set it meanwhile.
 rlimit seen(const rlimit& kernels) {
   return is_told && is_same(kernels, told.load()) ? asked.load() : kernels;
 }
@@ -56,7 +57,7 @@ rlimit seen(const rlimit& kernels) {
 long set_limit(const rlimit& limit, const rlimit& kernels) {
   rlimit larger = limit;
   if (limit.rlim_cur <= limit.rlim_max) {
-    // A process that may not raise the hard limit can still set what it was, or less.
+    // A process that may not raise the hard limit can still set the old value, or less.
     const rlimit before = seen(kernels);
     const rlim_t most = limit.rlim_max <= before.rlim_max ? kernels.rlim_max : RLIM_INFINITY;
     larger.rlim_max = limit.rlim_max == before.rlim_max ? kernels.rlim_max : with_ours(limit.rlim_max, most);
@@ -104,7 +105,7 @@ void hide_in_address_limit() {
   ask_kernel(&larger, nullptr);
 }
 
-// Of 64 bits are both of each name's.
+// On a 64-bit machine both names of a function are the same.
 BYPASS_EXPORT(int, setrlimit, (int resource, const rlimit* limit)) {
   return change(0, resource, limit, nullptr);
 }

@@ -1,11 +1,11 @@
-// RLIMIT_AS, as the program sets and sees it: without what the library itself takes of the address space.
+// RLIMIT_AS as the program sets and sees it: without the address space that the library uses.
 #pragma once
 
 namespace bypass::preload {
 
-/// The next image is to have the limit that the program has set: before an exec, and taken back where that fails (who
-/// may not raise the hard limit again then keeps it). posix_spawn's child has the larger one: it could not be made
-/// under the other.
+/// To be called before an exec: the next program must have the limit that this one has set. If the exec fails, it is
+/// undone (if the process may not raise the hard limit, it keeps the lower one). A child of posix_spawn has the larger
+/// limit, because it could not be made under the other.
 void give_address_limit_back();
 void hide_in_address_limit();
 

@@ -1,4 +1,5 @@
-// aio_read and its like. libc's own threads read and write, where no interposer sees it: the kernel's socket.
+// aio_read and similar calls. libc's own threads read and write, which no interposer sees, so the bytes must be in the
+// kernel's socket.
 #include <aio.h>
 #include <errno.h>
 
@@ -11,7 +12,8 @@ namespace {
 
 using socket::Transfer;
 
-/// Whether libc's threads may have it; else errno says ENOSYS or EAGAIN, upon which programs read and write themselves.
+/// Whether libc's threads may use it. Otherwise sets errno to ENOSYS or EAGAIN; programs then read and write by
+/// themselves.
 template <typename Block>
 bool may_queue(const Block& block, Transfer transfer) {
   const int problem = let_libc_transfer(block.aio_fildes, transfer);
@@ -30,7 +32,7 @@ bool may_queue_all(Block* const* list, int count) {
     if (!is_transfer(list[i])) continue;
     const Transfer transfer = list[i]->aio_lio_opcode == LIO_READ ? Transfer::kRead : Transfer::kWrite;
     if (may_queue(*list[i], transfer)) continue;
-    // None of them is queued, which lio_listio(3) has programs find out block by block.
+    // None of the requests is queued; lio_listio(3) lets programs find that out request by request.
     for (int each = 0; each < count; each++) {
       if (!is_transfer(list[each])) continue;
       list[each]->__error_code = errno;

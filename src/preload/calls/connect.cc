@@ -1,4 +1,4 @@
-// From a name to a connection: bind, listen, accept, connect, shutdown, getsockname, getpeername.
+// Calls on a socket's names and connection: bind, listen, accept, connect, shutdown, getsockname, getpeername.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 namespace bypass::preload {
 namespace {
 
-// A name that the program gives; errno where it cannot be read.
+// A name that the program passes; sets errno if it cannot be read.
 class GivenName {
  public:
   GivenName(const sockaddr* address, socklen_t length) : problem_(socket::take_name(name_, address, length)) {
@@ -29,7 +29,7 @@ class GivenName {
   long problem_;
 };
 
-// A name that the program is told: `ask(address, length)` asks for it.
+// A name that the program receives: `ask(address, length)` gets it.
 template <typename Ask>
 long tell_after(sockaddr* address, socklen_t* length, Ask ask) {
   sockaddr_storage name{};
@@ -68,14 +68,14 @@ bool is_internet(const sockaddr& address) {
   return address.sa_family == AF_INET || address.sa_family == AF_INET6;
 }
 
-// One of the kernel's: its other end may be libbypass's, too.
+// Adopts a connection of the kernel: its other end may use libbypass, too.
 void adopt_connection(int fd, const sockaddr* peer, socklen_t length, int flags) {
   KeepErrno keep;
   File* file = socket::adopt_accepted(fd, peer, length, flags);
   if (file != nullptr) enter_number(fd, file);
 }
 
-// The same where the program's room for the peer's name, null for none, may have been too small for it.
+// The same if the program's room for the peer's name was null or may have been too small.
 void adopt_unnamed(int fd, const sockaddr* peer, int flags) {
   if (!adopts() || (peer != nullptr && !is_internet(*peer))) return;
   KeepErrno keep;
@@ -114,7 +114,7 @@ int accept_tracked(const Use& use, int fd, sockaddr* address, socklen_t* length,
   if (number < 0 || address == nullptr) return number;
   const long problem = socket::tell_name(name, bytes, address, length);
   if (problem == 0) return number;
-  ::close(number);  // a connection that the caller cannot be told of ends, as in do_accept()
+  ::close(number);  // a connection that the caller cannot get ends, as in do_accept()
   errno = static_cast<int>(-problem);
   return -1;
 }
@@ -126,7 +126,7 @@ int accept_in_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
 }
 
 int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
-  if (address == nullptr && adopts()) {  // we want the name all the same
+  if (address == nullptr && adopts()) {  // the library needs the name anyway
     sockaddr_storage name{};
     socklen_t bytes = sizeof(name);
     auto* peer = reinterpret_cast<sockaddr*>(&name);
@@ -136,7 +136,7 @@ int accept_kernel(int fd, sockaddr* address, socklen_t* length, int flags) {
   }
   const int connection = accept_in_kernel(fd, address, length, flags);
   if (connection < 0) return connection;
-  // Without room for the name the kernel has not looked at the pointer to it.
+  // Without room for the name the kernel has not checked the pointer to it.
   const bool told = address != nullptr && (fd_table.end() == 0 || socket::is_readable(address, sizeof(sa_family_t)));
   adopt_unnamed(connection, told ? address : nullptr, flags);
   return connection;
@@ -167,7 +167,7 @@ BYPASS_EXPORT(int, connect, (int fd, const sockaddr* address, socklen_t length))
   if (!name) return -1;
   Restart restart(use, fd, SO_SNDTIMEO);
   long result = socket::connect(*use, fd, name.get(), length);
-  // A connect that goes on after a signal has begun already: EALREADY and EISCONN are then its outcome.
+  // A connect that continues after a signal has already begun: then EALREADY and EISCONN are its result.
   while (restart.again(result)) {
     result = socket::connect(*use, fd, name.get(), length);
     if (result == -EISCONN) result = 0;

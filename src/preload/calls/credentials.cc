@@ -1,5 +1,5 @@
-// setuid() and its kin, capset(): before a process gives rights up it leaves the memory that it shares with processes
-// which keep them (runtime/family/privilege.h).
+// setuid() and related calls, and capset(): before a process gives up rights, it leaves the memory that it shares with
+// processes that keep them (runtime/family/privilege.h).
 #include "preload/calls/credentials.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ namespace {
 using runtime::RightsChange;
 using runtime::Standing;
 
-/// What the program has of ours that lies in memory of others, too.
+/// Gives back the program's objects in memory that other processes use, too.
 void give_numbers_back(const RightsChange& change) {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Use use(fd, Use::kAny);
@@ -59,17 +59,17 @@ void end(const RightsChange& change) {
   if (!runtime::end_change(change, enter)) end_acceleration();
 }
 
-/// The kernel has given less than was foreseen: what was not done before is done now, before the program goes on.
+/// If the kernel has taken more rights than was foreseen, the missing steps are done now, before the program continues.
 void end(const RightsChange& change, const Standing& before) {
   if (change.changes) return end(change);
   if (const Standing now = Standing::now(); !runtime::may_share(before, now)) end(begin(before, now));
 }
 
-/// A change takes the process out of its arena, and nobody else of it may be on the way out or in meanwhile. (The
-/// kernel's call is libc's, by which every thread makes it, also one that waits here.)
+/// A change takes the process out of its arena. No other thread of the process may leave or enter it meanwhile. (The
+/// kernel's call is libc's, which makes every thread call it, also one that waits here.)
 pthread_mutex_t g_changing = PTHREAD_MUTEX_INITIALIZER;
 
-/// Held with all handlers of the program off.
+/// Held with all handlers of the program blocked.
 class Turn {
  public:
   Turn() { pthread_mutex_lock(&g_changing); }
@@ -78,10 +78,10 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 
  private:
-  const runtime::Undisturbed undisturbed_;  // meanwhile the process may have no arena
+  const runtime::Undisturbed undisturbed_;  // the process may have no arena meanwhile
 };
 
-/// `then`: what the process will be. The call's errno stays.
+/// `then`: the rights that the process will have. Keeps the call's errno.
 template <typename Call>
 auto change_rights(Standing (*then)(const Standing&, const void*), const void* arguments, Call call) {
   if (!has_started() || goes_straight() || is_filtered()) return call();
@@ -102,7 +102,8 @@ auto change(const Then& then, Call call) {
                        call);
 }
 
-/// capset(2): version 1 has one word, later ones two. Not to be read, or another process's: as it is.
+/// capset(2): version 1 has one word, later versions two. If the arguments cannot be read, or name another process, the
+/// standing is unchanged.
 Standing after(const Standing& now, const void* header, const void* data) {
   __user_cap_header_struct head{};
   if (!socket::is_readable(header, sizeof head) || data == nullptr) return now;
@@ -166,7 +167,7 @@ BYPASS_EXPORT(int, setresgid, (gid_t group, gid_t effective, gid_t saved)) {
       [=] { return real.setresgid(group, effective, saved); });
 }
 
-// As libcap declares it, without its types.
+// As libcap declares it, but without its types.
 BYPASS_EXPORT(int, capset, (void* header, const void* data)) {
   return change([=](const Standing& now) { return after(now, header, data); },
                 [=] { return real.capset(header, data); });
@@ -195,7 +196,7 @@ Standing after_number(const Standing& now, long number, const long (&words)[6]) 
 }  // namespace
 
 void forget_changes_after_fork() {
-  pthread_mutex_init(&g_changing, nullptr);  // another thread of the parent's may have been at it
+  pthread_mutex_init(&g_changing, nullptr);  // another thread of the parent may have held it
 }
 
 bool changes_rights(long number) {

@@ -1,4 +1,4 @@
-// epoll sets: one of ours holds kernel descriptors and sockets of ours alike.
+// epoll sets: a set of ours holds both kernel descriptors and sockets of ours.
 #include <limits.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -18,7 +18,7 @@
 namespace bypass::preload {
 namespace {
 
-/// False: there is no memory for it. The kernel's would tell of no socket of ours.
+/// False: there is no memory for it. The kernel's own set would report nothing about our sockets.
 [[gnu::noinline]] bool adopt_epoll(int fd) {
   KeepErrno keep;
   drop_stale_number(fd);
@@ -53,8 +53,8 @@ int control_set(int set, int operation, int fd, epoll_event* event) {
       use.finish(socket::epoll_control(*use, set, operation, fd, target ? &*target : nullptr, event)));
 }
 
-// A set that we did not see being made watches its first socket of ours. To remove what is not in it is
-// ENOENT for a set, EINVAL for any other descriptor.
+// A set whose making we did not see watches its first socket of ours. Removing something that is not in it gives ENOENT
+// for a set, and EINVAL for any other descriptor.
 void adopt_unseen_epoll(int set, int fd) {
   KeepErrno keep;
   if (real.epoll_ctl(set, EPOLL_CTL_DEL, fd, nullptr) != 0 && errno != ENOENT) return;
@@ -79,7 +79,7 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
     return -1;
   }
   const Mask masked(mask);
-  // Programs have room for thousands of events: what is behind the first few is looked at when events come that far.
+  // Programs have room for thousands of events: the room after the first few is checked only when events reach it.
   const std::size_t few = std::min(static_cast<std::size_t>(count), socket::kEventsLookedAt);
   const std::size_t front = socket::writable_front(events, few, sizeof *events);
   if (!masked || front == 0) return static_cast<int>(use.finish(-EFAULT));
@@ -88,8 +88,8 @@ int wait_for_set(int set, epoll_event* events, int count, Duration timeout, cons
       use.finish(socket::epoll_wait(*use, set, events, static_cast<int>(room), timeout, masked.get())));
 }
 
-/// `call` is the program's own. It is made where the set has nothing of ours, or is the kernel's. No Use stands over
-/// it: an object's place stays readable after its end, and nothing is changed there.
+/// `call` is the program's own. It is made if the set has nothing of ours, or is the kernel's. No Use protects it: an
+/// object's place stays readable after its end, and nothing is changed there.
 template <typename Call>
 [[gnu::always_inline]] inline int wait_by(Call call, int set, epoll_event* events, int count, Duration timeout,
                                           const sigset_t* mask) {

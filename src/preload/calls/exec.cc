@@ -1,4 +1,4 @@
-// The exec family and posix_spawn. libc's own forms call each other inside, so each is an entry of its own.
+// The exec family and posix_spawn. libc's own forms call each other internally, so each is an entry of its own.
 #include <errno.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kExecArguments = 1 << 16;
 
-// Arguments of an execl form, up to and with the null; 0: more than a stack holds.
+// Number of an execl form's arguments, including the null; 0: more than fit on the stack.
 int count_arguments(va_list arguments) {
   for (int count = 2; count < kExecArguments; count++) {
     if (va_arg(arguments, char*) == nullptr) return count;
@@ -30,7 +30,7 @@ void collect_arguments(const char* first, char** out, va_list arguments) {
   }
 }
 
-// Runs `body(argv, rest)` with the arguments of an execl form; `rest` stands behind the null.
+// Runs `body(argv, rest)` with the arguments of an execl form; `rest` is what follows the null.
 #define BYPASS_WITH_ARGUMENTS(first, body)                                                         \
   va_list counting, arguments;                                                                     \
   va_start(counting, first);                                                                       \
@@ -47,7 +47,7 @@ void collect_arguments(const char* first, char** out, va_list arguments) {
   body;                                                                                            \
   va_end(arguments)
 
-// An exec that comes back.
+// Called when an exec has returned.
 int failed(int result) {
   after_failed_exec();
   return result;
@@ -125,7 +125,7 @@ BYPASS_EXPORT(int, posix_spawnp,
   return real.posix_spawnp(pid, file, actions, attributes, argv, environment);
 }
 
-// libc's own posix_spawn: what a shell inherits is what any program does.
+// libc's own posix_spawn: a shell inherits what every program inherits.
 BYPASS_EXPORT(int, system, (const char* command)) {
   if (command != nullptr) before_spawn("system");
   return real.system(command);

@@ -1,7 +1,7 @@
-// prctl and seccomp: a filter that ends who makes a forbidden call knows the program's calls, not ours, and where it
-// ends one thread the library's own would keep the process. So before such a filter everything is the kernel's, for
-// good; and before one that answers a call of ours with an errno, which nobody here could mend. Other filters change
-// nothing.
+// prctl and seccomp. A filter that kills a process for a forbidden call was made for the program's calls, not for ours.
+// If it kills only the thread, the library's threads would keep the process alive. So before such a filter everything
+// goes to the kernel for good. The same happens before a filter that answers a call of ours with an errno, which we
+// could not handle. Other filters change nothing.
 #include "preload/calls/filter.h"
 
 #include <linux/audit.h>
@@ -35,7 +35,7 @@
 namespace bypass::preload {
 namespace {
 
-/// Of the program's memory: it may have given a wrong address. False: it has, or nobody may look.
+/// Copies program memory, whose address may be wrong. False: it is, or the process may not read it.
 bool copy_in(void* to, const void* from, std::size_t bytes) {
   const iovec here{to, bytes}, there{const_cast<void*>(from), bytes};
   return os::call(SYS_process_vm_readv, os::call(SYS_getpid), reinterpret_cast<long>(&here), 1,
@@ -49,7 +49,7 @@ bool may_end_somebody(const sock_filter& line) {
   return action != SECCOMP_RET_ALLOW && action != SECCOMP_RET_LOG && action != SECCOMP_RET_ERRNO;
 }
 
-/// It answers with an errno what the library needs to be answered by the kernel.
+/// Whether it answers with an errno a call that the library needs the kernel to answer.
 bool refuses_ours(std::span<const sock_filter> program) {
   return std::ranges::any_of(runtime::own_calls(), [&](const runtime::OwnCall& call) {
     seccomp_data data{};
@@ -60,7 +60,7 @@ bool refuses_ours(std::span<const sock_filter> program) {
   });
 }
 
-/// True, too, of one that cannot be read.
+/// True also if the filter cannot be read.
 bool concerns_us(const sock_fprog* program) {
   sock_fprog copy{};
   if (!copy_in(&copy, program, sizeof copy)) return true;
@@ -71,7 +71,7 @@ bool concerns_us(const sock_fprog* program) {
          refuses_ours(read);
 }
 
-/// Sockets first: epoll sets hold them.
+/// Sockets are given first, because epoll sets contain them.
 bool give_all_to_kernel() {
   socket::end_shared_memory();
   bool all = true;

@@ -1,14 +1,14 @@
-// Filters of system calls (seccomp(2)) that a process puts itself under.
+// Filters of system calls (seccomp(2)) that a process installs for itself.
 #pragma once
 
 namespace bypass::preload {
 
-/// Of syscall(2): one that may install a filter, with its words.
+/// Whether syscall(2) with this number may install a filter.
 [[nodiscard]] bool concerns_filters(long number);
 void before_filter_call(long number, long a, long b, long c);
 
-/// Whether the process is under a filter that may end it for a call that the program does not make, and accelerates all
-/// the same, for its sockets on a port.
+/// Whether the process is under a filter that may kill it for a call which the program does not make, and still
+/// accelerates its sockets on a port.
 [[nodiscard]] bool is_filtered();
 
 }  // namespace bypass::preload

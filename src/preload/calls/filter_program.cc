@@ -7,7 +7,7 @@
 namespace bypass::preload {
 namespace {
 
-/// The machine of classic BPF, as far as the kernel takes it for seccomp: seccomp_check_filter().
+/// The machine of classic BPF, as far as the kernel accepts it for seccomp: seccomp_check_filter().
 struct Machine {
   std::uint32_t a = 0, x = 0;
   std::array<std::uint32_t, BPF_MEMWORDS> memory{};
@@ -65,7 +65,7 @@ struct Machine {
         a = 0U - a;  // BPF_NEG
     }
   }
-  /// How many lines are passed over.
+  /// How many instructions are skipped.
   [[nodiscard]] std::uint32_t jump(const sock_filter& line) const {
     const std::uint32_t other = BPF_SRC(line.code) == BPF_X ? x : line.k;
     switch (BPF_OP(line.code)) {

@@ -1,4 +1,4 @@
-// What a filter of system calls (seccomp(2), classic BPF) answers, before the kernel has it.
+// The answer of a filter of system calls (seccomp(2), classic BPF), computed before the kernel has the filter.
 #pragma once
 
 #include <linux/filter.h>
@@ -9,7 +9,7 @@
 
 namespace bypass::preload {
 
-/// SECCOMP_RET_... with its data. SECCOMP_RET_KILL_PROCESS of a program that the kernel would not take.
+/// SECCOMP_RET_... with its data. SECCOMP_RET_KILL_PROCESS for a program that the kernel would refuse.
 std::uint32_t answer_of(std::span<const sock_filter> program, const seccomp_data& call);
 
 }  // namespace bypass::preload

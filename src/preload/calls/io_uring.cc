@@ -1,5 +1,5 @@
-// liburing's ways to make a ring. It makes its system calls by itself: its functions are all that is to be seen. They
-// are found here also by a program without liburing, which has ENOSYS of them.
+// liburing's functions that make a ring. liburing makes its system calls directly, so only these functions can be seen.
+// A program without liburing finds these names here, too, and gets ENOSYS from them.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -16,18 +16,18 @@ struct io_uring_params;
 namespace bypass::preload {
 namespace {
 
-/// In a library, or in one that it needs.
+/// Looks in a library, or in one that it needs.
 void* find_in(const link_map& library, const char* name) {
   void* const handle = dlopen(library.l_name, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;
   void* const found = dlsym(handle, name);
-  dlclose(handle);  // the reference that was taken just now
+  dlclose(handle);  // the reference that was just taken
   return found;
 }
 
-/// The one that the code at `caller` would have had without us: of its own library or of one that it needs, which may
-/// be loaded for it alone, by any name. A jump at a function's end has another's address for the caller's: any
-/// library's then.
+/// Finds the function that the code at `caller` would have called without us: of its own library, or of one that it
+/// needs, which may be loaded for it alone, under any name. If the call is a jump at a function's end, `caller` is
+/// another's address; then any library's function is taken.
 void* find_for(const void* caller, const char* name, const void* ours) {
   const KeepErrno keep;
   Dl_info where;
@@ -40,11 +40,11 @@ void* find_for(const void* caller, const char* name, const void* ours) {
     found = find_in(*library, name);
     if (found == ours) found = nullptr;
   }
-  dlerror();  // none of the program's
+  dlerror();  // removes an error that the program has not caused
   return found;
 }
 
-// As liburing's, that return a negative error number.
+// Like liburing's functions, these return a negative error number.
 template <typename... A>
 int call(const void* caller, const char* name, int (*ours)(A...), A... arguments) {
   auto* const theirs = reinterpret_cast<int (*)(A...)>(find_for(caller, name, reinterpret_cast<const void*>(ours)));
@@ -67,7 +67,7 @@ BYPASS_LIBURING(io_uring_queue_init_mem,
 BYPASS_LIBURING(io_uring_queue_init_try_nosqarr, (unsigned entries, io_uring* ring, io_uring_params* params), entries,
                 ring, params)
 BYPASS_LIBURING(io_uring_setup, (unsigned entries, io_uring_params* params), entries, params)
-// For a descriptor of a ring that liburing has not made, as another process's.
+// For the descriptor of a ring that liburing has not made, for example another process's.
 BYPASS_LIBURING(io_uring_queue_mmap, (int fd, io_uring_params* params, io_uring* ring), fd, params, ring)
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Numbers come and go: socket, close and its ranges, dup and its kin, fcntl.
+// Calls that make or end numbers: socket, close and close_range, dup and related calls, fcntl.
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
@@ -18,8 +18,8 @@
 namespace bypass::preload {
 namespace {
 
-/// False: there is no memory for it. The kernel's would not do: where it sends what is for a port's addresses, nobody
-/// knows.
+/// False: there is no memory for it. The kernel's socket alone would not do: what it sends to a port's addresses might
+/// go anywhere.
 [[gnu::noinline]] bool adopt_socket(int fd, int domain, int type, int protocol) {
   KeepErrno keep;
   drop_stale_number(fd);
@@ -38,7 +38,7 @@ BYPASS_EXPORT(int, socket, (int domain, int type, int protocol)) {
 
 [[gnu::noinline]] int close_started(int fd) {
   if (is_tracked(fd)) {
-    pthread_testcancel();  // before anything is done, or not at all: the number goes with what it names
+    pthread_testcancel();  // before anything is done, or not at all: the number ends with its object
     const socket::CancellationOff off;
     {
       KeepErrno keep;
@@ -56,7 +56,7 @@ BYPASS_EXPORT(int, close, (int fd)) {
   return has_started() ? close_started(fd) : real.close(fd);
 }
 
-// Numbers of ours in the range leave the table first; then the kernel closes what is not our own.
+// Our numbers in the range leave the table first. Then the kernel closes everything but the library's own descriptors.
 int close_numbers(unsigned first, unsigned last, int flags) {
   if ((flags & CLOSE_RANGE_CLOEXEC) != 0 || first > last || goes_straight())
     return real.close_range(first, last, flags);
@@ -84,7 +84,7 @@ BYPASS_EXPORT(int, dup, (int fd)) {
   return copy;
 }
 
-// Duplicates onto a number that the program chose: what it named leaves it first, for it must still be open.
+// Duplicates onto a number that the program chose: the old object leaves the number first, while it is still open.
 template <typename Duplicate>
 int duplicate_onto(int fd, int target, Duplicate duplicate) {
   if ((!is_tracked(fd) && !is_tracked(target)) || fd == target) [[likely]]
@@ -138,7 +138,7 @@ int control_tracked(int fd, int command, void* argument) {
   return real.fcntl(fd, command, argument);
 }
 
-// Not variadic as libc declares it: the argument comes in the same register, and nothing else is saved.
+// Not variadic, as libc declares it: the argument is in the same register, and no other registers need saving.
 BYPASS_EXPORT(int, fcntl, (int fd, int command, void* argument)) {
   if (!is_tracked(fd)) [[likely]]
     return real.fcntl(fd, command, argument);

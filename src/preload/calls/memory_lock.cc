@@ -1,4 +1,4 @@
-// mlockall: the kernel would fill the arena, whose file is sparse, to its whole size.
+// mlockall: the kernel would fill the whole arena, whose file is sparse.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -35,7 +35,7 @@ std::string read_maps() {
   return text;
 }
 
-// As mlockall(2): only the limit is a failure, what cannot be filled is not.
+// As mlockall(2): only the limit is a failure; pages that cannot be filled are not.
 bool limit_matters() {
   rlimit limit{};
   return geteuid() != 0 && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

@@ -11,7 +11,7 @@
 namespace bypass::preload {
 namespace {
 
-// What the program cannot be told is read all the same: an error of the option's own comes first.
+// For an answer that the program's memory cannot take. The option is read anyway: its own error comes first.
 int get_untold(const Use& use, int fd, int level, int name, socklen_t length) {
   std::byte value[256];
   length = std::min<socklen_t>(length, sizeof value);
@@ -34,7 +34,7 @@ BYPASS_EXPORT(int, getsockopt, (int fd, int level, int name, void* value, sockle
   return static_cast<int>(use.finish(result));
 }
 
-// What is accepted from a listener of the kernel's has its timeouts.
+// A listener of the kernel passes its timeouts on to accepted sockets.
 void note_kernel_option(int level, int name, const void* value, socklen_t length) {
   if (level != SOL_SOCKET || (name != SO_RCVTIMEO && name != SO_SNDTIMEO)) return;
   timeval time;
@@ -50,11 +50,11 @@ BYPASS_EXPORT(int, setsockopt, (int fd, int level, int name, const void* value, 
   }
   Use use(fd);
   if (!use) return real.setsockopt(fd, level, name, value, length);
-  // The kernel says what is wrong first: the option, its length or the pointer.
+  // The kernel reports errors first: a wrong option, length or pointer.
   if (static_cast<int>(length) > 0 && !socket::is_readable(value, length))
     return real.setsockopt(fd, level, name, value, length);
   long result = socket::set_option(*use, fd, level, name, value, length);
-  drop_if_decided(use, fd);  // an option that only the kernel has
+  drop_if_decided(use, fd);  // only the kernel has this option
   return static_cast<int>(use.finish(result));
 }
 

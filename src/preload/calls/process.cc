@@ -1,4 +1,4 @@
-// The life of the process: load, fork, vfork, exec, exit.
+// Events of the process: load, fork, vfork, exec, exit.
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ namespace bypass::preload {
 bool is_straight_path() {
   if (thread_path.depth > 0) return true;
   if (os::call(SYS_getpid) != thread_path.vfork_parent) return true;
-  thread_path.vfork_parent = 0;  // the parent again: its child has gone its way
+  thread_path.vfork_parent = 0;  // this is the parent again: its child has ended or executed
   return false;
 }
 
@@ -52,7 +52,7 @@ void after_fork_in_parent(pid_t child) {
 
 namespace {
 
-// The numbers that the child has from its parent name the same objects.
+// The numbers that the child has inherited name the same objects.
 void adopt_numbers() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
@@ -66,13 +66,13 @@ void adopt_numbers() {
 void after_fork_in_child() {
   thread_path.vfork_parent = 0;
   decide_again();
-  let_handlers_run();  // one that is forked while its parent ends goes on
+  let_handlers_run();  // a child that is forked while its parent ends goes on
   if (!has_started()) return;
   KeepErrno keep;
   forget_uses_after_fork();
   forget_changes_after_fork();
   if (runtime::after_fork_child()) return adopt_numbers();
-  // What the parent has of ours is, in the child, the kernel socket that stands under each number.
+  // In the child, the parent's objects are the kernel sockets under the numbers.
   end_acceleration();
 }
 
@@ -84,7 +84,7 @@ void note_vfork() {
 
 namespace {
 
-// An exec that cannot succeed must not end what the process has; Python tries every folder of PATH.
+// An exec that cannot succeed must not end the process's objects; Python tries every folder of PATH.
 bool can_be_run(const char* program) {
   if (program == nullptr || strchr(program, '/') != nullptr) return program == nullptr || access(program, X_OK) == 0;
   const char* path = getenv("PATH");
@@ -109,7 +109,7 @@ void before_exec(const char* program) {
   }
   if (!can_be_run(program)) return;
   runtime::before_exec(note_exec(program != nullptr ? program : "fexecve"));
-  stay_outside();  // the handlers that were held back come now
+  stay_outside();  // handlers that were held back run now
   let_handlers_run();
   give_address_limit_back();
 }
@@ -132,9 +132,8 @@ void on_quick_exit() {
   runtime::before_exit();
 }
 
-/// A set-user-ID program, or one with capabilities of its file: its environment is written by who has fewer rights, so
-/// nothing of it is read, and the library does no more than pass its calls on. (ld.so(8): /etc/ld.so.preload is loaded
-/// there, too.)
+/// A set-user-ID program, or one with file capabilities: a caller with fewer rights wrote its environment. So nothing
+/// of that is read, and the library only passes calls on. (ld.so(8): /etc/ld.so.preload is loaded there, too.)
 bool is_more_privileged_than_caller() {
   return getauxval(AT_SECURE) != 0;
 }
@@ -147,7 +146,7 @@ bool is_more_privileged_than_caller() {
   pthread_atfork(before_fork, after_fork_in_unknown_parent, after_fork_in_child);
 }
 
-// After the program's own exit handlers and destructors.
+// Runs after the program's own exit handlers and destructors.
 [[gnu::destructor]] void on_unload() {
   const socket::CancellationOff off;
   if (!has_started()) return;
@@ -157,8 +156,8 @@ bool is_more_privileged_than_caller() {
 }
 
 void leave_process(int status) {
-  const socket::CancellationOff off;             // it may deliver what is left, and no exit is a cancellation point
-  if (!goes_straight()) runtime::before_exit();  // one that did not start may have told why
+  const socket::CancellationOff off;             // it may deliver remaining bytes, and no exit is a cancellation point
+  if (!goes_straight()) runtime::before_exit();  // a process that did not start may have stored the reason
   real._exit(status);
 }
 
@@ -183,13 +182,13 @@ pid_t fork_signal_safely() {
   return child;
 }
 
-/// In a process of several threads libc's fork takes malloc's lock, which a handler may have interrupted; in one of a
-/// single thread it does not, and ours is to be no other one.
+/// In a process with several threads libc's fork takes malloc's lock, which a handler may have interrupted. With a
+/// single thread it does not. Our own thread must not make the difference.
 bool locks_for_our_thread() {
   return has_started() && !goes_straight() && socket::is_in_handler() && runtime::is_threaded_by_us();
 }
 
-// The handlers above run inside; which child it was is known here alone.
+// The handlers above run inside; only this function knows which child it was.
 BYPASS_EXPORT(pid_t, fork, ()) {
   const socket::CancellationOff off;  // it is no cancellation point
   if (locks_for_our_thread()) {
@@ -224,7 +223,7 @@ void prepare_quick_exit() {
 
 }  // namespace bypass::preload
 
-// The child returns from vfork on the parent's stack, so nothing of ours may lie there: note it, then become
+// The child returns from vfork on the parent's stack, so nothing of ours may be there: notes the call, then jumps to
 // libc's vfork.
 extern "C" [[gnu::used, gnu::visibility("hidden")]] void* bypass_before_vfork() {
   bypass::preload::resolve_symbols();

@@ -1,5 +1,5 @@
-// syscall(2): the numbers whose functions we interpose go the interposers' way when they concern a socket of
-// ours. What is made by hand (Go, static programs) is beyond us.
+// syscall(2): if the call concerns a socket of ours, the numbers whose functions we interpose are handled as those
+// functions. System calls made by hand (Go, static programs) cannot be seen.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -39,7 +39,7 @@ struct Arguments {
   }
 };
 
-// Calls an exported function of ours (these names are our own exports) with the words as its arguments.
+// Calls an exported function of ours (these names are our own exports) with the words as arguments.
 template <typename R, typename... A, std::size_t... I>
 long call_words(R (*function)(A...), const Arguments& arguments, std::index_sequence<I...>) {
   return static_cast<long>(function(arguments.at<A>(static_cast<int>(I))...));
@@ -64,7 +64,7 @@ long make_fork(long number, const Arguments& a) {
   return child;
 }
 
-// Calls that make or end numbers or the process, or move it, whatever their first argument is.
+// Calls that make or end numbers, or make, end or move the process, whatever their first argument is.
 bool is_lifecycle_call(long number, const Arguments& a) {
   switch (number) {
     case SYS_socket:
@@ -114,7 +114,7 @@ long call_lifecycle(long number, const Arguments& a) {
   }
 }
 
-// Transfers and the rest, on a socket or a set of ours. False: a number that we do not interpose.
+// Transfers and other calls on a socket or a set of ours. False: a number that we do not interpose.
 bool call_tracked(long number, const Arguments& a, long& result) {
   switch (number) {
 #define BYPASS_CASE(name)     \
@@ -198,7 +198,7 @@ bool call_waiting(long number, const Arguments& a, long& result) {
   return real.syscall(number, a, b, c, d, e, f);
 }
 
-// Until there is a socket of ours, only the first one's making concerns us, and who else may read it.
+// Until there is a socket of ours, only calls matter that make one, or that let others read it.
 BYPASS_EXPORT(long, syscall, (long number, long a, long b, long c, long d, long e, long f)) {
   if (!has_started() && number != SYS_socket && number != SYS_io_uring_setup && !concerns_filters(number)) [[likely]]
     return real.syscall(number, a, b, c, d, e, f);

@@ -1,4 +1,4 @@
-// The resolver's sockets are its own: name service modules open, poll and close them through our names.
+// The resolver's sockets are its own: name service modules open, poll and close them through our exported names.
 #include <netdb.h>
 
 #include "preload/straight.h"

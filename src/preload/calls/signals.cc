@@ -23,8 +23,8 @@ namespace {
 
 using Handler = void (*)(int, siginfo_t*, void*);
 
-// What the program installed, where the kernel has the trampoline. A handler without SA_SIGINFO is called
-// with three arguments, too: it does not look at the others.
+// What the program installed; the kernel has the trampoline. A handler without SA_SIGINFO also gets three arguments,
+// and ignores the last two.
 struct Installed {
   std::atomic<Handler> handler;
   std::atomic<int> flags;
@@ -32,7 +32,7 @@ struct Installed {
 constinit std::array<Installed, NSIG> installed{};
 constinit std::atomic<bool> wrapping{false};
 constinit std::atomic<std::uint64_t> interrupting{0};  // siginterrupt's set
-thread_local constinit std::uint64_t held_back = 0;    // blocked by us until the lock is left
+thread_local constinit std::uint64_t held_back = 0;    // signals that we block until the lock is left
 
 constexpr std::uint64_t bit_of(int signal) {
   return std::uint64_t{1} << (signal - 1);
@@ -42,7 +42,7 @@ long change_mask(int how, std::uint64_t set) {
   return os::call(SYS_rt_sigprocmask, how, reinterpret_cast<long>(&set), 0, sizeof(set));
 }
 
-// Back to the same thread, blocked now and after this handler's return: the kernel keeps it for us.
+// Queues the signal to the same thread again, blocked now and after this handler returns: the kernel keeps it for us.
 void hold_back(int signal, siginfo_t* info, ucontext_t* context) {
   change_mask(SIG_BLOCK, bit_of(signal));
   long pid = os::call(SYS_getpid), tid = os::call(SYS_gettid);
@@ -61,7 +61,7 @@ void redeliver() {
   if (set != 0) change_mask(SIG_UNBLOCK, set);
 }
 
-// What the kernel does for SA_RESETHAND: flags and mask stay.
+// Does the kernel's part of SA_RESETHAND: flags and mask stay.
 void reset_to_default(int signal, int flags) {
   struct sigaction action;
   real.sigaction(signal, nullptr, &action);
@@ -75,16 +75,16 @@ void note_stack(const stack_t& stack) {
   socket::thread_signals.handlers_high = socket::thread_signals.handlers_low + stack.ss_size;
 }
 
-// Of its own, as the trampoline may have nothing to clean up (see there).
+// A function of its own, as the trampoline must have nothing to clean up (see there).
 [[gnu::noinline]] void end_sleep() {
   socket::end_sleep();
 }
 
-// A thread in libc's ppoll() is cancelled wherever it is (asynchronously), also in what runs on top of it: here, and in
-// the library's own calls that the handler makes. So its cancellation waits for the handler's end (as in glibc 2.41 and
-// later), or for a cancellation point in it. Turning cancellation off is not enough: up to glibc 2.36, a cancellation
-// that is under way does not look at that. The first instructions are cancelled still, and where a function has
-// something to clean up, that ends the process: so this one has nothing.
+// A thread in libc's ppoll() can be cancelled anywhere (asynchronously), also in code that interrupts the call: here,
+// and in calls of the library that the handler makes. So its cancellation waits for the handler's end (as in glibc 2.41
+// and later), or for a cancellation point in the handler. Turning cancellation off is not enough: up to glibc 2.36, a
+// cancellation under way does not check that. The first instructions can still be cancelled. If a function then has
+// something to clean up, the process ends: so this function has nothing to clean up.
 void trampoline(int signal, siginfo_t* info, void* context) {
   Installed& program = installed[static_cast<std::size_t>(signal)];
   auto& thread = socket::thread_signals;
@@ -101,7 +101,7 @@ void trampoline(int signal, siginfo_t* info, void* context) {
   if ((flags & SA_RESTART) != 0) thread.restart_seen = thread.restart_seen + 1;
   const unsigned outer = thread.handlers;
   const unsigned place = outer < thread.kHandlers ? outer : thread.kHandlers - 1;
-  const std::uintptr_t shared = thread.handler_frames[place];  // the last place is shared by all that come after
+  const std::uintptr_t shared = thread.handler_frames[place];  // all frames beyond the places share the last place
   thread.handler_frames[place] = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
   thread.handlers = outer + 1;
   int depth = thread_path.depth;
@@ -119,17 +119,17 @@ bool is_trampoline(const struct sigaction& action) {
   return action.sa_sigaction == trampoline;
 }
 
-// The program's action as the kernel is to have it.
+// The program's action in the form that the kernel gets.
 struct sigaction behind_trampoline(int signal, const struct sigaction& action) {
   struct sigaction wrapped = action;
   if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) return wrapped;
   Installed& program = installed[static_cast<std::size_t>(signal)];
-  if (!is_trampoline(action)) {  // else: given back to us by a call that we do not see, sigset(3)
+  if (!is_trampoline(action)) {  // otherwise a call that we do not see, sigset(3), has given our own action back
     program.flags = action.sa_flags;
     program.handler = action.sa_sigaction;
   }
   wrapped.sa_sigaction = trampoline;
-  // SA_RESETHAND is done by the trampoline: a signal that is held back comes twice.
+  // The trampoline does SA_RESETHAND's work, because a signal that is held back comes twice.
   wrapped.sa_flags = (action.sa_flags & ~SA_RESETHAND) | SA_SIGINFO;
   return wrapped;
 }
@@ -156,7 +156,7 @@ int change_action(int signal, const struct sigaction* action, struct sigaction* 
   return result;
 }
 
-// signal() and its historical kin.
+// signal() and its historical relatives.
 sighandler_t change_handler(int signal, sighandler_t handler, int flags, bool block_itself) {
   if (handler == SIG_ERR || signal <= 0 || signal >= NSIG) {
     errno = EINVAL;

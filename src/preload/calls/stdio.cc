@@ -1,5 +1,5 @@
-// fdopen and dprintf. libc's streams read, write and close their descriptor inside libc, where no interposer
-// is called; a stream over a socket of ours is therefore one with functions of its own.
+// fdopen and dprintf. libc's streams read, write and close their descriptor inside libc, where no interposer is called.
+// So a stream over a socket of ours has functions of its own.
 #include "preload/calls/stdio.h"
 
 #include <stdarg.h>
@@ -38,7 +38,7 @@ ssize_t write_stream(void* cookie, const char* buffer, size_t length) {
 }
 
 int close_stream(void* cookie) {
-  const socket::CancellationOff off;  // fclose is no cancellation point where it has nothing to write
+  const socket::CancellationOff off;  // fclose with nothing to write is no cancellation point
   return ::close(number_of(cookie));
 }
 
@@ -46,7 +46,7 @@ FILE* open_stream(int fd, const char* mode) {
   cookie_io_functions_t functions{.read = read_stream, .write = write_stream, .seek = nullptr, .close = close_stream};
   FILE* stream = fopencookie(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), mode, functions);
   if (stream == nullptr) return nullptr;
-  stream->_fileno = fd;  // fileno() answers; a stream with functions does not use it otherwise
+  stream->_fileno = fd;  // for fileno(); a stream with functions does not use it otherwise
   have_streams = true;
   return stream;
 }

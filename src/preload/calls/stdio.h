@@ -3,7 +3,7 @@
 
 namespace bypass::preload {
 
-/// Before the process lets go of its sockets: libc would write the streams' buffers after that.
+/// To be called before the process releases its sockets: libc would write the streams' buffers after that.
 void flush_streams();
 
 }  // namespace bypass::preload

@@ -1,4 +1,4 @@
-// read, write, recv*, send*, their vector, batch and fortified forms.
+// read, write, recv*, send*, and their vector, batch and fortified forms.
 #include "preload/calls/transfer.h"
 
 #include <fcntl.h>
@@ -25,13 +25,13 @@ namespace {
   os::call(SYS_tgkill, os::call(SYS_getpid), os::call(SYS_gettid), SIGPIPE);
 }
 
-// errno of a check that has failed.
+// Sets errno for a failed check.
 ssize_t refused(long problem) {
   errno = static_cast<int>(-problem);
   return -1;
 }
 
-// Of a message whose header is valid.
+// For a message with a valid header.
 [[gnu::noinline]] ssize_t receive_slowly(const Use& use, int fd, msghdr& message, int flags) {
   Restart restart(use, fd, SO_RCVTIMEO);
   long result;
@@ -60,7 +60,7 @@ msghdr header_of(const iovec* data, int count) {
   return message;
 }
 
-// Of a vector that is valid, as those below.
+// For a valid vector, as the functions below.
 ssize_t receive_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
   pthread_testcancel();
   const Restart restart(use, fd, SO_RCVTIMEO);
@@ -74,7 +74,7 @@ bool is_of_nothing(const iovec* data, int count) {
   return std::all_of(data, data + count, [](const iovec& v) { return v.iov_len == 0; });
 }
 
-// read(2) of nothing waits for nothing, where recv(2) of nothing waits for something (sock_read_iter).
+// read(2) of 0 bytes does not wait; recv(2) of 0 bytes waits for data (sock_read_iter).
 ssize_t read_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
   return is_of_nothing(data, count) ? 0 : receive_vector(use, fd, data, count, flags);
 }
@@ -86,18 +86,18 @@ ssize_t send_vector(const Use& use, int fd, const iovec* data, int count, int fl
   return send_slowly(use, fd, header_of(data, count), flags);
 }
 
-// writev(2) of nothing does not come as far as the socket, where write(2) of nothing does (vfs_writev).
+// writev(2) of 0 bytes does not reach the socket; write(2) of 0 bytes does (vfs_writev).
 ssize_t write_vector(const Use& use, int fd, const iovec* data, int count, int flags) {
   return is_of_nothing(data, count) ? 0 : send_vector(use, fd, data, count, flags);
 }
 
-// As the kernel takes vectors in: errno else.
+// Checks a vector as the kernel does; otherwise sets errno.
 bool vector_is_valid(const iovec* data, int count) {
   const long problem = socket::check_vector(data, count < 0 ? ~std::size_t{0} : static_cast<std::size_t>(count));
   return problem == 0 || refused(problem) == 0;
 }
 
-// One buffer, as access_ok() of the kernel takes it.
+// Checks one buffer as the kernel's access_ok() does.
 bool buffer_is_valid(const iovec& data) {
   if (socket::may_be_programs(data.iov_base, data.iov_len)) [[likely]]
     return true;
@@ -105,7 +105,7 @@ bool buffer_is_valid(const iovec& data) {
   return false;
 }
 
-// preadv2 and pwritev2 at offset -1 are readv and writev with flags; at another a socket cannot seek.
+// preadv2 and pwritev2 at offset -1 are readv and writev with flags; a socket cannot seek to another offset.
 bool vector_flags(off_t offset, int flags, int& socket_flags) {
   socket_flags = (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
   if (offset != -1) errno = ESPIPE;
@@ -113,7 +113,7 @@ bool vector_flags(off_t offset, int flags, int& socket_flags) {
   return offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0;
 }
 
-// A name is told last (move_addr_to_user()): what is received is gone when that fails.
+// The name is written last (move_addr_to_user()). If that fails, the received bytes are lost.
 ssize_t receive_from(const Use& use, int fd, const iovec& data, int flags, sockaddr* name, socklen_t* name_length) {
   sockaddr_storage there;
   msghdr message{};
@@ -151,8 +151,8 @@ ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags) {
   return send_slowly(use, fd, message, flags);
 }
 
-// What a call on one of the kernel's descriptors costs is the look at the table and a jump: everything else, with its
-// stack frame, stands in a function of its own.
+// A call on a descriptor of the kernel costs only the look-up in the table and a jump. Everything else, with its stack
+// frame, is in a function of its own.
 namespace {
 
 [[gnu::noinline]] ssize_t read_tracked(int fd, void* buffer, size_t length) {
@@ -270,7 +270,7 @@ BYPASS_EXPORT(ssize_t, __recvfrom_chk,
 [[gnu::noinline]] ssize_t recvmsg_tracked(int fd, msghdr* message, int flags) {
   Use use(fd);
   if (!use) return real.recvmsg(fd, message, flags);
-  return receive_message(use, fd, *message, flags);  // which looks at it first
+  return receive_message(use, fd, *message, flags);  // it reads the header first
 }
 
 BYPASS_EXPORT(ssize_t, recvmsg, (int fd, msghdr* message, int flags)) {
@@ -409,8 +409,9 @@ BYPASS_EXPORT(int, __sendmmsg, (int fd, mmsghdr* messages, unsigned count, int f
   return send_batch(fd, messages, count, flags);
 }
 
-// A connection that the kernel has beneath goes back to it, and then it splices: EAGAIN while what was written before
-// is on its way there, and the call may not wait. Else nothing, 0, or that it stays ours, EINVAL.
+// A connection that is the kernel's beneath goes back to the kernel, and then splices. Returns 0: it may splice.
+// EAGAIN: earlier bytes are still on their way to the kernel, and the call may not wait. EINVAL: the connection stays
+// ours.
 int why_not_spliced(int fd, socket::Transfer transfer, bool waits) {
   if (!is_tracked(fd)) return 0;
   Use use(fd);
@@ -420,7 +421,7 @@ int why_not_spliced(int fd, socket::Transfer transfer, bool waits) {
     if (socket::is_in_kernel(*use) || socket::has_splice(*use)) break;
     const int problem = socket::why_not_kernel(*use, transfer);
     if (problem != EAGAIN) return problem == 0 ? 0 : EINVAL;
-    if (transfer == socket::Transfer::kRead) return EINVAL;  // what only this process can read
+    if (transfer == socket::Transfer::kRead) return EINVAL;  // only this process can read the bytes
     if (!waits) return EAGAIN;
   }
   return socket::is_in_kernel(*use) ? 0 : EINVAL;
@@ -442,7 +443,7 @@ ssize_t send_file(int out, int in, off_t* offset, size_t count) {
   if (!use) return real.sendfile(out, in, offset, count);
   off_t at = 0;
   if (offset != nullptr && !socket::copy_from_program(at, offset)) return refused(-EFAULT);
-  const socket::CancellationOff off;  // libc's is no cancellation point
+  const socket::CancellationOff off;  // libc's function is no cancellation point
   Restart restart(use, out, SO_SNDTIMEO);
   bool sigpipe = false;
   long result;
@@ -461,8 +462,9 @@ BYPASS_EXPORT(ssize_t, sendfile64, (int out, int in, off_t* offset, size_t count
   return send_file(out, in, offset, count);
 }
 
-// Programs do without splice() where it is EINVAL from the first call on, but not in the middle: haproxy has bytes in
-// the pipe then that it cannot give back, systemd-socket-proxyd knows no other way. None: not a connection on a wire.
+// Programs can do without splice() if it returns EINVAL from the first call on, but not later: haproxy then has bytes
+// in the pipe that it cannot give back, and systemd-socket-proxyd has no other way. Nullopt: it is no connection on a
+// wire.
 template <typename Splice>
 std::optional<ssize_t> splice_ours(int fd, const off_t* offset, int pipe, const off_t* pipe_offset, int timeout,
                                    Splice splice) {
@@ -499,7 +501,7 @@ BYPASS_EXPORT(ssize_t, splice, (int in, off_t* in_offset, int out, off_t* out_of
       return socket::splice_to_pipe(file, out, length, flags, sigpipe);
     });
   else
-    r = (errno = EINVAL, -1);  // neither is a pipe
+    r = (errno = EINVAL, -1);  // neither end is a pipe
   if (r.has_value()) return *r;
   note_escape(from_ours ? in : out, observe::Reason::kNotBuilt, "splice answered with EINVAL");
   errno = EINVAL;

@@ -1,4 +1,4 @@
-// Bytes in and out of a socket of ours, as the transfer calls need them: with SA_RESTART, SIGPIPE and errno.
+// Transfers on a socket of ours as libc's calls need them: with SA_RESTART, SIGPIPE and errno.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,11 +10,11 @@
 
 namespace bypass::preload {
 
-/// `message` as recvmsg has it; results are libc's.
+/// `message` as for recvmsg(); results are as libc's.
 ssize_t receive_message(const Use& use, int fd, msghdr& message, int flags);
 ssize_t send_message(const Use& use, int fd, const msghdr& message, int flags);
 
-/// As of a vector of one.
+/// A buffer as a vector of one.
 inline iovec buffer_of(const void* buffer, size_t length) {
   return {.iov_base = const_cast<void*>(buffer), .iov_len = std::min(length, socket::kMostOfACall)};
 }

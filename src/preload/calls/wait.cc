@@ -25,7 +25,7 @@ namespace {
 
 using socket::PollItem;
 
-// Room for a set: on the stack when it is small, else mapped (no malloc: poll is async-signal-safe).
+// Room for a set: on the stack if it is small, otherwise mapped (not malloc, because poll is async-signal-safe).
 class Items {
  public:
   explicit Items(std::size_t count) : count_(count) {
@@ -57,7 +57,7 @@ constexpr nfds_t kMostPolled = nfds_t{1} << 31;
 
 [[gnu::always_inline]] inline bool any_tracked(const pollfd* set, nfds_t count) {
   if (fd_table.end() == 0) return false;
-  // What is not there the kernel refuses; and before that more than RLIMIT_NOFILE.
+  // The kernel refuses a set that is not mapped, and before that more items than RLIMIT_NOFILE.
   if (count > kMostPolled || !socket::is_readable(set, count * sizeof *set)) return false;
   for (nfds_t i = 0; i < count; i++) {
     if (is_tracked(set[i].fd)) return true;
@@ -65,13 +65,13 @@ constexpr nfds_t kMostPolled = nfds_t{1} << 31;
   return false;
 }
 
-// The kernel looks each number up again whenever it looks, so it tells of one that another thread has closed, or given
-// to something else, meanwhile.
+// The kernel looks each number up again at each look. So it reports a number that another thread has closed or reused
+// meanwhile.
 bool is_anothers(const PollItem& item) {
   return item.file != nullptr && fd_table.load(item.fd).file() != item.file;
 }
 
-// What they have now; how many of the set have something.
+// Fills in what the items have now; returns how many have something.
 [[gnu::noinline]] int look_again(std::span<PollItem> items) {
   KeepErrno keep;
   int ready = 0;
@@ -85,7 +85,7 @@ bool is_anothers(const PollItem& item) {
   return ready;
 }
 
-// nullopt: none of the set is ours after all, the kernel answers.
+// Nullopt: none of the set is ours after all, and the kernel must answer.
 std::optional<int> poll_items(std::span<PollItem> items, Duration timeout, const sigset_t* mask) {
   UseMany use(items);
   if (!use) return std::nullopt;
@@ -100,7 +100,7 @@ int poll_again(pollfd* set, nfds_t count, Duration timeout, const sigset_t* mask
   return ::ppoll(set, count, &left, mask);
 }
 
-// A limit that is lower than this is not asked for.
+// The limit is not read for so few items.
 constexpr nfds_t kFew = 64;
 
 rlim_t descriptor_limit() {
@@ -130,7 +130,7 @@ bool tell(pollfd& entry, const PollItem& item) {
   if (*result >= 0 && std::ranges::any_of(items.get(), is_anothers)) {
     const bool in_time = *result > 0;
     result = look_again(items.get());
-    // What came had come to what the number was before: the wait goes on.
+    // The event belonged to the number's earlier object: the wait continues.
     if (*result == 0 && in_time && timeout != Duration{}) return poll_again(set, count, deadline.left(), mask);
   }
   for (nfds_t i = 0; *result >= 0 && i < count; i++) {
@@ -179,7 +179,7 @@ BYPASS_EXPORT(int, __ppoll_chk,
   return bypass_ppoll(set, count, timeout, mask);
 }
 
-// select's three sets as words of 64 descriptors: the program may have allocated sets of more than FD_SETSIZE.
+// select's three sets as words of 64 descriptors: a program's sets may be larger than FD_SETSIZE.
 struct SelectSets {
   int count;
   std::array<fd_set*, 3> sets;  // read, write, exceptional
@@ -198,8 +198,9 @@ struct SelectSets {
   [[nodiscard]] bool writable() const {
     return std::ranges::all_of(sets, [&](fd_set* set) { return set == nullptr || socket::is_writable(set, bytes()); });
   }
-  /// The kernel looks no further than the process's table of descriptors is large (fs/select.c, core_sys_select), and
-  /// programs that ask for all that the limit allows rely on that. Ours make the table larger than the program's sets.
+  /// The kernel looks only as far as the process's table of descriptors is large (core_sys_select in fs/select.c).
+  /// Programs that pass the limit as the count rely on that. Our descriptors make the table larger than the program's
+  /// sets.
   void shorten() {
     if (count <= FD_SETSIZE || !has_started()) return;
     const bool is_highest = os::call(SYS_fcntl, count - 1, F_GETFD) >= 0 && !is_own_descriptor(count - 1);
@@ -229,7 +230,7 @@ struct SelectSets {
       if (set != nullptr) memset(set, 0, bytes());
     }
   }
-  // How many of the three sets the descriptor is ready in.
+  // In how many of the three sets the descriptor is ready.
   int answer(const PollItem& item) const {
     int ready = 0;
     for (int i = 0; i < 3; i++) {
@@ -243,7 +244,7 @@ struct SelectSets {
 
 bool any_tracked(const SelectSets& sets) {
   if (sets.count < 0 || fd_table.end() == 0) return false;
-  if (!sets.readable()) return false;  // the kernel refuses it
+  if (!sets.readable()) return false;  // the kernel refuses the set
   bool found = false;
   sets.each([&](int fd) { found |= is_tracked(fd); });
   return found;
