@@ -45,7 +45,7 @@ const char* to_string(Reason reason) {
     case Reason::kUnreachable:
       return "peer's RDMA device not reached by UDP port 4791, in packets of the port's size (BYPASS_MTU)";
     case Reason::kUnproven:
-      return "link did not prove itself";
+      return "the first bytes over the link were not the expected ones";
     case Reason::kTooSlow:
       return "link not up in time";
     case Reason::kElsewhere:
@@ -55,18 +55,18 @@ const char* to_string(Reason reason) {
     case Reason::kNoSharedMemory:
       return "no memory to share with the peer";
     case Reason::kNotOffered:
-      return "no word of a faster path from the peer";
+      return "the peer offers no faster path";
     case Reason::kNotHere:
       return "there is no device for it here";
     case Reason::kNotThere:
-      return "the peer has none, or is told not to use it (BYPASS_RDMA, BYPASS_LOCAL)";
+      return "the peer has no device for it, or may not use it (BYPASS_RDMA, BYPASS_LOCAL)";
     case Reason::kBehindRouter:
       return "behind a router: only peers of the port's own subnets are asked, and those that an rdma rule names "
              "(BYPASS_RULES)";
     case Reason::kNotOfferedBeyond:
-      return "behind a router: its own rules have to name this end, too (BYPASS_RULES, rdma)";
+      return "behind a router: the peer's rules have to name this end, too (BYPASS_RULES, rdma)";
     case Reason::kOneFamily:
-      return "both ends are this process's or its family's, whose own stack carries them";
+      return "both ends belong to this process or its family, whose own stack carries the connection";
     case Reason::kLanesTaken:
       return "one end has no lane of the link left, or no memory for one";
   }

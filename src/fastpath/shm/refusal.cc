@@ -13,28 +13,28 @@ const char* to_string(Refusal refusal) {
     case Refusal::kNoResources:
       return "no descriptor or memory left";
     case Refusal::kTimedOut:
-      return "nobody came: the other end is not on libbypass, or as another user, or with another BYPASS_RUN_DIR, "
+      return "nobody came: the other end is not on libbypass, runs as another user or with another BYPASS_RUN_DIR, "
              "BYPASS_LOCAL or BYPASS_LOCAL_AFTER, or has made fewer calls";
     case Refusal::kTooManyStrangers:
-      return "too many strangers";
+      return "too many processes came that were not the other end";
     case Refusal::kOtherUser:
-      return "the other end is another user's";
+      return "the other end is another user's process";
     case Refusal::kPeerGone:
       return "the other end has gone";
     case Refusal::kBadMessage:
-      return "bad message";
+      return "the other end sent a bad message";
     case Refusal::kOtherVersion:
-      return "the other end is of another version";
+      return "the other end has another version of libbypass";
     case Refusal::kNoProof:
       return "no proof of the connection";
     case Refusal::kTooManyDescriptors:
       return "too many descriptors";
     case Refusal::kWrongConnection:
-      return "proof of another connection";
+      return "the other end named a socket of another connection";
     case Refusal::kOtherNamespace:
-      return "proof from another network namespace";
+      return "the other end is in another network namespace";
     case Refusal::kNoSocketTable:
-      return "the kernel's table of sockets cannot be asked";
+      return "the kernel's table of sockets cannot be read";
     case Refusal::kNotSealed:
       return "memory that is not sealed";
     case Refusal::kNotMemory:
