@@ -80,6 +80,9 @@ constexpr auto kReasons = std::to_array<ReasonInfo>({
      "the port serves the workers that have given up rights; the process that keeps its rights uses the kernel"},
     {"no_interrupts",
      "no receive interrupt of a port's card comes: a sleeping program looks at the card every 0.5 to 4 ms"},
+    {"pumped",
+     "processes that may not share memory use the connection, by a socket of the kernel's: the process bypass-pump "
+     "carries its bytes to and from the port"},
 });
 static_assert(kReasons.size() == static_cast<std::size_t>(Reason::kCount), "one row a reason");
 

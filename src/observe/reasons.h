@@ -56,6 +56,7 @@ enum class Reason : std::uint16_t {
   kRunDirElsewhere,
   kPortLent,
   kNoInterrupts,
+  kPumped,
   kCount,
 };
 

@@ -9,6 +9,7 @@
 #include "os/program_memory.h"
 #include "preload/acceleration.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
@@ -107,6 +108,7 @@ void note_vfork_exec() {
 
 bool note_exec(const char* program) {
   KeepErrno keep;
+  pump_inherited_numbers();
   bool any = false;
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     if (!fd_table.load(fd).is_socket()) continue;

@@ -12,6 +12,7 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/let_others_run.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 
 namespace bypass::preload {
@@ -190,7 +191,11 @@ void Use::enter(int fd, Kinds kinds, std::uintptr_t stale_below) {
     fence_for_call();
     Entry again = fd_table.load(fd);
     if (again == seen) {
-      if ((kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) entry_ = seen;
+      if (is_pumped(seen)) {
+        take_pumped_number(fd, seen);
+      } else if ((kinds & (seen.is_epoll() ? kEpoll : kSocket)) != 0) {
+        entry_ = seen;
+      }
       break;
     }
     seen = again;
@@ -205,6 +210,7 @@ UseMany::UseMany(std::span<socket::PollItem> items) {
   drop_gone(*marks, reinterpret_cast<std::uintptr_t>(this));
   saved_errno_ = errno;
   for (socket::PollItem& item : items) {
+    (void)settle_pumped_number(item.fd);
     item.file = fd_table.load(item.fd).file();
     any_ |= item.file != nullptr;
   }

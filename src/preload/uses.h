@@ -16,6 +16,7 @@
 
 #include "preload/fd_table.h"
 #include "preload/straight.h"
+#include "socket/file.h"
 
 namespace bypass::preload {
 
@@ -40,6 +41,11 @@ extern thread_local constinit Marks* my_marks;  // null: the thread has no marks
 extern std::atomic<bool> fence_each_call;       // membarrier(2) is not available
 extern std::atomic<int> deferred_count;         // objects that wait until the last call has left them
 void release_deferred();
+
+/// The number is to name a socket of the kernel's: pumped.h.
+[[nodiscard]] inline bool is_pumped(Entry entry) {
+  return entry.file()->pumped.load(std::memory_order_acquire);
+}
 
 class Use {
  public:
@@ -86,7 +92,7 @@ class Use {
     if (seen.empty()) return true;
     marks->word[0].store(seen.word(), std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (fd_table.load(fd) != seen) [[unlikely]] {
+    if (fd_table.load(fd) != seen || is_pumped(seen)) [[unlikely]] {
       marks->word[0].store(0, std::memory_order_relaxed);
       marks->depth = 0;
       place_ = -1;

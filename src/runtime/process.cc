@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -606,8 +607,18 @@ bool is_threaded_by_us() {
   return g_process != nullptr && !g_forked_child && g_process->progress.is_only_other();
 }
 
+namespace {
+
+/// Where a program has locked itself in (chroot(2)), /proc does not tell. unshare(2) changes nothing, and refuses it to
+/// a process of several threads.
+bool is_alone_to_kernel() {
+  return all_threads() == 0 && os::call(SYS_unshare, CLONE_THREAD) == 0;
+}
+
+}  // namespace
+
 bool has_one_thread() {
-  return all_threads() == 1 || is_threaded_by_us();
+  return all_threads() == 1 || is_threaded_by_us() || is_alone_to_kernel();
 }
 
 bool pause_threads() {

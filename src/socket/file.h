@@ -37,6 +37,8 @@ struct File {
   std::uint8_t disconnects = 0;  // number of connect(AF_UNSPEC) calls on a stream, for threads that slept meanwhile
   std::uint16_t users = 0;       // calls that use the object and have released the lock
   std::uint16_t status = 0;      // O_NONBLOCK, O_ASYNC, of the open file description
+  /// The number is to name a socket of the kernel's instead (pumped.h). Read without the lock.
+  std::atomic<bool> pumped{false};
   Readiness readiness;
   SlotRefs references;                   // numbers that name it, by process
   EpollItem* items = nullptr;            // items of the sets that watch it, through EpollItem::target_next

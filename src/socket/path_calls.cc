@@ -1,5 +1,7 @@
 #include "socket/path_calls.h"
 
+#include "os/errno_map.h"
+#include "socket/family/pumped.h"
 #include "socket/options.h"
 #include "socket/shared/local_path.h"
 #include "socket/stream/path_streams.h"
@@ -95,6 +97,17 @@ constexpr PathCalls given_up() {
   return calls;
 }
 
+/// Reached by a call that has begun before the connection moved; it is made once more, on the kernel's socket.
+constexpr PathCalls pumped() {
+  PathCalls calls = undecided();
+  calls.receive = [](Socket&, int, Message&, int) { return failure(Error::kNotConnected); };
+  calls.send = [](Socket&, int, const Message&, int, bool&) { return failure(Error::kNotConnected); };
+  calls.bits = pumped_bits;
+  calls.is_looked_at = [](const Socket&) { return true; };
+  calls.end = [](Guard&, Socket&) {};
+  return calls;
+}
+
 constexpr std::array<PathCalls, kPaths> rows() {
   std::array<PathCalls, kPaths> rows{};
   rows[static_cast<std::size_t>(Path::kUndecided)] = undecided();
@@ -102,6 +115,7 @@ constexpr std::array<PathCalls, kPaths> rows() {
   rows[static_cast<std::size_t>(Path::kDual)] = dual();
   rows[static_cast<std::size_t>(Path::kLocal)] = kLocalCalls;
   rows[static_cast<std::size_t>(Path::kKernel)] = given_up();
+  rows[static_cast<std::size_t>(Path::kPumped)] = pumped();
   return rows;
 }
 

@@ -27,8 +27,9 @@ enum class Path : std::uint8_t {
   kDual,       // both: wildcard listeners, datagrams
   kLocal,      // stream: the kernel's connection, whose bytes may move to memory that both ends share
   kKernel,     // decided for the kernel; the caller drops the object
+  kPumped,     // stream: a process of ours has the connection; the number is to name the kernel's socket (pumped.h)
 };
-inline constexpr std::size_t kPaths = 5;
+inline constexpr std::size_t kPaths = 6;
 
 /// No member is ever null.
 struct PathCalls {

@@ -7,6 +7,7 @@
 #include "os/errno_map.h"
 #include "socket/api.h"
 #include "socket/family/kin.h"
+#include "socket/family/pumped.h"
 #include "socket/family/steering.h"
 #include "socket/objects.h"
 #include "socket/options.h"
@@ -195,6 +196,7 @@ void number_goes_away(File& file, int fd) {
 // The object stays, for other numbers of ours or for other processes.
 void drop_number(File& file, int fd) {
   drop_reference(file);
+  tell_pump(file);
   if (file.references.of(shard().family().slot()) == 0) {
     if (file.kind == FileKind::kListener) call_driver();
     if (file.kind != FileKind::kEpoll) calls_of(file).forget(socket_of(file));

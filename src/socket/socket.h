@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "os/net/address.h"
+#include "socket/family/pumped.h"
 #include "socket/file.h"
 #include "socket/path_calls.h"
 #include "socket/shard.h"
@@ -92,7 +93,10 @@ struct Details {
   std::uint32_t corked_bytes = 0;
   std::uint32_t kernel_inode = 0;  // for a listener on the wire: the inode of the kernel's socket beneath; 0: not known
   std::uint32_t taken_by = 0, polled_by = 0;  // of a listener: processes that use it (family/takers.h); 0: none
-  Endpoint corked_to;
+  union {
+    Endpoint corked_to{};
+    PumpedAt pump;  // of a stream of kPumped
+  };
   std::uint32_t receive_bytes = 0, send_bytes = 0;  // as getsockopt reports them; 0: not set
   LocalEnd* local = nullptr;                        // for a socket whose bytes go, or went, by shared memory
   AsyncOwner async;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace bypass::runtime {
@@ -39,6 +40,26 @@ TEST(OwnDescriptors, CloseAll_ClosesThemAndKeepsOne) {
   EXPECT_FALSE(owns_descriptor(kept));
   close(kept);
   close(programs);
+}
+
+// In a forked child: the test's own descriptors are among the others.
+TEST(OwnDescriptors, CloseOthers_LeavesOursAlone) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const int one = fcntl(0, F_DUPFD_CLOEXEC, 300), next = fcntl(0, F_DUPFD_CLOEXEC, 301), far = fcntl(0, F_DUPFD, 700);
+    const int programs = fcntl(0, F_DUPFD, 500), beside = fcntl(0, F_DUPFD, 302);
+    own_descriptor(one, true);
+    own_descriptor(next, true);
+    own_descriptor(far, true);
+    close_others_descriptors();
+    const auto is_open = [](int fd) { return fcntl(fd, F_GETFD) >= 0; };
+    const bool kept = is_open(one) && is_open(next) && is_open(far);
+    _exit(kept && !is_open(programs) && !is_open(beside) && !is_open(0) && owns_descriptor(far) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace bypass::socket {
 namespace {
 
-constexpr std::array kAll{Path::kUndecided, Path::kBypass, Path::kDual, Path::kLocal, Path::kKernel};
+constexpr std::array kAll{Path::kUndecided, Path::kBypass, Path::kDual, Path::kLocal, Path::kKernel, Path::kPumped};
 static_assert(kAll.size() == kPaths);
 
 TEST(PathCalls, RowIsThePaths) {
@@ -24,7 +24,7 @@ TEST(PathCalls, RowIsThePaths) {
     const File& file = socket;
     EXPECT_EQ(&calls_of(file), &path_calls[static_cast<std::size_t>(path)]);
     EXPECT_EQ(calls_of(socket).in_kernel, path == Path::kLocal);
-    EXPECT_EQ(is_on_wire(socket), path != Path::kUndecided && path != Path::kLocal);
+    EXPECT_EQ(is_on_wire(socket), path != Path::kUndecided && path != Path::kLocal && path != Path::kPumped);
     socket.alive = false;
     EXPECT_FALSE(is_on_wire(socket));
   }

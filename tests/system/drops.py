@@ -373,4 +373,5 @@ def address_of_a_listener_that_has_ended(side):
     side.python("client", "asyncio_echo.py", "client", side.address, port, timeout=90)
 
 
-run_named(CASES, "shown")
+if __name__ == "__main__":
+    run_named(CASES, "shown")

@@ -1,5 +1,7 @@
 #include "os/own/own_descriptors.h"
 
+#include <limits.h>
+
 #include <array>
 #include <atomic>
 #include <bit>
@@ -57,6 +59,19 @@ void close_own_descriptors(int kept) {
       if (fd != kept) os::close(fd);
     }
   }
+}
+
+void close_others_descriptors() {
+  unsigned from = 0;
+  const auto close_below = [&from](unsigned own) {
+    if (own > from) os::call(SYS_close_range, from, own - 1, 0);
+    from = own + 1;
+  };
+  const unsigned end = g_own_end.load(std::memory_order_acquire);
+  for (unsigned i = 0; i < end; i++)
+    for (std::uint64_t word = g_own[i].load(std::memory_order_acquire); word != 0; word &= word - 1)
+      close_below(i * kWordBits + static_cast<unsigned>(std::countr_zero(word)));
+  os::call(SYS_close_range, from, static_cast<long>(UINT_MAX), 0);
 }
 
 }  // namespace bypass::runtime

@@ -9,5 +9,7 @@ void own_descriptor(int fd, bool add);
 bool owns_descriptor(int fd);
 /// Closes all of them but `kept` (-1: none), and protects none afterwards: a forked child releases what it inherited.
 void close_own_descriptors(int kept);
+/// Closes all descriptors of the process but these: a process of the library's own, made of a copy of the program's.
+void close_others_descriptors();
 
 }  // namespace bypass::runtime

@@ -8,6 +8,7 @@
 #include "preload/acceleration.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/restart.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
@@ -186,18 +187,18 @@ BYPASS_EXPORT(int, shutdown, (int fd, int how)) {
 
 BYPASS_EXPORT(int, getsockname, (int fd, sockaddr* address, socklen_t* length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.getsockname(fd, address, length);
+    return name_in_kernel(fd, address, length, real.getsockname);
   Use use(fd);
-  if (!use) return real.getsockname(fd, address, length);
+  if (!use) return name_in_kernel(fd, address, length, real.getsockname);
   return static_cast<int>(use.finish(tell_after(
       address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::local_name(*use, fd, name, bytes); })));
 }
 
 BYPASS_EXPORT(int, getpeername, (int fd, sockaddr* address, socklen_t* length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.getpeername(fd, address, length);
+    return name_in_kernel(fd, address, length, real.getpeername);
   Use use(fd);
-  if (!use) return real.getpeername(fd, address, length);
+  if (!use) return name_in_kernel(fd, address, length, real.getpeername);
   return static_cast<int>(use.finish(tell_after(
       address, length, [&](sockaddr* name, socklen_t* bytes) { return socket::peer_name(*use, fd, name, bytes); })));
 }

@@ -12,6 +12,7 @@
 #include "preload/acceleration.h"
 #include "preload/calls/filter.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "preload/uses.h"
@@ -44,7 +45,8 @@ void note_listeners() {
 RightsChange begin(const Standing& now, const Standing& then) {
   if (runtime::may_share(now, then)) return {};
   note_listeners();
-  RightsChange change = runtime::begin_change(then);
+  settle_pumped_numbers();
+  RightsChange change = runtime::begin_change(then, pump_numbers);
   if (!change.changes) return change;
   give_numbers_back(change);
   if (!runtime::leave_arena(change)) end_acceleration();

@@ -12,6 +12,7 @@
 #include "preload/escape.h"
 #include "preload/numbers.h"
 #include "preload/own_descriptors.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 
@@ -78,6 +79,7 @@ BYPASS_EXPORT(void, closefrom, (int first)) {
 }
 
 BYPASS_EXPORT(int, dup, (int fd)) {
+  (void)settle_pumped_number(fd);
   int copy = make_number([=] { return real.dup(fd); });
   if (copy >= 0 && (is_tracked(fd) || is_tracked(copy))) [[unlikely]]
     share_number(fd, copy);
@@ -89,6 +91,7 @@ template <typename Duplicate>
 int duplicate_onto(int fd, int target, Duplicate duplicate) {
   if ((!is_tracked(fd) && !is_tracked(target)) || fd == target) [[likely]]
     return duplicate();
+  (void)settle_pumped_number(fd);
   if (goes_straight()) {
     note_given_away(fd);
     return duplicate();
@@ -123,6 +126,7 @@ BYPASS_EXPORT(int, dup3, (int fd, int target, int flags)) {
 
 int control_tracked(int fd, int command, void* argument) {
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+    (void)settle_pumped_number(fd);
     int copy = make_number([=] { return real.fcntl(fd, command, argument); });
     if (copy >= 0) share_number(fd, copy);
     return copy;

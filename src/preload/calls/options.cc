@@ -6,6 +6,7 @@
 
 #include "os/program_memory.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/symbols.h"
 
 namespace bypass::preload {
@@ -21,9 +22,9 @@ int get_untold(const Use& use, int fd, int level, int name, socklen_t length) {
 
 BYPASS_EXPORT(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* length)) {
   if (!is_tracked(fd)) [[likely]]
-    return real.getsockopt(fd, level, name, value, length);
+    return get_kernel_option(fd, level, name, value, length);
   Use use(fd);
-  if (!use) return real.getsockopt(fd, level, name, value, length);
+  if (!use) return get_kernel_option(fd, level, name, value, length);
   socklen_t bytes = 0;
   if (!socket::copy_from_program(bytes, length)) return static_cast<int>(use.finish(-EFAULT));
   constexpr int kMostTouched = 4096;  // no option of ours is longer
@@ -46,10 +47,10 @@ void note_kernel_option(int level, int name, const void* value, socklen_t length
 BYPASS_EXPORT(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t length)) {
   if (!is_tracked(fd)) [[likely]] {
     note_kernel_option(level, name, value, length);
-    return real.setsockopt(fd, level, name, value, length);
+    return set_kernel_option(fd, level, name, value, length);
   }
   Use use(fd);
-  if (!use) return real.setsockopt(fd, level, name, value, length);
+  if (!use) return set_kernel_option(fd, level, name, value, length);
   // The kernel reports errors first: a wrong option, length or pointer.
   if (static_cast<int>(length) > 0 && !socket::is_readable(value, length))
     return real.setsockopt(fd, level, name, value, length);

@@ -20,6 +20,7 @@
 #include "preload/calls/stdio.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/straight.h"
 #include "preload/symbols.h"
 #include "runtime/process.h"
@@ -38,6 +39,7 @@ void before_fork() {
   decide_before_fork();
   if (!has_started()) return;
   KeepErrno keep;
+  settle_pumped_numbers();  // a child may have fewer rights by the time of its first call
   runtime::prepare_fork();
   for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
     const Entry entry = fd_table.load(fd);
@@ -71,6 +73,7 @@ void after_fork_in_child() {
   KeepErrno keep;
   forget_uses_after_fork();
   forget_changes_after_fork();
+  forget_taking_after_fork();
   if (runtime::after_fork_child()) return adopt_numbers();
   // In the child, the parent's objects are the kernel sockets under the numbers.
   end_acceleration();

@@ -14,6 +14,7 @@
 #include "os/program_memory.h"
 #include "preload/escape.h"
 #include "preload/numbers.h"
+#include "preload/pumped.h"
 #include "preload/restart.h"
 #include "preload/symbols.h"
 
@@ -37,6 +38,7 @@ ssize_t refused(long problem) {
   long result;
   do result = socket::receive_header(*use, fd, message, flags);
   while (restart.again(result));
+  if (result < 0 && take_if_pumped(use, fd)) return real.recvmsg(fd, &message, flags);
   drop_if_decided(use, fd);
   return use.finish(result);
 }
@@ -48,6 +50,7 @@ ssize_t refused(long problem) {
   long result;
   do result = socket::send(*use, fd, m, flags, sigpipe);
   while (restart.again(result));
+  if (result < 0 && take_if_pumped(use, fd)) return real.sendmsg(fd, &message, flags);
   if (sigpipe) raise_sigpipe();
   drop_if_decided(use, fd);
   return use.finish(result);

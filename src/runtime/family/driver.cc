@@ -24,6 +24,7 @@
 #include "runtime/family/arena.h"
 #include "runtime/family/hand_back.h"
 #include "runtime/family/heirs.h"
+#include "runtime/family/own_process.h"
 #include "runtime/family/spare.h"
 #include "runtime/host.h"
 #include "runtime/process_graph.h"
@@ -41,14 +42,6 @@ constexpr char kGo = 'g';
 constexpr const char* kDriverName = "bypass-driver";
 constexpr const char* kHeirName = "bypass-heir";
 enum End : int { kDone = 0, kFailed = 1, kAgain = 2 };  // of the one that serves, as the other one sees it
-
-/// Neither libc's nor ours are told of the fork: the process has one thread, so no lock is another's.
-pid_t fork_plainly() {
-  using Fork = pid_t (*)();
-  static const auto call = reinterpret_cast<Fork>(backend_host().libc("_Fork"));
-  errno = ENOSYS;
-  return call == nullptr ? -1 : call();
-}
 
 template <typename Signature>
 Signature* libc(const char* name) {
@@ -81,20 +74,6 @@ void close_programs(std::array<int, 5> kept) {
   for (int fd = 0; fd < 3; fd++)
     if (fd != log_descriptor() && nothing >= 0) os::call(SYS_dup2, nothing, fd);
   if (nothing > 2) os::close(nothing);
-}
-
-/// As ps(1) shows it.
-void name_process(const char* name) {
-  os::call(SYS_prctl, PR_SET_NAME, os::address(name));
-}
-
-void ignore_signals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, nullptr);
-  struct sigaction plain {};
-  plain.sa_handler = SIG_DFL;  // else no child can be waited for
-  libc<int(int, const struct sigaction*, struct sigaction*)>("sigaction")(SIGCHLD, &plain, nullptr);
 }
 
 /// What a forked child lets go of, and the arena.
@@ -326,19 +305,6 @@ bool await_call(Task& task) {
   if (task.heir > 0) os::kill(static_cast<std::uint32_t>(task.heir), SIGKILL);
   remove_sockets(p.config);
   for (;;) os::call(SYS_exit_group, 0);
-}
-
-/// A child of ours that is at its end; the program is not told of it.
-void reap(pid_t child) {
-  sigset_t chld, pending;
-  sigemptyset(&chld);
-  sigaddset(&chld, SIGCHLD);
-  sigpending(&pending);
-  const bool others = sigismember(&pending, SIGCHLD) == 1;
-  while (os::call(SYS_wait4, child, 0, __WALL, 0) == -EINTR) {
-  }
-  const timespec now{};
-  if (!others) os::call(SYS_rt_sigtimedwait, os::address(&chld), 0, os::address(&now), 8);
 }
 
 /// The keeper of a driver that has opened the ports, or waits to be called; 0: it has not.

@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "os/own/in_handler.h"
 #include "os/own/own_work.h"
+#include "runtime/family/pump_process.h"
 #include "runtime/family/spare.h"
 #include "runtime/process.h"
 #include "runtime/process_graph.h"
@@ -167,7 +168,7 @@ bool can_need_driver(const Process& p, const Standing& then) {
 /// Where it is to move, from here on to leave_arena() this process has the turn.
 void prepare_for_later(Process& p, RightsChange& change) {
   if (!can_need_driver(p, change.then)) return;
-  change.progressed = p.progress.runs();
+  change.progressed = change.progressed || p.progress.runs();
   p.progress.vanish();
   take_turn(p);
   change.noted = socket::kernel->socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -182,14 +183,14 @@ void prepare_for_later(Process& p, RightsChange& change) {
 bool prepare_move(Process& p, RightsChange& change) {
   const char* problem = why_not_move(change.then);
   if (problem == nullptr) {
-    change.progressed = p.progress.runs();
+    change.progressed = change.progressed || p.progress.runs();
     p.progress.vanish();
     take_turn(p);
     problem = make_ready(p, change);
     if (problem != nullptr) end_turn(p);
-    if (problem != nullptr && change.progressed) resume_threads();
     if (problem != nullptr) p.progress.want_ports();
   }
+  if (problem != nullptr && change.progressed) resume_threads();
   if (problem != nullptr) stay(p, problem);
   return change.moves = problem == nullptr;
 }
@@ -200,7 +201,7 @@ void note_listener(const socket::File& file, int fd) {
   if (file.kind == socket::FileKind::kListener) spare::note(fd);
 }
 
-RightsChange begin_change(const Standing& then) {
+RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers) {
   RightsChange change;
   Process* const p = process();
   if (p == nullptr || !accelerates()) return change;
@@ -219,6 +220,7 @@ RightsChange begin_change(const Standing& then) {
   }
   change.then = then;
   const Undisturbed undisturbed;
+  if (change.leaves) change.progressed = pump_connections(*p, pump_numbers);
   // A helper beside a master that accepts leaves the listeners to it: in its copy they are the kernel's.
   const bool on_wire = change.leaves ? socket::has_use_of_wire() : socket::refers_to_wire();
   // What the ports take is still there. The progress thread would open them some tens of milliseconds later.

@@ -35,7 +35,9 @@ struct RightsChange {
 /// Before it, for each number of the process: a driver of those who have given up the same sees that the socket is
 /// open.
 void note_listener(const socket::File& file, int fd);
-[[nodiscard]] RightsChange begin_change(const Standing& then);
+/// `pump_numbers` has each connection of the process's pumped (pump_process.h).
+using PumpNumbers = void (*)();
+[[nodiscard]] RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers);
 /// A number's object: what of it lies in memory that another process has, too, goes back to the kernel.
 void give_back(socket::File& file, int fd, const RightsChange& change);
 /// False: there is no memory for a copy. The arena is gone all the same, and all that lay there: every number is the

@@ -4,6 +4,7 @@
 
 #include "os/os.h"
 #include "os/own/let_others_run.h"
+#include "socket/family/pumped.h"
 #include "socket/family/rehome.h"
 #include "socket/objects.h"
 #include "socket/shared/local_link.h"
@@ -56,7 +57,10 @@ enum class Cause : std::uint8_t { kLeaves, kDied };
 void drop_references(Guard& guard, std::uint32_t slot, Cause cause = Cause::kLeaves) {
   for_each_file([&](File& file) {
     if (!file.alive || file.references.of(slot) == 0) return;
-    if (!file.references.drop(objects->memory, slot)) return tell_if_listener_goes(file);
+    if (!file.references.drop(objects->memory, slot)) {
+      tell_pump(file);
+      return tell_if_listener_goes(file);
+    }
     file.ending = true;
     if (cause == Cause::kDied) leave_nothing_unread(guard, file);
     end_if_unused(guard, file);

@@ -1,0 +1,244 @@
+#include "preload/pumped.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+#include "observe/reasons.h"
+#include "os/net/address.h"
+#include "os/os.h"
+#include "os/program_memory.h"
+#include "preload/calls/filter.h"
+#include "preload/numbers.h"
+#include "preload/symbols.h"
+#include "runtime/family/privilege.h"
+#include "runtime/family/pump_process.h"
+#include "runtime/process.h"
+#include "runtime/undisturbed.h"
+#include "socket/family/pumped.h"
+
+namespace bypass::preload {
+
+namespace {
+
+/// One thread at a time exchanges what a number names.
+pthread_mutex_t g_taking = PTHREAD_MUTEX_INITIALIZER;
+
+std::optional<socket::PumpName> pump_name(int fd) {
+  sockaddr_un name{};
+  socklen_t length = sizeof name;
+  if (real.getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return std::nullopt;
+  return socket::read_pump_name(name, length);
+}
+
+void exchange(int fd, Entry entry) {
+  const int flags = real.fcntl(fd, F_GETFD);
+  const int end = runtime::fetch_pumped(*entry.file());
+  if (const auto as = pump_name(end))
+    runtime::record_why(fd, static_cast<unsigned>(observe::Reason::kPumped), as->remote, "");
+  // Without a descriptor the number stays as it is, and the next call tries again.
+  if (flags < 0 || end < 0 || real.dup3(end, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) return;
+  os::close(end);
+  if (fd_table.clear(fd, entry)) release_entry(entry, fd);
+}
+
+}  // namespace
+
+void take_pumped_number(int fd, Entry entry) {
+  const KeepErrno keep;
+  const runtime::Undisturbed undisturbed;  // a handler's call would wait for the one that it stands on
+  pthread_mutex_lock(&g_taking);
+  if (fd_table.load(fd) == entry) exchange(fd, entry);
+  pthread_mutex_unlock(&g_taking);
+}
+
+void forget_taking_after_fork() {
+  pthread_mutex_init(&g_taking, nullptr);  // another thread of the parent's may have been at it
+}
+
+void settle_pumped_numbers() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) (void)settle_pumped_number(fd);
+}
+
+bool take_if_pumped(const Use& use, int fd) {
+  if (!is_pumped(use.entry())) [[likely]]
+    return false;
+  take_pumped_number(fd, use.entry());
+  return true;
+}
+
+// --- A process that leaves its family
+
+namespace {
+
+void pump_number(Entry entry) {
+  if (!socket::is_pumpable(*entry.file())) return;
+  const char* const problem = runtime::begin_pumping(*entry.file());
+  if (problem != nullptr) runtime::tell_unpumped(problem);
+}
+
+}  // namespace
+
+void pump_numbers() {
+  for (int fd = 0, end = fd_table.end(); fd < end; fd++) {
+    const Entry entry = fd_table.load(fd);
+    if (!entry.is_socket()) continue;
+    if (!is_pumped(entry)) pump_number(entry);
+    (void)settle_pumped_number(fd);
+  }
+}
+
+void pump_inherited_numbers() {
+  const auto pump = [] {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+      const Entry entry = fd_table.load(fd);
+      const int flags = entry.is_socket() ? real.fcntl(fd, F_GETFD) : -1;
+      if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
+      if (!is_pumped(entry)) pump_number(entry);
+      (void)settle_pumped_number(fd);
+    }
+  };
+  runtime::pump_before_exec(pump);
+}
+
+// --- What the kernel's socket says of itself
+
+namespace {
+
+/// An option that only TCP has, as the program has set it: nothing of the connection's depends on it (the pump sends
+/// at once what it has).
+struct Kept {
+  int level, name;
+  socklen_t bytes;
+  std::array<std::byte, 64> value;
+};
+constexpr std::size_t kMostKept = 16;
+std::array<Kept, kMostKept> g_kept;
+std::size_t g_kept_count = 0;
+
+Kept* find_kept(int level, int name) {
+  for (std::size_t i = 0; i < g_kept_count; i++)
+    if (g_kept[i].level == level && g_kept[i].name == name) return &g_kept[i];
+  return nullptr;
+}
+
+/// A socket of the kind that the program takes it for. None under a filter, which may end the process for it.
+class Stranger {
+ public:
+  explicit Stranger(int domain) : fd_(is_filtered() ? -1 : real.socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ~Stranger() {
+    const KeepErrno keep;
+    if (fd_ >= 0) os::close(fd_);
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  explicit operator bool() const { return fd_ >= 0; }
+  [[nodiscard]] int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+bool is_tcps(int level) {
+  return level == IPPROTO_TCP || level == IPPROTO_IP || level == IPPROTO_IPV6;
+}
+
+/// Of a Unix socket that does not know it.
+bool is_unknown(int result) {
+  return result < 0 && (errno == EOPNOTSUPP || errno == ENOPROTOOPT);
+}
+
+int tell_kept(const Kept& kept, void* value, socklen_t* length) {
+  socklen_t room = 0;
+  if (!socket::copy_from_program(room, length)) return errno = EFAULT, -1;
+  room = room < kept.bytes ? room : kept.bytes;
+  if (socket::copy_program_bytes(value, kept.value.data(), room) && socket::copy_to_program(length, room)) return 0;
+  return errno = EFAULT, -1;
+}
+
+int get_as_tcp(const socket::PumpName& as, int level, int name, void* value, socklen_t* length) {
+  if (const Kept* const kept = find_kept(level, name)) return tell_kept(*kept, value, length);
+  const Stranger stranger(as.domain);
+  if (!stranger) return errno = ENOPROTOOPT, -1;
+  const int r = real.getsockopt(stranger.fd(), level, name, value, length);
+  if (r == 0 && level == IPPROTO_TCP && name == TCP_INFO)
+    static_cast<tcp_info*>(value)->tcpi_state = TCP_ESTABLISHED;  // its first byte
+  return r;
+}
+
+int set_as_tcp(const socket::PumpName& as, int level, int name, const void* value, socklen_t length) {
+  if (const Stranger stranger(as.domain); stranger) {
+    const int r = real.setsockopt(stranger.fd(), level, name, value, length);
+    if (r != 0) return r;
+  }
+  Kept* kept = find_kept(level, name);
+  if (kept == nullptr && g_kept_count < kMostKept) kept = &g_kept[g_kept_count++];
+  if (kept == nullptr || length > sizeof kept->value) return 0;
+  *kept = {level, name, length, {}};
+  return socket::copy_program_bytes(kept->value.data(), value, length) ? 0 : (errno = EFAULT, -1);
+}
+
+/// SO_DOMAIN and SO_PROTOCOL of a Unix socket that stands for a TCP one.
+void correct_kind(int fd, int name, void* value) {
+  const int told = *static_cast<const int*>(value);
+  if (told != (name == SO_DOMAIN ? AF_UNIX : 0)) return;
+  const KeepErrno keep;
+  if (const auto as = pump_name(fd)) *static_cast<int*>(value) = name == SO_DOMAIN ? int{as->domain} : int{IPPROTO_TCP};
+}
+
+}  // namespace
+
+int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call) {
+  socklen_t room = 0;
+  const bool readable = socket::copy_from_program(room, length);
+  const int r = call(fd, address, length);
+  if (r != 0 || !readable || *length != socket::kPumpNameLength) [[likely]]
+    return r;
+  const KeepErrno keep;
+  sockaddr_un name{};
+  socklen_t bytes = sizeof name;
+  if (call(fd, reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return r;
+  const auto as = socket::read_pump_name(name, bytes);
+  if (!as.has_value()) return r;
+  *length = room;
+  (void)socket::copy_name(call == real.getpeername ? as->remote : as->local, as->domain, address, length);
+  return 0;
+}
+
+int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length) {
+  const int r = real.getsockopt(fd, level, name, value, length);
+  if (r == 0 && level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL) && *length == sizeof(int))
+    correct_kind(fd, name, value);
+  if (!is_unknown(r) || !is_tcps(level)) [[likely]]
+    return r;
+  const int error = errno;
+  if (const auto as = pump_name(fd)) return get_as_tcp(*as, level, name, value, length);
+  errno = error;
+  return r;
+}
+
+int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length) {
+  // What stays in its send buffer (pump.h) must leave room there.
+  if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && length >= sizeof(int)) {
+    const KeepErrno keep;
+    if (pump_name(fd).has_value()) return 0;
+  }
+  const int r = real.setsockopt(fd, level, name, value, length);
+  if (!is_unknown(r) || !is_tcps(level)) [[likely]]
+    return r;
+  const int error = errno;
+  const auto as = pump_name(fd);
+  errno = error;
+  if (!as.has_value()) return r;
+  const int done = set_as_tcp(*as, level, name, value, length);
+  return done;
+}
+
+}  // namespace bypass::preload

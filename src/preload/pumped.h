@@ -1,0 +1,47 @@
+// Pumped: numbers whose connection a process of ours has by now (runtime/family/pump_process.h). Such a number is to
+// name a socket of the kernel's, which takes its place before the next call on it: from then on the calls are the
+// kernel's. What a Unix socket cannot say of itself as a TCP one is said here.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+
+#include "os/pump_name.h"
+#include "preload/uses.h"
+
+namespace bypass::preload {
+
+/// `entry` is what the number names, and is_pumped().
+void take_pumped_number(int fd, Entry entry);
+/// The same of a number that may be one: whether it was.
+inline bool settle_pumped_number(int fd) {
+  const Entry entry = fd_table.load(fd);
+  if (entry.empty() || !is_pumped(entry)) [[likely]]
+    return false;
+  take_pumped_number(fd, entry);
+  return true;
+}
+/// Of all numbers.
+void settle_pumped_numbers();
+/// In a forked child.
+void forget_taking_after_fork();
+/// After a call that has failed: whether its connection moved while the call was inside. It is to be made once more.
+[[nodiscard]] bool take_if_pumped(const Use& use, int fd);
+
+/// Each connection on the wire that the process has is pumped from here on; of those that cannot be, `bypass why`
+/// tells.
+void pump_numbers();
+/// Before an exec: the same for those that the image is meant to use, as standard input, output or error, where others
+/// of the family keep the ports. A server may leave all of its connections open for what it executes, which knows
+/// nothing of them.
+void pump_inherited_numbers();
+
+/// getsockname() and getpeername() of a number of the kernel's.
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+int name_in_kernel(int fd, sockaddr* address, socklen_t* length, NameCall call);
+/// getsockopt() and setsockopt().
+int get_kernel_option(int fd, int level, int name, void* value, socklen_t* length);
+int set_kernel_option(int fd, int level, int name, const void* value, socklen_t length);
+
+}  // namespace bypass::preload

@@ -1,0 +1,249 @@
+#include "runtime/family/pump_process.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "os/log/log.h"
+#include "os/os.h"
+#include "os/own/in_handler.h"
+#include "os/own/own_descriptors.h"
+#include "os/own/own_work.h"
+#include "runtime/family/own_process.h"
+#include "runtime/family/pump.h"
+#include "runtime/process.h"
+#include "runtime/process_graph.h"
+#include "runtime/undisturbed.h"
+#include "socket/family/kin.h"
+#include "socket/family/pumped.h"
+
+namespace bypass::runtime {
+
+namespace {
+
+using socket::kernel;
+using socket::PumpedAt;
+using socket::PumpedSocket;
+
+constexpr char kGo = 'g';
+constexpr timespec kPatience{10, 0};
+
+/// A pair of Unix sockets. What is not given away is closed.
+struct Pair {
+  explicit Pair() {
+    if (os::call(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, os::address(fd.data())) != 0) fd = {-1, -1};
+  }
+  ~Pair() {
+    close(0);
+    close(1);
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  explicit operator bool() const { return fd[0] >= 0; }
+  int take(std::size_t i) { return std::exchange(fd[i], -1); }
+  void close(std::size_t i) {
+    if (fd[i] >= 0) os::close(take(i));
+  }
+
+  std::array<int, 2> fd{-1, -1};
+};
+
+template <typename T>
+void set(int fd, int name, const T& value) {
+  kernel->setsockopt(fd, SOL_SOCKET, name, &value, sizeof value);
+}
+
+void set_timeout(int fd, int name, std::uint32_t milliseconds) {
+  if (milliseconds == 0) return;
+  const bool none = milliseconds == ~0U;
+  set(fd, name,
+      timeval{none ? -1 : static_cast<time_t>(milliseconds / 1000),
+              static_cast<suseconds_t>(none ? 0 : milliseconds % 1000 * 1000)});
+}
+
+/// Each end's name says all: getpeername() tells the other end's.
+bool name_end(int fd, const socket::PumpName& as) {
+  sockaddr_un name;
+  std::uint64_t serial = 0;
+  if (!os::fill_random(&serial, sizeof serial)) return false;
+  const socklen_t length = socket::write_pump_name(as, serial, name);
+  return kernel->bind(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0;
+}
+
+/// The program's end, as the connection was. Its send buffer has room for one message that stays there (pump.h).
+bool describe(int fd, const PumpedSocket& as) {
+  constexpr int kSendBytes = 512 << 10;
+  set(fd, SO_SNDBUF, kSendBytes);
+  set(fd, SO_SNDBUFFORCE, kSendBytes);
+  set(fd, SO_RCVLOWAT, static_cast<int>(as.low_water));
+  set(fd, SO_KEEPALIVE, static_cast<int>(as.keep_alive));
+  set_timeout(fd, SO_RCVTIMEO, as.receive_timeout_ms);
+  set_timeout(fd, SO_SNDTIMEO, as.send_timeout_ms);
+  if (as.aborts) set(fd, SO_LINGER, ::linger{1, 0});
+  if (kernel->write(fd, &kGo, 1) != 1) return false;
+  if (as.shut_receive) kernel->shutdown(fd, SHUT_RD);
+  if (as.shut_send) kernel->shutdown(fd, SHUT_WR);
+  return kernel->fcntl(fd, F_SETFL, static_cast<int>(as.status)) == 0;
+}
+
+/// What the pump is made with.
+struct Ends {
+  int ours, programs, control;
+};
+
+/// Nothing of the program's is left but what the pump is for.
+bool leave_program(Ends& ends, socket::File& pumped, socket::File& old) {
+  constexpr const char* kName = "bypass-pump";
+  name_process(kName);
+  ignore_signals();
+  stay_inside();
+  const auto own = [&](bool ours) {
+    for (const int fd : {ends.ours, ends.programs, ends.control}) own_descriptor(fd, ours);
+  };
+  own(true);
+  close_others_descriptors();
+  for (int fd = 0; fd < 3; fd++)
+    if (!owns_descriptor(fd)) os::call(SYS_dup2, ends.control, fd);
+  own(false);
+  if (!after_fork_child()) return false;
+  if (!adopt_number(pumped, -1)) return false;
+  socket::retain(old);
+  end_fork_child();
+  return true;
+}
+
+/// What is held back for more to come waits on the program's side.
+void send_at_once(socket::File& pumped) {
+  const int on = 1, off = 0;
+  (void)socket::set_option(pumped, -1, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+  (void)socket::set_option(pumped, -1, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+[[noreturn]] void be_pump(Ends ends, socket::File& pumped, socket::File& old, const PumpedSocket& as) {
+  const auto pid = os::getpid();
+  char word = 0;
+  os::call(SYS_write, ends.control, os::address(&pid), sizeof pid);
+  const bool stays = leave_program(ends, pumped, old) && os::call(SYS_write, ends.control, os::address(&kGo), 1) == 1 &&
+                     os::read(ends.control, &word, 1) == 1;
+  if (stays) {
+    process()->region.why(observe::Reason::kPumped, -1, IPPROTO_TCP, as.name.remote, "by this process");
+    send_at_once(pumped);
+    const auto pump = std::make_unique<Pump>(pumped, old, ends.ours, ends.programs);
+    const bool well = pump->run() && !as.aborts;
+    socket::set_pumps_end(pumped, well ? socket::PumpsEnd::kCloses : socket::PumpsEnd::kAborts);
+    socket::release(pumped, -1);
+    before_exit();
+  }
+  for (;;) os::call(SYS_exit_group, 0);
+}
+
+bool hear(int control, void* word, std::size_t bytes) {
+  pollfd item{control, POLLIN, 0};
+  if (os::call(SYS_ppoll, os::address(&item), 1, os::address(&kPatience), 0, 8) != 1) return false;
+  return os::read(control, word, bytes) == static_cast<long>(bytes);
+}
+
+/// The pump's process; 0: there is none.
+std::uint32_t fork_pump(const Ends& ends, int control, socket::File& pumped, socket::File& old,
+                        const PumpedSocket& as) {
+  prepare_fork();
+  share_with_child(pumped);
+  const pid_t between = fork_plainly();
+  if (between == 0) {  // its end makes the pump nobody's child
+    const pid_t pump = fork_plainly();
+    if (pump == 0) {
+      os::close(control);
+      be_pump(ends, pumped, old, as);
+    }
+    os::call(SYS_exit_group, pump < 0 ? 1 : 0);
+  }
+  os::close(ends.control);
+  std::uint32_t pid = 0;
+  const bool made = between > 0 && hear(control, &pid, sizeof pid);
+  after_fork_parent(made ? static_cast<int>(pid) : -1);
+  if (between > 0) reap(between);
+  return made ? pid : 0;
+}
+
+int get_descriptor(const PumpedAt& at) {
+  const auto process = static_cast<int>(os::pidfd_open(at.pid));
+  if (process < 0) return -1;
+  const auto got = static_cast<int>(os::call(SYS_pidfd_getfd, process, at.number, 0));
+  os::close(process);
+  if (got < 0 || os::inode_of(got) == at.inode) return got;
+  os::close(got);  // another process has the number by now
+  return -1;
+}
+
+/// What a program finds that has been reset.
+int make_reset() {
+  Pair pair;
+  if (!pair) return -1;
+  static_cast<void>(os::call(SYS_write, pair.fd[0], os::address(&kGo), 1));
+  pair.close(1);
+  return pair.take(0);
+}
+
+}  // namespace
+
+const char* begin_pumping(socket::File& file) {
+  PumpedSocket as;
+  Pair ends, control;
+  if (!ends || !control) return "no descriptors for it";
+  socket::File* const pumped = socket::make_pumped(file, as);
+  if (pumped == nullptr) return "no memory for it";
+  const bool named = name_end(ends.fd[0], as.name) && name_end(ends.fd[1], as.name);
+  const char* problem = named && describe(ends.fd[0], as) ? nullptr : "no socket of the kernel's can stand for it";
+  if (problem == nullptr) {
+    const std::uint32_t pump = fork_pump({ends.fd[1], ends.fd[0], control.take(1)}, control.fd[0], *pumped, file, as);
+    char ready = 0;
+    const PumpedAt at{pump, ends.fd[0], os::inode_of(ends.fd[0])};
+    if (pump == 0 || !hear(control.fd[0], &ready, 1)) problem = "no process can be made that pumps it";
+    const int got = problem == nullptr ? get_descriptor(at) : -1;
+    if (got >= 0) os::close(got);
+    if (problem == nullptr && got < 0) problem = "pidfd_getfd(2) is refused";
+    if (problem == nullptr) {
+      socket::move_to_pump(file, *pumped, at);
+      os::call(SYS_write, control.fd[0], os::address(&kGo), 1);
+      BYPASS_LOG_INFO("a connection is pumped by process %u from here on", pump);
+    }
+  }
+  socket::release(*pumped, -1);
+  return problem;
+}
+
+void tell_unpumped(const char* problem) {
+  BYPASS_LOG_INFO("a connection is not pumped: %s", problem);
+}
+
+bool pump_connections(Process& process, void (*pump_numbers)()) {
+  if (!socket::has_pumpable_alone()) return false;
+  const bool progressed = process.progress.runs();
+  process.progress.vanish();
+  if (has_one_thread()) pump_numbers();
+  return progressed;
+}
+
+void pump_before_exec(void (*pump_numbers)()) {
+  Process* const p = process();
+  if (p == nullptr || !accelerates() || socket::is_in_handler() || !socket::refers_to_wire()) return;
+  const Inside inside;
+  if (!p->shard.family().has_living_kin()) return;
+  const Undisturbed undisturbed;
+  p->progress.vanish();
+  if (has_one_thread()) pump_numbers();
+}
+
+int fetch_pumped(socket::File& file) {
+  const int got = get_descriptor(socket::where_pumped(file));
+  return got >= 0 ? got : make_reset();
+}
+
+}  // namespace bypass::runtime

@@ -1,0 +1,122 @@
+// A connection that moves to an object of a pump's: who has the old one sees it, and the bytes go with the connection.
+#include "socket/family/pumped.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <string_view>
+
+#include "socket/kin_fixture.h"
+#include "socket/wait/readiness.h"
+
+namespace bypass::socket {
+namespace {
+
+class Pumped : public Kin {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(connect_both(peer_, old_));
+    peer_says(*peer_, "hello");
+    ASSERT_TRUE(run_until([&] { return bits(*old_.file) & kIn; }));
+  }
+  /// The fixture takes part in nothing of the pump's, whose process this one plays, as `pid` says.
+  File* move(std::uint32_t pid) {
+    File* const pumped = make_pumped(*old_.file, described_);
+    if (pumped == nullptr) return nullptr;
+    move_to_pump(*old_.file, *pumped, {pid, 7, 99});
+    numbers_.push_back({pumped, -1});
+    return pumped;
+  }
+  static std::uint32_t bits(File& file) {
+    const Guard guard(shard());
+    return poll_bits(file);
+  }
+  static long read(File& file, std::string& got) {
+    std::array<char, 64> bytes{};
+    iovec vector{bytes.data(), bytes.size()};
+    Message message;
+    message.data = {&vector, 1};
+    const long r = receive(file, -1, message, MSG_DONTWAIT);
+    got.assign(bytes.data(), r > 0 ? static_cast<std::size_t>(r) : 0);
+    return r;
+  }
+  static std::uint32_t own_pid() { return shard().family().own().pid.load(); }
+
+  tcp::Tcb* peer_ = nullptr;
+  Number old_{};
+  PumpedSocket described_;
+};
+
+TEST_F(Pumped, BytesThatNobodyHasRead_GoWithTheConnection) {
+  File* const pumped = move(own_pid());
+  ASSERT_NE(pumped, nullptr);
+  std::string got;
+  EXPECT_EQ(read(*pumped, got), 5);
+  EXPECT_EQ(got, "hello");
+  peer_says(*peer_, "more");
+  ASSERT_TRUE(run_until([&] { return bits(*pumped) & kIn; }));
+  EXPECT_EQ(read(*pumped, got), 4);
+}
+
+TEST_F(Pumped, TheOldObject_SaysWhereItIs) {
+  ASSERT_TRUE(is_pumpable(*old_.file));
+  ASSERT_NE(move(own_pid() + 1), nullptr);
+  EXPECT_FALSE(is_pumpable(*old_.file));
+  EXPECT_TRUE(old_.file->pumped);
+  const PumpedAt at = where_pumped(*old_.file);
+  EXPECT_EQ(at.number, 7);
+  EXPECT_EQ(at.inode, 99U);
+  EXPECT_EQ(described_.name.domain, AF_INET);
+  EXPECT_EQ(described_.name.local, (Endpoint{IpAddress::from_v4(kOurs), port_}));
+}
+
+// A call that was inside when it moved ends with a failure, and is made once more.
+TEST_F(Pumped, TheOldObject_CallsEveryOneThatWaits) {
+  ASSERT_NE(move(own_pid() + 1), nullptr);
+  std::string got;
+  EXPECT_EQ(read(*old_.file, got), -ENOTCONN);
+  EXPECT_EQ(bits(*old_.file), kIn | kOut | kError | kHangUp);
+}
+
+TEST_F(Pumped, ThePump_HearsThatNobodyElseHasIt) {
+  Flag go;
+  fork_child([&] {
+    while (*go == 0) sched_yield();
+  });
+  File* const pumped = move(own_pid());
+  ASSERT_NE(pumped, nullptr);
+  EXPECT_TRUE(is_awaited(*old_.file));
+  EXPECT_EQ(bits(*old_.file), 0U);
+  const std::uint32_t before = old_.file->readiness.version;
+  end_child(SIGKILL);
+  EXPECT_FALSE(is_awaited(*old_.file));
+  EXPECT_EQ(bits(*old_.file), kHangUp);
+  EXPECT_NE(old_.file->readiness.version, before) << "who sleeps is not told";
+}
+
+// What it has taken from either side is lost: no end that looks like a good one.
+TEST_F(Pumped, APumpThatIsKilled_ResetsTheConnection) {
+  File* const pumped = move(own_pid());
+  ASSERT_NE(pumped, nullptr);
+  numbers_.pop_back();
+  release(*pumped, -1);
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer_) == tcp::State::kClosed; }));
+  EXPECT_EQ(world_.peer().tcp().take_error(*peer_), Error::kReset);
+}
+
+TEST_F(Pumped, APumpThatEndsWell_EndsTheConnection) {
+  File* const pumped = move(own_pid());
+  ASSERT_NE(pumped, nullptr);
+  std::string got;
+  ASSERT_EQ(read(*pumped, got), 5);
+  numbers_.pop_back();
+  set_pumps_end(*pumped, PumpsEnd::kCloses);
+  release(*pumped, -1);
+  ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer_) == tcp::State::kCloseWait; }));
+  world_.peer().tcp().close(world_.peer_context(), *peer_);
+}
+
+}  // namespace
+}  // namespace bypass::socket

@@ -1,0 +1,191 @@
+"""pumped_pair.py PORT FOLDER HOW: root accepts a connection and forks a child, which gives root up. Both go on with the
+connection, in turn; a file FOLDER/N begins step N. What each finds is said.
+HOW: alternate; or recv, poll, select, send: how the parent waits for it while the child gives root up."""
+import fcntl
+import hashlib
+import os
+import select
+import socket
+import struct
+import sys
+import termios
+import time
+
+port, folder, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+BULK = 3 << 20
+
+
+def step(name):
+    while not os.path.exists(f"{folder}/{name}"):
+        time.sleep(0.005)
+
+
+def tell(name):
+    open(f"{folder}/{name}", "w").close()
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def await_bytes(connection, count):
+    """Until so many lie there, read by nobody."""
+    while struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"0000"))[0] < count:
+        select.select([connection], [], [])
+        time.sleep(0.001)
+
+
+class Partner:
+    """The child, which does what it is told: `do` says what it has found."""
+
+    def __init__(self, connection):
+        asks, self.ask = os.pipe()
+        self.answer, answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.ask)
+            while name := os.read(asks, 100):
+                os.write(answers, repr(STEPS[name.decode()](connection)).encode())
+            os._exit(0)
+        os.close(asks)
+        os.close(answers)
+
+    def do(self, name):
+        os.write(self.ask, name.encode())
+        return os.read(self.answer, 4000).decode()
+
+    def end(self):
+        os.close(self.ask)
+        return os.waitpid(self.pid, 0)[1]
+
+
+def drop(_):
+    os.setgid(65534)
+    os.setuid(65534)
+    return os.getresuid()
+
+
+def caught(call):
+    try:
+        return call()
+    except OSError as error:
+        return error.strerror
+
+
+def kinds(connection):
+    option = connection.getsockopt
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    names = connection.getsockname() == NAMES[0], connection.getpeername() == NAMES[1]
+    return names, [option(socket.SOL_SOCKET, name) for name in (socket.SO_TYPE, socket.SO_DOMAIN, socket.SO_PROTOCOL, socket.SO_ERROR, socket.SO_KEEPALIVE)], [
+        option(socket.IPPROTO_TCP, socket.TCP_NODELAY), option(socket.IPPROTO_TCP, socket.TCP_CORK), option(socket.IPPROTO_TCP, socket.TCP_INFO, 1),
+        caught(lambda: option(socket.IPPROTO_TCP, 999)), caught(lambda: connection.setsockopt(socket.IPPROTO_TCP, 999, 1))]
+
+
+def nothing_there(connection):
+    waits = caught(lambda: connection.recv(1, socket.MSG_DONTWAIT))
+    connection.setblocking(False)
+    also = caught(lambda: connection.recv(1))
+    connection.setblocking(True)
+    poll = select.poll()
+    poll.register(connection, select.POLLIN | select.POLLOUT)
+    return waits, also, [events for _, events in poll.poll(0)]
+
+
+def by_epoll(connection):
+    with select.epoll() as epoll:
+        epoll.register(connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        return [events for _, events in epoll.poll(20)]
+
+
+def bulk(seed):
+    return hashlib.shake_128(str(seed).encode()).digest(BULK)
+
+
+STEPS = {
+    "drop": drop,
+    "read": lambda connection: connection.recv(1),
+    "read all": lambda connection: caught(lambda: connection.recv(100)),
+    "peek": lambda connection: connection.recv(100, socket.MSG_PEEK),
+    "kinds": kinds,
+    "nothing": nothing_there,
+    "send": lambda connection: connection.sendall(bulk(1)),
+    "say": lambda connection: connection.sendall(b"tail"),
+    "epoll": by_epoll,
+    "close": lambda connection: connection.close(),
+}
+
+
+def alternate(connection):
+    await_bytes(connection, 4)
+    partner = Partner(connection)
+    say("parent", connection.recv(1))
+    say("child", partner.do("drop"), partner.do("read"))
+    say("parent", connection.recv(1), "child", partner.do("peek"), partner.do("read"))
+    say("kinds", kinds(connection) == eval(partner.do("kinds")), kinds(connection))
+    say("nothing", nothing_there(connection), partner.do("nothing"))
+    tell("digits")
+    await_bytes(connection, 20)
+    say("".join((connection.recv(1) if i % 2 else eval(partner.do("read"))).decode() for i in range(20)))
+    say("bulk", partner.do("send"), connection.sendall(bulk(2)))
+    step("edge")
+    await_bytes(connection, 4)
+    say("epoll", partner.do("epoll"), by_epoll(connection), partner.do("read all"))
+    tell("half")
+    step("shut")
+    say("end", connection.recv(100), partner.do("read all"), partner.do("epoll"), by_epoll(connection))
+    say("tail", partner.do("say"), partner.do("close"), partner.end())
+    say("shut", connection.shutdown(socket.SHUT_WR), caught(lambda: connection.send(b"x")), connection.recv(1))
+
+
+def reset(connection):
+    partner = Partner(connection)
+    say("child", partner.do("drop"), partner.do("read all"))
+    tell("reset")
+    say("child", partner.do("read all"), "parent", caught(lambda: connection.recv(100)), partner.do("read all"))
+    say("sent", caught(lambda: connection.send(b"x")), partner.end())
+
+
+def unread(connection):
+    """Closed by both with bytes unread: the peer is reset behind what was sent."""
+    await_bytes(connection, 4)
+    partner = Partner(connection)
+    say("child", partner.do("drop"), partner.do("read"))
+    connection.close()
+    say("child", partner.do("say"))
+    step("tail")
+    say("child", partner.do("close"), partner.end())
+
+
+def waits(connection):
+    """A call of the parent's that waits while the connection moves."""
+    partner = Partner(connection)
+    parent = os.getpid()
+    if os.fork() == 0:
+        while open(f"/proc/{parent}/wchan").read() in ("0", "pipe_read", "do_wait"):
+            time.sleep(0.005)
+        say("child", partner.do("drop"))
+        tell("dropped")
+        step("read")
+        say("child", partner.do("read all"))
+        os._exit(0)
+    if how == "send":
+        say("parent", connection.sendall(bulk(1) + bulk(2)))
+    if how == "poll":
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        say("polled", [events for _, events in poll.poll(30000)])
+    if how == "select":
+        say("selected", [len(found) for found in select.select([connection], [], [], 30)])
+    say("parent", connection.recv(1))
+    tell("read")
+    os.wait()
+    say("parent", connection.close(), partner.end())
+
+
+with socket.create_server((sys.argv[4], port)) as listener:
+    say("listening")
+    accepted, _ = listener.accept()
+NAMES = accepted.getsockname(), accepted.getpeername()
+{"alternate": alternate, "reset": reset, "unread": unread}.get(how, waits)(accepted)
+say("done")
