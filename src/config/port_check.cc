@@ -80,16 +80,9 @@ std::string check_tap(const PortConfig& port) {
   return std::string("/dev/net/tun: ") + strerrordesc_np(errno);
 }
 
-std::string check_pci(const std::string& target) {
-  const auto address = full_pci_address(target);
-  return address ? card_problem(read_pci_card(*address)) : "no PCI address such as 0000:03:00.0";
-}
-
 // The card has all ports' memory, and DPDK's own.
-std::string check_pci_memory(const Config& config, const PortConfig& port) {
-  const auto address = full_pci_address(port.target);
-  if (!address) return "";
-  return lock_problem(read_pci_card(*address), kDpdkOverhead + config.port_memory * config.ports.size(),
+std::string check_card_memory(const Config& config, const std::string& address) {
+  return lock_problem(read_pci_card(address), kDpdkOverhead + config.port_memory * config.ports.size(),
                       lock_limit_of_process());
 }
 
@@ -106,12 +99,17 @@ bool is_interface_kind(std::string_view kind) {
   return kind == "netdev" || kind == "af_xdp" || kind == "af_packet";
 }
 
+std::optional<std::string> card_of(const PortConfig& port) {
+  if (port.kind != "pci" && port.kind != "dpdk") return std::nullopt;
+  return full_pci_address(std::string_view(port.target).substr(0, port.target.find(',')));
+}
+
 std::string quick_check(const PortConfig& port) {
   if (port.kind == "vhost" || port.kind == "virtio")
     return check_socket(wire_target(port.target), port.kind == "vhost");
   if (is_interface_kind(port.kind)) return check_interface(port);
   if (port.kind == "tap") return check_tap(port);
-  if (port.kind == "pci") return check_pci(port.target);
+  if (const auto card = card_of(port)) return card_problem(read_pci_card(*card));
   if (port.kind == "verbs") return check_verbs(port.target);
   return "";
 }
@@ -120,7 +118,8 @@ std::string quick_check(const Config& config, const PortConfig& port) {
   const auto soft = port.kind == "verbs" ? soft_index(port.target) : std::nullopt;
   if (!soft || *soft >= config.soft.size()) {
     std::string problem = quick_check(port);
-    return problem.empty() && port.kind == "pci" ? check_pci_memory(config, port) : problem;
+    const auto card = problem.empty() ? card_of(port) : std::nullopt;
+    return card ? check_card_memory(config, *card) : problem;
   }
   const PortConfig& wire = config.soft[*soft];
   const std::string problem = quick_check(wire);

@@ -3,6 +3,7 @@
 // accelerated address shall not pay for those.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,10 @@ namespace bypass::runtime {
 
 /// Whether a port of this kind is an existing network interface.
 bool is_interface_kind(std::string_view kind);
+
+/// The PCI address of a port's card: of pci:ADDRESS, and of dpdk:ADDRESS with the driver's arguments behind it.
+/// Nothing: the port is on no card.
+std::optional<std::string> card_of(const PortConfig& port);
 
 /// What is wrong with the port, and what would be accepted, without the port's name. Empty: no problem is visible.
 std::string quick_check(const PortConfig& port);

@@ -63,18 +63,15 @@ bool is_there(std::string_view sockets, std::string_view name, Use wanted) {
   return false;
 }
 
-std::string card_in_use(const std::string& target) {
-  const auto address = full_pci_address(target);
-  const std::string holder = address ? card_holder(read_pci_card(*address)) : "";
-  return holder.empty() ? "" : holder + " has the card";
-}
-
 std::string wire_in_use(const PortConfig& port) {
   if (port.kind == "vhost" && is_there(unix_sockets(), wire_target(port.target).path, Use::kListening))
     return "another process serves this path";
   if (port.kind == "virtio" && is_there(unix_sockets(), wire_target(port.target).path, Use::kConnected))
     return "another client is connected there";
-  if (port.kind == "pci") return card_in_use(port.target);
+  if (const auto card = card_of(port)) {
+    const std::string holder = card_holder(read_pci_card(*card));
+    return holder.empty() ? "" : holder + " has the card";
+  }
   if (!is_interface_kind(port.kind) || port.shared) return "";
   const std::string sockets = unix_sockets();
   for (const Prefix& prefix : port.addresses) {

@@ -88,7 +88,9 @@ TEST(PortCheck, InterfaceAndDevice_MustBeThere) {
   EXPECT_NE(checked("netdev", "bp-nosuch").find("no network interface"), std::string::npos);
   EXPECT_NE(checked("af_xdp", "bp-nosuch").find("no network interface"), std::string::npos);
   EXPECT_EQ(checked("af_packet", "lo"), "");
-  EXPECT_NE(checked("pci", "fff0:ff:1f.7").find("lspci"), std::string::npos);
+  for (const auto& [kind, target] : {std::pair("pci", "fff0:ff:1f.7"), std::pair("dpdk", "fff0:ff:1f.7,iova=1")})
+    EXPECT_EQ(checked(kind, target), "no such device (see: lspci -D)") << kind;
+  EXPECT_EQ(checked("dpdk", "net_ring0"), "") << "what only the plugin knows";
 }
 
 TEST(PortCheck, AddressThatTheKernelHasOnTheInterface_IsRefused) {

@@ -146,6 +146,8 @@ struct Wire {
   std::string path = folder / "wire.sock";
   Driver vhost, virtio;
 
+  explicit Wire(const char* plugin = PLUGIN) : vhost({}, plugin), virtio({}, plugin) {}
+
   std::string open_vhost() { return vhost.ask("open vhost " + path); }
   std::string open_virtio() { return virtio.ask("open virtio " + path); }
   void open() {

@@ -59,6 +59,24 @@ TEST(DpdkProcess, TheCardsPluginLoadsNoLibraryOfOneCards) {
     EXPECT_EQ(libraries.find(part), std::string::npos) << part << " in " << libraries;
 }
 
+std::size_t threads_of(const Driver& driver) {
+  const std::filesystem::directory_iterator all("/proc/" + std::to_string(driver.pid()) + "/task");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// The cards' drivers make no thread that a wire has not.
+TEST(DpdkProcess, AWireBesideACardIsAsAnother) {
+  std::size_t threads = 0;
+  for (const char* plugin : {PLUGIN, CARDS_PLUGIN}) {
+    Wire wire(plugin);
+    wire.open();
+    wire.vhost.say("echo");
+    EXPECT_EQ(wire.virtio.ask("ping 100 60"), "ok 100 0");
+    if (threads == 0) threads = threads_of(wire.vhost);
+    EXPECT_EQ(threads_of(wire.vhost), threads) << plugin;
+  }
+}
+
 TEST(DpdkProcess, ThroughAWholeConnection) {
   Wire wire;
   const std::string before = wire.vhost.ask("process");

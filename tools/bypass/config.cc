@@ -6,6 +6,7 @@
 #include "backends/pci_card.h"
 #include "command.h"
 #include "config/config_toml.h"
+#include "config/port_check.h"
 #include "config/settings.h"
 #include "describe.h"
 #include "reference.h"
@@ -65,7 +66,7 @@ struct PortPlan {
 std::vector<PortPlan> port_plans(const Config& config) {
   std::vector<PortPlan> plans;
   for (const runtime::PortConfig& port : config.ports) {
-    const auto address = port.kind == "pci" ? full_pci_address(port.target) : std::nullopt;
+    const auto address = runtime::card_of(port);
     if (!address) continue;
     const PciCard card = read_pci_card(*address);
     bool busy = false;
