@@ -285,7 +285,7 @@ def peers_behind_a_router_are_asked_where_a_rule_says_so():
                 if role not in having:
                     check(re.search(f" {peer} +no_rdma .*an rdma rule names", text), text)
                 elif len(having) == 1:
-                    check(re.search(f" {peer} +peer_plain .*its own rules have to name this end", text), text)
+                    check(re.search(f" {peer} +peer_plain .*the peer's rules have to name this end", text), text)
             transfers.end()
 
 
