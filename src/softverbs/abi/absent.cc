@@ -1,4 +1,4 @@
-// What the software devices do not have, refused as a device without it refuses.
+// Functions that the software devices do not have: refused as a device without them refuses.
 #include <cerrno>
 
 #include "softverbs/abi/objects.h"

@@ -34,10 +34,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// So long after a look at the wire for one completion queue, a poll of another need not look again.
+/// For so long after a look at the wire for one completion queue, a poll of another queue need not look again.
 constexpr Duration kFresh = std::chrono::microseconds(1);
 
-// The adapters of this process, and the plugins that their wires come from.
+// The adapters of this process, and the plugins from which their wires come.
 pthread_mutex_t g_table = PTHREAD_MUTEX_INITIALIZER;
 std::array<Adapter*, bypass::Context::kMaxPorts> g_adapters{};
 runtime::PluginSet* g_plugins = nullptr;  // never destroyed: the ports' threads outlive static destructors
@@ -50,32 +50,32 @@ class TableLock {
   TableLock& operator=(const TableLock&) = delete;
 };
 
-/// How long a peer and a link may take to be there.
+/// How long to wait until a peer and a link are there.
 constexpr Duration kPeerPatience = std::chrono::seconds{2};
 /// How long a process that ends waits for peers that do not answer.
 constexpr Duration kFarewellPatience = milliseconds{100};
-/// Between two looks while they are waited for.
+/// The pause between two looks during these waits.
 constexpr timespec kPeerInterval{0, 200'000};
-/// So many polls of the program's, or frames that it took, since the progress thread's last look: it is about, and
-/// looks after the wire itself.
+/// After so many polls of the program, or frames that it took, since the progress thread's last look, the program
+/// counts as busy and looks after the wire itself.
 constexpr std::uint64_t kBusyPolls = 64;
-/// … if it came not longer ago than this: one that brings much takes its time.
+/// The same, but only if its last call was at most this long ago: a program that handles much takes its time.
 constexpr Duration kRecently = std::chrono::microseconds{50};
-/// So many polls after it asked to be told of the next completion, libbypass is awake: before it sleeps it looks only
-/// a few times more.
+/// For so many polls after libbypass asked to be notified of the next completion, it counts as awake: before it sleeps
+/// it makes only a few more polls.
 constexpr unsigned kAwakePolls = 16;
-/// It may turn away at any moment, to wait for a peer's write to its memory. Whether it has is asked soon after it was
-/// last away, then less and less often, in the end so often: a peer may wait for an acknowledgement that was left to
-/// the program's next call.
+/// The program may stop polling at any moment, to wait for a peer's write to its memory. The progress thread checks for
+/// that soon after such a stop, then less and less often, at last at this interval. Until then a peer may wait for an
+/// acknowledgement that was left to the program's next call.
 constexpr Duration kFirstAbsence = std::chrono::microseconds{25};
 constexpr Duration kLongestAbsence = milliseconds{1};
-/// libbypass's, with nobody who has asked to be told of anything: a wake-up costs its thread some 40 us where both have
-/// one core, and at a thousand a second that would be its 99th percentile.
+/// The same under libbypass if nobody has asked for a notification. A wake-up costs its thread about 40 µs if both have
+/// one core; at a thousand a second that would be its 99th percentile.
 constexpr Duration kHostedAbsence = milliseconds{10};
-/// The wire is full: looked at again so soon at first, then ever more seldom, at most once a tick.
+/// The wire is full: the first look comes after this time, later ones less often, at least once a tick.
 constexpr Duration kFirstFullPause = std::chrono::microseconds{5};
 
-// What keys follow from. False: there are no random numbers to be had.
+// Makes the secret for the keys. False: no random numbers can be had.
 bool make_secret(tcp::Secret& secret) {
   return os::fill_random(&secret, sizeof secret);
 }
@@ -101,7 +101,7 @@ Adapter* Adapter::attach(std::size_t index) {
   const socket::CancellationOff uncancelled;
   const runtime::Inside inside;
   const TableLock lock;
-  // libbypass calls us in a forked child: pthread_atfork() would, when libbypass has made descriptors there already.
+  // libbypass calls us in a forked child. pthread_atfork() would do so only after libbypass has made descriptors there.
   static const int hooks =
       is_hosted() ? 0 : pthread_atfork(nullptr, nullptr, after_fork_in_child) | atexit(before_exit);
   (void)hooks;
@@ -129,7 +129,7 @@ void Adapter::detach() {
   if (--users_ > 0) return;
   if (g_adapters[index_] == this) g_adapters[index_] = nullptr;
   if (!inherited_) close();
-  // What a forked child has inherited stays lying: the engine's port is the parent's.
+  // What a forked child has inherited is not freed: the engine's port is the parent's.
   if (inherited_) static_cast<void>(engine_.release());
   delete this;
 }
@@ -193,9 +193,9 @@ void Adapter::remove(Context& context) {
 
 // --- The process's end
 
-// The peer may not have taken our last frames yet, an acknowledgement it waits for among them, and they go with this
-// end of the wire. A peer that answers a question has taken what was sent before it. (A kernel that has been given
-// frames keeps them.)
+// The peer may not have taken our last frames yet, perhaps with an acknowledgement that it waits for. They are lost
+// with this end of the wire. A peer that answers a request has taken everything that was sent before it. (A kernel
+// keeps frames that it was given.)
 void Adapter::say_farewell() {
   if (interface_ != 0) return;
   Patience patience(*this);
@@ -214,7 +214,7 @@ void Adapter::before_exit() {
   for (Adapter* const adapter : g_adapters) {
     if (adapter == nullptr) continue;
     adapter->say_farewell();
-    // The program's other threads may be about: the port stays open under them, and its file goes.
+    // The program's other threads may still use it: the port stays open under them, and its file is removed.
     const runtime::PortConfig& wire = setup().soft[adapter->index_];
     if (wire.kind == "vhost") ::unlink(std::string(wire_target(wire.target).path).c_str());
   }
@@ -286,10 +286,10 @@ int Adapter::physical_state() const {
 }
 
 ibv_port_state Adapter::port_state() const {
-  // A card without a carrier is down. But the cable of a wire in memory is plugged in by the peer's program, which the
-  // user starts second: pingpong programs and perftest's look at the state once, before they tell it to come, and end
-  // when it is down. So a program is told that a link that was never up yet is; libbypass, which waits for the event,
-  // is told the truth.
+  // A card without a carrier is down. But on a wire in memory the peer's program, which the user starts second, makes
+  // the link. Pingpong programs and perftest look at the state once, before the user starts the peer, and end if it is
+  // down. So a program is told that a link which was never up yet is up. libbypass, which waits for the event, is told
+  // the truth.
   const std::string& kind = setup().soft[index_].kind;
   const bool waits = !is_hosted() && (kind == "vhost" || kind == "virtio") && port_->link_ups() == 0;
   return waits || port_->link() == LinkState::kUp ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
@@ -416,7 +416,7 @@ int Adapter::await_peer(const ibv_gid& gid) {
 void Adapter::progress(void* self) {
   auto& adapter = *static_cast<Adapter*>(self);
   for (;;) {
-    if (!adapter.lock_.try_lock()) {  // its holder looks after the wire
+    if (!adapter.lock_.try_lock()) {  // the lock's holder looks after the wire
       adapter.passed_by_.store(true, std::memory_order_relaxed);
       adapter.sleep_until(adapter.clock_.now() + adapter.longer_absence(), -1);
       continue;
@@ -429,9 +429,9 @@ void Adapter::progress(void* self) {
       adapter.passed_by_.store(false, std::memory_order_relaxed);
       until = adapter.look();
       port_fd = adapter.port_->wait_descriptor(0);
-      // Without a descriptor the port is looked at a tick later.
+      // Without a descriptor the port is looked at after a tick.
       if (port_fd < 0) until = std::min(until, adapter.clock_.now() + adapter.tick_);
-      if (adapter.engine_->holds_wire()) {  // what lies there would wake it at once
+      if (adapter.engine_->holds_wire()) {  // waiting frames would wake it at once
         port_fd = -1;
         adapter.passed_by_.store(true, std::memory_order_relaxed);
       }
@@ -442,7 +442,7 @@ void Adapter::progress(void* self) {
   }
 }
 
-// When to look again. While the program polls there is nothing to do here, and its peers need not wake anybody.
+// When to look again. While the program polls, there is nothing to do here, and peers need not wake this process.
 Instant Adapter::look() {
   sleeps_until_ = Instant::min();
   const Instant now = clock_.now();
@@ -464,12 +464,12 @@ Instant Adapter::look() {
     return engine_->next_timeout();
   }
   if (!engine_->waits_for_room()) return now;
-  // A peer that stands still may leave the wire full for ever.
+  // A peer that is stopped may leave the wire full for ever.
   full_pause_ = std::clamp(2 * full_pause_, kFirstFullPause, std::max(kFirstFullPause, tick_));
   return now + full_pause_;
 }
 
-// libbypass says so when it goes to sleep, and has a progress thread of its own for a program that computes.
+// libbypass reports when it goes to sleep, and has a progress thread of its own for a program that computes.
 bool Adapter::is_about(Instant now) const {
   const std::uint64_t polls = polls_ - seen_polls_;
   return is_hosted() ? !asked_ && polls != 0 : polls >= kBusyPolls && now - called_at_ < kRecently;
@@ -479,22 +479,22 @@ Duration Adapter::longer_absence() {
   return absence_ = std::min({absence_ * 2, kLongestAbsence, tick_});
 }
 
-// For a program that is about to sleep.
+// To be called for a program that is about to sleep.
 void Adapter::watch_wire() {
   if (!armed_) arm();
   if (!armed_ || passed_by_.load(std::memory_order_relaxed)) wake_progress();
 }
 
-// Another of its threads may sleep on: the progress thread is to look again, however long it meant to sleep.
+// Another of its threads may still sleep: the progress thread must look again, however long it meant to sleep.
 void Adapter::stop_watching(Instant now) {
   asked_ = false;
   const Duration pause = engine_->owes_notification() ? std::min(kLongestAbsence, tick_) : kHostedAbsence;
   if (sleeps_until_ > now + pause) wake_progress();
 }
 
-// The program's polls are enough: peers need not wake anybody.
+// The program's polls suffice: peers need not wake this process.
 void Adapter::be_alone() {
-  if (!armed_) port_->arm(0);  // fetches what has made the descriptor readable
+  if (!armed_) port_->arm(0);  // this takes what has made the descriptor readable
   port_->disarm(0);
   armed_ = false;
 }
@@ -512,8 +512,9 @@ void Adapter::sleep_until(Instant when, int port_fd) const {
   const timespec timeout = to_timespec(left);
   const timespec* const most = when == kNever ? nullptr : &timeout;
   if (ppoll(items, 2, most, nullptr) < 0 && errno != EINTR && socket::poll_by_parts(items, most) < 0)
-    os::eventfd_take(wake_fd_);                                   // who calls is not heard
-  if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {  // the program has closed all that it did not know
+    os::eventfd_take(wake_fd_);  // the caller's value does not matter
+  // the program has closed all descriptors that it did not know
+  if (((items[0].revents | items[1].revents) & POLLNVAL) != 0) {
     static std::atomic<bool> told{false};
     if (!told.exchange(true, std::memory_order_relaxed))
       BYPASS_LOG_WARN(

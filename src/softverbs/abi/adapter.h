@@ -1,12 +1,13 @@
-// Adapter: a software device as it runs in this process: its wire, its engine, and the one that looks after both.
+// Adapter: a software device as it runs in this process: its wire, its engine, and the thread that looks after both.
 //
-// It is opened by the first ibv_open_device of the device and closed with its last context. One lock; its holder is the
-// engine's only thread (Turn). The thread that calls a verb does the work: polls the wire, answers, sends. The progress
-// thread steps in where nobody polls any more (is_about()), so that a peer's one-sided operations are served while the
-// program is elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's next timer.
+// The first ibv_open_device of the device opens it, and closing its last context closes it. There is one lock; its
+// holder is the engine's only thread (Turn). The thread that calls a verb does the work: it polls the wire, answers,
+// sends. If no thread polls any more (is_about()), the progress thread does the work. So a peer's one-sided operations
+// are served while the program is elsewhere. Between looks it sleeps on the port's wake-up descriptor and the engine's
+// next timer.
 //
-// It belongs to the process that opened it: a forked child's copy is dead (its calls answer EIO), and the child's next
-// ibv_open_device opens a new one.
+// It belongs to the process that opened it. In a forked child the copy cannot be used (its calls return EIO); the
+// child's next ibv_open_device opens a new one.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -32,11 +33,11 @@ struct Context;
 
 class Adapter {
  public:
-  /// All devices are the parent's, and what was inherited of them is closed by its number. Async-signal-safe.
+  /// All devices are the parent's; inherited descriptors are closed by their numbers. Async-signal-safe.
   static void after_fork_in_child();
-  /// Device `index` of BYPASS_SOFT. Null: the reason has been said, and errno is set.
+  /// Opens device `index` of BYPASS_SOFT. Null: the reason was reported, and errno is set.
   static Adapter* attach(std::size_t index);
-  /// The last one closes the wire.
+  /// The last user closes the wire.
   void detach();
 
   class Turn;
@@ -44,20 +45,20 @@ class Adapter {
   void add(Context& context);
   void remove(Context& context);
 
-  /// Between two looks at a wire that brings nothing: spins for the configured budget, then yields, then says that it
-  /// is time to sleep.
+  /// The pause between two looks at a wire that brings nothing: spins for the configured budget, then yields, then says
+  /// that it is time to sleep.
   class Patience;
 
-  /// Until the address of that peer on the link is known: what a card's driver does when a queue pair or an address
-  /// handle is given its peer. Without the lock, a second or two at most; not at all for libbypass, which calls with a
-  /// lock of its own held (the engine asks again when it sends). 0, ETIMEDOUT (the link does not come up) or
+  /// Waits until the address of that peer on the link is known, as a card's driver does when a queue pair or an address
+  /// handle gets its peer. Without the lock; a second or two at most. It does not wait for libbypass, which calls with
+  /// a lock of its own held (the engine asks again when it sends). Returns 0, ETIMEDOUT (the link does not come up) or
   /// EHOSTUNREACH.
   int await_peer(const ibv_gid& gid);
-  /// Until the link is up, a second or two at most; not at all for libbypass. False: it may be down still.
+  /// Waits until the link is up, a second or two at most; does not wait for libbypass. False: it may still be down.
   bool await_link();
 
   [[nodiscard]] Instant now() const { return clock_.now(); }
-  /// In a forked child: the device is its parent's.
+  /// In a forked child: the device is the parent's.
   [[nodiscard]] bool is_inherited() const { return inherited_; }
 
  private:
@@ -69,7 +70,7 @@ class Adapter {
 
   std::size_t poll(Instant now, rdma::Acks acks = rdma::Acks::kSend);
   void settle();
-  /// The program is about: what can wait a moment is left to its next call.
+  /// Acknowledgements may be left to the program's next call if the program polls (kLeave).
   [[nodiscard]] rdma::Acks acks() const { return armed_ ? rdma::Acks::kSend : rdma::Acks::kLeave; }
   void hand_on_events();
   void deliver(const rdma::AsyncEvent& event);
@@ -91,22 +92,23 @@ class Adapter {
   void wake_progress();
 
   const std::size_t index_;
-  std::size_t users_ = 0;  // under the table's lock
+  std::size_t users_ = 0;  // protected by the table's lock
   TurnLock lock_;
-  bool inherited_ = false;  // a forked child's copy
+  bool inherited_ = false;  // this is a forked child's copy
 
   Backend* backend_ = nullptr;
   Port* port_ = nullptr;
   std::unique_ptr<rdma::Device> engine_;
-  int interface_ = 0;  // that it shares with the kernel
+  int interface_ = 0;  // the interface that it shares with the kernel
   socket::Clock clock_;
   std::vector<Context*> contexts_;
   Duration spin_{}, yield_{}, tick_{};
-  Instant last_useful_{};    // frames came, or completions were there to poll
-  bool found_ = false;       // … since the last look
-  std::uint64_t polls_ = 0;  // by the program
-  Instant called_at_{};      // by the program, the last time
-  // At the wire, for a poll of a completion queue. Each queue keeps the number of the last one that it knows of.
+  Instant last_useful_{};    // when frames came, or completions were there to poll
+  bool found_ = false;       // the same happened since the last look
+  std::uint64_t polls_ = 0;  // number of the program's polls
+  Instant called_at_{};      // the time of the program's last call
+  // Number of looks at the wire for polls of completion queues. Each queue stores the number of the last look that it
+  // knows.
   std::uint64_t looks_ = 0;
   Instant looked_at_{};
 
@@ -116,19 +118,20 @@ class Adapter {
   bool stopping_ = false;
   bool armed_ = false;
   bool woken_ = false;
-  std::atomic<bool> passed_by_{false};  // it found the lock taken or the wire held: it has no eye on the port
-  bool asked_ = false;                  // to tell of a completion, by a program that may sleep since
+  // the progress thread found the lock taken or the wire held, so it does not watch the port
+  std::atomic<bool> passed_by_{false};
+  bool asked_ = false;  // a program that may sleep since has asked for a notification
   unsigned polls_since_asked_ = 0;
-  unsigned sleepers_ = 0;  // readers of event queues: nobody polls for them
+  unsigned sleepers_ = 0;  // readers of event queues: no thread polls for them
   std::uint64_t seen_polls_ = 0;
-  Duration absence_{1};    // of the program's that the progress thread does not notice
-  Duration full_pause_{};  // before it looks again whether the wire has room
+  Duration absence_{1};    // absence of the program that the progress thread does not notice
+  Duration full_pause_{};  // the pause before it looks again whether the wire has room
   Instant sleeps_until_{};
 };
 
-/// The lock for as long as it lives. Ends by handing on the events that the engine has made. Nothing within is a
-/// cancellation point (pthreads(7)): a thread that was cancelled would leave the lock taken. Ports and log see to it
-/// for themselves (Host::libc), so that a turn pays nothing for it.
+/// Holds the lock for its lifetime. At its end it passes on the events that the engine has made. Nothing inside is a
+/// cancellation point (pthreads(7)): a thread that was cancelled would leave the lock taken. Ports and log ensure this
+/// themselves (Host::libc), so that a turn pays nothing for it.
 class Adapter::Turn {
  public:
   explicit Turn(Adapter& adapter) : adapter_(adapter) { adapter_.lock_.lock(); }
@@ -140,39 +143,40 @@ class Adapter::Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  /// False in a forked child: nothing may be asked of the engine (EIO).
+  /// False in a forked child: the engine must not be used (EIO).
   explicit operator bool() const { return !adapter_.inherited_; }
   rdma::Device* operator->() const { return adapter_.engine_.get(); }
 
-  /// Looks at the wire, answers, sends. Returns the frames that came.
+  /// Looks at the wire, answers, sends. Returns the number of received frames.
   std::size_t poll();
-  /// The same for a program that polls a completion queue, and will again. One that polls several in turn has the wire
-  /// looked at for one of them: what came for the others lies there already. `seen`: the queue's own, see looks_.
+  /// The same for a program that polls a completion queue, and will poll again. If it polls several queues in turn, the
+  /// wire is looked at for one of them: completions for the others are there already. `seen`: the queue's own number,
+  /// see looks_.
   std::size_t look(std::uint64_t& seen);
   /// Sends what is due.
   void run() { adapter_.engine_->run(adapter_.clock_.now()); }
   /// Sends what the program has posted.
   void post();
-  /// A poll of the program's found this many completions. True: for a while there was nothing, so others may have the
-  /// processor.
+  /// A poll of the program found this many completions. True: there was nothing for a while, so other threads may have
+  /// the processor.
   bool found(std::size_t completions);
   [[nodiscard]] ibv_port_state port_state() const { return adapter_.port_state(); }
-  /// As the InfiniBand specification numbers them: what the wire does, whatever the port's state says. Disabled: the
-  /// wire is there, and does not let this process in.
+  /// As numbered by the InfiniBand specification: the wire's real state, whatever the port's state says. Disabled: the
+  /// wire exists, but does not admit this process.
   [[nodiscard]] int physical_state() const { return adapter_.physical_state(); }
-  /// Frames that the wire had to leave out, or that found no receive request.
+  /// Frames that the wire had to drop, or that found no receive request.
   [[nodiscard]] std::uint64_t lost() const {
     return adapter_.engine_->counters().rx_no_receive + adapter_.port_->stats().rx_dropped;
   }
-  /// The number of the network interface that the kernel has on this wire, too; 0: there is none.
+  /// The number of the kernel's network interface on this wire; 0: there is no such interface.
   [[nodiscard]] std::uint32_t interface() const { return static_cast<std::uint32_t>(adapter_.interface_); }
-  /// Hands on what the engine has to say before the turn's end.
+  /// Passes on the engine's events before the end of the turn.
   void hand_on_events() {
     if (!adapter_.inherited_) adapter_.hand_on_events();
   }
-  /// Also has the wire watched: who asks for this may go to sleep without another word.
+  /// Also watches the wire: the caller may sleep afterwards without another call.
   int request_notify(rdma::Cq& queue, bool solicited_only);
-  /// The caller goes to sleep, or is back: the progress thread has to look at the wire meanwhile.
+  /// The caller goes to sleep, or is back: meanwhile the progress thread has to look at the wire.
   void sleeps(bool asleep);
 
  private:
@@ -190,7 +194,7 @@ class Adapter::Patience {
   Instant spin_until_, yield_until_;
 };
 
-/// What a wait has begun ends with it, also where the thread is cancelled in it.
+/// Ends what a wait has begun, also if the thread is cancelled during the wait.
 template <typename Event>
 struct EventQueue<Event>::Sleep {
   Adapter& adapter;
@@ -210,7 +214,7 @@ bool EventQueue<Event>::take(Adapter& adapter, Event& event, OnTaken on_taken) {
   for (bool spinning = is_blocking();;) {
     {
       Adapter::Turn turn(adapter);
-      if (!turn) {  // the descriptors are the parent's
+      if (!turn) {  // the descriptors belong to the parent
         errno = EIO;
         return false;
       }

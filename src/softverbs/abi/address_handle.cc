@@ -1,4 +1,4 @@
-// Address handles: whom a datagram goes to, and how to answer one.
+// Address handles: the destination of a datagram, and how to answer one.
 #include <arpa/inet.h>
 #include <netinet/ip.h>
 
@@ -13,7 +13,7 @@
 namespace bypass::softverbs {
 namespace {
 
-/// Where a RoCE datagram over IPv4 has its IP header, in the 40 bytes of a global routing header.
+/// The offset of the IP header of a RoCE datagram over IPv4, in the 40 bytes of a global routing header.
 constexpr std::size_t kIpv4Offset = 20;
 constexpr std::uint8_t kUdp = 17;
 constexpr std::uint32_t kFlowLabel = 0xfffff;
@@ -29,7 +29,7 @@ bool is_group(const ibv_gid& gid) {
   return gid.raw[0] == 0xff || (gid.raw[10] == 0xff && gid.raw[11] == 0xff && gid.raw[12] >> 4 == 0xe);
 }
 
-// The place of one of the device's own addresses; -1: it is not one.
+// The index of one of the device's own addresses; -1: it is another address.
 int find_gid(Context& context, const ibv_gid& gid) {
   const Adapter::Turn turn(*context.adapter);
   if (!turn) return -1;
@@ -44,13 +44,13 @@ struct Route {
   std::uint8_t hop_limit, traffic_class;
 };
 
-// False, with errno: the bytes are no RoCE v2 datagram's header.
+// False, with errno: the bytes are no header of a RoCE v2 datagram.
 bool read_route(const ibv_grh& grh, Route& route) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(&grh);
   iphdr ip;
   std::memcpy(&ip, bytes + kIpv4Offset, sizeof ip);
   const std::uint32_t version = ntohl(grh.version_tclass_flow) >> 28;
-  // An IPv6 header may look like an IPv4 one in its second half, but not with a good checksum as well.
+  // The second half of an IPv6 header may look like an IPv4 header, but then its checksum is not correct.
   if (ip.version == 4 && ip.ihl == 5 && (version != 6 || checksum_is_good(checksum(&ip, sizeof ip)))) {
     route = {mapped(bytes + kIpv4Offset + 12), mapped(bytes + kIpv4Offset + 16), ip.ttl, ip.tos};
     return true;

@@ -71,7 +71,7 @@ int poll_cq(ibv_cq* cq, int count, ibv_wc* wc) {
   const std::span<ibv_wc> out(wc, static_cast<std::size_t>(count));
   CompletionQueue& queue = CompletionQueue::of(cq);
   if (!queue.is_extended()) return poll_some(queue, out);
-  pthread_mutex_lock(&queue.polling);  // against another thread between ibv_start_poll and ibv_end_poll
+  pthread_mutex_lock(&queue.polling);  // protects against another thread between ibv_start_poll and ibv_end_poll
   const int found = poll_some(queue, out);
   pthread_mutex_unlock(&queue.polling);
   return found;
@@ -134,7 +134,7 @@ int ibv_destroy_cq(ibv_cq* cq) {
     Adapter::Turn turn(*ours->adapter);
     const int error = turn ? turn->destroy_cq(*queue->engine) : 0;
     if (error != 0) return error;
-    turn.hand_on_events();  // what the engine still has to say of it comes before it is forgotten
+    turn.hand_on_events();  // the engine's events of the queue come before it is forgotten
     if (cq->channel != nullptr) {
       if (turn)
         CompletionChannel::of(cq->channel).events.forget([=](const CompletionQueue* event) { return event == queue; });
@@ -163,7 +163,7 @@ int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) 
 }
 
 void ibv_ack_cq_events(ibv_cq* cq, unsigned nevents) {
-  // The structure is libibverbs' own, whosever it is.
+  // The structure is libibverbs' own, whether the object is ours or not.
   pthread_mutex_lock(&cq->mutex);
   cq->comp_events_completed += nevents;
   pthread_cond_signal(&cq->cond);

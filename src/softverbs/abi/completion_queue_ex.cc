@@ -1,7 +1,7 @@
 // Extended completion queues: ibv_start_poll, ibv_next_poll, and a function for each field of a completion.
 //
-// As hardware providers hold the queue's lock from start to end, so does the thread that polls hold one here; the
-// adapter's is taken once for up to 16 completions.
+// The polling thread holds a lock of the queue from start to end, as with hardware providers. The adapter's lock is
+// taken once for up to 16 completions.
 #include "softverbs/abi/completion_queue_ex.h"
 
 #include <sched.h>
@@ -32,7 +32,7 @@ int show(CompletionQueue& queue) {
   return 0;
 }
 
-// Takes off what has been looked at, and looks for more. `idle`: for a while there has been nothing.
+// Takes off the completions that were looked at, and looks for more. `idle`: there was nothing for a while.
 int refill(CompletionQueue& queue, bool& idle) {
   Adapter::Turn turn(*Context::of(queue.context).adapter);
   if (!turn) return EIO;
@@ -66,7 +66,7 @@ int next_poll(ibv_cq_ex* cq) {
   return show(queue);
 }
 
-// Those that have not been looked at stay for the next time.
+// Completions that were not looked at stay for the next poll.
 void end_poll(ibv_cq_ex* cq) {
   CompletionQueue& queue = CompletionQueue::of(cq);
   const std::size_t seen = std::exchange(queue.oldest_count, 0) == 0 ? 0 : queue.place + 1;
@@ -81,7 +81,7 @@ std::uint64_t timestamp(ibv_cq_ex* cq) {
   return static_cast<std::uint64_t>(current(cq).at.time_since_epoch().count());
 }
 
-// The engine's clock is steady; what it was by the wall then follows from how far both are apart now.
+// The engine's clock is steady. The wall-clock time follows from the present difference of the two.
 std::uint64_t wallclock(ibv_cq_ex* cq) {
   timespec wall{};
   clock_gettime(CLOCK_REALTIME, &wall);

@@ -1,4 +1,4 @@
-// Opening and closing devices; events that are no completions.
+// Opening and closing devices, and events other than completions.
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,7 +12,7 @@
 namespace bypass::softverbs {
 namespace {
 
-/// Completion vectors stand for interrupts, of which there is one.
+/// Completion vectors stand for interrupts; there is one.
 constexpr int kCompletionVectors = 1;
 
 void set_operations(Context& context) {
@@ -42,7 +42,7 @@ void destroy_all(Members<T>& members, Destroy destroy) {
   }
 }
 
-// In the order in which they rest on each other.
+// In an order in which no object is used by a remaining one.
 void destroy_leftovers(Context& context, Adapter::Turn& turn) {
   destroy_all(context.flows, [&](rdma::Flow& flow) { turn->destroy_flow(flow); });
   destroy_all(context.qps, [&](rdma::Qp& qp) {
@@ -66,7 +66,7 @@ Context& Context::of(ibv_context* context) {
   return *static_cast<Context*>(verbs_get_ctx(context));
 }
 
-// A forked child's events, and who reads them, are the parent's.
+// In a forked child, the events and their readers are the parent's.
 void Context::forget_events(const std::uint32_t& taken) {
   if (!adapter->is_inherited()) async.forget([&](const AsyncEvent& event) { return event.taken == &taken; });
 }
@@ -106,7 +106,7 @@ int ibv_close_device(ibv_context* context) {
   {
     Adapter::Turn turn(*ours->adapter);
     if (turn) destroy_leftovers(*ours, turn);
-    turn.hand_on_events();  // to channels that are still there
+    turn.hand_on_events();  // to channels that still exist
     ours->channels.clear_and_dispose([](CompletionChannel* channel) { delete channel; });
   }
   ours->adapter->detach();
@@ -141,7 +141,7 @@ void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint32_t& co
 }  // namespace
 
 extern "C" void ibv_ack_async_event(ibv_async_event* event) {
-  // The structures are libibverbs' own, whosever they are.
+  // The structures are libibverbs' own, whether the object is ours or not.
   switch (event->event_type) {
     case IBV_EVENT_CQ_ERR: {
       ibv_cq& cq = *event->element.cq;

@@ -22,7 +22,7 @@
 namespace bypass::softverbs {
 namespace {
 
-// A stable name for the device end: two ends of one wire differ in kind, hosts in their addresses.
+// A stable name for one end of a wire. The two ends of a wire differ in kind, hosts in their addresses.
 std::uint64_t make_guid(const runtime::PortConfig& wire) {
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   const auto add = [&](std::string_view text) {
@@ -32,7 +32,7 @@ std::uint64_t make_guid(const runtime::PortConfig& wire) {
   add(":");
   add(wire.target);
   for (const Prefix& prefix : wire.addresses) add(runtime::to_text(prefix.address).view());
-  // An EUI-64 that is locally administered and no group's.
+  // A locally administered EUI-64 that is not a group address.
   return (hash & ~(std::uint64_t{1} << 56)) | std::uint64_t{2} << 56;
 }
 
@@ -57,7 +57,7 @@ std::vector<SoftDevice>& devices() {
   return *made;
 }
 
-// A list that programs hold, and the real library's list whose devices it names.
+// A list that programs hold, with the real library's list of the devices in it.
 struct DeviceList {
   std::vector<ibv_device*> entries;  // ends with null
   ibv_device** real = nullptr;
@@ -96,7 +96,7 @@ bool is_soft(const ibv_device* device) {
 
 namespace {
 
-// A user who preloads this library and finds no device has forgotten something.
+// A user who preloads this library and finds no device has forgotten a setting: says which.
 void say_what_is_missing() {
   static const bool said = [] {
     BYPASS_LOG_WARN(
@@ -107,7 +107,7 @@ void say_what_is_missing() {
   (void)said;
 }
 
-// Listed all the same, as a card whose link is down is: the wire may be there by the time it is opened.
+// Such a device is listed, like a card whose link is down: its wire may exist by the time it is opened.
 void say_which_cannot_be_opened() {
   static const bool said = [] {
     for (const runtime::PortConfig& wire : setup().soft) {
@@ -142,7 +142,7 @@ ibv_device** ibv_get_device_list(int* num_devices) {
   int found = 0;
   const int error = errno;
   if (next != nullptr) list->real = next(&found);
-  errno = error;  // that there are no real devices, or no kernel support for them, is no failure
+  errno = error;  // a missing real device, or missing kernel support, is no failure
   for (SoftDevice& device : soft) list->entries.push_back(&device);
   for (int i = 0; list->real != nullptr && i < found; i++) list->entries.push_back(list->real[i]);
   list->entries.push_back(nullptr);
@@ -170,7 +170,7 @@ __be64 ibv_get_device_guid(ibv_device* device) {
 }
 
 int ibv_get_device_index(ibv_device* device) {
-  // The kernel's number of a device, which ours has none of.
+  // The kernel's number of a device; ours have none.
   return is_soft(device) ? -1 : BYPASS_REAL(ibv_get_device_index)(device);
 }
 

@@ -1,4 +1,4 @@
-// The software devices as ibv_get_device_list tells them.
+// The software devices as ibv_get_device_list shows them.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -7,7 +7,7 @@
 
 namespace bypass::softverbs {
 
-/// A device and, behind it, zeros where libibverbs keeps its provider's operations: libmlx5 and libefa look there
+/// A device, followed by zeros where libibverbs keeps its provider's operations: libmlx5 and libefa look there to see
 /// whether a device is theirs.
 struct SoftDevice : ibv_device {
   std::byte provider[512];

@@ -32,7 +32,7 @@ void EventSignal::raise() const {
   os::eventfd_add(own_fd_, 1);
 }
 
-// Never blocks: raise() has been called, and nobody else reads.
+// Never blocks: raise() was called, and there is no other reader.
 void EventSignal::lower() const {
   os::eventfd_take(own_fd_);
 }

@@ -1,9 +1,10 @@
-// EventQueue: events for readers who may wait for them with poll(): what a completion channel and a context's
-// asynchronous events are in the kernel.
+// EventQueue: events for readers that may wait for them with poll(). In the kernel these are a completion channel and a
+// context's asynchronous events.
 //
-// `descriptor()` is readable exactly while there are events, and is written and read under the adapter's lock only, by
-// another descriptor of the same: the program may close it, or give its number to a file of its own. A blocked reader
-// waits in a read() of a descriptor of its own, so that its signals, restarts and cancellation are the kernel's.
+// `descriptor()` is readable exactly while there are events. It is written and read only under the adapter's lock,
+// through another descriptor of the same file: the program may close it, or give its number to a file of its own. A
+// blocked reader waits in a read() on a descriptor of its own. So signals, restarts and cancellation are handled by the
+// kernel.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace bypass::softverbs {
 
 class Adapter;
 
-/// The part that knows nothing of the events' type. All members but wait() with the adapter's lock held.
+/// The part that does not know the events' type. All members except wait() need the adapter's lock.
 class EventSignal {
  public:
   EventSignal() = default;
@@ -21,30 +22,30 @@ class EventSignal {
   EventSignal& operator=(const EventSignal&) = delete;
   ~EventSignal();
 
-  /// False: no descriptors, errno says why.
+  /// False: no descriptors could be made; errno says why.
   bool open();
-  /// The program's to poll, to set O_NONBLOCK on, and never to read.
+  /// For the program's poll() and O_NONBLOCK; the program must never read it.
   [[nodiscard]] int descriptor() const { return fd_; }
 
-  /// The program has not set O_NONBLOCK.
+  /// True if the program has not set O_NONBLOCK.
   [[nodiscard]] bool is_blocking() const;
 
  protected:
   void raise() const;  // there are events now
-  void lower() const;  // there are none left
+  void lower() const;  // there are no events left
   void wake_sleeper();
-  /// Counts the caller as a sleeper; false, errno EAGAIN: the program wants no waiting.
+  /// Counts the caller as a sleeper. False, errno EAGAIN: the program does not want to wait.
   bool begin_wait();
-  /// Without the lock. False: errno says why, EINTR as a rule.
+  /// Called without the lock. False: errno says why, usually EINTR.
   [[nodiscard]] bool wait() const;
-  /// After a wait that failed: a wake-up that was meant for the caller is taken back.
+  /// To be called after a failed wait: takes back a wake-up that was meant for the caller.
   void abandon_wait();
 
  private:
   int fd_ = -1;
-  int own_fd_ = -1;        // the same one
+  int own_fd_ = -1;        // our own number of the same file
   int sleep_fd_ = -1;      // a semaphore
-  unsigned sleepers_ = 0;  // that have no wake-up on its way
+  unsigned sleepers_ = 0;  // sleepers without a wake-up under way
 };
 
 template <typename Event>
@@ -69,8 +70,8 @@ class EventQueue : public EventSignal {
     if (std::erase_if(events_, condition) != 0 && events_.empty()) lower();
   }
 
-  /// The next event, and `on_taken` of it with the lock held. Looks at the wire for as long as a wait may spin, then
-  /// sleeps. The lock must be free. False: errno says why. (adapter.h)
+  /// Takes the next event and calls `on_taken` for it with the lock held. Looks at the wire for as long as a wait may
+  /// spin, then sleeps. The lock must be free. False: errno says why. (adapter.h)
   template <typename OnTaken>
   bool take(Adapter& adapter, Event& event, OnTaken on_taken);
 

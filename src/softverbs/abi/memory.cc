@@ -22,7 +22,7 @@ int populate(std::uintptr_t begin, std::uintptr_t end, int advice) {
   return result;
 }
 
-// Linux before 5.14 has no such advice; its EINVAL is also what a range without the permission gets.
+// Linux before 5.14 does not have this advice; it returns EINVAL as for a range without the permission.
 bool can_populate(std::uintptr_t page) {
   static const bool can = [page] {
     const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(&can) & ~(page - 1);
@@ -31,9 +31,9 @@ bool can_populate(std::uintptr_t page) {
   return can;
 }
 
-// As a driver pins it: what is not there, or not to be written where the device may write, is refused now, not by a
-// signal when the first message comes. libbypass registers its arena, which is there and stays sparse. Without a lock:
-// a large range takes its time.
+// As a driver pins memory: a missing page, or one that the device may write but the process may not, is refused now,
+// and causes no signal when the first message comes. libbypass registers its arena, which exists and stays sparse.
+// Called without a lock, as a large range takes long.
 bool is_there(const void* addr, std::size_t length, unsigned access) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(addr);
@@ -45,7 +45,7 @@ bool is_there(const void* addr, std::size_t length, unsigned access) {
 
 ibv_mr* register_memory(Context& context, ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                         unsigned access) {
-  // What is optional may be left out.
+  // Optional rights may be left out.
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
   if (!is_there(addr, length, access)) return refuse<ibv_mr>(EFAULT);
   Adapter::Turn turn(*context.adapter);

@@ -1,8 +1,8 @@
-// The objects that verbs programs hold: libibverbs' own structures, with what is ours behind them. Programs and the
-// inline functions of verbs.h read and write the structures directly, so their layout is the public header's.
+// The objects that verbs programs hold: libibverbs' own structures, followed by our fields. Programs and the inline
+// functions of verbs.h access the structures directly, so their layout is the public header's.
 //
-// Everything that is ours changes with the adapter's lock held. Objects know their context; what a program has not
-// destroyed goes when it closes the context.
+// Our fields change only with the adapter's lock held. Objects know their context; objects that a program has not
+// destroyed are destroyed when it closes the context.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -24,7 +24,7 @@ namespace bypass::softverbs {
 
 struct Context;
 
-/// One of a context's objects of its kind.
+/// A member of a context's list of objects of one kind.
 using Member = boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>>;
 template <typename T>
 using Members = boost::intrusive::list<T, boost::intrusive::constant_time_size<false>>;
@@ -58,14 +58,14 @@ struct CompletionChannel : ibv_comp_channel, Member {
   static CompletionChannel& of(ibv_comp_channel* channel) { return *static_cast<CompletionChannel*>(channel); }
 };
 
-/// `ibv_cq` is the beginning of `ibv_cq_ex`: one object serves both.
+/// `ibv_cq` is the beginning of `ibv_cq_ex`: one object is both.
 struct CompletionQueue : ibv_cq_ex, Member {
   rdma::Cq* engine = nullptr;
-  std::uint32_t comp_events_taken = 0;   // by ibv_get_cq_event; destroying waits until they are acknowledged
-  std::uint32_t async_events_taken = 0;  // by ibv_get_async_event
-  std::uint64_t looks_seen = 0;          // Adapter's
-  // From ibv_start_poll to ibv_end_poll one thread has these to itself: the oldest completions, and which of them is
-  // being looked at. They stay in the queue until then.
+  std::uint32_t comp_events_taken = 0;   // taken by ibv_get_cq_event; destroying waits until they are acknowledged
+  std::uint32_t async_events_taken = 0;  // taken by ibv_get_async_event
+  std::uint64_t looks_seen = 0;          // Adapter's number of the last known look
+  // From ibv_start_poll to ibv_end_poll only one thread uses these: the oldest completions, and which of them is being
+  // looked at. They stay in the queue until then.
   pthread_mutex_t polling = PTHREAD_MUTEX_INITIALIZER;
   std::array<rdma::Completion, 16> oldest;
   std::size_t oldest_count = 0, place = 0;
@@ -84,19 +84,19 @@ struct SharedReceiveQueue : ibv_srq, Member {
   void report(ibv_event_type type);
 };
 
-/// Requests that ibv_wr_* functions build between ibv_wr_start and ibv_wr_complete.
+/// The requests that ibv_wr_* functions build between ibv_wr_start and ibv_wr_complete.
 struct RequestBatch {
   struct Request {
     rdma::SendRequest request;
     std::size_t first_sge = 0, sges = 0;
-    bool in_batch = false;                       // its bytes lie in `inlined`, and its element says where
-    std::size_t header_at = 0, header_size = 0;  // a large segment's header there
+    bool in_batch = false;                       // its bytes are in `inlined`, and its element says where
+    std::size_t header_at = 0, header_size = 0;  // place of a large segment's header there
   };
   std::vector<Request> requests;
   std::vector<ibv_sge> sges;
   std::vector<std::byte> inlined;
-  int error = 0;  // of the first that cannot be
-  /// Room for what is usual; more is made once, when it is needed.
+  int error = 0;  // error of the first request that is not possible
+  /// Makes room for the usual case; more is made once, when it is needed.
   void reserve(const ibv_qp_cap& cap) {
     const std::size_t usual = std::min(cap.max_send_wr, 64U);
     requests.reserve(usual);
@@ -115,7 +115,7 @@ struct RequestBatch {
 struct QueuePair : ibv_qp_ex, Member {
   rdma::Qp* engine = nullptr;
   std::uint32_t async_events_taken = 0;
-  bool extended = false;  // ibv_qp_to_qp_ex has something to give
+  bool extended = false;  // whether ibv_qp_to_qp_ex returns it
   RequestBatch batch;
   pthread_mutex_t batch_mutex = PTHREAD_MUTEX_INITIALIZER;  // held from ibv_wr_start to ibv_wr_complete or _abort
   static QueuePair& of(ibv_qp* qp) { return *static_cast<QueuePair*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
@@ -125,10 +125,10 @@ struct QueuePair : ibv_qp_ex, Member {
 
 struct AsyncEvent {
   ibv_async_event event{};
-  std::uint32_t* taken = nullptr;  // of the object that it speaks of
+  std::uint32_t* taken = nullptr;  // counter of the object that the event is about
 };
 
-/// What ibv_open_device gives.
+/// What ibv_open_device returns.
 struct Context : verbs_context {
   Adapter* adapter = nullptr;
   EventQueue<AsyncEvent> async;
@@ -141,27 +141,28 @@ struct Context : verbs_context {
   Members<SharedReceiveQueue> srqs;
   Members<QueuePair> qps;
 
-  /// Of an object that goes, its events that nobody has taken: `taken` is its count. Within a turn.
+  /// Removes the events of an object that is being destroyed which nobody has taken; `taken` is its counter. Within a
+  /// turn.
   void forget_events(const std::uint32_t& taken);
-  /// Waits until the program has acknowledged all it has taken. Without the lock.
+  /// Waits until the program has acknowledged all the events that it has taken. Called without the lock.
   void await_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond, const std::uint32_t& completed,
                           const std::uint32_t& taken) const;
 
-  /// Ours, or null: then it is the real library's.
+  /// Our context; null: it is the real library's.
   static Context* find(ibv_context* context);
-  /// … of one that is known to be ours.
+  /// The same for a context that is known to be ours.
   static Context& of(ibv_context* context);
 };
 
-/// What a receive request of verbs' asks of the engine.
+/// Converts a receive request of verbs to the engine's form.
 inline rdma::ReceiveRequest as_request(const ibv_recv_wr& wr) {
   return {wr.wr_id, {wr.sg_list, static_cast<std::size_t>(wr.num_sge)}};
 }
 
-/// Whether a device is one of ours.
+/// Whether the device is one of ours.
 bool is_soft(const ibv_device* device);
 
-/// For functions that answer with a pointer: null, with errno set.
+/// For functions that return a pointer: returns null and sets errno.
 template <typename T>
 T* refuse(int error) {
   errno = error;

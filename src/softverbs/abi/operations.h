@@ -1,4 +1,4 @@
-// What the inline functions of verbs.h reach through a context's tables, one table for all of our contexts.
+// The functions that inline functions of verbs.h call through a context's tables; all of our contexts share one table.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,4 +1,4 @@
-// What a device and its port say of themselves.
+// The properties of a device and its port.
 #include <cerrno>
 #include <cstring>
 
@@ -9,9 +9,9 @@
 #include "softverbs/abi/real.h"
 #include "softverbs/abi/setup.h"
 
-#undef ibv_query_port  // the macro over the function that older programs call
+#undef ibv_query_port  // the macro hides the function that older programs call
 
-/// As libibverbs' private header has it.
+/// As in libibverbs' private header.
 enum ibv_gid_type_sysfs { IBV_GID_TYPE_SYSFS_IB_ROCE_V1, IBV_GID_TYPE_SYSFS_ROCE_V2 };
 
 extern "C" int ibv_query_gid_type(ibv_context* context, std::uint8_t port, unsigned index, ibv_gid_type_sysfs* type);
@@ -71,7 +71,7 @@ ibv_port_attr describe_port(Adapter::Turn& turn) {
   attr.max_msg_sz = turn->limits().max_message;
   attr.pkey_tbl_len = 1;
   attr.max_vl_num = 1;
-  // A wire in memory has no speed; tools want to see one (4X EDR).
+  // A wire in memory has no speed, but tools want to see one (4X EDR).
   attr.active_width = 2;
   attr.active_speed = 32;
   attr.phys_state = static_cast<std::uint8_t>(turn.physical_state());
@@ -79,7 +79,7 @@ ibv_port_attr describe_port(Adapter::Turn& turn) {
   return attr;
 }
 
-// RoCE v2's GIDs are the addresses; index 0 is the link-local one, which each device has.
+// RoCE v2's GIDs are the addresses. Index 0 is the link-local address, which each device has.
 void say_that_there_is_no_address(std::uint32_t index) {
   static const bool said = [index] {
     BYPASS_LOG_WARN(
@@ -91,7 +91,7 @@ void say_that_there_is_no_address(std::uint32_t index) {
   (void)said;
 }
 
-// 0, or EINVAL (no such port), ENODATA (no such entry), EIO.
+// Returns 0, EINVAL (no such port), ENODATA (no such entry), or EIO.
 int find_gid(Context& context, std::uint32_t port, std::uint32_t index, ibv_gid_entry& entry) {
   Adapter::Turn turn(*context.adapter);
   if (!turn) return EIO;
@@ -160,7 +160,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attr) {
 
 int ibv_query_port(ibv_context* context, std::uint8_t port, _compat_ibv_port_attr* attr) {
   if (Context::find(context) == nullptr) return BYPASS_REAL(ibv_query_port)(context, port, attr);
-  // The structure of old ended before port_cap_flags2.
+  // The older structure ended before port_cap_flags2.
   return query_port(context, port, reinterpret_cast<ibv_port_attr*>(attr), offsetof(ibv_port_attr, port_cap_flags2));
 }
 

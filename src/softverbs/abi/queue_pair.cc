@@ -1,4 +1,4 @@
-// Queue pairs: making, changing and ending them; groups; posting.
+// Queue pairs: making, changing and destroying them; groups; posting.
 #include <cerrno>
 #include <memory>
 
@@ -44,10 +44,10 @@ void describe(ibv_qp& qp, ibv_pd* pd, const ibv_qp_init_attr& attr) {
   pthread_cond_init(&qp.cond, nullptr);
 }
 
-// Connected queue pairs learn their peer on the way to RTR. The kernel, too, asks for the peer's address there. A
-// raw-packet queue pair has no peer, and what it sends on a link that is down is lost: a program that begins with a
-// frame and waits for the answer (raw_ethernet_lat) would wait for ever, where on a card the link is up long before it
-// starts.
+// Connected queue pairs get their peer on the way to RTR, and the kernel, too, looks up the peer's address there. A
+// raw-packet queue pair has no peer, and its frames are lost on a link that is down. A program that begins with a frame
+// and waits for the answer (raw_ethernet_lat) would wait for ever; on a card the link is up long before it starts. So
+// this waits for the link.
 int await_ready(Adapter& adapter, const ibv_qp& qp, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_STATE) == 0) return 0;
   if (qp.qp_type == IBV_QPT_RAW_PACKET) {
@@ -170,7 +170,7 @@ int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init
 
 int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode opcode, std::uint32_t flags) {
   if (Context::find(qp->context) == nullptr) return BYPASS_REAL(ibv_query_qp_data_in_order)(qp, opcode, flags);
-  return 0;  // no promise
+  return 0;  // nothing is promised
 }
 
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {

@@ -1,6 +1,6 @@
 // Extended queue pairs: ibv_create_qp_ex, and requests that are built call by call (ibv_wr_*).
 //
-// Between ibv_wr_start and ibv_wr_complete one thread has the queue pair's batch to itself, by a mutex as hardware
+// Between ibv_wr_start and ibv_wr_complete only one thread uses the queue pair's batch, by a mutex, as hardware
 // providers hold their send queue's lock. The adapter's lock is taken only to post.
 #include "softverbs/abi/queue_pair_ex.h"
 
@@ -35,7 +35,7 @@ RequestBatch& batch_of(ibv_qp_ex* qp) {
   return QueuePair::of(qp).batch;
 }
 
-// A new request with the id and flags that the program has set; it gets its data afterwards.
+// A new request with the id and flags that the program has set; its data follows.
 rdma::SendRequest& add(ibv_qp_ex* qp, ibv_wr_opcode opcode) {
   RequestBatch& batch = batch_of(qp);
   RequestBatch::Request& made = batch.requests.emplace_back();
@@ -53,7 +53,7 @@ rdma::SendRequest& add(ibv_qp_ex* qp, ibv_wr_opcode opcode, std::uint32_t rkey, 
   return request;
 }
 
-// The request that is being built; null, and the batch has failed, where there is none.
+// The request that is being built. Null if there is none: the batch has then failed.
 RequestBatch::Request* last(ibv_qp_ex* qp) {
   RequestBatch& batch = batch_of(qp);
   if (!batch.requests.empty()) return &batch.requests.back();
@@ -71,7 +71,7 @@ void set_sges(ibv_qp_ex* qp, std::span<const ibv_sge> sges) {
   request->in_batch = false;
 }
 
-// The program may reuse inline bytes and headers at once, so they are kept until the batch is posted.
+// The program may reuse inline bytes and headers at once, so they are copied until the batch is posted.
 void keep(RequestBatch& batch, const void* bytes, std::size_t length) {
   const auto* const begin = static_cast<const std::byte*>(bytes);
   batch.inlined.insert(batch.inlined.end(), begin, begin + length);
@@ -98,7 +98,7 @@ void wr_abort(ibv_qp_ex* qp) {
   pthread_mutex_unlock(&QueuePair::of(qp).batch_mutex);
 }
 
-// The requests' elements, now that none is added any more.
+// Sets the requests' elements, after the last one was added.
 void join(RequestBatch& batch) {
   for (RequestBatch::Request& item : batch.requests) {
     const auto sges = std::span(batch.sges).subspan(item.first_sge, item.sges);
@@ -109,7 +109,7 @@ void join(RequestBatch& batch) {
   }
 }
 
-// All of it, or nothing where one of them is wrong or there is no room for all.
+// Posts all requests, or none if one is wrong or there is not room for all.
 int post(QueuePair& pair, Adapter::Turn& turn) {
   RequestBatch& batch = pair.batch;
   if (batch.error != 0) return batch.error;
@@ -210,10 +210,10 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr->pd->context != context) return refuse<ibv_qp>(EINVAL);
   if (extended && (attr->send_ops_flags & IBV_QP_EX_WITH_TSO) != 0 && !cuts_segments(*context))
     return refuse<ibv_qp>(EOPNOTSUPP);
-  // Both begin with the same members; these are the ones that the older structure has.
+  // Both structures begin with the same members, which are those of the older one.
   ibv_qp_init_attr base{attr->qp_context, attr->send_cq, attr->recv_cq,   attr->srq,
                         attr->cap,        attr->qp_type, attr->sq_sig_all};
-  // A large segment's headers lie where inline bytes do.
+  // A large segment's headers are stored like inline bytes.
   if ((attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER) != 0)
     base.cap.max_inline_data = std::max(base.cap.max_inline_data, std::uint32_t{attr->max_tso_header});
   ibv_qp* const qp = create_queue_pair(attr->pd, base);

@@ -1,10 +1,10 @@
-// The real libibverbs: whatever is no device of ours goes on to it.
+// The real libibverbs: it gets every call that concerns no device of ours.
 #pragma once
 
 namespace bypass::softverbs {
 
-/// libibverbs' own function of that name: the next one after ours, or that of a libibverbs that nothing has loaded yet.
-/// Null where none is installed; no program has a real device then.
+/// libibverbs' own function of that name: the next one after ours, or that of a libibverbs that was not loaded yet.
+/// Null if none is installed; then no program has a real device.
 void* real_function(const char* name);
 
 template <typename Function>
@@ -12,7 +12,7 @@ Function* real(const char* name) {
   return reinterpret_cast<Function*>(real_function(name));
 }
 
-// The real function behind one of libibverbs' that we define.
+// The real function behind a function of libibverbs that we define.
 #define BYPASS_REAL(function) (::bypass::softverbs::real<decltype(function)>(#function))
 
 }  // namespace bypass::softverbs

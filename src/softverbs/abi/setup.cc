@@ -50,7 +50,7 @@ const Config* load() {
 const Config& setup() {
   static const Config* const config = load();
   static const bool said = [] {
-    if (is_hosted()) return true;  // libbypass has said so
+    if (is_hosted()) return true;  // libbypass has reported it
     for (const runtime::ConfigProblem& problem : config->problems) BYPASS_LOG_ERROR("%s", problem.message().c_str());
     if (!config->problems.empty() && config->strict) _exit(kStrictStatus);
     return true;

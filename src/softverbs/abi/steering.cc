@@ -1,5 +1,5 @@
-// Steering rules of raw-packet queue pairs: ibv_create_flow's attribute and the specifications behind it, as the engine
-// wants them.
+// Steering rules of raw-packet queue pairs: converts ibv_create_flow's attribute and the specifications after it to the
+// engine's form.
 #include <arpa/inet.h>
 
 #include <cerrno>
@@ -20,7 +20,7 @@ void read_ethernet(const ibv_flow_eth_filter& from, FlowRule::Key& to) {
   to.ether_type = ntohs(from.ether_type);
 }
 
-// `prefix`: what the first 96 bits of a v4-mapped address are, or their mask.
+// `prefix`: the first 96 bits of a v4-mapped address, or their mask.
 IpAddress ipv4(std::uint32_t network_order, bool is_mask) {
   IpAddress address{};
   if (is_mask && network_order == 0) return address;
@@ -34,7 +34,7 @@ template <typename Filter>
 void read_ipv4(const Filter& from, FlowRule::Key& to, bool is_mask) {
   to.ip_source = ipv4(from.src_ip, is_mask);
   to.ip_destination = ipv4(from.dst_ip, is_mask);
-  // Said even where both addresses may be any: the packet is one of IPv4.
+  // Set even if both addresses may be any: the packet must be IPv4.
   to.ether_type = is_mask ? 0xffff : 0x0800;
 }
 
@@ -50,7 +50,7 @@ void read_ports(const ibv_flow_tcp_udp_filter& from, FlowRule::Key& to) {
   to.destination_port = ntohs(from.dst_port);
 }
 
-// False: the device cannot look at this.
+// False: the device cannot match this field.
 bool add(const ibv_flow_spec& spec, FlowRule& rule) {
   switch (spec.hdr.type) {
     case IBV_FLOW_SPEC_ETH:
@@ -94,7 +94,7 @@ bool add(const ibv_flow_spec& spec, FlowRule& rule) {
   }
 }
 
-// They lie one behind the other by their own sizes, aligned as it comes. False: that is no size of one.
+// Specifications follow each other by their own sizes, without alignment. False: the size is not valid.
 bool read_spec(const std::byte* at, ibv_flow_spec& spec) {
   std::memcpy(&spec.hdr, at, sizeof spec.hdr);
   if (spec.hdr.size < sizeof spec.hdr || spec.hdr.size > sizeof spec) return false;
@@ -102,14 +102,14 @@ bool read_spec(const std::byte* at, ibv_flow_spec& spec) {
   return true;
 }
 
-// 0, EINVAL or EOPNOTSUPP.
+// Returns 0, EINVAL or EOPNOTSUPP.
 int read_rule(const ibv_flow_attr& attr, FlowRule& rule) {
   if (attr.comp_mask != 0 || attr.port != 1 ||
       (attr.flags & ~static_cast<std::uint32_t>(IBV_FLOW_ATTR_FLAGS_DONT_TRAP)) != 0)
     return EINVAL;
   if ((attr.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP) != 0) return EOPNOTSUPP;
   std::underlying_type_t<ibv_flow_attr_type> type = 0;
-  std::memcpy(&type, &attr.type, sizeof type);  // a program may have put anything there
+  std::memcpy(&type, &attr.type, sizeof type);  // the program may have stored any value there
   if (type > IBV_FLOW_ATTR_SNIFFER) return EINVAL;
   rule.type = attr.type;
   rule.priority = attr.priority;

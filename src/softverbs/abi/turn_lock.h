@@ -1,8 +1,8 @@
-// TurnLock: the adapter's lock, taken and let go of with one atomic operation each and no call: a poll that finds
-// nothing takes some 50 ns, of which a mutex of libc's is a quarter.
+// TurnLock: the adapter's lock. Taking and releasing it costs one atomic operation each and no call. A poll that finds
+// nothing takes about 50 ns; a mutex of libc would be a quarter of that.
 //
-// Held for microseconds at a time, so who finds it taken looks again for a while before it sleeps: to be woken takes
-// longer. (U. Drepper, "Futexes are tricky", 2011, mutex2.)
+// It is held for microseconds at a time. So a thread that finds it taken tries again for a while before it sleeps,
+// because a wake-up takes longer. (U. Drepper, "Futexes are tricky", 2011, mutex2.)
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class TurnLock {
   void unlock() {
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) state_.notify_one();
   }
-  /// In a forked child, whose only thread has nothing to do with who had it.
+  /// In a forked child, whose only thread is not the former holder.
   void reset() { state_.store(kFree, std::memory_order_relaxed); }
 
  private:

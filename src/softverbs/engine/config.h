@@ -1,4 +1,4 @@
-// What a software RDMA device is made of: its addresses and its limits.
+// The configuration of a software RDMA device: its addresses and its limits.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -12,11 +12,11 @@
 
 namespace bypass::rdma {
 
-/// What the device promises at most; the names and, where nothing speaks against them, the values of Linux's soft-RoCE.
+/// The device's limits. The names, and where possible the values, are those of Linux's soft-RoCE.
 struct Limits {
   std::uint32_t max_qp = 65'536;
   std::uint32_t max_qp_wr = 16'384;
-  std::uint32_t max_sge = 32;  // of a request of any kind
+  std::uint32_t max_sge = 32;  // elements of a request of any kind
   std::uint32_t max_inline = 512;
   std::uint32_t max_cq = 65'536;
   std::uint32_t max_cqe = 32'767;
@@ -25,7 +25,7 @@ struct Limits {
   std::uint32_t max_ah = 65'535;
   std::uint32_t max_srq = 65'535;
   std::uint32_t max_srq_wr = 32'767;
-  std::uint32_t max_rd_atomic = 128;     // of a queue pair, in either direction
+  std::uint32_t max_rd_atomic = 128;     // for each queue pair, in either direction
   std::uint32_t max_message = 8U << 20;  // bytes
   std::uint64_t max_mr_size = ~std::uint64_t{0};
   std::uint32_t max_multicast = 8'192;  // attachments of queue pairs to groups
@@ -37,16 +37,16 @@ struct DeviceConfig {
   /// The device's own addresses, of either family. GID 0 is the link-local address; then the IPv4 addresses
   /// (v4-mapped), then the others, in this order. All RoCE v2.
   std::vector<Prefix> addresses;
-  IpAddress link_local;   // any: made from the MAC
-  IpAddress gateway;      // IPv4; any: none
+  IpAddress link_local;   // unset: made from the MAC
+  IpAddress gateway;      // IPv4; unset: no gateway
   std::uint32_t mtu = 0;  // bytes of an IP packet; 0: the port's
-  /// Whether the device answers ARP and neighbour solicitations: not where a kernel owns the address and answers.
+  /// Whether the device answers ARP and neighbour solicitations. Not if a kernel owns the address and answers.
   bool answer_neighbours = true;
-  /// What memory's keys follow from: of random numbers, where a peer must not guess them.
+  /// The secret from which memory keys are made: random numbers, where a peer must not guess the keys.
   tcp::Secret secret{1, 2};
-  /// Packets of one queue pair that may be without an answer. More than the wire's rings hold is lost and repeated.
+  /// Packets of one queue pair that may be unanswered. If the wire's rings hold fewer, packets are lost and sent again.
   std::uint32_t window = 128;
-  Duration resolve_retry = std::chrono::milliseconds{100};  // between two questions for a neighbour's address
+  Duration resolve_retry = std::chrono::milliseconds{100};  // between two requests for a neighbour's address
   Limits limits;
 };
 

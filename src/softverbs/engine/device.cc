@@ -9,14 +9,14 @@
 namespace bypass::rdma {
 namespace {
 
-constexpr Duration kPortRetry{5'000};  // a full port says nothing when it has room again
-constexpr unsigned kTurnPackets = 16;  // of a queue pair, then the next one's
+constexpr Duration kPortRetry{5'000};  // a full port does not report when it has room again
+constexpr unsigned kTurnPackets = 16;  // packets in a queue pair's turn
 constexpr unsigned kRunPackets = 256;
 constexpr std::size_t kBurst = 32, kBursts = 4;
-/// A burst of so many bytes is a turn: more of them, and what was placed is out of the nearer caches before the program
-/// sees it.
+/// A burst of so many bytes ends a turn: with more, the placed bytes would leave the nearer caches before the program
+/// sees them.
 constexpr std::size_t kEnoughBytes = std::size_t{64} << 10;
-constexpr std::size_t kFew = 4;  // frames of a conversation; more are a stream, whose sender waits for room
+constexpr std::size_t kFew = 4;  // frames of a dialogue; more are a stream, whose sender waits for room
 
 std::size_t bytes_of(std::span<Packet* const> frames) {
   std::size_t bytes = 0;
@@ -58,7 +58,7 @@ DeviceConfig completed(DeviceConfig config, const Port& port) {
   return config;
 }
 
-// Packets that wait for their turn keep buffers from the wire.
+// Packets that wait for their turn keep buffers of the wire.
 std::uint32_t most_to_hold(const Port& port) {
   const std::uint64_t buffers = port.stats().buffers_total;
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(buffers / 8, 64, 1024));
@@ -81,11 +81,12 @@ Step send_next(Engine& e, Qp& qp) {
   return answer == Step::kSent && request == Step::kIdle ? Step::kSent : request;
 }
 
-// Up to a turn's packets; what remains waits for the next turn. Returns the packets sent.
+// Sends up to one turn's packets; the rest waits for the next turn. Returns the packets sent.
 unsigned take_turn(Engine& e, Qp& qp) {
   if (qp.doomed) {
     qp.doomed = false;
-    const bool told = qp.state() == IBV_QPS_ERR;  // what is posted to a full completion queue dooms it once more
+    // a completion that goes to a full completion queue dooms the queue pair once more
+    const bool told = qp.state() == IBV_QPS_ERR;
     to_error(e, qp);
     if (!told) e.post_event(qp, IBV_EVENT_QP_FATAL);
     return 0;
@@ -123,7 +124,7 @@ void take_left(Engine& e) {
   while (Qp* qp = e.left.pop()) wake(e, *qp);
 }
 
-// A frame's headers, for the next one to be looked at.
+// Fetches a frame's headers into the cache, for the next look.
 void fetch(const Packet& frame) {
   constexpr std::size_t kCacheLine = 64;
   __builtin_prefetch(frame.data);
@@ -214,7 +215,7 @@ void Device::run(Instant now, Acks acks) {
   e.timers.expire(now, [&](Qp& qp) { fire(e, qp); });
   ask_neighbours(e);
   send_due(e);
-  ask_neighbours(e);  // who was found missing while sending
+  ask_neighbours(e);  // asks for neighbours that were found missing while sending
   e.tx.flush();
 }
 

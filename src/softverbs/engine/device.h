@@ -1,16 +1,17 @@
 // Device: a software RDMA device. RoCE v2 (IB transport over UDP 4791) with queue pairs RC, UC, UD and RAW_PACKET on
 // any wire that is a Port.
 //
-// Pure: it makes no system call, reads no clock, starts no thread and takes no lock. Its caller is its only
-// thread; the time is an argument. Registered memory is memory of this process, and the engine copies between it and
+// Pure: it makes no system call, reads no clock, starts no thread and takes no lock. Only one thread may use it at a
+// time; the time is an argument. Registered memory is memory of this process, and the engine copies between it and
 // frames. Every access of a peer is checked against keys, rights and bounds before a byte moves.
 //
-// Errors of calls are errno values, 0 is success, as the verbs they serve return them. Objects are made with a `user`
-// pointer, which events name them by, and live until their destroy call; one that others still rest on answers EBUSY.
+// Errors of calls are errno values and 0 is success, as the verbs return them. Objects are made with a `user` pointer,
+// by which events name them, and live until their destroy call. If others still use an object, its destroy call returns
+// EBUSY.
 //
-// A turn: poll(now), or receive from the port oneself, on_frames(), run(). Posting only queues: run() sends. After any
-// call look for events (take_completion_event, take_async_event); come back at next_timeout(), and soon while
-// output_pending(). Spurious calls are harmless.
+// A turn is poll(now); or receive from the port yourself, on_frames(), run(). Posting only queues: run() sends. After
+// any call check for events (take_completion_event, take_async_event). Call again at next_timeout(), and soon while
+// output_pending(). Spurious calls do no harm.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -38,14 +39,13 @@ struct Ah;
 struct Flow;
 struct Engine;
 
-/// What becomes of acknowledgements that a call's frames have made due, and that say nothing but that all is well.
-/// kLeave: the next poll() sends them, so that they are not in front of what the program answers; a peer waits for them
-/// as long as for that call.
+/// When acknowledgements are sent that are due by a call's frames and only report success. kLeave: the next poll()
+/// sends them, so that they do not delay the program's answer. A peer then waits for them until that call.
 enum class Acks : std::uint8_t { kSend, kLeave };
 
 enum class Resolution : std::uint8_t { kKnown, kAsked, kUnreachable };
 
-/// A new object, or why there is none.
+/// A new object, or why it could not be made.
 template <typename T>
 struct [[nodiscard]] Made {
   T* object = nullptr;
@@ -58,19 +58,19 @@ struct QpInit {
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
   ibv_qp_type type = IBV_QPT_RC;
-  ibv_qp_cap cap{};  // create_qp answers what it gives through query_qp
+  ibv_qp_cap cap{};  // create_qp() reports what it gives through query_qp()
   bool sq_sig_all = false;
   void* user = nullptr;
 };
 
 struct AsyncEvent {
   ibv_event_type type{};
-  void* user = nullptr;  // of the queue pair, CQ or SRQ; null: the port's or the device's
+  void* user = nullptr;  // the queue pair's, CQ's or SRQ's; null: the event is the port's or the device's
 };
 
 class Device {
  public:
-  /// The port stays the caller's and outlives the device; the device is its queue's only user.
+  /// The port stays the caller's and must outlive the device. Only the device uses that queue of the port.
   static std::unique_ptr<Device> create(const DeviceConfig& config, Port& port, std::uint16_t queue = 0);
   ~Device();
   Device(const Device&) = delete;
@@ -80,32 +80,32 @@ class Device {
 
   /// Takes over a burst that has arrived. Answers are queued for run().
   void on_frames(std::span<Packet* const> frames, Instant now);
-  /// Due timers, then what there is to send, in one batch or several; ends when nothing is due, the wire is full or
+  /// Runs due timers, then sends what there is, in one batch or several. Ends when nothing is due, the wire is full, or
   /// others should have their turn (output_pending()).
   void run(Instant now, Acks acks = Acks::kSend);
-  /// Receives what has arrived, sends what is due, and so on while there is more (at most four times 32 frames).
-  /// Returns the frames received, those that had waited among them.
+  /// Receives what has arrived and sends what is due, repeatedly while there is more (at most four times 32 frames).
+  /// Returns the number of frames received, including those that had waited.
   std::size_t poll(Instant now, Acks acks = Acks::kSend);
-  /// When run() has work again by itself; kNever without. Not before the time of the last call.
+  /// When run() has work again by itself; kNever: it has none. Not before the time of the last call.
   [[nodiscard]] Instant next_timeout() const;
-  /// More could be sent now: call run() or poll() again soon.
+  /// True if more could be sent now: call run() or poll() again soon.
   [[nodiscard]] bool output_pending() const;
-  /// … and it is the wire's turn: nothing can be until it has room, which nobody tells of.
+  /// True if output only waits for room on the wire, of which there is no notification.
   [[nodiscard]] bool waits_for_room() const;
-  /// Frames wait for receive requests of a raw-packet queue pair: poll() takes nothing from the wire before they have
-  /// some, or until next_timeout() at the latest.
+  /// Frames wait for receive requests of a raw-packet queue pair: until these are posted, or until next_timeout() at
+  /// the latest, poll() takes nothing from the wire.
   [[nodiscard]] bool holds_wire() const;
-  /// Asks for the MAC that packets to the address need (its own, or the gateway's) unless it is known. Call again until
-  /// the answer is another one than kAsked: in poll()'s time. kUnreachable: nobody answered three questions.
+  /// Asks for the MAC that packets to the address need (its own, or the gateway's), unless it is known. Call again
+  /// until the answer is not kAsked; poll() brings the answer. kUnreachable: three requests were not answered.
   Resolution resolve(const ibv_gid& gid, Instant now);
-  /// The MAC that packets to the address go to; false: not known (yet).
+  /// The MAC to which packets to the address go; false: not known (yet).
   bool neighbour(const ibv_gid& gid, MacAddress& mac) const;
-  /// The MAC of an address, known from elsewhere (the kernel's table); never asked for from then on.
+  /// Sets the MAC of an address that is known from elsewhere (the kernel's table). It is never asked for afterwards.
   void set_neighbour(const IpAddress& address, const MacAddress& mac);
 
-  /// Asks every neighbour that RoCE packets have gone to since it was last asked, once, at its own MAC, and returns how
-  /// many have not answered yet: call again after poll(). A wire keeps the order, so that an answer says that what was
-  /// sent before it has been taken, which matters to a process that takes its end of the wire along when it ends.
+  /// Asks every neighbour to which RoCE packets have gone since the last such request, once, at its own MAC. Returns
+  /// how many have not answered yet: call again after poll(). A wire keeps the order, so an answer shows that earlier
+  /// frames were taken. This matters to a process whose end of the wire disappears with it.
   std::size_t farewell(Instant now);
 
   // --- The device and its port, as ibv_query_device, _port, _gid tell them
@@ -115,22 +115,22 @@ class Device {
   [[nodiscard]] MacAddress mac() const;
   [[nodiscard]] LinkState link() const;
   [[nodiscard]] ibv_mtu max_mtu() const;     // 4096
-  [[nodiscard]] ibv_mtu active_mtu() const;  // what the wire's MTU has room for, headers of 84 bytes beside it
+  [[nodiscard]] ibv_mtu active_mtu() const;  // what fits into the wire's MTU beside headers of 84 bytes
   /// Bytes of the largest IP packet that the wire takes.
   [[nodiscard]] std::uint32_t wire_mtu() const;
   [[nodiscard]] std::span<const ibv_gid> gids() const;
   [[nodiscard]] std::uint32_t qp_count() const;
-  /// The most payload bytes that an IBV_WR_TSO request may have; 0: the wire cuts nothing.
+  /// The most payload bytes of an IBV_WR_TSO request; 0: the wire does not cut frames.
   [[nodiscard]] std::uint32_t max_tso() const;
 
   // --- Protection domains and memory
 
   Made<Pd> alloc_pd();
   int dealloc_pd(Pd& pd);
-  /// `iova` is what keys address the first byte by (the address itself for ibv_reg_mr). EINVAL: remote write or atomic
-  /// without local write, rights that the device lacks (windows, zero-based, on demand).
+  /// `iova`: the address by which keys name the first byte (the address itself for ibv_reg_mr). EINVAL: remote write or
+  /// atomic without local write, or rights that the device does not have (windows, zero-based, on demand).
   Made<Mr> reg_mr(Pd& pd, void* addr, std::size_t length, std::uint64_t iova, unsigned access);
-  /// ibv_rereg_mr: `flags` of ibv_rereg_mr_flags say which arguments count. The keys change.
+  /// ibv_rereg_mr: `flags` (ibv_rereg_mr_flags) say which arguments are used. The keys change.
   int rereg_mr(Mr& mr, unsigned flags, Pd* pd, void* addr, std::size_t length, unsigned access);
   int dereg_mr(Mr& mr);
   [[nodiscard]] static std::uint32_t lkey(const Mr& mr);
@@ -139,20 +139,20 @@ class Device {
   // --- Completion queues
 
   Made<Cq> create_cq(std::uint32_t cqe, void* user);
-  /// EINVAL when more completions wait than would fit.
+  /// EINVAL if more completions wait than would fit.
   int resize_cq(Cq& cq, std::uint32_t cqe);
   int destroy_cq(Cq& cq);
   [[nodiscard]] static std::uint32_t cqe(const Cq& cq);
-  /// It has been given more than it holds: IBV_EVENT_CQ_ERR, and what came then is lost.
+  /// True if it was given more than it holds: IBV_EVENT_CQ_ERR, and the completions that came then are lost.
   [[nodiscard]] static bool overrun(const Cq& cq);
   std::size_t poll_cq(Cq& cq, std::span<ibv_wc> out);
-  /// Copies of the oldest completions, which stay until they are taken off: so many of them.
+  /// Copies the oldest completions, which stay in the queue until they are taken off. Returns how many.
   std::size_t peek(Cq& cq, std::span<Completion> out);
   void pop(Cq& cq, std::size_t count);
-  /// One take_completion_event for the next completion that comes (a solicited or failed one only). What waits already
-  /// counts for nothing: poll once more after arming.
+  /// Requests one take_completion_event() for the next completion that comes (or only for a solicited or failed one).
+  /// Completions that wait already do not count: poll once more after arming.
   int request_notify(Cq& cq, bool solicited_only);
-  /// For some queue it was asked, and nothing has come since.
+  /// True if this was requested for some queue, and nothing has come since.
   [[nodiscard]] bool owes_notification() const;
 
   // --- Shared receive queues
@@ -168,20 +168,20 @@ class Device {
 
   /// EADDRINUSE: another process has the port of RoCE packets at the addresses (port_steering.h).
   Made<Qp> create_qp(const QpInit& init);
-  /// As the kernel's ib_modify_qp_is_ok has it; the attributes' values are checked before any of them counts.
+  /// The transitions are those of the kernel's ib_modify_qp_is_ok. All values are checked before any of them is set.
   int modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask);
-  /// Everything, whatever was asked for; `init` gets the capabilities, type and signalling (no pointers).
+  /// Returns everything, whatever was asked for. `init` gets capabilities, type and signalling (no pointers).
   static void query_qp(const Qp& qp, ibv_qp_attr& attr, ibv_qp_init_attr& init);
   int destroy_qp(Qp& qp);
   [[nodiscard]] static std::uint32_t qpn(const Qp& qp);
   [[nodiscard]] static ibv_qp_state state(const Qp& qp);
-  /// ENOMEM: full. EINVAL: the state, the operation, the number of elements or the length. Nothing of it is posted
-  /// then.
+  /// ENOMEM: the queue is full. EINVAL: the state, the operation, the number of elements or the length is wrong. Then
+  /// nothing is posted.
   int post_send(Qp& qp, const SendRequest& request);
   int post_receive(Qp& qp, const ReceiveRequest& request);
-  /// What post_send would answer where there is room.
+  /// What post_send() would return if there were room.
   [[nodiscard]] int check_send(const Qp& qp, const SendRequest& request) const;
-  /// Send requests that there is room for.
+  /// For how many send requests there is room.
   [[nodiscard]] static std::uint32_t send_room(const Qp& qp);
 
   // --- Addresses of datagrams, groups, steering
@@ -190,17 +190,17 @@ class Device {
   int destroy_ah(Ah& ah);
   int attach_multicast(Qp& qp, const ibv_gid& gid);
   int detach_multicast(Qp& qp, const ibv_gid& gid);
-  /// Out of all of them: a queue pair that is in one cannot be destroyed.
+  /// Leaves all groups: a queue pair in a group cannot be destroyed.
   void leave_groups(Qp& qp);
-  /// Raw-packet queue pairs only. Rules outlive nothing: destroy_qp with rules answers EBUSY. On a port that steers
-  /// (port_steering.h): EOPNOTSUPP, it cannot steer that; EADDRINUSE, it is steered to another process.
+  /// Raw-packet queue pairs only. destroy_qp() with rules returns EBUSY. On a port that steers (port_steering.h):
+  /// EOPNOTSUPP, the port cannot steer this; EADDRINUSE, it is steered to another process.
   Made<Flow> create_flow(Qp& qp, const FlowRule& rule);
   int destroy_flow(Flow& flow);
 
   // --- Events: empty these after each call that may have made some (all but the queries)
 
   [[nodiscard]] bool has_events() const;
-  /// The user pointer of a CQ whose notification is due; false: none.
+  /// The user pointer of a CQ whose notification is due; false: no notification is due.
   bool take_completion_event(void*& user);
   bool take_async_event(AsyncEvent& event);
 

@@ -1,8 +1,8 @@
-// Engine: the device's state, and the seams between its parts. Device (device.h) is its face.
+// Engine: the device's state, and the interfaces between its parts. Device (device.h) is its public side.
 //
-//   receive.cc    a frame's way in: parsing, ICRC, whom it is for
-//   repair.cc     between two ends of ours: what is lost, and nothing else, again
-//   responder.cc  what a peer asks of an RC or UC queue pair     requester.cc  what it answers, and what we ask
+//   receive.cc    a frame's way in: parsing, ICRC, which queue pair it is for
+//   repair.cc     between two ends of ours: only what is lost is sent again
+//   responder.cc  requests of a peer to an RC or UC queue pair   requester.cc  our requests, and the peer's answers
 //   datagram.cc   UD                                             raw.cc        whole frames, with steering.cc and
 //                                                                port_steering.cc
 //   roce_writer   a RoCE packet's way out                        neighbour_protocol.cc  ARP and neighbour discovery
@@ -37,7 +37,7 @@
 
 namespace bypass::rdma {
 
-/// What became of a turn at sending.
+/// The result of a turn at sending.
 enum class Step : std::uint8_t {
   kSent,     // one packet; there may be more
   kIdle,     // nothing to send now
@@ -74,7 +74,7 @@ struct Engine {
   PortSteering port_steering;
   std::vector<Group> groups;
   std::vector<std::unique_ptr<Qp>> qps;  // by number, from kFirstQpn on
-  std::uint32_t next_qpn = 0;            // index; numbers are not used again soon
+  std::uint32_t next_qpn = 0;            // index; a number is not used again soon
   std::uint32_t qp_count = 0;
   Owned<Pd> pds;
   Owned<Cq> cqs;
@@ -89,13 +89,13 @@ struct Engine {
   EventSource port_events;
   LinkState link = LinkState::kUp;
   std::uint16_t ip_id = 0;
-  bool leaves = false;                            // what the frames in hand make due goes to `left` where it can
-  bool blocked = false;                           // the port took no more, or had no buffers
-  std::uint32_t held_buffers = 0, most_held = 0;  // under packets that came before their turn, of all queue pairs
-  bool kept = false;                              // the frame in hand is one of them now
-  PacketList raw_waiting;                         // frames without a receive request, in their order
-  std::uint32_t raw_done = 0;                     // pieces of the first one that have had theirs
-  Instant raw_deadline{};                         // for the first one
+  bool leaves = false;   // acknowledgements that are due by the current frames go to `left` if possible
+  bool blocked = false;  // the port took no more, or had no buffers
+  std::uint32_t held_buffers = 0, most_held = 0;  // buffers of packets that came before their turn, of all queue pairs
+  bool kept = false;                              // the current frame is one of them now
+  PacketList raw_waiting;                         // frames without a receive request, in order
+  std::uint32_t raw_done = 0;                     // delivered pieces of the first of them
+  Instant raw_deadline{};                         // for the first of them
 
   [[nodiscard]] Qp* find_qp(std::uint32_t qpn) const {
     const std::uint32_t index = qpn - kFirstQpn;
@@ -111,34 +111,34 @@ struct Engine {
 
 // --- device.cc
 
-/// Sends the acknowledgement that was left to a later call: the queue pair's state changes.
+/// Sends the acknowledgement that was left to a later call, because the queue pair's state changes.
 void send_left(Engine& e, Qp& qp);
 
 // --- completion.cc
 
 void complete(Engine& e, Qp& qp, Cq& cq, Completion& completion, bool solicited);
-/// A send request's end, if it is to be told.
+/// Completes a send request, if its completion is to be reported.
 void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status);
-/// The program has seen it: its request's place in the send queue is free.
+/// The program has seen the completion: its request's place in the send queue is free.
 void give_place_back(const Engine& e, const Completion& completion);
-/// The receive request in the responder's hands.
+/// Completes the receive request that the responder has taken.
 void complete_receive(Engine& e, Qp& qp, ibv_wc_status status, const RocePacket* packet, ibv_wc_opcode opcode,
                       std::uint32_t bytes);
 
 // --- queue_pair.cc
 
-/// Into the error state: whatever waits completes as flushed.
+/// Puts the queue pair into the error state: whatever waits completes as flushed.
 void to_error(Engine& e, Qp& qp);
 void reset(Engine& e, Qp& qp);
-/// The queue pair has something to send, or may have.
+/// The queue pair may have something to send.
 inline void wake(Engine& e, Qp& qp) {
   e.ready.push(qp);
 }
 /// kNever: no deadline.
 void set_deadline(Engine& e, Qp& qp, Instant at);
-/// Takes the oldest receive request into the responder's hands. False: there is none.
+/// Takes the oldest receive request for the responder. False: there is none.
 bool take_receive(Engine& e, Qp& qp);
-/// 0 or an errno: whether a modification is allowed where the queue pair is (qp_state.cc).
+/// 0, or an errno: whether the modification is allowed in the queue pair's state (qp_state.cc).
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsigned mask);
 
 // --- roce_writer.cc
@@ -200,9 +200,9 @@ class RoceWriter {
   std::array<std::byte, kMostHeaders + kShort> first_;  // the frame's beginning; short packets whole
 };
 
-/// Appends a message's bytes from `offset` on. False: they may not be read.
+/// Appends a message's bytes from `offset` on. False: the memory may not be read.
 bool append_message(Engine& e, Qp& qp, std::uint32_t wqe, std::uint64_t offset, std::size_t len, RoceWriter& writer);
-/// Writes a packet's payload to where elements say. False: some of it may not be written; what comes before is.
+/// Writes a packet's payload into the elements' memory. False: some of it may not be written; the bytes before it are.
 bool scatter(Engine& e, const Pd& pd, std::span<const ibv_sge> sges, std::uint64_t offset, const RocePacket& packet);
 
 // --- requester.cc
@@ -211,29 +211,30 @@ void on_response(Engine& e, Qp& qp, const RocePacket& packet);
 Step send_request(Engine& e, Qp& qp);
 void on_deadline(Engine& e, Qp& qp);
 
-/// Packets of a read that are asked for in one go, from the one of that index on.
+/// Number of a read's packets to request at once, from packet number `index` on.
 std::uint32_t read_part(const Engine& e, const SendWqe& w, std::uint32_t index);
 
 // --- repair.cc
 
-/// Keeps a packet of ours that is ahead of the expected one. False: it stays the caller's; there is no room for it, or
-/// it is here already.
+/// Keeps a packet of a peer of ours that is ahead of the expected one. False: it stays the caller's, because there is
+/// no room for it, or it was here before.
 bool hold(Engine& e, HeldPackets& held, const RocePacket& packet, Psn expected);
 Packet* take_held(Engine& e, HeldPackets& held);
 void drop_held(Engine& e, HeldPackets& held);
-/// Requests before `end` have been dealt with, whatever has become of their answers.
+/// Requests before `end` have been executed, whether their answers came or not.
 void note_arrived(Requester& req, Psn end);
-/// What a NAK of ours says of the packets behind the missing one. `end` becomes the last of those that the peer holds.
+/// Notes what a NAK of ours says about packets after the missing one. `end` becomes the last of those that the peer
+/// holds.
 void note_there(Requester& req, Psn expected, const RocePacket& nak, Psn& end);
-/// Something before `end` is lost, says an answer of that round.
+/// An answer of that round says that something before `end` is lost.
 void repair(Engine& e, Qp& qp, Psn end, std::uint8_t round);
-/// A new round: what is not settled before `end` is sent again.
+/// Begins a new round: what is not settled before `end` is sent again.
 void resend(Engine& e, Qp& qp, Psn end);
-/// Puts `nxt` to what has to be sent next.
+/// Sets `nxt` to what must be sent next.
 void skip_settled(const Engine& e, Qp& qp);
-/// Of a read's part that begins at `nxt`: how many packets are to be asked for.
+/// How many packets of a read's part that begins at `nxt` must be requested.
 std::uint32_t missing_answers(const Qp& qp, std::uint32_t part);
-/// For a NAK: bit i says that the packet 1 + i behind the expected one is held.
+/// The content of a NAK: bit i says that the packet at distance 1 + i after the expected one is held.
 std::array<std::uint8_t, kHoldAhead / 8> held_map(const Responder& r);
 
 // --- responder.cc
@@ -241,7 +242,7 @@ std::array<std::uint8_t, kHoldAhead / 8> held_map(const Responder& r);
 void on_request(Engine& e, Qp& qp, const RocePacket& packet);
 void on_unconnected(Engine& e, Qp& qp, const RocePacket& packet);  // UC
 Step send_response(Engine& e, Qp& qp);
-/// Before the first packet of a queue pair in RTR.
+/// To be called before the first packet of a queue pair in RTR.
 void note_established(Engine& e, Qp& qp);
 
 // --- datagram.cc, raw.cc
@@ -249,29 +250,29 @@ void note_established(Engine& e, Qp& qp);
 void on_datagram(Engine& e, Qp& qp, const RocePacket& packet);
 Step send_datagram(Engine& e, Qp& qp);
 Step send_raw(Engine& e, Qp& qp);
-/// A frame that is not for the RoCE engine, or a copy of one that is (`sniff`). True: the frame is kept until there is
-/// a receive request for it; else, and a copy always, it stays the caller's.
+/// Takes a frame that is not for the RoCE engine, or a copy of one that is (`sniff`). True: the frame is kept until
+/// there is a receive request for it. Otherwise, and always for a copy, it stays the caller's.
 bool on_raw_frame(Engine& e, Packet& frame, bool sniff);
-/// To where receive requests have been posted since, or have not been for too long. Returns the frames that wait no
-/// more.
+/// Delivers waiting frames if receive requests were posted since, or drops them after too long a time. Returns how many
+/// no longer wait.
 std::size_t hand_on_waiting(Engine& e);
 
 // --- receive.cc
 
-/// True: the frame is kept; else it stays the caller's.
+/// Takes a frame from the wire. True: it is kept; otherwise it stays the caller's.
 bool on_frame(Engine& e, Packet& frame);
-/// The packet of a frame that has been let in before.
+/// Reads the packet of a frame that was accepted before.
 bool read_packet(Packet& frame, RocePacket& packet);
 
 // --- neighbour_protocol.cc
 
-/// True: an ARP or neighbour discovery packet; it has been dealt with (raw queue pairs may want it all the same).
+/// True: an ARP or neighbour discovery packet, which was handled (raw queue pairs may want it as well).
 bool on_neighbour_frame(Engine& e, const Packet& frame);
 void ask_due_neighbours(Engine& e);
 inline void ask_neighbours(Engine& e) {
   if (e.now >= e.neighbours.next()) ask_due_neighbours(e);
 }
-/// Device::farewell.
+/// See Device::farewell().
 std::size_t ask_for_farewell(Engine& e);
 void learn(Engine& e, const IpAddress& address, const MacAddress& mac, bool wanted);
 

@@ -6,7 +6,8 @@
 namespace bypass::rdma {
 namespace {
 
-// A permutation of 32 bits that nobody knows without the secret: a Feistel network, whose round function is SipHash.
+// A permutation of 32 bits that nobody can compute without the secret: a Feistel network whose round function is
+// SipHash.
 std::uint32_t permute(const tcp::Secret& secret, std::uint32_t number) {
   constexpr std::uint16_t kRounds = 8;
   auto left = static_cast<std::uint16_t>(number >> 16), right = static_cast<std::uint16_t>(number);
@@ -27,7 +28,7 @@ std::uint32_t MemoryTable::fresh_key() {
   }
 }
 
-// Where the key is, or the empty slot where it would be put.
+// The slot of the key, or the empty slot where it would be put.
 std::size_t MemoryTable::place_of(std::uint32_t key) const {
   const std::size_t mask = slots_.size() - 1;
   std::size_t at = key & mask;
@@ -41,7 +42,7 @@ void MemoryTable::put(std::unique_ptr<Mr> region) {
   slot.region = std::move(region);
 }
 
-// What lies behind it moves up where it may: no key has an empty slot in front of it.
+// Later keys move forward where possible: no key may have an empty slot before it.
 std::unique_ptr<Mr> MemoryTable::take(std::uint32_t key) {
   const std::size_t mask = slots_.size() - 1;
   std::size_t hole = place_of(key);
@@ -88,7 +89,7 @@ std::byte* MemoryTable::find(const Pd& pd, std::uint32_t key, std::uint64_t addr
                              unsigned access) const {
   const Mr* mr = slots_[place_of(key)].region.get();
   if (mr == nullptr || mr->pd != &pd || (mr->access & access) != access) return nullptr;
-  const std::uint64_t offset = address - mr->iova;  // of an address below: huge
+  const std::uint64_t offset = address - mr->iova;  // huge for an address below the region
   if (offset > mr->length || len > mr->length - offset) return nullptr;
   return mr->addr + offset;
 }

@@ -1,8 +1,8 @@
 // Registered memory: which keys name which bytes of this process, and what may be done with them.
 //
-// Keys are a count of registrations under a secret permutation: who does not know the secret cannot tell one from
-// another, and the key of a region that is gone comes again after 2^32 registrations at the soonest. Every access asks
-// anew: nothing keeps a pointer into a region from one packet to the next.
+// Keys are a count of registrations under a secret permutation. So a key cannot be guessed from another without the
+// secret, and the key of a removed region comes again only after 2^32 registrations. Every access looks the key up
+// again: nothing keeps a pointer into a region from one packet to the next.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -26,7 +26,7 @@ struct Mr {
   Pd* pd = nullptr;
   std::byte* addr = nullptr;
   std::uint64_t length = 0;
-  std::uint64_t iova = 0;  // what keys address `addr` by
+  std::uint64_t iova = 0;  // the address by which keys name the byte at `addr`
   unsigned access = 0;
   std::uint32_t key = 0;  // lkey and rkey
 };
@@ -38,20 +38,20 @@ class MemoryTable {
   /// Null: the table is full.
   Mr* add(const Mr& region);
   void remove(Mr& region);
-  /// Gives it another key: what went out under the old one is void.
+  /// Gives the region another key: the old one is no longer valid.
   void rekey(Mr& region);
 
-  /// Where `len` bytes at `address` lie, if the key names a region of that domain which holds them all and grants
-  /// every right of `access`; else null.
+  /// Where `len` bytes at `address` lie, if the key names a region of that domain which holds them all and grants every
+  /// right of `access`; otherwise null.
   [[nodiscard]] std::byte* find(const Pd& pd, std::uint32_t key, std::uint64_t address, std::uint64_t len,
                                 unsigned access) const;
-  /// Whether every element lies in registered memory with these rights. Elements of no bytes are not looked at.
+  /// Whether every element lies in registered memory with these rights. Elements of 0 bytes are not checked.
   [[nodiscard]] bool covers(const Pd& pd, std::span<const ibv_sge> sges, unsigned access) const;
 
  private:
   static constexpr std::size_t kFirstSlots = 16;
   struct Slot {
-    std::uint32_t key = 0;  // 0: nothing is here
+    std::uint32_t key = 0;  // 0: the slot is empty
     std::unique_ptr<Mr> region;
   };
   [[nodiscard]] std::uint32_t fresh_key();
@@ -63,11 +63,11 @@ class MemoryTable {
   tcp::Secret secret_;
   std::uint32_t max_;
   std::uint32_t made_ = 0, count_ = 0;
-  std::vector<Slot> slots_;  // a power of two, half of them empty at least; a key is at the place it says or behind it
+  std::vector<Slot> slots_;  // a power of two, at least half of them empty; a key is at its own place or after it
 };
 
 /// Calls each(address, bytes) for the pieces of a message's bytes from `offset` on, `len` of them, as its elements hold
-/// them; with the rights checked piece by piece. False: a piece that may not be touched, or the elements end too early.
+/// them. The rights are checked piece by piece. False: a piece may not be accessed, or the elements end too early.
 template <typename F>
 bool for_each_piece(const MemoryTable& memory, const Pd& pd, std::span<const ibv_sge> sges, unsigned access,
                     std::uint64_t offset, std::uint64_t len, F&& each) {

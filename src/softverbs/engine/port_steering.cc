@@ -36,14 +36,14 @@ bool comes_as_copy(const Key& value, const Key& mask) {
   return to_group || arp || icmpv6;
 }
 
-// Nothing is asked but whom the frame is to.
+// True if only the frame's destination matters.
 bool is_every_frame(const Key& mask) {
   Key rest = mask;
   rest.destination = {};
   return rest == Key{};
 }
 
-// A remote end is one with address and port, or anybody.
+// Only a remote end with both address and port, or any remote end, can be steered.
 bool can_be_steered(const Key& value, const Key& mask) {
   const bool ports = value.protocol == wire::kProtocolTcp || value.protocol == wire::kProtocolUdp;
   const bool whole_remote = is_whole(mask.ip_source) && is_whole(mask.source_port);
@@ -53,7 +53,7 @@ bool can_be_steered(const Key& value, const Key& mask) {
          (is_none(mask.ip_destination) || is_whole(mask.ip_destination)) && (whole_remote || any_remote);
 }
 
-// Whether packets of that family to `local` can match.
+// Whether packets of the family of `local` can match.
 bool family_fits(const Key& value, const Key& mask, const IpAddress& local) {
   const std::uint16_t type = local.is_v4() ? wire::kEtherTypeIpv4 : kEtherTypeIpv6;
   return (is_none(mask.ether_type) || value.ether_type == type) &&

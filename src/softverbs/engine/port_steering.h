@@ -1,13 +1,13 @@
-// PortSteering: what the wire has to be told of this device's flows, where it steers itself (PortCaps::steering): on an
-// interface that the kernel keeps, frames that nobody has asked for never come here.
+// PortSteering: which flows of this device the wire must be told of, if the wire steers (PortCaps::steering). On an
+// interface that the kernel keeps, only frames that were asked for come here.
 //
-// A rule of a raw-packet queue pair becomes the port's flows: TCP or UDP to a local port, at one address or, where the
-// rule names none, at each of ours, from a remote end or from anybody; or every frame to our MAC address. ARP,
-// neighbour discovery and groups' frames come as copies whatever is steered, so rules for these tell the port nothing.
-// Which queue pair gets a frame that has come is Steering's to say.
+// A rule of a raw-packet queue pair becomes flows of the port. Such a flow is TCP or UDP to a local port, at one
+// address or (if the rule names no address) at each of ours, from one remote end or from any. Or it is every frame to
+// our MAC address. ARP, neighbour discovery and frames to groups come as copies in any case, so rules for these tell
+// the port nothing. Steering decides which queue pair gets a received frame.
 //
-// RoCE packets are for one UDP port of each address. It is taken with the first queue pair that needs it and kept while
-// the device is there, so that a process of raw frames alone leaves it to others.
+// RoCE packets need one UDP port of each address. It is taken with the first queue pair that needs it and kept while
+// the device exists. So a process that only uses raw frames leaves it to others.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -23,8 +23,8 @@
 
 namespace bypass::rdma {
 
-/// The flows that bring a rule its frames, to a device with these addresses; none where copies do. EOPNOTSUPP: a port
-/// cannot be asked for that (parts of fields, a source MAC address, a protocol without its port, all that passes).
+/// The flows by which a rule gets its frames, for a device with these addresses; none if copies come. EOPNOTSUPP: a
+/// port cannot do it (parts of fields, a source MAC address, a protocol without a port, all passing frames).
 int flows_of(const FlowRule& rule, const MacAddress& mac, std::span<const ibv_gid> own, std::vector<FlowSpec>& flows);
 
 class PortSteering {
@@ -35,10 +35,10 @@ class PortSteering {
   PortSteering& operator=(const PortSteering&) = delete;
 
   [[nodiscard]] bool is_needed() const { return port_.caps().steering; }
-  /// All of them, each once more, or none: EADDRINUSE, somebody else has one.
+  /// Adds each of the flows, or none: EADDRINUSE, another process has one.
   int add(std::span<const FlowSpec> flows);
   void remove(std::span<const FlowSpec> flows);
-  /// For RoCE queue pairs. 0 or EADDRINUSE.
+  /// Takes the UDP port for RoCE queue pairs. Returns 0 or EADDRINUSE.
   int take_roce(std::span<const ibv_gid> own);
 
  private:

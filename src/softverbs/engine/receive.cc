@@ -1,4 +1,4 @@
-// A frame's way in: whether it is RoCE for this device, whole and unharmed, and which queue pair it is for.
+// A frame's way in: decides whether it is RoCE for this device and intact, and which queue pair it is for.
 #include "softverbs/engine/engine.h"
 #include "stack/frame/checksum.h"
 
@@ -9,7 +9,7 @@ namespace {
 struct Outer {
   IpAddress source, destination;
   std::uint16_t udp = 0;  // offset
-  std::size_t end = 0;    // offset behind the UDP datagram: what an Ethernet frame was padded with is no part of it
+  std::size_t end = 0;    // offset after the UDP datagram: Ethernet padding does not belong to it
 };
 
 bool read_outer_ipv4(const Packet& frame, Outer& outer) {
@@ -60,7 +60,7 @@ bool service_fits(const Qp& qp, std::uint8_t service) {
   }
 }
 
-// Lengths first: everything that is read later lies inside the frame's head, and the payload inside the frame.
+// Lengths are checked first: so everything that is read later lies in the frame's head, and the payload in the frame.
 bool parse(Packet& frame, const Outer& outer, RocePacket& p) {
   const std::size_t bth_at = outer.udp + sizeof(wire::Udp);
   const auto& udp = wire::at<wire::Udp>(frame, outer.udp);
@@ -112,7 +112,7 @@ void dispatch(Engine& e, Qp& qp, const RocePacket& p) {
     return;
   }
   if (qp.type == IBV_QPT_UC) return on_unconnected(e, qp, p);
-  // Not while it is being repaired the other way.
+  // Not during a repair in the other way.
   if (p.ours && qp.req.nxt == qp.req.max) qp.peer_is_ours = true;
   if ((p.traits & kOpResponse) != 0) return on_response(e, qp, p);
   on_request(e, qp, p);

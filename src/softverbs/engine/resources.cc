@@ -21,9 +21,9 @@ bool range_is_valid(const Engine& e, const void* addr, std::size_t length) {
   return length <= e.config.limits.max_mr_size && start + length >= start;
 }
 
-constexpr std::uint32_t kMostShown = 16;  // at once, whose places are free before they are taken off
+constexpr std::uint32_t kMostShown = 16;  // completions shown at once, whose places are free before they are taken off
 
-// What waits moves to the front of a fresh ring.
+// Moves waiting completions to the front of a new ring.
 void refit(Cq& cq, std::uint32_t cqe) {
   std::vector<Completion> ring(std::bit_ceil(cqe + kMostShown));
   const std::uint32_t count = cq.count();

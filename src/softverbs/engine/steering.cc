@@ -12,7 +12,7 @@ namespace {
 
 using Key = FlowRule::Key;
 
-// A key as words: each field's bytes one after the other, without gaps.
+// A key as words: the bytes of all fields, one after the other, without gaps.
 constexpr std::size_t kWords = 7;
 using Words = std::array<std::uint64_t, kWords>;
 
@@ -41,7 +41,7 @@ std::array<std::uint8_t, N> both(const std::array<std::uint8_t, N>& a, const std
   return out;
 }
 
-// An IPv4 address under a mask is one only together with its whole prefix.
+// An address under a mask is IPv4 only together with the whole prefix.
 void widen(const IpAddress& value, IpAddress& mask) {
   if (value.is_v4() && mask != IpAddress{}) std::fill_n(mask.bytes.begin(), 12, std::uint8_t{0xff});
 }
@@ -49,7 +49,7 @@ void widen(const IpAddress& value, IpAddress& mask) {
 void read_ports(const Packet& frame, std::size_t at, Key& key) {
   const bool has_ports = key.protocol == wire::kProtocolTcp || key.protocol == wire::kProtocolUdp;
   if (!has_ports || !wire::fits<wire::Udp>(frame, at)) return;
-  const auto& udp = wire::at<wire::Udp>(frame, at);  // TCP's ports lie in the same place
+  const auto& udp = wire::at<wire::Udp>(frame, at);  // TCP's ports have the same offsets
   key.source_port = udp.source;
   key.destination_port = udp.destination;
 }

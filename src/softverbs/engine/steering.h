@@ -1,7 +1,7 @@
-// Steering: which raw-packet queue pairs a frame goes to.
+// Steering: decides which raw-packet queue pairs get a frame.
 //
-// Rules with the same mask and priority share a table, so that a frame costs one look-up a different mask, however many
-// connections have a rule of their own. Order: priority, then the more specific mask, then the older rule.
+// Rules with the same mask and priority share a table. So a frame costs one look-up for each different mask, however
+// many connections have a rule. The order is: priority, then the more specific mask, then the older rule.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Qp;
 struct Flow {
   Qp* qp = nullptr;
   FlowRule rule;
-  std::vector<FlowSpec> steered;  // by the port, on its account
+  std::vector<FlowSpec> steered;  // flows that the port steers for it
 };
 
 class Steering {
@@ -32,11 +32,11 @@ class Steering {
   [[nodiscard]] bool has_sniffers() const { return !sniffers_.empty(); }
   [[nodiscard]] const std::vector<Flow*>& sniffers() const { return sniffers_; }
 
-  /// What rules can ask of a frame.
+  /// The fields of a frame that rules can match.
   static Key key_of(const Packet& frame);
-  /// What a rule looks at. The defaults match whatever they apply to.
+  /// The fields that a rule matches. The default rules match whatever they apply to.
   static Key mask_of(const FlowRule& rule);
-  /// Calls take(flow) for matching rules in order until it says false.
+  /// Calls take(flow) for matching rules in order, until it returns false.
   template <typename F>
   void match(const Key& key, F&& take) const {
     for (const Table& table : tables_) {

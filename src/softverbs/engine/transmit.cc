@@ -66,8 +66,8 @@ void FrameWriter::append(const void* bytes, std::size_t len) {
   append_pieces(bytes, len, [](std::byte* to, const std::byte* from, std::size_t n) { copy_bytes(to, from, n); });
 }
 
-// The copy goes ahead whole: memory that a peer's processor had last is fetched faster when nothing comes between the
-// stores.
+// The copy is made first, as a whole: memory that a peer's processor had last is fetched faster if nothing comes
+// between the stores.
 void FrameWriter::append_summing(const void* bytes, std::size_t len, std::uint32_t& crc) {
   append_pieces(bytes, len, [&](std::byte* to, const std::byte* from, std::size_t n) {
     copy_bytes(to, from, n);

@@ -1,4 +1,4 @@
-// Completions, their notifications, and the requests that they end.
+// Completions, their notifications, and the requests that they complete.
 #include "softverbs/engine/engine.h"
 
 namespace bypass::rdma {
@@ -25,7 +25,7 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
 void overflow(Engine& e, Qp& qp, Cq& cq) {
   if (!cq.overrun) e.post_event(cq, IBV_EVENT_CQ_ERR);
   cq.overrun = true;
-  qp.doomed = true;  // not here: the caller is in the midst of its queues
+  qp.doomed = true;  // not at once: the caller is working on its queues
   wake(e, qp);
 }
 
@@ -59,7 +59,7 @@ void complete_send(Engine& e, Qp& qp, const SendWqe& w, ibv_wc_status status) {
   complete(e, qp, *qp.send_cq, completion, false);
 }
 
-// There is no completion of a queue pair that has ended or begun anew (reset()).
+// A queue pair that has ended or was reset (reset()) has no completions left.
 void give_place_back(const Engine& e, const Completion& completion) {
   if (completion.of_send) e.find_qp(completion.wc.qp_num)->sq.unpolled--;
 }

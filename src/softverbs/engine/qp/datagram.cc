@@ -1,6 +1,6 @@
-// The unreliable services: datagrams (UD), and messages of a connection that nobody acknowledges (UC; InfiniBand
-// specification, 9.8.2 and 9.8.3). What is wrong is dropped in silence; a receive request that was taken for it serves
-// the next message.
+// The unreliable services: datagrams (UD), and messages of a connection without acknowledgements (UC; InfiniBand
+// specification, 9.8.2 and 9.8.3). Wrong packets are dropped without an answer. A receive request that was taken for
+// one serves the next message.
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
@@ -24,7 +24,7 @@ bool scatter_bytes(Engine& e, Qp& qp, std::uint64_t offset, std::span<const std:
                         });
 }
 
-// What lies in front of a datagram: the IPv6 header, or an IPv4 header in the last 20 of its 40 bytes (annex A17).
+// The 40 bytes before a datagram: the IPv6 header, or an IPv4 header in the last 20 bytes (annex A17).
 std::array<std::byte, kGrhBytes> grh_of(const RocePacket& packet) {
   std::array<std::byte, kGrhBytes> grh{};
   const std::size_t len = packet.source.is_v4() ? sizeof(wire::Ipv4) : sizeof(Ipv6);
@@ -56,7 +56,7 @@ Step send_one(Engine& e, Qp& qp, const SendWqe& w, const Path& path) {
                      .payload = w.length,
                      .solicited = (w.flags & IBV_SEND_SOLICITED) != 0});
   Deth deth;
-  // The upper half of the keys is privileged: the one that names one means the queue pair's own (10.2.5).
+  // Keys in the upper half are privileged: such a key means the queue pair's own (10.2.5).
   deth.qkey = (w.remote_qkey & 0x80000000) != 0 ? qp.attr.qkey : w.remote_qkey;
   deth.source_qpn = qp.qpn;
   writer.header(deth);
@@ -170,7 +170,7 @@ void on_unconnected(Engine& e, Qp& qp, const RocePacket& packet) {
     return;
   }
   note_established(e, qp);
-  if (packet.psn != qp.resp.expected) {  // something is lost: the message it was part of, too
+  if (packet.psn != qp.resp.expected) {  // something is lost, and with it the message that it was part of
     e.counters.out_of_sequence++;
     drop_message(qp);
   }
@@ -192,7 +192,7 @@ Step send_datagram(Engine& e, Qp& qp) {
   }
   if (given_up(e, path)) {
     e.counters.no_neighbour++;
-    end_datagram(e, qp, IBV_WC_SUCCESS);  // sent, as far as anybody can tell
+    end_datagram(e, qp, IBV_WC_SUCCESS);  // sent, as far as can be known
     return Step::kSent;
   }
   qp.waiting_neighbour = !reachable(e, path);

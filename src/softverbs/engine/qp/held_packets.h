@@ -1,5 +1,5 @@
-// HeldPackets: packets of a peer of ours that came before their turn. They wait as they came, and are dealt with when
-// their turn is there, as if they had come then: nothing of them is seen before that.
+// HeldPackets: packets of a peer of ours that came before their turn. They wait unchanged, and are handled at their
+// turn as if they had come then: nothing of them is visible before.
 #pragma once
 
 #include <array>
@@ -11,16 +11,16 @@
 
 namespace bypass::rdma {
 
-/// How far ahead of the packet that is missing one may lie; beyond that it is lost, too.
+/// How far after the missing packet a packet may lie; beyond that it counts as lost, too.
 inline constexpr std::uint32_t kHoldAhead = 256;
 
-/// Numbers within kHoldAhead of each other.
+/// A set of numbers within kHoldAhead of each other.
 class PsnSet {
  public:
   void add(Psn psn) { word(psn) |= bit(psn); }
   [[nodiscard]] bool has(Psn psn) const { return (words_[psn.v % kHoldAhead / 64] & bit(psn)) != 0; }
   [[nodiscard]] bool empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
-  /// Those in [from, to).
+  /// Removes those in [from, to).
   void remove(Psn from, Psn to) {
     if (empty()) return;
     if (to - from >= static_cast<std::int32_t>(kHoldAhead)) return clear();
@@ -34,13 +34,13 @@ class PsnSet {
   std::array<std::uint64_t, kHoldAhead / 64> words_{};
 };
 
-/// Frames in the order of their numbers, linked through themselves.
+/// Frames in the order of their numbers, linked through the frames themselves.
 class HeldPackets {
  public:
   [[nodiscard]] bool empty() const { return head_ == nullptr; }
   [[nodiscard]] Psn front() const { return {head_->seq}; }
   [[nodiscard]] Psn back() const { return {tail_->seq}; }
-  /// False: there is one of that number.
+  /// False: a frame with that number is here already.
   bool insert(Packet& frame, Psn psn) {
     Packet** at = &head_;
     if (tail_ != nullptr && before(back(), psn)) at = &tail_->queue_next;

@@ -1,4 +1,4 @@
-// The device's objects beside queue pairs: completion queues, receive queues, address handles.
+// The device's objects other than queue pairs: completion queues, receive queues, address handles.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -46,7 +46,7 @@ struct Link {
   bool queued = false;
 };
 
-/// A first-in-first-out list through a Link member; pushing what is in it already changes nothing.
+/// A first-in-first-out list through a Link member; pushing an object that is in it changes nothing.
 template <typename T, Link<T> T::*Member>
 class Fifo {
  public:
@@ -80,7 +80,7 @@ class Fifo {
   T* tail_ = nullptr;
 };
 
-/// What asynchronous events name: the kinds that wait to be told, one bit each.
+/// What asynchronous events name. Kinds of events that wait to be reported have a bit each.
 struct EventSource {
   void* user = nullptr;
   std::uint32_t events = 0;  // 1 << ibv_event_type
@@ -93,8 +93,8 @@ enum class Notify : std::uint8_t { kNo, kSolicited, kAny };
 struct Cq : EventSource {
   std::vector<Completion> ring;  // a power of two
   std::uint32_t head = 0, tail = 0;
-  std::uint32_t size = 0;   // what was promised
-  std::uint32_t shown = 0;  // at the head: the program has seen them, and their requests' places are free again
+  std::uint32_t size = 0;   // the size that was promised
+  std::uint32_t shown = 0;  // at the head: completions that the program has seen, whose requests' places are free again
   std::uint32_t references = 0;
   Notify notify = Notify::kNo;
   bool overrun = false;
@@ -111,7 +111,7 @@ struct ReceiveWqe {
   std::uint16_t sges;
 };
 
-/// Receive requests in the order of posting, of a queue pair or shared.
+/// Receive requests in the order of posting, for one queue pair or shared.
 class ReceiveQueue {
  public:
   void create(std::uint32_t max_wr, std::uint32_t max_sge) {
@@ -129,7 +129,7 @@ class ReceiveQueue {
   }
   void pop() { head_++; }
   void clear() { head_ = tail_; }
-  /// Keeps what waits; the caller has checked that it fits.
+  /// Keeps the requests that wait; the caller has checked that they fit.
   void resize(std::uint32_t max_wr);
   [[nodiscard]] std::uint32_t max_wr() const { return max_wr_; }
   [[nodiscard]] std::uint32_t max_sge() const { return max_sge_; }
@@ -137,7 +137,7 @@ class ReceiveQueue {
  private:
   [[nodiscard]] std::uint32_t index(std::uint32_t n) const { return n & static_cast<std::uint32_t>(ring_.size() - 1); }
   std::vector<ReceiveWqe> ring_;
-  std::vector<ibv_sge> sges_;  // max_sge_ a request
+  std::vector<ibv_sge> sges_;  // max_sge_ for each request
   std::uint32_t max_wr_ = 0, max_sge_ = 0, head_ = 0, tail_ = 0;
 };
 
@@ -148,13 +148,13 @@ struct Srq : EventSource {
   std::uint32_t references = 0;
 };
 
-/// How packets to one destination begin: Ethernet, IP and UDP headers, complete but for lengths, identification,
-/// checksums and the destination's MAC.
+/// The beginning of packets to one destination: Ethernet, IP and UDP headers, complete except for lengths,
+/// identification, checksums and the destination's MAC.
 struct Path {
   static constexpr std::size_t kMaxHeader = 14 + 40 + 8;
   std::array<std::byte, kMaxHeader> header{};
   std::uint8_t header_len = 0;
-  PartialSum ip_sum;  // of the IPv4 header as it lies there
+  PartialSum ip_sum;  // the sum of the IPv4 header as it is stored there
   bool v6 = false;
   bool local = false;           // to the device itself
   std::uint16_t neighbour = 0;  // place in the table of neighbours; unused when `known_mac`

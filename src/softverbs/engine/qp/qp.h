@@ -1,5 +1,5 @@
-// Qp: one queue pair, with the state of its requester (what it asks of its peer) and its responder (what its peer asks
-// of it). The names are the InfiniBand specification's, chapter 9.
+// Qp: one queue pair, with the state of its requester (requests to its peer) and its responder (requests of its peer).
+// The names are the InfiniBand specification's, chapter 9.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,28 +21,28 @@ struct SendWqe {
   std::uint64_t remote_addr = 0;
   std::uint64_t compare_add = 0, swap = 0;
   ibv_wr_opcode opcode{};
-  ibv_wc_status status{};  // what it will complete with
+  ibv_wc_status status{};  // the status of its completion
   std::uint32_t flags = 0;
   std::uint32_t imm = 0;
   std::uint32_t rkey = 0;
   std::uint32_t length = 0;   // bytes of the message
-  std::uint32_t packets = 0;  // PSNs it takes
-  Psn first;                  // valid once begun
+  std::uint32_t packets = 0;  // number of PSNs that it uses
+  Psn first;                  // valid after it has begun
   std::uint32_t remote_qpn = 0, remote_qkey = 0;
   std::uint16_t sges = 0;
-  std::uint16_t tso_header = 0, tso_mss = 0;  // the header lies where inline bytes do
+  std::uint16_t tso_header = 0, tso_mss = 0;  // the header is stored like inline bytes
 
   [[nodiscard]] Psn last() const { return first + (packets - 1); }
   [[nodiscard]] bool is_read() const { return opcode == IBV_WR_RDMA_READ; }
   [[nodiscard]] bool is_atomic() const {
     return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   }
-  /// Answered by data, not by an acknowledgement alone.
+  /// True if the answer is data, not only an acknowledgement.
   [[nodiscard]] bool wants_data() const { return is_read() || is_atomic(); }
 };
 
-/// Send requests. [head, cursor): sent at least once or in part; [cursor, begun): sent once, to be sent again;
-/// [begun, tail): without PSNs yet. `cursor` itself may be in the middle of being sent.
+/// Send requests. [head, cursor): sent at least once, completely or in part. [cursor, begun): sent once, and to be sent
+/// again. [begun, tail): without PSNs yet. The request at `cursor` may be partly sent.
 class SendQueue {
  public:
   void create(const ibv_qp_cap& cap, bool datagrams) {
@@ -64,8 +64,8 @@ class SendQueue {
   }
 
   std::uint32_t head = 0, cursor = 0, begun = 0, tail = 0;
-  /// Completions that the program has not taken. As a card's driver has it, they keep their requests' places: a program
-  /// may post until there is no room, and its completion queue, which has room for all of them, never overruns.
+  /// Completions that the program has not taken. As in a card's driver, they keep their requests' places. So a program
+  /// may post until there is no room, and its completion queue never overruns if it has room for all requests.
   std::uint32_t unpolled = 0;
 
  private:
@@ -73,47 +73,50 @@ class SendQueue {
   std::vector<SendWqe> ring_;
   std::vector<ibv_sge> sges_;
   std::vector<std::byte> inline_;
-  std::vector<Path> paths_;  // of datagrams
+  std::vector<Path> paths_;  // for datagrams
   std::uint32_t max_wr_ = 0, max_sge_ = 0, max_inline_ = 0;
 };
 
 struct Requester {
-  Psn una;                  // the oldest without an answer
-  Psn nxt;                  // to be sent next
-  Psn max;                  // one beyond the last that was ever sent
+  Psn una;                  // the oldest unanswered packet
+  Psn nxt;                  // the next packet to be sent
+  Psn max;                  // one beyond the last packet that was ever sent
   Psn psn;                  // for the next request that begins
   std::uint32_t reads = 0;  // begun requests that want data
-  // The last PSNs of read and atomic packets that are out, oldest first: at most max_rd_atomic. A ring, a power of two.
+  // The last PSNs of unanswered read and atomic packets, oldest first: at most max_rd_atomic. A ring; its size is a
+  // power of two.
   std::vector<Psn> read_ends;
   std::uint32_t read_head = 0, read_tail = 0;
-  std::uint8_t retries = 0, rnr_retries = 0;  // left
+  std::uint8_t retries = 0, rnr_retries = 0;  // attempts that are left
   bool rnr_wait = false;
-  bool went_back = false;  // to `una`, and nothing has come since: another loss report of it tells nothing new
-  // Of a peer of ours: [nxt, repair_end) is looked through for what is lost; beyond it, all up to `max` is on its way.
+  // it has gone back to `una`, and nothing has come since: another report of this loss changes nothing
+  bool went_back = false;
+  // With a peer of ours: lost packets are searched in [nxt, repair_end); everything from there up to `max` is on its
+  // way.
   Psn repair_end;
-  std::uint8_t round = 0;  // a loss report of an earlier one tells nothing new
-  Psn arrived;             // the peer has dealt with all requests before it
-  PsnSet there;            // requests that it holds
-  HeldPackets answers;     // that came before their turn
-  PsnSet here;             // … their numbers
+  std::uint8_t round = 0;  // a loss report of an earlier round changes nothing
+  Psn arrived;             // the peer has executed all requests before it
+  PsnSet there;            // requests that the peer holds
+  HeldPackets answers;     // answers that came before their turn
+  PsnSet here;             // their numbers
 };
 
-/// A read or atomic operation that the responder remembers: to answer, and to answer again.
+/// A read or atomic operation that the responder remembers, to answer it and to repeat the answer.
 struct Resource {
   struct Range {  // packets [start, end) of the answer
     std::uint32_t start = 0, end = 0;
     std::uint8_t round = 0;
   };
   bool atomic = false;
-  bool answered = false;  // to its end, once at least
+  bool answered = false;  // it was answered completely at least once
   Psn first;
   std::uint32_t packets = 0;
-  std::array<Range, 4> ranges{};  // to be sent
-  std::uint32_t due = 0;          // ranges
-  std::uint32_t sent = 0;         // of the first one: all before this packet
+  std::array<Range, 4> ranges{};  // the parts to be sent
+  std::uint32_t due = 0;          // number of ranges
+  std::uint32_t sent = 0;         // of the first range: everything before this packet was sent
   std::uint64_t address = 0;
   std::uint32_t rkey = 0, length = 0;
-  std::uint64_t original = 0;  // what an atomic operation found
+  std::uint64_t original = 0;  // the value that an atomic operation found
   std::uint32_t msn = 0;
 };
 
@@ -122,28 +125,28 @@ enum class Message : std::uint8_t { kNone, kSend, kWrite };
 
 struct Responder {
   Psn expected;
-  std::uint32_t msn = 0;  // messages done, 24 bits
-  // The message under way
+  std::uint32_t msn = 0;  // executed messages, 24 bits
+  // The message that is being received
   Message message = Message::kNone;
   bool has_receive = false;
   std::uint16_t sge_count = 0;
   std::uint64_t wr_id = 0;
   std::vector<ibv_sge> sges;
-  std::uint64_t capacity = 0;  // bytes of the receive request
+  std::uint64_t capacity = 0;  // bytes that the receive request can hold
   std::uint32_t received = 0;  // bytes
   std::uint32_t rkey = 0, write_left = 0;
   std::uint64_t write_at = 0;
-  // Answers due, in this order: resources, `answer`, the fatal one
-  std::uint32_t due = 0;  // resources
+  // Answers that are due, in this order: resources, `answer`, the fatal NAK
+  std::uint32_t due = 0;  // number of resources with ranges due
   Answer answer = Answer::kNone;
-  bool nak_sent = false;       // for `expected`: not again until it has come
-  HeldPackets held;            // a peer of ours sent them: what came before its turn
-  std::uint8_t round = 0;      // of the peer's repairs
-  std::uint8_t nak_round = 0;  // … when the last NAK was provoked
-  Psn told;                    // up to here it said what is missing
-  std::uint8_t fatal_nak = 0;  // after which the queue pair is in error; nothing is accepted meanwhile
+  bool nak_sent = false;       // for `expected`: not sent again until that has come
+  HeldPackets held;            // from a peer of ours: packets that came before their turn
+  std::uint8_t round = 0;      // round of the peer's repairs
+  std::uint8_t nak_round = 0;  // the round in which the last NAK was caused
+  Psn told;                    // up to here the NAK reported what is missing
+  std::uint8_t fatal_nak = 0;  // the queue pair goes to error after it; nothing is accepted meanwhile
   Psn fatal_psn;
-  std::vector<Resource> resources;  // a ring, a power of two; max_dest_rd_atomic at most
+  std::vector<Resource> resources;  // a ring, its size a power of two; at most max_dest_rd_atomic entries
   std::uint32_t resource_head = 0, resource_tail = 0;
 
   [[nodiscard]] Resource& resource(std::uint32_t n) { return resources[n % resources.size()]; }
@@ -159,25 +162,25 @@ struct Qp : EventSource {
   ibv_qp_cap cap{};
   bool sq_sig_all = false;
   std::uint32_t qpn = 0;
-  ibv_qp_attr attr{};     // as set; qp_state is the state
+  ibv_qp_attr attr{};     // as set by the program; qp_state is the state
   std::uint32_t mtu = 0;  // bytes
   Path path;
   SendQueue sq;
   ReceiveQueue rq;
   Requester req;
   Responder resp;
-  std::uint32_t references = 0;  // flows, groups
-  bool peer_is_ours = false;     // its packets carry kBthOurs
+  std::uint32_t references = 0;  // number of flows and groups that use it
+  bool peer_is_ours = false;     // the peer's packets carry kBthOurs
   bool waiting_neighbour = false;
-  bool doomed = false;       // to go into error when the burst is over
-  bool established = false;  // IBV_EVENT_COMM_EST has been told
-  bool draining = false;     // SQD, and requests that had begun are not done
+  bool doomed = false;       // goes to error at the end of the burst
+  bool established = false;  // IBV_EVENT_COMM_EST was reported
+  bool draining = false;     // SQD, and begun requests are not complete
   TimerNode wheel;
-  Instant deadline = kNever;  // what the wheel fires for; never later than its own
+  Instant deadline = kNever;  // when the queue pair's timer is due; the wheel fires then or earlier
   Link<Qp> ready_link;
   Link<Qp> left_link;  // its acknowledgement is left to a later call
 
-  Instant raw_pause = Instant::min();  // until then no frame waits for a receive request
+  Instant raw_pause = Instant::min();  // until then, no frame waits for a receive request
 
   [[nodiscard]] ibv_qp_state state() const { return attr.qp_state; }
   [[nodiscard]] ReceiveQueue& receives() { return srq != nullptr ? srq->queue : rq; }

@@ -1,5 +1,5 @@
 // Which attributes a queue pair's modification must and may name (InfiniBand specification, 10.3.1 and table 96), as
-// the kernel checks them before a device hears of it.
+// the kernel checks them before it calls a device.
 #include <cerrno>
 
 #include "softverbs/engine/engine.h"
@@ -11,7 +11,7 @@ struct Masks {
   unsigned required = 0, optional = 0;
 };
 
-/// Per service; RAW_PACKET rows are `raw`.
+/// One row for each service; RAW_PACKET rows are `raw`.
 struct Transition {
   ibv_qp_state from, to;
   Masks rc, uc, ud, raw;
@@ -57,7 +57,7 @@ constexpr std::array<Transition, 11> kTransitions = {{
      {}},
     {IBV_QPS_SQD, IBV_QPS_RTS, {0, kLiveRc}, {0, kLiveUc}, {0, kLiveUd}, {}},
     {IBV_QPS_SQD, IBV_QPS_SQD, {0, kDrainedRc}, {0, kDrainedUc}, {0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}, {}},
-    // A reliable connection has no SQE: the edge is there, and nothing may be named on it.
+    // A reliable connection has no SQE state. The transition exists, but may name no attribute.
     {IBV_QPS_SQE, IBV_QPS_RTS, {}, {0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, {0, kLiveUd}, {}},
     {IBV_QPS_ERR, IBV_QPS_ERR, {}, {}, {}, {}},
 }};
@@ -78,8 +78,8 @@ const Masks& masks_of(const Transition& t, ibv_qp_type type) {
 }  // namespace
 
 int check_transition(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, unsigned mask) {
-  // Into RESET from anywhere, into error from anywhere but RESET: nothing else may be named, not even the state it is
-  // in.
+  // Into RESET from any state, and into error from any state but RESET: no other attribute may be named, not even the
+  // current state.
   if (to == IBV_QPS_RESET || (to == IBV_QPS_ERR && from != IBV_QPS_RESET))
     return (mask & ~unsigned{IBV_QP_STATE}) == 0 ? 0 : EINVAL;
   for (const Transition& t : kTransitions) {

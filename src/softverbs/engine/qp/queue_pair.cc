@@ -1,4 +1,4 @@
-// Queue pairs as the verbs see them: making, modifying, posting, flushing.
+// Queue pairs as the verbs use them: creating, modifying, posting, flushing.
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -35,7 +35,7 @@ void flush_receives(Engine& e, Qp& qp) {
   }
 }
 
-// Nothing under way, nothing to answer.
+// Stops everything under way, and drops answers that are due.
 void stop(Engine& e, Qp& qp) {
   Responder& r = qp.resp;
   r.message = Message::kNone;
@@ -72,7 +72,7 @@ int check_values(const Engine& e, const ibv_qp_attr& a, unsigned mask) {
 }
 
 int check_modification(const Engine& e, const Qp& qp, const ibv_qp_attr& a, unsigned mask) {
-  if ((mask & IBV_QP_RATE_LIMIT) != 0) return EOPNOTSUPP;  // nothing paces packets here
+  if ((mask & IBV_QP_RATE_LIMIT) != 0) return EOPNOTSUPP;  // packets are not paced here
   if ((mask & IBV_QP_CUR_STATE) != 0 && a.cur_qp_state != qp.state()) return EINVAL;
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? a.qp_state : qp.state();
   if (const int error = check_transition(qp.type, qp.state(), to, mask)) return error;
@@ -89,7 +89,7 @@ int set_path(Engine& e, Qp& qp, const ibv_ah_attr& attr) {
   return 0;
 }
 
-// A field of the attributes, if the mask names it.
+// Copies a field of the attributes, if the mask names it.
 #define BYPASS_TAKE(bit, field) \
   if ((mask & (bit)) != 0) qp.attr.field = a.field
 
@@ -111,7 +111,7 @@ void take_values(Qp& qp, const ibv_qp_attr& a, unsigned mask) {
 }
 #undef BYPASS_TAKE
 
-// Counters that wrap round, too, name its places in turn.
+// A size at which counters that wrap round still name its places in turn.
 std::size_t ring_size(std::uint8_t most) {
   return most == 0 ? 0 : std::bit_ceil(std::size_t{most});
 }
@@ -182,7 +182,7 @@ bool tso_fits(const Engine& e, const Qp& qp, const SendRequest& request) {
 
 int check_request(const Engine& e, const Qp& qp, const SendRequest& request) {
   const bool is_atomic = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-  // Before they are looked at: a negative count of the program's is a large one.
+  // Checked before the elements are read: a negative count of the program is a large number.
   if (!operation_fits(qp, request.opcode) || request.sges.size() > qp.cap.max_send_sge) return EINVAL;
   const std::uint64_t length = length_of(request);
   if (length > e.config.limits.max_message) return EINVAL;
@@ -253,7 +253,7 @@ void to_error(Engine& e, Qp& qp) {
 
 namespace {
 
-// Completions of this queue pair that nobody has seen.
+// Completions of this queue pair that the program has not seen.
 void forget_completions(Cq& cq, std::uint32_t qpn) {
   std::uint32_t kept = cq.head + cq.shown;
   for (std::uint32_t i = kept; i != cq.tail; i++)
@@ -263,7 +263,7 @@ void forget_completions(Cq& cq, std::uint32_t qpn) {
 
 }  // namespace
 
-// As it was made; what was posted, and what has ended since without anybody's looking, is forgotten without a word.
+// Back to the state after creation. Posted requests, and unseen completions, are forgotten silently.
 void reset(Engine& e, Qp& qp) {
   stop(e, qp);
   for (; is_datagram(qp) && qp.sq.head != qp.sq.tail; qp.sq.head++) release_path(e, qp.sq.path(qp.sq.head));
@@ -284,7 +284,7 @@ void reset(Engine& e, Qp& qp) {
 }
 
 void set_deadline(Engine& e, Qp& qp, Instant at) {
-  qp.deadline = at;  // the wheel's own may be earlier: it asks again then
+  qp.deadline = at;  // the wheel's entry may be earlier: it checks again then
   if (at != kNever && (!qp.wheel.scheduled() || qp.wheel.expires() > at)) e.timers.schedule(qp, at);
 }
 
@@ -302,7 +302,7 @@ bool take_receive(Engine& e, Qp& qp) {
   for (const ibv_sge& sge : sges) r.capacity += sge.length;
   queue.pop();
   if (qp.srq != nullptr && queue.count() < qp.srq->limit) {
-    qp.srq->limit = 0;  // told once
+    qp.srq->limit = 0;  // reported once
     e.post_event(*qp.srq, IBV_EVENT_SRQ_LIMIT_REACHED);
   }
   return true;
@@ -325,7 +325,7 @@ int check_new(const Engine& e, const QpInit& init) {
   return e.qp_count >= limits.max_qp ? ENOMEM : 0;
 }
 
-// The next free number after the last one given out, so that late packets for a queue pair that is gone meet nobody.
+// The next free number after the last one given out, so that late packets for a destroyed queue pair reach no other.
 std::uint32_t free_index(Engine& e) {
   const auto size = static_cast<std::uint32_t>(e.qps.size());
   if (e.next_qpn >= e.config.limits.max_qp) e.next_qpn = 0;
@@ -374,7 +374,7 @@ Made<Qp> Device::create_qp(const QpInit& init) {
 
 int Device::modify_qp(Qp& qp, const ibv_qp_attr& attr, unsigned mask) {
   Engine& e = *engine_;
-  send_left(e, qp);  // first: it may end in an error of the queue pair's
+  send_left(e, qp);  // first, as it may put the queue pair into error
   if (const int error = check_modification(e, qp, attr, mask)) return error;
   if ((mask & IBV_QP_AV) != 0) {
     if (const int error = set_path(e, qp, attr.ah_attr)) return error;

@@ -1,4 +1,4 @@
-// The rare calls of a receive queue (objects.h): a request comes in, the queue gets another size.
+// The rare operations of a receive queue (objects.h): adding a request, changing its size.
 #include <cerrno>
 
 #include "softverbs/engine/qp/objects.h"

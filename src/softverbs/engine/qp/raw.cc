@@ -1,8 +1,8 @@
-// Raw-packet queue pairs: whole Ethernet frames, in as the rules steer them, out as they are.
+// Raw-packet queue pairs: whole Ethernet frames, received as the rules steer them, and sent unchanged.
 //
-// A frame that finds no receive request waits, those behind it as well, and the wire keeps what comes then
-// (Device::poll): it has more room, and counts what it loses. A program that posts none for a while loses its frames,
-// as on a card: what else is on the wire, RoCE among it, is not to wait for ever.
+// A frame that finds no receive request waits, and so do the frames after it. The wire keeps what comes then
+// (Device::poll): it has more room, and counts losses. A program that posts no request for a while loses its frames, as
+// on a card, because other traffic of the wire (RoCE included) must not wait for ever.
 #include <algorithm>
 #include <cstring>
 
@@ -13,9 +13,9 @@
 namespace bypass::rdma {
 namespace {
 
-// IBV_WC_IP_CSUM_OK speaks of the header and of what it carries. A port that knows of the latter alone leaves the
-// former, some twenty bytes, to us: a frame from a neighbour in this machine may have no checksum behind it that could
-// be verified.
+// IBV_WC_IP_CSUM_OK concerns the IP header and what it carries. If a port has only verified the latter, the header
+// (about twenty bytes) is verified here. A frame from a neighbour on this machine may have no L4 checksum that could be
+// verified.
 bool checksums_are_good(const Packet& frame) {
   if ((frame.flags & kRxL4ChecksumGood) == 0) return false;
   if ((frame.flags & kRxIpChecksumGood) != 0) return true;
@@ -26,16 +26,16 @@ bool checksums_are_good(const Packet& frame) {
          sizeof(wire::Ethernet) + length <= frame.len && checksum_finish(checksum(&ip, length)) == 0;
 }
 
-// So long the first of the frames that wait does; then its queue pair's are dropped, and for a while without a wait:
-// one that nobody looks after holds the wire up for a tenth of the time at most.
+// How long the first waiting frame waits. Then its queue pair's frames are dropped, and for a while without a wait. So
+// a queue pair that nobody serves stops the wire for at most a tenth of the time.
 constexpr Duration kRawPatience = std::chrono::milliseconds{50}, kRawPause = 10 * kRawPatience;
-constexpr std::uint32_t kMostWaiting = 64;  // frames; a burst's may all have to
+constexpr std::uint32_t kMostWaiting = 64;  // frames; those of a whole burst may have to wait
 
 bool is_live(const Qp& qp) {
   return qp.state() == IBV_QPS_RTR || qp.state() == IBV_QPS_RTS || qp.state() == IBV_QPS_SQD;
 }
 
-// Whether a frame to this queue pair is to wait for a receive request.
+// Whether a frame for this queue pair must wait for a receive request.
 bool must_wait(const Engine& e, Qp& qp) {
   if (!is_live(qp) || qp.resp.has_receive || !qp.receives().empty() || e.now < qp.raw_pause) return false;
   if (e.now < e.raw_deadline) return true;
@@ -43,7 +43,7 @@ bool must_wait(const Engine& e, Qp& qp) {
   return false;
 }
 
-// `copy(to, n)` gives the frame's bytes one after the other.
+// `copy(to, n)` copies the frame's next bytes.
 template <typename Copy>
 void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checksums, Copy&& copy) {
   Qp& qp = *flow.qp;
@@ -71,7 +71,7 @@ void deliver(Engine& e, const Flow& flow, std::uint32_t length, bool good_checks
   if (!written) to_error(e, qp);
 }
 
-// `done`: pieces of the frame that have been delivered before. False: what is left waits for receive requests.
+// `done`: pieces of the frame that were delivered before. False: the rest waits for receive requests.
 bool deliver(Engine& e, const Flow& flow, const Packet& frame, std::uint32_t& done, bool waits) {
   const bool good = checksums_are_good(frame);
   if (good && frame.frame_len > e.config.mtu + sizeof(wire::Ethernet)) {
@@ -96,7 +96,7 @@ void deliver(Engine& e, const Flow& flow, const Packet& frame) {
   deliver(e, flow, frame, done, false);
 }
 
-// A frame to many goes to each queue pair once, whatever its rules.
+// A frame to several queue pairs goes to each once, whatever its rules.
 class Delivered {
  public:
   bool add(const Qp* qp) {
@@ -115,7 +115,7 @@ void sniff_frame(Engine& e, const Packet& frame) {
   for (Flow* flow : e.steering.sniffers()) deliver(e, *flow, frame);
 }
 
-// To one queue pair, of several with the same claim to the first. False: the frame waits.
+// Delivers to one queue pair: to the first of several with equal rules. False: the frame waits.
 bool to_one(Engine& e, const Steering::Key& key, const Packet& frame, bool& taken) {
   bool done = true;
   e.steering.match(key, [&](Flow& flow) {
@@ -126,7 +126,7 @@ bool to_one(Engine& e, const Steering::Key& key, const Packet& frame, bool& take
   return done;
 }
 
-// To all, or to nobody yet.
+// Delivers to all of them, or not yet to any.
 bool to_many(Engine& e, const Steering::Key& key, const Packet& frame, bool& taken) {
   bool waits = false;
   e.steering.match(key, [&](Flow& flow) {
@@ -162,7 +162,7 @@ std::size_t l4_offset(const Packet& frame) {
   return sizeof(wire::Ethernet) + wire::at<wire::Ipv4>(frame, sizeof(wire::Ethernet)).header_len();
 }
 
-// Where the checksum lies in the L4 header; 0: no such protocol.
+// The offset of the checksum in the L4 header; 0: there is no such protocol.
 std::size_t l4_checksum_field(std::uint8_t protocol) {
   if (protocol == wire::kProtocolTcp) return 16;
   return protocol == wire::kProtocolUdp ? 6 : 0;
@@ -173,8 +173,8 @@ bool has_ipv4(const Packet& frame) {
          wire::at<wire::Ethernet>(frame, 0).type == wire::kEtherTypeIpv4;
 }
 
-// IBV_SEND_IP_CSUM: the header's and the TCP or UDP checksum, whatever the fields hold. The port makes the latter
-// where it can.
+// IBV_SEND_IP_CSUM: fills in the IP and the TCP or UDP checksum, whatever the fields contain. The port makes the latter
+// if it can.
 void fill_checksums(Engine& e, Packet& frame, bool offload) {
   if (!has_ipv4(frame)) return;
   auto& ip = wire::at<wire::Ipv4>(frame, sizeof(wire::Ethernet));
@@ -201,8 +201,8 @@ void fill_checksums(Engine& e, Packet& frame, bool offload) {
   sum.set_raw(made == 0 && ip.protocol == wire::kProtocolUdp ? std::uint16_t{0xffff} : made);
 }
 
-// A large segment for the port to cut. Its headers lie in the head, in one piece. False: what is no TCP over IPv4, or
-// whose parts would not fit either, and is too long as it is.
+// Prepares a large segment for the port to cut. Its headers lie in the head, in one piece. False: the frame is too
+// long, and it is not TCP over IPv4, or its parts would not fit either.
 bool fill_tso(Engine& e, Packet& frame, const SendWqe& w) {
   const std::size_t most = e.config.mtu + sizeof(wire::Ethernet);
   const bool fits = frame.frame_len <= most;
@@ -274,7 +274,7 @@ Step send_raw(Engine& e, Qp& qp) {
     end_raw(e, qp, IBV_WC_LOC_LEN_ERR);
     return Step::kSent;
   }
-  if (whole && w.length > e.config.mtu + sizeof(wire::Ethernet)) {  // lost, as on a card's way out
+  if (whole && w.length > e.config.mtu + sizeof(wire::Ethernet)) {  // lost, as a card would lose it
     e.counters.tx_too_long++;
     end_raw(e, qp, IBV_WC_SUCCESS);
     return Step::kSent;
@@ -291,7 +291,7 @@ Step send_raw(Engine& e, Qp& qp) {
   }
   Packet& frame = *writer.take();
   if (w.opcode == IBV_WR_TSO) {
-    if (!fill_tso(e, frame, w)) {  // lost, as on a card's way out
+    if (!fill_tso(e, frame, w)) {  // lost, as a card would lose it
       e.counters.tx_too_long++;
       e.tx.free(&frame);
       end_raw(e, qp, IBV_WC_SUCCESS);

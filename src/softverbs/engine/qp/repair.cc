@@ -1,5 +1,5 @@
-// Repair between two ends of ours: what is lost is sent again, and nothing else (docs/roce.md). Towards others
-// the requester goes back to the oldest packet without an answer (requester.cc).
+// Repair between two ends of ours: only what is lost is sent again (docs/roce.md). With other peers the requester goes
+// back to the oldest unanswered packet (requester.cc).
 #include "softverbs/engine/engine.h"
 
 namespace bypass::rdma {
@@ -22,8 +22,8 @@ bool is_here(const Requester& req, Psn psn) {
   return is_near(req, psn) && req.here.has(psn);
 }
 
-// Numbers from `nxt` on that need not be sent again; 0: this one has to be. The peer expects the oldest one without an
-// answer, whatever it said it holds.
+// How many packets from `nxt` on need not be sent again; 0: this one must be. The peer expects the oldest unanswered
+// packet, whatever it said it holds.
 std::uint32_t settled(const Engine& e, const Qp& qp, const SendWqe& w) {
   const Requester& req = qp.req;
   const bool arrived = before(req.nxt, req.arrived);
@@ -101,7 +101,7 @@ void skip_settled(const Engine& e, Qp& qp) {
     req.nxt = req.nxt + numbers;
     if (before(w.last(), req.nxt)) sq.cursor++;
   }
-  req.nxt = req.max;  // what lies between is on its way
+  req.nxt = req.max;  // everything between is on its way
   while (sq.cursor != sq.begun && before(sq.at(sq.cursor).last(), req.nxt)) sq.cursor++;
 }
 

@@ -1,6 +1,6 @@
-// The requester of connected queue pairs: requests become packets, answers become completions. InfiniBand
-// specification, 9.7.2 to 9.7.7; what is lost is sent again from the oldest packet without an answer (go-back-N), or by
-// itself where the peer is ours (repair.cc).
+// The requester of connected queue pairs: turns requests into packets, and answers into completions (InfiniBand
+// specification, 9.7.2 to 9.7.7). Lost packets are sent again from the oldest unanswered packet on (go-back-N), or
+// singly if the peer is ours (repair.cc).
 
 #include "softverbs/engine/engine.h"
 #include "stack/copy.h"
@@ -36,7 +36,7 @@ void complete_head(Engine& e, Qp& qp) {
   finish_drain(e, qp);
 }
 
-// The oldest request ends the queue pair.
+// Completes the oldest request with an error, which ends the queue pair.
 void fail(Engine& e, Qp& qp, ibv_wc_status status) {
   const SendWqe& w = qp.sq.at(qp.sq.head++);
   complete_send(e, qp, w, status);
@@ -53,8 +53,8 @@ void go_back(Engine& e, Qp& qp) {
   wake(e, qp);
 }
 
-// Something is known to be lost. A second report of the same loss says nothing new: the repetition is under way, and
-// if it is lost, too, the timer will tell.
+// Something is known to be lost. A second report of the same loss changes nothing: the repetition is under way, and if
+// that is lost, too, the timer will report it.
 void on_loss(Engine& e, Qp& qp) {
   if (!qp.req.went_back) go_back(e, qp);
 }
@@ -80,8 +80,8 @@ void set_una(Engine& e, Qp& qp, Psn una) {
   wake(e, qp);
 }
 
-// Everything before `to` has arrived at the peer. Requests that want data hold this up: their answers are on the way
-// in front of whatever said so, or lost. False: such a one stands in the way.
+// Everything before `to` has arrived at the peer. A request that wants data stops the acknowledgement: its answer is on
+// the way, ahead of the packet that reported this, or it is lost. False: there is such a request.
 bool acknowledge(Engine& e, Qp& qp, Psn to) {
   while (qp.sq.head != qp.sq.begun) {
     const SendWqe& w = qp.sq.at(qp.sq.head);
@@ -101,7 +101,7 @@ bool acknowledge(Engine& e, Qp& qp, Psn to) {
 
 // --- Answers
 
-// `end` says that all before it has been dealt with, and yet there is an answer that has not come.
+// `end` says that everything before it was executed, but an answer has not come.
 void on_missing_answer(Engine& e, Qp& qp, const RocePacket& packet, Psn end) {
   if (!qp.peer_is_ours || !packet.ours) return on_loss(e, qp);
   note_arrived(qp.req, end);
@@ -115,8 +115,8 @@ void on_rnr(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t code) {
   acknowledge(e, qp, psn);
   if (req.rnr_wait) return;
   if (req.una != psn) return on_missing_answer(e, qp, packet, psn);
-  req.there.clear();             // it may have let go of this one
-  if (qp.attr.rnr_retry != 7) {  // 7: for ever
+  req.there.clear();             // the peer may have dropped this one
+  if (qp.attr.rnr_retry != 7) {  // 7: without limit
     if (req.rnr_retries == 0) return fail(e, qp, IBV_WC_RNR_RETRY_EXC_ERR);
     req.rnr_retries--;
   }
@@ -171,7 +171,7 @@ void on_acknowledge(Engine& e, Qp& qp, const RocePacket& packet) {
   }
 }
 
-// Bytes of the request that a read response of this PSN carries.
+// The bytes of the request that a read response with this PSN carries.
 std::uint32_t read_bytes(const Qp& qp, const SendWqe& w, std::uint32_t index) {
   return std::min(qp.mtu, w.length - index * qp.mtu);
 }
@@ -203,7 +203,7 @@ void on_data(Engine& e, Qp& qp, const RocePacket& packet) {
   if (qp.state() == IBV_QPS_ERR || qp.sq.head == qp.sq.begun) return;
   SendWqe& w = qp.sq.at(qp.sq.head);
   const bool fits = packet.op == Op::kAtomicAcknowledge ? w.is_atomic() : w.is_read();
-  if (packet.psn != qp.req.una) {  // an answer before it is missing
+  if (packet.psn != qp.req.una) {  // an earlier answer is missing
     if (qp.peer_is_ours && hold(e, qp.req.answers, packet, qp.req.una)) qp.req.here.add(packet.psn);
     return on_missing_answer(e, qp, packet, packet.psn);
   }
@@ -212,13 +212,13 @@ void on_data(Engine& e, Qp& qp, const RocePacket& packet) {
   on_read_response(e, qp, w, packet);
 }
 
-// What has come before its turn, when that is there.
+// Handles packets that came before their turn, once the turn is there.
 void take_answers(Engine& e, Qp& qp) {
   Requester& req = qp.req;
   while (qp.state() != IBV_QPS_ERR) {
     acknowledge(e, qp, req.arrived);
     if (req.answers.empty()) return;
-    if (before(req.una, req.answers.front())) {  // the next gap, unless it is asked for already
+    if (before(req.una, req.answers.front())) {  // the next gap, unless it was requested already
       if (!before(req.una, req.repair_end) && !req.rnr_wait) resend(e, qp, req.answers.back());
       return;
     }
@@ -261,7 +261,7 @@ std::uint32_t outstanding(const Qp& qp) {
   return static_cast<std::uint32_t>(qp.req.nxt - qp.req.una);
 }
 
-// An acknowledgement is asked for at a message's end, and often enough within it that the window never runs dry.
+// An acknowledgement is requested at a message's end, and often enough before that the window never runs empty.
 bool asks_for_ack(const Engine& e, const Qp& qp, bool last) {
   if (qp.type != IBV_QPT_RC) return false;
   const std::uint32_t window = e.config.window;
@@ -302,7 +302,7 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
   if ((traits(op) & kOpReth) != 0) writer.header(make_reth(w.remote_addr, w.rkey, w.length));
   if ((traits(op) & kOpImm) != 0) writer.header(w.imm);
   if (!append_message(e, qp, qp.sq.cursor, offset, len, writer)) {
-    w.status = IBV_WC_LOC_PROT_ERR;  // deregistered since the message began
+    w.status = IBV_WC_LOC_PROT_ERR;  // the memory was deregistered since the message began
     return Step::kSent;
   }
   if (!writer.finish()) return Step::kBlocked;
@@ -310,7 +310,7 @@ Step send_message_packet(Engine& e, Qp& qp, SendWqe& w) {
   return Step::kSent;
 }
 
-// Whether the request that ends or begins with this packet is among those that are out.
+// Whether the request that ends or begins with this packet is among the unanswered ones.
 bool is_noted(const Requester& req, Psn psn) {
   return req.read_head != req.read_tail && !before(req.read_ends[(req.read_tail - 1) % req.read_ends.size()], psn);
 }
@@ -320,8 +320,8 @@ void note_read(Qp& qp, Psn last) {
   if (!is_noted(req, last)) req.read_ends[req.read_tail++ % req.read_ends.size()] = last;
 }
 
-// A long read is asked for in parts, each at most half a window: its answer must not overrun the wire's rings. The
-// parts are the same ones when it is asked for again, because the peer remembers them one by one.
+// A long read is requested in parts, each at most half a window: its answer must not overrun the wire's rings. A
+// repetition uses the same parts, because the peer remembers them one by one.
 Step send_read(Engine& e, Qp& qp, const SendWqe& w) {
   const auto index = static_cast<std::uint32_t>(qp.req.nxt - w.first);
   const std::uint32_t part = missing_answers(qp, read_part(e, w, index));
@@ -363,7 +363,7 @@ Step send_atomic(Engine& e, Qp& qp, const SendWqe& w) {
   return Step::kSent;
 }
 
-// Whether the next request may begin: it is not held back by a fence, and the queue is not being drained.
+// Whether the next request may begin: no fence holds it back, and the queue is not being drained.
 bool may_begin(const Qp& qp, const SendWqe& w) {
   if (qp.state() == IBV_QPS_SQD) return false;
   return (w.flags & IBV_SEND_FENCE) == 0 || qp.req.reads == 0;
@@ -382,7 +382,7 @@ Step send_packet(Engine& e, Qp& qp, SendWqe& w) {
   return send_message_packet(e, qp, w);
 }
 
-// An unreliable message is done when its last packet is on its way.
+// An unreliable message is complete when its last packet was sent.
 void complete_sent(Engine& e, Qp& qp) {
   while (qp.sq.head != qp.sq.cursor) complete_head(e, qp);
   qp.req.una = qp.req.nxt;
@@ -422,7 +422,7 @@ Step send_request(Engine& e, Qp& qp) {
     if (!may_begin(qp, w)) return Step::kIdle;
     begin(e, qp, w);
   }
-  if (w.status != IBV_WC_SUCCESS) {  // told when everything before it is done
+  if (w.status != IBV_WC_SUCCESS) {  // reported when everything before it is complete
     if (sq.head == sq.cursor) fail(e, qp, w.status);
     return Step::kIdle;
   }
@@ -452,7 +452,7 @@ void on_deadline(Engine& e, Qp& qp) {
   if (!waits || qp.sq.head == qp.sq.begun) return;
   e.counters.timeouts++;
   if (req.retries == 0) return fail(e, qp, IBV_WC_RETRY_EXC_ERR);
-  // Nothing was heard for twice as long: it may have lost what it said it holds.
+  // Nothing was received for twice as long: the peer may have lost what it said it holds.
   if (req.retries != qp.attr.retry_cnt) req.there.clear();
   req.retries--;
   go_back(e, qp);

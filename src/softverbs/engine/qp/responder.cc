@@ -1,8 +1,8 @@
 // The responder of connected queue pairs: what a peer may do here, and the answers. InfiniBand specification, 9.7.4,
-// 9.7.5 and 9.9.3; the errors that end a queue pair are its class C and J.
+// 9.7.5 and 9.9.3; errors that end a queue pair are its classes C and J.
 //
-// Every packet's keys, rights and bounds are checked before a byte of memory moves. Answers leave in the order of the
-// requests: reads and atomic operations first, then one acknowledgement for all that came before it.
+// Every packet's keys, rights and bounds are checked before a byte of memory changes. Answers leave in the order of the
+// requests: reads and atomic operations first, then one acknowledgement for everything before it.
 #include <atomic>
 #include <cstring>
 
@@ -22,7 +22,7 @@ void answer(Engine& e, Qp& qp, Answer what) {
   wake(e, qp);
 }
 
-// Ends the queue pair: with a NAK to the peer, and `status` for the receive request under way.
+// Ends the queue pair, with a NAK to the peer and `status` for the receive request in use.
 void refuse(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t nak, ibv_wc_status status) {
   Responder& r = qp.resp;
   if (r.has_receive) complete_receive(e, qp, status, nullptr, IBV_WC_RECV, 0);
@@ -36,7 +36,7 @@ void refuse(Engine& e, Qp& qp, const RocePacket& packet, std::uint8_t nak) {
   refuse(e, qp, packet, nak, nak == kNakAccess ? IBV_WC_LOC_ACCESS_ERR : IBV_WC_REM_INV_REQ_ERR);
 }
 
-// `packets` more have been dealt with; a message is over with the last one.
+// `packets` more were executed; with the last one a message ends.
 void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets = 1) {
   Responder& r = qp.resp;
   r.expected = r.expected + packets;
@@ -44,7 +44,8 @@ void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets =
     r.message = Message::kNone;
     r.msn = (r.msn + 1) & kPsnMask;
   }
-  const bool answered_by_data = (packet.traits & (kOpSend | kOpWrite)) == 0;  // which acknowledges all before it, too
+  // the data also acknowledges everything before it
+  const bool answered_by_data = (packet.traits & (kOpSend | kOpWrite)) == 0;
   if (answered_by_data) {
     r.answer = Answer::kNone;
   } else if (packet.ack_request && r.answer == Answer::kNone) {
@@ -53,12 +54,12 @@ void accept(Engine& e, Qp& qp, const RocePacket& packet, std::uint32_t packets =
 }
 
 void not_ready(Engine& e, Qp& qp) {
-  qp.resp.nak_sent = true;  // what follows is early; the peer knows
+  qp.resp.nak_sent = true;  // later packets are early; the peer knows
   qp.resp.nak_round = qp.resp.round;
   answer(e, qp, Answer::kRnr);
 }
 
-// Whether the operation continues what is under way, with a packet of the right size (9.7.4.1.3, 9.7.4.1.6).
+// Whether the operation continues the current message, with a packet of the right size (9.7.4.1.3, 9.7.4.1.6).
 bool well_formed(const Qp& qp, const RocePacket& packet) {
   const std::uint16_t t = packet.traits;
   const bool first = (t & kOpFirst) != 0, last = (t & kOpLast) != 0;
@@ -89,7 +90,7 @@ void on_send(Engine& e, Qp& qp, const RocePacket& packet) {
 
 // --- Write
 
-// A program may wait for a message's last byte to change: it changes after the others.
+// A program may wait for a message's last byte to change: that byte is written after the others.
 void copy_last_byte_last(FrameReader& reader, std::byte* to, std::size_t len) {
   reader.copy(to, len - 1);
   std::byte last;
@@ -97,7 +98,7 @@ void copy_last_byte_last(FrameReader& reader, std::byte* to, std::size_t len) {
   std::atomic_ref<std::byte>(to[len - 1]).store(last, std::memory_order_release);
 }
 
-// What a write's first packet says. 0, or the NAK.
+// Checks a write's first packet. Returns 0, or the NAK.
 std::uint8_t check_write(Engine& e, const Qp& qp, const RocePacket& packet) {
   const auto& reth = packet.at<Reth>(packet.extension);
   if ((qp.attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) return kNakInvalidRequest;
@@ -107,7 +108,7 @@ std::uint8_t check_write(Engine& e, const Qp& qp, const RocePacket& packet) {
   return allowed ? 0 : kNakAccess;
 }
 
-// A packet must carry what its message still lacks, all of it if it is the last one.
+// A packet must carry what its message still lacks; the last packet must carry all of it.
 bool write_fits(const RocePacket& packet, std::uint32_t left) {
   return (packet.traits & kOpLast) != 0 ? packet.payload_len == left : packet.payload_len < left;
 }
@@ -131,7 +132,7 @@ void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
   }
   if (packet.payload_len != 0) {
     std::byte* to = e.memory.find(*qp.pd, r.rkey, r.write_at, packet.payload_len, IBV_ACCESS_REMOTE_WRITE);
-    if (to == nullptr) return refuse(e, qp, packet, kNakAccess);  // deregistered since the message began
+    if (to == nullptr) return refuse(e, qp, packet, kNakAccess);  // the memory was deregistered since the message began
     FrameReader reader(*packet.frame, packet.payload);
     if (last)
       copy_last_byte_last(reader, to, packet.payload_len);
@@ -148,15 +149,15 @@ void on_write(Engine& e, Qp& qp, const RocePacket& packet) {
 
 // --- Read and atomic operations
 
-// A place to remember the operation in; the oldest answered one makes room. Null: the peer has more under way than it
-// was told to have.
+// A place to remember the operation; the oldest answered one makes room. Null: the peer has more under way than it may
+// have.
 Resource* add_resource(Qp& qp) {
   Responder& r = qp.resp;
   if (r.resources.empty()) return nullptr;
   if (r.resource_tail - r.resource_head == qp.attr.max_dest_rd_atomic) {
     Resource& oldest = r.resource(r.resource_head);
     if (!oldest.answered) return nullptr;
-    if (oldest.due != 0) r.due--;  // asked for again, and then the answer came after all
+    if (oldest.due != 0) r.due--;  // it was requested again, and then its answer came after all
     r.resource_head++;
   }
   Resource& resource = r.resource(r.resource_tail++);
@@ -166,8 +167,8 @@ Resource* add_resource(Qp& qp) {
   return &resource;
 }
 
-// Packets [start, end) of the answer are to be sent. A peer of ours asks for what is missing, here and there; another
-// one goes back, and wants nothing else any more.
+// Packets [start, end) of the answer must be sent. A peer of ours requests the missing parts. Another peer goes back,
+// and wants nothing else any more.
 void make_due(Engine& e, Qp& qp, const RocePacket& packet, Resource& resource, std::uint32_t start, std::uint32_t end) {
   const Resource::Range range{start, end, packet.round};
   if (resource.due == 0) qp.resp.due++;
@@ -216,7 +217,7 @@ void on_atomic(Engine& e, Qp& qp, const RocePacket& packet) {
   if (!allowed || (atomic.address & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);
   std::byte* at = e.memory.find(*qp.pd, atomic.rkey, atomic.address, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
   if (at == nullptr) return refuse(e, qp, packet, kNakAccess);
-  // A region whose keys count from elsewhere may put an aligned address to an odd place.
+  // A region whose keys count from another address may map an aligned address to an odd place.
   if ((reinterpret_cast<std::uintptr_t>(at) & 7) != 0) return refuse(e, qp, packet, kNakInvalidRequest);
   Resource* resource = add_resource(qp);
   if (resource == nullptr) return refuse(e, qp, packet, kNakInvalidRequest);
@@ -236,7 +237,7 @@ void tell_gap(Engine& e, Qp& qp, std::uint8_t round) {
   answer(e, qp, Answer::kNakSequence);
 }
 
-// Of a round later than the NAK's: the repetition, which would have come before it, is lost, too.
+// The packet is of a later round than the NAK: the repetition, which would have come before it, is lost, too.
 void on_early(Engine& e, Qp& qp, const RocePacket& packet) {
   Responder& r = qp.resp;
   e.counters.out_of_sequence++;
@@ -255,7 +256,7 @@ Resource* find_resource(Qp& qp, Psn psn) {
   return nullptr;
 }
 
-// A read asked for again, in whole or from where its answer broke off (9.7.5.1.3): it must be the same one.
+// A read is requested again, completely or from where its answer broke off (9.7.5.1.3): it must be the same read.
 void repeat_read(Engine& e, Qp& qp, const RocePacket& packet, Resource& resource) {
   const auto& reth = packet.at<Reth>(packet.extension);
   const auto start = static_cast<std::uint32_t>(packet.psn - resource.first);
@@ -336,7 +337,7 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
   const std::byte* from = nullptr;
   if (len != 0) {
     from = e.memory.find(*qp.pd, resource.rkey, resource.address + offset, len, IBV_ACCESS_REMOTE_READ);
-    if (from == nullptr) {  // deregistered meanwhile
+    if (from == nullptr) {  // the memory was deregistered meanwhile
       resource.due = 0;
       qp.resp.due--;
       qp.resp.fatal_nak = kNakAccess;
@@ -362,7 +363,7 @@ Step send_read_answer(Engine& e, Qp& qp, Resource& resource) {
 Step send_aeth(Engine& e, Qp& qp, std::uint8_t syndrome, Psn psn) {
   const Responder& r = qp.resp;
   const bool sequence = syndrome == kNakSequence;
-  const bool tells_held = sequence && !r.held.empty();  // to a peer of ours
+  const bool tells_held = sequence && !r.held.empty();  // the peer is ours
   RoceWriter writer(e, qp.path,
                     {.service = kServiceRc,
                      .op = Op::kAcknowledge,
@@ -382,7 +383,7 @@ Step send_answer(Engine& e, Qp& qp) {
   Responder& r = qp.resp;
   Step step = Step::kIdle;
   if (r.answer == Answer::kAcknowledge) {
-    step = send_aeth(e, qp, kAckUnlimited, r.expected + kPsnMask);  // the one before
+    step = send_aeth(e, qp, kAckUnlimited, r.expected + kPsnMask);  // the PSN before it
   } else if (r.answer == Answer::kNakSequence) {
     step = send_aeth(e, qp, kNakSequence, r.expected);
     if (step == Step::kSent) e.counters.tx_nak++;
@@ -404,10 +405,11 @@ Step send_fatal(Engine& e, Qp& qp) {
   return Step::kIdle;
 }
 
-// A packet's turn.
+// Handles a packet at its turn.
 void on_expected(Engine& e, Qp& qp, const RocePacket& packet) {
   qp.resp.nak_sent = false;
-  if (qp.resp.answer != Answer::kNone) qp.resp.answer = Answer::kAcknowledge;  // of the same burst: all is well now
+  // it was due in this burst; now nothing is missing
+  if (qp.resp.answer != Answer::kNone) qp.resp.answer = Answer::kAcknowledge;
   if (!well_formed(qp, packet)) return refuse(e, qp, packet, kNakInvalidRequest);
   if ((packet.traits & kOpSend) != 0) return on_send(e, qp, packet);
   if ((packet.traits & kOpWrite) != 0) return on_write(e, qp, packet);
@@ -415,7 +417,7 @@ void on_expected(Engine& e, Qp& qp, const RocePacket& packet) {
   on_atomic(e, qp, packet);
 }
 
-// What has come before its turn, as far as that is there now. False: one of them could not be dealt with.
+// Handles held packets whose turn has come. False: one of them could not be handled.
 bool take_held_requests(Engine& e, Qp& qp) {
   Responder& r = qp.resp;
   while (!r.held.empty() && !before(r.expected, r.held.front())) {

@@ -50,8 +50,8 @@ std::uint32_t update_by_table(std::uint32_t crc, const std::uint8_t* p, std::siz
 #if defined(__x86_64__)
 
 // Folding by carry-less multiplication (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ",
-// 2009): 16 bytes of state, times what x^distance leaves, take in the 16 bytes that lie that far ahead. With 512 bits,
-// four of them lie side by side.
+// 2009). The 16 bytes of state are multiplied by the remainder of x^distance, and combined with the 16 bytes that lie
+// that far ahead. With 512 bits, four such states lie side by side.
 
 // x^n modulo the polynomial, reflected, in the 33 bits that a product of reflected factors needs.
 constexpr std::int64_t power_of_x(unsigned n) {
@@ -69,7 +69,7 @@ constexpr Distance kOneBlock = ahead_by(16), kTwoBlocks = ahead_by(32), kFourBlo
                    kSixteenBlocks = ahead_by(256);
 constexpr std::size_t kBlock = sizeof(__m128i), kPair = sizeof(__m256i), kWide = sizeof(__m512i);
 
-// For the last step, Barrett's: the polynomial and the quotient of x^64 by it, reflected, 33 bits.
+// For the last step, Barrett's: the polynomial, and the quotient of x^64 by it, reflected, 33 bits.
 constexpr std::int64_t reflected(std::uint64_t v) {
   std::uint64_t r = 0;
   for (int i = 0; i <= 32; i++) r |= (v >> i & 1) << (32 - i);
@@ -101,8 +101,8 @@ BYPASS_PCLMUL inline __m128i fold(__m128i state, __m128i factors, __m128i ahead)
   return _mm_xor_si128(_mm_xor_si128(low, high), ahead);
 }
 
-// Takes in the last `n` bytes before `end`, 1 to 15 of them, at least a block's length behind their stream's beginning:
-// the state's first bytes, moved ahead, and a block of its others and the new ones.
+// Combines the last `n` bytes before `end`, 1 to 15 of them; at least a block lies before them in the stream. Uses the
+// state's first bytes, moved ahead, and a block made of its other bytes and the new ones.
 BYPASS_PCLMUL inline __m128i fold_rest(__m128i state, const std::uint8_t* end, std::size_t n) {
   constexpr std::uint8_t kNo = 0x80;
   alignas(kBlock) static constexpr std::uint8_t kPlaces[3 * kBlock] = {
@@ -126,7 +126,7 @@ BYPASS_PCLMUL inline std::uint32_t reduce(__m128i state) {
   return static_cast<std::uint32_t>(_mm_extract_epi32(state, 1));
 }
 
-/// Bytes that are still to be taken in.
+/// Bytes that must still be combined.
 struct Stream {
   const std::uint8_t* at;
   std::size_t left;
@@ -138,7 +138,7 @@ struct Stream {
   }
 };
 
-// What is left behind whole states: blocks, then bytes.
+// Combines what is left after whole states: blocks, then bytes.
 BYPASS_PCLMUL std::uint32_t finish(__m128i state, Stream bytes) {
   const __m128i near = spread(kOneBlock);
   while (bytes.left >= kBlock) state = fold(state, near, bytes.take());
@@ -146,7 +146,7 @@ BYPASS_PCLMUL std::uint32_t finish(__m128i state, Stream bytes) {
   return reduce(state);
 }
 
-// A few blocks, each moved ahead to the last one by itself: no product waits for another.
+// A few blocks are each moved ahead to the last one separately: no product waits for another.
 constexpr std::size_t kFew = 8;
 constexpr std::array<Distance, kFew> kBlocksAhead = {Distance{},   ahead_by(16), ahead_by(32), ahead_by(48),
                                                      ahead_by(64), ahead_by(80), ahead_by(96), ahead_by(112)};
@@ -196,8 +196,8 @@ BYPASS_VPCLMUL256 inline __m256i take_pair(Stream& bytes) {
   return blocks;
 }
 
-// At least two times 32 bytes. More states than two are slower where 256 bits are what the multiplier takes at a time
-// (4 KiB on Zen 3: 160 ns with two, 195 with four or eight, 360 by sixteen bytes).
+// At least two times 32 bytes. More than two states are slower where the multiplier takes 256 bits at a time (4 KiB on
+// Zen 3: 160 ns with two, 195 with four or eight, 360 with sixteen bytes).
 BYPASS_VPCLMUL256 std::uint32_t run_pair_folding(std::uint32_t crc, const std::uint8_t* p, std::size_t len) {
   Stream bytes{p, len};
   __m256i a = _mm256_xor_si256(take_pair(bytes), _mm256_zextsi128_si256(_mm_cvtsi32_si128(static_cast<int>(crc))));
@@ -209,7 +209,7 @@ BYPASS_VPCLMUL256 std::uint32_t run_pair_folding(std::uint32_t crc, const std::u
   }
   a = fold_pair(a, spread_pair(kTwoBlocks), b);
   const __m128i whole = fold(_mm256_castsi256_si128(a), spread(kOneBlock), _mm256_extracti128_si256(a, 1));
-  _mm256_zeroupper();  // finish() is SSE's, which would have to carry the upper halves along
+  _mm256_zeroupper();  // finish() uses SSE, which would otherwise carry the upper halves along
   return finish(whole, bytes);
 }
 #undef BYPASS_VPCLMUL256
@@ -263,7 +263,7 @@ bool can_fold_wide() {
   return __builtin_cpu_supports("vpclmulqdq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
 }
 
-// Below these lengths a unit's beginning and end cost more than it saves.
+// Below these lengths, beginning and ending with a unit costs more than the unit saves.
 constexpr std::size_t kFoldingPays = kBlock, kPairsPay = (kFew + 1) * kBlock, kWidePays = 4 * kWide;
 
 std::uint32_t run(CrcUnit unit, std::uint32_t crc, const std::uint8_t* p, std::size_t len) {

@@ -11,11 +11,11 @@ namespace bypass::rdma {
 namespace {
 
 constexpr std::size_t kBthBytes = 12;
-constexpr std::size_t kRouteHeader = 8;  // the local one, of ones
+constexpr std::size_t kRouteHeader = 8;  // the local route header, which counts as ones
 constexpr std::size_t kMostHeaders = 60 + sizeof(wire::Udp) + kBthBytes;
 static_assert(kIcrcFirst >= kMostHeaders);
 
-// What is set in the headers: all that is masked counts as ones.
+// Sets all masked header fields to ones.
 template <std::size_t ip_len>
 constexpr auto make_mask() {
   constexpr std::byte kOnes{0xff};
@@ -34,7 +34,7 @@ constexpr auto make_mask() {
   return mask;
 }
 
-// Word by word, so that the sum, which reads them at once, finds them as they were stored.
+// Word by word, so that the sum, which reads the words next, finds them as they were stored.
 template <std::size_t ip_len>
 void copy_masked(std::byte* to, const std::byte* ip) {
   static constexpr auto kMask = make_mask<ip_len>();
@@ -79,7 +79,7 @@ std::uint32_t icrc_first(const std::byte* ip, std::size_t ip_len, std::size_t le
 
 std::uint32_t icrc_of(const Packet& head, const IcrcLayout& layout, std::size_t end) {
   const std::size_t headers = layout.udp + sizeof(wire::Udp) + kBthBytes;
-  // A short packet is summed at once.
+  // A short packet is summed in one step.
   std::size_t from = end <= std::min<std::size_t>(head.len, layout.ip + kIcrcFirst) ? end : headers;
   std::uint32_t crc = icrc_first(head.data + layout.ip, layout.udp - layout.ip, from - layout.ip);
   for (const Packet* p = &head; p != nullptr && end != 0; p = p->next_segment) {

@@ -49,7 +49,7 @@ bool LargeFrame::next() {
     sequence = sequence + payload_;
     std::memcpy(tcp + kSequenceAt, &sequence, sizeof sequence);
     ip.id = static_cast<std::uint16_t>(ip.id + 1);
-    flags &= ~kCwr;  // RFC 3168 §6.1.2: once
+    flags &= ~kCwr;  // RFC 3168 §6.1.2: only once
   }
   payload_ = unread_ = std::min(size_, left_);
   left_ -= payload_;

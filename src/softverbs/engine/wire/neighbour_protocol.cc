@@ -1,4 +1,4 @@
-// ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861 §4.3, §4.4, §7.2) for IPv6: questions and answers.
+// ARP (RFC 826) for IPv4 and neighbour discovery (RFC 4861 §4.3, §4.4, §7.2) for IPv6: requests and answers.
 #include <cstring>
 
 #include "softverbs/engine/engine.h"
@@ -56,7 +56,7 @@ struct ArpFrame {
   wire::Arp arp;
 };
 
-// A question to no MAC goes to everybody.
+// A request with no MAC as target is broadcast.
 void send_arp(Engine& e, std::uint16_t operation, const MacAddress& to, std::uint32_t from_ip, std::uint32_t to_ip) {
   ArpFrame frame;
   frame.ethernet = ethernet_to(e, to.is_zero() ? MacAddress::broadcast() : to, wire::kEtherTypeArp);
@@ -127,14 +127,14 @@ void send_ndp(Engine& e, const NdpMessage& m) {
   send(e, &frame, sizeof frame);
 }
 
-// RFC 4291 §2.7.1: the group that the one that has this address listens to.
+// RFC 4291 §2.7.1: the multicast group to which the owner of this address listens.
 IpAddress solicited_node(const IpAddress& target) {
   IpAddress group{{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0}};
   std::copy(target.bytes.begin() + 13, target.bytes.end(), group.bytes.begin() + 13);
   return group;
 }
 
-// To its group, or to itself at a MAC that is known.
+// Sends it to the address's group, or to a known MAC.
 void send_solicitation(Engine& e, const IpAddress& target, const MacAddress& to_mac) {
   const IpAddress group = solicited_node(target);
   const auto& b = group.bytes;
@@ -156,7 +156,7 @@ void ask(Engine& e, const IpAddress& address, const MacAddress& to) {
   }
 }
 
-// Whether it is a whole one; those with other options in front of the address are not understood, and not needed.
+// Whether the message is complete. Messages with other options before the address are not understood, and not needed.
 bool valid(const Ipv6& ip, const NeighbourMessage& m) {
   return ip.hop_limit == kNdpHopLimit && m.code == 0 && ip.payload_len == sizeof m && m.option_len == 1 &&
          icmpv6_checksum(ip, m) == 0 && !m.mac.is_multicast();

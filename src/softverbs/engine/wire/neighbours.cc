@@ -18,7 +18,7 @@ NeighbourEntry* Neighbours::find_or_add(const IpAddress& address) {
   if (used_ < kSize) {
     place = &entries_[used_++];
   } else {
-    // One that nothing rests on, in turn.
+    // Looks for an entry that no path holds, in turn.
     for (std::uint16_t i = 0; i < kSize && place == nullptr; i++) {
       NeighbourEntry& candidate = entries_[hint_++ % kSize];
       if (candidate.paths == 0 && !candidate.fixed) place = &candidate;
@@ -27,7 +27,7 @@ NeighbourEntry* Neighbours::find_or_add(const IpAddress& address) {
   }
   *place = NeighbourEntry{};
   place->address = address;
-  place->state = State::kFailed;  // nothing known, nothing asked
+  place->state = State::kFailed;  // nothing is known, and nothing was asked
   return place;
 }
 
@@ -47,7 +47,7 @@ void Neighbours::want(NeighbourEntry& entry, Instant now) {
   if (entry.state != State::kFailed) return;
   entry.state = State::kAsking;
   entry.questions = 0;
-  entry.due = std::max(entry.due, now);  // of a failed one: its last question's pause is kept
+  entry.due = std::max(entry.due, now);  // for a failed entry, the pause after its last request is kept
   next_ = std::min(next_, entry.due);
 }
 
@@ -60,8 +60,8 @@ void Neighbours::learn(NeighbourEntry& entry, const MacAddress& mac, Instant now
   next_ = std::min(next_, entry.due);
 }
 
-// One question more. What is known goes on being used while it is asked for, and for good when nobody answers: the
-// peer may be silent about ARP and there all the same.
+// Sends one more request. A known entry stays in use meanwhile, and also if nobody answers: the peer may not answer ARP
+// and still be there.
 void Neighbours::step(NeighbourEntry& entry) {
   if (entry.questions < kQuestions) {
     entry.questions++;

@@ -1,8 +1,8 @@
-// Neighbours: who has which MAC address. ARP (RFC 826) and the little of neighbour discovery (RFC 4861) that RoCE
+// Neighbours: the MAC addresses of neighbours. ARP (RFC 826), and the part of neighbour discovery (RFC 4861) that RoCE
 // needs.
 //
-// A device stands on a wire alone, so it asks and answers by itself. The table is small and bounded; names of places in
-// it stay good: an address that was once wanted keeps its place until the table is full of others more recently used.
+// A device is alone on its wire, so it asks and answers itself. The table is small and bounded. Names of places stay
+// valid: an address that was once used keeps its place until the table is full of more recently used ones.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ struct NeighbourEntry {
   IpAddress address;
   MacAddress mac;
   State state = State::kFree;
-  bool fixed = false;     // told by the caller
-  bool used = false;      // packets have gone there since a farewell asked
-  bool farewell = false;  // asked by one, and silent so far
+  bool fixed = false;     // set by the caller
+  bool used = false;      // packets have gone there since the last farewell
+  bool farewell = false;  // a farewell has asked it, and it has not answered
   std::uint8_t questions = 0;
-  Instant due{};  // next question, or when what is known should be confirmed
+  Instant due{};  // when to ask next, or when to confirm what is known
   std::uint32_t paths = 0;
 };
 
@@ -33,16 +33,16 @@ class Neighbours {
   static constexpr std::uint8_t kQuestions = 3;
   static constexpr Duration kReachable = std::chrono::seconds{30};
 
-  /// The place of an address, held by one more path; kSize when every place is in use.
+  /// The place of an address, held by one more path; kSize if every place is in use.
   std::uint16_t hold(const IpAddress& address);
   void release(std::uint16_t place);
   [[nodiscard]] NeighbourEntry& operator[](std::uint16_t place) { return entries_[place]; }
-  /// Null: not in the table.
+  /// Null: it is not in the table.
   NeighbourEntry* find(const IpAddress& address);
-  /// The same, with a new entry if need be; null when every place is held.
+  /// The same, with a new entry if needed; null if every place is held.
   NeighbourEntry* find_or_add(const IpAddress& address);
 
-  /// Calls ask(entry) for each that is asked for or should be confirmed, and for each that has just failed.
+  /// Calls ask(entry) for each entry that must be asked for or confirmed, and for each that has just failed.
   template <typename F>
   void expire(Instant now, Duration retry, F&& ask) {
     if (now < next_) return;
@@ -56,10 +56,10 @@ class Neighbours {
       if (wants_asking(entry)) next_ = std::min(next_, entry.due);
     }
   }
-  /// Every entry that was ever in use.
+  /// All entries that were ever used.
   [[nodiscard]] std::span<NeighbourEntry> entries() { return {entries_.data(), used_}; }
   [[nodiscard]] Instant next() const { return next_; }
-  /// Asks at once, unless a question is out already; one that failed is asked again at most once in `retry`.
+  /// Asks at once, unless a request is under way; a failed entry is asked again at most once in `retry`.
   void want(NeighbourEntry& entry, Instant now);
   void learn(NeighbourEntry& entry, const MacAddress& mac, Instant now);
 
@@ -72,7 +72,7 @@ class Neighbours {
   static void step(NeighbourEntry& entry);
 
   std::array<NeighbourEntry, kSize> entries_{};
-  std::uint16_t used_ = 0;  // entries beyond were never used
+  std::uint16_t used_ = 0;  // entries beyond this were never used
   std::uint16_t hint_ = 0;
   Instant next_ = kNever;
 };

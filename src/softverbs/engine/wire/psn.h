@@ -12,7 +12,7 @@ struct Psn {
 
 inline constexpr std::uint32_t kPsnMask = 0xffffff;
 
-/// How far `a` lies ahead of `b`; negative when it lies behind.
+/// How far `a` lies after `b`; negative if it lies before `b`.
 constexpr std::int32_t operator-(Psn a, Psn b) {
   return static_cast<std::int32_t>((a.v - b.v) << 8) >> 8;
 }

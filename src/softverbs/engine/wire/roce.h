@@ -23,8 +23,8 @@ inline constexpr std::uint16_t kDefaultPkey = 0xffff;
 inline constexpr std::uint32_t kMulticastQpn = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::size_t kIcrcBytes = 4;
-inline constexpr std::size_t kGrhBytes = 40;  // in front of a received datagram
-/// Everything around a payload: what the wire's MTU has room for beside it (as rxe counts).
+inline constexpr std::size_t kGrhBytes = 40;  // before a received datagram
+/// Everything around a payload, for which the wire's MTU must have room (as rxe counts).
 inline constexpr std::uint32_t kMaxOverhead = 84;
 
 struct Ipv6 {  // RFC 8200 §3
@@ -61,14 +61,14 @@ static_assert(sizeof(Bth) == 12);
 inline constexpr std::uint8_t kBthSolicited = 0x80;
 inline constexpr std::uint8_t kBthVersion = 0x0f;
 inline constexpr std::uint32_t kBthAckRequest = 0x80000000;
-/// In the seven reserved bits beside it, which others send as 0 and ignore: an end of ours, and in the lowest two the
-/// round of repair that a request was sent in. An answer names that of the request which provoked it.
+/// These use the seven reserved bits beside it, which others send as 0 and ignore. They mark an end of ours; the lowest
+/// two bits are the round of repair in which a request was sent. An answer repeats the round of its request.
 inline constexpr std::uint32_t kBthMark = 0x7c000000;
 inline constexpr std::uint32_t kBthOurs = 0x28000000;
 inline constexpr unsigned kBthRoundShift = 24;
 inline constexpr std::uint8_t kRounds = 3;  // a mask
 
-/// Of the next two rounds, as far as two bits say it.
+/// The later of two rounds, as far as two bits can tell.
 constexpr bool later_round(std::uint8_t a, std::uint8_t b) {
   const unsigned ahead = static_cast<unsigned>(a - b) & kRounds;
   return ahead == 1 || ahead == 2;
@@ -91,7 +91,7 @@ struct Aeth {  // acknowledgement, 9.3.5: 8 bits of syndrome, 24 of message sequ
 };
 static_assert(sizeof(Deth) == 8 && sizeof(Reth) == 16 && sizeof(AtomicEth) == 28 && sizeof(Aeth) == 4);
 
-// Syndromes: the upper three bits say which kind.
+// Syndromes: the upper three bits say the kind.
 enum : std::uint8_t {
   kAckUnlimited = 0x1f,  // no end-to-end credits
   kAckKindMask = 0xe0,
@@ -174,7 +174,7 @@ constexpr std::uint16_t traits(Op op) {
   return table[static_cast<std::size_t>(op) & 31];
 }
 
-/// Bytes between the base transport header and the payload, the datagram header left out.
+/// Bytes between the base transport header and the payload, without the datagram header.
 constexpr std::size_t extension_bytes(Op op) {
   const std::uint16_t t = traits(op);
   std::size_t bytes = 0;
@@ -186,7 +186,7 @@ constexpr std::size_t extension_bytes(Op op) {
   return bytes;
 }
 
-/// A received RoCE packet, its headers checked for place and length and its ICRC for truth.
+/// A received RoCE packet. Its headers' places and lengths, and its ICRC, were checked.
 struct RocePacket {
   Packet* frame;
   IpAddress source, destination;
@@ -206,7 +206,7 @@ struct RocePacket {
   [[nodiscard]] const Header& at(std::size_t offset) const {
     return wire::at<Header>(*frame, offset);
   }
-  /// The immediate is the last of the extensions; as it lies on the wire.
+  /// The immediate, which is the last extension, in wire order.
   [[nodiscard]] std::uint32_t imm() const {
     std::uint32_t v;
     std::memcpy(&v, frame->data + payload - sizeof v, sizeof v);
@@ -218,7 +218,7 @@ struct RocePacket {
 class FrameReader {
  public:
   FrameReader(const Packet& head, std::size_t offset) : segment_(&head), offset_(offset) { skip(); }
-  /// The frame has that many; the caller has checked it.
+  /// Copies `len` bytes; the caller has checked that the frame has them.
   void copy(void* to, std::size_t len) {
     auto* out = static_cast<std::byte*>(to);
     while (len != 0) {

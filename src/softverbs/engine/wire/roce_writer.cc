@@ -22,7 +22,7 @@ MacAddress multicast_mac(const IpAddress& group) {
   return {{0x33, 0x33, b[12], b[13], b[14], b[15]}};
 }
 
-// The source port tells flows of one pair of hosts apart (annex A17): a function of the queue pair.
+// The source port distinguishes flows of two hosts (annex A17): it is a function of the queue pair.
 std::uint16_t source_port(std::uint32_t qpn) {
   return static_cast<std::uint16_t>(0xc000 | ((qpn ^ qpn >> 14) & 0x3fff));
 }
@@ -150,7 +150,7 @@ void RoceWriter::fill_lengths(std::size_t frame_len) {
   place<wire::Udp>(ip_at + header_len).length = static_cast<std::uint16_t>(ip_len - header_len);
 }
 
-// What has been put together, into the frame and under the CRC; `behind` bytes are to follow.
+// Writes the assembled bytes into the frame and into the CRC; `behind` bytes will follow.
 void RoceWriter::write_first(std::size_t behind) {
   written_ = true;
   fill_lengths(len_ + behind);
