@@ -91,8 +91,9 @@ struct Details {
   std::uint16_t segment_bytes = 0;  // UDP_SEGMENT
   std::byte* corked = nullptr;      // the datagram assembled so far, for `corked_to`; a block of kMostPayload
   std::uint32_t corked_bytes = 0;
-  std::uint32_t kernel_inode = 0;  // for a listener on the wire: the inode of the kernel's socket beneath; 0: not known
-  std::uint32_t taken_by = 0, polled_by = 0;  // of a listener: processes that use it (family/takers.h); 0: none
+  std::uint32_t kernel_inode = 0;  // of a listener or a datagram socket on the wire: of the kernel's socket beneath; 0:
+                                   // not to be had
+  std::uint32_t taken_by = 0, polled_by = 0;  // … processes that use it (family/takers.h); 0: none
   union {
     Endpoint corked_to{};
     PumpedAt pump;  // of a stream of kPumped
@@ -163,6 +164,10 @@ inline const Socket& socket_of(const File& file) {
 /// The same for its listener.
 [[nodiscard]] inline tcp::Listener* listener_of(const Socket& socket) {
   return socket.kind == FileKind::kListener ? socket.listener : nullptr;
+}
+/// The same of its half on the wire, where it is a datagram socket.
+[[nodiscard]] inline udp::Binding* binding_of(const Socket& socket) {
+  return socket.kind == FileKind::kDatagram && socket.path == Path::kDual ? socket.binding : nullptr;
 }
 
 /// The row of its path.

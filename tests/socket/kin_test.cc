@@ -368,18 +368,18 @@ TEST_F(Kin, AListenerThatOneHolds_EndsWhenItsSocketIsClosedEverywhere) {
   fork_child([&] {
     while (*end == 0) sched_yield();
   });
-  EXPECT_FALSE(hold_listeners(open_sockets)) << "a worker has it";
+  EXPECT_FALSE(hold_sockets(open_sockets)) << "a worker has it";
   tcp::Tcb* const peer = connect_peer();
   ASSERT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kEstablished; }));
   *end = 1;
   end_child(0);
   open.push_back(listener.details->kernel_inode);
-  for (int look = 0; look < 3; look++) EXPECT_TRUE(hold_listeners(open_sockets)) << "a master has it";
+  for (int look = 0; look < 3; look++) EXPECT_TRUE(hold_sockets(open_sockets)) << "a master has it";
   EXPECT_TRUE(listener.alive);
   EXPECT_EQ(world_.peer().tcp().state(*peer), tcp::State::kEstablished) << "it waits for the next worker";
   numbers_.clear();  // a driver has no number
   open.pop_back();
-  EXPECT_FALSE(hold_listeners(open_sockets));
+  EXPECT_FALSE(hold_sockets(open_sockets));
   EXPECT_FALSE(listener.alive) << "nobody has it";
   ::close(listener_.fd);
   EXPECT_TRUE(run_until([&] { return world_.peer().tcp().state(*peer) == tcp::State::kClosed; }));

@@ -25,7 +25,7 @@ class Takers : public Kin {
   }
   static bool is_used() {
     const Guard guard(shard());
-    return is_any_listener_used(guard);
+    return is_any_taken(guard);
   }
 };
 
@@ -38,11 +38,11 @@ TEST_F(Takers, AMasterThatAccepts_KeepsItsListenerFromAHelper) {
 }
 
 TEST_F(Takers, AMasterThatPolls_IsNoCaseOfListenersAlone) {
-  EXPECT_TRUE(has_listeners_alone());
+  EXPECT_TRUE(has_only_what_moves());
   poll_once();
-  EXPECT_TRUE(has_listeners_alone()) << "it polls itself";
+  EXPECT_TRUE(has_only_what_moves()) << "it polls itself";
   fork_child([] {
-    EXPECT_FALSE(has_listeners_alone());
+    EXPECT_FALSE(has_only_what_moves());
     EXPECT_TRUE(has_use_of_wire());
   });
   end_child(0);

@@ -91,4 +91,5 @@ def worker_beside_one_that_accepts(side):
     check_apart(side, master)
 
 
-run_named(CASES, "shown")
+if __name__ == "__main__":
+    run_named(CASES, "shown")

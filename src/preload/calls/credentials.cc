@@ -37,14 +37,14 @@ void give_numbers_back(const RightsChange& change) {
   }
 }
 
-void note_listeners() {
+void note_sockets() {
   for (int fd = 0, end = fd_table.end(); fd < end; fd++)
-    if (const Use use(fd, Use::kAny); use) runtime::note_listener(*use, fd);
+    if (const Use use(fd, Use::kAny); use) runtime::note_socket(*use, fd);
 }
 
 RightsChange begin(const Standing& now, const Standing& then) {
   if (runtime::may_share(now, then)) return {};
-  note_listeners();
+  note_sockets();
   settle_pumped_numbers();
   RightsChange change = runtime::begin_change(then, pump_numbers);
   if (!change.changes) return change;

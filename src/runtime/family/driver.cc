@@ -143,7 +143,7 @@ End serve(Process& p, const Words& words) {
     const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
     sweep_where_heard(p);
     hear_of_heirs(words, p.shard.wires().heir);
-    const bool asks = socket::hold_listeners(spare::open_sockets) || !socket::has_kin();
+    const bool asks = socket::hold_sockets(spare::open_sockets) || !socket::has_kin();
     looked.store(seen, std::memory_order_release);
     os::futex_wake(reinterpret_cast<const std::uint32_t*>(&looked), INT_MAX);
     if (ends_with_last() || hand_back_if_recalled(p)) return kDone;
@@ -209,7 +209,7 @@ End drive(Process& p, const Task& task) {
   socket::enter_arena();
   if (!serve_apart(p)) return kDone;  // a process of the family has them
   p.shard.wires().driver.store(p.shard.wires().owner.load());
-  (void)socket::hold_listeners(spare::open_sockets);
+  (void)socket::hold_sockets(spare::open_sockets);
   spare.changes.store(arena::Spare::kDriven, std::memory_order_release);
   if (!spare::take_members(true)) return kFailed;
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&spare.changes), INT_MAX);

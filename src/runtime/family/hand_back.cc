@@ -36,7 +36,7 @@ void hear_recalls(Process& process) {
 bool hand_back_if_recalled(Process& process) {
   if (!g_recalled.exchange(false, std::memory_order_acq_rel)) return false;
   socket::Guard guard(process.shard);
-  if (socket::is_any_listener_used(guard)) return false;
+  if (socket::is_any_taken(guard)) return false;
   socket::reset_waiting(guard);
   process.shard.wires().lent.store(true, std::memory_order_release);  // nobody of the family opens them
   BYPASS_LOG_INFO("the ports go back to the processes that have kept their rights");

@@ -99,7 +99,7 @@ const char* why_not_move(const Standing& then) {
   if (then.permitted != 0 || then.user_namespace != Standing::now().user_namespace)
     return "the process has sockets on a port, and keeps capabilities";
   if (!has_one_thread()) return "the process has sockets on a port, and several threads";
-  if (!socket::has_listeners_alone()) return "the process, or its family, has more on a port than listeners";
+  if (!socket::has_only_what_moves()) return "the process, or its family, has more on a port than what can move";
   return nullptr;
 }
 
@@ -122,6 +122,8 @@ const char* make_ready(Process& p, RightsChange& change) {
   if (spare.filled && !may_share(spare.standing, change.then))
     return "the process has sockets on a port, which others have that have given up other rights";
   change.founds = !spare.filled;
+  if (change.founds && !socket::has_all_on_wire())
+    return "the process has sockets on a port, and others of its family have some that it has not";
   const Driving driving = await_driving();
   if (spare.filled && driving == Driving::kServes) return nullptr;
   if (driving != Driving::kNone) return "the process has sockets on a port, whose driver neither serves nor ends";
@@ -143,7 +145,7 @@ bool is_spare_wanted(Process& p) {
 bool make_ready_for_later(Process& p, RightsChange& change) {
   const arena::Spare& spare = p.arena.spare;
   if (!spare.filled && is_spare_wanted(p)) return false;
-  if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_listeners_alone())) return false;
+  if (spare.filled && (!may_share(spare.standing, change.then) || !socket::has_only_what_moves())) return false;
   const Driving driving = await_driving();
   change.founds = !spare.filled;
   if (spare.filled && driving == Driving::kServes) return true;
@@ -197,8 +199,8 @@ bool prepare_move(Process& p, RightsChange& change) {
 
 }  // namespace
 
-void note_listener(const socket::File& file, int fd) {
-  if (file.kind == socket::FileKind::kListener) spare::note(fd);
+void note_socket(const socket::File& file, int fd) {
+  if (file.kind == socket::FileKind::kListener || file.kind == socket::FileKind::kDatagram) spare::note(fd);
 }
 
 RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers) {
@@ -235,7 +237,7 @@ void give_back(socket::File& file, int fd, const RightsChange& change) {
   const bool was_local = socket::calls_of(file).in_kernel;
   if (!is_shared && !was_local) return;
   socket::leave_shared_memory(file);
-  if (change.moves && !change.founds) socket::note_listener(file, fd);
+  if (change.moves && !change.founds) socket::note_socket(file, fd);
   if (was_local) record_why(fd, static_cast<unsigned>(Reason::kGaveUpRights), "");
 }
 
@@ -264,6 +266,7 @@ bool go_out(Process& p, const RightsChange& change) {
   }
   spare.founder = 0;
   tell(spare);
+  if (copied && change.founds) socket::drop_queued(p.shard.context());
   p.shard.family().die_to_others();
   p.shard.lock().let_others_in();
   arena::drop();
@@ -335,7 +338,7 @@ bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::Fil
     }
     socket::enter_arena();
     if (change.later) sweep(p);
-    socket::bring_listeners(enter);
+    socket::bring_sockets(enter);
   }
   spare::drop();
   // A member of the family that has no driver any more opens the ports itself, if it can.

@@ -34,7 +34,7 @@ struct RightsChange {
 };
 /// Before it, for each number of the process: a driver of those who have given up the same sees that the socket is
 /// open.
-void note_listener(const socket::File& file, int fd);
+void note_socket(const socket::File& file, int fd);
 /// `pump_numbers` has each connection of the process's pumped (pump_process.h).
 using PumpNumbers = void (*)();
 [[nodiscard]] RightsChange begin_change(const Standing& then, PumpNumbers pump_numbers);

@@ -9,6 +9,7 @@
 
 #include "observe/reasons.h"
 #include "os/errno_map.h"
+#include "os/os.h"
 #include "os/program_memory.h"
 #include "socket/family/kin.h"
 #include "socket/options.h"
@@ -37,15 +38,13 @@ Endpoint bind_kernel_half(Socket& socket, int fd) {
 }
 
 long open_binding(Socket& socket, int fd, const Endpoint& local) {
+  const auto inode = static_cast<std::uint32_t>(os::inode_of(fd));  // of sockets they have 32 bits
   Guard guard(shard());
   if (socket.binding != nullptr) return 0;
-  const std::uint32_t room = socket.details->receive_bytes != 0 ? socket.details->receive_bytes : kReceiveBytes;
-  const auto made = open_beside_dead(guard, [&] {
-    return udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
-  });
+  const auto made = open_beside_dead(guard, [&] { return open_datagram_half(socket, local); });
   if (!made.ok()) return failure(made.error());
   socket.binding = *made;
-  udp_engine().want_errors(**made, socket.has(kWantErrors));
+  socket.details->kernel_inode = inode;
   socket.path = Path::kDual;
   policy.tell_on_wire();
   watch_kernel_half(socket, fd);
@@ -126,6 +125,13 @@ long connect_bypass_half(Socket& socket, int fd, const Endpoint& remote) {
 }
 
 }  // namespace
+
+Result<udp::Binding*> open_datagram_half(Socket& socket, const Endpoint& local) {
+  const std::uint32_t room = socket.details->receive_bytes != 0 ? socket.details->receive_bytes : kReceiveBytes;
+  const auto made = udp_engine().open(local, room, {socket.has(kReuseAddress), socket.has(kReusePort)}, &socket);
+  if (made.ok()) udp_engine().want_errors(**made, socket.has(kWantErrors));
+  return made;
+}
 
 long pending_error_of(Socket& socket) {
   if (const long r = take_pending_error(socket); r != 0 || socket.binding == nullptr) return r;

@@ -12,6 +12,8 @@ inline constexpr std::size_t kMostPayload = 65507;
 /// The decision for one datagram's destination.
 [[nodiscard]] Decision way_to(const Endpoint& remote, const sockaddr* name);
 
+/// The stack's half of a socket with this local address and the socket's options. Lock held.
+[[nodiscard]] Result<udp::Binding*> open_datagram_half(Socket& socket, const Endpoint& local);
 /// Gives the socket its bypass half, under the kernel half's port, which is chosen now if it has none. False: the
 /// socket stays with the kernel, and the reason is recorded for `bypass why`.
 bool ensure_binding(Socket& socket, int fd);

@@ -10,6 +10,7 @@
 #include "os/os.h"
 #include "socket/control_message.h"
 #include "socket/datagram/datagram.h"
+#include "socket/family/takers.h"
 #include "socket/kernel_message.h"
 #include "socket/policy.h"
 #include "socket/stream/stream_send.h"
@@ -165,13 +166,14 @@ long datagram_receive(Socket& socket, int fd, Message& message, int flags) {
   if (only_kernel) return receive_in_kernel(socket, fd, message, flags);
   // However many datagrams come in on the wire, the kernel's half is read as well.
   if (has_binding(socket) && !connected_to_bypass(socket)) look_at_kernel_halves(shard().clock().now(), false);
-  if (has_binding(socket)) policy.need_wire();
+  if (has_binding(socket)) policy.await_wire();
   ReceivingDatagram receiving(socket, message, flags);
   Patience patience;
   {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
     if (!connected_to_bypass(socket)) watch_kernel_half(socket, fd);
+    note_taker(socket);
     long r = receiving.attempt(guard);
     if (r == kAgain && has_binding(socket)) {
       guard.shard().poll_locked();

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "socket/datagram/datagram.h"
 #include "socket/family/doorbell.h"
 #include "socket/family/steering.h"
 #include "socket/family/takers.h"
@@ -18,9 +19,10 @@ namespace bypass::socket {
 
 namespace {
 
-/// A listener as it was: what lies beside it in an arena is left out.
+/// A listener or a datagram socket as it was: what lies beside it in an arena is left out.
 struct Noted {
   int fd;
+  FileKind kind;
   Path path;
   Endpoint local;
   std::uint8_t domain;
@@ -31,9 +33,19 @@ struct Noted {
 };
 std::vector<Noted> noted;
 
+/// By itself it hears of peers, as a listener does and a datagram socket with a port: it can be served elsewhere.
+bool is_receiver(const Socket& socket) {
+  if (!socket.alive || socket.ending || socket.details == nullptr) return false;
+  return listener_of(socket) != nullptr || binding_of(socket) != nullptr;
+}
+
+Endpoint local_of(const Socket& socket) {
+  return socket.kind == FileKind::kListener ? socket.listener->local : udp_engine().local(*socket.binding);
+}
+
 bool is_same(const Socket& socket, const Noted& wanted) {
-  if (!socket.alive || socket.ending || listener_of(socket) == nullptr || socket.details == nullptr) return false;
-  return socket.details->kernel_inode == wanted.details.kernel_inode && socket.listener->local == wanted.local;
+  if (!is_receiver(socket) || socket.kind != wanted.kind) return false;
+  return socket.details->kernel_inode == wanted.details.kernel_inode && local_of(socket) == wanted.local;
 }
 
 Socket* find(const Noted& wanted) {
@@ -45,7 +57,7 @@ Socket* find(const Noted& wanted) {
 }
 
 void describe(Socket& socket, const Noted& from) {
-  socket.kind = FileKind::kListener;
+  socket.kind = from.kind;
   socket.domain = from.domain;
   socket.status = from.status;
   socket.flags = from.flags;
@@ -56,24 +68,41 @@ void describe(Socket& socket, const Noted& from) {
   *socket.details = from.details;
 }
 
-/// Null: there is no memory for it, or its address is another one's there.
+/// What the protocol holds of it. False: there is no memory for it, or its address is another one's there.
+bool open_half(Socket& socket, const Noted& from) {
+  if (from.kind == FileKind::kDatagram) {
+    const auto binding = open_datagram_half(socket, from.local);
+    if (!binding.ok()) return false;
+    socket.binding = *binding;
+    if (!socket.details->peer.address.is_any()) udp_engine().connect(**binding, socket.details->peer);
+    return true;
+  }
+  const bool shared = socket.has(kReusePort);
+  const auto listener = tcp_engine().listen(from.local, from.details.backlog, from.details.tcp, &socket, shared);
+  if (listener.ok()) socket.listener = *listener;
+  return listener.ok();
+}
+
+/// Null: it cannot be there.
 Socket* make(const Noted& from) {
   Socket* const socket = objects->sockets.allocate();
   Details* const details = objects->details.allocate();
-  const auto listener = socket == nullptr || details == nullptr
-                            ? Result<tcp::Listener*>(Error::kNoMemory)
-                            : tcp_engine().listen(from.local, from.details.backlog, from.details.tcp, socket,
-                                                  (from.flags & kReusePort) != 0);
-  if (!listener.ok()) {
-    if (details != nullptr) objects->details.free(details);
-    if (socket != nullptr) objects->sockets.free(socket);
-    return nullptr;
+  if (socket != nullptr) socket->details = details;
+  if (socket != nullptr && details != nullptr) {
+    describe(*socket, from);
+    if (open_half(*socket, from)) {
+      socket->path = from.path;
+      return socket;
+    }
   }
-  socket->details = details;
-  describe(*socket, from);
-  socket->listener = *listener;
-  socket->path = from.path;
-  return socket;
+  if (details != nullptr) objects->details.free(details);
+  if (socket != nullptr) objects->sockets.free(socket);
+  return nullptr;
+}
+
+bool hears_kernel(const Socket& socket) {
+  if (socket.path != Path::kDual) return false;
+  return socket.kind != FileKind::kDatagram || !connected_to_bypass(socket);
 }
 
 /// The driver refers to it from the first moment on: what waits in its queue does not depend on the one that brings it.
@@ -86,30 +115,49 @@ Socket* make_held(const Noted& from) {
 
 }  // namespace
 
-bool has_listeners_alone() {
+bool has_only_what_moves() {
   const Guard guard(shard());
   const std::uint32_t slot = shard().family().slot();
   if (objects == nullptr || objects->epolls.any_of([=](const Epoll& set) { return set.references.of(slot) != 0; }))
     return false;
   return !objects->sockets.any_of([](const Socket& socket) {
     if (!is_on_wire(socket)) return false;
-    return socket.kind != FileKind::kListener || socket.items != nullptr || is_polled_by_another(socket);
+    const bool is_held_back = socket.kind == FileKind::kDatagram && socket.details->corked != nullptr;
+    return !is_receiver(socket) || is_held_back || socket.items != nullptr || is_polled_by_another(socket);
   });
 }
 
-void note_listener(File& file, int fd) {
+bool has_all_on_wire() {
   const Guard guard(shard());
-  if (file.kind != FileKind::kListener || listener_of(socket_of(file)) == nullptr) return;
-  const Socket& socket = socket_of(file);
-  noted.push_back({fd, socket.path, socket.listener->local, socket.domain, socket.status, socket.flags,
-                   socket.receive_timeout_ms, socket.send_timeout_ms, socket.low_water, socket.linger_s,
-                   *socket.details});
-  noted.back().details.taken_by = noted.back().details.polled_by = 0;
-  noted.back().details.local = nullptr;
-  noted.back().details.corked = nullptr;
+  const std::uint32_t slot = shard().family().slot();
+  return objects == nullptr || !objects->sockets.any_of([slot](const Socket& socket) {
+    return is_on_wire(socket) && !socket.references.empty() && socket.references.of(slot) == 0;
+  });
 }
 
-void bring_listeners(void (*enter)(int fd, File* file)) {
+void note_socket(File& file, int fd) {
+  const Guard guard(shard());
+  if (file.kind == FileKind::kEpoll || !is_receiver(socket_of(file))) return;
+  const Socket& socket = socket_of(file);
+  noted.push_back({fd, socket.kind, socket.path, local_of(socket), socket.domain, socket.status, socket.flags,
+                   socket.receive_timeout_ms, socket.send_timeout_ms, socket.low_water, socket.linger_s,
+                   *socket.details});
+  Details& details = noted.back().details;
+  details.taken_by = details.polled_by = 0;
+  details.local = nullptr;
+  details.corked = nullptr;
+}
+
+void drop_queued(Context& context) {
+  if (objects == nullptr) return;
+  const std::uint32_t slot = shard().family().slot();
+  objects->sockets.for_each([&](const Socket& socket) {
+    udp::Binding* const binding = socket.references.of(slot) != 0 ? binding_of(socket) : nullptr;
+    while (binding != nullptr && udp_engine().queued(*binding) != 0) udp_engine().pop(context, *binding);
+  });
+}
+
+void bring_sockets(void (*enter)(int fd, File* file)) {
   for (const Noted& one : noted) {
     Socket* socket = nullptr;
     {
@@ -117,21 +165,21 @@ void bring_listeners(void (*enter)(int fd, File* file)) {
       socket = objects == nullptr ? nullptr : find(one);
       if (socket == nullptr && objects != nullptr) socket = make_held(one);
       if (socket != nullptr && !socket->references.add(objects->memory, shard().family().slot())) socket = nullptr;
-      if (socket != nullptr && one.path == Path::kDual) watch_kernel_half(*socket, one.fd);
+      if (socket != nullptr && hears_kernel(*socket)) watch_kernel_half(*socket, one.fd);
     }
     enter(one.fd, socket);
   }
   noted.clear();
 }
 
-bool hold_listeners(std::vector<std::uint64_t> (*open_sockets)()) {
+bool hold_sockets(std::vector<std::uint64_t> (*open_sockets)()) {
   bool holds_alone = false;
   std::vector<std::uint64_t> open;  // read after a listener is seen to be nobody else's, and while nobody brings one
   Guard guard(shard());
   if (objects == nullptr) return false;
   const std::uint32_t slot = shard().family().slot();
   objects->sockets.for_each([&](Socket& socket) {
-    if (!socket.alive || socket.ending || listener_of(socket) == nullptr || socket.details == nullptr) return;
+    if (!is_receiver(socket)) return;
     if (socket.references.of(slot) == 0) (void)socket.references.add(objects->memory, slot);
     if (socket.references.total() != socket.references.of(slot)) return;
     if (open.empty()) open = open_sockets();

@@ -19,38 +19,39 @@ std::uint32_t slot_in(std::uint32_t name) {
   return (name & kSlotMask) - 1;
 }
 
-bool has_listener(const Socket& listener, std::uint32_t user) {
+bool has_it(const Socket& socket, std::uint32_t user) {
   const std::uint32_t slot = slot_in(user);
-  return user != 0 && listener.references.of(slot) != 0 && user == name_of(slot, shard().family().incarnation_of(slot));
+  return user != 0 && socket.references.of(slot) != 0 && user == name_of(slot, shard().family().incarnation_of(slot));
 }
 
-void note(const Socket& listener, std::uint32_t& user) {
+void note(const Socket& socket, std::uint32_t Details::*user) {
   const Family& family = shard().family();
-  if (!has_listener(listener, user)) user = name_of(family.slot(), family.incarnation());
+  if (socket.details == nullptr || has_it(socket, socket.details->*user)) return;
+  socket.details->*user = name_of(family.slot(), family.incarnation());
 }
 
-bool is_another(const Socket& listener, std::uint32_t user) {
+bool is_another(const Socket& socket, std::uint32_t user) {
   const Family& family = shard().family();
   const std::uint32_t slot = slot_in(user);
-  return has_listener(listener, user) && slot != family.slot() && family.alive(slot, family.incarnation_of(slot));
+  return has_it(socket, user) && slot != family.slot() && family.alive(slot, family.incarnation_of(slot));
 }
 
 }  // namespace
 
-void note_taker(Socket& listener) {
-  note(listener, listener.details->taken_by);
+void note_taker(Socket& socket) {
+  note(socket, &Details::taken_by);
 }
 
-void note_poller(Socket& listener) {
-  note(listener, listener.details->polled_by);
+void note_poller(Socket& socket) {
+  note(socket, &Details::polled_by);
 }
 
-bool is_taken_by_another(const Socket& listener) {
-  return listener.details != nullptr && is_another(listener, listener.details->taken_by);
+bool is_taken_by_another(const Socket& socket) {
+  return socket.details != nullptr && is_another(socket, socket.details->taken_by);
 }
 
-bool is_polled_by_another(const Socket& listener) {
-  return listener.details != nullptr && is_another(listener, listener.details->polled_by);
+bool is_polled_by_another(const Socket& socket) {
+  return socket.details != nullptr && is_another(socket, socket.details->polled_by);
 }
 
 bool has_use_of_wire() {
@@ -59,7 +60,7 @@ bool has_use_of_wire() {
   const std::uint32_t slot = shard().family().slot();
   return objects->sockets.any_of([slot](const Socket& socket) {
     if (!is_on_wire(socket) || socket.references.of(slot) == 0) return false;
-    return socket.kind != FileKind::kListener || !is_taken_by_another(socket);
+    return !is_taken_by_another(socket);
   });
 }
 
@@ -67,9 +68,10 @@ void forget_takers() {
   if (objects != nullptr) objects->details.for_each([](Details& details) { details.taken_by = details.polled_by = 0; });
 }
 
-bool is_any_listener_used(const Guard& /*guard*/) {
+bool is_any_taken(const Guard& /*guard*/) {
   return objects != nullptr && objects->sockets.any_of([](const Socket& socket) {
-    if (!socket.alive || listener_of(socket) == nullptr || socket.details == nullptr) return false;
+    if (!is_on_wire(socket)) return false;
+    if (socket.details == nullptr) return true;  // a connection that was accepted
     return socket.items != nullptr || socket.details->taken_by != 0 || socket.details->polled_by != 0;
   });
 }

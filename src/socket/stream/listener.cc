@@ -233,7 +233,7 @@ long accept_one(Socket& socket, Accepting& accepting) {
   {
     Guard guard(shard());
     if (!socket.alive) return failure(Refusal::kBadDescriptor);
-    if (socket.details != nullptr) note_taker(socket);
+    note_taker(socket);
     const long r = accepting.attempt(guard);
     if (r != kAgain) return r;
     patience = socket_patience(guard, socket.receive_timeout_ms);

@@ -161,8 +161,9 @@ class PollCondition final : public Condition {
     duals_ = duals_ || DirectSet::concerns(*item.file);
   }
   void note_use(const PollItem& item) const {
-    if (noted_ || kind(*item.file) != FileKind::kListener || !item.file->alive) return;
-    if (Socket& socket = socket_of(*item.file); socket.details != nullptr) note_poller(socket);
+    const FileKind what = kind(*item.file);
+    const bool concerns = what == FileKind::kListener || what == FileKind::kDatagram;
+    if (!noted_ && concerns && item.file->alive) note_poller(socket_of(*item.file));
   }
   static bool wants_wire(const File& file) {
     if (kind(file) == FileKind::kEpoll)

@@ -73,7 +73,7 @@ bool has_one_thread() {
 RightsChange begin_change(const Standing&) {
   return {};
 }
-void note_listener(const socket::File&, int) {}
+void note_socket(const socket::File&, int) {}
 void give_back(socket::File&, int, const RightsChange&) {}
 bool leave_arena(RightsChange&) {
   return true;

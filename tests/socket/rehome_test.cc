@@ -1,0 +1,78 @@
+// What of a socket another arena has when its process has moved there.
+#include "socket/family/rehome.h"
+
+#include <netinet/in.h>
+
+#include "socket/kin_fixture.h"
+
+namespace bypass::socket {
+namespace {
+
+class Rehome : public Kin {
+ protected:
+  static inline File* brought = nullptr;
+  static void bring() {
+    brought = nullptr;
+    bring_sockets([](int, File* file) { brought = file; });
+  }
+  /// Bound to our address on the wire.
+  static Number datagram() {
+    const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+    const Number made{open_socket(fd, AF_INET, SOCK_DGRAM, 0), fd};
+    const sockaddr_in local = address_of(kOurs, 0);
+    EXPECT_EQ(bind(*made.file, fd, reinterpret_cast<const sockaddr*>(&local), sizeof local), 0);
+    return made;
+  }
+};
+
+TEST_F(Rehome, ADatagramSocketThatIsThere_IsFoundByTheKernelsSocket) {
+  const Number one = datagram(), other = datagram();
+  note_socket(*other.file, other.fd);
+  bring();
+  EXPECT_EQ(brought, other.file);
+  EXPECT_EQ(other.file->references.total(), 2U);
+  (void)other.file->references.remove(objects->memory, shard().family().slot());
+  close(one);
+  close(other);
+}
+
+TEST_F(Rehome, ADatagramSocketThatIsNotThere_IsMadeAsItWas) {
+  const Number left = datagram();
+  const int receive_bytes = 50'000;
+  ASSERT_EQ(set_option(*left.file, left.fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes), 0);
+  const Endpoint local = udp_engine().local(*socket_of(*left.file).binding);
+  const std::uint32_t room = socket_of(*left.file).details->receive_bytes;
+  note_socket(*left.file, left.fd);
+  release(*left.file, left.fd);
+  bring();
+  ASSERT_NE(brought, nullptr);
+  const Socket& made = socket_of(*brought);
+  EXPECT_EQ(made.kind, FileKind::kDatagram);
+  EXPECT_EQ(udp_engine().local(*made.binding), local);
+  EXPECT_EQ(made.details->receive_bytes, room);
+  EXPECT_EQ(made.details->taken_by, 0U);
+  close({brought, left.fd});
+}
+
+TEST_F(Rehome, WhatAnotherOfTheFamilyHasAlone_IsSeen) {
+  EXPECT_TRUE(has_all_on_wire());
+  fork_child([&] {
+    close(listener_);
+    EXPECT_FALSE(has_all_on_wire());
+  });
+  end_child(0);
+  EXPECT_TRUE(has_all_on_wire());
+}
+
+TEST_F(Rehome, ADatagramSocketWithHeldBackBytes_StaysWhereItIs) {
+  const Number one = datagram();
+  EXPECT_TRUE(has_only_what_moves());
+  std::byte held{};
+  socket_of(*one.file).details->corked = &held;
+  EXPECT_FALSE(has_only_what_moves());
+  socket_of(*one.file).details->corked = nullptr;
+  close(one);
+}
+
+}  // namespace
+}  // namespace bypass::socket

@@ -1,0 +1,107 @@
+"""Datagram sockets that root's master has bound, and children that give root up and have inherited them.
+datagram_drops.py NAME...   (no name: lists them)"""
+import os
+import signal
+
+from harness import check, children_of, free_port, run_named
+from masters import check_apart
+from rights import cases, drivers
+
+CASES = {}
+case = cases(CASES)
+
+
+class Master:
+    def __init__(self, side, how, *children):
+        self.side, self.port, self.made = side, free_port(), 0
+        self.child = side.start_python("server", "datagrams_beside.py", side.address, self.port, side.dir, how, *children, until="bound")
+
+    def make(self):
+        self.made += 1
+        open(self.side.path(f"child{self.made}"), "w").close()
+        self.side.wait_for(self.child, f"made {self.made}")
+
+    def ask(self, count):
+        return self.side.start_python("client", "asks_by_datagrams.py", self.side.address, self.port, count, until="asked")
+
+    def await_link(self):
+        """A port that another process has opened may take a moment to meet its peer, and what is sent meanwhile is lost."""
+        self.side.python("client", "udp_echo.py", "client", self.side.address, self.port, 3, timeout=60)
+
+    def check_answered(self, client):
+        check(self.side.end(client, 60) == 0, self.side.output(client))
+
+    def send_while_nobody_receives(self, count):
+        """They have come to the library when this returns."""
+        before = self.side.count("udp_in")
+        client = self.ask(count)
+        self.side.until(lambda: self.side.count("udp_in") >= before + count, "the datagrams have come")
+        return client
+
+
+@case("vhost", "veth")
+def workers_have_memory_of_their_own(side):
+    """Two share one, and a driver. What comes while none lives waits for the next one."""
+    master = Master(side, "pause", "works", "works", "works")
+    master.make()
+    master.await_link()
+    master.make()
+    master.check_answered(master.ask(20))
+    check(65534 in drivers(side), f"no driver serves the workers: {side.why()}")
+    check_apart(side, master.child)
+    for worker in children_of(master.child.pid):
+        os.kill(worker, signal.SIGKILL)
+    late = master.send_while_nobody_receives(5)
+    master.make()
+    master.check_answered(late)
+    check_apart(side, master.child)
+
+
+@case("veth")
+def datagrams_wait_for_the_first_worker(side):
+    """What has come before it gives root up is neither lost nor doubled."""
+    master = Master(side, "pause", "works")
+    early = master.send_while_nobody_receives(5)
+    master.make()
+    master.check_answered(early)
+    check_apart(side, master.child)
+
+
+def check_masters(side, master):
+    """The master answers, by its own port."""
+    side.until(lambda: not drivers(side), "the port is the master's")
+    master.await_link()
+    master.check_answered(master.ask(20))
+    check(not drivers(side), f"the port has a driver: {drivers(side)}")
+    check_apart(side, master.child)
+
+
+@case("vhost", "veth")
+def helper_beside_one_that_receives(side):
+    master = Master(side, "receive", "pauses")
+    master.make()
+    side.wait_for(master.child, "serves")
+    check_masters(side, master)
+
+
+@case("vhost", "veth")
+def helper_of_one_that_has_received(side):
+    """The port never leaves the master."""
+    master = Master(side, "receive once", "pauses")
+    master.await_link()
+    side.wait_for(master.child, "has received")
+    master.make()
+    side.wait_for(master.child, "serves")
+    check_masters(side, master)
+
+
+@case("veth")
+def helper_beside_one_that_polls(side):
+    master = Master(side, "poll", "pauses")
+    master.make()
+    side.wait_for(master.child, "serves")
+    check_masters(side, master)
+
+
+if __name__ == "__main__":
+    run_named(CASES, "shown")
