@@ -6,6 +6,7 @@
 // name: whoever can hand a socket on could have connected it to any address in a namespace of its own.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/un.h>
 
 #include <cstdint>

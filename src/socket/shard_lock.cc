@@ -119,6 +119,12 @@ bool ShardLock::hold_for_exec() {
   return true;
 }
 
+bool ShardLock::hold_for_copy() {
+  if (!lock()) return false;
+  family_.keep_threads_out(true);
+  return true;
+}
+
 // Another process may have taken the lock meanwhile, as from a dead owner: then we must not release it.
 void ShardLock::give_up_exec() {
   family_.set_executing(false);

@@ -101,8 +101,10 @@ class ShardLock {
   /// keeps them out. Other processes may still take the lock. If the exec fails, call give_up_exec().
   bool hold_for_exec();
   void give_up_exec();
-  /// Between the two calls: lets others take the lock without treating the owner as dead. Here it stays as it was
-  /// copied.
+  /// To be called before the arena is copied for this process. The same, but other processes wait: what they changed
+  /// meanwhile would be torn in the copy. To be let go of by let_others_in(), before others see this process dead. In
+  /// the copy the lock stays held: call give_up_exec() there.
+  bool hold_for_copy();
   void let_others_in() { let_go(); }
 
  private:

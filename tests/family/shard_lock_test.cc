@@ -227,6 +227,28 @@ TEST(ShardLock, HeldForExec_OthersGoOnAndItsOwnThreadsStayOut) {
   h.lock.unlock();
 }
 
+// However often somebody finds it held.
+TEST(ShardLock, HeldForACopy_OthersWaitAndItsOwnThreadsStayOut) {
+  Household h;
+  Shared<std::atomic<int>> step;
+  Child child([&] {
+    if (!h.family.on_fork_child() || !h.lock.hold_for_copy()) _exit(1);
+    std::thread([&] {
+      if (h.lock.try_take() != Taken::kBusy) _exit(2);
+      *step = 1;
+      spin_until([&] { return *step == 2; });
+    }).join();
+    h.lock.let_others_in();
+    h.family.die_to_others();
+  });
+  spin_until([&] { return *step == 1; });
+  for (int i = 0; i < 5000; i++) ASSERT_EQ(h.lock.try_take(), Taken::kBusy);
+  *step = 2;
+  EXPECT_EQ(h.lock.take(), Taken::kYes);
+  h.lock.unlock();
+  EXPECT_EQ(child.wait(), 0);
+}
+
 TEST(ShardLock, ExecFailed_EverythingIsAsBefore) {
   Household h;
   ASSERT_TRUE(h.lock.hold_for_exec());

@@ -257,7 +257,7 @@ void cannot_leave(Process& p, const std::string& problem) {
 bool go_out(Process& p, const RightsChange& change) {
   std::string problem;
   p.ports.leave(p.shard);
-  (void)p.shard.lock().hold_for_exec();
+  (void)p.shard.lock().hold_for_copy();
   const bool copied = !change.founds || arena::copy_into(p.arena, spare::descriptor(), problem);
   arena::Spare& spare = p.arena.spare;
   if (copied) {
@@ -267,8 +267,8 @@ bool go_out(Process& p, const RightsChange& change) {
   spare.founder = 0;
   tell(spare);
   if (copied && change.founds) socket::drop_queued(p.shard.context());
-  p.shard.family().die_to_others();
   p.shard.lock().let_others_in();
+  p.shard.family().die_to_others();
   arena::drop();
   if (!copied) cannot_leave(p, problem);
   return copied;
@@ -364,10 +364,10 @@ bool leave_arena(RightsChange& change) {
   if (!p.config.ports.empty())
     p.ports.give_up(p.shard, "the process has given up rights that others of its family have; the port is theirs");
   std::string problem;
-  (void)p.shard.lock().hold_for_exec();
+  (void)p.shard.lock().hold_for_copy();
   const auto last_words = [](const arena::Mapped& mapped) {
-    mapped.family.die_to_others();
     mapped.lock.let_others_in();
+    mapped.family.die_to_others();
   };
   if (arena::renew(p.arena, last_words, problem)) {
     p.shard.lock().give_up_exec();

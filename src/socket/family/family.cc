@@ -162,10 +162,14 @@ bool Family::somebody_may_own() const {
   return false;
 }
 
+// Without a generation no other thread of ours takes the lock.
+void Family::keep_threads_out(bool out) {
+  self_->generation = out ? 0 : ++generations;
+  self_->executing = out;
+}
+
 void Family::set_executing(bool executing) {
-  // Without a generation no other thread of ours takes the lock.
-  self_->generation = executing ? 0 : ++generations;
-  self_->executing = executing;
+  keep_threads_out(executing);
   own().executing.store(executing, std::memory_order_release);
 }
 

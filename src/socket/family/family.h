@@ -119,6 +119,8 @@ class Family {
 
   /// Around exec, with the shard's lock held (ShardLock::hold_for_exec).
   void set_executing(bool executing);
+  /// The same for the threads of this process alone: to others it lives, and holds the lock.
+  void keep_threads_out(bool out);
   [[nodiscard]] bool executing() const { return self_ != nullptr && self_->executing; }
 
  private:
