@@ -51,6 +51,13 @@ TEST(Standing, WhatCanBeTakenBack_ChangesNothing) {
   EXPECT_TRUE(may_share(user(1000), switched));
 }
 
+TEST(Standing, WithTheCapability_MayChangeUser) {
+  EXPECT_TRUE(may_change_user(root()));
+  EXPECT_TRUE(may_change_user(after_capset(root(), kContainers)));
+  EXPECT_FALSE(may_change_user(after_capset(root(), bit(CAP_NET_RAW))));
+  EXPECT_FALSE(may_change_user(after_setuid(root(), kWww)));
+}
+
 TEST(Standing, OtherUsers_DoNotShare) {
   EXPECT_TRUE(may_share(user(1000), user(1000)));
   EXPECT_FALSE(may_share(user(1000), user(1001)));

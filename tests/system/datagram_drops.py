@@ -5,7 +5,7 @@ import signal
 
 from harness import check, children_of, free_port, run_named
 from masters import check_apart
-from rights import cases, drivers
+from rights import arena_descriptors, cases, drivers, user_of
 
 CASES = {}
 case = cases(CASES)
@@ -65,6 +65,18 @@ def datagrams_wait_for_the_first_worker(side):
     master.make()
     master.check_answered(early)
     check_apart(side, master.child)
+
+
+@case("veth")
+def master_gives_root_up_for_another_user(side):
+    """Nobody of its family is left, and it keeps no way to the workers' memory."""
+    master = Master(side, "leave", "works")
+    master.make()
+    side.wait_for(master.child, "left")
+    check(user_of(master.child.pid) == 65533, "the master is root's")
+    check(arena_descriptors(master.child.pid) == [], "the master has descriptors of the workers' memory")
+    check_apart(side, master.child, user=65533)
+    master.check_answered(master.ask(20))
 
 
 def check_masters(side, master):

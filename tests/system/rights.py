@@ -1,4 +1,5 @@
 """What processes that give rights up have in common with others: users, arenas, drivers."""
+import contextlib
 import os
 import re
 
@@ -42,14 +43,20 @@ def user_of(pid):
 
 def processes_named(side, name):
     def name_of(pid):
-        with open(f"/proc/{pid}/comm") as comm:
-            return comm.read().strip()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may have ended since it was listed
+            with open(f"/proc/{pid}/comm") as comm:
+                return comm.read().strip()
+        return ""
     return [pid for pid in side.inhabitants() if name_of(pid) == name]
 
 
 def named(side, name):
     """By the user: a family's processes of ours."""
-    return {user_of(pid): pid for pid in processes_named(side, name) if alive(pid)}
+    found = {}
+    for pid in processes_named(side, name):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= {user_of(pid): pid} if alive(pid) else {}
+    return found
 
 
 def drivers(side):

@@ -124,13 +124,6 @@ bool ends_with_last() {
   return !spare::take_members(true);
 }
 
-/// The dead have their listeners no longer. What their connections end with would be lost where no link is up.
-void sweep_where_heard(Process& p) {
-  if (!p.ports.any_link_is_up()) return;
-  socket::Guard guard(p.shard);
-  socket::sweep_family(guard);
-}
-
 /// kDone: the family has ended. kAgain: the wire takes rights. How long a listener is there depends on whether its
 /// socket is open. The kernel does not tell when the last process closes it, so that is looked at while no member has
 /// it.
@@ -141,7 +134,8 @@ End serve(Process& p, const Words& words) {
   std::int64_t look = kFirstLook;
   for (;;) {
     const std::uint32_t seen = driver_calls.load(std::memory_order_acquire);
-    sweep_where_heard(p);
+    // The dead have their sockets no longer. What their connections end with would be lost where no link is up.
+    if (p.ports.any_link_is_up()) socket::sweep_family();
     hear_of_heirs(words, p.shard.wires().heir);
     const bool asks = socket::hold_sockets(spare::open_sockets) || !socket::has_kin();
     looked.store(seen, std::memory_order_release);

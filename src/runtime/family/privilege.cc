@@ -249,6 +249,7 @@ void cannot_leave(Process& p, const std::string& problem) {
       "the kernel's from here on",
       problem.c_str());
   spare::drop();
+  spare::drop_call();
   p.region.why(Reason::kArenaUnavailable, -1, 0, {}, problem.c_str());
   end_sharing();
 }
@@ -311,12 +312,6 @@ bool await_driver(Process& p) {
   return false;
 }
 
-/// Nobody else does, where nobody has the ports.
-void sweep(Process& p) {
-  socket::Guard guard(p.shard);
-  socket::sweep_family(guard);
-}
-
 /// False: the process has no arena.
 bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::File* file)) {
   std::string problem = "the kernel has not given the rights up";
@@ -337,7 +332,7 @@ bool come_in(Process& p, RightsChange& change, void (*enter)(int fd, socket::Fil
       return false;
     }
     socket::enter_arena();
-    if (change.later) sweep(p);
+    if (change.later) socket::sweep_family();  // nobody else does, where nobody has the ports
     socket::bring_sockets(enter);
   }
   spare::drop();
@@ -359,8 +354,9 @@ bool leave_arena(RightsChange& change) {
   change.progressed = change.progressed || p.progress.runs();
   p.progress.vanish();  // a user namespace of its own the kernel gives to a process of one thread
   p.local_ports = {};
+  // Workers of another user may have made it theirs.
+  if (change.leaves || !may_change_user(change.then)) spare::drop();
   if (!change.leaves) return true;
-  spare::drop();
   if (!p.config.ports.empty())
     p.ports.give_up(p.shard, "the process has given up rights that others of its family have; the port is theirs");
   std::string problem;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -39,10 +38,6 @@ std::atomic<int> g_recalling{0};
 
 // The bytes that are locked. One question asks for the first two.
 constexpr off_t kPorts = 0, kHeir = 1, kMembers = 2, kClaim = 3;
-
-bool may_change_user(const Standing& standing) {
-  return (standing.permitted >> CAP_SETUID & 1) != 0;
-}
 
 struct flock lock_of(short type, off_t byte, off_t bytes = 1) {
   struct flock lock {};
@@ -139,6 +134,10 @@ void drop() {
   close_own(g_memory);
   close_own(g_sockets);
   close_own(g_recall);
+}
+
+void drop_call() {
+  close_own(g_call);
 }
 
 bool is_driven() {

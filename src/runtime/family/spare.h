@@ -57,6 +57,8 @@ bool are_ports_claimed();
 /// Of a process for which a driver waits: by this descriptor it is called. Its forked children have it, too. The keeper
 /// is that driver's, and may not be the one that the family knows of: each process may have one that waits for it.
 void keep_call(int fd, std::uint32_t keeper, std::uint64_t start_time);
+/// Does not need it any more. The driver ends when nobody does.
+void drop_call();
 /// Calls it. False: none waits, or it has been called from here.
 bool call_driver();
 /// Whether the one that was to be called lives. Some system calls.

@@ -45,7 +45,7 @@ void read_capabilities(Standing& standing) {
 
 /// What it is to the test: identities that it can have at will are all one.
 Standing reachable(Standing standing) {
-  const bool any_user = has(standing.permitted, CAP_SETUID), traces = has(standing.permitted, CAP_SYS_PTRACE);
+  const bool any_user = may_change_user(standing), traces = has(standing.permitted, CAP_SYS_PTRACE);
   if (any_user || traces) standing.users = {};
   if (has(standing.permitted, CAP_SETGID) || traces) standing.groups = {};
   // seteuid() to and fro: the one that was saved may come back.
@@ -131,6 +131,10 @@ bool may_share(const Standing& one, const Standing& other) {
   const Standing a = reachable(one), b = reachable(other);
   return a.users == b.users && a.groups == b.groups && a.permitted == b.permitted &&
          a.user_namespace == b.user_namespace;
+}
+
+bool may_change_user(const Standing& standing) {
+  return has(standing.permitted, CAP_SETUID);
 }
 
 Standing after_setresuid(Standing standing, const Standing::Ids& users) {

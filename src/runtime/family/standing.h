@@ -26,6 +26,8 @@ struct Standing {
 
 /// Whether two processes of these standings may share memory.
 [[nodiscard]] bool may_share(const Standing& one, const Standing& other);
+/// Whether such a process may become any user (CAP_SETUID), and make children that do.
+[[nodiscard]] bool may_change_user(const Standing& standing);
 
 /// A user or group of a call's that stays as it is.
 inline constexpr std::uint32_t kSameId = UINT32_MAX;

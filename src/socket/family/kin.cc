@@ -199,6 +199,11 @@ std::size_t sweep_family(Guard& guard) {
   return dead;
 }
 
+void sweep_family() {
+  Guard guard(shard());
+  sweep_family(guard);
+}
+
 void forget_kin(Guard& guard) {
   // What has gone on elsewhere says nothing here, not even by the ports of this process: it has none.
   for_each_file([](File& file) {

@@ -44,6 +44,8 @@ void enter_arena();
 [[nodiscard]] bool is_shared_with_kin(const File& file);
 /// Gives up what dead processes referred to, as the kernel closes their descriptors. Lock held. How many were dead.
 std::size_t sweep_family(Guard& guard);
+/// The same, and takes the lock.
+void sweep_family();
 /// `open()`, which makes what has a port of the stack's. Where that is in use, perhaps by a process that has died and
 /// that nobody has looked for yet, the dead are swept and it is tried once more. Lock held.
 template <typename Open>

@@ -1,7 +1,7 @@
 """datagrams_beside.py ADDRESS PORT FOLDER HOW CHILD...: root's master binds a datagram socket. When the file FOLDER/childN
 appears it makes its Nth child, which gives root up. A child that `works` echoes datagrams; one that `pauses` never uses the
 socket. Then the master pauses, or receives and echoes itself, as HOW says: pause, receive or poll. `receive once` does that
-for three datagrams before the first child, too."""
+for three datagrams before the first child, too; and `leave` gives root up for a user of its own."""
 import os
 import select
 import signal
@@ -42,7 +42,11 @@ for number, what in enumerate(sys.argv[5:], 1):
         echo()
     os.close(tells)
     print("made" if os.read(told, 1) else "ended", number, flush=True)
-while how == "pause":
+if how == "leave":
+    os.setgid(65533)
+    os.setuid(65533)
+    print("left", flush=True)
+while how in ("pause", "leave"):
     signal.pause()
 print("serves", flush=True)
 echo()
