@@ -82,7 +82,7 @@ def served(card, driver, interrupts):
         slept = guest.ask("trips", SLEEPER, 11, 0.3)
         print(json.dumps({"card": card, "driver": driver, "moved": moved, "redis": woken, "sleeper": slept, "idle": idle}))
         check(moved["same"], "the value came back as another one")
-        check(interrupts == ("no_interrupts" not in why), f"interrupts come: {not interrupts}: {why}")
+        check(not interrupts or "no_interrupts" not in why, f"interrupts do not come: {why}")
 
 
 def case(card, driver="vfio-pci", interrupts=True, always=False):
@@ -97,6 +97,9 @@ def case(card, driver="vfio-pci", interrupts=True, always=False):
 case("e1000e", always=True)
 for each in ("e1000", "vmxnet3", "virtio"):
     case(each)
+# Without an IOMMU, as in most clouds. What uio's one interrupt does there differs from card to card.
+for each in ("e1000e", "e1000", "vmxnet3", "virtio-legacy"):
+    case(each, "uio_pci_generic", interrupts=False)
 
 if __name__ == "__main__":
     run_named(CASES, "served")

@@ -2,6 +2,7 @@
 
 #include <rte_errno.h>
 #include <rte_malloc.h>
+#include <rte_memory.h>
 
 #include <algorithm>
 
@@ -133,8 +134,9 @@ int BufferPool::lay_out(char* memory, std::size_t bytes) {
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t to_border = kPage - (reinterpret_cast<std::uintptr_t>(memory) + done) % kPage;
     const std::size_t part = eal_has_physical_addresses() ? std::min(to_border, bytes - done) : bytes;
-    const int more =
-        rte_mempool_populate_iova(pool_, memory + done, rte_malloc_virt2iova(memory + done), part, nullptr, nullptr);
+    // rte_malloc_virt2iova() knows the beginning of what was allocated only.
+    const rte_iova_t iova = done == 0 ? rte_malloc_virt2iova(memory) : rte_mem_virt2iova(memory + done);
+    const int more = rte_mempool_populate_iova(pool_, memory + done, iova, part, nullptr, nullptr);
     if (more < 0) return made > 0 ? made : more;
     made += more;
     done += part;
