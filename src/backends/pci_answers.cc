@@ -178,6 +178,19 @@ std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLim
          "smaller BYPASS_PORT_MEMORY";
 }
 
+PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, const std::string& root) {
+  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+  const std::uint64_t wanted = (bytes + kHugePage - 1) / kHugePage, free = free_huge_pages(root);
+  const std::string count = std::to_string(wanted) + " huge pages of 2 MiB";
+  const std::string state = huge_allowed ? std::to_string(free) + " are free" : "BYPASS_HUGEPAGES is off";
+  if (huge_allowed && free >= wanted) return {count + ", " + state, ""};
+  const std::string text = "small pages (" + count + " are wanted; " + state + ")";
+  if (!is_uio(card.driver) && !card.is_without_iommu) return {text, ""};
+  return {text, "a card on " + card.driver + " without an IOMMU needs " + count + ", and " + state +
+                    "; accepted is BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=" + std::to_string(wanted) +
+                    ", or vfio-pci behind an IOMMU"};
+}
+
 CardPlan card_plan(const PciCard& card, const std::string& further, const std::string& root) {
   CardPlan plan;
   if (card.is_there) {

@@ -24,6 +24,14 @@ std::string card_problem(const PciCard& card, const std::string& root = "");
 /// Empty: the limit suffices for so many bytes. Of a card on vfio-pci, or one that works beside its kernel driver.
 std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLimit& limit);
 
+/// Which pages the memory of a process's ports would lie in now, and what is wrong with that. Only huge ones stay at
+/// one physical address, which a card needs where no IOMMU translates.
+struct PagePlan {
+  std::string text;
+  std::string problem;  // empty: none
+};
+PagePlan page_plan(const PciCard& card, std::uint64_t bytes, bool huge_allowed, const std::string& root = "");
+
 /// The process other than this that has the card now, "the process 812 (redis-server)", as far as it can be seen.
 /// Empty: nobody. It opens the card's device file for a moment, as the next one does.
 std::string card_holder(const PciCard& card, const std::string& root = "");
@@ -43,7 +51,14 @@ std::string other_holder(const std::string& file);
 using CardPlan = std::vector<std::pair<std::string, std::string>>;
 CardPlan card_plan(const PciCard& card, const std::string& further = "", const std::string& root = "");
 
-/// What DPDK locks beside the ports' frames: its own tables, queues and rings.
+/// The memory that DPDK takes beside the ports' frames: its own tables, queues and rings.
 inline constexpr std::uint64_t kDpdkOverhead = std::uint64_t{48} << 20;
+/// The memory for frames of a port that names none.
+inline constexpr std::uint32_t kDefaultPortMemory = std::uint32_t{64} << 20;
+
+/// All that a process with so many ports has DPDK take; `port_memory` 0: the default.
+constexpr std::uint64_t dpdk_bytes(std::uint64_t port_memory, std::size_t ports) {
+  return kDpdkOverhead + (port_memory != 0 ? port_memory : kDefaultPortMemory) * ports;
+}
 
 }  // namespace bypass

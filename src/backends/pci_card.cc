@@ -197,6 +197,12 @@ std::string device_file(const PciCard& card) {
   return "/dev/vfio/" + std::string(card.is_without_iommu ? "noiommu-" : "") + card.group;
 }
 
+std::uint64_t free_huge_pages(const std::string& root) {
+  const std::string folder = root + "/sys/kernel/mm/hugepages/hugepages-2048kB";
+  const std::uint32_t free = number_of(folder + "/free_hugepages"), reserved = number_of(folder + "/resv_hugepages");
+  return free > reserved ? free - reserved : 0;
+}
+
 std::string pci_name(const PciDevice& device, const std::string& root) {
   char vendor[5], model[5];
   std::snprintf(vendor, sizeof vendor, "%04x", device.vendor);

@@ -41,6 +41,9 @@ PciCard read_pci_card(const std::string& address, const std::string& root = "");
 /// /dev/uio0, which it gives to any number. Empty: there is none, as on the kernel's drivers.
 std::string device_file(const PciCard& card);
 
+/// Huge pages of 2 MiB that nobody has yet.
+std::uint64_t free_huge_pages(const std::string& root = "");
+
 /// Vendor and model as pci.ids(5) has them, followed by the numbers: "Intel Corporation 82574L (8086:10d3)". Without
 /// that file the numbers alone.
 std::string pci_name(const PciDevice& device, const std::string& root = "");

@@ -82,7 +82,7 @@ std::string check_tap(const PortConfig& port) {
 
 // The card has all ports' memory, and DPDK's own.
 std::string check_card_memory(const Config& config, const std::string& address) {
-  return lock_problem(read_pci_card(address), kDpdkOverhead + config.port_memory * config.ports.size(),
+  return lock_problem(read_pci_card(address), dpdk_bytes(config.port_memory, config.ports.size()),
                       lock_limit_of_process());
 }
 

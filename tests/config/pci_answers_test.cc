@@ -271,6 +271,11 @@ TEST(PciAnswers, AnMlx5CardStaysWithItsKernelDriver) {
 
 // --- What the process may have
 
+TEST(PciAnswers, APortThatNamesNoMemoryHasTheDefault) {
+  EXPECT_EQ(dpdk_bytes(0, 2), std::uint64_t{48 + 2 * 64} << 20);
+  EXPECT_EQ(dpdk_bytes(8 << 20, 2), std::uint64_t{48 + 2 * 8} << 20);
+}
+
 TEST(PciAnswers, TooLittleMayBeLocked) {
   constexpr std::uint64_t kMiB = 1 << 20;
   const PciTree tree;
@@ -398,6 +403,27 @@ TEST(PciAccess, OfACardOnUioTheHolderIsLookedFor) {
 }
 
 // --- The plan
+
+TEST(PciPlan, SaysWhichPagesTheMemoryLiesIn) {
+  constexpr std::uint64_t kBytes = 112 << 20;
+  const PciTree tree;
+  tree.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "64\n");
+  tree.write("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "8\n");
+  add_card(tree, "vfio-pci");
+  const PciCard card = read_pci_card(kCard, tree.root());
+  EXPECT_EQ(page_plan(card, kBytes, true, tree.root()).text, "56 huge pages of 2 MiB, 56 are free");
+  EXPECT_EQ(page_plan(card, kBytes + 1, true, tree.root()).text,
+            "small pages (57 huge pages of 2 MiB are wanted; 56 are free)");
+  EXPECT_EQ(page_plan(card, kBytes + 1, true, tree.root()).problem, "");
+  EXPECT_EQ(page_plan(card, kBytes, false, tree.root()).text,
+            "small pages (56 huge pages of 2 MiB are wanted; BYPASS_HUGEPAGES is off)");
+  const PciTree uio;
+  uio.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
+  EXPECT_EQ(page_plan(read_pci_card(kCard, uio.root()), kBytes, true, tree.root()).problem, "");
+  EXPECT_EQ(page_plan(read_pci_card(kCard, uio.root()), kBytes, true, uio.root()).problem,
+            "a card on uio_pci_generic without an IOMMU needs 56 huge pages of 2 MiB, and 0 are free; accepted is "
+            "BYPASS_HUGEPAGES=auto with sysctl vm.nr_hugepages=56, or vfio-pci behind an IOMMU");
+}
 
 TEST(PciPlan, SaysWhatWillBe) {
   if (!knows_card_drivers()) GTEST_SKIP() << "a build without DPDK";

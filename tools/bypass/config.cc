@@ -69,11 +69,15 @@ std::vector<PortPlan> port_plans(const Config& config) {
     const auto address = runtime::card_of(port);
     if (!address) continue;
     const PciCard card = read_pci_card(*address);
+    const std::uint64_t bytes = dpdk_bytes(config.port_memory, config.ports.size());
+    const PagePlan pages = page_plan(card, bytes, config.hugepages != Hugepages::kOff);
     bool busy = false;
-    std::string further =
-        lock_problem(card, kDpdkOverhead + config.port_memory * config.ports.size(), lock_limit_of_process());
+    std::string further = lock_problem(card, bytes, lock_limit_of_process());
     if (further.empty()) further = access_problem(card, busy);
-    plans.push_back({runtime::port_text(port), card_plan(card, further)});
+    if (further.empty()) further = pages.problem;
+    CardPlan plan = card_plan(card, further);
+    if (card.is_there) plan.insert(plan.end() - 1, {"memory", pages.text});
+    plans.push_back({runtime::port_text(port), std::move(plan)});
   }
   return plans;
 }

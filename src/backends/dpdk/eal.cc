@@ -22,6 +22,7 @@
 #include "backends/dpdk/guard.h"
 #include "backends/dpdk/iova.h"
 #include "backends/dpdk/libc.h"
+#include "backends/pci_answers.h"
 
 namespace bypass::dpdk {
 namespace {
@@ -33,7 +34,7 @@ constexpr int kDescriptorsNeeded = 32;
 // in it, or both ends of a pair, take two at once.
 constexpr int kMomentaryDescriptors = 4;
 // Queues, rings and DPDK's own tables beside the buffers.
-constexpr std::size_t kOverhead = 48 * kMiB;
+constexpr std::size_t kOverhead = kDpdkOverhead;
 constexpr std::size_t kHugePage = 2 * kMiB;
 constexpr const char* kFreeHugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 

@@ -25,7 +25,6 @@
 namespace bypass::dpdk {
 namespace {
 
-constexpr std::uint32_t kDefaultBuffers = 64u << 20;
 // A 64 KB frame crosses shared memory in 8 KiB buffers 1.3 to 1.8 times as fast as in 2 KiB ones: every buffer costs
 // a descriptor's cache lines. Larger ones gain little more. A small frame touches only a buffer's first page.
 constexpr std::uint32_t kSharedMemoryRoom = 8192;
@@ -203,7 +202,7 @@ bool make_plan(const PortSpec& spec, PortPlan& plan, std::string& problem) {
   }
   plan.device.mtu = spec.mtu;
   plan.hugepages = spec.hugepages;
-  plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultBuffers;
+  plan.pool.budget_bytes = spec.buffer_memory != 0 ? spec.buffer_memory : kDefaultPortMemory;
   plan.all_buffer_bytes = std::size_t{plan.pool.budget_bytes} * spec.ports;
   if (spec.mtu != 0) plan.expected.mtu = spec.mtu;
   plan.cards = cards_among(spec.all_ports);
