@@ -169,7 +169,7 @@ std::string card_problem(const PciCard& card, const std::string& root) {
 
 std::string lock_problem(const PciCard& card, std::uint64_t bytes, const LockLimit& limit) {
   constexpr std::uint64_t kMiB = 1 << 20;
-  const bool pins = card.driver == kVfio || card.driver.starts_with("mlx");
+  const bool pins = (card.driver == kVfio && !card.is_without_iommu) || card.driver.starts_with("mlx");
   if (!pins || limit.is_exempt || limit.bytes >= bytes) return "";
   return "this process may lock " + std::to_string(limit.bytes / kMiB) +
          " MiB of memory (RLIMIT_MEMLOCK, ulimit -l), and " + "the card's ports need " +

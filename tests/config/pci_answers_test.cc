@@ -291,6 +291,8 @@ TEST(PciAnswers, TooLittleMayBeLocked) {
   const PciTree uio;
   uio.add(kCard, "8086:10d3", kEthernet, "uio_pci_generic");
   EXPECT_EQ(lock_problem(read_pci_card(kCard, uio.root()), 112 * kMiB, {0, false}), "") << "nothing is pinned there";
+  tree.write("/sys/kernel/iommu_groups/14/name", "vfio-noiommu\n");
+  EXPECT_EQ(lock_problem(read_pci_card(kCard, tree.root()), 112 * kMiB, {0, false}), "") << "nor there";
 }
 
 template <int Error>
