@@ -12,11 +12,13 @@
 #include <cstring>
 
 #include "backends/pci_answers.h"
+#include "os/own/cancellation.h"
 
 namespace bypass {
 namespace {
 
 std::string command_of(const std::string& process) {
+  const socket::CancellationOff off;
   char name[32] = {};
   const int fd = open(("/proc/" + process + "/comm").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return "?";
@@ -47,6 +49,7 @@ OpenFile open_file = open_for_real;
 
 // 0: it can be opened.
 int error_of_opening(const std::string& file) {
+  const socket::CancellationOff off;
   const int fd = open_file(file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return errno;
   close(fd);

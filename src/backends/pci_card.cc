@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "os/own/cancellation.h"
+
 namespace bypass {
 namespace {
 
@@ -18,6 +20,7 @@ constexpr const char* kDevices = "/sys/bus/pci/devices/";
 
 // Empty where it cannot be read. The files of /sys are shorter than a page; routes are as many as there are.
 std::string text_of(const std::string& path) {
+  const socket::CancellationOff off;  // socket() and bind() ask for this, which are no cancellation points
   std::string text;
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return text;

@@ -16,6 +16,7 @@
 #include "config/port_check.h"
 #include "os/net/address_text.h"
 #include "os/os.h"
+#include "os/own/own_work.h"
 
 namespace bypass::runtime {
 namespace {
@@ -69,6 +70,7 @@ std::string wire_in_use(const PortConfig& port) {
   if (port.kind == "virtio" && is_there(unix_sockets(), wire_target(port.target).path, Use::kConnected))
     return "another client is connected there";
   if (const auto card = card_of(port)) {
+    const Inside inside;  // /proc and the card's file are read by libc's own calls
     const std::string holder = card_holder(read_pci_card(*card));
     return holder.empty() ? "" : holder + " has the card";
   }

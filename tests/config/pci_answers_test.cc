@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -269,7 +270,66 @@ TEST(PciAnswers, AnMlx5CardStaysWithItsKernelDriver) {
   EXPECT_EQ(problem_in(tree), "");
 }
 
+/// A child that has `path` open until the end of the block.
+class Holder {
+ public:
+  explicit Holder(const std::string& path) {
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) != 0) return;
+    pid_ = fork();
+    if (pid_ == 0) {
+      const char byte = 0;
+      if (open(path.c_str(), O_RDWR | O_CLOEXEC) >= 0 && write(ready[1], &byte, 1) == 1) pause();
+      _exit(1);
+    }
+    close(ready[1]);
+    char byte;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+  }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  ~Holder() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  [[nodiscard]] std::string name() const { return "the process " + std::to_string(pid_) + " (config_test)"; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
 // --- What the process may have
+
+// socket() and bind() ask for it, and neither is a cancellation point (pthreads(7)).
+TEST(PciAnswers, AThreadThatIsToEndGetsItsAnswer) {
+  const PciTree tree;
+  add_card(tree, "vfio-pci");
+  tree.write("/dev/vfio/14", "");
+  const Holder holder(tree.root() + "/dev/vfio/14");
+  set_open_file([](const char* path, int flags) {
+    close(open(path, flags));
+    errno = EBUSY;
+    return -1;
+  });
+  struct Asked {
+    const PciTree& tree;
+    std::string holder;
+  } asked{tree, {}};
+  pthread_t thread;
+  const auto ask = [](void* argument) -> void* {
+    auto* a = static_cast<Asked*>(argument);
+    pthread_cancel(pthread_self());
+    a->holder = card_holder(read_pci_card(kCard, a->tree.root()), a->tree.root());
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, nullptr, ask, &asked), 0);
+  void* result = PTHREAD_CANCELED;
+  pthread_join(thread, &result);
+  set_open_file(nullptr);
+  EXPECT_EQ(result, nullptr);
+  EXPECT_EQ(asked.holder, holder.name());
+}
 
 TEST(PciAnswers, APortThatNamesNoMemoryHasTheDefault) {
   EXPECT_EQ(dpdk_bytes(0, 2), std::uint64_t{48 + 2 * 64} << 20);
@@ -340,35 +400,6 @@ TEST(PciAccess, AContainerHasNoFileOfIt) {
             "/dev/vfio/14 is not there; a container needs it and /dev/vfio/vfio (docker run --device /dev/vfio/14 "
             "--device /dev/vfio/vfio)");
 }
-
-/// A child that has `path` open until the end of the block.
-class Holder {
- public:
-  explicit Holder(const std::string& path) {
-    int ready[2];
-    if (pipe2(ready, O_CLOEXEC) != 0) return;
-    pid_ = fork();
-    if (pid_ == 0) {
-      const char byte = 0;
-      if (open(path.c_str(), O_RDWR | O_CLOEXEC) >= 0 && write(ready[1], &byte, 1) == 1) pause();
-      _exit(1);
-    }
-    close(ready[1]);
-    char byte;
-    EXPECT_EQ(read(ready[0], &byte, 1), 1);
-    close(ready[0]);
-  }
-  Holder(const Holder&) = delete;
-  Holder& operator=(const Holder&) = delete;
-  ~Holder() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  [[nodiscard]] std::string name() const { return "the process " + std::to_string(pid_) + " (config_test)"; }
-
- private:
-  pid_t pid_ = -1;
-};
 
 TEST(PciAccess, TheHolderIsNamed) {
   const PciTree tree;
