@@ -1,4 +1,4 @@
-// Exit through libc: what was written is delivered before the process is gone.
+// Exit through libc: what was written is delivered before the process ends.
 #include <poll.h>
 
 #include <algorithm>
@@ -18,14 +18,14 @@ namespace bypass::runtime {
 
 namespace {
 
-/// Most peers close as soon as they have read our end; those that do not are told that nobody is here any more.
+/// Most peers close as soon as they have read our end. Those that do not get an RST after this time.
 constexpr Duration kForThePeersEnd = std::chrono::milliseconds(50);
 
-/// A peer that lives takes what is in the wire as soon as it gets a processor.
+/// A peer that lives takes the frames in the wire as soon as it gets a processor.
 constexpr Duration kForTheLastFrames = std::chrono::milliseconds(200);
 
-/// The kernel closes every descriptor of a process that ends: so do we, sockets first. What other processes of the
-/// family refer to goes on. Lock held.
+/// The kernel closes every descriptor of a process that ends, and so does this function, sockets first. Objects that
+/// other processes of the family refer to continue. Lock held.
 void end_all_sockets(socket::Shard& shard) {
   if (socket::objects == nullptr) return;
   socket::thread_signals.serves_the_end = true;
@@ -43,7 +43,7 @@ void sleep_on_wire(socket::Shard& shard, Instant deadline) {
   std::array<pollfd, socket::Shard::kMostWaitDescriptors> set{};
   bool quiet = false;
   {
-    // What came before the port was armed wakes nobody: one look more.
+    // A frame that came before the port was armed wakes nobody: look once more.
     socket::Guard guard(shard);
     quiet = shard.arm_locked() && shard.poll_locked() == 0;
   }
@@ -58,10 +58,10 @@ void sleep_on_wire(socket::Shard& shard, Instant deadline) {
   shard.disarm();
 }
 
-/// What has been written and is not there yet.
+/// What was written and has not arrived yet.
 struct Rest {
   tcp::Engine::Orphans tcp;
-  std::size_t packets = 0;  // datagrams, mostly, that wait for a neighbour's address or for room
+  std::size_t packets = 0;  // mostly datagrams, that wait for a neighbour's address or for room
 
   [[nodiscard]] bool nothing() const { return only_ends() && tcp.closing == 0; }
   [[nodiscard]] bool only_ends() const { return tcp.with_data == 0 && packets == 0; }
@@ -71,8 +71,8 @@ Rest rest_now(socket::Shard& shard, socket::Guard& guard) {
   return {shard.stack().tcp().orphans(), shard.stack().undelivered(guard.context())};
 }
 
-/// `last`: no other process of the family remains. Else, where there is nothing, this was the last look at what others
-/// leave behind: who does so later knows that nobody will deliver it.
+/// `last`: no other process of the family remains. If one remains and nothing is left to deliver, this was the last
+/// look at what others leave: a process that leaves bytes later knows that this one will not deliver them.
 Rest look_at_rest(socket::Shard& shard, bool last) {
   socket::Guard guard(shard);
   shard.poll_locked();
@@ -82,7 +82,8 @@ Rest look_at_rest(socket::Shard& shard, bool last) {
   return rest;
 }
 
-/// Nobody acknowledges the last datagrams and RSTs, and what lies in a device that is closed is gone.
+/// The last datagrams and RSTs are not acknowledged, and frames in a device are lost when it is closed. So this waits
+/// until they are taken.
 void await_taken(socket::Shard& shard, Instant deadline) {
   for (;;) {
     {
@@ -95,8 +96,8 @@ void await_taken(socket::Shard& shard, Instant deadline) {
   }
 }
 
-/// True: what this process has left is its own to deliver, as the ports are. An owner that lives does it, unless it
-/// ends itself or has ended: then this process's progress thread takes them over, or another's.
+/// True: this process must deliver its bytes itself, as it has the ports. An owner that lives delivers them, unless it
+/// ends or has ended: then the progress thread of this process, or of another, takes the ports over.
 bool has_ports(Process& p, Instant deadline) {
   constexpr timespec kLook{0, 1'000'000};
   const auto own = [&p] { return p.ports.opened() && !p.ports.following(); };
@@ -119,11 +120,11 @@ void deliver_rest(Process& p) {
   end_all_sockets(p.shard);
   const Instant deadline = p.clock.now() + p.config.exit_linger;
   if (!has_ports(p, deadline)) return p.shard.await_steering();
-  const bool last = !socket::has_kin();  // else another process of the family answers from here on
+  const bool last = !socket::has_kin();  // otherwise another process of the family answers from now on
   Instant latest = deadline;
   for (;;) {
     const Rest rest = look_at_rest(p.shard, last);
-    // With the other end of every wire gone, nobody is left who could want our FIN. A link that comes up again sends it
+    // If the other ends of all wires are gone, no peer could want our FIN. If a link comes up again, the FIN is sent
     // once more.
     if (rest.only_ends() && !p.ports.any_link_is_up() && !p.ports.any_link_is_expected()) return;
     if (rest.nothing()) {

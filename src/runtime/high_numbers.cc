@@ -20,9 +20,10 @@ namespace bypass::runtime {
 
 namespace {
 
-/// The kernel's table has a place for each number up to the highest: 4,096 cost 32 KiB, and a copy of them a fork.
+/// The kernel's table has a place for each number up to the highest: 4,096 numbers cost 32 KiB, and a copy at each
+/// fork.
 constexpr rlim_t kHighest = 4096;
-/// More than ours are.
+/// More than the library needs.
 constexpr rlim_t kRoom = 1024;
 
 long set_limits(const rlimit& limits) {
@@ -40,7 +41,7 @@ struct Raised {
   long copy = -1;
 };
 
-/// In the child, which is on a stack of its own in its parent's memory: system calls only.
+/// Runs in the child, which has a stack of its own in its parent's memory: only system calls are allowed.
 int copy_in_child(void* argument) {
   auto& raised = *static_cast<Raised*>(argument);
   if (set_limits(raised.limits) == 0) raised.copy = duplicate(raised.fd, raised.from);
@@ -50,7 +51,7 @@ int copy_in_child(void* argument) {
 void copy_by_child(Raised& raised) {
   constexpr std::size_t kStack = 4096;
   alignas(16) std::array<std::byte, kStack> stack;
-  // No signal at its end, and no wait() of the program's knows it.
+  // It sends no signal at its end, and no wait() of the program reports it.
   const int child = clone(copy_in_child, stack.data() + stack.size(), CLONE_VM | CLONE_FILES | CLONE_VFORK, &raised);
   if (child > 0) os::call(SYS_wait4, child, 0, __WCLONE, 0);
 }
@@ -61,7 +62,7 @@ void copy_here(Raised& raised, const rlimit& before) {
   set_limits(before);
 }
 
-/// All threads but the caller's are ours, and it is not: nobody looks at the limit, and nobody forks.
+/// All threads but the caller's are ours, and the caller's is not: nobody reads the limit, and nobody forks.
 bool is_only_thread() {
   if (is_own_thread()) return false;
   if (__libc_single_threaded != 0) return true;
@@ -72,14 +73,14 @@ bool may_raise() {
   return os::call(SYS_prctl, PR_GET_SECCOMP) == 0;
 }
 
-/// -1: there is nothing above, or it cannot be had.
+/// -1: there is no number above the limit, or none can be had.
 long copy_above_limit(int fd) {
   rlimit limits{};
   if (os::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, os::address(&limits)) != 0) return -1;
   if (limits.rlim_cur >= kHighest || !may_raise()) return -1;
   const bool here = is_only_thread();
   if (!here && socket::is_in_handler()) return -1;  // its stack may be small
-  // A hard limit that is the soft one, who has the right to raises, too.
+  // If the hard limit equals the soft one, a process with the right to raises it, too.
   const rlim_t most = limits.rlim_cur + kRoom;
   Raised raised{fd, limits.rlim_cur, {std::min(most, limits.rlim_max), limits.rlim_max}};
   if (limits.rlim_max == limits.rlim_cur) raised.limits = {most, most};
@@ -114,7 +115,7 @@ int copy_within_limit(int fd) {
 int copy_high(int fd) {
   const int saved = errno;
   const long copy = copy_above_limit(fd);
-  errno = saved;  // clone()'s
+  errno = saved;  // undoes clone()'s change
   return copy >= 0 ? static_cast<int>(copy) : copy_within_limit(fd);
 }
 

@@ -58,7 +58,8 @@ constinit const char* const* g_environment = nullptr;
 }  // namespace
 
 std::uint32_t most_own_descriptors() {
-  constexpr rlim_t kFixed = 8, kMost = 1 << 20;  // the process's own; the last quarter is for what comes and goes
+  // kFixed: the process's own; the last quarter of the limit is for those that come and go
+  constexpr rlim_t kFixed = 8, kMost = 1 << 20;
   const rlim_t above = std::min(soft_limit(), kMost) - static_cast<rlim_t>(descriptor_base());
   return static_cast<std::uint32_t>(std::max(above / 4 * 3, kFixed) - kFixed);
 }
@@ -72,9 +73,9 @@ int refuse_number(int fd) {
   return -1;
 }
 
-/// Whether it is one of the program's, and that finds no other now that we have this one.
+/// Whether the number is one of the program's, and the program would find no other now that we have this one.
 bool is_last_number(int fd) {
-  constexpr rlim_t kFew = 1024;  // what a program is given by default; of more it is not asked each time
+  constexpr rlim_t kFew = 1024;  // a usual default; a program with more numbers is not checked each time
   const rlim_t soft = soft_limit();
   if (soft > kFew || static_cast<rlim_t>(fd) >= soft) return false;
   const int next = socket::kernel->fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -94,7 +95,7 @@ int own(int fd, int (*copy)(int)) {
       fd = high;
       break;
     }
-    own_descriptor(high, false);  // a thread of the program's has closed it before it was known as ours: closefrom()
+    own_descriptor(high, false);  // a thread of the program has closed it before it was known as ours: closefrom()
   }
   own_descriptor(fd, true);
   if (!is_last_number(fd)) return fd;
@@ -133,7 +134,7 @@ int run_thread(const char* name, void (*body)(void*), void* argument, std::uint6
   pthread_t thread{};
   Inside inside;  // glibc's thread creation maps and opens nothing of the program's
   int failed = pthread_create(&thread, &attributes, thread_main, start);
-  // The program's thread-local variables lie in it, too, and have no room there.
+  // The thread's stack also holds the program's thread-local variables, for which there is no room.
   if (failed == EINVAL) failed = pthread_create(&thread, nullptr, thread_main, start);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -150,7 +151,7 @@ std::uint32_t own_threads() {
 }
 
 std::uint64_t all_threads() {
-  constexpr std::uint64_t kNotTasks = 2;  // the folder's links beside those of its folders
+  constexpr std::uint64_t kNotTasks = 2;  // the folder's links besides those of its folders
   struct stat tasks {};
   const long failed = os::call(SYS_stat, os::address("/proc/self/task"), os::address(&tasks));
   return failed == 0 ? tasks.st_nlink - kNotTasks : 0;
@@ -185,7 +186,7 @@ const Host& backend_host() {
     h.environment = [] {
       static constexpr const char* kNothing[] = {nullptr};
       if (g_environment != nullptr) return g_environment;
-      // What a program with more rights than its caller was given by that one says nothing.
+      // If the program has more rights than its caller, the caller's variables are ignored.
       return getauxval(AT_SECURE) != 0 ? static_cast<const char* const*>(kNothing) : environ;
     };
     return h;

@@ -1,4 +1,4 @@
-// Host: what this process offers its backends (backend.h's table).
+// Host: what this process offers to its backends (backend.h's table).
 #pragma once
 
 #include <signal.h>
@@ -8,18 +8,18 @@
 
 namespace bypass::runtime {
 
-/// The table handed to every plugin. Valid for the life of the process.
+/// The table that every plugin gets. Valid for the life of the process.
 const Host& backend_host();
 
-/// Host::environment() of it, in place of `environ`: stays where it is for the life of the process.
+/// The table's Host::environment(), used instead of `environ`: it stays in place for the life of the process.
 void use_environment(const char* const* entries);
 
 /// Moves a descriptor of ours above the program's numbers (high_numbers.h), CLOEXEC, and registers it. Returns the new
-/// number; -1, with it closed, where there is no room, or it would be the program's last number; -1 stays -1.
+/// number. -1, with the descriptor closed: there is no room, or it would be the program's last number. -1 stays -1.
 int own_high(int fd);
-/// The same for what comes and goes with the program's connections, and is given up when it has no number left.
+/// The same for descriptors that come and go with the program's connections, and are given up if it has no number left.
 int own_passing(int fd);
-/// A copy of `fd`, kept as own_passing() keeps one. Negative: it finds no room above the program's numbers.
+/// A copy of `fd`, kept like own_passing()'s. Negative: there is no room above the program's numbers.
 int own_copy(int fd);
 /// How many of them may come and go with the program's connections, so that the program finds numbers, too.
 std::uint32_t most_own_descriptors();

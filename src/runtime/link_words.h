@@ -1,4 +1,4 @@
-// What a user is told of links to accelerated peers: that one is up, or why one was not made, or is lost.
+// What a user is told of links to accelerated peers: that a link is up, why none was made, or that one is lost.
 #pragma once
 
 #include <array>
@@ -10,14 +10,15 @@
 
 namespace bypass::runtime {
 
-/// Made with the shard's lock held, by a handler perhaps that has interrupted malloc: nothing of it is allocated.
+/// A LinkWord is made with the shard's lock held, perhaps by a handler that has interrupted malloc. It allocates
+/// nothing.
 struct LinkWord {
-  observe::Reason reason = observe::Reason::kNone;  // kNone: nothing for `bypass why`
+  observe::Reason reason = observe::Reason::kNone;  // kNone: `bypass why` tells nothing
   std::array<char, 240> detail{};
   std::array<char, 320> log{};
 };
 
-/// `place`: of the run directory, 0 if it cannot be shared (Process).
+/// `place`: the number of the run directory; 0 if the directory cannot be shared (Process).
 LinkWord word_of(const fastpath::PeerLink& link, const Config& config, const PortSet& ports, std::uint32_t place);
 
 }  // namespace bypass::runtime

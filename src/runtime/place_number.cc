@@ -17,7 +17,7 @@ namespace {
 
 using fastpath::LinksConfig;
 
-/// Of a hash, which tells nobody what was hashed: other software takes boot_id for the host's own.
+/// Bits of a hash, which does not reveal its input: other software uses boot_id as the host's identity.
 std::uint32_t hash_bits(std::span<const std::byte> bytes, unsigned bits) {
   const auto hash = fastpath::sha256(bytes);
   std::uint32_t value = 0;

@@ -16,7 +16,7 @@
 #include "runtime/plugin_path.h"
 
 #ifndef MFD_EXEC
-#define MFD_EXEC 0x0010U  // Linux 6.3; where vm.memfd_noexec is set, a file to be mapped executable must say so
+#define MFD_EXEC 0x0010U  // Linux 6.3; needed for a file that is mapped executable if vm.memfd_noexec is set
 #endif
 
 namespace bypass::runtime {
@@ -26,7 +26,7 @@ std::string file_of(std::string_view name) {
   return "libbypass-" + std::string(name) + ".so";
 }
 
-// Empty: in none of the folders, which `searched` names.
+// Empty: no folder has it; `searched` names the folders.
 std::string find_file(const std::string& file, std::string& searched) {
   for (const std::string& folder : plugin_folders()) {
     std::string path = folder + "/" + file;
@@ -84,7 +84,7 @@ bool copy_bytes(int from, int to) {
   }
 }
 
-// A write past the limit would not only fail but send SIGXFSZ.
+// A write past the limit would not only fail but also send SIGXFSZ.
 bool limit_allows(int file) {
   struct stat status {};
   rlimit limit{};
@@ -92,7 +92,7 @@ bool limit_allows(int file) {
   return limit.rlim_cur >= static_cast<rlim_t>(status.st_size);
 }
 
-// An anonymous file with the plugin's bytes, -1 with errno.
+// An anonymous file with the plugin's bytes; -1 with errno.
 int copy_file(const std::string& path) {
   const int from = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (from < 0) return -1;
@@ -120,8 +120,8 @@ bool is_loaded(const std::string& name) {
   return handle != nullptr;
 }
 
-// The dynamic linker takes a name it has seen for the object it has loaded; each copy needs a new one. This code is in
-// more than one library of a process (libbypass-softverbs.so opens plugins, too), and each counts for itself.
+// The dynamic linker takes a known name for the object that it has loaded, so each copy needs a new name. This code is
+// in more than one library of a process (libbypass-softverbs.so opens plugins, too), and each counts separately.
 std::string fresh_name(int fd) {
   static std::atomic<int> copies{0};
   for (;;) {

@@ -25,7 +25,7 @@ std::string read_maps() {
   return text;
 }
 
-// "7f12-7f34 r-xp 00000000 08:01 123 /path": whether the address lies inside.
+// "7f12-7f34 r-xp 00000000 08:01 123 /path": whether the address is in this range.
 bool holds(std::string_view line, std::uintptr_t address) {
   std::uintptr_t low = 0, high = 0;
   const char* const last = line.data() + line.size();

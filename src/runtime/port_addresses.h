@@ -1,13 +1,13 @@
-// The address space that open ports take. DPDK reserves 64 GiB and more where it has huge pages, a few hundred MiB
-// elsewhere: so it is measured.
+// The address space that open ports use. DPDK reserves 64 GiB and more if it has huge pages, and otherwise some hundred
+// MiB: so it is measured.
 #pragma once
 
 #include <cstddef>
 
 namespace bypass::runtime {
 
-/// Lives while a thread opens ports: what the process's address space has grown by then counts as the ports'. What the
-/// program's threads map meanwhile counts, too.
+/// Lives while a thread opens ports: the growth of the process's address space counts as the ports'. What the program's
+/// threads map meanwhile counts as well.
 class PortAddresses {
  public:
   PortAddresses();
@@ -15,7 +15,7 @@ class PortAddresses {
   PortAddresses(const PortAddresses&) = delete;
   PortAddresses& operator=(const PortAddresses&) = delete;
 
-  /// Bytes; the largest growth of this process, or of the parent that it was forked from. 0: no port was opened.
+  /// Bytes: the largest growth in this process, or in the parent that forked it. 0: no port was opened.
   static std::size_t bytes();
 
  private:

@@ -37,15 +37,15 @@ namespace {
 
 using observe::Reason;
 
-// Private to the process: the thread that opens holds it, other callers wait for the outcome.
+// Private to the process. The thread that opens the ports holds it; other callers wait for the result.
 pthread_mutex_t g_opening = PTHREAD_MUTEX_INITIALIZER;
 
-// Of the thread that forks, which holds that: a handler of the program's may ask for the ports, too.
+// The signal mask of the forking thread, which holds g_opening: a handler of the program may ask for the ports, too.
 std::optional<sigset_t> g_fork_mask;
 
-// Held by the thread that asks the kernel for its network; taken last.
+// Held by the thread that reads the kernel's network; taken last.
 pthread_mutex_t g_looking = PTHREAD_MUTEX_INITIALIZER;
-constexpr int kLookShare = 16;  // of the time, at most one part in so many is spent on that
+constexpr int kLookShare = 16;  // at most one part in so many of the time is used for that
 
 Duration monotonic_now() {
   timespec now{};
@@ -65,7 +65,7 @@ void leave_to_nobody(socket::Wires& wires) {
   tell_openings(wires);
 }
 
-/// The owner goes: the others are told, and one of them takes its place.
+/// The owner goes: it tells the others, and one of them takes its place.
 void hand_over(socket::Shard& shard) {
   spare::leave_ports();
   socket::Guard guard(shard);
@@ -79,7 +79,7 @@ Backend* PortSet::backend_for(std::size_t index, std::string& problem) {
   return plugins_.get(plugin_of_port(config_, config_.ports[index]), backend_host(), problem);
 }
 
-// Reason kNone: nothing wrong that can be seen.
+// Reason kNone: no problem is visible.
 PortSet::Problem PortSet::check_one(std::size_t index) {
   const PortConfig& port = config_.ports[index];
   std::string problem = quick_check(config_, port);
@@ -117,29 +117,29 @@ bool PortSet::open(socket::Shard& shard) {
   return opened();
 }
 
-// The ports did not open here, and perhaps do elsewhere. Where nobody else is left, this process tries again: what was
-// in the way may have gone.
+// The ports did not open here, but may open in another process. If no other process is left, this process tries again:
+// the obstacle may have gone.
 bool PortSet::is_refused(socket::Shard& shard) {
   return shard.family().own().cannot_own.load(std::memory_order_relaxed) && somebody_may_open(shard);
 }
 
-// A driver, too, that is still to be made.
+// A driver that is still to be made also counts.
 bool PortSet::somebody_may_open(socket::Shard& shard) {
   const socket::Wires& wires = shard.wires();
   return wires.keeper.lives() || wires.heir.lives() || shard.family().somebody_may_own();
 }
 
-// Connections and listeners go silent, and nobody else of the family says so.
+// Connections and listeners get no answer any more, and no other process of the family reports it.
 void PortSet::tell_loss() const {
   const std::string text = "the process that had the wire has ended, and this one cannot open it: " + refused_;
   BYPASS_LOG_ERROR("%s", text.c_str());
   socket::policy.record_why(-1, static_cast<unsigned>(Reason::kPortUnavailable), text.c_str());
 }
 
-// False: none has waited for that. The one that has opens them, or has ended.
+// False: no process waits for that. Otherwise a waiting one has opened them, or has ended.
 bool PortSet::call_driver(socket::Shard& shard) {
   constexpr std::int64_t kLook = 20'000'000;  // ns
-  constexpr int kLooks = 500;                 // 10 s of them: DPDK takes some tenths of a second
+  constexpr int kLooks = 500;                 // 10 s in total: DPDK takes some tenths of a second
   const socket::Wires& wires = shard.wires();
   if (!spare::call_driver()) return false;
   for (int i = 0; i < kLooks; i++) {
@@ -150,7 +150,7 @@ bool PortSet::call_driver(socket::Shard& shard) {
   return true;
 }
 
-// Where this process cannot open them, another one of the family may: until it has, they are as good as closed.
+// If this process cannot open the ports, another process of the family may. Until it has, they count as closed.
 void PortSet::open_or_follow(socket::Shard& shard) {
   const socket::ProcessSlot& self = shard.family().own();
   state_.store(State::kOpening, std::memory_order_release);
@@ -160,7 +160,7 @@ void PortSet::open_or_follow(socket::Shard& shard) {
     if (open) return state_.store(State::kOpen, std::memory_order_release);
     if (lent(shard)) return state_.store(State::kClosed, std::memory_order_release);
     if (call_driver(shard)) continue;
-    if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // who was opening them has given up
+    if (!self.cannot_own.load(std::memory_order_relaxed)) continue;  // the process that was opening them has given up
     const bool may_come = somebody_may_open(shard);
     return state_.store(may_come ? State::kClosed : State::kFailed, std::memory_order_release);
   }
@@ -186,12 +186,13 @@ bool PortSet::owner_lives(socket::Shard& shard) {
   return owner != 0 && shard.family().alive(socket::Wires::slot_in(owner), static_cast<std::uint32_t>(owner));
 }
 
-// True: the ports are this process's to open. The dead have no claim.
+// True: this process must open the ports. Dead processes have no claim.
 bool PortSet::claim(socket::Shard& shard) {
   socket::Guard guard(shard);
   socket::Wires& wires = shard.wires();
   socket::Family& family = shard.family();
-  if (owner_lives(shard)) return false;  // what the dead referred to is given up when there is a wire to say so on
+  // references of dead processes are released when there is a wire on which to tell peers
+  if (owner_lives(shard)) return false;
   if (!spare::claim_ports()) {
     wires.lent.store(true, std::memory_order_release);
     return false;
@@ -203,7 +204,7 @@ bool PortSet::claim(socket::Shard& shard) {
   return true;
 }
 
-// False: the one that was opening them has given up or is gone.
+// False: the process that was opening them has given up, or is gone.
 bool PortSet::follow(socket::Shard& shard) {
   socket::Wires& wires = shard.wires();
   for (;;) {
@@ -211,7 +212,7 @@ bool PortSet::follow(socket::Shard& shard) {
     const std::uint64_t owner = wires.owner.load(std::memory_order_acquire);
     if (wires.open.load(std::memory_order_acquire)) break;
     if (owner == 0 || shard.family().own().cannot_own.load()) return false;
-    constexpr std::int64_t kLook = 20'000'000;  // ns, between looks whether it still lives
+    constexpr std::int64_t kLook = 20'000'000;  // ns between checks whether it still lives
     const auto* const openings = reinterpret_cast<const std::uint32_t*>(&wires.openings);
     if (os::futex_wait(openings, seen, kLook) == -ETIMEDOUT && !owner_lives(shard)) return false;
   }
@@ -239,8 +240,9 @@ void PortSet::attach_relays(socket::Shard& shard) {
   following_.store(true, std::memory_order_release);
 }
 
-// Whether somebody has to open them. That an owner has died is written down: who watches it would be told for ever.
-// Nobody's wire is left to the one that wants it next: the program, perhaps, that an owner has executed in its place.
+// Whether a process must open the ports. A dead owner is recorded: otherwise its watchers would be told for ever. If
+// the wire is not needed, it is left for the next process that wants it, perhaps the program that the owner has
+// executed.
 bool PortSet::is_missed(socket::Shard& shard) {
   if (lent(shard)) return false;
   socket::Guard guard(shard);
@@ -269,7 +271,7 @@ void PortSet::look_after_owner(socket::Shard& shard) {
   missed_ = missed_ && following();
   pthread_mutex_unlock(&g_opening);
   if (!refused || known) return;
-  const socket::Guard guard(shard);  // they rest, as long as they know of no need
+  const socket::Guard guard(shard);  // they do nothing until they learn that the wire is needed
   socket::call_kin();
 }
 
@@ -335,7 +337,7 @@ bool PortSet::open_apart() {
   return try_all(apart_) != 0;
 }
 
-// A port takes note of a link inside receive(), which nobody else calls yet.
+// A port notices its link inside receive(), which no other thread calls yet.
 bool PortSet::is_linked_apart() {
   return std::all_of(apart_.begin(), apart_.end(), [](const Entry& entry) {
     if (entry.port == nullptr) return true;
@@ -362,7 +364,7 @@ bool PortSet::serve_apart(socket::Shard& shard) {
 void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
   entry.tried = true;
   PortSpec spec = port_spec(config_, index);
-  spec.index = place;  // among those that did open
+  spec.index = place;  // the index among the ports that did open
   entry.index = place;
   entry.backend = backend_for(index, entry.problem);
   errno = 0;
@@ -371,7 +373,7 @@ void PortSet::open_one(std::size_t index, std::uint16_t place, Entry& entry) {
   if (entry.port == nullptr) entry.problem = named_problem(config_, config_.ports[index], entry.problem);
 }
 
-/// Where the configuration has links go over an RDMA device: the port's own, or the one that it names.
+/// Opens the RDMA device for links, if the configuration wants links: the port's own, or the named one.
 void PortSet::open_links(std::size_t index, Entry& entry) {
   const PortConfig& port = config_.ports[index];
   const std::string& device = config_.rdma == RdmaMode::kDevice ? config_.rdma_device : port.target;
@@ -391,7 +393,7 @@ void PortSet::open_links(std::size_t index, Entry& entry) {
   entry.links = entry.link_backend->open_links(device, spec, entry.links_problem);
 }
 
-/// To processes of this host, in whatever network namespace, that have the same run directory.
+/// For links to processes of this host with the same run directory, in any network namespace.
 void PortSet::open_shm_links() {
   if (!config_.local) return;
   std::string problem;
@@ -404,7 +406,7 @@ void PortSet::open_shm_links() {
   shm_links_ = std::make_unique<fastpath::shm::ShmDevice>(std::move(kept));
 }
 
-/// In the order in which they are tried: nothing is as near as memory.
+/// In the order in which they are tried: memory is the nearest.
 void PortSet::add_link_devices(socket::Shard& shard) {
   fastpath::PeerLinks* const links = shard.links();
   if (links == nullptr) return;
@@ -418,7 +420,7 @@ void PortSet::add_link_devices(socket::Shard& shard) {
 
 // --- What the kernel changes on interfaces that it shares
 
-// With g_looking held.
+// Called with g_looking held.
 void PortSet::look_at_kernel(bool anew) {
   const bool opens = !watch_.is_open() && !watch_failed_;
   if (opens && !watch_.open()) {
@@ -426,7 +428,7 @@ void PortSet::look_at_kernel(bool anew) {
     BYPASS_LOG_WARN("the kernel does not tell of changes to its addresses and routes (%s): they are not followed",
                     strerrordesc_np(errno));
   }
-  // Asked after what was told has been heard: what changes meanwhile is told again.
+  // Read after the notifications: later changes are notified again.
   if (!watch_.hear() && !opens && !anew) return;
   const Duration begin = monotonic_now();
   const bool changed = network_.replace(runtime::follow_kernel(config_, watch_.read()));
@@ -475,7 +477,7 @@ InterfaceConfig PortSet::interface_of(const Entry& entry, const PortConfig& port
   return interface;
 }
 
-// Lock held. `known`: the stack has it already, by the same MAC address.
+// Lock held. `known`: the stack has the interface already, with the same MAC address.
 bool PortSet::set_interface(socket::Shard& shard, const Entry& entry, const PortConfig& port, bool known) {
   const InterfaceConfig interface = interface_of(entry, port);
   Stack& stack = shard.stack();
@@ -499,7 +501,7 @@ void PortSet::apply_changes(socket::Shard& shard) {
   }
 }
 
-// In the place of relays, where this process followed another one.
+// Replaces the relays, if this process followed another one.
 void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   applied_ = LiveNetwork::Reading(network_)->ports;
   socket::Guard guard(shard);
@@ -509,7 +511,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   context.forget_ports();
   wires.opened = 0;
   bool steered = false;
-  std::copy(made.begin(), made.end(), entries_.begin());  // never larger or smaller: others look at it
+  std::copy(made.begin(), made.end(), entries_.begin());  // the size never changes, because other threads read it
   for (std::size_t i = 0; i < entries_.size(); i++) {
     Port* const port = entries_[i].port;
     if (port == nullptr) continue;
@@ -530,7 +532,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   if (context.ports == 0) return;
   if (steered) {
     shard.stack().steer_all(context);
-    // Now: what the handover holds of an earlier owner goes as soon as keep_flows() has been told of ours.
+    // At once: a handover's copy of an earlier owner's flows is dropped as soon as keep_flows() has our flows.
     socket::steer_noted_flows(shard.stack(), context);
   }
   keep_flows(shard);
@@ -542,7 +544,7 @@ void PortSet::install(socket::Shard& shard, const std::vector<Entry>& made) {
   socket::call_kin();
 }
 
-// Where nobody else may open them, the kernel's listeners are all that is left: nothing is kept from those.
+// If no other process may open them, only the kernel's listeners are left: nothing is kept from them.
 void PortSet::give_up_claim(socket::Shard& shard) {
   shard.family().own().cannot_own.store(true, std::memory_order_relaxed);
   hand_over(shard);
@@ -554,7 +556,7 @@ void PortSet::close(socket::Shard& shard) {
   Inside inside;
   close_ports(shard);
   if (!following()) hand_over(shard);
-  state_.store(State::kFailed, std::memory_order_release);  // a process that ends opens nothing again
+  state_.store(State::kFailed, std::memory_order_release);  // a process that ends never opens them again
 }
 
 void PortSet::give_up(socket::Shard& shard, const std::string& why) {
@@ -575,7 +577,7 @@ void PortSet::give_up(socket::Shard& shard, const std::string& why) {
   pthread_mutex_unlock(&g_opening);
 }
 
-// With g_opening held. They may be opened or followed anew.
+// Called with g_opening held. They may be opened or followed again.
 void PortSet::shut(socket::Shard& shard) {
   if (opened()) {
     close_ports(shard);
@@ -627,7 +629,7 @@ void PortSet::close_ports(socket::Shard& shard) {
   }
 }
 
-// Lock held, and this process is the owner.
+// Lock held; this process is the owner.
 void PortSet::keep_flows(socket::Shard& shard) {
   shard.wires().guarded_by.store(handovers_.id(), std::memory_order_release);
   if (handovers_.id() == 0) return;
@@ -635,7 +637,7 @@ void PortSet::keep_flows(socket::Shard& shard) {
     const Entry& entry = entries_[i];
     std::string problem;
     if (!config_.ports[i].shared) continue;
-    if (entry.port == nullptr) {  // nobody serves what the one before had there
+    if (entry.port == nullptr) {  // nobody serves what the owner before had there
       handovers_.empty(i);
       continue;
     }
@@ -651,7 +653,7 @@ void PortSet::record_unguarded(const std::string& interface, const std::string& 
   socket::policy.record_why(-1, static_cast<unsigned>(Reason::kUnguarded), text.c_str());
 }
 
-/// A follower's.
+/// For a process that follows an owner.
 void PortSet::look_whether_guarded(const socket::Wires& wires) {
   const auto found = std::ranges::find_if(config_.ports, [](const PortConfig& port) { return port.shared; });
   if (found == config_.ports.end()) return;
@@ -694,14 +696,14 @@ void PortSet::drop_in_child() {
   plugins_.drop_in_child();
   if (shm_links_ != nullptr) shm_links_.release()->abandon();
   if (socket::is_in_handler())
-    new (&entries_) std::vector<Entry>;  // what it had is left lying, as nothing may be freed
+    new (&entries_) std::vector<Entry>;  // the old contents are not freed, as nothing may be freed here
   else
     entries_.clear();
   unguarded_told_ = false;
   missed_ = false;
   following_.store(false, std::memory_order_relaxed);
   state_.store(State::kClosed, std::memory_order_relaxed);
-  pthread_mutex_init(&g_opening, nullptr);  // held for the fork
+  pthread_mutex_init(&g_opening, nullptr);  // it was held for the fork
   pthread_mutex_init(&g_looking, nullptr);
   network_.forget_threads();
   watch_.forget();

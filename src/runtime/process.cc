@@ -59,10 +59,11 @@ namespace {
 using observe::Reason;
 
 Process* g_process = nullptr;  // the graph; null until start()
-bool g_left = false;           // leave()
-bool g_forked_child = false;   // of a process that had started and could share nothing: its sockets are the kernel's
+bool g_left = false;           // leave() has been called
+// a child of a process that had started, and it could share nothing: its sockets are the kernel's
+bool g_forked_child = false;
 thread_local socket::Fork fork_under_way;
-thread_local bool holds_ports = false;  // for a fork
+thread_local bool holds_ports = false;  // this thread holds the ports for a fork
 
 tcp::EngineConfig engine_config(const Config& config) {
   tcp::EngineConfig tcp;
@@ -111,7 +112,7 @@ void install_crash_reports() {
   crash::install(hooks);
 }
 
-/// Every port has been tried, by whichever thread came first, the progress thread among them.
+/// Reports the outcome when every port has been tried. Any thread may be the one that tried: also the progress thread.
 void after_opening(const PortSet& ports) {
   const auto is_there = [](const PortSet::Entry& entry) { return entry.port != nullptr; };
   const auto there = std::count_if(ports.entries().begin(), ports.entries().end(), is_there);
@@ -143,8 +144,8 @@ bool open_ports(Process& p) {
   if (p.ports.opened()) [[likely]]
     return true;
   if (!p.ports.open(p.shard)) return false;
-  { const socket::Guard stopped_here(p.shard); }  // should the process have ended meanwhile
-  // Where it has been started for a listener, it sleeps as one without ports does.
+  { const socket::Guard stopped_here(p.shard); }  // this thread stops here if the process has ended meanwhile
+  // A progress thread that was started for a listener may sleep as one without ports does. It is woken.
   if (!p.progress.start_or_wake())
     BYPASS_LOG_WARN("no progress thread: the stack moves only inside the program's calls");
   return true;
@@ -152,7 +153,7 @@ bool open_ports(Process& p) {
 
 namespace {
 
-/// Acts on a verdict: opens the ports for "bypass", notes the reason for anything else.
+/// Acts on a verdict. For "bypass" it opens the ports; for anything else it notes the reason.
 socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, const Endpoint& address, bool open_now) {
   Process& p = *g_process;
   if (verdict.action == RuleAction::kBypass) {
@@ -171,13 +172,14 @@ socket::Decision act_on(const Verdict& verdict, int fd, std::uint8_t protocol, c
     p.region.why(Reason::kPortUnavailable, fd, protocol, address, problem != nullptr ? problem->c_str() : "");
     return socket::Decision::kKernel;
   }
-  // Where it is decided later whether shared memory carries it, "kernel" is no news.
+  // For these reasons, it is decided later whether shared memory carries the socket. "kernel" is no news until then.
   const bool open_question = verdict.reason == Reason::kLoopback || verdict.reason == Reason::kNoPortConfigured;
   if (!open_question || !p.local_ports.is_open()) p.region.why(verdict.reason, fd, protocol, address, verdict.detail);
   return verdict.action == RuleAction::kFail ? socket::Decision::kFail : socket::Decision::kKernel;
 }
 
-/// Before a decision by what the kernel says, where the progress thread does not follow it yet.
+/// Reads what the kernel has told of its addresses and routes, before a decision that needs them. Where the progress
+/// thread runs, that thread reads it.
 void hear_kernel() {
   if (!g_process->progress.runs()) g_process->ports.hear_kernel();
 }
@@ -196,8 +198,8 @@ socket::Decision decide_connect(int fd, int type, const sockaddr* /*local*/, con
   return act_on(g_process->decider.connect(proto_of(type), *endpoint), fd, number_of(type), *endpoint, true);
 }
 
-/// A process that has no relative with the port finds it another one's only when it opens it, in the call that fails by
-/// that: it is said as soon as an address of the port's is bound.
+/// Warns that another process has the port, as soon as the program binds an address of that port. Else a process that
+/// has no relative with the port would learn it only when it opens the port, from a call that fails.
 void tell_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protocol, const Endpoint& address) {
   const bool is_tried = p.ports.opened() || p.ports.failed() || PortSet::owner_lives(p.shard) || PortSet::lent(p.shard);
   if (is_tried || index >= p.config.ports.size() || socket::is_in_handler() || p.told_in_use.exchange(true)) return;
@@ -206,13 +208,13 @@ void tell_if_in_use(Process& p, std::size_t index, int fd, std::uint8_t protocol
   if (use.empty()) return;
   const std::string text =
       named_problem(p.config, port, use) +
-      ", and no fork of this one's; while it is there this process has no connections by that port";
+      ", and it is no fork of this process; while it has the port, this process has no connections by that port";
   BYPASS_LOG_WARN("%s", text.c_str());
   p.region.why(Reason::kPortUnavailable, fd, protocol, address, text.c_str());
 }
 
-// A listener does not open the ports by itself: a daemon listens, forks, and its parent is gone. The
-// progress thread does a little later, or the first accept or wait.
+// A listener does not open the ports by itself: a daemon listens and forks, and its parent is gone then. The progress
+// thread opens them a little later, or the first accept or wait does.
 socket::Decision decide_listen(int fd, int type, const sockaddr* local) {
   const auto endpoint = socket::endpoint_of(local, sizeof(sockaddr_in6));
   if (!endpoint) return socket::Decision::kKernel;
@@ -235,7 +237,7 @@ bool address_is_taken(const sockaddr* local) {
 }
 
 bool need_wire() {
-  if (g_process->config.ports.empty()) return true;  // connections within the host need none
+  if (g_process->config.ports.empty()) return true;  // connections within the host need no port
   return open_ports(*g_process);
 }
 
@@ -246,7 +248,7 @@ void await_wire() {
   g_process->progress.look_now();
 }
 
-/// The ports that an owner has left are nobody's while nobody needs them.
+/// Asks for the ports where this process needs them. Ports that their owner has left belong to nobody until then.
 void want_wire() {
   Process& p = *g_process;
   const bool left = p.ports.following() && p.shard.wires().owner_slot() == socket::kNoSlot;
@@ -258,11 +260,12 @@ socket::Decision routes_to(const sockaddr* remote) {
   if (!endpoint) return socket::Decision::kKernel;
   hear_kernel();
   const Verdict verdict = g_process->decider.connect(RuleProto::kUdp, *endpoint);
-  if (verdict.action == RuleAction::kKernel) return socket::Decision::kKernel;  // too many to note one by one
+  // datagrams have too many peers to note each
+  if (verdict.action == RuleAction::kKernel) return socket::Decision::kKernel;
   return act_on(verdict, -1, IPPROTO_UDP, *endpoint, true);
 }
 
-/// What a rule of the user's gives to the kernel stays there.
+/// Whether shared memory may carry a connection to `address`. What a user's rule gives to the kernel stays there.
 bool may_be_local(const sockaddr* address) {
   const auto endpoint = socket::endpoint_of(address, sizeof(sockaddr_in6));
   if (!endpoint) return false;
@@ -274,7 +277,8 @@ bool may_be_local(const sockaddr* address) {
 
 namespace {
 
-/// What is kept for connections within the host lies among the program's numbers, which are few: it would miss each.
+/// Whether the descriptors for connections within the host would lie among the program's numbers. Those are few here,
+/// and the program would miss each.
 bool takes_scarce_numbers(const fastpath::shm::Directory& directory) {
   constexpr rlim_t kFew = 512;
   const rlim_t limit = soft_limit();
@@ -283,12 +287,12 @@ bool takes_scarce_numbers(const fastpath::shm::Directory& directory) {
 
 }  // namespace
 
-/// Without a run directory nothing is local: each process would be alone in its view.
+/// Without a run directory no connection is local: no process could find another.
 void open_local_ports(Process& p) {
   if (!p.config.local) return;
   std::string problem;
   const int folder = open_run_dir(run_dir_path(p.config.run_dir), true, problem);
-  // That the directory itself cannot be used was said with the stats file.
+  // The report of the stats file has said already that the directory itself cannot be used.
   bool quiet = folder < 0 || p.config.asks_for_nothing();
   if (folder >= 0) {
     const char* why = "";
@@ -357,7 +361,7 @@ void fill_policy(const Config& config) {
   policy.disown_descriptor = [](int fd) { own_descriptor(fd, false); };
 }
 
-/// False: the process stays with the kernel's sockets, as each problem says.
+/// False: the process stays with the kernel's sockets. Each problem has been reported.
 bool check_ports(PortSet& ports) {
   std::vector<PortSet::Problem> problems;
   if (ports.check(problems)) return true;
@@ -371,7 +375,7 @@ std::uint64_t random_number() {
   return os::fill_random(&value, sizeof value) ? value : 0;
 }
 
-/// With the shard's lock held, at most some times a second.
+/// Called with the shard's lock held, a few times a second at most.
 void note_link(const fastpath::PeerLink& link) {
   const LinkWord word = word_of(link, g_process->config, g_process->ports, g_process->place);
   BYPASS_LOG_INFO("%s", word.log.data());
@@ -379,7 +383,7 @@ void note_link(const fastpath::PeerLink& link) {
     g_process->region.why(word.reason, -1, IPPROTO_TCP, {link.peer, 0}, word.detail.data());
 }
 
-/// Where there can be no links, connections need no more than a word of why.
+/// Where there can be no links, a connection only has the reason noted for `bypass why`.
 void tell_no_links(void*, const tcp::Tcb& tcb) {
   constexpr auto kWhy = fastpath::Reason::kNotHere;
   const std::uint16_t port = tcb.path.port;
@@ -388,7 +392,7 @@ void tell_no_links(void*, const tcp::Tcb& tcb) {
 }
 constexpr Hooks kNoLinks{.plain = tell_no_links};
 
-/// Before any connection: each of them is asked whether it may be framed.
+/// Called before any connection is made: each connection is asked whether it may be framed.
 void prepare_links(Process& p, Stack& stack, Memory& memory) {
   const auto wants = [&p](const PortConfig& port) { return p.config.wants_links(port); };
   const bool rdma = std::any_of(p.config.ports.begin(), p.config.ports.end(), wants);
@@ -407,7 +411,7 @@ void prepare_links(Process& p, Stack& stack, Memory& memory) {
   if (p.links->valid()) p.shard.use_links(*p.links);
 }
 
-/// A process of the family has died inside the lock: all that links the arena's objects is made anew.
+/// A process of the family has died while it held the lock. Everything that links the arena's objects is made anew.
 void recover(void* process, const void*) {
   BYPASS_LOG_WARN("a process of the family has died inside the stack: its indices are made anew");
   socket::rebuild_after_death(static_cast<Process*>(process)->shard);
@@ -419,7 +423,7 @@ bool cannot_start(Reason reason, const std::string& problem) {
   return false;
 }
 
-/// A budget that was asked for by name and that the address range (smaller under RLIMIT_AS) cannot hold.
+/// Whether the address range can hold the budget, where the user named one. The range is smaller under RLIMIT_AS.
 bool memory_fits(const Config& config, std::string& problem) {
   const SettingValue& value = config.values[setting_index(*setting_by_env("BYPASS_MEMORY"))];
   const std::size_t most = arena::largest_budget();
@@ -430,8 +434,8 @@ bool memory_fits(const Config& config, std::string& problem) {
   return false;
 }
 
-/// The first thread that ends the process ends it; another one waits until it has. False: nothing is left to do,
-/// also for a handler on top of the one that is at it.
+/// The first thread that ends the process does the work; another one waits until it is done. False: nothing is left to
+/// do. That is also the answer for a handler that interrupted the thread that does the work.
 bool begin_end(Process& p) {
   const auto self = static_cast<std::uint32_t>(gettid());
   std::uint32_t by = 0;
@@ -446,8 +450,8 @@ void finish_end(Process& p) {
   os::futex_wake(reinterpret_cast<const std::uint32_t*>(&p.ending), INT_MAX);
 }
 
-/// The kernel's name of a descriptor, where the program has given it one.
-/// Of a connection its peer's, else the socket's own.
+/// The name by which the kernel knows a descriptor, where the program has given it one: a connection's peer, else the
+/// socket's own address.
 Endpoint name_of(int fd) {
   if (fd < 0) return {};
   const Endpoint peer = socket::kernel_peer(fd);
@@ -481,8 +485,9 @@ std::span<const std::byte> arena_range() {
 }
 
 std::size_t address_bytes() {
-  constexpr std::size_t kBeside = std::size_t{128} << 20;  // the library's code, its threads with their heaps, rings
-  constexpr std::size_t kPorts = std::size_t{1} << 30;     // without huge pages DPDK takes some 400 MiB
+  // the library's code, its threads with their heaps, and rings
+  constexpr std::size_t kBeside = std::size_t{128} << 20;
+  constexpr std::size_t kPorts = std::size_t{1} << 30;  // DPDK takes some 400 MiB without huge pages
   const std::size_t arena = arena::range().size();
   if (arena == 0) return 0;
   const bool ports = g_process != nullptr ? !g_process->config.ports.empty() : may_name_ports();
@@ -536,7 +541,8 @@ void close_ports(void* process) {
   p->ports.close(p->shard);
 }
 
-/// To join a thread and to close a port, libc frees memory.
+/// Where no handler runs, the caller joins the thread and closes the ports itself. Both make libc free memory, which a
+/// handler must not do.
 void end_threads_and_ports(Process& p) {
   if (socket::is_in_handler()) return p.progress.end_in_handler(close_ports, &p);
   p.progress.stop();
@@ -547,15 +553,16 @@ void end_threads_and_ports(Process& p) {
 
 namespace {
 
-/// `handed_on`: another image follows, which is to tell what this one has told of its sockets. That is taken out of the
-/// region when the progress thread, which may be about to make the region, has ended.
+/// `handed_on`: another image follows, and it is to tell what this one has told of its sockets. The region keeps that
+/// for the next image. It is kept after the progress thread has ended, because that thread may be about to make the
+/// region.
 void end_image(bool handed_on) {
   const auto keep = [handed_on] {
     if (handed_on) region().keep_for_exec();
   };
   if (g_forked_child || g_left) return keep();
   Process* p = g_process;
-  // A handler that ends the process on top of our own work finds the stack in the middle of a change.
+  // A handler that interrupted our own work and ends the process finds the stack in the middle of a change.
   if (p == nullptr || socket::thread_signals.in_lock > 0) {
     keep();
     return remove_region();
@@ -578,7 +585,7 @@ void before_exit() {
 
 namespace {
 
-/// What nobody writes down from here on.
+/// Publishes what nobody will publish later.
 void publish_a_last_time(Process& p) {
   p.sockets_published = {};
   publish(&p);
@@ -609,8 +616,8 @@ bool is_threaded_by_us() {
 
 namespace {
 
-/// Where a program has locked itself in (chroot(2)), /proc does not tell. unshare(2) changes nothing, and refuses it to
-/// a process of several threads.
+/// Whether the kernel says that the process has one thread, where /proc cannot be read (after chroot(2)). This
+/// unshare(2) changes nothing, and the kernel refuses it to a process of several threads.
 bool is_alone_to_kernel() {
   return all_threads() == 0 && os::call(SYS_unshare, CLONE_THREAD) == 0;
 }
@@ -627,7 +634,7 @@ bool pause_threads() {
 
 void resume_threads() {
   if (g_process->progress.start()) return;
-  // unshare(CLONE_NEWPID): the process makes no threads any more.
+  // After unshare(CLONE_NEWPID) the process can make no threads any more.
   constexpr const char* kNoThread = "the kernel refuses the process a progress thread";
   BYPASS_LOG(LogLevel::kInfo, "no shared memory within the host any more: %s", kNoThread);
   g_process->region.why(Reason::kNoSharedMemory, -1, IPPROTO_TCP, {}, kNoThread);
@@ -681,7 +688,8 @@ void forget_parents(Process& p) {
   crash::on_fork_child();
 }
 
-// The child's copies of our descriptors go at once: a wire that a child holds hides the owner's death from the peer.
+// The child closes its copies of our descriptors at once. While a child holds a wire, the peer cannot see that the
+// owner died.
 bool after_fork_child() {
   if (g_process == nullptr || g_forked_child) return false;
   Process& p = *g_process;
@@ -694,7 +702,8 @@ bool after_fork_child() {
   spare::show();
   p.ports.show_handovers();
   socket::local_restore_channels();
-  if (!socket::is_in_handler()) open_local_ports(p);  // else the child shares no memory with others
+  // a child that was forked by a handler shares no memory with others
+  if (!socket::is_in_handler()) open_local_ports(p);
   g_forked_child = !socket::join_family(fork_under_way);
   if (g_forked_child) {
     socket::process_shard = nullptr;
@@ -711,7 +720,8 @@ bool adopt_number(socket::File& file, int fd) {
 void end_fork_child() {
   socket::end_fork_in_child(fork_under_way);
   if (!socket::refers_to_wire() || !g_process->progress.start()) return g_process->ports.drop_handovers();
-  // Here, not by the progress thread: a number that comes and goes there may be the one that the program expects.
+  // The family is joined here and not by the progress thread. A number that is open there for a moment may be the one
+  // that the program expects next.
   g_process->progress.join_family();
   if (!g_process->config.ports.empty()) g_process->progress.want_ports();
 }

@@ -1,4 +1,4 @@
-// Process: everything that libbypass is in one process, built in one place and joined by references.
+// Process: everything that libbypass is in one process. It is built in one place and joined by references.
 // Private to src/runtime.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace bypass::runtime {
 
-/// What the settings say of waits and buffers; "forever" is a negative time.
+/// The budgets that the settings give for waits and buffers; a negative time means "forever".
 socket::Budgets budgets_of(const Config& config);
 
 struct Process {
@@ -38,7 +38,7 @@ struct Process {
 
   const Config& config;
   observe::Region& region;
-  const arena::Mapped& arena;  // for who looks whether what was allocated can be reached
+  const arena::Mapped& arena;  // for a search that asks whether what was allocated can be reached
   PortSet& ports;
   Decider decider{config, ports.network()};
   socket::Clock clock;
@@ -49,16 +49,17 @@ struct Process {
   std::uint32_t place = 0;  // place_number() of the run directory; 0: nothing is shared
   const std::vector<Prefix> rdma_peers = config.rules.rdma_peers();
   std::unique_ptr<fastpath::PeerLinks> links;
-  std::vector<int> socket_slots;  // of the region; the progress thread's
+  std::vector<int> socket_slots;  // the region's slots in use; only the progress thread touches them
   Instant sockets_published{};
-  std::uint64_t shortages_told = 0;  // of memory, in the stack's counters
-  std::uint64_t conflicts_seen = 0;  // of addresses, there
-  std::uint64_t cookies_told = 0;    // SYN cookies, there
+  std::uint64_t shortages_told = 0;  // the stack's count of memory shortages when it was last told
+  std::uint64_t conflicts_seen = 0;  // the stack's count of address conflicts when it was last looked at
+  std::uint64_t cookies_told = 0;    // the stack's count of SYN cookies when it was last told
   std::array<bool, Context::kMaxPorts> conflicts_told{};
-  fastpath::ReportedOnce told;                 // where there can be no links
-  std::atomic<bool> told_in_use{false};        // a port of another process's, before it is opened
-  std::atomic<bool> region_is_parents{false};  // a forked child's is made when there is something to tell
-  /// The thread that ends the process, 0 before, kEnded after. A futex.
+  fastpath::ReportedOnce told;           // reasons already reported where there can be no links
+  std::atomic<bool> told_in_use{false};  // it was told that another process has a port, before the port was opened
+  // a forked child makes a region of its own when there is something to tell
+  std::atomic<bool> region_is_parents{false};
+  /// The id of the thread that ends the process: 0 before, kEnded after. A futex.
   std::atomic<std::uint32_t> ending{0};
   static constexpr std::uint32_t kEnded = UINT32_MAX;
 };
@@ -66,16 +67,18 @@ struct Process {
 /// Null until start().
 Process* process();
 
-/// Opens the ports, once; from then on the progress thread minds them. False: they are not there.
+/// Opens the ports, once. From then on the progress thread serves them. False: the ports are not there.
 bool open_ports(Process& p);
-/// Which ports of this user's processes libbypass serves: another one's directory after a change of user.
+/// Opens the directory of ports that this user's processes serve by libbypass. After a change of user, that is another
+/// directory.
 void open_local_ports(Process& p);
-/// In a forked child: what is its parent's own, and no copy of it may be used. Its descriptors stay open.
+/// Called in a forked child: forgets what belongs to its parent and may not be used as a copy. The descriptors stay
+/// open.
 void forget_parents(Process& p);
-/// The process has no arena any more: from here on all of its sockets are the kernel's, for good.
+/// The process has no arena any more. From here on all of its sockets are the kernel's, for good.
 void end_sharing();
 
-/// At exit: polls until all that was written is acknowledged, FINs included, or the setting's time is up.
+/// Called at exit: polls until all that was written is acknowledged, FINs included, or until the setting's time is up.
 void deliver_rest(Process& p);
 
 }  // namespace bypass::runtime

@@ -20,7 +20,7 @@ namespace {
 
 constexpr Duration kLookAtLeast = std::chrono::seconds(30);
 constexpr Duration kLookUnderFilter = std::chrono::seconds(1);
-/// Also at the others, once it has ended.
+/// The interval of looks at the other threads, once the first has ended.
 constexpr Duration kLookNow = std::chrono::milliseconds(10);
 
 /// "PID/NAME", of the first thread, below /proc/self/task.
@@ -50,7 +50,7 @@ void* exit_by_itself(void*) {
   std::exit(0);
 }
 
-/// No handler of the program's runs, as none has a thread.
+/// No handler of the program runs, as the program has no thread left.
 [[noreturn]] void die_of(int signal) {
   struct {  // the kernel's struct sigaction
     std::uintptr_t handler, flags, restorer, mask;
@@ -67,7 +67,7 @@ void* exit_by_itself(void*) {
 void ProgramThreads::begin() {
   first_ended_ = others_lived_ = false;
   tasks_fd_ = own_high(static_cast<int>(os::open("/proc/self/task", O_PATH | O_DIRECTORY | O_CLOEXEC)));
-  // This thread has the filters that the thread that made it has.
+  // This thread has the filters of the thread that made it.
   if (os::call(SYS_prctl, PR_GET_SECCOMP) > 0) expect(End::kByFilter);
 }
 
@@ -97,7 +97,7 @@ Duration ProgramThreads::longest_sleep() const {
   return kLookNow;
 }
 
-// What it executes is told of a thread that has memory, which it gives up as it ends.
+// /proc/self/task/TID/exe exists for a thread that has memory; a thread gives that up as it ends.
 bool ProgramThreads::first_is_there() const {
   struct stat about {};
   const PathOfFirst path("exe");
@@ -109,7 +109,7 @@ bool ProgramThreads::any_left(Instant now) {
   looked_ = now;
   if (!first_ended_ && first_is_there()) return true;
   first_ended_ = true;
-  // Each task is a folder in it. The first one's stays as long as the process.
+  // Each task is a folder there. The first task's folder stays as long as the process.
   struct stat tasks {};
   constexpr std::uint64_t kNotTasks = 2;
   if (os::call(SYS_fstat, tasks_fd_, os::address(&tasks)) != 0) return true;
@@ -130,7 +130,7 @@ int ProgramThreads::first_status() const {
   return length <= 0 ? 0 : last_number({text, static_cast<std::size_t>(length)});
 }
 
-// It is the last thread's (Linux 6.2); another one than the first has ended by itself, as far as anybody can tell.
+// The last thread's status (Linux 6.2). If that is not the first thread, it counts as ended by itself.
 int ProgramThreads::status() const {
   return others_lived_ ? 0 : first_status();
 }

@@ -32,30 +32,30 @@
 namespace bypass::runtime {
 
 namespace {
-/// How often a family without wires looks whether one of it has died.
+/// How often a family without wires checks whether one of its processes has died.
 constexpr Duration kSweepEvery = std::chrono::seconds(1);
 /// How long a listener's process must have lived before the ports are opened for it.
 constexpr Duration kLateOpen = std::chrono::milliseconds(30);
-/// How long a family's ports wait for a process that waits for the wire, before they are opened for all the same.
+/// How long a family's ports wait for a process that waits for the wire, before they are opened anyway.
 constexpr Duration kForAWaiter = std::chrono::milliseconds(300);
-/// How far the looks at a program without active connections draw apart: when Linux would have sent a delayed ACK
-/// (TCP_DELACK_MIN), too.
+/// The longest pause between looks at a program without active connections: Linux would have sent a delayed ACK by
+/// then, too (TCP_DELACK_MIN).
 constexpr Duration kLongestPause = std::chrono::milliseconds(40);
-/// The first of these looks at one that streams: what it has written last may be held until its peer's word comes.
+/// The first of these pauses for a program that streams: its last bytes may be held until its peer answers.
 constexpr Duration kWhileBytesAreHeld = std::chrono::milliseconds(1);
-/// The same where no wire waits, and while a family's wires are nobody's though somebody needs them.
+/// The same without a wire, and while a family's wires have no owner though they are needed.
 constexpr Duration kPauseWithoutWires = std::chrono::milliseconds(150);
 constexpr Duration kPauseWhileLent = std::chrono::seconds(1);
 constexpr Duration kPauseWhileRecalled = std::chrono::milliseconds(20);
 constexpr Duration kPauseWhilePolled = std::chrono::milliseconds(20);
-/// A follower has nothing to do between calls but to write down what `bypass` shows of it.
+/// A follower has nothing to do between calls but to publish its own part of what `bypass` shows.
 constexpr Duration kFollowersTick = std::chrono::milliseconds(500);
-/// Before a process takes ports over for others: 10 ms.
+/// The pause before a process takes ports over for others: 10 ms.
 constexpr timespec kPassiveWait{0, 10'000'000};
-/// After as many looks at a sleeping program in which nothing has moved, the next look is when it wakes; it then calls
-/// this thread, a system call more.
+/// After so many looks at a sleeping program in which nothing has changed, the next look comes when the program wakes.
+/// It then wakes this thread, which costs one more system call.
 constexpr int kLooksBeforeDozing = 10;
-/// A program may wait without ever sleeping; this thread does not, or it would take a processor for nothing.
+/// A program may wait without ever sleeping; this thread must sleep, or it would use a processor for nothing.
 Duration bounded(Duration budget) {
   constexpr Duration kMost = std::chrono::milliseconds(1);
   return budget < Duration{} ? kMost : std::min(budget, kMost);
@@ -65,13 +65,14 @@ Duration bounded(Duration budget) {
 
 bool Progress::start() {
   if (runs()) return true;
-  if (socket::is_in_handler()) return false;  // to make a thread, libc allocates
+  if (socket::is_in_handler()) return false;  // libc allocates to make a thread
   if (running_.exchange(true, std::memory_order_acq_rel)) return true;
   stopping_.store(false, std::memory_order_relaxed);
   ended_.store(0, std::memory_order_relaxed);
   kin_changed_ = true;
   wake_fd_ = own_high(socket::kernel->eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  // Not by the thread: when it first runs, the program may be in its cell already, without /proc and descriptors.
+  // Not done by the new thread: when that first runs, the program may be in its sandbox already, without /proc and
+  // descriptors.
   program_.begin();
   if (wake_fd_ >= 0 && run_thread("bypass-progress", run, this, &thread_) == 0) return true;
   program_.end();
@@ -88,7 +89,7 @@ void Progress::forget() {
   wake_fd_ = -1;
   called_ = is_others_ = false;
   kin_changed_ = kernel_called_ = true;
-  // The parent's thread may have been in the middle of either: what they held is left lying.
+  // The parent's thread may have been changing either: their contents are not freed.
   new (&kin_) KinWatch;
   new (&program_) ProgramThreads;
   new (&nap_set_) std::vector<pollfd>;
@@ -104,7 +105,7 @@ void Progress::join_family() {
   }
   int expected = -1;
   {
-    const socket::Guard guard(shard_);  // the name is that of the one that stays, should two threads come here
+    const socket::Guard guard(shard_);  // if two threads come here, the name is that of the one that stays
     if (doorbell_fd_.compare_exchange_strong(expected, fd)) shard_.family().own().doorbell = bell;
   }
   expected == -1 ? wake() : socket::close_own(fd);
@@ -149,12 +150,12 @@ bool Progress::is_only_other() const {
 
 bool Progress::pause() {
   if (!running_.load(std::memory_order_acquire) || want_ports_.load(std::memory_order_acquire)) return false;
-  if (!is_only_other()) return false;  // else nobody but the caller calls start(), stop() or wake() meanwhile
+  if (!is_only_other()) return false;  // then only the caller calls start(), stop() or wake() meanwhile
   vanish();
   return true;
 }
 
-// Joined is before gone: the kernel wakes the joiner on the thread's way out. A tracer may keep it for longer.
+// A thread is joined before it is gone: the kernel wakes the joiner while the thread ends. A tracer may delay that.
 void Progress::vanish() {
   if (!running_.load(std::memory_order_acquire)) return;
   stop();
@@ -194,12 +195,12 @@ void Progress::loop() {
     if (program_.any_left(shard_.clock().now())) continue;
     const bool exits = program_.exits();
     const int status = program_.status();
-    program_.end();  // the process is about to end, and asks no more
+    program_.end();  // the process is about to end, and makes no further looks
     end_without_program(exits, status, before_exit_);
   }
 }
 
-// Looks may follow each other faster. True: a tick has passed since the last time.
+// Looks may follow each other faster than ticks. True: a tick has passed since the last time.
 bool Progress::tick() {
   const Instant now = shard_.clock().now();
   if (const Duration since = now - ticked_; since < tick_) {
@@ -225,7 +226,7 @@ void Progress::step() {
   const Instant polled = shard_.last_poll();
   const bool by_others = polled != own_poll_;
   const bool watched = shard_.watched();
-  // Sleepers beside the watcher count on us when it gets up and does not come back.
+  // Sleepers beside the watcher rely on this thread if the watcher gets up and does not return.
   if (shard_.sleepers() > (watched ? 1 : 0)) pause_ = tick_;
   if (shard_.links() != nullptr && shard_.links()->take_held()) pause_ = std::min(tick_, kWhileBytesAreHeld);
   const Instant now = shard_.clock().now();
@@ -237,7 +238,7 @@ void Progress::step() {
   if (watched || (by_others && quiet < left)) {
     pace_.on_present();
     if (!socket::has_local_links() && doze(polled)) return;
-    // What other processes leave for a program that has polled and computes now waits for us.
+    // Work that other processes leave for a program that has polled, and now computes, waits for this thread.
     if (!watched && socket::has_kin()) pause_ = std::min(pause_, std::max(tick_, quiet));
     const Duration time = watched ? left : left - quiet;
     quiet >= tick_ ? sleep_hearing(time) : sleep_for(time);
@@ -257,12 +258,12 @@ void Progress::wait_while(Duration longest, bool (*still)(const Progress&)) {
     sleep_for(std::min(latest - now, kLateOpen));
 }
 
-// Whether nobody has opened the ports, or is about to.
+// Whether no process has opened the ports, or is about to.
 bool Progress::untouched() const {
   return shard_.wires().openings.load(std::memory_order_relaxed) == 0;
 }
 
-// The ports are another family's, whose end nobody tells of.
+// Another family has the ports, and its end is not reported.
 void Progress::lent_step() {
   ports_.lend(shard_);
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
@@ -282,7 +283,8 @@ void Progress::lent_step() {
   mind_local() ? sleep_for(tick_) : sleep_hearing(spare::is_recalling() ? kPauseWhileRecalled : kPauseWhileLent);
 }
 
-// A listener's ports are opened a little later; those that another process has to open, when that calls.
+// A listener's ports are opened a little later. Ports that another process must open are opened when that process
+// calls.
 void Progress::open_step() {
   if (std::exchange(called_, false) && is_others_) want_ports_.store(true, std::memory_order_release);
   if (!want_ports_.load(std::memory_order_acquire) || ports_.failed()) return local_step();
@@ -290,12 +292,12 @@ void Progress::open_step() {
   if (stopping_.load(std::memory_order_acquire)) return;
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   kin_changed_ = true;
-  // A master listens and forks: the ports go to a worker, which will wait for the wire, or every frame would be handed
-  // on.
+  // A master listens and forks: a worker that will wait for the wire should get the ports, or every frame would have to
+  // be passed on.
   wait_while(kForAWaiter, [](const Progress& self) { return socket::has_kin() && self.untouched(); });
   if (stopping_.load(std::memory_order_acquire) || ports_.opened()) return;
-  // What a forked process had of its parent's it has closed meanwhile, or a program its listener: the wire may be the
-  // next one's. The one that needs it from now on says so again.
+  // A forked process may have closed what it inherited meanwhile, or a program its listener: then the next process may
+  // have the wire. A process that needs the wire later says so again.
   want_ports_.store(false, std::memory_order_release);
   if (!is_wire_needed()) return local_step();
   is_others_ = !ports_.open(shard_) && !ports_.failed();
@@ -307,7 +309,7 @@ bool Progress::is_wire_needed() {
   return socket::is_wire_needed(guard);
 }
 
-// Connections within the host. True: it is to be called again in a tick.
+// Serves connections within the host. True: call it again in a tick.
 bool Progress::mind_local() {
   if (!socket::has_local_links()) return false;
   socket::look_at_kernel_halves(shard_.clock().now(), true);
@@ -316,7 +318,7 @@ bool Progress::mind_local() {
   return socket::local_wants_tick(guard);
 }
 
-// Nobody has the wires, who would see that one of the family has died.
+// If the wires have no owner, this notices that a process of the family has died.
 void Progress::sweep_beside_nobody() {
   if (!socket::has_kin() || !socket::has_local_links()) return;
   socket::Guard guard(shard_);
@@ -326,22 +328,22 @@ void Progress::sweep_beside_nobody() {
   socket::sweep_family(guard);
 }
 
-// Without a wire: what peers on this host say while the program is elsewhere. Its threads that sleep hear them
-// themselves, if not those of other connections.
+// Without a wire: handles messages of peers on this host while the program is elsewhere. Sleeping threads of the
+// program hear their own connections, but may not hear others.
 void Progress::local_step() {
   (void)tick();
   if (!socket::has_local_links()) return sleep_for(kNever - Instant{});
-  // Also while the program polls: it may have eyes for other sockets only.
+  // Done even while the program polls: it may look at other sockets only.
   const Duration pause = mind_local() ? tick_ : kPauseWithoutWires;
   sweep_beside_nobody();
   const Duration quiet = shard_.clock().now() - shard_.last_poll();
-  // It may be about to do something else for long, while a peer waits for this end's answer.
+  // The program may be about to do something else for long, while a peer waits for this end's answer.
   if (quiet < tick_ && !socket::are_links_heard()) return sleep_for(std::min(pause, kPauseWhilePolled));
   sleep_hearing(pause);
 }
 
-// The program sleeps and minds the wires itself: there is nothing to look at until it wakes, and the one that ends the
-// watch says so.
+// The program sleeps and serves the wires itself: there is nothing to do until it wakes, and the thread that ends the
+// watch reports that.
 bool Progress::doze(Instant polled) {
   same_looks_ = shard_.watched() && polled == seen_poll_ ? same_looks_ + 1 : 0;
   seen_poll_ = polled;
@@ -350,7 +352,7 @@ bool Progress::doze(Instant polled) {
     socket::Guard guard(shard_);
     if (!shard_.doze_while_watched(wake_fd_)) return false;
   }
-  // What has changed since it was last written down is, and then there is nothing more to do.
+  // Publishes what has changed since the last time; after that there is nothing more to do.
   while (!nap({}, kNever - Instant{}) && !kernel_called_ && !kin_changed_) (void)tick();
   {
     socket::Guard guard(shard_);
@@ -361,10 +363,10 @@ bool Progress::doze(Instant polled) {
   return true;
 }
 
-// Other processes of the family wait for what comes here: for them a pause is bridged as a wait of the program's own
-// would bridge it, before anything sleeps. False: a thread of the program polls.
+// Other processes of the family wait for what comes here. For them a pause is bridged by polling, as a wait of the
+// program would do it, before this thread sleeps. False: a thread of the program polls.
 bool Progress::poll_until_quiet() {
-  constexpr int kBatches = 64;  // then look at the program and stopping_ again
+  constexpr int kBatches = 64;  // then check the program and stopping_ again
   const bool kin = socket::has_kin();
   const Duration patience = kin ? bounded(shard_.budgets().spin) + bounded(shard_.budgets().yield) : Duration{};
   Instant busy = shard_.clock().now();
@@ -374,7 +376,7 @@ bool Progress::poll_until_quiet() {
     const auto received = shard_.poll();
     if (!received.has_value()) {
       if (!kin) return false;
-      socket::let_others_run();  // a process that does not poll this wire is inside, perhaps
+      socket::let_others_run();  // perhaps a process that does not poll this wire is inside
       continue;
     }
     own_poll_ = seen = shard_.last_poll();
@@ -390,14 +392,14 @@ bool Progress::poll_until_quiet() {
   return true;
 }
 
-// Nobody polls: do it here, until the wire is quiet, then sleep until a port or a timer wants us. A thread of
-// the program that falls asleep meanwhile becomes the wires' watcher beside us; both are woken then, and the
-// lock decides who arms and disarms, so that no sleeper is left with a port that is not armed.
+// No thread of the program polls: polls here until the wire is quiet, then sleeps until a port or a timer needs this
+// thread. A thread of the program that falls asleep meanwhile also becomes the wires' watcher. Both are woken then, and
+// the lock decides which of them arms and disarms, so that no sleeper is left with an unarmed port.
 void Progress::sleep_armed() {
   if (!poll_until_quiet()) return;
   {
     socket::Guard guard(shard_);
-    // What came before the port was armed wakes nobody: one look more.
+    // A frame that came before the port was armed wakes nobody: look once more.
     const bool quiet = shard_.arm_locked() && shard_.poll_locked() == 0;
     own_poll_ = shard_.last_poll();
     if (!quiet || !shard_.begin_progress_sleep({shard_.family().slot(), wake_fd_, {}})) {
@@ -426,8 +428,8 @@ void Progress::drain_wake() {
   (void)!socket::kernel->read(wake_fd_, &drained, sizeof drained);
 }
 
-// Until somebody calls, as peers on this host do where no sleeper of the program hears all of them. What they say may
-// be a sleeper's to hear: only so much of it a tick.
+// Sleeps until it is called. Peers on this host call it if no sleeper of the program hears all of them. Their messages
+// may be meant for a sleeper, so only a limited number is handled in a tick.
 void Progress::sleep_hearing(Duration time) {
   constexpr unsigned kWordsATick = 8;
   if (!socket::has_local_links() || socket::are_links_heard()) return sleep_for(time);
@@ -444,18 +446,18 @@ void Progress::sleep_for(Duration time) {
   nap({}, time);
 }
 
-// Until somebody calls: this process or another one, a wire, or the death of one that is watched. False: nobody has.
+// Sleeps until this or another process, a wire, or the death of a watched process wakes it. False: nothing did.
 bool Progress::nap(std::span<const int> wires, Duration time) {
   const int doorbell = doorbell_fd_.load(std::memory_order_acquire);
   nap_set_.assign(1, {wake_fd_, POLLIN, 0});
-  nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll passes over a negative one
+  nap_set_.push_back({doorbell, POLLIN, 0});  // ppoll ignores a negative descriptor
   const Duration pause = ports_.kernel_pause();
   const bool hears = pause == Duration{} && !kernel_called_;
   nap_set_.push_back({hears ? ports_.kernel_descriptor() : -1, POLLIN, 0});
   if (pause != Duration{}) time = std::min(time, pause);
   time = std::min({time, tick_again_, program_.longest_sleep()});
   for (const int fd : wires) nap_set_.push_back({fd, POLLIN, 0});
-  // Somebody is to be swept as soon as the link is up: that he has ended is known.
+  // A process that has ended will be swept as soon as the link is up: its end is known already.
   if (!kin_changed_) kin_.append(nap_set_);
   if (kin_changed_ && ports_.opened()) time = std::min<Duration>(time, std::chrono::milliseconds(5));
   const std::int64_t ns = std::max<std::int64_t>(0, time.count());
@@ -465,7 +467,7 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   int called = socket::kernel->ppoll(nap_set_.data(), nap_set_.size(), most, nullptr);
   if (called < 0 && errno != EINTR) called = socket::poll_by_parts(nap_set_, most);
   if (called == 0 || (called < 0 && errno == EINTR)) return false;
-  if (called < 0) nap_set_[0].revents = nap_set_[1].revents = POLLIN;  // who calls is not heard
+  if (called < 0) nap_set_[0].revents = nap_set_[1].revents = POLLIN;  // it is not known who called
   if ((nap_set_[0].revents & POLLIN) != 0) drain_wake();
   if ((nap_set_[1].revents & POLLIN) != 0) {
     socket::silence_doorbell(doorbell);
@@ -479,9 +481,9 @@ bool Progress::nap(std::span<const int> wires, Duration time) {
   return true;
 }
 
-// The dead are swept, the port of a dead owner is taken over, new processes are watched.
-// What a dead process had open ends with FIN or RST, and an RST is sent once: where the wire has just been taken over,
-// not before its other end is back, or a second has passed.
+// Releases what dead processes had, takes over the ports of a dead owner, and watches new processes. Open connections
+// of a dead process end with FIN or RST, and an RST is sent only once. So if the wire was just taken over, this waits
+// until the other end is back, or a second has passed.
 bool Progress::may_sweep() {
   constexpr Duration kPatience = std::chrono::seconds(1);
   if (ports_.any_link_is_up()) {
@@ -494,11 +496,11 @@ bool Progress::may_sweep() {
 }
 
 void Progress::mind_family() {
-  // Nobody rings a process that is alone: it makes its doorbell before its first fork, in the program's own call.
+  // No process calls one that is alone: its doorbell is made before its first fork, in the program's own call.
   if (doorbell_fd_.load(std::memory_order_relaxed) < 0 && socket::has_kin()) join_family();
   if (ports_.following()) {
-    // A process that never waits for the wire (a master beside its workers) is the last to take the ports: what
-    // comes in is for others.
+    // A process that never waits for the wire (a master beside its workers) should be the last to take the ports:
+    // arriving frames are for others.
     const bool passive = shard_.last_poll() == Instant{};
     if (passive && !ports_.owner_lives(shard_)) socket::kernel->ppoll(nullptr, 0, &kPassiveWait, nullptr);
     ports_.look_after_owner(shard_);
@@ -512,7 +514,7 @@ void Progress::mind_family() {
   if (!kin_.refresh(shard_)) kin_changed_ = true;
 }
 
-// Another process minds the wires and the timers.
+// Another process serves the wires and the timers.
 void Progress::follow_step() {
   called_ = false;
   if (socket::keeps_numbers()) {
@@ -525,7 +527,7 @@ void Progress::follow_step() {
     sleep_for(tick_);
   else
     sleep_hearing(missed ? kPauseWithoutWires : kFollowersTick);
-  // Nobody could open the ports that an owner has left: somebody has to try again.
+  // No process could open the ports that an owner has left: one has to try again.
   kin_changed_ = kin_changed_ || missed;
 }
 

@@ -1,10 +1,9 @@
 // Progress: the thread that keeps the stack alive while the program is elsewhere.
 //
-// It sleeps on the ports' wake-up descriptors and the next timer. It steps in only when no application thread has
-// polled for one `tick`, or for a millisecond where the program was found computing while frames came
-// (progress_pace.h). A program that computes for seconds still answers SYNs, acknowledges and retransmits. This thread
-// never spins. It does not arm the ports while somebody polls, because an armed port costs the peer a system call a
-// batch.
+// It sleeps on the ports' wake-up descriptors and the next timer. It works only if no thread of the program has polled
+// for one `tick`, or for a millisecond if the program was found computing while frames came (progress_pace.h). So a
+// program that computes for seconds still answers SYNs, acknowledges and retransmits. This thread never spins. While
+// another thread polls it does not arm the ports, because an armed port costs the peer a system call for each batch.
 #pragma once
 
 #include <atomic>
@@ -25,47 +24,47 @@ class Progress {
   Progress(socket::Shard& shard, PortSet& ports, const arena::Spare& spare, Duration tick)
       : shard_(shard), ports_(ports), spare_(spare), tick_(tick) {}
 
-  /// Starts the thread if it does not run in this process. False: no thread could be had.
+  /// Starts the thread unless it runs in this process. False: no thread could be made.
   bool start();
   void stop();
-  /// stop(), and the kernel counts the thread no more when it returns (100 ms at most): some calls it allows to a
-  /// process of one thread alone.
+  /// stop(), and also waits (at most 100 ms) until the kernel no longer counts the thread: some calls are allowed only
+  /// to a process of one thread.
   void vanish();
-  /// stop() for a handler, which may join nothing: the thread calls `last` and ends by itself. That is waited for,
-  /// though not for ever: the thread may need a lock of libc's that the handler has interrupted.
+  /// stop() for a handler, which may not join a thread: the thread calls `last` and ends by itself. This waits for
+  /// that, but not for ever: the thread may need a lock of libc that the handler has interrupted.
   void end_in_handler(void (*last)(void*), void* argument);
-  /// vanish(), where the process has no third thread. False: it was not stopped. start() goes on.
+  /// vanish(), if the process has no third thread. False: it was not stopped. start() continues.
   bool pause();
   [[nodiscard]] bool runs() const { return running_.load(std::memory_order_acquire); }
-  /// Whether the process has the caller's thread and this one alone.
+  /// Whether the process has only the caller's thread and this one.
   [[nodiscard]] bool is_only_other() const;
   /// A forked child has no threads: the next start() makes one.
   void forget();
-  /// Before a fork: other processes can call this thread from then on.
+  /// To be called before a fork: other processes can call this thread from then on.
   void join_family();
-  /// After a fork, in the parent. Any thread.
+  /// To be called after a fork, in the parent. Any thread may call it.
   void expect_child(int pid);
-  /// A socket waits for its port: open it soon, or take it over where the one who had it has left it.
+  /// A socket waits for its port: open it soon, or take it over if its owner has left it.
   void want_ports();
-  /// A look at what there is to watch, where it runs.
+  /// Makes the thread look now, if it runs.
   void look_now() {
     if (running_.load(std::memory_order_acquire)) wake();
   }
-  /// The same; starts it where it does not. False: no thread can be had.
+  /// The same, and starts the thread if it does not run. False: no thread can be made.
   bool start_or_wake() {
     if (!start()) return false;
     wake();
     return true;
   }
-  /// Of the program's first thread. Any thread.
+  /// About the program's first thread. Any thread may call it.
   void expect(ProgramThreads::End end) {
     program_.expect(end);
     look_now();
   }
-  /// When no thread of the program's is left: `before_exit` is what _exit() of the program begins with.
+  /// Called when no thread of the program is left; `before_exit` is what the program's _exit() would begin with.
   void on_end(void (*before_exit)()) { before_exit_ = before_exit; }
-  /// Called once a tick, for what is not urgent (statistics). It says after how long it is to be called again though
-  /// nothing happens.
+  /// Called once a tick, for work that is not urgent (statistics). It returns the time after which it must be called
+  /// again even if nothing happens.
   void on_tick(Duration (*call)(void*), void* argument) {
     tick_call_ = call;
     tick_argument_ = argument;
@@ -103,13 +102,13 @@ class Progress {
   const arena::Spare& spare_;
   Duration tick_;
   ProgressPace pace_{tick_};
-  Duration pause_{tick_};  // until the next look at a program that polls or sleeps on its own
-  Instant ticked_{};       // when what is done once a tick last was
+  Duration pause_{tick_};  // until the next look at a program that polls or sleeps by itself
+  Instant ticked_{};       // when the work of a tick was done last
   bool local_wants_tick_ = false;
-  Instant seen_poll_{};    // what last_poll() said at the last look
-  int same_looks_ = 0;     // how many looks in a row said the same
-  Instant own_poll_{};     // what last_poll() said after a poll of ours
-  Instant words_since_{};  // so many sleeps since then have been ended by peers on this host
+  Instant seen_poll_{};    // value of last_poll() at the last look
+  int same_looks_ = 0;     // number of looks in a row with the same value
+  Instant own_poll_{};     // value of last_poll() after a poll of this thread
+  Instant words_since_{};  // when the present count of sleeps ended by peers on this host began
   unsigned words_ = 0;
   std::atomic<bool> running_{false};
   std::atomic<bool> stopping_{false};
@@ -118,17 +117,17 @@ class Progress {
   std::atomic<std::uint32_t> ended_{0};  // the thread has left loop(); a futex
   void (*last_call_)(void*) = nullptr;
   void* last_argument_ = nullptr;
-  std::atomic<int> task_{0};  // the thread as the kernel numbers it
+  std::atomic<int> task_{0};  // the thread's number in the kernel
   int wake_fd_ = -1;
-  std::atomic<int> doorbell_fd_{-1};  // in a family
+  std::atomic<int> doorbell_fd_{-1};  // used in a family
   bool told_no_doorbell_ = false;
   socket::WakeTarget target_;    // how others wake this thread
-  bool called_ = false;          // by the doorbell: there is something to do at once
-  bool kernel_called_ = true;    // its network may have changed
-  bool kin_changed_ = true;      // somebody has come, or one that is watched has ended
-  Instant dark_since_ = kNever;  // since when no link has been up, while somebody is to be swept
-  Instant swept_{};              // a family without wires
-  bool is_others_ = false;       // the ports are another process's to open, which will call
+  bool called_ = false;          // by the doorbell: there is work to do at once
+  bool kernel_called_ = true;    // the kernel's network may have changed
+  bool kin_changed_ = true;      // a process has come, or a watched one has ended
+  Instant dark_since_ = kNever;  // since when no link has been up, while a dead process waits to be swept
+  Instant swept_{};              // used by a family without wires
+  bool is_others_ = false;       // another process must open the ports, and will call
   KinWatch kin_;
   ProgramThreads program_;
   std::vector<pollfd> nap_set_;

@@ -57,13 +57,13 @@ observe::PortRecord port_record(const PortConfig& config, const PortSet::Entry* 
   return record;
 }
 
-/// The pid of the process with the family's ports; 0: nobody.
+/// The pid of the process that has the family's ports; 0: no process has them.
 pid_t port_owner(Process& p) {
   const std::uint32_t slot = p.shard.wires().owner_slot();
   return slot == socket::kNoSlot ? 0 : static_cast<pid_t>(p.shard.family().table().slots[slot].pid.load());
 }
 
-/// `bypass set`.
+/// Does what `bypass set` asked for.
 void do_drill(Process& p) {
   if (p.region.wanted_drill() == observe::Drill::kNone) [[likely]]
     return;
@@ -75,30 +75,30 @@ void do_drill(Process& p) {
   p.region.finish_drill(static_cast<std::uint32_t>(failed));
 }
 
-/// Of the family's memory, by the process with its ports.
+/// Tells that the family's memory ran short. Only the process with the family's ports tells it.
 void tell_shortage(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
   const std::uint64_t shortages = counters.tcp_memory_waits + counters.drop_tcp_memory + counters.drop_no_memory;
   if (shortages == std::exchange(p.shortages_told, shortages)) [[likely]]
     return;
   const std::string text = "of " + std::to_string(p.config.memory >> 20) +
-                           " MiB too little was left for new connections, for bytes to be sent or for those that came";
+                           " MiB too little was left for new connections, for bytes to send or for bytes that arrived";
   p.region.why(observe::Reason::kNoMemory, -1, 0, {}, text.c_str());
 }
 
-/// A listener's SYN queue has been full since it was last looked.
+/// Tells that a listener's SYN queue has been full since the last look.
 void tell_flood(Process& p) {
   const StackCounters& counters = p.shard.stack().counters();
   const std::uint64_t cookies = counters.tcp_cookies_out + counters.drop_tcp_syn_queue;
   if (cookies == std::exchange(p.cookies_told, cookies)) [[likely]]
     return;
   const std::string text = "the SYN queue of a listener is full (" + std::to_string(p.config.tcp.syn_queue) +
-                           " connections): of further ones " +
+                           " connections): beyond them, " +
                            (p.config.tcp.syn_cookies ? "nothing is kept" : "SYNs are dropped");
   p.region.why(observe::Reason::kSynFlood, -1, 0, {}, text.c_str());
 }
 
-/// What else has our address, once a port: its user has to give one of the two another.
+/// Tells, once for each port, which other host has our address. Its user has to give one of the two another address.
 void tell_conflict(Process& p, std::size_t port) {
   AddressConflict conflict;
   {
@@ -133,8 +133,8 @@ Duration publish(void* process_pointer) {
   const bool following = p.ports.following();
   p.region.set_port_owner(port_owner(p));
   if (!following) tell_shortage(p), tell_conflicts(p), tell_flood(p);
-  // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They are the
-  // family's, so that one process alone shows them.
+  // Counters are read without the lock: each is one aligned word, and a torn sum does no harm here. They belong to the
+  // family, so only one process shows them.
   const StackCounters& counters = p.shard.stack().counters();
   static_assert(sizeof(StackCounters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kOfStack = sizeof(StackCounters) / sizeof(std::uint64_t);
@@ -157,7 +157,7 @@ Duration publish(void* process_pointer) {
   for (std::size_t i = 0; i < network->ports.size(); i++)
     p.region.set_port(i,
                       port_record(network->ports[i], i < p.ports.entries().size() ? &p.ports.entries()[i] : nullptr));
-  // Every socket is looked at with the lock held: some times a second at most.
+  // Every socket is looked at with the lock held: a few times a second at most.
   constexpr Duration kSocketsEvery = std::chrono::milliseconds(200);
   const Instant now = p.clock.now();
   if (const Duration since = now - p.sockets_published; since < kSocketsEvery) return kSocketsEvery - since;

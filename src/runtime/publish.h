@@ -1,5 +1,5 @@
-// Publishing: copies counters, ports and sockets to the stats region. The progress thread does it once a
-// tick, so that the data path never does.
+// Publishing: copies counters, ports and sockets to the stats region. The progress thread does it once a tick, so that
+// the data path never has to.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,12 @@ namespace bypass::runtime {
 
 struct Process;
 
-/// `process` is a Process. What is not shown yet is to be shown so much later; kNever's distance: all is.
+/// `process` is a Process. Returns after how long what is not shown yet is to be shown. kNever's distance: everything
+/// is shown.
 Duration publish(void* process);
 
-/// `slots`: those of the region that sockets were written to the last time. False: not now, the lock is taken.
+/// `slots`: the region's slots that sockets were written to the last time. False: not now, another thread holds the
+/// lock.
 bool publish_sockets(Process& p, std::vector<int>& slots);
 
 }  // namespace bypass::runtime

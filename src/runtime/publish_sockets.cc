@@ -1,4 +1,4 @@
-// The sockets' part of the stats region.
+// The part of the stats region that describes the sockets.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ void fill_names(SocketRecord& record, const Endpoint& local, const Endpoint& rem
   record.remote_address = remote.address, record.remote_port = remote.port;
 }
 
-/// A connection whose two directions take different paths has the faster one's name.
+/// The path to show. A connection whose two directions take different paths shows the faster one.
 SocketPath path_of(const fastpath::PeerLinks* links, const tcp::Tcb& tcb) {
   if (!fastpath::FramedTcp::has(tcb)) return SocketPath::kWire;
   if (const fastpath::PeerLink* link = links->link_of(tcb); link != nullptr)
@@ -66,7 +66,7 @@ SocketPath path_of(const fastpath::PeerLinks* links, const tcp::Tcb& tcb) {
   return any ? SocketPath::kFramed : SocketPath::kWire;
 }
 
-/// The program's bytes, whichever path they took.
+/// Counts the program's bytes, whichever path they took.
 void fill_framed(SocketRecord& record, const tcp::Tcb& tcb) {
   const fastpath::Framed& framed = fastpath::FramedTcp::of(tcb);
   if (framed.receiving == fastpath::Framed::Mode::kFramed) {
@@ -95,7 +95,7 @@ void fill_stream(SocketRecord& record, Process& p, const tcp::Tcb& tcb) {
   record.snd_wnd = info.snd_wnd, record.rcv_wnd = info.rcv_wnd;
 }
 
-/// Bytes and state are the kernel's to tell; which path they take is ours.
+/// The kernel tells the bytes and the state; we tell which path the bytes take.
 void fill_local(SocketRecord& record, const socket::Socket& s) {
   const socket::LocalEnd& end = *s.details->local;
   const bool paired = end.stage == socket::LocalEnd::Stage::kPaired;
@@ -152,7 +152,7 @@ SocketRecord record_of(Process& p, const tcp::Engine::Unowned& connection) {
   return record;
 }
 
-/// The nth record is written to the nth slot claimed.
+/// Writes the nth record to the nth slot claimed.
 class Writer {
  public:
   Writer(observe::Region& region, std::vector<int>& slots) : region_(region), slots_(slots) {}
@@ -161,7 +161,7 @@ class Writer {
     if (used_ == slots_.size()) slots_.push_back(region_.claim_socket());
     region_.update_socket(slots_[used_++], record);
   }
-  /// Slots that are left over are given back.
+  /// Gives back the slots that are left over.
   void finish() {
     for (std::size_t i = used_; i < slots_.size(); i++) region_.release_socket(slots_[i]);
     slots_.resize(used_);
@@ -173,7 +173,7 @@ class Writer {
   std::size_t used_ = 0;
 };
 
-// A busy client leaves tens of thousands, and they are written with the lock held.
+// A busy client leaves tens of thousands in TIME-WAIT, and they are written with the lock held.
 constexpr std::size_t kMostTimeWaits = 2048;
 
 void write_unowned(Process& p, Writer& writer) {
@@ -190,7 +190,7 @@ void write_unowned(Process& p, Writer& writer) {
 
 }  // namespace
 
-// What the stack holds without a socket is the family's: it is shown where the ports are.
+// A connection that the stack holds without a socket is the family's. The process that has the ports shows it.
 bool publish_sockets(Process& p, std::vector<int>& slots) {
   if (socket::objects == nullptr) return true;
   Writer writer(p.region, slots);

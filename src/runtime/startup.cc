@@ -66,7 +66,7 @@ std::string settings_text(const Config& config) {
   return text;
 }
 
-/// The stack's counters, and behind them what publish() puts there.
+/// The stack's counters, followed by those that publish() adds.
 std::vector<CounterInfo> counter_table() {
   const auto stack = stack_counter_table();
   std::vector<CounterInfo> table(stack.begin(), stack.end());
@@ -85,7 +85,7 @@ std::vector<CounterInfo> counter_table() {
   return table;
 }
 
-/// Anybody may make /dev/shm/bypass-UID before its user.
+/// Tells that another run directory is used. Anybody may make /dev/shm/bypass-UID before the user with that UID does.
 void tell_other_run_dir(const std::string& used, LogLevel level) {
   const std::string whose = run_dir_problem();
   if (whose.empty()) return;
@@ -94,8 +94,9 @@ void tell_other_run_dir(const std::string& used, LogLevel level) {
   g_region->why(observe::Reason::kRunDirElsewhere, -1, 0, {}, text.c_str());
 }
 
-// Made for a process that runs on the kernel's sockets against its user's will, too: `bypass why` says why.
-// False: there is none, in a run directory that the user has named.
+// Makes the stats region. A process that runs on the kernel's sockets against its user's will has one, too: `bypass
+// why` says why.
+// False: there is no region in a run directory that the user has named.
 bool create_region(const Config& config) {
   if (config.ok() && !config.wants_anything()) return true;
   observe::RegionStart start;
@@ -118,7 +119,7 @@ bool create_region(const Config& config) {
   const std::string named = config.problem_of("BYPASS_RUN_DIR", problem).message();
   std::string why;
   const int folder = open_run_dir(start.run_dir, true, why);
-  const bool is_usable = folder >= 0 && may_write(folder);  // then it is not the directory's fault
+  const bool is_usable = folder >= 0 && may_write(folder);  // then the directory is not the cause
   if (folder >= 0) close(folder);
   BYPASS_LOG(config.strict ? LogLevel::kError
              : is_usable   ? level
@@ -129,7 +130,7 @@ bool create_region(const Config& config) {
 }
 
 void tell_unbuilt(const Config& config) {
-  if (!config.ok()) return;  // every socket is the kernel's, and what did not parse is no address
+  if (!config.ok()) return;  // every socket is the kernel's, and an address that did not parse cannot be looked at
   const auto is_v6 = [](const Prefix& prefix) { return !prefix.address.is_v4(); };
   const auto asks = [&](const PortConfig& port) {
     return !port.shared && std::any_of(port.addresses.begin(), port.addresses.end(), is_v6);
@@ -139,8 +140,8 @@ void tell_unbuilt(const Config& config) {
   BYPASS_LOG_WARN("%s; sockets to IPv6 addresses are the kernel's", unbuilt.message().c_str());
 }
 
-// Of a process that never started: nobody else knows that it has a stats file.
-// Among the last: what is delivered at exit is still counted.
+// Removes the stats file of a process that never started: nothing else knows that it has one. It is among the last
+// destructors, so that what is delivered at exit is still counted.
 [[gnu::destructor(101)]] void on_unload() {
   if (!g_region_stays) remove_region();
 }

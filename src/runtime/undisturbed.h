@@ -1,4 +1,4 @@
-// Undisturbed: a stretch of a call that neither a handler nor a cancellation may enter.
+// Undisturbed: a stretch of a call that no handler and no cancellation may enter.
 #pragma once
 
 #include <pthread.h>
@@ -10,7 +10,8 @@
 
 namespace bypass::runtime {
 
-/// A thread that holds it is not cancelled. No handler of the program, which might ask for the ports, too, runs on top.
+/// A thread that holds one is not cancelled. No handler of the program runs on top, since it might ask for the ports,
+/// too.
 class Undisturbed {
  public:
   Undisturbed() {

@@ -371,7 +371,7 @@ def address_that_another_process_has_is_in_use():
             second = side.start_python("ours", "bind_listen.py", OURS, number, other, other)
             check(side.end(second) == 0, side.output(second))
             check(f"another process (pid {first.pid}) has the address {OURS}" in side.output(second), side.output(second))
-            early = f"another process has the address {OURS} on this interface, and no fork of this one's"  # at bind()
+            early = f"another process has the address {OURS} on this interface, and it is no fork of this process"  # at bind()
             check(early in side.output(second), side.output(second))
             check([line for line in side.output(second).splitlines() if "bypass[" not in line] == ["EADDRINUSE"] * 3, side.output(second))
             check(side.run("kernel", *cli).strip() == b"PONG", "no answer any more")

@@ -17,12 +17,12 @@ namespace {
 
 constinit std::array<Entry, kSignals.size()> g_program;
 constinit std::atomic<bool> g_installed{false};
-constinit std::array<std::atomic<bool>, kSignals.size()> g_ours;  // whose handler is ours
+constinit std::array<std::atomic<bool>, kSignals.size()> g_ours;  // the signals whose handler is ours
 constinit std::atomic_flag g_writing = ATOMIC_FLAG_INIT;
 constinit Hooks g_hooks;
 constinit Resume g_resume = nullptr;
 
-// One writer of g_program at a time, and no signal on top of it.
+// One writer of g_program at a time, with no signal during the write.
 class Writing {
  public:
   Writing() {
@@ -44,11 +44,12 @@ class Writing {
 
 void on_signal(int signal, siginfo_t* info, void* context);
 
-// Our handler under the program's flags and mask.
+// Our handler with the program's flags and mask.
 struct sigaction ours(const struct sigaction& program) {
   struct sigaction action = program;
   if (program.sa_handler == SIG_DFL) {
-    action.sa_flags = SA_ONSTACK;  // where there is another stack, an overflow of the first can be reported
+    // uses an alternate stack if there is one, so that an overflow of the first can be reported
+    action.sa_flags = SA_ONSTACK;
     sigemptyset(&action.sa_mask);
   }
   action.sa_flags |= SA_SIGINFO;
@@ -56,8 +57,8 @@ struct sigaction ours(const struct sigaction& program) {
   return action;
 }
 
-// A real fault comes back when the faulting instruction runs again; a signal that somebody sent, or that
-// reports an earlier event, has to be sent again.
+// A real fault comes again when the faulting instruction runs again. A signal that was sent, or that reports an earlier
+// event, must be sent again.
 bool repeats(int signal, const siginfo_t& info) {
   return info.si_code > 0 && !(signal == SIGBUS && info.si_code == BUS_MCEERR_AO);
 }
@@ -73,10 +74,10 @@ void take_default_action(int signal, siginfo_t* info) {
 void forward(int signal, siginfo_t* info, void* context) {
   const auto index = static_cast<std::size_t>(index_of(signal));
   const struct sigaction program = g_program[index].load();
-  if (program.sa_handler == SIG_IGN && !repeats(signal, *info)) return;  // the program has just chosen so
+  if (program.sa_handler == SIG_IGN && !repeats(signal, *info)) return;  // the program has just chosen to ignore it
   if (program.sa_handler == SIG_DFL || program.sa_handler == SIG_IGN) return take_default_action(signal, info);
   if ((program.sa_flags & SA_RESETHAND) != 0) {
-    // The kernel has reset our handler already; so the program finds it when it asks.
+    // The kernel has already reset our handler, so the program must find its action reset, too.
     struct sigaction reset = program;
     reset.sa_handler = SIG_DFL;
     reset.sa_flags &= ~SA_SIGINFO;
@@ -105,7 +106,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   forward(signal, info, context);
 }
 
-// Of the mask only what the kernel knows: the rest of a sigset_t has no meaning.
+// Copies only the part of the mask that the kernel knows: the rest of a sigset_t has no meaning.
 void give_back(const struct sigaction& from, struct sigaction& to) {
   to.sa_sigaction = from.sa_sigaction;
   to.sa_flags = from.sa_flags;
@@ -113,7 +114,7 @@ void give_back(const struct sigaction& from, struct sigaction& to) {
   std::memcpy(&to.sa_mask, &from.sa_mask, _NSIG / 8);
 }
 
-// `program` as the kernel would give it back: known to the table, ours (or nothing) to the kernel.
+// Sets `program` in the table, and ours (or nothing) in the kernel.
 int put(int signal, const struct sigaction& program) {
   g_program[static_cast<std::size_t>(index_of(signal))].store(program);
   if (program.sa_handler == SIG_IGN) return g_hooks.sigaction(signal, &program, nullptr);
@@ -125,7 +126,7 @@ int put(int signal, const struct sigaction& program) {
 
 namespace {
 
-// Our handler for the program's, which the table keeps.
+// Puts our handler in the place of the program's, which the table keeps.
 void take(int signal) {
   auto& ours = g_ours[static_cast<std::size_t>(index_of(signal))];
   struct sigaction program {};
@@ -171,7 +172,7 @@ int on_program_sigaction(int signal, const struct sigaction* action, struct siga
   const Writing writing;
   const struct sigaction before = g_program[static_cast<std::size_t>(index_of(signal))].load();
   if (action != nullptr) {
-    // The kernel judges it and says what it keeps of the flags; then ours goes over it.
+    // The kernel checks it and says which flags it keeps; then our handler replaces it.
     struct sigaction kept {};
     if (libc(signal, action, nullptr) != 0 || libc(signal, nullptr, &kept) != 0 || put(signal, kept) != 0) return -1;
   }

@@ -1,5 +1,5 @@
-// libbypass-crash.so: the backtrace of a crash report, by libunwind. An object of its own, so that
-// libbypass.so needs libc only; opened before the crash, because a signal handler cannot.
+// libbypass-crash.so: the backtrace of a crash report, by libunwind. It is a separate object, so that libbypass.so
+// needs only libc. It is opened before a crash, as a signal handler cannot open it.
 #define UNW_LOCAL_ONLY
 #include <dlfcn.h>
 #include <libunwind.h>
@@ -24,7 +24,7 @@ void print_frame(int number, unw_cursor_t& cursor, unw_word_t address, void (*li
   Dl_info object{};
   char text[400];
   if (dladdr(reinterpret_cast<void*>(address), &object) != 0 && object.dli_fname != nullptr) {
-    // The offset in the file is what addr2line wants.
+    // addr2line needs the offset in the file.
     const auto in_file = static_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(object.dli_fbase);
     std::snprintf(text, sizeof text, "#%-2d %s + 0x%zx  %s", number, file_name(object.dli_fname), in_file, function);
   } else {

@@ -18,7 +18,7 @@
 namespace bypass::runtime::crash {
 namespace {
 
-constexpr int kMaxReports = 5;  // a program that survives its faults is not flooded
+constexpr int kMaxReports = 5;  // so that a program that survives its faults is not flooded
 
 struct Range {
   std::atomic<std::uintptr_t> low{0};
@@ -29,7 +29,7 @@ constinit std::atomic<unsigned> g_range_count{0};
 constinit std::atomic<Backtrace> g_backtrace{nullptr};
 constinit std::atomic<int> g_reports{0};
 
-// The thread that writes a report, and its way out when the backtrace itself faults.
+// The thread that writes a report, and its way out if the backtrace itself faults.
 constinit std::atomic<int> g_reporter{0};
 sigjmp_buf g_escape;
 
@@ -42,7 +42,7 @@ struct Search {
   std::uintptr_t low, high;
 };
 
-// Loaded objects do not interleave: from the lowest to the highest segment all belongs to one.
+// Loaded objects do not overlap: everything from the lowest to the highest segment belongs to one.
 int find_object(dl_phdr_info* info, std::size_t /*size*/, void* argument) {
   auto& search = *static_cast<Search*>(argument);
   std::uintptr_t low = UINTPTR_MAX, high = 0;
@@ -72,7 +72,7 @@ void print_backtrace(void* context) {
   }
 }
 
-// A fault of the backtrace arrives as a nested signal, which must not be blocked.
+// A fault in the backtrace comes as a nested signal, which must not be blocked.
 void unblock(int signal) {
   sigset_t set;
   sigemptyset(&set);
@@ -121,8 +121,8 @@ const void* program_counter(const void* context) {
 
 namespace {
 
-// Several threads may fault of one cause. What follows the report may end the process: the one that comes second waits
-// for the end of the first one's, unless that takes too long.
+// Several threads may fault for one cause. What follows the report may end the process. So a second thread waits until
+// the first has finished, unless that takes too long.
 void await_report(int reporter) {
   constexpr timespec kPause{0, 1'000'000};
   constexpr int kMostPauses = 2000;
@@ -149,7 +149,7 @@ void report(int signal, const siginfo_t& info, void* context, const char* doing)
       log_always("  the backtrace ends here: the stack is damaged");
     }
     log_always(
-        "this is a fault of libbypass, or a pointer that the program has passed to a call is none; the program's "
+        "this is a fault of libbypass, or the program has passed a bad pointer to a call; the program's "
         "own handler has the signal next");
     pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   }

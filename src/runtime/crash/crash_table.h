@@ -1,5 +1,5 @@
-// What the program believes to be installed for each of our signals: read by handlers, written by sigaction.
-// Private to the crash handler.
+// What the program believes is installed for each of our signals. Handlers read it, sigaction writes it. Private to the
+// crash handler.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class Entry {
       before = sequence_.load(std::memory_order_acquire);
       for (std::size_t i = 0; i < kWords; i++) words[i] = words_[i].load(std::memory_order_acquire);
       if ((before & 1) == 0 && sequence_.load(std::memory_order_relaxed) == before) break;
-      socket::let_others_run();  // one writes
+      socket::let_others_run();  // another thread writes
     }
     struct sigaction action;
     std::memcpy(&action, words, sizeof action);

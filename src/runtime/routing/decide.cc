@@ -24,7 +24,7 @@ Reason reason_of(const RuleDecision& decision) {
 Verdict Decider::by_rule(RuleProto proto, RuleRole role, const Endpoint& address, bool owned) const {
   const RuleDecision decision = config_.rules.decide({proto, role, address, owned});
   if (decision.action == RuleAction::kBypass) return {RuleAction::kBypass, Reason::kNone, "", 0};
-  // The built-in rules' words are the reason's own.
+  // A built-in rule needs no words of its own: the reason says it.
   return {decision.action, reason_of(decision), decision.source == RuleSource::kUser ? decision.text : "", 0};
 }
 
@@ -35,7 +35,7 @@ Verdict Decider::connect(RuleProto proto, const Endpoint& remote) const {
   Verdict verdict = by_rule(proto, RuleRole::kConnect, remote, routes.on_link(remote.address));
   if (verdict.action != RuleAction::kBypass) return verdict;
   if (!port) return {RuleAction::kKernel, Reason::kNoRoute, "", 0};
-  // The IPv6 wire is not built: such a peer is the kernel's.
+  // IPv6 on the wire is not built: the kernel has such a peer.
   if (!remote.address.is_v4()) return {RuleAction::kKernel, Reason::kAfUnsupported, "IPv6", 0};
   verdict.port = *port;
   return verdict;

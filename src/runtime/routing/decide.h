@@ -1,7 +1,8 @@
-// Decider: kernel or bypass, for a stream at connect or listen and for each datagram's peer; with the reason.
+// Decider: decides between kernel and bypass, with the reason. A stream is decided at connect or listen, a datagram
+// socket for each peer.
 //
-// Looks at addresses, rules and routes only; the one that acts on "bypass" opens the ports. Any thread, also in a
-// signal handler.
+// It looks at addresses, rules and routes only. The caller that acts on "bypass" opens the ports. Any thread may call
+// it, also in a signal handler.
 #pragma once
 
 #include <optional>
@@ -16,18 +17,18 @@ namespace bypass::runtime {
 
 struct Verdict {
   RuleAction action = RuleAction::kKernel;
-  observe::Reason reason = observe::Reason::kNone;  // when not bypass
-  const char* detail = "";                          // the rule's words, or ""
-  std::size_t port = 0;                             // when bypass, for a connect or a bound listener
+  observe::Reason reason = observe::Reason::kNone;  // for any verdict but bypass
+  const char* detail = "";                          // the words of the rule; "" for a built-in one
+  std::size_t port = 0;                             // for bypass: of a connect or of a bound listener
 };
 
 class Decider {
  public:
   Decider(const Config& config, const LiveNetwork& network) : config_(config), network_(network) {}
 
-  /// A stream's connect or a datagram's peer.
+  /// Decides for a stream's connect or for a datagram's peer.
   [[nodiscard]] Verdict connect(RuleProto proto, const Endpoint& remote) const;
-  /// A listener or a bound datagram socket; a wildcard address is bypass when any port is configured.
+  /// Decides for a listener or a bound datagram socket. A wildcard address is bypass when any port is configured.
   [[nodiscard]] Verdict listen(RuleProto proto, const Endpoint& local) const;
 
  private:

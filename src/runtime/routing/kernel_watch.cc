@@ -25,7 +25,7 @@ void close_one(int fd) {
 
 }  // namespace
 
-// -1, with errno.
+// The descriptor; -1 with errno on failure.
 int KernelWatch::make(int flags, unsigned groups) {
   const long made = os::call(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | flags, NETLINK_ROUTE);
   const int fd = made < 0 ? -1 : own_high(static_cast<int>(made));
@@ -63,7 +63,7 @@ bool KernelWatch::hear() {
     if (got > 0) {
       changed = changed || has_network_change(std::as_bytes(std::span(told, static_cast<std::size_t>(got))));
     } else if (got == -ENOBUFS) {
-      changed = true;  // more came than the socket holds
+      changed = true;  // more messages came than the socket holds
     } else if (got != -EINTR) {
       return changed;
     }

@@ -1,6 +1,7 @@
-// KernelWatch: tells that what read_kernel_network() says may be another thing by now (rtnetlink(7)'s groups).
+// KernelWatch: tells that the kernel's addresses, routes or interfaces may have changed since read_kernel_network()
+// read them (rtnetlink(7)'s groups).
 //
-// IPv6's addresses and routes are not followed: its packets stay the kernel's whatever they are.
+// It does not follow IPv6's addresses and routes: IPv6 packets stay the kernel's in any case.
 #pragma once
 
 #include <atomic>
@@ -16,24 +17,24 @@ class KernelWatch {
   KernelWatch& operator=(const KernelWatch&) = delete;
   ~KernelWatch() { close(); }
 
-  /// In the caller's network namespace. False, with errno: the kernel tells nothing.
+  /// Opens in the caller's network namespace. False, with errno: the kernel tells nothing.
   bool open();
   [[nodiscard]] bool is_open() const { return descriptor() >= 0; }
-  /// Readable when there is something to hear; -1: it is not open.
+  /// A descriptor that is readable when there is something to hear; -1: the watch is not open.
   [[nodiscard]] int descriptor() const { return fd_.load(std::memory_order_relaxed); }
-  /// Whether something has changed since this was last asked, or may have: a message may have been lost.
+  /// Whether something has changed since the last call. Also true if a message may have been lost.
   bool hear();
-  /// All of it, by a descriptor that stays: the thread that asks now and then takes no number from the program
-  /// meanwhile.
+  /// Reads the whole state, by a descriptor that stays open. So a thread that asks now and then takes no number from
+  /// the program meanwhile.
   [[nodiscard]] KernelNetwork read() const;
   void close();
-  /// A forked child's copy of the descriptor is closed elsewhere.
+  /// For a forked child: forgets the descriptor, whose copy is closed elsewhere.
   void forget();
 
  private:
   static int make(int flags, unsigned groups);
 
-  std::atomic<int> fd_{-1};  // the progress thread sleeps on what another one may have opened
+  std::atomic<int> fd_{-1};  // atomic: the progress thread sleeps on a descriptor that another thread may have opened
   int questions_ = -1;
 };
 

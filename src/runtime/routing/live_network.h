@@ -1,8 +1,8 @@
-// LiveNetwork: the ports' addresses and routes as they are now. The configuration has them as they were; of ports that
-// share an interface with the kernel they change (KernelWatch).
+// LiveNetwork: the ports' addresses and routes as they are now. The configuration has them as they were at the start.
+// They change for ports that share an interface with the kernel (KernelWatch).
 //
-// Read by any thread, also in a signal handler, without a lock or a wait: readers have a whole state that nobody
-// changes, and the next one takes its place. A process's own.
+// Any thread may read, also in a signal handler, without a lock or a wait. A reader has a whole state that nobody
+// changes; a change puts a new state in its place. It is private to a process.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace bypass::runtime {
 
-/// Of what may change of a port.
+/// Compares what may change in a port.
 bool is_same_network(const PortConfig& a, const PortConfig& b);
 
 class LiveNetwork {
@@ -24,12 +24,12 @@ class LiveNetwork {
   LiveNetwork(const LiveNetwork&) = delete;
   LiveNetwork& operator=(const LiveNetwork&) = delete;
 
-  /// One look; what it shows stays while it lives.
+  /// One look. What it shows stays valid while the Reading lives.
   class Reading {
    public:
     explicit Reading(const LiveNetwork& network) : network_(network.changes_ ? &network : nullptr) {
-      // Before the pointer is read, as replace() looks at the count behind writing it: a reader of what it has replaced
-      // is seen.
+      // The reader is counted before it reads the pointer; replace() writes the pointer before it reads the count. So
+      // replace() sees each reader that may still have the old state.
       if (network_ != nullptr) network_->readers_.fetch_add(1, std::memory_order_seq_cst);
       now_ = network.now_.load(std::memory_order_seq_cst);
     }
@@ -46,18 +46,19 @@ class LiveNetwork {
     const PortNetwork* now_;
   };
 
-  /// Whether it may change at all.
+  /// Whether the state can change at all.
   [[nodiscard]] bool changes() const { return changes_; }
-  /// False: it is what it was. One caller at a time.
+  /// False: `next` is equal to the present state. One caller at a time.
   bool replace(PortNetwork next);
-  /// In a forked child: its parent's other threads do not read here, and one of them may have been in replace().
+  /// Called in a forked child. The parent's other threads do not read here, and one of them may have been inside
+  /// replace().
   void forget_threads();
 
  private:
   const bool changes_;
   std::atomic<const PortNetwork*> now_;
   mutable std::atomic<std::uint32_t> readers_{0};
-  std::vector<std::unique_ptr<const PortNetwork>> replaced_;  // that somebody may be reading
+  std::vector<std::unique_ptr<const PortNetwork>> replaced_;  // old states that a reader may still have
 };
 
 }  // namespace bypass::runtime

@@ -7,7 +7,7 @@ namespace bypass::runtime {
 
 namespace {
 
-// The longest of these prefixes that holds the address; -1: none does.
+// The length of the longest prefix that holds the address; -1: no prefix does.
 int longest(const std::vector<Prefix>& prefixes, const IpAddress& address) {
   int length = -1;
   for (const Prefix& prefix : prefixes)
@@ -24,7 +24,7 @@ int longest(const PortConfig& port, const IpAddress& address) {
 
 }  // namespace
 
-// What the kernel reaches better, or is itself, it keeps.
+// Whether the kernel keeps the address, because it reaches it by a longer prefix or because the address is its own.
 bool Routes::is_the_kernels(const PortConfig& port, int length, const IpAddress& remote) const {
   if (!port.shared) return false;
   const auto own = std::ranges::any_of(port.addresses, [&](const Prefix& p) { return p.address == remote; });

@@ -1,7 +1,7 @@
-// Routes: which port reaches an address, as the configuration has it. Pure.
+// Routes: tells which port reaches an address, by the configuration. Pure.
 //
-// Asked before a port is open (a socket is decided by its address alone), and therefore kept beside the
-// stack's own routes, which exist once the port does. A view of what somebody else keeps.
+// It is asked before a port is open, since a socket is decided by its address alone. So it is separate from the stack's
+// own routes, which exist only once the port is open. It is a view; the caller keeps the data.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,15 @@ class Routes {
   explicit Routes(const Config& config) : ports_(config.ports), others_(config.others) {}
   explicit Routes(const PortNetwork& network) : ports_(network.ports), others_(network.others) {}
 
-  /// The port that reaches `remote`: longest prefix, then a gateway of the address's family. None reaches a
-  /// loopback address that is no port's own, whatever its prefix holds. A port that shares its interface with the
-  /// kernel leaves it what another interface reaches by a longer prefix, and the host itself.
+  /// The port that reaches `remote`: by the longest prefix, else by a gateway of the address's family. A loopback
+  /// address that is not a port's own is reached by no port, whatever its prefix. A port that shares its interface with
+  /// the kernel leaves two kinds of addresses to the kernel: those that another interface reaches by a longer prefix,
+  /// and the host's own.
   [[nodiscard]] std::optional<std::size_t> port_to(const IpAddress& remote) const;
-  /// Whether a port owns `address`: it is its own, or lies in its prefix. What a gateway or a prefix of length 0
-  /// reaches is everybody else's.
+  /// Whether a port owns `address`: as its own address, or within its prefix. What a port reaches only by a gateway or
+  /// by a prefix of length 0 is not on the link.
   [[nodiscard]] bool on_link(const IpAddress& address) const;
-  /// The port whose own address `address` is.
+  /// The port that has `address` as its own.
   [[nodiscard]] std::optional<std::size_t> owner_of(const IpAddress& address) const;
   [[nodiscard]] bool any_port() const { return !ports_.empty(); }
 
