@@ -6,12 +6,12 @@
 namespace bypass {
 namespace {
 
-// A card's numbers and its driver's place among the drivers.
+// A card's numbers, and the index of its driver in kDrivers.
 struct CardId {
   std::uint16_t vendor, device, driver;
 };
 
-// kDpdkVersion, kDrivers and kIds: made by cmake/dpdk.cmake.
+// kDpdkVersion, kDrivers and kIds are made by cmake/dpdk.cmake.
 #include "card_drivers.inc"
 
 }  // namespace
@@ -22,7 +22,7 @@ bool works_beside_kernel(const CardDriver& driver) {
 
 const CardDriver* driver_of_card(const PciDevice& card) {
   const auto is_card = [&](const CardId& id) { return id.vendor == card.vendor && id.device == card.device; };
-  // A card may be known to two drivers (a crypto half, a stand-in): one that is linked goes first.
+  // Two drivers may know a card (a crypto half, a stand-in). One that is linked takes precedence.
   const CardDriver* found = nullptr;
   for (const CardId& id : kIds) {
     if (!is_card(id)) continue;

@@ -1,5 +1,5 @@
-// The abstract Unix socket by which a process shows that something of an interface's is its own (packet/flows/claim.h):
-// the one that claims it and the one that only looks have to name it alike.
+// The name of the abstract Unix socket by which a process shows that something at an interface is its own
+// (packet/flows/claim.h). The process that claims it and a process that only looks must use the same name.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace bypass {
 
-/// Behind a zero byte. `what`: an address as text, for one that has it.
+/// The name without the zero byte in front. `what`: an address as text, for a process that has that address.
 inline std::string claim_name(std::string_view interface, std::string_view what) {
   return "libbypass/" + std::string(interface) + "/" + std::string(what);
 }

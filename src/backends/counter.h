@@ -1,4 +1,4 @@
-// Counter: one of a port's statistics; PortCounters: those that a port counts itself.
+// Counter: one of a port's statistics. PortCounters: those statistics that a port counts itself.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ struct Counter {
   [[nodiscard]] std::uint64_t get() const { return value.load(std::memory_order_relaxed); }
 };
 
-/// A base of ports, which add what others count: their pool, the kernel, the link's ups.
+/// A base class of ports. The ports add what others count: their pool, the kernel, and how often the link came up.
 class PortCounters {
  protected:
   [[nodiscard]] PortStats counted() const {
@@ -29,7 +29,7 @@ class PortCounters {
   }
 
   Counter rx_frames_, rx_bytes_, rx_dropped_, tx_frames_, tx_bytes_, tx_full_, tx_dropped_;
-  std::atomic<std::uint64_t> link_downs_{0}, reopened_{0};  // from other threads, too
+  std::atomic<std::uint64_t> link_downs_{0}, reopened_{0};  // other threads count these, too
 };
 
 }  // namespace bypass

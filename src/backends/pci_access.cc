@@ -1,4 +1,4 @@
-// Who has a card, and what this process may have: the questions that are put to the kernel itself.
+// Asks the kernel itself which process has a card, and what this process may have.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -30,7 +30,7 @@ std::string command_of(const std::string& process) {
 bool has_open(const std::string& process, const std::string& file) {
   const std::string folder = "/proc/" + process + "/fd";
   DIR* const descriptors = opendir(folder.c_str());
-  if (descriptors == nullptr) return false;  // another user's
+  if (descriptors == nullptr) return false;  // a process of another user
   bool found = false;
   while (const dirent* entry = found ? nullptr : readdir(descriptors)) {
     char target[PATH_MAX];
@@ -47,7 +47,7 @@ int open_for_real(const char* path, int flags) {
 
 OpenFile open_file = open_for_real;
 
-// 0: it can be opened.
+// The errno of opening the file; 0: the file can be opened.
 int error_of_opening(const std::string& file) {
   const socket::CancellationOff off;
   const int fd = open_file(file.c_str(), O_RDWR | O_CLOEXEC);
@@ -89,7 +89,7 @@ void set_open_file(OpenFile replacement) {
 std::string card_holder(const PciCard& card, const std::string& root) {
   const std::string file = device_file(card);
   if (file.empty() || has_open("self", root + file))
-    return "";  // a port of this process's has it, or is about to close
+    return "";  // a port of this process has the card, or is about to close it
   if (card.uio.empty() && error_of_opening(root + file) != EBUSY) return "";
   std::string holder = other_holder(root + file);
   if (!card.uio.empty()) return holder;

@@ -22,7 +22,7 @@ bool is_uio(std::string_view driver) {
   return driver == "uio_pci_generic" || driver == "igb_uio";
 }
 
-// Drivers that keep a card for somebody else, as a virtual machine, and make no interface.
+// Drivers that keep a card for another user of it, such as a virtual machine, and make no interface.
 bool is_stub(std::string_view driver) {
   return driver == "pci-stub" || driver == "pciback" || driver == "xen-pciback";
 }
@@ -38,8 +38,8 @@ std::string bind_command(const PciCard& card, std::string_view driver) {
   return text + " && dpdk-devbind.py --bind=" + std::string(driver) + " " + card.address;
 }
 
-// Which driver to bind: vfio-pci if the machine translates addresses, else one of uio's that DPDK's driver works with.
-// Empty: none can be had.
+// Which driver to bind: vfio-pci if the machine has an IOMMU, else one of uio's drivers that DPDK's driver works with.
+// Empty: there is none.
 std::string_view wanted_driver(const PciCard& card, const CardDriver* driver) {
   const auto works_with = [&](std::string_view kernel) {
     return driver == nullptr || driver->kernel.empty() || driver->kernel.find(kernel) != std::string_view::npos;
@@ -107,7 +107,7 @@ std::string driver_problem(const PciCard& card, const CardDriver* driver, const 
          " over the kernel's driver " + card.driver;
 }
 
-// Of mlx4 and mlx5 the kernel's driver stays.
+// For mlx4 and mlx5, whose kernel driver stays bound.
 std::string beside_problem(const PciCard& card, const std::string& root) {
   const bool is_mlx4 = driver_of_card(card)->archive == "net_mlx4";
   const std::string own = is_mlx4 ? "mlx4_core" : "mlx5_core";

@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t kBridgeClass = 0x06;
 constexpr const char* kDevices = "/sys/bus/pci/devices/";
 
-// Empty where it cannot be read. The files of /sys are shorter than a page; routes are as many as there are.
+// Empty where the file cannot be read. The files of /sys are shorter than a page; a table of routes may be long.
 std::string text_of(const std::string& path) {
   const socket::CancellationOff off;  // socket() and bind() ask for this, which are no cancellation points
   std::string text;
@@ -45,7 +45,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// The last part of what a symbolic link leads to; empty: there is no such link.
+// The last part of a symbolic link's target; empty: there is no such link.
 std::string link_name(const std::string& path) {
   char target[PATH_MAX];
   const ssize_t length = readlink(path.c_str(), target, sizeof target);
@@ -65,7 +65,7 @@ PciDevice read_device(const std::string& address, const std::string& root) {
   return device;
 }
 
-// A virtio card's interface lies one device below.
+// The interface of a virtio card lies one device below the card.
 std::vector<std::string> read_interfaces(const std::string& folder) {
   std::vector<std::string> all = names_in(folder + "/net");
   for (const std::string& below : names_in(folder))
@@ -85,15 +85,16 @@ bool any_line(const std::string& text, const std::string& begin, const std::stri
   return false;
 }
 
-// proc_net(5): /proc/net/route has the interface first and the destination second; /proc/net/ipv6_route (in
-// net/ipv6/route.c) the destination first, the length of its prefix second and the interface last.
+// proc_net(5): a line of /proc/net/route has the interface first and the destination second. A line of
+// /proc/net/ipv6_route (net/ipv6/route.c) has the destination first, the prefix length second and the interface last.
 bool has_default_route(const std::string& interface, const std::string& root) {
   constexpr const char* kAny = "00000000000000000000000000000000 00 ";
   return any_line(text_of(root + "/proc/net/route"), interface + "\t00000000\t", "") ||
          any_line(text_of(root + "/proc/net/ipv6_route"), kAny, ' ' + interface);
 }
 
-// The interface itself, or one that is built on it, as a bridge of it; empty: none of them has the route.
+// The interface that carries the default route: `interface` itself, or one that is built on it, such as a bridge.
+// Empty: none does.
 std::string route_of(const std::string& interface, const std::string& root, int depth = 0) {
   constexpr int kDeepest = 4;
   constexpr std::string_view kUpper = "upper_";
@@ -128,7 +129,7 @@ void read_group(PciCard& card, const std::string& root) {
   }
 }
 
-// "none [integrity] confidentiality": the one in brackets holds.
+// The file reads "none [integrity] confidentiality"; the word in brackets is in force.
 std::string read_lockdown(const std::string& root) {
   const std::string text = text_of(root + "/sys/kernel/security/lockdown");
   const std::size_t begin = text.find('['), end = text.find(']');
@@ -157,7 +158,7 @@ std::string name_in(std::string_view ids, const char* vendor, const char* device
     if (name.empty()) {
       if (line.starts_with(vendor)) name = name_behind(line, 4);
     } else if (line.front() != '\t') {
-      break;  // the next vendor
+      break;  // here begins the next vendor
     } else if (line.substr(1).starts_with(device)) {
       return name + " " + std::string(name_behind(line, 5));
     }

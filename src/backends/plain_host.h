@@ -1,5 +1,5 @@
-// PlainHost: the smallest process that a backend can live in, for tests and benchmarks that use a plugin
-// without libbypass: libc as it is, plain threads, descriptors from 400 up.
+// PlainHost: the smallest process that a backend can live in, for tests and benchmarks that use a plugin without
+// libbypass. It has libc as it is, plain threads, and descriptors from 400 up.
 #pragma once
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ class PlainHost {
     return backend;
   }
 
-  /// What the backend said at warning level and above.
+  /// What the backend has logged at warning level and above.
   static std::string said() {
     const std::lock_guard lock(state().mutex);
     return state().said;
@@ -104,7 +104,7 @@ class PlainHost {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 256 << 10);  // as in libbypass: backends get no more
+    pthread_attr_setstacksize(&attributes, 256 << 10);  // as in libbypass, which gives backends no more
     pthread_t thread;
     const int error = pthread_create(&thread, &attributes, enter, new Start{body, argument});
     pthread_attr_destroy(&attributes);

@@ -1,4 +1,5 @@
-// Names of software RDMA devices (BYPASS_SOFT): soft0, soft1, … Code that has to tell them from the kernel's asks here.
+// The names of software RDMA devices (BYPASS_SOFT): soft0, soft1, … This file tells them from the names of the kernel's
+// devices.
 #pragma once
 
 #include <charconv>
@@ -8,10 +9,11 @@
 
 namespace bypass {
 
-/// For a user who names one that is not there.
+/// A hint for a user who names a device that does not exist.
 inline constexpr std::string_view kSoftMaking = "BYPASS_SOFT=WIRE makes soft0, a second wire soft1";
 
-/// 1 for "soft1", or for "soft1:1", a port of it. Nothing: no software device is called so.
+/// The device's index: 1 for "soft1" and for "soft1:1" (port 1 of that device). Nothing: no software device has such a
+/// name.
 inline std::optional<std::size_t> soft_index(std::string_view target) {
   constexpr std::string_view kPrefix = "soft";
   const std::string_view name = target.substr(0, target.find(':'));

@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kAccepted =
     "; accepted is a folder of one's own ($XDG_RUNTIME_DIR, or one below /run that others may not write into)";
 
-/// user_namespaces(7): the owner of a file whose user has no number here is told as this one. In a namespace of few
-/// users root's folders are among those.
+/// Whether the uid is that of a user who has no number here: user_namespaces(7) shows the owner of such a user's file
+/// as this uid. In a user namespace of few users, root's folders look like that.
 bool is_without_number(uid_t user) {
   constexpr uid_t kOverflow = 65534;
   if (user != kOverflow) return false;
@@ -35,8 +35,9 @@ bool is_trusted(uid_t user, std::optional<uid_t> peer) {
   return user == 0 || user == geteuid() || user == peer || is_without_number(user);
 }
 
-/// With the sticky bit, what lies in a folder is renamed and removed by its owner and the folder's alone (unlink(2)). A
-/// group with its user's number is that user's own (useradd's USERGROUPS_ENAB).
+/// Whether others may replace what lies in the folder. With the sticky bit, only the owners of the entry and of the
+/// folder may rename or remove an entry (unlink(2)). A group with the same number as its user is that user's alone
+/// (useradd's USERGROUPS_ENAB).
 bool is_open_to_others(const struct stat& status) {
   if ((status.st_mode & S_ISVTX) != 0) return false;
   const bool is_private_group = status.st_gid == 0 || status.st_gid == status.st_uid;
@@ -62,7 +63,7 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-// Not getpwnam(3), which opens whatever nsswitch.conf(5) names.
+// The function does not use getpwnam(3), because that opens whatever nsswitch.conf(5) names.
 std::optional<uid_t> user_number(std::string_view user) {
   uid_t number = 0;
   const char* const end = user.data() + user.size();
@@ -80,7 +81,7 @@ std::optional<uid_t> user_number(std::string_view user) {
   return found;
 }
 
-// A folder further up decides as much: who may write there puts another folder in the place of the next.
+// Each folder above counts, too: a process that may write there can put another folder in the place of the next one.
 std::string wire_problem(const WireTarget& target) {
   const auto peer = target.has_peer ? user_number(target.peer) : std::nullopt;
   if (target.has_peer && !peer)

@@ -1,6 +1,6 @@
 // What follows "vhost:" and "virtio:": PATH or PATH,peer=USER. Both ends of such a wire share the port's memory. So the
-// other end has to be a process of one's own user, of root, or of the user who is named. Code that has to tell the
-// parts apart asks here.
+// other end must be a process of the same user, of root, or of the user named by peer=. Code that needs the parts asks
+// here.
 #pragma once
 
 #include <sys/types.h>
@@ -24,11 +24,11 @@ inline WireTarget wire_target(std::string_view target) {
   return {target.substr(0, at), true, target.substr(at + kPeer.size())};
 }
 
-/// The user of a name in /etc/passwd, or of a number.
+/// The number of a user whose name is in /etc/passwd, or who is given as a number.
 std::optional<uid_t> user_number(std::string_view user);
 
-/// Empty: the user behind peer= exists, and nobody but root, this process's user and the one behind peer= can put
-/// another socket at the path. Otherwise what is wrong with which folder or user, and what is accepted.
+/// Empty: the user in peer= exists, and only root, this process's user and the one in peer= can put another socket at
+/// the path. Otherwise: which folder or user is wrong, and what is accepted.
 std::string wire_problem(const WireTarget& target);
 
 }  // namespace bypass

@@ -1,4 +1,4 @@
-// The plugin's entry: Backend over the kernel's own ways to an interface's frames.
+// The plugin's entry: a Backend for frames that go through the kernel's own interfaces.
 #include "backends/backend.h"
 
 #include <algorithm>
@@ -36,8 +36,8 @@ class PacketBackend final : public Backend {
   std::vector<Opened> ports_;
 };
 
-// Where the stack answers for addresses of its own on an interface it is the only one that does. A shared interface's
-// are the kernel's, and the flows at them are claimed one by one (FlowMap).
+// Claims the addresses of the port. Where the stack answers for addresses on an interface, only one process may.
+// Addresses of a shared interface are the kernel's, and the flows at them are claimed one by one (FlowMap).
 bool claim_addresses(const PortSpec& spec, std::vector<Claim>& claims, std::string& problem) {
   if (spec.share_interface) return true;
   for (const IpAddress& address : spec.addresses) {
@@ -58,7 +58,7 @@ std::unique_ptr<FramePort> open_kind(const PortSpec& spec, std::string& problem)
   return nullptr;
 }
 
-// What can be known without opening anything, the process knows by itself (config/port_check).
+// The process itself checks what can be known without opening anything (config/port_check).
 bool PacketBackend::check(const PortSpec&, std::string&) {
   return true;
 }

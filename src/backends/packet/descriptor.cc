@@ -11,8 +11,8 @@
 namespace bypass::packet {
 namespace {
 
-// A number plus one; 0 is an empty place. A port has eight at most, a process sixteen ports; the rest are claims, of
-// which there is one a flow that is waited for.
+// Each entry is a number plus one; 0 is an empty entry. A port has eight descriptors at most, and a process sixteen
+// ports. The rest are claims: one for each flow that the process waits for.
 std::array<std::atomic<int>, 1024> g_open{};
 
 void replace(int before, int after) {
@@ -24,7 +24,7 @@ void replace(int before, int after) {
 
 int raise(int fd) {
   const int high = host->copy_high(fd);
-  if (high < 0) return fd;  // no number left up there
+  if (high < 0) return fd;  // no high number is left
   libc.close(fd);
   return high;
 }

@@ -1,5 +1,5 @@
 // Descriptor: one descriptor of this plugin, moved by Host::copy_high(), CLOEXEC, and known to the host. A forked child
-// closes it at once: its copy would keep sockets and interfaces alive that their owner has let go of.
+// closes its copy at once. Else the copy would keep sockets and interfaces alive that their owner has closed.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@ namespace bypass::packet {
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes a new descriptor over; -1 is none. errno stays as it was.
+  /// Takes over a new descriptor; -1 stands for none. errno stays as it was.
   explicit Descriptor(int fd);
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
@@ -26,7 +26,7 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// Closes every open Descriptor's number. For a forked child only; async-signal-safe.
+/// Closes the number of every open Descriptor. For a forked child only; async-signal-safe.
 void drop_descriptors();
 
 }  // namespace bypass::packet

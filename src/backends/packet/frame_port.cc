@@ -83,7 +83,7 @@ bool FramePort::arm(std::uint16_t) {
   wakeup_.fetch();
   const bool up = is_up();
   if (up == armed_link_) return true;
-  armed_link_ = up;  // its event has just been fetched: have the caller look
+  armed_link_ = up;  // its event has just been fetched: the caller has to look
   return false;
 }
 

@@ -1,5 +1,5 @@
-// What the kernel says of a network interface: asked when a port opens and when netlink tells of a change, never on
-// the data path.
+// What the kernel says about a network interface. It is asked when a port opens and when netlink tells of a change,
+// never on the data path.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct Interface {
   MacAddress mac;
 };
 
-/// Any socket of the interface's network namespace serves. False with errno: there is none of that name.
+/// `socket`: any socket in the interface's network namespace. False with errno: there is no interface with that name.
 bool look_at_interface(int socket, const std::string& name, Interface& out);
-/// The same for one that a port is to use; false: `problem` says why it cannot.
+/// The same for an interface that a port is to use. False: `problem` says why it cannot.
 bool look_at_ethernet(int socket, const std::string& name, Interface& out, std::string& problem);
 
-/// Has the interface take frames to `mac`, unless that is its own; undone by the kernel when the packet socket goes.
-/// `type`: PACKET_MR_UNICAST, or PACKET_MR_PROMISC for an interface that has no room for one address more.
+/// Makes the interface accept frames to `mac`, unless that is its own address. The kernel undoes it when the packet
+/// socket goes. `type`: PACKET_MR_UNICAST, or PACKET_MR_PROMISC for an interface that has no room for one more address.
 bool take_frames_to(const MacAddress& mac, int packet_socket, const Interface& interface, unsigned short type);
 
-/// What to say of an interface that is shared, and that was opened with another MAC address.
+/// The text for a shared interface whose MAC address is no longer the one at opening.
 std::string other_mac_problem(const MacAddress& now, const MacAddress& opened);
 
-/// A locally administered address, the same in every run. Another interface or other bypass addresses give another one:
-/// containers call their interfaces alike, and several processes may share one.
+/// A locally administered address that is the same in every run. It depends on the interface and on the bypass
+/// addresses, since containers give their interfaces the same names and several processes may share one.
 MacAddress derive_mac(const PortSpec& spec, const MacAddress& interface);
 
 }  // namespace bypass::packet

@@ -1,5 +1,4 @@
-// libc's own functions, fetched through Host::libc, so that no call of this plugin can meet the preload library's
-// interposer of it.
+// libc's own functions, fetched through Host::libc. So no call of this plugin meets the preload library's interposer.
 #pragma once
 
 #include <poll.h>
@@ -51,7 +50,7 @@ struct Libc {
 extern Libc libc;
 extern const Host* host;
 
-/// Looks every call up. False: `missing` names the first one that libc lacks.
+/// Looks up every function. False: `missing` names the first one that libc lacks.
 bool bind_libc(const Host* process, const char** missing);
 
 }  // namespace bypass::packet

@@ -26,7 +26,7 @@ int LinkWatch::start() {
 int LinkWatch::watch(FramePort* port) {
   const std::lock_guard lock(mutex_);
   if (const int error = start(); error != 0) return error;
-  port->look();  // after the bind: what changes from now on is told
+  port->look();  // it looks after the bind, because from then on changes are told
   ports_.push_back(port);
   return 0;
 }
@@ -39,7 +39,7 @@ void LinkWatch::forget(FramePort* port) {
 void LinkWatch::run(void* self) {
   auto* const watch = static_cast<LinkWatch*>(self);
   const int netlink = watch->netlink_.get();
-  std::byte told[8192];  // what is told does not matter, nor whether some of it was lost (ENOBUFS): the ports ask anew
+  std::byte told[8192];  // neither the contents nor a loss (ENOBUFS) matters: the ports look anew in any case
   while (libc.recv(netlink, told, sizeof told, 0) >= 0 || errno == ENOBUFS || errno == EINTR) {
     const std::lock_guard lock(watch->mutex_);
     for (FramePort* port : watch->ports_) port->look();

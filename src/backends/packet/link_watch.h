@@ -1,5 +1,5 @@
-// LinkWatch: one thread that sleeps until netlink tells that an interface has changed, and then has every port look at
-// its own. So a port knows its link's state without asking for it.
+// LinkWatch: one thread that sleeps until netlink tells that an interface has changed, and then lets every port look at
+// its own interface. So a port knows its link's state without asking the kernel.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace bypass::packet {
 
 class LinkWatch {
  public:
-  /// Looks at the port at once, and from then on; starts the thread with the first port. Returns 0 or an errno.
+  /// Lets the port look at once and after every change. The first port starts the thread. Returns 0 or an errno.
   int watch(FramePort* port);
-  /// The port's look() does not run any more when this returns.
+  /// When this returns, the port's look() does not run any more.
   void forget(FramePort* port);
 
  private:

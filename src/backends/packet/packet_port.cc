@@ -12,9 +12,10 @@ namespace bypass::packet {
 namespace {
 
 constexpr std::uint32_t kLongestFrame = 65'535 + ETH_HLEN;
-// Some 2,000 frames of 1,500 bytes, and as much of the largest receive buffer as its window lets a peer send at once.
+// For some 2,000 frames of 1,500 bytes; and for large frames, as much as the window of the largest receive buffer lets
+// a peer send at once.
 constexpr std::uint32_t kShortRingBytes = 4u << 20, kLongRingBytes = 8u << 20;
-// What may lie in the interface's queue; as much as the system allows.
+// How many bytes may wait in the interface's queue, as far as the system allows.
 constexpr int kSendBuffer = 4 << 20;
 
 std::string denied(int error) {
@@ -81,7 +82,7 @@ bool PacketPort::attach(const Interface& interface) {
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_ifindex = interface.index;
-  // Of no protocol: it only sends.
+  // The socket has no protocol: it only sends.
   if (libc.bind(tx_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return false;
   if (!join(interface) || !long_frames_.attach(interface.index) || !short_frames_.attach(interface.index)) return false;
   index_ = interface.index;
@@ -93,8 +94,8 @@ bool PacketPort::join(const Interface& interface) {
          take_frames_to(mac_, tx_.get(), interface, PACKET_MR_PROMISC);
 }
 
-// An interface that was removed and made again has another index. One that is shared must have the MAC address that it
-// had, which its peers know and its programs look for.
+// An interface that was removed and made again has another index. A shared interface must keep its MAC address, which
+// its peers know and its programs look for.
 void PacketPort::look() {
   Interface interface;
   if (!look_at_interface(tx_.get(), name_, interface)) return set_link(false);
@@ -104,7 +105,7 @@ void PacketPort::look() {
   set_link(serves && interface.is_up);
 }
 
-// False: `problem` says what is the matter with the interface of our name.
+// False: `problem` says what is wrong with the interface.
 bool PacketPort::follow(const Interface& interface, std::string& problem) {
   if (shared_ != nullptr && interface.mac != mac_) {
     problem = other_mac_problem(interface.mac, mac_);
@@ -126,8 +127,8 @@ bool PacketPort::follow(const Interface& interface, std::string& problem) {
 
 // --- Receiving
 
-// The ring whose head is the oldest frame. Frames of one flow arrive one after the other: who sees the later one sees
-// the earlier one, too, if it looks for that afterwards.
+// The ring whose head is the oldest frame. Frames of one flow arrive one after the other. So if a later frame is seen
+// in one ring, a look at the other ring afterwards shows the earlier frame.
 RxRing* PacketPort::next_ring() {
   const tpacket2_hdr* brief = short_frames_.head();
   const tpacket2_hdr* const large = long_frames_.head();
@@ -189,7 +190,7 @@ std::size_t PacketPort::receive(std::uint16_t, std::span<Packet*> out) {
 }
 
 std::uint64_t PacketPort::lost_by_kernel() const {
-  // The kernel sets the mark until it has been asked.
+  // The kernel keeps the mark set until it is asked for the count.
   if (const_cast<std::atomic<bool>&>(losing_).exchange(false, std::memory_order_relaxed))
     lost_.fetch_add(short_frames_.take_losses() + long_frames_.take_losses(), std::memory_order_relaxed);
   return lost_.load(std::memory_order_relaxed);

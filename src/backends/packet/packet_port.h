@@ -1,17 +1,18 @@
 // PacketPort: an existing network interface, through packet sockets (af_packet:IFNAME).
 //
-// The interface stays as it is: no setting of its is changed. In both directions a virtio header in front of each frame
-// says which checksums are still to be made, and how long the segments of a frame beyond the MTU are. So frames are
-// taken as a veth or a bridge passes them within one machine, or as the kernel's receive offload joined them.
+// The interface stays as it is: none of its settings is changed. In both directions a virtio header in front of each
+// frame says which checksums are still to be filled in. It also says how long the segments of a frame beyond the MTU
+// are. So the port takes frames as a veth or a bridge passes them within one machine, or as the kernel's receive
+// offload joined them.
 //
 // Receiving makes no system call. There are two rings, because a slot must hold the longest frame: many slots for
-// frames up to the MTU, few for those up to 64 KiB; the slots' time stamps tell which of two heads came first. Sending
-// is one sendmmsg() a batch: the kernel copies from where the bytes lie, the send buffers included, once; the ring for
-// transmission would have them copied twice, and needs its system call all the same.
+// frames up to the MTU, few for those up to 64 KiB. The slots' time stamps tell which of two heads came first. Sending
+// is one sendmmsg() a batch: the kernel copies once, from where the bytes lie, the send buffers included. A
+// transmission ring would need a second copy, and a system call all the same.
 //
-// The stack has a MAC address of its own there, so that the kernel takes frames to it for somebody else's and neither
-// answers nor forwards them. An interface that is shared (PortSpec::share_interface) has one for both; then the rings
-// take what is steered, and a program behind them keeps that from the kernel.
+// The stack has a MAC address of its own. So the kernel takes the stack's frames for somebody else's, and neither
+// answers nor forwards them. A shared interface (PortSpec::share_interface) has one address for both. Then the rings
+// take what is steered, and a program behind them keeps those frames from the kernel.
 #pragma once
 
 #include <memory>
@@ -50,11 +51,11 @@ class PacketPort final : public FramePort {
   [[nodiscard]] std::uint64_t lost_by_kernel() const override;
 
   std::string name_;
-  int index_ = 0;  // of the interface that the sockets are attached to; LinkWatch's thread
+  int index_ = 0;  // index of the interface that the sockets are attached to; only LinkWatch's thread uses it
   Descriptor tx_;
   Sender sender_;
   RxRing short_frames_, long_frames_;
-  Packet* waiting_ = nullptr;  // received and not handed out yet; by queue_next
+  Packet* waiting_ = nullptr;  // received and not handed out yet, linked by queue_next
   bool explained_ = false;
   std::atomic<bool> losing_{false};
   mutable std::atomic<std::uint64_t> lost_{0};

@@ -48,7 +48,8 @@ bool TapPort::make_device(std::string& problem) {
   return false;
 }
 
-// The one that made the interface beforehand may have left this to us; without the right to do it, it stays as it is.
+// Brings the interface up. If somebody made the interface beforehand, that may be left to us. Without the right to do
+// it, the interface stays as it is.
 void TapPort::bring_up() {
   ifreq request{};
   std::strncpy(request.ifr_name, name_.c_str(), IFNAMSIZ - 1);
@@ -68,13 +69,13 @@ bool TapPort::set_up(const PortSpec& spec, std::string& problem) {
     return false;
   }
   if (!choose_mtu(spec, interface.mtu, problem)) return false;
-  // The interface's own address is the kernel's end of the link. It is another one each time the interface is made.
+  // The interface's own MAC address is the kernel's end of the link. It differs each time the interface is made.
   mac_ = spec.mac.is_zero() ? derive_mac(spec, {}) : spec.mac;
   wakeup_.add(tap_.get());
   return true;
 }
 
-// Whether the interface is up is the kernel side's choice; a frame sent before is an error that loses it.
+// The kernel's side decides whether the interface is up. A frame that is sent before is lost with an error.
 void TapPort::look() {
   Interface interface;
   set_link(look_at_interface(asking_.get(), name_, interface) && interface.is_up);

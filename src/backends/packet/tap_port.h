@@ -1,9 +1,8 @@
 // TapPort: an interface of our own making whose other end is the kernel (tap:NAME).
 //
-// The interface is there for as long as the port is open (or stays, when it was made persistent before), and the
-// kernel's side of it is configured with ip(8). The virtio header passes checksums and frames of 64 KiB over, as with
-// packet sockets. A tap device has no ring: each frame received or sent is a system call, and so is each look at an
-// empty queue.
+// The interface exists as long as the port is open; if it was made persistent before, it stays. The kernel's side is
+// configured with ip(8). The virtio header passes checksums and frames of 64 KiB over, as with packet sockets. A tap
+// device has no ring: each frame received or sent is a system call, and so is each look at an empty queue.
 #pragma once
 
 #include <array>
@@ -33,7 +32,7 @@ class TapPort final : public FramePort {
   std::string name_;
   Descriptor tap_;
   Descriptor asking_;                     // any socket, to ask for the interface's state
-  std::array<std::byte, 1 << 17> frame_;  // the one that is being received
+  std::array<std::byte, 1 << 17> frame_;  // the frame that is being received
 };
 
 }  // namespace bypass::packet

@@ -1,8 +1,8 @@
-// Wakeup: a port's wake-up descriptor: an epoll descriptor over the kernel's sockets for its frames, level-triggered,
-// and an eventfd for what else receive() shall look at.
+// Wakeup: a port's wake-up descriptor. It is a level-triggered epoll descriptor over the kernel's sockets for the
+// frames, and over an eventfd for anything else that receive() is to look at.
 //
-// Frames make it readable by themselves, for as long as they lie there. ring()'s event stays until fetch(), which
-// arm() and disarm() call: nothing is lost between arm() and poll(), and a sleeper does not spin.
+// Frames make it readable as long as they lie there. ring()'s event stays until fetch(), which arm() and disarm() call.
+// So nothing is lost between arm() and poll(), and a sleeper does not spin.
 #pragma once
 
 #include "backends/packet/descriptor.h"

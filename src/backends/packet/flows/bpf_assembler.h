@@ -1,5 +1,4 @@
-// BpfAssembler: eBPF programs, assembled here: some dozens of instructions are no reason for a compiler or a loader at
-// run time.
+// BpfAssembler: assembles eBPF programs. Some dozens of instructions do not justify a compiler or a loader at run time.
 #pragma once
 
 #include <linux/bpf.h>
@@ -13,10 +12,10 @@ namespace bypass::packet {
 
 class BpfAssembler {
  public:
-  /// R1 to R5 carry a call's arguments and are gone after it, R0 its result; R6 to R9 stay; the frame is 512 bytes
-  /// below kFrame.
+  /// R1 to R5 carry a call's arguments, and the call destroys them. R0 has the call's result. R6 to R9 survive a call.
+  /// The frame is the 512 bytes below kFrame.
   enum Register : std::uint8_t { kR0, kR1, kR2, kR3, kR4, kR5, kR6, kR7, kR8, kR9, kFrame };
-  /// Jumps that go to one place further down: see land().
+  /// Jumps that go to the same place further down; land() sets it.
   using Jumps = std::vector<std::size_t>;
 
   void load(std::uint8_t size, Register to, Register from, std::int16_t offset) {
@@ -48,13 +47,13 @@ class BpfAssembler {
   void jump_if_greater(Register a, Register b, Jumps& to) { jump(BPF_JMP | BPF_JGT | BPF_X, a, b, 0, to); }
   void jump_if_null(Register a, Jumps& to) { jump(BPF_JMP | BPF_JEQ | BPF_K, a, kR0, 0, to); }
   void jump_if_not_null(Register a, Jumps& to) { jump(BPF_JMP | BPF_JNE | BPF_K, a, kR0, 0, to); }
-  // The lower 32 bits alone count in these.
+  // These compare only the lower 32 bits.
   void jump_if_equal(Register a, std::uint32_t value, Jumps& to) { jump32(BPF_JEQ, a, value, to); }
   void jump_if_not(Register a, std::uint32_t value, Jumps& to) { jump32(BPF_JNE, a, value, to); }
   void jump_if_below(Register a, std::uint32_t value, Jumps& to) { jump32(BPF_JLT, a, value, to); }
   void jump_if_above(Register a, std::uint32_t value, Jumps& to) { jump32(BPF_JGT, a, value, to); }
   void jump_if_any_bit(Register a, std::uint32_t bits, Jumps& to) { jump32(BPF_JSET, a, bits, to); }
-  /// The jumps go to the next instruction.
+  /// Lets the jumps go to the next instruction.
   void land(const Jumps& jumps) {
     for (const std::size_t from : jumps) code_[from].off = static_cast<std::int16_t>(code_.size() - from - 1);
   }

@@ -31,12 +31,11 @@ Name name_of(const std::string& interface, const std::string& what) {
   return name;
 }
 
-// Another user has the name, or somebody of whom nothing is known: nobody is refused on his word.
+// Warns that another user has the name, or somebody unknown does. Such a claim refuses nobody.
 void tell_stranger(const std::string& interface, const std::string& what, const ClaimHolder& holder) {
   const bool known = holder.is == ClaimHolder::Is::kThere;
   const std::string text = interface + ": " + (known ? "the user " + std::to_string(holder.user) : "somebody unknown") +
-                           " has the name by which processes tell each other who has " + what +
-                           "; another process may have it, too";
+                           " has the name of the socket that claims " + what + "; another process may use it, too";
   host->log(LogLevel::kWarn, text.c_str());
 }
 

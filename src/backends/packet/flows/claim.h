@@ -1,8 +1,9 @@
-// Claim: that something of an interface's, an address or a flow, is this process's, for as long as it lives.
+// Claim: says that an address or a flow at an interface belongs to this process, for as long as the process lives.
 //
-// Packet sockets let any number of processes have the same, and answer for it. So each has an abstract Unix socket of
-// that name, which the network namespace has once; it goes with the process, also by SIGKILL. Such a name is anybody's
-// to take: one that belongs to another user (but root) is no claim. It is bound and no more: nobody can connect to it.
+// With packet sockets, any number of processes can have the same address or flow, and all would answer. So each process
+// binds an abstract Unix socket, whose name exists once in a network namespace. The name goes with the process, also
+// after SIGKILL. Anybody can take such a name, so one that another user has (except root) is no claim. The socket is
+// only bound: nobody can connect to it.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +17,9 @@ namespace bypass::packet {
 
 class Claim {
  public:
-  /// False: another process has it; holder() says which. One that cannot be made holds nobody up.
+  /// False: another process has the claim; holder() says which. A claim whose socket cannot be made stops nobody.
   bool take(const std::string& interface, const std::string& what);
-  /// " (pid 17)"; empty when it is not to be seen from here.
+  /// Such as " (pid 17)"; empty when the process cannot be seen from here.
   [[nodiscard]] std::string holder() const;
 
  private:
@@ -26,7 +27,7 @@ class Claim {
   pid_t holder_ = 0;
 };
 
-/// An address as claims and messages name it.
+/// An address as text, as claims and messages write it.
 std::string text_of(const IpAddress& address);
 
 }  // namespace bypass::packet

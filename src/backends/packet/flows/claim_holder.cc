@@ -37,13 +37,13 @@ bool ask(int fd) {
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   question.request.sdiag_family = AF_UNIX;
-  // Connected ones bear the name of the listener that they came to, and until somebody accepts them they are root's.
+  // A connected socket has the name of the listener that it connected to, and belongs to root until it is accepted.
   question.request.udiag_states = 1U << TCP_CLOSE | 1U << TCP_LISTEN;
   question.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
   return libc.sendto(fd, &question, sizeof question, 0, nullptr, 0) == static_cast<ssize_t>(sizeof question);
 }
 
-/// The socket of an answer, when it is the one of that name.
+/// The socket in an answer, if it has that name.
 std::optional<Found> read_answer(const nlmsghdr* message, std::string_view name) {
   const auto* const socket = static_cast<const unix_diag_msg*>(NLMSG_DATA(message));
   if (socket->udiag_type != SOCK_STREAM || socket->udiag_ino == 0) return std::nullopt;
@@ -61,7 +61,7 @@ std::optional<Found> read_answer(const nlmsghdr* message, std::string_view name)
   return is_named && has_user ? std::optional(found) : std::nullopt;
 }
 
-/// The whole list is read. False: the kernel has none.
+/// Reads the whole list. False: the kernel has no list.
 bool read_answers(int fd, std::string_view name, std::optional<Found>& found) {
   alignas(nlmsghdr) std::array<char, 32768> buffer;
   for (;;) {

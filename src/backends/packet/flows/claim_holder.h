@@ -1,7 +1,7 @@
-// Which process has an abstract Unix socket's name.
+// Tells which process has an abstract Unix socket's name.
 //
-// A connection to it would say so, too (SO_PEERCRED), but takes a place of the holder's queue, which nobody empties; a
-// queue that is full says nothing. So the kernel is asked for its list of such sockets.
+// A connection to the socket would tell, too (SO_PEERCRED). But it takes a place in the holder's queue, which nobody
+// empties, and a full queue tells nothing. So the kernel is asked for its list of such sockets.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@ namespace bypass::packet {
 
 struct ClaimHolder {
   enum class Is : unsigned char { kUnknown, kGone, kThere } is = Is::kUnknown;
-  uid_t user = 0;  // when kThere
-  pid_t pid = 0;   // … 0: not to be seen from here (another pid namespace, no right to look)
+  uid_t user = 0;  // for kThere
+  pid_t pid = 0;   // … 0: not visible from here (another pid namespace, or no right to look)
 };
 
 /// `name`: of a stream socket, with the zero byte in front.

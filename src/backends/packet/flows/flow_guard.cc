@@ -18,14 +18,14 @@
 namespace bypass::packet {
 namespace {
 
-// As it lies in a handover, with the descriptors of the table and the link.
+// The contents of a message in a handover. The descriptors of the table and the link go with it.
 struct Kept {
   int interface = 0;
   MacAddress mac;
 };
 constexpr std::size_t kPassed = 2;
 
-// One packet of that shape.
+// One packet that carries a Kept and its two descriptors.
 class Message {
  public:
   Message() {
@@ -47,8 +47,8 @@ class Message {
     return libc.sendmsg(socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof kept);
   }
 
-  // The first one, which stays where it is. False with errno: EAGAIN, there is none; EMFILE, this process has no
-  // descriptors left for what lies in it.
+  // Reads the first message and leaves it in the queue. False with errno. EAGAIN: there is no message. EMFILE: this
+  // process has no numbers left for the message's descriptors.
   bool look(int socket, Descriptor& table, Descriptor& link) {
     if (libc.recvmsg(socket, &header_, MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC) < 0) return false;
     std::array<int, kPassed> passed{-1, -1};
@@ -84,7 +84,7 @@ bool FlowGuard::hold(const Handover& handover, int interface, const MacAddress& 
   return true;
 }
 
-// False with errno: EMFILE, there may be one.
+// False with errno. EMFILE: there may be a guard to take over.
 bool FlowGuard::take_over(const Handover& handover, int interface, const MacAddress& mac) {
   for (;;) {
     Message message;
@@ -95,7 +95,7 @@ bool FlowGuard::take_over(const Handover& handover, int interface, const MacAddr
       link_ = std::move(link);
       return true;
     }
-    char one = 0;  // another interface's, which had this one's name: it is nobody's any more
+    char one = 0;  // the message is of another interface that had this one's name; nobody needs it any more
     if (libc.recv(handover.look, &one, sizeof one, MSG_DONTWAIT) < 0) return false;
   }
 }
@@ -136,7 +136,8 @@ void FlowGuard::keep(const FlowSpec& flow, bool add) {
   if (!is_open() || !key || flow.protocol != IPPROTO_TCP) return;
   if (!add) {
     (void)table_.remove(*key);
-  } else if (!table_.add(*key) && errno != EEXIST && !std::exchange(said_, true)) {  // else it is another user's, too
+    // EEXIST: another user of the table has added the flow
+  } else if (!table_.add(*key) && errno != EEXIST && !std::exchange(said_, true)) {
     const std::string text = std::string("a family's flow is not kept from the kernel: ") + std::strerror(errno);
     host->log(LogLevel::kWarn, text.c_str());
   }

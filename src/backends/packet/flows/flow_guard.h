@@ -1,10 +1,10 @@
-// FlowGuard: keeps the TCP flows of a family from the kernel of an interface that it shares, while no process of the
-// family has them steered to itself. Between an owner's death and the next one's rules the kernel would answer their
-// segments with RST (RFC 9293 §3.10.7.1). What is dropped meanwhile is sent again.
+// FlowGuard: keeps a family's TCP flows at a shared interface from the kernel, while no process of the family has them
+// steered to itself. Between the death of one owner and the rules of the next, the kernel would answer their segments
+// with RST (RFC 9293 §3.10.7.1). The guard drops these segments, and the peers send them again.
 //
-// It is an ingress filter with a FlowTable of its own, behind what steers (a card, XDP, packet sockets). As long as a
-// process gets these flows, nothing of them arrives there. Its link and table lie in the family's Handover, and go with
-// the last of its processes.
+// It is an ingress filter with a FlowTable of its own. It runs behind whatever steers (a card, XDP, packet sockets), so
+// it sees nothing while a process gets these flows. Its link and table lie in the family's Handover, and go with the
+// last process of the family.
 #pragma once
 
 #include <span>
@@ -18,13 +18,14 @@ namespace bypass::packet {
 
 class FlowGuard {
  public:
-  /// Takes the one over that lies in `handover`, if it is the interface's, else makes one and lays it there; from now
-  /// on it knows of `flows` and no others. False: `problem` says why not.
+  /// Takes over the guard in `handover`, if that is one for this interface. Else it makes a guard and puts it there.
+  /// From now on the guard has exactly `flows`. False: `problem` says why not.
   bool hold(const Handover& handover, int interface, const MacAddress& mac, std::span<const FlowSpec> flows,
             std::string& problem);
   [[nodiscard]] bool is_open() const { return link_.is_open(); }
 
-  /// From now on that flow is kept from the kernel, or is not. What is no TCP flow is the kernel's.
+  /// From now on the guard keeps that flow from the kernel (`add`), or does not. A flow that is not TCP is left to the
+  /// kernel.
   void keep(const FlowSpec& flow, bool add);
 
  private:
@@ -34,7 +35,7 @@ class FlowGuard {
 
   FlowTable table_;
   Descriptor link_;
-  bool said_ = false;  // that a flow found no room
+  bool said_ = false;  // it was logged that a flow found no room
 };
 
 }  // namespace bypass::packet

@@ -11,7 +11,7 @@ bool is_every_frame(const FlowKey& key) {
   return key == FlowKey{};
 }
 
-// What claims and messages call it.
+// The name of a flow in claims and messages.
 std::string flow_text(const FlowSpec& flow) {
   if (flow.protocol == 0) return "every frame";
   return (flow.protocol == IPPROTO_TCP ? "TCP port " : "UDP port ") + std::to_string(flow.local.port) + " of " +

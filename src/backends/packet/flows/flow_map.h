@@ -1,9 +1,10 @@
-// FlowMap: the flows that are steered to this process at a shared interface, in a FlowTable, where the programs of
-// steering_program.h look them up.
+// FlowMap: the flows that are steered to this process at a shared interface. They lie in a FlowTable, where the
+// programs of steering_program.h look them up.
 //
-// Each process has its own. Two that took the same flow would both answer its peers. So what is waited for at an
-// address of ours (a rule without a remote end, or the one for every frame) is one process's, by a Claim. A rule of one
-// connection rests on the one that chose its local port: a claim would cost a descriptor a connection.
+// Each process has its own map. Two processes that took the same flow would both answer its peers. So a rule for what
+// arrives at one of our addresses belongs to one process, by a Claim. (Such a rule has no remote end, or is the rule
+// for every frame.) A rule for one connection needs no claim, because the claim of its local port covers it; a claim
+// would cost a descriptor for each connection.
 #pragma once
 
 #include <map>
@@ -17,9 +18,10 @@ namespace bypass::packet {
 
 class FlowMap {
  public:
-  /// For the interface of that name. False with errno.
+  /// Makes the map for the interface with that name. False with errno.
   bool create(const std::string& interface);
-  /// False: not to be expressed, steered already, another process's (said in the log), or one too many.
+  /// False: the map cannot express the flow, it is steered already, another process has it (said in the log), or the
+  /// map is full.
   bool steer(const FlowSpec& flow, bool add);
   [[nodiscard]] int descriptor() const { return table_.descriptor(); }
 

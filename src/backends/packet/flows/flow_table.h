@@ -1,4 +1,4 @@
-// FlowTable: flows as the programs of steering_program.h look them up, in a map of the kernel's (bpf(2)).
+// FlowTable: a map of the kernel's (bpf(2)) with flows. The programs of steering_program.h look them up there.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace bypass::packet {
 
-/// As it lies in the map: what a rule does not ask for is zero. Addresses are v4-mapped, so that no family is needed.
+/// A flow in the map's form: zero for what a rule does not ask for. Addresses are v4-mapped, so no family is needed.
 struct FlowKey {
   std::uint8_t protocol = 0;
   std::uint8_t padding = 0;
@@ -21,22 +21,23 @@ struct FlowKey {
 };
 static_assert(sizeof(FlowKey) == 40);
 
-/// None: the map cannot express this flow. What it can: TCP or UDP with a local address and port, and a remote address
-/// and port or neither; and the flow that is zero all over, for every frame to the interface's MAC address.
+/// The key of a flow. None: the map cannot express the flow. It can express TCP or UDP with a local address and port,
+/// and with both or neither of remote address and port. It can also express the all-zero flow, which stands for every
+/// frame to the interface's MAC address.
 std::optional<FlowKey> key_of(const FlowSpec& flow);
 
 class FlowTable {
  public:
   FlowTable() = default;
-  /// One that there is, by a descriptor of its map.
+  /// A table that exists already, by a descriptor of its map.
   explicit FlowTable(Descriptor map) : map_(std::move(map)) {}
   /// False with errno.
   bool create();
-  /// False with errno: there already, or one too many.
+  /// False with errno: the key is there already, or the table is full.
   bool add(const FlowKey& key);
-  /// False: not there.
+  /// False: the key is not there.
   bool remove(const FlowKey& key);
-  /// What lies in it now, while nobody else changes it.
+  /// What the table holds now. Nobody else may change it meanwhile.
   [[nodiscard]] std::vector<FlowKey> keys() const;
   [[nodiscard]] int descriptor() const { return map_.get(); }
 

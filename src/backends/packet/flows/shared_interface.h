@@ -14,14 +14,15 @@ namespace bypass::packet {
 
 class SharedInterface {
  public:
-  /// Nothing is steered yet. Null: `problem` says why.
+  /// At first nothing is steered. Null: `problem` says why.
   static std::unique_ptr<SharedInterface> create(const PortSpec& spec, const MacAddress& mac, std::string& problem);
 
-  /// For a packet ring's socket: what is steered, and the copies. Not open: errno.
+  /// A program for a packet ring's socket, which takes the steered frames and the copies. The result is not open on
+  /// failure, with errno.
   [[nodiscard]] Descriptor ring_program(std::uint32_t shortest, std::uint32_t longest) const;
-  /// From now on the kernel does not get what is steered. False: `problem` says why.
+  /// From now on the kernel does not get the steered frames. False: `problem` says why.
   bool keep_from_kernel(int interface, std::string& problem);
-  /// Until the next call of that.
+  /// The kernel gets the steered frames again, until the next keep_from_kernel().
   void leave_to_kernel() { ingress_.close(); }
   [[nodiscard]] SteeringPoint point() const { return {flows_.descriptor(), mac_}; }
 
@@ -34,9 +35,9 @@ class SharedInterface {
   Descriptor ingress_;
 };
 
-/// What to say when a call for the above, or one of packet or AF_XDP sockets beside it, has failed with this error.
+/// The text for a failure with this error: of a function above, or of the packet or AF_XDP sockets that go with it.
 std::string sharing_problem(int error);
-/// … when it was that which hangs the program at the interface's ingress.
+/// … of attaching the program to the interface's ingress.
 std::string ingress_problem(int error, const std::string& interface);
 
 }  // namespace bypass::packet

@@ -17,23 +17,23 @@ using Assembler = BpfAssembler;
 using Jumps = BpfAssembler::Jumps;
 using enum BpfAssembler::Register;
 
-// What differs between the uses' contexts.
+// What differs between the contexts of the three uses.
 struct Context {
-  std::int32_t load_bytes;  // the helper; it takes context, offset, where to, length, and says 0
-  bool tells_tag;           // a VLAN's tag does not lie in the frame
-  bool finds_sockets;       // the kernel's connections can be looked up
+  std::int32_t load_bytes;  // the helper; its arguments are context, offset, destination, length, and it returns 0
+  bool tells_tag;           // the VLAN tag does not lie in the frame
+  bool finds_sockets;       // the program can look up the kernel's connections
 };
 constexpr Context kTap{BPF_FUNC_skb_load_bytes, true, false};
 constexpr Context kBuffer{BPF_FUNC_skb_load_bytes, true, true};
 constexpr Context kDriver{BPF_FUNC_xdp_load_bytes, false, true};
 
-// Places where the ways of a frame end.
+// The places to which the frame's possible outcomes jump.
 struct Ends {
   Jumps taken, copied, passed;
 };
 
-// The frame of the program: the key, below it a header of the packet, below that what a socket is looked up by. R6: the
-// context.
+// The layout of the program's stack frame: the key, below it a header of the packet, below that the key for a socket
+// look-up. R6 holds the context.
 constexpr std::int16_t kKey = -static_cast<std::int16_t>(sizeof(FlowKey)), kHeader = kKey - 40, kTuple = kHeader - 40;
 static_assert(sizeof(bpf_sock_tuple) <= 40);
 constexpr std::int32_t kIpv4Header = 20, kIpv6Header = 40;
@@ -77,7 +77,7 @@ class Matcher {
   const SteeringPoint& point_;
 };
 
-// Into kHeader. The offset is in R2 already where `at` is negative.
+// Loads bytes of the packet into kHeader. The offset is already in R2 where `at` is negative.
 void Matcher::load_frame(std::int32_t at, std::int32_t length, Jumps& too_short) {
   a_.move(kR1, kR6);
   if (at >= 0) a_.set(kR2, at);
@@ -103,7 +103,7 @@ void Matcher::copy_address(std::int16_t from, std::size_t field) {
   }
 }
 
-// R7: the Ethernet type.
+// Leaves R7: the Ethernet type.
 void Matcher::only_to_us(Ends& ends) {
   if (context_.tells_tag) {
     a_.load(BPF_W, kR1, kR6, offsetof(__sk_buff, vlan_present));
@@ -114,7 +114,7 @@ void Matcher::only_to_us(Ends& ends) {
   a_.jump_if_equal(kR7, host_to_be16(ETH_P_8021Q), ends.passed);
   a_.jump_if_equal(kR7, host_to_be16(ETH_P_8021AD), ends.passed);
   a_.load(BPF_B, kR1, kFrame, header(0));
-  a_.jump_if_any_bit(kR1, 1, ends.copied);  // a group's
+  a_.jump_if_any_bit(kR1, 1, ends.copied);  // a frame to a group
   a_.load(BPF_W, kR1, kFrame, header(0));
   a_.jump_if_not(kR1, as_it_lies<std::uint32_t>(point_.mac.bytes.data()), ends.passed);
   a_.load(BPF_H, kR1, kFrame, header(4));
@@ -122,7 +122,7 @@ void Matcher::only_to_us(Ends& ends) {
   a_.jump_if_equal(kR7, host_to_be16(ETH_P_ARP), ends.copied);
 }
 
-// RFC 791 §3.1. R8: where the ports lie.
+// RFC 791 §3.1. Leaves R8: the offset of the ports.
 void Matcher::read_ipv4(Jumps& ports, Jumps& no_flow) {
   load_header(kIpv4Header, no_flow);
   a_.load(BPF_B, kR1, kFrame, header(9));  // the protocol
@@ -144,7 +144,7 @@ void Matcher::read_ipv4(Jumps& ports, Jumps& no_flow) {
   a_.jump(ports);
 }
 
-// RFC 8200 §3. R1: the protocol.
+// RFC 8200 §3. Leaves R1: the protocol.
 void Matcher::read_ipv6(Jumps& ports, Jumps& no_flow, Ends& ends) {
   load_header(kIpv6Header, no_flow);
   Jumps neighbour_discovery;
@@ -161,7 +161,7 @@ void Matcher::read_ipv6(Jumps& ports, Jumps& no_flow, Ends& ends) {
   a_.jump(ends.copied);
 }
 
-// R1: the protocol. TCP and UDP have their ports in the same place.
+// Expects R1: the protocol. TCP and UDP have their ports in the same place.
 void Matcher::read_ports(Jumps& no_flow) {
   Jumps known;
   a_.jump_if_equal(kR1, IPPROTO_TCP, known);
@@ -183,7 +183,8 @@ void Matcher::look_up(Jumps& found) {
   a_.jump_if_not_null(kR0, found);
 }
 
-// The ends that the key names, as the kernel's socket look-up wants them; before the key forgets one.
+// Notes the ends that the key names, as the kernel's socket look-up wants them. It runs before the key drops the remote
+// end.
 void Matcher::note_tuple() {
   struct Part {
     std::uint8_t size;
@@ -213,8 +214,8 @@ void Matcher::note_tuple() {
   a_.land(noted);
 }
 
-// A connection that came about before the flow of its port was steered goes on in the kernel. (Who else has a socket
-// there is the port's own listener, whose number is kept in the kernel, too.)
+// A connection that was made before its port's flow was steered goes on in the kernel. The only other socket there is
+// the port's own listener, which keeps its number in the kernel, too.
 void Matcher::leave_connections_to_kernel(Ends& ends) {
   constexpr std::uint32_t kListening = 10;  // BPF_TCP_LISTEN
   constexpr std::int32_t kThisNamespace = -1;
@@ -309,7 +310,7 @@ BpfAssembler xdp_redirect(const SteeringPoint& point, int socket_map) {
   a.land(ends.taken);
   a.load_map(kR1, socket_map);
   a.set(kR2, 0);
-  a.set(kR3, XDP_PASS);  // when no socket is there
+  a.set(kR3, XDP_PASS);  // the result when there is no socket
   a.call(BPF_FUNC_redirect_map);
   a.leave();
   return a;

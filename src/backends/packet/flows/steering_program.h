@@ -1,14 +1,14 @@
-// The programs that tell, frame by frame, what of a shared interface is ours: one piece of assembly in three uses,
-// which look into the same FlowMap.
+// The programs that tell, frame by frame, which frames of a shared interface are ours. One piece of assembly has three
+// uses, which all look into the same FlowMap.
 //
 //   ring_filter      at a packet ring's socket: takes what is steered, and copies of ARP, neighbour discovery, groups
 //   ingress_filter   behind the packet sockets: keeps what is steered from the kernel's stack, which would refuse it
 //   xdp_redirect     in the driver: hands what is steered to an AF_XDP socket
 //
-// A frame's flow is looked up whole first, then without its remote end; then comes the rule that takes every frame to
-// the interface's MAC address. Fragments have no ports, and headers that IPv6 puts in between hide them: such packets
-// are no flow's. ARP, neighbour discovery and frames of a VLAN stay the kernel's whatever is steered; xdp_redirect
-// knows the latter by their tag in the frame, and no other.
+// A program looks up a frame's flow whole first, then without its remote end, and last the rule for every frame to the
+// interface's MAC address. Fragments have no ports, and IPv6 extension headers hide them, so such packets belong to no
+// flow. ARP, neighbour discovery and frames with a VLAN tag always stay the kernel's. xdp_redirect recognizes a VLAN
+// only by a tag in the frame.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct SteeringPoint {
   MacAddress mac;
 };
 
-/// Frames whose length lies between these, its ends included, as RxShape has them.
+/// Takes frames whose length lies in this range, both ends included (RxShape).
 BpfAssembler ring_filter(const SteeringPoint& point, std::uint32_t shortest, std::uint32_t longest);
 BpfAssembler ingress_filter(const SteeringPoint& point);
 /// `socket_map`: an XSKMAP whose entry 0 is the socket.

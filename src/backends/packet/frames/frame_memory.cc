@@ -27,7 +27,7 @@ bool FrameMemory::map(std::size_t bytes, Hugepages pages, std::string& problem) 
   return true;
 }
 
-// All of them now: one that is promised and not there later, by a limit of the control group's, is a SIGBUS.
+// Allocates all pages now. A page that was promised but is missing later, by a limit of the control group, is a SIGBUS.
 bool FrameMemory::map_huge(std::size_t bytes) {
   const std::size_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   constexpr int kFlags = MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB;

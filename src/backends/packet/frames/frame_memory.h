@@ -1,5 +1,5 @@
-// FrameMemory: where a port's frames lie. It is shared memory without a file, which forked children read. It may lie on
-// huge pages: a device that reads and writes it by itself translates fewer addresses then.
+// FrameMemory: the memory for a port's frames. It is shared memory without a file, so that forked children can read it.
+// It may lie on huge pages: a device that reads and writes it by itself then translates fewer addresses.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class FrameMemory {
   FrameMemory(const FrameMemory&) = delete;
   FrameMemory& operator=(const FrameMemory&) = delete;
 
-  /// False: `problem` says why. Small pages take no memory before they are written, huge ones at once.
+  /// False: `problem` says why. Small pages take memory when they are first written, huge pages at once.
   bool map(std::size_t bytes, Hugepages pages, std::string& problem);
   void unmap();
-  /// Whole pages: a part of a huge one cannot be kept from children alone (madvise(2), MADV_DONTFORK).
+  /// All of it, in whole pages: part of a huge page cannot be kept from children (madvise(2), MADV_DONTFORK).
   [[nodiscard]] std::span<std::byte> all() const { return memory_; }
   [[nodiscard]] bool is_huge() const { return huge_; }
 

@@ -6,7 +6,7 @@
 namespace bypass::packet {
 
 FramePool::~FramePool() {
-  // Frames that are still out stay readable: then the memory is kept to the end of the process.
+  // Frames that are still out must stay readable: then the memory is kept until the process ends.
   if (free_count() == total_) mapped_.unmap();
 }
 

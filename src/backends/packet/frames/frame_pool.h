@@ -1,8 +1,8 @@
-// FramePool: the buffers of one port, a plain LIFO that hands the warmest out first. Every access comes from the one
-// that holds the shard's lock.
+// FramePool: the buffers of one port, a plain LIFO that hands out the most recently used one first. Only the holder of
+// the shard's lock uses it.
 //
 // An element is  Packet (128 bytes) | headroom 128 | data room.  The whole budget is address space from the start; a
-// buffer costs memory once it has been used. The mapping is shared with forked children, which may read in it what was
+// buffer takes memory when it is first used. The mapping is shared with forked children, which may read there what was
 // received before the fork.
 #pragma once
 
@@ -18,18 +18,19 @@
 
 namespace bypass::packet {
 
-/// Bytes of one element: the Packet's room, the buffer, and what keeps elements apart.
+/// The bytes of one element (the Packet's room, the buffer, and padding), and of its buffer.
 struct FrameLayout {
   std::uint32_t element, buffer;
 };
 
 class FramePool {
  public:
-  /// Where the Packet's header lies; the buffer follows.
+  /// The room for the Packet's header. The buffer follows it.
   static constexpr std::uint32_t kPacketRoom = 128;
   static_assert(sizeof(Packet) <= kPacketRoom);
-  /// Large frames come in pieces of 8 KiB: a piece costs a header's cache lines, and a small frame touches only its
-  /// buffer's first page. An odd number of cache lines, so that the headers do not all meet in one set of the cache.
+  /// Large frames come in pieces of 8 KiB: each piece costs a header's cache lines, and a small frame touches only its
+  /// buffer's first page. The element is an odd number of cache lines, so that the headers do not all fall into one set
+  /// of the cache.
   static constexpr std::uint32_t kLargeRoom = 8192;
   static constexpr FrameLayout kLarge{kPacketRoom + kTxHeadroom + kLargeRoom + 64, kTxHeadroom + kLargeRoom};
   static_assert(kLarge.element / 64 % 2 == 1);
@@ -45,15 +46,15 @@ class FramePool {
   bool create(const FrameLayout& layout, std::size_t budget_bytes, std::uint16_t port_index, Hugepages pages,
               std::string& problem);
 
-  /// An empty frame, reset() to kTxHeadroom; null when none is left.
+  /// An empty frame, reset() to kTxHeadroom. Null: none is left.
   Packet* take();
   std::size_t alloc(std::span<Packet*> out);
-  /// A head with its segments.
+  /// Frees a head with its segments.
   void free_frame(Packet* head);
-  /// A frame of one or more buffers with these bytes in it; null when the pool ran dry (counted).
+  /// A frame of one or more buffers with a copy of these bytes. Null: the pool ran dry, which is counted.
   Packet* copy_in(std::span<const std::byte> bytes);
 
-  /// All elements, one behind the other, in whole pages.
+  /// All elements, one after the other, in whole pages.
   [[nodiscard]] std::span<std::byte> memory() const { return mapped_.all(); }
   [[nodiscard]] std::uint32_t buffer_bytes() const { return layout_.buffer; }
   [[nodiscard]] std::uint32_t total() const { return total_; }
@@ -70,11 +71,11 @@ class FramePool {
   FrameMemory mapped_;
   std::byte* memory_ = nullptr;
   std::uint32_t total_ = 0;
-  std::uint32_t fresh_ = 0;  // elements from here on have never been used
+  std::uint32_t fresh_ = 0;  // elements from this index on have never been used
   std::uint32_t stacked_ = 0;
   std::unique_ptr<Packet*[]> stack_;
   std::uint16_t port_index_ = 0;
-  std::atomic<std::uint32_t> free_{0};  // written by the holder of the shard's lock, read by anybody
+  std::atomic<std::uint32_t> free_{0};  // written by the holder of the shard's lock, read by any thread
   std::atomic<std::uint64_t> ran_dry_{0};
 };
 

@@ -1,5 +1,5 @@
-// A frame whose TCP or UDP checksum is still to be made (the kernel's CHECKSUM_PARTIAL), where nothing beside the frame
-// says so. The field holds the pseudo header's sum (RFC 9293 §3.1, RFC 768), not inverted.
+// Recognizes a frame whose TCP or UDP checksum is still to be filled in (the kernel's CHECKSUM_PARTIAL), where nothing
+// but the frame can tell. The field holds the pseudo header's sum (RFC 9293 §3.1, RFC 768), not inverted.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace bypass::packet {
 
-/// Of an Ethernet frame with IPv4; false for any other. A frame that was damaged looks like one in 65,536 cases.
+/// For an Ethernet frame with IPv4; false for any other. One damaged frame in 65,536 is taken for such a frame.
 bool has_partial_checksum(std::span<const std::byte> frame);
 
 }  // namespace bypass::packet

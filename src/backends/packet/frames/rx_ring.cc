@@ -14,7 +14,7 @@
 namespace bypass::packet {
 namespace {
 
-// A slot begins with these; the frame's start is aligned behind them.
+// The headers at the beginning of a slot. The frame's start is aligned behind them.
 constexpr std::uint32_t kSlotHead = TPACKET_ALIGN(TPACKET2_HDRLEN + sizeof(VnetHeader)) + TPACKET_ALIGNMENT + ETH_HLEN;
 constexpr std::uint32_t kPage = 4096;
 constexpr std::uint32_t kBlock = 1u << 20;
@@ -27,13 +27,13 @@ std::uint32_t slot_for(std::uint32_t frame) {
 sock_filter load(std::uint16_t what, std::uint32_t at) {
   return {static_cast<std::uint16_t>(BPF_LD | what), 0, 0, at};
 }
-// Forward jumps, counted from the next instruction.
+// The targets are forward jumps, counted from the next instruction.
 sock_filter jump(std::uint16_t test, std::uint32_t with, std::uint8_t if_true, std::uint8_t if_false) {
   return {static_cast<std::uint16_t>(BPF_JMP | BPF_K | test), if_true, if_false, with};
 }
 
-// The kernel copies nothing for a frame that this refuses. A frame of a VLAN comes with its tag taken off: it is not
-// for us.
+// Attaches a filter, so that the kernel copies nothing of a frame that is refused. A frame of a VLAN is not for us; the
+// kernel has taken its tag off.
 bool attach_filter(int socket, const RxShape& shape) {
   if (shape.program >= 0)
     return libc.setsockopt(socket, SOL_SOCKET, SO_ATTACH_BPF, &shape.program, sizeof shape.program) == 0;
@@ -49,7 +49,7 @@ bool attach_filter(int socket, const RxShape& shape) {
       load(BPF_B | BPF_ABS, vlan),           //
       jump(BPF_JEQ, 0, 0, 7),                //
       load(BPF_B | BPF_ABS, 0),              //
-      jump(BPF_JSET, 1, 4, 0),               // a group's
+      jump(BPF_JSET, 1, 4, 0),               // frames to a group
       load(BPF_W | BPF_ABS, 0),              //
       jump(BPF_JEQ, mac_head, 0, 3),         //
       load(BPF_H | BPF_ABS, 4),              //
@@ -72,7 +72,7 @@ RxRing::~RxRing() {
 }
 
 bool RxRing::create(const RxShape& shape) {
-  // Of no protocol: nothing arrives before all is set.
+  // The socket has no protocol yet, so nothing arrives before all is set.
   socket_ = Descriptor(libc.socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int fd = socket_.get();
   return socket_.is_open() && attach_filter(fd, shape) && set(fd, PACKET_IGNORE_OUTGOING, 1) &&
@@ -109,7 +109,7 @@ bool RxRing::attach(int interface) const {
 }
 
 void RxRing::advance() {
-  // After everything that was read of the slot.
+  // The release store comes after all reads of the slot.
   __atomic_store_n(&reinterpret_cast<tpacket2_hdr*>(slot_)->tp_status, std::uint32_t{TP_STATUS_KERNEL},
                    __ATOMIC_RELEASE);
   if (++slot_in_block_ == slots_a_block_) {

@@ -1,7 +1,7 @@
 // RxRing: a packet socket that receives into a ring of slots shared with the kernel (TPACKET_V2 with PACKET_VNET_HDR).
-// Frames are seen and taken without a system call, with their checksums' and segments' state.
+// Frames are seen and taken without a system call. Each comes with the state of its checksum and segments.
 //
-// V3 would pack frames of any length, but shows them only when a block is full or a millisecond has passed.
+// V3 would pack frames of any length. But it shows them only when a block is full or a millisecond has passed.
 #pragma once
 
 #include <linux/if_packet.h>
@@ -17,14 +17,14 @@
 
 namespace bypass::packet {
 
-/// A ring takes the frames whose length lies in this range: those to `mac` and to groups (untagged ones), or what a
-/// program chooses, which looks at the length, too.
+/// Which frames a ring takes: those whose length lies in this range. They are the untagged ones to `mac` and to groups,
+/// or those that `program` chooses, which looks at the length, too.
 struct RxShape {
   std::uint32_t shortest = 0;
-  std::uint32_t longest = 0;  // also the slots' room
+  std::uint32_t longest = 0;  // also the room of a slot
   std::uint32_t ring_bytes = 0;
   MacAddress mac;
-  int program = -1;  // a loaded socket filter; -1: by `mac`
+  int program = -1;  // a loaded socket filter; -1: the ring selects by `mac`
 };
 
 class RxRing {
@@ -34,12 +34,12 @@ class RxRing {
   RxRing& operator=(const RxRing&) = delete;
   ~RxRing();
 
-  /// Receives nothing until attach(). False with errno.
+  /// The ring receives nothing until attach(). False with errno.
   bool create(const RxShape& shape);
-  /// Receives from this interface, from now on. False with errno.
+  /// From now on the ring receives from this interface. False with errno.
   [[nodiscard]] bool attach(int interface) const;
 
-  /// The oldest frame, null when there is none.
+  /// The oldest frame; null: the ring is empty.
   [[nodiscard]] const tpacket2_hdr* head() const {
     const auto* slot = reinterpret_cast<const tpacket2_hdr*>(slot_);
     // Pairs with the kernel's barrier between filling the slot and handing it over.
@@ -49,9 +49,10 @@ class RxRing {
   void advance();
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
-  /// An interface that goes down leaves an error at the socket, which keeps the descriptor readable.
+  /// Reads the error that an interface leaves at the socket when it goes down. Else the error keeps the descriptor
+  /// readable.
   void take_error() const;
-  /// Frames left out since the last call because the ring was full.
+  /// How many frames the kernel dropped since the last call because the ring was full.
   [[nodiscard]] std::uint64_t take_losses() const;
 
  private:
@@ -65,7 +66,7 @@ class RxRing {
   std::uint32_t block_ = 0, slot_in_block_ = 0;
 };
 
-/// The parts of a slot.
+/// The frame in a slot.
 inline std::span<const std::byte> frame_of(const tpacket2_hdr& slot) {
   return {reinterpret_cast<const std::byte*>(&slot) + slot.tp_mac, slot.tp_snaplen};
 }

@@ -1,4 +1,4 @@
-// Sender: batches of frames into a packet socket, with their virtio headers.
+// Sender: sends batches of frames to a packet socket, with their virtio headers.
 #pragma once
 
 #include <sys/socket.h>
@@ -19,12 +19,13 @@ class Sender {
   Sender();
 
   struct Outcome {
-    std::size_t done = 0;     // of the batch, from its beginning: sent or refused
+    std::size_t done = 0;     // how many from the batch's beginning were sent or refused
     std::size_t bytes = 0;    // of the frames that were sent
-    std::size_t refused = 0;  // lost: the interface is down, its queue is full, the frame is longer than its MTU
+    std::size_t refused = 0;  // lost: the interface is down, its queue is full, or the frame is longer than its MTU
   };
-  /// At most kBatch frames, which stay the caller's; the bytes have been copied when this returns. Never waits: it
-  /// ends early where the socket's buffer is full. One system call, and one more for each refused frame.
+  /// Sends at most kBatch frames. They stay the caller's; their bytes have been copied when this returns. It never
+  /// waits: it ends early where the socket's buffer is full. It costs one system call, and one more for each refused
+  /// frame.
   Outcome send(int socket, std::span<Packet* const> frames);
 
  private:

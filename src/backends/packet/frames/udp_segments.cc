@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kUdpHeader = sizeof(udphdr);
 
-// Ethernet, IPv4 and UDP headers together; 0: something else.
+// The length of the Ethernet, IPv4 and UDP headers together; 0: the frame is something else.
 std::size_t header_bytes(std::span<const std::byte> frame) {
   if (frame.size() < ETH_HLEN + sizeof(iphdr) + kUdpHeader) return 0;
   const auto first = std::to_integer<unsigned>(frame[ETH_HLEN]);
@@ -54,7 +54,7 @@ Packet* split_datagrams(FramePool& pool, std::span<const std::byte> frame, const
   for (auto left = frame.subspan(head); !left.empty();) {
     const auto payload = left.first(std::min<std::size_t>(left.size(), header.gso_size));
     Packet* const datagram = make_datagram(pool, frame.first(head), payload);
-    if (datagram == nullptr) break;  // as if the rest had been lost on the wire
+    if (datagram == nullptr) break;  // the rest is lost, as on a wire
     *link = datagram;
     link = &datagram->queue_next;
     left = left.subspan(payload.size());

@@ -1,5 +1,5 @@
-// A kernel program that sends with UDP_SEGMENT over a virtual interface hands its datagrams over in one frame
-// (VnetHeader::kUdpDatagrams), as a card would get them. The stack knows datagrams one by one.
+// A program that sends with UDP_SEGMENT over a virtual interface hands its datagrams over in one frame
+// (VnetHeader::kUdpDatagrams), as a card would get them. The stack needs the datagrams one by one.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace bypass::packet {
 
 bool holds_datagrams(const VnetHeader& header);
 
-/// The frame's datagrams as frames of their own, linked by queue_next; null when it is not what it should be, or the
-/// pool has too few buffers. The checksums are vouched for, not made.
+/// The datagrams as frames of their own, linked by queue_next. Null: the frame is not valid, or the pool has too few
+/// buffers. The checksums are marked as good, and not computed.
 Packet* split_datagrams(FramePool& pool, std::span<const std::byte> frame, const VnetHeader& header);
 
 }  // namespace bypass::packet

@@ -21,12 +21,12 @@ namespace {
 
 // The kernel keeps every chunk in memory.
 constexpr std::uint32_t kDefaultBuffers = 32u << 20;
-// What readers may hold before the stack copies it away (1,024 frames at first), and as much again three times, so that
-// the kernel never lacks chunks to receive into: nothing would arrive any more that frees some.
+// Three parts: what readers may hold before the stack copies it away (1,024 frames at first), and three times as much.
+// So the kernel never lacks chunks to receive into. If it did, nothing would arrive that could free some.
 constexpr std::uint32_t kLeastBuffers = 16u << 20;
 constexpr std::uint32_t kRingEntries = 2048;
 constexpr std::uint32_t kCopyRingBytes = 1u << 20;
-// What the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM).
+// The space that the kernel leaves free in front of a received frame (XDP_PACKET_HEADROOM).
 constexpr std::uint32_t kKernelHeadroom = 256;
 constexpr std::chrono::milliseconds kBindAgain{5}, kBindPatience{1'000};
 constexpr std::uint32_t kLargestMtu = FramePool::kPaged.element - kKernelHeadroom - ETH_HLEN - 512;
@@ -79,7 +79,7 @@ bool XdpPort::set_up(const PortSpec& spec, std::string& problem) {
   room.buffer_memory = spec.buffer_memory == 0 ? kDefaultBuffers : std::max(spec.buffer_memory, kLeastBuffers);
   if (!choose(spec, interface, problem) || !prepare(room, FramePool::kPaged, Hugepages::kOff, problem)) return false;
   socket_ = Descriptor(libc.socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
-  // The program first: who has the interface has one there, too, and it is refused at once.
+  // The program goes first: a process that has the interface has a program there, too, so the failure shows at once.
   const bool opened = socket_.is_open() && make_rings() && attach(interface.index, spec.addresses) &&
                       bind_patiently(interface.index) &&
                       take_frames_to(mac_, asking_.get(), interface, PACKET_MR_UNICAST);
@@ -141,8 +141,8 @@ bool XdpPort::bind_to(int interface) {
   return libc.bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-// The kernel takes a queue from the socket of a process that has ended some time after the process (RCU, then a work
-// queue of its own): until then it is as good as in use.
+// Binds, and waits for a queue that a dead process had. The kernel frees the queue some time after the process's end
+// (RCU, then a work queue). Until then the queue is as good as in use.
 bool XdpPort::bind_patiently(int interface) {
   for (std::chrono::milliseconds waited{}; !bind_to(interface); waited += kBindAgain) {
     if (errno != EBUSY || waited >= kBindPatience) return false;
@@ -166,7 +166,7 @@ bool XdpPort::open_copies(int interface) {
   return true;
 }
 
-// The socket stays with the interface that it was bound to: one made anew under the name is another one.
+// The socket stays with the interface that it was bound to. A new interface with the same name is another one.
 void XdpPort::look() {
   Interface interface;
   if (!look_at_interface(asking_.get(), name_, interface)) return set_link(false);
@@ -203,10 +203,11 @@ void XdpPort::fill() {
   }
   mind_pool();
   fill_.publish();
-  if (fill_.needs_wakeup()) libc.recv(socket_.get(), nullptr, 0, MSG_DONTWAIT);  // a driver that ran out of chunks
+  // a driver that ran out of chunks waits for this
+  if (fill_.needs_wakeup()) libc.recv(socket_.get(), nullptr, 0, MSG_DONTWAIT);
 }
 
-// Takes chunks back that the kernel has sent.
+// Takes back the chunks that the kernel has sent.
 void XdpPort::reap() {
   const std::uint32_t sent = completion_.waiting();
   for (std::uint32_t i = 0; i < sent; i++) pool_.free_frame(packet_at(completion_.take()));
@@ -217,7 +218,7 @@ void XdpPort::reap() {
 
 std::size_t XdpPort::receive(std::uint16_t, std::span<Packet*> out) {
   reap();
-  // Also when nothing arrives: it may be for want of chunks, which the program held until now.
+  // It also fills when nothing arrives: the reason may be a lack of chunks, which the program held until now.
   if (posted_ < kRingEntries / 2) fill();
   const std::size_t n = take_received(out);
   return copies_ == nullptr ? n : n + take_copies(out.subspan(n));
@@ -267,7 +268,7 @@ bool XdpPort::arm(std::uint16_t queue) {
 
 // --- Sending
 
-// The kernel sends 32 frames a call in copy mode, and says EAGAIN when there are more.
+// In copy mode the kernel sends 32 frames a call, and returns EAGAIN when there are more.
 void XdpPort::kick() {
   if (!tx_.needs_wakeup()) return;
   for (int calls = 0; calls < 4; calls++)

@@ -1,14 +1,15 @@
 // XdpPort: an existing network interface, through an AF_XDP socket (af_xdp:IFNAME).
 //
-// What is for us is taken from the kernel in its driver, before anything of its stack; everything else stays the
+// The frames for us are taken from the kernel in its driver, before its stack sees them; everything else stays the
 // kernel's. Buffers are the socket's own chunks, so received frames are handed up where they lie. There are no
-// offloads: checksums are made and verified by the stack, and a frame is a segment.
+// offloads: the stack makes and verifies checksums, and a frame is a segment.
 //
-// A veth's peer does not know that: the frames of its own programs come with the checksum still to be made. Such a
-// frame's field holds the pseudo header's sum and nothing else, and at a veth that is taken for a good one.
+// A veth's peer does not know that: frames from its own programs come with the checksum still to be filled in. The
+// checksum field of such a frame holds only the pseudo header's sum. At a veth, the port accepts that as a good
+// checksum.
 //
-// Of an interface that is shared only steered frames come that way. ARP, neighbour discovery and groups' frames go to
-// the kernel, and a small packet ring brings their copies.
+// On a shared interface only steered frames come that way. ARP, neighbour discovery and groups' frames go to the
+// kernel, and a small packet ring brings copies of them.
 #pragma once
 
 #include <memory>
@@ -51,13 +52,14 @@ class XdpPort final : public FramePort {
   std::string name_;
   int index_ = 0;
   bool is_veth_ = false;
-  Descriptor asking_;  // a packet socket that holds our MAC address at the interface, and asks for its state
+  // a packet socket that holds our MAC address at the interface, and asks for the interface's state
+  Descriptor asking_;
   Descriptor socket_;
   XdpRing<xdp_desc> rx_, tx_;
   XdpRing<std::uint64_t> fill_, completion_;
-  std::uint32_t posted_ = 0;  // chunks that the kernel has to receive into, or has received into
+  std::uint32_t posted_ = 0;  // chunks that the kernel will receive into, or has received into
   XdpProgram program_;
-  std::unique_ptr<RxRing> copies_;  // null: of an interface of our own there are none
+  std::unique_ptr<RxRing> copies_;  // the copies for a shared interface; null: the interface is not shared
 };
 
 }  // namespace bypass::packet

@@ -27,7 +27,7 @@ std::uint16_t half(const std::uint8_t* bytes) {
   return value;
 }
 
-// R2: the frame's first byte, R3: its end. Values are compared as they lie in the frame.
+// R2: the frame's first byte, R3: its end. Values are compared in the frame's byte order.
 BpfAssembler take_ours(int map, const MacAddress& mac, std::span<const IpAddress> addresses) {
   using enum BpfAssembler::Register;
   BpfAssembler a;
@@ -35,7 +35,7 @@ BpfAssembler take_ours(int map, const MacAddress& mac, std::span<const IpAddress
   a.load(BPF_W, kR2, kR1, offsetof(xdp_md, data));
   a.load(BPF_W, kR3, kR1, offsetof(xdp_md, data_end));
   a.move(kR4, kR2);
-  a.increase(kR4, kArpFrame);  // the shortest frame of any use to us
+  a.increase(kR4, kArpFrame);  // the shortest frame that is of use to us
   a.jump_if_greater(kR4, kR3, pass);
   a.load(BPF_W, kR4, kR2, 0);
   a.jump_if_not(kR4, word(mac.bytes.data()), not_head);
@@ -54,7 +54,7 @@ BpfAssembler take_ours(int map, const MacAddress& mac, std::span<const IpAddress
   a.land(take);
   a.load_map(kR1, map);
   a.set(kR2, 0);
-  a.set(kR3, XDP_PASS);  // when no socket is there
+  a.set(kR3, XDP_PASS);  // the result when there is no socket
   a.call(BPF_FUNC_redirect_map);
   a.leave();
   return a;

@@ -1,9 +1,9 @@
-// XdpProgram: the program at an interface's receive path that hands what is for us to our AF_XDP socket and leaves the
-// rest to the kernel. For us are frames to our MAC address, and ARP requests for our addresses, which come as
-// broadcasts. At an interface that is shared, what is steered is for us.
+// XdpProgram: the program at an interface's receive path. It hands the frames for us to our AF_XDP socket and leaves
+// the rest to the kernel. Frames for us are those to our MAC address, and ARP requests for our addresses, which come as
+// broadcasts. At a shared interface, the steered frames are for us.
 //
-// It hangs on a link's descriptor (BPF_LINK_CREATE) and nothing is pinned: the kernel takes it off when the process is
-// gone, however it went.
+// The program hangs on a link's descriptor (BPF_LINK_CREATE), and nothing is pinned. So the kernel removes it when the
+// process is gone, however it ended.
 #pragma once
 
 #include <span>
@@ -16,10 +16,10 @@ namespace bypass::packet {
 
 class XdpProgram {
  public:
-  /// For receive queue 0. In the driver where it can, else in front of the kernel's stack. False with errno; EBUSY:
-  /// another program is there.
+  /// Attaches the program for receive queue 0: in the driver where that can do it, else in front of the kernel's stack.
+  /// False with errno; EBUSY: another program is there.
   bool attach(int interface, int xdp_socket, const MacAddress& mac, std::span<const IpAddress> addresses);
-  /// The same at a shared interface.
+  /// The same, at a shared interface.
   bool attach(int interface, int xdp_socket, const SteeringPoint& point);
 
  private:

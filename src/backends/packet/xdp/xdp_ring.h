@@ -1,5 +1,5 @@
-// XdpRing: one of an AF_XDP socket's four rings, seen from this side. The kernel is at the other end; each end writes
-// its own index, and the barrier is the index's release and acquire.
+// XdpRing: one of the four rings of an AF_XDP socket, as this process sees it. The kernel is at the other end. Each end
+// writes its own index; the release and acquire of the index are the barrier.
 #pragma once
 
 #include <linux/if_xdp.h>
@@ -18,8 +18,8 @@ class XdpRing {
   XdpRing& operator=(const XdpRing&) = delete;
   ~XdpRing();
 
-  /// `size_option` makes the ring with this many entries (a power of two), `page_offset` is where it is mapped from.
-  /// False with errno.
+  /// `size_option` makes the ring with this many entries (a power of two). `page_offset`: the offset for mmap(2). False
+  /// with errno.
   bool create(int socket, int size_option, off_t page_offset, const xdp_ring_offset& offsets, std::uint32_t entries);
 
   // --- The producer's side
