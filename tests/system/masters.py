@@ -64,6 +64,11 @@ def helper_beside_one_that_selects(side):
 
 
 @case("vhost", "veth")
+def helper_beside_one_that_makes_an_epoll_set(side):
+    helper_comes_first(side, "epoll")
+
+
+@case("vhost", "veth")
 def helper_of_one_that_has_accepted(side):
     helper_comes_later(side, "accept")
 

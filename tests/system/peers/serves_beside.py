@@ -37,6 +37,7 @@ def answer(connection):
 
 
 def wait():
+    global waits
     if how == "poll":
         poll = select.poll()
         poll.register(listener, select.POLLIN)
@@ -44,14 +45,15 @@ def wait():
     elif how == "select":
         select.select([listener], [], [])
     elif how == "epoll":
+        if waits is None:
+            waits = select.epoll()
+            waits.register(listener, select.EPOLLIN)
         waits.poll()
     if how != "accept":
         listener.setblocking(False)
 
 
-if how == "epoll":
-    waits = select.epoll()
-    waits.register(listener, select.EPOLLIN)
+waits = None  # a set that the master makes when it first waits
 answered = 0
 while True:
     if answered == first:
