@@ -17,7 +17,7 @@ AREAS = [
     (r"^tools/(bench|demo)|^tests/fuzz/", r"^lint_"),
     (r"^config/|^tools/bypass/", r"^(command|readme|family_|behaviour_)"),
     (r"^src/observe/", r"^(command|behaviour_|local_|steering_|veth_|family_)"),
-    (r"^src/backends/dpdk/", r"_vhost|_virtio|^behaviour_|^family_|^trust_|^command|^endings_over"),
+    (r"^src/backends/dpdk/", r"_vhost|_virtio|^behaviour_|^family_|^trust_|^command|^endings_over|^vm_"),
     (r"^src/backends/packet/", r"_veth|^veth_|^steering_|^verbs_|_verbs$"),
     (r"^src/(backends/verbs|softverbs)/", r"^verbs_|^steering_|_verbs|_rc|^rc_|^endings_over"),
     (r"^src/fastpath/shm/", r"^local_|_local|_shm|^shm_|^endings_|^preload_|^trust_"),
@@ -25,6 +25,7 @@ AREAS = [
     (r"^src/(os|config|stack|socket|preload|runtime|backends)/", r"."),
     (r"^tests/foreign/", r"^foreign_"),
     (r"^tests/preload/", r"^preload_"),
+    (r"^tests/vm/|^tools/vm", r"^vm_"),
     (r"^tests/system/(harness|agents|sides|transfers)\.py", r"."),
     (r"^tests/system/", None),  # a scenario's file reaches its own tests
     (r"^tests/", r"^$"),
