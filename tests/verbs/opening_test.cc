@@ -30,9 +30,11 @@ TEST_F(OpeningTest, NoSuchDevice_NamesThoseThatAre) {
 
 TEST_F(OpeningTest, NoDeviceAtAll_SaysHowToHaveOne) {
   device.disappear();
-  EXPECT_EQ(refusal(), "no RDMA device of that name; there is none (is its driver's module loaded, mlx5_ib say?)");
+  EXPECT_EQ(refusal(),
+            "no RDMA device of that name; this process sees none (is its driver's module loaded, mlx5_ib say?)");
   device.soft = true;
-  EXPECT_EQ(refusal(), "no RDMA device of that name; there is none; a software device is made by BYPASS_SOFT=WIRE");
+  EXPECT_EQ(refusal(),
+            "no RDMA device of that name; this process sees none; a software device is made by BYPASS_SOFT=WIRE");
 }
 
 TEST_F(OpeningTest, NoRdmaInTheKernel_SaysWhichModule) {

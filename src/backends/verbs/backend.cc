@@ -1,4 +1,4 @@
-// The plugin's entry: Backend over raw-packet queue pairs, and over RC ones.
+// The plugin's entry: a Backend for frames over raw-packet queue pairs and for links over RC queue pairs.
 #include "backends/backend.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 class VerbsBackend final : public Backend {
  public:
-  bool check(const PortSpec&, std::string&) override { return true; }  // only an opened device tells
+  bool check(const PortSpec&, std::string&) override { return true; }  // only opening the device can tell
   Port* open(const PortSpec& spec, std::string& problem) override;
   void close(Port* port) override;
   bool keep_flows(Port* port, const Handover& handover, std::string& problem) override;

@@ -14,8 +14,8 @@ bool CompletionQueue::create(const Verbs& verbs, ibv_context* context, Of kind, 
   return queue_ != nullptr;
 }
 
-// Devices refuse what they do not have in one way or another (EOPNOTSUPP, ENOSYS, EINVAL); what else is wrong, the
-// plain call will say as well.
+// A device refuses what it does not have in different ways (EOPNOTSUPP, ENOSYS, EINVAL). If something else is wrong,
+// the plain call fails, too.
 bool CompletionQueue::create_extended(ibv_context* context, std::uint32_t depth, ibv_comp_channel* channel,
                                       bool timed) {
   ibv_cq_init_attr_ex wanted{};
@@ -24,7 +24,7 @@ bool CompletionQueue::create_extended(ibv_context* context, std::uint32_t depth,
   if (kind_ == Of::kReceiving) wanted.wc_flags = IBV_WC_EX_WITH_BYTE_LEN;
   if (timed) wanted.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
   wanted.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-  wanted.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;  // the shard's lock is the device's, too
+  wanted.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;  // the holder of the shard's lock alone uses the device
   extended_ = ibv_create_cq_ex(context, &wanted);
   if (extended_ == nullptr) return false;
   queue_ = ibv_cq_ex_to_cq(extended_);
@@ -65,7 +65,7 @@ Completion CompletionQueue::current() const {
 
 std::size_t CompletionQueue::poll_extended(std::span<Completion> out) {
   ibv_poll_cq_attr all{};
-  if (out.empty() || ibv_start_poll(extended_, &all) != 0) return 0;  // nothing has begun then
+  if (out.empty() || ibv_start_poll(extended_, &all) != 0) return 0;  // then no poll has begun
   std::size_t n = 0;
   do out[n++] = current();
   while (n < out.size() && ibv_next_poll(extended_) == 0);

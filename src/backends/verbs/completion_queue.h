@@ -1,7 +1,7 @@
-// CompletionQueue: a device's completion queue: an extended one where the device has those (it reads only what is asked
-// for, and has the device's time stamps), a plain one elsewhere.
+// CompletionQueue: a device's completion queue. It is an extended one where the device has those: that reads only what
+// is asked for, and has the device's time stamps. Elsewhere it is a plain one.
 //
-// Polled by the holder of the shard's lock.
+// The holder of the shard's lock polls it.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 namespace bypass::verbs {
 
 struct Completion {
-  std::uint64_t request;  // its number, as it was posted
+  std::uint64_t request;  // the request's number, as it was posted
   ibv_wc_status status;
-  // Of a frame that was received
+  // These describe a received frame
   std::uint32_t bytes;
   bool checksums_good;
-  std::uint64_t time;  // of its arrival, in ticks of the device's clock; only where is_timed()
+  std::uint64_t time;  // when it arrived, in ticks of the device's clock; only where is_timed()
 };
 
 class CompletionQueue {
@@ -29,8 +29,8 @@ class CompletionQueue {
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
-  /// With room for `depth`, telling `channel` (or nobody) when armed; with time stamps if they are wanted and to be
-  /// had. False: errno says why.
+  /// Makes the queue, with room for `depth` completions. When armed, it tells `channel`, unless that is null. It has
+  /// time stamps if they are wanted and the device has them. False: errno says why.
   bool create(const Verbs& verbs, ibv_context* context, Of kind, std::uint32_t depth, ibv_comp_channel* channel,
               bool timed);
   void destroy(const Verbs& verbs);
@@ -48,7 +48,7 @@ class CompletionQueue {
   Of kind_ = Of::kReceiving;
   bool timed_ = false;
   ibv_cq* queue_ = nullptr;
-  ibv_cq_ex* extended_ = nullptr;  // the same one
+  ibv_cq_ex* extended_ = nullptr;  // queue_ in its extended form
 };
 
 }  // namespace bypass::verbs

@@ -22,13 +22,13 @@ using packet::host;
 using packet::libc;
 
 constexpr std::uint32_t kInlineBytes = 64;  // a bare ACK
-constexpr int kNotSupportedInKernel = 524;  // ENOTSUPP, which drivers let slip through
+constexpr int kNotSupportedInKernel = 524;  // ENOTSUPP, which drivers pass on by mistake
 
 bool is_refusal(int error) {
   return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS || error == kNotSupportedInKernel;
 }
 
-// The same of what the kernel locks in memory, for which a process has a limit.
+// The same, for memory that the kernel locks: a process has a limit for it.
 bool say_locked(std::string& problem, const std::string& what, int error) {
   say(problem, what, error);
   if (error != ENOMEM && error != EAGAIN && error != EPERM) return false;
@@ -40,7 +40,7 @@ bool say_locked(std::string& problem, const std::string& what, int error) {
   return false;
 }
 
-// RFC 4291 §A: the interface's half of a link-local address.
+// RFC 4291 §A: a link-local address holds the interface's identifier.
 MacAddress mac_of(const ibv_gid& link_local) {
   const std::uint8_t* const id = link_local.raw + 8;
   MacAddress mac;
@@ -149,7 +149,7 @@ bool Device::make_queues(std::span<std::byte> memory, std::uint32_t depth, std::
   memory_ = verbs_->reg_mr(domain_, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
   if (memory_ == nullptr)
     return say_locked(problem, std::to_string(memory.size() >> 20) + " MiB of frames cannot be registered", errno);
-  if (!is_soft(name_)) keep_in_children(memory);  // they read what was received before the fork
+  if (!is_soft(name_)) keep_in_children(memory);  // children read what was received before the fork
   channel_ = verbs_->create_comp_channel(context_);
   if (channel_ != nullptr) own_descriptor(2, channel_->fd);
   if (channel_ == nullptr || !set_nonblocking(channel_->fd) || !set_nonblocking(context_->async_fd))
@@ -188,7 +188,8 @@ bool Device::make_queue_pair(std::string& problem) {
   return false;
 }
 
-// Of what the device has, the best: requests built call by call, with large segments; those in lists; without.
+// Takes the best queue pair that the device has: requests built call by call with large segments, else requests in
+// lists, else no large segments.
 ibv_qp* Device::create_queue_pair(ibv_qp_cap& cap) {
   const bool cuts = can_.tso_bytes != 0;
   ibv_qp_init_attr_ex wanted{};
@@ -211,7 +212,7 @@ ibv_qp* Device::create_queue_pair(ibv_qp_cap& cap) {
     if (made != nullptr || !is_refusal(errno)) return made;
   }
   can_.tso_bytes = 0;
-  // The older call's attributes are the newer one's first ones.
+  // The newer call's attributes begin with the older call's.
   wanted.cap = {depth_, depth_, 1, 1, kInlineBytes};
   ibv_qp* const made = verbs_->create_qp(domain_, reinterpret_cast<ibv_qp_init_attr*>(&wanted));
   cap = wanted.cap;
@@ -245,8 +246,8 @@ bool Device::restart() {
   return false;
 }
 
-// A reset takes back what was posted, and leaves what lies in the completion queues. That speaks of requests whose
-// numbers are about to be used again.
+// A reset takes back what was posted, but leaves what lies in the completion queues. Those completions are for requests
+// whose numbers are about to be used again.
 void Device::discard_completions() {
   std::array<Completion, 16> completions;
   for (CompletionQueue* const each : {&received_, &sent_})
@@ -284,7 +285,7 @@ bool Device::steer_again(std::string& problem) {
 bool Device::add_rule(const MacAddress& destination, std::string& problem) {
   struct Rule {
     ibv_flow_attr attributes;
-    ibv_flow_spec_eth ethernet;  // the call looks for it right behind
+    ibv_flow_spec_eth ethernet;  // the call expects it right behind `attributes`
   } rule{};
   static_assert(sizeof(Rule) == sizeof(ibv_flow_attr) + sizeof(ibv_flow_spec_eth));
   rule.attributes.type = IBV_FLOW_ATTR_NORMAL;
@@ -314,11 +315,11 @@ void Device::fetch() {
 
 void Device::arm() {
   fetch();
-  // Again each time: to a software device it is the word that nobody polls any more.
+  // It is armed again each time: this tells a software device that nobody polls any more.
   (void)ibv_req_notify_cq(received_.get(), 0);
 }
 
-// A card's port says the same where there is no carrier.
+// For a software device whose wire refuses this process. A card's port gives the same state where there is no carrier.
 bool Device::is_forbidden() const {
   if (!is_soft(name_)) return false;
   constexpr std::uint8_t kDisabled = 3;  // PortPhysicalState, InfiniBand §14.2.5.6
@@ -337,14 +338,15 @@ void Device::log(LogLevel level, const std::string& text) const {
   host->log(level, ("verbs:" + name_ + ": " + text).c_str());
 }
 
-// At once: a child that is forked in the next moment would keep it, and with it what belongs to a process that has
-// died.
+// Called at once: a child that is forked in the next moment would keep the descriptor, and with it what belongs to a
+// process that may have died.
 void Device::own_descriptor(std::size_t which, int fd) {
   host->own_descriptor(fd, true);
   owned_[which].store(fd, std::memory_order_relaxed);
 }
 
-// Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.
+// Called before the descriptors are closed: a child that is forked meanwhile must not close what has taken their
+// numbers.
 void Device::disown_descriptors() {
   for (std::atomic<int>& each : owned_) {
     const int fd = each.exchange(-1, std::memory_order_relaxed);
@@ -377,7 +379,7 @@ void Device::close() {
 }
 
 void Device::drop_in_child() const {
-  if (is_soft(name_)) return;  // its library does so itself
+  if (is_soft(name_)) return;  // the software library does so itself
   for (const std::atomic<int>& each : owned_)
     if (const int fd = each.load(std::memory_order_relaxed); fd >= 0) libc.close(fd);
 }

@@ -8,7 +8,7 @@ namespace bypass::verbs {
 namespace {
 
 constexpr std::int64_t kReadingLasts = 10;  // milliseconds
-constexpr std::int64_t kFramesWait = 1000;  // milliseconds: what came before the reading, and lay there since
+constexpr std::int64_t kFramesWait = 1000;  // milliseconds: how old a frame may be that came before the reading
 constexpr std::uint64_t kNanosecondsAMillisecond = 1'000'000;
 
 Instant monotonic() {
@@ -20,7 +20,7 @@ Instant monotonic() {
 }  // namespace
 
 bool DeviceClock::start(ibv_context* context, const ibv_device_attr_ex& device) {
-  const std::uint64_t ticks_a_millisecond = device.hca_core_clock;  // the attribute is in kHz
+  const std::uint64_t ticks_a_millisecond = device.hca_core_clock;  // hca_core_clock is in kHz
   context_ = context;
   mask_ = device.completion_timestamp_mask;
   if (ticks_a_millisecond == 0 || mask_ == 0) return false;
@@ -37,7 +37,7 @@ bool DeviceClock::read() {
   if (extended == nullptr || extended->query_rt_values(context_, &values) != 0) return false;
   if ((values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) return false;
   time_ = monotonic();
-  // Cards put all of their ticks into the nanoseconds' place; the software device keeps to both.
+  // Cards put all of their ticks into tv_nsec; the software device uses both fields.
   ticks_ = static_cast<std::uint64_t>(values.raw_clock.tv_sec) * 1'000'000'000 +
            static_cast<std::uint64_t>(values.raw_clock.tv_nsec);
   return true;

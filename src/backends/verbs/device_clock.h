@@ -1,8 +1,8 @@
-// DeviceClock: what a device's time stamps are on the stack's clock (CLOCK_MONOTONIC).
+// DeviceClock: converts a device's time stamps to the stack's clock (CLOCK_MONOTONIC).
 //
-// Both clocks are read side by side now and then, and what lies between is reckoned by the device's nominal rate. A
-// device's crystal is off by some tens of millionths, less than a microsecond in 10 ms. The time stamps themselves say
-// when the last reading is too old, so nothing is read while no frame comes.
+// It reads both clocks side by side now and then. The time since the last reading is computed from the device's nominal
+// rate. A device's crystal is off by some tens of millionths, less than a microsecond in 10 ms. The time stamps
+// themselves show when the last reading is too old, so nothing is read while no frame comes.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace bypass::verbs {
 
 class DeviceClock {
  public:
-  /// Of a device with such a clock. False: its time stamps mean nothing to us.
+  /// For a device with such a clock. False: its time stamps cannot be converted.
   bool start(ibv_context* context, const ibv_device_attr_ex& device);
-  /// Nothing when the device does not tell its time any more.
+  /// Nothing: the device does not tell its time any more.
   std::optional<Instant> at(std::uint64_t ticks);
 
  private:
@@ -25,10 +25,10 @@ class DeviceClock {
   [[nodiscard]] std::int64_t since_reading(std::uint64_t ticks) const;
 
   ibv_context* context_ = nullptr;
-  std::uint64_t mask_ = 0;             // the bits that count
-  std::uint64_t scale_ = 0;            // nanoseconds a tick, 32.32 fixed point
-  std::int64_t least_ = 0, most_ = 0;  // ticks from the reading that are near enough
-  std::uint64_t ticks_ = 0;            // the last reading
+  std::uint64_t mask_ = 0;             // the bits of a time stamp that count
+  std::uint64_t scale_ = 0;            // nanoseconds per tick, 32.32 fixed point
+  std::int64_t least_ = 0, most_ = 0;  // the range of ticks from the reading that is near enough
+  std::uint64_t ticks_ = 0;            // the device's ticks at the last reading
   Instant time_{};
 };
 

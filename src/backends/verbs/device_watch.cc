@@ -16,7 +16,8 @@ namespace {
 using packet::host;
 using packet::libc;
 
-// A card that its driver starts again takes seconds; a look at the list of devices some hundred microseconds.
+// A card that its driver restarts takes seconds to come back. A look at the list of devices takes some hundred
+// microseconds.
 constexpr int kFirstPauseMs = 10, kLongestPauseMs = 1000;
 
 }  // namespace
@@ -60,7 +61,7 @@ void DeviceWatch::run(void* self) {
   }
 }
 
-// False: there is nothing more to do.
+// False: the thread is to end.
 bool DeviceWatch::sleep(int most_ms) {
   const bool listens = stage() == Stage::kServing;
   pollfd items[2] = {{call_.get(), POLLIN, 0}, {listens ? device_.event_descriptor() : -1, POLLIN, 0}};
@@ -73,17 +74,17 @@ bool DeviceWatch::sleep(int most_ms) {
   return !stopping_.load(std::memory_order_acquire);
 }
 
-// How long it may sleep then, in ms; -1: until it is called.
+// Returns how long the thread may sleep then, in ms; -1: until it is called.
 int DeviceWatch::step() {
   switch (stage()) {
     case Stage::kServing:
       return serve();
     case Stage::kLeft:
-      events_.on_link(false);  // what this thread said last may be older than the leaving
+      events_.on_link(false);  // what this thread told last may be older than the leaving
       device_.close();
       tell(Stage::kGone);
       if (pause_ms_ == 0) return look_again();
-      return pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);  // it did not last
+      return pause_ms_ = std::min(2 * pause_ms_, kLongestPauseMs);  // the device did not last
     case Stage::kGone:
       return look_again();
     case Stage::kLost:
@@ -97,7 +98,7 @@ int DeviceWatch::serve() {
   if (!told_link_) events_.on_link(device_.has_link());
   told_link_ = true;
   if (take_events()) return pause_ms_ == 0 ? -1 : kLongestPauseMs;
-  Stage serving = Stage::kServing;  // unless the data path has left meanwhile
+  Stage serving = Stage::kServing;  // the stage, unless the data path has left meanwhile
   (void)stage_.compare_exchange_strong(serving, Stage::kLost, std::memory_order_acq_rel);
   events_.on_link(false);
   events_.on_stage();
@@ -119,7 +120,8 @@ int DeviceWatch::look_again() {
   return pause_ms_ = std::clamp(2 * pause_ms_, kFirstPauseMs, kLongestPauseMs);
 }
 
-// False: the device is lost. The kernel ends the descriptor of one that is taken away, which is readable from then on.
+// False: the device is lost. When a device is taken away, the kernel ends its descriptor, which is readable from then
+// on.
 bool DeviceWatch::take_events() {
   ibv_async_event event{};
   while (device_.next_event(event)) {
@@ -144,7 +146,7 @@ bool DeviceWatch::handle(const ibv_async_event& event) {
       device_.log(LogLevel::kWarn, "the queue pair has failed, and is made ready again");
       events_.on_queue_failure();
       return true;
-    case IBV_EVENT_CQ_ERR:  // nothing brings one back to life
+    case IBV_EVENT_CQ_ERR:  // nothing brings a completion queue back to life
       device_.log(LogLevel::kWarn, "a completion queue has failed; all queues are made anew");
       return false;
     case IBV_EVENT_DEVICE_FATAL:

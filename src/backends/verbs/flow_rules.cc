@@ -9,7 +9,7 @@
 namespace bypass::verbs {
 namespace {
 
-// What a card's driver finds one behind the other.
+// The parts of a rule, which a card's driver expects one behind the other.
 struct Request {
   ibv_flow_attr attributes;
   ibv_flow_spec_eth ethernet;
@@ -54,8 +54,8 @@ ibv_flow* create(ibv_qp* queue, std::uint8_t number, const MacAddress& mac, cons
   return ibv_create_flow(queue, &request.attributes);
 }
 
-// The kernel's answer to every call for a device that has been taken away or has failed; it may come before the event
-// that tells of it.
+// The errors that the kernel returns for every call to a device that has been taken away or has failed. They may come
+// before the event that tells of the loss.
 bool is_lost(int error) {
   return error == EIO || error == ENODEV;
 }
@@ -104,7 +104,7 @@ bool FlowRules::remove(const FlowSpec& flow) {
   return true;
 }
 
-// Others may come and go while the lock is let go of for one; that one stays.
+// Other rules may come and go while the lock is released for one rule; that rule stays.
 std::size_t FlowRules::begin(ibv_qp* queue, std::uint8_t number, const MacAddress& mac) {
   std::size_t lost = 0;
   std::unique_lock lock(mutex_);

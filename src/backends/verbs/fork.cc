@@ -10,9 +10,9 @@
 
 namespace bypass::verbs {
 
-// Where the kernel lets a forked child have the same pages until one of both writes (before Linux 5.12), a device would
-// go on with pages that have become the child's. ibv_fork_init has the library leave the pages of queues out of
-// children; it must come before anything is registered. Newer kernels copy such pages at the fork, and need nothing.
+// Before Linux 5.12, a forked child shares pages with its parent until one of them writes. A device would then go on
+// with pages that have become the child's. ibv_fork_init makes the library keep the pages of queues out of children; it
+// must come before anything is registered. Newer kernels copy such pages at the fork, and need nothing.
 void prepare_for_fork(const Verbs& verbs, const std::string& device) {
   if (verbs.fork_init == nullptr) return;
   if (verbs.is_fork_initialized != nullptr && verbs.is_fork_initialized() != IBV_FORK_DISABLED) return;
@@ -24,7 +24,7 @@ void prepare_for_fork(const Verbs& verbs, const std::string& device) {
   packet::host->log(LogLevel::kWarn, problem.c_str());
 }
 
-// ibv_fork_init has the library leave what is registered out of children, too, by whole pages.
+// ibv_fork_init makes the library keep registered memory out of children, too, by whole pages. This undoes that.
 void keep_in_children(std::span<const std::byte> memory) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data()) & ~(page - 1);

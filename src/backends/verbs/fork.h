@@ -1,4 +1,4 @@
-// What a program that forks needs of libibverbs. The software library's devices need nothing.
+// What a program that forks needs from libibverbs. The software library's devices need nothing.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace bypass::verbs {
 
-/// Before anything is registered. `device` for what is said when it does not work.
+/// Must come before anything is registered. `device`: its name, for the log if this fails.
 void prepare_for_fork(const Verbs& verbs, const std::string& device);
 
-/// After registering shared memory: it stays the device's over a fork, and children go on with it.
+/// Call it after registering shared memory: the memory stays the device's over a fork, and children go on using it.
 void keep_in_children(std::span<const std::byte> memory);
 
 }  // namespace bypass::verbs

@@ -42,7 +42,7 @@ struct Neighbour {
   bool known = false;
 };
 
-// RTM_NEWNEIGH as the kernel tells it.
+// Reads a neighbour from the kernel's RTM_NEWNEIGH.
 Neighbour neighbour_in(const nlmsghdr& message, int interface) {
   Neighbour neighbour;
   const auto* const body = static_cast<const ndmsg*>(NLMSG_DATA(&message));
@@ -91,10 +91,10 @@ bool KernelSide::follow(packet::Wakeup& wakeup, std::string& problem) {
   packet::Interface found;
   moved_ = look(name_, found, problem) && found.mac == mac_;
   problem.clear();
-  return moved_ && watch(found, wakeup, problem);  // else what is heard of it next tells
+  return moved_ && watch(found, wakeup, problem);  // else news that is heard later tells
 }
 
-// What there is stays as it is until there is all that takes its place.
+// The old sockets stay until all new ones are there.
 bool KernelSide::watch(const packet::Interface& found, packet::Wakeup& wakeup, std::string& problem) {
   Descriptor news(open_raw(AF_NETLINK, NETLINK_ROUTE));
   sockaddr_nl address{};
@@ -110,7 +110,7 @@ bool KernelSide::watch(const packet::Interface& found, packet::Wakeup& wakeup, s
   interface_ = found.index;
   moved_ = false;
   wakeup.add(netlink_.get());
-  // Without it (it needs CAP_NET_RAW, as the queue pair does) errors are not heard of; TCP lives without them.
+  // Without CAP_NET_RAW, which the queue pair needs, too, no ICMP errors are heard. TCP lives without them.
   icmp_ = Descriptor(open_raw(AF_INET, IPPROTO_ICMP));
   icmp_filter filter{};
   filter.data = ~(1U << ICMP_DEST_UNREACH | 1U << ICMP_TIME_EXCEEDED | 1U << ICMP_PARAMETERPROB);
@@ -129,17 +129,17 @@ void KernelSide::take_arp(const Packet& frame) {
   if (!wire::fits<wire::Arp>(frame, sizeof(wire::Ethernet))) return;
   const auto& arp = wire::at<wire::Arp>(frame, sizeof(wire::Ethernet));
   const std::uint32_t target = arp.target_ip, sender = arp.sender_ip;
-  if (arp.operation != wire::kArpRequest || target == sender) return;  // what others are told is the kernel's to say
+  if (arp.operation != wire::kArpRequest || target == sender) return;  // the kernel answers others
   const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == target; });
   if (asked == open_.end()) {
-    Question& place = open_[next_++ % open_.size()];  // the oldest one asks again by itself
+    Question& place = open_[next_++ % open_.size()];  // the oldest question will be asked again by its asker
     if (place.address == 0) questions_++;
     place = {target, sender};
   }
   ask(target);
 }
 
-// What it knows it tells at once; what it has to find out, when it has. Using an entry keeps it fresh.
+// The kernel answers at once what it knows. What it has to find out, it answers later. Using an entry keeps it fresh.
 void KernelSide::ask(std::uint32_t address) {
   (void)request(RTM_GETNEIGH, NLM_F_REQUEST, 0, address);
   may_ask_ = may_ask_ && request(RTM_NEWNEIGH, NLM_F_REQUEST | NLM_F_CREATE, NTF_USE, address);
@@ -166,7 +166,8 @@ bool KernelSide::request(std::uint16_t type, std::uint16_t flags, std::uint8_t n
   return libc.sendto(netlink_.get(), &message, sizeof message, 0, nullptr, 0) == static_cast<ssize_t>(sizeof message);
 }
 
-// Without CAP_NET_ADMIN the kernel looks a neighbour up when it has something to send there.
+// Makes the kernel look a neighbour up, where CAP_NET_ADMIN is missing: the kernel does so when it has something to
+// send there.
 void KernelSide::nudge(std::uint32_t address) const {
   const Descriptor socket(libc.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in to{};
@@ -192,7 +193,7 @@ bool KernelSide::is_wrong_reset(const Packet& frame) const {
   return has_connection(frame.data + offsetof(wire::Ipv4, source) + sizeof(wire::Ethernet), frame.data + tcp);
 }
 
-// `addresses` and `ports` as they lie in a frame of ours: local, then remote. What the kernel finds may be a listener.
+// `addresses` and `ports`: as they lie in a frame of ours, local before remote. The kernel may find a listener instead.
 bool KernelSide::has_connection(const std::byte* addresses, const std::byte* ports) const {
   struct {
     nlmsghdr head;
@@ -228,10 +229,10 @@ std::size_t KernelSide::receive(packet::FramePool& pool, std::span<Packet*> out)
 std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packet*> out) {
   alignas(nlmsghdr) char told[8192];
   std::size_t n = 0;
-  bool links = false;  // some have changed
+  bool links = false;  // some interfaces have changed
   while (n + kMostReady <= out.size()) {
     const ssize_t got = libc.recv(netlink_.get(), told, sizeof told, 0);
-    if (got < 0 && errno == ENOBUFS) {  // some news is lost: who still asks asks again
+    if (got < 0 && errno == ENOBUFS) {  // some news is lost: a stack that still needs an answer asks again
       ask_again();
       links = true;
       continue;
@@ -240,7 +241,7 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
     auto left = static_cast<std::size_t>(got);
     for (const auto* each = reinterpret_cast<const nlmsghdr*>(told); NLMSG_OK(each, left);
          each = NLMSG_NEXT(each, left)) {
-      // EPERM: to a request of ours. What is not known yet (ENOENT) is being found out.
+      // EPERM answers a request of ours. ENOENT: the kernel is finding the neighbour out.
       if (each->nlmsg_type == NLMSG_ERROR && static_cast<const nlmsgerr*>(NLMSG_DATA(each))->error == -EPERM) {
         may_ask_ = false;
         for (const Question& question : open_)
@@ -257,7 +258,7 @@ std::size_t KernelSide::read_neighbours(packet::FramePool& pool, std::span<Packe
   return n;
 }
 
-// What the stack was told of it by this process, that is: the one that had the port before may have told it, too.
+// What this process has told the stack about the address. An earlier owner of the port may have told something, too.
 KernelSide::Known* KernelSide::known_of(std::uint32_t address) {
   const auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& k) { return k.address == address; });
   return known == known_.end() ? nullptr : &*known;
@@ -268,8 +269,8 @@ void KernelSide::ask_again() const {
     if (each.address != 0) (void)request(RTM_GETNEIGH, NLM_F_REQUEST, 0, each.address);
 }
 
-// Null: nobody has asked, and it is nothing new. What nobody has asked for is an announcement (RFC 5227 §3): who uses
-// another MAC address will ask.
+// The frame that tells the stack. Null: the stack has not asked, and the address is nothing new. What it has not asked
+// for is an announcement (RFC 5227 §3). A stack that uses another MAC address will ask.
 Packet* KernelSide::answer(packet::FramePool& pool, std::uint32_t address, const MacAddress& mac) {
   const auto asked = std::find_if(open_.begin(), open_.end(), [&](const Question& q) { return q.address == address; });
   const bool is_asked = asked != open_.end();

@@ -1,10 +1,11 @@
-// KernelSide: what the kernel knows of an interface that it keeps, and a port that shares it needs. That is who has
-// which MAC address (rtnetlink(7)), and ICMP errors about our packets (raw(7)). Neither can be steered to a queue pair:
-// the kernel needs them itself.
+// KernelSide: for a port that shares an interface with the kernel, it gets what the kernel knows and the port needs.
+// That is which MAC address a neighbour has (rtnetlink(7)), and the ICMP errors about our packets (raw(7)). Neither can
+// be steered to a queue pair: the kernel needs them itself.
 //
-// The stack goes on speaking ARP. Its questions are taken out of what it sends and put to the kernel. The kernel's
-// answers come back as ARP replies, so that above the port nothing is different. A neighbour whose MAC address the
-// kernel learns to be another one (ARP's requests and announcements reach the kernel alone) is announced, too.
+// The stack still speaks ARP. KernelSide takes the stack's questions out of what it sends, and puts them to the kernel.
+// The kernel's answers come back as ARP replies, so that nothing above the port is different. When the kernel learns
+// another MAC address of a neighbour, KernelSide announces it to the stack, since ARP's requests and announcements
+// reach only the kernel.
 #pragma once
 
 #include <array>
@@ -22,36 +23,38 @@ namespace bypass::verbs {
 
 class KernelSide {
  public:
-  /// Frames of an ARP reply or an ICMP error that are ready at once.
+  /// How many frames of ARP replies and ICMP errors may be ready at once.
   static constexpr std::size_t kMostReady = 16;
 
-  /// Whether there is an interface of that name and MAC address. False: `problem`.
+  /// Whether an interface with that name and MAC address exists. False: `problem` says why.
   static bool is_there(const std::string& interface, const MacAddress& mac, std::string& problem);
-  /// Of the interface of that name. False: `problem`.
+  /// Opens for the interface with that name. False: `problem` says why.
   bool open(const std::string& interface, packet::Wakeup& wakeup, std::string& problem);
-  /// The same for the one that has the name and MAC address now. False: `problem`, if has_moved() holds still.
+  /// Opens for the interface that has the name and the MAC address now. False: `problem` says why, if has_moved() is
+  /// still true.
   bool follow(packet::Wakeup& wakeup, std::string& problem);
-  /// The interface's. (An address that a GID is made of need not tell it: RFC 7217.)
+  /// The interface's MAC address. A GID made from an address need not tell it (RFC 7217).
   [[nodiscard]] const MacAddress& mac() const { return mac_; }
-  /// The interface's number.
+  /// The interface's index.
   [[nodiscard]] int index() const { return interface_; }
   [[nodiscard]] bool is_open() const { return netlink_.is_open(); }
 
-  /// An outgoing ARP frame, which goes no further: a question is put to the kernel.
+  /// Takes an outgoing ARP frame, which goes no further. A question is put to the kernel.
   void take_arp(const Packet& frame);
-  /// An outgoing RST for a connection that is the kernel's. It came about before the flow of its port was steered, and
-  /// its frames come here all the same (as copies, from a packet socket). A question to the kernel (sock_diag(7)).
+  /// Whether an outgoing RST is for a connection that is the kernel's. Such a connection was made before the flow of
+  /// its port was steered, and its frames come here all the same (as copies, from a packet socket). It asks the kernel
+  /// (sock_diag(7)).
   [[nodiscard]] bool is_wrong_reset(const Packet& frame) const;
-  /// What the kernel has told since, as frames from `pool`, into `out`. System calls: to be called when the descriptor
-  /// says so, while questions are open, and every now and then.
+  /// Fills `out` with what the kernel has told since the last call, as frames from `pool`. It makes system calls. Call
+  /// it when the descriptor is readable, while questions are open, and every now and then.
   std::size_t receive(packet::FramePool& pool, std::span<Packet*> out);
   [[nodiscard]] bool has_questions() const { return questions_ != 0; }
-  /// Another interface has the name now, by what receive() has heard: follow() is for that.
+  /// receive() has heard that another interface has the name now: call follow().
   [[nodiscard]] bool has_moved() const { return moved_; }
 
  private:
   struct Known {
-    std::uint32_t address = 0;  // host order; 0: none
+    std::uint32_t address = 0;  // host order; 0: the entry is empty
     MacAddress mac;
   };
 
@@ -72,15 +75,15 @@ class KernelSide {
   MacAddress mac_;
   packet::Descriptor netlink_, icmp_, sockets_;
   bool moved_ = false;
-  bool may_ask_ = true;  // the kernel lets us (CAP_NET_ADMIN)
+  bool may_ask_ = true;  // the kernel lets us ask (CAP_NET_ADMIN)
   struct Question {
-    std::uint32_t address = 0;  // host order; 0: none
+    std::uint32_t address = 0;  // host order; 0: the entry is empty
     std::uint32_t asker = 0;
   };
   std::array<Question, 64> open_{};
   std::size_t questions_ = 0;
   std::size_t next_ = 0;
-  std::array<Known, 512> known_{};  // what the stack was told last; as many as it has neighbours
+  std::array<Known, 512> known_{};  // what the stack was told last; as many entries as it has neighbours
   std::size_t next_known_ = 0;
 };
 

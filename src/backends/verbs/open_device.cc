@@ -15,7 +15,7 @@ std::string said_by(void (*problem)(char*, std::size_t)) {
   return text.data();
 }
 
-// The library's own words say more than the errno: of a software device's wire.
+// The library's own text about a software device's wire says more than the errno.
 void say_refused(const Verbs& verbs, int error, std::string& problem) {
   const std::string cause = verbs.problem != nullptr ? said_by(verbs.problem) : "";
   if (!cause.empty()) {
@@ -27,7 +27,7 @@ void say_refused(const Verbs& verbs, int error, std::string& problem) {
 }
 
 void say_unknown(const std::string& name, const std::string& known, std::string& problem) {
-  problem = "no RDMA device of that name; there " + (known.empty() ? "is none" : "are: " + known);
+  problem = "no RDMA device of that name; " + (known.empty() ? "this process sees none" : "there are: " + known);
   if (is_soft(name))
     problem += "; a software device is made by BYPASS_SOFT=WIRE";
   else if (known.empty())

@@ -1,4 +1,4 @@
-// An RDMA device by the name that a setting gives it: for a port of frames and for links alike.
+// Opens an RDMA device by the name in a setting, for a port of frames and for links alike.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace bypass::verbs {
 
-/// NAME[:PORT]
+/// The parts of NAME[:PORT].
 struct DeviceName {
   std::string name;
   std::uint8_t port = 1;
@@ -16,8 +16,8 @@ struct DeviceName {
   bool parse(const std::string& target, std::string& problem);
 };
 
-/// Null: `problem` says why, and what to change: of a name that no device has, which devices there are. Of what is
-/// opened, the library's own descriptors are the caller's to look after.
+/// Opens the device. Null: `problem` says why and what to change; for an unknown name it lists the devices. The caller
+/// has to look after the library's own descriptors in the context.
 ibv_context* open_device(const Verbs& verbs, const std::string& name, std::string& problem);
 
 }  // namespace bypass::verbs

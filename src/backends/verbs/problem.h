@@ -1,4 +1,4 @@
-// What is told of a call to libibverbs that has failed.
+// The text for a call to libibverbs that has failed.
 #pragma once
 
 #include <cstring>
@@ -6,13 +6,13 @@
 
 namespace bypass::verbs {
 
-/// Of an errno, or of a number that a driver has made up.
+/// The text for an errno, or for a number that a driver has made up.
 inline std::string reason(int error) {
   const char* const known = strerrordesc_np(error);
   return known != nullptr ? known : "error " + std::to_string(error);
 }
 
-/// Fills `problem`. False, for the caller to return.
+/// Fills `problem`. Returns false, for the caller to return.
 inline bool say(std::string& problem, const std::string& what, int error) {
   problem = what + ": " + reason(error);
   return false;

@@ -20,13 +20,13 @@ void SendQueue::use(ibv_qp* queue, ibv_qp_ex* extended, std::uint32_t memory_key
   limits_ = limits;
 }
 
-// False: it is in more pieces than a request holds.
+// False: the frame is in more pieces than a request holds.
 bool SendQueue::describe(const Packet& frame, Request& out) const {
   const bool large = (frame.flags & kTxTso) != 0;
   out.headers = large ? static_cast<std::uint16_t>(frame.l2_len + frame.l3_len + frame.l4_len) : 0;
   out.copied = !large && frame.frame_len <= limits_.inline_bytes;
   out.count = 0;
-  std::uint32_t skipped = out.headers;  // headers lie in the head, and are given apart
+  std::uint32_t skipped = out.headers;  // the headers lie in the head, and are given separately
   for (const Packet* piece = &frame; piece != nullptr; piece = piece->next_segment, skipped = 0) {
     if (piece->len <= skipped) continue;
     if (out.count == limits_.pieces) return false;
@@ -59,12 +59,12 @@ SendQueue::Posted SendQueue::post_list(std::span<Packet* const> frames, std::uin
   list_[frames.size() - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
   if (ibv_post_send(queue_, list_.data(), &refused) == 0) return {frames.size(), 0, true};
-  if (refused == nullptr) return {frames.size(), 0, false};  // nobody says which: any of them may be on its way
+  if (refused == nullptr) return {frames.size(), 0, false};  // nobody says which frame: any of them may be on its way
   const auto taken = static_cast<std::size_t>(refused - list_.data());
   return {taken, 1, taken == 0};
 }
 
-// All or nothing, and nobody says which request was wrong.
+// Takes all or nothing. The library does not say which request was wrong.
 SendQueue::Posted SendQueue::post_extended(std::span<Packet* const> frames, std::uint64_t first) {
   ibv_wr_start(extended_);
   for (std::size_t i = 0; i < frames.size(); i++) {

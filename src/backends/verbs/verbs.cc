@@ -14,14 +14,14 @@ namespace {
 constexpr const char* kReal = "libibverbs.so.1";
 std::atomic<void (*)()> drop_soft{nullptr};
 
-// Never closed: devices' libraries have threads and handlers of their own.
+// The library is never closed: it has threads and handlers of its own.
 bool resolve(const char* path, Verbs& verbs, std::string& problem) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     problem = dlerror();
     return false;
   }
-  // The software devices' threads and descriptors are this process's own, too.
+  // The software devices' threads and descriptors belong to this process, too.
   const auto use_host = reinterpret_cast<void (*)(const Host*)>(dlsym(library, "bypass_softverbs_use_host"));
   if (use_host != nullptr) use_host(packet::host);
   const auto drop = reinterpret_cast<void (*)()>(dlsym(library, "bypass_softverbs_drop_in_child"));

@@ -1,5 +1,6 @@
-// Verbs: libibverbs as this plugin uses it: the functions of whichever library has the device, resolved by name. What
-// libibverbs' header has inline (posting, polling, steering) goes through the device's own tables and needs no library.
+// Verbs: libibverbs as this plugin uses it. It has the functions of the library that has the device, resolved by name.
+// What libibverbs' header has inline (posting, polling, steering) goes through the device's own tables and needs no
+// library.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -35,7 +36,7 @@ namespace bypass::verbs {
   X(get_async_event)          \
   X(ack_async_event)
 
-// Those that older libraries have not: null then.
+// Older libraries do not have these: then they are null.
 #define BYPASS_VERBS_NEWER_CALLS(X) \
   X(qp_to_qp_ex)                    \
   X(fork_init)                      \
@@ -47,30 +48,31 @@ struct Verbs {
   BYPASS_VERBS_NEWER_CALLS(BYPASS_VERBS_MEMBER)
 #undef BYPASS_VERBS_MEMBER
   int (*query_port)(ibv_context*, std::uint8_t, _compat_ibv_port_attr*) = nullptr;
-  /// With an address of our choice for the peer to name the memory by, and: which RoCE an address is for. Null in older
-  /// libraries.
+  /// The first registers memory under an address of our choice, by which the peer names it. The second tells which
+  /// version of RoCE an address is for. Both are null in older libraries.
   decltype(&::ibv_reg_mr_iova) reg_mr_iova = nullptr;
   decltype(&::_ibv_query_gid_ex) query_gid_ex = nullptr;
-  /// Of a software device: bytes of the largest IP packet that its wire takes. Null: another library's devices.
+  /// For a software device: the bytes of the largest IP packet that its wire takes. Null: the device is another
+  /// library's.
   std::uint32_t (*wire_mtu)(ibv_context*) = nullptr;
-  /// … and: frames for it that were lost on this side of the wire.
+  /// … and how many frames for it were lost on this side of the wire.
   std::uint64_t (*lost)(ibv_context*) = nullptr;
-  /// Why a software device could not be opened, ended by a zero; empty: it does not say. Null: another library's
-  /// devices.
+  /// Why a software device could not be opened, ended by a zero; empty: it does not say. Null: the device is another
+  /// library's.
   void (*problem)(char* out, std::size_t room) = nullptr;
 
-  /// The port's state, 0 or an errno.
+  /// Reads the port's state. 0 or an errno.
   int look_at_port(ibv_context* context, std::uint8_t number, ibv_port_attr& out) const;
 };
 
-/// The functions of the library that has the device of this name: the software devices' (softN), else libibverbs. Null:
-/// `problem` says what to install.
+/// The functions of the library that has the device with this name: the software library (softN), else libibverbs.
+/// Null: `problem` says what to install.
 const Verbs* verbs_for(const std::string& device, std::string& problem);
 
-/// A forked child: the software devices' library lets go of what it has inherited. Async-signal-safe.
+/// Called in a forked child: the software library closes what it has inherited. Async-signal-safe.
 void drop_soft_in_child();
 
-/// A device of the software library (BYPASS_SOFT).
+/// Whether the device is one of the software library (BYPASS_SOFT).
 bool is_soft(const std::string& device);
 
 }  // namespace bypass::verbs

@@ -16,10 +16,11 @@ namespace bypass::verbs {
 
 namespace {
 
-constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all of it in memory
+constexpr std::uint32_t kDefaultBuffers = 32u << 20;  // a card keeps all buffers in memory
 constexpr std::uint32_t kDefaultMtu = 1500;
 constexpr std::uint32_t kRefill = 64;  // requests that are posted in one go
-// Between two looks at what the kernel tells: none while it is being asked, many when nobody waits for it.
+// For so many calls of receive() after a question, each call looks at what the kernel tells, until the kernel has
+// answered. Otherwise one call in kRareLooks looks.
 constexpr std::uint32_t kEagerLooks = 4096, kRareLooks = 1024;
 static_assert((SendQueue::kMostSegments - 1) * packet::FramePool::kLargeRoom >= kLargestTsoPayload);
 constexpr std::uint32_t kLargestMtu =
@@ -35,7 +36,7 @@ bool is_arp(const Packet* frame) {
 
 }  // namespace
 
-// Lists of requests as they are posted, linked once.
+// The lists of requests as they are posted; they are linked once.
 struct VerbsPort::Requests {
   std::array<ibv_recv_wr, kRefill> receive{};
   std::array<ibv_sge, kRefill> room{};
@@ -80,7 +81,7 @@ bool VerbsPort::set_up(const PortSpec& spec, std::string& problem) {
   return watch_.start(problem);
 }
 
-// With queues that are new.
+// Starts with new queues.
 void VerbsPort::begin() {
   forget_posted();
   depth_ = device_.depth();
@@ -93,7 +94,7 @@ void VerbsPort::begin() {
   wakeup_.add(device_.wait_descriptor());
 }
 
-// Beside the kernel's interface, and not its: an address of our own.
+// The port's MAC address: its own beside the kernel's interface, or the interface's if that is shared.
 MacAddress VerbsPort::own_mac(const PortSpec& spec) const {
   if (spec.share_interface) return kernel_.mac();
   if (!spec.mac.is_zero()) return spec.mac;
@@ -103,10 +104,10 @@ MacAddress VerbsPort::own_mac(const PortSpec& spec) const {
 bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
   const std::uint32_t wire = device_.mtu();
   const std::uint32_t most =
-      spec.follows_mtu ? kLargestMtu : kDefaultMtu;  // where it is the interface's, the stack knows
+      spec.follows_mtu ? kLargestMtu : kDefaultMtu;  // where the MTU is the interface's, the stack knows it
   const std::uint32_t usual = wire != 0 ? std::min(wire, kLargestMtu) : most;
   caps_.mtu = spec.mtu != 0 ? spec.mtu : usual;
-  if (wire != 0) caps_.mtu = std::min(caps_.mtu, wire);  // what is longer would be lost there
+  if (wire != 0) caps_.mtu = std::min(caps_.mtu, wire);  // a longer frame would be lost on the wire
   if (caps_.mtu > kLargestMtu) {
     problem = "an MTU of " + std::to_string(caps_.mtu) + " is more than the " + std::to_string(kLargestMtu) +
               " that a frame's buffer holds here";
@@ -119,7 +120,7 @@ bool VerbsPort::choose_frames(const PortSpec& spec, std::string& problem) {
 
 // --- Receiving
 
-// What the queue pair had is gone; frames among it go back.
+// Forgets what the queue pair had, and gives the frames back to the pool.
 void VerbsPort::forget_posted() {
   for (Packet*& frame : receiving_) {
     if (frame != nullptr) pool_.free_frame(frame);
@@ -130,7 +131,7 @@ void VerbsPort::forget_posted() {
   for (; sent_ < posted_sends_; sent_++) pool_.free_frame(waiting_[sent_ & (waiting_.size() - 1)]);
 }
 
-// A quarter of the pool stays for sending.
+// A quarter of the pool is kept for sending.
 void VerbsPort::refill() {
   mind_pool();
   const std::uint32_t spare = pool_.total() / 4;
@@ -146,7 +147,7 @@ void VerbsPort::refill() {
     }
     ibv_recv_wr* refused = nullptr;
     const int error = ibv_post_recv(device_.queue(), &r.receive[0], &refused);
-    std::uint32_t taken = kRefill;  // also where nobody says which was refused: the device may write into any
+    std::uint32_t taken = kRefill;  // all of them, if nobody says which was refused: the device may write into any
     if (error != 0 && refused != nullptr) taken = static_cast<std::uint32_t>(refused - r.receive.data());
     for (std::uint32_t i = taken; i < kRefill; i++) {
       Packet*& frame = receiving_[r.receive[i].wr_id];
@@ -166,7 +167,7 @@ Packet* VerbsPort::finish(const Completion& completion) {
   free_requests_.push_back(request);
   if (completion.status != IBV_WC_SUCCESS) {
     pool_.free_frame(frame);
-    if (completion.status != IBV_WC_WR_FLUSH_ERR) rx_dropped_.add(1);  // that one had no frame yet
+    if (completion.status != IBV_WC_WR_FLUSH_ERR) rx_dropped_.add(1);  // a flushed request had no frame
     fail();
     return nullptr;
   }
@@ -183,7 +184,7 @@ void VerbsPort::stamp(Packet& frame, std::uint64_t ticks) {
   frame.flags |= kRxArrival;
 }
 
-// True: what the kernel tells is to be looked at.
+// Whether to look now at what the kernel tells.
 bool VerbsPort::kernel_is_due() {
   looks_++;
   if (kernel_looks_ == 0 || !kernel_.has_questions())
@@ -196,7 +197,8 @@ std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   if (trouble_.load(std::memory_order_acquire)) [[unlikely]]
     attend();
   const bool asks = caps_.steering && kernel_is_due();
-  // However many frames there are: without an answer no new neighbour is reached.
+  // Room for the kernel's answers is kept, however many frames there are: without an answer no new neighbour is
+  // reached.
   const std::size_t kept = asks && out.size() > 2 * KernelSide::kMostReady ? KernelSide::kMostReady : 0;
   std::size_t n = serves_ ? take(out.first(out.size() - kept)) : 0;
   if (asks) [[unlikely]] {
@@ -207,7 +209,7 @@ std::size_t VerbsPort::receive(std::uint16_t, std::span<Packet*> out) {
   return n;
 }
 
-// What the device loses it tells when it is asked: before a sleep.
+// A device tells its losses only when it is asked. It is asked before a sleep.
 void VerbsPort::count_lost() {
   const std::uint64_t before = std::exchange(lost_, device_.lost());
   if (lost_ > before) rx_dropped_.add(lost_ - before);
@@ -243,7 +245,7 @@ void VerbsPort::reap() {
   }
 }
 
-// How many of them it has dealt with; frames that the device refuses are lost.
+// Returns how many frames it has dealt with. Frames that the device refuses are lost.
 std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   const SendQueue::Posted posted = device_.sender().post(frames, posted_sends_ + 1);
   std::uint64_t bytes = 0;
@@ -253,7 +255,7 @@ std::size_t VerbsPort::post(std::span<Packet* const> frames) {
   }
   tx_frames_.add(posted.taken);
   tx_bytes_.add(bytes);
-  if (!posted.told) fail();  // they would never come back
+  if (!posted.told) fail();  // their frames would never come back
   return posted.taken + (posted.refused == 0 ? 0 : drop(frames.subspan(posted.taken, posted.refused)));
 }
 
@@ -273,7 +275,7 @@ bool VerbsPort::keep_flows(const Handover& handover, std::string& problem) {
   return guard_.hold(handover, kernel_.index(), mac_, flows, problem);
 }
 
-// What is asked by ARP the kernel knows; its connections are not ours to end.
+// ARP requests go to the kernel. A RST for a connection of the kernel's is not sent.
 std::size_t VerbsPort::send(std::uint16_t, std::span<Packet* const> frames) {
   if (!caps_.steering) [[likely]]
     return transmit(frames);
@@ -325,7 +327,7 @@ bool VerbsPort::arm(std::uint16_t queue) {
 
 void VerbsPort::disarm(std::uint16_t queue) {
   if (serves_) device_.fetch();
-  kernel_looks_ = std::max(kernel_looks_, 1U);  // it may be what woke us
+  kernel_looks_ = std::max(kernel_looks_, 1U);  // the kernel's news may be what woke us
   FramePort::disarm(queue);
 }
 
@@ -347,8 +349,9 @@ void VerbsPort::on_stage() {
 }
 
 void VerbsPort::attend() {
-  const socket::CancellationOff off;                          // older kernels are asked by write(2)
-  (void)trouble_.exchange(false, std::memory_order_acq_rel);  // before looking: what comes then is seen next time
+  const socket::CancellationOff off;  // older kernels are asked by write(2)
+  // cleared before looking: what comes later is seen next time
+  (void)trouble_.exchange(false, std::memory_order_acq_rel);
   using Stage = DeviceWatch::Stage;
   switch (watch_.stage()) {
     case Stage::kServing:
@@ -364,8 +367,8 @@ void VerbsPort::attend() {
   }
 }
 
-// Made anew under its name: what the kernel tells is told of that one, and the device finds it by itself. What does not
-// work now is tried again at the next look.
+// The interface was made anew under its name. The kernel's news is now read for the new one, and the device finds it by
+// itself. What fails now is tried again at the next look.
 void VerbsPort::follow_interface() {
   std::string problem;
   const bool follows = kernel_.follow(wakeup_, problem);
@@ -384,11 +387,11 @@ void VerbsPort::repair() {
   forget_posted();
   reopened_.fetch_add(1, std::memory_order_relaxed);
   refill();
-  if (failed_.load(std::memory_order_relaxed)) leave();  // it would be no better the next time
+  if (failed_.load(std::memory_order_relaxed)) leave();  // it would fail again the next time
 }
 
-// What the device has been given stays its own until it is closed: it may write there still. Connections may go on once
-// it is back; who wants a new one meanwhile is told so by the kernel.
+// What the device has been given stays its own until it is closed, since it may still write there. Connections may go
+// on once the device is back. Meanwhile the kernel refuses new connections from peers.
 void VerbsPort::leave() {
   serves_ = false;
   if (guard_.is_open())
@@ -400,7 +403,7 @@ void VerbsPort::leave() {
   watch_.leave();
 }
 
-// The interface may be a new one, too, and comes later than the device: its driver makes it, and udev names it.
+// The interface may be new, too, and comes later than the device: the device's driver makes it, and udev names it.
 bool VerbsPort::can_come_back(std::string& problem) {
   return !caps_.steering || KernelSide::is_there(interface_, mac_, problem);
 }
@@ -408,7 +411,7 @@ bool VerbsPort::can_come_back(std::string& problem) {
 void VerbsPort::resume() {
   count_steer_lost(device_.take_lost_flows());
   std::string problem;
-  if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) {  // it has gone again
+  if (caps_.steering && !kernel_.open(interface_, wakeup_, problem)) {  // the interface has gone again
     device_.log(LogLevel::kWarn, problem);
     return leave();
   }

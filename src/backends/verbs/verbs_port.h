@@ -1,7 +1,8 @@
 // VerbsPort: frames through a raw-packet queue pair (verbs:DEVICE[:PORT]).
 //
-// Receive requests are posted in lists, frames to send as send_queue.h has it. Frames lie in memory that is registered
-// once. A lost device's queues are its thread's until it is back (device_watch.h); meanwhile the link is down.
+// Receive requests are posted in lists; send_queue.h tells how frames are sent. Frames lie in memory that is registered
+// once. The queues of a lost device belong to the device's thread until the device is back (device_watch.h). Meanwhile
+// the link is down.
 #pragma once
 
 #include <atomic>
@@ -29,8 +30,8 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   bool arm(std::uint16_t queue) override;
   void disarm(std::uint16_t queue) override;
   bool steer(const FlowSpec& flow, bool add) override;
-  void look() override {}  // the device's own thread tells
-  /// As Backend::keep_flows has it.
+  void look() override {}  // the device's own thread tells changes
+  /// See Backend::keep_flows().
   bool keep_flows(const Handover& handover, std::string& problem);
   void drop_in_child() const { device_.drop_in_child(); }
 
@@ -68,21 +69,22 @@ class VerbsPort final : public packet::FramePort, private DeviceEvents {
   static constexpr std::uint32_t kDepth = 2048;
 
   std::uint64_t depth_ = 0;
-  std::vector<Packet*> waiting_;  // a ring, a power of two: frames that are being sent, the oldest at sent_
+  // a ring whose size is a power of two: frames that are being sent, the oldest at sent_
+  std::vector<Packet*> waiting_;
   std::uint64_t posted_sends_ = 0, sent_ = 0;
-  std::vector<Packet*> receiving_;  // by request
+  std::vector<Packet*> receiving_;  // by the request's number
   std::vector<std::uint32_t> free_requests_;
   std::unique_ptr<Requests> requests_;
   bool serves_ = true;                // the device's queues are the data path's
   std::atomic<bool> failed_{false};   // the queue pair takes nothing any more
-  std::atomic<bool> trouble_{false};  // receive() shall see to that, or to the watch's stage
-  KernelSide kernel_;                 // of an interface that is shared with it
-  std::string interface_;             // the name of that
-  std::string follow_problem_;        // said last, when that was made anew
-  Handover handover_;                 // of a family
-  packet::FlowGuard guard_;           // … over this port's flows
+  std::atomic<bool> trouble_{false};  // receive() has to look at failed_ or at the watch's stage
+  KernelSide kernel_;                 // of the interface, if it is shared with the kernel
+  std::string interface_;             // the name of that interface
+  std::string follow_problem_;        // the problem logged last, when the interface was made anew
+  Handover handover_;                 // the family's
+  packet::FlowGuard guard_;           // … a guard over this port's flows
   std::uint32_t looks_ = 0, kernel_looks_ = 0;
-  std::uint64_t lost_ = 0;  // by the device, as counted up to now
+  std::uint64_t lost_ = 0;  // frames that the device has lost, as counted up to now
   Device device_;
   DeviceWatch watch_{device_, *this};
 };

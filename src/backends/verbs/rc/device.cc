@@ -87,8 +87,7 @@ bool RcDevice::look(std::string& problem) {
   return find_gid(port.gid_tbl_len, problem);
 }
 
-// A card lists an address once for each version of RoCE, the second one behind the first; a library that can tells
-// which is which.
+// A card lists an address once for each version of RoCE, RoCEv2 second. A newer library tells which is which.
 bool RcDevice::find_gid(int count, std::string& problem) {
   const IpAddress& address = spec_.address;
   int found = -1;
@@ -149,7 +148,8 @@ void RcDevice::close_all() {
   buffers_.clear();
   if (context_.domain != nullptr) (void)context_.verbs->dealloc_pd(context_.domain);
   if (owned_[1].load(std::memory_order_relaxed) >= 0 && !lost_) wakeup_.remove(context_.device->async_fd);
-  // Before they are closed: a child that is forked meanwhile must not close what has taken their numbers.
+  // Done before the descriptors are closed: a child that is forked meanwhile must not close what has taken their
+  // numbers.
   for (std::atomic<int>& each : owned_)
     if (const int fd = each.exchange(-1, std::memory_order_relaxed); fd >= 0) host->own_descriptor(fd, false);
   (void)context_.verbs->close_device(context_.device);
@@ -157,7 +157,7 @@ void RcDevice::close_all() {
   context_.domain = nullptr;
 }
 
-// The software library closes its own in a child.
+// In a child, the software library closes its descriptors itself.
 void RcDevice::drop_in_child() const {
   if (context_.soft) return;
   for (const std::atomic<int>& each : owned_)
@@ -185,7 +185,7 @@ void RcDevice::remove_memory(std::span<const std::byte> range) {
 // --- Links
 
 RcSetup* RcDevice::make_setup(std::span<std::byte> memory, const IpAddress& peer, Instant now) {
-  // What the device has had to say so far is not about this one: a port that came up was down before.
+  // Events so far are not about the new link: a port that came up was down before.
   if (take_events()) wakeup_.ring();
   sweep();
   if (lost_ || setups_.size() + closing_.size() >= kMostLinks) return nullptr;
@@ -235,9 +235,9 @@ void RcDevice::attend() {
     look_for_it();
 }
 
-// False: there were none.
+// False: there were no events.
 bool RcDevice::take_events() {
-  const socket::CancellationOff off;  // libibverbs reads them
+  const socket::CancellationOff off;  // libibverbs reads them with read(2), a cancellation point
   bool any = false;
   ibv_async_event event;
   while (!lost_) {
@@ -299,13 +299,13 @@ void RcDevice::look_for_it() {
 }
 
 bool RcDevice::come_back(std::string& problem) {
-  close_all();  // what is left of it, or of the last attempt
+  close_all();  // what is left of the device, or of the last attempt
   return open_all(problem);
 }
 
 void RcDevice::run() {
   constexpr auto kFirst = std::chrono::milliseconds{10}, kLongest = std::chrono::milliseconds{1000};
-  constexpr auto kSlice = std::chrono::milliseconds{10};  // so soon an end is noticed
+  constexpr auto kSlice = std::chrono::milliseconds{10};  // an end is noticed within this time
   std::string said;
   for (auto pause = kFirst; !ending_.load(std::memory_order_acquire); pause = std::min(2 * pause, kLongest)) {
     std::string problem;
@@ -319,7 +319,7 @@ void RcDevice::run() {
   }
 }
 
-// A range that the device does not take now does not count: links' writes that point there fail their link.
+// Registers the ranges again. A range that the device does not take now is left out: a write from there fails its link.
 void RcDevice::serve_again() {
   lost_ = false;
   std::erase_if(ranges_, [this](const auto& range) { return buffers_.add(range) != 0; });

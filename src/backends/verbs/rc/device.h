@@ -1,9 +1,9 @@
-// RcDevice: an RDMA device's port as a maker of RC links. Its context is its own: a port of frames on the same device
-// (verbs:soft0) has another, and neither needs the other.
+// RcDevice: makes RC links on an RDMA device's port. It has a context of its own: a port of frames on the same device
+// (verbs:soft0) has another one, and neither needs the other.
 //
-// A device that is lost fails its links. Once all of them are closed, its thread closes what is left and looks for the
-// device of that name until it is back, 10 ms to 1 s apart; then links are made again. Until then nothing but the
-// thread touches the context and what was made of it.
+// When the device is lost, its links fail. Once all of them are closed, the device's thread closes what is left and
+// looks for the device with that name, every 10 ms to 1 s, until it is back. Then links are made again. Until then only
+// the thread touches the context and what was made from it.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace bypass::verbs {
 
 class RcDevice final : public fastpath::LinkDevice, private RcTask {
  public:
-  /// Links and setups at a time, those that are being closed among them.
+  /// The most links and setups at a time, including those that are being closed.
   static constexpr std::size_t kMostLinks = 64;
   static_assert(kMostLinks <= RcWorker::kMost);
 
@@ -32,7 +32,7 @@ class RcDevice final : public fastpath::LinkDevice, private RcTask {
                                         std::string& problem);
   RcDevice() = default;
   ~RcDevice() override;
-  /// Calls that wait get a thread of their own. Without, they are made at once: for tests.
+  /// Gives calls that wait a thread of their own. Without the thread, they are made at once, as tests need it.
   bool start_thread(std::string& problem);
 
   [[nodiscard]] fastpath::Mover mover() const override { return fastpath::Mover::kRc; }
@@ -49,7 +49,7 @@ class RcDevice final : public fastpath::LinkDevice, private RcTask {
   [[nodiscard]] bool lost() const override { return lost_; }
 
   [[nodiscard]] const RcContext& context() const { return context_; }
-  /// A forked child: async-signal-safe.
+  /// Called in a forked child; async-signal-safe.
   void drop_in_child() const;
 
  private:
@@ -79,11 +79,11 @@ class RcDevice final : public fastpath::LinkDevice, private RcTask {
   std::vector<std::unique_ptr<RcSetup>> setups_, closing_;
   std::array<std::atomic<int>, 2> owned_{-1, -1};  // the library's own descriptors; a forked child reads them
   bool lost_ = false;
-  // Of one that is lost
-  std::vector<std::span<const std::byte>> ranges_;  // that links' writes may point to, once there are links again
-  bool looking_ = false;                            // the thread looks for it
+  // For a lost device. The ranges: links' writes may read from them once there are links again.
+  std::vector<std::span<const std::byte>> ranges_;
+  bool looking_ = false;  // the thread looks for the device
   std::atomic<bool> ending_{false};
-  bool back_ = false;  // the thread's word, once it has done
+  bool back_ = false;  // the thread sets it when it is done
 };
 
 }  // namespace bypass::verbs

@@ -58,7 +58,7 @@ std::size_t RcLink::room() const {
   return failed_ ? 0 : depth_ - static_cast<std::size_t>(posted_ - completed_);
 }
 
-// What is inside a request is copied as it is posted, wherever it lies.
+// `inside`: the bytes are copied into the request as it is posted, so they may lie anywhere.
 std::size_t RcLink::describe(const Write& write, std::span<ibv_sge> out, bool inside) const {
   if (write.from[0].empty() && write.from[1].empty()) {
     if (write.small_length != 0) out[0] = {reinterpret_cast<std::uintptr_t>(write.small.data()), write.small_length, 0};
@@ -78,7 +78,7 @@ std::size_t RcLink::describe(const Write& write, std::span<ibv_sge> out, bool in
   return n;
 }
 
-// False: some of the bytes are not the device's to read.
+// False: the device may not read some of the bytes.
 bool RcLink::build(const Write& write, std::size_t i) {
   const std::size_t size = write.size();
   const bool inside = size <= inline_bytes_;
@@ -86,7 +86,7 @@ bool RcLink::build(const Write& write, std::size_t i) {
   const std::size_t pieces = describe(write, pieces_[i], inside);
   if (pieces == 0 && size != 0) return false;
   to.wr_id = posted_ + i + 1;
-  to.next = &requests_[(i + 1) % kBurst];  // of the last one: none
+  to.next = &requests_[(i + 1) % kBurst];  // the last request's pointer is cleared later
   to.sg_list = pieces_[i].data();
   to.num_sge = static_cast<int>(pieces);
   to.opcode = write.notify ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
@@ -108,7 +108,7 @@ bool RcLink::build(const Write& write, std::size_t i) {
   return true;
 }
 
-// One doorbell. How many were posted.
+// Posts with one doorbell. Returns how many were posted.
 std::size_t RcLink::post_some(std::span<const Write> batch) {
   std::size_t n = 0;
   while (n < batch.size() && build(batch[n], n)) n++;
@@ -134,7 +134,7 @@ void RcLink::post(std::span<const Write> batch) {
 
 // --- Reading
 
-// Receives have no buffers: a write brings its own address.
+// A receive has no buffer: a write brings its own address.
 void RcLink::refill() {
   if (receives_ + RcQueuePair::kRefill > wanted_receives_) return;
   std::array<ibv_recv_wr, RcQueuePair::kRefill> list{};
@@ -169,7 +169,7 @@ void RcLink::on_sent(const ibv_wc& wc, std::span<Arrival> out, std::size_t& n) {
   }
 }
 
-// `more`: there may be more.
+// `more`: there may be more completions.
 std::size_t RcLink::take_completions(std::span<Arrival> out, bool& more) {
   std::array<ibv_wc, kBurst> found;
   std::size_t n = 0;
@@ -204,7 +204,7 @@ std::size_t RcLink::take_stash(std::span<Arrival> out) {
   return n;
 }
 
-// Messages wait for poll().
+// Stores completions; their messages wait for poll().
 void RcLink::look() {
   if (unstashed_ != stashed_) return;
   bool more = false;
@@ -218,7 +218,7 @@ std::size_t RcLink::poll(std::span<Arrival> out) {
     n = take_stash(out);
   bool more = true;
   do n += take_completions(out.subspan(n), more);
-  while (failed_ && more && n < out.size());  // what is flushed comes in hundreds
+  while (failed_ && more && n < out.size());  // flushed completions come in hundreds
   return n;
 }
 
@@ -228,7 +228,7 @@ bool RcLink::arm() {
   const LinkState before = state();
   if (gone_) return unstashed_ != stashed_;
   if (armed_ != Armed::kNo) {
-    pair_.fetch();  // it may have gone off
+    pair_.fetch();  // it may have been signalled
     armed_ = Armed::kNo;
   }
   const Armed wanted = room() != 0 && last_writes_ == 0 ? Armed::kMessages : Armed::kAll;
@@ -267,7 +267,7 @@ void RcLink::give_up() {
   failed_ = giving_up_ = true;
 }
 
-// Only once the completion queue is empty: devices take a queue pair's completions away with it.
+// Called only once the completion queue is empty: devices remove a queue pair's completions together with it.
 void RcLink::finish_giving_up() {
   pair_.destroy_pair();
   gone_ = true;

@@ -1,13 +1,13 @@
 // RcLink: a link over one RC queue pair.
 //
-// A message is an RDMA write with immediate, every other write a plain RDMA write: RC keeps their order. Small ones
-// travel inside their request. Every kSignalEvery-th request asks for a completion, and each that is the last of a
-// lane. Messages are `solicited`, so that a sleeper wakes for them and not for its own completions, unless the send
-// queue is full or a lane waits for its last.
+// A message is an RDMA write with immediate, every other write a plain RDMA write; RC keeps their order. Small writes
+// travel inside their request. Every kSignalEvery-th request asks for a completion, and so does the last request of a
+// lane. Messages are `solicited`, so that a sleeper wakes for them and not for its own completions. The exceptions: the
+// send queue is full, or a lane waits for its last completion.
 //
-// When the queue pair fails, or is made to, everything that was posted is flushed. What was completed before lies in
-// the completion queue in front of that and counts: the link is drained when all receives have come back, and the last
-// request to send, which is posted for the purpose. Until then buffers may still be read and the memory written.
+// When the queue pair fails, or is made to fail, all posted requests are flushed. What was completed before lies in
+// front in the completion queue, and counts. The link is drained when all receives have come back, and also the last
+// request to send, which is posted for this purpose. Until then buffers may still be read and the memory written.
 #pragma once
 
 #include <array>
@@ -24,13 +24,13 @@ namespace bypass::verbs {
 class RcLink final : public fastpath::Link {
  public:
   static constexpr std::uint32_t kSignalEvery = 32;
-  /// Requests after which a sender that does not poll looks at the device all the same: while it only writes,
+  /// After this many requests, a sender that does not poll looks at the device all the same. While it only writes,
   /// acknowledgements and credits would lie there until its queue was full.
   static constexpr std::uint32_t kLookEvery = 16;
-  /// Bytes after which it does: so that it sees the room in a large ring again long before that is full.
+  /// After this many bytes it looks, too. So it sees the room in a large ring again long before the ring is full.
   static constexpr std::uint64_t kLookEveryBytes = 64U << 10;
 
-  /// `memory` is what the peer writes.
+  /// `memory`: the peer writes into it.
   RcLink(const RcContext& context, const SendMemory& buffers, std::span<std::byte> memory)
       : context_(context), buffers_(buffers), memory_(memory), pair_(context) {}
 
@@ -39,9 +39,9 @@ class RcLink final : public fastpath::Link {
   int connect(const fastpath::RcEnd& peer, std::uint32_t psn);
   void destroy() { pair_.destroy(); }
 
-  /// Writes as many bytes as a packet carries at most, from where lanes' rings will be at this end to where they will
-  /// be at the peer's: zeros, or what that peer has written there. Before the first lane. (A lane's largest packet is
-  /// longer by the four bytes of its immediate.)
+  /// Writes as many bytes as a packet carries at most, before the first lane. They go from where lanes' rings will be
+  /// at this end to where they will be at the peer's. They are zeros, or what the peer has written there. (A lane's
+  /// largest packet is longer by the four bytes of its immediate.)
   void post_full_packet();
 
   // --- The holder of the shard's lock
@@ -53,8 +53,8 @@ class RcLink final : public fastpath::Link {
   [[nodiscard]] int wait_descriptor() const override { return pair_.channel(); }
   void fail() override;
   [[nodiscard]] std::span<const std::byte> memory() const override { return memory_; }
-  /// The device will not say what has become of it: the queue pair goes, and what was not polled until then does not
-  /// count.
+  /// For a device that will not say any more what became of the requests. The queue pair is destroyed, and what was not
+  /// polled until then does not count.
   void give_up();
 
   [[nodiscard]] const RcQueuePair& pair() const { return pair_; }
@@ -63,7 +63,8 @@ class RcLink final : public fastpath::Link {
   static constexpr std::size_t kBurst = 32;
   static constexpr std::size_t kMostPacketBytes = 4096;  // InfiniBand's and RoCE's largest MTU
   static constexpr std::uint64_t kReceive = ~std::uint64_t{0}, kLast = kReceive - 1;
-  // Of a request to send: how many were posted up to it, and above that the lane's number + 1 whose last it is.
+  // The number of a request to send: how many were posted up to it and, in the bits above, the number + 1 of the lane
+  // whose last request it is.
   static constexpr unsigned kLaneShift = 48;
   static constexpr std::uint64_t kPostedMask = (std::uint64_t{1} << kLaneShift) - 1;
 
@@ -83,26 +84,26 @@ class RcLink final : public fastpath::Link {
   const SendMemory& buffers_;
   std::span<std::byte> memory_;
   RcQueuePair pair_;
-  std::uint64_t remote_ = 0;  // of the peer's memory
+  std::uint64_t remote_ = 0;  // the address of the peer's memory
   std::uint64_t remote_bytes_ = 0;
   std::uint32_t remote_key_ = 0;
   std::uint32_t inline_bytes_ = 0;
-  std::uint32_t depth_ = 0;                   // of the send queue, but for the last request
-  std::uint64_t posted_ = 0, completed_ = 0;  // requests to send
-  std::uint64_t looked_ = 0;                  // at the device, when so many were posted
-  std::uint64_t unlooked_bytes_ = 0;          // posted since
+  std::uint32_t depth_ = 0;                   // the length of the send queue, without the room for the last request
+  std::uint64_t posted_ = 0, completed_ = 0;  // counts of requests to send
+  std::uint64_t looked_ = 0;                  // the value of posted_ at the last look at the device
+  std::uint64_t unlooked_bytes_ = 0;          // bytes posted since the last look
   std::uint32_t unsignalled_ = 0;
-  std::uint32_t last_writes_ = 0;                     // of lanes, not completed
-  std::uint32_t wanted_receives_ = 0, receives_ = 0;  // posted
+  std::uint32_t last_writes_ = 0;                     // last requests of lanes that are not completed yet
+  std::uint32_t wanted_receives_ = 0, receives_ = 0;  // how many are wanted, and how many are posted
   enum class Armed : std::uint8_t { kNo, kMessages, kAll } armed_ = Armed::kNo;
   bool failed_ = false;
   bool last_done_ = false;
   bool giving_up_ = false;
   bool gone_ = false;
-  // What look() has found
+  // Completions that look() has found
   std::array<fastpath::Arrival, kBurst> stash_{};
   std::size_t stashed_ = 0, unstashed_ = 0;
-  // Requests as they are posted
+  // The requests as they are posted
   std::array<ibv_send_wr, kBurst> requests_{};
   std::array<std::array<ibv_sge, RcQueuePair::kMostPieces>, kBurst> pieces_{};
 };

@@ -21,10 +21,10 @@ using packet::libc;
 constexpr std::array<std::uint32_t, 3> kInline = {220, 64, RcQueuePair::kLeastInline};
 constexpr std::uint8_t kHops = 64;
 constexpr std::uint8_t kRnrTimer = 1;    // 10 µs; 0 would be 655 ms
-constexpr std::uint8_t kRnrRetries = 6;  // 7 would be for ever
+constexpr std::uint8_t kRnrRetries = 6;  // 7 would mean for ever
 
-// What a device's keys go by: addresses that nobody can guess. They keep their place within a huge page, by which a
-// card's tables are built, and their upper bits are a user's.
+// Chooses the address by which the device's key names the memory, so that nobody can guess it. It keeps its place
+// within a huge page, by which a card builds its tables. Its upper bits are a user-space address's.
 std::uint64_t choose_address(const void* at, std::uint64_t random) {
   constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
   constexpr std::uint64_t kUser = (std::uint64_t{1} << 46) - kHugePage;
@@ -70,13 +70,13 @@ int RcQueuePair::make_completions(std::uint32_t count, void* user) {
   return completions_ != nullptr ? 0 : errno_or(ENOMEM);
 }
 
-// A device says what it takes inside requests by refusing more.
+// A device shows how many bytes it takes inside a request only by refusing more.
 int RcQueuePair::make_pair(std::uint32_t receives) {
   for (const std::uint32_t inline_bytes : kInline) {
     ibv_qp_init_attr wanted{};
     wanted.qp_type = IBV_QPT_RC;
     wanted.send_cq = wanted.recv_cq = completions_;
-    wanted.cap = {context_.depth + 1, receives, kMostPieces, 1, inline_bytes};  // one for the last request of all
+    wanted.cap = {context_.depth + 1, receives, kMostPieces, 1, inline_bytes};  // one more for the link's last request
     pair_ = context_.verbs->create_qp(context_.domain, &wanted);
     inline_bytes_ = std::min(inline_bytes, wanted.cap.max_inline_data);
     if (pair_ != nullptr) return inline_bytes_ >= kLeastInline ? 0 : EOPNOTSUPP;
@@ -119,7 +119,8 @@ int RcQueuePair::connect(const fastpath::RcEnd& peer, std::uint32_t psn) {
   return context_.verbs->modify_qp(pair_, &to, kToRts);
 }
 
-// Older kernels are asked by write(2), a cancellation point; the one that ends it has the shard's lock.
+// Older kernels are asked by write(2), a cancellation point. The thread that ends the queue pair holds the shard's
+// lock.
 int RcQueuePair::end() {
   const socket::CancellationOff off;
   if (pair_ == nullptr) return EINVAL;

@@ -1,5 +1,5 @@
-// SendMemory: what links' writes may point to: ranges of this process's memory, each registered once, for reading by
-// the device alone. No peer has a key to it.
+// SendMemory: the ranges of this process's memory from which links' writes may read. Each is registered once, for
+// reading by the device alone. No peer has a key to it.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ class SendMemory {
   void remove(std::span<const std::byte> range);
   void clear();
 
-  /// Bytes as the device must have them: one element, or more where they lie in ranges beside each other. How many
-  /// were filled; 0: some of the bytes are in no range, or `out` is too short.
+  /// Describes bytes as the device needs them: in one element, or in more where they lie in neighbouring ranges.
+  /// Returns how many elements were filled. 0: some of the bytes are in no range, or `out` is too short.
   [[nodiscard]] std::size_t describe(std::span<const std::byte> bytes, std::span<ibv_sge> out) const;
 
  private:
@@ -38,7 +38,7 @@ class SendMemory {
 
   const Verbs* verbs_ = nullptr;
   ibv_pd* domain_ = nullptr;
-  bool soft_ = false;  // of the software library
+  bool soft_ = false;  // the device is the software library's
   std::array<Range, kMostRanges> ranges_{};
   std::size_t count_ = 0;
 };

@@ -43,7 +43,7 @@ RcSetup::RcSetup(const Common& common, std::span<std::byte> memory, const IpAddr
   local_.window = common.window;
   local_.size = memory.size();
   local_.psn = static_cast<std::uint32_t>(common.random()) & kPsnMask;
-  local_.nonce = common.random();  // 0 is what the memory says before
+  local_.nonce = common.random();  // never 0, which the memory holds before
 }
 
 void RcSetup::request(std::uint32_t id) {
@@ -102,7 +102,7 @@ Reason RcSetup::work() {
 
 Reason RcSetup::make() {
   const std::uint64_t number = common_.random();
-  if (local_.nonce == 0 || number == 0) return Reason::kNoDevice;  // a peer is to guess neither
+  if (local_.nonce == 0 || number == 0) return Reason::kNoDevice;  // a peer must not be able to guess either
   const Reason why = reason_of(link_.make(local_.window, number));
   if (why != Reason::kNone) return why;
   local_.qpn = link_.pair().pair()->qp_num;
@@ -157,7 +157,8 @@ bool RcSetup::next_record(fastpath::Record& record, std::span<std::byte> body) {
 
 // --- The proof
 
-// Behind a full packet: where only smaller ones arrive, a link would fail at its first bytes, and so would the next.
+// Sends the proof behind a full packet. Where only smaller packets arrive, a link would fail at its first bytes, and so
+// would the next link.
 void RcSetup::send_proof(Op op) {
   link_.post_full_packet();
   const fastpath::Write write = fastpath::proof_write(op, remote_.nonce);

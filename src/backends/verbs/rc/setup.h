@@ -1,10 +1,10 @@
-// RcSetup: how an RC link comes into being (link_device.h has the exchange), and what it is afterwards.
+// RcSetup: makes an RC link (link_device.h has the exchange), and holds it afterwards.
 //
 //   asks      kMaking ──► kAsked ──LINK_ACC──► kConnecting ──► kPinging ──pong──► kUp (LINK_READY)
 //   answers   kMaking, connecting at once ──► kAnswered (LINK_ACC) ──ping──► kPonged ──LINK_READY──► kUp
 //
-// The proof: each end writes into the other's memory the number that the other has chosen, with a message. So the way
-// there and back, both keys and both addresses have been used before a lane comes to it.
+// The proof: each end writes into the other's memory the number that the other has chosen, with a message. So the paths
+// in both directions, both keys and both addresses have been used before a lane needs them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace bypass::verbs {
 
 class RcSetup final : public fastpath::SetupSteps, private RcTask {
  public:
-  /// From the first word to the link: more than a worker's look for the peer's address may take.
+  /// The time from the first message to the link. It is longer than a worker may need to find the peer's address.
   static constexpr Duration kLimit = std::chrono::seconds{5};
 
   struct Common {
@@ -27,7 +27,7 @@ class RcSetup final : public fastpath::SetupSteps, private RcTask {
     const SendMemory& buffers;
     RcWorker& worker;
     std::uint16_t window;
-    std::uint64_t (*random)();  // 0: there are no random numbers to be had
+    std::uint64_t (*random)();  // returns 0 when there are no random numbers
   };
 
   RcSetup(const Common& common, std::span<std::byte> memory, const IpAddress& peer, Instant now);
@@ -44,14 +44,14 @@ class RcSetup final : public fastpath::SetupSteps, private RcTask {
   void give_up() override { link_.give_up(); }
 
   // --- For the device
-  /// Its queues, unless the worker has them.
+  /// The link's queues; null while the worker has them.
   [[nodiscard]] const ibv_qp* pair() const { return done() ? link_.pair().pair() : nullptr; }
   [[nodiscard]] const ibv_cq* completions() const { return done() ? link_.pair().completions() : nullptr; }
   /// `silent`: no completion will come any more.
   void on_device_failure(bool silent);
-  /// Nothing is done or said any more; what it has is given back.
+  /// Ends the setup: it does and says nothing more, and gives back what it has.
   void close();
-  /// After close(): all of that is done.
+  /// Called after close(): whether everything has been given back.
   [[nodiscard]] bool closed();
   [[nodiscard]] std::span<const std::byte> memory() const { return link_.memory(); }
 
@@ -73,7 +73,7 @@ class RcSetup final : public fastpath::SetupSteps, private RcTask {
   RcLink link_;
   const IpAddress peer_;
   fastpath::RcEnd local_, remote_;
-  // The worker's, while it is busy
+  // Only the worker uses these while it is busy
   Work work_ = Work::kMake;
   fastpath::Reason outcome_ = fastpath::Reason::kNone;
 };

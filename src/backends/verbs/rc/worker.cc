@@ -45,7 +45,7 @@ bool RcWorker::submit(RcTask& task) {
   }
   for (std::atomic<RcTask*>& slot : tasks_) {
     RcTask* empty = nullptr;
-    // Release: the worker's exchange finds the task as it is here.
+    // Release: the worker's exchange sees the task as it is here.
     if (!slot.compare_exchange_strong(empty, &task, std::memory_order_release, std::memory_order_relaxed)) continue;
     call();
     return true;
@@ -61,7 +61,7 @@ bool RcWorker::run_all() {
     if (task == nullptr) continue;
     any = true;
     task->run();
-    task->busy_.store(false, std::memory_order_release);  // and from here on it may be gone
+    task->busy_.store(false, std::memory_order_release);  // from here on the task may be gone
     wakeup_.ring();
   }
   return any;
@@ -70,7 +70,7 @@ bool RcWorker::run_all() {
 void RcWorker::body(void* self) {
   RcWorker& worker = *static_cast<RcWorker*>(self);
   for (;;) {
-    // In this order: what is handed over before stop() is run.
+    // In this order, so that a task that was handed over before stop() is still run.
     const bool last = worker.stopping_.load(std::memory_order_acquire);
     if (worker.run_all()) continue;
     if (last) return;

@@ -1,5 +1,5 @@
-// RcWorker: a device's thread for calls that wait. Tasks are handed over without a lock: any number of them may be
-// under way up to kMost, in no particular order.
+// RcWorker: a device's thread for calls that wait. Tasks are handed over without a lock. Up to kMost may be under way,
+// in no particular order.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@ class RcTask {
   virtual ~RcTask() = default;
 
  protected:
-  /// On the worker's thread.
+  /// Runs on the worker's thread.
   virtual void run() = 0;
-  /// What run() has done is there to be seen.
+  /// Whether run() is done. Then the caller sees everything that it has written.
   [[nodiscard]] bool done() const { return !busy_.load(std::memory_order_acquire); }
 
  private:
   friend class RcWorker;
-  std::atomic<bool> busy_{false};  // the worker's; its release of it meets done()
+  std::atomic<bool> busy_{false};  // the worker clears it with a release, which meets done()'s acquire
 };
 
 class RcWorker {
@@ -39,13 +39,13 @@ class RcWorker {
   RcWorker& operator=(const RcWorker&) = delete;
   ~RcWorker() { stop(); }
 
-  /// 0 or an errno. Without it, submit() runs the task at once: tests have no threads.
+  /// 0 or an errno. Without start(), submit() runs the task at once: tests have no threads.
   int start();
-  /// After what was handed over.
+  /// Stops the thread after it has run what was handed over.
   void stop();
-  /// False: there are too many.
+  /// False: there are too many tasks.
   bool submit(RcTask& task);
-  /// Tasks have a thread of their own, and may wait.
+  /// Whether tasks have a thread of their own, and so may wait.
   [[nodiscard]] bool runs() const { return runs_; }
 
  private:
